@@ -1,0 +1,305 @@
+//! The guardian: a process of its own between redlock and the command.
+//!
+//! It starts the command, is the subreaper of all that comes from it, knows the lease's deadline, and
+//! is the only one who stops the tree: because redlock orders it, because the deadline is near and no
+//! new one came (redlock is stopped, or cannot reach the servers), or because redlock is gone. Forked
+//! at the start, while redlock has one thread, so it may run any code; it has one thread itself, to
+//! which the command's parent-death signal is tied.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::{set_child_subreaper, set_name, set_pdeathsig};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::unistd::{Pid, dup2_stderr, getpid, getppid, setpgid};
+
+use super::inherited::Inherited;
+use super::tree::{self, Reaped};
+use super::words::{Ending, Notice, Order};
+use crate::lock::BootTime;
+
+/// Not "redlock", so that `killall -9 redlock` leaves someone to stop the command.
+const NAME: &std::ffi::CStr = c"lock-guardian";
+
+/// How to run the command and how to stop it.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub argv: Vec<OsString>,
+    pub group: Group,
+    pub stop: Stop,
+    pub ends: Ends,
+    pub inherited: Inherited,
+}
+
+/// Which process group the command runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Own,
+    /// That of redlock itself, which the terminal and the shell know as the job.
+    Join(Pid),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    pub signal: Signal,
+    /// Between that signal and SIGKILL.
+    pub grace: Duration,
+    /// Before the deadline, for the killed tree to be gone.
+    pub margin: Duration,
+}
+
+/// When the command counts as ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    WithTheCommand,
+    WithItsLastDescendant,
+}
+
+/// How far the tree is on its way out.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Running,
+    Stopping { kill_at: BootTime },
+}
+
+pub struct Guardian {
+    redlock: UnixStream,
+    plan: Plan,
+    children: SignalFd,
+    timer: TimerFd,
+    deadline: Option<BootTime>,
+    command: Option<Pid>,
+    ending: Option<Ending>,
+    phase: Phase,
+}
+
+impl Guardian {
+    pub fn new(redlock: UnixStream, plan: Plan) -> nix::Result<Self> {
+        // Nothing that is meant for redlock or typed at the terminal concerns the guardian.
+        SigSet::all().thread_set_mask()?;
+        setpgid(Pid::from_raw(0), Pid::from_raw(0)).ok();
+        set_name(NAME).ok();
+        set_child_subreaper(true)?;
+        Ok(Self {
+            redlock,
+            plan,
+            children: SignalFd::with_flags(
+                &SigSet::from(Signal::SIGCHLD),
+                SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC,
+            )?,
+            timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
+            deadline: None,
+            command: None,
+            ending: None,
+            phase: Phase::Running,
+        })
+    }
+
+    /// Returns when there is nothing left to guard.
+    pub fn watch(mut self) {
+        loop {
+            if self.command.is_some() && self.has_ended() {
+                return;
+            }
+            self.set_timer();
+            let (ordered, child_changed) = self.sleep();
+            if ordered {
+                match Order::receive(&self.redlock) {
+                    Ok(order) => self.obey(order),
+                    // redlock was killed: nobody keeps the lease, nobody waits for the command.
+                    Err(_) => return self.kill(),
+                }
+            }
+            if child_changed {
+                while let Ok(Some(_)) = self.children.read_signal() {}
+            }
+            self.look_at_the_clock();
+        }
+    }
+
+    fn sleep(&self) -> (bool, bool) {
+        let mut fds = [self.redlock.as_fd(), self.children.as_fd(), self.timer.as_fd()]
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        // Every signal is blocked, so only a broken system could make this fail: try again.
+        let _ = poll(&mut fds, PollTimeout::NONE);
+        let [ordered, child_changed, _] = fds.map(|fd| fd.any().unwrap_or(false));
+        (ordered, child_changed)
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Start(environment) => self.start(environment),
+            Order::Pass(signal) => self.pass(signal),
+            Order::Deadline(moment) => self.deadline = Some(moment),
+            Order::Stop => self.stop(),
+            Order::Kill => self.kill(),
+        }
+    }
+
+    fn start(&mut self, environment: Vec<(OsString, OsString)>) {
+        let mut command = Command::new(&self.plan.argv[0]);
+        command.args(&self.plan.argv[1..]).envs(environment);
+        command.process_group(match self.plan.group {
+            Group::Own => 0,
+            Group::Join(group) => group.as_raw(),
+        });
+        let (guardian, inherited) = (getpid(), self.plan.inherited);
+        // SAFETY: the closure makes system calls only: it allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(move || {
+                set_pdeathsig(Signal::SIGKILL)?;
+                if getppid() != guardian {
+                    // It died before the line above could be told to.
+                    return Err(std::io::ErrorKind::BrokenPipe.into());
+                }
+                inherited.restore()
+            });
+        }
+        match command.spawn() {
+            Ok(child) => {
+                let pid = Pid::from_raw(child.id().cast_signed());
+                self.command = Some(pid);
+                self.tell(Notice::Started(pid));
+                let_go_of_stdio();
+            }
+            Err(error) => self.tell(Notice::NotStarted(error.raw_os_error().unwrap_or(nix::libc::EIO))),
+        }
+    }
+
+    /// Collect who has died. True when that was the end, and redlock has been told.
+    fn has_ended(&mut self) -> bool {
+        let everybody_gone = loop {
+            match tree::reap() {
+                Reaped::Ended(pid, ending) => self.note(pid, ending),
+                Reaped::Paused(pid) if Some(pid) == self.command => self.tell(Notice::Paused),
+                Reaped::Paused(_) => {}
+                Reaped::NothingNew => break false,
+                Reaped::NobodyLeft => break true,
+            }
+        };
+        let enough = match (self.phase, self.plan.ends) {
+            (Phase::Running, Ends::WithTheCommand) => true,
+            (Phase::Running, Ends::WithItsLastDescendant) | (Phase::Stopping { .. }, _) => everybody_gone,
+        };
+        if let (Some(ending), true) = (self.ending, enough) {
+            self.tell(Notice::Ended(ending));
+            return true;
+        }
+        false
+    }
+
+    fn note(&mut self, pid: Pid, ending: Ending) {
+        if Some(pid) == self.command {
+            self.ending = Some(ending);
+        }
+    }
+
+    /// When the next thing is due, if nobody says otherwise until then.
+    fn next_moment(&self) -> Option<BootTime> {
+        self.command?;
+        match self.phase {
+            Phase::Running => {
+                let Stop { grace, margin, .. } = self.plan.stop;
+                self.deadline.map(|deadline| deadline.minus(grace.max(margin)))
+            }
+            Phase::Stopping { kill_at } => Some(kill_at),
+        }
+    }
+
+    /// On the boot-time clock: after a suspend it has rung by the time anything else runs.
+    fn set_timer(&self) {
+        let armed = match self.next_moment() {
+            // Zero would disarm it.
+            Some(moment) => {
+                let left = moment.remaining().max(Duration::from_nanos(1));
+                self.timer.set(Expiration::OneShot(left.into()), TimerSetTimeFlags::empty())
+            }
+            None => self.timer.unset(),
+        };
+        // The values above are valid, and there is nothing better to do than to go on.
+        let _ = armed;
+    }
+
+    fn look_at_the_clock(&mut self) {
+        if !self.next_moment().is_some_and(BootTime::has_passed) {
+            return;
+        }
+        match self.phase {
+            Phase::Running => {
+                self.tell(Notice::Overdue);
+                self.stop();
+            }
+            Phase::Stopping { .. } => self.kill(),
+        }
+    }
+
+    fn stop(&mut self) {
+        if matches!(self.phase, Phase::Stopping { .. }) || self.command.is_none() {
+            return;
+        }
+        let Stop { signal, grace, margin } = self.plan.stop;
+        let mut kill_at = BootTime::now() + grace;
+        if let Some(deadline) = self.deadline {
+            kill_at = kill_at.min(deadline.minus(margin));
+        }
+        self.phase = Phase::Stopping { kill_at };
+        self.signal_tree(signal);
+        // Whoever is stopped hears nothing until continued.
+        self.signal_tree(Signal::SIGCONT);
+    }
+
+    /// SIGKILL to everything; returns when nothing is left.
+    fn kill(&mut self) {
+        self.phase = Phase::Stopping { kill_at: BootTime::now() };
+        let command = self.command;
+        let mut last = self.ending;
+        tree::extinguish(|pid, ending| {
+            if Some(pid) == command {
+                last = Some(ending);
+            }
+        });
+        self.ending = last;
+    }
+
+    fn pass(&self, signal: Signal) {
+        let Some(command) = self.command else { return };
+        match signal {
+            // A private word between its sender and the command; it would kill helpers that never heard of it.
+            Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
+                let _ = kill(command, signal);
+            }
+            _ => self.signal_tree(signal),
+        }
+    }
+
+    fn signal_tree(&self, signal: Signal) {
+        let Some(command) = self.command else { return };
+        let by_group = self.plan.group == Group::Own && killpg(command, signal).is_ok();
+        for process in tree::descendants() {
+            if !(by_group && process.group == command) {
+                let _ = kill(process.pid, signal);
+            }
+        }
+    }
+
+    fn tell(&self, notice: Notice) {
+        // If redlock is gone we learn it from the socket, in the loop.
+        let _ = notice.send(&self.redlock);
+    }
+}
+
+/// The command's pipes must close when the command closes them, not when its guardian ends.
+fn let_go_of_stdio() {
+    super::let_go_of_stdin_and_stdout();
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        let _ = dup2_stderr(&null);
+    }
+}

@@ -1,0 +1,56 @@
+//! What we were started with, so that the command is started with the same.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::null;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::libc;
+use nix::sys::signal::{SigSet, Signal};
+
+static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Rust's runtime ignores SIGPIPE before `main` and cannot tell what it was: look before it does.
+extern "C" fn remember_sigpipe() {
+    SIGPIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+}
+
+// SAFETY: the loader calls what stands in .init_array, on the only thread there is, before main. The
+// function touches nothing of the Rust runtime: it makes one system call and stores one atomic.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+
+/// Was the signal set to be ignored (as nohup does) by whoever started us?
+pub fn is_ignored(signal: Signal) -> bool {
+    let mut current = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action sigaction only fills in `current`, which is valid for it; it is read
+    // only if the call says that it did.
+    unsafe {
+        libc::sigaction(signal as i32, null(), current.as_mut_ptr()) == 0
+            && current.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// The signal mask that was ours before we blocked anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    mask: SigSet,
+}
+
+impl Inherited {
+    /// To be called before the first signal is blocked.
+    pub fn remember() -> nix::Result<Self> {
+        Ok(Self { mask: SigSet::thread_get_mask()? })
+    }
+
+    /// For the new process, between fork and exec: async-signal-safe.
+    pub fn restore(&self) -> io::Result<()> {
+        if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {
+            // SAFETY: SIG_IGN is a valid disposition for SIGPIPE, and no handler is installed.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        }
+        self.mask.thread_set_mask()?;
+        Ok(())
+    }
+}

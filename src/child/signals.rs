@@ -1,0 +1,122 @@
+//! Signals as events: which one came, and whether it was typed at the terminal or sent by a process.
+//!
+//! They are blocked and read from a descriptor, so no code of ours ever runs in a handler and no
+//! system call is interrupted. SIGINT off a terminal comes through ctrlc, which keeps an inherited
+//! SIG_IGN; on a terminal only the kernel's siginfo tells ^C, which the command has got as well, from
+//! a SIGINT that a process sent to us alone.
+
+use std::io::{PipeReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::inherited::is_ignored;
+
+const HANDLED: [Signal; 8] = [
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGCONT,
+    Signal::SIGTSTP,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    pub signal: Signal,
+    /// From the terminal: the command, in the same process group, has got it too.
+    pub typed: bool,
+}
+
+pub struct Signals {
+    descriptor: SignalFd,
+    interrupts: Option<PipeReader>,
+}
+
+impl Signals {
+    /// Block the signals we handle. Before any thread is started: threads inherit the mask. Signals
+    /// that were ignored when we were started stay so.
+    pub fn block(on_terminal: bool) -> nix::Result<Self> {
+        let mut blocked: SigSet = HANDLED.into_iter().filter(|&signal| !is_ignored(signal)).collect();
+        if on_terminal && !is_ignored(Signal::SIGINT) {
+            blocked.add(Signal::SIGINT);
+        }
+        blocked.thread_block()?;
+        let descriptor = SignalFd::with_flags(&blocked, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        Ok(Self { descriptor, interrupts: None })
+    }
+
+    /// Off a terminal, where SIGINT is not yet ours: take it through ctrlc. Starts a thread, so only
+    /// after the guardian was forked.
+    pub fn take_interrupts(&mut self) -> anyhow::Result<()> {
+        let (reader, mut writer) = std::io::pipe()?;
+        let installed = ctrlc::try_set_handler(move || {
+            // Nobody reads any more only when the program is about to end.
+            let _ = writer.write(&[1]);
+        });
+        match installed {
+            Ok(()) => {
+                // ctrlc's own thread has inherited an open mask and takes every SIGINT from now on.
+                SigSet::from(Signal::SIGINT).thread_block()?;
+                self.interrupts = Some(reader);
+                Ok(())
+            }
+            // Ignored when we were started: it stays so.
+            Err(ctrlc::Error::System(_)) if is_ignored(Signal::SIGINT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Readable when a signal has arrived.
+    pub fn bells(&self) -> Vec<BorrowedFd<'_>> {
+        let interrupts = self.interrupts.as_ref().map(AsFd::as_fd);
+        [self.descriptor.as_fd()].into_iter().chain(interrupts).collect()
+    }
+
+    /// The next signal that has arrived, if any. Never blocks.
+    pub fn next(&mut self) -> Option<Arrived> {
+        if let Some(pipe) = &mut self.interrupts
+            && is_readable(pipe.as_fd())
+            && pipe.read(&mut [0; 1]).is_ok_and(|length| length == 1)
+        {
+            return Some(Arrived { signal: Signal::SIGINT, typed: false });
+        }
+        let info = self.descriptor.read_signal().ok().flatten()?;
+        let signal = i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok())?;
+        Some(Arrived { signal, typed: info.ssi_code == libc::SI_KERNEL })
+    }
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Stop, as ^Z does; returns when somebody has continued us.
+pub fn stop_self() {
+    let _ = raise(Signal::SIGSTOP);
+}
+
+/// End the way the command did, so that whoever started us sees that signal (128+n in a shell). By
+/// number: real-time signals have no name.
+pub fn die_by(number: i32) -> ! {
+    // The command has left its core, if it was to leave one; ours would only overwrite it.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    if let Ok(signal) = Signal::try_from(number) {
+        let _ = SigSet::from(signal).thread_unblock();
+    }
+    // SAFETY: SIG_DFL is valid for every signal (SIGKILL refuses it, which is as good) and replaces no
+    // handler that anyone still needs; raise() takes any number.
+    unsafe {
+        libc::signal(number, libc::SIG_DFL);
+        libc::raise(number);
+    }
+    // A signal that does not kill: say it the shell's way.
+    std::process::exit(128 + number)
+}

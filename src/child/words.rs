@@ -1,0 +1,193 @@
+//! What redlock and its guardian say to each other: fixed records over a socket pair.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::lock::BootTime;
+
+/// From redlock to the guardian.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Start the command, with these added to its environment.
+    Start(Vec<(OsString, OsString)>),
+    /// Pass a signal on.
+    Pass(Signal),
+    /// The lease now ends here; the command must be gone before.
+    Deadline(BootTime),
+    /// The lock is lost: stop the tree, gently first.
+    Stop,
+    /// Stop the tree at once.
+    Kill,
+}
+
+/// From the guardian to redlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    Started(Pid),
+    /// With the error number of the failed start.
+    NotStarted(i32),
+    /// The command was stopped, as by ^Z.
+    Paused,
+    /// The deadline is near and no new one came: the guardian stops the tree.
+    Overdue,
+    /// The command has ended; after a stop, its whole tree.
+    Ended(Ending),
+    /// The guardian itself is gone.
+    Vanished,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Code(i32),
+    /// By number: real-time signals have no name.
+    Signal(i32),
+}
+
+type Record = [u8; 16];
+
+fn record(kind: u64, value: u64) -> Record {
+    let mut record = [0; 16];
+    record[..8].copy_from_slice(&kind.to_ne_bytes());
+    record[8..].copy_from_slice(&value.to_ne_bytes());
+    record
+}
+
+fn read_record(from: &mut impl Read) -> io::Result<(u64, u64)> {
+    let (mut kind, mut value) = ([0; 8], [0; 8]);
+    from.read_exact(&mut kind)?;
+    from.read_exact(&mut value)?;
+    Ok((u64::from_ne_bytes(kind), u64::from_ne_bytes(value)))
+}
+
+fn signal(value: u64) -> io::Result<Signal> {
+    let number = i32::try_from(value).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(Signal::try_from(number)?)
+}
+
+/// The two ends are one program: numbers cannot be out of range.
+fn number(value: i32) -> u64 {
+    u64::try_from(value).unwrap_or_default()
+}
+
+impl Order {
+    pub fn send(&self, mut to: impl Write) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        match self {
+            Self::Start(environment) => {
+                let mut text = Vec::new();
+                for (name, value) in environment {
+                    for part in [name, value] {
+                        text.extend_from_slice(part.as_bytes());
+                        text.push(0);
+                    }
+                }
+                bytes.extend(record(1, text.len() as u64));
+                bytes.extend(text);
+            }
+            Self::Pass(signal) => bytes.extend(record(2, number(*signal as i32))),
+            Self::Deadline(moment) => bytes.extend(record(3, moment.as_nanos())),
+            Self::Stop => bytes.extend(record(4, 0)),
+            Self::Kill => bytes.extend(record(5, 0)),
+        }
+        // One write: two threads give orders, and records must not mix.
+        to.write_all(&bytes)
+    }
+
+    pub fn receive(mut from: impl Read) -> io::Result<Self> {
+        match read_record(&mut from)? {
+            (1, length) => {
+                let mut text = vec![0; usize::try_from(length).map_err(|_| io::ErrorKind::InvalidData)?];
+                from.read_exact(&mut text)?;
+                let mut parts = text.split(|&b| b == 0).map(|part| OsStr::from_bytes(part).to_owned());
+                let mut environment = Vec::new();
+                while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+                    environment.push((name, value));
+                }
+                Ok(Self::Start(environment))
+            }
+            (2, value) => Ok(Self::Pass(signal(value)?)),
+            (3, nanos) => Ok(Self::Deadline(BootTime::from_nanos(nanos))),
+            (4, _) => Ok(Self::Stop),
+            (5, _) => Ok(Self::Kill),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl Notice {
+    pub fn send(self, mut to: impl Write) -> io::Result<()> {
+        to.write_all(&match self {
+            Self::Started(pid) => record(1, number(pid.as_raw())),
+            Self::NotStarted(errno) => record(2, number(errno)),
+            Self::Paused => record(3, 0),
+            Self::Overdue => record(4, 0),
+            Self::Ended(Ending::Code(code)) => record(5, number(code)),
+            Self::Ended(Ending::Signal(signal)) => record(6, number(signal)),
+            Self::Vanished => record(7, 0),
+        })
+    }
+
+    pub fn receive(mut from: impl Read) -> Self {
+        let Ok((kind, value)) = read_record(&mut from) else {
+            return Self::Vanished;
+        };
+        let number = i32::try_from(value).unwrap_or_default();
+        match kind {
+            1 => Self::Started(Pid::from_raw(number)),
+            2 => Self::NotStarted(number),
+            3 => Self::Paused,
+            4 => Self::Overdue,
+            5 => Self::Ended(Ending::Code(number)),
+            6 => Self::Ended(Ending::Signal(number)),
+            _ => Self::Vanished,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn orders_arrive_as_they_were_given() {
+        let odd = OsString::from_vec(b"\xff =\n".to_vec());
+        for order in [
+            Order::Start(vec![("REDLOCK_KEY".into(), odd), ("EMPTY".into(), "".into())]),
+            Order::Start(Vec::new()),
+            Order::Pass(Signal::SIGUSR1),
+            Order::Deadline(BootTime::from_nanos(1 << 60)),
+            Order::Stop,
+            Order::Kill,
+        ] {
+            let mut wire = Vec::new();
+            order.send(&mut wire).unwrap();
+            assert_eq!(Order::receive(wire.as_slice()).unwrap(), order);
+        }
+    }
+
+    #[test]
+    fn notices_arrive_as_they_were_given() {
+        for notice in [
+            Notice::Started(Pid::from_raw(42)),
+            Notice::NotStarted(13),
+            Notice::Paused,
+            Notice::Overdue,
+            Notice::Ended(Ending::Code(255)),
+            Notice::Ended(Ending::Signal(64)),
+        ] {
+            let mut wire = Vec::new();
+            notice.send(&mut wire).unwrap();
+            assert_eq!(Notice::receive(wire.as_slice()), notice);
+        }
+    }
+
+    #[test]
+    fn a_closed_socket_is_a_vanished_guardian() {
+        assert_eq!(Notice::receive(&b""[..]), Notice::Vanished);
+    }
+}

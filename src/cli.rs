@@ -1,0 +1,158 @@
+//! The command line, declared. What the values mean is checked in settings.rs.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXAMPLES: &str = "\
+Examples:
+  redlock run --redis redis://localhost --key deploy -- ./deploy.sh
+  redlock run --key backup -n -E 0 -- pg_dump -f db.sql app    # skip quietly if one is running
+  redlock run --key migrate -w 5m --ttl 1m -- ./migrate        # wait at most five minutes
+  REDLOCK_REDIS=redis://cache:6379/2 redlock run --key cron -c 'sync && purge'
+
+A command inside reads REDLOCK_FENCE, a number that grows with every grant: hand it to the storage it
+writes to, and have that refuse smaller numbers.";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  the command's own; if a signal killed it, redlock dies by the same signal
+  64   usage, or a run inside a run of the same key
+  69   the servers cannot be reached or cannot serve now
+  75   somebody else holds the lock (-E changes it)
+  77   a server refused us: password, permissions
+  78   servers or settings that cannot work: a replica, something else at the key
+  79   the lock was lost while the command ran, and the command was stopped
+  125  redlock itself failed
+  126  the command cannot be executed
+  127  the command was not found";
+
+/// Take a lock, run a command while the lock is kept alive, release it
+#[derive(Debug, Parser)]
+#[command(name = "redlock", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Take the lock, run the command, release the lock
+    #[command(after_help = EXAMPLES, after_long_help = exit_codes_and_examples())]
+    Run(Box<RunArgs>),
+    /// Print the completion script for a shell
+    Completions {
+        /// The shell that is to complete redlock's command line
+        shell: Shell,
+    },
+}
+
+fn exit_codes_and_examples() -> String {
+    format!("{EXIT_CODES}\n\n{EXAMPLES}")
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Name of the lock: any bytes, at most 1024
+    #[arg(short, long, value_name = "KEY", required = true)]
+    pub key: OsString,
+
+    /// The server, redis://[user:password@]host[:port][/db] or unix:///path
+    #[arg(
+        short,
+        long,
+        value_name = "URL",
+        env = "REDLOCK_REDIS",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub redis: Vec<String>,
+
+    /// How long the lock outlives a dead redlock; renewed at a third of it [default: 30s]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_TTL")]
+    pub ttl: Option<String>,
+
+    /// Do not wait if somebody else holds the lock
+    #[arg(short, long, env = "REDLOCK_NONBLOCK", value_parser = FalseyValueParser::new())]
+    pub nonblock: bool,
+
+    /// Wait at most so long; 0 is --nonblock [default: for ever]
+    #[arg(short, long, value_name = "DURATION", env = "REDLOCK_WAIT", allow_negative_numbers = true)]
+    pub wait: Option<String>,
+
+    /// Exit code when somebody else holds the lock [default: 75]
+    #[arg(
+        short = 'E',
+        long,
+        value_name = "CODE",
+        env = "REDLOCK_CONFLICT_EXIT_CODE",
+        allow_negative_numbers = true
+    )]
+    pub conflict_exit_code: Option<String>,
+
+    /// Run STRING with $SHELL -c instead of a command
+    #[arg(short = 'c', long = "command", value_name = "STRING")]
+    pub shell_command: Option<OsString>,
+
+    /// First part of our keys' names; '' makes the lock the bare KEY [default: lock]
+    #[arg(long, value_name = "PREFIX", env = "REDLOCK_PREFIX")]
+    pub prefix: Option<String>,
+
+    /// A word about this run, shown to those who wait
+    #[arg(long, value_name = "TEXT", env = "REDLOCK_LABEL")]
+    pub label: Option<String>,
+
+    /// Between the first signal and SIGKILL when the lock is lost [default: 5s, at most a third of the ttl]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_KILL_AFTER", allow_negative_numbers = true)]
+    pub kill_after: Option<String>,
+
+    /// The first signal when the lock is lost [default: TERM]
+    #[arg(long, value_name = "SIGNAL", env = "REDLOCK_SIGNAL")]
+    pub signal: Option<String>,
+
+    /// What to do when the lock is lost while the command runs [default: stop]
+    #[arg(long, value_name = "ACTION", env = "REDLOCK_ON_LOST")]
+    pub on_lost: Option<OnLost>,
+
+    /// Hold the lock until the command's last descendant has ended
+    #[arg(long, env = "REDLOCK_WAIT_TREE", value_parser = FalseyValueParser::new())]
+    pub wait_tree: bool,
+
+    /// What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
+    pub node_timeout: Option<String>,
+
+    /// Append a JSON line for each event to FILE
+    #[arg(long, value_name = "FILE", env = "REDLOCK_EVENTS")]
+    pub events: Option<PathBuf>,
+
+    /// Say nothing but errors
+    #[arg(short, long, env = "REDLOCK_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+
+    /// Tell what happens
+    #[arg(short, long, env = "REDLOCK_VERBOSE", value_parser = FalseyValueParser::new())]
+    pub verbose: bool,
+
+    /// The command and its arguments, after --
+    #[arg(last = true, value_name = "COMMAND")]
+    pub argv: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLost {
+    /// Stop the command's whole tree before the lease ends, exit 79
+    Stop,
+    /// Only tell, and let it run
+    Warn,
+}

@@ -1,0 +1,63 @@
+//! Who we are, for those who wait for us.
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::Path;
+
+use nix::unistd::{gethostname, getuid};
+
+use crate::lock::Who;
+
+/// `program` is the command's name; its arguments are nobody's business.
+pub fn describe(program: &OsStr, label: &str) -> Who {
+    let user = ["USER", "LOGNAME"].into_iter().find_map(variable);
+    let program = Path::new(program).file_name().unwrap_or(program);
+    Who {
+        host: gethostname().map_or_else(|_| "?".into(), |host| host.to_string_lossy().into_owned()),
+        pid: std::process::id().to_string(),
+        user: user.unwrap_or_else(|| format!("uid {}", getuid())),
+        label: label.to_owned(),
+        command: program.to_string_lossy().into_owned(),
+        link: ci_link(variable).unwrap_or_default(),
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The page of the CI job that we run in.
+fn ci_link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let github = || {
+        let [server, repository, run] =
+            ["GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"].map(&variable);
+        Some(format!("{}/{}/actions/runs/{}", server?, repository?, run?))
+    };
+    // GitLab, Buildkite, CircleCI; Jenkins last, as its name is the least its own.
+    let links = ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL", "BUILD_URL"];
+    github().or_else(|| links.into_iter().find_map(&variable))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with<'a>(set: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        |name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    #[test]
+    fn each_ci_system_gives_its_link() {
+        let github = [
+            ("GITHUB_SERVER_URL", "https://github.example"),
+            ("GITHUB_REPOSITORY", "a/b"),
+            ("GITHUB_RUN_ID", "7"),
+        ];
+        assert_eq!(ci_link(with(&github)).unwrap(), "https://github.example/a/b/actions/runs/7");
+        assert_eq!(ci_link(with(&github[..2])), None);
+        for name in ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL", "BUILD_URL"] {
+            assert_eq!(ci_link(with(&[(name, "https://ci/1")])).unwrap(), "https://ci/1");
+        }
+        assert_eq!(ci_link(with(&[])), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! `redlock run`: take the lock, run the command while it is kept alive, release it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::sys::signal::Signal;
+
+use super::identity;
+use super::watch::Watch;
+use crate::child::signals::{Signals, stop_self};
+use crate::child::{self, Ends, Inherited, Plan, Stop, Supervisor, terminal};
+use crate::cli::OnLost;
+use crate::exit::{self, Exit, Failure};
+use crate::keeper::Keeper;
+use crate::lock::{
+    BootTime, Busy, Claim, Error, Fault, Grant, Lock, Names, NodeError, Observer, Quorum, Released, Request,
+    Timing,
+};
+use crate::report::{self, Report};
+use crate::settings::RunSettings;
+
+/// Left of the lease for a killed tree to be gone: a fraction of it, within bounds.
+const MARGIN_FRACTION: u32 = 20;
+const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+
+const HELD_VARIABLE: &str = "REDLOCK_HELD";
+
+pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
+    let mut report = Report::new(settings.voice, &settings.key, settings.events.as_deref())
+        .map_err(|e| Failure::new(exit::UNFIT, format!("--events: cannot open the file: {e}")))?;
+
+    // Whatever arrives from here on waits until we look: nothing is lost between two steps.
+    let on_terminal = terminal::is_there();
+    let inherited = Inherited::remember()?;
+    let mut signals = Signals::block(on_terminal)?;
+    let supervisor =
+        Supervisor::start(plan(settings, on_terminal, inherited)).context("cannot start the guardian")?;
+    if !on_terminal {
+        signals.take_interrupts()?;
+    }
+
+    let ancestors = ancestors();
+    let mut lock = Quorum::new(
+        settings.server.clone(),
+        Names::new(&settings.prefix, &settings.key),
+        Timing { ttl: settings.ttl, node_timeout: settings.node_timeout },
+    );
+    let grant = match take(&mut lock, settings, &ancestors, &mut signals, &mut report) {
+        Ok(grant) => grant,
+        Err(not_taken) => {
+            supervisor.dismiss();
+            return Ok(not_taken?);
+        }
+    };
+
+    report.acquired(&grant);
+    let orders = supervisor.orders().clone();
+    let must_be_gone_by = {
+        let stop = settings.on_lost == OnLost::Stop;
+        move |grant: &Grant| {
+            if stop {
+                orders.deadline(grant.lease.deadline());
+            }
+        }
+    };
+    must_be_gone_by(&grant);
+    supervisor.start_command(environment(settings, &grant, &ancestors));
+    let keeper = Keeper::start(Box::new(lock), grant, settings.ttl, must_be_gone_by)
+        .context("cannot start the refresh thread")?;
+
+    let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);
+    let ended = watch.until_the_command_has_ended();
+    let (keeper, lost) = watch.finish();
+
+    let (lock, grant) = keeper.finish();
+    supervisor.dismiss();
+    let shown = ended.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
+    give_back(lock, &grant, settings, lost, shown, &mut report);
+    Ok(ended?)
+}
+
+fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited) -> Plan {
+    Plan {
+        argv: settings.argv.clone(),
+        group: child::group(on_terminal),
+        stop: Stop {
+            signal: settings.stop_signal,
+            grace: settings.kill_after,
+            margin: (settings.ttl / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1),
+        },
+        ends: if settings.wait_tree { Ends::WithItsLastDescendant } else { Ends::WithTheCommand },
+        inherited,
+    }
+}
+
+/// The claims of the runs that we run under.
+fn ancestors() -> Vec<Claim> {
+    let held = std::env::var(HELD_VARIABLE).unwrap_or_default();
+    held.split_ascii_whitespace().filter_map(|claim| claim.parse().ok()).collect()
+}
+
+/// The lock, or how to end without it.
+fn take(
+    lock: &mut dyn Lock,
+    settings: &RunSettings,
+    ancestors: &[Claim],
+    signals: &mut Signals,
+    report: &mut Report,
+) -> Result<Grant, Result<Exit, Failure>> {
+    let request = Request {
+        patience: settings.patience,
+        who: identity::describe(&settings.argv[0], &settings.label),
+        ancestors: ancestors.to_vec(),
+    };
+    let mut waiting = Waiting { signals, report, cancelled_by: None };
+    let acquired = lock.acquire(&request, &mut waiting);
+    // A signal may have come together with the lock: then the command need not be started.
+    waiting.cancelled();
+    let cancelled_by = waiting.cancelled_by;
+    report.erase_live_line();
+    match (acquired, cancelled_by) {
+        (Ok(grant), None) => Ok(grant),
+        (Ok(grant), Some(signal)) => {
+            lock.release(&grant);
+            Err(Ok(Exit::Signal(signal as i32)))
+        }
+        (Err(_), Some(signal)) => Err(Ok(Exit::Signal(signal as i32))),
+        (Err(error), None) => Err(not_taken(error, settings)),
+    }
+}
+
+fn not_taken(error: Error, settings: &RunSettings) -> Result<Exit, Failure> {
+    let key = report::plain(&settings.key);
+    match error {
+        // "-E 0" means: that somebody else is at it is as good as doing it.
+        Error::Held(_) if settings.conflict_exit_code == 0 => Ok(Exit::Code(0)),
+        Error::Held(busy) => {
+            let message = format!("\"{key}\" is {}", report::holder(&busy));
+            Err(Failure::new(settings.conflict_exit_code, message))
+        }
+        Error::Nested => {
+            let message =
+                format!("this command already runs under the lock \"{key}\": waiting for it would never end");
+            Err(Failure::new(exit::USAGE, message))
+        }
+        Error::Node(error) => {
+            let code = match error.fault {
+                Fault::Unavailable => exit::UNAVAILABLE,
+                Fault::Refused => exit::REFUSED,
+                Fault::Unfit => exit::UNFIT,
+            };
+            Err(Failure::new(code, format!("cannot take \"{key}\": {error}")))
+        }
+        Error::Cancelled => Err(Failure::new(exit::INTERNAL, "cancelled by nobody")),
+    }
+}
+
+/// What the command learns about its lock, over whatever it inherits.
+fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Claim]) -> Vec<(OsString, OsString)> {
+    let held: Vec<String> = ancestors.iter().chain([&grant.claim]).map(Claim::to_string).collect();
+    let text = |name: &str, value: String| (OsStr::new(name).to_owned(), OsString::from(value));
+    vec![
+        ("REDLOCK_KEY".into(), OsString::from_vec(settings.key.clone())),
+        text("REDLOCK_TOKEN", grant.claim.to_string()),
+        text("REDLOCK_FENCE", grant.fence.to_string()),
+        text("REDLOCK_ATTEMPTS", grant.claim.attempt.to_string()),
+        text(HELD_VARIABLE, held.join(" ")),
+    ]
+}
+
+fn give_back(
+    mut lock: Box<dyn Lock>,
+    grant: &Grant,
+    settings: &RunSettings,
+    lost: bool,
+    exit: Exit,
+    report: &mut Report,
+) {
+    match lock.release(grant) {
+        Released::Done => {}
+        Released::Lost(_) if lost => {}
+        Released::Lost(loss) => report.was_no_longer_ours(loss),
+        Released::Unknown(error) => report.cannot_release(&error, settings.ttl),
+    }
+    report.released(grant, BootTime::now().since(grant.taken_at), exit);
+}
+
+/// Watches for signals and tells the user while the lock is not ours yet.
+struct Waiting<'a> {
+    signals: &'a mut Signals,
+    report: &'a mut Report,
+    cancelled_by: Option<Signal>,
+}
+
+impl Observer for Waiting<'_> {
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        self.signals.bells()
+    }
+
+    fn cancelled(&mut self) -> bool {
+        while let Some(arrived) = self.signals.next() {
+            match arrived.signal {
+                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
+                    self.cancelled_by.get_or_insert(arrived.signal);
+                }
+                Signal::SIGTSTP => {
+                    self.report.erase_live_line();
+                    stop_self();
+                }
+                // Meant for a command that does not run yet.
+                _ => {}
+            }
+        }
+        self.cancelled_by.is_some()
+    }
+
+    fn waiting(&mut self, busy: &Busy, waited: Duration) {
+        self.report.waiting(busy, waited);
+    }
+
+    fn trouble(&mut self, error: &NodeError) {
+        self.report.servers_gone(error);
+    }
+}

@@ -1,0 +1,182 @@
+//! While the command runs: one loop over signals, the guardian's notices and the keeper's news.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::child::signals::{Arrived, Signals, stop_self};
+use crate::child::{self, Ending, Notice, Supervisor};
+use crate::cli::OnLost;
+use crate::exit::{self, Exit, Failure};
+use crate::keeper::{Keeper, News};
+use crate::report::{Cause, Report};
+use crate::settings::RunSettings;
+
+pub struct Watch<'a> {
+    settings: &'a RunSettings,
+    on_terminal: bool,
+    supervisor: &'a Supervisor,
+    keeper: Keeper,
+    signals: &'a mut Signals,
+    report: &'a mut Report,
+    command: Option<Pid>,
+    /// How often a process has told us to end.
+    told_to_end: u32,
+    lost: bool,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(
+        settings: &'a RunSettings,
+        on_terminal: bool,
+        supervisor: &'a Supervisor,
+        keeper: Keeper,
+        signals: &'a mut Signals,
+        report: &'a mut Report,
+    ) -> Self {
+        let (command, told_to_end, lost) = (None, 0, false);
+        Self { settings, on_terminal, supervisor, keeper, signals, report, command, told_to_end, lost }
+    }
+
+    pub fn until_the_command_has_ended(&mut self) -> Result<Exit, Failure> {
+        loop {
+            let (signalled, noticed, news) = self.sleep();
+            if noticed && let Some(ended) = self.heed(self.supervisor.notice()) {
+                return ended;
+            }
+            if news {
+                self.keeper.news().into_iter().for_each(|news| self.hear(news));
+            }
+            if signalled {
+                while let Some(arrived) = self.signals.next() {
+                    self.pass_on(arrived);
+                }
+            }
+        }
+    }
+
+    /// The keeper, and whether the lock was lost.
+    pub fn finish(self) -> (Keeper, bool) {
+        (self.keeper, self.lost)
+    }
+
+    fn sleep(&self) -> (bool, bool, bool) {
+        let bells = self.signals.bells();
+        let mut fds: Vec<PollFd<'_>> = [self.supervisor.bell(), self.keeper.bell()]
+            .into_iter()
+            .chain(bells.iter().map(AsFd::as_fd))
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        // A failed poll is an interrupted one: nothing is marked, and we come back.
+        let _ = poll(&mut fds, PollTimeout::NONE);
+        let rung: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        (rung[2..].contains(&true), rung[0], rung[1])
+    }
+
+    /// `Some` when the command has ended, or never began.
+    fn heed(&mut self, notice: Notice) -> Option<Result<Exit, Failure>> {
+        match notice {
+            Notice::Started(pid) => {
+                self.command = Some(pid);
+                child::let_go_of_stdin_and_stdout();
+            }
+            Notice::Paused => {
+                // The shell waits for us, not for the command: only if we stop as well does it take over.
+                // Unless somebody has continued us both in the meantime.
+                if self.on_terminal && self.command.is_some_and(child::is_stopped) {
+                    stop_self();
+                }
+            }
+            Notice::Overdue => self.lose(Cause::Overdue),
+            Notice::Ended(ending) => return Some(Ok(self.exit(ending))),
+            Notice::NotStarted(errno) => return Some(Err(not_started(&self.settings.argv[0], errno))),
+            Notice::Vanished => {
+                child::stop_what_is_left();
+                let message = "the guardian process was killed; the command was stopped";
+                return Some(Err(Failure::new(exit::INTERNAL, message)));
+            }
+        }
+        None
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Refreshed(grant) => self.report.refreshed(&grant),
+            News::Trouble(error, lease) => self.report.cannot_refresh(&error, lease.deadline().remaining()),
+            News::Lost(loss) => {
+                self.lose(Cause::Told(loss));
+                if self.settings.on_lost == OnLost::Stop {
+                    self.supervisor.orders().stop();
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self, cause: Cause) {
+        if !self.lost {
+            self.lost = true;
+            self.report.lost(
+                cause,
+                match self.settings.on_lost {
+                    OnLost::Stop => "stopping the command",
+                    OnLost::Warn => "the command runs on without it",
+                },
+            );
+        }
+    }
+
+    fn pass_on(&mut self, Arrived { signal, typed }: Arrived) {
+        let orders = self.supervisor.orders();
+        // What was typed the command has got by itself, and what it makes of it is its own business.
+        if !typed {
+            if matches!(signal, Signal::SIGINT | Signal::SIGTERM) {
+                self.told_to_end += 1;
+            }
+            if self.told_to_end > 1 {
+                orders.kill();
+            } else {
+                orders.pass(signal);
+            }
+        }
+        if signal == Signal::SIGTSTP && self.on_terminal {
+            stop_self();
+        }
+    }
+
+    fn exit(&self, ending: Ending) -> Exit {
+        match ending {
+            _ if self.lost && self.settings.on_lost == OnLost::Stop => Exit::Code(exit::LOST),
+            // Wait statuses have eight bits for it.
+            Ending::Code(code) => Exit::Code(code as u8),
+            Ending::Signal(number) => Exit::Signal(number),
+        }
+    }
+}
+
+/// 127 if there is no such command; 126 if there is, but it cannot be run. A script whose interpreter is
+/// missing gives the same error as a missing script.
+fn not_started(program: &OsStr, errno: i32) -> Failure {
+    let why = Errno::from_raw(errno);
+    let name = program.to_string_lossy();
+    match why {
+        Errno::ENOENT if is_there(program) => Failure::new(
+            exit::CANNOT_EXECUTE,
+            format!("{name}: cannot execute: its interpreter was not found"),
+        ),
+        Errno::ENOENT => Failure::new(exit::NOT_FOUND, format!("{name}: command not found")),
+        why => Failure::new(exit::CANNOT_EXECUTE, format!("{name}: cannot execute: {}", why.desc())),
+    }
+}
+
+fn is_there(program: &OsStr) -> bool {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return Path::new(program).exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+}

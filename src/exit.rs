@@ -1,0 +1,72 @@
+//! Every way in which redlock ends. Scripts depend on the numbers; they are in the manual page.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use crate::child::signals::die_by;
+
+/// A flag, a value or the command is missing or wrong; or a run inside a run of the same key.
+pub const USAGE: u8 = 64;
+/// The servers cannot be reached, or cannot serve now.
+pub const UNAVAILABLE: u8 = 69;
+/// Somebody else holds the lock.
+pub const HELD: u8 = 75;
+/// A server does not let us.
+pub const REFUSED: u8 = 77;
+/// Servers or settings that cannot work.
+pub const UNFIT: u8 = 78;
+/// The lock was lost while the command ran.
+pub const LOST: u8 = 79;
+/// redlock itself failed.
+pub const INTERNAL: u8 = 125;
+/// The command cannot be executed.
+pub const CANNOT_EXECUTE: u8 = 126;
+/// The command was not found.
+pub const NOT_FOUND: u8 = 127;
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Code(u8),
+    /// By this signal, as the command did.
+    Signal(i32),
+}
+
+impl Exit {
+    /// As a shell would show it.
+    pub fn shell_code(self) -> i32 {
+        match self {
+            Self::Code(code) => code.into(),
+            Self::Signal(number) => 128 + number,
+        }
+    }
+
+    /// Does not return for a signal.
+    pub fn finish(self) -> ExitCode {
+        match self {
+            Self::Code(code) => code.into(),
+            Self::Signal(number) => die_by(number),
+        }
+    }
+}
+
+/// An error that knows its exit code. Anything else is [`INTERNAL`].
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub message: String,
+}
+
+impl Failure {
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,154 @@
+//! The refresh thread: keeps the lease alive while the command runs.
+//!
+//! It renews at a third of the lease, retries on errors as long as the lease lasts, and tells what
+//! happened. It stops nobody: that the command does not outlive the lease is the guardian's business,
+//! which learns each new deadline from here and needs no word from us to act on the last one.
+
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::lock::{BootTime, Extended, Grant, Lease, Lock, Loss, NodeError};
+
+/// Between two attempts to renew while the servers fail: a fraction of the lease, within bounds.
+const RETRY_FRACTION: u32 = 30;
+const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// What the keeper has to tell.
+#[derive(Debug)]
+pub enum News {
+    Refreshed(Grant),
+    /// Could not renew; the lease still holds, and the keeper goes on trying.
+    Trouble(NodeError, Lease),
+    /// A clear answer: the lock is gone.
+    Lost(Loss),
+}
+
+/// The lock and its grant, passed between the refresh thread and whoever ends it.
+struct Held {
+    lock: Box<dyn Lock>,
+    grant: Grant,
+}
+
+struct Shared {
+    /// `None` once the lock was taken back: the thread then ends.
+    held: Mutex<Option<Held>>,
+    ended: Condvar,
+}
+
+impl Shared {
+    /// A panic ends the whole program, so nobody goes on after one to see what it left.
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub struct Keeper {
+    shared: Arc<Shared>,
+    news: Receiver<News>,
+    bell: PipeReader,
+}
+
+impl Keeper {
+    /// `renewed` is called with every new grant, before anyone else hears of it.
+    pub fn start(
+        lock: Box<dyn Lock>,
+        grant: Grant,
+        ttl: Duration,
+        renewed: impl FnMut(&Grant) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (bell, ring) = std::io::pipe()?;
+        let (tell, news) = channel();
+        let shared = Arc::new(Shared { held: Mutex::new(Some(Held { lock, grant })), ended: Condvar::new() });
+        let thread = Refresher {
+            shared: Arc::clone(&shared),
+            tell,
+            ring,
+            renewed,
+            retry: (ttl / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1),
+        };
+        thread::Builder::new().name("keeper".into()).spawn(move || thread.run())?;
+        Ok(Self { shared, news, bell })
+    }
+
+    /// Readable when there is news.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// To be called when the bell has rung.
+    pub fn news(&mut self) -> Vec<News> {
+        let _ = self.bell.read(&mut [0; 64]);
+        self.news.try_iter().collect()
+    }
+
+    /// End the refreshing and take the lock back. A renewal under way is waited for (at most a node
+    /// timeout), so that none can follow the release.
+    pub fn finish(self) -> (Box<dyn Lock>, Grant) {
+        let held = self.shared.held().take().expect("only finish() takes the lock out, and only once");
+        self.shared.ended.notify_one();
+        (held.lock, held.grant)
+    }
+}
+
+struct Refresher<F> {
+    shared: Arc<Shared>,
+    tell: Sender<News>,
+    ring: PipeWriter,
+    renewed: F,
+    retry: Duration,
+}
+
+impl<F: FnMut(&Grant)> Refresher<F> {
+    fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut held = shared.held();
+        let Some(first) = &*held else { return };
+        let mut next = first.grant.lease.refresh_at();
+        loop {
+            held = shared
+                .ended
+                .wait_timeout_while(held, next.remaining(), |held| held.is_some())
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            let Some(Held { lock, grant }) = &mut *held else { return };
+            #[cfg(debug_assertions)]
+            panic_if_asked();
+            // After a suspend, or a stop, the clock comes before the servers: a lease that is over is
+            // not renewed, whatever they would say.
+            if grant.lease.deadline().has_passed() {
+                return;
+            }
+            let (news, last) = match lock.extend(grant) {
+                Extended::Until(lease) => {
+                    grant.lease = lease;
+                    (self.renewed)(grant);
+                    next = lease.refresh_at();
+                    (News::Refreshed(grant.clone()), false)
+                }
+                Extended::Unknown(error) => {
+                    next = BootTime::now() + self.retry;
+                    (News::Trouble(error, grant.lease), false)
+                }
+                Extended::Lost(loss) => (News::Lost(loss), true),
+            };
+            // Nobody listens any more only when the program is about to end.
+            let _ = self.tell.send(news);
+            let _ = self.ring.write(&[1]);
+            if last {
+                return;
+            }
+        }
+    }
+}
+
+/// Lets a test see what a broken refresh thread does to the command. Not in release builds.
+#[cfg(debug_assertions)]
+fn panic_if_asked() {
+    if std::env::var_os("REDLOCK_TEST_PANIC").is_some_and(|what| what == "keeper") {
+        panic!("asked to");
+    }
+}

@@ -1,0 +1,72 @@
+//! Who asks, and for the how-manieth time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use uuid::Uuid;
+
+/// One waiter, from its first request to its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaiterId(Uuid);
+
+impl WaiterId {
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// Different waiters get different fractions of `most`, so that they do not retry in step.
+    pub fn jitter(&self, round: u32, most: std::time::Duration) -> std::time::Duration {
+        let byte = self.0.as_bytes()[round as usize % 16];
+        most * u32::from(byte) / 255
+    }
+}
+
+impl fmt::Display for WaiterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The value at the lock's key: `<waiter>.<attempt>`. The attempt grows with each request, so a late
+/// command of an earlier one can neither release nor overwrite what a later one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub waiter: WaiterId,
+    pub attempt: u32,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.waiter, self.attempt)
+    }
+}
+
+impl FromStr for Claim {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (waiter, attempt) = text.split_once('.').ok_or(())?;
+        Ok(Self {
+            waiter: WaiterId(Uuid::try_parse(waiter).map_err(drop)?),
+            attempt: attempt.parse().map_err(drop)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_reads_back_what_it_wrote() {
+        let claim = Claim { waiter: WaiterId::random(), attempt: 7 };
+        assert_eq!(claim.to_string().parse(), Ok(claim));
+    }
+
+    #[test]
+    fn foreign_values_are_no_claims() {
+        for text in ["", ".", "x.1", "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31", "3f2b8c1e.1.2"] {
+            assert_eq!(text.parse::<Claim>(), Err(()), "{text}");
+        }
+    }
+}

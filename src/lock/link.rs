@@ -1,0 +1,260 @@
+//! One connection as bytes: connect without blocking, send, cut what arrives into replies.
+//!
+//! Knows the RESP framing and nothing of what is said in it. The redis crate's own connection blocks
+//! in `read` and does not show its descriptor, so a waiter could be woken neither by a signal nor by
+//! the first of several servers; here all of them sit in one `poll`.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::ToSocketAddrs;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use nix::poll::PollFlags;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// More than any reply of ours could need: a server that announces more is not a lock server.
+const LONGEST_REPLY: usize = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl Target {
+    fn resolve(&self) -> io::Result<VecDeque<SockAddr>> {
+        match self {
+            Self::Tcp { host, port } => {
+                Ok((host.as_str(), *port).to_socket_addrs()?.map(SockAddr::from).collect())
+            }
+            Self::Unix(path) => Ok([SockAddr::unix(path)?].into()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Link {
+    socket: Socket,
+    connected: bool,
+    /// The host's other addresses, tried when this one does not answer.
+    alternatives: VecDeque<SockAddr>,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+    /// Why nothing more will come. Reported only when all that did come has been read: a server that
+    /// turns us away says why before it hangs up.
+    broken: Option<io::Error>,
+}
+
+impl Link {
+    pub fn open(target: &Target) -> io::Result<Self> {
+        let mut alternatives = target.resolve()?;
+        let (socket, connected) = connect_first(&mut alternatives)?;
+        Ok(Self { socket, connected, alternatives, outgoing: Vec::new(), incoming: Vec::new(), broken: None })
+    }
+
+    /// Queue bytes and send what the socket takes now.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.outgoing.extend_from_slice(bytes);
+        if self.connected {
+            self.flush();
+        }
+    }
+
+    /// What to poll for.
+    pub fn interest(&self) -> PollFlags {
+        match (self.connected, self.outgoing.is_empty()) {
+            (false, _) => PollFlags::POLLOUT,
+            (true, false) => PollFlags::POLLIN | PollFlags::POLLOUT,
+            (true, true) => PollFlags::POLLIN,
+        }
+    }
+
+    /// Go on after poll has reported something.
+    pub fn advance(&mut self) {
+        if !self.connected {
+            self.finish_connecting();
+        }
+        if self.connected {
+            self.flush();
+            self.fill();
+        }
+    }
+
+    /// The next complete reply, if it has arrived.
+    pub fn next_reply(&mut self) -> io::Result<Option<Vec<u8>>> {
+        match reply_length(&self.incoming)? {
+            Some(length) => Ok(Some(self.incoming.drain(..length).collect())),
+            None => self.broken.take().map_or(Ok(None), Err),
+        }
+    }
+
+    fn finish_connecting(&mut self) {
+        match self.socket.take_error() {
+            Ok(None) => self.connected = true,
+            Ok(Some(error)) | Err(error) => match connect_first(&mut self.alternatives) {
+                Ok((socket, connected)) => (self.socket, self.connected) = (socket, connected),
+                Err(_) => self.broken = Some(error),
+            },
+        }
+    }
+
+    fn flush(&mut self) {
+        while !self.outgoing.is_empty() {
+            match self.socket.write(&self.outgoing) {
+                Ok(sent) => drop(self.outgoing.drain(..sent)),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) => {
+                    self.outgoing.clear();
+                    self.broken.get_or_insert(e);
+                }
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.socket.read(&mut chunk) {
+                Ok(0) => {
+                    self.broken.get_or_insert(io::Error::new(
+                        ErrorKind::UnexpectedEof,
+                        "the server closed the connection",
+                    ));
+                    return;
+                }
+                Ok(length) => {
+                    self.incoming.extend_from_slice(&chunk[..length]);
+                    if length < chunk.len() {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) => {
+                    self.broken.get_or_insert(e);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Start connecting to the first address that does not fail on the spot.
+fn connect_first(addresses: &mut VecDeque<SockAddr>) -> io::Result<(Socket, bool)> {
+    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    while let Some(address) = addresses.pop_front() {
+        match connect(&address) {
+            Ok(started) => return Ok(started),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn connect(address: &SockAddr) -> io::Result<(Socket, bool)> {
+    let socket = Socket::new(address.domain(), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    if address.domain() != Domain::UNIX {
+        socket.set_tcp_nodelay(true)?;
+    }
+    match socket.connect(address) {
+        Ok(()) => Ok((socket, true)),
+        Err(e) if e.raw_os_error() == Some(nix::libc::EINPROGRESS) => Ok((socket, false)),
+        Err(e) => Err(e),
+    }
+}
+
+/// Length of the first complete RESP2 reply in `bytes`, `None` if more must come.
+fn reply_length(bytes: &[u8]) -> io::Result<Option<usize>> {
+    let malformed = || io::Error::new(ErrorKind::InvalidData, "the answer is not Redis protocol");
+    let mut position = 0;
+    let mut wanted: usize = 1;
+    while wanted > 0 {
+        let Some(&kind) = bytes.get(position) else {
+            return Ok(None);
+        };
+        if !b"+-:$*".contains(&kind) {
+            return Err(malformed());
+        }
+        let Some(line) = bytes[position..].iter().position(|&b| b == b'\n') else {
+            return if bytes.len() > LONGEST_REPLY { Err(malformed()) } else { Ok(None) };
+        };
+        let header = &bytes[position + 1..position + line];
+        position += line + 1;
+        wanted -= 1;
+        if matches!(kind, b'$' | b'*') {
+            let count = std::str::from_utf8(header)
+                .ok()
+                .and_then(|text| text.trim_end().parse::<i64>().ok())
+                .ok_or_else(malformed)?;
+            // -1 is nil, which has no body.
+            let count = usize::try_from(count).unwrap_or(0);
+            if count > LONGEST_REPLY {
+                return Err(malformed());
+            }
+            if kind == b'*' {
+                wanted += count;
+            } else if header.first() != Some(&b'-') {
+                position += count + 2;
+            }
+        }
+        if position > bytes.len() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(position))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn replies_are_cut_where_they_end() {
+        for (bytes, length) in [
+            (&b"+OK\r\n"[..], 5),
+            (b":12\r\n+next", 5),
+            (b"$3\r\nabc\r\n-ERR", 9),
+            (b"$-1\r\n", 5),
+            (b"$0\r\n\r\n", 6),
+            (b"*-1\r\n", 5),
+            (b"*0\r\n+x\r\n", 4),
+            (b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n+z\r\n", 19),
+        ] {
+            assert_eq!(reply_length(bytes).unwrap(), Some(length), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn half_a_reply_is_waited_for() {
+        let whole = b"*3\r\n$7\r\ngranted\r\n$2\r\n42\r\n*1\r\n:1\r\n";
+        for cut in 0..whole.len() {
+            assert_eq!(reply_length(&whole[..cut]).unwrap(), None, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_refused() {
+        assert!(reply_length(b"HTTP/1.1 400 Bad Request\r\n").is_err());
+        assert!(reply_length(b"$99999999999\r\n").is_err());
+        assert!(reply_length(b"$x\r\n").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_upset_the_framing(bytes: Vec<u8>) {
+            if let Ok(Some(length)) = reply_length(&bytes) {
+                prop_assert!(length <= bytes.len());
+            }
+        }
+    }
+}

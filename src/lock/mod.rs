@@ -1,0 +1,130 @@
+//! The lock: take it, renew it, give it back.
+//!
+//! This room knows servers, leases and queues. It knows nothing of the command line, of the command
+//! that runs under the lock, or of the terminal: whoever waits is told through [`Observer`].
+
+mod claim;
+mod lease;
+mod link;
+mod names;
+mod node;
+mod quorum;
+mod who;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+pub use claim::{Claim, WaiterId};
+pub use lease::{BootTime, Lease};
+pub use names::Names;
+pub use node::{Fault, NodeError, Server};
+pub use quorum::{Quorum, Timing};
+pub use who::Who;
+
+/// The seam between the two kinds of lock (servers, this host) and everyone who uses them.
+pub trait Lock: Send {
+    /// Take the lock, waiting as long as the request allows. On any error nothing is left behind, as
+    /// far as the servers can be reached.
+    fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error>;
+
+    /// Renew a grant. Never makes a lock anew.
+    fn extend(&mut self, grant: &Grant) -> Extended;
+
+    /// Give a grant back, only if it is still ours.
+    fn release(&mut self, grant: &Grant) -> Released;
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub patience: Patience,
+    /// What others are told about the holder.
+    pub who: Who,
+    /// Claims held by the processes that we run under: to wait for one of them is to wait for ever.
+    pub ancestors: Vec<Claim>,
+}
+
+/// How long to wait for a lock that somebody else holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// One attempt, without queueing.
+    None,
+    AtMost(Duration),
+    Forever,
+}
+
+/// The lock is ours until the lease's deadline.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    pub claim: Claim,
+    /// Fencing token: larger than that of every earlier grant of this key.
+    pub fence: u64,
+    pub lease: Lease,
+    /// When the request that won was sent.
+    pub taken_at: BootTime,
+    pub waited: Duration,
+}
+
+/// Why the lock is not ours yet.
+#[derive(Clone, Debug, Default)]
+pub struct Busy {
+    /// How many waiters are before us; `None` if we did not queue.
+    pub place: Option<usize>,
+    /// The holder's claim, or the value that a program other than redlock has put there. `None` if the
+    /// lock is free but others wait for it.
+    pub holder: Option<Vec<u8>>,
+    /// What the holder told of itself. `None` for other programs.
+    pub who: Option<Who>,
+    pub held_for: Option<Duration>,
+    /// `None` if the holder's lock never expires.
+    pub expires_in: Option<Duration>,
+}
+
+/// Told of the wait, and asked whether to go on with it.
+pub trait Observer {
+    /// Descriptors that become readable when [`Observer::cancelled`] is to be asked.
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>>;
+    fn cancelled(&mut self) -> bool;
+    /// Somebody else has the lock. Called each time we ask.
+    fn waiting(&mut self, busy: &Busy, waited: Duration);
+    /// The servers are gone while we wait; we keep trying.
+    fn trouble(&mut self, error: &NodeError);
+}
+
+#[derive(Debug)]
+pub enum Error {
+    /// Somebody else holds the lock, and our patience is over.
+    Held(Box<Busy>),
+    /// The holder is a process that we run under.
+    Nested,
+    /// The observer said so.
+    Cancelled,
+    /// The servers could not be asked.
+    Node(NodeError),
+}
+
+#[derive(Debug)]
+pub enum Extended {
+    Until(Lease),
+    /// A clear answer: the lock is no longer ours.
+    Lost(Loss),
+    /// No clear answer. The lease we have still holds until its deadline.
+    Unknown(NodeError),
+}
+
+#[derive(Debug)]
+pub enum Released {
+    Done,
+    /// It was no longer ours.
+    Lost(Loss),
+    /// It will expire by itself.
+    Unknown(NodeError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Nobody holds it: expired, deleted, flushed or evicted.
+    Expired,
+    /// Somebody else holds it.
+    Foreign,
+}

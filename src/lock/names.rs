@@ -1,0 +1,71 @@
+//! What our keys on a server are called.
+
+use super::WaiterId;
+
+/// The names for one user's key. The lock itself is a plain string, so that any library that does
+/// SET NX PX under the same name excludes us and is excluded.
+#[derive(Clone, Debug)]
+pub struct Names {
+    pub lock: Vec<u8>,
+    pub queue: Vec<u8>,
+    pub waiters: Vec<u8>,
+    pub info: Vec<u8>,
+    pub fence: Vec<u8>,
+    /// Followed by a waiter's name.
+    pub notify: Vec<u8>,
+    gone: Vec<u8>,
+}
+
+impl Names {
+    /// An empty prefix makes the lock the bare key, for programs that use no prefix.
+    pub fn new(prefix: &str, key: &[u8]) -> Self {
+        let family = if prefix.is_empty() { "bare" } else { prefix };
+        let beside = |role: &str| [family.as_bytes(), b"-", role.as_bytes(), b":", key].concat();
+        let lock = match prefix {
+            "" => key.to_vec(),
+            prefix => [prefix.as_bytes(), b":", key].concat(),
+        };
+        Self {
+            lock,
+            queue: beside("queue"),
+            waiters: beside("waiters"),
+            info: beside("info"),
+            fence: beside("fence"),
+            notify: format!("{family}-notify:").into(),
+            gone: format!("{family}-gone:").into(),
+        }
+    }
+
+    pub fn notify_of(&self, waiter: WaiterId) -> Vec<u8> {
+        [self.notify.as_slice(), waiter.to_string().as_bytes()].concat()
+    }
+
+    pub fn gone_of(&self, waiter: WaiterId) -> Vec<u8> {
+        [self.gone.as_slice(), waiter.to_string().as_bytes()].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_names_the_family() {
+        let names = Names::new("lock", b"deploy");
+        assert_eq!(names.lock, b"lock:deploy");
+        assert_eq!(names.queue, b"lock-queue:deploy");
+        assert_eq!(names.notify, b"lock-notify:");
+    }
+
+    #[test]
+    fn without_a_prefix_the_lock_is_the_bare_key() {
+        let names = Names::new("", b"deploy");
+        assert_eq!(names.lock, b"deploy");
+        assert_eq!(names.queue, b"bare-queue:deploy");
+    }
+
+    #[test]
+    fn any_bytes_are_a_key() {
+        assert_eq!(Names::new("p", b"\xff\0'").lock, b"p:\xff\0'");
+    }
+}

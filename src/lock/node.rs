@@ -1,0 +1,485 @@
+//! One server: where it is, how it is asked, what its answers mean.
+//!
+//! The only file that names the redis crate. A request is sent without waiting ([`Node::ask`]) and
+//! answered later ([`Node::answer`]), so that one thread can have several servers at work.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+use redis::{ConnectionAddr, IntoConnectionInfo, Value};
+
+use super::link::{Link, Target};
+use super::{Busy, Loss, Who};
+
+/// A script's text and the name under which servers remember it.
+#[derive(Debug)]
+pub struct Script {
+    text: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
+macro_rules! script {
+    ($file:literal) => {
+        LazyLock::new(|| {
+            Script::new(concat!(
+                include_str!("../../lua/lib.lua"),
+                include_str!(concat!("../../lua/", $file))
+            ))
+        })
+    };
+}
+
+pub static ACQUIRE: LazyLock<Script> = script!("acquire.lua");
+pub static EXTEND: LazyLock<Script> = script!("extend.lua");
+pub static RELEASE: LazyLock<Script> = script!("release.lua");
+
+/// One request: one round trip.
+#[derive(Clone, Debug)]
+pub enum Call {
+    Script {
+        script: &'static Script,
+        keys: Vec<Vec<u8>>,
+        args: Vec<Vec<u8>>,
+    },
+    /// Block until something is pushed to this list, or for so long.
+    Nap {
+        list: Vec<u8>,
+        at_most: Duration,
+    },
+}
+
+impl Call {
+    fn packed(&self) -> Vec<u8> {
+        match self {
+            Self::Script { script, keys, args } => evaluate("EVALSHA", &script.hash, keys, args),
+            Self::Nap { list, at_most } => redis::cmd("BLPOP")
+                .arg(list)
+                .arg(format!("{:.3}", at_most.as_secs_f64()))
+                .get_packed_command(),
+        }
+    }
+
+    /// With the script's whole text, for a server that does not know it (any more).
+    fn packed_in_full(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Script { script, keys, args } => Some(evaluate("EVAL", script.text, keys, args)),
+            Self::Nap { .. } => None,
+        }
+    }
+}
+
+fn evaluate(command: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Vec<u8> {
+    redis::cmd(command).arg(script).arg(keys.len()).arg(keys).arg(args).get_packed_command()
+}
+
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Granted {
+        fence: u64,
+    },
+    Busy(Box<Busy>),
+    /// A newer request of ours was there first.
+    Stale,
+    Extended,
+    Released,
+    Lost(Loss),
+    /// The nap is over.
+    Awake,
+}
+
+/// What kind of trouble a server is in; decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Cannot be reached, or cannot serve now.
+    Unavailable,
+    /// Does not let us.
+    Refused,
+    /// Will never be able to hold this lock as it is set up.
+    Unfit,
+}
+
+#[derive(Clone, Debug)]
+pub struct NodeError {
+    pub fault: Fault,
+    pub node: String,
+    pub text: String,
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.node, self.text)
+    }
+}
+
+/// Where a server is and how to log in.
+#[derive(Clone)]
+pub struct Server {
+    target: Target,
+    db: i64,
+    username: Option<String>,
+    password: Option<String>,
+}
+
+impl Server {
+    /// The error never repeats the URL: it may hold a password.
+    pub fn parse(url: &str) -> Result<Self, String> {
+        if url.starts_with("rediss:") || url.starts_with("valkeys:") {
+            return Err("TLS (rediss://) is not supported yet".into());
+        }
+        let info = url.into_connection_info().map_err(|e| {
+            let why = e.to_string();
+            format!("{why}; expected redis://[user:password@]host[:port][/db] or unix:///path[?db=N]")
+        })?;
+        let target = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => Target::Tcp { host: host.clone(), port: *port },
+            ConnectionAddr::Unix(path) => Target::Unix(path.clone()),
+            _ => return Err("this kind of address is not supported".into()),
+        };
+        let login = info.redis_settings();
+        Ok(Self {
+            target,
+            db: login.db(),
+            username: login.username().map(Into::into),
+            password: login.password().map(Into::into),
+        })
+    }
+
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// AUTH and SELECT travel in front of the first request: no round trip of their own.
+    fn login(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let mut steps = Vec::new();
+        if let Some(password) = &self.password {
+            let auth = redis::cmd("AUTH").arg(&self.username).arg(password).get_packed_command();
+            steps.push(("AUTH", auth));
+        }
+        if self.db != 0 {
+            steps.push(("SELECT", redis::cmd("SELECT").arg(self.db).get_packed_command()));
+        }
+        steps
+    }
+}
+
+/// Without user and password.
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Target::Tcp { host, port } if host.contains(':') => write!(f, "redis://[{host}]:{port}")?,
+            Target::Tcp { host, port } => write!(f, "redis://{host}:{port}")?,
+            Target::Unix(path) => write!(f, "unix://{}", path.display())?,
+        }
+        match (&self.target, self.db) {
+            (_, 0) => Ok(()),
+            (Target::Tcp { .. }, db) => write!(f, "/{db}"),
+            (Target::Unix(_), db) => write!(f, "?db={db}"),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What the next reply on the link belongs to.
+#[derive(Debug)]
+enum Expected {
+    Login(&'static str),
+    Answer(Call),
+    /// Nobody waits for this one any more.
+    Unwanted,
+}
+
+#[derive(Debug)]
+pub struct Node {
+    server: Server,
+    link: Option<Link>,
+    expected: VecDeque<Expected>,
+    /// A request went out on a link that is gone: it may yet be carried out.
+    loose_end: bool,
+}
+
+impl Node {
+    pub fn new(server: Server) -> Self {
+        Self { server, link: None, expected: VecDeque::new(), loose_end: false }
+    }
+
+    /// Send a request, behind whatever is still under way on the link, connecting if need be. An
+    /// earlier request's answer is then no longer wanted, but the order is kept: what the server does
+    /// late it does before this.
+    pub fn ask(&mut self, call: Call) -> Result<(), NodeError> {
+        if self.link.is_none() {
+            let mut link = Link::open(&self.server.target).map_err(|e| self.unreachable(&e))?;
+            for (step, bytes) in self.server.login() {
+                link.send(&bytes);
+                self.expected.push_back(Expected::Login(step));
+            }
+            self.link = Some(link);
+        }
+        for earlier in &mut self.expected {
+            if matches!(earlier, Expected::Answer(_)) {
+                *earlier = Expected::Unwanted;
+            }
+        }
+        // Behind a request without an answer we may not be there to hear that a script is unknown.
+        let unheard = self.loose_end || self.has_unanswered();
+        let whole = if unheard { call.packed_in_full() } else { None };
+        if let Some(link) = &mut self.link {
+            link.send(&whole.unwrap_or_else(|| call.packed()));
+        }
+        self.expected.push_back(Expected::Answer(call));
+        Ok(())
+    }
+
+    fn has_unanswered(&self) -> bool {
+        self.expected.iter().any(|e| !matches!(e, Expected::Login(_)))
+    }
+
+    /// Is the server blocked in a nap, deaf to anything sent behind it?
+    pub fn is_napping(&self) -> bool {
+        matches!(self.expected.back(), Some(Expected::Answer(Call::Nap { .. })))
+    }
+
+    pub fn has_loose_end(&self) -> bool {
+        self.loose_end
+    }
+
+    pub fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        use std::os::fd::AsFd;
+        self.link.as_ref().map(|link| (link.as_fd(), link.interest()))
+    }
+
+    /// Take what has arrived. `None`: the answer is not there yet.
+    pub fn answer(&mut self) -> Option<Result<Answer, NodeError>> {
+        if let Some(link) = &mut self.link {
+            link.advance();
+        }
+        loop {
+            let reply = match self.link.as_mut()?.next_reply() {
+                Ok(reply) => reply?,
+                Err(e) => {
+                    self.hang_up();
+                    return Some(Err(self.unreachable(&e)));
+                }
+            };
+            let value = redis::parse_redis_value(&reply);
+            match (self.expected.pop_front(), value) {
+                (_, Err(e)) => {
+                    self.hang_up();
+                    return Some(Err(self.error(Fault::Unavailable, format!("unreadable answer: {e}"))));
+                }
+                (Some(Expected::Unwanted), Ok(_)) => {}
+                (Some(Expected::Login(step)), Ok(Value::ServerError(e))) => {
+                    let error = self.explain(e.code(), e.details(), step);
+                    self.hang_up();
+                    return Some(Err(error));
+                }
+                (Some(Expected::Login(_)), Ok(_)) => {}
+                (Some(Expected::Answer(call)), Ok(Value::ServerError(e))) => {
+                    match (e.code(), call.packed_in_full(), &mut self.link) {
+                        ("NOSCRIPT", Some(whole), Some(link)) => {
+                            link.send(&whole);
+                            self.expected.push_back(Expected::Answer(call));
+                        }
+                        _ => return Some(Err(self.explain(e.code(), e.details(), "the lock script"))),
+                    }
+                }
+                (Some(Expected::Answer(Call::Nap { .. })), Ok(_)) => return Some(Ok(Answer::Awake)),
+                (Some(Expected::Answer(_)), Ok(value)) => {
+                    let meaning = interpret(&value);
+                    return Some(
+                        meaning
+                            .ok_or_else(|| self.error(Fault::Unfit, "unknown answer to our script".into())),
+                    );
+                }
+                // A word nobody asked for: the server turns us away (too many clients, protected mode).
+                (None, Ok(Value::ServerError(e))) => {
+                    let error = self.explain(e.code(), e.details(), "connecting");
+                    self.hang_up();
+                    return Some(Err(error));
+                }
+                (None, Ok(_)) => {}
+            }
+        }
+    }
+
+    /// Drop the link. What was sent on it may still be carried out.
+    pub fn hang_up(&mut self) {
+        self.loose_end |= self.has_unanswered();
+        self.expected.clear();
+        self.link = None;
+    }
+
+    pub fn timed_out(&self) -> NodeError {
+        self.error(Fault::Unavailable, "no answer in time (is it stopped, or is the network?)".into())
+    }
+
+    pub fn error(&self, fault: Fault, text: String) -> NodeError {
+        NodeError { fault, node: self.server.to_string(), text }
+    }
+
+    fn unreachable(&self, error: &io::Error) -> NodeError {
+        let text = match error.kind() {
+            io::ErrorKind::ConnectionRefused => "connection refused (is the server running?)".into(),
+            io::ErrorKind::NotFound if matches!(self.server.target, Target::Unix(_)) => {
+                "no such socket (is the server running?)".into()
+            }
+            io::ErrorKind::PermissionDenied => "no permission to open the socket".into(),
+            _ => error.to_string(),
+        };
+        self.error(Fault::Unavailable, text)
+    }
+
+    /// A server's own error, sorted, with what to do about it.
+    fn explain(&self, code: &str, details: Option<&str>, during: &str) -> NodeError {
+        let said = match details {
+            Some(details) => format!("{code} {}", before_script_trace(details)),
+            None => code.to_owned(),
+        };
+        let (fault, advice) = sort(code, &said);
+        let text = match advice {
+            "" => format!("{during}: {said}"),
+            advice => format!("{advice} ({said})"),
+        };
+        self.error(fault, text)
+    }
+}
+
+/// Redis appends " script: <hash>, on @user_script:<line>." to errors out of a script.
+fn before_script_trace(details: &str) -> &str {
+    details.split(" script: ").next().unwrap_or(details)
+}
+
+fn sort(code: &str, said: &str) -> (Fault, &'static str) {
+    use Fault::{Refused, Unavailable, Unfit};
+    let has = |words: &str| said.contains(words);
+    match code {
+        "NOAUTH" => (Refused, "the server wants a password: put it into the URL, redis://:password@host"),
+        "WRONGPASS" => (Refused, "user or password is wrong"),
+        "NOPERM" => {
+            (Refused, "this user may not do all that a lock needs: see docs/operations.md for the ACL")
+        }
+        "DENIED" => (Refused, "the server is in protected mode and refuses clients from other hosts"),
+        "READONLY" => (Unfit, "this server is a read-only replica: name the primary"),
+        "WRONGTYPE" => {
+            (Unfit, "there is something at this key that is not a lock: choose another --key or --prefix")
+        }
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            (Unfit, "this server is part of a Redis Cluster, which is not supported")
+        }
+        "OOM" => (Unavailable, "the server is out of memory"),
+        "LOADING" => (Unavailable, "the server is still loading its data"),
+        "BUSY" => (Unavailable, "the server is busy with somebody's script"),
+        "MISCONF" => (Unavailable, "the server cannot save to disk and refuses writes"),
+        "NOREPLICAS" => (Unavailable, "the server has too few replicas and refuses writes"),
+        "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" => (Unavailable, "the server cannot serve now"),
+        _ if has("max number of clients") => (Unavailable, "the server has no connection left"),
+        _ if has("unauthenticated") => {
+            (Refused, "the server wants a password: put it into the URL, redis://:password@host")
+        }
+        _ if has("invalid password") || has("without any password configured") => {
+            (Refused, "user or password is wrong")
+        }
+        _ if has("unknown command") => (Refused, "the server does not offer a command that a lock needs"),
+        _ if has("can't run this command") || has("can't access at least one of the keys") => {
+            (Refused, "this user may not do all that a lock needs: see docs/operations.md for the ACL")
+        }
+        _ => (Unfit, ""),
+    }
+}
+
+/// `None` for an answer that none of our scripts gives.
+fn interpret(value: &Value) -> Option<Answer> {
+    let words = match value {
+        Value::Array(items) => items.iter().map(text).collect::<Option<Vec<_>>>()?,
+        single => vec![text(single)?],
+    };
+    let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<i64>().ok();
+    let millis = |at: usize| number(at).map(|n| u64::try_from(n).ok().map(Duration::from_millis));
+    Some(match words.first()?.as_slice() {
+        b"granted" => Answer::Granted { fence: u64::try_from(number(1)?).ok()? },
+        b"busy" => {
+            let info = words.get(5..)?;
+            Answer::Busy(Box::new(Busy {
+                place: usize::try_from(number(1)?).ok(),
+                holder: Some(words.get(2)?.clone()).filter(|holder| !holder.is_empty()),
+                expires_in: millis(3)?,
+                held_for: millis(4)?,
+                who: (!info.is_empty()).then(|| Who::from_fields(info)),
+            }))
+        }
+        b"stale" => Answer::Stale,
+        b"extended" => Answer::Extended,
+        b"released" => Answer::Released,
+        b"expired" => Answer::Lost(Loss::Expired),
+        b"foreign" => Answer::Lost(Loss::Foreign),
+        _ => return None,
+    })
+}
+
+fn text(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes.clone()),
+        Value::SimpleString(text) => Some(text.clone().into_bytes()),
+        Value::Int(number) => Some(number.to_string().into_bytes()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_never_shows_its_password() {
+        for (url, shown) in [
+            ("redis://me:secret@db.example:7000/3", "redis://db.example:7000/3"),
+            ("redis://:secret@[::1]", "redis://[::1]:6379"),
+            ("unix:///run/r.sock?db=2&pass=secret", "unix:///run/r.sock?db=2"),
+        ] {
+            let server = Server::parse(url).unwrap();
+            assert_eq!(server.to_string(), shown);
+            assert_eq!(format!("{server:?}"), shown);
+            assert_eq!(server.password(), Some("secret"));
+        }
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_being_repeated() {
+        for url in
+            ["", "host:6379", "http://:secret@h", "redis://", "redis://:secret@h/x", "rediss://:secret@h"]
+        {
+            let error = Server::parse(url).unwrap_err();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_server_error_has_its_own_kind() {
+        for (code, said, fault) in [
+            ("NOAUTH", "NOAUTH Authentication required.", Fault::Refused),
+            ("ERR", "ERR Protocol error: unauthenticated multibulk length", Fault::Refused),
+            ("ERR", "ERR unknown command 'EVALSHA'", Fault::Refused),
+            ("ERR", "ERR max number of clients reached", Fault::Unavailable),
+            ("OOM", "OOM command not allowed", Fault::Unavailable),
+            ("READONLY", "READONLY You can't write", Fault::Unfit),
+            ("WRONGTYPE", "WRONGTYPE Operation", Fault::Unfit),
+        ] {
+            assert_eq!(sort(code, said).0, fault, "{said}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Parse, resolve, run, exit.
+
+mod child;
+mod cli;
+mod commands;
+mod exit;
+mod keeper;
+mod lock;
+mod report;
+mod secrets;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches};
+
+use cli::{Cli, Command};
+use exit::{Exit, Failure};
+use settings::RunSettings;
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(stop_everything));
+    let exit = start().unwrap_or_else(|error| {
+        report::print(&format!("{error:#}"));
+        Exit::Code(error.downcast_ref::<Failure>().map_or(exit::INTERNAL, |failure| failure.code))
+    });
+    exit.finish()
+}
+
+fn start() -> anyhow::Result<Exit> {
+    let parsed =
+        Cli::command().try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage(&error),
+    };
+    match (cli.command, matches.subcommand()) {
+        (Command::Run(args), Some((_, matches))) => {
+            // Where it cannot be done (a hardened /proc) the lock is still worth having.
+            let _ = secrets::hide(&settings::typed_secrets(&args, matches));
+            commands::run::run(&RunSettings::resolve(*args, matches)?)
+        }
+        (Command::Completions { shell }, _) => {
+            commands::completions::print(shell)?;
+            Ok(Exit::Code(0))
+        }
+        (Command::Run(_), None) => unreachable!("clap has found the subcommand"),
+    }
+}
+
+/// --help and --version are answers; anything else is a mistake in the call.
+fn usage(error: &clap::Error) -> anyhow::Result<Exit> {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        error.print()?;
+        return Ok(Exit::Code(0));
+    }
+    let text = error.render().to_string();
+    let text = text.trim_end().trim_start_matches("error: ");
+    text.lines().filter(|line| !line.is_empty()).for_each(report::print);
+    Ok(Exit::Code(exit::USAGE))
+}
+
+/// A panic, in whatever thread: nobody can be trusted with the lock any more, so the command must go first.
+fn stop_everything(panic: &std::panic::PanicHookInfo<'_>) {
+    child::stop_in_emergency();
+    let place = panic.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
+    report::print(&format!("internal error{place}; the command was stopped. Please report this"));
+    std::process::exit(exit::INTERNAL.into())
+}

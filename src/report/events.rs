@@ -1,0 +1,95 @@
+//! `--events`: what happened, a JSON object a line.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::exit::Exit;
+use crate::lock::{Busy, Grant};
+
+pub struct Events {
+    file: Option<File>,
+    key: String,
+    told_of_wait: Cell<bool>,
+}
+
+impl Events {
+    pub fn open(path: Option<&Path>, key: &str) -> std::io::Result<Self> {
+        let file = path.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
+        Ok(Self { file, key: key.to_owned(), told_of_wait: Cell::new(false) })
+    }
+
+    pub fn told_of_wait(&self) -> bool {
+        self.told_of_wait.get()
+    }
+
+    pub fn waiting(&self, busy: &Busy, waited: Duration) {
+        self.told_of_wait.set(true);
+        let holder = busy.who.as_ref().map(|who| {
+            who.fields()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect::<serde_json::Map<_, _>>()
+        });
+        self.write("waiting", || {
+            json!({
+                "waited_ms": millis(waited),
+                "place": busy.place,
+                "held_ms": busy.held_for.map(millis),
+                "holder": holder,
+            })
+        });
+    }
+
+    pub fn acquired(&self, grant: &Grant) {
+        self.write("acquired", || about(grant));
+    }
+
+    pub fn refreshed(&self, grant: &Grant) {
+        self.write("refreshed", || about(grant));
+    }
+
+    pub fn lost(&self, cause: &str) {
+        self.write("lost", || json!({ "cause": cause }));
+    }
+
+    pub fn released(&self, grant: &Grant, held: Duration, exit: Exit) {
+        self.write("released", || {
+            let mut event = about(grant);
+            event["held_ms"] = millis(held).into();
+            event["exit"] = exit.shell_code().into();
+            if let Exit::Signal(number) = exit {
+                event["signal"] = number.into();
+            }
+            event
+        });
+    }
+
+    /// One write a line; a full disk must not disturb the command.
+    fn write(&self, event: &str, more: impl FnOnce() -> Value) {
+        let Some(mut file) = self.file.as_ref() else { return };
+        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let mut line = json!({ "time": time, "event": event, "key": self.key });
+        if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more()) {
+            line.extend(more);
+        }
+        let _ = file.write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+fn about(grant: &Grant) -> Value {
+    json!({
+        "waited_ms": millis(grant.waited),
+        "fence": grant.fence,
+        "attempts": grant.claim.attempt,
+        "token": grant.claim.to_string(),
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,202 @@
+//! Every word of ours, for people and for machines. Takes plain data; the only gate to stderr.
+//!
+//! Nothing when all is well: cron mails every line. What goes out is made harmless first (a key or a
+//! server's text may hold anything), and a stderr that cannot be written to is nobody's problem.
+
+mod events;
+mod text;
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+pub use text::{holder, human, plain};
+
+use crate::exit::Exit;
+use crate::lock::{Busy, Grant, Loss, NodeError};
+use events::Events;
+
+/// A wait shorter than this is not worth a word.
+const SILENT_WAIT: Duration = Duration::from_secs(2);
+/// Between two wait lines in a log, so that it shows that the job is alive.
+const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// Errors only.
+    Quiet,
+    Normal,
+    /// Every step.
+    Verbose,
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A server's clear answer.
+    Told(Loss),
+    /// It could not be renewed in time.
+    Overdue,
+}
+
+pub struct Report {
+    voice: Voice,
+    key: String,
+    events: Events,
+    /// stderr is a terminal: the wait is one line that changes.
+    live: bool,
+    live_line_shown: bool,
+    /// How long the wait had lasted when it was last spoken of.
+    spoken_at: Option<Duration>,
+    /// A word about servers in trouble is said once until they have recovered.
+    trouble_told: bool,
+    last_trouble: Option<String>,
+}
+
+impl Report {
+    pub fn new(voice: Voice, key: &[u8], events: Option<&Path>) -> std::io::Result<Self> {
+        let key = plain(key);
+        Ok(Self {
+            voice,
+            events: Events::open(events, &key)?,
+            key,
+            live: voice != Voice::Quiet && std::io::stderr().is_terminal(),
+            live_line_shown: false,
+            spoken_at: None,
+            trouble_told: false,
+            last_trouble: None,
+        })
+    }
+
+    pub fn waiting(&mut self, busy: &Busy, waited: Duration) {
+        let first = self.spoken_at.is_none() && waited < SILENT_WAIT && !self.events.told_of_wait();
+        if first {
+            self.events.waiting(busy, waited);
+            self.narrate(|key| text::waiting(key, busy, waited));
+        }
+        self.trouble_told = false;
+        if waited < SILENT_WAIT {
+            return;
+        }
+        if self.live {
+            self.live_line(&text::waiting(&self.key, busy, waited));
+        } else if self.spoken_at.is_none_or(|spoken| waited - spoken >= WAIT_LINE_EVERY) {
+            self.spoken_at = Some(waited);
+            self.say(&text::waiting(&self.key, busy, waited));
+            self.events.waiting(busy, waited);
+        }
+    }
+
+    pub fn servers_gone(&mut self, error: &NodeError) {
+        self.trouble(format!("waiting for \"{}\": {error}; trying again", self.key));
+    }
+
+    pub fn acquired(&mut self, grant: &Grant) {
+        self.erase_live_line();
+        self.events.acquired(grant);
+        let (fence, waited) = (grant.fence, grant.waited);
+        self.narrate(|key| format!("have \"{key}\", fence {fence}, after {}", human(waited)));
+    }
+
+    pub fn refreshed(&mut self, grant: &Grant) {
+        (self.trouble_told, self.last_trouble) = (false, None);
+        self.events.refreshed(grant);
+        self.narrate(|key| format!("renewed \"{key}\""));
+    }
+
+    pub fn cannot_refresh(&mut self, error: &NodeError, left: Duration) {
+        self.last_trouble = Some(error.to_string());
+        self.trouble(format!(
+            "cannot renew \"{}\": {error}; it is ours for another {}",
+            self.key,
+            human(left)
+        ));
+    }
+
+    /// `consequence`: what becomes of the command.
+    pub fn lost(&mut self, cause: Cause, consequence: &str) {
+        let why = match cause {
+            Cause::Told(Loss::Expired) => {
+                "it was deleted, evicted or flushed on the server, or has expired".into()
+            }
+            Cause::Told(Loss::Foreign) => "somebody else holds it now".into(),
+            Cause::Overdue => match &self.last_trouble {
+                Some(trouble) => format!("it could not be renewed in time: {trouble}"),
+                None => "it could not be renewed in time (was this machine or this process stopped?)".into(),
+            },
+        };
+        self.error(&format!("lost the lock \"{}\": {why}; {consequence}", self.key));
+        self.events.lost(match cause {
+            Cause::Told(Loss::Expired) => "expired",
+            Cause::Told(Loss::Foreign) => "foreign",
+            Cause::Overdue => "overdue",
+        });
+    }
+
+    pub fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
+        self.events.released(grant, held, exit);
+        self.narrate(|key| format!("released \"{key}\", held for {}", human(held)));
+    }
+
+    pub fn was_no_longer_ours(&mut self, loss: Loss) {
+        let who = match loss {
+            Loss::Expired => "it had been deleted, evicted or flushed on the server, or had expired",
+            Loss::Foreign => "somebody else holds it now",
+        };
+        self.say(&format!(
+            "the lock \"{}\" was no longer ours when the command ended: {who}; another command may have run beside it",
+            self.key
+        ));
+    }
+
+    pub fn cannot_release(&mut self, error: &NodeError, ttl: Duration) {
+        self.say(&format!(
+            "cannot release \"{}\": {error}; it expires by itself within {}",
+            self.key,
+            human(ttl)
+        ));
+    }
+
+    /// In every voice: the reason why redlock exits as it does.
+    pub fn error(&mut self, message: &str) {
+        self.erase_live_line();
+        print(message);
+    }
+
+    fn say(&mut self, message: &str) {
+        if self.voice != Voice::Quiet {
+            self.error(message);
+        }
+    }
+
+    fn narrate(&mut self, message: impl FnOnce(&str) -> String) {
+        if self.voice == Voice::Verbose {
+            let message = message(&self.key);
+            self.error(&message);
+        }
+    }
+
+    fn trouble(&mut self, message: String) {
+        if !self.trouble_told || self.voice == Voice::Verbose {
+            self.trouble_told = true;
+            self.say(&message);
+        }
+    }
+
+    fn live_line(&mut self, line: &str) {
+        let line = text::fit(&plain(line.as_bytes()), text::terminal_width());
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+        self.live_line_shown = true;
+    }
+
+    pub fn erase_live_line(&mut self) {
+        if std::mem::take(&mut self.live_line_shown) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// One line on stderr, in one write, so that lines of several processes do not mix.
+pub fn print(message: &str) {
+    let _ = std::io::stderr().write_all(format!("redlock: {}\n", plain(message.as_bytes())).as_bytes());
+}

@@ -1,0 +1,153 @@
+//! Words for people.
+
+use std::time::Duration;
+
+use crate::lock::{Busy, Who};
+
+/// Text that no terminal takes for an order: control characters and broken bytes become escapes.
+pub fn plain(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || is_bidi_control(c) {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+/// Invisible, and able to turn a line around.
+fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// "1m 30s"; milliseconds only where seconds would say nothing.
+pub fn human(duration: Duration) -> String {
+    let shown = if duration < Duration::from_secs(10) {
+        Duration::from_millis(duration.as_millis().try_into().unwrap_or(u64::MAX))
+    } else {
+        Duration::from_secs(duration.as_secs())
+    };
+    humantime::format_duration(shown).to_string()
+}
+
+/// Whole seconds: nobody waits for milliseconds.
+fn seconds(duration: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
+}
+
+pub fn waiting(key: &str, busy: &Busy, waited: Duration) -> String {
+    let mut line = format!("waiting for \"{key}\": ");
+    if let Some(before_us) = busy.place {
+        line.push_str(&format!("place {} in the queue, ", before_us + 1));
+    }
+    line.push_str(&holder(busy));
+    line.push_str(&format!(", waited {}", seconds(waited)));
+    line
+}
+
+/// "held by root@web1 pid 42 (nightly, rsync) for 2m 3s"
+pub fn holder(busy: &Busy) -> String {
+    let mut line = match (&busy.who, &busy.holder) {
+        (Some(who), _) => format!("held by {}", describe(who)),
+        (None, Some(_)) => "held by another program".into(),
+        (None, None) => "free, but others are before us".into(),
+    };
+    if let Some(held_for) = busy.held_for {
+        line.push_str(&format!(" for {}", seconds(held_for)));
+    }
+    if let Some(who) = &busy.who
+        && !who.link.is_empty()
+    {
+        line.push_str(&format!(", {}", who.link));
+    }
+    line
+}
+
+fn describe(who: &Who) -> String {
+    let mut words = format!("{}@{} pid {}", who.user, who.host, who.pid);
+    let about: Vec<&str> =
+        [&who.label, &who.command].into_iter().map(String::as_str).filter(|s| !s.is_empty()).collect();
+    if !about.is_empty() {
+        words.push_str(&format!(" ({})", about.join(", ")));
+    }
+    words
+}
+
+/// As much of the line as fits, so that erasing one line erases all of it.
+pub fn fit(line: &str, width: usize) -> String {
+    match line.char_indices().nth(width.saturating_sub(1)) {
+        Some((end, _)) => line[..end].to_owned(),
+        None => line.to_owned(),
+    }
+}
+
+pub fn terminal_width() -> usize {
+    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn busy() -> Busy {
+        Busy {
+            place: Some(0),
+            holder: Some(b"x.1".to_vec()),
+            who: Some(Who {
+                host: "web1".into(),
+                pid: "42".into(),
+                user: "root".into(),
+                label: "nightly".into(),
+                command: "rsync".into(),
+                link: String::new(),
+            }),
+            held_for: Some(Duration::from_millis(123_456)),
+            expires_in: None,
+        }
+    }
+
+    #[test]
+    fn a_wait_line_says_who_since_when_and_which_place() {
+        assert_eq!(
+            waiting("deploy", &busy(), Duration::from_millis(2100)),
+            "waiting for \"deploy\": place 1 in the queue, held by root@web1 pid 42 (nightly, rsync) for 2m 3s, waited 2s"
+        );
+    }
+
+    #[test]
+    fn a_foreign_holder_is_named_as_such() {
+        let foreign = Busy { who: None, held_for: None, ..busy() };
+        assert_eq!(holder(&foreign), "held by another program");
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(plain(b"a\x1b[31m\nb\xff\xc3\xa9"), "a\\u{1b}[31m\\nb\\xff\u{e9}");
+    }
+
+    #[test]
+    fn short_times_keep_their_milliseconds() {
+        assert_eq!(human(Duration::from_micros(1_500_900)), "1s 500ms");
+        assert_eq!(human(Duration::from_millis(90_400)), "1m 30s");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_harmful_gets_through(bytes: Vec<u8>) {
+            prop_assert!(!plain(&bytes).chars().any(char::is_control));
+        }
+
+        #[test]
+        fn a_fitted_line_fits(line in ".{0,200}", width in 1usize..100) {
+            prop_assert!(fit(&line, width).chars().count() < width.max(1));
+        }
+    }
+}

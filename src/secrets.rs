@@ -1,0 +1,80 @@
+//! Passwords that were typed as part of a URL: out of sight of `ps`.
+//!
+//! Everyone on the host can read a process's arguments in /proc. What the kernel shows is our own
+//! memory, so we overwrite it there, before anything is started that would inherit it.
+
+use std::ffi::OsStr;
+use std::fs::{File, read_to_string};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+
+/// Mask these URLs in our own argument list. What stands behind `--` is the command's.
+pub fn hide(urls: &[&OsStr]) -> io::Result<()> {
+    if urls.is_empty() {
+        return Ok(());
+    }
+    let place = arguments()?;
+    let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
+    let mut bytes = vec![0; (place.end - place.start) as usize];
+    memory.read_exact_at(&mut bytes, place.start)?;
+    let ours = find(&bytes, b"\0--\0").unwrap_or(bytes.len());
+    for url in urls {
+        let url = url.as_bytes();
+        let mut from = 0;
+        while let Some(at) = find(&bytes[from..ours], url) {
+            let end = from + at + url.len();
+            mask(&mut bytes[from + at..end]);
+            from = end;
+        }
+    }
+    memory.write_all_at(&bytes, place.start)
+}
+
+/// Where the kernel reads our arguments from: fields 48 and 49 of /proc/self/stat.
+fn arguments() -> io::Result<Range<u64>> {
+    let stat = read_to_string("/proc/self/stat")?;
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = after_name.split_ascii_whitespace().skip(48 - 3).map(str::parse);
+    match (fields.next(), fields.next()) {
+        (Some(Ok(start)), Some(Ok(end))) if start < end => Ok(start..end),
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// User and password, before the last @ and in a query, become stars; the length stays.
+fn mask(url: &mut [u8]) {
+    let start = find(url, b"://").map_or(0, |at| at + 3);
+    if let Some(at) = url.iter().rposition(|&b| b == b'@').filter(|&at| at >= start) {
+        url[start..at].fill(b'*');
+    }
+    if let Some(at) = find(url, b"pass=") {
+        let value = &mut url[at + b"pass=".len()..];
+        let end = value.iter().position(|&b| b == b'&').unwrap_or(value.len());
+        value[..end].fill(b'*');
+    }
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len().max(1)).position(|window| window == what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_login_is_masked() {
+        for (url, masked) in [
+            ("redis://me:p@ss@host:1/2", "redis://*******@host:1/2"),
+            ("redis://host/1", "redis://host/1"),
+            ("unix:///s?pass=abc&db=1", "unix:///s?pass=***&db=1"),
+            ("me:secret@host", "*********@host"),
+        ] {
+            let mut bytes = url.as_bytes().to_vec();
+            mask(&mut bytes);
+            assert_eq!(String::from_utf8(bytes).unwrap(), masked);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! From what was typed and what was inherited to one validated value. Below this nothing checks again.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use nix::sys::signal::Signal;
+
+use crate::cli::{OnLost, RunArgs};
+use crate::exit::{Failure, HELD, UNFIT, USAGE};
+use crate::lock::{Patience, Server};
+use crate::report::{Voice, human};
+
+const LONGEST_KEY: usize = 1024;
+const SHORTEST_TTL: Duration = Duration::from_millis(100);
+const LONGEST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// All that `redlock run` needs to know.
+#[derive(Debug)]
+pub struct RunSettings {
+    pub key: Vec<u8>,
+    pub server: Server,
+    /// First part of our keys' names; may be empty.
+    pub prefix: String,
+    /// Lease, and what one server may take to answer.
+    pub ttl: Duration,
+    pub node_timeout: Duration,
+    pub patience: Patience,
+    /// Exit code if the lock is somebody else's.
+    pub conflict_exit_code: u8,
+    /// The command, not empty.
+    pub argv: Vec<OsString>,
+    /// First signal to a command whose lock is lost, and the time until SIGKILL: at most a third of the ttl.
+    pub stop_signal: Signal,
+    pub kill_after: Duration,
+    pub on_lost: OnLost,
+    /// Hold the lock until the last descendant has ended.
+    pub wait_tree: bool,
+    /// Shown to those who wait; may be empty.
+    pub label: String,
+    pub voice: Voice,
+    pub events: Option<PathBuf>,
+}
+
+impl RunSettings {
+    /// `matches` tells what was typed from what was inherited by the environment.
+    pub fn resolve(args: RunArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+        let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        // Set but empty, as CI systems like to leave variables, is not set; typed but empty is a slip.
+        let given = |id: &str, text: Option<String>| text.filter(|text| typed(id) || !text.is_empty());
+        let duration = |id: &'static str, text| duration(id, given(id, text).as_deref());
+        let ttl = duration("ttl", args.ttl)?.unwrap_or(DEFAULT_TTL);
+        if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
+            return Err(usage(format!("--ttl must be between 100ms and 365d, not {}", human(ttl))));
+        }
+        let (least, most) = NODE_TIMEOUT_BOUNDS;
+        let node_timeout = duration("node_timeout", args.node_timeout)?;
+        if node_timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(usage("--node-timeout must be more than 0"));
+        }
+        Ok(Self {
+            key: key(args.key)?,
+            server: server(&args.redis)?,
+            prefix: args.prefix.unwrap_or_else(|| "lock".into()),
+            ttl,
+            node_timeout: node_timeout.unwrap_or((ttl / 20).clamp(least, most)),
+            patience: patience(args.nonblock, duration("wait", args.wait)?, typed)?,
+            conflict_exit_code: given("conflict_exit_code", args.conflict_exit_code)
+                .map_or(Ok(HELD), |text| conflict_exit_code(&text))?,
+            argv: argv(args.argv, args.shell_command)?,
+            stop_signal: given("signal", args.signal).map_or(Ok(Signal::SIGTERM), |text| signal(&text))?,
+            kill_after: kill_after(duration("kill_after", args.kill_after)?, ttl)?,
+            on_lost: args.on_lost.unwrap_or(OnLost::Stop),
+            wait_tree: args.wait_tree,
+            label: args.label.unwrap_or_default(),
+            voice: voice(args.quiet, args.verbose, typed)?,
+            events: args.events.filter(|path| !path.as_os_str().is_empty()),
+        })
+    }
+}
+
+fn usage(message: impl Into<String>) -> Failure {
+    Failure::new(USAGE, message)
+}
+
+fn key(key: OsString) -> Result<Vec<u8>, Failure> {
+    let key = key.into_vec();
+    match key.len() {
+        0 => Err(usage("--key must not be empty")),
+        length if length > LONGEST_KEY => {
+            Err(usage(format!("--key is {length} bytes long, {LONGEST_KEY} are allowed")))
+        }
+        _ => Ok(key),
+    }
+}
+
+fn server(urls: &[String]) -> Result<Server, Failure> {
+    match urls.iter().filter(|url| !url.is_empty()).collect::<Vec<_>>().as_slice() {
+        [] => Err(Failure::new(UNFIT, "no server configured: give --redis URL or set REDLOCK_REDIS")),
+        [url] => Server::parse(url).map_err(|why| usage(format!("--redis: {why}"))),
+        several => Err(usage(format!(
+            "{} servers given: a lock over several servers comes with the next version, give exactly one --redis",
+            several.len()
+        ))),
+    }
+}
+
+/// "-n typed beats REDLOCK_WAIT" and the other way round; both typed is a contradiction unless they agree.
+fn patience(
+    nonblock: bool,
+    wait: Option<Duration>,
+    typed: impl Fn(&str) -> bool,
+) -> Result<Patience, Failure> {
+    let patience = match wait {
+        None => Patience::Forever,
+        Some(Duration::ZERO) => Patience::None,
+        Some(wait) => Patience::AtMost(wait),
+    };
+    match (nonblock, wait) {
+        (true, Some(wait)) if typed("nonblock") && typed("wait") && !wait.is_zero() => {
+            Err(usage("--nonblock and --wait contradict each other: give one"))
+        }
+        (true, Some(_)) if typed("wait") => Ok(patience),
+        (true, _) => Ok(Patience::None),
+        (false, _) => Ok(patience),
+    }
+}
+
+fn voice(quiet: bool, verbose: bool, typed: impl Fn(&str) -> bool) -> Result<Voice, Failure> {
+    match (quiet, verbose) {
+        (true, true) if typed("quiet") == typed("verbose") => {
+            Err(usage("--quiet and --verbose contradict each other: give one"))
+        }
+        (true, true) => Ok(if typed("quiet") { Voice::Quiet } else { Voice::Verbose }),
+        (true, false) => Ok(Voice::Quiet),
+        (false, true) => Ok(Voice::Verbose),
+        (false, false) => Ok(Voice::Normal),
+    }
+}
+
+fn argv(argv: Vec<OsString>, shell_command: Option<OsString>) -> Result<Vec<OsString>, Failure> {
+    match (argv.is_empty(), shell_command) {
+        (false, None) => Ok(argv),
+        (false, Some(_)) => Err(usage("give either a command after -- or -c STRING, not both")),
+        (true, Some(line)) => {
+            let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+            Ok(vec![shell.unwrap_or_else(|| "/bin/sh".into()), "-c".into(), line])
+        }
+        (true, None) => Err(usage("the command is missing: redlock run --key KEY -- COMMAND [ARG...]")),
+    }
+}
+
+fn conflict_exit_code(text: &str) -> Result<u8, Failure> {
+    text.parse().map_err(|_| usage(format!("--conflict-exit-code must be 0 to 255, not {text:?}")))
+}
+
+fn kill_after(time: Option<Duration>, ttl: Duration) -> Result<Duration, Failure> {
+    let most = ttl / 3;
+    match time {
+        None => Ok(DEFAULT_KILL_AFTER.min(most)),
+        Some(time) if time > most => {
+            let (most, ttl) = (human(most), human(ttl));
+            Err(usage(format!("--kill-after must be at most a third of --ttl ({most} of {ttl})")))
+        }
+        Some(time) => Ok(time),
+    }
+}
+
+/// "TERM", "SIGTERM" or "15".
+fn signal(text: &str) -> Result<Signal, Failure> {
+    let named = |name: &str| Signal::from_str(&format!("SIG{}", name.trim_start_matches("SIG"))).ok();
+    let number = text.parse::<i32>().ok().and_then(|number| Signal::try_from(number).ok());
+    match number.or_else(|| named(&text.to_ascii_uppercase())) {
+        Some(signal) if signal != Signal::SIGSTOP => Ok(signal),
+        _ => {
+            Err(usage(format!("--signal must be a signal that ends a command, as TERM or 15, not {text:?}")))
+        }
+    }
+}
+
+/// `id` is the option's name as clap knows it.
+fn duration(id: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    let flag = format!("--{}", id.replace('_', "-"));
+    match parse_duration(text) {
+        Some(duration) if duration <= LONGEST_TTL * 100 => Ok(Some(duration)),
+        Some(_) => Err(usage(format!("{flag} is too long: {text:?}"))),
+        None => {
+            Err(usage(format!("{flag}: {text:?} is not a duration: write 90s, 5m, 1h30m, or seconds as 0.5")))
+        }
+    }
+}
+
+/// humantime's, or bare seconds with a fraction as flock takes them.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let is_bare =
+        text.bytes().all(|b| b.is_ascii_digit() || b == b'.') && text.bytes().any(|b| b.is_ascii_digit());
+    if is_bare {
+        return text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    }
+    humantime::parse_duration(text).ok()
+}
+
+/// The passwords in URLs that were typed, as they stand in our own arguments.
+pub fn typed_secrets<'a>(args: &'a RunArgs, matches: &ArgMatches) -> Vec<&'a OsStr> {
+    match matches.value_source("redis") {
+        Some(ValueSource::CommandLine) => {
+            let has_password =
+                |url: &&String| Server::parse(url).map_or(true, |server| server.password().is_some());
+            args.redis.iter().filter(has_password).map(|url| OsStr::from_bytes(url.as_bytes())).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_are_humantimes_or_bare_seconds() {
+        for (text, millis) in [
+            ("90s", 90_000),
+            ("5m", 300_000),
+            ("1h 30m", 5_400_000),
+            ("100ms", 100),
+            ("2", 2000),
+            ("0.25", 250),
+            (".5", 500),
+        ] {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_duration() {
+        for text in ["-1", "1e30", "5 parsecs", "inf", "NaN", ".", "1.2.3", "0x10", " 5"] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+        assert!(duration("ttl", Some("99999999999999999999")).is_err());
+    }
+
+    #[test]
+    fn a_signal_goes_by_name_or_number() {
+        for text in ["TERM", "sigterm", "15", "SIGTERM"] {
+            assert_eq!(signal(text).unwrap(), Signal::SIGTERM, "{text}");
+        }
+        for text in ["", "0", "STOP", "SIGSIG", "99", "FOO"] {
+            assert!(signal(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_can_upset_the_duration_parser(text in ".{0,20}") {
+            let _ = duration("ttl", Some(&text));
+        }
+    }
+}
