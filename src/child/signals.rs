@@ -68,7 +68,7 @@ impl Signals {
                 Ok(())
             }
             // Ignored when we were started: it stays so.
-            Err(ctrlc::Error::System(_)) if is_ignored(Signal::SIGINT) => Ok(()),
+            Err(_) if is_ignored(Signal::SIGINT) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
