@@ -1,0 +1,50 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_redlock_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_redlock_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_redlock_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_redlock_using_subcommand
+    set -l cmd (__fish_redlock_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c redlock -n "__fish_redlock_needs_command" -s h -l help -d 'Print help'
+complete -c redlock -n "__fish_redlock_needs_command" -s V -l version -d 'Print version'
+complete -c redlock -n "__fish_redlock_needs_command" -f -a "run" -d 'Take the lock, run the command, release the lock'
+complete -c redlock -n "__fish_redlock_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s k -l key -d 'Name of the lock: any bytes, at most 1024' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'The server, redis://[user:password@]host[:port][/db] or unix:///path' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l ttl -d 'How long the lock outlives a dead redlock; renewed at a third of it [default: 30s]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s w -l wait -d 'Wait at most so long; 0 is --nonblock [default: for ever]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit code when somebody else holds the lock [default: 75]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s c -l command -d 'Run STRING with $SHELL -c instead of a command' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefix -d 'First part of our keys\' names; \'\' makes the lock the bare KEY [default: lock]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l label -d 'A word about this run, shown to those who wait' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l kill-after -d 'Between the first signal and SIGKILL when the lock is lost [default: 5s, at most a third of the ttl]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l signal -d 'The first signal when the lock is lost [default: TERM]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-lost -d 'What to do when the lock is lost while the command runs [default: stop]' -r -f -a "stop\t'Stop the command\'s whole tree before the lease ends, exit 79'
+warn\t'Only tell, and let it run'"
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l events -d 'Append a JSON line for each event to FILE' -r -F
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s n -l nonblock -d 'Do not wait if somebody else holds the lock'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l wait-tree -d 'Hold the lock until the command\'s last descendant has ended'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s v -l verbose -d 'Tell what happens'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c redlock -n "__fish_redlock_using_subcommand completions" -s h -l help -d 'Print help'

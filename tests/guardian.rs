@@ -1,0 +1,199 @@
+//! The command never outlives the lease: not when redlock is killed, stopped, or fails by itself.
+
+mod support;
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal::{self, SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use support::procs::{self, guardian_of, pid_in};
+use support::{Job, Proxy, Redis, Run, alive, process_state, wait_until, wait_until_within};
+
+/// A command with a child, a child in a session of its own, and an orphan in another session.
+const TREE: &str = "sh -c 'echo near $$; exec sleep 60' &
+    setsid sh -c 'echo away $$; exec sleep 60' &
+    (setsid sh -c 'echo orphan $$; exec sleep 60' &)
+    echo main $$; wait";
+
+/// The same, deaf to everything but SIGKILL (an ignored signal stays so in every descendant).
+fn stubborn() -> String {
+    format!("trap '' TERM INT HUP\n{TREE}")
+}
+
+fn tree_of(job: &Job) -> [i32; 4] {
+    ["near", "away", "orphan", "main"].map(|who| pid_in(&job.wait_for_line(who)))
+}
+
+fn living(tree: &[i32]) -> Vec<i32> {
+    tree.iter().copied().filter(|pid| alive(*pid)).collect()
+}
+
+fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("signal a process");
+}
+
+/// Whoever takes the lock when it expires must not meet the old command.
+fn assert_gone_when_the_lease_ends(redis: &Redis, tree: &[i32]) {
+    wait_until("the key expires", || !redis.held("k"));
+    assert_eq!(living(tree), [], "alive after the lease");
+}
+
+#[test]
+fn redlock_killed_takes_its_whole_tree_along_at_once() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let mark = procs::mark();
+        let run = Run::key(&redis, &mark).args(&["--ttl", "120s"]).env("TEST_MARK", &mark);
+        let job = run.sh(&script).spawn();
+        let tree = tree_of(&job);
+        job.signal(SIGKILL);
+        wait_until_within(Duration::from_secs(5), "the tree is dead", || living(&tree).is_empty());
+        wait_until("the guardian is gone too", || procs::marked(&mark).is_empty());
+    }
+}
+
+#[test]
+fn redlock_killed_while_waiting_leaves_no_process() {
+    let redis = Redis::start();
+    let holder = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
+    holder.wait_for_line("ready");
+    let mark = procs::mark();
+    let waiter = Run::key(&redis, "k").env("TEST_MARK", &mark).sh("echo ran").spawn();
+    wait_until("the waiter is queued", || redis.queue_len("k") == 1);
+    assert!(!procs::marked(&mark).is_empty());
+    waiter.signal(SIGKILL);
+    wait_until("no process is left of the waiter", || procs::marked(&mark).is_empty());
+    assert_eq!(waiter.wait().stdout, "");
+}
+
+#[test]
+fn redlock_stopped_past_its_lease_has_its_tree_stopped_inside_it() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let job = Run::key(&redis, "k").args(&["--ttl", "2s"]).sh(&script).spawn();
+        let tree = tree_of(&job);
+        job.signal(SIGSTOP);
+        assert_gone_when_the_lease_ends(&redis, &tree);
+        job.signal(SIGCONT);
+        let done = job.wait();
+        assert_eq!(done.code, Some(79), "{}", done.stderr);
+        assert!(done.stderr.starts_with("redlock: "), "{:?}", done.stderr);
+    }
+}
+
+#[test]
+fn redlock_stopped_for_less_than_its_lease_goes_on_as_if_nothing_had_been() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let end = dir.path().join("end");
+    let job = Run::key(&redis, "k")
+        .args(&["--ttl", "9s", "--kill-after", "500ms"])
+        .env("END", &end)
+        .sh("echo ready; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 3")
+        .spawn();
+    job.wait_for_line("ready");
+    job.signal(SIGSTOP);
+    let left = || redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap();
+    wait_until("a refresh is overdue", || left() < 5_000);
+    job.signal(SIGCONT);
+    wait_until("the refresh is made up for", || left() > 6_000);
+    fs::write(&end, "").unwrap();
+    let done = job.wait();
+    assert_eq!((done.code, done.stderr.as_str()), (Some(3), ""));
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let job = Run::at(&proxy.url(), "k").args(&["--ttl", "2s"]).sh(&stubborn()).spawn();
+    let tree = tree_of(&job);
+    proxy.pause();
+    assert_gone_when_the_lease_ends(&redis, &tree);
+    assert_eq!(job.wait().code, Some(79));
+}
+
+#[test]
+fn a_stopped_command_is_ended_when_the_lock_is_lost() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k")
+        .args(&["--ttl", "3s"])
+        .sh("trap 'echo asked to end; exit 1' TERM; echo main $$; kill -STOP $$; sleep 60")
+        .spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    wait_until("the command is stopped", || process_state(main) == Some('T'));
+    redis.cmd(&["DEL", "lock:k"]);
+    let done = job.wait();
+    assert_eq!(done.code, Some(79), "{}", done.stderr);
+    assert!(!alive(main));
+    assert!(done.stdout.contains("asked to end"), "TERM and CONT come before KILL: {:?}", done.stdout);
+}
+
+#[test]
+fn a_lost_lock_stops_children_orphans_and_other_sessions() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let job = Run::key(&redis, "k").args(&["--ttl", "1500ms"]).sh(&script).spawn();
+        let tree = tree_of(&job);
+        redis.cmd(&["DEL", "lock:k"]);
+        let done = job.wait();
+        assert_eq!(done.code, Some(79), "{}", done.stderr);
+        assert_eq!(living(&tree), [], "alive after redlock has ended");
+        assert!(!redis.held("k"), "a lost lock is not taken again");
+    }
+}
+
+#[test]
+fn the_guardian_killed_means_the_command_is_stopped_and_the_lock_released() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let job = Run::key(&redis, "k").args(&["--ttl", "120s"]).sh(&script).spawn();
+        let tree = tree_of(&job);
+        send(guardian_of(job.pid()), SIGKILL);
+        let done = job.wait();
+        assert_eq!(done.code, Some(125), "{}", done.stderr);
+        assert!(done.stderr.starts_with("redlock: "), "{:?}", done.stderr);
+        assert_eq!(living(&tree), [], "the command runs on unprotected");
+        assert!(!redis.held("k"));
+    }
+}
+
+#[cfg(debug_assertions)] // the switch is not in release builds
+#[test]
+fn a_panic_in_the_refresh_thread_stops_the_tree_and_is_told_in_plain_words() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms"]).env("REDLOCK_TEST_PANIC", "keeper");
+    let job = run.sh(&stubborn()).spawn();
+    let tree = tree_of(&job);
+    let done = job.wait();
+    assert_eq!(done.code, Some(125), "{}", done.stderr);
+    assert_eq!(living(&tree), []);
+    assert!(done.stderr.starts_with("redlock: "), "{:?}", done.stderr);
+    assert!(!done.stderr.contains("panicked at"), "{:?}", done.stderr);
+}
+
+#[test]
+fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
+    let redis = Redis::start();
+    let script = "trap 'echo first' TERM
+        sh -c 'trap \"\" TERM; echo near $$; while :; do sleep 1; done' &
+        setsid sh -c 'trap \"\" TERM; echo away $$; while :; do sleep 1; done' &
+        (setsid sh -c 'trap \"\" TERM; echo orphan $$; while :; do sleep 1; done' &)
+        echo main $$; while :; do wait; done";
+    let look = "for p in $TREE; do case \"$(cut -d' ' -f3 /proc/$p/stat 2>/dev/null)\" in
+        ''|Z|X) ;; *) echo overlap $p;; esac; done; echo looked";
+    for round in 0..5 {
+        let job = Run::key(&redis, "k").sh(script).spawn();
+        let tree = tree_of(&job);
+        let pids = tree.map(|pid| pid.to_string()).join(" ");
+        let next = Run::key(&redis, "k").env("TREE", &pids).sh(look).spawn();
+        wait_until("the next holder waits", || redis.queue_len("k") == 1);
+        job.signal(SIGTERM);
+        job.wait_for_line("first");
+        job.signal(SIGTERM);
+        assert_eq!(next.wait().stdout, "looked\n", "round {round}");
+        job.wait();
+    }
+}

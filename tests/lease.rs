@@ -1,0 +1,187 @@
+//! The lease: kept alive while it can be, given up before it ends when it cannot, released once.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use support::{DEAF_TREE, Proxy, Redis, Run, TREE, alive, holder, stays_free, tree_of, wait_until};
+
+/// Watches lock:k on a connection of its own until `over`; what it saw, each change once.
+fn watch(redis: &Redis, over: &AtomicBool) -> Vec<String> {
+    let mut client = redis.connect();
+    let mut seen: Vec<String> = Vec::new();
+    while !over.load(Ordering::SeqCst) {
+        let now = client.cmd(&["GET", "lock:k"]);
+        if seen.last() != Some(&now) {
+            seen.push(now);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    seen
+}
+
+#[test]
+fn a_command_four_times_as_long_as_the_ttl_keeps_its_lock() {
+    let redis = Redis::start();
+    let over = AtomicBool::new(false);
+    let job = Run::key(&redis, "k").args(&["--ttl", "1s"]).sh("echo ready; sleep 4; exit 6").spawn();
+    job.wait_for_line("ready");
+    let claim = redis.cmd(&["GET", "lock:k"]);
+    let seen = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&redis, &over));
+        let done = job.wait().expect_code(6);
+        assert_eq!(done.stderr, "", "silent when all is well");
+        over.store(true, Ordering::SeqCst);
+        watcher.join().unwrap()
+    });
+    // The one claim throughout, then (if the watcher was quick) nothing.
+    assert!(seen == [claim.as_str()] || seen == [claim.as_str(), ""], "{seen:?}");
+    stays_free(&redis);
+}
+
+#[test]
+fn a_lock_that_is_gone_stops_the_whole_tree_and_is_never_made_again() {
+    for how in [&["FLUSHALL"][..], &["DEL", "lock:k"]] {
+        for tree in [TREE, DEAF_TREE] {
+            let redis = Redis::start();
+            let over = AtomicBool::new(false);
+            let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(tree).spawn();
+            let pids = tree_of(&job);
+            redis.cmd(how);
+            std::thread::scope(|scope| {
+                let watcher = scope.spawn(|| watch(&redis, &over));
+                let done = job.wait().expect_code(79);
+                assert!(done.stderr.contains("redlock: "), "{done:?}");
+                assert!(pids.iter().all(|p| !alive(*p)), "{how:?}: left alive of {pids:?}");
+                stays_free(&redis);
+                over.store(true, Ordering::SeqCst);
+                assert_eq!(watcher.join().unwrap(), [""], "{how:?}: made again");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_foreign_takeover_stops_the_tree_and_is_left_untouched() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let pids = tree_of(&job);
+    redis.cmd(&["SET", "lock:k", "someone else", "PX", "60000"]);
+    let expires = redis.cmd(&["PEXPIRETIME", "lock:k"]);
+    job.wait().expect_code(79);
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else");
+    assert_eq!(redis.cmd(&["PEXPIRETIME", "lock:k"]), expires);
+}
+
+#[test]
+fn a_lock_deleted_taken_and_freed_by_another_is_not_resurrected() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let pids = tree_of(&job);
+    redis.cmd(&["DEL", "lock:k"]);
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
+    job.wait().expect_code(79);
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    stays_free(&redis);
+}
+
+#[test]
+fn a_server_that_forgot_everything_means_lost() {
+    let mut redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let pids = tree_of(&job);
+    redis.restart();
+    job.wait().expect_code(79);
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    stays_free(&redis);
+}
+
+/// The tree is gone at the first moment at which the server's own expiry shows.
+fn gone_before_the_servers_expiry(tree: &str) {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let job = Run::at(&proxy.url(), "k").args(&["--ttl", "3s"]).sh(tree).spawn();
+    let pids = tree_of(&job);
+    proxy.pause();
+    let mut client = redis.connect();
+    let start = Instant::now();
+    while client.cmd(&["EXISTS", "lock:k"]) == "1" {
+        assert!(start.elapsed() < Duration::from_secs(20), "the key never expires");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let left: Vec<&i32> = pids.iter().filter(|p| alive(**p)).collect();
+    assert!(left.is_empty(), "the server let go while {left:?} of {pids:?} lived");
+    job.wait().expect_code(79);
+}
+
+#[test]
+fn behind_a_blackhole_the_tree_is_gone_before_the_servers_expiry() {
+    gone_before_the_servers_expiry(TREE);
+}
+
+#[test]
+fn behind_a_blackhole_a_tree_deaf_to_sigterm_is_gone_before_the_servers_expiry() {
+    gone_before_the_servers_expiry(DEAF_TREE);
+}
+
+#[test]
+fn the_tree_of_a_server_that_died_is_stopped_within_the_lease() {
+    let mut redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let pids = tree_of(&job);
+    let start = Instant::now();
+    redis.kill();
+    wait_until("the tree is gone", || pids.iter().all(|p| !alive(*p)));
+    assert!(start.elapsed() < Duration::from_millis(3200), "{:?}", start.elapsed());
+    job.wait().expect_code(79);
+}
+
+#[test]
+fn flushed_scripts_go_unnoticed() {
+    let redis = Redis::start();
+    let first = holder(&redis, "k", &["--ttl", "1s"]);
+    let waiter = Run::key(&redis, "k").args(&["--ttl", "1s", "-q"]).sh("sleep 2; exit 8").spawn();
+    wait_until("queued", || redis.queue_len("k") == 1);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        redis.cmd(&["SCRIPT", "FLUSH"]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let done = first.wait().expect_code(0);
+    assert_eq!(done.stderr, "");
+    redis.cmd(&["SCRIPT", "FLUSH"]);
+    let done = waiter.wait().expect_code(8);
+    assert_eq!(done.stderr, "");
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_wait_longer_than_the_ttl_still_gives_a_whole_lease() {
+    let redis = Redis::start();
+    let first = holder(&redis, "k", &["--ttl", "30s"]);
+    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms"]);
+    let waiter = run.sh("echo mine; sleep 3; exit 9").spawn();
+    wait_until("queued", || redis.queue_len("k") == 1);
+    std::thread::sleep(Duration::from_secs(3)); // twice the waiter's TTL: the promise is about time
+    first.wait().expect_code(0);
+    waiter.wait_for_line("mine");
+    assert!(redis.held("k"));
+    waiter.wait().expect_code(9);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn on_lost_warn_only_tells() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--on-lost", "warn"]).stdin_pipe();
+    let job = run.sh("echo ready; read x; exit 11").spawn();
+    job.wait_for_line("ready");
+    redis.cmd(&["DEL", "lock:k"]);
+    job.wait_for_stderr("redlock: ");
+    stays_free(&redis);
+    let done = job.wait().expect_code(11);
+    assert!(done.stderr.contains("lost"), "{done:?}");
+    stays_free(&redis);
+}

@@ -1,0 +1,211 @@
+//! Signals sent to redlock by a process: forwarded while the command runs, obeyed while waiting.
+
+mod support;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use support::procs::{self, pid_in};
+use support::{Redis, Run, alive, holder, wait_until};
+
+fn name(signal: Signal) -> &'static str {
+    signal.as_str().trim_start_matches("SIG")
+}
+
+#[test]
+fn a_signal_that_ends_the_command_ends_redlock_in_the_same_way_and_frees_the_key() {
+    let redis = Redis::start();
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        let job =
+            Run::key(&redis, "k").via("ulimit -c 0; exec \"$@\"").sh("echo main $$; exec sleep 60").spawn();
+        let child = pid_in(&job.wait_for_line("main"));
+        job.signal(signal);
+        let done = job.wait();
+        assert_eq!((done.code, done.signal), (None, Some(signal as i32)), "{signal}: {}", done.stderr);
+        assert!(!alive(child), "{signal} left the command running");
+        assert!(!redis.held("k"), "{signal}");
+    }
+}
+
+#[test]
+fn the_command_gets_exactly_the_signal_that_was_sent_and_gets_it_once() {
+    let redis = Redis::start();
+    // Each trap tells its name; the loop ends when the test says so, so that a second copy would be seen.
+    let script = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo got=$s\" $s; done
+        echo ready; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 4";
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH] {
+        let dir = tempfile::tempdir().unwrap();
+        let end = dir.path().join("end");
+        let job = Run::key(&redis, "k").env("END", &end).sh(script).spawn();
+        job.wait_for_line("ready");
+        job.signal(signal);
+        let told = format!("got={}", name(signal));
+        job.wait_for_line(&told);
+        assert!(redis.held("k"), "the lock is kept while the command runs on after {signal}");
+        fs::write(&end, "").unwrap();
+        let done = job.wait();
+        assert_eq!(done.stdout, format!("ready\n{told}\n"));
+        assert_eq!(done.code, Some(4), "a command that handles {signal} decides its own exit code");
+        assert!(!redis.held("k"));
+    }
+}
+
+#[test]
+fn user_signals_may_come_again_and_again() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k")
+        .sh("n=0; trap 'n=$((n+1)); echo usr=$n' USR1; echo ready; while [ $n -lt 5 ]; do sleep 0.02; done")
+        .spawn();
+    job.wait_for_line("ready");
+    for n in 1..=5 {
+        job.signal(SIGUSR1);
+        job.wait_for_line(&format!("usr={n}"));
+    }
+    assert_eq!(job.wait().code, Some(0));
+}
+
+#[test]
+fn after_one_signal_the_command_may_take_its_time_and_the_lock_is_kept_for_it() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let (end, events) = (dir.path().join("end"), dir.path().join("events"));
+    let job = Run::key(&redis, "k")
+        .args(&["--ttl", "600ms", "--kill-after", "100ms", "--events"])
+        .arg(&events)
+        .env("END", &end)
+        .sh("trap 'echo ending; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 3' TERM
+            echo ready; while :; do sleep 0.02; done")
+        .spawn();
+    job.wait_for_line("ready");
+    job.signal(SIGTERM);
+    job.wait_for_line("ending");
+    let refreshed = || fs::read_to_string(&events).unwrap_or_default().matches("\"refreshed\"").count();
+    let before = refreshed();
+    // Six refreshes are two whole leases, far more than the grace of a forced stop.
+    wait_until("the lock is refreshed while the command ends", || refreshed() >= before + 6);
+    assert!(redis.held("k"));
+    fs::write(&end, "").unwrap();
+    let done = job.wait();
+    assert_eq!((done.code, done.signal), (Some(3), None), "{}", done.stderr);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_second_term_or_int_kills_the_whole_tree_at_once_and_still_releases() {
+    let redis = Redis::start();
+    for (first, second) in [(SIGTERM, SIGTERM), (SIGINT, SIGINT), (SIGTERM, SIGINT), (SIGINT, SIGTERM)] {
+        let job = Run::key(&redis, "k")
+            .args(&["--ttl", "90s", "--kill-after", "30s"])
+            .sh("trap 'echo first' TERM INT
+                setsid sh -c 'trap \"\" TERM INT; echo away $$; while :; do sleep 1; done' &
+                sh -c 'trap \"\" TERM INT; echo near $$; while :; do sleep 1; done' &
+                echo main $$; while :; do wait; done")
+            .spawn();
+        let tree = ["main", "near", "away"].map(|who| pid_in(&job.wait_for_line(who)));
+        job.signal(first);
+        job.wait_for_line("first");
+        let asked = Instant::now();
+        job.signal(second);
+        let done = job.wait();
+        assert!(asked.elapsed() < Duration::from_secs(15), "{second} waited for the grace of 30 s");
+        assert!(tree.iter().all(|pid| !alive(*pid)), "{first}, {second} left {tree:?} alive");
+        assert_ne!(done.code, Some(0), "a killed command is no success");
+        assert!(!redis.held("k"), "{first}, {second}");
+    }
+}
+
+#[test]
+fn a_second_hangup_is_forwarded_and_kills_nothing() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k")
+        .sh("n=0; trap 'n=$((n+1)); echo hup=$n' HUP; echo ready; while [ $n -lt 3 ]; do sleep 0.02; done; exit 6")
+        .spawn();
+    job.wait_for_line("ready");
+    for n in 1..=3 {
+        job.signal(SIGHUP);
+        job.wait_for_line(&format!("hup={n}"));
+    }
+    assert_eq!(job.wait().code, Some(6));
+}
+
+#[test]
+fn a_waiter_leaves_the_queue_at_once_and_dies_by_the_signal() {
+    let redis = Redis::start();
+    let _holder = holder(&redis, "k", &[]);
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        let mark = procs::mark();
+        let waiter = Run::key(&redis, "k")
+            .via("ulimit -c 0; exec \"$@\"")
+            .env("TEST_MARK", &mark)
+            .sh("echo ran")
+            .spawn();
+        wait_until("the waiter is queued", || redis.queue_len("k") == 1);
+        waiter.signal(signal);
+        let done = waiter.wait();
+        assert_eq!((done.code, done.signal), (None, Some(signal as i32)), "{signal}: {}", done.stderr);
+        assert_eq!(done.stdout, "");
+        let left: Vec<String> = redis
+            .keys()
+            .into_iter()
+            .filter(|key| {
+                ["lock-queue:", "lock-waiters:", "lock-notify:"].iter().any(|kind| key.starts_with(kind))
+            })
+            .collect();
+        assert_eq!(left, Vec::<String>::new(), "{signal} leaves a place in the queue");
+        wait_until("no process is left of the waiter", || procs::marked(&mark).is_empty());
+    }
+}
+
+#[test]
+fn a_waiter_that_leaves_lets_the_one_behind_it_move_up() {
+    let redis = Redis::start();
+    let holder = holder(&redis, "k", &[]);
+    let first = Run::key(&redis, "k").sh("echo first").spawn();
+    wait_until("one waits", || redis.queue_len("k") == 1);
+    let second = Run::key(&redis, "k").sh("echo second").spawn();
+    wait_until("two wait", || redis.queue_len("k") == 2);
+    first.signal(SIGINT);
+    assert_eq!(first.wait().signal, Some(SIGINT as i32));
+    holder.signal(SIGTERM);
+    second.wait_for_line("second");
+    assert_eq!(second.wait().code, Some(0));
+}
+
+/// Sends SIGTERM after a delay that sweeps over the whole life of a run, so that every gap between its steps is hit.
+fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
+    let redis = Redis::start();
+    let started = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(Run::key(&redis, "k").sh(":").done().code, Some(0));
+    }
+    let span = started.elapsed() / 2;
+    const ROUNDS: u32 = 60;
+    for round in 0..ROUNDS {
+        let mark = procs::mark();
+        let job = Run::key(&redis, "k").env("TEST_MARK", &mark).sh(script).spawn();
+        std::thread::sleep(span * round / ROUNDS); // not for a fact: the moment itself is what is tried
+        job.signal(SIGTERM);
+        let done = job.wait();
+        assert!(
+            allowed(done.code, done.signal),
+            "round {round}: {:?} {:?} {}",
+            done.code,
+            done.signal,
+            done.stderr
+        );
+        assert!(!redis.held("k"), "round {round} left the key");
+        assert_eq!(redis.queue_len("k"), 0, "round {round} left a waiter");
+        wait_until("no process is left", || procs::marked(&mark).is_empty());
+    }
+}
+
+#[test]
+fn a_signal_between_taking_the_lock_and_starting_the_command_leaves_nothing() {
+    sweep("exec sleep 60", |code, signal| (code, signal) == (None, Some(SIGTERM as i32)));
+}
+
+#[test]
+fn a_signal_between_the_commands_end_and_the_release_leaves_nothing() {
+    sweep(":", |code, signal| code == Some(0) || signal == Some(SIGTERM as i32));
+}

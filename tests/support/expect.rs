@@ -1,0 +1,63 @@
+//! What several test files expect in the same words.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use super::{Done, Redis, Run, wait_until};
+
+/// Waits until so many waiters stand in the queue.
+#[track_caller]
+pub fn queued(redis: &Redis, key: &str, n: usize) {
+    wait_until(&format!("{n} waiters in the queue"), || redis.queue_len(key) == n);
+}
+
+/// The key is free, and nothing late takes it again within a second and a half.
+#[track_caller]
+pub fn stays_free(redis: &Redis) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(1500) {
+        assert!(!redis.held("k"), "taken {:?} after it was free", start.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// One attempt on the key "k"; the command must not have run.
+#[track_caller]
+pub fn refused(run: Run, code: i32, said: &[&str]) -> Done {
+    let start = Instant::now();
+    let done = run.sh("echo ran").done().expect_code(code).expect_said(said);
+    assert_eq!(done.stdout, "", "the command ran");
+    assert!(done.stderr.starts_with("redlock: "), "{done:?}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    done
+}
+
+/// Both ways to ask: once, and with waiting.
+#[track_caller]
+pub fn refused_both_ways(redis: &Redis, code: i32, said: &[&str]) {
+    refused(Run::key(redis, "k"), code, said);
+    refused(Run::key(redis, "k").arg("-n"), code, said);
+}
+
+pub fn nothing_left(redis: &Redis) {
+    assert_eq!(redis.keys(), Vec::<String>::new());
+}
+
+/// A server on a free port that answers each connection's first bytes with this text.
+pub fn impostor(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                while let Ok(1..) = socket.read(&mut [0; 65536]) {
+                    if socket.write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}

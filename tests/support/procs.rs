@@ -1,0 +1,63 @@
+//! What /proc says about redlock's own processes and its command.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::sys::signal::Signal;
+
+use super::{alive, all_pids, parent, wait_until};
+
+/// Living children of a process.
+pub fn children(of: i32) -> Vec<i32> {
+    all_pids().into_iter().filter(|pid| parent(*pid) == Some(of) && alive(*pid)).collect()
+}
+
+/// The guardian that a holding redlock keeps beside itself.
+pub fn guardian_of(redlock: i32) -> i32 {
+    let mut found = None;
+    wait_until("redlock has a guardian", || {
+        found = children(redlock).into_iter().find(|pid| status_field(*pid, "Name") == "lock-guardian");
+        found.is_some()
+    });
+    found.expect("wait_until returned")
+}
+
+/// The number at the end of a line such as `main 123`.
+#[track_caller]
+pub fn pid_in(line: &str) -> i32 {
+    let last = line.split_whitespace().last();
+    last.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no pid in {line:?}"))
+}
+
+/// A word that no other test uses, to be put into TEST_MARK and found again by `marked`.
+pub fn mark() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Living processes with TEST_MARK=mark in their environment: redlock, guardian, command.
+pub fn marked(mark: &str) -> Vec<i32> {
+    let entry = format!("TEST_MARK={mark}");
+    let carries = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|env| env.split(|b| *b == 0).any(|e| e == entry.as_bytes()))
+    };
+    all_pids().into_iter().filter(carries).collect()
+}
+
+/// One line of /proc/PID/status, such as `SigIgn`.
+pub fn status_field(pid: i32, name: &str) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status"))
+        .unwrap_or_default()
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Whether a living process ignores a signal.
+#[track_caller]
+pub fn ignores(pid: i32, signal: Signal) -> bool {
+    let set = u64::from_str_radix(&status_field(pid, "SigIgn"), 16).expect("a living process");
+    set & (1 << (signal as i32 - 1)) != 0
+}
