@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
+  redlock run --key deploy -- ./deploy.sh                      # on this host, no server needed
   redlock run --redis redis://localhost --key deploy -- ./deploy.sh
   redlock run --key backup -n -E 0 -- pg_dump -f db.sql app    # skip quietly if one is running
   redlock run --key migrate -w 5m --ttl 1m -- ./migrate        # wait at most five minutes
@@ -67,7 +68,7 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "KEY", required = true)]
     pub key: OsString,
 
-    /// The server, redis://[user:password@]host[:port][/db] or unix:///path
+    /// The server, redis://[user:password@]host[:port][/db] or unix:///path; without one the lock is on this host
     #[arg(
         short,
         long,
@@ -77,6 +78,26 @@ pub struct RunArgs {
         hide_env_values = true
     )]
     pub redis: Vec<String>,
+
+    /// Lock on this host only, also if servers are configured
+    #[arg(long, env = "REDLOCK_LOCAL", value_parser = FalseyValueParser::new())]
+    pub local: bool,
+
+    /// Folder of the lock files on this host [default: /run/lock, /dev/shm or /tmp]
+    #[arg(long, value_name = "FOLDER", env = "REDLOCK_LOCAL_DIR")]
+    pub local_dir: Option<PathBuf>,
+
+    /// Exit 78 if no server is configured, instead of locking on this host
+    #[arg(long, env = "REDLOCK_REQUIRE_SERVER", value_parser = FalseyValueParser::new())]
+    pub require_server: bool,
+
+    /// Share the lock with others who ask for it shared
+    #[arg(short, long, env = "REDLOCK_SHARED", value_parser = FalseyValueParser::new())]
+    pub shared: bool,
+
+    /// Have the lock alone; this is the default
+    #[arg(short = 'x', long, env = "REDLOCK_EXCLUSIVE", value_parser = FalseyValueParser::new())]
+    pub exclusive: bool,
 
     /// How long the lock outlives a dead redlock; renewed at a third of it [default: 30s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_TTL")]

@@ -3,6 +3,9 @@
 //! It renews at a third of the lease, retries on errors as long as the lease lasts, and tells what
 //! happened. It stops nobody: that the command does not outlive the lease is the guardian's business,
 //! which learns each new deadline from here and needs no word from us to act on the last one.
+//!
+//! The thread is started when the first renewal is due: most commands end before that, and a lock
+//! without a lease never needs it.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,7 +25,7 @@ const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::
 pub enum News {
     Refreshed(Grant),
     /// Could not renew; the lease still holds, and the keeper goes on trying.
-    Trouble(NodeError, Lease),
+    Trouble(NodeError, Option<Lease>),
     /// A clear answer: the lock is gone.
     Lost(Loss),
 }
@@ -50,11 +53,14 @@ pub struct Keeper {
     shared: Arc<Shared>,
     news: Receiver<News>,
     bell: PipeReader,
+    /// Until its thread is started.
+    refresher: Option<Refresher>,
+    due: Option<BootTime>,
 }
 
 impl Keeper {
     /// `renewed` is called with every new grant, before anyone else hears of it.
-    pub fn start(
+    pub fn new(
         lock: Box<dyn Lock>,
         grant: Grant,
         ttl: Duration,
@@ -62,16 +68,29 @@ impl Keeper {
     ) -> std::io::Result<Self> {
         let (bell, ring) = std::io::pipe()?;
         let (tell, news) = channel();
+        let due = grant.lease.map(|lease| lease.refresh_at());
         let shared = Arc::new(Shared { held: Mutex::new(Some(Held { lock, grant })), ended: Condvar::new() });
-        let thread = Refresher {
+        let refresher = Refresher {
             shared: Arc::clone(&shared),
             tell,
             ring,
-            renewed,
+            renewed: Box::new(renewed),
             retry: (ttl / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1),
         };
-        thread::Builder::new().name("keeper".into()).spawn(move || thread.run())?;
-        Ok(Self { shared, news, bell })
+        Ok(Self { shared, news, bell, refresher: Some(refresher), due })
+    }
+
+    /// When [`Keeper::start`] must be called; `None` if that is done, or never needed.
+    pub fn due(&self) -> Option<BootTime> {
+        self.due
+    }
+
+    pub fn start(&mut self) -> std::io::Result<()> {
+        self.due = None;
+        if let Some(refresher) = self.refresher.take() {
+            thread::Builder::new().name("keeper".into()).spawn(move || refresher.run())?;
+        }
+        Ok(())
     }
 
     /// Readable when there is news.
@@ -94,20 +113,19 @@ impl Keeper {
     }
 }
 
-struct Refresher<F> {
+struct Refresher {
     shared: Arc<Shared>,
     tell: Sender<News>,
     ring: PipeWriter,
-    renewed: F,
+    renewed: Box<dyn FnMut(&Grant) + Send>,
     retry: Duration,
 }
 
-impl<F: FnMut(&Grant)> Refresher<F> {
+impl Refresher {
     fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let mut held = shared.held();
-        let Some(first) = &*held else { return };
-        let mut next = first.grant.lease.refresh_at();
+        let mut next = BootTime::now();
         loop {
             held = shared
                 .ended
@@ -119,12 +137,12 @@ impl<F: FnMut(&Grant)> Refresher<F> {
             panic_if_asked();
             // After a suspend, or a stop, the clock comes before the servers: a lease that is over is
             // not renewed, whatever they would say.
-            if grant.lease.deadline().has_passed() {
+            if grant.is_over() {
                 return;
             }
             let (news, last) = match lock.extend(grant) {
                 Extended::Until(lease) => {
-                    grant.lease = lease;
+                    grant.lease = Some(lease);
                     (self.renewed)(grant);
                     next = lease.refresh_at();
                     (News::Refreshed(grant.clone()), false)

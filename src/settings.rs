@@ -12,8 +12,11 @@ use nix::sys::signal::Signal;
 
 use crate::cli::{OnLost, RunArgs};
 use crate::exit::{Failure, HELD, UNFIT, USAGE};
-use crate::lock::{Patience, Server};
+use crate::lock::{Mode, Patience, Server, Timing, default_folder};
 use crate::report::{Voice, human};
+
+/// Why a lease makes no sense on this host.
+const LOCAL_LOCKS_LAST: &str = "the kernel frees a lock on this host when its holder has ended";
 
 const LONGEST_KEY: usize = 1024;
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
@@ -26,18 +29,16 @@ const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(100), D
 #[derive(Debug)]
 pub struct RunSettings {
     pub key: Vec<u8>,
-    pub server: Server,
+    pub place: Place,
     /// First part of our keys' names; may be empty.
     pub prefix: String,
-    /// Lease, and what one server may take to answer.
-    pub ttl: Duration,
-    pub node_timeout: Duration,
+    pub mode: Mode,
     pub patience: Patience,
     /// Exit code if the lock is somebody else's.
     pub conflict_exit_code: u8,
     /// The command, not empty.
     pub argv: Vec<OsString>,
-    /// First signal to a command whose lock is lost, and the time until SIGKILL: at most a third of the ttl.
+    /// First signal to a command whose lock is lost, and the time until SIGKILL: at most a third of a ttl.
     pub stop_signal: Signal,
     pub kill_after: Duration,
     pub on_lost: OnLost,
@@ -49,6 +50,20 @@ pub struct RunSettings {
     pub events: Option<PathBuf>,
 }
 
+/// Where the lock is.
+#[derive(Debug)]
+pub enum Place {
+    Server { server: Server, timing: Timing },
+    Host { folder: PathBuf, by: Choice },
+}
+
+/// How it came that we lock on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    Asked,
+    NothingElseConfigured,
+}
+
 impl RunSettings {
     /// `matches` tells what was typed from what was inherited by the environment.
     pub fn resolve(args: RunArgs, matches: &ArgMatches) -> Result<Self, Failure> {
@@ -56,33 +71,56 @@ impl RunSettings {
         // Set but empty, as CI systems like to leave variables, is not set; typed but empty is a slip.
         let given = |id: &str, text: Option<String>| text.filter(|text| typed(id) || !text.is_empty());
         let duration = |id: &'static str, text| duration(id, given(id, text).as_deref());
-        let ttl = duration("ttl", args.ttl)?.unwrap_or(DEFAULT_TTL);
-        if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
-            return Err(usage(format!("--ttl must be between 100ms and 365d, not {}", human(ttl))));
-        }
-        let (least, most) = NODE_TIMEOUT_BOUNDS;
-        let node_timeout = duration("node_timeout", args.node_timeout)?;
-        if node_timeout.is_some_and(|timeout| timeout.is_zero()) {
-            return Err(usage("--node-timeout must be more than 0"));
-        }
+        let place = if is_local(&args, typed)? {
+            for option in ["ttl", "node_timeout"] {
+                if typed(option) {
+                    let option = option.replace('_', "-");
+                    return Err(usage(format!(
+                        "--{option} means nothing without a server: {LOCAL_LOCKS_LAST}"
+                    )));
+                }
+            }
+            let by = if args.local { Choice::Asked } else { Choice::NothingElseConfigured };
+            Place::Host { folder: folder(args.local_dir)?, by }
+        } else {
+            let ttl = duration("ttl", args.ttl)?.unwrap_or(DEFAULT_TTL);
+            let node_timeout = duration("node_timeout", args.node_timeout)?;
+            if mode(args.shared, args.exclusive, typed)? == Mode::Shared {
+                return Err(usage("--shared on a server comes with the next version; on this host it works"));
+            }
+            Place::Server { server: server(&args.redis)?, timing: timing(ttl, node_timeout)? }
+        };
+        let longest_grace = match &place {
+            Place::Server { timing, .. } => timing.ttl / 3,
+            Place::Host { .. } => Duration::MAX,
+        };
         Ok(Self {
             key: key(args.key)?,
-            server: server(&args.redis)?,
+            place,
             prefix: args.prefix.unwrap_or_else(|| "lock".into()),
-            ttl,
-            node_timeout: node_timeout.unwrap_or((ttl / 20).clamp(least, most)),
+            mode: mode(args.shared, args.exclusive, typed)?,
             patience: patience(args.nonblock, duration("wait", args.wait)?, typed)?,
             conflict_exit_code: given("conflict_exit_code", args.conflict_exit_code)
                 .map_or(Ok(HELD), |text| conflict_exit_code(&text))?,
             argv: argv(args.argv, args.shell_command)?,
             stop_signal: given("signal", args.signal).map_or(Ok(Signal::SIGTERM), |text| signal(&text))?,
-            kill_after: kill_after(duration("kill_after", args.kill_after)?, ttl)?,
+            kill_after: kill_after(duration("kill_after", args.kill_after)?, longest_grace)?,
             on_lost: args.on_lost.unwrap_or(OnLost::Stop),
             wait_tree: args.wait_tree,
             label: args.label.unwrap_or_default(),
             voice: voice(args.quiet, args.verbose, typed)?,
             events: args.events.filter(|path| !path.as_os_str().is_empty()),
         })
+    }
+}
+
+impl RunSettings {
+    /// The longest that a lock can outlive us.
+    pub fn ttl(&self) -> Duration {
+        match &self.place {
+            Place::Server { timing, .. } => timing.ttl,
+            Place::Host { .. } => Duration::ZERO,
+        }
     }
 }
 
@@ -101,14 +139,77 @@ fn key(key: OsString) -> Result<Vec<u8>, Failure> {
     }
 }
 
+/// Typed beats inherited; nothing at all means this host, unless that is forbidden.
+fn is_local(args: &RunArgs, typed: impl Fn(&str) -> bool) -> Result<bool, Failure> {
+    let has_server = args.redis.iter().any(|url| !url.is_empty());
+    let is_local = match (args.local, has_server) {
+        (true, true) if typed("local") && typed("redis") => {
+            return Err(usage("--local and --redis contradict each other: give one"));
+        }
+        (true, true) => !typed("redis"),
+        (local, has_server) => local || !has_server,
+    };
+    if is_local && args.require_server && !typed("local") {
+        let advice = "give --redis URL or set REDLOCK_REDIS";
+        return Err(Failure::new(
+            UNFIT,
+            format!("no server configured, and --require-server forbids to do without: {advice}"),
+        ));
+    }
+    Ok(is_local)
+}
+
+fn folder(folder: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    folder.filter(|folder| !folder.as_os_str().is_empty()).or_else(default_folder).ok_or_else(|| {
+        Failure::new(
+            UNFIT,
+            "this host has no folder in which all users can share locks: give --local-dir FOLDER",
+        )
+    })
+}
+
 fn server(urls: &[String]) -> Result<Server, Failure> {
     match urls.iter().filter(|url| !url.is_empty()).collect::<Vec<_>>().as_slice() {
-        [] => Err(Failure::new(UNFIT, "no server configured: give --redis URL or set REDLOCK_REDIS")),
         [url] => Server::parse(url).map_err(|why| usage(format!("--redis: {why}"))),
         several => Err(usage(format!(
             "{} servers given: a lock over several servers comes with the next version, give exactly one --redis",
             several.len()
         ))),
+    }
+}
+
+fn timing(ttl: Duration, node_timeout: Option<Duration>) -> Result<Timing, Failure> {
+    if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
+        return Err(usage(format!("--ttl must be between 100ms and 365d, not {}", human(ttl))));
+    }
+    if node_timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(usage("--node-timeout must be more than 0"));
+    }
+    let (least, most) = NODE_TIMEOUT_BOUNDS;
+    Ok(Timing { ttl, node_timeout: node_timeout.unwrap_or((ttl / 20).clamp(least, most)) })
+}
+
+fn mode(shared: bool, exclusive: bool, typed: impl Fn(&str) -> bool) -> Result<Mode, Failure> {
+    match one_of(("shared", shared), ("exclusive", exclusive), typed)? {
+        Some("shared") => Ok(Mode::Shared),
+        _ => Ok(Mode::Exclusive),
+    }
+}
+
+/// Which of two flags that exclude each other is set: what was typed beats what was inherited.
+fn one_of(
+    (a, has_a): (&'static str, bool),
+    (b, has_b): (&'static str, bool),
+    typed: impl Fn(&str) -> bool,
+) -> Result<Option<&'static str>, Failure> {
+    match (has_a, has_b) {
+        (true, true) if typed(a) == typed(b) => {
+            Err(usage(format!("--{a} and --{b} contradict each other: give one")))
+        }
+        (true, true) => Ok(Some(if typed(a) { a } else { b })),
+        (true, false) => Ok(Some(a)),
+        (false, true) => Ok(Some(b)),
+        (false, false) => Ok(None),
     }
 }
 
@@ -134,15 +235,11 @@ fn patience(
 }
 
 fn voice(quiet: bool, verbose: bool, typed: impl Fn(&str) -> bool) -> Result<Voice, Failure> {
-    match (quiet, verbose) {
-        (true, true) if typed("quiet") == typed("verbose") => {
-            Err(usage("--quiet and --verbose contradict each other: give one"))
-        }
-        (true, true) => Ok(if typed("quiet") { Voice::Quiet } else { Voice::Verbose }),
-        (true, false) => Ok(Voice::Quiet),
-        (false, true) => Ok(Voice::Verbose),
-        (false, false) => Ok(Voice::Normal),
-    }
+    Ok(match one_of(("quiet", quiet), ("verbose", verbose), typed)? {
+        Some("quiet") => Voice::Quiet,
+        Some(_) => Voice::Verbose,
+        None => Voice::Normal,
+    })
 }
 
 fn argv(argv: Vec<OsString>, shell_command: Option<OsString>) -> Result<Vec<OsString>, Failure> {
@@ -161,13 +258,11 @@ fn conflict_exit_code(text: &str) -> Result<u8, Failure> {
     text.parse().map_err(|_| usage(format!("--conflict-exit-code must be 0 to 255, not {text:?}")))
 }
 
-fn kill_after(time: Option<Duration>, ttl: Duration) -> Result<Duration, Failure> {
-    let most = ttl / 3;
+fn kill_after(time: Option<Duration>, most: Duration) -> Result<Duration, Failure> {
     match time {
         None => Ok(DEFAULT_KILL_AFTER.min(most)),
         Some(time) if time > most => {
-            let (most, ttl) = (human(most), human(ttl));
-            Err(usage(format!("--kill-after must be at most a third of --ttl ({most} of {ttl})")))
+            Err(usage(format!("--kill-after must be at most a third of --ttl, which is {}", human(most))))
         }
         Some(time) => Ok(time),
     }

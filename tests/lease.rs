@@ -2,64 +2,53 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{DEAF_TREE, Proxy, Redis, Run, TREE, alive, holder, stays_free, tree_of, wait_until};
+use support::{DEAF_TREE, Proxy, Redis, Run, TREE, Watch, alive, holder, stays_free, tree_of, wait_until};
 
-/// Watches lock:k on a connection of its own until `over`; what it saw, each change once.
-fn watch(redis: &Redis, over: &AtomicBool) -> Vec<String> {
-    let mut client = redis.connect();
-    let mut seen: Vec<String> = Vec::new();
-    while !over.load(Ordering::SeqCst) {
-        let now = client.cmd(&["GET", "lock:k"]);
-        if seen.last() != Some(&now) {
-            seen.push(now);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    seen
+/// Everything that was ever at lock:k, from now on.
+fn watch(redis: &Redis) -> Watch {
+    Watch::start(redis, |client| client.cmd(&["GET", "lock:k"]))
 }
 
 #[test]
 fn a_command_four_times_as_long_as_the_ttl_keeps_its_lock() {
     let redis = Redis::start();
-    let over = AtomicBool::new(false);
-    let job = Run::key(&redis, "k").args(&["--ttl", "1s"]).sh("echo ready; sleep 4; exit 6").spawn();
+    let run = Run::key(&redis, "k").args(&["--ttl", "1s"]);
+    let job = run.sh("echo ready; sleep 4; exit 6").spawn();
     job.wait_for_line("ready");
     let claim = redis.cmd(&["GET", "lock:k"]);
-    let seen = std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| watch(&redis, &over));
-        let done = job.wait().expect_code(6);
-        assert_eq!(done.stderr, "", "silent when all is well");
-        over.store(true, Ordering::SeqCst);
-        watcher.join().unwrap()
-    });
+    let watch = watch(&redis);
+    let done = job.wait().expect_code(6);
+    assert_eq!(done.stderr, "", "silent when all is well");
     // The one claim throughout, then (if the watcher was quick) nothing.
+    let seen = watch.finish();
     assert!(seen == [claim.as_str()] || seen == [claim.as_str(), ""], "{seen:?}");
     stays_free(&redis);
 }
 
+/// The lock goes away by this command: the tree is stopped, and it is never made again.
+fn gone_by(how: &[&str], tree: &str) {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(tree).spawn();
+    let pids = tree_of(&job);
+    redis.cmd(how);
+    let watch = watch(&redis);
+    let done = job.wait().expect_code(79);
+    assert!(done.stderr.contains("redlock: "), "{done:?}");
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    stays_free(&redis);
+    assert_eq!(watch.finish(), [""], "made again");
+}
+
 #[test]
-fn a_lock_that_is_gone_stops_the_whole_tree_and_is_never_made_again() {
-    for how in [&["FLUSHALL"][..], &["DEL", "lock:k"]] {
-        for tree in [TREE, DEAF_TREE] {
-            let redis = Redis::start();
-            let over = AtomicBool::new(false);
-            let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(tree).spawn();
-            let pids = tree_of(&job);
-            redis.cmd(how);
-            std::thread::scope(|scope| {
-                let watcher = scope.spawn(|| watch(&redis, &over));
-                let done = job.wait().expect_code(79);
-                assert!(done.stderr.contains("redlock: "), "{done:?}");
-                assert!(pids.iter().all(|p| !alive(*p)), "{how:?}: left alive of {pids:?}");
-                stays_free(&redis);
-                over.store(true, Ordering::SeqCst);
-                assert_eq!(watcher.join().unwrap(), [""], "{how:?}: made again");
-            });
-        }
-    }
+fn a_flushed_lock_stops_the_whole_tree_and_is_never_made_again() {
+    gone_by(&["FLUSHALL"], TREE);
+}
+
+#[test]
+fn a_deleted_lock_stops_a_tree_deaf_to_sigterm_and_is_never_made_again() {
+    gone_by(&["DEL", "lock:k"], DEAF_TREE);
 }
 
 #[test]

@@ -8,12 +8,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_child_subreaper, set_name, set_pdeathsig};
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
@@ -37,6 +38,8 @@ pub struct Plan {
     pub stop: Stop,
     pub ends: Ends,
     pub inherited: Inherited,
+    /// A descriptor for the command to inherit, which would be closed for it otherwise.
+    pub keep_open: Option<RawFd>,
 }
 
 /// Which process group the command runs in.
@@ -151,14 +154,18 @@ impl Guardian {
             Group::Own => 0,
             Group::Join(group) => group.as_raw(),
         });
-        let (guardian, inherited) = (getpid(), self.plan.inherited);
-        // SAFETY: the closure makes system calls only: it allocates nothing and takes no lock.
+        let (guardian, inherited, keep_open) = (getpid(), self.plan.inherited, self.plan.keep_open);
+        // SAFETY: the closure makes system calls only: it allocates nothing and takes no lock. The
+        // descriptor is one that redlock opened before it forked us and that nobody closes.
         unsafe {
             command.pre_exec(move || {
                 set_pdeathsig(Signal::SIGKILL)?;
                 if getppid() != guardian {
                     // It died before the line above could be told to.
                     return Err(std::io::ErrorKind::BrokenPipe.into());
+                }
+                if let Some(fd) = keep_open {
+                    fcntl(BorrowedFd::borrow_raw(fd), FcntlArg::F_SETFD(FdFlag::empty()))?;
                 }
                 inherited.restore()
             });

@@ -16,11 +16,11 @@ use crate::cli::OnLost;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
 use crate::lock::{
-    BootTime, Busy, Claim, Error, Fault, Grant, Lock, Names, NodeError, Observer, Quorum, Released, Request,
-    Timing,
+    BootTime, Busy, Claim, Error, Fault, Grant, HostLock, Lock, Mount, Names, NodeError, Observer, Quorum,
+    Released, Request,
 };
 use crate::report::{self, Report};
-use crate::settings::RunSettings;
+use crate::settings::{Choice, Place, RunSettings};
 
 /// Left of the lease for a killed tree to be gone: a fraction of it, within bounds.
 const MARGIN_FRACTION: u32 = 20;
@@ -32,23 +32,21 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let mut report = Report::new(settings.voice, &settings.key, settings.events.as_deref())
         .map_err(|e| Failure::new(exit::UNFIT, format!("--events: cannot open the file: {e}")))?;
 
+    // A lock file must be open before the guardian is forked, which is to hold it too.
+    let mut lock = lock(settings, &mut report)?;
+
     // Whatever arrives from here on waits until we look: nothing is lost between two steps.
     let on_terminal = terminal::is_there();
     let inherited = Inherited::remember()?;
     let mut signals = Signals::block(on_terminal)?;
-    let supervisor =
-        Supervisor::start(plan(settings, on_terminal, inherited)).context("cannot start the guardian")?;
+    let plan = plan(settings, on_terminal, inherited, &*lock);
+    let supervisor = Supervisor::start(plan).context("cannot start the guardian")?;
     if !on_terminal {
         signals.take_interrupts()?;
     }
 
     let ancestors = ancestors();
-    let mut lock = Quorum::new(
-        settings.server.clone(),
-        Names::new(&settings.prefix, &settings.key),
-        Timing { ttl: settings.ttl, node_timeout: settings.node_timeout },
-    );
-    let grant = match take(&mut lock, settings, &ancestors, &mut signals, &mut report) {
+    let grant = match take(&mut *lock, settings, &ancestors, &mut signals, &mut report) {
         Ok(grant) => grant,
         Err(not_taken) => {
             supervisor.dismiss();
@@ -61,15 +59,14 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let must_be_gone_by = {
         let stop = settings.on_lost == OnLost::Stop;
         move |grant: &Grant| {
-            if stop {
-                orders.deadline(grant.lease.deadline());
+            if let (true, Some(lease)) = (stop, grant.lease) {
+                orders.deadline(lease.deadline());
             }
         }
     };
     must_be_gone_by(&grant);
     supervisor.start_command(environment(settings, &grant, &ancestors));
-    let keeper = Keeper::start(Box::new(lock), grant, settings.ttl, must_be_gone_by)
-        .context("cannot start the refresh thread")?;
+    let keeper = Keeper::new(lock, grant, settings.ttl(), must_be_gone_by)?;
 
     let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);
     let ended = watch.until_the_command_has_ended();
@@ -82,17 +79,36 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     Ok(ended?)
 }
 
-fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited) -> Plan {
+fn lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
+    let names = Names::new(&settings.prefix, &settings.key);
+    match &settings.place {
+        Place::Server { server, timing } => Ok(Box::new(Quorum::new(server.clone(), names, *timing))),
+        Place::Host { folder, by } => {
+            if *by == Choice::NothingElseConfigured {
+                report.only_on_this_host();
+            }
+            let lock = HostLock::open(folder, &names.lock).map_err(|error| not_usable(error, settings))?;
+            if lock.mount() == Mount::OverNetwork {
+                report.folder_is_on_a_network(folder);
+            }
+            Ok(Box::new(lock))
+        }
+    }
+}
+
+fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited, lock: &dyn Lock) -> Plan {
     Plan {
         argv: settings.argv.clone(),
         group: child::group(on_terminal),
         stop: Stop {
             signal: settings.stop_signal,
             grace: settings.kill_after,
-            margin: (settings.ttl / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1),
+            margin: (settings.ttl() / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1),
         },
         ends: if settings.wait_tree { Ends::WithItsLastDescendant } else { Ends::WithTheCommand },
         inherited,
+        // As flock does it: whoever still has it open still has the lock.
+        keep_open: lock.descriptor().filter(|_| settings.wait_tree),
     }
 }
 
@@ -111,6 +127,7 @@ fn take(
     report: &mut Report,
 ) -> Result<Grant, Result<Exit, Failure>> {
     let request = Request {
+        mode: settings.mode,
         patience: settings.patience,
         who: identity::describe(&settings.argv[0], &settings.label),
         ancestors: ancestors.to_vec(),
@@ -146,16 +163,18 @@ fn not_taken(error: Error, settings: &RunSettings) -> Result<Exit, Failure> {
                 format!("this command already runs under the lock \"{key}\": waiting for it would never end");
             Err(Failure::new(exit::USAGE, message))
         }
-        Error::Node(error) => {
-            let code = match error.fault {
-                Fault::Unavailable => exit::UNAVAILABLE,
-                Fault::Refused => exit::REFUSED,
-                Fault::Unfit => exit::UNFIT,
-            };
-            Err(Failure::new(code, format!("cannot take \"{key}\": {error}")))
-        }
+        Error::Node(error) => Err(not_usable(error, settings)),
         Error::Cancelled => Err(Failure::new(exit::INTERNAL, "cancelled by nobody")),
     }
+}
+
+fn not_usable(error: NodeError, settings: &RunSettings) -> Failure {
+    let code = match error.fault {
+        Fault::Unavailable => exit::UNAVAILABLE,
+        Fault::Refused => exit::REFUSED,
+        Fault::Unfit => exit::UNFIT,
+    };
+    Failure::new(code, format!("cannot take \"{}\": {error}", report::plain(&settings.key)))
 }
 
 /// What the command learns about its lock, over whatever it inherits.
@@ -183,7 +202,7 @@ fn give_back(
         Released::Done => {}
         Released::Lost(_) if lost => {}
         Released::Lost(loss) => report.was_no_longer_ours(loss),
-        Released::Unknown(error) => report.cannot_release(&error, settings.ttl),
+        Released::Unknown(error) => report.cannot_release(&error, settings.ttl()),
     }
     report.released(grant, BootTime::now().since(grant.taken_at), exit);
 }
@@ -219,6 +238,10 @@ impl Observer for Waiting<'_> {
 
     fn waiting(&mut self, busy: &Busy, waited: Duration) {
         self.report.waiting(busy, waited);
+    }
+
+    fn next_word(&self, waited: Duration) -> Duration {
+        self.report.next_wait_line(waited)
     }
 
     fn trouble(&mut self, error: &NodeError) {

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,6 +15,7 @@ use crate::child::{self, Ending, Notice, Supervisor};
 use crate::cli::OnLost;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, News};
+use crate::lock::BootTime;
 use crate::report::{Cause, Report};
 use crate::settings::RunSettings;
 
@@ -46,6 +48,9 @@ impl<'a> Watch<'a> {
     pub fn until_the_command_has_ended(&mut self) -> Result<Exit, Failure> {
         loop {
             let (signalled, noticed, news) = self.sleep();
+            if self.keeper.due().is_some_and(BootTime::has_passed) {
+                self.keeper.start().expect("a system that starts the command has room for one thread");
+            }
             if noticed && let Some(ended) = self.heed(self.supervisor.notice()) {
                 return ended;
             }
@@ -73,7 +78,7 @@ impl<'a> Watch<'a> {
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         // A failed poll is an interrupted one: nothing is marked, and we come back.
-        let _ = poll(&mut fds, PollTimeout::NONE);
+        let _ = poll(&mut fds, self.keeper.due().map_or(PollTimeout::NONE, BootTime::poll_timeout));
         let rung: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
         (rung[2..].contains(&true), rung[0], rung[1])
     }
@@ -107,7 +112,10 @@ impl<'a> Watch<'a> {
     fn hear(&mut self, news: News) {
         match news {
             News::Refreshed(grant) => self.report.refreshed(&grant),
-            News::Trouble(error, lease) => self.report.cannot_refresh(&error, lease.deadline().remaining()),
+            News::Trouble(error, lease) => {
+                let left = lease.map_or(Duration::MAX, |lease| lease.deadline().remaining());
+                self.report.cannot_refresh(&error, left);
+            }
             News::Lost(loss) => {
                 self.lose(Cause::Told(loss));
                 if self.settings.on_lost == OnLost::Stop {

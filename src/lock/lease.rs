@@ -7,6 +7,7 @@
 use std::ops::Add;
 use std::time::Duration;
 
+use nix::poll::PollTimeout;
 use nix::time::{ClockId, clock_gettime};
 
 /// A moment on the boot-time clock.
@@ -31,6 +32,12 @@ impl BootTime {
 
     pub fn has_passed(self) -> bool {
         Self::now() >= self
+    }
+
+    /// For poll: rounded up, so that the moment has passed when it returns.
+    pub fn poll_timeout(self) -> PollTimeout {
+        let millis = self.remaining().as_micros().div_ceil(1000);
+        PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
     }
 
     pub fn minus(self, earlier_by: Duration) -> Self {

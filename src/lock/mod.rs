@@ -6,16 +6,19 @@
 mod claim;
 mod lease;
 mod link;
+mod local;
 mod names;
 mod node;
 mod quorum;
+mod wait;
 mod who;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 pub use claim::{Claim, WaiterId};
 pub use lease::{BootTime, Lease};
+pub use local::{HostLock, Mount, default_folder};
 pub use names::Names;
 pub use node::{Fault, NodeError, Server};
 pub use quorum::{Quorum, Timing};
@@ -32,16 +35,29 @@ pub trait Lock: Send {
 
     /// Give a grant back, only if it is still ours.
     fn release(&mut self, grant: &Grant) -> Released;
+
+    /// What keeps the lock taken for as long as any process has it open, if the lock is of that kind.
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
 }
 
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
+    pub mode: Mode,
     pub patience: Patience,
     /// What others are told about the holder.
     pub who: Who,
     /// Claims held by the processes that we run under: to wait for one of them is to wait for ever.
     pub ancestors: Vec<Claim>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Exclusive,
+    /// Together with others who asked for it shared.
+    Shared,
 }
 
 /// How long to wait for a lock that somebody else holds.
@@ -53,16 +69,24 @@ pub enum Patience {
     Forever,
 }
 
-/// The lock is ours until the lease's deadline.
+/// The lock is ours: until the lease's deadline, or for as long as we live.
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub claim: Claim,
     /// Fencing token: larger than that of every earlier grant of this key.
     pub fence: u64,
-    pub lease: Lease,
+    /// `None` if the lock does not expire.
+    pub lease: Option<Lease>,
     /// When the request that won was sent.
     pub taken_at: BootTime,
     pub waited: Duration,
+}
+
+impl Grant {
+    /// Somebody else may hold the lock by now.
+    pub fn is_over(&self) -> bool {
+        self.lease.is_some_and(|lease| lease.deadline().has_passed())
+    }
 }
 
 /// Why the lock is not ours yet.
@@ -87,6 +111,8 @@ pub trait Observer {
     fn cancelled(&mut self) -> bool;
     /// Somebody else has the lock. Called each time we ask.
     fn waiting(&mut self, busy: &Busy, waited: Duration);
+    /// After having waited so long: when to be told again, if nothing happens.
+    fn next_word(&self, waited: Duration) -> Duration;
     /// The servers are gone while we wait; we keep trying.
     fn trouble(&mut self, error: &NodeError);
 }

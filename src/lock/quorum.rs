@@ -3,12 +3,10 @@
 //! One Redis is a quorum of one: the gate is the only voter. Waiting means sleeping in BLPOP on the
 //! gate; the releaser pushes the wake-up. Every step sends one script and takes one answer.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use super::node::{ACQUIRE, Answer, Call, EXTEND, Node, RELEASE, Script};
+use super::wait::{Wait, wait};
 use super::{
     BootTime, Busy, Claim, Error, Extended, Fault, Grant, Lease, Lock, Names, NodeError, Observer, Patience,
     Released, Request, Server, WaiterId,
@@ -197,7 +195,13 @@ impl Lock for Quorum {
                     let lease = Lease::new(asked, self.timing.ttl);
                     if !lease.deadline().has_passed() {
                         let waited = asked.since(started);
-                        return Ok(Grant { claim: self.claim(), fence, lease, taken_at: asked, waited });
+                        return Ok(Grant {
+                            claim: self.claim(),
+                            fence,
+                            lease: Some(lease),
+                            taken_at: asked,
+                            waited,
+                        });
                     }
                     let late = "granted the lock too late to be of use (--ttl is too short for this network)";
                     Silence::Failed(self.gate.error(Fault::Unavailable, late.into()))
@@ -251,9 +255,7 @@ impl Lock for Quorum {
         let asked = BootTime::now();
         let call = self.call(&EXTEND, grant.claim, vec![millis(self.timing.ttl)]);
         match self.ask(call, self.timing.node_timeout, None) {
-            Ok(Answer::Extended) if !grant.lease.deadline().has_passed() => {
-                Extended::Until(Lease::new(asked, self.timing.ttl))
-            }
+            Ok(Answer::Extended) if !grant.is_over() => Extended::Until(Lease::new(asked, self.timing.ttl)),
             Ok(Answer::Lost(loss)) => Extended::Lost(loss),
             Ok(_) => Extended::Unknown(self.gate.timed_out()),
             Err(Silence::Failed(error)) => {
@@ -271,38 +273,6 @@ impl Lock for Quorum {
             Err(error) => Released::Unknown(error),
         }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    /// Something happened, or the time is over.
-    Over,
-    Cancelled,
-}
-
-/// Sleep until the link has something, the observer cancels, or `until`.
-fn wait(
-    link: Option<(BorrowedFd<'_>, PollFlags)>,
-    until: BootTime,
-    observer: Option<&mut (dyn Observer + '_)>,
-) -> Wait {
-    let rung = {
-        let bells = observer.as_ref().map_or_else(Vec::new, |o| o.wake_on());
-        let mut fds: Vec<PollFd<'_>> =
-            bells.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        fds.extend(link.map(|(fd, flags)| PollFd::new(fd, flags)));
-        // A failed poll is an interrupted one: everything is looked at again anyway.
-        let _ = poll(&mut fds, timeout(until));
-        fds.iter().take(bells.len()).any(|fd| fd.any().unwrap_or(false))
-    };
-    let cancelled = rung && observer.is_some_and(Observer::cancelled);
-    if cancelled { Wait::Cancelled } else { Wait::Over }
-}
-
-/// Rounded up, so that the moment has passed when poll returns.
-fn timeout(until: BootTime) -> PollTimeout {
-    let millis = until.remaining().as_micros().div_ceil(1000);
-    PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
 }
 
 fn is_ancestor(busy: &Busy, request: &Request) -> bool {

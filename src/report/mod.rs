@@ -21,6 +21,9 @@ const SILENT_WAIT: Duration = Duration::from_secs(2);
 /// Between two wait lines in a log, so that it shows that the job is alive.
 const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
 
+/// Between two looks of the line on a terminal.
+const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Voice {
     /// Errors only.
@@ -85,6 +88,28 @@ impl Report {
             self.say(&text::waiting(&self.key, busy, waited));
             self.events.waiting(busy, waited);
         }
+    }
+
+    /// After having waited so long: how long until it is time for another word.
+    pub fn next_wait_line(&self, waited: Duration) -> Duration {
+        match (self.live, self.spoken_at) {
+            _ if waited < SILENT_WAIT => SILENT_WAIT - waited,
+            (true, _) => LIVE_LINE_EVERY,
+            (false, spoken) => (spoken.unwrap_or(waited) + WAIT_LINE_EVERY).saturating_sub(waited),
+        }
+    }
+
+    pub fn only_on_this_host(&mut self) {
+        self.say(
+            "no server configured: locking on this host only (set --redis or REDLOCK_REDIS, or say --local)",
+        );
+    }
+
+    pub fn folder_is_on_a_network(&mut self, folder: &Path) {
+        let folder = folder.display();
+        self.say(&format!(
+            "{folder} is on a network file system: other hosts may not see this lock, or not in time"
+        ));
     }
 
     pub fn servers_gone(&mut self, error: &NodeError) {

@@ -2,9 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Done, Redis, Run, wait_until};
+use super::{Client, Done, Redis, Run, wait_until};
 
 /// Waits until so many waiters stand in the queue.
 #[track_caller]
@@ -60,4 +63,41 @@ pub fn impostor(answer: &'static str) -> String {
         }
     });
     url
+}
+
+/// Looks at a server all the time, on a connection of its own, until it is finished or dropped.
+pub struct Watch {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<String>>>,
+}
+
+impl Watch {
+    pub fn start(redis: &Redis, mut look: impl FnMut(&mut Client) -> String + Send + 'static) -> Watch {
+        let over = Arc::new(AtomicBool::new(false));
+        let (theirs, mut client) = (Arc::clone(&over), redis.connect());
+        let thread = std::thread::spawn(move || {
+            let mut seen: Vec<String> = Vec::new();
+            while !theirs.load(Ordering::SeqCst) {
+                let now = look(&mut client);
+                if seen.last() != Some(&now) {
+                    seen.push(now);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            seen
+        });
+        Watch { over, thread: Some(thread) }
+    }
+
+    /// Everything it saw, each change once.
+    pub fn finish(mut self) -> Vec<String> {
+        self.over.store(true, Ordering::SeqCst);
+        self.thread.take().expect("finished once").join().expect("the server answered")
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
 }

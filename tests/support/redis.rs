@@ -108,17 +108,12 @@ impl Redis {
 
     /// KEYS *, sorted.
     pub fn keys(&self) -> Vec<String> {
-        let mut keys: Vec<String> = self.cmd(&["KEYS", "*"]).lines().map(str::to_owned).collect();
-        keys.sort();
-        keys
+        self.connect().keys()
     }
 
     /// Keys that would stay for ever.
     pub fn keys_without_ttl(&self) -> Vec<String> {
-        let mut client = self.connect();
-        let mut keys = self.keys();
-        keys.retain(|key| client.cmd(&["PTTL", key]) == "-1");
-        keys
+        self.connect().keys_without_ttl()
     }
 
     /// ZCARD lock-queue:key.
@@ -239,6 +234,18 @@ impl Client {
         self.send(args)?;
         let reply = self.reply()?;
         Ok(String::from_utf8_lossy(&reply).into_owned())
+    }
+
+    pub fn keys(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.cmd(&["KEYS", "*"]).lines().map(str::to_owned).collect();
+        keys.sort();
+        keys
+    }
+
+    pub fn keys_without_ttl(&mut self) -> Vec<String> {
+        let mut keys = self.keys();
+        keys.retain(|key| self.cmd(&["PTTL", key]) == "-1");
+        keys
     }
 
     /// The command alone; the answer stays in the socket.

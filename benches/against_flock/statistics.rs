@@ -1,0 +1,23 @@
+//! Medians and quartiles.
+
+use std::time::Duration;
+
+pub struct Summary {
+    pub lower_quartile: Duration,
+    pub median: Duration,
+    pub upper_quartile: Duration,
+}
+
+impl Summary {
+    /// Of at least one sample.
+    pub fn of(samples: &[Duration]) -> Self {
+        let mut sorted = samples.to_vec();
+        sorted.sort();
+        let at = |quarters: usize| sorted[(sorted.len() - 1) * quarters / 4];
+        Self { lower_quartile: at(1), median: at(2), upper_quartile: at(3) }
+    }
+
+    pub fn ratio_to(&self, other: &Self) -> f64 {
+        self.median.as_secs_f64() / other.median.as_secs_f64()
+    }
+}

@@ -1,0 +1,94 @@
+//! Nobody else wants the lock: what does the wrapper cost?
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::report::Row;
+use crate::rig::{Rig, with};
+use crate::server::Traffic;
+use crate::statistics::Summary;
+use crate::stopwatch::Stopwatch;
+
+const WARM_UP_ROUNDS: usize = 5;
+/// redlock run / flock.
+const GOAL: f64 = 1.5;
+
+struct Contender {
+    what: &'static str,
+    command: Command,
+    is_redlock: bool,
+    samples: Vec<Duration>,
+}
+
+pub fn measure(rig: &mut Rig, rounds: usize) -> anyhow::Result<Vec<Row>> {
+    let stopwatch = Stopwatch::new();
+    let mut contenders = contenders(rig);
+    for round in 0..WARM_UP_ROUNDS + rounds {
+        for place in 0..contenders.len() {
+            // Another one begins each round: to be first, or to follow a certain other, may matter.
+            let turn = (round + place) % contenders.len();
+            let took = stopwatch.time(&mut contenders[turn].command)?;
+            if round >= WARM_UP_ROUNDS {
+                contenders[turn].samples.push(took);
+            }
+        }
+    }
+    Ok(rows(&contenders))
+}
+
+const FLOCK: usize = 1;
+
+fn contenders(rig: &mut Rig) -> [Contender; 5] {
+    let name = rig.new_name();
+    let redlock = |url: String| with(rig.redlock_run(&url, &name), "true");
+    let contender = |what, command, is_redlock| Contender { what, command, is_redlock, samples: Vec::new() };
+    [
+        contender("true", Command::new("true"), false),
+        contender("flock FILE true", with(rig.flock(&name), "true"), false),
+        contender("floor: SET, true, EVAL", with(rig.floor(&name), "true"), false),
+        contender("redlock run -- true, TCP", redlock(rig.server.tcp_url()), true),
+        contender("redlock run -- true, unix", redlock(rig.server.unix_url()), true),
+    ]
+}
+
+fn rows(contenders: &[Contender]) -> Vec<Row> {
+    let flock = Summary::of(&contenders[FLOCK].samples);
+    let row = |contender: &Contender| {
+        let summary = Summary::of(&contender.samples);
+        let row = Row::timed(contender.what, &summary, &flock);
+        if contender.is_redlock {
+            row.goal(format!("<= {GOAL} x flock (aim 1.25)"), summary.ratio_to(&flock) <= GOAL)
+        } else {
+            row
+        }
+    };
+    contenders.iter().map(row).collect()
+}
+
+/// What one run on a server that knows our scripts makes of connections and commands.
+pub fn count_requests(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
+    let stopwatch = Stopwatch::new();
+    let mut rows = Vec::new();
+    for (way, url) in [("TCP", rig.server.tcp_url()), ("unix", rig.server.unix_url())] {
+        let key = rig.new_name();
+        let mut command = with(rig.redlock_run(&url, &key), "true");
+        let before = rig.server.traffic()?;
+        stopwatch.time(&mut command)?;
+        let caused = rig.server.traffic()?.since(&before);
+        rows.push(connections_row(way, &caused));
+        rows.push(commands_row(way, &caused));
+    }
+    Ok(rows)
+}
+
+fn connections_row(way: &str, caused: &Traffic) -> Row {
+    let connections = caused.connections;
+    Row::new(format!("connections, {way}"), connections.to_string()).goal("1", connections == 1)
+}
+
+fn commands_row(way: &str, caused: &Traffic) -> Row {
+    let by_name: Vec<String> =
+        caused.commands.iter().map(|(name, calls)| format!("{calls} {name}")).collect();
+    let is_met = caused.total_commands() == 2 && caused.commands.contains_key("evalsha");
+    Row::new(format!("commands, {way}"), by_name.join(", ")).goal("2 evalsha", is_met)
+}

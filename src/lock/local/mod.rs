@@ -1,0 +1,189 @@
+//! The lock on this host: no server, no lease. The kernel frees what a dead process held.
+//!
+//! Whoever comes draws a ticket `t` and locks byte `t` of the lock file, then asks for all bytes before
+//! it. That is granted when everyone who came earlier, and is in the way, has gone: strict FIFO, with
+//! neighbouring readers together if both locks are read locks. A holder so has the bytes `0..=t`, a
+//! waiter only byte `t`; who is who is read from the kernel, never from what the file says.
+
+mod file;
+mod ranges;
+
+use std::io::{PipeReader, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+
+use file::{LockFile, Record};
+pub use file::{Mount, default_folder};
+use ranges::Kind;
+
+use super::wait::{Wait, wait};
+use super::{
+    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Lock, Mode, NodeError, Observer, Patience,
+    Released, Request, WaiterId,
+};
+
+pub struct HostLock {
+    file: LockFile,
+    claim: Claim,
+}
+
+impl HostLock {
+    /// Open, or make, the lock file. Before the guardian is forked: it must hold the lock as well, so that a
+    /// killed redlock does not free it under a living command.
+    pub fn open(folder: &Path, name: &[u8]) -> Result<Self, NodeError> {
+        let file = LockFile::open(folder, name)?;
+        Ok(Self { file, claim: Claim { waiter: WaiterId::random(), attempt: 1 } })
+    }
+
+    /// How the folder is mounted: the kernel's locks do not reach over a network.
+    pub fn mount(&self) -> Mount {
+        self.file.mount()
+    }
+
+    fn try_once(&mut self, request: &Request) -> Result<Attempt, NodeError> {
+        let kind = kind_of(request.mode);
+        let mut turn = self.file.enter()?;
+        let ticket = turn.draw_ticket(kind)?;
+        if turn.try_all_before(ticket, kind)? {
+            return Ok(Attempt::Granted(turn.sign(ticket, &self.record(request))?));
+        }
+        Ok(Attempt::MustWait(ticket))
+    }
+
+    fn record(&self, request: &Request) -> Record {
+        Record { claim: self.claim.to_string(), since: BootTime::now(), who: request.who.clone() }
+    }
+
+    /// Sleep until every earlier one who is in the way has gone. A thread sleeps for us, as the kernel
+    /// would not wake us for a signal, or for the end of our patience.
+    fn wait_for_turn(
+        &self,
+        ticket: u64,
+        request: &Request,
+        started: BootTime,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Error> {
+        let give_up = match request.patience {
+            Patience::AtMost(patience) => Some(started + patience),
+            Patience::None | Patience::Forever => None,
+        };
+        let granted = self.ask_the_kernel(ticket, kind_of(request.mode)).map_err(Error::Node)?;
+        loop {
+            let waited = BootTime::now().since(started);
+            let mut until = BootTime::now() + observer.next_word(waited);
+            if let Some(give_up) = give_up {
+                if give_up.has_passed() {
+                    return Err(Error::Held(Box::new(self.busy(ticket))));
+                }
+                until = until.min(give_up);
+            }
+            match wait(Some((granted.as_fd(), PollFlags::POLLIN)), until, Some(observer)) {
+                Wait::Ready => return Ok(()),
+                Wait::Cancelled => return Err(Error::Cancelled),
+                Wait::Over if until.has_passed() => {
+                    observer.waiting(&self.busy(ticket), BootTime::now().since(started));
+                }
+                Wait::Over => {}
+            }
+        }
+    }
+
+    /// The returned pipe becomes readable when the bytes before the ticket are ours.
+    fn ask_the_kernel(&self, ticket: u64, kind: Kind) -> Result<PipeReader, NodeError> {
+        let (reader, mut writer) = std::io::pipe().map_err(|e| self.file.error(Fault::Unavailable, &e))?;
+        let ranges =
+            self.file.ranges().clone_handle().map_err(|e| self.file.error(Fault::Unavailable, &e))?;
+        let sleeper = move || {
+            if ranges.lock(0..ticket, kind).is_ok() {
+                // Nobody reads any more only when the program is about to end.
+                let _ = writer.write(&[1]);
+            }
+        };
+        thread::Builder::new()
+            .name("wait".into())
+            .spawn(sleeper)
+            .map_err(|e| self.file.error(Fault::Unavailable, &e))?;
+        Ok(reader)
+    }
+
+    /// Who is before us, as the kernel has it.
+    fn busy(&self, ticket: u64) -> Busy {
+        let before_us = self.file.ranges().locked_in(0..ticket).unwrap_or_default();
+        let (holders, waiters): (Vec<_>, Vec<_>) = before_us.into_iter().partition(|range| range.start == 0);
+        let record = holders.iter().find_map(|held| self.file.record(held.end - 1));
+        Busy {
+            place: Some(waiters.len()),
+            holder: record.as_ref().map(|record| record.claim.clone().into_bytes()),
+            held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
+            who: record.map(|record| record.who),
+            expires_in: None,
+        }
+    }
+
+    /// Is one of those in our way a run that we run under?
+    fn is_nested(&self, ticket: u64, request: &Request) -> bool {
+        let is_ours = |record: Record| {
+            record.claim.parse::<Claim>().is_ok_and(|claim| request.ancestors.contains(&claim))
+        };
+        let before_us = self.file.ranges().locked_in(0..ticket).unwrap_or_default();
+        before_us.iter().filter_map(|range| self.file.record(range.end - 1)).any(is_ours)
+    }
+}
+
+enum Attempt {
+    Granted(u64),
+    MustWait(u64),
+}
+
+fn kind_of(mode: Mode) -> Kind {
+    match mode {
+        Mode::Exclusive => Kind::Write,
+        Mode::Shared => Kind::Read,
+    }
+}
+
+impl Lock for HostLock {
+    fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
+        let started = BootTime::now();
+        let fence = match self.try_once(request).map_err(Error::Node)? {
+            Attempt::Granted(fence) => fence,
+            Attempt::MustWait(ticket) => {
+                let outcome = if self.is_nested(ticket, request) {
+                    Err(Error::Nested)
+                } else if request.patience == Patience::None {
+                    Err(Error::Held(Box::new(Busy { place: None, ..self.busy(ticket) })))
+                } else {
+                    observer.waiting(&self.busy(ticket), Duration::ZERO);
+                    self.wait_for_turn(ticket, request, started, observer)
+                };
+                // Whoever gives up is out of the way at once.
+                outcome.inspect_err(|_| self.file.ranges().unlock_all())?;
+                let mut turn = self.file.enter().map_err(Error::Node)?;
+                turn.sign(ticket, &self.record(request)).map_err(Error::Node)?
+            }
+        };
+        let now = BootTime::now();
+        Ok(Grant { claim: self.claim, fence, lease: None, taken_at: now, waited: now.since(started) })
+    }
+
+    /// There is no lease to renew.
+    fn extend(&mut self, grant: &Grant) -> Extended {
+        grant.lease.map_or_else(
+            || Extended::Unknown(self.file.error_text(Fault::Unfit, "a lock on this host has no lease")),
+            Extended::Until,
+        )
+    }
+
+    fn release(&mut self, _grant: &Grant) -> Released {
+        self.file.ranges().unlock_all();
+        Released::Done
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.file.ranges().as_raw_fd())
+    }
+}
