@@ -1,7 +1,6 @@
 -- Take the lock if it is free and it is our turn; otherwise take, or keep, a place in the queue.
 --
 -- KEYS, ARGV[1..2]  as in lib.lua
--- KEYS[6] gone      set if this waiter has given up: a late request of it changes nothing
 -- ARGV[3] ttl       of the lock, ms
 -- ARGV[4] lease     of the place in the queue, ms; 0 = do not queue
 -- ARGV[5] keep      how long the fencing token is remembered, ms
@@ -17,22 +16,22 @@
 local TTL, LEASE, KEEP = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
 -- Never smaller than the server's clock, so that tokens go on growing after the counter was lost.
-local function next_fence()
-  return math.max(tonumber(call('GET', FENCE) or 0) + 1, NOW)
+local function next_fence(last)
+  return math.max(tonumber(last or 0) + 1, NOW())
 end
 
 -- The lock itself comes last: whatever is refused before it leaves nobody locked out. A SET comes
 -- first: a server that is out of memory refuses only a script whose first write takes memory.
 local function grant(fence)
   call('SET', FENCE, whole(fence), 'PX', KEEP)
-  leave_queue(ME)
-  call('PEXPIRE', INFO, TTL)
-  call('HSET', INFO, 'claim', CLAIM, 'fence', whole(fence), 'since', whole(NOW), unpack(ARGV, 6))
-  call('PEXPIRE', INFO, TTL)
+  call('HSET', INFO, 'claim', CLAIM, 'fence', whole(fence), 'since', whole(NOW()), unpack(ARGV, 6))
+  keep_for(INFO, TTL)
   call('SET', LOCK, CLAIM, 'PX', TTL)
   return { 'granted', whole(fence) }
 end
 
+-- PEXPIRE is asked for first as well: where it is not permitted the queue, which is not ours alone,
+-- is not touched at all.
 local function enqueue()
   local keys_live = LEASE + 1000
   call('PEXPIRE', QUEUE, keys_live)
@@ -41,7 +40,7 @@ local function enqueue()
     local last = call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
     call('ZADD', QUEUE, whole(tonumber(last or 0) + 1), ME)
   end
-  call('ZADD', WAITERS, whole(NOW + LEASE), ME)
+  call('ZADD', WAITERS, whole(NOW() + LEASE), ME)
   call('PEXPIRE', QUEUE, keys_live)
   call('PEXPIRE', WAITERS, keys_live)
 end
@@ -54,7 +53,7 @@ local function busy(held)
   end
   local held_ms = -1
   if known.claim == held and known.since then
-    held_ms = math.max(NOW - tonumber(known.since), 0)
+    held_ms = math.max(NOW() - tonumber(known.since), 0)
   else
     info = {} -- a foreign holder, or what an expired one left
   end
@@ -66,7 +65,8 @@ local function busy(held)
 end
 
 local held = call('GET', LOCK)
-if call('EXISTS', KEYS[6]) == 1 then
+local gone, fence = unpack(call('MGET', GONE, FENCE))
+if gone then
   return { 'stale' }
 end
 if held then
@@ -76,19 +76,23 @@ if held then
       return { 'stale' }
     end
     -- Our earlier request won but its answer was lost. Same grant, same token.
-    return grant(tonumber(call('GET', FENCE)) or next_fence())
+    return grant(tonumber(fence or next_fence()))
   end
 end
 
-prune_dead_waiters()
 local head = head_of_queue()
-if not held and (not head or head == ME) then
-  return grant(next_fence())
+if not held and not head then
+  return grant(next_fence(fence))
+end
+if not held and head == ME then
+  local granted = grant(next_fence(fence))
+  leave_queue(ME)
+  return granted
 end
 if LEASE > 0 then
   enqueue()
 end
 if not held then
-  wake_head() -- the holder expired, or the one who was first died: nobody else would tell the next
+  wake(head) -- the holder expired, or the one who was first died: nobody else would tell the next
 end
 return busy(held)

@@ -1,19 +1,19 @@
--- What every script of ours begins with: src/lock/node.rs puts this text in front of each.
+-- What every script of ours begins with: build.rs puts this text in front of each.
 --
 -- KEYS[1] lock:K      the holder's claim, or a foreign value     (string, PX = lease)
 -- KEYS[2] queue:K     waiters in order of arrival                (zset: waiter -> number drawn)
 -- KEYS[3] waiters:K   until when each waiter counts as alive     (zset: waiter -> server ms)
 -- KEYS[4] info:K      who holds it                               (hash, PX = lease)
 -- KEYS[5] fence:K     the last fencing token                     (string, PX = long)
+-- KEYS[6] gone        set if this waiter has given up: a late request of it changes nothing
 -- ARGV[1] claim       '<waiter>.<attempt>'
 -- ARGV[2] notify      prefix of the wake-up lists; the waiter's name follows
 --
 -- Redis runs a script to its end before anything else, so each script is one atomic step. What it
--- is not is all-or-nothing: a command refused half-way (ACL, memory) leaves what came before. So
--- PEXPIRE is asked for BEFORE a key is made as well as after: where it is not permitted, the script
--- stops while there is nothing yet that could stay for ever.
+-- is not is all-or-nothing: a command refused half-way (ACL, memory) leaves what came before. No key
+-- of ours may stay for ever through that: see keep_for().
 
-local LOCK, QUEUE, WAITERS, INFO, FENCE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local LOCK, QUEUE, WAITERS, INFO, FENCE, GONE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local CLAIM, NOTIFY = ARGV[1], ARGV[2]
 
 -- A woken waiter that does not come for the lock within this time has lost its place.
@@ -46,14 +46,23 @@ end
 
 local ME, ATTEMPT = parse(CLAIM)
 
--- The server's clock, never a client's.
-local time = redis.call('TIME')
-local NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- The server's clock, never a client's; within a script it stands still.
+local now
+local function NOW()
+  if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return now
+end
 
--- Is the lock held by this waiter, through this attempt or an earlier one whose answer was lost?
-local function is_ours(held)
-  local waiter, attempt = parse(held)
-  return waiter == ME and attempt <= ATTEMPT
+-- A key that was just made: where PEXPIRE is refused, it must go again.
+local function keep_for(key, ms)
+  local reply = redis.pcall('PEXPIRE', key, ms)
+  if type(reply) == 'table' and reply.err then
+    redis.pcall('DEL', key)
+    call('PEXPIRE', key, ms)
+  end
 end
 
 local function leave_queue(waiter)
@@ -61,27 +70,28 @@ local function leave_queue(waiter)
   call('ZREM', WAITERS, waiter)
 end
 
-local function prune_dead_waiters()
-  for _, waiter in ipairs(call('ZRANGEBYSCORE', WAITERS, '-inf', whole(NOW))) do
+-- The first waiter that is alive; those who are not lose their places.
+local function head_of_queue()
+  local head = call('ZRANGE', QUEUE, 0, 0)[1]
+  if not head then
+    return nil
+  end
+  local dead = call('ZRANGEBYSCORE', WAITERS, '-inf', whole(NOW()))
+  for _, waiter in ipairs(dead) do
     leave_queue(waiter)
   end
-end
-
-local function head_of_queue()
-  return call('ZRANGE', QUEUE, 0, 0)[1]
+  if #dead > 0 then
+    head = call('ZRANGE', QUEUE, 0, 0)[1]
+  end
+  return head
 end
 
 -- Push, never publish: a push that comes before the BLPOP waits for it in the list.
-local function wake_head()
-  local head = head_of_queue()
-  if not head then
-    return
+local function wake(waiter)
+  local come_until = NOW() + COME_WITHIN_MS
+  if come_until < tonumber(call('ZSCORE', WAITERS, waiter) or 0) then
+    call('ZADD', WAITERS, whole(come_until), waiter)
   end
-  local come_until = NOW + COME_WITHIN_MS
-  if come_until < tonumber(call('ZSCORE', WAITERS, head) or 0) then
-    call('ZADD', WAITERS, whole(come_until), head)
-  end
-  call('PEXPIRE', NOTIFY .. head, WAKE_KEPT_MS)
-  call('RPUSH', NOTIFY .. head, '1')
-  call('PEXPIRE', NOTIFY .. head, WAKE_KEPT_MS)
+  call('RPUSH', NOTIFY .. waiter, '1')
+  keep_for(NOTIFY .. waiter, WAKE_KEPT_MS)
 end

@@ -1,9 +1,8 @@
 -- Give back whatever this waiter has, the lock or a place in the queue, and wake the next one.
 --
 -- KEYS, ARGV[1..2]  as in lib.lua
--- KEYS[6] gone      this waiter's mark "has given up"
--- ARGV[3] mark      ms to keep that mark, 0 = none: for a client with a request still under way
---                   somewhere, which must find the door closed when it arrives
+-- ARGV[3] mark      ms to keep the mark "has given up", 0 = none: for a client with a request still
+--                   under way somewhere, which must find the door closed when it arrives
 --
 -- Returns 'released', 'expired' (nobody holds it) or 'foreign' (someone else does).
 --
@@ -11,18 +10,23 @@
 -- when the lock is free.
 
 if ARGV[3] ~= '0' then
-  call('SET', KEYS[6], '1', 'PX', ARGV[3])
+  call('SET', GONE, '1', 'PX', ARGV[3])
 end
-leave_queue(ME)
+
+-- Ours, through this attempt or an earlier one whose answer was lost?
 local held = call('GET', LOCK)
-local ours = held and is_ours(held)
+local waiter, attempt = parse(held or '')
+local ours = waiter == ME and attempt <= ATTEMPT
 if ours then
-  call('DEL', LOCK)
-  call('DEL', INFO)
+  call('DEL', LOCK, INFO)
+else
+  leave_queue(ME)
 end
 if ours or not held then
-  prune_dead_waiters()
-  wake_head()
+  local head = head_of_queue()
+  if head then
+    wake(head)
+  end
 end
 if ours then
   return 'released'

@@ -159,8 +159,13 @@ fn a_command_without_the_two_dashes_is_refused() {
         let done = Run::key(&redis, "k").args(words).done().expect_code(64).expect_said(&["--"]);
         assert_eq!(done.stdout, "");
     }
+}
+
+#[test]
+fn an_empty_command_name_is_not_found() {
+    let redis = Redis::start();
     let done = Run::key(&redis, "k").args(&["--", ""]).done();
-    assert!(matches!(done.code, Some(64 | 127)), "an empty command: {done:?}");
+    assert!(matches!(done.code, Some(64 | 127)), "{done:?}");
     assert!(!redis.held("k"));
 }
 

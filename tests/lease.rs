@@ -4,6 +4,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use support::{DEAF_TREE, Proxy, Redis, Run, TREE, Watch, alive, holder, stays_free, tree_of, wait_until};
 
 /// Everything that was ever at lock:k, from now on.
@@ -173,4 +176,47 @@ fn on_lost_warn_only_tells() {
     let done = job.wait().expect_code(11);
     assert!(done.stderr.contains("lost"), "{done:?}");
     stays_free(&redis);
+}
+
+#[test]
+fn on_lost_warn_tells_too_of_a_lease_that_nobody_could_renew() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let run = Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--on-lost", "warn"]).stdin_pipe();
+    let job = run.sh("echo ready; read x; exit 12").spawn();
+    job.wait_for_line("ready");
+    proxy.pause();
+    wait_until("the server let go", || !redis.held("k"));
+    job.wait_for_stderr("lost");
+    job.wait().expect_code(12);
+}
+
+#[test]
+fn a_lease_that_ended_before_the_command_could_start_starts_nothing() {
+    // A pause of the machine between the grant and the start, staged by stopping first the guardian and
+    // then redlock.
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let first = holder(&redis, "k", &["--ttl", "60s"]);
+    let theirs = redis.cmd(&["GET", "lock:k"]);
+    let late = Run::key(&redis, "k").args(&["--ttl", "1s"]).dir(dir.path());
+    let late = late.sh("echo $REDLOCK_FENCE > started; exec sleep 60").spawn();
+    wait_until("queued", || redis.queue_len("k") == 1);
+    let guardian = support::procs::guardian_of(late.pid());
+    let signal = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).expect("signal");
+    signal(guardian, Signal::SIGSTOP);
+    wait_until("the guardian is stopped", || support::process_state(guardian) == Some('T'));
+    first.wait().expect_code(0);
+    wait_until("granted", || redis.held("k") && redis.cmd(&["GET", "lock:k"]) != theirs);
+    wait_until("renewed, so that the orders are on their way", || {
+        redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap() > 950
+    });
+    late.signal(Signal::SIGSTOP);
+    wait_until("expired", || !redis.held("k"));
+    let next = holder(&redis, "k", &["--ttl", "60s"]);
+    signal(guardian, Signal::SIGCONT);
+    late.signal(Signal::SIGCONT);
+    late.wait().expect_code(79);
+    assert!(!dir.path().join("started").exists(), "the command ran beside the next holder");
+    next.wait().expect_code(0);
 }

@@ -5,9 +5,11 @@ mod support;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use nix::sys::signal::Signal::{
+    self, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
 use support::procs::{self, pid_in};
-use support::{Redis, Run, alive, holder, wait_until};
+use support::{Redis, Run, alive, holder, process_state, wait_until};
 
 fn name(signal: Signal) -> &'static str {
     signal.as_str().trim_start_matches("SIG")
@@ -63,6 +65,23 @@ fn user_signals_may_come_again_and_again() {
         job.wait_for_line(&format!("usr={n}"));
     }
     assert_eq!(job.wait().code, Some(0));
+}
+
+#[test]
+fn a_stop_and_a_continue_are_forwarded_too() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "120s"]).sh("echo main $$; exec sleep 60").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    for _ in 0..2 {
+        job.signal(SIGTSTP);
+        wait_until("the command is stopped", || process_state(main) == Some('T'));
+        job.signal(SIGCONT);
+        wait_until("the command goes on", || process_state(main) == Some('S'));
+        wait_until("redlock goes on", || process_state(job.pid()) == Some('S'));
+    }
+    job.signal(SIGTERM);
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+    assert!(!redis.held("k"));
 }
 
 #[test]

@@ -98,6 +98,13 @@ fn signal_sets(text: &str) -> Vec<u64> {
     sets.collect()
 }
 
+fn assert_same_signal_sets(via: &str) {
+    let argv = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
+    let expected = signal_sets(&bare(via, &argv));
+    assert_eq!(expected.len(), 2);
+    assert_eq!(signal_sets(&under_redlock(via, &argv)), expected, "{via}");
+}
+
 #[test]
 fn the_command_has_the_callers_signal_mask_and_ignored_signals() {
     for via in [
@@ -105,14 +112,19 @@ fn the_command_has_the_callers_signal_mask_and_ignored_signals() {
         "exec env --ignore-signal=PIPE \"$@\"",
         "exec env --block-signal=USR1 \"$@\"",
         "exec env --block-signal=TERM,INT,CHLD --ignore-signal=PIPE,HUP,TSTP \"$@\"",
-        "exec env --ignore-signal=CHLD \"$@\"",
         "exec env --ignore-signal=USR1,USR2,WINCH,TTOU,TTIN \"$@\"",
     ] {
-        let argv = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
-        let expected = signal_sets(&bare(via, &argv));
-        assert_eq!(expected.len(), 2);
-        assert_eq!(signal_sets(&under_redlock(via, &argv)), expected, "{via}");
+        assert_same_signal_sets(via);
     }
+}
+
+#[test]
+fn an_ignored_sigchld_neither_hangs_redlock_nor_is_lost_for_the_command() {
+    assert_same_signal_sets("exec env --ignore-signal=CHLD \"$@\"");
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").via("exec env --ignore-signal=CHLD \"$@\"");
+    run.sh("exit 7").done().expect_code(7);
+    assert!(!redis.held("k"));
 }
 
 #[test]

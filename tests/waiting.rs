@@ -152,3 +152,18 @@ fn a_unix_socket_leads_to_the_same_lock() {
     first.wait().expect_code(0);
     waiter.wait().expect_code(5);
 }
+
+#[test]
+fn another_database_is_another_lock() {
+    let redis = Redis::start();
+    let first = holder(&redis, "k", &["--ttl", "60s"]);
+    let url = format!("{}/3", redis.url());
+    let mut client = redis.connect();
+    client.cmd(&["SELECT", "3"]);
+    let other = support::hold(Run::at(&url, "k").arg("-n"));
+    assert_eq!(client.cmd(&["EXISTS", "lock:k"]), "1");
+    Run::at(&url, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+    other.wait().expect_code(0);
+    assert_eq!(client.cmd(&["EXISTS", "lock:k"]), "0");
+    first.wait().expect_code(0);
+}

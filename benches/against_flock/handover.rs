@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::process::{Guarded, is_asleep, name_of, wait_until};
-use crate::report::Row;
+use crate::report::{Row, warn_of_noise};
 use crate::rig::Rig;
 use crate::stamp::{self, Stamp};
 use crate::statistics::Summary;
@@ -61,6 +61,7 @@ pub fn measure(rig: &mut Rig, waiters: usize, rounds: usize) -> anyhow::Result<V
 
 fn rows(flock: &Seen, redlock: &Seen) -> Vec<Row> {
     let (flock_gap, redlock_gap) = (Summary::of(&flock.gaps), Summary::of(&redlock.gaps));
+    warn_of_noise(&flock_gap);
     let none = |what: &str, count: usize| Row::new(what, count.to_string()).goal("0", count == 0);
     vec![
         Row::timed(format!("flock, {} gaps", flock.gaps.len()), &flock_gap, &flock_gap),

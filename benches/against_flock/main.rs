@@ -16,6 +16,7 @@ mod stopwatch;
 mod uncontended;
 mod waiting;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -37,7 +38,17 @@ const FULL: Effort =
 const QUICK: Effort =
     Effort { uncontended_rounds: 60, handovers: [(8, 5), (50, 2)], waiting_for: Duration::from_secs(4) };
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cannot measure: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [word, file, name] = arguments.as_slice()
         && word == stamp::ARGUMENT

@@ -6,12 +6,16 @@ use std::time::Duration;
 use crate::rig::Rig;
 use crate::statistics::Summary;
 
+/// From this unrest of flock's times on a ratio of medians says more about the machine than about us.
+const TOO_MUCH_UNREST: f64 = 1.3;
+
 /// A figure, and the goal beside it if there is one.
 pub struct Row {
     what: String,
     figure: String,
     spread: String,
     ratio: String,
+    quiet_ratio: String,
     goal: String,
     verdict: &'static str,
 }
@@ -24,6 +28,7 @@ impl Row {
             figure: figure.into(),
             spread: empty(),
             ratio: empty(),
+            quiet_ratio: empty(),
             goal: empty(),
             verdict: "",
         }
@@ -34,6 +39,7 @@ impl Row {
         let mut row = Self::new(what, ms(time.median));
         row.spread = format!("{} - {}", ms(time.lower_quartile), ms(time.upper_quartile));
         row.ratio = format!("{:.2} x", time.ratio_to(flock));
+        row.quiet_ratio = format!("{:.2} x", time.quiet_ratio_to(flock));
         row
     }
 
@@ -58,9 +64,27 @@ pub fn heading(rig: &mut Rig) {
 
 pub fn section(title: &str, rows: &[Row]) {
     println!("\n{title}");
-    println!("  {:<30} {:>11}  {:<21} {:>8}  goal", "", "median", "middle half", "to flock");
-    for Row { what, figure, spread, ratio, goal, verdict } in rows {
-        let line = format!("  {what:<30} {figure:>11}  {spread:<21} {ratio:>8}  {goal:<26} {verdict}");
+    if rows.iter().any(|row| !row.ratio.is_empty()) {
+        println!(
+            "  {:<30} {:>11}  {:<21} {:>8} {:>8}  goal",
+            "", "median", "middle half", "to flock", "quiet"
+        );
+    }
+    for Row { what, figure, spread, ratio, quiet_ratio, goal, verdict } in rows {
+        let line = format!(
+            "  {what:<30} {figure:>11}  {spread:<21} {ratio:>8} {quiet_ratio:>8}  {goal:<26} {verdict}"
+        );
         println!("{}", line.trim_end());
+    }
+}
+
+/// Say so if the machine was too busy with other things for the ratios to be believed.
+pub fn warn_of_noise(flock: &Summary) {
+    if flock.unrest() > TOO_MUCH_UNREST {
+        println!(
+            "\n  NOISY: flock's own upper quartile is {:.1} x its lower one in what follows, so that neither met nor\n  \
+             missed means much; \"quiet\", the ratio of the lower quartiles, is disturbed less. Repeat at rest.",
+            flock.unrest()
+        );
     }
 }

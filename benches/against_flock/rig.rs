@@ -19,7 +19,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn build() -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir()?;
+        let folder = tempfile::Builder::new().prefix("redlock-bench-").tempdir()?;
         Ok(Self {
             redlock: path_in("BENCH_REDLOCK")?,
             floor: path_in("BENCH_FLOOR")?,

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::report::Row;
+use crate::report::{Row, warn_of_noise};
 use crate::rig::{Rig, with};
 use crate::server::Traffic;
 use crate::statistics::Summary;
@@ -53,6 +53,7 @@ fn contenders(rig: &mut Rig) -> [Contender; 5] {
 
 fn rows(contenders: &[Contender]) -> Vec<Row> {
     let flock = Summary::of(&contenders[FLOCK].samples);
+    warn_of_noise(&flock);
     let row = |contender: &Contender| {
         let summary = Summary::of(&contender.samples);
         let row = Row::timed(contender.what, &summary, &flock);

@@ -11,6 +11,9 @@ use crate::report::{Row, ms};
 use crate::rig::{Rig, with};
 
 const WAITERS: usize = 10;
+/// Ten of these are a renewal's period. Waiters that come all at once also renew all at once, and a window
+/// that ends just before a renewal would show too few of them.
+const BETWEEN_ARRIVALS: Duration = Duration::from_millis(210);
 /// For each waiter.
 const COMMANDS_A_SECOND: f64 = 1.0;
 /// "About zero": a thousandth of one core.
@@ -45,6 +48,7 @@ pub fn measure(rig: &mut Rig, window: Duration) -> anyhow::Result<Vec<Row>> {
 fn waiter(rig: &mut Rig, key: &str, place: usize) -> anyhow::Result<Guarded> {
     let waiter = Guarded::spawn(&mut with(rig.redlock_run(&rig.server.tcp_url(), key), "true"))?;
     wait_until("the waiter has come", || Ok(rig.server.queue_length(key)? == place))?;
+    sleep(BETWEEN_ARRIVALS);
     Ok(waiter)
 }
 

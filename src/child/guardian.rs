@@ -24,7 +24,7 @@ use nix::unistd::{Pid, dup2_stderr, getpid, getppid, setpgid};
 
 use super::inherited::Inherited;
 use super::tree::{self, Reaped};
-use super::words::{Ending, Notice, Order};
+use super::words::{Ending, Environment, Notice, Order};
 use crate::lock::BootTime;
 
 /// Not "redlock", so that `killall -9 redlock` leaves someone to stop the command.
@@ -139,7 +139,10 @@ impl Guardian {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Start(environment) => self.start(environment),
+            Order::Start { environment, deadline } => {
+                self.deadline = deadline;
+                self.start(environment);
+            }
             Order::Pass(signal) => self.pass(signal),
             Order::Deadline(moment) => self.deadline = Some(moment),
             Order::Stop => self.stop(),
@@ -147,7 +150,7 @@ impl Guardian {
         }
     }
 
-    fn start(&mut self, environment: Vec<(OsString, OsString)>) {
+    fn start(&mut self, environment: Environment) {
         let mut command = Command::new(&self.plan.argv[0]);
         command.args(&self.plan.argv[1..]).envs(environment);
         command.process_group(match self.plan.group {
@@ -172,9 +175,7 @@ impl Guardian {
         }
         match command.spawn() {
             Ok(child) => {
-                let pid = Pid::from_raw(child.id().cast_signed());
-                self.command = Some(pid);
-                self.tell(Notice::Started(pid));
+                self.command = Some(Pid::from_raw(child.id().cast_signed()));
                 let_go_of_stdio();
             }
             Err(error) => self.tell(Notice::NotStarted(error.raw_os_error().unwrap_or(nix::libc::EIO))),
@@ -186,7 +187,7 @@ impl Guardian {
         let everybody_gone = loop {
             match tree::reap() {
                 Reaped::Ended(pid, ending) => self.note(pid, ending),
-                Reaped::Paused(pid) if Some(pid) == self.command => self.tell(Notice::Paused),
+                Reaped::Paused(pid) if Some(pid) == self.command => self.tell(Notice::Paused(pid)),
                 Reaped::Paused(_) => {}
                 Reaped::NothingNew => break false,
                 Reaped::NobodyLeft => break true,

@@ -15,7 +15,6 @@ pub mod terminal;
 mod tree;
 mod words;
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,7 +30,7 @@ pub use guardian::{Ends, Group, Plan, Stop};
 pub use inherited::Inherited;
 pub use tree::is_stopped;
 use words::Order;
-pub use words::{Ending, Notice};
+pub use words::{Ending, Environment, Notice};
 
 use crate::lock::BootTime;
 
@@ -101,9 +100,10 @@ impl Supervisor {
         &self.orders
     }
 
-    /// Start the command, with these added to its environment.
-    pub fn start_command(&self, environment: Vec<(OsString, OsString)>) {
-        self.orders.give(&Order::Start(environment));
+    /// Start the command, with these added to its environment. It must be gone before the deadline.
+    pub fn start_command(&self, environment: Environment, deadline: Option<BootTime>) {
+        self.orders.give(&Order::Start { environment, deadline });
+        let_go_of_stdin_and_stdout();
     }
 
     /// Readable when there is a notice.
@@ -142,8 +142,8 @@ pub fn group(on_terminal: bool) -> Group {
     if on_terminal { Group::Join(getpgrp()) } else { Group::Own }
 }
 
-/// Once the command runs they are its own: whoever is at the other end must see it close them.
-pub fn let_go_of_stdin_and_stdout() {
+/// They are the command's: whoever is at the other end must see it close them.
+fn let_go_of_stdin_and_stdout() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);
         let _ = dup2_stdout(&null);

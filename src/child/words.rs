@@ -9,11 +9,13 @@ use nix::unistd::Pid;
 
 use crate::lock::BootTime;
 
+pub type Environment = Vec<(OsString, OsString)>;
+
 /// From redlock to the guardian.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Start the command, with these added to its environment.
-    Start(Vec<(OsString, OsString)>),
+    /// Start the command, with these added to its environment; the deadline is the first one.
+    Start { environment: Environment, deadline: Option<BootTime> },
     /// Pass a signal on.
     Pass(Signal),
     /// The lease now ends here; the command must be gone before.
@@ -27,11 +29,10 @@ pub enum Order {
 /// From the guardian to redlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    Started(Pid),
     /// With the error number of the failed start.
     NotStarted(i32),
-    /// The command was stopped, as by ^Z.
-    Paused,
+    /// The command, this process, was stopped, as by ^Z.
+    Paused(Pid),
     /// The deadline is near and no new one came: the guardian stops the tree.
     Overdue,
     /// The command has ended; after a stop, its whole tree.
@@ -49,6 +50,8 @@ pub enum Ending {
 
 type Record = [u8; 16];
 
+const NO_DEADLINE: u64 = u64::MAX;
+
 fn record(kind: u64, value: u64) -> Record {
     let mut record = [0; 16];
     record[..8].copy_from_slice(&kind.to_ne_bytes());
@@ -57,10 +60,14 @@ fn record(kind: u64, value: u64) -> Record {
 }
 
 fn read_record(from: &mut impl Read) -> io::Result<(u64, u64)> {
-    let (mut kind, mut value) = ([0; 8], [0; 8]);
-    from.read_exact(&mut kind)?;
-    from.read_exact(&mut value)?;
-    Ok((u64::from_ne_bytes(kind), u64::from_ne_bytes(value)))
+    let mut record: Record = [0; 16];
+    from.read_exact(&mut record)?;
+    let number = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&record[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    Ok((number(0), number(8)))
 }
 
 fn signal(value: u64) -> io::Result<Signal> {
@@ -77,8 +84,9 @@ impl Order {
     pub fn send(&self, mut to: impl Write) -> io::Result<()> {
         let mut bytes = Vec::new();
         match self {
-            Self::Start(environment) => {
-                let mut text = Vec::new();
+            Self::Start { environment, deadline } => {
+                let nanos = deadline.map_or(NO_DEADLINE, BootTime::as_nanos);
+                let mut text = nanos.to_ne_bytes().to_vec();
                 for (name, value) in environment {
                     for part in [name, value] {
                         text.extend_from_slice(part.as_bytes());
@@ -102,12 +110,17 @@ impl Order {
             (1, length) => {
                 let mut text = vec![0; usize::try_from(length).map_err(|_| io::ErrorKind::InvalidData)?];
                 from.read_exact(&mut text)?;
+                let Some((nanos, text)) = text.split_first_chunk() else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                let nanos = u64::from_ne_bytes(*nanos);
+                let deadline = (nanos != NO_DEADLINE).then(|| BootTime::from_nanos(nanos));
                 let mut parts = text.split(|&b| b == 0).map(|part| OsStr::from_bytes(part).to_owned());
                 let mut environment = Vec::new();
                 while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
                     environment.push((name, value));
                 }
-                Ok(Self::Start(environment))
+                Ok(Self::Start { environment, deadline })
             }
             (2, value) => Ok(Self::Pass(signal(value)?)),
             (3, nanos) => Ok(Self::Deadline(BootTime::from_nanos(nanos))),
@@ -121,13 +134,12 @@ impl Order {
 impl Notice {
     pub fn send(self, mut to: impl Write) -> io::Result<()> {
         to.write_all(&match self {
-            Self::Started(pid) => record(1, number(pid.as_raw())),
-            Self::NotStarted(errno) => record(2, number(errno)),
-            Self::Paused => record(3, 0),
-            Self::Overdue => record(4, 0),
-            Self::Ended(Ending::Code(code)) => record(5, number(code)),
-            Self::Ended(Ending::Signal(signal)) => record(6, number(signal)),
-            Self::Vanished => record(7, 0),
+            Self::NotStarted(errno) => record(1, number(errno)),
+            Self::Paused(pid) => record(2, number(pid.as_raw())),
+            Self::Overdue => record(3, 0),
+            Self::Ended(Ending::Code(code)) => record(4, number(code)),
+            Self::Ended(Ending::Signal(signal)) => record(5, number(signal)),
+            Self::Vanished => record(6, 0),
         })
     }
 
@@ -137,12 +149,11 @@ impl Notice {
         };
         let number = i32::try_from(value).unwrap_or_default();
         match kind {
-            1 => Self::Started(Pid::from_raw(number)),
-            2 => Self::NotStarted(number),
-            3 => Self::Paused,
-            4 => Self::Overdue,
-            5 => Self::Ended(Ending::Code(number)),
-            6 => Self::Ended(Ending::Signal(number)),
+            1 => Self::NotStarted(number),
+            2 => Self::Paused(Pid::from_raw(number)),
+            3 => Self::Overdue,
+            4 => Self::Ended(Ending::Code(number)),
+            5 => Self::Ended(Ending::Signal(number)),
             _ => Self::Vanished,
         }
     }
@@ -157,8 +168,11 @@ mod tests {
     fn orders_arrive_as_they_were_given() {
         let odd = OsString::from_vec(b"\xff =\n".to_vec());
         for order in [
-            Order::Start(vec![("REDLOCK_KEY".into(), odd), ("EMPTY".into(), "".into())]),
-            Order::Start(Vec::new()),
+            Order::Start {
+                environment: vec![("REDLOCK_KEY".into(), odd), ("EMPTY".into(), "".into())],
+                deadline: Some(BootTime::from_nanos(7)),
+            },
+            Order::Start { environment: Vec::new(), deadline: None },
             Order::Pass(Signal::SIGUSR1),
             Order::Deadline(BootTime::from_nanos(1 << 60)),
             Order::Stop,
@@ -173,9 +187,8 @@ mod tests {
     #[test]
     fn notices_arrive_as_they_were_given() {
         for notice in [
-            Notice::Started(Pid::from_raw(42)),
             Notice::NotStarted(13),
-            Notice::Paused,
+            Notice::Paused(Pid::from_raw(42)),
             Notice::Overdue,
             Notice::Ended(Ending::Code(255)),
             Notice::Ended(Ending::Signal(64)),

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use super::identity;
 use super::watch::Watch;
 use crate::child::signals::{Signals, stop_self};
-use crate::child::{self, Ends, Inherited, Plan, Stop, Supervisor, terminal};
+use crate::child::{self, Ends, Environment, Inherited, Plan, Stop, Supervisor, terminal};
 use crate::cli::OnLost;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
@@ -55,27 +55,23 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     };
 
     report.acquired(&grant);
-    let orders = supervisor.orders().clone();
     let must_be_gone_by = {
         let stop = settings.on_lost == OnLost::Stop;
-        move |grant: &Grant| {
-            if let (true, Some(lease)) = (stop, grant.lease) {
-                orders.deadline(lease.deadline());
-            }
-        }
+        move |grant: &Grant| grant.lease.filter(|_| stop).map(|lease| lease.deadline())
     };
-    must_be_gone_by(&grant);
-    supervisor.start_command(environment(settings, &grant, &ancestors));
-    let keeper = Keeper::new(lock, grant, settings.ttl(), must_be_gone_by)?;
+    supervisor.start_command(environment(settings, &grant, &ancestors), must_be_gone_by(&grant));
+    let orders = supervisor.orders().clone();
+    let renewed = move |grant: &Grant| must_be_gone_by(grant).into_iter().for_each(|moment| orders.deadline(moment));
+    let keeper = Keeper::new(lock, grant, settings.ttl(), renewed)?;
 
     let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);
     let ended = watch.until_the_command_has_ended();
     let (keeper, lost) = watch.finish();
 
     let (lock, grant) = keeper.finish();
-    supervisor.dismiss();
     let shown = ended.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
     give_back(lock, &grant, settings, lost, shown, &mut report);
+    supervisor.dismiss();
     Ok(ended?)
 }
 
@@ -178,7 +174,7 @@ fn not_usable(error: NodeError, settings: &RunSettings) -> Failure {
 }
 
 /// What the command learns about its lock, over whatever it inherits.
-fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Claim]) -> Vec<(OsString, OsString)> {
+fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Claim]) -> Environment {
     let held: Vec<String> = ancestors.iter().chain([&grant.claim]).map(Claim::to_string).collect();
     let text = |name: &str, value: String| (OsStr::new(name).to_owned(), OsString::from(value));
     vec![

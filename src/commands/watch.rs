@@ -8,7 +8,6 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 
 use crate::child::signals::{Arrived, Signals, stop_self};
 use crate::child::{self, Ending, Notice, Supervisor};
@@ -26,7 +25,6 @@ pub struct Watch<'a> {
     keeper: Keeper,
     signals: &'a mut Signals,
     report: &'a mut Report,
-    command: Option<Pid>,
     /// How often a process has told us to end.
     told_to_end: u32,
     lost: bool,
@@ -41,8 +39,8 @@ impl<'a> Watch<'a> {
         signals: &'a mut Signals,
         report: &'a mut Report,
     ) -> Self {
-        let (command, told_to_end, lost) = (None, 0, false);
-        Self { settings, on_terminal, supervisor, keeper, signals, report, command, told_to_end, lost }
+        let (told_to_end, lost) = (0, false);
+        Self { settings, on_terminal, supervisor, keeper, signals, report, told_to_end, lost }
     }
 
     pub fn until_the_command_has_ended(&mut self) -> Result<Exit, Failure> {
@@ -86,14 +84,10 @@ impl<'a> Watch<'a> {
     /// `Some` when the command has ended, or never began.
     fn heed(&mut self, notice: Notice) -> Option<Result<Exit, Failure>> {
         match notice {
-            Notice::Started(pid) => {
-                self.command = Some(pid);
-                child::let_go_of_stdin_and_stdout();
-            }
-            Notice::Paused => {
+            Notice::Paused(command) => {
                 // The shell waits for us, not for the command: only if we stop as well does it take over.
                 // Unless somebody has continued us both in the meantime.
-                if self.on_terminal && self.command.is_some_and(child::is_stopped) {
+                if self.on_terminal && child::is_stopped(command) {
                     stop_self();
                 }
             }

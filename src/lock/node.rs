@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use nix::poll::PollFlags;
@@ -20,29 +19,11 @@ use super::{Busy, Loss, Who};
 #[derive(Debug)]
 pub struct Script {
     text: &'static str,
-    hash: String,
+    hash: &'static str,
 }
 
-impl Script {
-    fn new(text: &'static str) -> Self {
-        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
-    }
-}
-
-macro_rules! script {
-    ($file:literal) => {
-        LazyLock::new(|| {
-            Script::new(concat!(
-                include_str!("../../lua/lib.lua"),
-                include_str!(concat!("../../lua/", $file))
-            ))
-        })
-    };
-}
-
-pub static ACQUIRE: LazyLock<Script> = script!("acquire.lua");
-pub static EXTEND: LazyLock<Script> = script!("extend.lua");
-pub static RELEASE: LazyLock<Script> = script!("release.lua");
+// ACQUIRE, EXTEND and RELEASE, made by build.rs from lua/.
+include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
 /// One request: one round trip.
 #[derive(Clone, Debug)]
@@ -62,7 +43,7 @@ pub enum Call {
 impl Call {
     fn packed(&self) -> Vec<u8> {
         match self {
-            Self::Script { script, keys, args } => evaluate("EVALSHA", &script.hash, keys, args),
+            Self::Script { script, keys, args } => evaluate("EVALSHA", script.hash, keys, args),
             Self::Nap { list, at_most } => redis::cmd("BLPOP")
                 .arg(list)
                 .arg(format!("{:.3}", at_most.as_secs_f64()))

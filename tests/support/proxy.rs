@@ -20,6 +20,8 @@ struct State {
     drop_replies: AtomicBool,
     delay_ms: AtomicU64,
     connections: AtomicU64,
+    /// Requests of connections up to this number are kept back.
+    stranded: AtomicU64,
     requests: AtomicU64,
     /// Every socket of ours, to cut them.
     sockets: Mutex<Vec<TcpStream>>,
@@ -43,10 +45,10 @@ impl Proxy {
                 if theirs.closed.load(SeqCst) {
                     return;
                 }
-                theirs.connections.fetch_add(1, SeqCst);
+                let number = theirs.connections.fetch_add(1, SeqCst) + 1;
                 // A refused target shows as a connection that ends at once.
                 if let Ok(server) = TcpStream::connect(("127.0.0.1", target)) {
-                    theirs.serve(client, server);
+                    theirs.serve(number, client, server);
                 }
             }
         });
@@ -69,6 +71,16 @@ impl Proxy {
     /// Forwards again, beginning with what was kept back.
     pub fn resume(&self) {
         self.state.paused.store(false, SeqCst);
+    }
+
+    /// Keeps back what clients send from now on over the connections they have; new ones work.
+    pub fn strand(&self) {
+        self.state.stranded.store(self.connections(), SeqCst);
+    }
+
+    /// Delivers what was stranded, late.
+    pub fn deliver(&self) {
+        self.state.stranded.store(0, SeqCst);
     }
 
     /// Server answers that come from now on arrive this much later.
@@ -108,35 +120,38 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.closed.store(true, SeqCst);
         self.state.paused.store(false, SeqCst);
+        self.deliver();
         self.cut();
         let _ = TcpStream::connect(("127.0.0.1", self.port)); // wakes the listener to its end
     }
 }
 
 impl State {
-    fn serve(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
+    fn serve(self: &Arc<Self>, number: u64, client: TcpStream, server: TcpStream) {
         let copy = |s: &TcpStream| s.try_clone().expect("a second handle");
         for socket in [&client, &server] {
             let _ = socket.set_nodelay(true);
             self.sockets.lock().expect("the sockets").push(copy(socket));
         }
         let (from, to, state) = (copy(&client), copy(&server), Arc::clone(self));
-        thread::spawn(move || state.requests_of(from, to));
+        thread::spawn(move || state.requests_of(number, from, to));
         let state = Arc::clone(self);
         thread::spawn(move || state.answers_of(server, client));
     }
 
-    fn requests_of(&self, mut client: TcpStream, mut server: TcpStream) {
+    fn requests_of(&self, number: u64, mut client: TcpStream, mut server: TcpStream) {
         let mut buffer = [0; 65536];
         while let Ok(n @ 1..) = client.read(&mut buffer) {
             self.requests.fetch_add(1, SeqCst);
             self.seen.lock().expect("the bytes").extend(&buffer[..n]);
             self.wait_while_paused();
+            self.wait_while_stranded(number);
             if server.write_all(&buffer[..n]).is_err() {
                 break;
             }
         }
         self.wait_while_paused();
+        self.wait_while_stranded(number);
         let _ = server.shutdown(Shutdown::Write);
     }
 
@@ -167,6 +182,12 @@ impl State {
 
     fn wait_while_paused(&self) {
         while self.paused.load(SeqCst) {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn wait_while_stranded(&self, number: u64) {
+        while number <= self.stranded.load(SeqCst) {
             thread::sleep(Duration::from_millis(2));
         }
     }
