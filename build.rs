@@ -22,7 +22,8 @@ fn scripts() -> io::Result<String> {
         let text = strip(&format!("{library}\n{script}"));
         let hash = sha1_smol::Sha1::from(&text).digest().to_string();
         let constant = name.to_uppercase();
-        constants += &format!("pub static {constant}: Script = Script {{ text: {text:?}, hash: {hash:?} }};\n");
+        constants +=
+            &format!("pub static {constant}: Script = Script {{ text: {text:?}, hash: {hash:?} }};\n");
     }
     Ok(constants)
 }

@@ -48,7 +48,8 @@ fn events_tell_of_waiting_refreshing_and_loss() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("events.jsonl");
     let holder = holder(&redis, "deploy", &[]);
-    let run = Run::key(&redis, "deploy").args(&["--ttl", "900ms", "--events"]).arg(&file);
+    let run =
+        Run::key(&redis, "deploy").args(&["--ttl", "2s", "--node-timeout", "600ms", "--events"]).arg(&file);
     let job = run.sh("echo ready; exec sleep 60").spawn();
     wait_until("waiting is told", || names(&events(&file)).contains(&"waiting"));
     assert!(!names(&events(&file)).contains(&"acquired"));

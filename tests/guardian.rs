@@ -72,7 +72,7 @@ fn redlock_killed_while_waiting_leaves_no_process() {
 fn redlock_stopped_past_its_lease_has_its_tree_stopped_inside_it() {
     let redis = Redis::start();
     for script in [TREE.to_owned(), stubborn()] {
-        let job = Run::key(&redis, "k").args(&["--ttl", "2s"]).sh(&script).spawn();
+        let job = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]).sh(&script).spawn();
         let tree = tree_of(&job);
         job.signal(SIGSTOP);
         assert_gone_when_the_lease_ends(&redis, &tree);
@@ -108,7 +108,8 @@ fn redlock_stopped_for_less_than_its_lease_goes_on_as_if_nothing_had_been() {
 fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
-    let job = Run::at(&proxy.url(), "k").args(&["--ttl", "2s"]).sh(&stubborn()).spawn();
+    let job =
+        Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]).sh(&stubborn()).spawn();
     let tree = tree_of(&job);
     proxy.pause();
     assert_gone_when_the_lease_ends(&redis, &tree);
@@ -119,7 +120,7 @@ fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
 fn a_stopped_command_is_ended_when_the_lock_is_lost() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k")
-        .args(&["--ttl", "3s"])
+        .args(&["--ttl", "3s", "--node-timeout", "600ms"])
         .sh("trap 'echo asked to end; exit 1' TERM; echo main $$; kill -STOP $$; sleep 60")
         .spawn();
     let main = pid_in(&job.wait_for_line("main"));
@@ -135,7 +136,7 @@ fn a_stopped_command_is_ended_when_the_lock_is_lost() {
 fn a_lost_lock_stops_children_orphans_and_other_sessions() {
     let redis = Redis::start();
     for script in [TREE.to_owned(), stubborn()] {
-        let job = Run::key(&redis, "k").args(&["--ttl", "1500ms"]).sh(&script).spawn();
+        let job = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]).sh(&script).spawn();
         let tree = tree_of(&job);
         redis.cmd(&["DEL", "lock:k"]);
         let done = job.wait();
@@ -164,7 +165,9 @@ fn the_guardian_killed_means_the_command_is_stopped_and_the_lock_released() {
 #[test]
 fn a_panic_in_the_refresh_thread_stops_the_tree_and_is_told_in_plain_words() {
     let redis = Redis::start();
-    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms"]).env("REDLOCK_TEST_PANIC", "keeper");
+    let run = Run::key(&redis, "k")
+        .args(&["--ttl", "2s", "--node-timeout", "600ms"])
+        .env("REDLOCK_TEST_PANIC", "keeper");
     let job = run.sh(&stubborn()).spawn();
     let tree = tree_of(&job);
     let done = job.wait();

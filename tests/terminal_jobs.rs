@@ -59,7 +59,10 @@ fn ctrl_z_past_the_lease_ends_the_command_and_fg_says_79() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let pty = Pty::shell();
-    pty.type_in(&format!("{}\n", script(&redis, &["--ttl", "2s"], dir.path(), ASKS)));
+    pty.type_in(&format!(
+        "{}\n",
+        script(&redis, &["--ttl", "2s", "--node-timeout", "600ms"], dir.path(), ASKS)
+    ));
     let main = pty.number_after("main ");
     pty.type_in(CTRL_Z);
     pty.wait_for("Stopped");

@@ -130,7 +130,7 @@ fn verbose_tells_of_taking_and_releasing() {
 #[test]
 fn a_lost_lock_is_told_in_plain_words() {
     let redis = Redis::start();
-    let holder = hold(&redis, &["--ttl", "1s"]);
+    let holder = hold(&redis, &["--ttl", "2s", "--node-timeout", "600ms"]);
     redis.cmd(&["DEL", "lock:deploy"]);
     let done = holder.wait().expect_code(79).expect_said(&["lost"]).expect_said(&["\"deploy\""]);
     assert!(done.stderr.lines().all(|line| line.starts_with("redlock: ")), "{:?}", done.stderr);

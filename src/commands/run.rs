@@ -61,7 +61,8 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     };
     supervisor.start_command(environment(settings, &grant, &ancestors), must_be_gone_by(&grant));
     let orders = supervisor.orders().clone();
-    let renewed = move |grant: &Grant| must_be_gone_by(grant).into_iter().for_each(|moment| orders.deadline(moment));
+    let renewed =
+        move |grant: &Grant| must_be_gone_by(grant).into_iter().for_each(|moment| orders.deadline(moment));
     let keeper = Keeper::new(lock, grant, settings.ttl(), renewed)?;
 
     let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);

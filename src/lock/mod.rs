@@ -4,6 +4,7 @@
 //! that runs under the lock, or of the terminal: whoever waits is told through [`Observer`].
 
 mod claim;
+mod fault;
 mod lease;
 mod link;
 mod local;
@@ -17,10 +18,11 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 pub use claim::{Claim, WaiterId};
+pub use fault::{Fault, NodeError};
 pub use lease::{BootTime, Lease};
 pub use local::{HostLock, Mount, default_folder};
 pub use names::Names;
-pub use node::{Fault, NodeError, Server};
+pub use node::Server;
 pub use quorum::{Quorum, Timing};
 pub use who::Who;
 
