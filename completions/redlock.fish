@@ -29,7 +29,8 @@ complete -c redlock -n "__fish_redlock_needs_command" -s V -l version -d 'Print 
 complete -c redlock -n "__fish_redlock_needs_command" -f -a "run" -d 'Take the lock, run the command, release the lock'
 complete -c redlock -n "__fish_redlock_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s k -l key -d 'Name of the lock: any bytes, at most 1024' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'The server, redis://[user:password@]host[:port][/db] or unix:///path' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'The server, redis://[user:password@]host[:port][/db] or unix:///path; without one the lock is on this host' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l local-dir -d 'Folder of the lock files on this host [default: /run/lock, /dev/shm or /tmp]' -r -F
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l ttl -d 'How long the lock outlives a dead redlock; renewed at a third of it [default: 30s]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s w -l wait -d 'Wait at most so long; 0 is --nonblock [default: for ever]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit code when somebody else holds the lock [default: 75]' -r
@@ -42,6 +43,10 @@ complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-lost -d 'What
 warn\t'Only tell, and let it run'"
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l events -d 'Append a JSON line for each event to FILE' -r -F
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l local -d 'Lock on this host only, also if servers are configured'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l require-server -d 'Exit 78 if no server is configured, instead of locking on this host'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s s -l shared -d 'Share the lock with others who ask for it shared'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s x -l exclusive -d 'Have the lock alone; this is the default'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s n -l nonblock -d 'Do not wait if somebody else holds the lock'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l wait-tree -d 'Hold the lock until the command\'s last descendant has ended'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
