@@ -65,10 +65,10 @@ local function busy(held)
 end
 
 local held = call('GET', LOCK)
-local gone, fence = unpack(call('MGET', GONE, FENCE))
-if gone then
+if call('EXISTS', GONE) == 1 then
   return { 'stale' }
 end
+local fence = call('GET', FENCE)
 if held then
   local waiter, attempt = parse(held)
   if waiter == ME then

@@ -9,10 +9,6 @@
 -- Atomic, so that what is deleted is what was compared, and so that the next one is told exactly
 -- when the lock is free.
 
-if ARGV[3] ~= '0' then
-  call('SET', GONE, '1', 'PX', ARGV[3])
-end
-
 -- Ours, through this attempt or an earlier one whose answer was lost?
 local held = call('GET', LOCK)
 local waiter, attempt = parse(held or '')
@@ -21,6 +17,10 @@ if ours then
   call('DEL', LOCK, INFO)
 else
   leave_queue(ME)
+end
+-- Not before a write that frees memory, or a server that is out of it would refuse the release.
+if ARGV[3] ~= '0' then
+  call('SET', GONE, '1', 'PX', ARGV[3])
 end
 if ours or not held then
   local head = head_of_queue()

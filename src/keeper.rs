@@ -28,6 +28,8 @@ pub enum News {
     Trouble(NodeError, Option<Lease>),
     /// A clear answer: the lock is gone.
     Lost(Loss),
+    /// The lease is over without one.
+    Overdue,
 }
 
 /// The lock and its grant, passed between the refresh thread and whoever ends it.
@@ -138,28 +140,31 @@ impl Refresher {
             // After a suspend, or a stop, the clock comes before the servers: a lease that is over is
             // not renewed, whatever they would say.
             if grant.is_over() {
-                return;
+                return self.tell(News::Overdue);
             }
-            let (news, last) = match lock.extend(grant) {
+            match lock.extend(grant) {
                 Extended::Until(lease) => {
                     grant.lease = Some(lease);
                     (self.renewed)(grant);
                     next = lease.refresh_at();
-                    (News::Refreshed(grant.clone()), false)
+                    self.tell(News::Refreshed(grant.clone()));
                 }
                 Extended::Unknown(error) => {
                     next = BootTime::now() + self.retry;
-                    (News::Trouble(error, grant.lease), false)
+                    if let Some(lease) = grant.lease {
+                        next = next.min(lease.deadline());
+                    }
+                    self.tell(News::Trouble(error, grant.lease));
                 }
-                Extended::Lost(loss) => (News::Lost(loss), true),
-            };
-            // Nobody listens any more only when the program is about to end.
-            let _ = self.tell.send(news);
-            let _ = self.ring.write(&[1]);
-            if last {
-                return;
+                Extended::Lost(loss) => return self.tell(News::Lost(loss)),
             }
         }
+    }
+
+    /// Nobody listens any more only when the program is about to end.
+    fn tell(&mut self, news: News) {
+        let _ = self.tell.send(news);
+        let _ = self.ring.write(&[1]);
     }
 }
 

@@ -142,6 +142,9 @@ fn key(key: OsString) -> Result<Vec<u8>, Failure> {
 /// Typed beats inherited; nothing at all means this host, unless that is forbidden.
 fn is_local(args: &RunArgs, typed: impl Fn(&str) -> bool) -> Result<bool, Failure> {
     let has_server = args.redis.iter().any(|url| !url.is_empty());
+    if typed("redis") && !has_server {
+        return Err(usage("--redis must not be empty"));
+    }
     let is_local = match (args.local, has_server) {
         (true, true) if typed("local") && typed("redis") => {
             return Err(usage("--local and --redis contradict each other: give one"));

@@ -117,6 +117,18 @@ fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
 }
 
 #[test]
+fn a_node_timeout_longer_than_the_lease_neither_outlives_it_nor_keeps_redlock() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let run = Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--node-timeout", "1h"]);
+    let job = run.sh(&stubborn()).spawn();
+    let tree = tree_of(&job);
+    proxy.pause();
+    assert_gone_when_the_lease_ends(&redis, &tree);
+    assert_eq!(job.wait().code, Some(79));
+}
+
+#[test]
 fn a_stopped_command_is_ended_when_the_lock_is_lost() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k")

@@ -17,8 +17,8 @@ fn watch(redis: &Redis) -> Watch {
 #[test]
 fn a_command_four_times_as_long_as_the_ttl_keeps_its_lock() {
     let redis = Redis::start();
-    let run = Run::key(&redis, "k").args(&["--ttl", "1s"]);
-    let job = run.sh("echo ready; sleep 4; exit 6").spawn();
+    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms"]);
+    let job = run.sh("echo ready; sleep 6; exit 6").spawn();
     job.wait_for_line("ready");
     let claim = redis.cmd(&["GET", "lock:k"]);
     let watch = watch(&redis);
@@ -153,10 +153,10 @@ fn flushed_scripts_go_unnoticed() {
 fn a_wait_longer_than_the_ttl_still_gives_a_whole_lease() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "30s"]);
-    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms"]);
-    let waiter = run.sh("echo mine; sleep 3; exit 9").spawn();
+    let run = Run::key(&redis, "k").args(&["--ttl", "3s"]);
+    let waiter = run.sh("echo mine; sleep 5; exit 9").spawn();
     wait_until("queued", || redis.queue_len("k") == 1);
-    std::thread::sleep(Duration::from_secs(3)); // twice the waiter's TTL: the promise is about time
+    std::thread::sleep(Duration::from_secs(4)); // longer than the waiter's TTL: the promise is about time
     first.wait().expect_code(0);
     waiter.wait_for_line("mine");
     assert!(redis.held("k"));

@@ -50,7 +50,7 @@ fn a_grant_that_arrives_after_its_own_lease_never_starts_the_command() {
         let done = run.sh("echo ran").done();
         assert_eq!(done.stdout, "", "{done:?}");
         assert_eq!(done.code, Some(69), "{done:?}");
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         wait_until_within(Duration::from_secs(4), "the claim is released", || !redis.held("k"));
         stays_free(&redis);
         assert_eq!(redis.queue_len("k"), 0);
@@ -67,7 +67,7 @@ fn a_stopped_server_is_unavailable_within_bounds_and_a_late_grant_is_given_back(
         let run = Run::key(&redis, "k").args(&["--ttl", "60s"]).args(args);
         let done = run.sh("echo ran").done().expect_code(69);
         assert_eq!(done.stdout, "");
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         redis.cont();
         // Whatever the server now does late, in the end the lock is free.
         let free = || !redis.held("k") && redis.queue_len("k") == 0;
@@ -118,9 +118,9 @@ fn a_late_release_never_frees_a_later_holder() {
 #[test]
 fn a_refresh_in_flight_while_the_command_ends_takes_nothing_back() {
     let redis = Redis::start();
-    for _ in 0..5 {
+    for _ in 0..4 {
         let proxy = Proxy::to(&redis);
-        let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "2s"]));
+        let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "3s"]));
         proxy.delay(Duration::from_millis(60));
         let sent = proxy.requests();
         wait_until("a refresh is under way", || proxy.requests() > sent);
@@ -154,7 +154,7 @@ fn a_lost_answer_to_the_release_keeps_the_commands_exit_code() {
     proxy.drop_replies(true);
     let start = Instant::now();
     job.wait().expect_code(7);
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert!(!redis.held("k"));
 }
 
@@ -193,7 +193,7 @@ fn killed_connections_are_made_anew_while_waiting() {
         waiter.wait_for_line("mine");
         waiter.wait().expect_code(0);
     }
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]

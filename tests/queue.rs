@@ -225,10 +225,10 @@ fn a_cancelled_head_hands_its_turn_on() {
 fn no_key_is_ever_without_a_ttl_and_only_the_fence_stays() {
     let redis = Redis::start();
     let watch = Watch::start(&redis, |client| client.keys_without_ttl().join(" "));
-    let first = holder(&redis, "k", &["--ttl", "2s"]);
+    let first = holder(&redis, "k", &["--ttl", "8s"]);
     let waiters: Vec<Job> = (1..=4)
         .map(|n| {
-            let waiter = Run::key(&redis, "k").args(&["--ttl", "2s"]).sh("sleep 0.2").spawn();
+            let waiter = Run::key(&redis, "k").args(&["--ttl", "8s"]).sh("sleep 0.2").spawn();
             queued(&redis, "k", n);
             waiter
         })

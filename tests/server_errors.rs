@@ -53,8 +53,8 @@ fn a_busy_script_means_unavailable_to_newcomers_and_no_loss_to_holders() {
     wait_until("busy", || redis.cmd(&["PING"]).starts_with("BUSY"));
     refused_both_ways(&redis, 69, &["busy"]);
     assert_eq!(redis.cmd(&["SCRIPT", "KILL"]), "OK");
-    assert!(redis.held("held"));
     wait_until("not busy", || redis.cmd(&["PING"]) == "PONG");
+    assert!(redis.held("held"));
     assert!(!redis.held("k"));
     job.wait().expect_code(0);
 }
@@ -205,7 +205,7 @@ fn turned_away(answer: &'static str, codes: &[i32]) {
         let code = done.code.unwrap_or(-1);
         assert!(codes.contains(&code), "{answer:?}: {done:?}");
         assert_eq!(done.stdout, "", "{answer:?}");
-        assert!(start.elapsed() < Duration::from_secs(10), "{answer:?}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{answer:?}: {:?}", start.elapsed());
     }
 }
 

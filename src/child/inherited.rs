@@ -32,25 +32,37 @@ pub fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// The signal mask that was ours before we blocked anything.
+/// The signal mask that was ours before we blocked anything, and what we had to change beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
     mask: SigSet,
+    sigchld_was_ignored: bool,
 }
 
 impl Inherited {
-    /// To be called before the first signal is blocked.
+    /// To be called before the first signal is blocked. From here on children leave a status behind, also
+    /// if whoever started us did not want theirs.
     pub fn remember() -> nix::Result<Self> {
-        Ok(Self { mask: SigSet::thread_get_mask()? })
+        let sigchld_was_ignored = is_ignored(Signal::SIGCHLD);
+        set(Signal::SIGCHLD, libc::SIG_DFL);
+        Ok(Self { mask: SigSet::thread_get_mask()?, sigchld_was_ignored })
     }
 
     /// For the new process, between fork and exec: async-signal-safe.
     pub fn restore(&self) -> io::Result<()> {
         if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {
-            // SAFETY: SIG_IGN is a valid disposition for SIGPIPE, and no handler is installed.
-            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+            set(Signal::SIGPIPE, libc::SIG_IGN);
+        }
+        if self.sigchld_was_ignored {
+            set(Signal::SIGCHLD, libc::SIG_IGN);
         }
         self.mask.thread_set_mask()?;
         Ok(())
     }
+}
+
+/// SIG_DFL or SIG_IGN.
+fn set(signal: Signal, disposition: libc::sighandler_t) {
+    // SAFETY: both are valid for every signal that this is called with, and no handler of ours is replaced.
+    unsafe { libc::signal(signal as i32, disposition) };
 }

@@ -1,10 +1,25 @@
-//! Is there a terminal to share with the command?
+//! The terminal, if there is one to share with the command.
 
 use std::fs::File;
+use std::mem::MaybeUninit;
+
+use nix::libc;
 
 /// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on our
 /// process group, and the command belongs into it; without one (cron, CI, a service) the command gets a
 /// group of its own.
 pub fn is_there() -> bool {
     File::options().read(true).write(true).open("/dev/tty").is_ok()
+}
+
+/// How many characters stderr's terminal shows in a line.
+pub fn width() -> Option<usize> {
+    let mut size = MaybeUninit::<libc::winsize>::uninit();
+    // SAFETY: TIOCGWINSZ fills in a winsize, which `size` is valid for; it is read only if the call says
+    // that it did.
+    let size = unsafe {
+        (libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) == 0)
+            .then(|| size.assume_init())
+    };
+    size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }

@@ -19,7 +19,7 @@ use crate::lock::{
     BootTime, Busy, Claim, Error, Fault, Grant, HostLock, Lock, Mount, Names, NodeError, Observer, Quorum,
     Released, Request,
 };
-use crate::report::{self, Report};
+use crate::report::{self, Report, Voice};
 use crate::settings::{Choice, Place, RunSettings};
 
 /// Left of the lease for a killed tree to be gone: a fraction of it, within bounds.
@@ -29,8 +29,8 @@ const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration
 const HELD_VARIABLE: &str = "REDLOCK_HELD";
 
 pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
-    let mut report = Report::new(settings.voice, &settings.key, settings.events.as_deref())
-        .map_err(|e| Failure::new(exit::UNFIT, format!("--events: cannot open the file: {e}")))?;
+    let mut report =
+        Report::new(settings.voice, &settings.key, settings.events.as_deref(), terminal::width())?;
 
     // A lock file must be open before the guardian is forked, which is to hold it too.
     let mut lock = lock(settings, &mut report)?;
@@ -149,8 +149,10 @@ fn take(
 fn not_taken(error: Error, settings: &RunSettings) -> Result<Exit, Failure> {
     let key = report::plain(&settings.key);
     match error {
-        // "-E 0" means: that somebody else is at it is as good as doing it.
-        Error::Held(_) if settings.conflict_exit_code == 0 => Ok(Exit::Code(0)),
+        // "-E 0" means: that somebody else is at it is as good as doing it. And with -q the code is enough.
+        Error::Held(_) if settings.conflict_exit_code == 0 || settings.voice == Voice::Quiet => {
+            Ok(Exit::Code(settings.conflict_exit_code))
+        }
         Error::Held(busy) => {
             let message = format!("\"{key}\" is {}", report::holder(&busy));
             Err(Failure::new(settings.conflict_exit_code, message))

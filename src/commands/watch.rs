@@ -110,6 +110,7 @@ impl<'a> Watch<'a> {
                 let left = lease.map_or(Duration::MAX, |lease| lease.deadline().remaining());
                 self.report.cannot_refresh(&error, left);
             }
+            News::Overdue => self.lose(Cause::Overdue),
             News::Lost(loss) => {
                 self.lose(Cause::Told(loss));
                 if self.settings.on_lost == OnLost::Stop {
@@ -176,6 +177,9 @@ fn not_started(program: &OsStr, errno: i32) -> Failure {
 }
 
 fn is_there(program: &OsStr) -> bool {
+    if program.is_empty() {
+        return false;
+    }
     if program.as_encoded_bytes().contains(&b'/') {
         return Path::new(program).exists();
     }

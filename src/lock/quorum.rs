@@ -138,6 +138,8 @@ impl Quorum {
             let keep_gone = if self.gate.has_loose_end() { KEEP_GONE } else { Duration::ZERO };
             let call = self.call(&RELEASE, claim, vec![millis(keep_gone)]);
             match self.ask(call, self.timing.node_timeout, None) {
+                // The one before may have been carried out, and only its answer lost.
+                Ok(Answer::Lost(_)) if last.is_some() => return Ok(Answer::Released),
                 Ok(answer) => return Ok(answer),
                 // Without an observer there is nobody to cancel.
                 Err(Silence::Cancelled) => {}

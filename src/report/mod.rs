@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use text::{holder, human, plain};
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Failure, UNFIT};
 use crate::lock::{Busy, Grant, Loss, NodeError};
 use events::Events;
 
@@ -49,6 +49,7 @@ pub struct Report {
     /// stderr is a terminal: the wait is one line that changes.
     live: bool,
     live_line_shown: bool,
+    width: usize,
     /// How long the wait had lasted when it was last spoken of.
     spoken_at: Option<Duration>,
     /// A word about servers in trouble is said once until they have recovered.
@@ -57,11 +58,22 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(voice: Voice, key: &[u8], events: Option<&Path>) -> std::io::Result<Self> {
+    /// `width` of the terminal, for a line that must be erased again.
+    pub fn new(
+        voice: Voice,
+        key: &[u8],
+        events: Option<&Path>,
+        width: Option<usize>,
+    ) -> Result<Self, Failure> {
         let key = plain(key);
+        let cannot_open = |error| {
+            let path = events.unwrap_or(Path::new("")).display();
+            Failure::new(UNFIT, format!("--events: cannot open {path}: {error}"))
+        };
         Ok(Self {
             voice,
-            events: Events::open(events, &key)?,
+            events: Events::open(events, &key).map_err(cannot_open)?,
+            width: width.unwrap_or(80),
             key,
             live: voice != Voice::Quiet && std::io::stderr().is_terminal(),
             live_line_shown: false,
@@ -82,7 +94,7 @@ impl Report {
             return;
         }
         if self.live {
-            self.live_line(&text::waiting(&self.key, busy, waited));
+            self.live_line(&text::waiting_in_short(&self.key, busy, waited));
         } else if self.spoken_at.is_none_or(|spoken| waited - spoken >= WAIT_LINE_EVERY) {
             self.spoken_at = Some(waited);
             self.say(&text::waiting(&self.key, busy, waited));
@@ -209,7 +221,7 @@ impl Report {
     }
 
     fn live_line(&mut self, line: &str) {
-        let line = text::fit(&plain(line.as_bytes()), text::terminal_width());
+        let line = text::fit(&plain(line.as_bytes()), self.width);
         let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
         self.live_line_shown = true;
     }

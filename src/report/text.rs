@@ -52,6 +52,12 @@ pub fn waiting(key: &str, busy: &Busy, waited: Duration) -> String {
     line
 }
 
+/// For one line of a terminal: what changes comes first, what may be cut off last.
+pub fn waiting_in_short(key: &str, busy: &Busy, waited: Duration) -> String {
+    let place = busy.place.map_or_else(String::new, |before_us| format!(", place {}", before_us + 1));
+    format!("redlock: \"{key}\": waited {}{place}, {}", seconds(waited), holder(busy))
+}
+
 /// "held by root@web1 pid 42 (nightly, rsync) for 2m 3s"
 pub fn holder(busy: &Busy) -> String {
     let mut line = match (&busy.who, &busy.holder) {
@@ -86,10 +92,6 @@ pub fn fit(line: &str, width: usize) -> String {
         Some((end, _)) => line[..end].to_owned(),
         None => line.to_owned(),
     }
-}
-
-pub fn terminal_width() -> usize {
-    std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80)
 }
 
 #[cfg(test)]
