@@ -141,7 +141,12 @@ impl Guardian {
         match order {
             Order::Start { environment, deadline } => {
                 self.deadline = deadline;
-                self.start(environment);
+                // The machine may have been paused since the lock was granted.
+                if deadline.is_some_and(BootTime::has_passed) {
+                    self.tell(Notice::TooLate);
+                } else {
+                    self.start(environment);
+                }
             }
             Order::Pass(signal) => self.pass(signal),
             Order::Deadline(moment) => self.deadline = Some(moment),

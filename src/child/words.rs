@@ -31,6 +31,8 @@ pub enum Order {
 pub enum Notice {
     /// With the error number of the failed start.
     NotStarted(i32),
+    /// The deadline had passed before the command could be started.
+    TooLate,
     /// The command, this process, was stopped, as by ^Z.
     Paused(Pid),
     /// The deadline is near and no new one came: the guardian stops the tree.
@@ -139,7 +141,8 @@ impl Notice {
             Self::Overdue => record(3, 0),
             Self::Ended(Ending::Code(code)) => record(4, number(code)),
             Self::Ended(Ending::Signal(signal)) => record(5, number(signal)),
-            Self::Vanished => record(6, 0),
+            Self::TooLate => record(6, 0),
+            Self::Vanished => record(7, 0),
         })
     }
 
@@ -154,6 +157,7 @@ impl Notice {
             3 => Self::Overdue,
             4 => Self::Ended(Ending::Code(number)),
             5 => Self::Ended(Ending::Signal(number)),
+            6 => Self::TooLate,
             _ => Self::Vanished,
         }
     }
@@ -188,6 +192,7 @@ mod tests {
     fn notices_arrive_as_they_were_given() {
         for notice in [
             Notice::NotStarted(13),
+            Notice::TooLate,
             Notice::Paused(Pid::from_raw(42)),
             Notice::Overdue,
             Notice::Ended(Ending::Code(255)),

@@ -4,22 +4,29 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use nix::unistd::{gethostname, getuid};
+use nix::unistd::{User, gethostname, getuid};
 
 use crate::lock::Who;
 
 /// `program` is the command's name; its arguments are nobody's business.
 pub fn describe(program: &OsStr, label: &str) -> Who {
-    let user = ["USER", "LOGNAME"].into_iter().find_map(variable);
     let program = Path::new(program).file_name().unwrap_or(program);
     Who {
         host: gethostname().map_or_else(|_| "?".into(), |host| host.to_string_lossy().into_owned()),
         pid: std::process::id().to_string(),
-        user: user.unwrap_or_else(|| format!("uid {}", getuid())),
+        user: user(),
         label: label.to_owned(),
         command: program.to_string_lossy().into_owned(),
         link: ci_link(variable).unwrap_or_default(),
     }
+}
+
+/// Cron and services may set neither variable; the user database is slower, and may not know either.
+fn user() -> String {
+    let uid = getuid();
+    let from_database = || User::from_uid(uid).ok().flatten().map(|user| user.name);
+    let named = ["USER", "LOGNAME"].into_iter().find_map(variable).or_else(from_database);
+    named.unwrap_or_else(|| format!("uid {uid}"))
 }
 
 fn variable(name: &str) -> Option<String> {

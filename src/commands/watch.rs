@@ -93,6 +93,10 @@ impl<'a> Watch<'a> {
             }
             Notice::Overdue => self.lose(Cause::Overdue),
             Notice::Ended(ending) => return Some(Ok(self.exit(ending))),
+            Notice::TooLate => {
+                self.lose(Cause::Overdue);
+                return Some(Ok(Exit::Code(exit::LOST)));
+            }
             Notice::NotStarted(errno) => return Some(Err(not_started(&self.settings.argv[0], errno))),
             Notice::Vanished => {
                 child::stop_what_is_left();

@@ -95,9 +95,8 @@ impl Server {
         if url.starts_with("rediss:") || url.starts_with("valkeys:") {
             return Err("TLS (rediss://) is not supported yet".into());
         }
-        let info = url.into_connection_info().map_err(|e| {
-            let why = e.to_string();
-            format!("{why}; expected redis://[user:password@]host[:port][/db] or unix:///path[?db=N]")
+        let info = url.into_connection_info().map_err(|_| {
+            "not a server's URL: expected redis://[user:password@]host[:port][/db] or unix:///path[?db=N]"
         })?;
         let target = match info.addr() {
             ConnectionAddr::Tcp(host, port) => Target::Tcp { host: host.clone(), port: *port },

@@ -20,6 +20,8 @@ const PLACE_LEASE: Duration = Duration::from_millis(5000);
 const KEEP_FENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Servers look at blocked clients' timeouts ten times a second.
 const NAP_SLACK: Duration = Duration::from_millis(300);
+/// What giving back may take at the most, whatever the node timeout: somebody waits for us to end.
+const CLEANUP: Duration = Duration::from_secs(2);
 /// A request still under way when its sender gives up will have arrived after this time.
 const KEEP_GONE: Duration = Duration::from_secs(60);
 /// Between attempts to reach a lost server: at first, and at most.
@@ -137,7 +139,7 @@ impl Quorum {
         for _ in 0..2 {
             let keep_gone = if self.gate.has_loose_end() { KEEP_GONE } else { Duration::ZERO };
             let call = self.call(&RELEASE, claim, vec![millis(keep_gone)]);
-            match self.ask(call, self.timing.node_timeout, None) {
+            match self.ask(call, self.timing.node_timeout.min(CLEANUP), None) {
                 // The one before may have been carried out, and only its answer lost.
                 Ok(Answer::Lost(_)) if last.is_some() => return Ok(Answer::Released),
                 Ok(answer) => return Ok(answer),
@@ -256,7 +258,9 @@ impl Lock for Quorum {
     fn extend(&mut self, grant: &Grant) -> Extended {
         let asked = BootTime::now();
         let call = self.call(&EXTEND, grant.claim, vec![millis(self.timing.ttl)]);
-        match self.ask(call, self.timing.node_timeout, None) {
+        // An answer after the deadline would not count.
+        let left = grant.lease.map_or(Duration::MAX, |lease| lease.deadline().since(asked));
+        match self.ask(call, self.timing.node_timeout.min(left), None) {
             Ok(Answer::Extended) if !grant.is_over() => Extended::Until(Lease::new(asked, self.timing.ttl)),
             Ok(Answer::Lost(loss)) => Extended::Lost(loss),
             Ok(_) => Extended::Unknown(self.gate.timed_out()),
