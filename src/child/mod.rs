@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
+use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
@@ -62,6 +63,10 @@ impl Orders {
 
     pub fn kill(&self) {
         self.give(&Order::Kill);
+    }
+
+    fn wait_for_guardian(&self) {
+        while waitpid(self.guardian, None) == Err(Errno::EINTR) {}
     }
 
     fn give(&self, order: &Order) {
@@ -119,7 +124,7 @@ impl Supervisor {
     /// After the last notice, or to give up before the command was started.
     pub fn dismiss(self) {
         let _ = self.orders.socket.shutdown(std::net::Shutdown::Both);
-        let _ = waitpid(self.orders.guardian, None);
+        self.orders.wait_for_guardian();
     }
 }
 
@@ -133,7 +138,7 @@ pub fn stop_in_emergency() {
     if let Some(orders) = EMERGENCY.get() {
         orders.kill();
         let _ = orders.socket.shutdown(std::net::Shutdown::Write);
-        let _ = waitpid(orders.guardian, None);
+        orders.wait_for_guardian();
     }
 }
 

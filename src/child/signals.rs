@@ -1,7 +1,6 @@
 //! Signals as events: which one came, and whether it was typed at the terminal or sent by a process.
 //!
-//! They are blocked and read from a descriptor, so no code of ours ever runs in a handler and no
-//! system call is interrupted. SIGINT off a terminal comes through ctrlc, which keeps an inherited
+//! They are blocked and read from a descriptor, so no code of ours ever runs in a handler. SIGINT off a terminal comes through ctrlc, which keeps an inherited
 //! SIG_IGN; on a terminal only the kernel's siginfo tells ^C, which the command has got as well, from
 //! a SIGINT that a process sent to us alone.
 
@@ -37,24 +36,34 @@ pub struct Arrived {
 pub struct Signals {
     descriptor: SignalFd,
     interrupts: Option<PipeReader>,
+    /// SIGINT is blocked, and still to be taken through ctrlc.
+    through_ctrlc: bool,
 }
 
 impl Signals {
-    /// Block the signals we handle. Before any thread is started: threads inherit the mask. Signals
-    /// that were ignored when we were started stay so.
+    /// Block the signals we handle: whatever arrives from here on waits until we look. Before any thread
+    /// is started, as threads inherit the mask. Signals that were ignored when we were started stay so.
     pub fn block(on_terminal: bool) -> nix::Result<Self> {
         let mut blocked: SigSet = HANDLED.into_iter().filter(|&signal| !is_ignored(signal)).collect();
-        if on_terminal && !is_ignored(Signal::SIGINT) {
+        let mut read_from_descriptor = blocked;
+        if !is_ignored(Signal::SIGINT) {
             blocked.add(Signal::SIGINT);
+            if on_terminal {
+                read_from_descriptor.add(Signal::SIGINT);
+            }
         }
         blocked.thread_block()?;
-        let descriptor = SignalFd::with_flags(&blocked, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        Ok(Self { descriptor, interrupts: None })
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let descriptor = SignalFd::with_flags(&read_from_descriptor, flags)?;
+        Ok(Self { descriptor, interrupts: None, through_ctrlc: !on_terminal })
     }
 
-    /// Off a terminal, where SIGINT is not yet ours: take it through ctrlc. Starts a thread, so only
-    /// after the guardian was forked.
+    /// Off a terminal: from now on look at SIGINT, too. Until then it stays blocked and waits, so this can be
+    /// left until there is time for it: it starts a thread.
     pub fn take_interrupts(&mut self) -> anyhow::Result<()> {
+        if !std::mem::take(&mut self.through_ctrlc) {
+            return Ok(());
+        }
         let (reader, mut writer) = std::io::pipe()?;
         let installed = ctrlc::try_set_handler(move || {
             // Nobody reads any more only when the program is about to end.
@@ -62,10 +71,9 @@ impl Signals {
         });
         match installed {
             Ok(()) => {
-                // ctrlc's own thread has inherited an open mask and takes every SIGINT from now on.
-                SigSet::from(Signal::SIGINT).thread_block()?;
                 self.interrupts = Some(reader);
-                Ok(())
+                // The handler only wakes ctrlc's thread; that it interrupts our poll does no harm.
+                Ok(SigSet::from(Signal::SIGINT).thread_unblock()?)
             }
             // Ignored when we were started: it stays so.
             Err(_) if is_ignored(Signal::SIGINT) => Ok(()),

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use nix::unistd::{User, gethostname, getuid};
+use nix::unistd::{gethostname, getuid};
 
 use crate::lock::Who;
 
@@ -21,12 +21,18 @@ pub fn describe(program: &OsStr, label: &str) -> Who {
     }
 }
 
-/// Cron and services may set neither variable; the user database is slower, and may not know either.
+/// Services may set neither variable. Not by getpwuid, which may ask a directory over the network.
 fn user() -> String {
-    let uid = getuid();
-    let from_database = || User::from_uid(uid).ok().flatten().map(|user| user.name);
-    let named = ["USER", "LOGNAME"].into_iter().find_map(variable).or_else(from_database);
-    named.unwrap_or_else(|| format!("uid {uid}"))
+    let uid = getuid().to_string();
+    let named = ["USER", "LOGNAME"].into_iter().find_map(variable);
+    let from_file = || name_of(&uid, &std::fs::read_to_string("/etc/passwd").ok()?);
+    named.or_else(from_file).unwrap_or_else(|| format!("uid {uid}"))
+}
+
+/// From lines of "name:password:uid:...".
+fn name_of(uid: &str, passwd: &str) -> Option<String> {
+    let line = passwd.lines().find(|line| line.split(':').nth(2) == Some(uid))?;
+    line.split(':').next().map(Into::into)
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -51,6 +57,13 @@ mod tests {
 
     fn with<'a>(set: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 'a {
         |name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    #[test]
+    fn a_user_is_found_by_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nme:x:1000:0::/:/bin/sh\n";
+        assert_eq!(name_of("1000", passwd).unwrap(), "me");
+        assert_eq!(name_of("1", passwd), None);
     }
 
     #[test]

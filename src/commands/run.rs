@@ -39,18 +39,17 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let on_terminal = terminal::is_there();
     let inherited = Inherited::remember()?;
     let mut signals = Signals::block(on_terminal)?;
+    // The server thinks while we fork.
+    let request = request(settings);
+    lock.begin(&request);
     let plan = plan(settings, on_terminal, inherited, &*lock);
     let supervisor = Supervisor::start(plan).context("cannot start the guardian")?;
-    if !on_terminal {
-        signals.take_interrupts()?;
-    }
 
-    let ancestors = ancestors();
-    let grant = match take(&mut *lock, settings, &ancestors, &mut signals, &mut report) {
+    let grant = match take(&mut *lock, &request, &mut signals, &mut report) {
         Ok(grant) => grant,
         Err(not_taken) => {
             supervisor.dismiss();
-            return Ok(not_taken?);
+            return not_taken.or_else(|error| not_taken_because(error, settings)).map_err(Into::into);
         }
     };
 
@@ -59,7 +58,7 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
         let stop = settings.on_lost == OnLost::Stop;
         move |grant: &Grant| grant.lease.filter(|_| stop).map(|lease| lease.deadline())
     };
-    supervisor.start_command(environment(settings, &grant, &ancestors), must_be_gone_by(&grant));
+    supervisor.start_command(environment(settings, &grant, &request.ancestors), must_be_gone_by(&grant));
     let orders = supervisor.orders().clone();
     let renewed =
         move |grant: &Grant| must_be_gone_by(grant).into_iter().for_each(|moment| orders.deadline(moment));
@@ -115,22 +114,24 @@ fn ancestors() -> Vec<Claim> {
     held.split_ascii_whitespace().filter_map(|claim| claim.parse().ok()).collect()
 }
 
-/// The lock, or how to end without it.
-fn take(
-    lock: &mut dyn Lock,
-    settings: &RunSettings,
-    ancestors: &[Claim],
-    signals: &mut Signals,
-    report: &mut Report,
-) -> Result<Grant, Result<Exit, Failure>> {
-    let request = Request {
+fn request(settings: &RunSettings) -> Request {
+    Request {
         mode: settings.mode,
         patience: settings.patience,
         who: identity::describe(&settings.argv[0], &settings.label),
-        ancestors: ancestors.to_vec(),
-    };
+        ancestors: ancestors(),
+    }
+}
+
+/// The lock, or how to end without it.
+fn take(
+    lock: &mut dyn Lock,
+    request: &Request,
+    signals: &mut Signals,
+    report: &mut Report,
+) -> Result<Grant, Result<Exit, Error>> {
     let mut waiting = Waiting { signals, report, cancelled_by: None };
-    let acquired = lock.acquire(&request, &mut waiting);
+    let acquired = lock.acquire(request, &mut waiting);
     // A signal may have come together with the lock: then the command need not be started.
     waiting.cancelled();
     let cancelled_by = waiting.cancelled_by;
@@ -142,11 +143,11 @@ fn take(
             Err(Ok(Exit::Signal(signal as i32)))
         }
         (Err(_), Some(signal)) => Err(Ok(Exit::Signal(signal as i32))),
-        (Err(error), None) => Err(not_taken(error, settings)),
+        (Err(error), None) => Err(Err(error)),
     }
 }
 
-fn not_taken(error: Error, settings: &RunSettings) -> Result<Exit, Failure> {
+fn not_taken_because(error: Error, settings: &RunSettings) -> Result<Exit, Failure> {
     let key = report::plain(&settings.key);
     match error {
         // "-E 0" means: that somebody else is at it is as good as doing it. And with -q the code is enough.
@@ -236,6 +237,7 @@ impl Observer for Waiting<'_> {
     }
 
     fn waiting(&mut self, busy: &Busy, waited: Duration) {
+        self.signals.take_interrupts().expect("a system that starts redlock has room for one thread");
         self.report.waiting(busy, waited);
     }
 

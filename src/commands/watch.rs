@@ -18,6 +18,11 @@ use crate::lock::BootTime;
 use crate::report::{Cause, Report};
 use crate::settings::RunSettings;
 
+/// Before the threads that a command of a few milliseconds does not need.
+const BREATH: Duration = Duration::from_millis(10);
+
+const ROOM_FOR_A_THREAD: &str = "a system that starts the command has room for one thread";
+
 pub struct Watch<'a> {
     settings: &'a RunSettings,
     on_terminal: bool,
@@ -28,6 +33,8 @@ pub struct Watch<'a> {
     /// How often a process has told us to end.
     told_to_end: u32,
     lost: bool,
+    /// Not at once: most commands have ended before anyone could interrupt them.
+    take_interrupts_at: Option<BootTime>,
 }
 
 impl<'a> Watch<'a> {
@@ -40,14 +47,28 @@ impl<'a> Watch<'a> {
         report: &'a mut Report,
     ) -> Self {
         let (told_to_end, lost) = (0, false);
-        Self { settings, on_terminal, supervisor, keeper, signals, report, told_to_end, lost }
+        let take_interrupts_at = Some(BootTime::now() + BREATH);
+        Self {
+            settings,
+            on_terminal,
+            supervisor,
+            keeper,
+            signals,
+            report,
+            told_to_end,
+            lost,
+            take_interrupts_at,
+        }
     }
 
     pub fn until_the_command_has_ended(&mut self) -> Result<Exit, Failure> {
         loop {
             let (signalled, noticed, news) = self.sleep();
+            if self.take_interrupts_at.take_if(|moment| moment.has_passed()).is_some() {
+                self.signals.take_interrupts().expect(ROOM_FOR_A_THREAD);
+            }
             if self.keeper.due().is_some_and(BootTime::has_passed) {
-                self.keeper.start().expect("a system that starts the command has room for one thread");
+                self.keeper.start().expect(ROOM_FOR_A_THREAD);
             }
             if noticed && let Some(ended) = self.heed(self.supervisor.notice()) {
                 return ended;
@@ -69,6 +90,7 @@ impl<'a> Watch<'a> {
     }
 
     fn sleep(&self) -> (bool, bool, bool) {
+        let next = self.keeper.due().into_iter().chain(self.take_interrupts_at).min();
         let bells = self.signals.bells();
         let mut fds: Vec<PollFd<'_>> = [self.supervisor.bell(), self.keeper.bell()]
             .into_iter()
@@ -76,7 +98,7 @@ impl<'a> Watch<'a> {
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         // A failed poll is an interrupted one: nothing is marked, and we come back.
-        let _ = poll(&mut fds, self.keeper.due().map_or(PollTimeout::NONE, BootTime::poll_timeout));
+        let _ = poll(&mut fds, next.map_or(PollTimeout::NONE, BootTime::poll_timeout));
         let rung: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
         (rung[2..].contains(&true), rung[0], rung[1])
     }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::ToSocketAddrs;
+use std::net::{Shutdown, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
@@ -56,7 +56,8 @@ impl Link {
     /// Queue bytes and send what the socket takes now.
     pub fn send(&mut self, bytes: &[u8]) {
         self.outgoing.extend_from_slice(bytes);
-        if self.connected {
+        // On this host a connection is there as soon as it is asked for.
+        if self.is_connected() {
             self.flush();
         }
     }
@@ -72,10 +73,7 @@ impl Link {
 
     /// Go on after poll has reported something.
     pub fn advance(&mut self) {
-        if !self.connected {
-            self.finish_connecting();
-        }
-        if self.connected {
+        if self.is_connected() {
             self.flush();
             self.fill();
         }
@@ -89,14 +87,17 @@ impl Link {
         }
     }
 
-    fn finish_connecting(&mut self) {
-        match self.socket.take_error() {
-            Ok(None) => self.connected = true,
-            Ok(Some(error)) | Err(error) => match connect_first(&mut self.alternatives) {
-                Ok((socket, connected)) => (self.socket, self.connected) = (socket, connected),
-                Err(_) => self.broken = Some(error),
-            },
+    fn is_connected(&mut self) -> bool {
+        if !self.connected {
+            match self.socket.take_error() {
+                Ok(None) => self.connected = self.socket.peer_addr().is_ok(),
+                Ok(Some(error)) | Err(error) => match connect_first(&mut self.alternatives) {
+                    Ok((socket, connected)) => (self.socket, self.connected) = (socket, connected),
+                    Err(_) => self.broken = Some(error),
+                },
+            }
         }
+        self.connected
     }
 
     fn flush(&mut self) {
@@ -144,6 +145,14 @@ impl Link {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// The guardian has a copy of every descriptor that was open when it was forked: closing ours alone would
+/// leave the server waiting for us.
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 

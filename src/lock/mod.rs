@@ -28,6 +28,9 @@ pub use who::Who;
 
 /// The seam between the two kinds of lock (servers, this host) and everyone who uses them.
 pub trait Lock: Send {
+    /// Ask, and do not wait for the answer: there are other things to do meanwhile.
+    fn begin(&mut self, request: &Request);
+
     /// Take the lock, waiting as long as the request allows. On any error nothing is left behind, as
     /// far as the servers can be reached.
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error>;

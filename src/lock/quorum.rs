@@ -40,6 +40,8 @@ pub struct Quorum {
     timing: Timing,
     id: WaiterId,
     attempts: u32,
+    /// A first request that is under way, and when it was sent.
+    begun: Option<(BootTime, Result<(), NodeError>)>,
 }
 
 /// Why no answer came.
@@ -50,7 +52,7 @@ enum Silence {
 
 impl Quorum {
     pub fn new(server: Server, names: Names, timing: Timing) -> Self {
-        Self { gate: Node::new(server), names, timing, id: WaiterId::random(), attempts: 0 }
+        Self { gate: Node::new(server), names, timing, id: WaiterId::random(), attempts: 0, begun: None }
     }
 
     fn claim(&self) -> Claim {
@@ -181,6 +183,13 @@ impl Quorum {
 }
 
 impl Lock for Quorum {
+    fn begin(&mut self, request: &Request) {
+        self.attempts += 1;
+        let asked = BootTime::now();
+        let sent = self.gate.ask(self.acquire_call(request));
+        self.begun = Some((asked, sent));
+    }
+
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
         let give_up = match request.patience {
@@ -191,10 +200,15 @@ impl Lock for Quorum {
         let mut was_answered = false;
         let mut failures = 0;
         loop {
-            self.attempts += 1;
-            let asked = BootTime::now();
-            let call = self.acquire_call(request);
-            let silence = match self.ask(call, self.timing.node_timeout, Some(observer)) {
+            if self.begun.is_none() {
+                self.begin(request);
+            }
+            let (asked, sent) = self.begun.take().expect("begin() has set it");
+            let answer = match sent {
+                Ok(()) => self.answer(asked + self.timing.node_timeout, Some(observer)),
+                Err(error) => Err(Silence::Failed(error)),
+            };
+            let silence = match answer {
                 Ok(Answer::Granted { fence }) => {
                     let lease = Lease::new(asked, self.timing.ttl);
                     if !lease.deadline().has_passed() {
