@@ -8,21 +8,19 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::prctl::{set_child_subreaper, set_name, set_pdeathsig};
+use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::unistd::{Pid, dup2_stderr, getpid, getppid, setpgid};
+use nix::unistd::{Pid, dup2_stderr, setpgid};
 
 use super::inherited::Inherited;
+use super::spawn::{Group, spawn};
 use super::tree::{self, Reaped};
 use super::words::{Ending, Environment, Notice, Order};
 use crate::lock::BootTime;
@@ -40,14 +38,6 @@ pub struct Plan {
     pub inherited: Inherited,
     /// A descriptor for the command to inherit, which would be closed for it otherwise.
     pub keep_open: Option<RawFd>,
-}
-
-/// Which process group the command runs in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    Own,
-    /// That of redlock itself, which the terminal and the shell know as the job.
-    Join(Pid),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +135,7 @@ impl Guardian {
                 if deadline.is_some_and(BootTime::has_passed) {
                     self.tell(Notice::TooLate);
                 } else {
-                    self.start(environment);
+                    self.start(&environment);
                 }
             }
             Order::Pass(signal) => self.pass(signal),
@@ -155,35 +145,14 @@ impl Guardian {
         }
     }
 
-    fn start(&mut self, environment: Environment) {
-        let mut command = Command::new(&self.plan.argv[0]);
-        command.args(&self.plan.argv[1..]).envs(environment);
-        command.process_group(match self.plan.group {
-            Group::Own => 0,
-            Group::Join(group) => group.as_raw(),
-        });
-        let (guardian, inherited, keep_open) = (getpid(), self.plan.inherited, self.plan.keep_open);
-        // SAFETY: the closure makes system calls only: it allocates nothing and takes no lock. The
-        // descriptor is one that redlock opened before it forked us and that nobody closes.
-        unsafe {
-            command.pre_exec(move || {
-                set_pdeathsig(Signal::SIGKILL)?;
-                if getppid() != guardian {
-                    // It died before the line above could be told to.
-                    return Err(std::io::ErrorKind::BrokenPipe.into());
-                }
-                if let Some(fd) = keep_open {
-                    fcntl(BorrowedFd::borrow_raw(fd), FcntlArg::F_SETFD(FdFlag::empty()))?;
-                }
-                inherited.restore()
-            });
-        }
-        match command.spawn() {
-            Ok(child) => {
-                self.command = Some(Pid::from_raw(child.id().cast_signed()));
+    fn start(&mut self, environment: &Environment) {
+        let Plan { argv, group, keep_open, inherited, .. } = &self.plan;
+        match spawn(argv, environment, *group, *keep_open, *inherited) {
+            Ok(pid) => {
+                self.command = Some(pid);
                 let_go_of_stdio();
             }
-            Err(error) => self.tell(Notice::NotStarted(error.raw_os_error().unwrap_or(nix::libc::EIO))),
+            Err(error) => self.tell(Notice::NotStarted(error as i32)),
         }
     }
 

@@ -1,6 +1,5 @@
 //! What we were started with, so that the command is started with the same.
 
-use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,16 +47,12 @@ impl Inherited {
         Ok(Self { mask: SigSet::thread_get_mask()?, sigchld_was_ignored })
     }
 
-    /// For the new process, between fork and exec: async-signal-safe.
-    pub fn restore(&self) -> io::Result<()> {
-        if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) {
-            set(Signal::SIGPIPE, libc::SIG_IGN);
-        }
-        if self.sigchld_was_ignored {
-            set(Signal::SIGCHLD, libc::SIG_IGN);
-        }
-        self.mask.thread_set_mask()?;
-        Ok(())
+    /// For the new process, before it executes the command: system calls only.
+    pub fn restore(&self) -> nix::Result<()> {
+        let disposition = |was_ignored| if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+        set(Signal::SIGPIPE, disposition(SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed)));
+        set(Signal::SIGCHLD, disposition(self.sigchld_was_ignored));
+        self.mask.thread_set_mask()
     }
 }
 

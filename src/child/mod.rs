@@ -11,6 +11,7 @@
 mod guardian;
 mod inherited;
 pub mod signals;
+mod spawn;
 pub mod terminal;
 mod tree;
 mod words;
@@ -27,8 +28,9 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp};
 
-pub use guardian::{Ends, Group, Plan, Stop};
+pub use guardian::{Ends, Plan, Stop};
 pub use inherited::Inherited;
+pub use spawn::Group;
 pub use tree::is_stopped;
 use words::Order;
 pub use words::{Ending, Environment, Notice};

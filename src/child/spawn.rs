@@ -1,0 +1,137 @@
+//! Starting the command.
+//!
+//! Not with std's Command: whatever is to happen between fork and exec (the parent-death signal first of
+//! all) makes it copy the whole process, and that copy is a tenth of the time that a short command takes. Here
+//! the new process borrows our memory until it executes the command, as posix_spawn does it.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::null;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, getpid, getppid, setpgid};
+
+use super::inherited::Inherited;
+use super::words::Environment;
+
+/// Which process group the command runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Own,
+    /// That of redlock itself, which the terminal and the shell know as the job.
+    Join(Pid),
+}
+
+/// For the path that execvpe puts together.
+const STACK: usize = 64 * 1024;
+
+/// What the new process needs; it only reads, but for the error.
+struct Job<'a> {
+    argv: &'a [*const c_char],
+    environment: &'a [*const c_char],
+    group: Pid,
+    keep_open: Option<RawFd>,
+    inherited: Inherited,
+    guardian: Pid,
+    error: AtomicI32,
+}
+
+/// Start the command. From a process with one thread that blocks all signals. It is killed when that process
+/// dies, and gets the signal mask and dispositions that redlock was started with.
+pub fn spawn(
+    argv: &[OsString],
+    added: &Environment,
+    group: Group,
+    keep_open: Option<RawFd>,
+    inherited: Inherited,
+) -> Result<Pid, Errno> {
+    let argv: Vec<CString> = argv.iter().map(|arg| c_string(arg)).collect::<Result<_, _>>()?;
+    let environment: Vec<CString> = environment(added)?;
+    let job = Job {
+        argv: &pointers(&argv),
+        environment: &pointers(&environment),
+        group: match group {
+            Group::Own => Pid::from_raw(0),
+            Group::Join(group) => group,
+        },
+        keep_open,
+        inherited,
+        guardian: getpid(),
+        error: AtomicI32::new(0),
+    };
+    // Aligned as stacks must be. A script without an interpreter line is run by sh, with one argument more.
+    let mut stack = vec![0_u128; (STACK + 2 * size_of_val(job.argv)) / size_of::<u128>()];
+    // SAFETY: the stack grows down from its end and is not used otherwise until clone returns, which, with
+    // CLONE_VFORK, is when the new process has executed the command or ended; `job` lives as long. Until
+    // then this thread, the only one, sleeps. `run` makes only calls that are allowed after fork, and with
+    // all signals blocked nothing else runs on that stack.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr_range().end.cast::<c_void>();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(run, top, flags, (&raw const job).cast_mut().cast())
+    };
+    let pid = Errno::result(pid).map(Pid::from_raw)?;
+    match job.error.load(Ordering::Relaxed) {
+        0 => Ok(pid),
+        error => {
+            let _ = waitpid(pid, None);
+            Err(Errno::from_raw(error))
+        }
+    }
+}
+
+/// In the new process. Returns only if the command could not be executed.
+extern "C" fn run(job: *mut c_void) -> c_int {
+    // SAFETY: `spawn` passes a pointer to its `Job`, which lives until this process is gone or has executed.
+    let job = unsafe { &*job.cast::<Job<'_>>() };
+    let error = execute(job);
+    job.error.store(error as i32, Ordering::Relaxed);
+    127
+}
+
+/// System calls only: nothing is allocated, no lock is taken.
+fn execute(job: &Job<'_>) -> Errno {
+    let prepare = || {
+        setpgid(Pid::from_raw(0), job.group)?;
+        set_pdeathsig(Signal::SIGKILL)?;
+        if getppid() != job.guardian {
+            // It died before the line above could be told to.
+            return Err(Errno::ESRCH);
+        }
+        if let Some(fd) = job.keep_open {
+            // SAFETY: redlock opened it before it forked the guardian, and nobody closes it.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        job.inherited.restore()
+    };
+    if let Err(error) = prepare() {
+        return error;
+    }
+    // SAFETY: both lists end with a null pointer, and what they point to lives in `spawn`.
+    unsafe { libc::execvpe(job.argv[0], job.argv.as_ptr(), job.environment.as_ptr()) };
+    Errno::last()
+}
+
+/// Our own, with what was added in place of what was inherited.
+fn environment(added: &Environment) -> Result<Vec<CString>, Errno> {
+    let mut all: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    all.extend(added.iter().cloned());
+    all.into_iter().map(|(name, value)| c_string(&[name, value].join(OsStr::new("=")))).collect()
+}
+
+fn c_string(text: &OsStr) -> Result<CString, Errno> {
+    CString::new(OsStrExt::as_bytes(text)).map_err(|_| Errno::EINVAL)
+}
+
+fn pointers(list: &[CString]) -> Vec<*const c_char> {
+    list.iter().map(|text| CStr::as_ptr(text)).chain([null()]).collect()
+}
