@@ -149,7 +149,7 @@ pub struct RunArgs {
     #[arg(long, env = "REDLOCK_WAIT_TREE", value_parser = FalseyValueParser::new())]
     pub wait_tree: bool,
 
-    /// What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]
+    /// What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
     pub node_timeout: Option<String>,
 

@@ -189,7 +189,9 @@ fn timing(ttl: Duration, node_timeout: Option<Duration>) -> Result<Timing, Failu
         return Err(usage("--node-timeout must be more than 0"));
     }
     let (least, most) = NODE_TIMEOUT_BOUNDS;
-    Ok(Timing { ttl, node_timeout: node_timeout.unwrap_or((ttl / 20).clamp(least, most)) })
+    // A later answer would leave too little of the lease to be of use.
+    let node_timeout = node_timeout.unwrap_or((ttl / 20).clamp(least, most)).min(ttl / 3);
+    Ok(Timing { ttl, node_timeout })
 }
 
 fn mode(shared: bool, exclusive: bool, typed: impl Fn(&str) -> bool) -> Result<Mode, Failure> {

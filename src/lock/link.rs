@@ -6,9 +6,8 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, ToSocketAddrs};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 
 use nix::poll::PollFlags;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -16,26 +15,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 /// More than any reply of ours could need: a server that announces more is not a lock server.
 const LONGEST_REPLY: usize = 1 << 20;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    Tcp { host: String, port: u16 },
-    Unix(PathBuf),
-}
-
-impl Target {
-    fn resolve(&self) -> io::Result<VecDeque<SockAddr>> {
-        match self {
-            Self::Tcp { host, port } => {
-                Ok((host.as_str(), *port).to_socket_addrs()?.map(SockAddr::from).collect())
-            }
-            Self::Unix(path) => Ok([SockAddr::unix(path)?].into()),
-        }
-    }
-}
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Link {
-    socket: Socket,
+    /// `None` until there is an address to connect to.
+    socket: Option<Socket>,
     connected: bool,
     /// The host's other addresses, tried when this one does not answer.
     alternatives: VecDeque<SockAddr>,
@@ -47,10 +30,11 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn open(target: &Target) -> io::Result<Self> {
-        let mut alternatives = target.resolve()?;
-        let (socket, connected) = connect_first(&mut alternatives)?;
-        Ok(Self { socket, connected, alternatives, outgoing: Vec::new(), incoming: Vec::new(), broken: None })
+    /// Start connecting to the first of these that does not fail on the spot, and send what is queued.
+    pub fn connect(&mut self, addresses: Vec<SockAddr>) {
+        self.alternatives = addresses.into();
+        self.try_next(io::Error::new(ErrorKind::NotFound, "the name has no address"));
+        self.send(&[]);
     }
 
     /// Queue bytes and send what the socket takes now.
@@ -62,13 +46,14 @@ impl Link {
         }
     }
 
-    /// What to poll for.
-    pub fn interest(&self) -> PollFlags {
-        match (self.connected, self.outgoing.is_empty()) {
+    /// What to poll for; `None` before there is a socket.
+    pub fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let flags = match (self.connected, self.outgoing.is_empty()) {
             (false, _) => PollFlags::POLLOUT,
             (true, false) => PollFlags::POLLIN | PollFlags::POLLOUT,
             (true, true) => PollFlags::POLLIN,
-        }
+        };
+        self.socket.as_ref().map(|socket| (socket.as_fd(), flags))
     }
 
     /// Go on after poll has reported something.
@@ -88,21 +73,33 @@ impl Link {
     }
 
     fn is_connected(&mut self) -> bool {
-        if !self.connected {
-            match self.socket.take_error() {
-                Ok(None) => self.connected = self.socket.peer_addr().is_ok(),
-                Ok(Some(error)) | Err(error) => match connect_first(&mut self.alternatives) {
-                    Ok((socket, connected)) => (self.socket, self.connected) = (socket, connected),
-                    Err(_) => self.broken = Some(error),
-                },
+        if let (Some(socket), false) = (&self.socket, self.connected) {
+            match socket.take_error() {
+                Ok(None) => self.connected = socket.peer_addr().is_ok(),
+                Ok(Some(error)) | Err(error) => self.try_next(error),
             }
         }
         self.connected
     }
 
+    /// `last` is why the address before did not do.
+    fn try_next(&mut self, mut last: io::Error) {
+        while let Some(address) = self.alternatives.pop_front() {
+            match connect(&address) {
+                Ok((socket, connected)) => {
+                    (self.socket, self.connected) = (Some(socket), connected);
+                    return;
+                }
+                Err(error) => last = error,
+            }
+        }
+        self.broken = Some(last);
+    }
+
     fn flush(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
         while !self.outgoing.is_empty() {
-            match self.socket.write(&self.outgoing) {
+            match socket.write(&self.outgoing) {
                 Ok(sent) => drop(self.outgoing.drain(..sent)),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
@@ -115,9 +112,10 @@ impl Link {
     }
 
     fn fill(&mut self) {
+        let Some(socket) = &mut self.socket else { return };
         let mut chunk = [0; 4096];
         loop {
-            match self.socket.read(&mut chunk) {
+            match socket.read(&mut chunk) {
                 Ok(0) => {
                     self.broken.get_or_insert(io::Error::new(
                         ErrorKind::UnexpectedEof,
@@ -142,30 +140,14 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// The guardian has a copy of every descriptor that was open when it was forked: closing ours alone would
 /// leave the server waiting for us.
 impl Drop for Link {
     fn drop(&mut self) {
-        let _ = self.socket.shutdown(Shutdown::Both);
-    }
-}
-
-/// Start connecting to the first address that does not fail on the spot.
-fn connect_first(addresses: &mut VecDeque<SockAddr>) -> io::Result<(Socket, bool)> {
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-    while let Some(address) = addresses.pop_front() {
-        match connect(&address) {
-            Ok(started) => return Ok(started),
-            Err(error) => last = error,
+        if let Some(socket) = &self.socket {
+            let _ = socket.shutdown(Shutdown::Both);
         }
     }
-    Err(last)
 }
 
 fn connect(address: &SockAddr) -> io::Result<(Socket, bool)> {

@@ -11,6 +11,7 @@ mod local;
 mod names;
 mod node;
 mod quorum;
+mod resolve;
 mod wait;
 mod who;
 

@@ -7,13 +7,16 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::poll::PollFlags;
 use redis::{ConnectionAddr, IntoConnectionInfo, Value};
+use socket2::SockAddr;
 
 use super::fault::{self, Fault, NodeError};
-use super::link::{Link, Target};
+use super::link::Link;
+use super::resolve::{Resolution, literal};
 use super::{Busy, Loss, Who};
 
 /// A script's text and the name under which servers remember it.
@@ -80,6 +83,12 @@ pub enum Answer {
     Awake,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
 /// Where a server is and how to log in.
 #[derive(Clone)]
 pub struct Server {
@@ -114,6 +123,14 @@ impl Server {
 
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
+    }
+
+    /// Where to connect, if nobody need be asked for it.
+    fn address(&self) -> io::Result<Option<SockAddr>> {
+        match &self.target {
+            Target::Tcp { host, port } => Ok(literal(host, *port)),
+            Target::Unix(path) => SockAddr::unix(path).map(Some),
+        }
     }
 
     /// AUTH and SELECT travel in front of the first request: no round trip of their own.
@@ -165,6 +182,8 @@ enum Expected {
 pub struct Node {
     server: Server,
     link: Option<Link>,
+    /// The server's name is being looked up. Kept when a link is given up, so that there is one at a time.
+    resolution: Option<Resolution>,
     expected: VecDeque<Expected>,
     /// A request went out on a link that is gone: it may yet be carried out.
     loose_end: bool,
@@ -172,7 +191,7 @@ pub struct Node {
 
 impl Node {
     pub fn new(server: Server) -> Self {
-        Self { server, link: None, expected: VecDeque::new(), loose_end: false }
+        Self { server, link: None, resolution: None, expected: VecDeque::new(), loose_end: false }
     }
 
     /// Send a request, behind whatever is still under way on the link, connecting if need be. An
@@ -180,12 +199,7 @@ impl Node {
     /// late it does before this.
     pub fn ask(&mut self, call: Call) -> Result<(), NodeError> {
         if self.link.is_none() {
-            let mut link = Link::open(&self.server.target).map_err(|e| self.unreachable(&e))?;
-            for (step, bytes) in self.server.login() {
-                link.send(&bytes);
-                self.expected.push_back(Expected::Login(step));
-            }
-            self.link = Some(link);
+            self.link = Some(self.open_link().map_err(|e| self.unreachable(&e))?);
         }
         for earlier in &mut self.expected {
             if matches!(earlier, Expected::Answer(_)) {
@@ -202,8 +216,33 @@ impl Node {
         Ok(())
     }
 
+    fn open_link(&mut self) -> io::Result<Link> {
+        let mut link = Link::default();
+        for (step, bytes) in self.server.login() {
+            link.send(&bytes);
+            self.expected.push_back(Expected::Login(step));
+        }
+        match (self.server.address()?, &self.server.target) {
+            (Some(address), _) => link.connect(vec![address]),
+            (None, Target::Tcp { host, port }) if self.resolution.is_none() => {
+                self.resolution = Some(Resolution::start(host, *port)?);
+            }
+            (None, _) => {}
+        }
+        Ok(link)
+    }
+
+    /// A script of which we do not know whether it was, or will be, carried out.
     fn has_unanswered(&self) -> bool {
-        self.expected.iter().any(|e| !matches!(e, Expected::Login(_)))
+        let is_script = |expected: &Expected| {
+            matches!(expected, Expected::Answer(Call::Script { .. }) | Expected::Unwanted)
+        };
+        self.expected.iter().any(is_script)
+    }
+
+    /// Can the server be asked without starting a thread?
+    pub fn has_address(&self) -> bool {
+        self.server.address().is_ok_and(|address| address.is_some())
     }
 
     /// Is the server blocked in a nap, deaf to anything sent behind it?
@@ -216,15 +255,24 @@ impl Node {
     }
 
     pub fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        use std::os::fd::AsFd;
-        self.link.as_ref().map(|link| (link.as_fd(), link.interest()))
+        let resolving = || Some((self.resolution.as_ref()?.bell(), PollFlags::POLLIN));
+        self.link.as_ref().and_then(Link::interest).or_else(resolving)
     }
 
     /// Take what has arrived. `None`: the answer is not there yet.
     pub fn answer(&mut self) -> Option<Result<Answer, NodeError>> {
-        if let Some(link) = &mut self.link {
-            link.advance();
+        let link = self.link.as_mut()?;
+        if let Some(found) = self.resolution.as_ref().and_then(Resolution::answer) {
+            self.resolution = None;
+            match found {
+                Ok(addresses) => link.connect(addresses),
+                Err(e) => {
+                    self.hang_up();
+                    return Some(Err(self.unreachable(&e)));
+                }
+            }
         }
+        link.advance();
         loop {
             let reply = match self.link.as_mut()?.next_reply() {
                 Ok(reply) => reply?,

@@ -48,6 +48,8 @@ pub struct Quorum {
 enum Silence {
     Cancelled,
     Failed(NodeError),
+    /// It may still come.
+    Late(NodeError),
 }
 
 impl Quorum {
@@ -81,6 +83,13 @@ impl Quorum {
         self.call(&ACQUIRE, self.claim(), args)
     }
 
+    /// When it was sent, and whether it could be.
+    fn ask_for_it(&mut self, request: &Request) -> (BootTime, Result<(), NodeError>) {
+        self.attempts += 1;
+        let asked = BootTime::now();
+        (asked, self.gate.ask(self.acquire_call(request)))
+    }
+
     fn ask(
         &mut self,
         call: Call,
@@ -102,7 +111,7 @@ impl Quorum {
                 return answer.map_err(Silence::Failed);
             }
             if until.has_passed() {
-                return Err(Silence::Failed(self.gate.timed_out()));
+                return Err(Silence::Late(self.gate.timed_out()));
             }
             if wait(self.gate.poll_for(), until, observer.as_deref_mut()) == Wait::Cancelled {
                 return Err(Silence::Cancelled);
@@ -147,7 +156,7 @@ impl Quorum {
                 Ok(answer) => return Ok(answer),
                 // Without an observer there is nobody to cancel.
                 Err(Silence::Cancelled) => {}
-                Err(Silence::Failed(error)) => {
+                Err(Silence::Failed(error) | Silence::Late(error)) => {
                     self.gate.hang_up();
                     let hopeless = error.fault != Fault::Unavailable;
                     last = Some(error);
@@ -163,6 +172,13 @@ impl Quorum {
     /// Give up waiting. What cannot be given back now expires by itself.
     fn withdraw(&mut self) {
         let _ = self.give_back(self.claim());
+    }
+
+    /// Give up on a server that has not said a word: it finds our request and, behind it, that we gave up, if
+    /// ever it looks.
+    fn leave_word(&mut self) {
+        let call = self.call(&RELEASE, self.claim(), vec![millis(KEEP_GONE)]);
+        let _ = self.gate.ask(call);
     }
 
     /// After `failures` failures in a row: a pause that grows, and differs between waiters.
@@ -183,11 +199,11 @@ impl Quorum {
 }
 
 impl Lock for Quorum {
+    /// Not if the server's name must be looked up: that takes a thread, and we are about to fork.
     fn begin(&mut self, request: &Request) {
-        self.attempts += 1;
-        let asked = BootTime::now();
-        let sent = self.gate.ask(self.acquire_call(request));
-        self.begun = Some((asked, sent));
+        if self.gate.has_address() {
+            self.begun = Some(self.ask_for_it(request));
+        }
     }
 
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
@@ -200,10 +216,7 @@ impl Lock for Quorum {
         let mut was_answered = false;
         let mut failures = 0;
         loop {
-            if self.begun.is_none() {
-                self.begin(request);
-            }
-            let (asked, sent) = self.begun.take().expect("begin() has set it");
+            let (asked, sent) = self.begun.take().unwrap_or_else(|| self.ask_for_it(request));
             let answer = match sent {
                 Ok(()) => self.answer(asked + self.timing.node_timeout, Some(observer)),
                 Err(error) => Err(Silence::Failed(error)),
@@ -250,7 +263,11 @@ impl Lock for Quorum {
                     self.withdraw();
                     return Err(Error::Cancelled);
                 }
-                Silence::Failed(error) => error,
+                Silence::Late(error) if !was_answered => {
+                    self.leave_word();
+                    return Err(Error::Node(error));
+                }
+                Silence::Failed(error) | Silence::Late(error) => error,
             };
             // At the start a server that cannot be asked is an error at once; one that goes away while
             // we wait for others may come back.
@@ -278,7 +295,7 @@ impl Lock for Quorum {
             Ok(Answer::Extended) if !grant.is_over() => Extended::Until(Lease::new(asked, self.timing.ttl)),
             Ok(Answer::Lost(loss)) => Extended::Lost(loss),
             Ok(_) => Extended::Unknown(self.gate.timed_out()),
-            Err(Silence::Failed(error)) => {
+            Err(Silence::Failed(error) | Silence::Late(error)) => {
                 self.gate.hang_up();
                 Extended::Unknown(error)
             }
