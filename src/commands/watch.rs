@@ -136,13 +136,15 @@ impl<'a> Watch<'a> {
                 let left = lease.map_or(Duration::MAX, |lease| lease.deadline().remaining());
                 self.report.cannot_refresh(&error, left);
             }
-            News::Overdue => self.lose(Cause::Overdue),
-            News::Lost(loss) => {
-                self.lose(Cause::Told(loss));
-                if self.settings.on_lost == OnLost::Stop {
-                    self.supervisor.orders().stop();
-                }
-            }
+            News::Overdue => self.stop_for(Cause::Overdue),
+            News::Lost(loss) => self.stop_for(Cause::Told(loss)),
+        }
+    }
+
+    fn stop_for(&mut self, cause: Cause) {
+        self.lose(cause);
+        if self.settings.on_lost == OnLost::Stop {
+            self.supervisor.orders().stop();
         }
     }
 
