@@ -17,7 +17,7 @@ fn main() -> io::Result<()> {
 fn scripts() -> io::Result<String> {
     let library = fs::read_to_string("lua/lib.lua")?;
     let mut constants = String::new();
-    for name in ["acquire", "extend", "release"] {
+    for name in ["acquire", "extend", "heal", "raise", "release"] {
         let script = fs::read_to_string(format!("lua/{name}.lua"))?;
         let text = strip(&format!("{library}\n{script}"));
         let hash = sha1_smol::Sha1::from(&text).digest().to_string();

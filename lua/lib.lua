@@ -6,15 +6,17 @@
 -- KEYS[4] info:K      who holds it                               (hash, PX = lease)
 -- KEYS[5] fence:K     the last fencing token                     (string, PX = long)
 -- KEYS[6] gone        set if this waiter has given up: a late request of it changes nothing
+-- KEYS[7] node        this server's run_id and since when it has been seen (string, for ever)
 -- ARGV[1] claim       '<waiter>.<attempt>'
 -- ARGV[2] notify      prefix of the wake-up lists; the waiter's name follows
+-- ARGV[3] nodes       how many servers the lock is spread over
 --
 -- Redis runs a script to its end before anything else, so each script is one atomic step. What it
 -- is not is all-or-nothing: a command refused half-way (ACL, memory) leaves what came before. No key
 -- of ours may stay for ever through that: see keep_for().
 
-local LOCK, QUEUE, WAITERS, INFO, FENCE, GONE = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local CLAIM, NOTIFY = ARGV[1], ARGV[2]
+local LOCK, QUEUE, WAITERS, INFO, FENCE, GONE, NODE = unpack(KEYS)
+local CLAIM, NOTIFY, NODES = ARGV[1], ARGV[2], ARGV[3]
 
 -- A woken waiter that does not come for the lock within this time has lost its place.
 local COME_WITHIN_MS = 2000
@@ -54,6 +56,14 @@ local function NOW()
     now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   end
   return now
+end
+
+-- Which server this is. With one alone nobody asks, and the question has its price.
+local function run_id()
+  if NODES == '1' then
+    return ''
+  end
+  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 end
 
 -- A key that was just made: where PEXPIRE is refused, it must go again.

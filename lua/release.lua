@@ -1,8 +1,8 @@
 -- Give back whatever this waiter has, the lock or a place in the queue, and wake the next one.
 --
--- KEYS, ARGV[1..2]  as in lib.lua
--- ARGV[3] mark      ms to keep the mark "has given up", 0 = none: for a client with a request still
---                   under way somewhere, which must find the door closed when it arrives
+-- KEYS, ARGV[1..3]  as in lib.lua
+-- ARGV[4] mark        ms to keep the mark "has given up", 0 = none: for a client with a request still
+--                     under way somewhere, which must find the door closed when it arrives
 --
 -- Returns 'released', 'expired' (nobody holds it) or 'foreign' (someone else does).
 --
@@ -19,8 +19,8 @@ else
   leave_queue(ME)
 end
 -- Not before a write that frees memory, or a server that is out of it would refuse the release.
-if ARGV[3] ~= '0' then
-  call('SET', GONE, '1', 'PX', ARGV[3])
+if ARGV[4] ~= '0' then
+  call('SET', GONE, '1', 'PX', ARGV[4])
 end
 if ours or not held then
   local head = head_of_queue()

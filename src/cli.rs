@@ -10,6 +10,7 @@ const EXAMPLES: &str = "\
 Examples:
   redlock run --key deploy -- ./deploy.sh                      # on this host, no server needed
   redlock run --redis redis://localhost --key deploy -- ./deploy.sh
+  redlock run --redis redis://a,redis://b,redis://c --key deploy -- ./deploy.sh
   redlock run --key backup -n -E 0 -- pg_dump -f db.sql app    # skip quietly if one is running
   redlock run --key migrate -w 5m --ttl 1m -- ./migrate        # wait at most five minutes
   REDLOCK_REDIS=redis://cache:6379/2 redlock run --key cron -c 'sync && purge'
@@ -68,7 +69,7 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "KEY", required = true)]
     pub key: OsString,
 
-    /// The server, redis://[user:password@]host[:port][/db] or unix:///path; without one the lock is on this host
+    /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host
     #[arg(
         short,
         long,
@@ -152,6 +153,10 @@ pub struct RunArgs {
     /// What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
     pub node_timeout: Option<String>,
+
+    /// How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_QUARANTINE", allow_negative_numbers = true)]
+    pub quarantine: Option<String>,
 
     /// Append a JSON line for each event to FILE
     #[arg(long, value_name = "FILE", env = "REDLOCK_EVENTS")]

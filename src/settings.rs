@@ -23,6 +23,8 @@ const SHORTEST_TTL: Duration = Duration::from_millis(100);
 const LONGEST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
+const MOST_SERVERS: usize = 9;
 const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// All that `redlock run` needs to know.
@@ -53,7 +55,7 @@ pub struct RunSettings {
 /// Where the lock is.
 #[derive(Debug)]
 pub enum Place {
-    Server { server: Server, timing: Timing },
+    Servers { servers: Vec<Server>, timing: Timing },
     Host { folder: PathBuf, by: Choice },
 }
 
@@ -72,7 +74,7 @@ impl RunSettings {
         let given = |id: &str, text: Option<String>| text.filter(|text| typed(id) || !text.is_empty());
         let duration = |id: &'static str, text| duration(id, given(id, text).as_deref());
         let place = if is_local(&args, typed)? {
-            for option in ["ttl", "node_timeout"] {
+            for option in ["ttl", "node_timeout", "quarantine"] {
                 if typed(option) {
                     let option = option.replace('_', "-");
                     return Err(usage(format!(
@@ -88,10 +90,16 @@ impl RunSettings {
             if mode(args.shared, args.exclusive, typed)? == Mode::Shared {
                 return Err(usage("--shared on a server comes with the next version; on this host it works"));
             }
-            Place::Server { server: server(&args.redis)?, timing: timing(ttl, node_timeout)? }
+            let servers = servers(&args.redis)?;
+            let quarantine = match given("quarantine", args.quarantine) {
+                Some(off) if off == "off" => Some(Duration::ZERO),
+                text => duration("quarantine", text)?,
+            };
+            let timing = timing(ttl, node_timeout, quarantine, servers.len())?;
+            Place::Servers { servers, timing }
         };
         let longest_grace = match &place {
-            Place::Server { timing, .. } => timing.ttl / 3,
+            Place::Servers { timing, .. } => timing.ttl / 3,
             Place::Host { .. } => Duration::MAX,
         };
         Ok(Self {
@@ -118,7 +126,7 @@ impl RunSettings {
     /// The longest that a lock can outlive us.
     pub fn ttl(&self) -> Duration {
         match &self.place {
-            Place::Server { timing, .. } => timing.ttl,
+            Place::Servers { timing, .. } => timing.ttl,
             Place::Host { .. } => Duration::ZERO,
         }
     }
@@ -171,17 +179,26 @@ fn folder(folder: Option<PathBuf>) -> Result<PathBuf, Failure> {
     })
 }
 
-fn server(urls: &[String]) -> Result<Server, Failure> {
-    match urls.iter().filter(|url| !url.is_empty()).collect::<Vec<_>>().as_slice() {
-        [url] => Server::parse(url).map_err(|why| usage(format!("--redis: {why}"))),
-        several => Err(usage(format!(
-            "{} servers given: a lock over several servers comes with the next version, give exactly one --redis",
-            several.len()
-        ))),
+fn servers(urls: &[String]) -> Result<Vec<Server>, Failure> {
+    let urls: Vec<&String> = urls.iter().filter(|url| !url.is_empty()).collect();
+    if urls.len() > MOST_SERVERS {
+        return Err(usage(format!("{} servers given, {MOST_SERVERS} are allowed", urls.len())));
     }
+    let parse = |(at, url): (usize, &&String)| {
+        Server::parse(url).map_err(|why| match urls.len() {
+            1 => usage(format!("--redis: {why}")),
+            _ => usage(format!("--redis, server {}: {why}", at + 1)),
+        })
+    };
+    urls.iter().enumerate().map(parse).collect()
 }
 
-fn timing(ttl: Duration, node_timeout: Option<Duration>) -> Result<Timing, Failure> {
+fn timing(
+    ttl: Duration,
+    node_timeout: Option<Duration>,
+    quarantine: Option<Duration>,
+    servers: usize,
+) -> Result<Timing, Failure> {
     if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
         return Err(usage(format!("--ttl must be between 100ms and 365d, not {}", human(ttl))));
     }
@@ -191,7 +208,13 @@ fn timing(ttl: Duration, node_timeout: Option<Duration>) -> Result<Timing, Failu
     let (least, most) = NODE_TIMEOUT_BOUNDS;
     // A later answer would leave too little of the lease to be of use.
     let node_timeout = node_timeout.unwrap_or((ttl / 20).clamp(least, most)).min(ttl / 3);
-    Ok(Timing { ttl, node_timeout })
+    let quarantine = quarantine.unwrap_or(if servers > 1 { DEFAULT_QUARANTINE } else { Duration::ZERO });
+    // Whoever waits it out must have outwaited every lease.
+    if servers > 1 && !quarantine.is_zero() && ttl > quarantine {
+        let (ttl, quarantine) = (human(ttl), human(quarantine));
+        return Err(usage(format!("--ttl ({ttl}) must not be longer than --quarantine ({quarantine})")));
+    }
+    Ok(Timing { ttl, node_timeout, quarantine })
 }
 
 fn mode(shared: bool, exclusive: bool, typed: impl Fn(&str) -> bool) -> Result<Mode, Failure> {

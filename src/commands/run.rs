@@ -78,7 +78,12 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
 fn lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
     let names = Names::new(&settings.prefix, &settings.key);
     match &settings.place {
-        Place::Server { server, timing } => Ok(Box::new(Quorum::new(server.clone(), names, *timing))),
+        Place::Servers { servers, timing } => {
+            if servers.len() % 2 == 0 {
+                report.even_number_of_servers(servers.len());
+            }
+            Ok(Box::new(Quorum::new(servers.clone(), names, *timing)))
+        }
         Place::Host { folder, by } => {
             if *by == Choice::NothingElseConfigured {
                 report.only_on_this_host();

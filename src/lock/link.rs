@@ -56,6 +56,11 @@ impl Link {
         self.socket.as_ref().map(|socket| (socket.as_fd(), flags))
     }
 
+    /// Has the server been reached?
+    pub fn is_open(&self) -> bool {
+        self.connected
+    }
+
     /// Go on after poll has reported something.
     pub fn advance(&mut self) {
         if self.is_connected() {

@@ -108,6 +108,8 @@ pub struct Busy {
     pub held_for: Option<Duration>,
     /// `None` if the holder's lock never expires.
     pub expires_in: Option<Duration>,
+    /// Servers without which there is no majority and which do not vote yet, and for how long.
+    pub sitting_out: Vec<(String, Duration)>,
 }
 
 /// Told of the wait, and asked whether to go on with it.
@@ -153,7 +155,7 @@ pub enum Released {
     Unknown(NodeError),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
     /// Nobody holds it: expired, deleted, flushed or evicted.
     Expired,

@@ -14,6 +14,8 @@ pub struct Names {
     /// Followed by a waiter's name.
     pub notify: Vec<u8>,
     gone: Vec<u8>,
+    /// The server's mark, for all keys of this prefix.
+    pub node: Vec<u8>,
 }
 
 impl Names {
@@ -33,6 +35,7 @@ impl Names {
             fence: beside("fence"),
             notify: format!("{family}-notify:").into(),
             gone: format!("{family}-gone:").into(),
+            node: format!("{family}-node").into(),
         }
     }
 

@@ -26,7 +26,7 @@ pub struct Script {
     hash: &'static str,
 }
 
-// ACQUIRE, EXTEND and RELEASE, made by build.rs from lua/.
+// ACQUIRE, EXTEND, HEAL, RAISE and RELEASE, made by build.rs from lua/.
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
 /// One request: one round trip.
@@ -72,13 +72,25 @@ fn evaluate(command: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> 
 pub enum Answer {
     Granted {
         fence: u64,
+        /// Which server that was; empty where there is only one.
+        run_id: Vec<u8>,
     },
     Busy(Box<Busy>),
     /// A newer request of ours was there first.
     Stale,
-    Extended,
+    /// The server may have forgotten what it granted, and does not vote for so long.
+    Resting(Duration),
+    Extended {
+        run_id: Vec<u8>,
+    },
+    Healed,
+    Raised,
+    /// The token that stands in the way.
+    NotRaised(u64),
     Released,
     Lost(Loss),
+    /// Turned into an error before anyone sees it.
+    Unfit(String),
     /// The nap is over.
     Awake,
 }
@@ -187,11 +199,20 @@ pub struct Node {
     expected: VecDeque<Expected>,
     /// A request went out on a link that is gone: it may yet be carried out.
     loose_end: bool,
+    /// An earlier link was open.
+    reached: bool,
 }
 
 impl Node {
     pub fn new(server: Server) -> Self {
-        Self { server, link: None, resolution: None, expected: VecDeque::new(), loose_end: false }
+        Self {
+            server,
+            link: None,
+            resolution: None,
+            expected: VecDeque::new(),
+            loose_end: false,
+            reached: false,
+        }
     }
 
     /// Send a request, behind whatever is still under way on the link, connecting if need be. An
@@ -254,6 +275,16 @@ impl Node {
         self.loose_end
     }
 
+    /// Is everything answered that was asked, so that the next question will be answered soon, too?
+    pub fn is_attentive(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_open) && self.expected.is_empty()
+    }
+
+    /// May a request of ours have reached the server?
+    pub fn may_know_us(&self) -> bool {
+        self.loose_end || self.reached || self.link.as_ref().is_some_and(Link::is_open)
+    }
+
     pub fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let resolving = || Some((self.resolution.as_ref()?.bell(), PollFlags::POLLIN));
         self.link.as_ref().and_then(Link::interest).or_else(resolving)
@@ -306,6 +337,9 @@ impl Node {
                 (Some(Expected::Answer(Call::Nap { .. })), Ok(_)) => return Some(Ok(Answer::Awake)),
                 (Some(Expected::Answer(_)), Ok(value)) => {
                     let meaning = interpret(&value);
+                    if let Some(Answer::Unfit(why)) = meaning {
+                        return Some(Err(self.error(Fault::Unfit, why)));
+                    }
                     return Some(
                         meaning
                             .ok_or_else(|| self.error(Fault::Unfit, "unknown answer to our script".into())),
@@ -324,9 +358,15 @@ impl Node {
 
     /// Drop the link. What was sent on it may still be carried out.
     pub fn hang_up(&mut self) {
-        self.loose_end |= self.has_unanswered();
+        let was_open = self.link.as_ref().is_some_and(Link::is_open);
+        self.reached |= was_open;
+        self.loose_end |= was_open && self.has_unanswered();
         self.expected.clear();
         self.link = None;
+    }
+
+    pub fn name(&self) -> String {
+        self.server.to_string()
     }
 
     pub fn timed_out(&self) -> NodeError {
@@ -364,8 +404,9 @@ fn interpret(value: &Value) -> Option<Answer> {
     };
     let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<i64>().ok();
     let millis = |at: usize| number(at).map(|n| u64::try_from(n).ok().map(Duration::from_millis));
+    let fence = |at: usize| number(at).and_then(|n| u64::try_from(n).ok());
     Some(match words.first()?.as_slice() {
-        b"granted" => Answer::Granted { fence: u64::try_from(number(1)?).ok()? },
+        b"granted" => Answer::Granted { fence: fence(1)?, run_id: words.get(2)?.clone() },
         b"busy" => {
             let info = words.get(5..)?;
             Answer::Busy(Box::new(Busy {
@@ -374,13 +415,28 @@ fn interpret(value: &Value) -> Option<Answer> {
                 expires_in: millis(3)?,
                 held_for: millis(4)?,
                 who: (!info.is_empty()).then(|| Who::from_fields(info)),
+                sitting_out: Vec::new(),
             }))
         }
+        b"resting" => Answer::Resting(millis(1)??),
         b"stale" => Answer::Stale,
-        b"extended" => Answer::Extended,
+        b"extended" => Answer::Extended { run_id: words.get(1)?.clone() },
+        b"healed" => Answer::Healed,
+        b"raised" => Answer::Raised,
+        b"refused" => Answer::NotRaised(fence(1)?),
         b"released" => Answer::Released,
         b"expired" => Answer::Lost(Loss::Expired),
         b"foreign" => Answer::Lost(Loss::Foreign),
+        b"twice" => {
+            Answer::Unfit("the same server is listed twice (by another name, socket or database)".into())
+        }
+        b"replica" => Answer::Unfit("this server is a replica: name the primary".into()),
+        b"other" => {
+            let nodes = number(1)?;
+            Answer::Unfit(format!(
+                "the key is held as a lock over {nodes} server(s): everyone must name the same ones"
+            ))
+        }
         _ => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! The one place where a waiter sleeps: for a descriptor, for the observer, or for a moment.
+//! The one place where a waiter sleeps: for descriptors, for the observer, or for a moment.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -8,7 +8,7 @@ use super::{BootTime, Observer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The descriptor has something.
+    /// A descriptor has something.
     Ready,
     /// The moment has come, or nothing worth mentioning happened: look again.
     Over,
@@ -17,7 +17,7 @@ pub enum Wait {
 }
 
 pub fn wait(
-    watched: Option<(BorrowedFd<'_>, PollFlags)>,
+    watched: &[(BorrowedFd<'_>, PollFlags)],
     until: BootTime,
     observer: Option<&mut (dyn Observer + '_)>,
 ) -> Wait {
@@ -25,7 +25,7 @@ pub fn wait(
         let bells = observer.as_ref().map_or_else(Vec::new, |observer| observer.wake_on());
         let mut fds: Vec<PollFd<'_>> =
             bells.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        fds.extend(watched.map(|(fd, flags)| PollFd::new(fd, flags)));
+        fds.extend(watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)));
         // A failed poll is an interrupted one: nothing is marked.
         let _ = poll(&mut fds, until.poll_timeout());
         let (bells, watched) = fds.split_at(bells.len());

@@ -117,6 +117,11 @@ impl Report {
         );
     }
 
+    pub fn even_number_of_servers(&mut self, servers: usize) {
+        let fewer = servers - 1;
+        self.say(&format!("{servers} servers bear no more failures than {fewer}: give an odd number"));
+    }
+
     pub fn folder_is_on_a_network(&mut self, folder: &Path) {
         let folder = folder.display();
         self.say(&format!(

@@ -44,12 +44,23 @@ fn seconds(duration: Duration) -> String {
 
 pub fn waiting(key: &str, busy: &Busy, waited: Duration) -> String {
     let mut line = format!("waiting for \"{key}\": ");
+    if !busy.sitting_out.is_empty() {
+        line.push_str(&format!("{}, waited {}", sitting_out(busy), seconds(waited)));
+        return line;
+    }
     if let Some(before_us) = busy.place {
         line.push_str(&format!("place {} in the queue, ", before_us + 1));
     }
     line.push_str(&holder(busy));
     line.push_str(&format!(", waited {}", seconds(waited)));
     line
+}
+
+fn sitting_out(busy: &Busy) -> String {
+    let who =
+        busy.sitting_out.iter().map(|(name, left)| format!("{name} sits out another {}", seconds(*left)));
+    let who: Vec<String> = who.collect();
+    format!("{}, as it may have lost its locks (--quarantine off would not wait)", who.join(", "))
 }
 
 /// For one line of a terminal: what changes comes first, what may be cut off last.
@@ -60,6 +71,9 @@ pub fn waiting_in_short(key: &str, busy: &Busy, waited: Duration) -> String {
 
 /// "held by root@web1 pid 42 (nightly, rsync) for 2m 3s"
 pub fn holder(busy: &Busy) -> String {
+    if !busy.sitting_out.is_empty() {
+        return sitting_out(busy);
+    }
     let mut line = match (&busy.who, &busy.holder) {
         (Some(who), _) => format!("held by {}", describe(who)),
         (None, Some(_)) => "held by another program".into(),
@@ -113,6 +127,7 @@ mod tests {
             }),
             held_for: Some(Duration::from_millis(123_456)),
             expires_in: None,
+            sitting_out: Vec::new(),
         }
     }
 

@@ -81,7 +81,7 @@ impl HostLock {
                 }
                 until = until.min(give_up);
             }
-            match wait(Some((granted.as_fd(), PollFlags::POLLIN)), until, Some(observer)) {
+            match wait(&[(granted.as_fd(), PollFlags::POLLIN)], until, Some(observer)) {
                 Wait::Ready => return Ok(()),
                 Wait::Cancelled => return Err(Error::Cancelled),
                 Wait::Over if until.has_passed() => {
@@ -121,6 +121,7 @@ impl HostLock {
             held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
             who: record.map(|record| record.who),
             expires_in: None,
+            sitting_out: Vec::new(),
         }
     }
 
