@@ -83,12 +83,12 @@ local function busy(held, info, known)
   local held_ms = known.since and math.max(NOW() - tonumber(known.since), 0) or -1
   local place = call('ZRANK', QUEUE, ME)
   return {
-    'busy', place and whole(place) or '-1', held or '',
+    'busy', place and whole(place) or '-1', string.sub(held or '', 1, 100),
     held and whole(call('PTTL', LOCK)) or '0', whole(held_ms), unpack(info),
   }
 end
 
-if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then
+if not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
   return { 'replica' }
 end
 local held = call('GET', LOCK)

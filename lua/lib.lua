@@ -63,7 +63,7 @@ local function run_id()
   if NODES == '1' then
     return ''
   end
-  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  return string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
 -- A key that was just made: where PEXPIRE is refused, it must go again.
@@ -80,20 +80,18 @@ local function leave_queue(waiter)
   call('ZREM', WAITERS, waiter)
 end
 
--- The first waiter that is alive; those who are not lose their places.
+-- The first waiter that is alive; the dead before it lose their places. Without a lease is dead, too: or
+-- the loss of that one key would leave a place that nobody can take.
 local function head_of_queue()
   local head = call('ZRANGE', QUEUE, 0, 0)[1]
-  if not head then
-    return nil
-  end
-  local dead = call('ZRANGEBYSCORE', WAITERS, '-inf', whole(NOW()))
-  for _, waiter in ipairs(dead) do
-    leave_queue(waiter)
-  end
-  if #dead > 0 then
+  while head do
+    local alive_until = call('ZSCORE', WAITERS, head)
+    if alive_until and tonumber(alive_until) > NOW() then
+      return head
+    end
+    leave_queue(head)
     head = call('ZRANGE', QUEUE, 0, 0)[1]
   end
-  return head
 end
 
 -- Push, never publish: a push that comes before the BLPOP waits for it in the list.

@@ -178,6 +178,8 @@ pub struct RunArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
     /// Stop the command's whole tree before the lease ends, exit 79
+    // A variable that is set but empty is not set.
+    #[value(alias = "")]
     Stop,
     /// Only tell, and let it run
     Warn,

@@ -55,9 +55,12 @@ pub struct Keeper {
     shared: Arc<Shared>,
     news: Receiver<News>,
     bell: PipeReader,
-    /// Until its thread is started.
-    refresher: Option<Refresher>,
+    /// Until its thread has taken it.
+    refresher: Arc<Mutex<Option<Refresher>>>,
     due: Option<BootTime>,
+    retry: Duration,
+    /// Keeps the bell from ringing for ever when the thread has ended.
+    _ring: PipeWriter,
 }
 
 impl Keeper {
@@ -72,14 +75,16 @@ impl Keeper {
         let (tell, news) = channel();
         let due = grant.lease.map(|lease| lease.refresh_at());
         let shared = Arc::new(Shared { held: Mutex::new(Some(Held { lock, grant })), ended: Condvar::new() });
+        let retry = (ttl / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1);
         let refresher = Refresher {
             shared: Arc::clone(&shared),
             tell,
-            ring,
+            ring: ring.try_clone()?,
             renewed: Box::new(renewed),
-            retry: (ttl / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1),
+            retry,
         };
-        Ok(Self { shared, news, bell, refresher: Some(refresher), due })
+        let refresher = Arc::new(Mutex::new(Some(refresher)));
+        Ok(Self { shared, news, bell, refresher, due, retry, _ring: ring })
     }
 
     /// When [`Keeper::start`] must be called; `None` if that is done, or never needed.
@@ -87,12 +92,22 @@ impl Keeper {
         self.due
     }
 
+    /// If no thread can be had now, it is due again a little later.
     pub fn start(&mut self) -> std::io::Result<()> {
+        self.due = Some(BootTime::now() + self.retry);
+        let refresher = Arc::clone(&self.refresher);
+        let run = move || {
+            let refresher = refresher.lock().unwrap_or_else(PoisonError::into_inner).take();
+            refresher.into_iter().for_each(Refresher::run);
+        };
+        thread::Builder::new().name("keeper".into()).spawn(run)?;
         self.due = None;
-        if let Some(refresher) = self.refresher.take() {
-            thread::Builder::new().name("keeper".into()).spawn(move || refresher.run())?;
-        }
         Ok(())
+    }
+
+    /// When the lease ends, as far as we know before the first renewal.
+    pub fn deadline(&self) -> Option<BootTime> {
+        self.shared.held().as_ref()?.grant.lease.map(|lease| lease.deadline())
     }
 
     /// Readable when there is news.

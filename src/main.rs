@@ -42,7 +42,7 @@ fn start() -> anyhow::Result<Exit> {
             commands::run::run(&RunSettings::resolve(*args, matches)?)
         }
         (Command::Completions { shell }, _) => {
-            commands::completions::print(shell)?;
+            ignore_closed_pipe(commands::completions::print(shell))?;
             Ok(Exit::Code(0))
         }
         (Command::Run(_), None) => unreachable!("clap has found the subcommand"),
@@ -52,19 +52,24 @@ fn start() -> anyhow::Result<Exit> {
 /// --help and --version are answers; anything else is a mistake in the call.
 fn usage(error: &clap::Error) -> anyhow::Result<Exit> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        error.print()?;
+        ignore_closed_pipe(error.print())?;
         return Ok(Exit::Code(0));
     }
     let text = error.render().to_string();
-    let text = text.trim_end().trim_start_matches("error: ");
+    let text = secrets::without_passwords(text.trim_end().trim_start_matches("error: "));
     text.lines().filter(|line| !line.is_empty()).for_each(report::print);
     Ok(Exit::Code(exit::USAGE))
 }
 
+/// Whoever reads only the first lines has had enough.
+fn ignore_closed_pipe(written: std::io::Result<()>) -> std::io::Result<()> {
+    written.or_else(|error| if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+}
+
 /// A panic, in whatever thread: nobody can be trusted with the lock any more, so the command must go first.
 fn stop_everything(panic: &std::panic::PanicHookInfo<'_>) {
-    child::stop_in_emergency();
+    let consequence = if child::stop_in_emergency() { "; the command was stopped" } else { "" };
     let place = panic.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
-    report::print(&format!("internal error{place}; the command was stopped. Please report this"));
+    report::print(&format!("internal error{place}{consequence}. Please report this"));
     std::process::exit(exit::INTERNAL.into())
 }

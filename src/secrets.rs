@@ -56,6 +56,18 @@ fn mask(url: &mut [u8]) {
     }
 }
 
+/// For words that repeat what was typed, where a URL may stand in any place.
+pub fn without_passwords(text: &str) -> String {
+    let mask_word = |word: &str| {
+        let mut bytes = word.as_bytes().to_vec();
+        if find(&bytes, b"://").is_some() {
+            mask(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    text.split_inclusive([' ', '\n', '\'', ',']).map(mask_word).collect()
+}
+
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len().max(1)).position(|window| window == what)
 }
@@ -63,6 +75,14 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_typed_is_repeated_without_its_password() {
+        assert_eq!(
+            without_passwords("unexpected argument 'redis://:secret@h' found\nUsage: x"),
+            "unexpected argument 'redis://*******@h' found\nUsage: x"
+        );
+    }
 
     #[test]
     fn only_the_login_is_masked() {

@@ -23,6 +23,9 @@ const SHORTEST_TTL: Duration = Duration::from_millis(100);
 const LONGEST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+/// Of the lease, for a killed tree to be gone: a fraction of it, within bounds.
+const MARGIN_FRACTION: u32 = 20;
+const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
 const MOST_SERVERS: usize = 9;
 const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -105,7 +108,7 @@ impl RunSettings {
         Ok(Self {
             key: key(args.key)?,
             place,
-            prefix: args.prefix.unwrap_or_else(|| "lock".into()),
+            prefix: given("prefix", args.prefix).unwrap_or_else(|| "lock".into()),
             mode: mode(args.shared, args.exclusive, typed)?,
             patience: patience(args.nonblock, duration("wait", args.wait)?, typed)?,
             conflict_exit_code: given("conflict_exit_code", args.conflict_exit_code)
@@ -123,6 +126,11 @@ impl RunSettings {
 }
 
 impl RunSettings {
+    /// Left of the lease for a killed tree to be gone.
+    pub fn margin(&self) -> Duration {
+        (self.ttl() / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
+    }
+
     /// The longest that a lock can outlive us.
     pub fn ttl(&self) -> Duration {
         match &self.place {
@@ -164,7 +172,7 @@ fn is_local(args: &RunArgs, typed: impl Fn(&str) -> bool) -> Result<bool, Failur
         let advice = "give --redis URL or set REDLOCK_REDIS";
         return Err(Failure::new(
             UNFIT,
-            format!("no server configured, and --require-server forbids to do without: {advice}"),
+            format!("no server to lock on, and --require-server forbids to do without: {advice}"),
         ));
     }
     Ok(is_local)

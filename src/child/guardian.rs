@@ -8,6 +8,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use nix::unistd::{Pid, dup2_stderr, setpgid};
 use super::inherited::Inherited;
 use super::spawn::{Group, spawn};
 use super::tree::{self, Reaped};
-use super::words::{Ending, Environment, Notice, Order};
+use super::words::{Ending, Environment, Notice, Order, send};
 use crate::lock::BootTime;
 
 /// Not "redlock", so that `killall -9 redlock` leaves someone to stop the command.
@@ -132,7 +133,7 @@ impl Guardian {
             Order::Start { environment, deadline } => {
                 self.deadline = deadline;
                 // The machine may have been paused since the lock was granted.
-                if deadline.is_some_and(BootTime::has_passed) {
+                if deadline.is_some_and(|deadline| deadline.minus(self.plan.stop.margin).has_passed()) {
                     self.tell(Notice::TooLate);
                 } else {
                     self.start(&environment);
@@ -161,7 +162,10 @@ impl Guardian {
         let everybody_gone = loop {
             match tree::reap() {
                 Reaped::Ended(pid, ending) => self.note(pid, ending),
-                Reaped::Paused(pid) if Some(pid) == self.command => self.tell(Notice::Paused(pid)),
+                // Off a terminal nobody wants to know.
+                Reaped::Paused(pid) if Some(pid) == self.command && self.plan.group != Group::Own => {
+                    self.tell(Notice::Paused(pid));
+                }
                 Reaped::Paused(_) => {}
                 Reaped::NothingNew => break false,
                 Reaped::NobodyLeft => break true,
@@ -172,7 +176,8 @@ impl Guardian {
             (Phase::Running, Ends::WithItsLastDescendant) | (Phase::Stopping { .. }, _) => everybody_gone,
         };
         if let (Some(ending), true) = (self.ending, enough) {
-            self.tell(Notice::Ended(ending));
+            // The one word that must arrive; with the tree gone there is nothing left to be late for.
+            let _ = (&self.redlock).write_all(&Notice::Ended(ending).to_bytes());
             return true;
         }
         false
@@ -241,6 +246,7 @@ impl Guardian {
     /// SIGKILL to everything; returns when nothing is left.
     fn kill(&mut self) {
         self.phase = Phase::Stopping { kill_at: BootTime::now() };
+        self.signal_tree(Signal::SIGKILL);
         let command = self.command;
         let mut last = self.ending;
         tree::extinguish(|pid, ending| {
@@ -251,22 +257,34 @@ impl Guardian {
         self.ending = last;
     }
 
+    /// The command, until it is reaped: then its number may be somebody else's.
+    fn living_command(&self) -> Option<Pid> {
+        self.command.filter(|_| self.ending.is_none())
+    }
+
     fn pass(&self, signal: Signal) {
-        let Some(command) = self.command else { return };
         match signal {
             // A private word between its sender and the command; it would kill helpers that never heard of it.
             Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
-                let _ = kill(command, signal);
+                if let Some(command) = self.living_command() {
+                    let _ = kill(command, signal);
+                }
             }
             _ => self.signal_tree(signal),
         }
     }
 
+    /// The command, or its group, first: that works without /proc, too.
     fn signal_tree(&self, signal: Signal) {
-        let Some(command) = self.command else { return };
-        let by_group = self.plan.group == Group::Own && killpg(command, signal).is_ok();
+        let command = self.living_command();
+        let group = command.filter(|_| self.plan.group == Group::Own);
+        let _ = match (group, command) {
+            (Some(group), _) => killpg(group, signal),
+            (None, Some(command)) => kill(command, signal),
+            (None, None) => Ok(()),
+        };
         for process in tree::descendants() {
-            if !(by_group && process.group == command) {
+            if Some(process.pid) != command && Some(process.group) != group {
                 let _ = kill(process.pid, signal);
             }
         }
@@ -274,7 +292,7 @@ impl Guardian {
 
     fn tell(&self, notice: Notice) {
         // If redlock is gone we learn it from the socket, in the loop.
-        let _ = notice.send(&self.redlock);
+        let _ = send(&notice.to_bytes(), &self.redlock);
     }
 }
 

@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork, getpgrp};
 
@@ -67,13 +67,18 @@ impl Orders {
         self.give(&Order::Kill);
     }
 
+    /// The command's parent-death signal then ends it, and the notice [`Notice::Vanished`] follows.
+    pub fn kill_guardian(&self) {
+        let _ = kill(self.guardian, Signal::SIGKILL);
+    }
+
     fn wait_for_guardian(&self) {
         while waitpid(self.guardian, None) == Err(Errno::EINTR) {}
     }
 
     fn give(&self, order: &Order) {
         // A guardian that is gone is noticed where its notices are read.
-        let _ = order.send(&*self.socket);
+        let _ = words::send(&order.to_bytes(), &self.socket);
     }
 }
 
@@ -135,13 +140,14 @@ pub fn stop_what_is_left() {
     tree::extinguish(|_, _| {});
 }
 
-/// From the panic hook: have the tree stopped, and return when it is.
-pub fn stop_in_emergency() {
+/// From the panic hook: have the tree stopped, and return when it is. False if there was none.
+pub fn stop_in_emergency() -> bool {
     if let Some(orders) = EMERGENCY.get() {
         orders.kill();
         let _ = orders.socket.shutdown(std::net::Shutdown::Write);
         orders.wait_for_guardian();
     }
+    EMERGENCY.get().is_some()
 }
 
 /// Where the command runs: with us on a terminal, in a group of its own elsewhere.

@@ -15,7 +15,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::inherited::is_ignored;
 
-const HANDLED: [Signal; 8] = [
+const HANDLED: [Signal; 9] = [
+    Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
     Signal::SIGQUIT,
@@ -36,7 +37,9 @@ pub struct Arrived {
 pub struct Signals {
     descriptor: SignalFd,
     interrupts: Option<PipeReader>,
-    /// SIGINT is blocked, and still to be taken through ctrlc.
+    /// What is blocked and read from the descriptor.
+    handled: SigSet,
+    /// SIGINT is still to be taken through ctrlc.
     through_ctrlc: bool,
 }
 
@@ -44,41 +47,31 @@ impl Signals {
     /// Block the signals we handle: whatever arrives from here on waits until we look. Before any thread
     /// is started, as threads inherit the mask. Signals that were ignored when we were started stay so.
     pub fn block(on_terminal: bool) -> nix::Result<Self> {
-        let mut blocked: SigSet = HANDLED.into_iter().filter(|&signal| !is_ignored(signal)).collect();
-        let mut read_from_descriptor = blocked;
-        if !is_ignored(Signal::SIGINT) {
-            blocked.add(Signal::SIGINT);
-            if on_terminal {
-                read_from_descriptor.add(Signal::SIGINT);
-            }
-        }
-        blocked.thread_block()?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let descriptor = SignalFd::with_flags(&read_from_descriptor, flags)?;
-        Ok(Self { descriptor, interrupts: None, through_ctrlc: !on_terminal })
+        let handled = HANDLED.into_iter().filter(|&signal| !is_ignored(signal)).collect::<SigSet>();
+        handled.thread_block()?;
+        let descriptor = SignalFd::with_flags(&handled, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        Ok(Self { descriptor, handled, interrupts: None, through_ctrlc: !on_terminal })
     }
 
-    /// Off a terminal: from now on look at SIGINT, too. Until then it stays blocked and waits, so this can be
-    /// left until there is time for it: it starts a thread.
-    pub fn take_interrupts(&mut self) -> anyhow::Result<()> {
-        if !std::mem::take(&mut self.through_ctrlc) {
-            return Ok(());
+    /// Off a terminal: have SIGINT from ctrlc from now on. It starts a thread, so it is left until there is time
+    /// for that; and where no thread can be had, the descriptor goes on to do.
+    pub fn take_interrupts(&mut self) {
+        if std::mem::take(&mut self.through_ctrlc) && self.handled.contains(Signal::SIGINT) {
+            let _ = self.try_ctrlc();
         }
+    }
+
+    fn try_ctrlc(&mut self) -> anyhow::Result<()> {
         let (reader, mut writer) = std::io::pipe()?;
-        let installed = ctrlc::try_set_handler(move || {
+        ctrlc::try_set_handler(move || {
             // Nobody reads any more only when the program is about to end.
             let _ = writer.write(&[1]);
-        });
-        match installed {
-            Ok(()) => {
-                self.interrupts = Some(reader);
-                // The handler only wakes ctrlc's thread; that it interrupts our poll does no harm.
-                Ok(SigSet::from(Signal::SIGINT).thread_unblock()?)
-            }
-            // Ignored when we were started: it stays so.
-            Err(_) if is_ignored(Signal::SIGINT) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        })?;
+        self.interrupts = Some(reader);
+        self.handled.remove(Signal::SIGINT);
+        self.descriptor.set_mask(&self.handled)?;
+        // The handler only wakes ctrlc's thread; that it interrupts our poll does no harm.
+        Ok(SigSet::from(Signal::SIGINT).thread_unblock()?)
     }
 
     /// Readable when a signal has arrived.

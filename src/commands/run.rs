@@ -22,10 +22,6 @@ use crate::lock::{
 use crate::report::{self, Report, Voice};
 use crate::settings::{Choice, Place, RunSettings};
 
-/// Left of the lease for a killed tree to be gone: a fraction of it, within bounds.
-const MARGIN_FRACTION: u32 = 20;
-const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
-
 const HELD_VARIABLE: &str = "REDLOCK_HELD";
 
 pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
@@ -58,11 +54,13 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
         let stop = settings.on_lost == OnLost::Stop;
         move |grant: &Grant| grant.lease.filter(|_| stop).map(|lease| lease.deadline())
     };
-    supervisor.start_command(environment(settings, &grant, &request.ancestors), must_be_gone_by(&grant));
+    let deadline = must_be_gone_by(&grant);
+    let environment = environment(settings, &grant, &request.ancestors);
     let orders = supervisor.orders().clone();
     let renewed =
         move |grant: &Grant| must_be_gone_by(grant).into_iter().for_each(|moment| orders.deadline(moment));
     let keeper = Keeper::new(lock, grant, settings.ttl(), renewed)?;
+    supervisor.start_command(environment, deadline);
 
     let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);
     let ended = watch.until_the_command_has_ended();
@@ -101,11 +99,7 @@ fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited, lock: &
     Plan {
         argv: settings.argv.clone(),
         group: child::group(on_terminal),
-        stop: Stop {
-            signal: settings.stop_signal,
-            grace: settings.kill_after,
-            margin: (settings.ttl() / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1),
-        },
+        stop: Stop { signal: settings.stop_signal, grace: settings.kill_after, margin: settings.margin() },
         ends: if settings.wait_tree { Ends::WithItsLastDescendant } else { Ends::WithTheCommand },
         inherited,
         // As flock does it: whoever still has it open still has the lock.
@@ -242,7 +236,7 @@ impl Observer for Waiting<'_> {
     }
 
     fn waiting(&mut self, busy: &Busy, waited: Duration) {
-        self.signals.take_interrupts().expect("a system that starts redlock has room for one thread");
+        self.signals.take_interrupts();
         self.report.waiting(busy, waited);
     }
 

@@ -18,10 +18,11 @@ use crate::lock::BootTime;
 use crate::report::{Cause, Report};
 use crate::settings::RunSettings;
 
+/// `timeout` tells its child to end, and then the child's whole group: that is one wish, not two.
+const SAME_BREATH: Duration = Duration::from_millis(200);
+
 /// Before the threads that a command of a few milliseconds does not need.
 const BREATH: Duration = Duration::from_millis(10);
-
-const ROOM_FOR_A_THREAD: &str = "a system that starts the command has room for one thread";
 
 pub struct Watch<'a> {
     settings: &'a RunSettings,
@@ -30,11 +31,13 @@ pub struct Watch<'a> {
     keeper: Keeper,
     signals: &'a mut Signals,
     report: &'a mut Report,
-    /// How often a process has told us to end.
-    told_to_end: u32,
+    /// When a process first told us to end.
+    told_to_end_at: Option<BootTime>,
     lost: bool,
     /// Not at once: most commands have ended before anyone could interrupt them.
     take_interrupts_at: Option<BootTime>,
+    /// The lease's deadline, as far as we have heard.
+    must_be_gone_by: Option<BootTime>,
 }
 
 impl<'a> Watch<'a> {
@@ -46,8 +49,8 @@ impl<'a> Watch<'a> {
         signals: &'a mut Signals,
         report: &'a mut Report,
     ) -> Self {
-        let (told_to_end, lost) = (0, false);
         let take_interrupts_at = Some(BootTime::now() + BREATH);
+        let must_be_gone_by = keeper.deadline().filter(|_| settings.on_lost == OnLost::Stop);
         Self {
             settings,
             on_terminal,
@@ -55,23 +58,30 @@ impl<'a> Watch<'a> {
             keeper,
             signals,
             report,
-            told_to_end,
-            lost,
+            told_to_end_at: None,
+            lost: false,
             take_interrupts_at,
+            must_be_gone_by,
         }
     }
 
     pub fn until_the_command_has_ended(&mut self) -> Result<Exit, Failure> {
         loop {
             let (signalled, noticed, news) = self.sleep();
-            if self.take_interrupts_at.take_if(|moment| moment.has_passed()).is_some() {
-                self.signals.take_interrupts().expect(ROOM_FOR_A_THREAD);
-            }
-            if self.keeper.due().is_some_and(BootTime::has_passed) {
-                self.keeper.start().expect(ROOM_FOR_A_THREAD);
-            }
             if noticed && let Some(ended) = self.heed(self.supervisor.notice()) {
                 return ended;
+            }
+            if self.take_interrupts_at.take_if(|moment| moment.has_passed()).is_some() {
+                self.signals.take_interrupts();
+            }
+            if self.keeper.due().is_some_and(BootTime::has_passed)
+                && let Err(error) = self.keeper.start()
+            {
+                self.report.cannot_start_keeper(&error);
+            }
+            if !noticed && self.last_resort().is_some_and(BootTime::has_passed) {
+                self.must_be_gone_by = None;
+                self.supervisor.orders().kill_guardian();
             }
             if news {
                 self.keeper.news().into_iter().for_each(|news| self.hear(news));
@@ -90,7 +100,8 @@ impl<'a> Watch<'a> {
     }
 
     fn sleep(&self) -> (bool, bool, bool) {
-        let next = self.keeper.due().into_iter().chain(self.take_interrupts_at).min();
+        let next =
+            [self.keeper.due(), self.take_interrupts_at, self.last_resort()].into_iter().flatten().min();
         let bells = self.signals.bells();
         let mut fds: Vec<PollFd<'_>> = [self.supervisor.bell(), self.keeper.bell()]
             .into_iter()
@@ -101,6 +112,11 @@ impl<'a> Watch<'a> {
         let _ = poll(&mut fds, next.map_or(PollTimeout::NONE, BootTime::poll_timeout));
         let rung: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
         (rung[2..].contains(&true), rung[0], rung[1])
+    }
+
+    /// When it is too late for the guardian, which must be stopped itself: if it dies, the command dies with it.
+    fn last_resort(&self) -> Option<BootTime> {
+        self.must_be_gone_by.map(|moment| moment.minus(self.settings.margin() / 2))
     }
 
     /// `Some` when the command has ended, or never began.
@@ -131,7 +147,12 @@ impl<'a> Watch<'a> {
 
     fn hear(&mut self, news: News) {
         match news {
-            News::Refreshed(grant) => self.report.refreshed(&grant),
+            News::Refreshed(grant) => {
+                if self.must_be_gone_by.is_some() {
+                    self.must_be_gone_by = grant.lease.map(|lease| lease.deadline());
+                }
+                self.report.refreshed(&grant);
+            }
             News::Trouble(error, lease) => {
                 let left = lease.map_or(Duration::MAX, |lease| lease.deadline().remaining());
                 self.report.cannot_refresh(&error, left);
@@ -141,11 +162,12 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// The order first: words may have to wait for whoever reads them.
     fn stop_for(&mut self, cause: Cause) {
-        self.lose(cause);
         if self.settings.on_lost == OnLost::Stop {
             self.supervisor.orders().stop();
         }
+        self.lose(cause);
     }
 
     fn lose(&mut self, cause: Cause) {
@@ -164,18 +186,17 @@ impl<'a> Watch<'a> {
     fn pass_on(&mut self, Arrived { signal, typed }: Arrived) {
         let orders = self.supervisor.orders();
         // What was typed the command has got by itself, and what it makes of it is its own business.
-        if !typed {
-            if matches!(signal, Signal::SIGINT | Signal::SIGTERM) {
-                self.told_to_end += 1;
-            }
-            if self.told_to_end > 1 {
-                orders.kill();
-            } else {
+        if typed {
+            return;
+        }
+        let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
+        match self.told_to_end_at {
+            Some(first) if ends && (first + SAME_BREATH).has_passed() => orders.kill(),
+            Some(_) => orders.pass(signal),
+            None => {
+                self.told_to_end_at = ends.then(BootTime::now);
                 orders.pass(signal);
             }
-        }
-        if signal == Signal::SIGTSTP && self.on_terminal {
-            stop_self();
         }
     }
 
@@ -199,7 +220,10 @@ fn not_started(program: &OsStr, errno: i32) -> Failure {
             exit::CANNOT_EXECUTE,
             format!("{name}: cannot execute: its interpreter was not found"),
         ),
-        Errno::ENOENT => Failure::new(exit::NOT_FOUND, format!("{name}: command not found")),
+        // EACCES: a folder in PATH that we may not look into.
+        Errno::ENOENT | Errno::EACCES if !is_there(program) => {
+            Failure::new(exit::NOT_FOUND, format!("{name}: command not found"))
+        }
         why => Failure::new(exit::CANNOT_EXECUTE, format!("{name}: cannot execute: {}", why.desc())),
     }
 }

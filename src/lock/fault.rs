@@ -65,7 +65,9 @@ fn sort(code: &str, said: &str) -> (Fault, &'static str) {
         "BUSY" => (Unavailable, "the server is busy with somebody's script"),
         "MISCONF" => (Unavailable, "the server cannot save to disk and refuses writes"),
         "NOREPLICAS" => (Unavailable, "the server has too few replicas and refuses writes"),
-        "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" => (Unavailable, "the server cannot serve now"),
+        "CLUSTERDOWN" | "MASTERDOWN" | "TRYAGAIN" | "UNBLOCKED" => {
+            (Unavailable, "the server cannot serve now")
+        }
         _ if has("max number of clients") => (Unavailable, "the server has no connection left"),
         _ if has("unauthenticated") => {
             (Refused, "the server wants a password: put it into the URL, redis://:password@host")

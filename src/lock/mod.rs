@@ -5,6 +5,7 @@
 
 mod claim;
 mod fault;
+mod later;
 mod lease;
 mod link;
 mod local;

@@ -16,7 +16,7 @@ use socket2::SockAddr;
 
 use super::fault::{self, Fault, NodeError};
 use super::link::Link;
-use super::resolve::{Resolution, literal};
+use super::resolve::{Resolution, literal, resolve};
 use super::{Busy, Loss, Who};
 
 /// A script's text and the name under which servers remember it.
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// AUTH and SELECT travel in front of the first request: no round trip of their own.
+    /// AUTH and SELECT travel together: one round trip.
     fn login(&self) -> Vec<(&'static str, Vec<u8>)> {
         let mut steps = Vec::new();
         if let Some(password) = &self.password {
@@ -197,10 +197,14 @@ pub struct Node {
     /// The server's name is being looked up. Kept when a link is given up, so that there is one at a time.
     resolution: Option<Resolution>,
     expected: VecDeque<Expected>,
+    /// Not sent before we are logged in: it would be carried out as somebody else, or in another database.
+    held_back: Vec<u8>,
     /// A request went out on a link that is gone: it may yet be carried out.
     loose_end: bool,
     /// An earlier link was open.
     reached: bool,
+    /// How many never were: the next one starts with another of the host's addresses.
+    silent_links: usize,
 }
 
 impl Node {
@@ -210,8 +214,10 @@ impl Node {
             link: None,
             resolution: None,
             expected: VecDeque::new(),
+            held_back: Vec::new(),
             loose_end: false,
             reached: false,
+            silent_links: 0,
         }
     }
 
@@ -230,11 +236,18 @@ impl Node {
         // Behind a request without an answer we may not be there to hear that a script is unknown.
         let unheard = self.loose_end || self.has_unanswered();
         let whole = if unheard { call.packed_in_full() } else { None };
-        if let Some(link) = &mut self.link {
-            link.send(&whole.unwrap_or_else(|| call.packed()));
+        let bytes = whole.unwrap_or_else(|| call.packed());
+        if self.is_logging_in() {
+            self.held_back.extend(bytes);
+        } else if let Some(link) = &mut self.link {
+            link.send(&bytes);
         }
         self.expected.push_back(Expected::Answer(call));
         Ok(())
+    }
+
+    fn is_logging_in(&self) -> bool {
+        matches!(self.expected.front(), Some(Expected::Login(_)))
     }
 
     fn open_link(&mut self) -> io::Result<Link> {
@@ -246,7 +259,7 @@ impl Node {
         match (self.server.address()?, &self.server.target) {
             (Some(address), _) => link.connect(vec![address]),
             (None, Target::Tcp { host, port }) if self.resolution.is_none() => {
-                self.resolution = Some(Resolution::start(host, *port)?);
+                self.resolution = Some(resolve(host, *port)?);
             }
             (None, _) => {}
         }
@@ -296,7 +309,11 @@ impl Node {
         if let Some(found) = self.resolution.as_ref().and_then(Resolution::answer) {
             self.resolution = None;
             match found {
-                Ok(addresses) => link.connect(addresses),
+                Ok(mut addresses) => {
+                    let first = self.silent_links % addresses.len().max(1);
+                    addresses.rotate_left(first);
+                    link.connect(addresses);
+                }
                 Err(e) => {
                     self.hang_up();
                     return Some(Err(self.unreachable(&e)));
@@ -324,7 +341,11 @@ impl Node {
                     self.hang_up();
                     return Some(Err(error));
                 }
-                (Some(Expected::Login(_)), Ok(_)) => {}
+                (Some(Expected::Login(_)), Ok(_)) => {
+                    if let (false, Some(link)) = (self.is_logging_in(), &mut self.link) {
+                        link.send(&std::mem::take(&mut self.held_back));
+                    }
+                }
                 (Some(Expected::Answer(call)), Ok(Value::ServerError(e))) => {
                     match (e.code(), call.packed_in_full(), &mut self.link) {
                         ("NOSCRIPT", Some(whole), Some(link)) => {
@@ -358,10 +379,13 @@ impl Node {
 
     /// Drop the link. What was sent on it may still be carried out.
     pub fn hang_up(&mut self) {
-        let was_open = self.link.as_ref().is_some_and(Link::is_open);
+        // What is held back, or never got through, the server does not know of.
+        let was_open = self.link.as_ref().is_some_and(Link::is_open) && !self.is_logging_in();
         self.reached |= was_open;
+        self.silent_links += usize::from(self.link.is_some() && !was_open);
         self.loose_end |= was_open && self.has_unanswered();
         self.expected.clear();
+        self.held_back.clear();
         self.link = None;
     }
 

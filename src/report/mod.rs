@@ -155,6 +155,14 @@ impl Report {
         ));
     }
 
+    pub fn cannot_start_keeper(&mut self, error: &std::io::Error) {
+        self.last_trouble = Some(format!("no thread could be started: {error}"));
+        self.trouble(format!(
+            "cannot renew \"{}\": no thread can be started: {error}; trying again",
+            self.key
+        ));
+    }
+
     /// `consequence`: what becomes of the command.
     pub fn lost(&mut self, cause: Cause, consequence: &str) {
         let why = match cause {

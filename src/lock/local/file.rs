@@ -109,8 +109,11 @@ impl LockFile {
         }
         // Whoever may make files in the folder may use the locks in it.
         let file = open_or_make(&path, about.mode() & 0o666).map_err(|e| match e.kind() {
-            io::ErrorKind::PermissionDenied => {
+            io::ErrorKind::PermissionDenied if path.exists() => {
                 fail(Fault::Refused, "no permission to use this lock file; it belongs to another user".into())
+            }
+            io::ErrorKind::PermissionDenied => {
+                fail(Fault::Refused, "no permission to make a lock file in this folder".into())
             }
             _ if e.raw_os_error() == Some(libc::ELOOP) => {
                 fail(Fault::Refused, "is a symbolic link, which is not followed; remove it".into())

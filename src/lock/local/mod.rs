@@ -8,10 +8,8 @@
 mod file;
 mod ranges;
 
-use std::io::{PipeReader, Write};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use nix::poll::PollFlags;
@@ -20,6 +18,7 @@ use file::{LockFile, Record};
 pub use file::{Mount, default_folder};
 use ranges::Kind;
 
+use super::later::Later;
 use super::wait::{Wait, wait};
 use super::{
     BootTime, Busy, Claim, Error, Extended, Fault, Grant, Lock, Mode, NodeError, Observer, Patience,
@@ -51,6 +50,10 @@ impl HostLock {
         if turn.try_all_before(ticket, kind)? {
             return Ok(Attempt::Granted(turn.sign(ticket, &self.record(request))?));
         }
+        // Whoever does not wait must not stand in anybody's way.
+        if request.patience == Patience::None {
+            self.file.ranges().unlock(ticket..ticket + 1);
+        }
         Ok(Attempt::MustWait(ticket))
     }
 
@@ -71,7 +74,7 @@ impl HostLock {
             Patience::AtMost(patience) => Some(started + patience),
             Patience::None | Patience::Forever => None,
         };
-        let granted = self.ask_the_kernel(ticket, kind_of(request.mode)).map_err(Error::Node)?;
+        let answer = self.ask_the_kernel(ticket, kind_of(request.mode)).map_err(Error::Node)?;
         loop {
             let waited = BootTime::now().since(started);
             let mut until = BootTime::now() + observer.next_word(waited);
@@ -81,8 +84,12 @@ impl HostLock {
                 }
                 until = until.min(give_up);
             }
-            match wait(&[(granted.as_fd(), PollFlags::POLLIN)], until, Some(observer)) {
-                Wait::Ready => return Ok(()),
+            match wait(&[(answer.bell(), PollFlags::POLLIN)], until, Some(observer)) {
+                Wait::Ready => {
+                    let gone = || Err(std::io::ErrorKind::BrokenPipe.into());
+                    let answer = answer.answer().unwrap_or_else(gone);
+                    return answer.map_err(|e| Error::Node(self.file.error(Fault::Unavailable, &e)));
+                }
                 Wait::Cancelled => return Err(Error::Cancelled),
                 Wait::Over if until.has_passed() => {
                     observer.waiting(&self.busy(ticket), BootTime::now().since(started));
@@ -92,22 +99,12 @@ impl HostLock {
         }
     }
 
-    /// The returned pipe becomes readable when the bytes before the ticket are ours.
-    fn ask_the_kernel(&self, ticket: u64, kind: Kind) -> Result<PipeReader, NodeError> {
-        let (reader, mut writer) = std::io::pipe().map_err(|e| self.file.error(Fault::Unavailable, &e))?;
+    /// For all bytes before the ticket.
+    fn ask_the_kernel(&self, ticket: u64, kind: Kind) -> Result<Later<()>, NodeError> {
         let ranges =
             self.file.ranges().clone_handle().map_err(|e| self.file.error(Fault::Unavailable, &e))?;
-        let sleeper = move || {
-            if ranges.lock(0..ticket, kind).is_ok() {
-                // Nobody reads any more only when the program is about to end.
-                let _ = writer.write(&[1]);
-            }
-        };
-        thread::Builder::new()
-            .name("wait".into())
-            .spawn(sleeper)
-            .map_err(|e| self.file.error(Fault::Unavailable, &e))?;
-        Ok(reader)
+        Later::start("wait", move || ranges.lock(0..ticket, kind))
+            .map_err(|e| self.file.error(Fault::Unavailable, &e))
     }
 
     /// Who is before us, as the kernel has it.

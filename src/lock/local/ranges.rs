@@ -86,7 +86,10 @@ impl Ranges {
     pub fn locked_in(&self, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         let mut found = Vec::new();
         let mut unknown = vec![range];
-        while let Some(range) = unknown.pop().filter(|range| !range.is_empty()) {
+        while let Some(range) = unknown.pop() {
+            if range.is_empty() {
+                continue;
+            }
             if let Some(locked) = self.any_locked_in(range.clone())? {
                 unknown.push(range.start..locked.start.max(range.start));
                 unknown.push(locked.end..range.end.max(locked.end));

@@ -504,6 +504,10 @@ impl Lock for Quorum {
                             self.withdraw();
                             return Err(Error::Cancelled);
                         }
+                        Err(Silence::Failed(error)) if error.fault != Fault::Unavailable => {
+                            self.withdraw();
+                            return Err(Error::Node(error));
+                        }
                         Err(Silence::Failed(error) | Silence::Late(error)) => {
                             observer.trouble(&error);
                             self.nodes[self.gate].hang_up();
