@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, getpgid, getpgrp};
 
 use super::inherited::is_ignored;
 
@@ -32,6 +33,8 @@ pub struct Arrived {
     pub signal: Signal,
     /// From the terminal: the command, in the same process group, has got it too.
     pub typed: bool,
+    /// By a process of our own group, which may have meant us and then the whole group, as `timeout` does.
+    pub by_our_group: bool,
 }
 
 pub struct Signals {
@@ -86,11 +89,14 @@ impl Signals {
             && is_readable(pipe.as_fd())
             && pipe.read(&mut [0; 1]).is_ok_and(|length| length == 1)
         {
-            return Some(Arrived { signal: Signal::SIGINT, typed: false });
+            return Some(Arrived { signal: Signal::SIGINT, typed: false, by_our_group: false });
         }
         let info = self.descriptor.read_signal().ok().flatten()?;
         let signal = i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok())?;
-        Some(Arrived { signal, typed: info.ssi_code == libc::SI_KERNEL })
+        let typed = info.ssi_code == libc::SI_KERNEL;
+        let sender = Pid::from_raw(info.ssi_pid.cast_signed());
+        let by_our_group = !typed && getpgid(Some(sender)).is_ok_and(|group| group == getpgrp());
+        Some(Arrived { signal, typed, by_our_group })
     }
 }
 

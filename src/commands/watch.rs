@@ -183,7 +183,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn pass_on(&mut self, Arrived { signal, typed }: Arrived) {
+    fn pass_on(&mut self, Arrived { signal, typed, by_our_group }: Arrived) {
         let orders = self.supervisor.orders();
         // What was typed the command has got by itself, and what it makes of it is its own business.
         if typed {
@@ -191,7 +191,7 @@ impl<'a> Watch<'a> {
         }
         let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
         match self.told_to_end_at {
-            Some(first) if ends && (first + SAME_BREATH).has_passed() => orders.kill(),
+            Some(first) if ends && (!by_our_group || (first + SAME_BREATH).has_passed()) => orders.kill(),
             Some(_) => orders.pass(signal),
             None => {
                 self.told_to_end_at = ends.then(BootTime::now);

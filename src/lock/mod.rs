@@ -113,6 +113,13 @@ pub struct Busy {
     pub sitting_out: Vec<(String, Duration)>,
 }
 
+impl Busy {
+    /// Held by something that is not redlock.
+    pub fn is_foreign(&self) -> bool {
+        self.holder.is_some() && self.who.is_none()
+    }
+}
+
 /// Told of the wait, and asked whether to go on with it.
 pub trait Observer {
     /// Descriptors that become readable when [`Observer::cancelled`] is to be asked.

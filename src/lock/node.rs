@@ -389,6 +389,10 @@ impl Node {
         self.link = None;
     }
 
+    pub fn is_being_looked_up(&self) -> bool {
+        self.resolution.is_some()
+    }
+
     pub fn name(&self) -> String {
         self.server.to_string()
     }

@@ -77,7 +77,7 @@ enum Attempt {
     Queued(Box<Busy>),
     /// The gate is ours, but too many others are somebody else's.
     Outvoted(Box<Busy>),
-    SittingOut(Vec<(String, Duration)>),
+    SittingOut(Vec<(String, Duration)>, Vec<NodeError>),
     Failed(NodeError),
     /// Not a word from the only server.
     Silent(NodeError),
@@ -154,6 +154,7 @@ impl Quorum {
     /// Ask the gate, then everyone.
     fn attempt(&mut self, patience: Patience, observer: &mut dyn Observer) -> Attempt {
         let mut tally = Tally::new(self.nodes.iter().map(Node::name).collect());
+        let mut first_queue = None;
         if self.begun.is_none() {
             self.attempts += 1;
         }
@@ -166,6 +167,12 @@ impl Quorum {
                 Ok(Ok(Answer::Granted { fence, run_id })) => {
                     let _ = tally.add(gate, Vote::Yes { fence, run_id });
                     return self.fan_out(asked, fence, tally, patience, observer);
+                }
+                // A program that knows no gate may hold this server and no majority: then the next one is the
+                // gate, for everyone who looks. If it has one, we wait in the first queue.
+                Ok(Ok(Answer::Busy(busy))) if busy.is_foreign() && self.nodes.len() > 1 => {
+                    first_queue.get_or_insert((gate, busy.clone()));
+                    Vote::Held(busy)
                 }
                 Ok(Ok(Answer::Busy(busy))) => return Attempt::Queued(busy),
                 Ok(Ok(Answer::Resting(left))) => Vote::Resting(left),
@@ -187,7 +194,13 @@ impl Quorum {
                 break;
             }
         }
-        self.without_majority(tally)
+        match (self.without_majority(tally), first_queue) {
+            (Attempt::Outvoted(_), Some((gate, busy))) => {
+                self.gate = gate;
+                Attempt::Queued(busy)
+            }
+            (attempt, _) => attempt,
+        }
     }
 
     /// Who may be the gate, in order: first those of whom nothing bad is known.
@@ -225,8 +238,10 @@ impl Quorum {
             stop_if(add(&mut tally, at, vote(answer)) || tally.has_majority() || tally.is_hopeless())
         });
         if tally.has_majority() {
-            let silent = others.into_iter().filter(|&at| !tally.has_vote_of(at)).collect();
-            let until = lease.deadline().min(BootTime::now() + COURTESY);
+            let silent: Vec<usize> = others.into_iter().filter(|&at| !tally.has_vote_of(at)).collect();
+            let is_slow = silent.iter().any(|&at| self.nodes[at].is_being_looked_up());
+            let courtesy = if is_slow { COURTESY * 10 } else { COURTESY };
+            let until = lease.deadline().min(BootTime::now() + courtesy);
             ended = listen(&mut self.nodes, silent, until, Some(observer), |at, answer| {
                 stop_if(add(&mut tally, at, vote(answer)))
             });
@@ -248,7 +263,7 @@ impl Quorum {
             // It would have been noticed before; whoever is not in it is simply somebody else's.
             Verdict::Won => Attempt::Outvoted(Box::default()),
             Verdict::Held(busy) => Attempt::Outvoted(busy),
-            Verdict::SittingOut(who) => Attempt::SittingOut(who),
+            Verdict::SittingOut(who, errors) => Attempt::SittingOut(who, errors),
             Verdict::Failed(error) => Attempt::Failed(error),
         }
     }
@@ -522,10 +537,10 @@ impl Lock for Quorum {
                     }
                     observer.waiting(&busy, waited());
                 }
-                Attempt::SittingOut(who) => {
+                Attempt::SittingOut(who, errors) => {
                     self.withdraw();
                     if is_over() {
-                        return Err(Error::Node(still_sitting_out(&who, self.nodes.len())));
+                        return Err(Error::Node(still_sitting_out(&who, &errors, self.nodes.len())));
                     }
                     was_answered = true;
                     pause_for = who.iter().map(|(_, left)| *left).min();
@@ -635,13 +650,14 @@ fn vote(answer: Result<Answer, NodeError>) -> Vote {
     }
 }
 
-fn still_sitting_out(who: &[(String, Duration)], nodes: usize) -> NodeError {
+fn still_sitting_out(who: &[(String, Duration)], errors: &[NodeError], nodes: usize) -> NodeError {
     let told: Vec<String> =
-        who.iter().map(|(name, left)| format!("{name} for another {}s", left.as_secs() + 1)).collect();
+        who.iter().map(|(name, left)| format!("{name} for another {}s", left.as_secs_f64().ceil())).collect();
     let text = format!(
         "{} may have lost the locks that they granted and do not vote yet; --quarantine off would not wait",
         told.join(", ")
     );
+    let text = errors.iter().fold(text, |text, error| format!("{text}; {error}"));
     let node = format!("no majority of {nodes} servers");
     NodeError { fault: Fault::Unavailable, node, text }
 }

@@ -20,8 +20,8 @@ pub enum Verdict {
     Won,
     /// Enough are free, or held by others, for a majority to be had sooner or later.
     Held(Box<Busy>),
-    /// Too many do not vote yet. With their names and times.
-    SittingOut(Vec<(String, Duration)>),
+    /// Too many do not vote yet: their names and times, and who cannot be asked beside them.
+    SittingOut(Vec<(String, Duration)>, Vec<NodeError>),
     /// Too many cannot be asked; or one that will never do.
     Failed(NodeError),
 }
@@ -112,7 +112,7 @@ impl Tally {
             return Verdict::Failed(join(&errors, self.names.len()));
         }
         if errors.len() + resting.len() > needless {
-            return Verdict::SittingOut(resting);
+            return Verdict::SittingOut(resting, errors);
         }
         Verdict::Held(busy.unwrap_or_default())
     }
@@ -179,7 +179,7 @@ mod tests {
         assert!(matches!(verdict(vec![yes("a"), error(), error()], 3), Verdict::Failed(_)));
         assert!(matches!(verdict(vec![held(), error(), error()], 3), Verdict::Failed(_)));
         let rest = || Vote::Resting(Duration::from_secs(1));
-        assert!(matches!(verdict(vec![yes("a"), rest(), error()], 3), Verdict::SittingOut(_)));
+        assert!(matches!(verdict(vec![yes("a"), rest(), error()], 3), Verdict::SittingOut(..)));
         assert!(matches!(verdict(vec![yes("a"), rest(), held()], 3), Verdict::Held(_)));
     }
 
