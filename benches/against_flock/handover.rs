@@ -1,12 +1,13 @@
 //! Many want the lock: how long is it nobody's between two holders?
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::process::{Guarded, is_asleep, name_of, wait_until};
+use crate::process::{Guarded, is_asleep, name_of, tickets_waiting, wait_until};
 use crate::report::{Row, warn_of_noise};
 use crate::rig::Rig;
 use crate::stamp::{self, Stamp};
@@ -14,11 +15,14 @@ use crate::statistics::Summary;
 
 /// redlock / flock.
 const GOAL: f64 = 1.5;
+const GOAL_HERE: f64 = 1.2;
 
 #[derive(Clone, Copy)]
 enum Tool {
     Flock,
     Redlock,
+    /// Without a server.
+    RedlockHere,
 }
 
 /// What was seen of one tool in all its rounds.
@@ -50,27 +54,37 @@ fn inversions(stamps: &[Stamp]) -> usize {
 }
 
 pub fn measure(rig: &mut Rig, waiters: usize, rounds: usize) -> anyhow::Result<Vec<Row>> {
-    let (mut flock, mut redlock) = (Seen::default(), Seen::default());
+    let (mut flock, mut redlock, mut here) = (Seen::default(), Seen::default(), Seen::default());
     for _ in 0..rounds {
         flock.add(&one_round(rig, Tool::Flock, waiters)?);
         redlock.add(&one_round(rig, Tool::Redlock, waiters)?);
+        here.add(&one_round(rig, Tool::RedlockHere, waiters)?);
     }
-    ensure!(!flock.gaps.is_empty() && !redlock.gaps.is_empty(), "no hand-over without overlap");
-    Ok(rows(&flock, &redlock))
+    let all = [&flock, &redlock, &here];
+    ensure!(all.iter().all(|seen| !seen.gaps.is_empty()), "no hand-over without overlap");
+    Ok(rows(&flock, &redlock, &here))
 }
 
-fn rows(flock: &Seen, redlock: &Seen) -> Vec<Row> {
-    let (flock_gap, redlock_gap) = (Summary::of(&flock.gaps), Summary::of(&redlock.gaps));
+fn rows(flock: &Seen, redlock: &Seen, here: &Seen) -> Vec<Row> {
+    let flock_gap = Summary::of(&flock.gaps);
     warn_of_noise(&flock_gap);
-    let none = |what: &str, count: usize| Row::new(what, count.to_string()).goal("0", count == 0);
-    vec![
+    let gaps = |what: &str, seen: &Seen, goal: f64| {
+        let gap = Summary::of(&seen.gaps);
+        Row::timed(format!("{what}, {} gaps", seen.gaps.len()), &gap, &flock_gap)
+            .goal(format!("<= {goal} x flock"), gap.ratio_to(&flock_gap) <= goal)
+    };
+    let none = |what: String, count: usize| Row::new(what, count.to_string()).goal("0", count == 0);
+    let mut rows = vec![
         Row::timed(format!("flock, {} gaps", flock.gaps.len()), &flock_gap, &flock_gap),
-        Row::timed(format!("redlock, {} gaps", redlock.gaps.len()), &redlock_gap, &flock_gap)
-            .goal(format!("<= {GOAL} x flock"), redlock_gap.ratio_to(&flock_gap) <= GOAL),
+        gaps("redlock, TCP", redlock, GOAL),
+        gaps("redlock, this host", here, GOAL_HERE),
         Row::new("flock: overlaps, inversions", format!("{}, {}", flock.overlaps, flock.inversions)),
-        none("redlock: overlaps", redlock.overlaps),
-        none("redlock: FIFO inversions", redlock.inversions),
-    ]
+    ];
+    for (what, seen) in [("TCP", redlock), ("this host", here)] {
+        rows.push(none(format!("{what}: overlaps"), seen.overlaps));
+        rows.push(none(format!("{what}: FIFO inversions"), seen.inversions));
+    }
+    rows
 }
 
 /// A holder, then the waiters one after the other; when all have come, the holder lets go.
@@ -78,10 +92,12 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
     let key = rig.new_name();
     let notes = rig.file(&format!("{key}.notes"));
     let url = rig.server.tcp_url();
+    fs::create_dir(rig.host_folder(&key))?;
     let command = |rig: &Rig, place: usize| {
         let locked = match tool {
             Tool::Flock => rig.flock(&key),
             Tool::Redlock => rig.redlock_run(&url, &key),
+            Tool::RedlockHere => rig.redlock_run_here(&key),
         };
         noting(locked, &notes, place)
     };
@@ -93,6 +109,7 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
         wait_until("the waiter has come", || match tool {
             Tool::Flock => Ok(name_of(waiter.pid())? == "flock" && is_asleep(waiter.pid())?),
             Tool::Redlock => Ok(rig.server.queue_length(&key)? == place),
+            Tool::RedlockHere => Ok(tickets_waiting(&rig.host_folder(&key))? == place),
         })?;
         queue.push(waiter);
     }

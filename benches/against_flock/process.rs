@@ -1,7 +1,9 @@
 //! Processes of ours: started so that none is left behind, and read in /proc.
 
 use std::fs;
+use std::os::unix::fs::DirEntryExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -104,6 +106,18 @@ fn stat(pid: u32) -> anyhow::Result<Vec<String>> {
 
 pub fn is_asleep(pid: u32) -> anyhow::Result<bool> {
     Ok(stat(pid)?.first().is_some_and(|state| state == "S"))
+}
+
+/// How many sleep before the one lock of this folder, by the kernel's list of who asks for the first byte.
+pub fn tickets_waiting(folder: &Path) -> anyhow::Result<usize> {
+    let file = fs::read_dir(folder)?.next().context("no lock file")??;
+    let of = format!(":{}", file.ino());
+    let locks = fs::read_to_string("/proc/locks")?;
+    let asks = |line: &&str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        matches!(words[..], [_, "->", "OFDLCK", _, _, _, file, "0", _] if file.ends_with(&of))
+    };
+    Ok(locks.lines().filter(asks).count())
 }
 
 /// utime + stime, in clock ticks.

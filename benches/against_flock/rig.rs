@@ -46,6 +46,18 @@ impl Rig {
         command
     }
 
+    /// The same without a server, in a folder of its own.
+    pub fn redlock_run_here(&self, key: &str) -> Command {
+        let mut command = Command::new(&self.redlock);
+        command.args(["run", "--local", "--local-dir"]).arg(self.host_folder(key)).args(["--key", key, "--"]);
+        command
+    }
+
+    /// To be made before the first run.
+    pub fn host_folder(&self, key: &str) -> PathBuf {
+        self.file(&format!("{key}.locks"))
+    }
+
     pub fn flock(&self, name: &str) -> Command {
         let mut command = Command::new("flock");
         command.arg(self.file(name));

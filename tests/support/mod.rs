@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports)] // each test file uses its own part of the rig
 
 pub mod expect;
+pub mod host;
 pub mod procs;
 pub mod proxy;
 pub mod pty;
@@ -11,6 +12,7 @@ pub mod redis;
 pub mod run;
 
 pub use expect::*;
+pub use host::Host;
 pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{Client, Redis};

@@ -1,0 +1,157 @@
+//! A folder for locks of this host, and what the kernel says about the lock file in it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::{Job, Run, wait_until};
+
+/// Tickets are smaller; the byte of the short lock on their counter is twice that.
+pub const TICKETS_END: u64 = 1 << 61;
+
+/// A user who is nobody in particular.
+pub const STRANGER: u32 = 65534;
+
+pub struct Host {
+    folder: TempDir,
+}
+
+impl Host {
+    /// A folder of our own.
+    pub fn new() -> Host {
+        Host { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    /// A folder with this mode, such as 0o1777.
+    pub fn with_mode(mode: u32) -> Host {
+        let host = Host::new();
+        fs::set_permissions(host.path(), Permissions::from_mode(mode)).expect("chmod");
+        host
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A file beside the lock files.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// `redlock run --local --local-dir FOLDER --key k`
+    pub fn run(&self) -> Run {
+        self.run_on("k")
+    }
+
+    /// The same with another key.
+    pub fn run_on(&self, key: impl AsRef<std::ffi::OsStr>) -> Run {
+        Run::bare().args(&["run", "--local", "--local-dir"]).arg(self.path()).arg("--key").arg(key)
+    }
+
+    /// The one lock file that was made so far.
+    #[track_caller]
+    pub fn file(&self) -> PathBuf {
+        let mut files = lock_files(self.path());
+        assert_eq!(files.len(), 1, "lock files: {files:?}");
+        files.remove(0)
+    }
+
+    /// Whether one attempt finds the key "k" free.
+    #[track_caller]
+    pub fn is_free(&self) -> bool {
+        let done = self.run().arg("-n").cmd(&["true"]).done();
+        assert!(matches!(done.code, Some(0 | 75)), "{done:#?}");
+        done.code == Some(0)
+    }
+
+    /// Waits until so many waiters have drawn their tickets.
+    #[track_caller]
+    pub fn queued(&self, n: usize) {
+        let file = self.file();
+        wait_until(&format!("{n} waiters in the queue"), || tickets_waiting(&file) == n);
+    }
+
+    /// Started, and in the queue at this place.
+    #[track_caller]
+    pub fn waiter(&self, run: Run, place: usize) -> Job {
+        let job = run.spawn();
+        self.queued(place);
+        job
+    }
+
+    /// The same, with a command that writes this word into the log "order".
+    #[track_caller]
+    pub fn noting_waiter(&self, word: &str, place: usize) -> Job {
+        self.waiter(self.run().dir(self.path()).sh(&format!("echo {word} >> order")), place)
+    }
+
+    /// What the commands have written into the log "order".
+    pub fn order(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.beside("order")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// The lock files in a folder.
+pub fn lock_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("redlock-")).collect()
+}
+
+/// Bytes of the file that are locked each for itself: those of the waiters. A holder has all from 0 on.
+pub fn tickets_waiting(file: &Path) -> usize {
+    let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
+    let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");
+    let is_ticket = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "OFDLCK", _, _, _, of, start, _] = words[..] else { return false };
+        of.ends_with(&inode) && start.parse().is_ok_and(|start: u64| start > 0 && start < TICKETS_END)
+    };
+    locks.lines().filter(is_ticket).count()
+}
+
+/// Is anything at all locked in this file?
+pub fn is_locked(file: &Path) -> bool {
+    let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
+    let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");
+    locks.lines().any(|line| line.split_whitespace().any(|word| word.ends_with(&inode)))
+}
+
+/// A history in which each command writes `begin MODE` first and `end MODE` last: panics if somebody was
+/// inside together with a writer. Appended lines have an order, so no clock is needed. Returns the largest
+/// number that was inside together.
+#[track_caller]
+pub fn check_history(lines: &[String]) -> usize {
+    let (mut readers, mut writers, mut most) = (0_usize, 0_usize, 0);
+    for (place, line) in lines.iter().enumerate() {
+        match line.as_str() {
+            "begin reader" => readers += 1,
+            "end reader" => readers -= 1,
+            "begin writer" => writers += 1,
+            "end writer" => writers -= 1,
+            other => panic!("line {place} is {other:?}"),
+        }
+        let alone = writers == 0 || writers == 1 && readers == 0;
+        assert!(alone, "line {place}: {writers} writers, {readers} readers inside: {lines:?}");
+        most = most.max(readers + writers);
+    }
+    assert_eq!((readers, writers), (0, 0), "everyone who came in went out");
+    most
+}
+
+/// The command of such a history; it stays inside for so many seconds.
+pub fn history_command(mode: &str, inside: f64) -> String {
+    format!("echo begin {mode} >> order; sleep {inside}; echo end {mode} >> order")
+}
+
+/// The call as a user without rights; None if we may not become one.
+pub fn as_user(uid: u32, run: Run, umask: &str) -> Option<Run> {
+    let id = uid.to_string();
+    let script = format!("umask {umask}; exec \"$@\"");
+    let is_root = nix::libc::uid_t::from(nix::unistd::geteuid()) == 0;
+    is_root.then(|| {
+        run.through(&["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", &script, "sh"])
+    })
+}
