@@ -6,6 +6,8 @@
 
 mod handover;
 mod holding;
+mod nodes;
+mod nodes_crowd;
 mod process;
 mod report;
 mod rig;
@@ -31,12 +33,24 @@ struct Effort {
     /// Waiters, and how many rounds with so many.
     handovers: [(usize, usize); 2],
     waiting_for: Duration,
+    node_rounds: usize,
+    crowds: usize,
 }
 
-const FULL: Effort =
-    Effort { uncontended_rounds: 400, handovers: [(8, 16), (50, 5)], waiting_for: Duration::from_secs(10) };
-const QUICK: Effort =
-    Effort { uncontended_rounds: 60, handovers: [(8, 5), (50, 2)], waiting_for: Duration::from_secs(4) };
+const FULL: Effort = Effort {
+    uncontended_rounds: 400,
+    handovers: [(8, 16), (50, 5)],
+    waiting_for: Duration::from_secs(10),
+    node_rounds: 200,
+    crowds: 5,
+};
+const QUICK: Effort = Effort {
+    uncontended_rounds: 60,
+    handovers: [(8, 5), (50, 2)],
+    waiting_for: Duration::from_secs(4),
+    node_rounds: 60,
+    crowds: 2,
+};
 
 fn main() -> ExitCode {
     match start() {
@@ -54,6 +68,11 @@ fn start() -> anyhow::Result<()> {
         && word == stamp::ARGUMENT
     {
         return stamp::hold_and_note(file, name);
+    }
+    if let [word] = arguments.as_slice()
+        && word == nodes_crowd::ARGUMENT
+    {
+        return nodes_crowd::section();
     }
     // Whoever started us was killed: nothing of ours stays, since the same holds for our children.
     set_pdeathsig(Signal::SIGKILL)?;
@@ -80,5 +99,16 @@ fn measure(effort: &Effort) -> anyhow::Result<()> {
     report::section("while waiting", &waiting);
     let holding = holding::measure(&mut rig).context("holding")?;
     report::section("while holding", &holding);
+    measure_nodes(&mut rig, effort).context("five servers")
+}
+
+fn measure_nodes(rig: &mut Rig, effort: &Effort) -> anyhow::Result<()> {
+    let mut nodes = nodes::Nodes::start(rig)?;
+    let uncontended = nodes::uncontended(rig, &nodes, effort.node_rounds).context("uncontended")?;
+    report::section("five servers, uncontended: the whole process, start to end", &uncontended);
+    let counts = nodes::count_requests(rig, &mut nodes).context("requests")?;
+    report::section("five servers: what they see of one run", &counts);
+    let crowd = nodes_crowd::measure(rig, &nodes, effort.crowds).context("a crowd")?;
+    report::section("five servers, 20 clients at once, 5 sections of 5 ms each", &crowd);
     Ok(())
 }

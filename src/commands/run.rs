@@ -16,7 +16,7 @@ use crate::cli::OnLost;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
 use crate::lock::{
-    BootTime, Busy, Claim, Error, Fault, Grant, HostLock, Lock, Mount, Names, NodeError, Observer, Quorum,
+    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mount, Names, NodeError, Observer, Quorum,
     Released, Request,
 };
 use crate::report::{self, Report, Voice};
@@ -107,8 +107,8 @@ fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited, lock: &
     }
 }
 
-/// The claims of the runs that we run under.
-fn ancestors() -> Vec<Claim> {
+/// What the runs that we run under hold.
+fn ancestors() -> Vec<Held> {
     let held = std::env::var(HELD_VARIABLE).unwrap_or_default();
     held.split_ascii_whitespace().filter_map(|claim| claim.parse().ok()).collect()
 }
@@ -177,8 +177,8 @@ fn not_usable(error: NodeError, settings: &RunSettings) -> Failure {
 }
 
 /// What the command learns about its lock, over whatever it inherits.
-fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Claim]) -> Environment {
-    let held: Vec<String> = ancestors.iter().chain([&grant.claim]).map(Claim::to_string).collect();
+fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Held]) -> Environment {
+    let held: Vec<String> = ancestors.iter().chain([&grant.held_as]).map(Held::to_string).collect();
     let text = |name: &str, value: String| (OsStr::new(name).to_owned(), OsString::from(value));
     vec![
         ("REDLOCK_KEY".into(), OsString::from_vec(settings.key.clone())),

@@ -53,6 +53,46 @@ impl FromStr for Claim {
     }
 }
 
+/// A lock that is held, as it is told to those who run under it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub claim: Claim,
+    pub on_host: Option<OnHost>,
+}
+
+/// A lock on this host: which file, and which ticket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnHost {
+    pub device: u64,
+    pub inode: u64,
+    pub ticket: u64,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.claim.fmt(f)?;
+        match &self.on_host {
+            Some(OnHost { device, inode, ticket }) => write!(f, "@{device}:{inode}:{ticket}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for Held {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (claim, place) = text.split_once('@').map_or((text, None), |(claim, place)| (claim, Some(place)));
+        let on_host = |place: &str| {
+            let numbers: Vec<u64> =
+                place.split(':').map(str::parse).collect::<Result<_, _>>().map_err(drop)?;
+            let [device, inode, ticket] = numbers.try_into().map_err(drop)?;
+            Ok(OnHost { device, inode, ticket })
+        };
+        Ok(Self { claim: claim.parse()?, on_host: place.map(on_host).transpose()? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +101,16 @@ mod tests {
     fn a_claim_reads_back_what_it_wrote() {
         let claim = Claim { waiter: WaiterId::random(), attempt: 7 };
         assert_eq!(claim.to_string().parse(), Ok(claim));
+    }
+
+    #[test]
+    fn what_is_held_reads_back() {
+        let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
+        for on_host in [None, Some(OnHost { device: 1, inode: 2, ticket: 3 })] {
+            let held = Held { claim, on_host };
+            assert_eq!(held.to_string().parse(), Ok(held));
+        }
+        assert_eq!(format!("{claim}@1:2").parse::<Held>(), Err(()));
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod who;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-pub use claim::{Claim, WaiterId};
+pub use claim::{Claim, Held, OnHost, WaiterId};
 pub use fault::{Fault, NodeError};
 pub use lease::{BootTime, Lease};
 pub use local::{HostLock, Mount, default_folder};
@@ -56,8 +56,8 @@ pub struct Request {
     pub patience: Patience,
     /// What others are told about the holder.
     pub who: Who,
-    /// Claims held by the processes that we run under: to wait for one of them is to wait for ever.
-    pub ancestors: Vec<Claim>,
+    /// Held by the processes that we run under: to wait for one of them is to wait for ever.
+    pub ancestors: Vec<Held>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +80,8 @@ pub enum Patience {
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub claim: Claim,
+    /// What those who run under it are told.
+    pub held_as: Held,
     /// Fencing token: larger than that of every earlier grant of this key.
     pub fence: u64,
     /// `None` if the lock does not expire.

@@ -5,6 +5,9 @@
 
 pub mod expect;
 pub mod host;
+pub mod nodes;
+pub mod oracle;
+pub mod plain_redlock;
 pub mod procs;
 pub mod proxy;
 pub mod pty;
@@ -13,6 +16,9 @@ pub mod run;
 
 pub use expect::*;
 pub use host::Host;
+pub use nodes::{Blackhole, Nodes, Refused, pttl};
+pub use oracle::Oracle;
+pub use plain_redlock::PlainRedlock;
 pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{Client, Redis};

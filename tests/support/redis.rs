@@ -69,6 +69,11 @@ impl Redis {
         self.server.as_ref().expect("the server runs").id() as i32
     }
 
+    /// Whether it was started and not killed since.
+    pub fn is_up(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// SIGSTOP: connects still succeed, nothing is answered.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);

@@ -3,19 +3,23 @@
 //! What is written is a convenience (the next ticket, the last fencing token, who holds it); who holds
 //! the lock is decided by the kernel alone, so nobody gets in by truncating or rewriting the file.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::libc;
+use nix::poll::PollFlags;
+use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, fstatfs};
 use uuid::Uuid;
 
 use super::ranges::{Kind, Ranges};
-use crate::lock::{BootTime, Fault, NodeError, Who};
+use crate::lock::later::Later;
+use crate::lock::wait::{Wait, wait};
+use crate::lock::{BootTime, Error, Fault, NodeError, Observer, Who};
 
 /// Tickets are bytes below this; the short lock on the counter is one above.
 const TICKETS_END: u64 = 1 << 61;
@@ -23,8 +27,13 @@ const COUNTER: Range<u64> = 1 << 62..(1 << 62) + 1;
 
 /// Next ticket and last fencing token, eight bytes each; then the records.
 const HEADER: usize = 16;
+/// Others are in and out within microseconds.
+const TURN_COMES_WITHIN: Duration = Duration::from_secs(5);
 const RECORD: usize = 1024;
 const RECORDS: u64 = 64;
+
+/// A year. Tokens are milliseconds, and more than one in each is not granted for long.
+const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
 
 /// Where all users of a host can meet, the first that is there.
 const FOLDERS: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
@@ -118,6 +127,9 @@ impl LockFile {
             _ if e.raw_os_error() == Some(libc::ELOOP) => {
                 fail(Fault::Refused, "is a symbolic link, which is not followed; remove it".into())
             }
+            _ if matches!(e.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
+                fail(Fault::Refused, "is not a plain file; remove it".into())
+            }
             _ => fail(Fault::Unavailable, e.to_string()),
         })?;
         let about = file.metadata().map_err(|e| fail(Fault::Unavailable, e.to_string()))?;
@@ -131,6 +143,11 @@ impl LockFile {
         &self.ranges
     }
 
+    /// Tells it from every other file of this host.
+    pub fn identity(&self) -> (u64, u64) {
+        self.ranges.file().metadata().map_or((0, 0), |about| (about.dev(), about.ino()))
+    }
+
     pub fn mount(&self) -> Mount {
         let over_network = [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, FsType(SMB2_SUPER_MAGIC)];
         match fstatfs(self.ranges.file()) {
@@ -139,16 +156,35 @@ impl LockFile {
         }
     }
 
-    /// Alone with the file, for as long as the answer lives: a few system calls.
-    pub fn enter(&self) -> Result<Turn<'_>, NodeError> {
-        self.ranges.lock(COUNTER, Kind::Write).map_err(|e| self.error(Fault::Unavailable, &e))?;
+    /// Alone with the file, for as long as the answer lives: a few system calls. Whoever stays longer is not
+    /// redlock, or is stopped.
+    pub fn enter(&self, observer: &mut dyn Observer) -> Result<Turn<'_>, Error> {
+        let fail = |e: &io::Error| Error::Node(self.error(Fault::Unavailable, e));
+        if !self.ranges.try_lock(COUNTER, Kind::Write).map_err(|e| fail(&e))? {
+            let ranges = self.ranges.clone_handle().map_err(|e| fail(&e))?;
+            let turn =
+                Later::start("turn", move || ranges.lock(COUNTER, Kind::Write)).map_err(|e| fail(&e))?;
+            let until = BootTime::now() + TURN_COMES_WITHIN;
+            loop {
+                match wait(&[(turn.bell(), PollFlags::POLLIN)], until, Some(&mut *observer)) {
+                    Wait::Ready => break,
+                    Wait::Cancelled => return Err(Error::Cancelled),
+                    Wait::Over if until.has_passed() => {
+                        let text = "somebody keeps this file locked as a whole, which redlock never does";
+                        return Err(Error::Node(self.error_text(Fault::Unavailable, text)));
+                    }
+                    Wait::Over => {}
+                }
+            }
+            turn.answer().unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into())).map_err(|e| fail(&e))?;
+        }
         let turn = Turn { file: self };
         match self.ranges.file().metadata() {
             Ok(about) if about.nlink() == 0 => {
-                Err(self.error_text(Fault::Unavailable, "was deleted while in use"))
+                Err(Error::Node(self.error_text(Fault::Unavailable, "was deleted while in use; try again")))
             }
             Ok(_) => Ok(turn),
-            Err(e) => Err(self.error(Fault::Unavailable, &e)),
+            Err(e) => Err(fail(&e)),
         }
     }
 
@@ -189,10 +225,12 @@ impl Turn<'_> {
         let [next, fence] = self.header();
         let mut ticket = next.clamp(1, TICKETS_END / 2);
         // The file's word is not enough: it may have been truncated under us.
-        while let Some(locked) = self.ranges().any_locked_in(ticket..TICKETS_END).map_err(fail)? {
+        while ticket < TICKETS_END
+            && let Some(locked) = self.ranges().any_locked_in(ticket..TICKETS_END).map_err(fail)?
+        {
             ticket = locked.end;
         }
-        if !self.ranges().try_lock(ticket..ticket + 1, kind).map_err(fail)? {
+        if ticket >= TICKETS_END || !self.ranges().try_lock(ticket..ticket + 1, kind).map_err(fail)? {
             return Err(self.file.error_text(Fault::Unavailable, "somebody locks it who is not redlock"));
         }
         self.write_header([ticket + 1, fence])?;
@@ -203,7 +241,9 @@ impl Turn<'_> {
     pub fn sign(&mut self, ticket: u64, record: &Record) -> Result<u64, NodeError> {
         let [next, last] = self.header();
         let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let fence = last.saturating_add(1).max(u64::try_from(millis).unwrap_or(u64::MAX));
+        let now = u64::try_from(millis).unwrap_or(u64::MAX);
+        // A token from the far future is somebody's scribble.
+        let fence = if last > now.saturating_add(FAR_FUTURE_MS) { now } else { now.max(last + 1) };
         self.write_header([next, fence])?;
         self.write(&record.to_bytes(ticket), record_place(ticket))?;
         Ok(fence)
@@ -255,14 +295,13 @@ fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
-        match existing.clone().create_new(true).mode(mode).open(path) {
+        // Whatever the umask says: others are to use it too, and from the first moment.
+        let usual = umask(Mode::empty());
+        let made = existing.clone().create_new(true).mode(mode).open(path);
+        umask(usual);
+        match made {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            made => {
-                let file = made?;
-                // Whatever the umask says: others are to use it too.
-                file.set_permissions(Permissions::from_mode(mode))?;
-                return Ok(file);
-            }
+            made => return made,
         }
     }
 }

@@ -21,8 +21,8 @@ use ranges::Kind;
 use super::later::Later;
 use super::wait::{Wait, wait};
 use super::{
-    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Lock, Mode, NodeError, Observer, Patience,
-    Released, Request, WaiterId,
+    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Held, Lock, Mode, NodeError, Observer, OnHost,
+    Patience, Released, Request, WaiterId,
 };
 
 pub struct HostLock {
@@ -43,12 +43,13 @@ impl HostLock {
         self.file.mount()
     }
 
-    fn try_once(&mut self, request: &Request) -> Result<Attempt, NodeError> {
+    fn try_once(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Attempt, Error> {
         let kind = kind_of(request.mode);
-        let mut turn = self.file.enter()?;
-        let ticket = turn.draw_ticket(kind)?;
-        if turn.try_all_before(ticket, kind)? {
-            return Ok(Attempt::Granted(turn.sign(ticket, &self.record(request))?));
+        let mut turn = self.file.enter(observer)?;
+        let ticket = turn.draw_ticket(kind).map_err(Error::Node)?;
+        if turn.try_all_before(ticket, kind).map_err(Error::Node)? {
+            let fence = turn.sign(ticket, &self.record(request)).map_err(Error::Node)?;
+            return Ok(Attempt::Granted(ticket, fence));
         }
         // Whoever does not wait must not stand in anybody's way.
         if request.patience == Patience::None {
@@ -122,18 +123,22 @@ impl HostLock {
         }
     }
 
-    /// Is one of those in our way a run that we run under?
-    fn is_nested(&self, ticket: u64, request: &Request) -> bool {
-        let is_ours = |record: Record| {
-            record.claim.parse::<Claim>().is_ok_and(|claim| request.ancestors.contains(&claim))
-        };
-        let before_us = self.file.ranges().locked_in(0..ticket).unwrap_or_default();
-        before_us.iter().filter_map(|range| self.file.record(range.end - 1)).any(is_ours)
+    /// Is a run that we run under still a holder? By its ticket, as the kernel knows it: what stands in the file
+    /// may have been overwritten since.
+    fn is_nested(&self, request: &Request) -> bool {
+        let (device, inode) = self.file.identity();
+        let tickets = request.ancestors.iter().filter_map(|held| held.on_host.as_ref());
+        let mut tickets = tickets.filter(|held| (held.device, held.inode) == (device, inode));
+        tickets.any(|OnHost { ticket, .. }| {
+            let locked = self.file.ranges().any_locked_in(*ticket..ticket + 1).ok().flatten();
+            locked.is_some_and(|locked| locked == (0..ticket + 1))
+        })
     }
 }
 
 enum Attempt {
-    Granted(u64),
+    /// With the ticket and the fencing token.
+    Granted(u64, u64),
     MustWait(u64),
 }
 
@@ -150,10 +155,10 @@ impl Lock for HostLock {
 
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
-        let fence = match self.try_once(request).map_err(Error::Node)? {
-            Attempt::Granted(fence) => fence,
+        let (ticket, fence) = match self.try_once(request, observer)? {
+            Attempt::Granted(ticket, fence) => (ticket, fence),
             Attempt::MustWait(ticket) => {
-                let outcome = if self.is_nested(ticket, request) {
+                let outcome = if self.is_nested(request) {
                     Err(Error::Nested)
                 } else if request.patience == Patience::None {
                     Err(Error::Held(Box::new(Busy { place: None, ..self.busy(ticket) })))
@@ -163,12 +168,21 @@ impl Lock for HostLock {
                 };
                 // Whoever gives up is out of the way at once.
                 outcome.inspect_err(|_| self.file.ranges().unlock_all())?;
-                let mut turn = self.file.enter().map_err(Error::Node)?;
-                turn.sign(ticket, &self.record(request)).map_err(Error::Node)?
+                let mut turn = self.file.enter(observer)?;
+                (ticket, turn.sign(ticket, &self.record(request)).map_err(Error::Node)?)
             }
         };
+        let (device, inode) = self.file.identity();
+        let held_as = Held { claim: self.claim, on_host: Some(OnHost { device, inode, ticket }) };
         let now = BootTime::now();
-        Ok(Grant { claim: self.claim, fence, lease: None, taken_at: now, waited: now.since(started) })
+        Ok(Grant {
+            claim: self.claim,
+            held_as,
+            fence,
+            lease: None,
+            taken_at: now,
+            waited: now.since(started),
+        })
     }
 
     /// There is no lease to renew.

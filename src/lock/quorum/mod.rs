@@ -15,8 +15,8 @@ use std::time::Duration;
 use super::node::{ACQUIRE, Answer, Call, EXTEND, HEAL, Node, RAISE, RELEASE, Script};
 use super::wait::{Wait, wait};
 use super::{
-    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Lease, Lock, Loss, Names, NodeError, Observer,
-    Patience, Released, Request, Server, WaiterId, Who,
+    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Held, Lease, Lock, Loss, Names, NodeError,
+    Observer, Patience, Released, Request, Server, WaiterId, Who,
 };
 use round::{Round, ask, listen};
 use tally::{Tally, Verdict, Vote, join, majority_of};
@@ -500,7 +500,15 @@ impl Lock for Quorum {
                     if !lease.deadline().has_passed() {
                         let waited = asked.since(started);
                         let claim = self.claim();
-                        return Ok(Grant { claim, fence, lease: Some(lease), taken_at: asked, waited });
+                        let held_as = Held { claim, on_host: None };
+                        return Ok(Grant {
+                            claim,
+                            held_as,
+                            fence,
+                            lease: Some(lease),
+                            taken_at: asked,
+                            waited,
+                        });
                     }
                     self.withdraw();
                     return Err(Error::Node(self.too_late()));
@@ -665,7 +673,7 @@ fn still_sitting_out(who: &[(String, Duration)], errors: &[NodeError], nodes: us
 fn is_ancestor(busy: &Busy, request: &Request) -> bool {
     let holder = busy.holder.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
     let holder = holder.and_then(|text| text.parse::<Claim>().ok());
-    holder.is_some_and(|claim| request.ancestors.iter().any(|ancestor| ancestor.waiter == claim.waiter))
+    holder.is_some_and(|claim| request.ancestors.iter().any(|ancestor| ancestor.claim.waiter == claim.waiter))
 }
 
 fn millis(duration: Duration) -> Vec<u8> {

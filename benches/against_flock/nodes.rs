@@ -1,0 +1,177 @@
+//! A lock over five servers: what it costs alone, with a server that refuses, with one that is silent.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use socket2::{Domain, Socket, Type};
+
+use crate::report::{Row, ms, warn_of_noise};
+use crate::rig::{Rig, with};
+use crate::server::Server;
+use crate::statistics::Summary;
+use crate::stopwatch::Stopwatch;
+
+const NODES: usize = 5;
+const WARM_UP_ROUNDS: usize = 5;
+/// Five servers / flock.
+const GOAL: f64 = 1.8;
+/// One of five refused / all five.
+const GOAL_REFUSED: f64 = 1.1;
+/// redlock's own default for its default lease.
+const NODE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A silent gate costs a second each time.
+const SILENT_GATE_SHARE: usize = 40;
+
+/// Five servers, an address that refuses, and one where connecting never ends.
+pub struct Nodes {
+    servers: Vec<Server>,
+    refused: Deaf,
+    silent: Deaf,
+}
+
+impl Nodes {
+    pub fn start(rig: &Rig) -> anyhow::Result<Self> {
+        let start = |at: usize| {
+            let folder = rig.file(&format!("node-{at}"));
+            fs::create_dir(&folder)?;
+            Server::start(&folder)
+        };
+        let servers = (0..NODES).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Self { servers, refused: Deaf::refusing()?, silent: Deaf::silent()? })
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(Server::tcp_url).collect()
+    }
+
+    fn urls_with(&self, at: usize, deaf: &Deaf) -> Vec<String> {
+        let mut urls = self.urls();
+        urls[at] = deaf.url();
+        urls
+    }
+}
+
+/// `redlock run` up to the command.
+pub fn redlock_run(rig: &Rig, urls: &[String], key: &str) -> Command {
+    let mut command = Command::new(&rig.redlock);
+    command.args(["run", "--quarantine", "off", "--redis", &urls.join(","), "--key", key, "--"]);
+    command
+}
+
+struct Contender {
+    what: &'static str,
+    command: Command,
+    samples: Vec<Duration>,
+}
+
+pub fn uncontended(rig: &mut Rig, nodes: &Nodes, rounds: usize) -> anyhow::Result<Vec<Row>> {
+    let (stopwatch, key) = (Stopwatch::new(), rig.new_name());
+    let redlock = |urls: Vec<String>| with(redlock_run(rig, &urls, &key), "true");
+    let contender = |what, command| Contender { what, command, samples: Vec::new() };
+    let mut contenders = [
+        contender("flock FILE true", with(rig.flock(&key), "true")),
+        contender("five servers", redlock(nodes.urls())),
+        contender("one of five refused", redlock(nodes.urls_with(2, &nodes.refused))),
+        contender("the gate refused", redlock(nodes.urls_with(0, &nodes.refused))),
+        contender("one of five silent", redlock(nodes.urls_with(2, &nodes.silent))),
+    ];
+    for round in 0..WARM_UP_ROUNDS + rounds {
+        for place in 0..contenders.len() {
+            // Another one begins each round: to be first, or to follow a certain other, may matter.
+            let turn = (round + place) % contenders.len();
+            let took = stopwatch.time(&mut contenders[turn].command)?;
+            if round >= WARM_UP_ROUNDS {
+                contenders[turn].samples.push(took);
+            }
+        }
+    }
+    let mut silent_gate = contender("the gate silent", redlock(nodes.urls_with(0, &nodes.silent)));
+    for _ in 0..(rounds / SILENT_GATE_SHARE).max(3) {
+        silent_gate.samples.push(stopwatch.time(&mut silent_gate.command)?);
+    }
+    Ok(rows(&contenders, &silent_gate))
+}
+
+fn rows(contenders: &[Contender; 5], silent_gate: &Contender) -> Vec<Row> {
+    let [flock, five, refused, refused_gate, silent] =
+        [0, 1, 2, 3, 4].map(|at: usize| Summary::of(&contenders[at].samples));
+    warn_of_noise(&flock);
+    let row = |at: usize, summary: &Summary| Row::timed(contenders[at].what, summary, &flock);
+    let of_five = |summary: &Summary| format!("<= {GOAL_REFUSED} x five: {:.2} x", summary.ratio_to(&five));
+    let is_met = |summary: &Summary| summary.ratio_to(&five) <= GOAL_REFUSED;
+    let waited_out = |summary: &Summary| summary.median <= five.median * 2 + NODE_TIMEOUT;
+    let gate = Summary::of(&silent_gate.samples);
+    vec![
+        row(0, &flock),
+        row(1, &five).goal(format!("<= {GOAL} x flock"), five.ratio_to(&flock) <= GOAL),
+        row(2, &refused).goal(of_five(&refused), is_met(&refused)),
+        row(3, &refused_gate).goal(of_five(&refused_gate), is_met(&refused_gate)),
+        row(4, &silent).goal(of_five(&silent), is_met(&silent)),
+        Row::timed(silent_gate.what, &gate, &flock)
+            .goal(format!("<= five + {}", ms(NODE_TIMEOUT)), waited_out(&gate)),
+    ]
+}
+
+/// What one run makes of connections and commands: at the gate, and at all together.
+pub fn count_requests(rig: &mut Rig, nodes: &mut Nodes) -> anyhow::Result<Vec<Row>> {
+    let (stopwatch, key) = (Stopwatch::new(), rig.new_name());
+    let mut command = with(redlock_run(rig, &nodes.urls(), &key), "true");
+    stopwatch.time(&mut command)?;
+    let look =
+        |nodes: &mut Nodes| nodes.servers.iter_mut().map(Server::traffic).collect::<anyhow::Result<Vec<_>>>();
+    let before = look(nodes)?;
+    stopwatch.time(&mut command)?;
+    let after = look(nodes)?;
+    let caused: Vec<_> = after.iter().zip(&before).map(|(after, before)| after.since(before)).collect();
+    let connections: u64 = caused.iter().map(|traffic| traffic.connections).sum();
+    let commands: u64 = caused.iter().map(|traffic| traffic.total_commands()).sum();
+    let nodes = NODES as u64;
+    Ok(vec![
+        Row::new("connections to five servers", connections.to_string())
+            .goal(nodes.to_string(), connections == nodes),
+        Row::new("commands to five servers", commands.to_string())
+            .goal((2 * nodes).to_string(), commands == 2 * nodes),
+    ])
+}
+
+/// An address that belongs to us, and to nobody who answers.
+struct Deaf {
+    address: SocketAddr,
+    _sockets: Vec<Socket>,
+}
+
+impl Deaf {
+    /// Bound, but nobody listens.
+    fn refusing() -> anyhow::Result<Self> {
+        let socket = tcp()?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        let address = socket.local_addr()?.as_socket().context("an address")?;
+        Ok(Self { address, _sockets: vec![socket] })
+    }
+
+    /// Somebody listens, but the backlog is full and stays so.
+    fn silent() -> anyhow::Result<Self> {
+        let mut deaf = Self::refusing()?;
+        deaf._sockets[0].listen(0)?;
+        for _ in 0..4 {
+            let filler = tcp()?;
+            filler.set_nonblocking(true)?;
+            let _ = filler.connect(&deaf.address.into()); // in progress, for ever
+            deaf._sockets.push(filler);
+        }
+        let answer = tcp()?.connect_timeout(&deaf.address.into(), Duration::from_millis(100));
+        ensure!(answer.is_err(), "an address meant to be silent answers");
+        Ok(deaf)
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+}
+
+fn tcp() -> anyhow::Result<Socket> {
+    Ok(Socket::new(Domain::IPV4, Type::STREAM, None)?)
+}

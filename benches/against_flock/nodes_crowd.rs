@@ -1,0 +1,128 @@
+//! Many clients at once on five servers: is there progress, and how long does each wait?
+//!
+//! A process for each section. Measured beside flock, which has no server to ask.
+
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::nodes::{Nodes, redlock_run};
+use crate::report::{Row, ms};
+use crate::rig::Rig;
+
+/// The argument by which the benchmark starts itself as a section's command.
+pub const ARGUMENT: &str = "--section";
+
+const CLIENTS: usize = 20;
+const SECTIONS: usize = 5;
+const SECTION: Duration = Duration::from_millis(5);
+/// rslock's sections a second in this crowd on the machine where the goal was set, and our goal in its terms.
+const RSLOCK: f64 = 85.0;
+const GOAL: f64 = 1.3;
+/// The 99th hundredth / the median.
+const GOAL_WAIT: u32 = 3;
+
+/// The command of a section: says when it began and ended.
+pub fn section() -> anyhow::Result<()> {
+    let began = now()?;
+    thread::sleep(SECTION);
+    println!("{} {}", began.as_nanos(), now()?.as_nanos());
+    Ok(())
+}
+
+fn now() -> anyhow::Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_BOOTTIME)?.into())
+}
+
+/// A section that took place.
+struct Section {
+    waited: Duration,
+    began: Duration,
+    ended: Duration,
+}
+
+#[derive(Default)]
+struct Crowd {
+    sections: Vec<Section>,
+    failures: usize,
+    took: Duration,
+    overlaps: usize,
+}
+
+impl Crowd {
+    fn add(&mut self, mut other: Crowd) {
+        other.sections.sort_by_key(|section| section.began);
+        self.overlaps += other.sections.windows(2).filter(|pair| pair[1].began < pair[0].ended).count();
+        self.sections.append(&mut other.sections);
+        self.failures += other.failures;
+        self.took += other.took;
+    }
+
+    fn a_second(&self) -> f64 {
+        self.sections.len() as f64 / self.took.as_secs_f64()
+    }
+
+    /// Median and 99th hundredth of the waits.
+    fn waits(&self) -> (Duration, Duration) {
+        let mut waits: Vec<Duration> = self.sections.iter().map(|section| section.waited).collect();
+        waits.sort();
+        let at = |hundredths: usize| waits.get((waits.len() * hundredths).div_ceil(100).saturating_sub(1));
+        [50, 99].map(|hundredths| at(hundredths).copied().unwrap_or_default()).into()
+    }
+}
+
+pub fn measure(rig: &mut Rig, nodes: &Nodes, rounds: usize) -> anyhow::Result<Vec<Row>> {
+    let (mut flock, mut redlock) = (Crowd::default(), Crowd::default());
+    for _ in 0..rounds {
+        let key = rig.new_name();
+        flock.add(crowd(|| rig.flock(&key))?);
+        redlock.add(crowd(|| redlock_run(rig, &nodes.urls(), &key))?);
+    }
+    let rate = redlock.a_second();
+    let (median, high) = redlock.waits();
+    let (flock_median, flock_high) = flock.waits();
+    let asked = rounds * CLIENTS * SECTIONS;
+    Ok(vec![
+        Row::new("flock: sections a second", format!("{:.0}", flock.a_second())),
+        Row::new("flock: wait, median and p99", format!("{}, {}", ms(flock_median), ms(flock_high))),
+        Row::new("redlock: sections a second", format!("{rate:.0}"))
+            .goal(format!(">= {GOAL} x rslock's {RSLOCK}"), rate >= GOAL * RSLOCK),
+        Row::new("redlock: wait, median and p99", format!("{}, {}", ms(median), ms(high)))
+            .goal(format!("p99 <= {GOAL_WAIT} x median"), high <= median * GOAL_WAIT),
+        Row::new(format!("redlock: failures of {asked}"), redlock.failures.to_string())
+            .goal("0", redlock.failures == 0),
+        Row::new("redlock: overlaps", redlock.overlaps.to_string()).goal("0", redlock.overlaps == 0),
+    ])
+}
+
+/// All clients at once, each its sections one after the other.
+fn crowd(lock: impl Fn() -> Command + Sync) -> anyhow::Result<Crowd> {
+    let started = Instant::now();
+    let client = || (0..SECTIONS).map(|_| one_section(lock())).collect::<anyhow::Result<Vec<_>>>();
+    let outcomes = thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        let join = |client: thread::ScopedJoinHandle<_>| client.join().expect("a client's thread");
+        clients.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
+    })?;
+    let took = started.elapsed();
+    let outcomes: Vec<Option<Section>> = outcomes.into_iter().flatten().collect();
+    let failures = outcomes.iter().filter(|outcome| outcome.is_none()).count();
+    Ok(Crowd { sections: outcomes.into_iter().flatten().collect(), failures, took, overlaps: 0 })
+}
+
+/// Nothing if the lock's program failed.
+fn one_section(mut locked: Command) -> anyhow::Result<Option<Section>> {
+    locked.arg(std::env::current_exe()?).arg(ARGUMENT).stdin(Stdio::null()).stderr(Stdio::null());
+    let asked = now()?;
+    let output = locked.output().with_context(|| format!("cannot start {locked:?}"))?;
+    if !output.status.success() {
+        return Ok(None);
+    }
+    let text = String::from_utf8(output.stdout)?;
+    let (began, ended) = text.trim_end().split_once(' ').context("a section that says nothing")?;
+    let [began, ended] = [began.parse()?, ended.parse()?].map(Duration::from_nanos);
+    Ok(Some(Section { waited: began.saturating_sub(asked), began, ended }))
+}

@@ -1,0 +1,32 @@
+//! The rules of the protocol, each of which can be switched off to show what it is good for.
+
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// An answer counts only before the deadline, and the deadline is dated from before the request.
+    pub deadline: bool,
+    /// A claim carries the number of the attempt, so a late command cannot touch what a newer one holds.
+    pub attempt_numbers: bool,
+    /// Voters that answered less than the token are raised to it before it is used.
+    pub raise_round: bool,
+    /// A restarted node rests: it does not vote until every lease it may have granted is over.
+    pub quarantine: bool,
+    /// While it rests a node grants nothing, not even to the waiter whose claim it still carries.
+    pub rest_comes_first: bool,
+    /// A resting node's "extended" counts only before our last yes from that node has run out.
+    pub rest_breaks_chain: bool,
+    /// The gate's answer is never smaller than its clock, which has passed every token that a node
+    /// forgot by the time that node has rested.
+    pub clock_floor: bool,
+}
+
+impl Rules {
+    pub const ALL: Rules = Rules {
+        deadline: true,
+        attempt_numbers: true,
+        raise_round: true,
+        quarantine: true,
+        rest_comes_first: true,
+        rest_breaks_chain: true,
+        clock_floor: true,
+    };
+}
