@@ -377,6 +377,11 @@ impl Node {
         }
     }
 
+    /// Answers that have come meanwhile and that nobody waits for.
+    pub fn forget_answers(&mut self) {
+        while self.answer().is_some() {}
+    }
+
     /// Drop the link. What was sent on it may still be carried out.
     pub fn hang_up(&mut self) {
         // What is held back, or never got through, the server does not know of.

@@ -194,12 +194,36 @@ impl Quorum {
                 break;
             }
         }
+        if tally.is_hopeless() && tally.has_failed() {
+            self.hear_the_rest(&mut tally);
+        }
         match (self.without_majority(tally), first_queue) {
             (Attempt::Outvoted(_), Some((gate, busy))) => {
                 self.gate = gate;
                 Attempt::Queued(busy)
             }
             (attempt, _) => attempt,
+        }
+    }
+
+    /// It is lost anyway: but whoever must repair it wants to know of every server that does not answer.
+    fn hear_the_rest(&mut self, tally: &mut Tally) {
+        let rest: Vec<usize> = (0..self.nodes.len()).filter(|&at| !tally.has_vote_of(at)).collect();
+        // Harmless, as there is nothing to give back.
+        let call = self.release_call(self.claim(), Duration::ZERO);
+        let mut errors = Vec::new();
+        let asked =
+            ask(&mut self.nodes, rest.into_iter(), |_, _| call.clone(), |at, error| errors.push((at, error)));
+        let until = BootTime::now() + self.timing.node_timeout;
+        let mut silent = asked.clone();
+        listen(&mut self.nodes, asked, until, None, |at, answer| {
+            silent.retain(|&other| other != at);
+            errors.extend(answer.err().map(|error| (at, error)));
+            ControlFlow::Continue(())
+        });
+        errors.extend(silent.into_iter().map(|at| (at, self.nodes[at].timed_out())));
+        for (at, error) in errors {
+            let _ = tally.add(at, Vote::Failed(error));
         }
     }
 
@@ -280,14 +304,15 @@ impl Quorum {
         let mut fence = votes.iter().map(|(_, fence)| *fence).max().unwrap_or_default();
         loop {
             let mut agreed = votes.iter().filter(|(_, theirs)| *theirs == fence).count();
-            if agreed >= self.majority() {
-                return Ok(fence);
-            }
             let behind = votes.iter().filter(|(_, theirs)| *theirs != fence).map(|(at, _)| *at);
             let args = vec![fence.to_string().into_bytes(), millis(KEEP_FENCE)];
             let call = self.call(&RAISE, self.claim(), args);
             let (mut higher, mut errors, majority) = (None, Vec::new(), self.majority());
             let asked = ask(&mut self.nodes, behind, |_, _| call.clone(), |_, error| errors.push(error));
+            // Whoever is behind is told in any case, and waited for only if it matters.
+            if agreed >= majority {
+                return Ok(fence);
+            }
             let until = lease.deadline().min(BootTime::now() + self.timing.node_timeout);
             listen(&mut self.nodes, asked, until, None, |_, answer| {
                 match answer {
@@ -374,6 +399,9 @@ impl Quorum {
 
     /// With one retry, over a new link, for those who answered so far and now do not.
     fn release_at(&mut self, whom: Vec<usize>, claim: Claim) -> Vec<Result<Answer, NodeError>> {
+        for &at in &whom {
+            self.nodes[at].forget_answers();
+        }
         let attentive = |node: &Node| node.is_attentive() || node.is_napping();
         let is_expected = |at: &usize| self.nodes.len() == 1 || attentive(&self.nodes[*at]);
         let (expected, silent): (Vec<usize>, Vec<usize>) =

@@ -72,6 +72,10 @@ impl Tally {
         self.votes[node].is_some()
     }
 
+    pub fn has_failed(&self) -> bool {
+        self.votes.iter().any(|vote| matches!(vote, Some(Vote::Failed(_))))
+    }
+
     pub fn has_resting(&self) -> bool {
         self.votes.iter().any(|vote| matches!(vote, Some(Vote::Resting(_))))
     }
