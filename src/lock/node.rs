@@ -246,6 +246,13 @@ impl Node {
         Ok(())
     }
 
+    /// Open the way to the server, if there is none. What goes wrong is told when something is asked.
+    pub fn connect(&mut self) {
+        if self.link.is_none() {
+            self.link = self.open_link().ok();
+        }
+    }
+
     fn is_logging_in(&self) -> bool {
         matches!(self.expected.front(), Some(Expected::Login(_)))
     }

@@ -373,18 +373,17 @@ impl Quorum {
     }
 
     /// Give back whatever this waiter may have anywhere by now: the others first, then the gate, which wakes the
-    /// next one. On a budget of its own: whoever gives up may have none left.
+    /// next one. Sent in this order, not waited for in between: the next one's requests to the others come
+    /// behind ours. On a budget of its own: whoever gives up may have none left.
     fn give_back(&mut self, claim: Claim) -> Released {
         let (mut released, mut lost, mut errors) = (0, None, Vec::new());
         let gate = self.gate;
-        let others = (0..self.nodes.len()).filter(|&at| at != gate).collect();
-        for whom in [others, vec![gate]] {
-            for answer in self.release_at(whom, claim) {
-                match answer {
-                    Ok(Answer::Lost(loss)) => lost = lost.max(Some(loss)),
-                    Ok(_) => released += 1,
-                    Err(error) => errors.push(error),
-                }
+        let others = (0..self.nodes.len()).filter(|&at| at != gate);
+        for answer in self.release_at(others.chain([gate]).collect(), claim) {
+            match answer {
+                Ok(Answer::Lost(loss)) => lost = lost.max(Some(loss)),
+                Ok(_) => released += 1,
+                Err(error) => errors.push(error),
             }
         }
         match lost {
@@ -455,6 +454,12 @@ impl Quorum {
         answers
     }
 
+    /// Whoever waits needs one connection.
+    fn hang_up_others(&mut self) {
+        let gate = self.gate;
+        self.nodes.iter_mut().enumerate().filter(|(at, _)| *at != gate).for_each(|(_, node)| node.hang_up());
+    }
+
     /// Give up waiting. What cannot be given back now expires by itself.
     fn withdraw(&mut self) {
         let _ = self.give_back(self.claim());
@@ -506,6 +511,10 @@ impl Lock for Quorum {
         if self.nodes[0].has_address() {
             self.attempts += 1;
             self.begun = Some(self.ask_gate(0, request.patience));
+            // Where it costs nothing the way to the others is opened meanwhile.
+            for other in self.nodes.iter_mut().skip(1).filter(|node| node.has_address()) {
+                other.connect();
+            }
         }
     }
 
@@ -549,6 +558,7 @@ impl Lock for Quorum {
                         return Err(if nested { Error::Nested } else { Error::Held(busy) });
                     }
                     observer.waiting(&busy, waited());
+                    self.hang_up_others();
                     match self.nap(&busy, give_up, observer) {
                         Ok(()) => continue,
                         Err(Silence::Cancelled) => {
