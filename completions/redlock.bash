@@ -57,7 +57,7 @@ _redlock() {
             return 0
             ;;
         redlock__subcmd__run)
-            opts="-k -r -s -x -n -w -E -c -q -v -h --key --redis --local --local-dir --require-server --shared --exclusive --ttl --nonblock --wait --conflict-exit-code --command --prefix --label --kill-after --signal --on-lost --wait-tree --node-timeout --events --quiet --verbose --help"
+            opts="-k -r -s -x -n -w -E -c -q -v -h --key --redis --local --local-dir --require-server --shared --exclusive --ttl --nonblock --wait --conflict-exit-code --command --prefix --label --kill-after --signal --on-lost --wait-tree --node-timeout --quarantine --events --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,6 +132,10 @@ _redlock() {
                     return 0
                     ;;
                 --node-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --quarantine)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -29,7 +29,7 @@ complete -c redlock -n "__fish_redlock_needs_command" -s V -l version -d 'Print 
 complete -c redlock -n "__fish_redlock_needs_command" -f -a "run" -d 'Take the lock, run the command, release the lock'
 complete -c redlock -n "__fish_redlock_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s k -l key -d 'Name of the lock: any bytes, at most 1024' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'The server, redis://[user:password@]host[:port][/db] or unix:///path; without one the lock is on this host' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l local-dir -d 'Folder of the lock files on this host [default: /run/lock, /dev/shm or /tmp]' -r -F
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l ttl -d 'How long the lock outlives a dead redlock; renewed at a third of it [default: 30s]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s w -l wait -d 'Wait at most so long; 0 is --nonblock [default: for ever]' -r
@@ -41,7 +41,8 @@ complete -c redlock -n "__fish_redlock_using_subcommand run" -l kill-after -d 'B
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l signal -d 'The first signal when the lock is lost [default: TERM]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-lost -d 'What to do when the lock is lost while the command runs [default: stop]' -r -f -a "stop\t'Stop the command\'s whole tree before the lease ends, exit 79'
 warn\t'Only tell, and let it run'"
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l quarantine -d 'How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l events -d 'Append a JSON line for each event to FILE' -r -F
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l local -d 'Lock on this host only, also if servers are configured'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l require-server -d 'Exit 78 if no server is configured, instead of locking on this host'

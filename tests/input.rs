@@ -50,21 +50,6 @@ fn the_grace_before_sigkill_is_at_most_a_third_of_the_ttl() {
 }
 
 #[test]
-fn more_than_one_server_is_refused_and_neither_is_touched() {
-    let (one, two) = (Redis::start(), Redis::start());
-    let both = format!("{},{}", one.url(), two.url());
-    let twice = ["run", "--key", "k", "-r", &one.url(), "-r", &two.url()].map(str::to_owned);
-    for run in [
-        Run::bare().args(&twice.each_ref().map(String::as_str)),
-        Run::bare().args(&["run", "--key", "k", "--redis", &both]),
-        Run::bare().args(&["run", "--key", "k"]).env("REDLOCK_REDIS", &both),
-    ] {
-        refused(&one, run, &["server"]);
-        assert_eq!(two.keys(), Vec::<String>::new());
-    }
-}
-
-#[test]
 fn urls_that_do_not_parse_are_refused_without_showing_a_password() {
     let redis = Redis::start();
     for bad in [
