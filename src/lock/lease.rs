@@ -25,6 +25,11 @@ impl BootTime {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// How long since this moment.
+    pub fn elapsed(self) -> Duration {
+        Self::now().since(self)
+    }
+
     /// How long until this moment; zero if it has passed.
     pub fn remaining(self) -> Duration {
         self.since(Self::now())

@@ -3,6 +3,7 @@
 //! This room knows servers, leases and queues. It knows nothing of the command line, of the command
 //! that runs under the lock, or of the terminal: whoever waits is told through [`Observer`].
 
+mod answer;
 mod claim;
 mod fault;
 mod later;

@@ -14,10 +14,10 @@ use nix::poll::PollFlags;
 use redis::{ConnectionAddr, IntoConnectionInfo, Value};
 use socket2::SockAddr;
 
+use super::answer::{Answer, interpret};
 use super::fault::{self, Fault, NodeError};
 use super::link::Link;
 use super::resolve::{Resolution, literal, resolve};
-use super::{Busy, Loss, Who};
 
 /// A script's text and the name under which servers remember it.
 #[derive(Debug)]
@@ -66,33 +66,6 @@ impl Call {
 
 fn evaluate(command: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Vec<u8> {
     redis::cmd(command).arg(script).arg(keys.len()).arg(keys).arg(args).get_packed_command()
-}
-
-#[derive(Clone, Debug)]
-pub enum Answer {
-    Granted {
-        fence: u64,
-        /// Which server that was; empty where there is only one.
-        run_id: Vec<u8>,
-    },
-    Busy(Box<Busy>),
-    /// A newer request of ours was there first.
-    Stale,
-    /// The server may have forgotten what it granted, and does not vote for so long.
-    Resting(Duration),
-    Extended {
-        run_id: Vec<u8>,
-    },
-    Healed,
-    Raised,
-    /// The token that stands in the way.
-    NotRaised(u64),
-    Released,
-    Lost(Loss),
-    /// Turned into an error before anyone sees it.
-    Unfit(String),
-    /// The nap is over.
-    Awake,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -364,7 +337,7 @@ impl Node {
                 }
                 (Some(Expected::Answer(Call::Nap { .. })), Ok(_)) => return Some(Ok(Answer::Awake)),
                 (Some(Expected::Answer(_)), Ok(value)) => {
-                    let meaning = interpret(&value);
+                    let meaning = words(&value).and_then(|words| interpret(&words));
                     if let Some(Answer::Unfit(why)) = meaning {
                         return Some(Err(self.error(Fault::Unfit, why)));
                     }
@@ -436,49 +409,12 @@ impl Node {
     }
 }
 
-/// `None` for an answer that none of our scripts gives.
-fn interpret(value: &Value) -> Option<Answer> {
-    let words = match value {
-        Value::Array(items) => items.iter().map(text).collect::<Option<Vec<_>>>()?,
-        single => vec![text(single)?],
-    };
-    let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<i64>().ok();
-    let millis = |at: usize| number(at).map(|n| u64::try_from(n).ok().map(Duration::from_millis));
-    let fence = |at: usize| number(at).and_then(|n| u64::try_from(n).ok());
-    Some(match words.first()?.as_slice() {
-        b"granted" => Answer::Granted { fence: fence(1)?, run_id: words.get(2)?.clone() },
-        b"busy" => {
-            let info = words.get(5..)?;
-            Answer::Busy(Box::new(Busy {
-                place: usize::try_from(number(1)?).ok(),
-                holder: Some(words.get(2)?.clone()).filter(|holder| !holder.is_empty()),
-                expires_in: millis(3)?,
-                held_for: millis(4)?,
-                who: (!info.is_empty()).then(|| Who::from_fields(info)),
-                sitting_out: Vec::new(),
-            }))
-        }
-        b"resting" => Answer::Resting(millis(1)??),
-        b"stale" => Answer::Stale,
-        b"extended" => Answer::Extended { run_id: words.get(1)?.clone() },
-        b"healed" => Answer::Healed,
-        b"raised" => Answer::Raised,
-        b"refused" => Answer::NotRaised(fence(1)?),
-        b"released" => Answer::Released,
-        b"expired" => Answer::Lost(Loss::Expired),
-        b"foreign" => Answer::Lost(Loss::Foreign),
-        b"twice" => {
-            Answer::Unfit("the same server is listed twice (by another name, socket or database)".into())
-        }
-        b"replica" => Answer::Unfit("this server is a replica: name the primary".into()),
-        b"other" => {
-            let nodes = number(1)?;
-            Answer::Unfit(format!(
-                "the key is held as a lock over {nodes} server(s): everyone must name the same ones"
-            ))
-        }
-        _ => return None,
-    })
+/// A script's answer: words in a row, or a single one.
+fn words(value: &Value) -> Option<Vec<Vec<u8>>> {
+    match value {
+        Value::Array(items) => items.iter().map(text).collect(),
+        single => Some(vec![text(single)?]),
+    }
 }
 
 fn text(value: &Value) -> Option<Vec<u8>> {

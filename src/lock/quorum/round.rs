@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use crate::lock::node::{Answer, Call, Node};
+use crate::lock::answer::Answer;
+use crate::lock::node::{Call, Node};
 use crate::lock::wait::{Wait, wait};
 use crate::lock::{BootTime, NodeError, Observer};
 
@@ -61,4 +62,8 @@ pub fn listen(
             return Round::Cancelled;
         }
     }
+}
+
+pub fn stop_if(enough: bool) -> ControlFlow<()> {
+    if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
