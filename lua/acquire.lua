@@ -36,21 +36,6 @@ local function grant(fence)
   return { 'granted', whole(fence), run_id() }
 end
 
--- How long this server must still not vote. It proves its memory by a mark that holds its run_id: no mark
--- (fresh, flushed, restarted empty) or another's (restarted, promoted, restored) makes the time start anew.
-local function rest_ms()
-  if QUARANTINE == 0 then
-    return 0
-  end
-  local id = run_id()
-  local known, since = string.match(call('GET', NODE) or '', '^(%x+) (%d+)$')
-  if known ~= id then
-    since = NOW()
-    call('SET', NODE, id .. ' ' .. whole(since))
-  end
-  return tonumber(since) + QUARANTINE + 1000 - NOW()
-end
-
 -- PEXPIRE is asked for first as well: where it is not permitted the queue, which is not ours alone,
 -- is not touched at all.
 local function enqueue()
@@ -96,6 +81,7 @@ if call('EXISTS', GONE) == 1 then
   return { 'stale' }
 end
 local fence = call('GET', FENCE)
+local rest = rest_ms(QUARANTINE)
 if held == CLAIM and NODES ~= '1' then
   return { 'twice' }
 end
@@ -105,12 +91,14 @@ if held then
     if attempt > ATTEMPT then
       return { 'stale' }
     end
+    if rest > 0 then
+      return { 'resting', whole(rest) } -- it may be an old copy that remembers us
+    end
     -- Our earlier request won but its answer was lost. Same grant, same token.
     return grant(tonumber(fence or next_fence()))
   end
 end
 
-local rest = rest_ms()
 if held then
   local info, known = holder_info(held)
   if known.nodes and known.nodes ~= NODES then

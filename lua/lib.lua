@@ -59,11 +59,13 @@ local function NOW()
 end
 
 -- Which server this is. With one alone nobody asks, and the question has its price.
+local id
 local function run_id()
   if NODES == '1' then
     return ''
   end
-  return string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  id = id or string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  return id
 end
 
 -- A key that was just made: where PEXPIRE is refused, it must go again.
@@ -102,4 +104,18 @@ local function wake(waiter)
   end
   call('RPUSH', NOTIFY .. waiter, '1')
   keep_for(NOTIFY .. waiter, WAKE_KEPT_MS)
+end
+
+-- How long this server must still not vote. It proves its memory by a mark that holds its run_id: no mark
+-- (fresh, flushed, restarted empty) or another's (restarted, promoted, restored) makes the time start anew.
+local function rest_ms(quarantine)
+  if quarantine == 0 then
+    return 0
+  end
+  local known, since = string.match(call('GET', NODE) or '', '^(%x+) (%d+)$')
+  if known ~= run_id() then
+    since = NOW()
+    call('SET', NODE, run_id() .. ' ' .. whole(since))
+  end
+  return tonumber(since) + quarantine + 1000 - NOW()
 end

@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{Nodes, Redis, Refused, Run, wait_until};
+use std::time::Duration;
+
+use support::{Nodes, Proxy, Redis, Refused, Run, wait_until};
 
 /// Runs once and returns the token.
 #[track_caller]
@@ -62,6 +64,42 @@ fn answers_that_differ_are_raised_to_the_largest_at_a_majority() {
         let agree = nodes.iter().filter(|redis| remembered(redis) == token).count();
         assert!(agree >= 2, "{agree} remember {token}");
         assert!(nodes.iter().all(|redis| remembered(redis) >= base), "no fence was lowered");
+    }
+}
+
+#[test]
+fn a_token_that_only_one_server_knows_is_no_token() {
+    // Two of three vote with different numbers, and the raise of the smaller one is never answered.
+    let (nodes, refused) = (Nodes::start(2), Refused::new());
+    let (gate, other) = (Proxy::to(&nodes[0]), Proxy::to(&nodes[1]));
+    let urls = [gate.url(), other.url(), refused.url()];
+    fence(Nodes::run_at(&urls, "k").arg("-n"));
+    let large = far_ahead(&nodes[1]);
+    set(&nodes[1], large);
+    other.delay(Duration::from_secs(2));
+    let run = Nodes::run_at(&urls, "k").args(&["-n", "--ttl", "60s", "--node-timeout", "4s"]);
+    let job = run.sh("echo ran").spawn();
+    wait_until("the second has voted", || remembered(&nodes[1]) > large);
+    gate.pause();
+    let done = job.wait().expect_code(69);
+    assert_eq!(done.stdout, "", "{done:#?}");
+    assert!(remembered(&nodes[0]) < large, "it never learned the token");
+    gate.resume();
+    nodes.all_free();
+}
+
+#[test]
+fn a_run_costs_every_server_two_commands_when_the_answers_agree() {
+    let nodes = Nodes::start(5);
+    nodes.warm_up();
+    let sent = |redis: &Redis| ["evalsha", "eval", "script|load"].map(|name| redis.calls(name)).iter().sum();
+    let before: Vec<u64> = nodes.iter().map(sent).collect();
+    for _ in 0..5 {
+        nodes.run("k").cmd(&["true"]).done().expect_code(0);
+    }
+    for (redis, before) in nodes.iter().zip(before) {
+        wait_until("the releases have come", || sent(redis) >= before + 10);
+        assert_eq!(sent(redis), before + 10, "five votes and five releases");
     }
 }
 

@@ -36,6 +36,23 @@ fn a_dead_gate_is_passed_over_and_the_queue_is_at_the_next_node() {
 }
 
 #[test]
+fn a_foreign_value_at_the_gate_alone_holds_nobody_up() {
+    let (nodes, oracle) = (Nodes::start(3), Oracle::new());
+    nodes[0].cmd(&["SET", "lock:k", "foreign"]); // for ever
+    nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(0);
+    let start = Instant::now();
+    let jobs: Vec<Job> = (0..6)
+        .map(|i| nodes.run("k").dir(oracle.dir()).sh(&Oracle::script(&i.to_string())).spawn())
+        .collect();
+    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    oracle.clean(6);
+    assert_eq!(nodes.claims("k"), ["foreign", "", ""]);
+    nodes[0].cmd(&["DEL", "lock:k"]);
+    nodes.all_free();
+}
+
+#[test]
 fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
     let (mut nodes, oracle) = (Nodes::start(3), Oracle::new());
     let first = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");

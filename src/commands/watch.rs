@@ -82,6 +82,7 @@ impl<'a> Watch<'a> {
             if !noticed && self.last_resort().is_some_and(BootTime::has_passed) {
                 self.must_be_gone_by = None;
                 self.supervisor.orders().kill_guardian();
+                self.lose(Cause::Overdue);
             }
             if news {
                 self.keeper.news().into_iter().for_each(|news| self.hear(news));
@@ -138,6 +139,9 @@ impl<'a> Watch<'a> {
             Notice::NotStarted(errno) => return Some(Err(not_started(&self.settings.argv[0], errno))),
             Notice::Vanished => {
                 child::stop_what_is_left();
+                if self.lost && self.settings.on_lost == OnLost::Stop {
+                    return Some(Ok(Exit::Code(exit::LOST)));
+                }
                 let message = "the guardian process was killed; the command was stopped";
                 return Some(Err(Failure::new(exit::INTERNAL, message)));
             }

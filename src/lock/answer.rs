@@ -18,6 +18,8 @@ pub enum Answer {
     Resting(Duration),
     Extended {
         run_id: Vec<u8>,
+        /// The server may have forgotten what it granted to others.
+        resting: bool,
     },
     Healed,
     Raised,
@@ -51,7 +53,7 @@ pub fn interpret(words: &[Vec<u8>]) -> Option<Answer> {
         }
         b"resting" => Answer::Resting(millis(1)??),
         b"stale" => Answer::Stale,
-        b"extended" => Answer::Extended { run_id: words.get(1)?.clone() },
+        b"extended" => Answer::Extended { run_id: words.get(1)?.clone(), resting: number(2)? > 0 },
         b"healed" => Answer::Healed,
         b"raised" => Answer::Raised,
         b"refused" => Answer::NotRaised(fence(1)?),

@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use crate::names::permutations;
+use crate::exclusion_state::{Claim, Client, Node, Phase, State, Talk, bit};
 use crate::rules::Rules;
 use crate::{MAJORITY, NODES};
 
@@ -20,6 +20,7 @@ pub struct Exclusion<const CLIENTS: usize> {
     /// Holders renew.
     pub renewals: bool,
     pub healing: Healing,
+    pub old_copies: OldCopies,
     /// Treat states that differ only in the names of nodes and clients as one.
     pub symmetry: bool,
 }
@@ -34,80 +35,14 @@ pub enum Healing {
     AtWill,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Claim {
-    client: u8,
-    attempt: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    /// Asks for nothing and relies on nothing; has sent a release for every attempt so far.
-    Idle,
-    Asking,
-    Holding,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Client {
-    phase: Phase,
-    attempt: u8,
-    /// Ticks to the deadline of what it asks for or holds.
-    lease: u8,
-    /// Ticks to the deadline that the renewal under way would give; 0 = none is under way.
-    round: u8,
-}
-
-/// What one client and one node have told each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Talk {
-    granted_on_its_way: bool,
-    extended_on_its_way: bool,
-    extended_resting_on_its_way: bool,
-    expired_on_its_way: bool,
-    /// The client has counted this node in the attempt or renewal under way.
-    counted: bool,
-    /// The node told the renewal under way that it does not have our claim.
-    lost_it: bool,
-    /// Attempts for which a heal was sent (bits).
-    heal_sent: u8,
-    /// Ticks until the last counted yes of this node has run out.
-    yes_left: u8,
-}
-
-impl Talk {
-    fn count(&mut self) {
-        self.counted = true;
-        self.granted_on_its_way = false;
-        self.extended_on_its_way = false;
-        self.extended_resting_on_its_way = false;
-    }
-
-    fn end_round(&mut self) {
-        *self = Talk { heal_sent: self.heal_sent, yes_left: self.yes_left, ..Talk::default() };
-    }
-
-    fn end_attempt(&mut self) {
-        *self = Talk { heal_sent: self.heal_sent, ..Talk::default() };
-    }
-}
-
-/// One node and all that concerns it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Node<const CLIENTS: usize> {
-    holder: Option<Claim>,
-    /// Ticks until the claim expires.
-    left: u8,
-    /// Ticks until the node may vote again.
-    rest: u8,
-    talk: [Talk; CLIENTS],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct State<const CLIENTS: usize> {
-    nodes: [Node<CLIENTS>; NODES],
-    clients: [Client; CLIENTS],
-    restarts_left: u8,
+/// A node may come back with an older state: a promoted replica, a restored file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OldCopies {
+    Never,
+    /// With the claim it had before its last change.
+    LosingTheLastChange,
+    /// With whatever claim was ever asked for: more than can happen, with fewer states.
+    OfAnyClaim,
 }
 
 /// A node carries out a request when the network likes: at once, late, again, or never.
@@ -176,11 +111,14 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         for node in 0..NODES {
             actions.push(Action::NodeRestarts { node });
             actions.push(Action::NodeRestartsEmpty { node });
-            for (client, asking) in state.clients.iter().enumerate() {
-                for attempt in 1..=asking.attempt {
-                    let claim = Claim { client: client as u8, attempt };
-                    actions.push(Action::NodeRestartsFromOldCopy { node, claim });
+            match self.old_copies {
+                OldCopies::Never => {}
+                OldCopies::LosingTheLastChange => {
+                    let copied = state.nodes[node].before;
+                    actions.extend(copied.map(|claim| Action::NodeRestartsFromOldCopy { node, claim }));
                 }
+                OldCopies::OfAnyClaim => actions
+                    .extend(state.claims().map(|claim| Action::NodeRestartsFromOldCopy { node, claim })),
             }
         }
     }
@@ -326,70 +264,12 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
     }
 }
 
-impl<const CLIENTS: usize> Node<CLIENTS> {
-    fn free(&mut self) {
-        self.holder = None;
-        self.left = 0;
-    }
-}
-
-impl<const CLIENTS: usize> State<CLIENTS> {
-    fn counted(&self, client: usize) -> usize {
-        self.nodes.iter().filter(|node| node.talk[client].counted).count()
-    }
-
-    fn end_round(&mut self, client: usize) {
-        self.nodes.iter_mut().for_each(|node| node.talk[client].end_round());
-    }
-
-    /// The client relies on nothing any more, and its releases are under way.
-    fn stop(&mut self, client: usize) {
-        let stopped = &mut self.clients[client];
-        *stopped = Client { phase: Phase::Idle, lease: 0, round: 0, ..*stopped };
-        self.nodes.iter_mut().for_each(|node| node.talk[client].end_attempt());
-    }
-
-    /// `yes_left` is asked for only where a node rests.
-    fn forget_what_cannot_matter(&mut self) {
-        if self.restarts_left > 0 {
-            return;
-        }
-        for node in self.nodes.iter_mut().filter(|node| node.rest == 0) {
-            for talk in node.talk.iter_mut().filter(|talk| !talk.extended_resting_on_its_way) {
-                talk.yes_left = 0;
-            }
-        }
-    }
-
-    /// The one state that stands for all that differ from it in names only.
-    fn representative(&self) -> Self {
-        permutations::<CLIENTS>().iter().map(|names| self.renamed(names)).min().expect("a permutation")
-    }
-
-    fn renamed(&self, names: &[usize; CLIENTS]) -> Self {
-        let mut renamed = *self;
-        for (old, &new) in names.iter().enumerate() {
-            renamed.clients[new] = self.clients[old];
-            for (node, before) in renamed.nodes.iter_mut().zip(&self.nodes) {
-                node.talk[new] = before.talk[old];
-            }
-        }
-        for node in &mut renamed.nodes {
-            if let Some(holder) = &mut node.holder {
-                holder.client = names[holder.client as usize] as u8;
-            }
-        }
-        renamed.nodes.sort_unstable();
-        renamed
-    }
-}
-
 impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
     type State = State<CLIENTS>;
     type Action = Action;
 
     fn init_states(&self) -> Vec<Self::State> {
-        let node = Node { holder: None, left: 0, rest: 0, talk: [Talk::default(); CLIENTS] };
+        let node = Node { holder: None, before: None, left: 0, rest: 0, talk: [Talk::default(); CLIENTS] };
         let client = Client { phase: Phase::Idle, attempt: 0, lease: 0, round: 0 };
         vec![State { nodes: [node; NODES], clients: [client; CLIENTS], restarts_left: self.restarts }]
     }
@@ -454,6 +334,9 @@ impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
                 self.restart(&mut state, node);
             }
         }
+        if self.old_copies == OldCopies::LosingTheLastChange {
+            state.remember_what_was_before(before);
+        }
         state.forget_what_cannot_matter();
         if state == *before {
             return None;
@@ -480,8 +363,4 @@ impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
         }
         properties
     }
-}
-
-fn bit(attempt: u8) -> u8 {
-    1 << attempt
 }

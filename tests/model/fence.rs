@@ -2,7 +2,7 @@
 
 use stateright::{Model, Property};
 
-use crate::names::permutations;
+use crate::names::least_under_all_names;
 use crate::rules::Rules;
 use crate::{MAJORITY, NODES};
 
@@ -18,11 +18,10 @@ pub const ATTEMPTS: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Fence<const CLIENTS: usize> {
     pub rules: Rules,
-    pub attempts: u8,
+    /// Attempts of all clients together, and at most `ATTEMPTS` of each.
+    pub starts: u8,
     /// States with a larger fence are not looked at.
     pub largest_fence: u8,
-    /// How far the nodes' fences may differ at the start.
-    pub spread: u8,
     /// How often a node may lose its memory, fence and all.
     pub empty_restarts: u8,
     pub symmetry: bool,
@@ -37,14 +36,12 @@ pub struct Claim {
 /// A set of fences.
 type Fences = u16;
 
-/// All that an attempt has sent or come to; what it has sent may be carried out at any later time.
+/// What an attempt has sent, and may be carried out at any later time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attempt {
     /// The gate's answer, which the other nodes are asked with; 0 = not yet.
     proposed: u8,
     raises_sent: Fences,
-    /// 0 = not granted.
-    token: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +50,7 @@ pub struct Client {
     attempt: u8,
     /// The largest token of a grant that was complete when this attempt began.
     complete_before: u8,
+    /// Of this waiter. Those of a finished one are part of `FenceGrows`.
     attempts: [Attempt; ATTEMPTS],
 }
 
@@ -61,31 +59,31 @@ pub struct Client {
 pub struct Talk {
     /// The attempts (bits) for which this node is the gate.
     gate_of: u8,
-    /// The fence in the answer that will arrive, if any does: of several, one can be counted.
-    granted_on_its_way: u8,
-    /// "Raised to the largest of the votes."
-    raised_on_its_way: bool,
-    /// The answer the client has counted; 0 = none.
+    /// The fence in its answer; 0 = none has arrived.
     vote: u8,
-    /// The node has been raised to the largest of the votes.
-    raised: bool,
+    /// What it last said it was raised to.
+    raised_to: u8,
+    /// The node lost its memory during this attempt, and rests until it is over.
+    rests: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node<const CLIENTS: usize> {
     holder: Option<Claim>,
-    pub fence: u8,
+    fence: u8,
     talk: [Talk; CLIENTS],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct State<const CLIENTS: usize> {
-    pub nodes: [Node<CLIENTS>; NODES],
+    nodes: [Node<CLIENTS>; NODES],
     clients: [Client; CLIENTS],
     /// The tokens of all complete grants.
     tokens: Fences,
     twice: bool,
     regressed: bool,
+    /// The last grant took a raise round.
+    raised: bool,
     /// What the servers' clocks show at least.
     clock: u8,
     empty_restarts_left: u8,
@@ -93,42 +91,15 @@ pub struct State<const CLIENTS: usize> {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    ClientStarts {
-        client: usize,
-        gate: usize,
-    },
-    ClientGivesUp {
-        client: usize,
-    },
-    NodeVotes {
-        node: usize,
-        claim: Claim,
-        answer_is_lost: bool,
-    },
-    NodeRaises {
-        node: usize,
-        claim: Claim,
-        to: u8,
-    },
-    NodeHeals {
-        node: usize,
-        claim: Claim,
-    },
-    GrantedArrives {
-        node: usize,
-        client: usize,
-    },
-    RaisedArrives {
-        node: usize,
-        client: usize,
-    },
-    /// Expiry, a release, or a renewal that came too late: the claim is gone.
-    ClaimVanishes {
-        node: usize,
-    },
-    NodeRestartsEmpty {
-        node: usize,
-    },
+    ClientStarts { client: usize, gate: usize },
+    ClientGivesUp { client: usize },
+    NodeVotes { node: usize, claim: Claim, answer_is_lost: bool },
+    NodeRaises { node: usize, claim: Claim, to: u8, answer_is_lost: bool },
+    ClientRaises { client: usize, to: u8 },
+    ClientIsGranted { client: usize, token: u8 },
+    ClaimVanishes { node: usize },
+    FenceGrows { node: usize },
+    NodeRestartsEmpty { node: usize },
 }
 
 impl<const CLIENTS: usize> Fence<CLIENTS> {
@@ -142,22 +113,25 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
                 actions.push(Action::NodeVotes { node, claim, answer_is_lost: true });
             }
             for to in members(sent.raises_sent) {
-                actions.push(Action::NodeRaises { node, claim, to });
-            }
-            if sent.token > 0 {
-                actions.push(Action::NodeHeals { node, claim });
+                actions.push(Action::NodeRaises { node, claim, to, answer_is_lost: false });
+                actions.push(Action::NodeRaises { node, claim, to, answer_is_lost: true });
             }
         }
     }
 
-    fn answer_actions(&self, state: &State<CLIENTS>, client: usize, actions: &mut Vec<Action>) {
-        for node in 0..NODES {
-            let talk = state.nodes[node].talk[client];
-            if talk.granted_on_its_way > 0 {
-                actions.push(Action::GrantedArrives { node, client });
+    /// A client decides by the votes of any majority: the others may be still on their way.
+    fn decisions(&self, state: &State<CLIENTS>, client: usize, actions: &mut Vec<Action>) {
+        let votes = state.nodes.map(|node| node.talk[client].vote);
+        for token in (1..=self.largest_fence).filter(|token| votes.contains(token)) {
+            if votes.iter().filter(|&&vote| 0 < vote && vote <= token).count() < MAJORITY {
+                continue;
             }
-            if talk.raised_on_its_way {
-                actions.push(Action::RaisedArrives { node, client });
+            let stands = |talk: &Talk| talk.vote == token || talk.raised_to == token;
+            let standing = state.nodes.iter().filter(|node| stands(&node.talk[client])).count();
+            if standing >= MAJORITY || !self.rules.raise_round {
+                actions.push(Action::ClientIsGranted { client, token });
+            } else {
+                actions.push(Action::ClientRaises { client, to: token });
             }
         }
     }
@@ -177,81 +151,33 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
         let asked = &mut state.nodes[node];
         let talk = &mut asked.talk[client];
         match asked.holder {
+            None if talk.rests && asking.awaits(claim) => return,
             None => {
                 let is_gate = talk.gate_of & bit(claim.attempt) != 0;
                 let at_least = if is_gate { state.clock } else { asking.of(claim.attempt).proposed };
                 asked.fence = at_least.max(asked.fence + 1);
                 asked.holder = Some(claim);
             }
-            Some(holder) if asking.is_earlier_attempt_of_same_waiter(client, holder, claim) => {
+            Some(holder) if holder.client == claim.client && holder.attempt <= claim.attempt => {
                 asked.holder = Some(claim);
             }
             Some(_) => return,
         }
         if asking.awaits(claim) && talk.vote == 0 && !answer_is_lost {
-            talk.granted_on_its_way = asked.fence;
+            talk.vote = asked.fence;
+            if talk.gate_of & bit(claim.attempt) != 0 {
+                state.clients[client].current().proposed = asked.fence;
+            }
         }
     }
 
-    fn raise(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim, to: u8) {
-        let client = claim.client as usize;
+    fn raise(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim, to: u8, answer_is_lost: bool) {
         let asked = &mut state.nodes[node];
         if asked.holder == Some(claim) && to >= asked.fence {
             asked.fence = to;
-            if state.clients[client].awaits(claim) && state.largest_vote(client) == to {
-                let talk = &mut state.nodes[node].talk[client];
-                talk.raised_on_its_way = !talk.raised;
+            if state.clients[claim.client as usize].awaits(claim) && !answer_is_lost {
+                asked.talk[claim.client as usize].raised_to = to;
             }
-        }
-    }
-
-    fn heal(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim) {
-        let token = state.clients[claim.client as usize].of(claim.attempt).token;
-        let asked = &mut state.nodes[node];
-        if asked.holder.is_none() {
-            asked.holder = Some(claim);
-            asked.fence = asked.fence.max(token);
-        }
-    }
-
-    fn granted_arrives(&self, state: &mut State<CLIENTS>, node: usize, client: usize) {
-        let largest_before = state.largest_vote(client);
-        let talk = &mut state.nodes[node].talk[client];
-        let fence = talk.granted_on_its_way;
-        talk.vote = fence;
-        talk.granted_on_its_way = 0;
-        let asking = &mut state.clients[client];
-        if talk.gate_of & bit(asking.attempt) != 0 {
-            asking.current().proposed = fence;
-        }
-        if fence > largest_before {
-            for node in &mut state.nodes {
-                node.talk[client].raised = false;
-                node.talk[client].raised_on_its_way = false;
-            }
-        }
-        self.decide(state, client);
-    }
-
-    fn raised_arrives(&self, state: &mut State<CLIENTS>, node: usize, client: usize) {
-        let talk = &mut state.nodes[node].talk[client];
-        talk.raised = true;
-        talk.raised_on_its_way = false;
-        self.decide(state, client);
-    }
-
-    fn decide(&self, state: &mut State<CLIENTS>, client: usize) {
-        let votes = state.nodes.iter().filter(|node| node.talk[client].vote > 0).count();
-        if votes < MAJORITY {
-            return;
-        }
-        let token = state.largest_vote(client);
-        let stands = |talk: &Talk| talk.vote == token || talk.raised;
-        let standing = state.nodes.iter().filter(|node| stands(&node.talk[client])).count();
-        if standing >= MAJORITY || !self.rules.raise_round {
-            state.complete(client, token);
-        } else {
-            state.clients[client].current().raises_sent |= set_of(token);
         }
     }
 
@@ -263,6 +189,11 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
         }
         state.nodes[node].holder = None;
         state.nodes[node].fence = 0;
+        if self.rules.quarantine {
+            for (talk, client) in state.nodes[node].talk.iter_mut().zip(&state.clients) {
+                talk.rests = client.asking;
+            }
+        }
     }
 }
 
@@ -278,25 +209,26 @@ impl Client {
     fn awaits(&self, claim: Claim) -> bool {
         self.asking && self.attempt == claim.attempt
     }
-
-    /// A client that was granted the lock is a new waiter when it asks again.
-    fn is_earlier_attempt_of_same_waiter(&self, client: usize, holder: Claim, claim: Claim) -> bool {
-        let same_waiter = (holder.attempt..claim.attempt).all(|attempt| self.of(attempt).token == 0);
-        holder.client as usize == client && holder.attempt <= claim.attempt && same_waiter
-    }
 }
 
 impl<const CLIENTS: usize> State<CLIENTS> {
-    fn largest_vote(&self, client: usize) -> u8 {
-        self.nodes.iter().map(|node| node.talk[client].vote).max().expect("a node")
-    }
-
     fn complete(&mut self, client: usize, token: u8) {
         self.twice |= self.tokens & set_of(token) != 0;
         self.regressed |= token <= self.clients[client].complete_before;
         self.tokens |= set_of(token);
-        self.clients[client].current().token = token;
+        self.raised = self.clients[client].current().raises_sent & set_of(token) != 0;
         self.stop(client);
+        self.forget_waiter(client);
+    }
+
+    /// Who was granted the lock comes back as another waiter. A claim left behind could only keep others
+    /// waiting, which the network can do as well.
+    fn forget_waiter(&mut self, client: usize) {
+        self.clients[client].attempts = Default::default();
+        for node in &mut self.nodes {
+            node.talk[client] = Talk::default();
+            node.holder = node.holder.filter(|holder| holder.client as usize != client);
+        }
     }
 
     fn stop(&mut self, client: usize) {
@@ -309,7 +241,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
 
     /// The one state that stands for all that differ from it in names only.
     fn representative(&self) -> Self {
-        permutations::<CLIENTS>().iter().map(|names| self.renamed(names)).min().expect("a permutation")
+        least_under_all_names(|names| self.renamed(names))
     }
 
     fn renamed(&self, names: &[usize; CLIENTS]) -> Self {
@@ -334,43 +266,41 @@ impl<const CLIENTS: usize> Model for Fence<CLIENTS> {
     type State = State<CLIENTS>;
     type Action = Action;
 
-    /// Every way in which the fences may differ at the start, up to the names of the nodes.
     fn init_states(&self) -> Vec<Self::State> {
         let client = Client { asking: false, attempt: 0, complete_before: 0, attempts: Default::default() };
-        let node = |fence| Node { holder: None, fence, talk: [Talk::default(); CLIENTS] };
-        let mut states = vec![];
-        for high in 0..=self.spread {
-            for middle in 0..=high {
-                states.push(State {
-                    nodes: [node(0), node(middle), node(high)],
-                    clients: [client; CLIENTS],
-                    tokens: 0,
-                    twice: false,
-                    regressed: false,
-                    clock: 0,
-                    empty_restarts_left: self.empty_restarts,
-                });
-            }
-        }
-        states
+        let node = Node { holder: None, fence: 0, talk: [Talk::default(); CLIENTS] };
+        vec![State {
+            nodes: [node; NODES],
+            clients: [client; CLIENTS],
+            tokens: 0,
+            twice: false,
+            regressed: false,
+            raised: false,
+            clock: 0,
+            empty_restarts_left: self.empty_restarts,
+        }]
     }
 
     fn actions(&self, state: &Self::State, actions: &mut Vec<Self::Action>) {
+        let may_start = state.clients.iter().map(|client| client.attempt).sum::<u8>() < self.starts;
         for (client, doing) in state.clients.iter().enumerate() {
-            if doing.asking {
-                actions.push(Action::ClientGivesUp { client });
-            } else if doing.attempt < self.attempts {
-                actions.extend((0..NODES).map(|gate| Action::ClientStarts { client, gate }));
+            if may_start && doing.attempt < ATTEMPTS as u8 {
+                if doing.asking {
+                    actions.push(Action::ClientGivesUp { client });
+                } else {
+                    actions.extend((0..NODES).map(|gate| Action::ClientStarts { client, gate }));
+                }
             }
             for attempt in 1..=doing.attempt {
                 self.request_actions(state, client, attempt, actions);
             }
-            self.answer_actions(state, client, actions);
+            self.decisions(state, client, actions);
         }
         for node in 0..NODES {
-            if state.nodes[node].holder.is_some() {
-                actions.push(Action::ClaimVanishes { node });
-            }
+            actions.push(match state.nodes[node].holder {
+                Some(_) => Action::ClaimVanishes { node },
+                None => Action::FenceGrows { node },
+            });
             if state.empty_restarts_left > 0 {
                 actions.push(Action::NodeRestartsEmpty { node });
             }
@@ -385,11 +315,13 @@ impl<const CLIENTS: usize> Model for Fence<CLIENTS> {
             Action::NodeVotes { node, claim, answer_is_lost } => {
                 self.vote(&mut state, node, claim, answer_is_lost);
             }
-            Action::NodeRaises { node, claim, to } => self.raise(&mut state, node, claim, to),
-            Action::NodeHeals { node, claim } => self.heal(&mut state, node, claim),
-            Action::GrantedArrives { node, client } => self.granted_arrives(&mut state, node, client),
-            Action::RaisedArrives { node, client } => self.raised_arrives(&mut state, node, client),
+            Action::NodeRaises { node, claim, to, answer_is_lost } => {
+                self.raise(&mut state, node, claim, to, answer_is_lost);
+            }
+            Action::ClientRaises { client, to } => state.clients[client].current().raises_sent |= set_of(to),
+            Action::ClientIsGranted { client, token } => state.complete(client, token),
             Action::ClaimVanishes { node } => state.nodes[node].holder = None,
+            Action::FenceGrows { node } => state.nodes[node].fence += 1,
             Action::NodeRestartsEmpty { node } => self.restart_empty(&mut state, node),
         }
         if state == *before {
@@ -408,10 +340,7 @@ impl<const CLIENTS: usize> Model for Fence<CLIENTS> {
             Property::always(ORDERED, |_, state: &Self::State| !state.regressed),
             Property::sometimes(ACQUIRED, |_, state: &Self::State| state.tokens != 0),
             Property::sometimes(SUCCEEDED, |_, state: &Self::State| members(state.tokens).count() > 1),
-            Property::sometimes(RAISED, |_, state: &Self::State| {
-                let raised = |attempt: &Attempt| attempt.raises_sent & set_of(attempt.token) & !1 != 0;
-                state.clients.iter().any(|client| client.attempts.iter().any(raised))
-            }),
+            Property::sometimes(RAISED, |_, state: &Self::State| state.raised),
         ]
     }
 }

@@ -1,21 +1,20 @@
-//! Nodes and clients are told apart by name only: what holds for one naming holds for all.
+//! Nodes and clients differ in their names only: what holds under one naming holds under all.
 
-/// Every way to give `N` things each other's names.
-pub fn permutations<const N: usize>() -> Vec<[usize; N]> {
-    let mut all = vec![];
-    let mut names = [0; N];
-    fn extend<const N: usize>(at: usize, names: &mut [usize; N], all: &mut Vec<[usize; N]>) {
-        if at == N {
-            all.push(*names);
-            return;
-        }
-        for name in 0..N {
-            if !names[..at].contains(&name) {
-                names[at] = name;
-                extend(at + 1, names, all);
-            }
-        }
+/// The least of what becomes of something when `N` clients swap names in every possible way.
+pub fn least_under_all_names<T: Ord, const N: usize>(renamed: impl Fn(&[usize; N]) -> T) -> T {
+    let mut names: [usize; N] = std::array::from_fn(|name| name);
+    let mut least = renamed(&names);
+    while next_permutation(&mut names) {
+        least = least.min(renamed(&names));
     }
-    extend(0, &mut names, &mut all);
-    all
+    least
+}
+
+/// The next one in lexicographic order, if there is one.
+fn next_permutation(names: &mut [usize]) -> bool {
+    let Some(rise) = names.windows(2).rposition(|pair| pair[0] < pair[1]) else { return false };
+    let larger = names.iter().rposition(|&name| name > names[rise]).expect("the one after the rise");
+    names.swap(rise, larger);
+    names[rise + 1..].reverse();
+    true
 }

@@ -39,7 +39,7 @@ impl Quorum {
     }
 
     pub(super) fn extend_call(&self, grant: &Grant) -> Call {
-        self.call(&EXTEND, grant.claim, vec![millis(self.timing.ttl)])
+        self.call(&EXTEND, grant.claim, [self.timing.ttl, self.timing.quarantine].map(millis).to_vec())
     }
 
     pub(super) fn heal_call(&self, grant: &Grant) -> Call {

@@ -59,6 +59,8 @@ pub struct Quorum {
     shunned_until: Vec<Option<BootTime>>,
     /// Servers that have lost our lock and are to be healed.
     missing: Vec<bool>,
+    /// Until when each server's last yes holds, by itself.
+    yes_until: Vec<Option<BootTime>>,
 }
 
 impl Quorum {
@@ -66,6 +68,7 @@ impl Quorum {
         Self {
             shunned_until: vec![None; servers.len()],
             missing: vec![false; servers.len()],
+            yes_until: vec![None; servers.len()],
             nodes: servers.into_iter().map(Node::new).collect(),
             names,
             timing,

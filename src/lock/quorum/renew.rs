@@ -25,12 +25,21 @@ impl Quorum {
         // An answer after the deadline would not count.
         let deadline = grant.lease.map_or(asked + self.timing.ttl, |lease| lease.deadline());
         let until = deadline.min(asked + self.timing.node_timeout);
-        let missing = &mut self.missing;
+        let renewed = Lease::new(asked, self.timing.ttl);
+        let (missing, yes_until) = (&mut self.missing, &mut self.yes_until);
         listen(&mut self.nodes, whom, until, None, |at, answer| {
             match answer {
-                // By identity: a server that is listed twice has one vote.
-                Ok(Answer::Extended { run_id }) => {
+                // One that lost its memory, and was healed, may have given its vote to somebody else before.
+                // That counts for nothing only if our own, from then, has never run out.
+                Ok(Answer::Extended { resting: true, .. })
+                    if yes_until[at].is_none_or(BootTime::has_passed) =>
+                {
                     missing[at] = false;
+                }
+                // By identity: a server that is listed twice has one vote.
+                Ok(Answer::Extended { run_id, .. }) => {
+                    missing[at] = false;
+                    yes_until[at] = Some(renewed.deadline());
                     if !ours.contains(&run_id) {
                         ours.push(run_id);
                     }
@@ -46,7 +55,7 @@ impl Quorum {
         });
         if ours.len() >= majority && !grant.is_over() {
             self.heal(grant);
-            return Extended::Until(Lease::new(asked, self.timing.ttl));
+            return Extended::Until(renewed);
         }
         match lost.iter().max() {
             Some(&loss) if lost.len() > total - majority => Extended::Lost(loss),

@@ -164,7 +164,12 @@ impl Quorum {
             (Some(error), _) => Attempt::Failed(error),
             (None, Round::Cancelled) => Attempt::Cancelled,
             (None, _) if tally.has_majority() => match self.agree_on_fence(&tally, lease) {
-                Ok(fence) if !lease.deadline().has_passed() => Attempt::Won { fence, asked },
+                Ok(fence) if !lease.deadline().has_passed() => {
+                    for (at, ..) in tally.yes() {
+                        self.yes_until[at] = Some(lease.deadline());
+                    }
+                    Attempt::Won { fence, asked }
+                }
                 Ok(_) => Attempt::Failed(self.too_late()),
                 Err(error) => Attempt::Failed(error),
             },
