@@ -124,10 +124,15 @@ impl Quorum {
         self.answer_of(self.gate, until, observer).map(drop)
     }
 
-    /// Whoever waits needs one connection.
-    fn hang_up_others(&mut self) {
-        let gate = self.gate;
-        self.nodes.iter_mut().enumerate().filter(|(at, _)| *at != gate).for_each(|(_, node)| node.hang_up());
+    /// Whoever waits needs one connection; whoever is next opens the way to the others.
+    fn prepare_others(&mut self, we_are_next: bool) {
+        for at in (0..self.nodes.len()).filter(|&at| at != self.gate) {
+            let node = &mut self.nodes[at];
+            match we_are_next && self.shunned_until[at].is_none_or(BootTime::has_passed) {
+                true => node.connect(),
+                false => node.hang_up(),
+            }
+        }
     }
 
     /// A pause that grows with each failure in a row, and differs between waiters; or as long as is given.
@@ -216,7 +221,7 @@ impl Lock for Quorum {
                         return Err(if nested { Error::Nested } else { Error::Held(busy) });
                     }
                     observer.waiting(&busy, waited());
-                    self.hang_up_others();
+                    self.prepare_others(busy.place == Some(0));
                     match self.nap(&busy, give_up, observer) {
                         Ok(()) => continue,
                         Err(Silence::Cancelled) => {

@@ -150,7 +150,8 @@ impl Quorum {
         let mut ended = listen(&mut self.nodes, others.clone(), until, Some(&mut *observer), |at, answer| {
             stop_if(add(&mut tally, at, vote(answer)) || tally.has_majority() || tally.is_hopeless())
         });
-        if tally.has_majority() {
+        // Not after a wait: somebody is already waiting for us to be done.
+        if tally.has_majority() && self.attempts == 1 {
             let silent: Vec<usize> = others.into_iter().filter(|&at| !tally.has_vote_of(at)).collect();
             let is_slow = silent.iter().any(|&at| self.nodes[at].is_being_looked_up());
             let courtesy = if is_slow { COURTESY.1 } else { asked.elapsed() * 2 };
