@@ -23,6 +23,7 @@ use super::{
     BootTime, Busy, Claim, Error, Extended, Fault, Grant, Held, Lease, Lock, Names, NodeError, Observer,
     Patience, Released, Request, Server, WaiterId, Who,
 };
+use give_back::Leaving;
 use round::{Round, listen};
 use tally::majority_of;
 use vote::Attempt;
@@ -240,17 +241,19 @@ impl Lock for Quorum {
                 }
                 Attempt::Outvoted(busy) => {
                     was_answered = true;
-                    self.withdraw();
                     if is_over() {
+                        self.withdraw();
                         return Err(Error::Held(busy));
                     }
+                    self.step_back();
                     observer.waiting(&busy, waited());
                 }
                 Attempt::SittingOut(who, errors) => {
-                    self.withdraw();
                     if is_over() {
+                        self.withdraw();
                         return Err(Error::Node(still_sitting_out(&who, &errors, self.nodes.len())));
                     }
+                    self.step_back();
                     was_answered = true;
                     pause_for = who.iter().map(|(_, left)| *left).min();
                     observer.waiting(&Busy { sitting_out: who, ..Busy::default() }, waited());
@@ -262,10 +265,11 @@ impl Lock for Quorum {
                 // At the start servers that cannot be asked are an error at once; those that go away while we
                 // wait for others may come back.
                 Attempt::Failed(error) | Attempt::Silent(error) => {
-                    self.withdraw();
                     if !was_answered || error.fault != Fault::Unavailable || is_over() {
+                        self.withdraw();
                         return Err(Error::Node(error));
                     }
+                    self.step_back();
                     observer.trouble(&error);
                     self.nodes[self.gate].hang_up();
                 }
@@ -287,7 +291,7 @@ impl Lock for Quorum {
     }
 
     fn release(&mut self, grant: &Grant) -> Released {
-        self.give_back(grant.claim)
+        self.give_back(grant.claim, Leaving::ForGood)
     }
 }
 
