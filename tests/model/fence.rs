@@ -24,6 +24,9 @@ pub struct Fence<const CLIENTS: usize> {
     pub largest_fence: u8,
     /// How often a node may lose its memory, fence and all.
     pub empty_restarts: u8,
+    /// Clients raise to any fence from the largest vote on, not to that one only: a node that refuses
+    /// tells a larger one.
+    pub raises_higher: bool,
     pub symmetry: bool,
 }
 
@@ -122,13 +125,17 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
     /// A client decides by the votes of any majority: the others may be still on their way.
     fn decisions(&self, state: &State<CLIENTS>, client: usize, actions: &mut Vec<Action>) {
         let votes = state.nodes.map(|node| node.talk[client].vote);
-        for token in (1..=self.largest_fence).filter(|token| votes.contains(token)) {
+        for token in 1..=self.largest_fence {
+            if !votes.contains(&token) && !self.raises_higher {
+                continue;
+            }
             if votes.iter().filter(|&&vote| 0 < vote && vote <= token).count() < MAJORITY {
                 continue;
             }
             let stands = |talk: &Talk| talk.vote == token || talk.raised_to == token;
             let standing = state.nodes.iter().filter(|node| stands(&node.talk[client])).count();
-            if standing >= MAJORITY || !self.rules.raise_round {
+            let enough = if self.rules.raise_round { MAJORITY } else { 1 };
+            if standing >= enough {
                 actions.push(Action::ClientIsGranted { client, token });
             } else {
                 actions.push(Action::ClientRaises { client, to: token });
