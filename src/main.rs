@@ -3,6 +3,7 @@
 mod child;
 mod cli;
 mod commands;
+mod config;
 mod exit;
 mod keeper;
 mod lock;
@@ -29,8 +30,11 @@ fn main() -> ExitCode {
 }
 
 fn start() -> anyhow::Result<Exit> {
+    // Help and completions are there also for those whose config file is broken.
+    let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
+    let command = if is_run { config::apply(Cli::command())? } else { Cli::command() };
     let parsed =
-        Cli::command().try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+        command.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return usage(&error),

@@ -1,0 +1,70 @@
+//! The config file: settings that were neither typed nor set in the environment.
+//!
+//! Keys are spelled as the long options. They become the options' defaults, so precedence is clap's own:
+//! typed, then environment, then file.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+use clap::Command;
+use toml::{Table, Value};
+
+use crate::exit::{Failure, UNFIT};
+
+/// They name one deed, not a habit.
+const NOT_SETTINGS: [&str; 3] = ["key", "command", "help"];
+
+/// The command line with what the file says, if there is one.
+pub fn apply(command: Command) -> Result<Command, Failure> {
+    let Some((path, text)) = read()? else { return Ok(command) };
+    let bad = |why: &str| Failure::new(UNFIT, format!("bad config file {}: {why}", path.display()));
+    // Not the whole error: it shows the line, which may hold a password.
+    let table: Table = text.parse().map_err(|e: toml::de::Error| bad(e.message()))?;
+    table.iter().try_fold(command, |command, (key, value)| {
+        let values = words(value).ok_or_else(|| bad(&format!("{key:?} has a value of no use here")))?;
+        let run = command.find_subcommand("run");
+        let is_setting = run.is_some_and(|run| run.get_arguments().any(|arg| arg.get_long() == Some(key)));
+        if !is_setting || NOT_SETTINGS.contains(&key.as_str()) {
+            return Err(bad(&format!("{key:?} is not a setting")));
+        }
+        let id = key.replace('-', "_");
+        Ok(command.mut_subcommand("run", |run| run.mut_arg(id, |arg| arg.default_values(values))))
+    })
+}
+
+/// The first that is there; the one that was named must be.
+fn read() -> Result<Option<(PathBuf, String)>, Failure> {
+    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let named = variable("REDLOCK_CONFIG");
+    let of_user = variable("XDG_CONFIG_HOME").map(|folder| folder.join("redlock/config.toml"));
+    let candidates = match &named {
+        Some(path) => vec![path.clone()],
+        None => of_user.into_iter().chain([PathBuf::from("/etc/redlock/config.toml")]).collect(),
+    };
+    for path in candidates {
+        match fs::read_to_string(&path) {
+            Ok(text) => return Ok(Some((path, text))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && named.is_none() => {}
+            Err(e) => return Err(cannot_read(&path, &e)),
+        }
+    }
+    Ok(None)
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(UNFIT, format!("cannot read the config file {}: {error}", path.display()))
+}
+
+/// As they would be typed. `None` for what no option takes.
+fn words(value: &Value) -> Option<Vec<String>> {
+    match value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Integer(number) => Some(vec![number.to_string()]),
+        Value::Float(number) => Some(vec![number.to_string()]),
+        Value::Boolean(flag) => Some(vec![flag.to_string()]),
+        Value::Array(items) if items.iter().all(Value::is_str) => {
+            Some(items.iter().filter_map(Value::as_str).map(Into::into).collect())
+        }
+        _ => None,
+    }
+}
