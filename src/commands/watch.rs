@@ -79,13 +79,14 @@ impl<'a> Watch<'a> {
             {
                 self.report.cannot_start_keeper(&error);
             }
+            // News of a renewal before the clock: we may have been held up, and the lease not.
+            if news {
+                self.keeper.news().into_iter().for_each(|news| self.hear(news));
+            }
             if !noticed && self.last_resort().is_some_and(BootTime::has_passed) {
                 self.must_be_gone_by = None;
                 self.supervisor.orders().kill_guardian();
                 self.lose(Cause::Overdue);
-            }
-            if news {
-                self.keeper.news().into_iter().for_each(|news| self.hear(news));
             }
             if signalled {
                 while let Some(arrived) = self.signals.next() {
