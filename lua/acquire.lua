@@ -56,7 +56,7 @@ local function grant(k, i)
   if k.entry and WANT ~= '' then
     call('ZREM', k.shared, k.entry)
   end
-  if string.find(WANT, 'slots:', 1, true) then
+  if slots_of(WANT) then
     about.slot = free_slot(k)
   end
   about.since, about.nodes = whole(NOW()), NODES
@@ -129,19 +129,14 @@ local function enqueue(k)
   call('PEXPIRE', k.waiters, keys_live)
 end
 
--- One of those who hold K: its name, when it will be gone, how many others there are, and its record.
+-- One of those who hold K: its name, how many others there are, and its record.
 local function holder_of(k, held)
   if not permits(held) then
-    return held, call('PTTL', k.lock), 0, record(k, (parse(held) or ''))
+    return held, 0, record(k, (parse(held) or ''))
   end
-  local first = call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = first_to_go(k)
   local count = call('ZCOUNT', k.shared, '(' .. whole(NOW()), '+inf')
-  -- One slot is enough for us; whoever wants it alone needs the last of them to be gone.
-  local expires = call('PTTL', k.lock)
-  if held == WANT and first[2] and first[2] ~= 'inf' then
-    expires = tonumber(first[2]) - NOW()
-  end
-  return first[1] or held, expires, math.max(count - 1, 0), record(k, first[1] and parse(first[1]) or '')
+  return first or held, math.max(count - 1, 0), record(k, first and parse(first) or '')
 end
 
 local function busy(k, key)
@@ -149,9 +144,9 @@ local function busy(k, key)
   local reply = { 'busy', whole(key - 1), place and whole(place) or '-1', '', '0', '-1', '0' }
   local held = call('GET', k.lock)
   if held then
-    local holder, expires, others, known = holder_of(k, held)
+    local holder, others, known = holder_of(k, held)
     local since = known and tonumber(known.since)
-    reply[4], reply[5], reply[7] = string.sub(holder, 1, 100), whole(expires), whole(others)
+    reply[4], reply[5], reply[7] = string.sub(holder, 1, 100), whole(expires_in(k, WANT)), whole(others)
     reply[6] = since and whole(math.max(NOW() - since, 0)) or '-1'
     for field, value in pairs(known or {}) do
       reply[#reply + 1] = field
@@ -163,24 +158,35 @@ end
 
 -- Users of a key who do not agree on what it is.
 local function mismatch(k, held)
-  local slots = string.match(held, '^slots:(%d+)$')
-  if slots and held ~= WANT then
-    return { 'slots', slots }
-  end
-  local _, _, _, known = holder_of(k, held)
+  local _, _, known = holder_of(k, held)
   if known and known.nodes ~= NODES then
     return { 'other', known.nodes }
   end
   local is_ours = parse(held) or permits(held)
-  if string.find(WANT, 'slots:', 1, true) and held ~= WANT and is_ours then
-    return { 'slots', '0' }
+  if held ~= WANT and is_ours and (slots_of(held) or slots_of(WANT)) then
+    return { 'slots', whole(slots_of(held) or 0) }
   end
 end
 
+-- Not one whose command has ended: what is left of it goes away by itself.
 local function is_below_ancestor(k)
   for ancestor in string.gmatch(ARGV[11], '%S+') do
-    if holding(k, ancestor) then
+    local known = holding(k, ancestor) and record(k, ancestor)
+    if known and not known.ended then
       return true
+    end
+  end
+end
+
+-- A waiter has one place in all queues, or it might be first in one and last in another, and wait for ever for
+-- somebody who waits for it. Whoever has lost a place begins anew in all.
+local function keep_order()
+  for _, k in ipairs(LOCKS) do
+    if not call('ZSCORE', k.queue, QUEUED) then
+      for _, other in ipairs(LOCKS) do
+        leave_queue(other, QUEUED)
+      end
+      return
     end
   end
 end
@@ -226,6 +232,9 @@ if rest > 0 and not taken then
 end
 if not taken and not not_yet then
   return grant_all()
+end
+if LEASE > 0 and #LOCKS > 1 then
+  keep_order()
 end
 for _, k in ipairs(LOCKS) do
   if LEASE > 0 then

@@ -97,12 +97,17 @@ local function keep_for(key, ms)
   end
 end
 
+-- Of how many slots; nil if it is no such mark.
+local function slots_of(mark)
+  return tonumber(string.match(mark, '^slots:(%d+)$'))
+end
+
 -- How many holders a mark allows; nil if it is no mark.
 local function permits(mark)
   if string.find(mark, 'shared:', 1, true) == 1 then
     return math.huge
   end
-  return tonumber(string.match(mark, '^slots:(%d+)$'))
+  return slots_of(mark)
 end
 
 -- What a holder has told of itself; nil if it is foreign, or the record is gone.
@@ -208,8 +213,8 @@ end
 -- locked out, and nothing behind.
 local function take(k, about, ttl)
   local is_new = not call('GET', k.lock)
-  if is_new and WANT ~= '' then
-    call('DEL', k.shared, k.info) -- of sharers whose lock somebody has deleted
+  if is_new then
+    call('DEL', k.shared, k.info) -- of those whose lock somebody has deleted
   end
   about.claim = WANT == '' and CLAIM or CLAIM .. '/' .. (about.slot or '')
   local ok, why = pcall(write_down, k, about, ttl, is_new)
@@ -266,6 +271,22 @@ local function each_waiter(k, visit)
   end
 end
 
+-- The first sharer to go, and when.
+local function first_to_go(k)
+  local first = call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return first[1], first[2]
+end
+
+-- When K may be free for this wish, if nobody renews it: in how many ms; -1 = never. One of those who share it is
+-- enough for whoever would share it, too; whoever does not needs the last of them to be gone.
+local function expires_in(k, want)
+  local _, until_ms = first_to_go(k)
+  if until_ms and until_ms ~= 'inf' and call('GET', k.lock) == want then
+    return tonumber(until_ms) - NOW()
+  end
+  return call('PTTL', k.lock)
+end
+
 -- Push, never publish: a push that comes before the BLPOP waits for it in the list. One is enough.
 local function wake(k, queued)
   local come_until = NOW() + COME_WITHIN_MS
@@ -290,8 +311,8 @@ local function wake_next(k, patient)
     end
     if room <= 0 or want ~= wish then
       -- Soon, by itself, and perhaps sooner than it was told.
-      local left = wish == want and call('PTTL', k.lock) or -1
-      if not patient and room <= 0 and left >= 0 and left < RENEWS_WITHIN_MS then
+      local left = expires_in(k, wish)
+      if not patient and wish == want and room <= 0 and left >= 0 and left < RENEWS_WITHIN_MS then
         wake(k, queued)
       end
       return true

@@ -16,13 +16,14 @@ use crate::cli::{OnLost, OnUnavailable};
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
 use crate::lock::{
-    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mode, Mount, Names, NodeError, Observer,
-    Patience, Quorum, Released, Request, Unlocked, WaiterId, sleep,
+    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mount, Names, NodeError, Observer, Patience,
+    Quorum, Released, Request, Unlocked, WaiterId, sleep,
 };
 use crate::report::{self, Report, Voice};
 use crate::settings::{Asking, Choice, Place, RunSettings};
 
 const HELD_VARIABLE: &str = "REDLOCK_HELD";
+const SLOT_VARIABLE: &str = "REDLOCK_SLOT";
 
 pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let mut report =
@@ -245,8 +246,9 @@ fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Held]) -> Env
         text("REDLOCK_ATTEMPTS", grant.claim.attempt.to_string()),
         text(HELD_VARIABLE, held.join(" ")),
     ];
-    if matches!(settings.asking.mode, Mode::Slot { .. }) {
-        variables.push(text("REDLOCK_SLOT", slots.join(" ")));
+    // Also over an outer run's, which is not of this lock.
+    if !slots.is_empty() || std::env::var_os(SLOT_VARIABLE).is_some() {
+        variables.push(text(SLOT_VARIABLE, slots.join(" ")));
     }
     variables
 }
