@@ -35,8 +35,7 @@ end
 local function free_slot(k)
   local taken = {}
   for _, entry in ipairs(call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf')) do
-    local _, _, slot = parse(entry)
-    taken[slot or ''] = true
+    taken[string.match(entry, '%d*$')] = true
   end
   local slot = 0
   while taken[whole(slot)] do
@@ -60,7 +59,7 @@ local function grant(k, i)
     about.slot = free_slot(k)
   end
   about.since, about.nodes = whole(NOW()), NODES
-  local is_first_sharer = WANT ~= '' and not call('GET', k.lock)
+  local is_first_sharer = WANT ~= '' and not held(k)
   take(k, about, TTL)
   return about.fence, about.slot, is_first_sharer
 end
@@ -88,10 +87,11 @@ end
 
 -- Whether nobody waits who must come before us.
 local function is_our_turn(k, room)
-  if string.find(FLAGS, '+', 1, true) and call('GET', k.lock) == WANT then
+  if string.find(FLAGS, '+', 1, true) and held(k) == WANT then
     return true
   end
   local before, same = 0, true
+  room = math.min(room, SIDE_BY_SIDE)
   each_waiter(k, function(queued)
     if queued == QUEUED then
       return true
@@ -113,12 +113,9 @@ local function enqueue(k)
   if not call('ZSCORE', k.queue, QUEUED) then
     local last = tonumber(call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0)
     if string.find(FLAGS, '!', 1, true) then
-      last = FIRST_LANE
-      each_waiter(k, function(queued)
-        local number = tonumber(call('ZSCORE', k.queue, queued))
-        last = number < 0 and number or last
-        return number >= 0
-      end)
+      local in_lane = call('ZCOUNT', k.queue, '-inf', '(0')
+      last = tonumber(call('ZRANGE', k.queue, in_lane - 1, in_lane - 1, 'WITHSCORES')[2] or FIRST_LANE)
+      last = in_lane > 0 and last or FIRST_LANE
     else
       last = math.max(last, 0)
     end
@@ -130,21 +127,20 @@ local function enqueue(k)
 end
 
 -- One of those who hold K: its name, how many others there are, and its record.
-local function holder_of(k, held)
-  if not permits(held) then
-    return held, 0, record(k, (parse(held) or ''))
+local function holder_of(k)
+  if not permits(held(k)) then
+    return held(k), 0, record(k, (parse(held(k)) or ''))
   end
   local first = first_to_go(k)
   local count = call('ZCOUNT', k.shared, '(' .. whole(NOW()), '+inf')
-  return first or held, math.max(count - 1, 0), record(k, first and parse(first) or '')
+  return first or held(k), math.max(count - 1, 0), record(k, first and parse(first) or '')
 end
 
 local function busy(k, key)
   local place = call('ZRANK', k.queue, QUEUED)
   local reply = { 'busy', whole(key - 1), place and whole(place) or '-1', '', '0', '-1', '0' }
-  local held = call('GET', k.lock)
-  if held then
-    local holder, others, known = holder_of(k, held)
+  if held(k) then
+    local holder, others, known = holder_of(k)
     local since = known and tonumber(known.since)
     reply[4], reply[5], reply[7] = string.sub(holder, 1, 100), whole(expires_in(k, WANT)), whole(others)
     reply[6] = since and whole(math.max(NOW() - since, 0)) or '-1'
@@ -157,14 +153,14 @@ local function busy(k, key)
 end
 
 -- Users of a key who do not agree on what it is.
-local function mismatch(k, held)
-  local _, _, known = holder_of(k, held)
+local function mismatch(k)
+  local _, _, known = holder_of(k)
   if known and known.nodes ~= NODES then
     return { 'other', known.nodes }
   end
-  local is_ours = parse(held) or permits(held)
-  if held ~= WANT and is_ours and (slots_of(held) or slots_of(WANT)) then
-    return { 'slots', whole(slots_of(held) or 0) }
+  local is_ours = parse(held(k)) or permits(held(k))
+  if held(k) ~= WANT and is_ours and (slots_of(held(k)) or slots_of(WANT)) then
+    return { 'slots', whole(slots_of(held(k)) or 0) }
   end
 end
 
@@ -209,8 +205,7 @@ for i, k in ipairs(LOCKS) do
     return { 'stale' }
   end
   if not attempt then
-    local held = call('GET', k.lock)
-    local refused = held and mismatch(k, held)
+    local refused = held(k) and mismatch(k)
     if refused then
       return refused
     end

@@ -28,6 +28,7 @@ end
 local function let_go(k)
   if WANT == '' then
     call('DEL', k.lock, k.info)
+    k.held = false
   else
     call('ZREM', k.shared, k.entry)
     call('HDEL', k.info, ME)

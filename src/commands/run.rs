@@ -80,10 +80,10 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
 
     let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);
     let ended = watch.until_the_command_has_ended();
-    let (keeper, lost) = watch.finish();
+    let (keeper, was_stopped) = watch.finish();
 
     let (lock, grant) = keeper.finish();
-    give_back(lock, &grant, settings, lost, &ended, &mut report);
+    give_back(lock, &grant, settings, was_stopped, &ended, &mut report);
     supervisor.dismiss();
     Ok(ended?)
 }
@@ -257,7 +257,7 @@ fn give_back(
     mut lock: Box<dyn Lock>,
     grant: &Grant,
     settings: &RunSettings,
-    lost: bool,
+    was_stopped: bool,
     ended: &Result<Exit, Failure>,
     report: &mut Report,
 ) {
@@ -267,7 +267,7 @@ fn give_back(
     let min_hold = if has_run { settings.min_hold } else { Duration::ZERO };
     match lock.release(grant, min_hold) {
         Released::Done => {}
-        Released::Lost(_) if lost => {}
+        Released::Lost(_) if was_stopped => {}
         Released::Lost(loss) => report.was_no_longer_ours(loss),
         Released::Unknown(error) => report.cannot_release(&error, settings.place.ttl()),
     }
