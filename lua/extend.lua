@@ -14,7 +14,7 @@ local TTL = ARGV[6]
 local rest = math.max(rest_ms(tonumber(ARGV[7])), 0)
 local lost
 for _, k in ipairs(LOCKS) do
-  local attempt, entry = holding(k, ME)
+  local attempt, entry = holding(k, ME, true)
   k.entry = entry
   if attempt ~= ATTEMPT then
     lost = (room_for(k, WANT) <= 0 or lost == 'foreign') and 'foreign' or 'expired'

@@ -51,6 +51,12 @@ if redis.REDIS_VERSION_NUM then
   end
 end
 
+-- Pass an error on that was caught. From Redis 7 on pcall() makes a plain text of it, which as such would be
+-- answered as one without a code.
+local function fail(why)
+  error(redis.REDIS_VERSION_NUM and type(why) == 'string' and { err = why } or why, 0)
+end
+
 -- %.0f, as tostring() and .. would write large numbers as 1.7e+12.
 local function whole(number)
   return string.format('%.0f', number)
@@ -153,8 +159,21 @@ local function held(k)
   return k.held
 end
 
+-- What stands for a sharer. Its record tells; if that is lost, and `surely` it should be there, all are looked through.
+local function entry_of(k, waiter, surely)
+  local known = record(k, waiter)
+  if known then
+    return known.claim
+  end
+  for _, entry in ipairs(surely and call('ZRANGE', k.shared, 0, -1) or {}) do
+    if parse(entry) == waiter then
+      return entry
+    end
+  end
+end
+
 -- If this waiter holds K now, through whatever attempt: the attempt, and what stands for it.
-local function holding(k, waiter)
+local function holding(k, waiter, surely)
   local value = held(k)
   if not value then
     return
@@ -165,10 +184,10 @@ local function holding(k, waiter)
       return attempt, value
     end
   elseif permits(value) then
-    local known = record(k, waiter)
-    if known and known.claim and is_live(k, known.claim) then
-      local _, shared_attempt = parse(known.claim)
-      return shared_attempt, known.claim
+    local entry = entry_of(k, waiter, surely)
+    if entry and is_live(k, entry) then
+      local _, shared_attempt = parse(entry)
+      return shared_attempt, entry
     end
   end
 end
@@ -236,7 +255,7 @@ local function take(k, about, ttl)
     if is_new then
       redis.pcall('DEL', k.lock, k.shared, k.info)
     end
-    error(why, 0)
+    fail(why)
   end
 end
 

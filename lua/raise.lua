@@ -10,7 +10,7 @@
 
 local wanted, last, refused = numbers(ARGV[6]), {}, false
 for i, k in ipairs(LOCKS) do
-  local attempt = holding(k, ME)
+  local attempt = holding(k, ME, true)
   k.known = record(k, ME) or {}
   last[i] = call('GET', k.fence) or '0'
   -- Alone, nobody else can have set it.

@@ -95,7 +95,8 @@ impl Quorum {
 
     pub(super) fn heal_call(&self, grant: &Grant) -> Call {
         let life = self.life(grant.taken_at.elapsed());
-        let mut args = vec![life, millis(KEEP_FENCE), in_a_row(&grant.fences)];
+        let held_for = millis(grant.taken_at.elapsed());
+        let mut args = vec![life, millis(KEEP_FENCE), in_a_row(&grant.fences), held_for];
         args.extend_from_slice(&self.wish.who);
         self.call(&HEAL, grant.claim, args)
     }
@@ -104,8 +105,9 @@ impl Quorum {
         self.call(&RAISE, self.claim(), vec![in_a_row(fences), millis(KEEP_FENCE)])
     }
 
-    pub(super) fn release_call(&self, claim: Claim, keep_gone: Duration, min_hold: Duration) -> Call {
-        self.call(&RELEASE, claim, vec![millis(keep_gone), millis(min_hold)])
+    /// `stay`: how long the locks are to stay taken by themselves.
+    pub(super) fn release_call(&self, claim: Claim, keep_gone: Duration, stay: Duration) -> Call {
+        self.call(&RELEASE, claim, vec![millis(keep_gone), millis(stay)])
     }
 
     /// How long the keys live from now on, if nobody renews them: the lease, or longer if they are to stay taken

@@ -18,9 +18,9 @@ const KEEP_GONE: Duration = Duration::from_secs(60);
 /// Whether this waiter will ask again. Then a late request of it does no harm: the next attempt takes it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// What we hold stays taken until so long after it was granted.
+    /// What we hold stays taken until then.
     ForGood {
-        min_hold: Duration,
+        stay_until: Option<BootTime>,
     },
     ForNow,
 }
@@ -83,12 +83,11 @@ impl Quorum {
 
     /// Returns those who could not be asked.
     fn send_release(&mut self, whom: &[usize], claim: Claim, leaving: Leaving) -> Vec<(usize, NodeError)> {
-        let min_hold = match leaving {
-            Leaving::ForGood { min_hold } => min_hold,
-            Leaving::ForNow => Duration::ZERO,
+        let stay = match leaving {
+            Leaving::ForGood { stay_until: Some(moment) } => moment.remaining(),
+            Leaving::ForGood { stay_until: None } | Leaving::ForNow => Duration::ZERO,
         };
-        let calls =
-            [Duration::ZERO, KEEP_GONE].map(|keep_gone| self.release_call(claim, keep_gone, min_hold));
+        let calls = [Duration::ZERO, KEEP_GONE].map(|keep_gone| self.release_call(claim, keep_gone, stay));
         let mut failed = Vec::new();
         for &at in whom {
             if self.nodes[at].is_napping() {
@@ -134,7 +133,7 @@ impl Quorum {
     /// Give up waiting. What cannot be given back now expires by itself.
     pub(super) fn withdraw(&mut self) {
         self.has_left = true;
-        let _ = self.give_back(self.claim(), Leaving::ForGood { min_hold: Duration::ZERO });
+        let _ = self.give_back(self.claim(), Leaving::ForGood { stay_until: None });
     }
 
     /// Give up on a server that has not said a word: it finds our request and, behind it, that we gave up, if

@@ -316,7 +316,8 @@ impl Lock for Quorum {
     }
 
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
-        self.give_back(grant.claim, Leaving::ForGood { min_hold })
+        let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
+        self.give_back(grant.claim, Leaving::ForGood { stay_until })
     }
 }
 
