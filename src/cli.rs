@@ -13,6 +13,8 @@ Examples:
   redlock run --redis redis://a,redis://b,redis://c --key deploy -- ./deploy.sh
   redlock run --key backup -n -E 0 -- pg_dump -f db.sql app    # skip quietly if one is running
   redlock run --key migrate -w 5m --ttl 1m -- ./migrate        # wait at most five minutes
+  redlock run --key tick -n -E 0 --min-hold 55s -- ./tick      # from cron on every host: once a minute, on one
+  redlock run --key gpu --slots 4 -- ./train                   # four at once; which one is in REDLOCK_SLOT
   REDLOCK_REDIS=redis://cache:6379/2 redlock run --key cron -c 'sync && purge'
 
 A command inside reads REDLOCK_FENCE, a number that grows with every grant: hand it to the storage it
@@ -27,6 +29,7 @@ Exit codes:
   77   a server refused us: password, permissions
   78   servers or settings that cannot work: a replica, something else at the key
   79   the lock was lost while the command ran, and the command was stopped
+  124  --max-hold was over, and the command was stopped
   125  redlock itself failed
   126  the command cannot be executed
   127  the command was not found";
@@ -65,9 +68,9 @@ pub enum Shell {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Name of the lock: any bytes, at most 1024
-    #[arg(short, long, value_name = "KEY", required = true)]
-    pub key: OsString,
+    /// Name of the lock: any bytes, at most 1024; several times for several locks, all or none
+    #[arg(short, long = "key", value_name = "KEY", required = true)]
+    pub keys: Vec<OsString>,
 
     /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host
     #[arg(
@@ -100,9 +103,29 @@ pub struct RunArgs {
     #[arg(short = 'x', long, env = "REDLOCK_EXCLUSIVE", value_parser = FalseyValueParser::new())]
     pub exclusive: bool,
 
-    /// How long the lock outlives a dead redlock; renewed at a third of it [default: 30s]
+    /// Who goes before whom: first come first served; waiting writers first; readers while readers have it [default: fair]
+    #[arg(long, value_name = "WHO", env = "REDLOCK_PREFER")]
+    pub prefer: Option<Prefer>,
+
+    /// With --shared: share with those of the same group only
+    #[arg(long, value_name = "NAME", env = "REDLOCK_READER_GROUP")]
+    pub reader_group: Option<OsString>,
+
+    /// Up to N holders at once, each with its number, 0 to N-1, in REDLOCK_SLOT
+    #[arg(long, value_name = "N", env = "REDLOCK_SLOTS", allow_negative_numbers = true)]
+    pub slots: Option<String>,
+
+    /// How long the lock outlives a dead redlock; renewed at a third of it; none for a lock that never expires [default: 30s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_TTL")]
     pub ttl: Option<String>,
+
+    /// Stop the command and release the lock after so long, exit 124
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_MAX_HOLD", allow_negative_numbers = true)]
+    pub max_hold: Option<String>,
+
+    /// Leave the lock taken until so long after it was taken, also if the command ends earlier
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_MIN_HOLD", allow_negative_numbers = true)]
+    pub min_hold: Option<String>,
 
     /// Do not wait if somebody else holds the lock
     #[arg(short, long, env = "REDLOCK_NONBLOCK", value_parser = FalseyValueParser::new())]
@@ -111,6 +134,18 @@ pub struct RunArgs {
     /// Wait at most so long; 0 is --nonblock [default: for ever]
     #[arg(short, long, value_name = "DURATION", env = "REDLOCK_WAIT", allow_negative_numbers = true)]
     pub wait: Option<String>,
+
+    /// Ask at most N times more, without queueing
+    #[arg(long, value_name = "N", env = "REDLOCK_RETRIES", allow_negative_numbers = true)]
+    pub retries: Option<String>,
+
+    /// Between two such attempts, give or take a half [default: 1s]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_RETRY_INTERVAL", allow_negative_numbers = true)]
+    pub retry_interval: Option<String>,
+
+    /// Sleep a random time up to this before asking, so that not everyone asks at once
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_JITTER", allow_negative_numbers = true)]
+    pub jitter: Option<String>,
 
     /// Exit code when somebody else holds the lock [default: 75]
     #[arg(
@@ -158,6 +193,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", env = "REDLOCK_QUARANTINE", allow_negative_numbers = true)]
     pub quarantine: Option<String>,
 
+    /// What to do when the servers cannot be reached or cannot serve [default: fail]
+    #[arg(long, value_name = "ACTION", env = "REDLOCK_ON_UNAVAILABLE")]
+    pub on_unavailable: Option<OnUnavailable>,
+
     /// Append a JSON line for each event to FILE
     #[arg(long, value_name = "FILE", env = "REDLOCK_EVENTS")]
     pub events: Option<PathBuf>,
@@ -183,4 +222,26 @@ pub enum OnLost {
     Stop,
     /// Only tell, and let it run
     Warn,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnUnavailable {
+    /// Exit 69
+    #[value(alias = "")]
+    Fail,
+    /// Exit 0 without running the command
+    Skip,
+    /// Run the command without a lock
+    Run,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Prefer {
+    /// First come, first served
+    #[value(alias = "")]
+    Fair,
+    /// An exclusive request goes before all that wait without this wish
+    Writers,
+    /// A shared request enters while others hold the lock shared, whoever waits
+    Readers,
 }

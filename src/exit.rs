@@ -17,6 +17,8 @@ pub const REFUSED: u8 = 77;
 pub const UNFIT: u8 = 78;
 /// The lock was lost while the command ran.
 pub const LOST: u8 = 79;
+/// --max-hold ran out.
+pub const TIME_UP: u8 = 124;
 /// redlock itself failed.
 pub const INTERNAL: u8 = 125;
 /// The command cannot be executed.

@@ -23,7 +23,7 @@ use nix::unistd::{Pid, dup2_stderr, setpgid};
 use super::inherited::Inherited;
 use super::spawn::{Group, spawn};
 use super::tree::{self, Reaped};
-use super::words::{Ending, Environment, Notice, Order, send};
+use super::words::{Ending, Environment, Notice, Order, Until, send};
 use crate::lock::BootTime;
 
 /// Not "redlock", so that `killall -9 redlock` leaves someone to stop the command.
@@ -69,7 +69,7 @@ pub struct Guardian {
     plan: Plan,
     children: SignalFd,
     timer: TimerFd,
-    deadline: Option<BootTime>,
+    until: Until,
     command: Option<Pid>,
     ending: Option<Ending>,
     phase: Phase,
@@ -90,7 +90,7 @@ impl Guardian {
                 SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC,
             )?,
             timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
-            deadline: None,
+            until: Until::default(),
             command: None,
             ending: None,
             phase: Phase::Running,
@@ -130,17 +130,17 @@ impl Guardian {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Start { environment, deadline } => {
-                self.deadline = deadline;
+            Order::Start { environment, until } => {
+                self.until = until;
                 // The machine may have been paused since the lock was granted.
-                if deadline.is_some_and(|deadline| deadline.minus(self.plan.stop.margin).has_passed()) {
+                if until.deadline.is_some_and(|deadline| deadline.minus(self.plan.stop.margin).has_passed()) {
                     self.tell(Notice::TooLate);
                 } else {
                     self.start(&environment);
                 }
             }
             Order::Pass(signal) => self.pass(signal),
-            Order::Deadline(moment) => self.deadline = Some(moment),
+            Order::Deadline(moment) => self.until.deadline = Some(moment),
             Order::Stop => self.stop(),
             Order::Kill => self.kill(),
         }
@@ -193,12 +193,15 @@ impl Guardian {
     fn next_moment(&self) -> Option<BootTime> {
         self.command?;
         match self.phase {
-            Phase::Running => {
-                let Stop { grace, margin, .. } = self.plan.stop;
-                self.deadline.map(|deadline| deadline.minus(grace.max(margin)))
-            }
+            Phase::Running => [self.overdue_at(), self.until.end].into_iter().flatten().min(),
             Phase::Stopping { kill_at } => Some(kill_at),
         }
+    }
+
+    /// When to begin to stop a command whose lease is not renewed.
+    fn overdue_at(&self) -> Option<BootTime> {
+        let Stop { grace, margin, .. } = self.plan.stop;
+        self.until.deadline.map(|deadline| deadline.minus(grace.max(margin)))
     }
 
     /// On the boot-time clock: after a suspend it has rung by the time anything else runs.
@@ -221,7 +224,8 @@ impl Guardian {
         }
         match self.phase {
             Phase::Running => {
-                self.tell(Notice::Overdue);
+                let is_overdue = self.overdue_at().is_some_and(BootTime::has_passed);
+                self.tell(if is_overdue { Notice::Overdue } else { Notice::TimeUp });
                 self.stop();
             }
             Phase::Stopping { .. } => self.kill(),
@@ -234,7 +238,7 @@ impl Guardian {
         }
         let Stop { signal, grace, margin } = self.plan.stop;
         let mut kill_at = BootTime::now() + grace;
-        if let Some(deadline) = self.deadline {
+        if let Some(deadline) = self.until.deadline {
             kill_at = kill_at.min(deadline.minus(margin));
         }
         self.phase = Phase::Stopping { kill_at };

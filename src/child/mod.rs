@@ -33,7 +33,7 @@ pub use inherited::Inherited;
 pub use spawn::Group;
 pub use tree::is_stopped;
 use words::Order;
-pub use words::{Ending, Environment, Notice};
+pub use words::{Ending, Environment, Notice, Until};
 
 use crate::lock::BootTime;
 
@@ -112,9 +112,9 @@ impl Supervisor {
         &self.orders
     }
 
-    /// Start the command, with these added to its environment. It must be gone before the deadline.
-    pub fn start_command(&self, environment: Environment, deadline: Option<BootTime>) {
-        self.orders.give(&Order::Start { environment, deadline });
+    /// Start the command, with these added to its environment.
+    pub fn start_command(&self, environment: Environment, until: Until) {
+        self.orders.give(&Order::Start { environment, until });
         let_go_of_stdin_and_stdout();
     }
 

@@ -17,8 +17,8 @@ pub type Environment = Vec<(OsString, OsString)>;
 /// From redlock to the guardian.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Start the command, with these added to its environment; the deadline is the first one.
-    Start { environment: Environment, deadline: Option<BootTime> },
+    /// Start the command, with these added to its environment.
+    Start { environment: Environment, until: Until },
     /// Pass a signal on.
     Pass(Signal),
     /// The lease now ends here; the command must be gone before.
@@ -27,6 +27,15 @@ pub enum Order {
     Stop,
     /// Stop the tree at once.
     Kill,
+}
+
+/// How long a command may run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Until {
+    /// The lease's first deadline: it must be gone before. Renewed as long as the lease is.
+    pub deadline: Option<BootTime>,
+    /// It is stopped then in any case.
+    pub end: Option<BootTime>,
 }
 
 /// From the guardian to redlock.
@@ -40,6 +49,8 @@ pub enum Notice {
     Paused(Pid),
     /// The deadline is near and no new one came: the guardian stops the tree.
     Overdue,
+    /// It has run as long as it may: the guardian stops the tree.
+    TimeUp,
     /// The command has ended; after a stop, its whole tree.
     Ended(Ending),
     /// The guardian itself is gone.
@@ -55,7 +66,15 @@ pub enum Ending {
 
 pub type Record = [u8; 16];
 
-const NO_DEADLINE: u64 = u64::MAX;
+const NEVER: u64 = u64::MAX;
+
+fn moment_to_nanos(moment: Option<BootTime>) -> u64 {
+    moment.map_or(NEVER, BootTime::as_nanos)
+}
+
+fn nanos_to_moment(nanos: u64) -> Option<BootTime> {
+    (nanos != NEVER).then(|| BootTime::from_nanos(nanos))
+}
 
 fn record(kind: u64, value: u64) -> Record {
     let mut record = [0; 16];
@@ -95,9 +114,9 @@ impl Order {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self {
-            Self::Start { environment, deadline } => {
-                let nanos = deadline.map_or(NO_DEADLINE, BootTime::as_nanos);
-                let mut text = nanos.to_ne_bytes().to_vec();
+            Self::Start { environment, until } => {
+                let moments = [until.deadline, until.end].map(moment_to_nanos);
+                let mut text = moments.map(u64::to_ne_bytes).as_flattened().to_vec();
                 for (name, value) in environment {
                     for part in [name, value] {
                         text.extend_from_slice(part.as_bytes());
@@ -120,17 +139,17 @@ impl Order {
             (1, length) => {
                 let mut text = vec![0; usize::try_from(length).map_err(|_| io::ErrorKind::InvalidData)?];
                 from.read_exact(&mut text)?;
-                let Some((nanos, text)) = text.split_first_chunk() else {
+                let Some((moments, text)) = text.split_first_chunk::<16>() else {
                     return Err(io::ErrorKind::InvalidData.into());
                 };
-                let nanos = u64::from_ne_bytes(*nanos);
-                let deadline = (nanos != NO_DEADLINE).then(|| BootTime::from_nanos(nanos));
+                let (deadline, end) = read_record(&mut moments.as_slice())?;
+                let until = Until { deadline: nanos_to_moment(deadline), end: nanos_to_moment(end) };
                 let mut parts = text.split(|&b| b == 0).map(|part| OsStr::from_bytes(part).to_owned());
                 let mut environment = Vec::new();
                 while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
                     environment.push((name, value));
                 }
-                Ok(Self::Start { environment, deadline })
+                Ok(Self::Start { environment, until })
             }
             (2, value) => Ok(Self::Pass(signal(value)?)),
             (3, nanos) => Ok(Self::Deadline(BootTime::from_nanos(nanos))),
@@ -151,6 +170,7 @@ impl Notice {
             Self::Ended(Ending::Signal(signal)) => record(5, number(signal)),
             Self::TooLate => record(6, 0),
             Self::Vanished => record(7, 0),
+            Self::TimeUp => record(8, 0),
         }
     }
 
@@ -166,6 +186,7 @@ impl Notice {
             4 => Self::Ended(Ending::Code(number)),
             5 => Self::Ended(Ending::Signal(number)),
             6 => Self::TooLate,
+            8 => Self::TimeUp,
             _ => Self::Vanished,
         }
     }
@@ -182,9 +203,9 @@ mod tests {
         for order in [
             Order::Start {
                 environment: vec![("REDLOCK_KEY".into(), odd), ("EMPTY".into(), "".into())],
-                deadline: Some(BootTime::from_nanos(7)),
+                until: Until { deadline: Some(BootTime::from_nanos(7)), end: Some(BootTime::from_nanos(9)) },
             },
-            Order::Start { environment: Vec::new(), deadline: None },
+            Order::Start { environment: Vec::new(), until: Until::default() },
             Order::Pass(Signal::SIGUSR1),
             Order::Deadline(BootTime::from_nanos(1 << 60)),
             Order::Stop,
@@ -201,6 +222,7 @@ mod tests {
             Notice::TooLate,
             Notice::Paused(Pid::from_raw(42)),
             Notice::Overdue,
+            Notice::TimeUp,
             Notice::Ended(Ending::Code(255)),
             Notice::Ended(Ending::Signal(64)),
         ] {

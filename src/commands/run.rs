@@ -11,22 +11,22 @@ use nix::sys::signal::Signal;
 use super::identity;
 use super::watch::Watch;
 use crate::child::signals::{Signals, stop_self};
-use crate::child::{self, Ends, Environment, Inherited, Plan, Stop, Supervisor, terminal};
-use crate::cli::OnLost;
+use crate::child::{self, Ends, Environment, Inherited, Plan, Stop, Supervisor, Until, terminal};
+use crate::cli::{OnLost, OnUnavailable};
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
 use crate::lock::{
-    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mount, Names, NodeError, Observer, Quorum,
-    Released, Request,
+    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mode, Mount, Names, NodeError, Observer,
+    Patience, Quorum, Released, Request, Unlocked, WaiterId, sleep,
 };
 use crate::report::{self, Report, Voice};
-use crate::settings::{Choice, Place, RunSettings};
+use crate::settings::{Asking, Choice, Place, RunSettings};
 
 const HELD_VARIABLE: &str = "REDLOCK_HELD";
 
 pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let mut report =
-        Report::new(settings.voice, &settings.key, settings.events.as_deref(), terminal::width())?;
+        Report::new(settings.voice, &settings.keys, settings.events.as_deref(), terminal::width())?;
 
     // A lock file must be open before the guardian is forked, which is to hold it too.
     let mut lock = lock(settings, &mut report)?;
@@ -35,50 +35,67 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let on_terminal = terminal::is_there();
     let inherited = Inherited::remember()?;
     let mut signals = Signals::block(on_terminal)?;
+    if let Some(signal) = be_late(settings.asking.jitter, &mut signals, &mut report) {
+        return Ok(Exit::Signal(signal as i32));
+    }
     // The server thinks while we fork.
     let request = request(settings);
     lock.begin(&request);
     let plan = plan(settings, on_terminal, inherited, &*lock);
     let supervisor = Supervisor::start(plan).context("cannot start the guardian")?;
 
-    let grant = match take(&mut *lock, &request, &mut signals, &mut report) {
-        Ok(grant) => grant,
-        Err(not_taken) => {
+    let grant = match take(&mut *lock, &request, &settings.asking, &mut signals, &mut report) {
+        Ok(grant) => {
+            report.acquired(&grant);
+            grant
+        }
+        Err(Instead::Fail(Error::Node(error)))
+            if error.fault == Fault::Unavailable && settings.on_unavailable == OnUnavailable::Run =>
+        {
+            report.runs_without_lock(&error);
+            lock = Box::new(Unlocked);
+            Unlocked::grant()
+        }
+        Err(instead) => {
             supervisor.dismiss();
-            return not_taken.or_else(|error| not_taken_because(error, settings)).map_err(Into::into);
+            return not_taken(instead, settings, &mut report).map_err(Into::into);
         }
     };
 
-    report.acquired(&grant);
     let must_be_gone_by = {
         let stop = settings.on_lost == OnLost::Stop;
         move |grant: &Grant| grant.lease.filter(|_| stop).map(|lease| lease.deadline())
     };
-    let deadline = must_be_gone_by(&grant);
+    let until = Until {
+        deadline: must_be_gone_by(&grant),
+        end: settings.max_hold.map(|max_hold| grant.taken_at + max_hold),
+    };
     let environment = environment(settings, &grant, &request.ancestors);
     let orders = supervisor.orders().clone();
     let renewed =
         move |grant: &Grant| must_be_gone_by(grant).into_iter().for_each(|moment| orders.deadline(moment));
-    let keeper = Keeper::new(lock, grant, settings.ttl(), renewed)?;
-    supervisor.start_command(environment, deadline);
+    let keeper = Keeper::new(lock, grant, settings.place.ttl().unwrap_or_default(), renewed)?;
+    supervisor.start_command(environment, until);
 
     let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);
     let ended = watch.until_the_command_has_ended();
     let (keeper, lost) = watch.finish();
 
     let (lock, grant) = keeper.finish();
-    let shown = ended.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
-    give_back(lock, &grant, settings, lost, shown, &mut report);
+    give_back(lock, &grant, settings, lost, &ended, &mut report);
     supervisor.dismiss();
     Ok(ended?)
 }
 
 fn lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
-    let names = Names::new(&settings.prefix, &settings.key);
+    let names: Vec<Names> = settings.keys.iter().map(|key| Names::new(&settings.prefix, key)).collect();
     match &settings.place {
         Place::Servers { servers, timing } => {
             if servers.len() % 2 == 0 {
                 report.even_number_of_servers(servers.len());
+            }
+            if timing.ttl.is_none() {
+                report.never_expires();
             }
             Ok(Box::new(Quorum::new(servers.clone(), names, *timing)))
         }
@@ -86,13 +103,22 @@ fn lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Fa
             if *by == Choice::NothingElseConfigured {
                 report.only_on_this_host();
             }
-            let lock = HostLock::open(folder, &names.lock).map_err(|error| not_usable(error, settings))?;
+            let lock = HostLock::open(folder, &names).map_err(|error| not_usable(error, settings))?;
             if lock.mount() == Mount::OverNetwork {
                 report.folder_is_on_a_network(folder);
             }
             Ok(Box::new(lock))
         }
     }
+}
+
+/// Sleep for a random part of this. `Some` if a signal came instead.
+fn be_late(jitter: Duration, signals: &mut Signals, report: &mut Report) -> Option<Signal> {
+    let mut waiting = Waiting { signals, report, cancelled_by: None };
+    if !jitter.is_zero() {
+        sleep(BootTime::now() + WaiterId::random().jitter(0, jitter), &mut waiting);
+    }
+    waiting.cancelled_by
 }
 
 fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited, lock: &dyn Lock) -> Plan {
@@ -114,23 +140,36 @@ fn ancestors() -> Vec<Held> {
 }
 
 fn request(settings: &RunSettings) -> Request {
+    let Asking { mode, prefer, patience, retries, .. } = &settings.asking;
     Request {
-        mode: settings.mode,
-        patience: settings.patience,
+        mode: mode.clone(),
+        prefer: *prefer,
+        // Whoever tries again does not queue.
+        patience: if retries.is_some() { Patience::None } else { *patience },
+        min_hold: settings.min_hold,
         who: identity::describe(&settings.argv[0], &settings.label),
         ancestors: ancestors(),
     }
 }
 
-/// The lock, or how to end without it.
+/// What becomes of a run that did not get the lock.
+enum Instead {
+    End(Exit),
+    Fail(Error),
+}
+
 fn take(
     lock: &mut dyn Lock,
     request: &Request,
+    asking: &Asking,
     signals: &mut Signals,
     report: &mut Report,
-) -> Result<Grant, Result<Exit, Error>> {
+) -> Result<Grant, Instead> {
     let mut waiting = Waiting { signals, report, cancelled_by: None };
-    let acquired = lock.acquire(request, &mut waiting);
+    let acquired = match asking.retries {
+        Some(retries) => retries.acquire(lock, request, asking.patience, &mut waiting),
+        None => lock.acquire(request, &mut waiting),
+    };
     // A signal may have come together with the lock: then the command need not be started.
     waiting.cancelled();
     let cancelled_by = waiting.cancelled_by;
@@ -138,33 +177,49 @@ fn take(
     match (acquired, cancelled_by) {
         (Ok(grant), None) => Ok(grant),
         (Ok(grant), Some(signal)) => {
-            lock.release(&grant);
-            Err(Ok(Exit::Signal(signal as i32)))
+            lock.release(&grant, Duration::ZERO);
+            Err(Instead::End(Exit::Signal(signal as i32)))
         }
-        (Err(_), Some(signal)) => Err(Ok(Exit::Signal(signal as i32))),
-        (Err(error), None) => Err(Err(error)),
+        (Err(_), Some(signal)) => Err(Instead::End(Exit::Signal(signal as i32))),
+        (Err(error), None) => Err(Instead::Fail(error)),
     }
 }
 
-fn not_taken_because(error: Error, settings: &RunSettings) -> Result<Exit, Failure> {
-    let key = report::plain(&settings.key);
+fn not_taken(instead: Instead, settings: &RunSettings, report: &mut Report) -> Result<Exit, Failure> {
+    let error = match instead {
+        Instead::End(exit) => return Ok(exit),
+        Instead::Fail(error) => error,
+    };
     match error {
         // "-E 0" means: that somebody else is at it is as good as doing it. And with -q the code is enough.
         Error::Held(_) if settings.conflict_exit_code == 0 || settings.voice == Voice::Quiet => {
             Ok(Exit::Code(settings.conflict_exit_code))
         }
         Error::Held(busy) => {
+            let key = report::plain(&settings.keys[busy.key]);
             let message = format!("\"{key}\" is {}", report::holder(&busy));
             Err(Failure::new(settings.conflict_exit_code, message))
         }
         Error::Nested => {
+            let lock = names(settings);
             let message =
-                format!("this command already runs under the lock \"{key}\": waiting for it would never end");
+                format!("this command already runs under the lock {lock}: waiting for it would never end");
             Err(Failure::new(exit::USAGE, message))
+        }
+        Error::Node(error)
+            if error.fault == Fault::Unavailable && settings.on_unavailable == OnUnavailable::Skip =>
+        {
+            report.skips(&error);
+            Ok(Exit::Code(0))
         }
         Error::Node(error) => Err(not_usable(error, settings)),
         Error::Cancelled => Err(Failure::new(exit::INTERNAL, "cancelled by nobody")),
     }
+}
+
+fn names(settings: &RunSettings) -> String {
+    let keys: Vec<String> = settings.keys.iter().map(|key| report::plain(key)).collect();
+    report::quoted(&keys)
 }
 
 fn not_usable(error: NodeError, settings: &RunSettings) -> Failure {
@@ -173,20 +228,27 @@ fn not_usable(error: NodeError, settings: &RunSettings) -> Failure {
         Fault::Refused => exit::REFUSED,
         Fault::Unfit => exit::UNFIT,
     };
-    Failure::new(code, format!("cannot take \"{}\": {error}", report::plain(&settings.key)))
+    Failure::new(code, format!("cannot take {}: {error}", names(settings)))
 }
 
 /// What the command learns about its lock, over whatever it inherits.
 fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Held]) -> Environment {
-    let held: Vec<String> = ancestors.iter().chain([&grant.held_as]).map(Held::to_string).collect();
+    let held: Vec<String> = ancestors.iter().chain(&grant.held_as).map(Held::to_string).collect();
+    let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
+    let slots: Vec<String> = grant.slots.iter().map(u32::to_string).collect();
+    let token = if grant.is_real() { grant.claim.to_string() } else { String::new() };
     let text = |name: &str, value: String| (OsStr::new(name).to_owned(), OsString::from(value));
-    vec![
-        ("REDLOCK_KEY".into(), OsString::from_vec(settings.key.clone())),
-        text("REDLOCK_TOKEN", grant.claim.to_string()),
-        text("REDLOCK_FENCE", grant.fence.to_string()),
+    let mut variables = vec![
+        ("REDLOCK_KEY".into(), OsString::from_vec(settings.keys.join(&b'\n'))),
+        text("REDLOCK_TOKEN", token),
+        text("REDLOCK_FENCE", fences.join(" ")),
         text("REDLOCK_ATTEMPTS", grant.claim.attempt.to_string()),
         text(HELD_VARIABLE, held.join(" ")),
-    ]
+    ];
+    if matches!(settings.asking.mode, Mode::Slot { .. }) {
+        variables.push(text("REDLOCK_SLOT", slots.join(" ")));
+    }
+    variables
 }
 
 fn give_back(
@@ -194,16 +256,22 @@ fn give_back(
     grant: &Grant,
     settings: &RunSettings,
     lost: bool,
-    exit: Exit,
+    ended: &Result<Exit, Failure>,
     report: &mut Report,
 ) {
-    match lock.release(grant) {
+    let exit = ended.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
+    // What never ran need not be kept from running again.
+    let has_run = !matches!(exit, Exit::Code(exit::CANNOT_EXECUTE | exit::NOT_FOUND) if ended.is_err());
+    let min_hold = if has_run { settings.min_hold } else { Duration::ZERO };
+    match lock.release(grant, min_hold) {
         Released::Done => {}
         Released::Lost(_) if lost => {}
         Released::Lost(loss) => report.was_no_longer_ours(loss),
-        Released::Unknown(error) => report.cannot_release(&error, settings.ttl()),
+        Released::Unknown(error) => report.cannot_release(&error, settings.place.ttl()),
     }
-    report.released(grant, BootTime::now().since(grant.taken_at), exit);
+    if grant.is_real() {
+        report.released(grant, BootTime::now().since(grant.taken_at), exit);
+    }
 }
 
 /// Watches for signals and tells the user while the lock is not ours yet.

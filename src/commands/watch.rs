@@ -34,6 +34,8 @@ pub struct Watch<'a> {
     /// When a process first told us to end.
     told_to_end_at: Option<BootTime>,
     lost: bool,
+    /// --max-hold was over, and the command is being stopped.
+    time_up: bool,
     /// Not at once: most commands have ended before anyone could interrupt them.
     take_interrupts_at: Option<BootTime>,
     /// The lease's deadline, as far as we have heard.
@@ -60,6 +62,7 @@ impl<'a> Watch<'a> {
             report,
             told_to_end_at: None,
             lost: false,
+            time_up: false,
             take_interrupts_at,
             must_be_gone_by,
         }
@@ -132,6 +135,10 @@ impl<'a> Watch<'a> {
                 }
             }
             Notice::Overdue => self.lose(Cause::Overdue),
+            Notice::TimeUp => {
+                self.time_up = true;
+                self.report.max_hold_over(self.settings.max_hold.unwrap_or_default());
+            }
             Notice::Ended(ending) => return Some(Ok(self.exit(ending))),
             Notice::TooLate => {
                 self.lose(Cause::Overdue);
@@ -208,6 +215,7 @@ impl<'a> Watch<'a> {
     fn exit(&self, ending: Ending) -> Exit {
         match ending {
             _ if self.lost && self.settings.on_lost == OnLost::Stop => Exit::Code(exit::LOST),
+            _ if self.time_up => Exit::Code(exit::TIME_UP),
             // Wait statuses have eight bits for it.
             Ending::Code(code) => Exit::Code(code as u8),
             Ending::Signal(number) => Exit::Signal(number),

@@ -48,7 +48,7 @@ pub fn interpret(words: &[Vec<u8>]) -> Option<Answer> {
                 expires_in: millis(3)?,
                 held_for: millis(4)?,
                 who: (!info.is_empty()).then(|| Who::from_fields(info)),
-                sitting_out: Vec::new(),
+                ..Busy::default()
             }))
         }
         b"resting" => Answer::Resting(millis(1)??),

@@ -2,8 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use uuid::Uuid;
+
+/// Spreads bits evenly: 2^64 over the golden ratio.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// One waiter, from its first request to its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +19,10 @@ impl WaiterId {
     }
 
     /// Different waiters get different fractions of `most`, so that they do not retry in step.
-    pub fn jitter(&self, round: u32, most: std::time::Duration) -> std::time::Duration {
-        let byte = self.0.as_bytes()[round as usize % 16];
-        most * u32::from(byte) / 255
+    pub fn jitter(&self, round: u32, most: Duration) -> Duration {
+        let (high, low) = self.0.as_u64_pair();
+        let bits = (high ^ low).rotate_left(round * 11).wrapping_mul(GOLDEN) >> 32;
+        most.mul_f64(bits as f64 / f64::from(u32::MAX))
     }
 }
 
@@ -101,6 +106,19 @@ mod tests {
     fn a_claim_reads_back_what_it_wrote() {
         let claim = Claim { waiter: WaiterId::random(), attempt: 7 };
         assert_eq!(claim.to_string().parse(), Ok(claim));
+    }
+
+    #[test]
+    fn jitter_is_spread_over_its_whole_range() {
+        for round in 0..20 {
+            let parts =
+                (0..1000).map(|_| WaiterId::random().jitter(round, Duration::from_secs(10)).as_secs());
+            let mut seconds: Vec<u64> = parts.collect();
+            assert!(seconds.iter().all(|&second| second <= 10));
+            seconds.sort_unstable();
+            seconds.dedup();
+            assert!(seconds.len() >= 10, "round {round}: {seconds:?}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ mod names;
 mod node;
 mod quorum;
 mod resolve;
+mod retries;
+mod unlocked;
 mod wait;
 mod who;
 
@@ -27,6 +29,9 @@ pub use local::{HostLock, Mount, default_folder};
 pub use names::Names;
 pub use node::Server;
 pub use quorum::{Quorum, Timing};
+pub use retries::Retries;
+pub use unlocked::Unlocked;
+pub use wait::sleep;
 pub use who::Who;
 
 /// The seam between the two kinds of lock (servers, this host) and everyone who uses them.
@@ -41,8 +46,8 @@ pub trait Lock: Send {
     /// Renew a grant. Never makes a lock anew.
     fn extend(&mut self, grant: &Grant) -> Extended;
 
-    /// Give a grant back, only if it is still ours.
-    fn release(&mut self, grant: &Grant) -> Released;
+    /// Give a grant back, only if it is still ours. It stays taken until so long after the grant, by itself.
+    fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released;
 
     /// What keeps the lock taken for as long as any process has it open, if the lock is of that kind.
     fn descriptor(&self) -> Option<RawFd> {
@@ -54,18 +59,38 @@ pub trait Lock: Send {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub mode: Mode,
+    pub prefer: Prefer,
     pub patience: Patience,
+    /// How long the lock is to stay taken at least, also if we are killed; zero if that does not matter.
+    pub min_hold: Duration,
     /// What others are told about the holder.
     pub who: Who,
     /// Held by the processes that we run under: to wait for one of them is to wait for ever.
     pub ancestors: Vec<Held>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     Exclusive,
-    /// Together with others who asked for it shared.
-    Shared,
+    /// Together with others of the same group. An empty name is a group like any other.
+    Shared {
+        group: Vec<u8>,
+    },
+    /// One of so many holders, each with a number of its own.
+    Slot {
+        of: u32,
+    },
+}
+
+/// Who waits for whom. Each request's own choice governs how it queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefer {
+    /// Whoever came first.
+    Fair,
+    /// An exclusive request goes before all that wait without this wish.
+    Writers,
+    /// A shared request enters while others of its group hold the lock, whoever waits.
+    Readers,
 }
 
 /// How long to wait for a lock that somebody else holds.
@@ -77,14 +102,27 @@ pub enum Patience {
     Forever,
 }
 
+impl Patience {
+    /// When it is over, if ever.
+    pub fn ends(self, started: BootTime) -> Option<BootTime> {
+        match self {
+            Self::None => Some(started),
+            Self::AtMost(patience) => Some(started + patience),
+            Self::Forever => None,
+        }
+    }
+}
+
 /// The lock is ours: until the lease's deadline, or for as long as we live.
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub claim: Claim,
     /// What those who run under it are told.
-    pub held_as: Held,
-    /// Fencing token: larger than that of every earlier grant of this key.
-    pub fence: u64,
+    pub held_as: Vec<Held>,
+    /// Fencing tokens, one for each key: larger than that of every earlier grant of the key.
+    pub fences: Vec<u64>,
+    /// Our number among the holders, one for each key; empty unless slots were asked for.
+    pub slots: Vec<u32>,
     /// `None` if the lock does not expire.
     pub lease: Option<Lease>,
     /// When the request that won was sent.
@@ -93,6 +131,11 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// Whether there is a lock behind it.
+    pub fn is_real(&self) -> bool {
+        !self.fences.is_empty()
+    }
+
     /// Somebody else may hold the lock by now.
     pub fn is_over(&self) -> bool {
         self.lease.is_some_and(|lease| lease.deadline().has_passed())
@@ -102,6 +145,8 @@ impl Grant {
 /// Why the lock is not ours yet.
 #[derive(Clone, Debug, Default)]
 pub struct Busy {
+    /// Which of the keys asked for.
+    pub key: usize,
     /// How many waiters are before us; `None` if we did not queue.
     pub place: Option<usize>,
     /// The holder's claim, or the value that a program other than redlock has put there. `None` if the
@@ -109,6 +154,10 @@ pub struct Busy {
     pub holder: Option<Vec<u8>>,
     /// What the holder told of itself. `None` for other programs.
     pub who: Option<Who>,
+    /// How many hold it together with that one.
+    pub others: usize,
+    /// Its command has ended; the lock stays taken for a while as it was asked to.
+    pub ended: bool,
     pub held_for: Option<Duration>,
     /// `None` if the holder's lock never expires.
     pub expires_in: Option<Duration>,

@@ -40,6 +40,16 @@ pub fn wait(
     }
 }
 
+/// Nothing but time, or the observer, ends this.
+pub fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
+    while !until.has_passed() {
+        if wait(&[], until, Some(&mut *observer)) == Wait::Cancelled {
+            return Wait::Cancelled;
+        }
+    }
+    Wait::Over
+}
+
 fn any_marked(fds: &[PollFd<'_>]) -> bool {
     fds.iter().any(|fd| fd.any().unwrap_or(false))
 }

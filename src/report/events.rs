@@ -13,14 +13,14 @@ use crate::lock::{Busy, Grant};
 
 pub struct Events {
     file: Option<File>,
-    key: String,
+    keys: Vec<String>,
     told_of_wait: Cell<bool>,
 }
 
 impl Events {
-    pub fn open(path: Option<&Path>, key: &str) -> std::io::Result<Self> {
+    pub fn open(path: Option<&Path>, keys: &[String]) -> std::io::Result<Self> {
         let file = path.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
-        Ok(Self { file, key: key.to_owned(), told_of_wait: Cell::new(false) })
+        Ok(Self { file, keys: keys.to_vec(), told_of_wait: Cell::new(false) })
     }
 
     pub fn told_of_wait(&self) -> bool {
@@ -39,6 +39,7 @@ impl Events {
             json!({
                 "waited_ms": millis(waited),
                 "place": busy.place,
+                "others": busy.others,
                 "held_ms": busy.held_for.map(millis),
                 "holder": holder,
             })
@@ -57,6 +58,15 @@ impl Events {
         self.write("lost", || json!({ "cause": cause }));
     }
 
+    /// `action`: what was done about it.
+    pub fn unavailable(&self, cause: &str, action: &str) {
+        self.write("unavailable", || json!({ "cause": cause, "action": action }));
+    }
+
+    pub fn max_hold_over(&self) {
+        self.write("max_hold", || json!({}));
+    }
+
     pub fn released(&self, grant: &Grant, held: Duration, exit: Exit) {
         self.write("released", || {
             let mut event = about(grant);
@@ -73,7 +83,11 @@ impl Events {
     fn write(&self, event: &str, more: impl FnOnce() -> Value) {
         let Some(mut file) = self.file.as_ref() else { return };
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        let mut line = json!({ "time": time, "event": event, "key": self.key });
+        let mut line = json!({ "time": time, "event": event });
+        match &self.keys[..] {
+            [key] => line["key"] = key.as_str().into(),
+            keys => line["keys"] = keys.into(),
+        }
         if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more()) {
             line.extend(more);
         }
@@ -82,12 +96,21 @@ impl Events {
 }
 
 fn about(grant: &Grant) -> Value {
-    json!({
+    let mut about = json!({
         "waited_ms": millis(grant.waited),
-        "fence": grant.fence,
         "attempts": grant.claim.attempt,
         "token": grant.claim.to_string(),
-    })
+    });
+    match grant.fences[..] {
+        [fence] => about["fence"] = fence.into(),
+        _ => about["fences"] = grant.fences.as_slice().into(),
+    }
+    match grant.slots[..] {
+        [] => {}
+        [slot] => about["slot"] = slot.into(),
+        _ => about["slots"] = grant.slots.as_slice().into(),
+    }
+    about
 }
 
 fn millis(duration: Duration) -> u64 {

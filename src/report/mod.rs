@@ -10,7 +10,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-pub use text::{holder, human, plain};
+pub use text::{holder, human, plain, quoted};
 
 use crate::exit::{Exit, Failure, UNFIT};
 use crate::lock::{Busy, Grant, Loss, NodeError};
@@ -44,7 +44,7 @@ pub enum Cause {
 
 pub struct Report {
     voice: Voice,
-    key: String,
+    keys: Vec<String>,
     events: Events,
     /// stderr is a terminal: the wait is one line that changes.
     live: bool,
@@ -61,20 +61,20 @@ impl Report {
     /// `width` of the terminal, for a line that must be erased again.
     pub fn new(
         voice: Voice,
-        key: &[u8],
+        keys: &[Vec<u8>],
         events: Option<&Path>,
         width: Option<usize>,
     ) -> Result<Self, Failure> {
-        let key = plain(key);
+        let keys: Vec<String> = keys.iter().map(|key| plain(key)).collect();
         let cannot_open = |error| {
             let path = events.unwrap_or(Path::new("")).display();
             Failure::new(UNFIT, format!("--events: cannot open {path}: {error}"))
         };
         Ok(Self {
             voice,
-            events: Events::open(events, &key).map_err(cannot_open)?,
+            events: Events::open(events, &keys).map_err(cannot_open)?,
             width: width.unwrap_or(80),
-            key,
+            keys,
             live: voice != Voice::Quiet && std::io::stderr().is_terminal(),
             live_line_shown: false,
             spoken_at: None,
@@ -87,17 +87,17 @@ impl Report {
         let first = self.spoken_at.is_none() && waited < SILENT_WAIT && !self.events.told_of_wait();
         if first {
             self.events.waiting(busy, waited);
-            self.narrate(|key| text::waiting(key, busy, waited));
+            self.narrate(|report| text::waiting(&report.keys, busy, waited));
         }
         self.trouble_told = false;
         if waited < SILENT_WAIT {
             return;
         }
         if self.live {
-            self.live_line(&text::waiting_in_short(&self.key, busy, waited));
+            self.live_line(&text::waiting_in_short(&self.keys, busy, waited));
         } else if self.spoken_at.is_none_or(|spoken| waited - spoken >= WAIT_LINE_EVERY) {
             self.spoken_at = Some(waited);
-            self.say(&text::waiting(&self.key, busy, waited));
+            self.say(&text::waiting(&self.keys, busy, waited));
             self.events.waiting(busy, waited);
         }
     }
@@ -130,27 +130,28 @@ impl Report {
     }
 
     pub fn servers_gone(&mut self, error: &NodeError) {
-        self.trouble(format!("waiting for \"{}\": {error}; trying again", self.key));
+        self.trouble(format!("waiting for {}: {error}; trying again", self.lock()));
     }
 
     pub fn acquired(&mut self, grant: &Grant) {
         self.erase_live_line();
         self.events.acquired(grant);
-        let (fence, waited) = (grant.fence, grant.waited);
-        self.narrate(|key| format!("have \"{key}\", fence {fence}, after {}", human(waited)));
+        let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
+        let (fences, waited) = (fences.join(" "), human(grant.waited));
+        self.narrate(|report| format!("have {}, fence {fences}, after {waited}", report.lock()));
     }
 
     pub fn refreshed(&mut self, grant: &Grant) {
         (self.trouble_told, self.last_trouble) = (false, None);
         self.events.refreshed(grant);
-        self.narrate(|key| format!("renewed \"{key}\""));
+        self.narrate(|report| format!("renewed {}", report.lock()));
     }
 
     pub fn cannot_refresh(&mut self, error: &NodeError, left: Duration) {
         self.last_trouble = Some(error.to_string());
         self.trouble(format!(
-            "cannot renew \"{}\": {error}; it is ours for another {}",
-            self.key,
+            "cannot renew {}: {error}; it is ours for another {}",
+            self.lock(),
             human(left)
         ));
     }
@@ -158,8 +159,8 @@ impl Report {
     pub fn cannot_start_keeper(&mut self, error: &std::io::Error) {
         self.last_trouble = Some(format!("no thread could be started: {error}"));
         self.trouble(format!(
-            "cannot renew \"{}\": no thread can be started: {error}; trying again",
-            self.key
+            "cannot renew {}: no thread can be started: {error}; trying again",
+            self.lock()
         ));
     }
 
@@ -175,7 +176,7 @@ impl Report {
                 None => "it could not be renewed in time (was this machine or this process stopped?)".into(),
             },
         };
-        self.error(&format!("lost the lock \"{}\": {why}; {consequence}", self.key));
+        self.error(&format!("lost the lock {}: {why}; {consequence}", self.lock()));
         self.events.lost(match cause {
             Cause::Told(Loss::Expired) => "expired",
             Cause::Told(Loss::Foreign) => "foreign",
@@ -185,7 +186,7 @@ impl Report {
 
     pub fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
         self.events.released(grant, held, exit);
-        self.narrate(|key| format!("released \"{key}\", held for {}", human(held)));
+        self.narrate(|report| format!("released {}, held for {}", report.lock(), human(held)));
     }
 
     pub fn was_no_longer_ours(&mut self, loss: Loss) {
@@ -194,17 +195,51 @@ impl Report {
             Loss::Foreign => "somebody else holds it now",
         };
         self.say(&format!(
-            "the lock \"{}\" was no longer ours when the command ended: {who}; another command may have run beside it",
-            self.key
+            "the lock {} was no longer ours when the command ended: {who}; another command may have run beside it",
+            self.lock()
         ));
     }
 
-    pub fn cannot_release(&mut self, error: &NodeError, ttl: Duration) {
+    /// `expires_in`: `None` if it never does.
+    pub fn cannot_release(&mut self, error: &NodeError, expires_in: Option<Duration>) {
+        let then = match expires_in {
+            Some(time) => format!("it expires by itself within {}", human(time)),
+            None => "it never expires: delete it on the server".into(),
+        };
+        self.say(&format!("cannot release {}: {error}; {then}", self.lock()));
+    }
+
+    pub fn never_expires(&mut self) {
         self.say(&format!(
-            "cannot release \"{}\": {error}; it expires by itself within {}",
-            self.key,
-            human(ttl)
+            "--ttl none: if this run is killed, {} stays locked until somebody deletes it on the server",
+            self.lock()
         ));
+    }
+
+    pub fn max_hold_over(&mut self, max_hold: Duration) {
+        self.error(&format!(
+            "had {} for {}, the most that --max-hold allows; stopping the command",
+            self.lock(),
+            human(max_hold)
+        ));
+        self.events.max_hold_over();
+    }
+
+    /// Not silenced by anything: whoever reads the log must not take this run for a locked one.
+    pub fn runs_without_lock(&mut self, error: &NodeError) {
+        self.error(&format!(
+            "WARNING: cannot take {}: {error}; running the command WITHOUT the lock (--on-unavailable run)",
+            self.lock()
+        ));
+        self.events.unavailable(&error.to_string(), "run");
+    }
+
+    pub fn skips(&mut self, error: &NodeError) {
+        self.say(&format!(
+            "cannot take {}: {error}; the command is skipped (--on-unavailable skip)",
+            self.lock()
+        ));
+        self.events.unavailable(&error.to_string(), "skip");
     }
 
     /// In every voice: the reason why redlock exits as it does.
@@ -219,11 +254,16 @@ impl Report {
         }
     }
 
-    fn narrate(&mut self, message: impl FnOnce(&str) -> String) {
+    fn narrate(&mut self, message: impl FnOnce(&Self) -> String) {
         if self.voice == Voice::Verbose {
-            let message = message(&self.key);
+            let message = message(self);
             self.error(&message);
         }
+    }
+
+    /// What the lock is called.
+    fn lock(&self) -> String {
+        text::quoted(&self.keys)
     }
 
     fn trouble(&mut self, message: String) {

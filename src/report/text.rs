@@ -42,8 +42,8 @@ fn seconds(duration: Duration) -> String {
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
 }
 
-pub fn waiting(key: &str, busy: &Busy, waited: Duration) -> String {
-    let mut line = format!("waiting for \"{key}\": ");
+pub fn waiting(keys: &[String], busy: &Busy, waited: Duration) -> String {
+    let mut line = format!("waiting for {}: ", quoted(keys));
     if !busy.sitting_out.is_empty() {
         line.push_str(&format!("{}, waited {}", sitting_out(busy), seconds(waited)));
         return line;
@@ -51,8 +51,7 @@ pub fn waiting(key: &str, busy: &Busy, waited: Duration) -> String {
     if let Some(before_us) = busy.place {
         line.push_str(&format!("place {} in the queue, ", before_us + 1));
     }
-    line.push_str(&holder(busy));
-    line.push_str(&format!(", waited {}", seconds(waited)));
+    line.push_str(&format!("{}{}, waited {}", which(keys, busy), holder(busy), seconds(waited)));
     line
 }
 
@@ -64,9 +63,24 @@ fn sitting_out(busy: &Busy) -> String {
 }
 
 /// For one line of a terminal: what changes comes first, what may be cut off last.
-pub fn waiting_in_short(key: &str, busy: &Busy, waited: Duration) -> String {
+pub fn waiting_in_short(keys: &[String], busy: &Busy, waited: Duration) -> String {
     let place = busy.place.map_or_else(String::new, |before_us| format!(", place {}", before_us + 1));
-    format!("redlock: \"{key}\": waited {}{place}, {}", seconds(waited), holder(busy))
+    let (which, holder) = (which(keys, busy), holder(busy));
+    format!("redlock: {}: waited {}{place}, {which}{holder}", quoted(keys), seconds(waited))
+}
+
+/// `"a", "b"`
+pub fn quoted(keys: &[String]) -> String {
+    let quoted: Vec<String> = keys.iter().map(|key| format!("\"{key}\"")).collect();
+    quoted.join(", ")
+}
+
+/// Of several, the one that is in the way.
+fn which(keys: &[String], busy: &Busy) -> String {
+    match keys.get(busy.key) {
+        Some(key) if keys.len() > 1 => format!("\"{key}\" is "),
+        _ => String::new(),
+    }
 }
 
 /// "held by root@web1 pid 42 (nightly, rsync) for 2m 3s"
@@ -75,7 +89,8 @@ pub fn holder(busy: &Busy) -> String {
         return sitting_out(busy);
     }
     let mut line = match (&busy.who, &busy.holder) {
-        (Some(who), _) => format!("held by {}", describe(who)),
+        (Some(who), _) if busy.ended => format!("kept by --min-hold of {}", describe(who)),
+        (Some(who), _) => format!("held by {}{}", describe(who), others(busy.others)),
         (None, Some(_)) => "held by another program".into(),
         (None, None) => "free, but others are before us".into(),
     };
@@ -88,6 +103,14 @@ pub fn holder(busy: &Busy) -> String {
         line.push_str(&format!(", {}", who.link));
     }
     line
+}
+
+fn others(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " and another".into(),
+        count => format!(" and {count} others"),
+    }
 }
 
 fn describe(who: &Who) -> String {
@@ -115,6 +138,7 @@ mod tests {
 
     fn busy() -> Busy {
         Busy {
+            key: 0,
             place: Some(0),
             holder: Some(b"x.1".to_vec()),
             who: Some(Who {
@@ -125,6 +149,8 @@ mod tests {
                 command: "rsync".into(),
                 link: String::new(),
             }),
+            others: 0,
+            ended: false,
             held_for: Some(Duration::from_millis(123_456)),
             expires_in: None,
             sitting_out: Vec::new(),
@@ -134,8 +160,17 @@ mod tests {
     #[test]
     fn a_wait_line_says_who_since_when_and_which_place() {
         assert_eq!(
-            waiting("deploy", &busy(), Duration::from_millis(2100)),
+            waiting(&["deploy".into()], &busy(), Duration::from_millis(2100)),
             "waiting for \"deploy\": place 1 in the queue, held by root@web1 pid 42 (nightly, rsync) for 2m 3s, waited 2s"
+        );
+    }
+
+    #[test]
+    fn of_several_keys_the_one_in_the_way_is_named() {
+        let busy = Busy { key: 1, others: 2, ..busy() };
+        assert_eq!(
+            waiting(&["a".into(), "b".into()], &busy, Duration::ZERO),
+            "waiting for \"a\", \"b\": place 1 in the queue, \"b\" is held by root@web1 pid 42 (nightly, rsync) and 2 others for 2m 3s, waited 0s"
         );
     }
 

@@ -21,8 +21,8 @@ use ranges::Kind;
 use super::later::Later;
 use super::wait::{Wait, wait};
 use super::{
-    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Held, Lock, Mode, NodeError, Observer, OnHost,
-    Patience, Released, Request, WaiterId,
+    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Held, Lock, Mode, Names, NodeError, Observer,
+    OnHost, Patience, Released, Request, WaiterId,
 };
 
 pub struct HostLock {
@@ -33,8 +33,8 @@ pub struct HostLock {
 impl HostLock {
     /// Open, or make, the lock file. Before the guardian is forked: it must hold the lock as well, so that a
     /// killed redlock does not free it under a living command.
-    pub fn open(folder: &Path, name: &[u8]) -> Result<Self, NodeError> {
-        let file = LockFile::open(folder, name)?;
+    pub fn open(folder: &Path, names: &[Names]) -> Result<Self, NodeError> {
+        let file = LockFile::open(folder, &names[0].lock)?;
         Ok(Self { file, claim: Claim { waiter: WaiterId::random(), attempt: 1 } })
     }
 
@@ -44,7 +44,7 @@ impl HostLock {
     }
 
     fn try_once(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Attempt, Error> {
-        let kind = kind_of(request.mode);
+        let kind = kind_of(&request.mode);
         let mut turn = self.file.enter(observer)?;
         let ticket = turn.draw_ticket(kind).map_err(Error::Node)?;
         if turn.try_all_before(ticket, kind).map_err(Error::Node)? {
@@ -71,11 +71,8 @@ impl HostLock {
         started: BootTime,
         observer: &mut dyn Observer,
     ) -> Result<(), Error> {
-        let give_up = match request.patience {
-            Patience::AtMost(patience) => Some(started + patience),
-            Patience::None | Patience::Forever => None,
-        };
-        let answer = self.ask_the_kernel(ticket, kind_of(request.mode)).map_err(Error::Node)?;
+        let give_up = request.patience.ends(started);
+        let answer = self.ask_the_kernel(ticket, kind_of(&request.mode)).map_err(Error::Node)?;
         loop {
             let waited = BootTime::now().since(started);
             let mut until = BootTime::now() + observer.next_word(waited);
@@ -118,8 +115,7 @@ impl HostLock {
             holder: record.as_ref().map(|record| record.claim.clone().into_bytes()),
             held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
             who: record.map(|record| record.who),
-            expires_in: None,
-            sitting_out: Vec::new(),
+            ..Busy::default()
         }
     }
 
@@ -142,10 +138,10 @@ enum Attempt {
     MustWait(u64),
 }
 
-fn kind_of(mode: Mode) -> Kind {
+fn kind_of(mode: &Mode) -> Kind {
     match mode {
-        Mode::Exclusive => Kind::Write,
-        Mode::Shared => Kind::Read,
+        Mode::Exclusive | Mode::Slot { .. } => Kind::Write,
+        Mode::Shared { .. } => Kind::Read,
     }
 }
 
@@ -177,8 +173,9 @@ impl Lock for HostLock {
         let now = BootTime::now();
         Ok(Grant {
             claim: self.claim,
-            held_as,
-            fence,
+            held_as: vec![held_as],
+            fences: vec![fence],
+            slots: Vec::new(),
             lease: None,
             taken_at: now,
             waited: now.since(started),
@@ -193,7 +190,7 @@ impl Lock for HostLock {
         )
     }
 
-    fn release(&mut self, _grant: &Grant) -> Released {
+    fn release(&mut self, _grant: &Grant, _min_hold: Duration) -> Released {
         self.file.ranges().unlock_all();
         Released::Done
     }

@@ -17,8 +17,8 @@ impl Quorum {
     }
 
     fn call(&self, script: &'static Script, claim: Claim, more: Vec<Vec<u8>>) -> Call {
-        let Names { lock, queue, waiters, info, fence, notify, node, .. } = &self.names;
-        let gone = self.names.gone_of(claim.waiter);
+        let Names { lock, queue, waiters, info, fence, notify, node, .. } = &self.names[0];
+        let gone = self.names[0].gone_of(claim.waiter);
         let keys = [lock, queue, waiters, info, fence, &gone, node].map(Clone::clone).to_vec();
         let nodes = self.nodes.len().to_string().into_bytes();
         let args = [vec![claim.to_string().into_bytes(), notify.clone(), nodes], more].concat();
@@ -31,7 +31,7 @@ impl Quorum {
             (Patience::None, _) | (_, Some(_)) => Duration::ZERO,
             (Patience::AtMost(_) | Patience::Forever, None) => PLACE_LEASE,
         };
-        let mut args = [self.timing.ttl, place_lease, KEEP_FENCE].map(millis).to_vec();
+        let mut args = [self.timing.ttl.unwrap_or_default(), place_lease, KEEP_FENCE].map(millis).to_vec();
         args.push(proposed.map_or_else(Vec::new, |fence| fence.to_string().into_bytes()));
         args.push(millis(self.timing.quarantine));
         args.extend(self.who_fields());
@@ -39,12 +39,16 @@ impl Quorum {
     }
 
     pub(super) fn extend_call(&self, grant: &Grant) -> Call {
-        self.call(&EXTEND, grant.claim, [self.timing.ttl, self.timing.quarantine].map(millis).to_vec())
+        self.call(
+            &EXTEND,
+            grant.claim,
+            [self.timing.ttl.unwrap_or_default(), self.timing.quarantine].map(millis).to_vec(),
+        )
     }
 
     pub(super) fn heal_call(&self, grant: &Grant) -> Call {
-        let mut args = [self.timing.ttl, KEEP_FENCE].map(millis).to_vec();
-        args.push(grant.fence.to_string().into_bytes());
+        let mut args = [self.timing.ttl.unwrap_or_default(), KEEP_FENCE].map(millis).to_vec();
+        args.push(grant.fences[0].to_string().into_bytes());
         args.extend(self.who_fields());
         self.call(&HEAL, grant.claim, args)
     }

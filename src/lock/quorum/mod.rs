@@ -35,9 +35,13 @@ const NAP_SLACK: Duration = Duration::from_millis(300);
 /// Between attempts after a failure: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// The lease of a lock that never expires, as far as our own clock is concerned.
+const FOR_EVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    pub ttl: Duration,
+    /// `None` for a lock that never expires.
+    pub ttl: Option<Duration>,
     /// What one server may take to answer, connecting included.
     pub node_timeout: Duration,
     /// How long a server that has lost its memory does not vote; zero = it votes at once.
@@ -46,7 +50,7 @@ pub struct Timing {
 
 pub struct Quorum {
     nodes: Vec<Node>,
-    names: Names,
+    names: Vec<Names>,
     timing: Timing,
     id: WaiterId,
     attempts: u32,
@@ -65,7 +69,7 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    pub fn new(servers: Vec<Server>, names: Names, timing: Timing) -> Self {
+    pub fn new(servers: Vec<Server>, names: Vec<Names>, timing: Timing) -> Self {
         Self {
             shunned_until: vec![None; servers.len()],
             missing: vec![false; servers.len()],
@@ -79,6 +83,11 @@ impl Quorum {
             gate: 0,
             begun: None,
         }
+    }
+
+    /// What a grant that was asked for at this moment is good for.
+    fn lease(&self, asked: BootTime) -> Lease {
+        Lease::new(asked, self.timing.ttl.unwrap_or(FOR_EVER))
     }
 
     fn majority(&self) -> usize {
@@ -119,7 +128,7 @@ impl Quorum {
         }
         // Zero would mean "for ever" to the server.
         let at_most = at_most.max(Duration::from_millis(1));
-        let list = self.names.notify_of(self.id);
+        let list = self.names[0].notify_of(self.id);
         let until = BootTime::now() + at_most + NAP_SLACK + self.timing.node_timeout;
         self.nodes[self.gate].ask(Call::Nap { list, at_most }).map_err(Silence::Failed)?;
         self.answer_of(self.gate, until, observer).map(drop)
@@ -184,11 +193,7 @@ impl Lock for Quorum {
 
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
-        let give_up = match request.patience {
-            Patience::None => Some(started),
-            Patience::AtMost(patience) => Some(started + patience),
-            Patience::Forever => None,
-        };
+        let give_up = request.patience.ends(started);
         let is_over = || give_up.is_some_and(BootTime::has_passed);
         let mut was_answered = false;
         let mut failures = 0;
@@ -197,16 +202,17 @@ impl Lock for Quorum {
             let mut pause_for = None;
             match self.attempt(request.patience, observer) {
                 Attempt::Won { fence, asked } => {
-                    let lease = Lease::new(asked, self.timing.ttl);
+                    let lease = self.lease(asked);
                     if !lease.deadline().has_passed() {
                         let waited = asked.since(started);
                         let claim = self.claim();
                         let held_as = Held { claim, on_host: None };
                         return Ok(Grant {
                             claim,
-                            held_as,
-                            fence,
-                            lease: Some(lease),
+                            held_as: vec![held_as],
+                            fences: vec![fence],
+                            slots: Vec::new(),
+                            lease: self.timing.ttl.map(|_| lease),
                             taken_at: asked,
                             waited,
                         });
@@ -290,7 +296,7 @@ impl Lock for Quorum {
         self.renew(grant)
     }
 
-    fn release(&mut self, grant: &Grant) -> Released {
+    fn release(&mut self, grant: &Grant, _min_hold: Duration) -> Released {
         self.give_back(grant.claim, Leaving::ForGood)
     }
 }

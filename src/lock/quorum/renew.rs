@@ -4,7 +4,7 @@ use super::Quorum;
 use super::round::{ask, listen, stop_if};
 use super::tally::join;
 use crate::lock::answer::Answer;
-use crate::lock::{BootTime, Extended, Grant, Lease, Loss};
+use crate::lock::{BootTime, Extended, Grant, Loss};
 
 impl Quorum {
     pub(super) fn renew(&mut self, grant: &Grant) -> Extended {
@@ -23,9 +23,9 @@ impl Quorum {
         let (mut ours, mut lost, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         let whom = ask(&mut self.nodes, 0..total, |_, _| call.clone(), |_, error| errors.push(error));
         // An answer after the deadline would not count.
-        let deadline = grant.lease.map_or(asked + self.timing.ttl, |lease| lease.deadline());
+        let renewed = self.lease(asked);
+        let deadline = grant.lease.unwrap_or(renewed).deadline();
         let until = deadline.min(asked + self.timing.node_timeout);
-        let renewed = Lease::new(asked, self.timing.ttl);
         let (missing, yes_until) = (&mut self.missing, &mut self.yes_until);
         listen(&mut self.nodes, whom, until, None, |at, answer| {
             match answer {

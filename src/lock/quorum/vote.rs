@@ -132,7 +132,7 @@ impl Quorum {
         patience: Patience,
         observer: &mut dyn Observer,
     ) -> Attempt {
-        let lease = Lease::new(asked, self.timing.ttl);
+        let lease = self.lease(asked);
         let others: Vec<usize> = (0..self.nodes.len()).filter(|&at| !tally.has_vote_of(at)).collect();
         let call = self.acquire_call(patience, Some(proposed));
         let mut unfit = None;
