@@ -15,6 +15,7 @@ promises!(this_host:
     a_preferring_reader_waits_for_a_writer_whose_turn_it_is,
     a_preference_for_the_other_mode_has_no_effect,
     groups_of_readers_exclude_each_other,
+    any_text_is_the_name_of_a_group,
     neighbours_of_one_group_enter_together_and_of_another_in_turn,
     a_preferring_reader_joins_its_own_group_only,
     a_waiting_preferring_reader_enters_with_its_own_group_only,

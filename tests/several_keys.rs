@@ -2,13 +2,15 @@
 
 mod support;
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use support::{Job, Locks, Site, TREE, alive, hold, tree_of, wait_until};
+use support::{Job, Site, TREE, alive, hold, tree_of, wait_until};
 
 promises!(one_server:
     ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
+    readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed,
     the_command_sees_the_keys_and_their_tokens_in_the_order_given,
     while_it_is_held_nobody_gets_any_of_the_keys,
     one_key_that_is_held_keeps_all_from_being_taken,
@@ -23,6 +25,7 @@ promises!(one_server:
 
 promises!(three_servers:
     ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
+    readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed,
     the_command_sees_the_keys_and_their_tokens_in_the_order_given,
     while_it_is_held_nobody_gets_any_of_the_keys,
     one_key_that_is_held_keeps_all_from_being_taken,
@@ -35,6 +38,7 @@ promises!(three_servers:
 
 promises!(this_host:
     ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
+    readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed,
     the_command_sees_the_keys_and_their_tokens_in_the_order_given,
     while_it_is_held_nobody_gets_any_of_the_keys,
     one_key_that_is_held_keeps_all_from_being_taken,
@@ -47,17 +51,50 @@ promises!(this_host:
     the_keys_of_a_killed_holder_return,
 );
 
-/// Enters every one of its keys, stays for a moment, and leaves.
-const ENTER: &str = "for k in $REDLOCK_KEY; do mkdir in-$k || echo $k >> overlaps; done; sleep 0.03; \
-     for k in $REDLOCK_KEY; do rmdir in-$k; done; echo $REDLOCK_TOKEN >> order";
+/// Enters every one of the keys, stays for a moment, and leaves. The kernel is the judge: a lock of flock(1)
+/// lives as long as any process of the command.
+fn enter(keys: &[&str], mode: &str, inside: &str) -> String {
+    let entries = keys.iter().enumerate().map(|(i, key)| {
+        format!("exec {0}>>in-{key}; flock -n {mode} {0} || echo {key} {mode} >> overlaps; ", i + 3)
+    });
+    entries.collect::<String>() + &format!("echo inside; sleep {inside}; echo $REDLOCK_TOKEN >> order")
+}
 
 fn ten_with_crossed_orders_all_finish_and_never_meet_on_a_key(site: &Site) {
     let sets: [&[&str]; 5] = [&["a", "b"], &["b", "a"], &["c", "b", "a"], &["b", "c"], &["c", "a"]];
-    let jobs: Vec<Job> = (0..10).map(|i| site.run_on(sets[i % 5]).sh(ENTER).spawn()).collect();
+    let run = |keys: &[&str]| site.run_on(keys).sh(&enter(keys, "-x", "0.03")).spawn();
+    let jobs: Vec<Job> = (0..10).map(|i| run(sets[i % 5])).collect();
     jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
     assert_eq!(site.noted("overlaps"), Vec::<String>::new());
     assert_eq!(site.order().len(), 10);
     site.all_free(&["a", "b", "c"]);
+}
+
+fn readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed(site: &Site) {
+    const SETS: [&[&str]; 6] = [&["a"], &["b", "a"], &["a", "b"], &["c", "b", "a"], &["b", "c"], &["c", "a"]];
+    let dice = RandomState::new();
+    let any = |id: usize, of: usize| (dice.hash_one((id, of)) % of as u64) as usize;
+    std::thread::scope(|scope| {
+        for worker in 0..6 {
+            let any = &any;
+            scope.spawn(move || {
+                for id in worker * 6..worker * 6 + 6 {
+                    let keys = SETS[any(id, SETS.len())];
+                    let mode = ["-x", "-s"][any(id, 2)]; // redlock and flock(1) have the same options
+                    let run = site.run_on(keys).args(&[mode, "-q"]);
+                    if id % 11 == 4 {
+                        let victim = run.args(site.short_ttl()).sh(&enter(keys, mode, "60")).spawn();
+                        victim.wait_for_line("inside");
+                        victim.signal(Signal::SIGKILL);
+                        victim.wait();
+                    } else {
+                        run.sh(&enter(keys, mode, "0.03")).done().expect_code(0);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(site.noted("overlaps"), Vec::<String>::new());
 }
 
 fn the_command_sees_the_keys_and_their_tokens_in_the_order_given(site: &Site) {
@@ -175,8 +212,7 @@ fn many_keys_work(site: &Site) {
 }
 
 fn the_keys_of_a_killed_holder_return(site: &Site) {
-    let ttl: &[&str] = if matches!(site.locks, Locks::Here(_)) { &[] } else { &["--ttl", "3s"] };
-    let victim = site.run_on(&["b", "a"]).args(ttl).sh(TREE).spawn();
+    let victim = site.run_on(&["b", "a"]).args(site.short_ttl()).sh(TREE).spawn();
     let tree = tree_of(&victim);
     let waiters = [waiter(site, &["a"], "echo mine"), waiter(site, &["b"], "echo mine")];
     victim.signal(Signal::SIGKILL);

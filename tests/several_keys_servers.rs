@@ -2,7 +2,11 @@
 
 mod support;
 
-use support::{Locks, Nodes, Redis, Run, Site, TREE, Watch, alive, hold, stays_free, tree_of, wait_until};
+use nix::sys::signal::Signal;
+use support::{
+    Job, Locks, Nodes, Redis, Run, Site, TREE, Watch, alive, hold, holder, process_state, queued, stays_free,
+    tree_of, wait_until,
+};
 
 fn keys(redis: &Redis, keys: &[&str]) -> Run {
     keys[1..].iter().fold(Run::key(redis, keys[0]), |run, key| run.args(&["--key", key]))
@@ -171,4 +175,36 @@ fn a_key_that_a_majority_lost_is_lost_with_all_the_others_and_one_that_a_minorit
     job.wait().expect_code(79);
     assert!(tree.iter().all(|pid| !alive(*pid)), "left alive of {tree:?}");
     nodes.all_free();
+}
+
+#[test]
+fn a_waiter_that_lost_one_of_its_places_still_waits_for_nobody_in_a_circle() {
+    // It comes back behind somebody in one queue whom it precedes in the other: each would wait for the
+    // other one, beside two free locks.
+    let loses_it: [&dyn Fn(&Redis, Job); 2] = [
+        // The turn at "a" came while it was stopped, and went on to the next.
+        &|_, holder| drop(holder.wait().expect_code(0)),
+        // The server lost the one queue.
+        &|redis, holder| {
+            redis.cmd(&["DEL", "lock-queue:a", "lock-waiters:a"]);
+            holder.wait().expect_code(0);
+        },
+    ];
+    for lose in loses_it {
+        let redis = Redis::start();
+        let (at_a, at_b) = (holder(&redis, "a", &[]), holder(&redis, "b", &[]));
+        let first = keys(&redis, &["a", "b"]).cmd(&["true"]).spawn();
+        queued(&redis, "b", 1);
+        let second = keys(&redis, &["b", "a"]).cmd(&["true"]).spawn();
+        queued(&redis, "b", 2);
+        first.signal(Signal::SIGSTOP);
+        wait_until("it is stopped", || process_state(first.pid()) == Some('T'));
+        lose(&redis, at_a);
+        queued(&redis, "a", 1);
+        first.signal(Signal::SIGCONT);
+        queued(&redis, "a", 2);
+        at_b.wait().expect_code(0);
+        first.wait().expect_code(0);
+        second.wait().expect_code(0);
+    }
 }

@@ -50,7 +50,7 @@ fn play(site: &Site, roles: &[Role], preferences: &[&str], kill_every: Option<us
                     let inside = history.any(id, "inside", &[0.0, 0.02, 0.05, 0.1]);
                     let run = site.run().args(&role.args()).args(&["--prefer", prefer, "-q"]);
                     if kill_every.is_some_and(|n| id.is_multiple_of(n)) {
-                        let victim = run.args(ttl_of(site)).sh(&History::script(id, role, 60.0)).spawn();
+                        let victim = run.args(site.short_ttl()).sh(&History::script(id, role, 60.0)).spawn();
                         victim.wait_for_line("inside");
                         history.kills(id, role);
                         victim.signal(Signal::SIGKILL);
@@ -65,11 +65,6 @@ fn play(site: &Site, roles: &[Role], preferences: &[&str], kill_every: Option<us
     let result = history.check();
     assert_eq!(result.1, WORKERS * ROUNDS, "everybody came in");
     result
-}
-
-/// Short, so that a killed one keeps the others for a moment only; on this host there is no lease.
-fn ttl_of(site: &Site) -> &'static [&'static str] {
-    if matches!(site.locks, support::Locks::Here(_)) { &[] } else { &["--ttl", "2s"] }
 }
 
 fn random_readers_and_writers_never_meet(site: &Site) {

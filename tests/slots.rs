@@ -200,6 +200,10 @@ fn a_run_inside_a_run_gets_another_slot_or_fails_at_once(site: &Site) {
     let other = hold(slots(site, "2"));
     assert_eq!(nested("2"), "inner=64\n");
     other.wait().expect_code(0);
+    // The number is of the run around it, and a run without slots has none.
+    let inner = site.run_on(&["j"]).sh("echo inner=$REDLOCK_SLOT").shell_line();
+    let done = slots(site, "2").sh(&format!("echo outer=$REDLOCK_SLOT; {inner}")).done().expect_code(0);
+    assert_eq!(done.stdout, "outer=0\ninner=\n");
 }
 
 #[test]

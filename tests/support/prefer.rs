@@ -116,6 +116,20 @@ pub fn groups_of_readers_exclude_each_other(site: &Site) {
     assert!(site.lets_in(member(site, "b")));
 }
 
+pub fn any_text_is_the_name_of_a_group(site: &Site) {
+    // Such as one that looks like something of ours.
+    for name in ["slots:2", "my slots:2", "shared", "exclusive", "a:b", "ä \" '", "{}", "-"] {
+        let group = || site.reader().arg(format!("--reader-group={name}"));
+        let writer = hold(site.run());
+        assert!(!site.lets_in(group()), "{name:?}");
+        writer.wait().expect_code(0);
+        let first = hold(group());
+        assert!(site.lets_in(group()), "{name:?}");
+        assert!(!site.lets_in(site.reader()) && !site.lets_in(member(site, "b")), "{name:?}");
+        first.wait().expect_code(0);
+    }
+}
+
 pub fn neighbours_of_one_group_enter_together_and_of_another_in_turn(site: &Site) {
     let first = hold(site.run());
     let together = [site.holding_waiter(member(site, "a"), 1), site.holding_waiter(member(site, "a"), 2)];

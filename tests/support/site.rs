@@ -76,6 +76,11 @@ impl Site {
         self.waiter(run.sh(&format!("echo {word} >> order")), place)
     }
 
+    /// For one that will be killed, so that it keeps the others for a moment only; this host knows no lease.
+    pub fn short_ttl(&self) -> &'static [&'static str] {
+        if matches!(self.locks, Locks::Here(_)) { &[] } else { &["--ttl", "2s"] }
+    }
+
     /// Waits until so many wait for "k".
     #[track_caller]
     pub fn queued(&self, n: usize) {
