@@ -81,7 +81,8 @@ fn readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed(site: &Site)
                 for id in worker * 6..worker * 6 + 6 {
                     let keys = SETS[any(id, SETS.len())];
                     let mode = ["-x", "-s"][any(id, 2)]; // redlock and flock(1) have the same options
-                    let run = site.run_on(keys).args(&[mode, "-q"]);
+                    let prefer = ["fair", "fair", "writers", "readers"][any(id, 4)];
+                    let run = site.run_on(keys).args(&[mode, "-q", "--prefer", prefer]);
                     if id % 11 == 4 {
                         let victim = run.args(site.short_ttl()).sh(&enter(keys, mode, "60")).spawn();
                         victim.wait_for_line("inside");
