@@ -4,7 +4,7 @@ mod support;
 
 use nix::sys::signal::Signal;
 use support::{
-    Job, Locks, Nodes, Redis, Run, Site, TREE, Watch, alive, hold, holder, process_state, queued, stays_free,
+    Locks, Nodes, Redis, Run, Site, TREE, Watch, alive, hold, holder, process_state, queued, stays_free,
     tree_of, wait_until,
 };
 
