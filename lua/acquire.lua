@@ -35,8 +35,7 @@ end
 local function free_slot(k)
   local taken = {}
   for _, entry in ipairs(call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf')) do
-    local _, _, slot = parse(entry)
-    taken[slot or ''] = true
+    taken[string.match(entry, '%d*$')] = true
   end
   local slot = 0
   while taken[whole(slot)] do
@@ -52,14 +51,15 @@ local function grant(k, i)
   local about = fields(12)
   about.fence = whole(next_fence(k, i))
   call('SET', k.fence, about.fence, 'PX', KEEP)
+  leave_queue(k, QUEUED)
   if k.entry and WANT ~= '' then
     call('ZREM', k.shared, k.entry)
   end
-  if string.find(WANT, 'slots:', 1, true) then
+  if slots_of(WANT) then
     about.slot = free_slot(k)
   end
   about.since, about.nodes = whole(NOW()), NODES
-  local is_first_sharer = WANT ~= '' and not call('GET', k.lock)
+  local is_first_sharer = WANT ~= '' and not held(k)
   take(k, about, TTL)
   return about.fence, about.slot, is_first_sharer
 end
@@ -70,7 +70,6 @@ local function grant_all()
     local fence, slot, is_first_sharer = grant(k, i)
     fences[i], slots[i] = fence, slot
     if IS_GATE then
-      leave_queue(k, QUEUED)
       if WANT ~= '' then
         wake_next(k)
       end
@@ -88,10 +87,11 @@ end
 
 -- Whether nobody waits who must come before us.
 local function is_our_turn(k, room)
-  if string.find(FLAGS, '+', 1, true) and call('GET', k.lock) == WANT then
+  if string.find(FLAGS, '+', 1, true) and held(k) == WANT then
     return true
   end
   local before, same = 0, true
+  room = math.min(room, SIDE_BY_SIDE)
   each_waiter(k, function(queued)
     if queued == QUEUED then
       return true
@@ -113,12 +113,9 @@ local function enqueue(k)
   if not call('ZSCORE', k.queue, QUEUED) then
     local last = tonumber(call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0)
     if string.find(FLAGS, '!', 1, true) then
-      last = FIRST_LANE
-      each_waiter(k, function(queued)
-        local number = tonumber(call('ZSCORE', k.queue, queued))
-        last = number < 0 and number or last
-        return number >= 0
-      end)
+      local in_lane = call('ZCOUNT', k.queue, '-inf', '(0')
+      last = tonumber(call('ZRANGE', k.queue, in_lane - 1, in_lane - 1, 'WITHSCORES')[2] or FIRST_LANE)
+      last = in_lane > 0 and last or FIRST_LANE
     else
       last = math.max(last, 0)
     end
@@ -129,29 +126,23 @@ local function enqueue(k)
   call('PEXPIRE', k.waiters, keys_live)
 end
 
--- One of those who hold K: its name, when it will be gone, how many others there are, and its record.
-local function holder_of(k, held)
-  if not permits(held) then
-    return held, call('PTTL', k.lock), 0, record(k, (parse(held) or ''))
+-- One of those who hold K: its name, how many others there are, and its record.
+local function holder_of(k)
+  if not permits(held(k)) then
+    return held(k), 0, record(k, (parse(held(k)) or ''))
   end
-  local first = call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = first_to_go(k)
   local count = call('ZCOUNT', k.shared, '(' .. whole(NOW()), '+inf')
-  -- One slot is enough for us; whoever wants it alone needs the last of them to be gone.
-  local expires = call('PTTL', k.lock)
-  if held == WANT and first[2] and first[2] ~= 'inf' then
-    expires = tonumber(first[2]) - NOW()
-  end
-  return first[1] or held, expires, math.max(count - 1, 0), record(k, first[1] and parse(first[1]) or '')
+  return first or held(k), math.max(count - 1, 0), record(k, first and parse(first) or '')
 end
 
 local function busy(k, key)
   local place = call('ZRANK', k.queue, QUEUED)
   local reply = { 'busy', whole(key - 1), place and whole(place) or '-1', '', '0', '-1', '0' }
-  local held = call('GET', k.lock)
-  if held then
-    local holder, expires, others, known = holder_of(k, held)
+  if held(k) then
+    local holder, others, known = holder_of(k)
     local since = known and tonumber(known.since)
-    reply[4], reply[5], reply[7] = string.sub(holder, 1, 100), whole(expires), whole(others)
+    reply[4], reply[5], reply[7] = string.sub(holder, 1, 100), whole(expires_in(k, WANT)), whole(others)
     reply[6] = since and whole(math.max(NOW() - since, 0)) or '-1'
     for field, value in pairs(known or {}) do
       reply[#reply + 1] = field
@@ -162,25 +153,36 @@ local function busy(k, key)
 end
 
 -- Users of a key who do not agree on what it is.
-local function mismatch(k, held)
-  local slots = string.match(held, '^slots:(%d+)$')
-  if slots and held ~= WANT then
-    return { 'slots', slots }
-  end
-  local _, _, _, known = holder_of(k, held)
+local function mismatch(k)
+  local _, _, known = holder_of(k)
   if known and known.nodes ~= NODES then
     return { 'other', known.nodes }
   end
-  local is_ours = parse(held) or permits(held)
-  if string.find(WANT, 'slots:', 1, true) and held ~= WANT and is_ours then
-    return { 'slots', '0' }
+  local is_ours = parse(held(k)) or permits(held(k))
+  if held(k) ~= WANT and is_ours and (slots_of(held(k)) or slots_of(WANT)) then
+    return { 'slots', whole(slots_of(held(k)) or 0) }
   end
 end
 
+-- Not one whose command has ended: what is left of it goes away by itself.
 local function is_below_ancestor(k)
   for ancestor in string.gmatch(ARGV[11], '%S+') do
-    if holding(k, ancestor) then
+    local known = holding(k, ancestor) and record(k, ancestor)
+    if known and not known.ended then
       return true
+    end
+  end
+end
+
+-- A waiter has one place in all queues, or it might be first in one and last in another, and wait for ever for
+-- somebody who waits for it. Whoever has lost a place begins anew in all.
+local function keep_order()
+  for _, k in ipairs(LOCKS) do
+    if not call('ZSCORE', k.queue, QUEUED) then
+      for _, other in ipairs(LOCKS) do
+        leave_queue(other, QUEUED)
+      end
+      return
     end
   end
 end
@@ -203,8 +205,7 @@ for i, k in ipairs(LOCKS) do
     return { 'stale' }
   end
   if not attempt then
-    local held = call('GET', k.lock)
-    local refused = held and mismatch(k, held)
+    local refused = held(k) and mismatch(k)
     if refused then
       return refused
     end
@@ -226,6 +227,9 @@ if rest > 0 and not taken then
 end
 if not taken and not not_yet then
   return grant_all()
+end
+if LEASE > 0 and #LOCKS > 1 then
+  keep_order()
 end
 for _, k in ipairs(LOCKS) do
   if LEASE > 0 then

@@ -35,6 +35,8 @@ local COME_WITHIN_MS = 2000
 local WAKE_KEPT_MS = 10000
 -- As often as this each waiter asks anew.
 local RENEWS_WITHIN_MS = 2100
+-- So many who may enter side by side do so without waiting for each other; the next follow as these go in.
+local SIDE_BY_SIDE = 32
 
 -- From Redis 7 on an error may carry fields: say which command was refused, since the server's own
 -- text does not. Older servers keep their plain text.
@@ -97,12 +99,17 @@ local function keep_for(key, ms)
   end
 end
 
+-- Of how many slots; nil if it is no such mark.
+local function slots_of(mark)
+  return tonumber(string.match(mark, '^slots:(%d+)$'))
+end
+
 -- How many holders a mark allows; nil if it is no mark.
 local function permits(mark)
   if string.find(mark, 'shared:', 1, true) == 1 then
     return math.huge
   end
-  return tonumber(string.match(mark, '^slots:(%d+)$'))
+  return slots_of(mark)
 end
 
 -- What a holder has told of itself; nil if it is foreign, or the record is gone.
@@ -138,18 +145,26 @@ local function is_live(k, entry)
   return until_ms and tonumber(until_ms) > NOW()
 end
 
+-- What stands at the lock's key; false if it is free. Looked up once.
+local function held(k)
+  if k.held == nil then
+    k.held = call('GET', k.lock)
+  end
+  return k.held
+end
+
 -- If this waiter holds K now, through whatever attempt: the attempt, and what stands for it.
 local function holding(k, waiter)
-  local held = call('GET', k.lock)
-  if not held then
+  local value = held(k)
+  if not value then
     return
   end
-  local holder, attempt = parse(held)
+  local holder, attempt = parse(value)
   if holder then
     if holder == waiter then
-      return attempt, held
+      return attempt, value
     end
-  elseif permits(held) then
+  elseif permits(value) then
     local known = record(k, waiter)
     if known and known.claim and is_live(k, known.claim) then
       local _, shared_attempt = parse(known.claim)
@@ -167,6 +182,7 @@ local function settle(k)
   local last = call('ZRANGE', k.shared, -1, -1, 'WITHSCORES')[2]
   if not last then
     call('DEL', k.lock, k.shared, k.info)
+    k.held = false
     return
   end
   for _, key in ipairs({ k.lock, k.shared, k.info }) do
@@ -178,30 +194,42 @@ local function settle(k)
   end
 end
 
-local function write_down(k, about, ttl)
-  write_record(k, about)
-  if WANT ~= '' then
-    call('ZADD', k.shared, ttl == '0' and '+inf' or whole(NOW() + tonumber(ttl)), about.claim)
-    call('SET', k.lock, WANT)
-    settle(k)
-  elseif ttl == '0' then
-    call('PERSIST', k.info)
-    call('SET', k.lock, CLAIM)
+local function set_lock(k, value, ttl)
+  if ttl == '0' then
+    call('SET', k.lock, value)
   else
-    call('PEXPIRE', k.info, ttl)
-    call('SET', k.lock, CLAIM, 'PX', ttl)
+    call('SET', k.lock, value, 'PX', ttl)
   end
+  k.held = value
+end
+
+local function write_down(k, about, ttl, is_new)
+  write_record(k, about)
+  if WANT == '' then
+    if ttl == '0' then
+      call('PERSIST', k.info)
+    else
+      call('PEXPIRE', k.info, ttl)
+    end
+    set_lock(k, CLAIM, ttl)
+    return
+  end
+  call('ZADD', k.shared, ttl == '0' and '+inf' or whole(NOW() + tonumber(ttl)), about.claim)
+  if is_new then
+    set_lock(k, WANT, ttl)
+  end
+  settle(k)
 end
 
 -- Make K ours: `about` us, for `ttl` ms ('0' = for ever). Whatever is refused half-way leaves nobody
 -- locked out, and nothing behind.
 local function take(k, about, ttl)
-  local is_new = not call('GET', k.lock)
-  if is_new and WANT ~= '' then
-    call('DEL', k.shared, k.info) -- of sharers whose lock somebody has deleted
+  local is_new = not held(k)
+  if is_new then
+    call('DEL', k.shared, k.info) -- of those whose lock somebody has deleted
   end
   about.claim = WANT == '' and CLAIM or CLAIM .. '/' .. (about.slot or '')
-  local ok, why = pcall(write_down, k, about, ttl)
+  local ok, why = pcall(write_down, k, about, ttl, is_new)
   if not ok then
     redis.pcall('HDEL', k.info, ME)
     redis.pcall('ZREM', k.shared, about.claim)
@@ -214,19 +242,21 @@ end
 
 -- How many with this wish could enter K as it is now, if nobody waited.
 local function room_for(k, want)
-  local held = call('GET', k.lock)
-  if not held then
+  if not held(k) then
     return permits(want) or 1
   end
-  local allowed = held == want and permits(want)
+  local allowed = held(k) == want and permits(want)
   local holders = allowed and call('ZCOUNT', k.shared, '(' .. whole(NOW()), '+inf') or 0
   -- A mark without sharers is somebody else's, or has lost them: it must expire.
   return holders > 0 and allowed - holders or 0
 end
 
+-- Asked for first, so that whoever may not remove itself, and never queued, is not refused.
 local function leave_queue(k, queued)
-  call('ZREM', k.queue, queued)
-  call('ZREM', k.waiters, queued)
+  if call('ZSCORE', k.queue, queued) then
+    call('ZREM', k.queue, queued)
+    call('ZREM', k.waiters, queued)
+  end
 end
 
 -- Without a lease is dead, too: or the loss of that one key would leave a place that nobody can take.
@@ -252,12 +282,30 @@ local function each_waiter(k, visit)
   end
 end
 
--- Push, never publish: a push that comes before the BLPOP waits for it in the list. One is enough.
+-- The first sharer to go, and when.
+local function first_to_go(k)
+  local first = call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return first[1], first[2]
+end
+
+-- When K may be free for this wish, if nobody renews it: in how many ms; -1 = never. One of those who share it is
+-- enough for whoever would share it, too; whoever does not needs the last of them to be gone.
+local function expires_in(k, want)
+  local _, until_ms = first_to_go(k)
+  if until_ms and until_ms ~= 'inf' and held(k) == want then
+    return tonumber(until_ms) - NOW()
+  end
+  return call('PTTL', k.lock)
+end
+
+-- Push, never publish: a push that comes before the BLPOP waits for it in the list. Whoever was woken
+-- already, and has not come yet, is on its way.
 local function wake(k, queued)
   local come_until = NOW() + COME_WITHIN_MS
-  if come_until < tonumber(call('ZSCORE', k.waiters, queued) or 0) then
-    call('ZADD', k.waiters, whole(come_until), queued)
+  if tonumber(call('ZSCORE', k.waiters, queued) or 0) <= come_until then
+    return
   end
+  call('ZADD', k.waiters, whole(come_until), queued)
   local list = NOTIFY .. parse_queued(queued)
   if call('EXISTS', list) == 0 then
     call('RPUSH', list, '1')
@@ -272,14 +320,14 @@ local function wake_next(k, patient)
   each_waiter(k, function(queued)
     local _, flags, want = parse_queued(queued)
     if not wish then
-      wish, room = want, room_for(k, want)
-    end
-    if room <= 0 or want ~= wish then
+      wish, room = want, math.min(room_for(k, want), SIDE_BY_SIDE)
       -- Soon, by itself, and perhaps sooner than it was told.
-      local left = wish == want and call('PTTL', k.lock) or -1
-      if not patient and room <= 0 and left >= 0 and left < RENEWS_WITHIN_MS then
+      local left = room <= 0 and not patient and expires_in(k, want) or -1
+      if left >= 0 and left < RENEWS_WITHIN_MS then
         wake(k, queued)
       end
+    end
+    if room <= 0 or want ~= wish then
       return true
     end
     room = room - 1

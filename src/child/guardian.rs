@@ -100,9 +100,6 @@ impl Guardian {
     /// Returns when there is nothing left to guard.
     pub fn watch(mut self) {
         loop {
-            if self.command.is_some() && self.has_ended() {
-                return;
-            }
             self.set_timer();
             let (ordered, child_changed) = self.sleep();
             if ordered {
@@ -114,6 +111,10 @@ impl Guardian {
             }
             if child_changed {
                 while let Ok(Some(_)) = self.children.read_signal() {}
+            }
+            // Whoever has ended was not stopped by the clock, however late we come to look at it.
+            if self.command.is_some() && self.has_ended() {
+                return;
             }
             self.look_at_the_clock();
         }

@@ -16,13 +16,14 @@ use crate::cli::{OnLost, OnUnavailable};
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
 use crate::lock::{
-    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mode, Mount, Names, NodeError, Observer,
-    Patience, Quorum, Released, Request, Unlocked, WaiterId, sleep,
+    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mount, Names, NodeError, Observer, Patience,
+    Quorum, Released, Request, Unlocked, WaiterId, sleep,
 };
 use crate::report::{self, Report, Voice};
 use crate::settings::{Asking, Choice, Place, RunSettings};
 
 const HELD_VARIABLE: &str = "REDLOCK_HELD";
+const SLOT_VARIABLE: &str = "REDLOCK_SLOT";
 
 pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let mut report =
@@ -79,10 +80,10 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
 
     let mut watch = Watch::new(settings, on_terminal, &supervisor, keeper, &mut signals, &mut report);
     let ended = watch.until_the_command_has_ended();
-    let (keeper, lost) = watch.finish();
+    let (keeper, was_stopped) = watch.finish();
 
     let (lock, grant) = keeper.finish();
-    give_back(lock, &grant, settings, lost, &ended, &mut report);
+    give_back(lock, &grant, settings, was_stopped, &ended, &mut report);
     supervisor.dismiss();
     Ok(ended?)
 }
@@ -245,8 +246,9 @@ fn environment(settings: &RunSettings, grant: &Grant, ancestors: &[Held]) -> Env
         text("REDLOCK_ATTEMPTS", grant.claim.attempt.to_string()),
         text(HELD_VARIABLE, held.join(" ")),
     ];
-    if matches!(settings.asking.mode, Mode::Slot { .. }) {
-        variables.push(text("REDLOCK_SLOT", slots.join(" ")));
+    // Also over an outer run's, which is not of this lock.
+    if !slots.is_empty() || std::env::var_os(SLOT_VARIABLE).is_some() {
+        variables.push(text(SLOT_VARIABLE, slots.join(" ")));
     }
     variables
 }
@@ -255,7 +257,7 @@ fn give_back(
     mut lock: Box<dyn Lock>,
     grant: &Grant,
     settings: &RunSettings,
-    lost: bool,
+    was_stopped: bool,
     ended: &Result<Exit, Failure>,
     report: &mut Report,
 ) {
@@ -265,7 +267,7 @@ fn give_back(
     let min_hold = if has_run { settings.min_hold } else { Duration::ZERO };
     match lock.release(grant, min_hold) {
         Released::Done => {}
-        Released::Lost(_) if lost => {}
+        Released::Lost(_) if was_stopped => {}
         Released::Lost(loss) => report.was_no_longer_ours(loss),
         Released::Unknown(error) => report.cannot_release(&error, settings.place.ttl()),
     }

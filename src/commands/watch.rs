@@ -99,9 +99,9 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The keeper, and whether the lock was lost.
+    /// The keeper, and whether we had the command stopped and have said why.
     pub fn finish(self) -> (Keeper, bool) {
-        (self.keeper, self.lost)
+        (self.keeper, self.lost || self.time_up)
     }
 
     fn sleep(&self) -> (bool, bool, bool) {

@@ -202,6 +202,10 @@ impl Lock for Quorum {
         if std::mem::take(&mut self.has_left) {
             self.id = WaiterId::random();
         }
+        // Who knows what has become of links since the last time.
+        if self.begun.is_none() {
+            self.nodes.iter_mut().for_each(Node::hang_up);
+        }
         let is_over = || give_up.is_some_and(BootTime::has_passed);
         let mut was_answered = false;
         let mut failures = 0;
