@@ -5,7 +5,7 @@ mod support;
 use std::hash::{BuildHasher, RandomState};
 
 use support::host::{check_history, history_command};
-use support::{Host, Job, Run, hold, wait_until};
+use support::{Host, Job, Run, hold, nested, wait_until};
 
 fn shared(host: &Host) -> Run {
     host.run().arg("--shared")
@@ -124,12 +124,6 @@ fn random_readers_and_writers_never_meet() {
     assert_eq!(history.len(), 2 * 8 * 12);
     assert!(check_history(&history) > 1, "readers were inside together: {history:?}");
     assert!(host.is_free());
-}
-
-/// How an inner run ended that was started by the command of an outer one.
-fn nested(outer: Run, inner: Run) -> String {
-    let script = format!("{}; echo inner=$?", inner.cmd(&["echo", "ran"]).shell_line());
-    outer.sh(&script).done().expect_code(0).stdout
 }
 
 #[test]

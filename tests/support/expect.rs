@@ -43,6 +43,13 @@ pub fn refused_both_ways(redis: &Redis, code: i32, said: &[&str]) {
     refused(Run::key(redis, "k").arg("-n"), code, said);
 }
 
+/// How an inner run ended that was started by the command of an outer one.
+#[track_caller]
+pub fn nested(outer: Run, inner: Run) -> String {
+    let script = format!("{}; echo inner=$?", inner.cmd(&["echo", "ran"]).shell_line());
+    outer.sh(&script).done().expect_code(0).stdout
+}
+
 pub fn nothing_left(redis: &Redis) {
     assert_eq!(redis.keys(), Vec::<String>::new());
 }

@@ -4,17 +4,21 @@
 #![allow(dead_code, unused_imports)] // each test file uses its own part of the rig
 
 pub mod expect;
+pub mod history;
 pub mod host;
 pub mod nodes;
 pub mod oracle;
 pub mod plain_redlock;
+pub mod prefer;
 pub mod procs;
 pub mod proxy;
 pub mod pty;
 pub mod redis;
 pub mod run;
+pub mod site;
 
 pub use expect::*;
+pub use history::History;
 pub use host::Host;
 pub use nodes::{Blackhole, Nodes, Refused, pttl};
 pub use oracle::Oracle;
@@ -23,6 +27,7 @@ pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{Client, Redis};
 pub use run::{Done, Job, Run, binary};
+pub use site::{Locks, Site};
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -105,10 +110,13 @@ pub fn holder(redis: &Redis, key: &str, args: &[&str]) -> Job {
     hold(Run::key(redis, key).args(args))
 }
 
+/// A command that says so when it runs, and ends with exit 0 when its stdin is closed.
+pub const HOLD: &str = "echo ready; read x; exit 0";
+
 /// The same for any call of `redlock run`.
 #[track_caller]
 pub fn hold(run: Run) -> Job {
-    let job = run.stdin_pipe().sh("echo ready; read x; exit 0").spawn();
+    let job = run.stdin_pipe().sh(HOLD).spawn();
     job.wait_for_line("ready");
     job
 }

@@ -146,6 +146,12 @@ impl Redis {
         calls.map_or(0, |n| n.parse().expect("a count"))
     }
 
+    /// How many scripts clients have sent, by whatever name.
+    pub fn script_calls(&self) -> u64 {
+        let commands = ["evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro", "script|load"];
+        commands.iter().map(|command| self.calls(command)).sum()
+    }
+
     fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid()), signal).expect("signal the server");
     }

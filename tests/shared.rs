@@ -1,0 +1,212 @@
+//! Readers together, a writer alone, nobody overtakes: `--shared` on one server.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use support::{Job, Locks, Redis, Run, Site, hold, holder, process_state, queued, wait_until};
+
+promises!(one_server:
+    readers_hold_it_together,
+    a_writer_is_alone,
+    the_mode_that_is_typed_beats_the_inherited_one,
+    a_reader_behind_a_waiting_writer_waits_for_it,
+    neighbouring_readers_come_in_together_when_the_writer_has_gone,
+    a_writer_waits_for_the_last_reader,
+    a_writer_that_gives_up_lets_the_readers_behind_it_in,
+    an_attempt_of_a_writer_keeps_no_reader_out,
+);
+
+promises!(three_servers:
+    readers_hold_it_together,
+    a_writer_is_alone,
+    a_reader_behind_a_waiting_writer_waits_for_it,
+    neighbouring_readers_come_in_together_when_the_writer_has_gone,
+    a_writer_waits_for_the_last_reader,
+    a_writer_that_gives_up_lets_the_readers_behind_it_in,
+    an_attempt_of_a_writer_keeps_no_reader_out,
+);
+
+fn shared(redis: &Redis) -> Run {
+    Run::key(redis, "k").args(&["--shared", "--ttl", "60s"])
+}
+
+fn readers_hold_it_together(site: &Site) {
+    let mut readers: Vec<Job> = (0..5).map(|_| hold(site.reader())).collect();
+    site.reader().arg("-n").sh("exit 4").done().expect_code(4);
+    assert!(!site.lets_in(site.run()));
+    assert!(!site.lets_in(site.run().arg("-x")));
+    // In another order than they came.
+    for place in [2, 0, 2, 0] {
+        readers.remove(place).wait().expect_code(0);
+        assert!(!site.lets_in(site.run()), "{} readers are still inside", readers.len());
+    }
+    readers.remove(0).wait().expect_code(0);
+    assert!(site.lets_in(site.run()));
+    site.all_free(&["k"]);
+}
+
+fn a_writer_is_alone(site: &Site) {
+    let writer = hold(site.run().arg("--exclusive"));
+    let refused = site.reader().arg("-n").sh("echo ran").done().expect_code(75);
+    assert_eq!(refused.stdout, "");
+    assert!(!site.lets_in(site.run()));
+    writer.wait().expect_code(0);
+    assert!(site.lets_in(site.reader()));
+}
+
+fn the_mode_that_is_typed_beats_the_inherited_one(site: &Site) {
+    let reader = hold(site.run().env("REDLOCK_SHARED", "1"));
+    assert!(site.lets_in(site.reader()));
+    assert!(site.lets_in(site.run().env("REDLOCK_SHARED", "true")));
+    assert!(!site.lets_in(site.run().env("REDLOCK_SHARED", "")), "empty is not set");
+    assert!(!site.lets_in(site.run().arg("-x").env("REDLOCK_SHARED", "1")));
+    assert!(site.lets_in(site.run().arg("-s").env("REDLOCK_EXCLUSIVE", "1")));
+    reader.wait().expect_code(0);
+    let both = site.run().args(&["--shared", "--exclusive"]).sh("echo ran").done().expect_code(64);
+    assert_eq!(both.stdout, "");
+}
+
+fn a_reader_behind_a_waiting_writer_waits_for_it(site: &Site) {
+    let first = hold(site.reader());
+    let writer = site.noting_waiter(site.run(), "writer", 1);
+    let late = site.noting_waiter(site.reader(), "reader", 2);
+    assert!(!site.lets_in(site.reader()));
+    site.queued(2);
+    assert_eq!(site.order(), Vec::<String>::new(), "nobody overtook");
+    first.wait().expect_code(0);
+    writer.wait().expect_code(0);
+    late.wait().expect_code(0);
+    assert_eq!(site.order(), ["writer", "reader"]);
+}
+
+fn neighbouring_readers_come_in_together_when_the_writer_has_gone(site: &Site) {
+    let first = hold(site.run());
+    let readers: Vec<Job> = (1..=4).map(|place| site.holding_waiter(site.reader(), place)).collect();
+    let writer = site.noting_waiter(site.run(), "writer", 5);
+    let behind = site.noting_waiter(site.reader(), "reader", 6);
+    first.wait().expect_code(0);
+    for reader in &readers {
+        reader.wait_for_line("ready"); // all four while none of them has left
+    }
+    assert_eq!(site.order(), Vec::<String>::new());
+    for reader in readers {
+        reader.wait().expect_code(0);
+    }
+    writer.wait().expect_code(0);
+    behind.wait().expect_code(0);
+    assert_eq!(site.order(), ["writer", "reader"]);
+}
+
+fn a_writer_waits_for_the_last_reader(site: &Site) {
+    let readers: Vec<Job> = (0..3).map(|_| hold(site.reader())).collect();
+    let writer = site.noting_waiter(site.run(), "writer", 1);
+    for reader in readers {
+        assert_eq!(site.order(), Vec::<String>::new());
+        reader.wait().expect_code(0);
+    }
+    writer.wait().expect_code(0);
+}
+
+fn a_writer_that_gives_up_lets_the_readers_behind_it_in(site: &Site) {
+    let first = hold(site.reader());
+    let writer = site.waiter(site.run().sh("echo ran"), 1);
+    let readers: Vec<Job> = (2..=3).map(|place| site.holding_waiter(site.reader(), place)).collect();
+    writer.signal(Signal::SIGTERM);
+    assert_eq!(writer.wait().stdout, "");
+    for reader in &readers {
+        reader.wait_for_line("ready"); // while the first one is still inside
+    }
+    for job in readers {
+        job.wait().expect_code(0);
+    }
+    first.wait().expect_code(0);
+}
+
+fn an_attempt_of_a_writer_keeps_no_reader_out(site: &Site) {
+    let first = hold(site.reader());
+    std::thread::scope(|scope| {
+        let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!site.lets_in(site.run()))));
+        while !writers.is_finished() {
+            // Only readers hold it, and nobody waits.
+            assert!(site.lets_in(site.reader()));
+        }
+    });
+    first.wait().expect_code(0);
+}
+
+#[test]
+fn a_woken_reader_that_does_not_come_holds_up_no_other() {
+    let site = Site::one_server();
+    let Locks::One(redis) = &site.locks else { unreachable!() };
+    let first = holder(redis, "k", &["--ttl", "60s"]);
+    let asleep = site.holding_waiter(shared(redis), 1);
+    let readers: Vec<Job> = (2..=3).map(|place| site.holding_waiter(shared(redis), place)).collect();
+    asleep.signal(Signal::SIGSTOP);
+    wait_until("it is stopped", || process_state(asleep.pid()) == Some('T'));
+    first.wait().expect_code(0);
+    let start = Instant::now();
+    readers.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    asleep.signal(Signal::SIGCONT);
+    asleep.wait_for_line("ready"); // the others are still inside
+    readers.into_iter().chain([asleep]).for_each(|job| drop(job.wait().expect_code(0)));
+}
+
+#[test]
+fn a_killed_writer_in_the_queue_costs_the_readers_behind_it_seconds() {
+    let redis = Redis::start();
+    let first = hold(shared(&redis));
+    let writer = Run::key(&redis, "k").args(&["--ttl", "60s"]).cmd(&["true"]).spawn();
+    queued(&redis, "k", 1);
+    let reader = shared(&redis).sh("echo mine").spawn();
+    queued(&redis, "k", 2);
+    writer.signal(Signal::SIGKILL);
+    writer.wait();
+    let start = Instant::now();
+    reader.wait_for_line("mine");
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    reader.wait().expect_code(0);
+    first.wait().expect_code(0);
+}
+
+#[test]
+fn every_reader_has_an_entry_of_its_own_and_a_token_of_its_own() {
+    let redis = Redis::start();
+    let script = "echo $REDLOCK_FENCE $REDLOCK_TOKEN ready; read x; exit 0";
+    let readers: Vec<Job> = (0..4).map(|_| shared(&redis).stdin_pipe().sh(script).spawn()).collect();
+    let lines: Vec<String> = readers.iter().map(|reader| reader.wait_for_line("ready")).collect();
+    let column = |n: usize| lines.iter().map(|line| line.split(' ').nth(n).unwrap()).collect::<BTreeSet<_>>();
+    assert_eq!((column(0).len(), column(1).len()), (4, 4), "{lines:?}");
+    assert_eq!(redis.cmd(&["ZCARD", "lock-shared:k"]), "4");
+    for reader in readers {
+        reader.wait().expect_code(0);
+    }
+    assert_eq!(redis.cmd(&["EXISTS", "lock-shared:k", "lock:k"]), "0");
+    let next = Run::key(&redis, "k").sh("echo $REDLOCK_FENCE").done().expect_code(0);
+    let highest: u64 = column(0).iter().map(|fence| fence.parse().unwrap()).max().unwrap();
+    assert!(next.stdout.trim().parse::<u64>().unwrap() > highest, "{next:?} after {lines:?}");
+}
+
+#[test]
+fn readers_leave_nothing_behind_and_no_key_is_ever_without_a_ttl() {
+    let redis = Redis::start();
+    let watch = support::Watch::start(&redis, |client| client.keys_without_ttl().join(" "));
+    let readers: Vec<Job> = (0..3).map(|_| hold(shared(&redis))).collect();
+    let before = redis.keys();
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+    assert_eq!(redis.keys(), before, "a refused attempt leaves no trace");
+    let writer = Run::key(&redis, "k").cmd(&["true"]).spawn();
+    queued(&redis, "k", 1);
+    let cancelled = shared(&redis).cmd(&["true"]).spawn();
+    queued(&redis, "k", 2);
+    cancelled.signal(Signal::SIGTERM);
+    cancelled.wait();
+    readers.into_iter().chain([writer]).for_each(|job| drop(job.wait().expect_code(0)));
+    // The mark of a waiter that gave up is kept for a while, against late requests of it.
+    let stays = |key: &String| key == "lock-fence:k" || key.starts_with("lock-gone:");
+    wait_until("only the fence is left", || redis.keys().iter().all(stays));
+    assert_eq!(watch.finish(), [""], "a key without a TTL");
+}
