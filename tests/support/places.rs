@@ -2,7 +2,7 @@
 
 use super::{Host, Job, Nodes, Redis, Run, queued};
 
-/// One server, three servers, or this host; the key is "k".
+/// One server, three servers, or this host; the key is "k" unless said.
 pub enum Place {
     One(Redis),
     Three(Nodes),
@@ -37,10 +37,15 @@ impl Place {
 
     /// `redlock run --key k` at this place.
     pub fn run(&self) -> Run {
+        self.run_on("k")
+    }
+
+    /// The same with another key.
+    pub fn run_on(&self, key: &str) -> Run {
         match self {
-            Place::One(redis) => Run::key(redis, "k"),
-            Place::Three(nodes) => nodes.run("k"),
-            Place::Here(host) => host.run(),
+            Place::One(redis) => Run::key(redis, key),
+            Place::Three(nodes) => nodes.run(key),
+            Place::Here(host) => host.run_on(key),
         }
     }
 
