@@ -95,7 +95,7 @@ fn slots_from_every_source() {
         };
         let both = [take("0"), take("1")];
         slots(place.run().arg("-n")).cmd(&["true"]).done().expect_code(75);
-        both.map(|job| job.wait().expect_code(0));
+        both.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
     });
 }
 
@@ -190,7 +190,7 @@ fn of_slots_and_shared_the_typed_one_wins() {
         sharer.wait().expect_code(0);
         let three = || place.run().args(&["-n", "--slots", "3"]).env("REDLOCK_SLOTS", "2");
         let jobs = [hold(three()), hold(three()), hold(three())];
-        jobs.map(|job| job.wait().expect_code(0));
+        jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
     }
 }
 
