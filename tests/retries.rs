@@ -169,12 +169,12 @@ fn the_pauses_are_jittered_around_the_interval() {
     }
     job.wait().expect_code(75);
     assert!(start.elapsed() >= INTERVAL * 12 / 2, "12 pauses of at least half of it: {:?}", start.elapsed());
-    let pauses: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    let pauses: Vec<Duration> = pauses.into_iter().filter(|pause| *pause > INTERVAL / 4).collect();
-    assert_eq!(pauses.len(), 12, "{times:?}");
-    let (shortest, longest) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+    // An attempt may be more than one request: the longest gaps are the pauses.
+    let mut gaps: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_by(|a, b| b.cmp(a));
+    let pauses = &gaps[..12];
     // Twelve that fall into a fifth of the range by chance: once in millions.
-    assert!(*longest - *shortest > INTERVAL / 5, "all alike: {pauses:?}");
+    assert!(pauses[0] - pauses[11] > INTERVAL / 5, "all alike: {pauses:?}");
 }
 
 #[test]
