@@ -1,133 +1,239 @@
--- Take the lock if it is free and it is our turn; otherwise take, or keep, a place in the queue.
+-- Take all locks if each is free for us and it is our turn; otherwise none, but a place in each queue.
 --
--- KEYS, ARGV[1..3]  as in lib.lua
--- ARGV[4] ttl         of the lock, ms
--- ARGV[5] lease       of the place in the queue, ms; 0 = do not queue
--- ARGV[6] keep        how long the fencing token is remembered, ms
--- ARGV[7] proposed    the gate's token, for a vote; '' = this is the gate
--- ARGV[8] quarantine  how long a server that lost its memory does not vote, ms; 0 = off
--- ARGV[9...]          field, value, ... for info:K
+-- KEYS, ARGV[1..5]  as in lib.lua
+-- ARGV[6]  ttl         of the locks, ms; 0 = for ever
+-- ARGV[7]  lease       of the places in the queues, ms; 0 = do not queue
+-- ARGV[8]  keep        how long the fencing tokens are remembered, ms
+-- ARGV[9]  proposed    the gate's tokens, for a vote; '' = this is the gate
+-- ARGV[10] quarantine  how long a server that lost its memory does not vote, ms; 0 = off
+-- ARGV[11] ancestors   waiters that the client runs under
+-- ARGV[12...]          field, value, ... for info:K
 --
--- Returns {'granted', fence, run_id}
---      or {'busy', place (0 = next, -1 = not queued), holder's claim ('' = free, but not our turn),
---          ms until it expires (-1 = never), ms held (-1 = unknown), field, value, ... of info:K}
+-- Returns {'granted', run_id, tokens, slots}
+--      or {'busy', which key (from 0), place (0 = next, -1 = not queued), holder ('' = free, but not our turn),
+--          ms until it expires (-1 = never), ms held (-1 = unknown), other holders, field, value, ... of info:K}
 --      or {'resting', ms}: this server may have forgotten what it granted, and does not vote yet
+--      or {'nested'}: an ancestor is in the way
 --      or {'stale'}: a newer request of this waiter was here first, or it has given up
 --      or {'twice'}: this very request was granted here already: the server is listed twice
---      or {'replica'}, or {'other', n}: held as a lock over n servers.
+--      or {'replica'}, {'other', n}: held as a lock over n servers, {'slots', n}: held with n slots (0 = without).
 --
--- Atomic, so that "free", "our turn" and "taken" are one moment: nobody can come in between.
+-- Atomic, so that "free", "our turn" and "taken" are one moment for all keys: nobody can come in between, and
+-- whoever waits for several stands in all their queues in the same order, so that no two wait for each other.
 
-local TTL, LEASE, KEEP, PROPOSED, QUARANTINE = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
+local TTL, LEASE, KEEP, PROPOSED, QUARANTINE = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], tonumber(ARGV[10])
+local IS_GATE, TOKENS = PROPOSED == '', numbers(PROPOSED)
+-- Numbers below zero are for those who go before all others.
+local FIRST_LANE = -2 ^ 52
 
 -- At the gate never smaller than the server's clock, so that tokens go on growing after the counter was
 -- lost; elsewhere never smaller than the gate's.
-local function next_fence(last)
-  return math.max(tonumber(last or 0) + 1, tonumber(PROPOSED) or NOW())
+local function next_fence(k, i)
+  return math.max(tonumber(call('GET', k.fence) or 0) + 1, TOKENS[i] or NOW())
 end
 
--- The lock itself comes last: whatever is refused before it leaves nobody locked out. A SET comes
--- first: a server that is out of memory refuses only a script whose first write takes memory.
-local function grant(fence)
-  call('SET', FENCE, whole(fence), 'PX', KEEP)
-  call('HSET', INFO, 'claim', CLAIM, 'fence', whole(fence), 'since', whole(NOW()), 'nodes', NODES, unpack(ARGV, 9))
-  keep_for(INFO, TTL)
-  call('SET', LOCK, CLAIM, 'PX', TTL)
-  return { 'granted', whole(fence), run_id() }
+local function free_slot(k)
+  local taken = {}
+  for _, entry in ipairs(call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf')) do
+    local _, _, slot = parse(entry)
+    taken[slot or ''] = true
+  end
+  local slot = 0
+  while taken[whole(slot)] do
+    slot = slot + 1
+  end
+  return whole(slot)
+end
+
+-- A SET comes first: a server that is out of memory refuses only a script whose first write takes memory.
+-- If an earlier request of ours won, and only its answer was lost, this one takes its place. With a new
+-- token: nobody has seen the old one, and others may have had larger ones meanwhile.
+local function grant(k, i)
+  local about = fields(12)
+  about.fence = whole(next_fence(k, i))
+  call('SET', k.fence, about.fence, 'PX', KEEP)
+  if k.entry and WANT ~= '' then
+    call('ZREM', k.shared, k.entry)
+  end
+  if string.find(WANT, 'slots:', 1, true) then
+    about.slot = free_slot(k)
+  end
+  about.since, about.nodes = whole(NOW()), NODES
+  local is_first_sharer = WANT ~= '' and not call('GET', k.lock)
+  take(k, about, TTL)
+  return about.fence, about.slot, is_first_sharer
+end
+
+local function grant_all()
+  local fences, slots = {}, {}
+  for i, k in ipairs(LOCKS) do
+    local fence, slot, is_first_sharer = grant(k, i)
+    fences[i], slots[i] = fence, slot
+    if IS_GATE then
+      leave_queue(k, QUEUED)
+      if WANT ~= '' then
+        wake_next(k)
+      end
+      -- Those who are not behind anybody while it is shared.
+      for _, queued in ipairs(is_first_sharer and call('ZRANGE', k.queue, 0, -1) or {}) do
+        local _, flags, want = parse_queued(queued)
+        if want == WANT and string.find(flags, '+', 1, true) then
+          wake(k, queued)
+        end
+      end
+    end
+  end
+  return { 'granted', run_id(), table.concat(fences, ' '), table.concat(slots, ' ') }
+end
+
+-- Whether nobody waits who must come before us.
+local function is_our_turn(k, room)
+  if string.find(FLAGS, '+', 1, true) and call('GET', k.lock) == WANT then
+    return true
+  end
+  local before, same = 0, true
+  each_waiter(k, function(queued)
+    if queued == QUEUED then
+      return true
+    end
+    local _, _, want = parse_queued(queued)
+    same = same and want == WANT
+    before = before + 1
+    return not same or before >= room
+  end)
+  return same and before < room
 end
 
 -- PEXPIRE is asked for first as well: where it is not permitted the queue, which is not ours alone,
 -- is not touched at all.
-local function enqueue()
+local function enqueue(k)
   local keys_live = LEASE + 1000
-  call('PEXPIRE', QUEUE, keys_live)
-  call('PEXPIRE', WAITERS, keys_live)
-  if not call('ZSCORE', QUEUE, ME) then
-    local last = call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')[2]
-    call('ZADD', QUEUE, whole(tonumber(last or 0) + 1), ME)
+  call('PEXPIRE', k.queue, keys_live)
+  call('PEXPIRE', k.waiters, keys_live)
+  if not call('ZSCORE', k.queue, QUEUED) then
+    local last = tonumber(call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0)
+    if string.find(FLAGS, '!', 1, true) then
+      last = FIRST_LANE
+      each_waiter(k, function(queued)
+        local number = tonumber(call('ZSCORE', k.queue, queued))
+        last = number < 0 and number or last
+        return number >= 0
+      end)
+    else
+      last = math.max(last, 0)
+    end
+    call('ZADD', k.queue, whole(last + 1), QUEUED)
   end
-  call('ZADD', WAITERS, whole(NOW() + LEASE), ME)
-  call('PEXPIRE', QUEUE, keys_live)
-  call('PEXPIRE', WAITERS, keys_live)
+  call('ZADD', k.waiters, whole(NOW() + LEASE), QUEUED)
+  call('PEXPIRE', k.queue, keys_live)
+  call('PEXPIRE', k.waiters, keys_live)
 end
 
--- What the holder has told of itself; nothing if it is foreign, or what stands there is an expired one's.
-local function holder_info(held)
-  local info = held and call('HGETALL', INFO) or {}
-  local known = {}
-  for i = 1, #info, 2 do
-    known[info[i]] = info[i + 1]
+-- One of those who hold K: its name, when it will be gone, how many others there are, and its record.
+local function holder_of(k, held)
+  if not permits(held) then
+    return held, call('PTTL', k.lock), 0, record(k, (parse(held) or ''))
   end
-  if known.claim ~= held then
-    return {}, {}
+  local first = call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local count = call('ZCOUNT', k.shared, '(' .. whole(NOW()), '+inf')
+  -- One slot is enough for us; whoever wants it alone needs the last of them to be gone.
+  local expires = call('PTTL', k.lock)
+  if held == WANT and first[2] and first[2] ~= 'inf' then
+    expires = tonumber(first[2]) - NOW()
   end
-  return info, known
+  return first[1] or held, expires, math.max(count - 1, 0), record(k, first[1] and parse(first[1]) or '')
 end
 
-local function busy(held, info, known)
-  local held_ms = known.since and math.max(NOW() - tonumber(known.since), 0) or -1
-  local place = call('ZRANK', QUEUE, ME)
-  return {
-    'busy', place and whole(place) or '-1', string.sub(held or '', 1, 100),
-    held and whole(call('PTTL', LOCK)) or '0', whole(held_ms), unpack(info),
-  }
+local function busy(k, key)
+  local place = call('ZRANK', k.queue, QUEUED)
+  local reply = { 'busy', whole(key - 1), place and whole(place) or '-1', '', '0', '-1', '0' }
+  local held = call('GET', k.lock)
+  if held then
+    local holder, expires, others, known = holder_of(k, held)
+    local since = known and tonumber(known.since)
+    reply[4], reply[5], reply[7] = string.sub(holder, 1, 100), whole(expires), whole(others)
+    reply[6] = since and whole(math.max(NOW() - since, 0)) or '-1'
+    for field, value in pairs(known or {}) do
+      reply[#reply + 1] = field
+      reply[#reply + 1] = tostring(value)
+    end
+  end
+  return reply
+end
+
+-- Users of a key who do not agree on what it is.
+local function mismatch(k, held)
+  local slots = string.match(held, '^slots:(%d+)$')
+  if slots and held ~= WANT then
+    return { 'slots', slots }
+  end
+  local _, _, _, known = holder_of(k, held)
+  if known and known.nodes ~= NODES then
+    return { 'other', known.nodes }
+  end
+  local is_ours = parse(held) or permits(held)
+  if string.find(WANT, 'slots:', 1, true) and held ~= WANT and is_ours then
+    return { 'slots', '0' }
+  end
+end
+
+local function is_below_ancestor(k)
+  for ancestor in string.gmatch(ARGV[11], '%S+') do
+    if holding(k, ancestor) then
+      return true
+    end
+  end
 end
 
 if not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
   return { 'replica' }
 end
-local held = call('GET', LOCK)
 if call('EXISTS', GONE) == 1 then
   return { 'stale' }
 end
-local fence = call('GET', FENCE)
 local rest = rest_ms(QUARANTINE)
-if held == CLAIM and NODES ~= '1' then
-  return { 'twice' }
-end
-if held then
-  local waiter, attempt = parse(held)
-  if waiter == ME then
-    if attempt > ATTEMPT then
-      return { 'stale' }
+local taken, not_yet
+for i, k in ipairs(LOCKS) do
+  local attempt
+  attempt, k.entry = holding(k, ME)
+  if attempt == ATTEMPT and NODES ~= '1' then
+    return { 'twice' }
+  end
+  if attempt and attempt > ATTEMPT then
+    return { 'stale' }
+  end
+  if not attempt then
+    local held = call('GET', k.lock)
+    local refused = held and mismatch(k, held)
+    if refused then
+      return refused
     end
-    if rest > 0 then
-      return { 'resting', whole(rest) } -- it may be an old copy that remembers us
+    local room = room_for(k, WANT)
+    if room <= 0 then
+      taken = taken or i
     end
-    -- Our earlier request won but its answer was lost. Same grant, same token.
-    return grant(tonumber(fence or next_fence()))
+    -- Who is next was decided at the gate.
+    if IS_GATE and (room <= 0 or not is_our_turn(k, room)) then
+      not_yet = not_yet or i
+      if is_below_ancestor(k) then
+        return { 'nested' }
+      end
+    end
   end
 end
-
-if held then
-  local info, known = holder_info(held)
-  if known.nodes and known.nodes ~= NODES then
-    return { 'other', known.nodes }
-  end
+if rest > 0 and not taken then
+  return { 'resting', whole(rest) } -- also if it remembers us: it may be an old copy
+end
+if not taken and not not_yet then
+  return grant_all()
+end
+for _, k in ipairs(LOCKS) do
   if LEASE > 0 then
-    head_of_queue() -- for its removing the dead, so that our place is a true one
-    enqueue()
+    enqueue(k)
   end
-  return busy(held, info, known)
+  if IS_GATE then
+    wake_next(k, true) -- the holder expired, or the one who was first died: nobody else would tell the next
+  end
 end
-if rest > 0 then
-  return { 'resting', whole(rest) }
-end
-if PROPOSED ~= '' then
-  return grant(next_fence(fence)) -- a vote: who is next was decided at the gate
-end
-
-local head = head_of_queue()
-if not head then
-  return grant(next_fence(fence))
-end
-if head == ME then
-  local granted = grant(next_fence(fence))
-  leave_queue(ME)
-  return granted
-end
-if LEASE > 0 then
-  enqueue()
-end
-wake(head) -- the holder expired, or the one who was first died: nobody else would tell the next
-return busy(nil, {}, {})
+local in_the_way = taken or not_yet
+return busy(LOCKS[in_the_way], in_the_way)

@@ -1,20 +1,36 @@
--- Renew the lock, only if it is still ours.
+-- Renew the locks, only if all are still ours.
 --
--- KEYS, ARGV[1..3]  as in lib.lua
--- ARGV[4] ttl         of the lock from now on, ms
--- ARGV[5] quarantine  how long a server that lost its memory does not vote, ms; 0 = off
+-- KEYS, ARGV[1..5]  as in lib.lua
+-- ARGV[6] ttl         of the locks from now on, ms
+-- ARGV[7] quarantine  how long a server that lost its memory does not vote, ms; 0 = off
 --
--- Returns {'extended', run_id, ms that the server must still sit out, or 0}, {'expired'} (nobody holds it) or
--- {'foreign'} (someone else does).
+-- Returns {'extended', run_id, ms that the server must still sit out, or 0}, {'expired'} (nobody else is in the
+-- way) or {'foreign'} (somebody is).
 --
 -- Atomic, so that what is renewed is what was looked at. It never makes a lock: one that was broken,
 -- flushed or has expired may have been someone else's in between.
 
-local held = call('GET', LOCK)
-local rest = math.max(rest_ms(tonumber(ARGV[5])), 0)
-if held == CLAIM then
-  call('PEXPIRE', LOCK, ARGV[4])
-  call('PEXPIRE', INFO, ARGV[4])
-  return { 'extended', run_id(), whole(rest) }
+local TTL = ARGV[6]
+local rest = math.max(rest_ms(tonumber(ARGV[7])), 0)
+local lost
+for _, k in ipairs(LOCKS) do
+  local attempt, entry = holding(k, ME)
+  k.entry = entry
+  if attempt ~= ATTEMPT then
+    lost = (room_for(k, WANT) <= 0 or lost == 'foreign') and 'foreign' or 'expired'
+  end
 end
-return { held and 'foreign' or 'expired' }
+if lost then
+  return { lost }
+end
+for _, k in ipairs(LOCKS) do
+  -- First what takes no memory: a server that is out of it lets such a script go on.
+  call('PEXPIRE', k.lock, TTL)
+  if WANT == '' then
+    call('PEXPIRE', k.info, TTL)
+  else
+    call('ZADD', k.shared, whole(NOW() + tonumber(TTL)), k.entry)
+    settle(k)
+  end
+end
+return { 'extended', run_id(), whole(rest) }

@@ -1,25 +1,33 @@
--- Give a server that has lost our lock the claim back, if nobody has taken it. Only for a client that has
--- just heard from a majority that the lock is still its own.
+-- Give a server that has lost our locks the claim back, if nobody is in the way. Only for a client that has
+-- just heard from a majority that they are still its own.
 --
--- KEYS, ARGV[1..3]  as in lib.lua
--- ARGV[4] ttl         of the lock, ms
--- ARGV[5] keep        how long the fencing token is remembered, ms
--- ARGV[6] fence       the lock's token: this server's is raised to it, never lowered
--- ARGV[7...]          field, value, ... for info:K
+-- KEYS, ARGV[1..5]  as in lib.lua
+-- ARGV[6] ttl         of the locks, ms
+-- ARGV[7] keep        how long the fencing tokens are remembered, ms
+-- ARGV[8] fences      the locks' tokens: this server's are raised to them, never lowered
+-- ARGV[9...]          field, value, ... for info:K
 --
--- Returns 'healed', 'foreign' (someone else holds it) or 'stale' (we have given up meanwhile).
+-- Returns 'healed', 'foreign' (someone else is in the way) or 'stale' (we have given up meanwhile).
 --
 -- Atomic, so that nobody can take it between the look and the deed.
 
 if call('EXISTS', GONE) == 1 then
   return 'stale'
 end
-if call('GET', LOCK) then
-  return 'foreign'
+for _, k in ipairs(LOCKS) do
+  k.is_ours = holding(k, ME) == ATTEMPT
+  if not k.is_ours and room_for(k, WANT) <= 0 then
+    return 'foreign'
+  end
 end
-local fence = math.max(tonumber(call('GET', FENCE) or 0), tonumber(ARGV[6]))
-call('SET', FENCE, whole(fence), 'PX', ARGV[5])
-call('HSET', INFO, 'claim', CLAIM, 'fence', ARGV[6], 'since', whole(NOW()), 'nodes', NODES, unpack(ARGV, 7))
-keep_for(INFO, ARGV[4])
-call('SET', LOCK, CLAIM, 'PX', ARGV[4])
+local fences = numbers(ARGV[8])
+for i, k in ipairs(LOCKS) do
+  if not k.is_ours then
+    local about = fields(9)
+    about.fence, about.since, about.nodes = whole(fences[i]), whole(NOW()), NODES
+    local last = tonumber(call('GET', k.fence) or 0)
+    call('SET', k.fence, whole(math.max(last, fences[i])), 'PX', ARGV[7])
+    take(k, about, ARGV[6])
+  end
+end
 return 'healed'

@@ -1,17 +1,29 @@
--- Raise the fencing token of a lock that is ours to the one its voters agree on.
+-- Raise the fencing tokens of locks that are ours to those that their voters agree on.
 --
--- KEYS, ARGV[1..3]  as in lib.lua
--- ARGV[4] fence       the token
--- ARGV[5] keep        how long it is remembered, ms
+-- KEYS, ARGV[1..5]  as in lib.lua
+-- ARGV[6] fences      the tokens
+-- ARGV[7] keep        how long they are remembered, ms
 --
--- Returns {'raised', token}, or {'refused', token here}: it is higher, or the lock is no longer ours.
+-- Returns {'raised'}, or {'refused', tokens here}: one is higher, or another sharer's, or a lock is no longer ours.
 --
--- Atomic, so that the token never goes down and never belongs to somebody else's grant.
+-- Atomic, so that a token never goes down and never belongs to two grants.
 
-local last = tonumber(call('GET', FENCE) or 0)
-local wanted = tonumber(ARGV[4])
-if call('GET', LOCK) ~= CLAIM or wanted < last then
-  return { 'refused', whole(last) }
+local wanted, last, refused = numbers(ARGV[6]), {}, false
+for i, k in ipairs(LOCKS) do
+  local attempt = holding(k, ME)
+  k.known = record(k, ME) or {}
+  last[i] = call('GET', k.fence) or '0'
+  -- Alone, nobody else can have set it.
+  local is_ours = WANT == '' or k.known.fence == last[i]
+  local is_behind = wanted[i] < tonumber(last[i]) or (wanted[i] == tonumber(last[i]) and not is_ours)
+  refused = refused or attempt ~= ATTEMPT or is_behind
 end
-call('SET', FENCE, whole(wanted), 'PX', ARGV[5])
-return { 'raised', whole(wanted) }
+if refused then
+  return { 'refused', table.concat(last, ' ') }
+end
+for i, k in ipairs(LOCKS) do
+  call('SET', k.fence, whole(wanted[i]), 'PX', ARGV[7])
+  k.known.fence = whole(wanted[i])
+  write_record(k, k.known)
+end
+return { 'raised' }

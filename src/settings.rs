@@ -79,13 +79,15 @@ impl RunSettings {
                 }
                 None => HELD,
             },
-            on_unavailable: args.on_unavailable.unwrap_or(OnUnavailable::Fail),
+            on_unavailable: given
+                .choice("on_unavailable", args.on_unavailable)?
+                .unwrap_or(OnUnavailable::Fail),
             argv: argv(args.argv, args.shell_command)?,
             stop_signal: given
                 .text("signal", args.signal)
                 .map_or(Ok(Signal::SIGTERM), |text| signal(&text))?,
             kill_after: kill_after(given.duration("kill_after", args.kill_after)?, longest_grace)?,
-            on_lost: args.on_lost.unwrap_or(OnLost::Stop),
+            on_lost: given.choice("on_lost", args.on_lost)?.unwrap_or(OnLost::Stop),
             max_hold: max_hold(given.duration("max_hold", args.max_hold)?)?,
             min_hold: given.duration("min_hold", args.min_hold)?.unwrap_or_default(),
             wait_tree: args.wait_tree,

@@ -1,5 +1,6 @@
 //! What our scripts answer.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::{Busy, Loss, Who};
@@ -7,11 +8,16 @@ use super::{Busy, Loss, Who};
 #[derive(Clone, Debug)]
 pub enum Answer {
     Granted {
-        fence: u64,
+        /// One for each key.
+        fences: Vec<u64>,
+        /// One for each key, or none.
+        slots: Vec<u32>,
         /// Which server that was; empty where there is only one.
         run_id: Vec<u8>,
     },
     Busy(Box<Busy>),
+    /// A process that we run under is in the way.
+    Nested,
     /// A newer request of ours was there first.
     Stale,
     /// The server may have forgotten what it granted, and does not vote for so long.
@@ -23,8 +29,8 @@ pub enum Answer {
     },
     Healed,
     Raised,
-    /// The token that stands in the way.
-    NotRaised(u64),
+    /// The tokens here, of which one stands in the way.
+    NotRaised(Vec<u64>),
     Released,
     Lost(Loss),
     /// Turned into an error before anyone sees it.
@@ -37,26 +43,33 @@ pub enum Answer {
 pub fn interpret(words: &[Vec<u8>]) -> Option<Answer> {
     let number = |at: usize| std::str::from_utf8(words.get(at)?).ok()?.parse::<i64>().ok();
     let millis = |at: usize| number(at).map(|n| u64::try_from(n).ok().map(Duration::from_millis));
-    let fence = |at: usize| number(at).and_then(|n| u64::try_from(n).ok());
     Some(match words.first()?.as_slice() {
-        b"granted" => Answer::Granted { fence: fence(1)?, run_id: words.get(2)?.clone() },
+        b"granted" => Answer::Granted {
+            run_id: words.get(1)?.clone(),
+            fences: numbers(words.get(2)?)?,
+            slots: numbers(words.get(3)?)?,
+        },
         b"busy" => {
-            let info = words.get(5..)?;
+            let info = words.get(7..)?;
             Answer::Busy(Box::new(Busy {
-                place: usize::try_from(number(1)?).ok(),
-                holder: Some(words.get(2)?.clone()).filter(|holder| !holder.is_empty()),
-                expires_in: millis(3)?,
-                held_for: millis(4)?,
+                key: usize::try_from(number(1)?).ok()?,
+                place: usize::try_from(number(2)?).ok(),
+                holder: Some(words.get(3)?.clone()).filter(|holder| !holder.is_empty()),
+                expires_in: millis(4)?,
+                held_for: millis(5)?,
+                others: usize::try_from(number(6)?).ok()?,
+                ended: info.chunks_exact(2).any(|pair| pair[0] == b"ended"),
                 who: (!info.is_empty()).then(|| Who::from_fields(info)),
-                ..Busy::default()
+                sitting_out: Vec::new(),
             }))
         }
+        b"nested" => Answer::Nested,
         b"resting" => Answer::Resting(millis(1)??),
         b"stale" => Answer::Stale,
         b"extended" => Answer::Extended { run_id: words.get(1)?.clone(), resting: number(2)? > 0 },
         b"healed" => Answer::Healed,
         b"raised" => Answer::Raised,
-        b"refused" => Answer::NotRaised(fence(1)?),
+        b"refused" => Answer::NotRaised(numbers(words.get(1)?)?),
         b"released" => Answer::Released,
         b"expired" => Answer::Lost(Loss::Expired),
         b"foreign" => Answer::Lost(Loss::Foreign),
@@ -70,8 +83,17 @@ pub fn interpret(words: &[Vec<u8>]) -> Option<Answer> {
                 "the key is held as a lock over {nodes} server(s): everyone must name the same ones"
             ))
         }
+        b"slots" => Answer::Unfit(match number(1)? {
+            0 => "the key is held without --slots: everyone must use it the same way".into(),
+            slots => format!("the key is held with --slots {slots}: everyone must give the same number"),
+        }),
         _ => return None,
     })
+}
+
+/// "7 8"
+fn numbers<T: FromStr>(text: &[u8]) -> Option<Vec<T>> {
+    std::str::from_utf8(text).ok()?.split_ascii_whitespace().map(|word| word.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -84,13 +106,16 @@ mod tests {
 
     #[test]
     fn answers_are_understood_and_others_are_not() {
-        assert!(matches!(answer(&["granted", "42", "ab"]), Some(Answer::Granted { fence: 42, .. })));
+        let Some(Answer::Granted { fences, slots, .. }) = answer(&["granted", "ab", "42 43", "0 7"]) else {
+            panic!("granted");
+        };
+        assert_eq!((fences, slots), (vec![42, 43], vec![0, 7]));
         assert!(matches!(answer(&["expired"]), Some(Answer::Lost(Loss::Expired))));
         assert!(
             matches!(answer(&["resting", "1500"]), Some(Answer::Resting(left)) if left.as_millis() == 1500)
         );
         for wrong in
-            [&["granted"][..], &["granted", "x", ""], &["resting", "-1"], &["busy", "0"], &["?"], &[]]
+            [&["granted"][..], &["granted", "ab", "x", ""], &["resting", "-1"], &["busy", "0"], &["?"], &[]]
         {
             assert!(answer(wrong).is_none(), "{wrong:?}");
         }
@@ -98,10 +123,11 @@ mod tests {
 
     #[test]
     fn a_holder_tells_of_itself() {
-        let Some(Answer::Busy(busy)) = answer(&["busy", "1", "c.1", "-1", "2000", "host", "web1"]) else {
+        let Some(Answer::Busy(busy)) = answer(&["busy", "1", "2", "c.1", "-1", "2000", "3", "host", "web1"])
+        else {
             panic!("busy");
         };
-        assert_eq!((busy.place, busy.expires_in), (Some(1), None));
+        assert_eq!((busy.key, busy.place, busy.expires_in, busy.others), (1, Some(2), None, 3));
         assert_eq!(busy.held_for, Some(Duration::from_secs(2)));
         assert_eq!(busy.who.unwrap().host, "web1");
     }

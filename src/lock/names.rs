@@ -11,6 +11,7 @@ pub struct Names {
     pub waiters: Vec<u8>,
     pub info: Vec<u8>,
     pub fence: Vec<u8>,
+    pub shared: Vec<u8>,
     /// Followed by a waiter's name.
     pub notify: Vec<u8>,
     gone: Vec<u8>,
@@ -33,6 +34,7 @@ impl Names {
             waiters: beside("waiters"),
             info: beside("info"),
             fence: beside("fence"),
+            shared: beside("shared"),
             notify: format!("{family}-notify:").into(),
             gone: format!("{family}-gone:").into(),
             node: format!("{family}-node").into(),

@@ -29,7 +29,7 @@ impl Asking {
         let retries = retries(args, given)?;
         Ok(Self {
             mode: mode(args, given)?,
-            prefer: match args.prefer {
+            prefer: match given.choice("prefer", args.prefer)? {
                 None | Some(cli::Prefer::Fair) => Prefer::Fair,
                 Some(cli::Prefer::Writers) => Prefer::Writers,
                 Some(cli::Prefer::Readers) => Prefer::Readers,

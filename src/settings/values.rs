@@ -1,5 +1,6 @@
 //! What a word on the command line means: durations, numbers, signals.
 
+use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -29,6 +30,15 @@ impl Given<'_> {
 
     pub fn duration(self, id: &str, text: Option<String>) -> Result<Option<Duration>, Failure> {
         self.text(id, text).map(|text| duration(id, &text)).transpose()
+    }
+
+    /// One of several words, as clap has read it.
+    pub fn choice<T>(self, id: &str, value: Option<T>) -> Result<Option<T>, Failure> {
+        let mut raw = self.0.get_raw(id).into_iter().flatten();
+        if self.was_typed(id) && raw.any(OsStr::is_empty) {
+            return Err(usage(format!("{} must not be empty", flag(id))));
+        }
+        Ok(value)
     }
 
     /// Which of the wishes that exclude each other is meant: what was typed beats what was inherited.

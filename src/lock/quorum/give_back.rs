@@ -18,7 +18,10 @@ const KEEP_GONE: Duration = Duration::from_secs(60);
 /// Whether this waiter will ask again. Then a late request of it does no harm: the next attempt takes it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
-    ForGood,
+    /// What we hold stays taken until so long after it was granted.
+    ForGood {
+        min_hold: Duration,
+    },
     ForNow,
 }
 
@@ -80,14 +83,19 @@ impl Quorum {
 
     /// Returns those who could not be asked.
     fn send_release(&mut self, whom: &[usize], claim: Claim, leaving: Leaving) -> Vec<(usize, NodeError)> {
-        let calls = [Duration::ZERO, KEEP_GONE].map(|keep_gone| self.release_call(claim, keep_gone));
+        let min_hold = match leaving {
+            Leaving::ForGood { min_hold } => min_hold,
+            Leaving::ForNow => Duration::ZERO,
+        };
+        let calls =
+            [Duration::ZERO, KEEP_GONE].map(|keep_gone| self.release_call(claim, keep_gone, min_hold));
         let mut failed = Vec::new();
         for &at in whom {
             if self.nodes[at].is_napping() {
                 self.nodes[at].hang_up();
             }
         }
-        let close_door = |node: &Node| leaving == Leaving::ForGood && node.has_loose_end();
+        let close_door = |node: &Node| leaving != Leaving::ForNow && node.has_loose_end();
         let call = |_, node: &Node| calls[usize::from(close_door(node))].clone();
         ask(&mut self.nodes, whom.iter().copied(), call, |at, error| failed.push((at, error)));
         failed
@@ -125,13 +133,15 @@ impl Quorum {
 
     /// Give up waiting. What cannot be given back now expires by itself.
     pub(super) fn withdraw(&mut self) {
-        let _ = self.give_back(self.claim(), Leaving::ForGood);
+        self.has_left = true;
+        let _ = self.give_back(self.claim(), Leaving::ForGood { min_hold: Duration::ZERO });
     }
 
     /// Give up on a server that has not said a word: it finds our request and, behind it, that we gave up, if
     /// ever it looks.
     pub(super) fn leave_word(&mut self) {
-        let call = self.release_call(self.claim(), KEEP_GONE);
+        self.has_left = true;
+        let call = self.release_call(self.claim(), KEEP_GONE, Duration::ZERO);
         let _ = self.nodes[self.gate].ask(call);
     }
 }

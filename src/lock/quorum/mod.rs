@@ -18,11 +18,12 @@ use std::time::Duration;
 
 use super::answer::Answer;
 use super::node::{Call, Node};
-use super::wait::{Wait, wait};
+use super::wait::{Wait, sleep};
 use super::{
-    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Held, Lease, Lock, Names, NodeError, Observer,
-    Patience, Released, Request, Server, WaiterId, Who,
+    BootTime, Busy, Error, Extended, Fault, Grant, Held, Lease, Lock, Mode, Names, NodeError, Observer,
+    Released, Request, Server, WaiterId,
 };
+use calls::Wish;
 use give_back::Leaving;
 use round::{Round, listen};
 use tally::majority_of;
@@ -54,8 +55,10 @@ pub struct Quorum {
     timing: Timing,
     id: WaiterId,
     attempts: u32,
-    /// What others are told about us; kept for a server that must be told again.
-    who: Who,
+    /// What was asked for last.
+    wish: Wish,
+    /// This waiter has given up for good: whoever asks again is another one.
+    has_left: bool,
     /// Where our queue is.
     gate: usize,
     /// A first request to the gate that is under way, and when it was sent.
@@ -79,7 +82,8 @@ impl Quorum {
             timing,
             id: WaiterId::random(),
             attempts: 0,
-            who: Who::default(),
+            wish: Wish::default(),
+            has_left: false,
             gate: 0,
             begun: None,
         }
@@ -88,6 +92,11 @@ impl Quorum {
     /// What a grant that was asked for at this moment is good for.
     fn lease(&self, asked: BootTime) -> Lease {
         Lease::new(asked, self.timing.ttl.unwrap_or(FOR_EVER))
+    }
+
+    /// Of the names, for those parts that they have in common.
+    fn any_name(&self) -> &Names {
+        &self.names[0]
     }
 
     fn majority(&self) -> usize {
@@ -128,7 +137,7 @@ impl Quorum {
         }
         // Zero would mean "for ever" to the server.
         let at_most = at_most.max(Duration::from_millis(1));
-        let list = self.names[0].notify_of(self.id);
+        let list = self.any_name().notify_of(self.id);
         let until = BootTime::now() + at_most + NAP_SLACK + self.timing.node_timeout;
         self.nodes[self.gate].ask(Call::Nap { list, at_most }).map_err(Silence::Failed)?;
         self.answer_of(self.gate, until, observer).map(drop)
@@ -160,12 +169,7 @@ impl Quorum {
         if let Some(give_up) = give_up {
             until = until.min(give_up);
         }
-        while !until.has_passed() {
-            if wait(&[], until, Some(observer)) == Wait::Cancelled {
-                return Wait::Cancelled;
-            }
-        }
-        Wait::Over
+        sleep(until, observer)
     }
 }
 
@@ -180,7 +184,7 @@ enum Silence {
 impl Lock for Quorum {
     /// Not if the server's name must be looked up: that takes a thread, and we are about to fork.
     fn begin(&mut self, request: &Request) {
-        self.who = request.who.clone();
+        self.wish = Wish::of(request, self.names.len());
         if self.nodes[0].has_address() {
             self.attempts += 1;
             self.begun = Some(self.ask_gate(0, request.patience));
@@ -194,6 +198,10 @@ impl Lock for Quorum {
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
         let give_up = request.patience.ends(started);
+        self.wish = Wish::of(request, self.names.len());
+        if std::mem::take(&mut self.has_left) {
+            self.id = WaiterId::random();
+        }
         let is_over = || give_up.is_some_and(BootTime::has_passed);
         let mut was_answered = false;
         let mut failures = 0;
@@ -201,17 +209,18 @@ impl Lock for Quorum {
             let waited = || BootTime::now().since(started);
             let mut pause_for = None;
             match self.attempt(request.patience, observer) {
-                Attempt::Won { fence, asked } => {
+                Attempt::Won { fences, slots, asked } => {
                     let lease = self.lease(asked);
                     if !lease.deadline().has_passed() {
                         let waited = asked.since(started);
                         let claim = self.claim();
-                        let held_as = Held { claim, on_host: None };
+                        // One slot is a lock: the scripts know no number for it.
+                        let is_only_slot = request.mode == (Mode::Slot { of: 1 });
                         return Ok(Grant {
                             claim,
-                            held_as: vec![held_as],
-                            fences: vec![fence],
-                            slots: Vec::new(),
+                            held_as: vec![Held { claim, on_host: None }],
+                            fences,
+                            slots: if is_only_slot { vec![0; self.names.len()] } else { slots },
                             lease: self.timing.ttl.map(|_| lease),
                             taken_at: asked,
                             waited,
@@ -222,10 +231,12 @@ impl Lock for Quorum {
                 }
                 Attempt::Queued(busy) => {
                     (was_answered, failures) = (true, 0);
-                    if is_ancestor(&busy, request) || is_over() {
-                        self.withdraw();
-                        let nested = is_ancestor(&busy, request);
-                        return Err(if nested { Error::Nested } else { Error::Held(busy) });
+                    if is_over() {
+                        // Nothing of ours is left where we did not even queue.
+                        if self.nodes.len() > 1 || busy.place.is_some() || self.nodes[0].has_loose_end() {
+                            self.withdraw();
+                        }
+                        return Err(Error::Held(busy));
                     }
                     observer.waiting(&busy, waited());
                     self.prepare_others(busy.place == Some(0));
@@ -244,6 +255,10 @@ impl Lock for Quorum {
                             self.nodes[self.gate].hang_up();
                         }
                     }
+                }
+                Attempt::Nested => {
+                    self.withdraw();
+                    return Err(Error::Nested);
                 }
                 Attempt::Outvoted(busy) => {
                     was_answered = true;
@@ -296,8 +311,8 @@ impl Lock for Quorum {
         self.renew(grant)
     }
 
-    fn release(&mut self, grant: &Grant, _min_hold: Duration) -> Released {
-        self.give_back(grant.claim, Leaving::ForGood)
+    fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
+        self.give_back(grant.claim, Leaving::ForGood { min_hold })
     }
 }
 
@@ -311,10 +326,4 @@ fn still_sitting_out(who: &[(String, Duration)], errors: &[NodeError], nodes: us
     let text = errors.iter().fold(text, |text, error| format!("{text}; {error}"));
     let node = format!("no majority of {nodes} servers");
     NodeError { fault: Fault::Unavailable, node, text }
-}
-
-fn is_ancestor(busy: &Busy, request: &Request) -> bool {
-    let holder = busy.holder.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
-    let holder = holder.and_then(|text| text.parse::<Claim>().ok());
-    holder.is_some_and(|claim| request.ancestors.iter().any(|ancestor| ancestor.claim.waiter == claim.waiter))
 }

@@ -7,7 +7,7 @@ use crate::lock::{Busy, Fault, NodeError};
 /// What one server had to say to "may I have it?".
 #[derive(Clone, Debug)]
 pub enum Vote {
-    Yes { fence: u64, run_id: Vec<u8> },
+    Yes { fences: Vec<u64>, run_id: Vec<u8> },
     Held(Box<Busy>),
     Resting(Duration),
     Failed(NodeError),
@@ -60,10 +60,10 @@ impl Tally {
         Ok(())
     }
 
-    /// The servers that said yes: their place, token and identity.
-    pub fn yes(&self) -> impl Iterator<Item = (usize, u64, &Vec<u8>)> {
+    /// The servers that said yes: their place, tokens and identity.
+    pub fn yes(&self) -> impl Iterator<Item = (usize, &[u64], &Vec<u8>)> {
         self.votes.iter().enumerate().filter_map(|(at, vote)| match vote {
-            Some(Vote::Yes { fence, run_id }) => Some((at, *fence, run_id)),
+            Some(Vote::Yes { fences, run_id }) => Some((at, fences.as_slice(), run_id)),
             _ => None,
         })
     }
@@ -74,6 +74,17 @@ impl Tally {
 
     pub fn has_failed(&self) -> bool {
         self.votes.iter().any(|vote| matches!(vote, Some(Vote::Failed(_))))
+    }
+
+    /// All errors together, if they alone make a majority impossible.
+    pub fn too_many_failed(&self) -> Option<NodeError> {
+        let errors = self.votes.iter().flatten().filter_map(|vote| match vote {
+            Vote::Failed(error) => Some(error.clone()),
+            _ => None,
+        });
+        let errors: Vec<NodeError> = errors.collect();
+        let needless = self.votes.len() - self.majority();
+        (errors.len() > needless).then(|| join(&errors, self.votes.len()))
     }
 
     pub fn has_resting(&self) -> bool {
@@ -144,7 +155,7 @@ mod tests {
     use super::*;
 
     fn yes(id: &str) -> Vote {
-        Vote::Yes { fence: 1, run_id: id.into() }
+        Vote::Yes { fences: vec![1], run_id: id.into() }
     }
 
     fn failed(fault: Fault) -> Vote {

@@ -19,11 +19,14 @@ const SHUN: Duration = Duration::from_secs(10);
 /// How one attempt ended.
 pub(super) enum Attempt {
     Won {
-        fence: u64,
+        fences: Vec<u64>,
+        slots: Vec<u32>,
         asked: BootTime,
     },
     /// The gate has us in its queue.
     Queued(Box<Busy>),
+    /// A process that we run under is in the way.
+    Nested,
     /// The gate is ours, but too many others are somebody else's.
     Outvoted(Box<Busy>),
     SittingOut(Vec<(String, Duration)>, Vec<NodeError>),
@@ -53,17 +56,23 @@ impl Quorum {
             let until = asked + self.timing.node_timeout;
             let vote = match sent.map(|()| self.answer_of(gate, until, observer)) {
                 Err(error) => Vote::Failed(error),
-                Ok(Ok(Answer::Granted { fence, run_id })) => {
-                    let _ = tally.add(gate, Vote::Yes { fence, run_id });
-                    return self.fan_out(asked, fence, tally, patience, observer);
+                Ok(Ok(Answer::Granted { fences, slots, run_id })) => {
+                    let _ = tally.add(gate, Vote::Yes { fences: fences.clone(), run_id });
+                    return match self.fan_out(asked, &fences, tally, patience, observer) {
+                        Attempt::Won { fences, .. } => Attempt::Won { fences, slots, asked },
+                        other => other,
+                    };
                 }
+                Ok(Ok(Answer::Nested)) => return Attempt::Nested,
                 // A program that knows no gate may hold this server and no majority: then the next one is the
                 // gate, for everyone who looks. If it has one, we wait in the first queue.
                 Ok(Ok(Answer::Busy(busy))) if busy.is_foreign() && self.nodes.len() > 1 => {
                     first_queue.get_or_insert((gate, busy.clone()));
                     Vote::Held(busy)
                 }
-                Ok(Ok(Answer::Busy(busy))) => return Attempt::Queued(busy),
+                Ok(Ok(Answer::Busy(busy))) => {
+                    return tally.too_many_failed().map_or(Attempt::Queued(busy), Attempt::Failed);
+                }
                 Ok(Ok(Answer::Resting(left))) => Vote::Resting(left),
                 Ok(Ok(_)) => Vote::Failed(
                     self.nodes[gate].error(Fault::Unavailable, "answered an older request".into()),
@@ -99,7 +108,7 @@ impl Quorum {
     fn hear_the_rest(&mut self, tally: &mut Tally) {
         let rest: Vec<usize> = (0..self.nodes.len()).filter(|&at| !tally.has_vote_of(at)).collect();
         // Harmless, as there is nothing to give back.
-        let call = self.release_call(self.claim(), Duration::ZERO);
+        let call = self.release_call(self.claim(), Duration::ZERO, Duration::ZERO);
         let mut errors = Vec::new();
         let asked =
             ask(&mut self.nodes, rest.into_iter(), |_, _| call.clone(), |at, error| errors.push((at, error)));
@@ -116,18 +125,23 @@ impl Quorum {
         }
     }
 
-    /// Who may be the gate, in order: first those of whom nothing bad is known.
+    /// Who may be the gate, in order: first those of whom nothing bad is known. If without the rest there is no
+    /// majority, all must be asked anyway.
     fn gates(&self) -> Vec<usize> {
         let is_shunned = |&at: &usize| self.shunned_until[at].is_some_and(|until| !until.has_passed());
         let (shunned, others): (Vec<_>, Vec<_>) = (0..self.nodes.len()).partition(is_shunned);
-        [others, shunned].concat()
+        if others.len() < self.majority() {
+            (0..self.nodes.len()).collect()
+        } else {
+            [others, shunned].concat()
+        }
     }
 
     /// The gate's vote is ours: ask all others that have not failed already.
     fn fan_out(
         &mut self,
         asked: BootTime,
-        proposed: u64,
+        proposed: &[u64],
         mut tally: Tally,
         patience: Patience,
         observer: &mut dyn Observer,
@@ -165,11 +179,11 @@ impl Quorum {
             (Some(error), _) => Attempt::Failed(error),
             (None, Round::Cancelled) => Attempt::Cancelled,
             (None, _) if tally.has_majority() => match self.agree_on_fence(&tally, lease) {
-                Ok(fence) if !lease.deadline().has_passed() => {
+                Ok(fences) if !lease.deadline().has_passed() => {
                     for (at, ..) in tally.yes() {
                         self.yes_until[at] = Some(lease.deadline());
                     }
-                    Attempt::Won { fence, asked }
+                    Attempt::Won { fences, slots: Vec::new(), asked }
                 }
                 Ok(_) => Attempt::Failed(self.too_late()),
                 Err(error) => Attempt::Failed(error),
@@ -193,44 +207,61 @@ impl Quorum {
         self.nodes[self.gate].error(Fault::Unavailable, text.into())
     }
 
-    /// One token for the grant: the largest of the votes, known to a majority. Without that a later majority
+    /// One token for each key: the largest of the votes, known to a majority. Without that a later majority
     /// could overlap this one only in a server that never heard of it, and give a smaller one.
-    fn agree_on_fence(&mut self, tally: &Tally, lease: Lease) -> Result<u64, NodeError> {
-        let votes: Vec<(usize, u64)> = tally.yes().map(|(at, fence, _)| (at, fence)).collect();
-        let mut fence = votes.iter().map(|(_, fence)| *fence).max().unwrap_or_default();
+    fn agree_on_fence(&mut self, tally: &Tally, lease: Lease) -> Result<Vec<u64>, NodeError> {
+        let votes: Vec<(usize, &[u64])> = tally.yes().map(|(at, fences, _)| (at, fences)).collect();
+        let mut fences = vec![0; self.names.len()];
+        for (_, theirs) in &votes {
+            raise_to(&mut fences, theirs, 0);
+        }
         loop {
-            let mut agreed = votes.iter().filter(|(_, theirs)| *theirs == fence).count();
-            let behind = votes.iter().filter(|(_, theirs)| *theirs != fence).map(|(at, _)| *at);
-            let call = self.raise_call(fence);
-            let (mut higher, mut errors, majority) = (None, Vec::new(), self.majority());
-            let asked = ask(&mut self.nodes, behind, |_, _| call.clone(), |_, error| errors.push(error));
+            let (mut agreed, behind): (Vec<usize>, Vec<usize>) = (
+                votes.iter().filter(|(_, theirs)| *theirs == fences).map(|(at, _)| *at).collect(),
+                votes.iter().filter(|(_, theirs)| *theirs != fences).map(|(at, _)| *at).collect(),
+            );
+            let call = self.raise_call(&fences);
+            let (mut in_the_way, mut errors, majority) = (Vec::new(), Vec::new(), self.majority());
+            let asked =
+                ask(&mut self.nodes, behind.into_iter(), |_, _| call.clone(), |_, error| errors.push(error));
             // Whoever is behind is told in any case, and waited for only if it matters.
-            if agreed >= majority {
-                return Ok(fence);
+            if agreed.len() >= majority {
+                return Ok(fences);
             }
             let until = lease.deadline().min(BootTime::now() + self.timing.node_timeout);
-            listen(&mut self.nodes, asked, until, None, |_, answer| {
+            listen(&mut self.nodes, asked, until, None, |at, answer| {
                 match answer {
-                    Ok(Answer::Raised) => agreed += 1,
-                    Ok(Answer::NotRaised(theirs)) => higher = higher.max(Some(theirs)),
+                    Ok(Answer::Raised) => agreed.push(at),
+                    Ok(Answer::NotRaised(theirs)) => in_the_way.push(theirs),
                     Ok(_) => {}
                     Err(error) => errors.push(error),
                 }
-                stop_if(agreed >= majority)
+                stop_if(agreed.len() >= majority)
             });
-            match higher {
-                _ if agreed >= majority => return Ok(fence),
-                Some(theirs) if theirs > fence && !lease.deadline().has_passed() => fence = theirs + 1,
-                _ if errors.is_empty() => return Err(self.too_late()),
-                _ => return Err(join(&errors, self.nodes.len())),
+            let before = fences.clone();
+            for theirs in &in_the_way {
+                raise_to(&mut fences, theirs, 1);
+            }
+            match () {
+                () if agreed.len() >= majority => return Ok(before),
+                () if fences != before && !lease.deadline().has_passed() => {}
+                () if errors.is_empty() => return Err(self.too_late()),
+                () => return Err(join(&errors, self.nodes.len())),
             }
         }
     }
 }
 
+/// None of them smaller than these, and `above` them.
+fn raise_to(fences: &mut [u64], theirs: &[u64], above: u64) {
+    for (fence, theirs) in fences.iter_mut().zip(theirs) {
+        *fence = (*fence).max(theirs + above);
+    }
+}
+
 fn vote(answer: Result<Answer, NodeError>) -> Vote {
     match answer {
-        Ok(Answer::Granted { fence, run_id }) => Vote::Yes { fence, run_id },
+        Ok(Answer::Granted { fences, run_id, .. }) => Vote::Yes { fences, run_id },
         Ok(Answer::Resting(left)) => Vote::Resting(left),
         Ok(Answer::Busy(busy)) => Vote::Held(busy),
         Ok(_) => Vote::Held(Box::default()),
