@@ -165,6 +165,30 @@ fn a_killed_reader_and_a_killed_slot_without_expiry_stay() {
 }
 
 #[test]
+fn whoever_held_it_for_ever_leaves_nothing_for_ever() {
+    let redis = Redis::start();
+    for mode in [&["-s"][..], &["--slots", "2"], &["--key", "j"]] {
+        let first = hold(for_ever(&redis).args(mode));
+        assert!(redis.keys_without_ttl().contains(&"lock:k".to_owned()), "{mode:?}");
+        // Beside one who goes and has a lease, and then for one who stays and has a lease.
+        if mode[0] != "--key" {
+            let other = Run::key(&redis, "k").args(mode).args(&["--ttl", "60s"]);
+            other.clone().cmd(&["true"]).done().expect_code(0);
+            assert_eq!(pttl(&redis, "k"), -1, "{mode:?}");
+            let other = hold(other);
+            first.wait().expect_code(0);
+            assert_eq!(redis.keys_without_ttl(), Vec::<String>::new(), "{mode:?}");
+            assert!((1..=60_000).contains(&pttl(&redis, "k")), "{mode:?}");
+            other.wait().expect_code(0);
+        } else {
+            first.wait().expect_code(0);
+        }
+        assert!(!redis.held("k"), "{mode:?}");
+        assert_eq!(redis.keys_without_ttl(), Vec::<String>::new(), "{mode:?}");
+    }
+}
+
+#[test]
 fn several_servers_and_this_host_refuse_it() {
     let nodes = Nodes::start(3);
     let done = nodes.run("k").args(&["--ttl", "none"]).sh("echo ran").done();
