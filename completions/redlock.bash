@@ -57,7 +57,7 @@ _redlock() {
             return 0
             ;;
         redlock__subcmd__run)
-            opts="-k -r -s -x -n -w -E -c -q -v -h --key --redis --local --local-dir --require-server --shared --exclusive --ttl --nonblock --wait --conflict-exit-code --command --prefix --label --kill-after --signal --on-lost --wait-tree --node-timeout --quarantine --events --quiet --verbose --help"
+            opts="-k -r -s -x -n -w -E -c -q -v -h --key --redis --local --local-dir --require-server --shared --exclusive --prefer --reader-group --slots --ttl --max-hold --min-hold --nonblock --wait --retries --retry-interval --jitter --conflict-exit-code --command --prefix --label --kill-after --signal --on-lost --wait-tree --node-timeout --quarantine --on-unavailable --events --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -83,7 +83,27 @@ _redlock() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --prefer)
+                    COMPREPLY=($(compgen -W "fair writers readers" -- "${cur}"))
+                    return 0
+                    ;;
+                --reader-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --slots)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --ttl)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-hold)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-hold)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -92,6 +112,18 @@ _redlock() {
                     return 0
                     ;;
                 -w)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --retries)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --retry-interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --jitter)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -137,6 +169,10 @@ _redlock() {
                     ;;
                 --quarantine)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on-unavailable)
+                    COMPREPLY=($(compgen -W "fail skip run" -- "${cur}"))
                     return 0
                     ;;
                 --events)

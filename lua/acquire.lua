@@ -52,6 +52,7 @@ local function grant(k, i)
   local about = fields(12)
   about.fence = whole(next_fence(k, i))
   call('SET', k.fence, about.fence, 'PX', KEEP)
+  leave_queue(k, QUEUED)
   if k.entry and WANT ~= '' then
     call('ZREM', k.shared, k.entry)
   end
@@ -70,7 +71,6 @@ local function grant_all()
     local fence, slot, is_first_sharer = grant(k, i)
     fences[i], slots[i] = fence, slot
     if IS_GATE then
-      leave_queue(k, QUEUED)
       if WANT ~= '' then
         wake_next(k)
       end

@@ -178,19 +178,30 @@ local function settle(k)
   end
 end
 
-local function write_down(k, about, ttl)
-  write_record(k, about)
-  if WANT ~= '' then
-    call('ZADD', k.shared, ttl == '0' and '+inf' or whole(NOW() + tonumber(ttl)), about.claim)
-    call('SET', k.lock, WANT)
-    settle(k)
-  elseif ttl == '0' then
-    call('PERSIST', k.info)
-    call('SET', k.lock, CLAIM)
+local function set_lock(k, value, ttl)
+  if ttl == '0' then
+    call('SET', k.lock, value)
   else
-    call('PEXPIRE', k.info, ttl)
-    call('SET', k.lock, CLAIM, 'PX', ttl)
+    call('SET', k.lock, value, 'PX', ttl)
   end
+end
+
+local function write_down(k, about, ttl, is_new)
+  write_record(k, about)
+  if WANT == '' then
+    if ttl == '0' then
+      call('PERSIST', k.info)
+    else
+      call('PEXPIRE', k.info, ttl)
+    end
+    set_lock(k, CLAIM, ttl)
+    return
+  end
+  call('ZADD', k.shared, ttl == '0' and '+inf' or whole(NOW() + tonumber(ttl)), about.claim)
+  if is_new then
+    set_lock(k, WANT, ttl)
+  end
+  settle(k)
 end
 
 -- Make K ours: `about` us, for `ttl` ms ('0' = for ever). Whatever is refused half-way leaves nobody
@@ -201,7 +212,7 @@ local function take(k, about, ttl)
     call('DEL', k.shared, k.info) -- of sharers whose lock somebody has deleted
   end
   about.claim = WANT == '' and CLAIM or CLAIM .. '/' .. (about.slot or '')
-  local ok, why = pcall(write_down, k, about, ttl)
+  local ok, why = pcall(write_down, k, about, ttl, is_new)
   if not ok then
     redis.pcall('HDEL', k.info, ME)
     redis.pcall('ZREM', k.shared, about.claim)
@@ -224,9 +235,12 @@ local function room_for(k, want)
   return holders > 0 and allowed - holders or 0
 end
 
+-- Asked for first, so that whoever may not remove itself, and never queued, is not refused.
 local function leave_queue(k, queued)
-  call('ZREM', k.queue, queued)
-  call('ZREM', k.waiters, queued)
+  if call('ZSCORE', k.queue, queued) then
+    call('ZREM', k.queue, queued)
+    call('ZREM', k.waiters, queued)
+  end
 end
 
 -- Without a lease is dead, too: or the loss of that one key would leave a place that nobody can take.

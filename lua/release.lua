@@ -43,7 +43,6 @@ end
 
 local answer = 'released'
 for _, k in ipairs(LOCKS) do
-  leave_queue(k, QUEUED) -- holders, too: another server may have been the gate when they got it
   -- Ours, through this attempt or an earlier one whose answer was lost?
   local attempt, entry = holding(k, ME)
   k.entry = entry
@@ -57,6 +56,7 @@ for _, k in ipairs(LOCKS) do
   else
     answer = (room_for(k, WANT) <= 0 or answer == 'foreign') and 'foreign' or 'expired'
   end
+  leave_queue(k, QUEUED)
 end
 -- Not before a write that frees memory, or a server that is out of it would refuse the release.
 if ARGV[6] ~= '0' then

@@ -4,7 +4,9 @@ mod support;
 
 use std::net::UdpSocket;
 
-use support::{Job, Redis, Run, holder, impostor, nothing_left, refused, refused_both_ways};
+use support::{
+    Job, Redis, Run, hold, holder, impostor, nothing_left, refused, refused_both_ways, wait_until,
+};
 
 #[test]
 fn a_missing_or_wrong_password_is_77() {
@@ -70,6 +72,8 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
         "zrange",
         "zrangebyscore",
         "zscore",
+        "zcount",
+        "hdel",
         "rpush",
         "lpush",
         "evalsha",
@@ -77,11 +81,11 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
     ] {
         redis.cmd(&["FLUSHALL"]);
         let url = limited(&redis, &[&format!("-{command}")]);
-        // Free, and held by someone: both paths through the script.
-        for held in [false, true] {
-            let first = held.then(|| holder(&redis, "k", &["--ttl", "60s"]));
-            let done = Run::at(&url, "k").args(&["--ttl", "60s", "-w", "1"]).sh("exit 3").done();
-            let fine = if held { 75 } else { 3 };
+        // Free, held by someone, and shared: all paths through the script.
+        for (held, mode) in [(false, "-x"), (true, "-x"), (false, "-s"), (true, "-s")] {
+            let first = held.then(|| holder(&redis, "k", &["--ttl", "60s", mode]));
+            let done = Run::at(&url, "k").args(&["--ttl", "60s", "-w", "0.3", mode]).sh("exit 3").done();
+            let fine = if held && mode == "-x" { 75 } else { 3 };
             assert!(matches!(done.code, Some(77)) || done.code == Some(fine), "-{command}: {done:?}");
             assert_eq!(redis.keys_without_ttl(), Vec::<String>::new(), "-{command}");
             match first {
@@ -94,6 +98,40 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
             }
             redis.cmd(&["FLUSHALL"]);
         }
+    }
+}
+
+#[test]
+fn the_documented_permissions_are_enough_for_everything() {
+    let redis = Redis::start();
+    let docs = std::fs::read_to_string("docs/operations.md").unwrap();
+    let rules = docs.split("ACL SETUSER locker").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+    let mut acl = vec!["ACL", "SETUSER", "locker"];
+    acl.extend(rules.split_ascii_whitespace());
+    assert_eq!(redis.cmd(&acl), "OK");
+    let url = format!("redis://locker:password@127.0.0.1:{}", redis.port());
+    for mode in [
+        &[][..],
+        &["--shared"],
+        &["--shared", "--prefer", "readers", "--reader-group", "g"],
+        &["--prefer", "writers"],
+        &["--slots", "2"],
+        &["--key", "other"],
+        &["--min-hold", "1ms"],
+        &["--shared", "--min-hold", "1ms"],
+    ] {
+        // Others are before us, so that all that waiting takes is asked for, too.
+        let slots = if mode.contains(&"--slots") { mode } else { &[] };
+        let holders = if slots.is_empty() { 1 } else { 2 };
+        let first: Vec<Job> = (0..holders).map(|_| hold(Run::at(&url, "k").args(slots))).collect();
+        let next = Run::at(&url, "k").args(&["--ttl", "300ms"]).args(mode).sh("sleep 0.2").spawn();
+        wait_until("it waits", || redis.queue_len("k") == 1);
+        first.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+        next.wait().expect_code(0);
+        wait_until("nothing is held", || !redis.held("k"));
+    }
+    for mode in [&["--ttl", "none"][..], &["--ttl", "none", "--shared"]] {
+        Run::at(&url, "k").args(mode).cmd(&["true"]).done().expect_code(0);
     }
 }
 
