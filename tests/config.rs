@@ -4,15 +4,8 @@ mod support;
 
 use std::path::PathBuf;
 
+use support::config_file as file;
 use support::{Redis, Run};
-use tempfile::TempDir;
-
-fn file(text: &str) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("config.toml");
-    std::fs::write(&path, text).unwrap();
-    (folder, path)
-}
 
 fn run(path: &PathBuf) -> Run {
     Run::bare().args(&["run", "--key", "k"]).env("REDLOCK_CONFIG", path)

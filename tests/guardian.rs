@@ -9,7 +9,7 @@ use nix::sys::signal::Signal::{self, SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use support::procs::{self, guardian_of, pid_in};
-use support::{Job, Proxy, Redis, Run, alive, process_state, wait_until, wait_until_within};
+use support::{Job, LOOK, Proxy, Redis, Run, alive, process_state, wait_until, wait_until_within};
 
 /// A command with a child, a child in a session of its own, and an orphan in another session.
 const TREE: &str = "sh -c 'echo near $$; exec sleep 60' &
@@ -197,13 +197,11 @@ fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
         setsid sh -c 'trap \"\" TERM; echo away $$; while :; do sleep 1; done' &
         (setsid sh -c 'trap \"\" TERM; echo orphan $$; while :; do sleep 1; done' &)
         echo main $$; while :; do wait; done";
-    let look = "for p in $TREE; do case \"$(cut -d' ' -f3 /proc/$p/stat 2>/dev/null)\" in
-        ''|Z|X) ;; *) echo overlap $p;; esac; done; echo looked";
     for round in 0..5 {
         let job = Run::key(&redis, "k").sh(script).spawn();
         let tree = tree_of(&job);
         let pids = tree.map(|pid| pid.to_string()).join(" ");
-        let next = Run::key(&redis, "k").env("TREE", &pids).sh(look).spawn();
+        let next = Run::key(&redis, "k").env("TREE", &pids).sh(LOOK).spawn();
         wait_until("the next holder waits", || redis.queue_len("k") == 1);
         job.signal(SIGTERM);
         job.wait_for_line("first");

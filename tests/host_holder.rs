@@ -8,11 +8,9 @@ use nix::sys::signal::Signal::{self, SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use support::procs::{guardian_of, pid_in};
-use support::{DEAF_TREE, Host, Job, Run, TREE, alive, hold, process_state, procs, tree_of, wait_until};
-
-/// Says which of the processes in $TREE live when the next holder begins.
-const LOOK: &str = "for p in $TREE; do case \"$(cut -d' ' -f3 /proc/$p/stat 2>/dev/null)\" in
-    ''|Z|X) ;; *) echo overlap $p;; esac; done; echo looked";
+use support::{
+    DEAF_TREE, Host, Job, LOOK, Run, TREE, alive, hold, process_state, procs, tree_of, wait_until,
+};
 
 fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).expect("signal a process");

@@ -8,6 +8,7 @@ pub mod history;
 pub mod host;
 pub mod nodes;
 pub mod oracle;
+pub mod places;
 pub mod plain_redlock;
 pub mod prefer;
 pub mod procs;
@@ -22,6 +23,7 @@ pub use history::History;
 pub use host::Host;
 pub use nodes::{Blackhole, Nodes, Refused, pttl};
 pub use oracle::Oracle;
+pub use places::Place;
 pub use plain_redlock::PlainRedlock;
 pub use proxy::Proxy;
 pub use pty::Pty;
@@ -30,6 +32,7 @@ pub use run::{Done, Job, Run, binary};
 pub use site::{Locks, Site};
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a fact may take to come true on a busy machine.
@@ -128,6 +131,10 @@ pub const TREE: &str = "sleep 300 & a=$!; setsid sleep 300 & echo pids $$ $a $!;
 pub const DEAF_TREE: &str = "trap '' TERM; sleep 300 & a=$!; setsid sleep 300 & \
      echo pids $$ $a $!; while :; do sleep 1; done";
 
+/// Says which of the processes in $TREE live when the next holder begins.
+pub const LOOK: &str = "for p in $TREE; do case \"$(cut -d' ' -f3 /proc/$p/stat 2>/dev/null)\" in
+    ''|Z|X) ;; *) echo overlap $p;; esac; done; echo looked";
+
 /// The pids that a TREE printed.
 #[track_caller]
 pub fn tree_of(job: &Job) -> Vec<i32> {
@@ -136,4 +143,12 @@ pub fn tree_of(job: &Job) -> Vec<i32> {
     let pids: Vec<i32> = pids.collect();
     assert!(pids.iter().all(|p| alive(*p)), "the tree lives: {pids:?}");
     pids
+}
+
+/// A config file with this text, for REDLOCK_CONFIG; gone with its folder.
+pub fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("config.toml");
+    fs::write(&path, text).expect("write the config file");
+    (folder, path)
 }

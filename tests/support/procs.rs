@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{alive, all_pids, parent, wait_until};
+use super::{alive, all_pids, parent, process_state, wait_until};
 
 /// Living children of a process.
 pub fn children(of: i32) -> Vec<i32> {
@@ -53,6 +54,17 @@ pub fn status_field(pid: i32, name: &str) -> String {
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
         .unwrap_or_default()
         .to_owned()
+}
+
+/// Waits until a process has nothing to do for a tenth of a second: it is in a pause, not on its way to one.
+#[track_caller]
+pub fn asleep(pid: i32) {
+    let woken = || status_field(pid, "voluntary_ctxt_switches");
+    wait_until("it sleeps", || {
+        let before = woken();
+        std::thread::sleep(Duration::from_millis(100));
+        process_state(pid) == Some('S') && woken() == before
+    });
 }
 
 /// Whether a living process ignores a signal.
