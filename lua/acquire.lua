@@ -1,6 +1,6 @@
 -- Take all locks if each is free for us and it is our turn; otherwise none, but a place in each queue.
 --
--- KEYS, ARGV[1..5]  as in lib.lua
+-- KEYS, ARGV[1..5]  as in lib/common.lua
 -- ARGV[6]  ttl         of the locks, ms; 0 = for ever
 -- ARGV[7]  lease       of the places in the queues, ms; 0 = do not queue
 -- ARGV[8]  keep        how long the fencing tokens are remembered, ms

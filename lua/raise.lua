@@ -1,6 +1,6 @@
 -- Raise the fencing tokens of locks that are ours to those that their voters agree on.
 --
--- KEYS, ARGV[1..5]  as in lib.lua
+-- KEYS, ARGV[1..5]  as in lib/common.lua
 -- ARGV[6] fences      the tokens
 -- ARGV[7] keep        how long they are remembered, ms
 --
