@@ -39,7 +39,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Instant;
 
-use exclusion::{Action, EXCLUSION, Exclusion, HEALED_COUNTS, Healing, OldCopies};
+use exclusion::{ANY_NUMBER, Action, EXCLUSION, Exclusion, HEALED_COUNTS, Healing, Leftovers, OldCopies};
 use exclusion_state::Claim;
 use fence::{Fence, ORDERED, UNIQUE};
 use rules::Rules;
@@ -55,25 +55,20 @@ fn full() -> bool {
 fn exclusion<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
     Exclusion {
         rules: Rules::ALL,
+        writers: CLIENTS,
         ttl: 2,
         attempts: 1,
         restarts: 0,
         renewals: true,
         healing: Healing::AtWill,
         old_copies: OldCopies::OfAnyClaim,
+        leftovers: Leftovers::OfLiveWaiters,
         symmetry: true,
     }
 }
 
 fn fence<const CLIENTS: usize>() -> Fence<CLIENTS> {
-    Fence {
-        rules: Rules::ALL,
-        starts: CLIENTS as u8,
-        largest_fence: 3,
-        empty_restarts: 0,
-        raises_higher: false,
-        symmetry: true,
-    }
+    Fence { rules: Rules::ALL, largest_fence: 3, empty_restarts: 0, leftovers: false, symmetry: true }
 }
 
 /// Every state is looked at, and every property holds.
@@ -116,19 +111,17 @@ mod exclusion_holds {
 
     #[test]
     fn when_nodes_restart_and_holders_renew_and_heal() {
-        proves(Exclusion { restarts: 1, ..exclusion::<2>() });
+        proves(Exclusion { restarts: ANY_NUMBER, ..exclusion::<2>() });
         if full() {
-            proves(Exclusion { restarts: 2, ..exclusion::<2>() });
-            proves(Exclusion { restarts: 1, ttl: 3, ..exclusion::<2>() });
+            proves(Exclusion { restarts: ANY_NUMBER, ttl: 3, ..exclusion::<2>() });
         }
     }
 
     #[test]
     fn when_clients_ask_anew() {
-        proves(Exclusion { attempts: 2, ..exclusion::<2>() });
         proves(Exclusion { attempts: 2, restarts: 1, ..exclusion::<2>() });
         if full() {
-            proves(Exclusion { attempts: 3, restarts: 1, ..exclusion::<2>() });
+            proves(Exclusion { attempts: 3, restarts: 2, ..exclusion::<2>() });
         }
     }
 
@@ -138,9 +131,20 @@ mod exclusion_holds {
 
     #[test]
     fn when_healing_goes_by_the_rule() {
-        proves(by_the_rule());
+        proves(Exclusion { restarts: 1, ..by_the_rule() });
         if full() {
-            proves(Exclusion { restarts: 1, ..by_the_rule() });
+            proves(Exclusion { restarts: 2, ..by_the_rule() });
+        }
+    }
+
+    /// Nothing that makes the states fewer but the names.
+    #[test]
+    fn when_all_that_was_sent_may_still_come() {
+        let leftovers = Leftovers::All;
+        proves(Exclusion { leftovers, ..by_the_rule() });
+        if full() {
+            let old_copies = OldCopies::LosingTheLastChange;
+            proves(Exclusion { leftovers, old_copies, restarts: 1, ..by_the_rule() });
         }
     }
 
@@ -148,22 +152,20 @@ mod exclusion_holds {
     #[test]
     fn and_a_healed_node_is_counted_from_the_next_round() {
         let (client, claim) = (0, Claim { client: 0, attempt: 1 });
-        let acquires = |node| [Action::NodeAcquires { node, claim }, Action::GrantedArrives { node, client }];
-        let extends = |node| {
-            [Action::NodeExtends { node, claim }, Action::ExtendedArrives { node, client, resting: false }]
-        };
-        let expired = [Action::NodeExtends { node: 2, claim }, Action::ExpiredArrives { node: 2, client }];
+        let acquires = |node| [Action::NodeAcquires { node, claim, answer_is_lost: false }];
+        let extends = |node| [Action::NodeExtends { node, claim }];
         let history = [
-            &[Action::ClientStarts { client }][..],
-            &acquires(0),
-            &acquires(1),
-            &[Action::ClientRenews { client }],
-            &extends(0),
-            &expired,
-            &extends(1),
-            &[Action::NodeHeals { node: 2, claim }, Action::ClientRenews { client }],
-            &extends(1),
-            &extends(2),
+            [Action::ClientStarts { client }],
+            acquires(0),
+            acquires(1),
+            [Action::ClientRenews { client }],
+            extends(0),
+            extends(2), // "expired"
+            extends(1),
+            [Action::NodeHeals { node: 2, claim }],
+            [Action::ClientRenews { client }],
+            extends(1),
+            extends(2),
         ];
         let model = Exclusion { symmetry: false, ..by_the_rule() };
         let mut state = model.init_states().remove(0);
@@ -176,9 +178,39 @@ mod exclusion_holds {
         assert!((model.property(HEALED_COUNTS).condition)(&model, &state));
     }
 
+    /// What counts, and no more.
+    fn bare<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
+        let (leftovers, healing, old_copies) = (Leftovers::None, Healing::Never, OldCopies::Never);
+        Exclusion { leftovers, healing, old_copies, restarts: ANY_NUMBER, ..exclusion() }
+    }
+
     #[test]
-    fn with_three_clients() {
+    fn with_three_writers() {
         proves(Exclusion { restarts: 1, ..exclusion::<3>() });
+        proves(bare::<3>());
+    }
+
+    #[test]
+    fn with_a_writer_and_a_sharer() {
+        proves(Exclusion { writers: 1, restarts: 1, ..exclusion::<2>() });
+    }
+
+    #[test]
+    fn with_a_writer_and_two_sharers() {
+        proves(Exclusion { writers: 1, ..exclusion::<3>() });
+        proves(Exclusion { writers: 1, ..bare::<3>() });
+        if full() {
+            proves(Exclusion { writers: 1, restarts: 1, ..exclusion::<3>() });
+            proves(Exclusion { writers: 1, attempts: 2, ..exclusion::<3>() });
+        }
+    }
+
+    #[test]
+    fn with_two_writers_and_two_sharers() {
+        proves(Exclusion { writers: 2, restarts: 0, ..bare::<4>() });
+        if full() {
+            proves(Exclusion { writers: 2, restarts: 1, ..bare::<4>() });
+        }
     }
 }
 
@@ -186,26 +218,32 @@ mod exclusion_is_violated {
     use super::*;
 
     /// No more than what really can happen, under names that stay.
-    fn real() -> Exclusion<2> {
-        let (healing, old_copies) = (Healing::Never, OldCopies::Never);
-        Exclusion { renewals: false, healing, old_copies, symmetry: false, ..exclusion() }
+    fn real<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
+        Exclusion {
+            renewals: false,
+            healing: Healing::Never,
+            old_copies: OldCopies::Never,
+            leftovers: Leftovers::All,
+            symmetry: false,
+            ..exclusion()
+        }
     }
 
     #[test]
     fn without_the_deadline() {
-        violates(Exclusion { rules: Rules { deadline: false, ..Rules::ALL }, ..real() }, EXCLUSION);
+        violates(Exclusion { rules: Rules { deadline: false, ..Rules::ALL }, ..real::<2>() }, EXCLUSION);
     }
 
     #[test]
     fn without_attempt_numbers() {
         let rules = Rules { attempt_numbers: false, ..Rules::ALL };
-        violates(Exclusion { rules, attempts: 2, ..real() }, EXCLUSION);
+        violates(Exclusion { rules, attempts: 2, ..real::<2>() }, EXCLUSION);
     }
 
     #[test]
     fn without_quarantine() {
         let rules = Rules { quarantine: false, ..Rules::ALL };
-        violates(Exclusion { rules, restarts: 1, ..real() }, EXCLUSION);
+        violates(Exclusion { rules, restarts: 1, ..real::<2>() }, EXCLUSION);
     }
 
     /// A replica that missed a release is promoted, and renews the old claim of a waiter who asks anew.
@@ -213,7 +251,7 @@ mod exclusion_is_violated {
     fn if_a_resting_node_renews_a_claim_for_an_acquire() {
         let rules = Rules { rest_comes_first: false, ..Rules::ALL };
         let old_copies = OldCopies::LosingTheLastChange;
-        let promoting = Exclusion { attempts: 2, restarts: 1, old_copies, ..real() };
+        let promoting = Exclusion { attempts: 2, restarts: 1, old_copies, ..real::<2>() };
         violates(Exclusion { rules, ttl: 1, symmetry: true, ..promoting }, EXCLUSION);
     }
 
@@ -223,8 +261,22 @@ mod exclusion_is_violated {
     fn if_a_healed_node_counts_while_it_rests() {
         let rules = Rules { rest_breaks_chain: false, ..Rules::ALL };
         let healing = Healing::ByTheRule;
-        let renewing = Exclusion { renewals: true, healing, symmetry: true, ..real() };
+        let renewing = Exclusion { renewals: true, healing, symmetry: true, ..real::<2>() };
         violates(Exclusion { rules, restarts: 1, ..renewing }, EXCLUSION);
+    }
+
+    /// One sharer's release, carried out once too often, takes another's away.
+    #[test]
+    fn if_sharers_are_only_counted() {
+        let rules = Rules { own_entries: false, ..Rules::ALL };
+        violates(Exclusion { rules, writers: 1, ..real::<3>() }, EXCLUSION);
+    }
+
+    /// A sharer's claim has expired on one node, where a writer was voted for, and it counts this node again.
+    #[test]
+    fn if_an_expired_sharer_is_renewed() {
+        let rules = Rules { expired_is_expired: false, ..Rules::ALL };
+        violates(Exclusion { rules, writers: 1, renewals: true, ..real::<2>() }, EXCLUSION);
     }
 }
 
@@ -232,41 +284,37 @@ mod fence_holds {
     use super::*;
 
     #[test]
-    fn when_claims_vanish_and_answers_count_at_any_time() {
-        proves(fence::<2>());
+    fn when_answers_count_at_any_time() {
+        proves(Fence { largest_fence: 4, ..fence::<2>() });
         if full() {
-            proves(Fence { largest_fence: 4, ..fence::<2>() });
+            proves(Fence { largest_fence: 5, ..fence::<2>() });
         }
     }
 
     #[test]
-    fn when_clients_ask_anew() {
-        proves(Fence { starts: 3, largest_fence: 2, ..fence::<2>() });
+    fn when_all_that_was_sent_may_still_come() {
+        proves(Fence { leftovers: true, ..fence::<2>() });
         if full() {
-            proves(Fence { starts: 4, largest_fence: 2, ..fence::<2>() });
-            proves(Fence { starts: 3, ..fence::<2>() });
-        }
-    }
-
-    #[test]
-    fn when_clients_raise_above_the_votes() {
-        proves(Fence { raises_higher: true, largest_fence: 2, ..fence::<2>() });
-        if full() {
-            proves(Fence { raises_higher: true, ..fence::<2>() });
+            proves(Fence { leftovers: true, largest_fence: 4, ..fence::<2>() });
         }
     }
 
     #[test]
     fn when_a_node_loses_its_memory() {
-        proves(Fence { empty_restarts: 1, largest_fence: 2, ..fence::<2>() });
+        proves(Fence { empty_restarts: 1, ..fence::<2>() });
+        proves(Fence { empty_restarts: 1, leftovers: true, largest_fence: 2, ..fence::<2>() });
         if full() {
-            proves(Fence { empty_restarts: 1, ..fence::<2>() });
+            proves(Fence { empty_restarts: 1, leftovers: true, ..fence::<2>() });
+            proves(Fence { empty_restarts: 2, ..fence::<2>() });
         }
     }
 
     #[test]
     fn with_three_clients() {
-        proves(Fence { largest_fence: 2, ..fence::<3>() });
+        proves(fence::<3>());
+        if full() {
+            proves(Fence { leftovers: true, ..fence::<3>() });
+        }
     }
 }
 
@@ -274,7 +322,7 @@ mod fence_is_violated {
     use super::*;
 
     fn named() -> Fence<2> {
-        Fence { largest_fence: 2, symmetry: false, ..fence() }
+        Fence { largest_fence: 2, leftovers: true, symmetry: false, ..fence() }
     }
 
     #[test]
@@ -285,14 +333,28 @@ mod fence_is_violated {
     }
 
     #[test]
+    fn if_a_sharer_raises_to_what_another_has_set() {
+        let rules = Rules { setter_only: false, ..Rules::ALL };
+        violates(Fence { rules, ..named() }, UNIQUE);
+    }
+
+    /// A waiter asks again after a lost answer, and another sharer was granted in between.
+    #[test]
+    fn if_a_repeated_vote_is_not_new() {
+        let rules = Rules { votes_are_new: false, ..Rules::ALL };
+        violates(Fence { rules, ..named() }, UNIQUE);
+        violates(Fence { rules, ..named() }, ORDERED);
+    }
+
+    #[test]
     fn without_the_clock_if_a_node_loses_its_memory() {
         let rules = Rules { clock_floor: false, ..Rules::ALL };
-        violates(Fence { rules, empty_restarts: 1, largest_fence: 2, ..fence::<2>() }, ORDERED);
+        violates(Fence { rules, empty_restarts: 1, ..named() }, ORDERED);
     }
 
     #[test]
     fn without_quarantine_if_a_node_loses_its_memory() {
         let rules = Rules { quarantine: false, ..Rules::ALL };
-        violates(Fence { rules, empty_restarts: 1, largest_fence: 2, ..fence::<2>() }, ORDERED);
+        violates(Fence { rules, empty_restarts: 1, ..named() }, ORDERED);
     }
 }

@@ -1,13 +1,33 @@
-//! Nodes and clients differ in their names only: what holds under one naming holds under all.
+//! Nodes, writers and sharers differ in their names only: what holds under one naming holds under all.
 
-/// The least of what becomes of something when `N` clients swap names in every possible way.
-pub fn least_under_all_names<T: Ord, const N: usize>(renamed: impl Fn(&[usize; N]) -> T) -> T {
+/// The least of what becomes of something when its clients, the first `writers` of them among themselves and the
+/// others among themselves, swap names; but only in those ways that put the clients in order, as most naming is saved
+/// by that, and for the same thing under other names they lead to the same.
+pub fn least_under_all_names<T: Ord, C: Ord, const N: usize>(
+    clients: &[C; N],
+    writers: usize,
+    renamed: impl Fn(&[usize; N]) -> T,
+) -> T {
+    let in_order = |names: &[usize; N]| {
+        let writers_stay = names[..writers].iter().all(|&name| name < writers);
+        let ordered =
+            |a, b| (a < writers) != (b < writers) || clients[a] >= clients[b] || names[a] < names[b];
+        writers_stay && (0..N).all(|a| (0..N).all(|b| ordered(a, b)))
+    };
     let mut names: [usize; N] = std::array::from_fn(|name| name);
-    let mut least = renamed(&names);
-    while next_permutation(&mut names) {
-        least = least.min(renamed(&names));
+    let mut least = None;
+    loop {
+        if in_order(&names) {
+            let next = renamed(&names);
+            least = Some(match least {
+                Some(least) if least < next => least,
+                _ => next,
+            });
+        }
+        if !next_permutation(&mut names) {
+            return least.expect("an order");
+        }
     }
-    least
 }
 
 /// The next one in lexicographic order, if there is one.
