@@ -57,16 +57,16 @@ pub enum OldCopies {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Leftovers {
     All,
-    /// Not those of a waiter that has made its last attempt; a new waiter comes in its place, for ever. They could
-    /// only keep others out, which the network can do as well: by its number a late release touches nobody else's.
+    /// Not those of a waiter that has made its last attempt; a new waiter comes in its place, for ever. They
+    /// could only keep others out, which the network can do as well: no late release touches another's claim.
     OfLiveWaiters,
-    /// None at all: a claim stands as long as its client counts on it, and a renewal finds one wherever one can have
-    /// been put before, by a late vote, a heal or an old copy. Again others are kept out less than they could be.
+    /// None at all: a claim stands only as long as its client counts on it, and a renewal finds one wherever one
+    /// can have been put before, by a late vote, a heal or an old copy. Nobody is kept out for anything else.
     None,
 }
 
 /// A node carries out a request when the network likes: at once, late, again, or never. Its answer arrives at
-/// once or never: a later one would count until the same deadline, so the client would only hold for a shorter time.
+/// once or never: a later one would count until the same deadline, so the client would only hold for less time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     Tick,

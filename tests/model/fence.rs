@@ -1,8 +1,8 @@
 //! Which token a grant gets. No clock at all: a claim may be gone, and an answer may count, at any time.
 //!
-//! So nothing is left of the difference between writers and sharers: a writer is voted for where the others' claims
-//! are gone, and they may be gone anywhere. All clients are sharers here; what holds for them holds for every mix.
-//! Claims stay where they were put, since one that is gone could only forbid a raise.
+//! So nothing is left of the difference between writers and sharers: a writer is voted for where the others'
+//! claims are gone, and they may be gone anywhere. All clients are sharers here; what holds for them holds for
+//! every mix. Claims stay where they were put, since one that is gone could only forbid a raise.
 
 use stateright::{Model, Property};
 
@@ -23,8 +23,8 @@ pub struct Fence<const CLIENTS: usize> {
     pub largest_fence: u8,
     /// How often a node may lose its memory, fence and all.
     pub empty_restarts: u8,
-    /// An attempt that was given up leaves claims and requests behind. They can do no more than `FenceGrows`, but
-    /// only because a vote that is asked for again is a new one.
+    /// An attempt that was given up leaves claims and requests behind. They can do no more than `FenceGrows`,
+    /// but only because a vote that is asked for again is a new one.
     pub leftovers: bool,
     pub symmetry: bool,
 }
@@ -75,8 +75,8 @@ pub struct State<const CLIENTS: usize> {
     empty_restarts_left: u8,
 }
 
-/// An answer arrives at once or never, but the client may wait with its decision. It may use any answer it ever got in
-/// this attempt, so that to lose one is of no interest.
+/// An answer arrives at once, but the client may wait with its decision, and makes it by any answers that it got
+/// in this attempt: with fewer of them it could do no more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     ClientStarts { client: usize },
@@ -188,7 +188,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         self.forget(client);
     }
 
-    /// The next attempt is another waiter's. What late requests and heals of the finished one can do is `FenceGrows`.
+    /// The next attempt is another waiter's. What this one's late requests and heals can do is `FenceGrows`.
     fn forget(&mut self, client: usize) {
         self.clients[client] = Client::default();
         for node in &mut self.nodes {

@@ -1,8 +1,8 @@
 //! Nodes, writers and sharers differ in their names only: what holds under one naming holds under all.
 
-/// The least of what becomes of something when its clients swap names, the first `writers` of them among themselves
-/// and the others among themselves. Only names that put the clients in order are tried: whatever they were called
-/// before, these lead to the same, and they are few.
+/// The least of what becomes of something when its clients swap names, the first `writers` of them among
+/// themselves and the others among themselves. Only names that put the clients in order are tried: whatever they
+/// were called before, these lead to the same, and they are few.
 pub fn least_under_all_names<T: Ord, C: Ord, const N: usize>(
     clients: &[C; N],
     writers: usize,
