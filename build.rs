@@ -20,7 +20,7 @@ fn scripts() -> io::Result<String> {
         library += &fs::read_to_string(format!("lua/lib/{part}.lua"))?;
     }
     let mut constants = String::new();
-    for name in ["acquire", "extend", "heal", "raise", "release"] {
+    for name in ["acquire", "break", "extend", "heal", "raise", "release"] {
         let script = fs::read_to_string(format!("lua/{name}.lua"))?;
         let text = strip(&format!("{library}\n{script}"));
         let hash = sha1_smol::Sha1::from(&text).digest().to_string();

@@ -58,7 +58,7 @@ end
 -- What stands for a sharer. Its record tells; if that is lost, and `surely` it should be there, all are looked through.
 local function entry_of(k, waiter, surely)
   local known = record(k, waiter)
-  if known then
+  if known and known.claim then
     return known.claim
   end
   for _, entry in ipairs(surely and call('ZRANGE', k.shared, 0, -1) or {}) do
@@ -180,4 +180,31 @@ local function expires_in(k, want)
     return tonumber(until_ms) - NOW()
   end
   return call('PTTL', k.lock)
+end
+
+-- One of those who hold K: its name, how many others there are, and its record.
+local function holder_of(k)
+  if not permits(held(k)) then
+    return held(k), 0, record(k, (parse(held(k)) or ''))
+  end
+  local first = first_to_go(k)
+  local count = call('ZCOUNT', k.shared, '(' .. whole(NOW()), '+inf')
+  return first or held(k), math.max(count - 1, 0), record(k, first and parse(first) or '')
+end
+
+-- Of whoever holds K: name ('' = nobody), ms until it expires (-1 = never), ms held (-1 = unknown), how many others,
+-- then field, value, ... of its record.
+local function description(k)
+  local words = { '', '0', '-1', '0' }
+  if held(k) then
+    local holder, others, known = holder_of(k)
+    local since = known and tonumber(known.since)
+    words[1], words[2], words[4] = string.sub(holder, 1, 100), whole(expires_in(k, WANT)), whole(others)
+    words[3] = since and whole(math.max(NOW() - since, 0)) or '-1'
+    for field, value in pairs(known or {}) do
+      words[#words + 1] = field
+      words[#words + 1] = tostring(value)
+    end
+  end
+  return words
 end

@@ -4,7 +4,7 @@
 local COME_WITHIN_MS = 2000
 -- A wake-up nobody fetched is forgotten after this time.
 local WAKE_KEPT_MS = 10000
--- As often as this each waiter asks anew.
+-- As often as this each waiter asks anew: RENEW_PLACE in src/lock/quorum/mod.rs.
 local RENEWS_WITHIN_MS = 2100
 -- So many who may enter side by side do so without waiting for each other; the next follow as these go in.
 local SIDE_BY_SIDE = 32
@@ -14,6 +14,11 @@ local QUEUED = WANT .. FLAGS == '' and ME or ME .. ' ' .. FLAGS .. WANT
 
 local function parse_queued(queued)
   return string.match(queued, '^(%S+) ?([!+&]*)(.*)$')
+end
+
+-- Those who wait for other keys as well may be kept by them; whoever needs only this one does not wait for that.
+local function needs_others(flags)
+  return string.find(flags, '&', 1, true)
 end
 
 -- Asked for first, so that whoever may not remove itself, and never queued, is not refused.
@@ -63,24 +68,26 @@ local function wake(k, queued)
 end
 
 -- Wake whoever may enter now: the first in the queue and, where the lock can be shared, its neighbours with
--- the same wish. `patient`: not those who wait for other keys as well, and who come by themselves.
+-- the same wish. `patient`: not those who need other keys, too, and who come by themselves.
 local function wake_next(k, patient)
   local wish, room
+  local side_by_side = SIDE_BY_SIDE
   each_waiter(k, function(queued)
     local _, flags, want = parse_queued(queued)
     if not wish then
-      wish, room = want, math.min(room_for(k, want), SIDE_BY_SIDE)
+      wish, room = want, room_for(k, want)
       -- Soon, by itself, and perhaps sooner than it was told.
       local left = room <= 0 and not patient and expires_in(k, want) or -1
       if left >= 0 and left < RENEWS_WITHIN_MS then
         wake(k, queued)
       end
     end
-    if room <= 0 or want ~= wish then
+    if room <= 0 or side_by_side <= 0 or want ~= wish then
       return true
     end
     room = room - 1
-    if not (patient and string.find(flags, '&', 1, true)) then
+    side_by_side = side_by_side - (needs_others(flags) and 0 or 1)
+    if not (patient and needs_others(flags)) then
       wake(k, queued)
     end
   end)

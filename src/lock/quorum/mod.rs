@@ -8,6 +8,7 @@
 
 mod calls;
 mod fence;
+mod force;
 mod give_back;
 mod renew;
 mod round;
