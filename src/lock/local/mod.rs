@@ -195,7 +195,7 @@ impl Lock for HostLock {
         Released::Done
     }
 
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.file.ranges().as_raw_fd())
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.file.ranges().as_raw_fd()]
     }
 }
