@@ -111,7 +111,7 @@ impl Family {
 
     /// Whose byte it is.
     pub fn at(place: u64) -> Self {
-        Self(u32::try_from(place % MARKS >> FAMILY).unwrap_or(0))
+        Self(u32::try_from((place % MARKS) >> FAMILY).unwrap_or(0))
     }
 }
 

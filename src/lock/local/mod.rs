@@ -14,6 +14,8 @@ mod layout;
 mod ranges;
 mod record;
 mod sleepers;
+#[cfg(test)]
+mod tests;
 mod turn;
 
 use std::os::fd::{AsRawFd, RawFd};
