@@ -111,3 +111,28 @@ impl Counter {
         file.ranges().unlock(COUNTER);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Deaf, Folder};
+    use super::*;
+
+    #[test]
+    fn who_gave_up_gives_it_back_when_it_comes() {
+        let folder = Folder::new();
+        let (ours, theirs) = (folder.eyes(), folder.eyes());
+        for _ in 0..20 {
+            assert!(theirs.ranges().try_lock(COUNTER, Kind::Write).unwrap());
+            let cancelled = ours.counter().enter(&ours, Some(&mut Deaf::cancelled()));
+            assert!(matches!(cancelled, Err(Error::Cancelled)));
+            theirs.ranges().unlock(COUNTER);
+            let asking = ours.counter().asking.borrow();
+            let errand = || asking.as_ref().map_or(Errand::GivenBack, |messenger| messenger.want(false));
+            let started = BootTime::now();
+            while errand() != Errand::GivenBack {
+                assert!(started.elapsed() < Duration::from_secs(20), "it comes, and goes back");
+            }
+            assert_eq!(theirs.ranges().in_the_way(COUNTER, Kind::Write).unwrap(), None);
+        }
+    }
+}
