@@ -4,7 +4,7 @@ mod support;
 
 use nix::sys::signal::Signal;
 use support::{
-    Locks, Nodes, Redis, Run, Site, TREE, Watch, alive, hold, holder, process_state, queued, stays_free,
+    Nodes, Place, Redis, Run, Site, TREE, Watch, alive, hold, holder, process_state, queued, stays_free,
     tree_of, wait_until,
 };
 
@@ -148,7 +148,7 @@ fn no_key_is_left_behind_or_ever_without_a_ttl() {
 fn one_of_three_servers_may_be_down() {
     for down in [0, 2] {
         let site = Site::three_servers();
-        let Locks::Three(mut nodes) = site.locks else { unreachable!() };
+        let Place::Three(mut nodes) = site.locks else { unreachable!() };
         nodes[down].kill();
         let run = |names: [&str; 2]| nodes.run(names[0]).args(&["--key", names[1]]);
         let holder = hold(run(["b", "a"]));

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use support::{Job, Locks, Redis, Run, Site, hold, holder, process_state, queued, wait_until};
+use support::{Job, Place, Redis, Run, Site, hold, holder, process_state, queued, wait_until};
 
 promises!(one_server:
     readers_hold_it_together,
@@ -140,7 +140,7 @@ fn an_attempt_of_a_writer_keeps_no_reader_out(site: &Site) {
 #[test]
 fn a_woken_reader_that_does_not_come_holds_up_no_other() {
     let site = Site::one_server();
-    let Locks::One(redis) = &site.locks else { unreachable!() };
+    let Place::One(redis) = &site.locks else { unreachable!() };
     let first = holder(redis, "k", &["--ttl", "60s"]);
     let asleep = site.holding_waiter(shared(redis), 1);
     let readers: Vec<Job> = (2..=3).map(|place| site.holding_waiter(shared(redis), place)).collect();

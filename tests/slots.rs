@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use support::{Job, Locks, Nodes, Redis, Run, Site, TREE, alive, hold, stays_free, tree_of, wait_until};
+use support::{Job, Nodes, Place, Redis, Run, Site, TREE, alive, hold, stays_free, tree_of, wait_until};
 
 promises!(one_server:
     twelve_at_once_never_share_a_slot_and_never_are_more_than_three,
@@ -241,7 +241,7 @@ fn the_slot_of_a_killed_holder_returns_on_this_host_as_soon_as_its_tree_is_gone(
 #[test]
 fn a_slot_is_kept_longer_than_its_ttl_and_lost_with_the_servers_memory() {
     let site = Site::one_server();
-    let Locks::One(redis) = &site.locks else { unreachable!() };
+    let Place::One(redis) = &site.locks else { unreachable!() };
     let run = || slots(&site, "2").args(&["--ttl", "1500ms"]);
     let (mut holders, start) = ([hold(run()), hold(run())], Instant::now());
     while start.elapsed() < Duration::from_secs(4) {

@@ -29,7 +29,7 @@ pub use proxy::Proxy;
 pub use pty::Pty;
 pub use redis::{Client, Redis};
 pub use run::{Done, Job, Run, binary};
-pub use site::{Locks, Site};
+pub use site::Site;
 
 use std::fs;
 use std::path::PathBuf;

@@ -69,11 +69,17 @@ impl Place {
     #[track_caller]
     pub fn waiter(&self, run: Run, place: usize) -> Job {
         let job = run.spawn();
-        match self {
-            Place::One(redis) => queued(redis, "k", place),
-            Place::Three(nodes) => queued(&nodes[0], "k", place), // the gate
-            Place::Here(host) => host.queued(place),
-        }
+        self.queued(place);
         job
+    }
+
+    /// Waits until so many wait for the key.
+    #[track_caller]
+    pub fn queued(&self, n: usize) {
+        match self {
+            Place::One(redis) => queued(redis, "k", n),
+            Place::Three(nodes) => queued(&nodes[0], "k", n), // the gate
+            Place::Here(host) => host.queued(n),
+        }
     }
 }

@@ -5,34 +5,28 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use super::{HOLD, Host, Job, Nodes, Redis, Run, queued, wait_until};
+use super::{HOLD, Job, Place, Run, wait_until};
 
 /// Where the locks of a test are, and a folder for what its commands note.
 pub struct Site {
-    pub locks: Locks,
+    pub locks: Place,
     notes: TempDir,
-}
-
-pub enum Locks {
-    One(Redis),
-    Three(Nodes),
-    Here(Host),
 }
 
 impl Site {
     pub fn one_server() -> Site {
-        Site::of(Locks::One(Redis::start()))
+        Site::of(Place::one())
     }
 
     pub fn three_servers() -> Site {
-        Site::of(Locks::Three(Nodes::start(3)))
+        Site::of(Place::three())
     }
 
     pub fn this_host() -> Site {
-        Site::of(Locks::Here(Host::new()))
+        Site::of(Place::here())
     }
 
-    fn of(locks: Locks) -> Site {
+    fn of(locks: Place) -> Site {
         Site { locks, notes: tempfile::tempdir().expect("a temporary folder") }
     }
 
@@ -43,12 +37,8 @@ impl Site {
 
     /// The same with any keys.
     pub fn run_on(&self, keys: &[&str]) -> Run {
-        let first = match &self.locks {
-            Locks::One(redis) => Run::key(redis, keys[0]),
-            Locks::Three(nodes) => nodes.run(keys[0]),
-            Locks::Here(host) => host.run_on(keys[0]),
-        };
-        keys[1..].iter().fold(first.dir(self.notes()), |run, key| run.args(&["--key", key]))
+        let first = self.locks.run_on(keys[0]).dir(self.notes());
+        keys[1..].iter().fold(first, |run, key| run.args(&["--key", key]))
     }
 
     /// The same on "k", for a reader.
@@ -59,9 +49,7 @@ impl Site {
     /// Started, and in the queue of "k" at this place.
     #[track_caller]
     pub fn waiter(&self, run: Run, place: usize) -> Job {
-        let job = run.spawn();
-        self.queued(place);
-        job
+        self.locks.waiter(run, place)
     }
 
     /// The same, with a command that holds the lock until its stdin is closed.
@@ -78,17 +66,13 @@ impl Site {
 
     /// For one that will be killed, so that it keeps the others for a moment only; this host knows no lease.
     pub fn short_ttl(&self) -> &'static [&'static str] {
-        if matches!(self.locks, Locks::Here(_)) { &[] } else { &["--ttl", "2s"] }
+        if matches!(self.locks, Place::Here(_)) { &[] } else { &["--ttl", "2s"] }
     }
 
     /// Waits until so many wait for "k".
     #[track_caller]
     pub fn queued(&self, n: usize) {
-        match &self.locks {
-            Locks::One(redis) => queued(redis, "k", n),
-            Locks::Three(nodes) => queued(&nodes[0], "k", n),
-            Locks::Here(host) => host.queued(n),
-        }
+        self.locks.queued(n);
     }
 
     /// The folder in which the commands run.
@@ -111,9 +95,9 @@ impl Site {
     #[track_caller]
     pub fn all_free(&self, keys: &[&str]) {
         match &self.locks {
-            Locks::One(redis) => wait_until("all is free", || !keys.iter().any(|key| redis.held(key))),
-            Locks::Three(nodes) => nodes.all_free(),
-            Locks::Here(_) => drop(self.run_on(keys).arg("-n").cmd(&["true"]).done().expect_code(0)),
+            Place::One(redis) => wait_until("all is free", || !keys.iter().any(|key| redis.held(key))),
+            Place::Three(nodes) => nodes.all_free(),
+            Place::Here(_) => drop(self.run_on(keys).arg("-n").cmd(&["true"]).done().expect_code(0)),
         }
     }
 
