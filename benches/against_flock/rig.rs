@@ -41,8 +41,13 @@ impl Rig {
 
     /// `redlock run` up to the command.
     pub fn redlock_run(&self, url: &str, key: &str) -> Command {
+        self.redlock_run_as(&[], url, key)
+    }
+
+    /// The same with these options.
+    pub fn redlock_run_as(&self, options: &[&str], url: &str, key: &str) -> Command {
         let mut command = Command::new(&self.redlock);
-        command.args(["run", "--redis", url, "--key", key, "--"]);
+        command.args(["run", "--redis", url, "--key", key]).args(options).arg("--");
         command
     }
 

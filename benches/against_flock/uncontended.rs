@@ -45,10 +45,13 @@ pub fn measure(rig: &mut Rig, rounds: usize) -> anyhow::Result<Vec<Row>> {
 
 const FLOCK: usize = 1;
 
-fn contenders(rig: &mut Rig) -> anyhow::Result<[Contender; 6]> {
+fn contenders(rig: &mut Rig) -> anyhow::Result<[Contender; 9]> {
     let name = rig.new_name();
     fs::create_dir(rig.host_folder(&name))?;
     let redlock = |url: String| with(rig.redlock_run(&url, &name), "true");
+    let mode = |options: &[&str], key: &str| {
+        with(rig.redlock_run_as(options, &rig.server.tcp_url(), &format!("{name}-{key}")), "true")
+    };
     let contender = |what, command, goal| Contender { what, command, goal, samples: Vec::new() };
     Ok([
         contender("true", Command::new("true"), None),
@@ -56,6 +59,9 @@ fn contenders(rig: &mut Rig) -> anyhow::Result<[Contender; 6]> {
         contender("floor: SET, true, EVAL", with(rig.floor(&name), "true"), None),
         contender("redlock run -- true, TCP", redlock(rig.server.tcp_url()), Some(GOAL)),
         contender("redlock run -- true, unix", redlock(rig.server.unix_url()), Some(GOAL)),
+        contender("redlock run --shared, TCP", mode(&["--shared"], "shared"), Some(GOAL)),
+        contender("redlock run --slots 8, TCP", mode(&["--slots", "8"], "slots"), Some(GOAL)),
+        contender("redlock run, three keys, TCP", mode(&["--key", "a", "--key", "b"], "keys"), Some(GOAL)),
         contender(
             "redlock run -- true, this host",
             with(rig.redlock_run_here(&name), "true"),
