@@ -37,7 +37,7 @@ enum Skew {
     Behind,
 }
 
-const MIN_HOLD: Duration = Duration::from_secs(2);
+const MIN_HOLD: Duration = Duration::from_secs(1);
 
 /// One minute of two hosts. None if this machine was so slow that the second host began after --min-hold.
 fn minute(entry: &Run, skew: Skew, ran: &Path) -> Option<()> {
@@ -85,7 +85,7 @@ fn once_each_minute(entry: &Run, is_free: impl Fn() -> bool) {
 #[test]
 fn two_hosts_and_one_server_run_the_job_once_a_minute() {
     let redis = Redis::start();
-    let entry = crontab(&[("REDLOCK_REDIS", &redis.url())], "2s");
+    let entry = crontab(&[("REDLOCK_REDIS", &redis.url())], "1s");
     once_each_minute(&entry, || !redis.held("tick"));
 }
 
@@ -93,7 +93,7 @@ fn two_hosts_and_one_server_run_the_job_once_a_minute() {
 fn two_hosts_and_three_servers_run_the_job_once_a_minute() {
     let nodes = Nodes::start(3);
     nodes.settle();
-    let entry = crontab(&[("REDLOCK_REDIS", &nodes.urls().join(","))], "2s");
+    let entry = crontab(&[("REDLOCK_REDIS", &nodes.urls().join(","))], "1s");
     once_each_minute(&entry, || nodes.iter().all(|node| !node.held("tick")));
 }
 
@@ -101,7 +101,7 @@ fn two_hosts_and_three_servers_run_the_job_once_a_minute() {
 fn two_crontabs_of_one_host_run_the_job_once_a_minute() {
     let host = Host::new();
     let folder = host.path().to_str().unwrap();
-    let entry = crontab(&[("REDLOCK_LOCAL", "1"), ("REDLOCK_LOCAL_DIR", folder)], "2s");
+    let entry = crontab(&[("REDLOCK_LOCAL", "1"), ("REDLOCK_LOCAL_DIR", folder)], "1s");
     once_each_minute(&entry, || host.run_on("tick").arg("-n").cmd(&["true"]).done().code == Some(0));
 }
 

@@ -68,11 +68,11 @@ fn on_three_servers_it_stays_on_all_of_them() {
 
 #[test]
 fn nobody_gets_it_before_the_time_is_over_and_then_the_first_in_the_queue_does_by_itself() {
-    const TIME: Duration = Duration::from_secs(3);
+    const TIME: Duration = Duration::from_millis(1500);
     for place in Place::all() {
         let folder = tempfile::tempdir().unwrap();
         let start = Instant::now();
-        let first = hold_at_least(&place, "3s", &[]);
+        let first = hold_at_least(&place, "1500ms", &[]);
         let waiters: Vec<Job> = (1..=2)
             .map(|n| place.waiter(place.run().dir(folder.path()).sh(&format!("echo {n} >> order")), n))
             .collect();
@@ -197,11 +197,11 @@ fn a_readers_entry_stays_and_keeps_writers_out_but_not_readers() {
 fn a_writer_gets_in_by_itself_when_the_readers_time_is_over() {
     for place in Place::all() {
         let start = Instant::now();
-        let reader = hold_at_least(&place, "2s", &["-s"]);
+        let reader = hold_at_least(&place, "1500ms", &["-s"]);
         let writer = place.waiter(place.run().sh("echo mine"), 1);
         reader.wait().expect_code(0);
         writer.wait_for_line("mine");
-        assert!(start.elapsed() >= Duration::from_secs(2), "{}: {:?}", place.name(), start.elapsed());
+        assert!(start.elapsed() >= Duration::from_millis(1500), "{}: {:?}", place.name(), start.elapsed());
         writer.wait().expect_code(0);
         assert!(place.is_free(), "{}", place.name());
     }
@@ -225,10 +225,10 @@ fn a_waiter_gets_the_slot_by_itself_when_its_time_is_over() {
         let slots = |args: &[&str]| place.run().args(&["--slots", "2"]).args(args);
         let start = Instant::now();
         let stays = hold(slots(&[]));
-        slots(&["--min-hold", "2s"]).cmd(&["true"]).done().expect_code(0);
+        slots(&["--min-hold", "1500ms"]).cmd(&["true"]).done().expect_code(0);
         let next = slots(&[]).sh("echo slot $REDLOCK_SLOT").done().expect_code(0);
         assert_eq!(next.stdout, "slot 1\n", "{}", place.name());
-        assert!(start.elapsed() >= Duration::from_secs(2), "{}: {:?}", place.name(), start.elapsed());
+        assert!(start.elapsed() >= Duration::from_millis(1500), "{}: {:?}", place.name(), start.elapsed());
         stays.wait().expect_code(0);
     }
 }
