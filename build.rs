@@ -15,9 +15,12 @@ fn main() -> io::Result<()> {
 /// A constant for each script: the library in front, comments and indentation left out, and the hash
 /// under which servers remember it.
 fn scripts() -> io::Result<String> {
-    let library = fs::read_to_string("lua/lib.lua")?;
+    let mut library = String::new();
+    for part in ["common", "holders", "queue"] {
+        library += &fs::read_to_string(format!("lua/lib/{part}.lua"))?;
+    }
     let mut constants = String::new();
-    for name in ["acquire", "extend", "heal", "raise", "release"] {
+    for name in ["acquire", "break", "extend", "heal", "raise", "release"] {
         let script = fs::read_to_string(format!("lua/{name}.lua"))?;
         let text = strip(&format!("{library}\n{script}"));
         let hash = sha1_smol::Sha1::from(&text).digest().to_string();

@@ -16,6 +16,9 @@ _redlock() {
             ",$1")
                 cmd="redlock"
                 ;;
+            redlock,break)
+                cmd="redlock__subcmd__break"
+                ;;
             redlock,completions)
                 cmd="redlock__subcmd__completions"
                 ;;
@@ -29,12 +32,50 @@ _redlock() {
 
     case "${cmd}" in
         redlock)
-            opts="-h -V --help --version run completions"
+            opts="-h -V --help --version run break completions"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        redlock__subcmd__break)
+            opts="-k -r -h --key --redis --prefix --node-timeout --yes --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -k)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --redis)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -r)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --node-timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -57,7 +98,7 @@ _redlock() {
             return 0
             ;;
         redlock__subcmd__run)
-            opts="-k -r -s -x -n -w -E -c -q -v -h --key --redis --local --local-dir --require-server --shared --exclusive --prefer --reader-group --slots --ttl --max-hold --min-hold --nonblock --wait --retries --retry-interval --jitter --conflict-exit-code --command --prefix --label --kill-after --signal --on-lost --wait-tree --node-timeout --quarantine --on-unavailable --events --quiet --verbose --help"
+            opts="-k -r -s -x -n -w -E -c -q -v -h --key --redis --prefix --node-timeout --local --local-dir --require-server --shared --exclusive --prefer --reader-group --slots --ttl --max-hold --min-hold --nonblock --wait --retries --retry-interval --jitter --conflict-exit-code --command --label --kill-after --signal --on-lost --wait-tree --quarantine --on-unavailable --events --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -76,6 +117,14 @@ _redlock() {
                     return 0
                     ;;
                 -r)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --node-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -143,10 +192,6 @@ _redlock() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --prefix)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --label)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -161,10 +206,6 @@ _redlock() {
                     ;;
                 --on-lost)
                     COMPREPLY=($(compgen -W "stop warn" -- "${cur}"))
-                    return 0
-                    ;;
-                --node-timeout)
-                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --quarantine)

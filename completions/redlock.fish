@@ -27,9 +27,12 @@ end
 complete -c redlock -n "__fish_redlock_needs_command" -s h -l help -d 'Print help'
 complete -c redlock -n "__fish_redlock_needs_command" -s V -l version -d 'Print version'
 complete -c redlock -n "__fish_redlock_needs_command" -f -a "run" -d 'Take the lock, run the command, release the lock'
+complete -c redlock -n "__fish_redlock_needs_command" -f -a "break" -d 'Take a lock on servers from whoever holds it, and wake the next one'
 complete -c redlock -n "__fish_redlock_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s k -l key -d 'Name of the lock: any bytes, at most 1024; several times for several locks, all or none' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefix -d 'First part of our keys\' names; \'\' makes the lock the bare KEY [default: lock]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l local-dir -d 'Folder of the lock files on this host [default: /run/lock, /dev/shm or /tmp]' -r -F
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefer -d 'Who goes before whom: first come first served; waiting writers first; readers while readers have it [default: fair]' -r -f -a "fair\t'First come, first served'
 writers\t'An exclusive request goes before all that wait without this wish'
@@ -45,13 +48,11 @@ complete -c redlock -n "__fish_redlock_using_subcommand run" -l retry-interval -
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l jitter -d 'Sleep a random time up to this before asking, so that not everyone asks at once' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit code when somebody else holds the lock [default: 75]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s c -l command -d 'Run STRING with $SHELL -c instead of a command' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefix -d 'First part of our keys\' names; \'\' makes the lock the bare KEY [default: lock]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l label -d 'A word about this run, shown to those who wait' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l kill-after -d 'Between the first signal and SIGKILL when the lock is lost [default: 5s, at most a third of the ttl]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l signal -d 'The first signal when the lock is lost [default: TERM]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-lost -d 'What to do when the lock is lost while the command runs [default: stop]' -r -f -a "stop\t'Stop the command\'s whole tree before the lease ends, exit 79'
 warn\t'Only tell, and let it run'"
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l quarantine -d 'How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-unavailable -d 'What to do when the servers cannot be reached or cannot serve [default: fail]' -r -f -a "fail\t'Exit 69'
 skip\t'Exit 0 without running the command'
@@ -66,4 +67,10 @@ complete -c redlock -n "__fish_redlock_using_subcommand run" -l wait-tree -d 'Ho
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s q -l quiet -d 'Say nothing but errors'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s v -l verbose -d 'Tell what happens'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c redlock -n "__fish_redlock_using_subcommand break" -s k -l key -d 'Name of the lock' -r
+complete -c redlock -n "__fish_redlock_using_subcommand break" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host' -r
+complete -c redlock -n "__fish_redlock_using_subcommand break" -l prefix -d 'First part of our keys\' names; \'\' makes the lock the bare KEY [default: lock]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand break" -l node-timeout -d 'What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand break" -l yes -d 'Do it; without, only say who holds the lock'
+complete -c redlock -n "__fish_redlock_using_subcommand break" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c redlock -n "__fish_redlock_using_subcommand completions" -s h -l help -d 'Print help'

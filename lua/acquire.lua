@@ -1,6 +1,6 @@
 -- Take all locks if each is free for us and it is our turn; otherwise none, but a place in each queue.
 --
--- KEYS, ARGV[1..5]  as in lib.lua
+-- KEYS, ARGV[1..5]  as in lib/common.lua
 -- ARGV[6]  ttl         of the locks, ms; 0 = for ever
 -- ARGV[7]  lease       of the places in the queues, ms; 0 = do not queue
 -- ARGV[8]  keep        how long the fencing tokens are remembered, ms
@@ -10,8 +10,7 @@
 -- ARGV[12...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots}
---      or {'busy', which key (from 0), place (0 = next, -1 = not queued), holder ('' = free, but not our turn),
---          ms until it expires (-1 = never), ms held (-1 = unknown), other holders, field, value, ... of info:K}
+--      or {'busy', which key (from 0), place (0 = next, -1 = not queued), who holds it, as in lib/holders.lua}
 --      or {'resting', ms}: this server may have forgotten what it granted, and does not vote yet
 --      or {'nested'}: an ancestor is in the way
 --      or {'stale'}: a newer request of this waiter was here first, or it has given up
@@ -90,18 +89,19 @@ local function is_our_turn(k, room)
   if string.find(FLAGS, '+', 1, true) and held(k) == WANT then
     return true
   end
-  local before, same = 0, true
-  room = math.min(room, SIDE_BY_SIDE)
+  local is_ours = true
+  local side_by_side = SIDE_BY_SIDE
   each_waiter(k, function(queued)
     if queued == QUEUED then
       return true
     end
-    local _, _, want = parse_queued(queued)
-    same = same and want == WANT
-    before = before + 1
-    return not same or before >= room
+    local _, flags, want = parse_queued(queued)
+    room = room - 1
+    side_by_side = side_by_side - (needs_others(flags) and 0 or 1)
+    is_ours = want == WANT and room > 0 and side_by_side > 0
+    return not is_ours
   end)
-  return same and before < room
+  return is_ours
 end
 
 -- PEXPIRE is asked for first as well: where it is not permitted the queue, which is not ours alone,
@@ -126,28 +126,11 @@ local function enqueue(k)
   call('PEXPIRE', k.waiters, keys_live)
 end
 
--- One of those who hold K: its name, how many others there are, and its record.
-local function holder_of(k)
-  if not permits(held(k)) then
-    return held(k), 0, record(k, (parse(held(k)) or ''))
-  end
-  local first = first_to_go(k)
-  local count = call('ZCOUNT', k.shared, '(' .. whole(NOW()), '+inf')
-  return first or held(k), math.max(count - 1, 0), record(k, first and parse(first) or '')
-end
-
 local function busy(k, key)
   local place = call('ZRANK', k.queue, QUEUED)
-  local reply = { 'busy', whole(key - 1), place and whole(place) or '-1', '', '0', '-1', '0' }
-  if held(k) then
-    local holder, others, known = holder_of(k)
-    local since = known and tonumber(known.since)
-    reply[4], reply[5], reply[7] = string.sub(holder, 1, 100), whole(expires_in(k, WANT)), whole(others)
-    reply[6] = since and whole(math.max(NOW() - since, 0)) or '-1'
-    for field, value in pairs(known or {}) do
-      reply[#reply + 1] = field
-      reply[#reply + 1] = tostring(value)
-    end
+  local reply = { 'busy', whole(key - 1), place and whole(place) or '-1' }
+  for _, word in ipairs(description(k)) do
+    reply[#reply + 1] = word
   end
   return reply
 end
@@ -167,8 +150,8 @@ end
 -- Not one whose command has ended: what is left of it goes away by itself.
 local function is_below_ancestor(k)
   for ancestor in string.gmatch(ARGV[11], '%S+') do
-    local known = holding(k, ancestor) and record(k, ancestor)
-    if known and not known.ended then
+    local known = record(k, ancestor)
+    if holding(k, ancestor) and not (known and known.ended) then
       return true
     end
   end

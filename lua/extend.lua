@@ -1,6 +1,6 @@
 -- Renew the locks, only if all are still ours.
 --
--- KEYS, ARGV[1..5]  as in lib.lua
+-- KEYS, ARGV[1..5]  as in lib/common.lua
 -- ARGV[6] ttl         of the locks from now on, ms
 -- ARGV[7] quarantine  how long a server that lost its memory does not vote, ms; 0 = off
 --

@@ -1,7 +1,7 @@
 -- Give a server that has lost our locks the claim back, if nobody is in the way. Only for a client that has
 -- just heard from a majority that they are still its own.
 --
--- KEYS, ARGV[1..5]  as in lib.lua
+-- KEYS, ARGV[1..5]  as in lib/common.lua
 -- ARGV[6] ttl         of the locks, ms
 -- ARGV[7] keep        how long the fencing tokens are remembered, ms
 -- ARGV[8] fences      the locks' tokens: this server's are raised to them, never lowered

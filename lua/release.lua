@@ -1,6 +1,6 @@
 -- Give back whatever this waiter has, locks or places in queues, and wake the next ones.
 --
--- KEYS, ARGV[1..5]  as in lib.lua
+-- KEYS, ARGV[1..5]  as in lib/common.lua
 -- ARGV[6] mark        ms to keep the mark "has given up", 0 = none: for a client with a request still
 --                     under way somewhere, which must find the door closed when it arrives
 -- ARGV[7] stay        ms that the locks stay taken, by themselves; 0 = none

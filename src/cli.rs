@@ -48,6 +48,11 @@ pub enum Command {
     /// Take the lock, run the command, release the lock
     #[command(after_help = EXAMPLES, after_long_help = exit_codes_and_examples())]
     Run(Box<RunArgs>),
+    /// Take a lock on servers from whoever holds it, and wake the next one
+    ///
+    /// For what a killed run with --ttl none has left, or a job that must not be waited for. A run that still holds
+    /// the lock notices at its next refresh, within a third of its ttl, and stops its command; one with --ttl none never does.
+    Break(BreakArgs),
     /// Print the completion script for a shell
     Completions {
         /// The shell that is to complete redlock's command line
@@ -72,16 +77,8 @@ pub struct RunArgs {
     #[arg(short, long = "key", value_name = "KEY", required = true)]
     pub keys: Vec<OsString>,
 
-    /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host
-    #[arg(
-        short,
-        long,
-        value_name = "URL",
-        env = "REDLOCK_REDIS",
-        value_delimiter = ',',
-        hide_env_values = true
-    )]
-    pub redis: Vec<String>,
+    #[command(flatten)]
+    pub servers: ServerArgs,
 
     /// Lock on this host only, also if servers are configured
     #[arg(long, env = "REDLOCK_LOCAL", value_parser = FalseyValueParser::new())]
@@ -161,10 +158,6 @@ pub struct RunArgs {
     #[arg(short = 'c', long = "command", value_name = "STRING")]
     pub shell_command: Option<OsString>,
 
-    /// First part of our keys' names; '' makes the lock the bare KEY [default: lock]
-    #[arg(long, value_name = "PREFIX", env = "REDLOCK_PREFIX")]
-    pub prefix: Option<String>,
-
     /// A word about this run, shown to those who wait
     #[arg(long, value_name = "TEXT", env = "REDLOCK_LABEL")]
     pub label: Option<String>,
@@ -184,10 +177,6 @@ pub struct RunArgs {
     /// Hold the lock until the command's last descendant has ended
     #[arg(long, env = "REDLOCK_WAIT_TREE", value_parser = FalseyValueParser::new())]
     pub wait_tree: bool,
-
-    /// What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]
-    #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
-    pub node_timeout: Option<String>,
 
     /// How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_QUARANTINE", allow_negative_numbers = true)]
@@ -212,6 +201,43 @@ pub struct RunArgs {
     /// The command and its arguments, after --
     #[arg(last = true, value_name = "COMMAND")]
     pub argv: Vec<OsString>,
+}
+
+/// Where locks are, and what they are called there.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host
+    #[arg(
+        short,
+        long,
+        value_name = "URL",
+        env = "REDLOCK_REDIS",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub redis: Vec<String>,
+
+    /// First part of our keys' names; '' makes the lock the bare KEY [default: lock]
+    #[arg(long, value_name = "PREFIX", env = "REDLOCK_PREFIX")]
+    pub prefix: Option<String>,
+
+    /// What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
+    pub node_timeout: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct BreakArgs {
+    /// Name of the lock
+    #[arg(short, long, value_name = "KEY", required = true)]
+    pub key: OsString,
+
+    #[command(flatten)]
+    pub servers: ServerArgs,
+
+    /// Do it; without, only say who holds the lock
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -11,24 +11,34 @@ use toml::{Table, Value};
 
 use crate::exit::{Failure, UNFIT};
 
-/// They name one deed, not a habit.
-const NOT_SETTINGS: [&str; 3] = ["key", "command", "help"];
+/// They name or confirm one deed, and are no habit.
+const NOT_SETTINGS: [&str; 4] = ["key", "command", "yes", "help"];
+/// Those that have settings; the others work with whatever file.
+const WITH_SETTINGS: [&str; 2] = ["run", "break"];
 
-/// The command line with what the file says, if there is one.
-pub fn apply(command: Command) -> Result<Command, Failure> {
+/// The command line with what the file says, if there is one. It may say more than one subcommand wants to know.
+pub fn apply(command: Command, subcommand: &str) -> Result<Command, Failure> {
+    if !WITH_SETTINGS.contains(&subcommand) {
+        return Ok(command);
+    }
     let Some((path, text)) = read()? else { return Ok(command) };
     let bad = |why: &str| Failure::new(UNFIT, format!("bad config file {}: {why}", path.display()));
     // Not the whole error: it shows the line, which may hold a password.
     let table: Table = text.parse().map_err(|e: toml::de::Error| bad(e.message()))?;
     table.iter().try_fold(command, |command, (key, value)| {
         let values = words(value).ok_or_else(|| bad(&format!("{key:?} has a value of no use here")))?;
-        let run = command.find_subcommand("run");
-        let is_setting = run.is_some_and(|run| run.get_arguments().any(|arg| arg.get_long() == Some(key)));
-        if !is_setting || NOT_SETTINGS.contains(&key.as_str()) {
+        let has = |name: &str| {
+            let known = command.find_subcommand(name);
+            known.is_some_and(|known| known.get_arguments().any(|arg| arg.get_long() == Some(key)))
+        };
+        if !WITH_SETTINGS.iter().any(|name| has(name)) || NOT_SETTINGS.contains(&key.as_str()) {
             return Err(bad(&format!("{key:?} is not a setting")));
         }
+        if !has(subcommand) {
+            return Ok(command);
+        }
         let id = key.replace('-', "_");
-        Ok(command.mut_subcommand("run", |run| run.mut_arg(id, |arg| arg.default_values(values))))
+        Ok(command.mut_subcommand(subcommand, |known| known.mut_arg(id, |arg| arg.default_values(values))))
     })
 }
 

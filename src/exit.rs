@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use crate::child::signals::die_by;
+use crate::lock::Fault;
 
 /// A flag, a value or the command is missing or wrong; or a run inside a run of the same key.
 pub const USAGE: u8 = 64;
@@ -25,6 +26,15 @@ pub const INTERNAL: u8 = 125;
 pub const CANNOT_EXECUTE: u8 = 126;
 /// The command was not found.
 pub const NOT_FOUND: u8 = 127;
+
+/// What a server's trouble means for whoever called us.
+pub fn code_of(fault: Fault) -> u8 {
+    match fault {
+        Fault::Unavailable => UNAVAILABLE,
+        Fault::Refused => REFUSED,
+        Fault::Unfit => UNFIT,
+    }
+}
 
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

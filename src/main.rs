@@ -11,6 +11,7 @@ mod report;
 mod secrets;
 mod settings;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -18,7 +19,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command};
 use exit::{Exit, Failure};
-use settings::RunSettings;
+use settings::{BreakSettings, RunSettings};
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(stop_everything));
@@ -31,8 +32,8 @@ fn main() -> ExitCode {
 
 fn start() -> anyhow::Result<Exit> {
     // Help and completions are there also for those whose config file is broken.
-    let is_run = std::env::args_os().nth(1).is_some_and(|name| name == "run");
-    let command = if is_run { config::apply(Cli::command())? } else { Cli::command() };
+    let subcommand = std::env::args_os().nth(1).and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let command = config::apply(Cli::command(), &subcommand)?;
     let parsed =
         command.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     let (cli, matches) = match parsed {
@@ -42,14 +43,20 @@ fn start() -> anyhow::Result<Exit> {
     match (cli.command, matches.subcommand()) {
         (Command::Run(args), Some((_, matches))) => {
             // Where it cannot be done (a hardened /proc) the lock is still worth having.
-            let _ = secrets::hide(&settings::typed_secrets(&args, matches));
+            let _ = secrets::hide(&settings::typed_secrets(&args.servers, matches));
             commands::run::run(&RunSettings::resolve(*args, matches)?)
+        }
+        (Command::Break(args), Some((_, matches))) => {
+            let _ = secrets::hide(&settings::typed_secrets(&args.servers, matches));
+            let done = commands::break_open::break_open(BreakSettings::resolve(args, matches)?)?;
+            ignore_closed_pipe(writeln!(std::io::stdout(), "{done}"))?;
+            Ok(Exit::Code(0))
         }
         (Command::Completions { shell }, _) => {
             ignore_closed_pipe(commands::completions::print(shell))?;
             Ok(Exit::Code(0))
         }
-        (Command::Run(_), None) => unreachable!("clap has found the subcommand"),
+        (Command::Run(_) | Command::Break(_), None) => unreachable!("clap has found the subcommand"),
     }
 }
 

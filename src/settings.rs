@@ -14,9 +14,9 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use nix::sys::signal::Signal;
 
-use crate::cli::{OnLost, OnUnavailable, RunArgs};
+use crate::cli::{BreakArgs, OnLost, OnUnavailable, RunArgs, ServerArgs};
 use crate::exit::{Failure, HELD, USAGE};
-use crate::lock::Server;
+use crate::lock::{Server, Timing};
 use crate::report::{Voice, human};
 pub use asking::Asking;
 pub use place::{Choice, Place};
@@ -71,7 +71,7 @@ impl RunSettings {
         Ok(Self {
             keys: keys(args.keys)?,
             place,
-            prefix: given.text("prefix", args.prefix).unwrap_or_else(|| "lock".into()),
+            prefix: prefix(args.servers.prefix, given),
             asking,
             conflict_exit_code: match conflict_exit_code {
                 Some(text) => {
@@ -101,6 +101,30 @@ impl RunSettings {
     pub fn margin(&self) -> Duration {
         (self.place.ttl().unwrap_or_default() / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
     }
+}
+
+/// All that `redlock break` needs to know.
+#[derive(Debug)]
+pub struct BreakSettings {
+    pub key: Vec<u8>,
+    pub servers: Vec<Server>,
+    pub timing: Timing,
+    pub prefix: String,
+    /// Otherwise only look.
+    pub yes: bool,
+}
+
+impl BreakSettings {
+    pub fn resolve(mut args: BreakArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+        let given = Given(matches);
+        let (servers, timing) = Place::only_servers(&mut args.servers, given)?;
+        let prefix = prefix(args.servers.prefix, given);
+        Ok(Self { key: keys(vec![args.key])?.remove(0), servers, timing, prefix, yes: args.yes })
+    }
+}
+
+fn prefix(text: Option<String>, given: Given<'_>) -> String {
+    given.text("prefix", text).unwrap_or_else(|| "lock".into())
 }
 
 fn usage(message: impl Into<String>) -> Failure {
@@ -166,7 +190,7 @@ fn kill_after(time: Option<Duration>, most: Duration) -> Result<Duration, Failur
 }
 
 /// The passwords in URLs that were typed, as they stand in our own arguments.
-pub fn typed_secrets<'a>(args: &'a RunArgs, matches: &ArgMatches) -> Vec<&'a OsStr> {
+pub fn typed_secrets<'a>(args: &'a ServerArgs, matches: &ArgMatches) -> Vec<&'a OsStr> {
     match matches.value_source("redis") {
         Some(ValueSource::CommandLine) => {
             let has_password =

@@ -224,12 +224,7 @@ fn names(settings: &RunSettings) -> String {
 }
 
 fn not_usable(error: NodeError, settings: &RunSettings) -> Failure {
-    let code = match error.fault {
-        Fault::Unavailable => exit::UNAVAILABLE,
-        Fault::Refused => exit::REFUSED,
-        Fault::Unfit => exit::UNFIT,
-    };
-    Failure::new(code, format!("cannot take {}: {error}", names(settings)))
+    Failure::new(exit::code_of(error.fault), format!("cannot take {}: {error}", names(settings)))
 }
 
 /// What the command learns about its lock, over whatever it inherits.

@@ -26,7 +26,7 @@ pub struct Script {
     hash: &'static str,
 }
 
-// ACQUIRE, EXTEND, HEAL, RAISE and RELEASE, made by build.rs from lua/.
+// ACQUIRE, BREAK, EXTEND, HEAL, RAISE and RELEASE, made by build.rs from lua/.
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
 /// One request: one round trip.

@@ -204,14 +204,14 @@ impl Report {
     pub fn cannot_release(&mut self, error: &NodeError, expires_in: Option<Duration>) {
         let then = match expires_in {
             Some(time) => format!("it expires by itself within {}", human(time)),
-            None => "it never expires: delete it on the server".into(),
+            None => "it never expires: redlock break frees it".into(),
         };
         self.say(&format!("cannot release {}: {error}; {then}", self.lock()));
     }
 
     pub fn never_expires(&mut self) {
         self.say(&format!(
-            "--ttl none: if this run is killed, {} stays locked until somebody deletes it on the server",
+            "--ttl none: if this run is killed, {} stays locked until `redlock break`",
             self.lock()
         ));
     }

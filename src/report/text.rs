@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::lock::{Busy, Who};
 
+/// Of several keys, in one line.
+const MOST_SHOWN: usize = 4;
+
 /// Text that no terminal takes for an order: control characters and broken bytes become escapes.
 pub fn plain(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
@@ -69,10 +72,11 @@ pub fn waiting_in_short(keys: &[String], busy: &Busy, waited: Duration) -> Strin
     format!("redlock: {}: waited {}{place}, {which}{holder}", quoted(keys), seconds(waited))
 }
 
-/// `"a", "b"`
+/// `"a", "b"`; of many, the first few.
 pub fn quoted(keys: &[String]) -> String {
-    let quoted: Vec<String> = keys.iter().map(|key| format!("\"{key}\"")).collect();
-    quoted.join(", ")
+    let shown = if keys.len() > MOST_SHOWN { MOST_SHOWN - 1 } else { keys.len() };
+    let quoted: Vec<String> = keys[..shown].iter().map(|key| format!("\"{key}\"")).collect();
+    quoted.join(", ") + &others(keys.len() - shown)
 }
 
 /// Of several, the one that is in the way.
@@ -172,6 +176,13 @@ mod tests {
             waiting(&["a".into(), "b".into()], &busy, Duration::ZERO),
             "waiting for \"a\", \"b\": place 1 in the queue, \"b\" is held by root@web1 pid 42 (nightly, rsync) and 2 others for 2m 3s, waited 0s"
         );
+    }
+
+    #[test]
+    fn of_many_keys_the_first_are_named() {
+        let keys: Vec<String> = (1..=9).map(|n| n.to_string()).collect();
+        assert_eq!(quoted(&keys[..4]), r#""1", "2", "3", "4""#);
+        assert_eq!(quoted(&keys), r#""1", "2", "3" and 6 others"#);
     }
 
     #[test]

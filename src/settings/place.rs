@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::usage;
 use super::values::Given;
-use crate::cli::RunArgs;
+use crate::cli::{RunArgs, ServerArgs};
 use crate::exit::{Failure, UNFIT};
 use crate::lock::{Mode, Server, Timing, default_folder};
 use crate::report::human;
@@ -35,6 +35,17 @@ pub enum Choice {
 }
 
 impl Place {
+    /// For what cannot be done on this host.
+    pub fn only_servers(args: &mut ServerArgs, given: Given<'_>) -> Result<(Vec<Server>, Timing), Failure> {
+        let servers = servers(&args.redis)?;
+        if servers.is_empty() {
+            let message = format!("no server given: {LOCAL_LOCKS_LAST}; on a server, give --redis URL");
+            return Err(usage(message));
+        }
+        let node_timeout = node_timeout(args, given, None)?;
+        Ok((servers, Timing { ttl: None, node_timeout, quarantine: Duration::ZERO }))
+    }
+
     pub fn resolve(args: &mut RunArgs, given: Given<'_>, mode: &Mode) -> Result<Self, Failure> {
         if is_local(args, given)? {
             for option in ["ttl", "node_timeout", "quarantine", "on_unavailable"] {
@@ -48,7 +59,7 @@ impl Place {
             let by = if args.local { Choice::Asked } else { Choice::NothingElseConfigured };
             return Ok(Self::Host { folder: folder(args.local_dir.take())?, by });
         }
-        let servers = servers(&args.redis)?;
+        let servers = servers(&args.servers.redis)?;
         if let (Mode::Slot { .. }, true) = (mode, servers.len() > 1) {
             return Err(usage(
                 "--slots cannot be had by a vote (3 servers with 2 permits each would admit 3 holders): give one server",
@@ -57,7 +68,7 @@ impl Place {
         let ttl = ttl(args, given, servers.len())?;
         let timing = Timing {
             ttl,
-            node_timeout: node_timeout(args, given, ttl)?,
+            node_timeout: node_timeout(&mut args.servers, given, ttl)?,
             quarantine: quarantine(args, given, ttl, servers.len())?,
         };
         Ok(Self::Servers { servers, timing })
@@ -74,7 +85,7 @@ impl Place {
 
 /// Typed beats inherited; nothing at all means this host, unless that is forbidden.
 fn is_local(args: &RunArgs, given: Given<'_>) -> Result<bool, Failure> {
-    let has_server = args.redis.iter().any(|url| !url.is_empty());
+    let has_server = args.servers.redis.iter().any(|url| !url.is_empty());
     if given.was_typed("redis") && !has_server {
         return Err(usage("--redis must not be empty"));
     }
@@ -137,7 +148,7 @@ fn ttl(args: &mut RunArgs, given: Given<'_>, servers: usize) -> Result<Option<Du
     }
 }
 
-fn node_timeout(args: &mut RunArgs, given: Given<'_>, ttl: Option<Duration>) -> Result<Duration, Failure> {
+fn node_timeout(args: &mut ServerArgs, given: Given<'_>, ttl: Option<Duration>) -> Result<Duration, Failure> {
     let (least, most) = NODE_TIMEOUT_BOUNDS;
     let usual = ttl.map_or(most, |ttl| (ttl / 20).clamp(least, most));
     let timeout = given.duration("node_timeout", args.node_timeout.take())?.unwrap_or(usual);

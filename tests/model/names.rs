@@ -1,20 +1,44 @@
-//! Nodes and clients differ in their names only: what holds under one naming holds under all.
+//! Nodes, writers and sharers differ in their names only: what holds under one naming holds under all.
 
-/// The least of what becomes of something when `N` clients swap names in every possible way.
-pub fn least_under_all_names<T: Ord, const N: usize>(renamed: impl Fn(&[usize; N]) -> T) -> T {
-    let mut names: [usize; N] = std::array::from_fn(|name| name);
-    let mut least = renamed(&names);
-    while next_permutation(&mut names) {
-        least = least.min(renamed(&names));
-    }
-    least
+/// The least of what becomes of something when its clients swap names, the first `writers` of them among
+/// themselves and the others among themselves. Only names that put the clients in order are tried: whatever they
+/// were called before, these lead to the same, and they are few.
+pub fn least_under_all_names<T: Ord, C: Ord, const N: usize>(
+    clients: &[C; N],
+    writers: usize,
+    mut renamed: impl FnMut(&[usize; N]) -> T,
+) -> T {
+    let mut least = None;
+    let mut keep_the_least = |names: &[usize; N]| {
+        let next = renamed(names);
+        if least.as_ref().is_none_or(|least| next < *least) {
+            least = Some(next);
+        }
+    };
+    name_from(0, &mut [0; N], &mut [false; N], clients, writers, &mut keep_the_least);
+    least.expect("an order")
 }
 
-/// The next one in lexicographic order, if there is one.
-fn next_permutation(names: &mut [usize]) -> bool {
-    let Some(rise) = names.windows(2).rposition(|pair| pair[0] < pair[1]) else { return false };
-    let larger = names.iter().rposition(|&name| name > names[rise]).expect("the one after the rise");
-    names.swap(rise, larger);
-    names[rise + 1..].reverse();
-    true
+/// Gives the name `next`, and all after it, to the clients that have none yet, in every way that is in order.
+fn name_from<C: Ord, const N: usize>(
+    next: usize,
+    names: &mut [usize; N],
+    named: &mut [bool; N],
+    clients: &[C; N],
+    writers: usize,
+    visit: &mut impl FnMut(&[usize; N]),
+) {
+    if next == N {
+        return visit(names);
+    }
+    let alike = if next < writers { 0..writers } else { writers..N };
+    let least = alike.clone().filter(|&client| !named[client]).map(|client| &clients[client]).min();
+    for client in alike {
+        if !named[client] && Some(&clients[client]) == least {
+            names[client] = next;
+            named[client] = true;
+            name_from(next + 1, names, named, clients, writers, visit);
+            named[client] = false;
+        }
+    }
 }

@@ -6,8 +6,16 @@ pub struct Rules {
     pub deadline: bool,
     /// A claim carries the number of the attempt, so a late command cannot touch what a newer one holds.
     pub attempt_numbers: bool,
+    /// A sharer has an entry of its own on each node; else they only count how many they are.
+    pub own_entries: bool,
+    /// A sharer's entry that has expired is gone; else it lies there, and is renewed whoever has come since.
+    pub expired_is_expired: bool,
     /// Voters that answered less than the token are raised to it before it is used.
     pub raise_round: bool,
+    /// A node is raised to the fence it has only by the claim that set it.
+    pub setter_only: bool,
+    /// A vote that is asked for again answers a new fence; else the one that stands there.
+    pub votes_are_new: bool,
     /// A restarted node rests: it does not vote until every lease it may have granted is over.
     pub quarantine: bool,
     /// While it rests a node grants nothing, not even to the waiter whose claim it still carries.
@@ -23,7 +31,11 @@ impl Rules {
     pub const ALL: Rules = Rules {
         deadline: true,
         attempt_numbers: true,
+        own_entries: true,
+        expired_is_expired: true,
         raise_round: true,
+        setter_only: true,
+        votes_are_new: true,
         quarantine: true,
         rest_comes_first: true,
         rest_breaks_chain: true,

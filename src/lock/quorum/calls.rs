@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Quorum;
-use crate::lock::node::{ACQUIRE, Call, EXTEND, HEAL, RAISE, RELEASE, Script};
+use crate::lock::node::{ACQUIRE, BREAK, Call, EXTEND, HEAL, RAISE, RELEASE, Script};
 use crate::lock::{Claim, Grant, Mode, Names, Patience, Prefer, Request};
 
 /// How long a waiter counts as alive without.
@@ -103,6 +103,10 @@ impl Quorum {
 
     pub(super) fn raise_call(&self, fences: &[u64]) -> Call {
         self.call(&RAISE, self.claim(), vec![in_a_row(fences), millis(KEEP_FENCE)])
+    }
+
+    pub(super) fn break_call(&self, yes: bool) -> Call {
+        self.call(&BREAK, self.claim(), vec![u8::from(yes).to_string().into()])
     }
 
     /// `stay`: how long the locks are to stay taken by themselves.

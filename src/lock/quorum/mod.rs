@@ -7,6 +7,8 @@
 //! One Redis is a quorum of one: its vote at the gate is the majority.
 
 mod calls;
+mod fence;
+mod force;
 mod give_back;
 mod renew;
 mod round;

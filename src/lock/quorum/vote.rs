@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::round::{Round, ask, listen, stop_if};
-use super::tally::{Tally, Verdict, Vote, join};
+use super::tally::{Tally, Verdict, Vote};
 use super::{Quorum, Silence};
 use crate::lock::answer::Answer;
 use crate::lock::node::Node;
-use crate::lock::{BootTime, Busy, Fault, Lease, NodeError, Observer, Patience};
+use crate::lock::{BootTime, Busy, Fault, NodeError, Observer, Patience};
 
 /// After the majority, for the others to show that they are who they are said to be: as long as all took so far
 /// again, within bounds.
@@ -205,57 +205,6 @@ impl Quorum {
     pub(super) fn too_late(&self) -> NodeError {
         let text = "the lock was granted too late to be of use (--ttl is too short for this network)";
         self.nodes[self.gate].error(Fault::Unavailable, text.into())
-    }
-
-    /// One token for each key: the largest of the votes, known to a majority. Without that a later majority
-    /// could overlap this one only in a server that never heard of it, and give a smaller one.
-    fn agree_on_fence(&mut self, tally: &Tally, lease: Lease) -> Result<Vec<u64>, NodeError> {
-        let votes: Vec<(usize, &[u64])> = tally.yes().map(|(at, fences, _)| (at, fences)).collect();
-        let mut fences = vec![0; self.names.len()];
-        for (_, theirs) in &votes {
-            raise_to(&mut fences, theirs, 0);
-        }
-        loop {
-            let (mut agreed, behind): (Vec<usize>, Vec<usize>) = (
-                votes.iter().filter(|(_, theirs)| *theirs == fences).map(|(at, _)| *at).collect(),
-                votes.iter().filter(|(_, theirs)| *theirs != fences).map(|(at, _)| *at).collect(),
-            );
-            let call = self.raise_call(&fences);
-            let (mut in_the_way, mut errors, majority) = (Vec::new(), Vec::new(), self.majority());
-            let asked =
-                ask(&mut self.nodes, behind.into_iter(), |_, _| call.clone(), |_, error| errors.push(error));
-            // Whoever is behind is told in any case, and waited for only if it matters.
-            if agreed.len() >= majority {
-                return Ok(fences);
-            }
-            let until = lease.deadline().min(BootTime::now() + self.timing.node_timeout);
-            listen(&mut self.nodes, asked, until, None, |at, answer| {
-                match answer {
-                    Ok(Answer::Raised) => agreed.push(at),
-                    Ok(Answer::NotRaised(theirs)) => in_the_way.push(theirs),
-                    Ok(_) => {}
-                    Err(error) => errors.push(error),
-                }
-                stop_if(agreed.len() >= majority)
-            });
-            let before = fences.clone();
-            for theirs in &in_the_way {
-                raise_to(&mut fences, theirs, 1);
-            }
-            match () {
-                () if agreed.len() >= majority => return Ok(before),
-                () if fences != before && !lease.deadline().has_passed() => {}
-                () if errors.is_empty() => return Err(self.too_late()),
-                () => return Err(join(&errors, self.nodes.len())),
-            }
-        }
-    }
-}
-
-/// None of them smaller than these, and `above` them.
-fn raise_to(fences: &mut [u64], theirs: &[u64], above: u64) {
-    for (fence, theirs) in fences.iter_mut().zip(theirs) {
-        *fence = (*fence).max(theirs + above);
     }
 }
 
