@@ -196,7 +196,7 @@ const NO_LOCKS: &str = r#"
 #include <stdarg.h>
 static int refuse(int fd, int cmd, void *arg) {
     int (*real)(int, int, ...) = dlsym(RTLD_NEXT, "fcntl");
-    if (cmd == F_OFD_SETLKW && ((struct flock *)arg)->l_start == 0) { errno = ENOLCK; return -1; }
+    if (cmd == F_OFD_SETLKW && ((struct flock *)arg)->l_start != 1L << 62) { errno = ENOLCK; return -1; }
     return real(fd, cmd, arg);
 }
 #define FORWARD(name) int name(int fd, int cmd, ...) { \

@@ -37,8 +37,8 @@ pub struct Plan {
     pub stop: Stop,
     pub ends: Ends,
     pub inherited: Inherited,
-    /// A descriptor for the command to inherit, which would be closed for it otherwise.
-    pub keep_open: Option<RawFd>,
+    /// Descriptors for the command to inherit, which would be closed for it otherwise.
+    pub keep_open: Vec<RawFd>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +149,7 @@ impl Guardian {
 
     fn start(&mut self, environment: &Environment) {
         let Plan { argv, group, keep_open, inherited, .. } = &self.plan;
-        match spawn(argv, environment, *group, *keep_open, *inherited) {
+        match spawn(argv, environment, *group, keep_open, *inherited) {
             Ok(pid) => {
                 self.command = Some(pid);
                 let_go_of_stdio();

@@ -38,7 +38,7 @@ struct Job<'a> {
     argv: &'a [*const c_char],
     environment: &'a [*const c_char],
     group: Pid,
-    keep_open: Option<RawFd>,
+    keep_open: &'a [RawFd],
     inherited: Inherited,
     guardian: Pid,
     error: AtomicI32,
@@ -50,7 +50,7 @@ pub fn spawn(
     argv: &[OsString],
     added: &Environment,
     group: Group,
-    keep_open: Option<RawFd>,
+    keep_open: &[RawFd],
     inherited: Inherited,
 ) -> Result<Pid, Errno> {
     let argv: Vec<CString> = argv.iter().map(|arg| c_string(arg)).collect::<Result<_, _>>()?;
@@ -106,7 +106,7 @@ fn execute(job: &Job<'_>) -> Errno {
             // It died before the line above could be told to.
             return Err(Errno::ESRCH);
         }
-        if let Some(fd) = job.keep_open {
+        for &fd in job.keep_open {
             // SAFETY: redlock opened it before it forked the guardian, and nobody closes it.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;

@@ -130,7 +130,7 @@ fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited, lock: &
         ends: if settings.wait_tree { Ends::WithItsLastDescendant } else { Ends::WithTheCommand },
         inherited,
         // As flock does it: whoever still has it open still has the lock.
-        keep_open: lock.descriptor().filter(|_| settings.wait_tree),
+        keep_open: if settings.wait_tree { lock.descriptors() } else { Vec::new() },
     }
 }
 

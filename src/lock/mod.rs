@@ -50,8 +50,8 @@ pub trait Lock: Send {
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released;
 
     /// What keeps the lock taken for as long as any process has it open, if the lock is of that kind.
-    fn descriptor(&self) -> Option<RawFd> {
-        None
+    fn descriptors(&self) -> Vec<RawFd> {
+        Vec::new()
     }
 }
 

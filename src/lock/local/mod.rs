@@ -1,12 +1,22 @@
 //! The lock on this host: no server, no lease. The kernel frees what a dead process held.
 //!
-//! Whoever comes draws a ticket `t` and locks byte `t` of the lock file, then asks for all bytes before
-//! it. That is granted when everyone who came earlier, and is in the way, has gone: strict FIFO, with
-//! neighbouring readers together if both locks are read locks. A holder so has the bytes `0..=t`, a
-//! waiter only byte `t`; who is who is read from the kernel, never from what the file says.
+//! Whoever waits or holds shows it by a lock on a byte of his own in the lock file (layout.rs). Who may go in is
+//! decided from these under one short lock (turn.rs), never from what the file says; whoever may not sleeps until
+//! one who is in the way has gone (sleepers.rs), and looks again.
 
+mod asked;
+mod busy;
+mod contents;
+mod counter;
 mod file;
+mod kept;
+mod layout;
 mod ranges;
+mod record;
+mod sleepers;
+#[cfg(test)]
+mod tests;
+mod turn;
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
@@ -14,134 +24,193 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
-use file::{LockFile, Record};
+use asked::Asked;
+use busy::busy;
+use file::LockFile;
 pub use file::{Mount, default_folder};
-use ranges::Kind;
+use kept::Kept;
+use layout::{TICKETS_END, byte};
+use record::Record;
+use sleepers::Sleepers;
+use turn::{Obstacles, Standing, Taken, Turn};
 
-use super::later::Later;
 use super::wait::{Wait, wait};
 use super::{
-    BootTime, Busy, Claim, Error, Extended, Fault, Grant, Held, Lock, Mode, Names, NodeError, Observer,
-    OnHost, Patience, Released, Request, WaiterId,
+    BootTime, Claim, Error, Extended, Fault, Grant, Held, Lock, Mode, Names, NodeError, Observer, OnHost,
+    Patience, Released, Request, WaiterId,
 };
 
 pub struct HostLock {
-    file: LockFile,
+    /// One for each key, in the order given.
+    files: Vec<LockFile>,
+    /// The order in which all who want several of them take them: so none waits for one who waits for it.
+    order: Vec<usize>,
     claim: Claim,
+    /// What we have noted to stay taken, and for how long after the grant.
+    kept: Option<(Duration, Vec<Kept>)>,
 }
 
 impl HostLock {
-    /// Open, or make, the lock file. Before the guardian is forked: it must hold the lock as well, so that a
+    /// Open, or make, the lock files. Before the guardian is forked: it must hold the lock as well, so that a
     /// killed redlock does not free it under a living command.
     pub fn open(folder: &Path, names: &[Names]) -> Result<Self, NodeError> {
-        let file = LockFile::open(folder, &names[0].lock)?;
-        Ok(Self { file, claim: Claim { waiter: WaiterId::random(), attempt: 1 } })
+        let files =
+            names.iter().map(|names| LockFile::open(folder, &names.lock)).collect::<Result<_, _>>()?;
+        let mut order: Vec<usize> = (0..names.len()).collect();
+        order.sort_by_key(|&key| &names[key].lock);
+        Ok(Self { files, order, claim: Claim { waiter: WaiterId::random(), attempt: 0 }, kept: None })
     }
 
     /// How the folder is mounted: the kernel's locks do not reach over a network.
     pub fn mount(&self) -> Mount {
-        self.file.mount()
+        self.files[0].mount()
     }
 
-    fn try_once(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Attempt, Error> {
-        let kind = kind_of(&request.mode);
-        let mut turn = self.file.enter(observer)?;
-        let ticket = turn.draw_ticket(kind).map_err(Error::Node)?;
-        if turn.try_all_before(ticket, kind).map_err(Error::Node)? {
-            let fence = turn.sign(ticket, &self.record(request)).map_err(Error::Node)?;
-            return Ok(Attempt::Granted(ticket, fence));
+    fn take_all(&mut self, asking: &mut Asking<'_>) -> Result<Vec<Taken>, Error> {
+        let mut taken = vec![None; self.files.len()];
+        for &key in &self.order {
+            taken[key] = Some(self.take(key, asking)?);
         }
-        // Whoever does not wait must not stand in anybody's way.
-        if request.patience == Patience::None {
-            self.file.ranges().unlock(ticket..ticket + 1);
+        Ok(taken.into_iter().flatten().collect())
+    }
+
+    fn take(&self, key: usize, asking: &mut Asking<'_>) -> Result<Taken, Error> {
+        let (file, asked) = (&self.files[key], asking.asked);
+        let mut waiting: Option<(u64, Sleepers)> = None;
+        loop {
+            let ticket = waiting.as_ref().map(|(ticket, _)| *ticket);
+            let mut turn = Turn::begin(file, Some(&mut *asking.observer))?;
+            let obstacles = match turn.look(&asked, ticket).map_err(Error::Node)? {
+                Standing::Free(slot) => {
+                    let record = self.record(asking.request);
+                    return turn.go_in(&asked, ticket, slot, &record).map_err(Error::Node);
+                }
+                Standing::Blocked(obstacles) => obstacles,
+            };
+            if let Some((ticket, sleepers)) = &mut waiting {
+                drop(turn);
+                asking.sleep(file, key, *ticket, sleepers, &obstacles)?;
+                continue;
+            }
+            if is_nested(file, &asked, asking.request) {
+                return Err(Error::Nested);
+            }
+            // Whoever does not wait must not stand in anybody's way.
+            if asking.request.patience == Patience::None {
+                drop(turn);
+                return Err(Error::Held(Box::new(busy(file, key, &asked, None))));
+            }
+            let ticket = turn.queue(&asked).map_err(Error::Node)?;
+            drop(turn);
+            let sleepers = Sleepers::new(file.ranges()).map_err(|e| broken(file, &e))?;
+            asking.tell(file, key, ticket);
+            let (ticket, sleepers) = waiting.insert((ticket, sleepers));
+            asking.sleep(file, key, *ticket, sleepers, &obstacles)?;
         }
-        Ok(Attempt::MustWait(ticket))
     }
 
     fn record(&self, request: &Request) -> Record {
         Record { claim: self.claim.to_string(), since: BootTime::now(), who: request.who.clone() }
     }
 
-    /// Sleep until every earlier one who is in the way has gone. A thread sleeps for us, as the kernel
-    /// would not wake us for a signal, or for the end of our patience.
-    fn wait_for_turn(
-        &self,
-        ticket: u64,
-        request: &Request,
-        started: BootTime,
-        observer: &mut dyn Observer,
+    /// From the grant on, also if we are killed.
+    fn keep(
+        &mut self,
+        asked: &Asked,
+        taken: &[Taken],
+        from: BootTime,
+        min_hold: Duration,
     ) -> Result<(), Error> {
-        let give_up = request.patience.ends(started);
-        let answer = self.ask_the_kernel(ticket, kind_of(&request.mode)).map_err(Error::Node)?;
+        let until = from + min_hold;
+        let what = |taken: &Taken| Kept { what: asked.keeps(taken.slot), until, ticket: taken.ticket };
+        self.kept = Some((min_hold, taken.iter().map(what).collect()));
+        self.note(until).inspect_err(|_| drop(self.note(from)))
+    }
+
+    /// It was noted for another time than it is now to stay taken.
+    fn keep_otherwise(&mut self, from: BootTime, min_hold: Duration) -> Result<(), Error> {
+        match &self.kept {
+            Some((noted, _)) if *noted != min_hold => self.note(from + min_hold),
+            _ => Ok(()),
+        }
+    }
+
+    fn note(&self, until: BootTime) -> Result<(), Error> {
+        let kept = self.kept.iter().flat_map(|(_, kept)| kept);
+        for (file, kept) in self.files.iter().zip(kept) {
+            Turn::begin(file, None)?.keep(Kept { until, ..*kept }).map_err(Error::Node)?;
+        }
+        Ok(())
+    }
+
+    fn unlock_all(&self) {
+        self.files.iter().for_each(|file| file.ranges().unlock_all());
+    }
+
+    fn held_as(&self, key: usize, taken: &Taken) -> Held {
+        let (device, inode) = self.files[key].identity();
+        Held { claim: self.claim, on_host: Some(OnHost { device, inode, ticket: taken.ticket }) }
+    }
+}
+
+/// Is a run that we run under still a holder? By its ticket, as the kernel knows it: what stands in the file
+/// may have been overwritten since.
+fn is_nested(file: &LockFile, asked: &Asked, request: &Request) -> bool {
+    let (device, inode) = file.identity();
+    let tickets = request.ancestors.iter().filter_map(|held| held.on_host.as_ref());
+    let mut tickets =
+        tickets.filter(|held| (held.device, held.inode) == (device, inode) && held.ticket < TICKETS_END);
+    tickets.any(|OnHost { ticket, .. }| {
+        let marks = [asked.family.owners(), asked.family.sharers()].map(|marks| marks.start + ticket);
+        marks.iter().any(|mark| matches!(file.ranges().present_in(byte(*mark)), Ok(Some(_))))
+    })
+}
+
+fn broken(file: &LockFile, error: &std::io::Error) -> Error {
+    Error::Node(file.error(Fault::Unavailable, error))
+}
+
+/// One request, its patience, and who is told of it.
+struct Asking<'a> {
+    asked: Asked,
+    request: &'a Request,
+    started: BootTime,
+    observer: &'a mut dyn Observer,
+}
+
+impl Asking<'_> {
+    /// Until there is a reason to look again.
+    fn sleep(
+        &mut self,
+        file: &LockFile,
+        key: usize,
+        ticket: u64,
+        sleepers: &mut Sleepers,
+        obstacles: &Obstacles,
+    ) -> Result<(), Error> {
+        for place in &obstacles.places {
+            sleepers.watch(*place).map_err(|e| broken(file, &e))?;
+        }
+        let give_up = self.request.patience.ends(self.started);
         loop {
-            let waited = BootTime::now().since(started);
-            let mut until = BootTime::now() + observer.next_word(waited);
-            if let Some(give_up) = give_up {
-                if give_up.has_passed() {
-                    return Err(Error::Held(Box::new(self.busy(ticket))));
-                }
-                until = until.min(give_up);
+            let word = BootTime::now() + self.observer.next_word(self.started.elapsed());
+            if give_up.is_some_and(BootTime::has_passed) {
+                return Err(Error::Held(Box::new(busy(file, key, &self.asked, Some(ticket)))));
             }
-            match wait(&[(answer.bell(), PollFlags::POLLIN)], until, Some(observer)) {
-                Wait::Ready => {
-                    let gone = || Err(std::io::ErrorKind::BrokenPipe.into());
-                    let answer = answer.answer().unwrap_or_else(gone);
-                    return answer.map_err(|e| Error::Node(self.file.error(Fault::Unavailable, &e)));
-                }
+            let until = [give_up, obstacles.until].into_iter().flatten().fold(word, BootTime::min);
+            match wait(&[(sleepers.bell(), PollFlags::POLLIN)], until, Some(&mut *self.observer)) {
+                Wait::Ready => return sleepers.hear().map_err(|e| broken(file, &e)),
                 Wait::Cancelled => return Err(Error::Cancelled),
-                Wait::Over if until.has_passed() => {
-                    observer.waiting(&self.busy(ticket), BootTime::now().since(started));
-                }
+                Wait::Over if obstacles.until.is_some_and(BootTime::has_passed) => return Ok(()),
+                Wait::Over if word.has_passed() => self.tell(file, key, ticket),
                 Wait::Over => {}
             }
         }
     }
 
-    /// For all bytes before the ticket.
-    fn ask_the_kernel(&self, ticket: u64, kind: Kind) -> Result<Later<()>, NodeError> {
-        let ranges =
-            self.file.ranges().clone_handle().map_err(|e| self.file.error(Fault::Unavailable, &e))?;
-        Later::start("wait", move || ranges.lock(0..ticket, kind))
-            .map_err(|e| self.file.error(Fault::Unavailable, &e))
-    }
-
-    /// Who is before us, as the kernel has it.
-    fn busy(&self, ticket: u64) -> Busy {
-        let before_us = self.file.ranges().locked_in(0..ticket).unwrap_or_default();
-        let (holders, waiters): (Vec<_>, Vec<_>) = before_us.into_iter().partition(|range| range.start == 0);
-        let record = holders.iter().find_map(|held| self.file.record(held.end - 1));
-        Busy {
-            place: Some(waiters.len()),
-            holder: record.as_ref().map(|record| record.claim.clone().into_bytes()),
-            held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
-            who: record.map(|record| record.who),
-            ..Busy::default()
-        }
-    }
-
-    /// Is a run that we run under still a holder? By its ticket, as the kernel knows it: what stands in the file
-    /// may have been overwritten since.
-    fn is_nested(&self, request: &Request) -> bool {
-        let (device, inode) = self.file.identity();
-        let tickets = request.ancestors.iter().filter_map(|held| held.on_host.as_ref());
-        let mut tickets = tickets.filter(|held| (held.device, held.inode) == (device, inode));
-        tickets.any(|OnHost { ticket, .. }| {
-            let locked = self.file.ranges().any_locked_in(*ticket..ticket + 1).ok().flatten();
-            locked.is_some_and(|locked| locked == (0..ticket + 1))
-        })
-    }
-}
-
-enum Attempt {
-    /// With the ticket and the fencing token.
-    Granted(u64, u64),
-    MustWait(u64),
-}
-
-fn kind_of(mode: &Mode) -> Kind {
-    match mode {
-        Mode::Exclusive | Mode::Slot { .. } => Kind::Write,
-        Mode::Shared { .. } => Kind::Read,
+    fn tell(&mut self, file: &LockFile, key: usize, ticket: u64) {
+        let busy = busy(file, key, &self.asked, Some(ticket));
+        self.observer.waiting(&busy, self.started.elapsed());
     }
 }
 
@@ -151,31 +220,22 @@ impl Lock for HostLock {
 
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
-        let (ticket, fence) = match self.try_once(request, observer)? {
-            Attempt::Granted(ticket, fence) => (ticket, fence),
-            Attempt::MustWait(ticket) => {
-                let outcome = if self.is_nested(request) {
-                    Err(Error::Nested)
-                } else if request.patience == Patience::None {
-                    Err(Error::Held(Box::new(Busy { place: None, ..self.busy(ticket) })))
-                } else {
-                    observer.waiting(&self.busy(ticket), Duration::ZERO);
-                    self.wait_for_turn(ticket, request, started, observer)
-                };
-                // Whoever gives up is out of the way at once.
-                outcome.inspect_err(|_| self.file.ranges().unlock_all())?;
-                let mut turn = self.file.enter(observer)?;
-                (ticket, turn.sign(ticket, &self.record(request)).map_err(Error::Node)?)
-            }
-        };
-        let (device, inode) = self.file.identity();
-        let held_as = Held { claim: self.claim, on_host: Some(OnHost { device, inode, ticket }) };
+        let asked = Asked::of(request);
+        self.claim.attempt += 1;
+        self.kept = None;
+        let mut asking = Asking { asked, request, started, observer };
+        // Whoever gives up is out of the way at once.
+        let taken = self.take_all(&mut asking).inspect_err(|_| self.unlock_all())?;
         let now = BootTime::now();
+        if !request.min_hold.is_zero() {
+            self.keep(&asked, &taken, now, request.min_hold).inspect_err(|_| self.unlock_all())?;
+        }
+        let slots: Vec<u32> = taken.iter().map(|taken| taken.slot).collect();
         Ok(Grant {
             claim: self.claim,
-            held_as: vec![held_as],
-            fences: vec![fence],
-            slots: Vec::new(),
+            held_as: taken.iter().enumerate().map(|(key, taken)| self.held_as(key, taken)).collect(),
+            fences: taken.iter().map(|taken| taken.fence).collect(),
+            slots: if matches!(request.mode, Mode::Slot { .. }) { slots } else { Vec::new() },
             lease: None,
             taken_at: now,
             waited: now.since(started),
@@ -185,17 +245,21 @@ impl Lock for HostLock {
     /// There is no lease to renew.
     fn extend(&mut self, grant: &Grant) -> Extended {
         grant.lease.map_or_else(
-            || Extended::Unknown(self.file.error_text(Fault::Unfit, "a lock on this host has no lease")),
+            || Extended::Unknown(self.files[0].error_text(Fault::Unfit, "a lock on this host has no lease")),
             Extended::Until,
         )
     }
 
-    fn release(&mut self, _grant: &Grant, _min_hold: Duration) -> Released {
-        self.file.ranges().unlock_all();
-        Released::Done
+    fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
+        let noted = self.keep_otherwise(grant.taken_at, min_hold);
+        self.unlock_all();
+        match noted {
+            Err(Error::Node(error)) => Released::Unknown(error),
+            _ => Released::Done,
+        }
     }
 
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.file.ranges().as_raw_fd())
+    fn descriptors(&self) -> Vec<RawFd> {
+        self.files.iter().map(|file| file.ranges().as_raw_fd()).collect()
     }
 }

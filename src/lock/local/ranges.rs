@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -18,26 +19,22 @@ pub enum Kind {
     Write,
 }
 
-#[derive(Debug)]
-pub struct Ranges(File);
+/// Clones are the same open file with the same locks, for other threads.
+#[derive(Clone, Debug)]
+pub struct Ranges(Arc<File>);
 
 impl Ranges {
     pub fn new(file: File) -> Self {
-        Self(file)
+        Self(Arc::new(file))
     }
 
     pub fn file(&self) -> &File {
         &self.0
     }
 
-    /// For another thread: the same open file, the same locks.
-    pub fn clone_handle(&self) -> io::Result<Self> {
-        self.0.try_clone().map(Self)
-    }
-
     /// False if somebody else has a lock in the way.
     pub fn try_lock(&self, range: Range<u64>, kind: Kind) -> io::Result<bool> {
-        match fcntl(&self.0, FcntlArg::F_OFD_SETLK(&request(&range, kind))) {
+        match fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&request(&range, kind))) {
             Ok(_) => Ok(true),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
             Err(error) => Err(error.into()),
@@ -47,7 +44,7 @@ impl Ranges {
     /// Blocks until nobody is in the way.
     pub fn lock(&self, range: Range<u64>, kind: Kind) -> io::Result<()> {
         loop {
-            match fcntl(&self.0, FcntlArg::F_OFD_SETLKW(&request(&range, kind))) {
+            match fcntl(&*self.0, FcntlArg::F_OFD_SETLKW(&request(&range, kind))) {
                 Ok(_) => return Ok(()),
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -59,17 +56,21 @@ impl Ranges {
         let mut wanted = request(&range, Kind::Read);
         wanted.l_type = libc::F_UNLCK as libc::c_short;
         // It splits no lock of ours that we would keep, so it needs no memory and cannot fail.
-        let _ = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&wanted));
+        let _ = fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&wanted));
     }
 
     pub fn unlock_all(&self) {
         self.unlock(0..u64::MAX >> 1);
     }
 
-    /// Somebody else's lock in this range, whichever the kernel finds first.
-    pub fn any_locked_in(&self, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
-        let mut found = request(&range, Kind::Write);
-        fcntl(&self.0, FcntlArg::F_OFD_GETLK(&mut found))?;
+    /// Somebody else's lock in this range that is in the way of one of this kind, whichever the kernel finds
+    /// first.
+    pub fn in_the_way(&self, range: Range<u64>, kind: Kind) -> io::Result<Option<Range<u64>>> {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let mut found = request(&range, kind);
+        fcntl(&*self.0, FcntlArg::F_OFD_GETLK(&mut found))?;
         if found.l_type == libc::F_UNLCK as libc::c_short {
             return Ok(None);
         }
@@ -79,24 +80,54 @@ impl Ranges {
             0 => u64::MAX >> 1,
             length => length,
         };
-        Ok(Some(start..start.saturating_add(length)))
+        Ok(Some(start.max(range.start)..start.saturating_add(length).min(range.end)))
     }
 
-    /// All of somebody else's locks in this range, in order.
-    pub fn locked_in(&self, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    /// A byte in this range that somebody else has locked for writing.
+    pub fn present_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+        Ok(self.in_the_way(range, Kind::Read)?.map(|locked| locked.start))
+    }
+
+    /// The last byte in this range that somebody else has locked for writing. Looked for from the end, where
+    /// it usually is.
+    pub fn last_present_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+        let last_of =
+            |range| Ok::<_, io::Error>(self.in_the_way(range, Kind::Read)?.map(|found| found.end - 1));
+        let Some(mut last) = last_of(range.clone())? else { return Ok(None) };
+        let (mut end, mut width) = (range.end, 1);
+        while end > last + 1 {
+            let start = end.saturating_sub(width).max(last + 1);
+            if let Some(found) = last_of(start..end)? {
+                last = found;
+            } else {
+                (end, width) = (start, width.saturating_mul(2));
+            }
+        }
+        Ok(Some(last))
+    }
+
+    /// The first byte in this range that somebody else has locked for writing.
+    pub fn first_present_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+        let mut first = None;
+        let mut end = range.end;
+        while let Some(found) = self.present_in(range.start..end)? {
+            (first, end) = (Some(found), found);
+        }
+        Ok(first)
+    }
+
+    /// Where others have locked something for writing in this range, in order: one entry for each lock.
+    pub fn all_present_in(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
         let mut found = Vec::new();
         let mut unknown = vec![range];
         while let Some(range) = unknown.pop() {
-            if range.is_empty() {
-                continue;
-            }
-            if let Some(locked) = self.any_locked_in(range.clone())? {
-                unknown.push(range.start..locked.start.max(range.start));
-                unknown.push(locked.end..range.end.max(locked.end));
-                found.push(locked);
+            if let Some(locked) = self.in_the_way(range.clone(), Kind::Read)? {
+                unknown.push(range.start..locked.start);
+                unknown.push(locked.end..range.end);
+                found.push(locked.start);
             }
         }
-        found.sort_by_key(|range| range.start);
+        found.sort_unstable();
         Ok(found)
     }
 }
@@ -130,20 +161,43 @@ mod tests {
     }
 
     #[test]
-    fn every_lock_of_others_is_found_and_none_of_ours() {
+    fn everybody_else_who_is_there_is_found_and_nobody_who_waits_for_them() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         let (a, b, c) = (open(&path), open(&path), open(&path));
         assert!(a.try_lock(0..4, Kind::Write).unwrap());
         assert!(b.try_lock(7..8, Kind::Write).unwrap());
-        assert!(c.try_lock(9..10, Kind::Read).unwrap());
-        assert_eq!(c.locked_in(0..20).unwrap(), [0..4, 7..8]);
-        assert_eq!(a.locked_in(0..20).unwrap(), [7..8, 9..10]);
-        assert_eq!(a.locked_in(0..9).unwrap(), vec![7..8; 1]);
+        assert!(b.try_lock(12..13, Kind::Read).unwrap());
+        assert!(c.try_lock(9..10, Kind::Write).unwrap());
+        assert_eq!(c.all_present_in(0..20).unwrap(), [0, 7]);
+        assert_eq!(a.all_present_in(0..20).unwrap(), [7, 9]);
+        assert_eq!(a.all_present_in(0..9).unwrap(), [7]);
+        assert_eq!(a.in_the_way(10..20, Kind::Write).unwrap(), Some(12..13));
         b.unlock_all();
-        assert_eq!(a.any_locked_in(0..9).unwrap(), None);
+        assert_eq!(a.present_in(0..9).unwrap(), None);
         assert!(!b.try_lock(3..9, Kind::Read).unwrap());
         drop(a);
         assert!(b.try_lock(3..9, Kind::Read).unwrap());
+    }
+
+    #[test]
+    fn the_first_and_the_last_are_found_wherever_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        let eyes = open(&path);
+        let far = 1 << 50;
+        assert_eq!(eyes.last_present_in(0..far).unwrap(), None);
+        assert_eq!(eyes.first_present_in(0..far).unwrap(), None);
+        let places = [500, 7, far / 2, 501, 9, 12, far - 1];
+        let others: Vec<Ranges> = places.iter().map(|_| open(&path)).collect();
+        for (other, &place) in others.iter().zip(&places) {
+            assert!(other.try_lock(place..place + 1, Kind::Write).unwrap());
+        }
+        let last = |range: Range<u64>| eyes.last_present_in(range).unwrap();
+        let first = |range: Range<u64>| eyes.first_present_in(range).unwrap();
+        assert_eq!((first(0..far), last(0..far)), (Some(7), Some(far - 1)));
+        assert_eq!((first(8..far - 1), last(8..far - 1)), (Some(9), Some(far / 2)));
+        assert_eq!((first(10..13), last(0..12)), (Some(12), Some(9)));
+        assert_eq!((last(0..501), last(0..502), last(8..9)), (Some(500), Some(501), None));
     }
 }
