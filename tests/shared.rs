@@ -14,6 +14,7 @@ promises!(one_server:
     the_mode_that_is_typed_beats_the_inherited_one,
     a_reader_behind_a_waiting_writer_waits_for_it,
     neighbouring_readers_come_in_together_when_the_writer_has_gone,
+    a_crowd_of_readers_comes_in_together,
     a_writer_waits_for_the_last_reader,
     a_writer_that_gives_up_lets_the_readers_behind_it_in,
     an_attempt_of_a_writer_keeps_no_reader_out,
@@ -24,6 +25,7 @@ promises!(three_servers:
     a_writer_is_alone,
     a_reader_behind_a_waiting_writer_waits_for_it,
     neighbouring_readers_come_in_together_when_the_writer_has_gone,
+    a_crowd_of_readers_comes_in_together,
     a_writer_waits_for_the_last_reader,
     a_writer_that_gives_up_lets_the_readers_behind_it_in,
     an_attempt_of_a_writer_keeps_no_reader_out,
@@ -100,6 +102,23 @@ fn neighbouring_readers_come_in_together_when_the_writer_has_gone(site: &Site) {
     assert_eq!(site.order(), ["writer", "reader"]);
 }
 
+fn a_crowd_of_readers_comes_in_together(site: &Site) {
+    let first = hold(site.run());
+    let crowd: Vec<Job> = (1..=40).map(|place| site.holding_waiter(site.reader().arg("-q"), place)).collect();
+    first.wait().expect_code(0);
+    let start = Instant::now();
+    for reader in &crowd {
+        reader.wait_for_line("ready"); // all of them while none has left
+    }
+    // One after the other by their own renewals, every two seconds, would take longer than this.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(!site.lets_in(site.run()));
+    for reader in crowd {
+        reader.wait().expect_code(0);
+    }
+    site.all_free(&["k"]);
+}
+
 fn a_writer_waits_for_the_last_reader(site: &Site) {
     let readers: Vec<Job> = (0..3).map(|_| hold(site.reader())).collect();
     let writer = site.noting_waiter(site.run(), "writer", 1);
@@ -153,6 +172,24 @@ fn a_woken_reader_that_does_not_come_holds_up_no_other() {
     asleep.signal(Signal::SIGCONT);
     asleep.wait_for_line("ready"); // the others are still inside
     readers.into_iter().chain([asleep]).for_each(|job| drop(job.wait().expect_code(0)));
+}
+
+#[test]
+fn a_crowd_comes_in_though_many_of_it_are_dead() {
+    let site = Site::one_server();
+    let first = hold(site.run());
+    let mut crowd: Vec<Job> =
+        (1..=30).map(|place| site.holding_waiter(site.reader().arg("-q"), place)).collect();
+    let living = crowd.split_off(18);
+    for dead in crowd {
+        dead.signal(Signal::SIGKILL);
+        dead.wait();
+    }
+    first.wait().expect_code(0);
+    let start = Instant::now();
+    living.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    living.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
 }
 
 #[test]

@@ -242,7 +242,7 @@ fn the_slot_of_a_killed_holder_returns_on_this_host_as_soon_as_its_tree_is_gone(
 fn a_slot_is_kept_longer_than_its_ttl_and_lost_with_the_servers_memory() {
     let site = Site::one_server();
     let Place::One(redis) = &site.locks else { unreachable!() };
-    let run = || slots(&site, "2").args(&["--ttl", "1500ms"]);
+    let run = || slots(&site, "2").args(&["--ttl", "2s"]);
     let (mut holders, start) = ([hold(run()), hold(run())], Instant::now());
     while start.elapsed() < Duration::from_secs(4) {
         assert!(!site.lets_in(slots(&site, "2")), "after {:?}", start.elapsed());
