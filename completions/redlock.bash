@@ -98,7 +98,7 @@ _redlock() {
             return 0
             ;;
         redlock__subcmd__run)
-            opts="-k -r -s -x -n -w -E -c -q -v -h --key --redis --prefix --node-timeout --local --local-dir --require-server --shared --exclusive --prefer --reader-group --slots --ttl --max-hold --min-hold --nonblock --wait --retries --retry-interval --jitter --conflict-exit-code --command --label --kill-after --signal --on-lost --wait-tree --quarantine --on-unavailable --events --quiet --verbose --help"
+            opts="-k -c -r -s -x -n -w -E -q -v -h --key --command --redis --prefix --node-timeout --local --local-dir --require-server --quarantine --shared --exclusive --prefer --reader-group --slots --nonblock --wait --retries --retry-interval --jitter --conflict-exit-code --ttl --max-hold --min-hold --wait-tree --on-lost --signal --kill-after --on-unavailable --label --events --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -109,6 +109,14 @@ _redlock() {
                     return 0
                     ;;
                 -k)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --command)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -132,6 +140,10 @@ _redlock() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --quarantine)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --prefer)
                     COMPREPLY=($(compgen -W "fair writers readers" -- "${cur}"))
                     return 0
@@ -141,18 +153,6 @@ _redlock() {
                     return 0
                     ;;
                 --slots)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ttl)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-hold)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --min-hold)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -184,23 +184,15 @@ _redlock() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --command)
+                --ttl)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                -c)
+                --max-hold)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --label)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --kill-after)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --signal)
+                --min-hold)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -208,12 +200,20 @@ _redlock() {
                     COMPREPLY=($(compgen -W "stop warn" -- "${cur}"))
                     return 0
                     ;;
-                --quarantine)
+                --signal)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kill-after)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --on-unavailable)
                     COMPREPLY=($(compgen -W "fail skip run" -- "${cur}"))
+                    return 0
+                    ;;
+                --label)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --events)

@@ -77,9 +77,39 @@ pub struct RunArgs {
     #[arg(short, long = "key", value_name = "KEY", required = true)]
     pub keys: Vec<OsString>,
 
+    /// Run STRING with $SHELL -c instead of a command
+    #[arg(short = 'c', long = "command", value_name = "STRING")]
+    pub shell_command: Option<OsString>,
+
+    /// The command and its arguments, after --
+    #[arg(last = true, value_name = "COMMAND")]
+    pub argv: Vec<OsString>,
+
     #[command(flatten)]
     pub servers: ServerArgs,
 
+    #[command(flatten)]
+    pub place: PlaceArgs,
+
+    #[command(flatten)]
+    pub mode: ModeArgs,
+
+    #[command(flatten)]
+    pub wait: WaitArgs,
+
+    #[command(flatten)]
+    pub hold: HoldArgs,
+
+    #[command(flatten)]
+    pub trouble: TroubleArgs,
+
+    #[command(flatten)]
+    pub words: WordsArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Where the lock is")]
+pub struct PlaceArgs {
     /// Lock on this host only, also if servers are configured
     #[arg(long, env = "REDLOCK_LOCAL", value_parser = FalseyValueParser::new())]
     pub local: bool,
@@ -92,6 +122,14 @@ pub struct RunArgs {
     #[arg(long, env = "REDLOCK_REQUIRE_SERVER", value_parser = FalseyValueParser::new())]
     pub require_server: bool,
 
+    /// How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_QUARANTINE", allow_negative_numbers = true)]
+    pub quarantine: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Who may hold it together")]
+pub struct ModeArgs {
     /// Share the lock with others who ask for it shared
     #[arg(short, long, env = "REDLOCK_SHARED", value_parser = FalseyValueParser::new())]
     pub shared: bool,
@@ -111,19 +149,11 @@ pub struct RunArgs {
     /// Up to N holders at once, each with its number, 0 to N-1, in REDLOCK_SLOT
     #[arg(long, value_name = "N", env = "REDLOCK_SLOTS", allow_negative_numbers = true)]
     pub slots: Option<String>,
+}
 
-    /// How long the lock outlives a dead redlock; renewed at a third of it; none for a lock that never expires [default: 30s]
-    #[arg(long, value_name = "DURATION", env = "REDLOCK_TTL")]
-    pub ttl: Option<String>,
-
-    /// Stop the command and release the lock after so long, exit 124
-    #[arg(long, value_name = "DURATION", env = "REDLOCK_MAX_HOLD", allow_negative_numbers = true)]
-    pub max_hold: Option<String>,
-
-    /// Leave the lock taken until so long after it was taken, also if the command ends earlier
-    #[arg(long, value_name = "DURATION", env = "REDLOCK_MIN_HOLD", allow_negative_numbers = true)]
-    pub min_hold: Option<String>,
-
+#[derive(Debug, Args)]
+#[command(next_help_heading = "If somebody else holds it")]
+pub struct WaitArgs {
     /// Do not wait if somebody else holds the lock
     #[arg(short, long, env = "REDLOCK_NONBLOCK", value_parser = FalseyValueParser::new())]
     pub nonblock: bool,
@@ -153,38 +183,54 @@ pub struct RunArgs {
         allow_negative_numbers = true
     )]
     pub conflict_exit_code: Option<String>,
+}
 
-    /// Run STRING with $SHELL -c instead of a command
-    #[arg(short = 'c', long = "command", value_name = "STRING")]
-    pub shell_command: Option<OsString>,
+#[derive(Debug, Args)]
+#[command(next_help_heading = "How long it is held")]
+pub struct HoldArgs {
+    /// How long the lock outlives a dead redlock; renewed at a third of it; none for a lock that never expires [default: 30s]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_TTL")]
+    pub ttl: Option<String>,
 
-    /// A word about this run, shown to those who wait
-    #[arg(long, value_name = "TEXT", env = "REDLOCK_LABEL")]
-    pub label: Option<String>,
+    /// Stop the command and release the lock after so long, exit 124
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_MAX_HOLD", allow_negative_numbers = true)]
+    pub max_hold: Option<String>,
 
-    /// Between the first signal and SIGKILL when the lock is lost [default: 5s, at most a third of the ttl]
-    #[arg(long, value_name = "DURATION", env = "REDLOCK_KILL_AFTER", allow_negative_numbers = true)]
-    pub kill_after: Option<String>,
-
-    /// The first signal when the lock is lost [default: TERM]
-    #[arg(long, value_name = "SIGNAL", env = "REDLOCK_SIGNAL")]
-    pub signal: Option<String>,
-
-    /// What to do when the lock is lost while the command runs [default: stop]
-    #[arg(long, value_name = "ACTION", env = "REDLOCK_ON_LOST")]
-    pub on_lost: Option<OnLost>,
+    /// Leave the lock taken until so long after it was taken, also if the command ends earlier
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_MIN_HOLD", allow_negative_numbers = true)]
+    pub min_hold: Option<String>,
 
     /// Hold the lock until the command's last descendant has ended
     #[arg(long, env = "REDLOCK_WAIT_TREE", value_parser = FalseyValueParser::new())]
     pub wait_tree: bool,
+}
 
-    /// How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]
-    #[arg(long, value_name = "DURATION", env = "REDLOCK_QUARANTINE", allow_negative_numbers = true)]
-    pub quarantine: Option<String>,
+#[derive(Debug, Args)]
+#[command(next_help_heading = "In trouble")]
+pub struct TroubleArgs {
+    /// What to do when the lock is lost while the command runs [default: stop]
+    #[arg(long, value_name = "ACTION", env = "REDLOCK_ON_LOST")]
+    pub on_lost: Option<OnLost>,
+
+    /// The first signal when the command is stopped: the lock is lost, or --max-hold over [default: TERM]
+    #[arg(long, value_name = "SIGNAL", env = "REDLOCK_SIGNAL")]
+    pub signal: Option<String>,
+
+    /// Between the first signal and SIGKILL when the command is stopped [default: 5s, at most a third of the ttl]
+    #[arg(long, value_name = "DURATION", env = "REDLOCK_KILL_AFTER", allow_negative_numbers = true)]
+    pub kill_after: Option<String>,
 
     /// What to do when the servers cannot be reached or cannot serve [default: fail]
     #[arg(long, value_name = "ACTION", env = "REDLOCK_ON_UNAVAILABLE")]
     pub on_unavailable: Option<OnUnavailable>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Words")]
+pub struct WordsArgs {
+    /// A word about this run, shown to those who wait
+    #[arg(long, value_name = "TEXT", env = "REDLOCK_LABEL")]
+    pub label: Option<String>,
 
     /// Append a JSON line for each event to FILE
     #[arg(long, value_name = "FILE", env = "REDLOCK_EVENTS")]
@@ -197,14 +243,11 @@ pub struct RunArgs {
     /// Tell what happens
     #[arg(short, long, env = "REDLOCK_VERBOSE", value_parser = FalseyValueParser::new())]
     pub verbose: bool,
-
-    /// The command and its arguments, after --
-    #[arg(last = true, value_name = "COMMAND")]
-    pub argv: Vec<OsString>,
 }
 
-/// Where locks are, and what they are called there.
+/// Of every subcommand that asks servers.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Where the lock is")]
 pub struct ServerArgs {
     /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host
     #[arg(

@@ -67,7 +67,7 @@ impl RunSettings {
         let asking = Asking::resolve(&mut args, given)?;
         let place = Place::resolve(&mut args, given, &asking.mode)?;
         let longest_grace = place.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
-        let conflict_exit_code = given.text("conflict_exit_code", args.conflict_exit_code);
+        let conflict_exit_code = given.text("conflict_exit_code", args.wait.conflict_exit_code);
         Ok(Self {
             keys: keys(args.keys)?,
             place,
@@ -80,20 +80,20 @@ impl RunSettings {
                 None => HELD,
             },
             on_unavailable: given
-                .choice("on_unavailable", args.on_unavailable)?
+                .choice("on_unavailable", args.trouble.on_unavailable)?
                 .unwrap_or(OnUnavailable::Fail),
             argv: argv(args.argv, args.shell_command)?,
             stop_signal: given
-                .text("signal", args.signal)
+                .text("signal", args.trouble.signal)
                 .map_or(Ok(Signal::SIGTERM), |text| signal(&text))?,
-            kill_after: kill_after(given.duration("kill_after", args.kill_after)?, longest_grace)?,
-            on_lost: given.choice("on_lost", args.on_lost)?.unwrap_or(OnLost::Stop),
-            max_hold: max_hold(given.duration("max_hold", args.max_hold)?)?,
-            min_hold: given.duration("min_hold", args.min_hold)?.unwrap_or_default(),
-            wait_tree: args.wait_tree,
-            label: args.label.unwrap_or_default(),
-            voice: voice(args.quiet, args.verbose, given)?,
-            events: args.events.filter(|path| !path.as_os_str().is_empty()),
+            kill_after: kill_after(given.duration("kill_after", args.trouble.kill_after)?, longest_grace)?,
+            on_lost: given.choice("on_lost", args.trouble.on_lost)?.unwrap_or(OnLost::Stop),
+            max_hold: max_hold(given.duration("max_hold", args.hold.max_hold)?)?,
+            min_hold: given.duration("min_hold", args.hold.min_hold)?.unwrap_or_default(),
+            wait_tree: args.hold.wait_tree,
+            label: args.words.label.unwrap_or_default(),
+            voice: voice(args.words.quiet, args.words.verbose, given)?,
+            events: args.words.events.filter(|path| !path.as_os_str().is_empty()),
         })
     }
 

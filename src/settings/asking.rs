@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::usage;
 use super::values::{Given, whole_number};
-use crate::cli::{self, RunArgs};
+use crate::cli::{self, ModeArgs, RunArgs, WaitArgs};
 use crate::exit::Failure;
 use crate::lock::{Mode, Patience, Prefer, Retries};
 
@@ -26,22 +26,22 @@ pub struct Asking {
 
 impl Asking {
     pub fn resolve(args: &mut RunArgs, given: Given<'_>) -> Result<Self, Failure> {
-        let retries = retries(args, given)?;
+        let retries = retries(&mut args.wait, given)?;
         Ok(Self {
-            mode: mode(args, given)?,
-            prefer: match given.choice("prefer", args.prefer)? {
+            mode: mode(&mut args.mode, given)?,
+            prefer: match given.choice("prefer", args.mode.prefer)? {
                 None | Some(cli::Prefer::Fair) => Prefer::Fair,
                 Some(cli::Prefer::Writers) => Prefer::Writers,
                 Some(cli::Prefer::Readers) => Prefer::Readers,
             },
-            patience: patience(args, given)?,
+            patience: patience(&mut args.wait, given)?,
             retries,
-            jitter: given.duration("jitter", args.jitter.take())?.unwrap_or_default(),
+            jitter: given.duration("jitter", args.wait.jitter.take())?.unwrap_or_default(),
         })
     }
 }
 
-fn mode(args: &mut RunArgs, given: Given<'_>) -> Result<Mode, Failure> {
+fn mode(args: &mut ModeArgs, given: Given<'_>) -> Result<Mode, Failure> {
     let slots = given.text("slots", args.slots.take());
     let wishes = [("shared", args.shared), ("exclusive", args.exclusive), ("slots", slots.is_some())];
     let mode = match (given.one_of(&wishes)?, slots) {
@@ -60,7 +60,7 @@ fn mode(args: &mut RunArgs, given: Given<'_>) -> Result<Mode, Failure> {
 }
 
 /// "-n typed beats REDLOCK_WAIT" and the other way round; both typed is a contradiction unless they agree.
-fn patience(args: &mut RunArgs, given: Given<'_>) -> Result<Patience, Failure> {
+fn patience(args: &mut WaitArgs, given: Given<'_>) -> Result<Patience, Failure> {
     let wait = given.duration("wait", args.wait.take())?;
     let patience = match wait {
         None => Patience::Forever,
@@ -77,7 +77,7 @@ fn patience(args: &mut RunArgs, given: Given<'_>) -> Result<Patience, Failure> {
     }
 }
 
-fn retries(args: &mut RunArgs, given: Given<'_>) -> Result<Option<Retries>, Failure> {
+fn retries(args: &mut WaitArgs, given: Given<'_>) -> Result<Option<Retries>, Failure> {
     let count = given.text("retries", args.retries.take());
     let chosen = given.one_of(&[("nonblock", args.nonblock), ("retries", count.is_some())])?;
     let interval = given.duration("retry_interval", args.retry_interval.take())?;

@@ -56,8 +56,8 @@ impl Place {
                     )));
                 }
             }
-            let by = if args.local { Choice::Asked } else { Choice::NothingElseConfigured };
-            return Ok(Self::Host { folder: folder(args.local_dir.take())?, by });
+            let by = if args.place.local { Choice::Asked } else { Choice::NothingElseConfigured };
+            return Ok(Self::Host { folder: folder(args.place.local_dir.take())?, by });
         }
         let servers = servers(&args.servers.redis)?;
         if let (Mode::Slot { .. }, true) = (mode, servers.len() > 1) {
@@ -89,14 +89,14 @@ fn is_local(args: &RunArgs, given: Given<'_>) -> Result<bool, Failure> {
     if given.was_typed("redis") && !has_server {
         return Err(usage("--redis must not be empty"));
     }
-    let is_local = match (args.local, has_server) {
+    let is_local = match (args.place.local, has_server) {
         (true, true) if given.was_typed("local") && given.was_typed("redis") => {
             return Err(usage("--local and --redis contradict each other: give one"));
         }
         (true, true) => !given.was_typed("redis"),
         (local, has_server) => local || !has_server,
     };
-    if is_local && args.require_server && !given.was_typed("local") {
+    if is_local && args.place.require_server && !given.was_typed("local") {
         let advice = "give --redis URL or set REDLOCK_REDIS";
         return Err(Failure::new(
             UNFIT,
@@ -130,7 +130,7 @@ fn servers(urls: &[String]) -> Result<Vec<Server>, Failure> {
 }
 
 fn ttl(args: &mut RunArgs, given: Given<'_>, servers: usize) -> Result<Option<Duration>, Failure> {
-    match given.text("ttl", args.ttl.take()) {
+    match given.text("ttl", args.hold.ttl.take()) {
         Some(none) if none == "none" && servers > 1 => Err(usage(
             "--ttl none cannot be had on several servers: one that lost its memory could never vote again",
         )),
@@ -165,7 +165,7 @@ fn quarantine(
     ttl: Option<Duration>,
     servers: usize,
 ) -> Result<Duration, Failure> {
-    let quarantine = match given.text("quarantine", args.quarantine.take()) {
+    let quarantine = match given.text("quarantine", args.place.quarantine.take()) {
         Some(off) if off == "off" => Some(Duration::ZERO),
         text => given.duration("quarantine", text)?,
     };
