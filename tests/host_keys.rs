@@ -165,12 +165,13 @@ fn with_wait_tree_the_command_keeps_all_of_them_open() {
     let job = keys(&host, &["b", "a"]).arg("--wait-tree").sh(script).spawn();
     let daemon = Pid::from_raw(procs::pid_in(&job.wait_for_line("daemon")));
     let guardian = procs::guardian_of(job.pid());
-    kill(Pid::from_raw(guardian), SIGSTOP).unwrap();
-    wait_until("it is stopped", || process_state(guardian) == Some('T'));
-    job.signal(SIGKILL);
+    // In this order, or the one would stop the tree when the other is gone.
+    job.signal(SIGSTOP);
+    wait_until("it is stopped", || process_state(job.pid()) == Some('T'));
     kill(Pid::from_raw(guardian), SIGKILL).unwrap();
+    wait_until("it is gone", || !alive(guardian));
+    job.signal(SIGKILL);
     job.wait();
-    wait_until("both are gone", || !alive(guardian));
     assert!(alive(daemon.as_raw()) && !is_free(&host, "a") && !is_free(&host, "b"));
     kill(daemon, SIGKILL).unwrap();
     wait_until("free when the tree is gone", || is_free(&host, "a") && is_free(&host, "b"));
