@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::signal::Signal::SIGTERM;
-use support::host::{TICKETS_END, check_history, history_command};
-use support::{Host, hold, wait_until};
+use support::history::Role;
+use support::host::TICKETS_END;
+use support::{History, Host, hold, wait_until};
 
 fn open(file: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(file).expect("the lock file")
@@ -90,10 +91,9 @@ fn harm_without_end_makes_no_two_holders_overlap() {
                 let host = &host;
                 scope.spawn(move || {
                     for round in 0..12 {
-                        let reader = (worker + round) % 3 == 0;
-                        let run = if reader { host.run().arg("--shared") } else { host.run() };
-                        let mode = if reader { "reader" } else { "writer" };
-                        run.dir(host.path()).sh(&history_command(mode, 0.005)).done().expect_code(0);
+                        let role = if (worker + round) % 3 == 0 { Role::Reader("") } else { Role::Writer };
+                        let script = History::script(worker * 12 + round, role, 0.005);
+                        host.run().args(&role.args()).dir(host.path()).sh(&script).done().expect_code(0);
                     }
                 })
             })
@@ -103,8 +103,7 @@ fn harm_without_end_makes_no_two_holders_overlap() {
         harming.join().unwrap();
         assert!(ended.iter().all(|well| *well), "each run came to its end");
     });
-    assert_eq!(host.order().len(), 2 * 6 * 12);
-    check_history(&host.order());
+    assert_eq!(History::new(host.path()).check().1, 6 * 12, "everybody came in");
 }
 
 #[test]

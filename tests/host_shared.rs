@@ -2,9 +2,6 @@
 
 mod support;
 
-use std::hash::{BuildHasher, RandomState};
-
-use support::host::{check_history, history_command};
 use support::{Host, Job, Run, hold, nested, wait_until};
 
 fn shared(host: &Host) -> Run {
@@ -99,31 +96,6 @@ fn an_attempt_of_a_writer_keeps_no_reader_out() {
         }
     });
     first.wait().expect_code(0);
-}
-
-#[test]
-fn random_readers_and_writers_never_meet() {
-    let host = Host::new();
-    let random = RandomState::new();
-    let draw = |i: u64, below: u64| random.hash_one((i, below)) % below;
-    std::thread::scope(|scope| {
-        for worker in 0..8 {
-            let (host, draw) = (&host, &draw);
-            scope.spawn(move || {
-                for round in 0..12 {
-                    let i = worker * 100 + round;
-                    let mode = if draw(i, 3) == 0 { "writer" } else { "reader" };
-                    let run = if mode == "writer" { host.run() } else { shared(host) };
-                    let inside = draw(i, 40) as f64 / 1000.0;
-                    run.dir(host.path()).sh(&history_command(mode, inside)).done().expect_code(0);
-                }
-            });
-        }
-    });
-    let history = host.order();
-    assert_eq!(history.len(), 2 * 8 * 12);
-    assert!(check_history(&history) > 1, "readers were inside together: {history:?}");
-    assert!(host.is_free());
 }
 
 #[test]

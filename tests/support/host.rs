@@ -119,33 +119,6 @@ pub fn is_locked(file: &Path) -> bool {
     locks.lines().any(|line| line.split_whitespace().any(|word| word.ends_with(&inode)))
 }
 
-/// A history in which each command writes `begin MODE` first and `end MODE` last: panics if somebody was
-/// inside together with a writer. Appended lines have an order, so no clock is needed. Returns the largest
-/// number that was inside together.
-#[track_caller]
-pub fn check_history(lines: &[String]) -> usize {
-    let (mut readers, mut writers, mut most) = (0_usize, 0_usize, 0);
-    for (place, line) in lines.iter().enumerate() {
-        match line.as_str() {
-            "begin reader" => readers += 1,
-            "end reader" => readers -= 1,
-            "begin writer" => writers += 1,
-            "end writer" => writers -= 1,
-            other => panic!("line {place} is {other:?}"),
-        }
-        let alone = writers == 0 || writers == 1 && readers == 0;
-        assert!(alone, "line {place}: {writers} writers, {readers} readers inside: {lines:?}");
-        most = most.max(readers + writers);
-    }
-    assert_eq!((readers, writers), (0, 0), "everyone who came in went out");
-    most
-}
-
-/// The command of such a history; it stays inside for so many seconds.
-pub fn history_command(mode: &str, inside: f64) -> String {
-    format!("echo begin {mode} >> order; sleep {inside}; echo end {mode} >> order")
-}
-
 /// The call as a user without rights; None if we may not become one.
 pub fn as_user(uid: u32, run: Run, umask: &str) -> Option<Run> {
     let id = uid.to_string();
