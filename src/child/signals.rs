@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpgid, getpgrp};
 
@@ -103,6 +103,15 @@ impl Signals {
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// From now on this signal ends a system call in which a thread sleeps, and does nothing else. Not before the
+/// guardian is forked: the command is to find the signal as we did.
+pub fn let_interrupt(signal: Signal) -> nix::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+    // SAFETY: a handler that does nothing may run at any moment, and no other is installed for this signal.
+    unsafe { sigaction(signal, &action) }.map(drop)
 }
 
 /// Stop, as ^Z does; returns when somebody has continued us.

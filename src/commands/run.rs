@@ -10,14 +10,14 @@ use nix::sys::signal::Signal;
 
 use super::identity;
 use super::watch::Watch;
-use crate::child::signals::{Signals, stop_self};
+use crate::child::signals::{Signals, let_interrupt, stop_self};
 use crate::child::{self, Ends, Environment, Inherited, Plan, Stop, Supervisor, Until, terminal};
 use crate::cli::{OnLost, OnUnavailable};
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
 use crate::lock::{
-    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mount, Names, NodeError, Observer, Patience,
-    Quorum, Released, Request, Unlocked, WaiterId, sleep,
+    BootTime, Busy, Error, Fault, Grant, Held, HostLock, Lock, Mount, NUDGE, Names, NodeError, Observer,
+    Patience, Quorum, Released, Request, Unlocked, WaiterId, sleep,
 };
 use crate::report::{self, Report, Voice};
 use crate::settings::{Asking, Choice, Place, RunSettings};
@@ -44,6 +44,9 @@ pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     lock.begin(&request);
     let plan = plan(settings, on_terminal, inherited, &*lock);
     let supervisor = Supervisor::start(plan).context("cannot start the guardian")?;
+    if let Place::Host { .. } = settings.place {
+        let_interrupt(NUDGE).context("cannot take a signal")?;
+    }
 
     let grant = match take(&mut *lock, &request, &settings.asking, &mut signals, &mut report) {
         Ok(grant) => {

@@ -25,7 +25,7 @@ use std::time::Duration;
 pub use claim::{Claim, Held, OnHost, WaiterId};
 pub use fault::{Fault, NodeError};
 pub use lease::{BootTime, Lease};
-pub use local::{HostLock, Mount, default_folder};
+pub use local::{HostLock, Mount, NUDGE, default_folder};
 pub use names::Names;
 pub use node::Server;
 pub use quorum::{Quorum, Timing};

@@ -118,6 +118,9 @@ fn others(count: usize) -> String {
 }
 
 fn describe(who: &Who) -> String {
+    if who.pid.is_empty() {
+        return "somebody".into();
+    }
     let mut words = format!("{}@{} pid {}", who.user, who.host, who.pid);
     let about: Vec<&str> =
         [&who.label, &who.command].into_iter().map(String::as_str).filter(|s| !s.is_empty()).collect();

@@ -23,9 +23,10 @@ pub fn busy(file: &LockFile, key: usize, asked: &Asked, ticket: Option<u64>) -> 
     Busy {
         key,
         place: ticket.map(|ticket| waiters_before(file, asked, ticket)),
-        holder: record.as_ref().map(|record| record.claim.clone().into_bytes()),
+        // Somebody is there, also if what he told of himself is gone.
+        holder: (!in_the_way.is_empty()).then(Vec::new),
         held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
-        who: record.map(|record| record.who),
+        who: (!in_the_way.is_empty()).then(|| record.map(|record| record.who).unwrap_or_default()),
         others: in_the_way.len().saturating_sub(1),
         ended,
         expires_in: kept_until.filter(|_| ended).map(BootTime::remaining),

@@ -43,13 +43,29 @@ impl LockFile {
 
     /// What the holder of this ticket has written, if it still stands there.
     pub fn record(&self, ticket: u64) -> Option<Record> {
+        let place = record_places(ticket).find(|place| self.owner_of_record(*place) == ticket)?;
         let mut bytes = [0; RECORD];
-        self.ranges().file().read_exact_at(&mut bytes, record_place(ticket)).ok()?;
+        self.ranges().file().read_exact_at(&mut bytes, place).ok()?;
         Record::from_bytes(&bytes, ticket)
     }
 
-    pub fn write_record(&self, ticket: u64, record: &Record) -> io::Result<()> {
-        self.ranges().file().write_all_at(&record.to_bytes(ticket), record_place(ticket))
+    /// Over nobody's who is still there, as long as there is room.
+    pub fn write_record(
+        &self,
+        ticket: u64,
+        record: &Record,
+        is_there: impl Fn(u64) -> bool,
+    ) -> io::Result<()> {
+        let free = record_places(ticket).find(|place| !is_there(self.owner_of_record(*place)));
+        let place = free.or_else(|| record_places(ticket).next()).unwrap_or(HEADER as u64);
+        self.ranges().file().write_all_at(&record.to_bytes(ticket), place)
+    }
+
+    /// The ticket whose record is at this place; zero if there is none.
+    fn owner_of_record(&self, place: u64) -> u64 {
+        let mut ticket = [0; 8];
+        read_at_most(self, &mut ticket, place);
+        number(&ticket)
     }
 
     /// What stays taken by itself at this moment.
@@ -76,8 +92,9 @@ impl LockFile {
     }
 }
 
-fn record_place(ticket: u64) -> u64 {
-    HEADER as u64 + ticket % RECORDS * RECORD as u64
+/// Where a ticket's record may be: first its own place, then the others.
+fn record_places(ticket: u64) -> impl Iterator<Item = u64> {
+    (0..RECORDS).map(move |next| HEADER as u64 + (ticket + next) % RECORDS * RECORD as u64)
 }
 
 /// As much as there is.

@@ -1,8 +1,8 @@
 //! The lock file: where it is, and who may open it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
@@ -59,7 +59,7 @@ impl LockFile {
             return Err(fail(Fault::Unfit, text.into()));
         }
         // Whoever may make files in the folder may use the locks in it.
-        let file = open_or_make(&path, about.mode() & 0o666).map_err(|e| match e.kind() {
+        let file = open_or_make(&path, &about).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied if path.exists() => {
                 fail(Fault::Refused, "no permission to use this lock file; it belongs to another user".into())
             }
@@ -119,7 +119,7 @@ impl LockFile {
 
 /// Never through a symbolic link, never truncating, never waiting for a pipe's other end. Asks to create
 /// only where nothing is: Linux refuses that for another's file in a folder like /tmp.
-fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
+fn open_or_make(path: &Path, folder: &Metadata) -> io::Result<File> {
     let mut existing = OpenOptions::new();
     existing.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     loop {
@@ -129,11 +129,16 @@ fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
         }
         // Whatever the umask says: others are to use it too, and from the first moment.
         let usual = umask(Mode::empty());
-        let made = existing.clone().create_new(true).mode(mode).open(path);
+        let made = existing.clone().create_new(true).mode(folder.mode() & 0o666).open(path);
         umask(usual);
         match made {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made,
+            Err(e) => return Err(e),
+            Ok(file) => {
+                // A folder's group is meant to share it. Whoever is not in it has made it for himself.
+                let _ = fchown(&file, None, Some(folder.gid()));
+                return Ok(file);
+            }
         }
     }
 }

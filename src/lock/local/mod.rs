@@ -31,6 +31,7 @@ pub use file::{Mount, default_folder};
 use kept::Kept;
 use layout::{TICKETS_END, byte};
 use record::Record;
+pub use sleepers::NUDGE;
 use sleepers::Sleepers;
 use turn::{Obstacles, Standing, Taken, Turn};
 
@@ -67,6 +68,9 @@ impl HostLock {
     }
 
     fn take_all(&mut self, asking: &mut Asking<'_>) -> Result<Vec<Taken>, Error> {
+        if self.is_below_ancestor(asking)? {
+            return Err(Error::Nested);
+        }
         let mut taken = vec![None; self.files.len()];
         for &key in &self.order {
             taken[key] = Some(self.take(key, asking)?);
@@ -92,7 +96,7 @@ impl HostLock {
                 asking.sleep(file, key, *ticket, sleepers, &obstacles)?;
                 continue;
             }
-            if is_nested(file, &asked, asking.request) {
+            if is_held_above(file, &asked, asking.request) {
                 return Err(Error::Nested);
             }
             // Whoever does not wait must not stand in anybody's way.
@@ -107,6 +111,18 @@ impl HostLock {
             let (ticket, sleepers) = waiting.insert((ticket, sleepers));
             asking.sleep(file, key, *ticket, sleepers, &obstacles)?;
         }
+    }
+
+    /// Would one of the keys have to wait for a run that we run under? Asked of all before the first is waited for.
+    fn is_below_ancestor(&self, asking: &mut Asking<'_>) -> Result<bool, Error> {
+        let (asked, request) = (asking.asked, asking.request);
+        for file in self.files.iter().filter(|file| is_held_above(file, &asked, request)) {
+            let mut turn = Turn::begin(file, Some(&mut *asking.observer))?;
+            if let Standing::Blocked(_) = turn.look(&asked, None).map_err(Error::Node)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn record(&self, request: &Request) -> Record {
@@ -155,7 +171,7 @@ impl HostLock {
 
 /// Is a run that we run under still a holder? By its ticket, as the kernel knows it: what stands in the file
 /// may have been overwritten since.
-fn is_nested(file: &LockFile, asked: &Asked, request: &Request) -> bool {
+fn is_held_above(file: &LockFile, asked: &Asked, request: &Request) -> bool {
     let (device, inode) = file.identity();
     let tickets = request.ancestors.iter().filter_map(|held| held.on_host.as_ref());
     let mut tickets =

@@ -43,10 +43,15 @@ impl Ranges {
 
     /// Blocks until nobody is in the way.
     pub fn lock(&self, range: Range<u64>, kind: Kind) -> io::Result<()> {
+        self.lock_unless(range, kind, || false)
+    }
+
+    /// The same, unless a signal comes and this is so.
+    pub fn lock_unless(&self, range: Range<u64>, kind: Kind, is_over: impl Fn() -> bool) -> io::Result<()> {
         loop {
             match fcntl(&*self.0, FcntlArg::F_OFD_SETLKW(&request(&range, kind))) {
                 Ok(_) => return Ok(()),
-                Err(Errno::EINTR) => {}
+                Err(Errno::EINTR) if !is_over() => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -239,11 +239,20 @@ impl<'a> Turn<'a> {
         let (kept_until, kept) = if self.kept.is_empty() { (0, 0) } else { (kept_until, kept) };
         self.header = Header { next_ticket, last_fence: fence, kept_until, kept };
         let written = self.file.write_header(&self.header);
-        written.and_then(|()| self.file.write_record(ticket, record)).map_err(|e| self.broken(&e))?;
+        let is_there = |other| !self.alone && other != 0 && other < TICKETS_END && self.holds(family, other);
+        written
+            .and_then(|()| self.file.write_record(ticket, record, is_there))
+            .map_err(|e| self.broken(&e))?;
         if let Some(ticket) = queued {
             self.ranges().unlock(byte(family.ticket(asked.lane, ticket)));
         }
         Ok(Taken { ticket, fence, slot })
+    }
+
+    /// Is somebody else with this ticket inside? A look that fails is as good as a yes.
+    fn holds(&self, family: Family, ticket: u64) -> bool {
+        let marks = [family.owners(), family.sharers()].map(|marks| byte(marks.start + ticket));
+        marks.into_iter().any(|mark| !matches!(self.ranges().present_in(mark), Ok(None)))
     }
 
     fn next_fence(&self) -> u64 {
