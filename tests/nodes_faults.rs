@@ -171,7 +171,7 @@ fn the_vote_of_a_straggler_is_not_left_behind() {
     for at in [1, 2] {
         // Its answers come when the run is over; then its requests arrive when the run is over.
         for late_requests in [false, true] {
-            let proxy = Proxy::to(&nodes[at]);
+            let (proxy, calls) = (Proxy::to(&nodes[at]), nodes[at].script_calls());
             if late_requests {
                 proxy.pause();
             } else {
@@ -183,6 +183,8 @@ fn the_vote_of_a_straggler_is_not_left_behind() {
             assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
             assert!(proxy.requests() > 0, "it was asked");
             proxy.resume();
+            // Its vote, and behind it that the vote is not wanted any more.
+            wait_until("both have arrived", || nodes[at].script_calls() >= calls + 2);
             nodes.all_free();
         }
     }
