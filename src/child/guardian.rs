@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
@@ -37,6 +38,8 @@ pub struct Plan {
     pub stop: Stop,
     pub ends: Ends,
     pub inherited: Inherited,
+    /// Open files whose locks are redlock's: the guardian has them open, too.
+    pub lock_files: Vec<RawFd>,
     /// Descriptors for the command to inherit, which would be closed for it otherwise.
     pub keep_open: Vec<RawFd>,
 }
@@ -73,6 +76,8 @@ pub struct Guardian {
     command: Option<Pid>,
     ending: Option<Ending>,
     phase: Phase,
+    /// The command is being stopped because it has had its time.
+    time_up: bool,
 }
 
 impl Guardian {
@@ -94,6 +99,7 @@ impl Guardian {
             command: None,
             ending: None,
             phase: Phase::Running,
+            time_up: false,
         })
     }
 
@@ -177,6 +183,10 @@ impl Guardian {
             (Phase::Running, Ends::WithItsLastDescendant) | (Phase::Stopping { .. }, _) => everybody_gone,
         };
         if let (Some(ending), true) = (self.ending, enough) {
+            // redlock may be stopped; a lock without a lease would stay until somebody continues it.
+            if self.time_up {
+                self.plan.lock_files.iter().for_each(|&file| unlock(file));
+            }
             // The one word that must arrive; with the tree gone there is nothing left to be late for.
             let _ = (&self.redlock).write_all(&Notice::Ended(ending).to_bytes());
             return true;
@@ -225,8 +235,8 @@ impl Guardian {
         }
         match self.phase {
             Phase::Running => {
-                let is_overdue = self.overdue_at().is_some_and(BootTime::has_passed);
-                self.tell(if is_overdue { Notice::Overdue } else { Notice::TimeUp });
+                self.time_up = !self.overdue_at().is_some_and(BootTime::has_passed);
+                self.tell(if self.time_up { Notice::TimeUp } else { Notice::Overdue });
                 self.stop();
             }
             Phase::Stopping { .. } => self.kill(),
@@ -299,6 +309,15 @@ impl Guardian {
         // If redlock is gone we learn it from the socket, in the loop.
         let _ = send(&notice.to_bytes(), &self.redlock);
     }
+}
+
+/// Give back every lock on this open file.
+fn unlock(file: RawFd) {
+    // SAFETY: all zeros is a valid flock; with a length of zero it means the whole file.
+    let mut everything: libc::flock = unsafe { std::mem::zeroed() };
+    everything.l_type = libc::F_UNLCK as libc::c_short;
+    // SAFETY: the call only reads `everything`, which is valid for it; a descriptor that is none is an error.
+    unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &everything) };
 }
 
 /// The command's pipes must close when the command closes them, not when its guardian ends.

@@ -132,6 +132,7 @@ fn plan(settings: &RunSettings, on_terminal: bool, inherited: Inherited, lock: &
         stop: Stop { signal: settings.stop_signal, grace: settings.kill_after, margin: settings.margin() },
         ends: if settings.wait_tree { Ends::WithItsLastDescendant } else { Ends::WithTheCommand },
         inherited,
+        lock_files: lock.descriptors(),
         // As flock does it: whoever still has it open still has the lock.
         keep_open: if settings.wait_tree { lock.descriptors() } else { Vec::new() },
     }
