@@ -108,14 +108,14 @@ pub fn is_asleep(pid: u32) -> anyhow::Result<bool> {
     Ok(stat(pid)?.first().is_some_and(|state| state == "S"))
 }
 
-/// How many sleep before the one lock of this folder, by the kernel's list of who asks for the first byte.
+/// How many sleep before the one lock of this folder, by the kernel's list of who asks for a byte of another's.
 pub fn tickets_waiting(folder: &Path) -> anyhow::Result<usize> {
     let file = fs::read_dir(folder)?.next().context("no lock file")??;
     let of = format!(":{}", file.ino());
     let locks = fs::read_to_string("/proc/locks")?;
     let asks = |line: &&str| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        matches!(words[..], [_, "->", "OFDLCK", _, _, _, file, "0", _] if file.ends_with(&of))
+        matches!(words[..], [_, "->", "OFDLCK", _, _, _, file, _, _] if file.ends_with(&of))
     };
     Ok(locks.lines().filter(asks).count())
 }
