@@ -104,6 +104,15 @@ local function is_our_turn(k, room)
   return is_ours
 end
 
+-- Of those in whose lane we queue.
+local function last_number(k)
+  if not string.find(FLAGS, '!', 1, true) then
+    return math.max(tonumber(call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0), 0)
+  end
+  local in_lane = call('ZCOUNT', k.queue, '-inf', '(0')
+  return in_lane > 0 and tonumber(call('ZRANGE', k.queue, in_lane - 1, in_lane - 1, 'WITHSCORES')[2]) or FIRST_LANE
+end
+
 -- PEXPIRE is asked for first as well: where it is not permitted the queue, which is not ours alone,
 -- is not touched at all.
 local function enqueue(k)
@@ -111,15 +120,7 @@ local function enqueue(k)
   call('PEXPIRE', k.queue, keys_live)
   call('PEXPIRE', k.waiters, keys_live)
   if not call('ZSCORE', k.queue, QUEUED) then
-    local last = tonumber(call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0)
-    if string.find(FLAGS, '!', 1, true) then
-      local in_lane = call('ZCOUNT', k.queue, '-inf', '(0')
-      last = tonumber(call('ZRANGE', k.queue, in_lane - 1, in_lane - 1, 'WITHSCORES')[2] or FIRST_LANE)
-      last = in_lane > 0 and last or FIRST_LANE
-    else
-      last = math.max(last, 0)
-    end
-    call('ZADD', k.queue, whole(last + 1), QUEUED)
+    call('ZADD', k.queue, whole(last_number(k) + 1), QUEUED)
   end
   call('ZADD', k.waiters, whole(NOW() + LEASE), QUEUED)
   call('PEXPIRE', k.queue, keys_live)

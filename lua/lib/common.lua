@@ -19,7 +19,7 @@
 --
 -- Redis runs a script to its end before anything else, so each script is one atomic step. What it
 -- is not is all-or-nothing: a command refused half-way (ACL, memory) leaves what came before. No key
--- of ours may stay for ever through that: see keep_for().
+-- of ours may stay for ever through that: see take() and keep_for().
 
 local CLAIM, NOTIFY, NODES, WANT, FLAGS = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local GONE, NODE = KEYS[#KEYS - 1], KEYS[#KEYS]
@@ -61,6 +61,7 @@ local function parse(claim)
 end
 
 local ME, ATTEMPT = parse(CLAIM)
+
 -- The server's clock, never a client's; within a script it stands still.
 local now
 local function NOW()
