@@ -72,14 +72,15 @@ local function NOW()
   return now
 end
 
--- Which server this is. With one alone nobody asks, and the question has its price.
 local id
-local function run_id()
-  if NODES == '1' then
-    return ''
-  end
+local function server_id()
   id = id or string.match(call('INFO', 'server'), 'run_id:(%x+)')
   return id
+end
+
+-- Which server this is, for those who count votes. With one alone nobody does, and the question has its price.
+local function run_id()
+  return NODES == '1' and '' or server_id()
 end
 
 -- A key that was just made: where PEXPIRE is refused, it must go again.
@@ -98,9 +99,9 @@ local function rest_ms(quarantine)
     return 0
   end
   local known, since = string.match(call('GET', NODE) or '', '^(%x+) (%d+)$')
-  if known ~= run_id() then
+  if known ~= server_id() then
     since = NOW()
-    call('SET', NODE, run_id() .. ' ' .. whole(since))
+    call('SET', NODE, server_id() .. ' ' .. whole(since))
   end
   return tonumber(since) + quarantine + 1000 - NOW()
 end
