@@ -31,9 +31,9 @@ complete -c redlock -n "__fish_redlock_needs_command" -f -a "break" -d 'Take a l
 complete -c redlock -n "__fish_redlock_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s k -l key -d 'Name of the lock: any bytes, at most 1024; several times for several locks, all or none' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s c -l command -d 'Run STRING with $SHELL -c instead of a command' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for locks that survive the loss of a minority' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefix -d 'First part of our keys\' names; \'\' makes the lock the bare KEY [default: lock]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l local-dir -d 'Folder of the lock files on this host [default: /run/lock, /dev/shm or /tmp]' -r -F
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l quarantine -d 'How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefer -d 'Who goes before whom: first come first served; waiting writers first; readers while readers have it [default: fair]' -r -f -a "fair\t'First come, first served'
@@ -58,7 +58,7 @@ skip\t'Exit 0 without running the command'
 run\t'Run the command without a lock'"
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l label -d 'A word about this run, shown to those who wait' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l events -d 'Append a JSON line for each event to FILE' -r -F
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l local -d 'Lock on this host only, also if servers are configured'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l local -d 'Lock on this host, as without a server, also if servers are configured'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l require-server -d 'Exit 78 if no server is configured, instead of locking on this host'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s s -l shared -d 'Share the lock with others who ask for it shared'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s x -l exclusive -d 'Have the lock alone; this is the default'
@@ -68,9 +68,9 @@ complete -c redlock -n "__fish_redlock_using_subcommand run" -s q -l quiet -d 'S
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s v -l verbose -d 'Tell what happens'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c redlock -n "__fish_redlock_using_subcommand break" -s k -l key -d 'Name of the lock' -r
-complete -c redlock -n "__fish_redlock_using_subcommand break" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host' -r
+complete -c redlock -n "__fish_redlock_using_subcommand break" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for locks that survive the loss of a minority' -r
 complete -c redlock -n "__fish_redlock_using_subcommand break" -l prefix -d 'First part of our keys\' names; \'\' makes the lock the bare KEY [default: lock]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand break" -l node-timeout -d 'What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]' -r
+complete -c redlock -n "__fish_redlock_using_subcommand break" -l node-timeout -d 'What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand break" -l yes -d 'Do it; without, only say who holds the lock'
 complete -c redlock -n "__fish_redlock_using_subcommand break" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c redlock -n "__fish_redlock_using_subcommand completions" -s h -l help -d 'Print help'

@@ -26,13 +26,29 @@ Exit codes:
   64   usage, or a run inside a run of the same key
   69   the servers cannot be reached or cannot serve now
   75   somebody else holds the lock (-E changes it)
-  77   a server refused us: password, permissions
-  78   servers or settings that cannot work: a replica, something else at the key
+  77   a server or the file system refused us: password, permissions
+  78   servers or settings that cannot work: a replica, something else at the key, another --slots
   79   the lock was lost while the command ran, and the command was stopped
   124  --max-hold was over, and the command was stopped
   125  redlock itself failed
   126  the command cannot be executed
   127  the command was not found";
+
+const ENVIRONMENT: &str = "\
+Environment:
+  Every option has a variable, REDLOCK_TTL for --ttl, and a key in the config file, ttl; not --key, --command
+  and --yes. What is typed beats the environment, which beats the file. Set but empty is not set.
+  The command finds:
+  REDLOCK_KEY       the key; of several, one a line
+  REDLOCK_FENCE     a number that grows with every grant; of several keys one each, separated by spaces
+  REDLOCK_TOKEN     what stands for this grant
+  REDLOCK_ATTEMPTS  how often was asked
+  REDLOCK_SLOT      which of the --slots it has, 0 to N-1
+  REDLOCK_HELD      what it and those above it hold, for runs inside it
+
+Files:
+  $REDLOCK_CONFIG, else $XDG_CONFIG_HOME/redlock/config.toml, else /etc/redlock/config.toml
+  redlock-* in /run/lock, /dev/shm or /tmp: locks on this host";
 
 /// Take a lock, run a command while the lock is kept alive, release it
 #[derive(Debug, Parser)]
@@ -46,7 +62,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take the lock, run the command, release the lock
-    #[command(after_help = EXAMPLES, after_long_help = exit_codes_and_examples())]
+    #[command(after_help = EXAMPLES, after_long_help = what_options_do_not_say())]
     Run(Box<RunArgs>),
     /// Take a lock on servers from whoever holds it, and wake the next one
     ///
@@ -60,8 +76,8 @@ pub enum Command {
     },
 }
 
-fn exit_codes_and_examples() -> String {
-    format!("{EXIT_CODES}\n\n{EXAMPLES}")
+fn what_options_do_not_say() -> String {
+    format!("{EXIT_CODES}\n\n{ENVIRONMENT}\n\n{EXAMPLES}")
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -110,7 +126,7 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Where the lock is")]
 pub struct PlaceArgs {
-    /// Lock on this host only, also if servers are configured
+    /// Lock on this host, as without a server, also if servers are configured
     #[arg(long, env = "REDLOCK_LOCAL", value_parser = FalseyValueParser::new())]
     pub local: bool,
 
@@ -249,7 +265,7 @@ pub struct WordsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Where the lock is")]
 pub struct ServerArgs {
-    /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for a lock that survives the loss of a minority; none for a lock on this host
+    /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for locks that survive the loss of a minority
     #[arg(
         short,
         long,
@@ -264,7 +280,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "PREFIX", env = "REDLOCK_PREFIX")]
     pub prefix: Option<String>,
 
-    /// What a server may take to answer, at most a third of the ttl [default: a twentieth of it, 100ms to 1s]
+    /// What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
     pub node_timeout: Option<String>,
 }

@@ -82,6 +82,9 @@ pub enum Mode {
     },
 }
 
+/// Of one lock.
+pub const MOST_SLOTS: u32 = 1024;
+
 /// Who waits for whom. Each request's own choice governs how it queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefer {

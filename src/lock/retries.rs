@@ -31,7 +31,7 @@ impl Retries {
                 Ok(grant) => return Ok(Grant { waited: grant.taken_at.since(started), ..grant }),
                 Err(error) => error,
             };
-            if left == 0 {
+            if left == 0 || give_up.is_some_and(BootTime::has_passed) {
                 return Err(error);
             }
             match &error {
@@ -47,9 +47,8 @@ impl Retries {
             }
             let pause = self.interval / 2 + WaiterId::random().jitter(0, self.interval);
             let next = BootTime::now() + pause;
-            if give_up.is_some_and(|give_up| give_up <= next) {
-                return Err(error);
-            }
+            // The last one when patience ends, rather than none.
+            let next = give_up.map_or(next, |give_up| next.min(give_up));
             if sleep(next, observer) == Wait::Cancelled {
                 return Err(Error::Cancelled);
             }

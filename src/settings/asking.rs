@@ -7,9 +7,8 @@ use super::usage;
 use super::values::{Given, whole_number};
 use crate::cli::{self, ModeArgs, RunArgs, WaitArgs};
 use crate::exit::Failure;
-use crate::lock::{Mode, Patience, Prefer, Retries};
+use crate::lock::{MOST_SLOTS, Mode, Patience, Prefer, Retries};
 
-const MOST_SLOTS: u32 = 1024;
 const DEFAULT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -49,7 +48,6 @@ fn mode(args: &mut ModeArgs, given: Given<'_>) -> Result<Mode, Failure> {
             let group = args.reader_group.take().unwrap_or_default().into_vec();
             return Ok(Mode::Shared { group });
         }
-        // One at a time is what a lock is.
         (Some("slots"), Some(text)) => Mode::Slot { of: whole_number("slots", &text, 1, MOST_SLOTS)? },
         _ => Mode::Exclusive,
     };

@@ -45,9 +45,10 @@ impl Given<'_> {
     pub fn one_of(self, wishes: &[(&'static str, bool)]) -> Result<Option<&'static str>, Failure> {
         let set: Vec<&'static str> = wishes.iter().filter(|(_, is_set)| *is_set).map(|(id, _)| *id).collect();
         let typed: Vec<&'static str> = set.iter().copied().filter(|id| self.was_typed(id)).collect();
+        let name: fn(&str) -> String = if typed.is_empty() { variable } else { flag };
         let meant = if typed.is_empty() { set } else { typed };
         match meant[..] {
-            [a, b, ..] => Err(usage(format!("{} and {} contradict each other: give one", flag(a), flag(b)))),
+            [a, b, ..] => Err(usage(format!("{} and {} contradict each other: give one", name(a), name(b)))),
             _ => Ok(meant.first().copied()),
         }
     }
@@ -91,6 +92,11 @@ fn parse_duration(text: &str) -> Option<Duration> {
 pub fn whole_number(id: &str, text: &str, least: u32, most: u32) -> Result<u32, Failure> {
     let number = text.parse().ok().filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| usage(format!("{} must be {least} to {most}, not {text:?}", flag(id))))
+}
+
+/// For what was not typed: from the environment, or from the config file as if from there.
+fn variable(id: &str) -> String {
+    format!("REDLOCK_{}", id.to_ascii_uppercase())
 }
 
 fn flag(id: &str) -> String {

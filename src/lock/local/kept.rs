@@ -7,11 +7,11 @@ use uuid::Uuid;
 
 use super::contents::number;
 use super::layout::{Family, Group};
-use crate::lock::BootTime;
+use crate::lock::{BootTime, MOST_SLOTS};
 
 pub const ENTRY: usize = 32;
 /// As many as there can be slots.
-pub const ENTRIES: usize = 1024;
+pub const ENTRIES: usize = MOST_SLOTS as usize;
 
 const ALONE: u64 = 1 << 60;
 const GROUP: u64 = 2 << 60;

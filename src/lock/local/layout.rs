@@ -13,6 +13,8 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
+use crate::lock::MOST_SLOTS;
+
 /// So many bits are a family's, both among the tickets and among the marks.
 const FAMILY: u32 = 50;
 const LANE: u64 = 1 << 49;
@@ -21,8 +23,6 @@ const SLOTS: u64 = 1 << 42;
 const MARKS: u64 = 1 << 61;
 const GROUPS: u64 = 3 << 61;
 const GROUP_BITS: u32 = 60;
-
-const MOST_SLOTS: u32 = 1024;
 
 /// Tickets are numbers below this, and above zero.
 pub const TICKETS_END: u64 = 1 << 40;

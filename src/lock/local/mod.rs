@@ -117,7 +117,7 @@ impl HostLock {
     fn is_below_ancestor(&self, asking: &mut Asking<'_>) -> Result<bool, Error> {
         let (asked, request) = (asking.asked, asking.request);
         for file in self.files.iter().filter(|file| is_held_above(file, &asked, request)) {
-            let mut turn = Turn::begin(file, Some(&mut *asking.observer))?;
+            let turn = Turn::begin(file, Some(&mut *asking.observer))?;
             if let Standing::Blocked(_) = turn.look(&asked, None).map_err(Error::Node)? {
                 return Ok(true);
             }

@@ -59,6 +59,8 @@ impl<'a> Turn<'a> {
         }
         turn.header = file.header();
         turn.kept = file.kept(&turn.header);
+        let others = file.ranges().present_in(EVERYBODY).map_err(|e| Error::Node(turn.broken(&e)))?;
+        turn.alone = others.is_none();
         Ok(turn)
     }
 
@@ -71,8 +73,7 @@ impl<'a> Turn<'a> {
     }
 
     /// May we go in? The ticket is ours, if we have queued.
-    pub fn look(&mut self, asked: &Asked, ticket: Option<u64>) -> Result<Standing, NodeError> {
-        self.alone = self.ranges().present_in(EVERYBODY).map_err(|e| self.broken(&e))?.is_none();
+    pub fn look(&self, asked: &Asked, ticket: Option<u64>) -> Result<Standing, NodeError> {
         if self.alone && self.kept.is_empty() {
             return Ok(Standing::Free(0));
         }
