@@ -4,27 +4,7 @@ mod support;
 
 use support::{Job, Site, hold, nested};
 
-promises!(one_server:
-    a_run_that_would_wait_for_its_ancestor_fails_at_once,
-    a_reader_inside_a_reader_works,
-    a_reader_inside_a_reader_fails_at_once_when_a_writer_waits,
-    a_reader_of_another_group_inside_a_reader_fails_at_once,
-    a_preferring_reader_inside_a_reader_passes_the_writer_that_waits,
-    a_writer_inside_a_reader_is_found_out_among_other_readers,
-    one_common_key_of_several_is_enough,
-);
-
-promises!(three_servers:
-    a_run_that_would_wait_for_its_ancestor_fails_at_once,
-    a_reader_inside_a_reader_works,
-    a_reader_inside_a_reader_fails_at_once_when_a_writer_waits,
-    a_reader_of_another_group_inside_a_reader_fails_at_once,
-    a_preferring_reader_inside_a_reader_passes_the_writer_that_waits,
-    a_writer_inside_a_reader_is_found_out_among_other_readers,
-    one_common_key_of_several_is_enough,
-);
-
-promises!(this_host:
+promises!(one_server, three_servers, this_host:
     a_run_that_would_wait_for_its_ancestor_fails_at_once,
     a_reader_inside_a_reader_works,
     a_reader_inside_a_reader_fails_at_once_when_a_writer_waits,

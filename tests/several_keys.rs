@@ -8,35 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use support::{Job, Site, TREE, alive, hold, tree_of, wait_until};
 
-promises!(one_server:
-    ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
-    readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed,
-    the_command_sees_the_keys_and_their_tokens_in_the_order_given,
-    while_it_is_held_nobody_gets_any_of_the_keys,
-    one_key_that_is_held_keeps_all_from_being_taken,
-    a_waiter_gets_all_keys_when_the_last_is_free,
-    a_long_wait_names_all_keys,
-    a_cancelled_waiter_leaves_every_queue,
-    readers_share_several_keys,
-    the_same_key_twice_is_a_usage_error,
-    many_keys_work,
-    the_keys_of_a_killed_holder_return,
-);
-
-promises!(three_servers:
-    ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
-    readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed,
-    the_command_sees_the_keys_and_their_tokens_in_the_order_given,
-    while_it_is_held_nobody_gets_any_of_the_keys,
-    one_key_that_is_held_keeps_all_from_being_taken,
-    a_waiter_gets_all_keys_when_the_last_is_free,
-    a_long_wait_names_all_keys,
-    a_cancelled_waiter_leaves_every_queue,
-    readers_share_several_keys,
-    the_keys_of_a_killed_holder_return,
-);
-
-promises!(this_host:
+promises!(one_server, three_servers, this_host:
     ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
     readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed,
     the_command_sees_the_keys_and_their_tokens_in_the_order_given,

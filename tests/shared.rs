@@ -8,21 +8,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use support::{Job, Place, Redis, Run, Site, hold, holder, process_state, queued, wait_until};
 
-promises!(one_server:
+promises!(one_server, three_servers:
     readers_hold_it_together,
     a_writer_is_alone,
     the_mode_that_is_typed_beats_the_inherited_one,
-    a_reader_behind_a_waiting_writer_waits_for_it,
-    neighbouring_readers_come_in_together_when_the_writer_has_gone,
-    a_crowd_of_readers_comes_in_together,
-    a_writer_waits_for_the_last_reader,
-    a_writer_that_gives_up_lets_the_readers_behind_it_in,
-    an_attempt_of_a_writer_keeps_no_reader_out,
-);
-
-promises!(three_servers:
-    readers_hold_it_together,
-    a_writer_is_alone,
     a_reader_behind_a_waiting_writer_waits_for_it,
     neighbouring_readers_come_in_together_when_the_writer_has_gone,
     a_crowd_of_readers_comes_in_together,

@@ -10,19 +10,7 @@ use nix::unistd::Pid;
 use support::history::Role::{self, Reader, Writer};
 use support::{History, Site};
 
-promises!(one_server:
-    random_readers_and_writers_never_meet,
-    random_groups_and_preferences_never_meet,
-    killed_readers_and_writers_let_nobody_in_too_early,
-);
-
-promises!(three_servers:
-    random_readers_and_writers_never_meet,
-    random_groups_and_preferences_never_meet,
-    killed_readers_and_writers_let_nobody_in_too_early,
-);
-
-promises!(this_host:
+promises!(one_server, three_servers, this_host:
     random_readers_and_writers_never_meet,
     random_groups_and_preferences_never_meet,
     killed_readers_and_writers_let_nobody_in_too_early,

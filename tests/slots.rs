@@ -8,20 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use support::{Job, Nodes, Place, Redis, Run, Site, TREE, alive, hold, stays_free, tree_of, wait_until};
 
-promises!(one_server:
-    twelve_at_once_never_share_a_slot_and_never_are_more_than_three,
-    as_many_as_there_are_slots_hold_together_and_the_lowest_free_number_is_taken,
-    waiters_for_a_slot_are_served_in_the_order_of_their_arrival,
-    waiters_enter_together_when_several_slots_are_free,
-    another_number_of_slots_is_refused_and_the_one_in_use_is_named,
-    slots_and_the_other_modes_are_refused_on_one_key,
-    one_slot_is_the_plain_lock,
-    numbers_that_make_no_sense_are_usage_errors,
-    the_environment_can_say_it_and_what_is_typed_beats_it,
-    a_run_inside_a_run_gets_another_slot_or_fails_at_once,
-);
-
-promises!(this_host:
+promises!(one_server, this_host:
     twelve_at_once_never_share_a_slot_and_never_are_more_than_three,
     as_many_as_there_are_slots_hold_together_and_the_lowest_free_number_is_taken,
     waiters_for_a_slot_are_served_in_the_order_of_their_arrival,

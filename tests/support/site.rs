@@ -110,10 +110,17 @@ impl Site {
     }
 }
 
-/// `promises!(one_server: a, b)` makes tests of the functions `a` and `b`, each on a new `Site::one_server()`.
+/// `promises!(one_server, this_host: a, b)` makes tests of the functions `a` and `b`, each on a new
+/// `Site::one_server()` and on a new `Site::this_host()`.
 #[macro_export]
 macro_rules! promises {
-    ($site:ident: $($promise:ident),* $(,)?) => {
+    ($($site:ident),+: $($promise:ident),* $(,)?) => {
+        $crate::promises!(@each [$($site)+] ($($promise)*));
+    };
+    (@each [$($site:ident)+] $promises:tt) => {
+        $($crate::promises!(@at $site $promises);)+
+    };
+    (@at $site:ident ($($promise:ident)*)) => {
         mod $site {
             $(
                 #[test]
