@@ -1,4 +1,4 @@
-//! Who goes first, and who goes together, on one server: `--prefer` and `--reader-group`.
+//! Who goes first, and who goes together, on one server and on this host: `--prefer` and `--reader-group`.
 
 mod support;
 
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use support::prefer::*;
 use support::{Redis, Run, hold, holder, queued};
 
-promises!(one_server:
+promises!(one_server, this_host:
     a_preferring_writer_goes_before_all_who_wait_without_that_preference,
     a_preferring_writer_keeps_new_readers_out,
     a_preferring_writer_that_is_cancelled_lets_the_readers_in,

@@ -54,10 +54,10 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- A claim, or a sharer's entry: waiter, attempt, slot ('' = none).
+-- A claim, or a sharer's entry, which has its slot behind it.
 local function parse(claim)
-  local waiter, attempt, slot = string.match(claim, '^([%x-]+)%.(%d+)/?(%d*)$')
-  return waiter, tonumber(attempt), slot
+  local waiter, attempt = string.match(claim, '^([%x-]+)%.(%d+)/?%d*$')
+  return waiter, tonumber(attempt)
 end
 
 local ME, ATTEMPT = parse(CLAIM)
