@@ -10,12 +10,12 @@
 -- ARGV[12...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots}
---      or {'busy', which key (from 0), place (0 = next, -1 = not queued), who holds it, as in lib/holders.lua}
---      or {'resting', ms}: this server may have forgotten what it granted, and does not vote yet
+--      or {'blocked', which key (from 0), place (0 = next, -1 = not queued), who holds it, as in lib/holders.lua}
+--      or {'quarantined', ms}: this server may have forgotten what it granted, and does not vote yet
 --      or {'nested'}: an ancestor is in the way
 --      or {'stale'}: a newer request of this waiter was here first, or it has given up
---      or {'twice'}: this very request was granted here already: the server is listed twice
---      or {'replica'}, {'other', n}: held as a lock over n servers, {'slots', n}: held with n slots (0 = without).
+--      or {'duplicate_server'}: this very request was granted here already: the server is listed twice
+--      or {'replica'}, {'different_server_count', n}: held as a lock over n servers, {'slots_mismatch', n}: held with n slots (0 = without).
 --
 -- Atomic, so that "free", "our turn" and "taken" are one moment for all keys: nobody can come in between, and
 -- whoever waits for several stands in all their queues in the same order, so that no two wait for each other.
@@ -129,7 +129,7 @@ end
 
 local function busy(k, key)
   local place = call('ZRANK', k.queue, QUEUED)
-  local reply = { 'busy', whole(key - 1), place and whole(place) or '-1' }
+  local reply = { 'blocked', whole(key - 1), place and whole(place) or '-1' }
   for _, word in ipairs(description(k)) do
     reply[#reply + 1] = word
   end
@@ -140,11 +140,11 @@ end
 local function mismatch(k)
   local _, _, known = holder_of(k)
   if known and known.nodes ~= NODES then
-    return { 'other', known.nodes }
+    return { 'different_server_count', known.nodes }
   end
   local is_ours = parse(held(k)) or permits(held(k))
   if held(k) ~= WANT and is_ours and (slots_of(held(k)) or slots_of(WANT)) then
-    return { 'slots', whole(slots_of(held(k)) or 0) }
+    return { 'slots_mismatch', whole(slots_of(held(k)) or 0) }
   end
 end
 
@@ -183,7 +183,7 @@ for i, k in ipairs(LOCKS) do
   local attempt
   attempt, k.entry = holding(k, ME)
   if attempt == ATTEMPT and NODES ~= '1' then
-    return { 'twice' }
+    return { 'duplicate_server' }
   end
   if attempt and attempt > ATTEMPT then
     return { 'stale' }
@@ -207,7 +207,7 @@ for i, k in ipairs(LOCKS) do
   end
 end
 if rest > 0 and not taken then
-  return { 'resting', whole(rest) } -- also if it remembers us: it may be an old copy
+  return { 'quarantined', whole(rest) } -- also if it remembers us: it may be an old copy
 end
 if not taken and not not_yet then
   return grant_all()

@@ -1,4 +1,5 @@
-//! The command line, declared. What the values mean is checked in settings.rs.
+//! The command line, declared. Values are text here; settings/ parses them, since only there is it known whether
+//! a bad one came from the command line, the environment or the config file.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,13 +24,13 @@ writes to, and have that refuse smaller numbers.";
 const EXIT_CODES: &str = "\
 Exit codes:
   the command's own; if a signal killed it, redlock dies by the same signal
-  64   usage, or a run inside a run of the same key
+  64   usage error, or a nested run on a key that is already held
   69   the servers cannot be reached or cannot serve now
-  75   somebody else holds the lock (-E changes it)
+  75   the lock is held by another run or program (-E changes it)
   77   a server or the file system refused us: password, permissions
   78   servers or settings that cannot work: a replica, something else at the key, another --slots
   79   the lock was lost while the command ran, and the command was stopped
-  124  --max-hold was over, and the command was stopped
+  124  --max-hold expired, and the command was stopped
   125  redlock itself failed
   126  the command cannot be executed
   127  the command was not found";
@@ -37,14 +38,14 @@ Exit codes:
 const ENVIRONMENT: &str = "\
 Environment:
   Every option has a variable, REDLOCK_TTL for --ttl, and a key in the config file, ttl; not --key, --command
-  and --yes. What is typed beats the environment, which beats the file. Set but empty is not set.
-  The command finds:
+  and --yes. Command line > environment > config file. An empty variable counts as unset.
+  Set for the command:
   REDLOCK_KEY       the key; of several, one a line
   REDLOCK_FENCE     a number that grows with every grant; of several keys one each, separated by spaces
-  REDLOCK_TOKEN     what stands for this grant
-  REDLOCK_ATTEMPTS  how often was asked
+  REDLOCK_TOKEN     identifies this grant
+  REDLOCK_ATTEMPTS  number of attempts
   REDLOCK_SLOT      which of the --slots it has, 0 to N-1
-  REDLOCK_HELD      what it and those above it hold, for runs inside it
+  REDLOCK_HELD      locks held by this run and its ancestors (for nested runs)
 
 Files:
   $REDLOCK_CONFIG, else $XDG_CONFIG_HOME/redlock/config.toml, else /etc/redlock/config.toml
@@ -62,21 +63,21 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take the lock, run the command, release the lock
-    #[command(after_help = EXAMPLES, after_long_help = what_options_do_not_say())]
+    #[command(after_help = EXAMPLES, after_long_help = more_help())]
     Run(Box<RunArgs>),
-    /// Take a lock on servers from whoever holds it, and wake the next one
+    /// Force a lock open on the servers and wake the next waiter
     ///
-    /// For what a killed run with --ttl none has left, or a job that must not be waited for. A run that still holds
+    /// For a lock left by a killed run with --ttl none, or a holder you cannot wait for. A run that still holds
     /// the lock notices at its next refresh, within a third of its ttl, and stops its command; one with --ttl none never does.
     Break(BreakArgs),
     /// Print the completion script for a shell
     Completions {
-        /// The shell that is to complete redlock's command line
+        /// Shell
         shell: Shell,
     },
 }
 
-fn what_options_do_not_say() -> String {
+fn more_help() -> String {
     format!("{EXIT_CODES}\n\n{ENVIRONMENT}\n\n{EXAMPLES}")
 }
 
@@ -89,7 +90,7 @@ pub enum Shell {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Name of the lock: any bytes, at most 1024; several times for several locks, all or none
+    /// Lock name (any bytes, up to 1024); repeat to take several locks, all or nothing
     #[arg(short, long = "key", value_name = "KEY", required = true)]
     pub keys: Vec<OsString>,
 
@@ -105,7 +106,7 @@ pub struct RunArgs {
     pub servers: ServerArgs,
 
     #[command(flatten)]
-    pub place: PlaceArgs,
+    pub backend: BackendArgs,
 
     #[command(flatten)]
     pub mode: ModeArgs,
@@ -117,48 +118,48 @@ pub struct RunArgs {
     pub hold: HoldArgs,
 
     #[command(flatten)]
-    pub trouble: TroubleArgs,
+    pub failure: FailureArgs,
 
     #[command(flatten)]
-    pub words: WordsArgs,
+    pub output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Where the lock is")]
-pub struct PlaceArgs {
-    /// Lock on this host, as without a server, also if servers are configured
+#[command(next_help_heading = "Lock backend")]
+pub struct BackendArgs {
+    /// Lock on this host even if servers are configured
     #[arg(long, env = "REDLOCK_LOCAL", value_parser = FalseyValueParser::new())]
     pub local: bool,
 
-    /// Folder of the lock files on this host [default: /run/lock, /dev/shm or /tmp]
-    #[arg(long, value_name = "FOLDER", env = "REDLOCK_LOCAL_DIR")]
+    /// Directory for lock files [default: /run/lock, /dev/shm or /tmp]
+    #[arg(long, value_name = "DIR", env = "REDLOCK_LOCAL_DIR")]
     pub local_dir: Option<PathBuf>,
 
     /// Exit 78 if no server is configured, instead of locking on this host
     #[arg(long, env = "REDLOCK_REQUIRE_SERVER", value_parser = FalseyValueParser::new())]
     pub require_server: bool,
 
-    /// How long a server that may have lost its locks does not vote, or off [default: 30s with several servers, off with one]
+    /// How long a server that may have lost its data is kept from voting; "off" disables this [default: 30s with several servers, off with one]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_QUARANTINE", allow_negative_numbers = true)]
     pub quarantine: Option<String>,
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Who may hold it together")]
+#[command(next_help_heading = "Sharing")]
 pub struct ModeArgs {
-    /// Share the lock with others who ask for it shared
+    /// Take the lock in shared mode
     #[arg(short, long, env = "REDLOCK_SHARED", value_parser = FalseyValueParser::new())]
     pub shared: bool,
 
-    /// Have the lock alone; this is the default
+    /// Take the lock in exclusive mode (default)
     #[arg(short = 'x', long, env = "REDLOCK_EXCLUSIVE", value_parser = FalseyValueParser::new())]
     pub exclusive: bool,
 
-    /// Who goes before whom: first come first served; waiting writers first; readers while readers have it [default: fair]
-    #[arg(long, value_name = "WHO", env = "REDLOCK_PREFER")]
+    /// Queueing order: fair (FIFO), writers first, or readers first [default: fair]
+    #[arg(long, value_name = "POLICY", env = "REDLOCK_PREFER")]
     pub prefer: Option<Prefer>,
 
-    /// With --shared: share with those of the same group only
+    /// With --shared: share with the same group only
     #[arg(long, value_name = "NAME", env = "REDLOCK_READER_GROUP")]
     pub reader_group: Option<OsString>,
 
@@ -168,29 +169,29 @@ pub struct ModeArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "If somebody else holds it")]
+#[command(next_help_heading = "Waiting")]
 pub struct WaitArgs {
-    /// Do not wait if somebody else holds the lock
+    /// Fail at once if the lock is held
     #[arg(short, long, env = "REDLOCK_NONBLOCK", value_parser = FalseyValueParser::new())]
     pub nonblock: bool,
 
-    /// Wait at most so long; 0 is --nonblock [default: for ever]
+    /// Wait at most this long; 0 means --nonblock [default: forever]
     #[arg(short, long, value_name = "DURATION", env = "REDLOCK_WAIT", allow_negative_numbers = true)]
     pub wait: Option<String>,
 
-    /// Ask at most N times more, without queueing
+    /// Retry up to N times instead of queueing
     #[arg(long, value_name = "N", env = "REDLOCK_RETRIES", allow_negative_numbers = true)]
     pub retries: Option<String>,
 
-    /// Between two such attempts, give or take a half [default: 1s]
+    /// Pause between retries (+/- 50%) [default: 1s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_RETRY_INTERVAL", allow_negative_numbers = true)]
     pub retry_interval: Option<String>,
 
-    /// Sleep a random time up to this before asking, so that not everyone asks at once
+    /// Random delay before the first attempt, up to this long
     #[arg(long, value_name = "DURATION", env = "REDLOCK_JITTER", allow_negative_numbers = true)]
     pub jitter: Option<String>,
 
-    /// Exit code when somebody else holds the lock [default: 75]
+    /// Exit code if the lock is held [default: 75]
     #[arg(
         short = 'E',
         long,
@@ -202,17 +203,17 @@ pub struct WaitArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "How long it is held")]
+#[command(next_help_heading = "Lease and hold time")]
 pub struct HoldArgs {
-    /// How long the lock outlives a dead redlock; renewed at a third of it; none for a lock that never expires [default: 30s]
+    /// Lease: how long the lock survives if redlock dies; renewed every third of it; "none" never expires [default: 30s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_TTL")]
     pub ttl: Option<String>,
 
-    /// Stop the command and release the lock after so long, exit 124
+    /// Stop the command and release the lock after this long (exit 124)
     #[arg(long, value_name = "DURATION", env = "REDLOCK_MAX_HOLD", allow_negative_numbers = true)]
     pub max_hold: Option<String>,
 
-    /// Leave the lock taken until so long after it was taken, also if the command ends earlier
+    /// Keep the lock at least this long, even if the command ends sooner
     #[arg(long, value_name = "DURATION", env = "REDLOCK_MIN_HOLD", allow_negative_numbers = true)]
     pub min_hold: Option<String>,
 
@@ -222,17 +223,17 @@ pub struct HoldArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "In trouble")]
-pub struct TroubleArgs {
+#[command(next_help_heading = "Failure handling")]
+pub struct FailureArgs {
     /// What to do when the lock is lost while the command runs [default: stop]
     #[arg(long, value_name = "ACTION", env = "REDLOCK_ON_LOST")]
     pub on_lost: Option<OnLost>,
 
-    /// The first signal when the command is stopped: the lock is lost, or --max-hold over [default: TERM]
+    /// Signal sent first to stop the command (lock lost or --max-hold expired) [default: TERM]
     #[arg(long, value_name = "SIGNAL", env = "REDLOCK_SIGNAL")]
     pub signal: Option<String>,
 
-    /// Between the first signal and SIGKILL when the command is stopped [default: 5s, at most a third of the ttl]
+    /// Time from that signal to SIGKILL [default: 5s, at most a third of the ttl]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_KILL_AFTER", allow_negative_numbers = true)]
     pub kill_after: Option<String>,
 
@@ -242,9 +243,9 @@ pub struct TroubleArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Words")]
-pub struct WordsArgs {
-    /// A word about this run, shown to those who wait
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Label shown to waiters
     #[arg(long, value_name = "TEXT", env = "REDLOCK_LABEL")]
     pub label: Option<String>,
 
@@ -252,20 +253,20 @@ pub struct WordsArgs {
     #[arg(long, value_name = "FILE", env = "REDLOCK_EVENTS")]
     pub events: Option<PathBuf>,
 
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long, env = "REDLOCK_QUIET", value_parser = FalseyValueParser::new())]
     pub quiet: bool,
 
-    /// Tell what happens
+    /// Print every step
     #[arg(short, long, env = "REDLOCK_VERBOSE", value_parser = FalseyValueParser::new())]
     pub verbose: bool,
 }
 
-/// Of every subcommand that asks servers.
+/// Shared by every subcommand that asks servers.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Where the lock is")]
+#[command(next_help_heading = "Lock backend")]
 pub struct ServerArgs {
-    /// A server, redis://[user:password@]host[:port][/db] or unix:///path; several, best 3 or 5, for locks that survive the loss of a minority
+    /// A server, redis://[user:password@]host[:port][/db] or unix:///path; repeat (3 or 5) for a lock that survives the loss of a minority
     #[arg(
         short,
         long,
@@ -276,11 +277,11 @@ pub struct ServerArgs {
     )]
     pub redis: Vec<String>,
 
-    /// First part of our keys' names; '' makes the lock the bare KEY [default: lock]
+    /// Prefix of the Redis keys; '' uses the bare KEY as the lock [default: lock]
     #[arg(long, value_name = "PREFIX", env = "REDLOCK_PREFIX")]
     pub prefix: Option<String>,
 
-    /// What a server may take to answer [default: a twentieth of the ttl, 100ms to 1s]
+    /// Timeout for one request to a server [default: a twentieth of the ttl, 100ms to 1s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
     pub node_timeout: Option<String>,
 }
@@ -294,7 +295,7 @@ pub struct BreakArgs {
     #[command(flatten)]
     pub servers: ServerArgs,
 
-    /// Do it; without, only say who holds the lock
+    /// Break the lock; without this flag, only show the holder
     #[arg(long)]
     pub yes: bool,
 }
@@ -302,17 +303,14 @@ pub struct BreakArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnLost {
     /// Stop the command's whole tree before the lease ends, exit 79
-    // A variable that is set but empty is not set.
-    #[value(alias = "")]
     Stop,
-    /// Only tell, and let it run
+    /// Warn and let the command run
     Warn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnUnavailable {
     /// Exit 69
-    #[value(alias = "")]
     Fail,
     /// Exit 0 without running the command
     Skip,
@@ -322,11 +320,10 @@ pub enum OnUnavailable {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Prefer {
-    /// First come, first served
-    #[value(alias = "")]
+    /// First in, first out
     Fair,
-    /// An exclusive request goes before all that wait without this wish
+    /// An exclusive request goes ahead of every waiter that did not ask for this
     Writers,
-    /// A shared request enters while others hold the lock shared, whoever waits
+    /// A shared request joins current readers, even if writers are waiting
     Readers,
 }

@@ -1,18 +1,14 @@
 //! Every way in which redlock ends. Scripts depend on the numbers; they are in the manual page.
 
 use std::fmt;
-use std::process::ExitCode;
 
-use crate::child::signals::die_by;
-use crate::lock::Fault;
-
-/// A flag, a value or the command is missing or wrong; or a run inside a run of the same key.
+/// A flag, a value or the command is missing or wrong; or a nested run on a key that is already held.
 pub const USAGE: u8 = 64;
 /// The servers cannot be reached, or cannot serve now.
 pub const UNAVAILABLE: u8 = 69;
-/// Somebody else holds the lock.
+/// Another run or program holds the lock.
 pub const HELD: u8 = 75;
-/// A server does not let us.
+/// A server or the file system refused us.
 pub const REFUSED: u8 = 77;
 /// Servers or settings that cannot work.
 pub const UNFIT: u8 = 78;
@@ -26,15 +22,6 @@ pub const INTERNAL: u8 = 125;
 pub const CANNOT_EXECUTE: u8 = 126;
 /// The command was not found.
 pub const NOT_FOUND: u8 = 127;
-
-/// What a server's trouble means for whoever called us.
-pub fn code_of(fault: Fault) -> u8 {
-    match fault {
-        Fault::Unavailable => UNAVAILABLE,
-        Fault::Refused => REFUSED,
-        Fault::Unfit => UNFIT,
-    }
-}
 
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,14 +37,6 @@ impl Exit {
         match self {
             Self::Code(code) => code.into(),
             Self::Signal(number) => 128 + number,
-        }
-    }
-
-    /// Does not return for a signal.
-    pub fn finish(self) -> ExitCode {
-        match self {
-            Self::Code(code) => code.into(),
-            Self::Signal(number) => die_by(number),
         }
     }
 }

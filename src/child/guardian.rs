@@ -1,18 +1,18 @@
 //! The guardian: a process of its own between redlock and the command.
 //!
-//! It starts the command, is the subreaper of all that comes from it, knows the lease's deadline, and
-//! is the only one who stops the tree: because redlock orders it, because the deadline is near and no
-//! new one came (redlock is stopped, or cannot reach the servers), or because redlock is gone. Forked
-//! at the start, while redlock has one thread, so it may run any code; it has one thread itself, to
-//! which the command's parent-death signal is tied.
+//! It starts the command, is the subreaper of its descendants, knows the lease's deadline, and is the only
+//! process that stops the tree: on a command of redlock, because the deadline is near and was not moved
+//! (redlock is stopped, or cannot reach the servers), or because redlock is gone. Forked at the start, while
+//! redlock has one thread, so it may run any code; it has one thread itself, to which the command's
+//! parent-death signal is tied.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_child_subreaper, set_name};
@@ -21,203 +21,225 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::{Pid, dup2_stderr, setpgid};
 
-use super::inherited::Inherited;
-use super::spawn::{Group, spawn};
-use super::tree::{self, Reaped};
-use super::words::{Ending, Environment, Notice, Order, Until, send};
-use crate::lock::BootTime;
+use super::messages::{Channel, Environment, ExitReason, GuardianCommand, GuardianEvent, Limits};
+use super::process_tree::{self, Reaped};
+use super::signal_state::SignalState;
+use super::spawn::{ProcessGroup, spawn};
+use crate::clock::BootTime;
 
-/// Not "redlock", so that `killall -9 redlock` leaves someone to stop the command.
+/// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command.
 const NAME: &std::ffi::CStr = c"lock-guardian";
 
 /// How to run the command and how to stop it.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct GuardianConfig {
     pub argv: Vec<OsString>,
-    pub group: Group,
-    pub stop: Stop,
-    pub ends: Ends,
-    pub inherited: Inherited,
-    /// Open files whose locks are redlock's: the guardian has them open, too.
-    pub lock_files: Vec<RawFd>,
-    /// Descriptors for the command to inherit, which would be closed for it otherwise.
-    pub keep_open: Vec<RawFd>,
+    pub group: ProcessGroup,
+    pub stop: StopPolicy,
+    pub wait_for: WaitFor,
+    pub signal_state: SignalState,
+    /// Files whose locks are redlock's: the guardian keeps them open, too.
+    pub lock_files: Vec<Arc<File>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Stop {
+pub struct StopPolicy {
     pub signal: Signal,
     /// Between that signal and SIGKILL.
     pub grace: Duration,
-    /// Before the deadline, for the killed tree to be gone.
+    /// Left before the deadline for the killed tree to exit.
     pub margin: Duration,
 }
 
 /// When the command counts as ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
-    WithTheCommand,
-    WithItsLastDescendant,
+pub enum WaitFor {
+    Command,
+    /// The last descendant. As with flock, a process that still has the lock file open still has the lock.
+    Tree,
 }
 
-/// How far the tree is on its way out.
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum State {
+    /// The command was not started yet.
+    Idle,
     Running,
-    Stopping { kill_at: BootTime },
+    /// The tree was told to stop.
+    Stopping {
+        kill_at: BootTime,
+    },
+}
+
+/// The command, from its start on.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    pid: Pid,
+    /// Once it was reaped: from then on its number may be another process's.
+    exit_reason: Option<ExitReason>,
 }
 
 pub struct Guardian {
-    redlock: UnixStream,
-    plan: Plan,
-    children: SignalFd,
+    redlock: Channel,
+    config: GuardianConfig,
+    child_signals: SignalFd,
     timer: TimerFd,
-    until: Until,
-    command: Option<Pid>,
-    ending: Option<Ending>,
-    phase: Phase,
-    /// The command is being stopped because it has had its time.
+    limits: Limits,
+    state: State,
+    command: Option<Child>,
+    /// No descendant is left, as far as was reaped.
+    tree_is_gone: bool,
+    /// The command is being stopped because its time is up.
     time_up: bool,
 }
 
 impl Guardian {
-    pub fn new(redlock: UnixStream, plan: Plan) -> nix::Result<Self> {
-        // Nothing that is meant for redlock or typed at the terminal concerns the guardian.
+    pub fn new(redlock: Channel, config: GuardianConfig) -> nix::Result<Self> {
+        // Signals for redlock, or typed at the terminal, do not concern the guardian.
         SigSet::all().thread_set_mask()?;
         setpgid(Pid::from_raw(0), Pid::from_raw(0)).ok();
         set_name(NAME).ok();
         set_child_subreaper(true)?;
         Ok(Self {
             redlock,
-            plan,
-            children: SignalFd::with_flags(
+            config,
+            child_signals: SignalFd::with_flags(
                 &SigSet::from(Signal::SIGCHLD),
                 SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC,
             )?,
             timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
-            until: Until::default(),
+            limits: Limits::default(),
+            state: State::Idle,
             command: None,
-            ending: None,
-            phase: Phase::Running,
+            tree_is_gone: false,
             time_up: false,
         })
     }
 
     /// Returns when there is nothing left to guard.
-    pub fn watch(mut self) {
+    pub fn run(mut self) {
         loop {
             self.set_timer();
-            let (ordered, child_changed) = self.sleep();
-            if ordered {
-                match Order::receive(&self.redlock) {
-                    Ok(order) => self.obey(order),
-                    // redlock was killed: nobody keeps the lease, nobody waits for the command.
-                    Err(_) => return self.kill(),
+            if self.wait_for_command() {
+                match self.redlock.receive_command() {
+                    Ok(Some(command)) => self.on_command(command),
+                    // redlock was killed: the lease is not renewed, and the command's exit not waited for.
+                    Ok(None) | Err(_) => return self.kill(),
                 }
             }
-            if child_changed {
-                while let Ok(Some(_)) = self.children.read_signal() {}
+            // Before the clock: a command that has ended was not stopped by it, however late we look.
+            self.reap();
+            if let Some(exit_reason) = self.outcome() {
+                return self.finish(exit_reason);
             }
-            // Whoever has ended was not stopped by the clock, however late we come to look at it.
-            if self.command.is_some() && self.has_ended() {
-                return;
-            }
-            self.look_at_the_clock();
+            self.check_deadline();
         }
     }
 
-    fn sleep(&self) -> (bool, bool) {
-        let mut fds = [self.redlock.as_fd(), self.children.as_fd(), self.timer.as_fd()]
+    /// Sleep until a command comes (true), a child changes or the timer expires.
+    fn wait_for_command(&self) -> bool {
+        let mut fds = [self.redlock.as_fd(), self.child_signals.as_fd(), self.timer.as_fd()]
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         // Every signal is blocked, so only a broken system could make this fail: try again.
         let _ = poll(&mut fds, PollTimeout::NONE);
-        let [ordered, child_changed, _] = fds.map(|fd| fd.any().unwrap_or(false));
-        (ordered, child_changed)
+        let [has_command, child_changed, _] = fds.map(|fd| fd.any().unwrap_or(false));
+        if child_changed {
+            while let Ok(Some(_)) = self.child_signals.read_signal() {}
+        }
+        has_command
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Start { environment, until } => {
-                self.until = until;
+    fn on_command(&mut self, command: GuardianCommand) {
+        match command {
+            GuardianCommand::Start { environment, limits } => {
+                self.limits = limits;
+                let margin = self.config.stop.margin;
                 // The machine may have been paused since the lock was granted.
-                if until.deadline.is_some_and(|deadline| deadline.minus(self.plan.stop.margin).has_passed()) {
-                    self.tell(Notice::TooLate);
+                if limits.deadline.is_some_and(|deadline| deadline.minus(margin).has_passed()) {
+                    self.send(GuardianEvent::TooLate);
                 } else {
                     self.start(&environment);
                 }
             }
-            Order::Pass(signal) => self.pass(signal),
-            Order::Deadline(moment) => self.until.deadline = Some(moment),
-            Order::Stop => self.stop(),
-            Order::Kill => self.kill(),
+            GuardianCommand::Forward(signal) => self.forward(signal),
+            GuardianCommand::Deadline(moment) => self.limits.deadline = Some(moment),
+            GuardianCommand::Stop => self.stop(),
+            GuardianCommand::Kill => self.kill(),
         }
     }
 
     fn start(&mut self, environment: &Environment) {
-        let Plan { argv, group, keep_open, inherited, .. } = &self.plan;
-        match spawn(argv, environment, *group, keep_open, *inherited) {
+        let GuardianConfig { argv, group, wait_for, signal_state, lock_files, .. } = &self.config;
+        let keep_open: &[Arc<File>] = match wait_for {
+            WaitFor::Command => &[],
+            WaitFor::Tree => lock_files,
+        };
+        match spawn(argv, environment, *group, keep_open, *signal_state) {
             Ok(pid) => {
-                self.command = Some(pid);
-                let_go_of_stdio();
+                self.command = Some(Child { pid, exit_reason: None });
+                self.state = State::Running;
+                detach_stdio();
             }
-            Err(error) => self.tell(Notice::NotStarted(error as i32)),
+            Err(error) => self.send(GuardianEvent::NotStarted(error as i32)),
         }
     }
 
-    /// Collect who has died. True when that was the end, and redlock has been told.
-    fn has_ended(&mut self) -> bool {
-        let everybody_gone = loop {
-            match tree::reap() {
-                Reaped::Ended(pid, ending) => self.note(pid, ending),
-                // Off a terminal nobody wants to know.
-                Reaped::Paused(pid) if Some(pid) == self.command && self.plan.group != Group::Own => {
-                    self.tell(Notice::Paused(pid));
+    /// Collect children that have ended.
+    fn reap(&mut self) {
+        let Some(mut command) = self.command else { return };
+        self.tree_is_gone = loop {
+            match process_tree::reap() {
+                Reaped::Ended(pid, exit_reason) if pid == command.pid => {
+                    command.exit_reason = Some(exit_reason);
                 }
-                Reaped::Paused(_) => {}
+                // Off a terminal nothing follows from it.
+                Reaped::Paused(pid) if pid == command.pid && self.config.group != ProcessGroup::Own => {
+                    self.send(GuardianEvent::Paused(pid));
+                }
+                Reaped::Ended(..) | Reaped::Paused(_) => {}
                 Reaped::NothingNew => break false,
-                Reaped::NobodyLeft => break true,
+                Reaped::NoChildren => break true,
             }
         };
-        let enough = match (self.phase, self.plan.ends) {
-            (Phase::Running, Ends::WithTheCommand) => true,
-            (Phase::Running, Ends::WithItsLastDescendant) | (Phase::Stopping { .. }, _) => everybody_gone,
+        self.command = Some(command);
+    }
+
+    /// How the command ended, once there is nothing left to wait for.
+    fn outcome(&self) -> Option<ExitReason> {
+        let exit_reason = self.command?.exit_reason?;
+        let is_over = match (self.state, self.config.wait_for) {
+            (State::Running, WaitFor::Command) => true,
+            (State::Idle | State::Running | State::Stopping { .. }, _) => self.tree_is_gone,
         };
-        if let (Some(ending), true) = (self.ending, enough) {
-            // redlock may be stopped; a lock without a lease would stay until somebody continues it.
-            if self.time_up {
-                self.plan.lock_files.iter().for_each(|&file| unlock(file));
-            }
-            // The one word that must arrive; with the tree gone there is nothing left to be late for.
-            let _ = (&self.redlock).write_all(&Notice::Ended(ending).to_bytes());
-            return true;
-        }
-        false
+        is_over.then_some(exit_reason)
     }
 
-    fn note(&mut self, pid: Pid, ending: Ending) {
-        if Some(pid) == self.command {
-            self.ending = Some(ending);
+    fn finish(&self, exit_reason: ExitReason) {
+        // redlock may be stopped; a lock without a lease would stay taken until it is continued.
+        if self.time_up {
+            self.config.lock_files.iter().for_each(|file| unlock(file));
         }
+        // The one message that must arrive; with the tree gone there is nothing left to be late for.
+        let _ = self.redlock.send_waiting(&GuardianEvent::Ended(exit_reason).to_bytes());
     }
 
-    /// When the next thing is due, if nobody says otherwise until then.
+    /// When to act if no command comes.
     fn next_moment(&self) -> Option<BootTime> {
-        self.command?;
-        match self.phase {
-            Phase::Running => [self.overdue_at(), self.until.end].into_iter().flatten().min(),
-            Phase::Stopping { kill_at } => Some(kill_at),
+        match self.state {
+            State::Idle => None,
+            State::Running => [self.overdue_at(), self.limits.end].into_iter().flatten().min(),
+            State::Stopping { kill_at } => Some(kill_at),
         }
     }
 
     /// When to begin to stop a command whose lease is not renewed.
     fn overdue_at(&self) -> Option<BootTime> {
-        let Stop { grace, margin, .. } = self.plan.stop;
-        self.until.deadline.map(|deadline| deadline.minus(grace.max(margin)))
+        let StopPolicy { grace, margin, .. } = self.config.stop;
+        self.limits.deadline.map(|deadline| deadline.minus(grace.max(margin)))
     }
 
-    /// On the boot-time clock: after a suspend it has rung by the time anything else runs.
+    /// On the boot-time clock: after a suspend it has expired by the time anything else runs.
     fn set_timer(&self) {
-        let armed = match self.next_moment() {
+        let result = match self.next_moment() {
             // Zero would disarm it.
             Some(moment) => {
                 let left = moment.remaining().max(Duration::from_nanos(1));
@@ -226,60 +248,58 @@ impl Guardian {
             None => self.timer.unset(),
         };
         // The values above are valid, and there is nothing better to do than to go on.
-        let _ = armed;
+        let _ = result;
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn check_deadline(&mut self) {
         if !self.next_moment().is_some_and(BootTime::has_passed) {
             return;
         }
-        match self.phase {
-            Phase::Running => {
+        match self.state {
+            State::Idle => {}
+            State::Running => {
                 self.time_up = !self.overdue_at().is_some_and(BootTime::has_passed);
-                self.tell(if self.time_up { Notice::TimeUp } else { Notice::Overdue });
+                self.send(if self.time_up { GuardianEvent::TimeUp } else { GuardianEvent::Overdue });
                 self.stop();
             }
-            Phase::Stopping { .. } => self.kill(),
+            State::Stopping { .. } => self.kill(),
         }
     }
 
     fn stop(&mut self) {
-        if matches!(self.phase, Phase::Stopping { .. }) || self.command.is_none() {
-            return;
+        match self.state {
+            State::Idle | State::Stopping { .. } => return,
+            State::Running => {}
         }
-        let Stop { signal, grace, margin } = self.plan.stop;
+        let StopPolicy { signal, grace, margin } = self.config.stop;
         let mut kill_at = BootTime::now() + grace;
-        if let Some(deadline) = self.until.deadline {
+        if let Some(deadline) = self.limits.deadline {
             kill_at = kill_at.min(deadline.minus(margin));
         }
-        self.phase = Phase::Stopping { kill_at };
+        self.state = State::Stopping { kill_at };
         self.signal_tree(signal);
-        // Whoever is stopped hears nothing until continued.
+        // A stopped process handles the signal only when it is continued.
         self.signal_tree(Signal::SIGCONT);
     }
 
     /// SIGKILL to everything; returns when nothing is left.
     fn kill(&mut self) {
-        self.phase = Phase::Stopping { kill_at: BootTime::now() };
+        self.state = State::Stopping { kill_at: BootTime::now() };
         self.signal_tree(Signal::SIGKILL);
-        let command = self.command;
-        let mut last = self.ending;
-        tree::extinguish(|pid, ending| {
-            if Some(pid) == command {
-                last = Some(ending);
+        process_tree::kill_tree(|pid, exit_reason| {
+            if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
+                command.exit_reason = Some(exit_reason);
             }
         });
-        self.ending = last;
     }
 
-    /// The command, until it is reaped: then its number may be somebody else's.
     fn living_command(&self) -> Option<Pid> {
-        self.command.filter(|_| self.ending.is_none())
+        self.command.filter(|command| command.exit_reason.is_none()).map(|command| command.pid)
     }
 
-    fn pass(&self, signal: Signal) {
+    fn forward(&self, signal: Signal) {
         match signal {
-            // A private word between its sender and the command; it would kill helpers that never heard of it.
+            // Between its sender and the command; it would kill helpers that do not handle it.
             Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
                 if let Some(command) = self.living_command() {
                     let _ = kill(command, signal);
@@ -289,40 +309,44 @@ impl Guardian {
         }
     }
 
-    /// The command, or its group, first: that works without /proc, too.
+    /// The command, or its group, first: that works even without /proc.
     fn signal_tree(&self, signal: Signal) {
         let command = self.living_command();
-        let group = command.filter(|_| self.plan.group == Group::Own);
+        let group = command.filter(|_| self.config.group == ProcessGroup::Own);
         let _ = match (group, command) {
             (Some(group), _) => killpg(group, signal),
             (None, Some(command)) => kill(command, signal),
             (None, None) => Ok(()),
         };
-        for process in tree::descendants() {
+        for process in process_tree::descendants() {
             if Some(process.pid) != command && Some(process.group) != group {
                 let _ = kill(process.pid, signal);
             }
         }
     }
 
-    fn tell(&self, notice: Notice) {
+    fn send(&self, event: GuardianEvent) {
         // If redlock is gone we learn it from the socket, in the loop.
-        let _ = send(&notice.to_bytes(), &self.redlock);
+        let _ = self.redlock.send(&event.to_bytes());
     }
 }
 
-/// Give back every lock on this open file.
-fn unlock(file: RawFd) {
-    // SAFETY: all zeros is a valid flock; with a length of zero it means the whole file.
-    let mut everything: libc::flock = unsafe { std::mem::zeroed() };
-    everything.l_type = libc::F_UNLCK as libc::c_short;
-    // SAFETY: the call only reads `everything`, which is valid for it; a descriptor that is none is an error.
-    unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &everything) };
+/// Release every lock on this open file.
+fn unlock(file: &File) {
+    let everything = libc::flock {
+        l_type: libc::F_UNLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // Releasing the whole file needs no memory, so it cannot fail.
+    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&everything));
 }
 
 /// The command's pipes must close when the command closes them, not when its guardian ends.
-fn let_go_of_stdio() {
-    super::let_go_of_stdin_and_stdout();
+fn detach_stdio() {
+    super::detach_stdin_and_stdout();
     if let Ok(null) = File::options().write(true).open("/dev/null") {
         let _ = dup2_stderr(&null);
     }

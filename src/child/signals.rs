@@ -1,8 +1,8 @@
 //! Signals as events: which one came, and whether it was typed at the terminal or sent by a process.
 //!
-//! They are blocked and read from a descriptor, so no code of ours ever runs in a handler. SIGINT off a terminal comes through ctrlc, which keeps an inherited
-//! SIG_IGN; on a terminal only the kernel's siginfo tells ^C, which the command has got as well, from
-//! a SIGINT that a process sent to us alone.
+//! They are blocked and read from a descriptor, so no code of ours ever runs in a handler. Off a terminal
+//! SIGINT comes through ctrlc, which keeps an inherited SIG_IGN; on a terminal only the kernel's siginfo
+//! tells ^C, which the command has received as well, from a SIGINT that a process sent to us alone.
 
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, si
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpgid, getpgrp};
 
-use super::inherited::is_ignored;
+use super::signal_state::is_ignored;
 
 const HANDLED: [Signal; 9] = [
     Signal::SIGINT,
@@ -29,9 +29,9 @@ const HANDLED: [Signal; 9] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignal {
     pub signal: Signal,
-    /// From the terminal: the command, in the same process group, has got it too.
+    /// From the terminal: the command, in the same process group, has received it too.
     pub typed: bool,
     /// By a process of our own group, which may have meant us and then the whole group, as `timeout` does.
     pub by_our_group: bool,
@@ -56,8 +56,8 @@ impl Signals {
         Ok(Self { descriptor, handled, interrupts: None, through_ctrlc: !on_terminal })
     }
 
-    /// Off a terminal: have SIGINT from ctrlc from now on. It starts a thread, so it is left until there is time
-    /// for that; and where no thread can be had, the descriptor goes on to do.
+    /// Off a terminal: take SIGINT from ctrlc from now on. It starts a thread, so it is left until there is time
+    /// for that; where no thread can be started, signalfd keeps handling SIGINT.
     pub fn take_interrupts(&mut self) {
         if std::mem::take(&mut self.through_ctrlc) && self.handled.contains(Signal::SIGINT) {
             let _ = self.try_ctrlc();
@@ -67,7 +67,7 @@ impl Signals {
     fn try_ctrlc(&mut self) -> anyhow::Result<()> {
         let (reader, mut writer) = std::io::pipe()?;
         ctrlc::try_set_handler(move || {
-            // Nobody reads any more only when the program is about to end.
+            // The reader is gone only when the program is about to end.
             let _ = writer.write(&[1]);
         })?;
         self.interrupts = Some(reader);
@@ -78,25 +78,25 @@ impl Signals {
     }
 
     /// Readable when a signal has arrived.
-    pub fn bells(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         let interrupts = self.interrupts.as_ref().map(AsFd::as_fd);
         [self.descriptor.as_fd()].into_iter().chain(interrupts).collect()
     }
 
     /// The next signal that has arrived, if any. Never blocks.
-    pub fn next(&mut self) -> Option<Arrived> {
+    pub fn next(&mut self) -> Option<ReceivedSignal> {
         if let Some(pipe) = &mut self.interrupts
             && is_readable(pipe.as_fd())
             && pipe.read(&mut [0; 1]).is_ok_and(|length| length == 1)
         {
-            return Some(Arrived { signal: Signal::SIGINT, typed: false, by_our_group: false });
+            return Some(ReceivedSignal { signal: Signal::SIGINT, typed: false, by_our_group: false });
         }
         let info = self.descriptor.read_signal().ok().flatten()?;
         let signal = i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok())?;
         let typed = info.ssi_code == libc::SI_KERNEL;
         let sender = Pid::from_raw(info.ssi_pid.cast_signed());
         let by_our_group = !typed && getpgid(Some(sender)).is_ok_and(|group| group == getpgrp());
-        Some(Arrived { signal, typed, by_our_group })
+        Some(ReceivedSignal { signal, typed, by_our_group })
     }
 }
 
@@ -107,28 +107,28 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 
 /// From now on this signal ends a system call in which a thread sleeps, and does nothing else. Not before the
 /// guardian is forked: the command is to find the signal as we did.
-pub fn let_interrupt(signal: Signal) -> nix::Result<()> {
+pub fn install_noop_handler(signal: Signal) -> nix::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
     // SAFETY: a handler that does nothing may run at any moment, and no other is installed for this signal.
     unsafe { sigaction(signal, &action) }.map(drop)
 }
 
-/// Stop, as ^Z does; returns when somebody has continued us.
-pub fn stop_self() {
+/// Stop, as ^Z does; returns when we are continued.
+pub fn suspend_self() {
     let _ = raise(Signal::SIGSTOP);
 }
 
-/// End the way the command did, so that whoever started us sees that signal (128+n in a shell). By
-/// number: real-time signals have no name.
-pub fn die_by(number: i32) -> ! {
+/// End the way the command did, so that our parent sees that signal (128+n in a shell). By number: real-time
+/// signals have no name.
+pub fn exit_by_signal(number: i32) -> ! {
     // The command has left its core, if it was to leave one; ours would only overwrite it.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if let Ok(signal) = Signal::try_from(number) {
         let _ = SigSet::from(signal).thread_unblock();
     }
     // SAFETY: SIG_DFL is valid for every signal (SIGKILL refuses it, which is as good) and replaces no
-    // handler that anyone still needs; raise() takes any number.
+    // handler that is still needed; raise() takes any number.
     unsafe {
         libc::signal(number, libc::SIG_DFL);
         libc::raise(number);

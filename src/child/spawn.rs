@@ -1,14 +1,15 @@
 //! Starting the command.
 //!
-//! Not with std's Command: whatever is to happen between fork and exec (the parent-death signal first of
+//! Not with std's Command: anything that is to happen between fork and exec (the parent-death signal first of
 //! all) makes it copy the whole process, and that copy is a tenth of the time that a short command takes. Here
 //! the new process borrows our memory until it executes the command, as posix_spawn does it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::errno::Errno;
@@ -19,12 +20,12 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, getpid, getppid, setpgid};
 
-use super::inherited::Inherited;
-use super::words::Environment;
+use super::messages::Environment;
+use super::signal_state::SignalState;
 
 /// Which process group the command runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
+pub enum ProcessGroup {
     Own,
     /// That of redlock itself, which the terminal and the shell know as the job.
     Join(Pid),
@@ -38,8 +39,8 @@ struct Job<'a> {
     argv: &'a [*const c_char],
     environment: &'a [*const c_char],
     group: Pid,
-    keep_open: &'a [RawFd],
-    inherited: Inherited,
+    keep_open: &'a [Arc<File>],
+    signal_state: SignalState,
     guardian: Pid,
     error: AtomicI32,
 }
@@ -49,9 +50,9 @@ struct Job<'a> {
 pub fn spawn(
     argv: &[OsString],
     added: &Environment,
-    group: Group,
-    keep_open: &[RawFd],
-    inherited: Inherited,
+    group: ProcessGroup,
+    keep_open: &[Arc<File>],
+    signal_state: SignalState,
 ) -> Result<Pid, Errno> {
     let argv: Vec<CString> = argv.iter().map(|arg| c_string(arg)).collect::<Result<_, _>>()?;
     let environment: Vec<CString> = environment(added)?;
@@ -59,11 +60,11 @@ pub fn spawn(
         argv: &pointers(&argv),
         environment: &pointers(&environment),
         group: match group {
-            Group::Own => Pid::from_raw(0),
-            Group::Join(group) => group,
+            ProcessGroup::Own => Pid::from_raw(0),
+            ProcessGroup::Join(group) => group,
         },
         keep_open,
-        inherited,
+        signal_state,
         guardian: getpid(),
         error: AtomicI32::new(0),
     };
@@ -106,12 +107,10 @@ fn execute(job: &Job<'_>) -> Errno {
             // It died before the line above could be told to.
             return Err(Errno::ESRCH);
         }
-        for &fd in job.keep_open {
-            // SAFETY: redlock opened it before it forked the guardian, and nobody closes it.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        for file in job.keep_open {
+            fcntl(&**file, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
-        job.inherited.restore()
+        job.signal_state.restore()
     };
     if let Err(error) = prepare() {
         return error;

@@ -6,9 +6,9 @@ use std::mem::MaybeUninit;
 use nix::libc;
 
 /// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on our
-/// process group, and the command belongs into it; without one (cron, CI, a service) the command gets a
+/// process group, and the command belongs in it; without one (cron, CI, a service) the command gets a
 /// group of its own.
-pub fn is_there() -> bool {
+pub fn has_controlling_terminal() -> bool {
     File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 

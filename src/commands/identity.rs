@@ -1,4 +1,4 @@
-//! Who we are, for those who wait for us.
+//! What waiters are told about this run.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,18 +6,18 @@ use std::path::Path;
 
 use nix::unistd::{gethostname, getuid};
 
-use crate::lock::Who;
+use crate::lock::HolderInfo;
 
-/// `program` is the command's name; its arguments are nobody's business.
-pub fn describe(program: &OsStr, label: &str) -> Who {
+/// `program` is the command's name. Its arguments are not shown: they may be secret.
+pub fn describe(program: &OsStr, label: &str) -> HolderInfo {
     let program = Path::new(program).file_name().unwrap_or(program);
-    Who {
+    HolderInfo {
         host: gethostname().map_or_else(|_| "?".into(), |host| host.to_string_lossy().into_owned()),
         pid: std::process::id().to_string(),
         user: user(),
         label: label.to_owned(),
         command: program.to_string_lossy().into_owned(),
-        link: ci_link(variable).unwrap_or_default(),
+        job_url: ci_job_url(variable).unwrap_or_default(),
     }
 }
 
@@ -40,15 +40,15 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// The page of the CI job that we run in.
-fn ci_link(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+fn ci_job_url(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let github = || {
         let [server, repository, run] =
             ["GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID"].map(&variable);
         Some(format!("{}/{}/actions/runs/{}", server?, repository?, run?))
     };
-    // GitLab, Buildkite, CircleCI; Jenkins last, as its name is the least its own.
-    let links = ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL", "BUILD_URL"];
-    github().or_else(|| links.into_iter().find_map(&variable))
+    // GitLab, Buildkite, CircleCI; Jenkins last, as its name is the least specific.
+    let variables = ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL", "BUILD_URL"];
+    github().or_else(|| variables.into_iter().find_map(&variable))
 }
 
 #[cfg(test)]
@@ -67,17 +67,17 @@ mod tests {
     }
 
     #[test]
-    fn each_ci_system_gives_its_link() {
+    fn each_ci_system_has_its_job_url() {
         let github = [
             ("GITHUB_SERVER_URL", "https://github.example"),
             ("GITHUB_REPOSITORY", "a/b"),
             ("GITHUB_RUN_ID", "7"),
         ];
-        assert_eq!(ci_link(with(&github)).unwrap(), "https://github.example/a/b/actions/runs/7");
-        assert_eq!(ci_link(with(&github[..2])), None);
+        assert_eq!(ci_job_url(with(&github)).unwrap(), "https://github.example/a/b/actions/runs/7");
+        assert_eq!(ci_job_url(with(&github[..2])), None);
         for name in ["CI_JOB_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL", "BUILD_URL"] {
-            assert_eq!(ci_link(with(&[(name, "https://ci/1")])).unwrap(), "https://ci/1");
+            assert_eq!(ci_job_url(with(&[(name, "https://ci/1")])).unwrap(), "https://ci/1");
         }
-        assert_eq!(ci_link(with(&[])), None);
+        assert_eq!(ci_job_url(with(&[])), None);
     }
 }

@@ -1,13 +1,9 @@
-//! Who asks, and for the how-manieth time.
+//! A waiter's identity and its attempt number, and how a lock is known to the runs inside it.
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use uuid::Uuid;
-
-/// Spreads bits evenly: 2^64 over the golden ratio.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// One waiter, from its first request to its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,13 +12,6 @@ pub struct WaiterId(Uuid);
 impl WaiterId {
     pub fn random() -> Self {
         Self(Uuid::new_v4())
-    }
-
-    /// Different waiters get different fractions of `most`, so that they do not retry in step.
-    pub fn jitter(&self, round: u32, most: Duration) -> Duration {
-        let (high, low) = self.0.as_u64_pair();
-        let bits = (high ^ low).rotate_left(round * 11).wrapping_mul(GOLDEN) >> 32;
-        most.mul_f64(bits as f64 / f64::from(u32::MAX))
     }
 }
 
@@ -58,43 +47,44 @@ impl FromStr for Claim {
     }
 }
 
-/// A lock that is held, as it is told to those who run under it.
+/// A lock that a run holds, as REDLOCK_HELD tells it to the runs inside its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct AncestorLock {
     pub claim: Claim,
-    pub on_host: Option<OnHost>,
+    pub host_ticket: Option<HostTicket>,
 }
 
 /// A lock on this host: which file, and which ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OnHost {
+pub struct HostTicket {
     pub device: u64,
     pub inode: u64,
     pub ticket: u64,
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for AncestorLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.claim.fmt(f)?;
-        match &self.on_host {
-            Some(OnHost { device, inode, ticket }) => write!(f, "@{device}:{inode}:{ticket}"),
+        match &self.host_ticket {
+            Some(HostTicket { device, inode, ticket }) => write!(f, "@{device}:{inode}:{ticket}"),
             None => Ok(()),
         }
     }
 }
 
-impl FromStr for Held {
+impl FromStr for AncestorLock {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (claim, place) = text.split_once('@').map_or((text, None), |(claim, place)| (claim, Some(place)));
-        let on_host = |place: &str| {
+        let (claim, ticket) =
+            text.split_once('@').map_or((text, None), |(claim, ticket)| (claim, Some(ticket)));
+        let host_ticket = |text: &str| {
             let numbers: Vec<u64> =
-                place.split(':').map(str::parse).collect::<Result<_, _>>().map_err(drop)?;
+                text.split(':').map(str::parse).collect::<Result<_, _>>().map_err(drop)?;
             let [device, inode, ticket] = numbers.try_into().map_err(drop)?;
-            Ok(OnHost { device, inode, ticket })
+            Ok(HostTicket { device, inode, ticket })
         };
-        Ok(Self { claim: claim.parse()?, on_host: place.map(on_host).transpose()? })
+        Ok(Self { claim: claim.parse()?, host_ticket: ticket.map(host_ticket).transpose()? })
     }
 }
 
@@ -109,26 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_spread_over_its_whole_range() {
-        for round in 0..20 {
-            let parts =
-                (0..1000).map(|_| WaiterId::random().jitter(round, Duration::from_secs(10)).as_secs());
-            let mut seconds: Vec<u64> = parts.collect();
-            assert!(seconds.iter().all(|&second| second <= 10));
-            seconds.sort_unstable();
-            seconds.dedup();
-            assert!(seconds.len() >= 10, "round {round}: {seconds:?}");
-        }
-    }
-
-    #[test]
     fn what_is_held_reads_back() {
         let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
-        for on_host in [None, Some(OnHost { device: 1, inode: 2, ticket: 3 })] {
-            let held = Held { claim, on_host };
+        for host_ticket in [None, Some(HostTicket { device: 1, inode: 2, ticket: 3 })] {
+            let held = AncestorLock { claim, host_ticket };
             assert_eq!(held.to_string().parse(), Ok(held));
         }
-        assert_eq!(format!("{claim}@1:2").parse::<Held>(), Err(()));
+        assert_eq!(format!("{claim}@1:2").parse::<AncestorLock>(), Err(()));
     }
 
     #[test]

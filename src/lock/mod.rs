@@ -1,57 +1,70 @@
-//! The lock: take it, renew it, give it back.
+//! The lock: take it, renew it, release it.
 //!
-//! This room knows servers, leases and queues. It knows nothing of the command line, of the command
-//! that runs under the lock, or of the terminal: whoever waits is told through [`Observer`].
+//! This file is the vocabulary that servers (redis/) and this host (local/) share. The room knows
+//! servers, files, leases and queues. It knows nothing of the command line, of the command that runs
+//! under the lock, or of the terminal: the caller follows a wait through [`Observer`], and errors are
+//! values without sentences.
 
-mod answer;
+mod background;
 mod claim;
-mod fault;
-mod later;
+mod error;
+mod holder;
 mod lease;
-mod link;
 mod local;
-mod names;
-mod node;
-mod quorum;
-mod resolve;
-mod retries;
+mod name;
+mod redis;
+mod retry;
 mod unlocked;
 mod wait;
-mod who;
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-pub use claim::{Claim, Held, OnHost, WaiterId};
-pub use fault::{Fault, NodeError};
-pub use lease::{BootTime, Lease};
-pub use local::{HostLock, Mount, NUDGE, default_folder};
-pub use names::Names;
-pub use node::Server;
-pub use quorum::{Quorum, Timing};
-pub use retries::Retries;
-pub use unlocked::Unlocked;
-pub use wait::sleep;
-pub use who::Who;
+use nix::sys::signal::Signal;
 
-/// The seam between the two kinds of lock (servers, this host) and everyone who uses them.
+use crate::clock::BootTime;
+
+pub use claim::{AncestorLock, Claim};
+pub use error::{BackendError, Error, Fault, Problem};
+pub use holder::HolderInfo;
+pub use lease::Lease;
+pub use local::{FileProblem, HostLock, Mount, default_directory};
+pub use name::lock_name;
+pub use redis::{Keys, RedisLock, Server, ServerError, ServerErrorKind, Timing, break_lock};
+pub use retry::acquire;
+pub use unlocked::Unlocked;
+pub use wait::{Wait, sleep};
+
+/// Upper bound of the number of slots of one lock.
+pub const MOST_SLOTS: u32 = 1024;
+
+/// The seam between the kinds of lock (servers, this host, none) and the commands that use them.
 pub trait Lock: Send {
-    /// Ask, and do not wait for the answer: there are other things to do meanwhile.
-    fn begin(&mut self, request: &Request);
+    /// Send the first request without waiting for the reply: the caller has other things to do meanwhile.
+    fn send_ahead(&mut self, request: &Request);
 
     /// Take the lock, waiting as long as the request allows. On any error nothing is left behind, as
-    /// far as the servers can be reached.
+    /// far as the servers can be reached. Retries are not made here: see [`acquire`].
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error>;
 
-    /// Renew a grant. Never makes a lock anew.
+    /// Renew a grant. Never re-creates a lock.
     fn extend(&mut self, grant: &Grant) -> Extended;
 
-    /// Give a grant back, only if it is still ours. It stays taken until so long after the grant, by itself.
+    /// Release a grant, only if it is still ours. With `min_hold` the lock stays taken until that long
+    /// after the grant.
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released;
 
-    /// What keeps the lock taken for as long as any process has it open, if the lock is of that kind.
-    fn descriptors(&self) -> Vec<RawFd> {
+    /// Files that keep the lock taken for as long as any process has them open, if the lock is of that kind.
+    fn files(&self) -> Vec<Arc<File>> {
         Vec::new()
+    }
+
+    /// The signal with which the lock ends its own threads' system calls. The process must have a handler
+    /// for it, installed after the last fork: a child is to find the signal as we did.
+    fn interrupt_signal(&self) -> Option<Signal> {
+        None
     }
 }
 
@@ -60,68 +73,70 @@ pub trait Lock: Send {
 pub struct Request {
     pub mode: Mode,
     pub prefer: Prefer,
-    pub patience: Patience,
-    /// How long the lock is to stay taken at least, also if we are killed; zero if that does not matter.
+    pub wait: WaitPolicy,
+    /// How long the lock is to stay taken at least, even if we are killed; may be zero.
     pub min_hold: Duration,
-    /// What others are told about the holder.
-    pub who: Who,
-    /// Held by the processes that we run under: to wait for one of them is to wait for ever.
-    pub ancestors: Vec<Held>,
+    /// What waiters are told about the holder.
+    pub holder: HolderInfo,
+    /// The locks of the runs that this process runs under: waiting for one of them would deadlock.
+    pub ancestors: Vec<AncestorLock>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     Exclusive,
-    /// Together with others of the same group. An empty name is a group like any other.
+    /// Together with other sharers of the same group. An empty name is a group like any other.
     Shared {
         group: Vec<u8>,
     },
-    /// One of so many holders, each with a number of its own.
+    /// One of this many holders, each with a number of its own.
     Slot {
         of: u32,
     },
 }
 
-/// Of one lock.
-pub const MOST_SLOTS: u32 = 1024;
-
-/// Who waits for whom. Each request's own choice governs how it queues.
+/// The order of the queue. Each request's own choice governs how it queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefer {
-    /// Whoever came first.
+    /// First in, first out.
     Fair,
-    /// An exclusive request goes before all that wait without this wish.
+    /// An exclusive request goes ahead of every waiter that did not ask for this.
     Writers,
-    /// A shared request enters while others of its group hold the lock, whoever waits.
+    /// A shared request joins current readers of its group, even if writers are waiting.
     Readers,
 }
 
-/// How long to wait for a lock that somebody else holds.
+/// What to do while the lock is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitPolicy {
     /// One attempt, without queueing.
-    None,
-    AtMost(Duration),
-    Forever,
+    No,
+    /// Queue; `None` waits forever.
+    Queue { at_most: Option<Duration> },
+    /// Attempts without queueing: `count` after the first, with a pause of `interval`, give or take a half.
+    Retry { count: u32, interval: Duration, at_most: Option<Duration> },
 }
 
-impl Patience {
-    /// When it is over, if ever.
-    pub fn ends(self, started: BootTime) -> Option<BootTime> {
+impl WaitPolicy {
+    pub fn queues(self) -> bool {
+        matches!(self, Self::Queue { .. })
+    }
+
+    /// When a request that does not retry gives up, if ever.
+    pub fn gives_up_at(self, started: BootTime) -> Option<BootTime> {
         match self {
-            Self::None => Some(started),
-            Self::AtMost(patience) => Some(started + patience),
-            Self::Forever => None,
+            Self::No | Self::Retry { .. } => Some(started),
+            Self::Queue { at_most } => at_most.map(|at_most| started + at_most),
         }
     }
 }
 
-/// The lock is ours: until the lease's deadline, or for as long as we live.
+/// The lock is ours: until the lease's deadline, or for as long as this process lives.
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub claim: Claim,
-    /// What those who run under it are told.
-    pub held_as: Vec<Held>,
+    /// How the lock is known to runs inside the command.
+    pub ancestor_locks: Vec<AncestorLock>,
     /// Fencing tokens, one for each key: larger than that of every earlier grant of the key.
     pub fences: Vec<u64>,
     /// Our number among the holders, one for each key; empty unless slots were asked for.
@@ -135,69 +150,80 @@ pub struct Grant {
 
 impl Grant {
     /// Whether there is a lock behind it.
-    pub fn is_real(&self) -> bool {
+    pub fn is_locked(&self) -> bool {
         !self.fences.is_empty()
     }
 
-    /// Somebody else may hold the lock by now.
+    /// Another client may hold the lock by now.
     pub fn is_over(&self) -> bool {
         self.lease.is_some_and(|lease| lease.deadline().has_passed())
     }
 }
 
 /// Why the lock is not ours yet.
-#[derive(Clone, Debug, Default)]
-pub struct Busy {
-    /// Which of the keys asked for.
+#[derive(Clone, Debug)]
+pub struct Blocked {
+    /// Which of the requested keys.
     pub key: usize,
-    /// How many waiters are before us; `None` if we did not queue.
-    pub place: Option<usize>,
-    /// The holder's claim, or the value that a program other than redlock has put there. `None` if the
-    /// lock is free but others wait for it.
-    pub holder: Option<Vec<u8>>,
-    /// What the holder told of itself. `None` for other programs.
-    pub who: Option<Who>,
-    /// How many hold it together with that one.
-    pub others: usize,
-    /// Its command has ended; the lock stays taken for a while as it was asked to.
-    pub ended: bool,
-    pub held_for: Option<Duration>,
-    /// `None` if the holder's lock never expires.
-    pub expires_in: Option<Duration>,
-    /// Servers without which there is no majority and which do not vote yet, and for how long.
-    pub sitting_out: Vec<(String, Duration)>,
+    /// How many waiters are ahead of us; `None` if we did not queue.
+    pub position: Option<usize>,
+    pub by: Blocker,
 }
 
-impl Busy {
-    /// Held by something that is not redlock.
+#[derive(Clone, Debug)]
+pub enum Blocker {
+    /// Another run of redlock, or several that share the lock.
+    Holder(Holding),
+    /// A run that has ended and asked for a minimum hold.
+    Reservation(Holding),
+    /// A program other than redlock has put a value at the key.
+    Foreign { expires_in: Option<Duration> },
+    /// The lock is free, but others are ahead in the queue.
+    Queue,
+    /// These servers may have lost their data and do not vote for this long; without them no majority is
+    /// possible.
+    Quarantine(Vec<(String, Duration)>),
+}
+
+/// One holder out of those that are in the way.
+#[derive(Clone, Debug, Default)]
+pub struct Holding {
+    /// Empty if its record was lost.
+    pub info: HolderInfo,
+    /// How many hold the lock together with this one.
+    pub others: usize,
+    pub held_for: Option<Duration>,
+    /// `None` if it never expires, or that is not known.
+    pub expires_in: Option<Duration>,
+}
+
+impl Blocked {
     pub fn is_foreign(&self) -> bool {
-        self.holder.is_some() && self.who.is_none()
+        matches!(self.by, Blocker::Foreign { .. })
+    }
+
+    /// When the lock may be free by itself, as far as that is known.
+    pub fn expires_in(&self) -> Option<Duration> {
+        match &self.by {
+            Blocker::Holder(holding) | Blocker::Reservation(holding) => holding.expires_in,
+            Blocker::Foreign { expires_in } => *expires_in,
+            Blocker::Queue | Blocker::Quarantine(_) => None,
+        }
     }
 }
 
-/// Told of the wait, and asked whether to go on with it.
+/// Follows a wait, and decides whether to go on with it.
 pub trait Observer {
     /// Descriptors that become readable when [`Observer::cancelled`] is to be asked.
     fn wake_on(&self) -> Vec<BorrowedFd<'_>>;
-    fn cancelled(&mut self) -> bool;
-    /// Somebody else has the lock. Called each time we ask.
-    fn waiting(&mut self, busy: &Busy, waited: Duration);
-    /// After having waited so long: when to be told again, if nothing happens.
-    fn next_word(&self, waited: Duration) -> Duration;
-    /// The servers are gone while we wait; we keep trying.
-    fn trouble(&mut self, error: &NodeError);
-}
-
-#[derive(Debug)]
-pub enum Error {
-    /// Somebody else holds the lock, and our patience is over.
-    Held(Box<Busy>),
-    /// The holder is a process that we run under.
-    Nested,
-    /// The observer said so.
-    Cancelled,
-    /// The servers could not be asked.
-    Node(NodeError),
+    /// The signal that ends the wait, if one has come.
+    fn cancelled(&mut self) -> Option<Signal>;
+    /// The lock is taken. Called after each attempt.
+    fn waiting(&mut self, blocked: &Blocked, waited: Duration);
+    /// After a wait of this length: when to call [`Observer::waiting`] again, if nothing happens.
+    fn next_update_in(&self, waited: Duration) -> Duration;
+    /// The servers failed while we wait; we keep trying.
+    fn on_unavailable(&mut self, error: &BackendError);
 }
 
 #[derive(Debug)]
@@ -205,8 +231,8 @@ pub enum Extended {
     Until(Lease),
     /// A clear answer: the lock is no longer ours.
     Lost(Loss),
-    /// No clear answer. The lease we have still holds until its deadline.
-    Unknown(NodeError),
+    /// No clear answer. The current lease holds until its deadline.
+    Unknown(BackendError),
 }
 
 #[derive(Debug)]
@@ -215,13 +241,13 @@ pub enum Released {
     /// It was no longer ours.
     Lost(Loss),
     /// It will expire by itself.
-    Unknown(NodeError),
+    Unknown(BackendError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
     /// Nobody holds it: expired, deleted, flushed or evicted.
     Expired,
-    /// Somebody else holds it.
+    /// Another client holds it.
     Foreign,
 }

@@ -1,18 +1,19 @@
-//! No lock at all, for those who would rather run without one than not run.
+//! No lock at all, for a command that is to run even if no lock can be taken.
 
 use std::time::Duration;
 
-use super::WaiterId;
-use super::{BootTime, Claim, Error, Extended, Fault, Grant, Lock, NodeError, Observer, Released, Request};
+use super::claim::WaiterId;
+use super::{BackendError, Claim, Error, Extended, Grant, Lock, Observer, Problem, Released, Request};
+use crate::clock::BootTime;
 
 pub struct Unlocked;
 
 impl Unlocked {
-    /// Of nothing: no token, no lease.
+    /// A grant of nothing: no token, no lease.
     pub fn grant() -> Grant {
         Grant {
             claim: Claim { waiter: WaiterId::random(), attempt: 0 },
-            held_as: Vec::new(),
+            ancestor_locks: Vec::new(),
             fences: Vec::new(),
             slots: Vec::new(),
             lease: None,
@@ -23,15 +24,14 @@ impl Unlocked {
 }
 
 impl Lock for Unlocked {
-    fn begin(&mut self, _request: &Request) {}
+    fn send_ahead(&mut self, _request: &Request) {}
 
     fn acquire(&mut self, _request: &Request, _observer: &mut dyn Observer) -> Result<Grant, Error> {
         Ok(Self::grant())
     }
 
     fn extend(&mut self, _grant: &Grant) -> Extended {
-        let text = "there is no lock to renew".into();
-        Extended::Unknown(NodeError { fault: Fault::Unfit, node: String::new(), text })
+        Extended::Unknown(BackendError { at: None, problem: Problem::NoLease })
     }
 
     fn release(&mut self, _grant: &Grant, _min_hold: Duration) -> Released {

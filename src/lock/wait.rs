@@ -1,19 +1,21 @@
-//! The one place where a waiter sleeps: for descriptors, for the observer, or for a moment.
+//! The one place where a waiter sleeps: for descriptors, for the observer, or until a moment.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::Signal;
 
-use super::{BootTime, Observer};
+use super::Observer;
+use crate::clock::BootTime;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// A descriptor has something.
+    /// A descriptor is ready.
     Ready,
-    /// The moment has come, or nothing worth mentioning happened: look again.
+    /// The moment has come, or a spurious wake-up: check again.
     Over,
-    /// The observer gave up.
-    Cancelled,
+    /// The observer gave up because of this signal.
+    Cancelled(Signal),
 }
 
 pub fn wait(
@@ -21,30 +23,29 @@ pub fn wait(
     until: BootTime,
     observer: Option<&mut (dyn Observer + '_)>,
 ) -> Wait {
-    let (ready, rung) = {
-        let bells = observer.as_ref().map_or_else(Vec::new, |observer| observer.wake_on());
+    let (is_ready, is_woken) = {
+        let wake_fds = observer.as_ref().map_or_else(Vec::new, |observer| observer.wake_on());
         let mut fds: Vec<PollFd<'_>> =
-            bells.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+            wake_fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
         fds.extend(watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)));
-        // A failed poll is an interrupted one: nothing is marked.
+        // A failed poll is an interrupted one: no descriptor is marked.
         let _ = poll(&mut fds, until.poll_timeout());
-        let (bells, watched) = fds.split_at(bells.len());
-        (any_marked(watched), any_marked(bells))
+        let (wake_fds, watched) = fds.split_at(wake_fds.len());
+        (any_marked(watched), any_marked(wake_fds))
     };
-    if rung && observer.is_some_and(Observer::cancelled) {
-        Wait::Cancelled
-    } else if ready {
-        Wait::Ready
-    } else {
-        Wait::Over
+    let signal = observer.filter(|_| is_woken).and_then(Observer::cancelled);
+    match (signal, is_ready) {
+        (Some(signal), _) => Wait::Cancelled(signal),
+        (None, true) => Wait::Ready,
+        (None, false) => Wait::Over,
     }
 }
 
-/// Nothing but time, or the observer, ends this.
+/// Ends at this moment, or when the observer gives up.
 pub fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
     while !until.has_passed() {
-        if wait(&[], until, Some(&mut *observer)) == Wait::Cancelled {
-            return Wait::Cancelled;
+        if let cancelled @ Wait::Cancelled(_) = wait(&[], until, Some(&mut *observer)) {
+            return cancelled;
         }
     }
     Wait::Over

@@ -1,4 +1,4 @@
-//! `--events`: what happened, a JSON object a line.
+//! `--events`: a JSON object a line for each event.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -6,41 +6,43 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::exit::Exit;
-use crate::lock::{Busy, Grant};
+use crate::lock::{Blocked, Blocker, Grant};
 
 pub struct Events {
     file: Option<File>,
     keys: Vec<String>,
-    told_of_wait: Cell<bool>,
+    has_waited: Cell<bool>,
 }
 
 impl Events {
     pub fn open(path: Option<&Path>, keys: &[String]) -> std::io::Result<Self> {
         let file = path.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
-        Ok(Self { file, keys: keys.to_vec(), told_of_wait: Cell::new(false) })
+        Ok(Self { file, keys: keys.to_vec(), has_waited: Cell::new(false) })
     }
 
-    pub fn told_of_wait(&self) -> bool {
-        self.told_of_wait.get()
+    pub fn has_waited(&self) -> bool {
+        self.has_waited.get()
     }
 
-    pub fn waiting(&self, busy: &Busy, waited: Duration) {
-        self.told_of_wait.set(true);
-        let holder = busy.who.as_ref().map(|who| {
-            who.fields()
-                .into_iter()
-                .map(|(name, value)| (name.to_owned(), value.into()))
-                .collect::<serde_json::Map<_, _>>()
-        });
+    pub fn waiting(&self, blocked: &Blocked, waited: Duration) {
+        self.has_waited.set(true);
+        let holding = match &blocked.by {
+            Blocker::Holder(holding) | Blocker::Reservation(holding) => Some(holding),
+            Blocker::Foreign { .. } | Blocker::Queue | Blocker::Quarantine(_) => None,
+        };
         self.write("waiting", || {
+            let holder = holding.map(|holding| {
+                let fields = holding.info.fields().into_iter();
+                fields.map(|(name, value)| (name.to_owned(), value.into())).collect::<Map<_, _>>()
+            });
             json!({
                 "waited_ms": millis(waited),
-                "place": busy.place,
-                "others": busy.others,
-                "held_ms": busy.held_for.map(millis),
+                "place": blocked.position,
+                "others": holding.map_or(0, |holding| holding.others),
+                "held_ms": holding.and_then(|holding| holding.held_for).map(millis),
                 "holder": holder,
             })
         });
@@ -58,7 +60,7 @@ impl Events {
         self.write("lost", || json!({ "cause": cause }));
     }
 
-    /// `action`: what was done about it.
+    /// `action`: what `--on-unavailable` asked for.
     pub fn unavailable(&self, cause: &str, action: &str) {
         self.write("unavailable", || json!({ "cause": cause, "action": action }));
     }

@@ -1,31 +1,35 @@
-//! Every word of ours, for people and for machines. Takes plain data; the only gate to stderr.
+//! Everything that redlock prints, for people and for machines. Takes plain data; the only gate to stderr.
 //!
-//! Nothing when all is well: cron mails every line. What goes out is made harmless first (a key or a
-//! server's text may hold anything), and a stderr that cannot be written to is nobody's problem.
+//! Nothing when all is well: cron mails every line. Text is sanitized first (a key or a server's text may
+//! contain anything), and a stderr that cannot be written to is ignored.
 
 mod events;
-mod text;
+mod format;
+mod live_line;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-pub use text::{holder, human, plain, quoted};
-
+use crate::duration::format;
 use crate::exit::{Exit, Failure, UNFIT};
-use crate::lock::{Busy, Grant, Loss, NodeError};
+use crate::lock::{BackendError, Blocked, Grant, Loss};
 use events::Events;
+use live_line::LiveLine;
 
-/// A wait shorter than this is not worth a word.
+pub use format::{backend_error, blocker, quoted, sanitize};
+
+/// A wait shorter than this is not mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
 /// Between two wait lines in a log, so that it shows that the job is alive.
 const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
 
-/// Between two looks of the line on a terminal.
+/// Between two updates of the line on a terminal.
 const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
 
+/// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Voice {
+pub enum Verbosity {
     /// Errors only.
     Quiet,
     Normal,
@@ -35,182 +39,183 @@ pub enum Voice {
 
 /// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum LossCause {
     /// A server's clear answer.
-    Told(Loss),
+    Reported(Loss),
     /// It could not be renewed in time.
     Overdue,
 }
 
 pub struct Report {
-    voice: Voice,
+    verbosity: Verbosity,
     keys: Vec<String>,
     events: Events,
-    /// stderr is a terminal: the wait is one line that changes.
-    live: bool,
-    live_line_shown: bool,
-    width: usize,
-    /// How long the wait had lasted when it was last spoken of.
-    spoken_at: Option<Duration>,
-    /// A word about servers in trouble is said once until they have recovered.
-    trouble_told: bool,
-    last_trouble: Option<String>,
+    live_line: LiveLine,
+    /// How long the wait had lasted when it was last mentioned.
+    mentioned_at: Option<Duration>,
+    /// The failure of servers is printed once, until they have recovered.
+    failure_printed: bool,
+    last_failure: Option<String>,
 }
 
 impl Report {
     /// `width` of the terminal, for a line that must be erased again.
     pub fn new(
-        voice: Voice,
+        verbosity: Verbosity,
         keys: &[Vec<u8>],
         events: Option<&Path>,
         width: Option<usize>,
     ) -> Result<Self, Failure> {
-        let keys: Vec<String> = keys.iter().map(|key| plain(key)).collect();
+        let keys: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
         let cannot_open = |error| {
             let path = events.unwrap_or(Path::new("")).display();
             Failure::new(UNFIT, format!("--events: cannot open {path}: {error}"))
         };
         Ok(Self {
-            voice,
+            verbosity,
             events: Events::open(events, &keys).map_err(cannot_open)?,
-            width: width.unwrap_or(80),
+            live_line: LiveLine::new(width),
             keys,
-            live: voice != Voice::Quiet && std::io::stderr().is_terminal(),
-            live_line_shown: false,
-            spoken_at: None,
-            trouble_told: false,
-            last_trouble: None,
+            mentioned_at: None,
+            failure_printed: false,
+            last_failure: None,
         })
     }
 
-    pub fn waiting(&mut self, busy: &Busy, waited: Duration) {
-        let first = self.spoken_at.is_none() && waited < SILENT_WAIT && !self.events.told_of_wait();
-        if first {
-            self.events.waiting(busy, waited);
-            self.narrate(|report| text::waiting(&report.keys, busy, waited));
+    pub fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
+        let is_first = self.mentioned_at.is_none() && waited < SILENT_WAIT && !self.events.has_waited();
+        if is_first {
+            self.events.waiting(blocked, waited);
+            self.verbose(|report| format::waiting(&report.keys, blocked, waited));
         }
-        self.trouble_told = false;
+        self.failure_printed = false;
         if waited < SILENT_WAIT {
             return;
         }
-        if self.live {
-            self.live_line(&text::waiting_in_short(&self.keys, busy, waited));
-        } else if self.spoken_at.is_none_or(|spoken| waited - spoken >= WAIT_LINE_EVERY) {
-            self.spoken_at = Some(waited);
-            self.say(&text::waiting(&self.keys, busy, waited));
-            self.events.waiting(busy, waited);
+        if self.has_live_line() {
+            let line = format::live_line_text(&self.keys, blocked, waited);
+            self.live_line.show(&sanitize(line.as_bytes()));
+        } else if self.mentioned_at.is_none_or(|mentioned| waited - mentioned >= WAIT_LINE_EVERY) {
+            self.mentioned_at = Some(waited);
+            self.info(&format::waiting(&self.keys, blocked, waited));
+            self.events.waiting(blocked, waited);
         }
     }
 
-    /// After having waited so long: how long until it is time for another word.
+    /// After a wait of this length: how long until the next line is due.
     pub fn next_wait_line(&self, waited: Duration) -> Duration {
-        match (self.live, self.spoken_at) {
+        match (self.has_live_line(), self.mentioned_at) {
             _ if waited < SILENT_WAIT => SILENT_WAIT - waited,
             (true, _) => LIVE_LINE_EVERY,
-            (false, spoken) => (spoken.unwrap_or(waited) + WAIT_LINE_EVERY).saturating_sub(waited),
+            (false, mentioned) => (mentioned.unwrap_or(waited) + WAIT_LINE_EVERY).saturating_sub(waited),
         }
+    }
+
+    fn has_live_line(&self) -> bool {
+        self.verbosity != Verbosity::Quiet && self.live_line.is_available()
     }
 
     pub fn only_on_this_host(&mut self) {
-        self.say(
-            "no server configured: locking on this host only (set --redis or REDLOCK_REDIS, or say --local)",
+        self.info(
+            "no server configured: locking on this host only (set --redis or REDLOCK_REDIS, or pass --local)",
         );
     }
 
     pub fn even_number_of_servers(&mut self, servers: usize) {
         let fewer = servers - 1;
-        self.say(&format!("{servers} servers bear no more failures than {fewer}: give an odd number"));
+        self.info(&format!("{servers} servers tolerate no more failures than {fewer}: use an odd number"));
     }
 
-    pub fn folder_is_on_a_network(&mut self, folder: &Path) {
-        let folder = folder.display();
-        self.say(&format!(
-            "{folder} is on a network file system: other hosts may not see this lock, or not in time"
+    pub fn directory_is_on_a_network(&mut self, directory: &Path) {
+        let directory = directory.display();
+        self.info(&format!(
+            "{directory} is on a network file system: other hosts may not see this lock, or not in time"
         ));
     }
 
-    pub fn servers_gone(&mut self, error: &NodeError) {
-        self.trouble(format!("waiting for {}: {error}; trying again", self.lock()));
+    pub fn servers_unavailable(&mut self, error: &BackendError) {
+        self.failure(format!("waiting for {}: {}; trying again", self.lock(), backend_error(error)));
     }
 
     pub fn acquired(&mut self, grant: &Grant) {
         self.erase_live_line();
         self.events.acquired(grant);
         let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
-        let (fences, waited) = (fences.join(" "), human(grant.waited));
-        self.narrate(|report| format!("have {}, fence {fences}, after {waited}", report.lock()));
+        let (fences, waited) = (fences.join(" "), format(grant.waited));
+        self.verbose(|report| format!("acquired {}, fence {fences}, after {waited}", report.lock()));
     }
 
     pub fn refreshed(&mut self, grant: &Grant) {
-        (self.trouble_told, self.last_trouble) = (false, None);
+        (self.failure_printed, self.last_failure) = (false, None);
         self.events.refreshed(grant);
-        self.narrate(|report| format!("renewed {}", report.lock()));
+        self.verbose(|report| format!("renewed {}", report.lock()));
     }
 
-    pub fn cannot_refresh(&mut self, error: &NodeError, left: Duration) {
-        self.last_trouble = Some(error.to_string());
-        self.trouble(format!(
+    pub fn cannot_refresh(&mut self, error: &BackendError, left: Duration) {
+        let error = backend_error(error);
+        self.failure(format!(
             "cannot renew {}: {error}; it is ours for another {}",
             self.lock(),
-            human(left)
+            format(left)
         ));
+        self.last_failure = Some(error);
     }
 
     pub fn cannot_start_keeper(&mut self, error: &std::io::Error) {
-        self.last_trouble = Some(format!("no thread could be started: {error}"));
-        self.trouble(format!(
+        self.last_failure = Some(format!("no thread could be started: {error}"));
+        self.failure(format!(
             "cannot renew {}: no thread can be started: {error}; trying again",
             self.lock()
         ));
     }
 
     /// `consequence`: what becomes of the command.
-    pub fn lost(&mut self, cause: Cause, consequence: &str) {
+    pub fn lost(&mut self, cause: LossCause, consequence: &str) {
         let why = match cause {
-            Cause::Told(Loss::Expired) => {
+            LossCause::Reported(Loss::Expired) => {
                 "it was deleted, evicted or flushed on the server, or has expired".into()
             }
-            Cause::Told(Loss::Foreign) => "somebody else holds it now".into(),
-            Cause::Overdue => match &self.last_trouble {
-                Some(trouble) => format!("it could not be renewed in time: {trouble}"),
+            LossCause::Reported(Loss::Foreign) => "another client holds it now".into(),
+            LossCause::Overdue => match &self.last_failure {
+                Some(failure) => format!("it could not be renewed in time: {failure}"),
                 None => "it could not be renewed in time (was this machine or this process stopped?)".into(),
             },
         };
         self.error(&format!("lost the lock {}: {why}; {consequence}", self.lock()));
         self.events.lost(match cause {
-            Cause::Told(Loss::Expired) => "expired",
-            Cause::Told(Loss::Foreign) => "foreign",
-            Cause::Overdue => "overdue",
+            LossCause::Reported(Loss::Expired) => "expired",
+            LossCause::Reported(Loss::Foreign) => "foreign",
+            LossCause::Overdue => "overdue",
         });
     }
 
     pub fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
         self.events.released(grant, held, exit);
-        self.narrate(|report| format!("released {}, held for {}", report.lock(), human(held)));
+        self.verbose(|report| format!("released {}, held for {}", report.lock(), format(held)));
     }
 
     pub fn was_no_longer_ours(&mut self, loss: Loss) {
         let who = match loss {
             Loss::Expired => "it had been deleted, evicted or flushed on the server, or had expired",
-            Loss::Foreign => "somebody else holds it now",
+            Loss::Foreign => "another client holds it now",
         };
-        self.say(&format!(
-            "the lock {} was no longer ours when the command ended: {who}; another command may have run beside it",
+        self.info(&format!(
+            "the lock {} was no longer ours when the command ended: {who}; another command may have run at the same time",
             self.lock()
         ));
     }
 
     /// `expires_in`: `None` if it never does.
-    pub fn cannot_release(&mut self, error: &NodeError, expires_in: Option<Duration>) {
+    pub fn cannot_release(&mut self, error: &BackendError, expires_in: Option<Duration>) {
         let then = match expires_in {
-            Some(time) => format!("it expires by itself within {}", human(time)),
+            Some(time) => format!("it expires by itself within {}", format(time)),
             None => "it never expires: redlock break frees it".into(),
         };
-        self.say(&format!("cannot release {}: {error}; {then}", self.lock()));
+        self.info(&format!("cannot release {}: {}; {then}", self.lock(), backend_error(error)));
     }
 
     pub fn never_expires(&mut self) {
-        self.say(&format!(
+        self.info(&format!(
             "--ttl none: if this run is killed, {} stays locked until `redlock break`",
             self.lock()
         ));
@@ -218,75 +223,69 @@ impl Report {
 
     pub fn max_hold_over(&mut self, max_hold: Duration) {
         self.error(&format!(
-            "had {} for {}, the most that --max-hold allows; stopping the command",
+            "held {} for {} (--max-hold); stopping the command",
             self.lock(),
-            human(max_hold)
+            format(max_hold)
         ));
         self.events.max_hold_over();
     }
 
-    /// Not silenced by anything: whoever reads the log must not take this run for a locked one.
-    pub fn runs_without_lock(&mut self, error: &NodeError) {
+    /// Not silenced by anything: a reader of the log must not take this run for a locked one.
+    pub fn runs_without_lock(&mut self, error: &BackendError) {
+        let error = backend_error(error);
         self.error(&format!(
             "WARNING: cannot take {}: {error}; running the command WITHOUT the lock (--on-unavailable run)",
             self.lock()
         ));
-        self.events.unavailable(&error.to_string(), "run");
+        self.events.unavailable(&error, "run");
     }
 
-    pub fn skips(&mut self, error: &NodeError) {
-        self.say(&format!(
+    pub fn skips(&mut self, error: &BackendError) {
+        let error = backend_error(error);
+        self.info(&format!(
             "cannot take {}: {error}; the command is skipped (--on-unavailable skip)",
             self.lock()
         ));
-        self.events.unavailable(&error.to_string(), "skip");
+        self.events.unavailable(&error, "skip");
     }
 
-    /// In every voice: the reason why redlock exits as it does.
+    /// At every verbosity: the reason why redlock exits as it does.
     pub fn error(&mut self, message: &str) {
         self.erase_live_line();
         print(message);
     }
 
-    fn say(&mut self, message: &str) {
-        if self.voice != Voice::Quiet {
+    fn info(&mut self, message: &str) {
+        if self.verbosity != Verbosity::Quiet {
             self.error(message);
         }
     }
 
-    fn narrate(&mut self, message: impl FnOnce(&Self) -> String) {
-        if self.voice == Voice::Verbose {
+    fn verbose(&mut self, message: impl FnOnce(&Self) -> String) {
+        if self.verbosity == Verbosity::Verbose {
             let message = message(self);
             self.error(&message);
         }
     }
 
-    /// What the lock is called.
+    /// The name of the lock.
     fn lock(&self) -> String {
-        text::quoted(&self.keys)
+        quoted(&self.keys)
     }
 
-    fn trouble(&mut self, message: String) {
-        if !self.trouble_told || self.voice == Voice::Verbose {
-            self.trouble_told = true;
-            self.say(&message);
+    fn failure(&mut self, message: String) {
+        if !self.failure_printed || self.verbosity == Verbosity::Verbose {
+            self.failure_printed = true;
+            self.info(&message);
         }
-    }
-
-    fn live_line(&mut self, line: &str) {
-        let line = text::fit(&plain(line.as_bytes()), self.width);
-        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
-        self.live_line_shown = true;
     }
 
     pub fn erase_live_line(&mut self) {
-        if std::mem::take(&mut self.live_line_shown) {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.live_line.erase();
     }
 }
 
 /// One line on stderr, in one write, so that lines of several processes do not mix.
 pub fn print(message: &str) {
-    let _ = std::io::stderr().write_all(format!("redlock: {}\n", plain(message.as_bytes())).as_bytes());
+    let _ = std::io::stderr().write_all(format!("redlock: {}\n", sanitize(message.as_bytes())).as_bytes());
 }

@@ -1,256 +1,265 @@
 //! The lock on this host: no server, no lease. The kernel frees what a dead process held.
 //!
-//! Whoever waits or holds shows it by a lock on a byte of his own in the lock file (layout.rs). Who may go in is
-//! decided from these under one short lock (turn.rs), never from what the file says; whoever may not sleeps until
-//! one who is in the way has gone (sleepers.rs), and looks again.
+//! A waiter and a holder show that they are there by a lock on a byte of their own in the lock file
+//! (byte_map.rs). Who may enter is decided from these locks alone, under a short mutex (admission.rs), never
+//! from the file's contents. A process that may not enter sleeps until one that is in the way has left
+//! (release_watch.rs), and checks again.
 
-mod asked;
-mod busy;
-mod contents;
-mod counter;
-mod file;
-mod kept;
-mod layout;
-mod ranges;
-mod record;
-mod sleepers;
+mod admission;
+mod byte_map;
+mod format;
+mod inspect;
+mod lock_file;
+mod mutex;
+mod ofd_lock;
+mod problem;
+mod release_watch;
+mod request;
 #[cfg(test)]
 mod tests;
-mod turn;
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::poll::PollFlags;
+use nix::sys::signal::Signal;
 
-use asked::Asked;
-use busy::busy;
-use file::LockFile;
-pub use file::{Mount, default_folder};
-use kept::Kept;
-use layout::{TICKETS_END, byte};
-use record::Record;
-pub use sleepers::NUDGE;
-use sleepers::Sleepers;
-use turn::{Obstacles, Standing, Taken, Turn};
+use admission::{Admission, Admitted, Blockers, Decision};
+use byte_map::{TICKETS_END, byte};
+use format::{HolderRecord, Reservation};
+use inspect::inspect;
+use lock_file::LockFile;
+use release_watch::{INTERRUPT, ReleaseWatch};
+use request::LocalRequest;
 
+pub use lock_file::{Mount, default_directory};
+pub use problem::FileProblem;
+
+use super::claim::{HostTicket, WaiterId};
 use super::wait::{Wait, wait};
 use super::{
-    BootTime, Claim, Error, Extended, Fault, Grant, Held, Lock, Mode, Names, NodeError, Observer, OnHost,
-    Patience, Released, Request, WaiterId,
+    AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, Problem, Released,
+    Request,
 };
+use crate::clock::BootTime;
 
 pub struct HostLock {
     /// One for each key, in the order given.
     files: Vec<LockFile>,
-    /// The order in which all who want several of them take them: so none waits for one who waits for it.
+    /// The order in which every process takes several of them, so that no two wait for each other.
     order: Vec<usize>,
     claim: Claim,
-    /// What we have noted to stay taken, and for how long after the grant.
-    kept: Option<(Duration, Vec<Kept>)>,
+    /// The reservations made for the minimum hold, and that hold.
+    reserved: Option<(Duration, Vec<Reservation>)>,
 }
 
 impl HostLock {
-    /// Open, or make, the lock files. Before the guardian is forked: it must hold the lock as well, so that a
-    /// killed redlock does not free it under a living command.
-    pub fn open(folder: &Path, names: &[Names]) -> Result<Self, NodeError> {
-        let files =
-            names.iter().map(|names| LockFile::open(folder, &names.lock)).collect::<Result<_, _>>()?;
+    /// Open, or create, the lock files. Before the guardian is forked: it must hold the lock as well, so that
+    /// a killed redlock does not free it under a living command.
+    pub fn open(directory: &Path, names: &[Vec<u8>]) -> Result<Self, BackendError> {
+        let files = names.iter().map(|name| LockFile::open(directory, name)).collect::<Result<_, _>>()?;
         let mut order: Vec<usize> = (0..names.len()).collect();
-        order.sort_by_key(|&key| &names[key].lock);
-        Ok(Self { files, order, claim: Claim { waiter: WaiterId::random(), attempt: 0 }, kept: None })
+        order.sort_by_key(|&key| &names[key]);
+        Ok(Self { files, order, claim: Claim { waiter: WaiterId::random(), attempt: 0 }, reserved: None })
     }
 
-    /// How the folder is mounted: the kernel's locks do not reach over a network.
+    /// How the directory is mounted: the kernel's locks do not reach over a network.
     pub fn mount(&self) -> Mount {
         self.files[0].mount()
     }
 
-    fn take_all(&mut self, asking: &mut Asking<'_>) -> Result<Vec<Taken>, Error> {
-        if self.is_below_ancestor(asking)? {
+    fn enter_all(&self, waiter: &mut Waiter<'_>) -> Result<Vec<Admitted>, Error> {
+        if self.would_wait_for_ancestor(waiter)? {
             return Err(Error::Nested);
         }
-        let mut taken = vec![None; self.files.len()];
+        let mut admitted = vec![None; self.files.len()];
         for &key in &self.order {
-            taken[key] = Some(self.take(key, asking)?);
+            admitted[key] = Some(self.enter(key, waiter)?);
         }
-        Ok(taken.into_iter().flatten().collect())
+        Ok(admitted.into_iter().flatten().collect())
     }
 
-    fn take(&self, key: usize, asking: &mut Asking<'_>) -> Result<Taken, Error> {
-        let (file, asked) = (&self.files[key], asking.asked);
-        let mut waiting: Option<(u64, Sleepers)> = None;
+    fn enter(&self, key: usize, waiter: &mut Waiter<'_>) -> Result<Admitted, Error> {
+        let (file, local) = (&self.files[key], waiter.local);
+        let mut queued: Option<(u64, ReleaseWatch)> = None;
         loop {
-            let ticket = waiting.as_ref().map(|(ticket, _)| *ticket);
-            let mut turn = Turn::begin(file, Some(&mut *asking.observer))?;
-            let obstacles = match turn.look(&asked, ticket).map_err(Error::Node)? {
-                Standing::Free(slot) => {
-                    let record = self.record(asking.request);
-                    return turn.go_in(&asked, ticket, slot, &record).map_err(Error::Node);
+            let ticket = queued.as_ref().map(|(ticket, _)| *ticket);
+            let mut admission = Admission::begin(file, Some(&mut *waiter.observer))?;
+            let blockers = match admission.check(&local, ticket)? {
+                Decision::Free(slot) => {
+                    let record = self.record(waiter.request);
+                    return Ok(admission.admit(&local, ticket, slot, &record)?);
                 }
-                Standing::Blocked(obstacles) => obstacles,
+                Decision::Blocked(blockers) => blockers,
             };
-            if let Some((ticket, sleepers)) = &mut waiting {
-                drop(turn);
-                asking.sleep(file, key, *ticket, sleepers, &obstacles)?;
-                continue;
+            if queued.is_none() {
+                if ancestor_holds(file, &local, waiter.request) {
+                    return Err(Error::Nested);
+                }
+                // A process that does not wait must not be in the way of others.
+                if !waiter.request.wait.queues() {
+                    drop(admission);
+                    return Err(Error::Held(Box::new(inspect(file, key, &local, None))));
+                }
+                let ticket = admission.queue(&local)?;
+                let release_watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
+                queued = Some((ticket, release_watch));
+                drop(admission);
+                waiter.report(file, key, ticket);
+            } else {
+                drop(admission);
             }
-            if is_held_above(file, &asked, asking.request) {
-                return Err(Error::Nested);
+            if let Some((ticket, release_watch)) = &mut queued {
+                waiter.sleep(file, key, *ticket, release_watch, &blockers)?;
             }
-            // Whoever does not wait must not stand in anybody's way.
-            if asking.request.patience == Patience::None {
-                drop(turn);
-                return Err(Error::Held(Box::new(busy(file, key, &asked, None))));
-            }
-            let ticket = turn.queue(&asked).map_err(Error::Node)?;
-            drop(turn);
-            let sleepers = Sleepers::new(file.ranges()).map_err(|e| broken(file, &e))?;
-            asking.tell(file, key, ticket);
-            let (ticket, sleepers) = waiting.insert((ticket, sleepers));
-            asking.sleep(file, key, *ticket, sleepers, &obstacles)?;
         }
     }
 
-    /// Would one of the keys have to wait for a run that we run under? Asked of all before the first is waited for.
-    fn is_below_ancestor(&self, asking: &mut Asking<'_>) -> Result<bool, Error> {
-        let (asked, request) = (asking.asked, asking.request);
-        for file in self.files.iter().filter(|file| is_held_above(file, &asked, request)) {
-            let turn = Turn::begin(file, Some(&mut *asking.observer))?;
-            if let Standing::Blocked(_) = turn.look(&asked, None).map_err(Error::Node)? {
+    /// Whether one of the keys would have to wait for a run that this process runs under. Checked for all keys
+    /// before the first is waited for.
+    fn would_wait_for_ancestor(&self, waiter: &mut Waiter<'_>) -> Result<bool, Error> {
+        let (local, request) = (waiter.local, waiter.request);
+        for file in self.files.iter().filter(|file| ancestor_holds(file, &local, request)) {
+            let admission = Admission::begin(file, Some(&mut *waiter.observer))?;
+            if let Decision::Blocked(_) = admission.check(&local, None)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn record(&self, request: &Request) -> Record {
-        Record { claim: self.claim.to_string(), since: BootTime::now(), who: request.who.clone() }
+    fn record(&self, request: &Request) -> HolderRecord {
+        let (claim, since) = (self.claim.to_string(), BootTime::now());
+        HolderRecord { claim, since, info: request.holder.clone() }
     }
 
-    /// From the grant on, also if we are killed.
-    fn keep(
+    /// Reserve the locks for the minimum hold, so that it holds even if we are killed.
+    fn reserve(
         &mut self,
-        asked: &Asked,
-        taken: &[Taken],
+        local: &LocalRequest,
+        admitted: &[Admitted],
         from: BootTime,
         min_hold: Duration,
     ) -> Result<(), Error> {
         let until = from + min_hold;
-        let what = |taken: &Taken| Kept { what: asked.keeps(taken.slot), until, ticket: taken.ticket };
-        self.kept = Some((min_hold, taken.iter().map(what).collect()));
-        self.note(until).inspect_err(|_| drop(self.note(from)))
+        let reservation = |admitted: &Admitted| Reservation {
+            kind: local.reserves(admitted.slot),
+            until,
+            ticket: admitted.ticket,
+        };
+        self.reserved = Some((min_hold, admitted.iter().map(reservation).collect()));
+        self.write_reservations(until).inspect_err(|_| drop(self.write_reservations(from)))
     }
 
-    /// It was noted for another time than it is now to stay taken.
-    fn keep_otherwise(&mut self, from: BootTime, min_hold: Duration) -> Result<(), Error> {
-        match &self.kept {
-            Some((noted, _)) if *noted != min_hold => self.note(from + min_hold),
+    /// At the release, if the minimum hold is now another one than was reserved.
+    fn adjust_reservations(&self, from: BootTime, min_hold: Duration) -> Result<(), Error> {
+        match &self.reserved {
+            Some((reserved, _)) if *reserved != min_hold => self.write_reservations(from + min_hold),
             _ => Ok(()),
         }
     }
 
-    fn note(&self, until: BootTime) -> Result<(), Error> {
-        let kept = self.kept.iter().flat_map(|(_, kept)| kept);
-        for (file, kept) in self.files.iter().zip(kept) {
-            Turn::begin(file, None)?.keep(Kept { until, ..*kept }).map_err(Error::Node)?;
+    fn write_reservations(&self, until: BootTime) -> Result<(), Error> {
+        let reservations = self.reserved.iter().flat_map(|(_, reservations)| reservations);
+        for (file, reservation) in self.files.iter().zip(reservations) {
+            Admission::begin(file, None)?.reserve(Reservation { until, ..*reservation })?;
         }
         Ok(())
     }
 
     fn unlock_all(&self) {
-        self.files.iter().for_each(|file| file.ranges().unlock_all());
+        self.files.iter().for_each(|file| file.locks().unlock_all());
     }
 
-    fn held_as(&self, key: usize, taken: &Taken) -> Held {
+    fn ancestor_lock(&self, key: usize, admitted: &Admitted) -> AncestorLock {
         let (device, inode) = self.files[key].identity();
-        Held { claim: self.claim, on_host: Some(OnHost { device, inode, ticket: taken.ticket }) }
+        let host_ticket = Some(HostTicket { device, inode, ticket: admitted.ticket });
+        AncestorLock { claim: self.claim, host_ticket }
     }
 }
 
-/// Is a run that we run under still a holder? By its ticket, as the kernel knows it: what stands in the file
-/// may have been overwritten since.
-fn is_held_above(file: &LockFile, asked: &Asked, request: &Request) -> bool {
+/// Whether a run that this process runs under is still a holder. By its ticket, as the kernel knows it: the
+/// record in the file may have been overwritten since.
+fn ancestor_holds(file: &LockFile, local: &LocalRequest, request: &Request) -> bool {
     let (device, inode) = file.identity();
-    let tickets = request.ancestors.iter().filter_map(|held| held.on_host.as_ref());
+    let tickets = request.ancestors.iter().filter_map(|lock| lock.host_ticket.as_ref());
     let mut tickets =
         tickets.filter(|held| (held.device, held.inode) == (device, inode) && held.ticket < TICKETS_END);
-    tickets.any(|OnHost { ticket, .. }| {
-        let marks = [asked.family.owners(), asked.family.sharers()].map(|marks| marks.start + ticket);
-        marks.iter().any(|mark| matches!(file.ranges().present_in(byte(*mark)), Ok(Some(_))))
+    tickets.any(|HostTicket { ticket, .. }| {
+        let marks = [local.usage.owners(), local.usage.sharers()].map(|marks| marks.start + ticket);
+        marks.iter().any(|mark| matches!(file.locks().writer_in(byte(*mark)), Ok(Some(_))))
     })
 }
 
-fn broken(file: &LockFile, error: &std::io::Error) -> Error {
-    Error::Node(file.error(Fault::Unavailable, error))
-}
-
-/// One request, its patience, and who is told of it.
-struct Asking<'a> {
-    asked: Asked,
+/// A request on its way, and the observer of its wait.
+struct Waiter<'a> {
+    local: LocalRequest,
     request: &'a Request,
     started: BootTime,
     observer: &'a mut dyn Observer,
 }
 
-impl Asking<'_> {
-    /// Until there is a reason to look again.
+impl Waiter<'_> {
+    /// Until there is a reason to check again.
     fn sleep(
         &mut self,
         file: &LockFile,
         key: usize,
         ticket: u64,
-        sleepers: &mut Sleepers,
-        obstacles: &Obstacles,
+        release_watch: &mut ReleaseWatch,
+        blockers: &Blockers,
     ) -> Result<(), Error> {
-        for place in &obstacles.places {
-            sleepers.watch(*place).map_err(|e| broken(file, &e))?;
+        for offset in &blockers.offsets {
+            release_watch.watch(*offset).map_err(|e| file.io_error(&e))?;
         }
-        let give_up = self.request.patience.ends(self.started);
+        let gives_up_at = self.request.wait.gives_up_at(self.started);
         loop {
-            let word = BootTime::now() + self.observer.next_word(self.started.elapsed());
-            if give_up.is_some_and(BootTime::has_passed) {
-                return Err(Error::Held(Box::new(busy(file, key, &self.asked, Some(ticket)))));
+            let next_update = BootTime::now() + self.observer.next_update_in(self.started.elapsed());
+            if gives_up_at.is_some_and(BootTime::has_passed) {
+                return Err(Error::Held(Box::new(inspect(file, key, &self.local, Some(ticket)))));
             }
-            let until = [give_up, obstacles.until].into_iter().flatten().fold(word, BootTime::min);
-            match wait(&[(sleepers.bell(), PollFlags::POLLIN)], until, Some(&mut *self.observer)) {
-                Wait::Ready => return sleepers.hear().map_err(|e| broken(file, &e)),
-                Wait::Cancelled => return Err(Error::Cancelled),
-                Wait::Over if obstacles.until.is_some_and(BootTime::has_passed) => return Ok(()),
-                Wait::Over if word.has_passed() => self.tell(file, key, ticket),
+            let until = [gives_up_at, blockers.until].into_iter().flatten().fold(next_update, BootTime::min);
+            match wait(&[(release_watch.wake_fd(), PollFlags::POLLIN)], until, Some(&mut *self.observer)) {
+                Wait::Ready => {
+                    return release_watch.take_releases().map_err(|e| file.io_error(&e).into());
+                }
+                Wait::Cancelled(signal) => return Err(Error::Cancelled(signal)),
+                Wait::Over if blockers.until.is_some_and(BootTime::has_passed) => return Ok(()),
+                Wait::Over if next_update.has_passed() => self.report(file, key, ticket),
                 Wait::Over => {}
             }
         }
     }
 
-    fn tell(&mut self, file: &LockFile, key: usize, ticket: u64) {
-        let busy = busy(file, key, &self.asked, Some(ticket));
-        self.observer.waiting(&busy, self.started.elapsed());
+    fn report(&mut self, file: &LockFile, key: usize, ticket: u64) {
+        let blocked = inspect(file, key, &self.local, Some(ticket));
+        self.observer.waiting(&blocked, self.started.elapsed());
     }
 }
 
 impl Lock for HostLock {
     /// The kernel answers at once.
-    fn begin(&mut self, _request: &Request) {}
+    fn send_ahead(&mut self, _request: &Request) {}
 
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
-        let asked = Asked::of(request);
+        let local = LocalRequest::new(request);
         self.claim.attempt += 1;
-        self.kept = None;
-        let mut asking = Asking { asked, request, started, observer };
-        // Whoever gives up is out of the way at once.
-        let taken = self.take_all(&mut asking).inspect_err(|_| self.unlock_all())?;
+        self.reserved = None;
+        let mut waiter = Waiter { local, request, started, observer };
+        let admitted = self.enter_all(&mut waiter).inspect_err(|_| self.unlock_all())?;
         let now = BootTime::now();
         if !request.min_hold.is_zero() {
-            self.keep(&asked, &taken, now, request.min_hold).inspect_err(|_| self.unlock_all())?;
+            self.reserve(&local, &admitted, now, request.min_hold).inspect_err(|_| self.unlock_all())?;
         }
-        let slots: Vec<u32> = taken.iter().map(|taken| taken.slot).collect();
+        let slots: Vec<u32> = admitted.iter().map(|admitted| admitted.slot).collect();
+        let ancestor_locks = admitted.iter().enumerate();
         Ok(Grant {
             claim: self.claim,
-            held_as: taken.iter().enumerate().map(|(key, taken)| self.held_as(key, taken)).collect(),
-            fences: taken.iter().map(|taken| taken.fence).collect(),
+            ancestor_locks: ancestor_locks.map(|(key, admitted)| self.ancestor_lock(key, admitted)).collect(),
+            fences: admitted.iter().map(|admitted| admitted.fence).collect(),
             slots: if matches!(request.mode, Mode::Slot { .. }) { slots } else { Vec::new() },
             lease: None,
             taken_at: now,
@@ -259,23 +268,24 @@ impl Lock for HostLock {
     }
 
     /// There is no lease to renew.
-    fn extend(&mut self, grant: &Grant) -> Extended {
-        grant.lease.map_or_else(
-            || Extended::Unknown(self.files[0].error_text(Fault::Unfit, "a lock on this host has no lease")),
-            Extended::Until,
-        )
+    fn extend(&mut self, _grant: &Grant) -> Extended {
+        Extended::Unknown(BackendError { at: None, problem: Problem::NoLease })
     }
 
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
-        let noted = self.keep_otherwise(grant.taken_at, min_hold);
+        let adjusted = self.adjust_reservations(grant.taken_at, min_hold);
         self.unlock_all();
-        match noted {
-            Err(Error::Node(error)) => Released::Unknown(error),
+        match adjusted {
+            Err(Error::Backend(error)) => Released::Unknown(error),
             _ => Released::Done,
         }
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        self.files.iter().map(|file| file.ranges().as_raw_fd()).collect()
+    fn files(&self) -> Vec<Arc<File>> {
+        self.files.iter().map(|file| file.locks().shared_file()).collect()
+    }
+
+    fn interrupt_signal(&self) -> Option<Signal> {
+        Some(INTERRUPT)
     }
 }

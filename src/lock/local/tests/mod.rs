@@ -1,6 +1,6 @@
 //! Several locks on one file in one process: each has its own open file, so to the kernel they are strangers.
 
-mod crowd;
+mod random;
 
 use std::fs::Permissions;
 use std::io::PipeReader;
@@ -10,17 +10,18 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use super::layout::{COUNTER, Family, Lane};
-use super::ranges::Kind;
+use super::byte_map::{Lane, MUTEX_BYTE, UsageMode};
+use super::ofd_lock::Kind;
 use super::*;
-use crate::lock::{Busy, Prefer, Who};
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Prefer, WaitPolicy};
 
+const FOREVER: WaitPolicy = WaitPolicy::Queue { at_most: None };
 const FAR: Duration = Duration::from_secs(3600);
 
-/// Says nothing, and gives up if it has something to hear.
-pub struct Deaf(Option<PipeReader>);
+/// Ignores the wait; one that is cancelled gives up at once.
+pub struct NoObserver(Option<PipeReader>);
 
-impl Deaf {
+impl NoObserver {
     pub fn cancelled() -> Self {
         let (hear, mut say) = std::io::pipe().unwrap();
         std::io::Write::write_all(&mut say, b"stop").unwrap();
@@ -28,30 +29,30 @@ impl Deaf {
     }
 }
 
-impl Observer for Deaf {
+impl Observer for NoObserver {
     fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
         self.0.iter().map(AsFd::as_fd).collect()
     }
-    fn cancelled(&mut self) -> bool {
-        true
+    fn cancelled(&mut self) -> Option<Signal> {
+        Some(Signal::SIGINT)
     }
-    fn waiting(&mut self, _: &Busy, _: Duration) {}
-    fn next_word(&self, _: Duration) -> Duration {
+    fn waiting(&mut self, _: &Blocked, _: Duration) {}
+    fn next_update_in(&self, _: Duration) -> Duration {
         FAR
     }
-    fn trouble(&mut self, _: &NodeError) {}
+    fn on_unavailable(&mut self, _: &BackendError) {}
 }
 
-pub struct Folder(TempDir);
+pub struct LockDirectory(TempDir);
 
-impl Folder {
+impl LockDirectory {
     pub fn new() -> Self {
         // With its mode said: another test may have changed the umask, which all threads share.
         Self(tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap())
     }
 
     fn open_all(&self, keys: &[&str]) -> HostLock {
-        let names: Vec<Names> = keys.iter().map(|key| Names::new("", key.as_bytes())).collect();
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| key.as_bytes().to_vec()).collect();
         HostLock::open(self.0.path(), &names).unwrap()
     }
 
@@ -59,27 +60,34 @@ impl Folder {
         self.open_all(&["k"])
     }
 
-    /// To look with, and to do harm.
-    pub fn eyes(&self) -> LockFile {
+    /// An open file of its own, to inspect and to damage the lock file with.
+    pub fn observer_handle(&self) -> LockFile {
         LockFile::open(self.0.path(), b"k").unwrap()
     }
 
-    fn waiters(&self, family: Family) -> usize {
-        let lanes = [Lane::Preferred, Lane::Fair].map(|lane| family.lane(lane));
-        lanes.into_iter().map(|lane| self.eyes().ranges().all_present_in(lane).unwrap().len()).sum()
+    fn waiters(&self, usage: UsageMode) -> usize {
+        let lanes = [Lane::Preferred, Lane::Fair].map(|lane| usage.lane(lane));
+        lanes.into_iter().map(|lane| self.observer_handle().locks().all_writers_in(lane).unwrap().len()).sum()
     }
 
-    fn wait_for_waiters(&self, family: Family, count: usize) {
+    fn wait_for_waiters(&self, usage: UsageMode, count: usize) {
         let started = BootTime::now();
-        while self.waiters(family) != count {
+        while self.waiters(usage) != count {
             assert!(started.elapsed() < Duration::from_secs(20), "{count} waiters");
             thread::yield_now();
         }
     }
 }
 
-fn ask(mode: Mode, prefer: Prefer, patience: Patience) -> Request {
-    Request { mode, prefer, patience, min_hold: Duration::ZERO, who: Who::default(), ancestors: Vec::new() }
+fn ask(mode: Mode, prefer: Prefer, wait: WaitPolicy) -> Request {
+    Request {
+        mode,
+        prefer,
+        wait,
+        min_hold: Duration::ZERO,
+        holder: HolderInfo::default(),
+        ancestors: Vec::new(),
+    }
 }
 
 fn shared(group: &str) -> Mode {
@@ -88,243 +96,251 @@ fn shared(group: &str) -> Mode {
 
 /// One attempt.
 fn attempt(lock: &mut HostLock, mode: Mode) -> Result<Grant, Error> {
-    lock.acquire(&ask(mode, Prefer::Fair, Patience::None), &mut Deaf(None))
+    lock.acquire(&ask(mode, Prefer::Fair, WaitPolicy::No), &mut NoObserver(None))
 }
 
-fn kept_for(lock: &mut HostLock, mode: Mode, min_hold: Duration) -> Grant {
-    let request = Request { min_hold, ..ask(mode, Prefer::Fair, Patience::None) };
-    lock.acquire(&request, &mut Deaf(None)).unwrap()
+fn reserved_for(lock: &mut HostLock, mode: Mode, min_hold: Duration) -> Grant {
+    let request = Request { min_hold, ..ask(mode, Prefer::Fair, WaitPolicy::No) };
+    lock.acquire(&request, &mut NoObserver(None)).unwrap()
 }
 
-fn is_held(answer: Result<Grant, Error>) -> Box<Busy> {
-    match answer {
-        Err(Error::Held(busy)) => busy,
+fn is_held(result: Result<Grant, Error>) -> Box<Blocked> {
+    match result {
+        Err(Error::Held(blocked)) => blocked,
         other => panic!("not held: {other:?}"),
     }
 }
 
-fn is_unfit(answer: Result<Grant, Error>, said: &str) {
-    match answer {
-        Err(Error::Node(NodeError { fault: Fault::Unfit, text, .. })) => {
-            assert!(text.contains(said), "{text}")
+fn uses_other_slots(result: Result<Grant, Error>, slots: u32) {
+    match result {
+        Err(Error::Backend(BackendError { problem: Problem::File(problem), .. })) => {
+            assert_eq!(problem, FileProblem::OtherSlots(slots));
         }
-        other => panic!("not unfit: {other:?}"),
+        other => panic!("not in use otherwise: {other:?}"),
+    }
+}
+
+fn holding(blocked: &Blocked) -> &Holding {
+    match &blocked.by {
+        Blocker::Holder(holding) | Blocker::Reservation(holding) => holding,
+        other => panic!("not held: {other:?}"),
     }
 }
 
 #[test]
 fn an_attempt_that_failed_leaves_nothing_and_the_next_has_the_next_number() {
-    let folder = Folder::new();
-    let (mut one, mut two, eyes) = (folder.open(), folder.open(), folder.eyes());
+    let directory = LockDirectory::new();
+    let (mut one, mut two, handle) = (directory.open(), directory.open(), directory.observer_handle());
     let grant = attempt(&mut one, Mode::Exclusive).unwrap();
     assert_eq!(grant.claim.attempt, 1);
     for mode in [Mode::Exclusive, shared(""), Mode::Slot { of: 1 }] {
         is_held(attempt(&mut two, mode));
     }
     one.release(&grant, Duration::ZERO);
-    assert_eq!(eyes.ranges().in_the_way(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
+    assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
     assert_eq!(attempt(&mut two, Mode::Slot { of: 1 }).unwrap().claim.attempt, 4);
     two.unlock_all();
-    assert_eq!(eyes.ranges().in_the_way(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
+    assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
 }
 
 #[test]
 fn the_earliest_of_several_holders_is_named_and_the_others_counted() {
-    let folder = Folder::new();
-    let mut holders: Vec<HostLock> = (0..4).map(|_| folder.open()).collect();
+    let directory = LockDirectory::new();
+    let mut holders: Vec<HostLock> = (0..4).map(|_| directory.open()).collect();
     let request = |pid: usize| Request {
-        who: Who { pid: pid.to_string(), ..Who::default() },
-        ..ask(shared("g"), Prefer::Fair, Patience::None)
+        holder: HolderInfo { pid: pid.to_string(), ..HolderInfo::default() },
+        ..ask(shared("g"), Prefer::Fair, WaitPolicy::No)
     };
     for (pid, holder) in holders.iter_mut().enumerate() {
-        holder.acquire(&request(pid), &mut Deaf(None)).unwrap();
+        holder.acquire(&request(pid), &mut NoObserver(None)).unwrap();
     }
-    let busy = is_held(attempt(&mut folder.open(), shared("other")));
-    assert_eq!((busy.who.unwrap().pid.as_str(), busy.others, busy.place, busy.ended), ("0", 3, None, false));
+    let blocked = is_held(attempt(&mut directory.open(), shared("other")));
+    assert!(matches!(blocked.by, Blocker::Holder(_)) && blocked.position.is_none());
+    assert_eq!((holding(&blocked).info.pid.as_str(), holding(&blocked).others), ("0", 3));
     holders.remove(0).unlock_all();
-    let busy = is_held(attempt(&mut folder.open(), Mode::Exclusive));
-    assert_eq!((busy.who.unwrap().pid.as_str(), busy.others), ("1", 2));
+    let blocked = is_held(attempt(&mut directory.open(), Mode::Exclusive));
+    assert_eq!((holding(&blocked).info.pid.as_str(), holding(&blocked).others), ("1", 2));
 }
 
 #[test]
-fn users_who_do_not_agree_are_told_so_waiters_too() {
-    let folder = Folder::new();
-    let (mut one, mut other) = (folder.open(), folder.open());
+fn a_key_in_use_otherwise_is_refused_even_by_a_waiter() {
+    let directory = LockDirectory::new();
+    let (mut one, mut other) = (directory.open(), directory.open());
     attempt(&mut one, Mode::Slot { of: 3 }).unwrap();
     for mode in
         [Mode::Exclusive, shared(""), Mode::Slot { of: 1 }, Mode::Slot { of: 2 }, Mode::Slot { of: 1024 }]
     {
-        is_unfit(attempt(&mut other, mode), "--slots 3");
+        uses_other_slots(attempt(&mut other, mode), 3);
     }
     one.unlock_all();
     for mode in [Mode::Exclusive, shared("x"), Mode::Slot { of: 1 }] {
         attempt(&mut one, mode).unwrap();
-        is_unfit(attempt(&mut other, Mode::Slot { of: 3 }), "without --slots");
+        uses_other_slots(attempt(&mut other, Mode::Slot { of: 3 }), 1);
         one.unlock_all();
     }
     // Only a waiter is left.
-    let eyes = folder.eyes();
-    let ticket = Family::of_slots(7).ticket(Lane::Fair, 5);
-    assert!(eyes.ranges().try_lock(byte(ticket), Kind::Write).unwrap());
-    is_unfit(attempt(&mut other, Mode::Exclusive), "--slots 7");
+    let handle = directory.observer_handle();
+    let ticket = UsageMode::slots_of(7).ticket(Lane::Fair, 5);
+    assert!(handle.locks().try_lock(byte(ticket), Kind::Write).unwrap());
+    uses_other_slots(attempt(&mut other, Mode::Exclusive), 7);
     is_held(attempt(&mut other, Mode::Slot { of: 7 }));
     // And what stays taken counts as well.
-    eyes.ranges().unlock_all();
-    let grant = kept_for(&mut one, Mode::Slot { of: 4 }, FAR);
+    handle.locks().unlock_all();
+    let grant = reserved_for(&mut one, Mode::Slot { of: 4 }, FAR);
     one.release(&grant, FAR);
-    is_unfit(attempt(&mut other, Mode::Exclusive), "--slots 4");
+    uses_other_slots(attempt(&mut other, Mode::Exclusive), 4);
     assert_eq!(attempt(&mut other, Mode::Slot { of: 4 }).unwrap().slots, [1]);
 }
 
 #[test]
-fn a_preferred_writer_passes_those_who_wait_and_nobody_else_does() {
-    let folder = Folder::new();
-    let mut holder = folder.open();
+fn only_a_preferred_writer_passes_waiters() {
+    let directory = LockDirectory::new();
+    let mut holder = directory.open();
     attempt(&mut holder, shared("")).unwrap();
     thread::scope(|scope| {
-        let mut waiter = folder.open();
+        let mut waiter = directory.open();
         scope.spawn(move || {
-            waiter.acquire(&ask(Mode::Exclusive, Prefer::Fair, Patience::Forever), &mut Deaf(None)).unwrap();
+            waiter.acquire(&ask(Mode::Exclusive, Prefer::Fair, FOREVER), &mut NoObserver(None)).unwrap();
             waiter.unlock_all();
         });
-        folder.wait_for_waiters(Family::PLAIN, 1);
-        let mut late = folder.open();
+        directory.wait_for_waiters(UsageMode::PLAIN, 1);
+        let mut late = directory.open();
         is_held(attempt(&mut late, shared("")));
-        let joins = |group| ask(shared(group), Prefer::Readers, Patience::None);
-        is_held(late.acquire(&joins("other"), &mut Deaf(None)));
-        late.acquire(&joins(""), &mut Deaf(None)).unwrap();
+        let joins = |group| ask(shared(group), Prefer::Readers, WaitPolicy::No);
+        is_held(late.acquire(&joins("other"), &mut NoObserver(None)));
+        late.acquire(&joins(""), &mut NoObserver(None)).unwrap();
         late.unlock_all();
         holder.unlock_all();
-        // Whichever of the two is first: the attempt is not refused because somebody merely waits.
-        let preferred = ask(Mode::Exclusive, Prefer::Writers, Patience::Forever);
-        late.acquire(&preferred, &mut Deaf(None)).unwrap();
+        // Whichever of the two is first: the attempt is not refused because another process merely waits.
+        let preferred = ask(Mode::Exclusive, Prefer::Writers, FOREVER);
+        late.acquire(&preferred, &mut NoObserver(None)).unwrap();
         late.unlock_all();
     });
 }
 
 #[test]
-fn more_readers_stay_than_the_table_has_room_for() {
-    let folder = Folder::new();
-    let (mut reader, mut writer) = (folder.open(), folder.open());
-    for _ in 0..kept::ENTRIES + 5 {
-        let grant = kept_for(&mut reader, shared("g"), FAR);
+fn more_readers_reserve_than_the_table_has_room_for() {
+    let directory = LockDirectory::new();
+    let (mut reader, mut writer) = (directory.open(), directory.open());
+    for _ in 0..format::ENTRIES + 5 {
+        let grant = reserved_for(&mut reader, shared("g"), FAR);
         reader.release(&grant, FAR);
     }
-    // One who takes his own back does not take anybody else's.
-    let grant = kept_for(&mut reader, shared("g"), FAR);
+    // A reader that ends its own reservation leaves those of others alone.
+    let grant = reserved_for(&mut reader, shared("g"), FAR);
     reader.release(&grant, Duration::ZERO);
-    let eyes = folder.eyes();
-    assert_eq!(eyes.kept(&eyes.header()).len(), kept::ENTRIES);
-    let busy = is_held(attempt(&mut writer, Mode::Exclusive));
-    assert!(busy.ended && busy.expires_in.is_some_and(|left| left > FAR / 2), "{busy:?}");
+    let handle = directory.observer_handle();
+    assert_eq!(handle.reservations(&handle.header()).len(), format::ENTRIES);
+    let blocked = is_held(attempt(&mut writer, Mode::Exclusive));
+    assert!(matches!(blocked.by, Blocker::Reservation(_)), "{blocked:?}");
+    assert!(blocked.expires_in().is_some_and(|left| left > FAR / 2), "{blocked:?}");
     is_held(attempt(&mut writer, shared("other")));
     attempt(&mut writer, shared("g")).unwrap();
 }
 
 #[test]
-fn what_is_over_is_forgotten() {
-    let folder = Folder::new();
-    let (mut one, mut other, eyes) = (folder.open(), folder.open(), folder.eyes());
-    let grant = kept_for(&mut one, Mode::Exclusive, FAR);
+fn a_reservation_that_is_over_is_forgotten() {
+    let directory = LockDirectory::new();
+    let (mut one, mut other, handle) = (directory.open(), directory.open(), directory.observer_handle());
+    let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
     one.unlock_all();
     is_held(attempt(&mut other, Mode::Exclusive));
     one.release(&grant, Duration::ZERO);
-    assert_eq!(eyes.kept(&eyes.header()), []);
+    assert_eq!(handle.reservations(&handle.header()), []);
     attempt(&mut other, Mode::Exclusive).unwrap();
-    let header = eyes.header();
-    assert_eq!((header.kept, header.kept_until), (0, 0), "nobody looks at the table again");
+    let header = handle.header();
+    assert_eq!((header.reservations, header.reserved_until), (0, 0), "the table is not read again");
 }
 
 #[test]
-fn a_shorter_time_than_was_asked_for_is_noted() {
-    let folder = Folder::new();
-    let (mut one, mut other) = (folder.open(), folder.open());
-    let grant = kept_for(&mut one, Mode::Exclusive, FAR);
+fn a_reservation_may_be_shortened_at_the_release() {
+    let directory = LockDirectory::new();
+    let (mut one, mut other) = (directory.open(), directory.open());
+    let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
     one.release(&grant, Duration::from_millis(300));
-    let busy = is_held(attempt(&mut other, Mode::Exclusive));
-    assert!(busy.expires_in.unwrap() <= Duration::from_millis(300));
-    let waits = ask(Mode::Exclusive, Prefer::Fair, Patience::Forever);
-    let next = other.acquire(&waits, &mut Deaf(None)).unwrap();
+    let blocked = is_held(attempt(&mut other, Mode::Exclusive));
+    assert!(blocked.expires_in().unwrap() <= Duration::from_millis(300));
+    let waits = ask(Mode::Exclusive, Prefer::Fair, FOREVER);
+    let next = other.acquire(&waits, &mut NoObserver(None)).unwrap();
     assert!(next.taken_at.since(grant.taken_at) >= Duration::from_millis(300));
 }
 
 #[test]
-fn nothing_stays_beyond_a_reboot_and_garbage_keeps_nobody_out() {
-    let folder = Folder::new();
-    let (mut one, mut other, eyes) = (folder.open(), folder.open(), folder.eyes());
-    let grant = kept_for(&mut one, Mode::Exclusive, FAR);
+fn no_reservation_survives_a_reboot_and_garbage_keeps_nobody_out() {
+    let directory = LockDirectory::new();
+    let (mut one, mut other, handle) = (directory.open(), directory.open(), directory.observer_handle());
+    let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
     one.unlock_all();
-    let header = eyes.header();
-    let noted = eyes.kept(&header)[0];
-    let table = std::fs::metadata(eyes_path(&folder)).unwrap().len() - kept::ENTRY as u64;
-    eyes.ranges().file().write_all_at(&noted.to_bytes(kept::boot() ^ 1), table).unwrap();
+    let header = handle.header();
+    let reservation = handle.reservations(&header)[0];
+    let table = std::fs::metadata(lock_file_path(&directory)).unwrap().len() - format::ENTRY as u64;
+    handle.locks().file().write_all_at(&reservation.to_bytes(format::boot_id() ^ 1), table).unwrap();
     attempt(&mut other, Mode::Exclusive).unwrap();
     other.unlock_all();
     for garbage in [[0xff; 40_000], [0x11; 40_000], [0x31; 40_000]] {
-        eyes.ranges().file().write_all_at(&garbage, 0).unwrap();
-        eyes.ranges().file().write_all_at(&garbage, table).unwrap();
+        handle.locks().file().write_all_at(&garbage, 0).unwrap();
+        handle.locks().file().write_all_at(&garbage, table).unwrap();
         attempt(&mut other, Mode::Exclusive).unwrap();
         other.unlock_all();
     }
-    eyes.write_header(&header).unwrap();
-    eyes.ranges().file().set_len(table + 7).unwrap();
+    handle.write_header(&header).unwrap();
+    handle.locks().file().set_len(table + 7).unwrap();
     attempt(&mut other, Mode::Exclusive).unwrap();
     drop(grant);
 }
 
-fn eyes_path(folder: &Folder) -> std::path::PathBuf {
-    std::fs::read_dir(folder.0.path()).unwrap().next().unwrap().unwrap().path()
+fn lock_file_path(directory: &LockDirectory) -> std::path::PathBuf {
+    std::fs::read_dir(directory.0.path()).unwrap().next().unwrap().unwrap().path()
 }
 
 #[test]
-fn tickets_stay_apart_when_the_file_forgets_or_they_come_to_an_end() {
-    let folder = Folder::new();
-    let (eyes, mut tickets) = (folder.eyes(), Vec::new());
-    let mut readers: Vec<HostLock> = (0..6).map(|_| folder.open()).collect();
+fn tickets_stay_distinct_when_the_header_is_lost_or_they_run_out() {
+    let directory = LockDirectory::new();
+    let (handle, mut tickets) = (directory.observer_handle(), Vec::new());
+    let mut readers: Vec<HostLock> = (0..6).map(|_| directory.open()).collect();
     let ends = [0, TICKETS_END / 2 - 1, u64::MAX, 1, 0, TICKETS_END / 2];
     for (reader, next_ticket) in readers.iter_mut().zip(ends) {
-        eyes.write_header(&contents::Header { next_ticket, ..eyes.header() }).unwrap();
+        handle.write_header(&format::Header { next_ticket, ..handle.header() }).unwrap();
         let grant = attempt(reader, shared("")).unwrap();
-        tickets.push(grant.held_as[0].on_host.as_ref().unwrap().ticket);
+        tickets.push(grant.ancestor_locks[0].host_ticket.as_ref().unwrap().ticket);
     }
     assert!(tickets.is_sorted_by(|a, b| a < b), "{tickets:?}");
     readers.iter().for_each(HostLock::unlock_all);
     attempt(&mut readers[0], shared("")).unwrap();
-    assert!(eyes.header().next_ticket < TICKETS_END / 2, "they begin again when nobody is there");
+    assert!(handle.header().next_ticket < TICKETS_END / 2, "they begin again when no process is there");
 }
 
 #[test]
-fn who_gave_up_at_the_counter_may_come_again() {
-    let folder = Folder::new();
-    let (mut lock, eyes) = (folder.open(), folder.eyes());
+fn a_wait_for_the_mutex_that_was_cancelled_may_be_repeated() {
+    let directory = LockDirectory::new();
+    let (mut lock, handle) = (directory.open(), directory.observer_handle());
     for _ in 0..20 {
-        assert!(eyes.ranges().try_lock(COUNTER, Kind::Write).unwrap());
-        let request = ask(Mode::Exclusive, Prefer::Fair, Patience::None);
-        let cancelled = lock.acquire(&request, &mut Deaf::cancelled());
-        assert!(matches!(cancelled, Err(Error::Cancelled)), "{cancelled:?}");
-        // Its thread still asks: the next attempt of the same lock waits with it, and gets in.
+        assert!(handle.locks().try_lock(MUTEX_BYTE, Kind::Write).unwrap());
+        let request = ask(Mode::Exclusive, Prefer::Fair, WaitPolicy::No);
+        let cancelled = lock.acquire(&request, &mut NoObserver::cancelled());
+        assert!(matches!(cancelled, Err(Error::Cancelled(_))), "{cancelled:?}");
         thread::scope(|scope| {
             let again = scope.spawn(|| attempt(&mut lock, Mode::Exclusive));
-            eyes.ranges().unlock(COUNTER);
+            handle.locks().unlock(MUTEX_BYTE);
             again.join().unwrap().unwrap();
         });
-        assert_eq!(eyes.ranges().in_the_way(COUNTER, Kind::Write).unwrap(), None);
+        assert_eq!(handle.locks().conflict_in(MUTEX_BYTE, Kind::Write).unwrap(), None);
         lock.unlock_all();
     }
 }
 
 #[test]
-fn of_several_keys_the_one_in_the_way_is_told_by_its_place_and_nothing_is_left() {
-    let folder = Folder::new();
-    let mut holder = folder.open_all(&["b"]);
+fn of_several_keys_the_taken_one_is_named_and_nothing_is_left() {
+    let directory = LockDirectory::new();
+    let mut holder = directory.open_all(&["b"]);
     attempt(&mut holder, Mode::Exclusive).unwrap();
-    for (keys, place) in [(["a", "b", "c"], 1), (["b", "c", "a"], 0), (["c", "a", "b"], 2)] {
-        assert_eq!(is_held(attempt(&mut folder.open_all(&keys), Mode::Exclusive)).key, place);
+    for (keys, taken) in [(["a", "b", "c"], 1), (["b", "c", "a"], 0), (["c", "a", "b"], 2)] {
+        assert_eq!(is_held(attempt(&mut directory.open_all(&keys), Mode::Exclusive)).key, taken);
     }
-    let grant = attempt(&mut folder.open_all(&["c", "a"]), Mode::Exclusive).unwrap();
-    let (a, c) = (folder.open_all(&["a"]), folder.open_all(&["c"]));
+    let grant = attempt(&mut directory.open_all(&["c", "a"]), Mode::Exclusive).unwrap();
+    let (a, c) = (directory.open_all(&["a"]), directory.open_all(&["c"]));
     let identity =
-        |held: &Held| held.on_host.as_ref().map(|on_host| (on_host.device, on_host.inode)).unwrap();
+        |lock: &AncestorLock| lock.host_ticket.as_ref().map(|ticket| (ticket.device, ticket.inode)).unwrap();
     let expected = [c.files[0].identity(), a.files[0].identity()];
-    assert_eq!(grant.held_as.iter().map(identity).collect::<Vec<_>>(), expected, "in the order given");
+    assert_eq!(grant.ancestor_locks.iter().map(identity).collect::<Vec<_>>(), expected, "in the order given");
 }

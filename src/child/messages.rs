@@ -1,0 +1,296 @@
+//! The messages between redlock and its guardian, over a socket that keeps them whole (SOCK_SEQPACKET).
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use nix::libc;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use socket2::{Domain, Socket, Type};
+
+use crate::clock::BootTime;
+
+pub type Environment = Vec<(OsString, OsString)>;
+
+/// From redlock to the guardian.
+#[derive(Debug, PartialEq, Eq)]
+pub enum GuardianCommand {
+    /// Start the command, with these variables added to its environment.
+    Start { environment: Environment, limits: Limits },
+    /// Forward a signal to the command.
+    Forward(Signal),
+    /// The lease was renewed until this moment; the command must be gone before.
+    Deadline(BootTime),
+    /// The lock is lost: stop the tree, gently first.
+    Stop,
+    /// Kill the tree at once.
+    Kill,
+}
+
+/// How long a command may run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The lease's first deadline: the command must be gone before. Moved by [`GuardianCommand::Deadline`].
+    pub deadline: Option<BootTime>,
+    /// The command is stopped then in any case.
+    pub end: Option<BootTime>,
+}
+
+/// From the guardian to redlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardianEvent {
+    /// With the error number of the failed start.
+    NotStarted(i32),
+    /// The deadline had passed before the command could be started.
+    TooLate,
+    /// The command, this process, was stopped, as by ^Z.
+    Paused(Pid),
+    /// The deadline is near and was not moved: the guardian stops the tree.
+    Overdue,
+    /// The command has run as long as it may: the guardian stops the tree.
+    TimeUp,
+    /// The command has ended; after a stop, its whole tree.
+    Ended(ExitReason),
+    /// The guardian itself is gone.
+    Vanished,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitReason {
+    Code(i32),
+    /// By number: real-time signals have no name.
+    Signal(i32),
+}
+
+/// One end of the socket.
+#[derive(Debug)]
+pub struct Channel(Socket);
+
+impl Channel {
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = Socket::pair(Domain::UNIX, Type::from(libc::SOCK_SEQPACKET), None)?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// Never waits for a reader, which may be stopped: a message that finds no room has hundreds of others
+    /// before it, and the guardian keeps the last deadline that it knows anyway.
+    pub fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.0.send_with_flags(message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(drop)
+    }
+
+    /// For a message that must arrive.
+    pub fn send_waiting(&self, message: &[u8]) -> io::Result<()> {
+        self.0.send_with_flags(message, libc::MSG_NOSIGNAL).map(drop)
+    }
+
+    /// The next message; `None` if the other end is closed.
+    fn receive(&self) -> io::Result<Option<Vec<u8>>> {
+        // With MSG_TRUNC the kernel tells the whole length, whatever the buffer takes.
+        let length = self.0.recv_with_flags(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC)?;
+        let mut message = vec![0; length];
+        let read = (&self.0).read(&mut message)?;
+        Ok((read > 0).then_some(message))
+    }
+
+    pub fn receive_command(&self) -> io::Result<Option<GuardianCommand>> {
+        let parse = |message: Vec<u8>| {
+            GuardianCommand::from_bytes(&message).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        };
+        self.receive()?.map(parse).transpose()
+    }
+
+    pub fn receive_event(&self) -> GuardianEvent {
+        let message = self.receive().ok().flatten();
+        message.and_then(|message| GuardianEvent::from_bytes(&message)).unwrap_or(GuardianEvent::Vanished)
+    }
+
+    pub fn shut_down(&self, how: Shutdown) {
+        // It fails only if the other end is gone already.
+        let _ = self.0.shutdown(how);
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The first byte of a command.
+mod command_tag {
+    pub(super) const START: u8 = 1;
+    pub(super) const FORWARD: u8 = 2;
+    pub(super) const DEADLINE: u8 = 3;
+    pub(super) const STOP: u8 = 4;
+    pub(super) const KILL: u8 = 5;
+}
+
+/// The first byte of an event.
+mod event_tag {
+    pub(super) const NOT_STARTED: u8 = 1;
+    pub(super) const TOO_LATE: u8 = 2;
+    pub(super) const PAUSED: u8 = 3;
+    pub(super) const OVERDUE: u8 = 4;
+    pub(super) const TIME_UP: u8 = 5;
+    pub(super) const EXIT_CODE: u8 = 6;
+    pub(super) const EXIT_SIGNAL: u8 = 7;
+    pub(super) const VANISHED: u8 = 8;
+}
+
+const NEVER: u64 = u64::MAX;
+
+fn moment_to_bytes(moment: Option<BootTime>) -> [u8; 8] {
+    moment.map_or(NEVER, BootTime::as_nanos).to_ne_bytes()
+}
+
+fn moment_from_bytes(bytes: [u8; 8]) -> Option<BootTime> {
+    let nanos = u64::from_ne_bytes(bytes);
+    (nanos != NEVER).then(|| BootTime::from_nanos(nanos))
+}
+
+fn tagged(tag: u8, payload: &[u8]) -> Vec<u8> {
+    [&[tag], payload].concat()
+}
+
+fn number_from_bytes(payload: &[u8]) -> Option<i32> {
+    Some(i32::from_ne_bytes(payload.try_into().ok()?))
+}
+
+impl GuardianCommand {
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Start { environment, limits } => {
+                let mut payload = [limits.deadline, limits.end].map(moment_to_bytes).concat();
+                for part in environment.iter().flat_map(|(name, value)| [name, value]) {
+                    payload.extend_from_slice(part.as_bytes());
+                    payload.push(0);
+                }
+                tagged(command_tag::START, &payload)
+            }
+            Self::Forward(signal) => tagged(command_tag::FORWARD, &(*signal as i32).to_ne_bytes()),
+            Self::Deadline(moment) => tagged(command_tag::DEADLINE, &moment_to_bytes(Some(*moment))),
+            Self::Stop => tagged(command_tag::STOP, &[]),
+            Self::Kill => tagged(command_tag::KILL, &[]),
+        }
+    }
+
+    fn from_bytes(message: &[u8]) -> Option<Self> {
+        let (&tag, payload) = message.split_first()?;
+        Some(match tag {
+            command_tag::START => {
+                let (deadline, rest) = payload.split_first_chunk()?;
+                let (end, variables) = rest.split_first_chunk()?;
+                let limits = Limits { deadline: moment_from_bytes(*deadline), end: moment_from_bytes(*end) };
+                let mut parts = variables.split(|&b| b == 0).map(|part| OsStr::from_bytes(part).to_owned());
+                let mut environment = Vec::new();
+                while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+                    environment.push((name, value));
+                }
+                Self::Start { environment, limits }
+            }
+            command_tag::FORWARD => Self::Forward(Signal::try_from(number_from_bytes(payload)?).ok()?),
+            command_tag::DEADLINE => Self::Deadline(moment_from_bytes(payload.try_into().ok()?)?),
+            command_tag::STOP => Self::Stop,
+            command_tag::KILL => Self::Kill,
+            _ => return None,
+        })
+    }
+}
+
+impl GuardianEvent {
+    pub fn to_bytes(self) -> Vec<u8> {
+        let with_number = |tag, number: i32| tagged(tag, &number.to_ne_bytes());
+        match self {
+            Self::NotStarted(errno) => with_number(event_tag::NOT_STARTED, errno),
+            Self::TooLate => tagged(event_tag::TOO_LATE, &[]),
+            Self::Paused(pid) => with_number(event_tag::PAUSED, pid.as_raw()),
+            Self::Overdue => tagged(event_tag::OVERDUE, &[]),
+            Self::TimeUp => tagged(event_tag::TIME_UP, &[]),
+            Self::Ended(ExitReason::Code(code)) => with_number(event_tag::EXIT_CODE, code),
+            Self::Ended(ExitReason::Signal(signal)) => with_number(event_tag::EXIT_SIGNAL, signal),
+            Self::Vanished => tagged(event_tag::VANISHED, &[]),
+        }
+    }
+
+    fn from_bytes(message: &[u8]) -> Option<Self> {
+        let (&tag, payload) = message.split_first()?;
+        let number = || number_from_bytes(payload);
+        Some(match tag {
+            event_tag::NOT_STARTED => Self::NotStarted(number()?),
+            event_tag::TOO_LATE => Self::TooLate,
+            event_tag::PAUSED => Self::Paused(Pid::from_raw(number()?)),
+            event_tag::OVERDUE => Self::Overdue,
+            event_tag::TIME_UP => Self::TimeUp,
+            event_tag::EXIT_CODE => Self::Ended(ExitReason::Code(number()?)),
+            event_tag::EXIT_SIGNAL => Self::Ended(ExitReason::Signal(number()?)),
+            event_tag::VANISHED => Self::Vanished,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn commands_arrive_whole_and_in_order() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let odd = OsString::from_vec(b"\xff =\n".to_vec());
+        let at = |nanos| Some(BootTime::from_nanos(nanos));
+        let commands = [
+            GuardianCommand::Start {
+                environment: vec![("REDLOCK_KEY".into(), odd), ("EMPTY".into(), "".into())],
+                limits: Limits { deadline: at(7), end: at(9) },
+            },
+            GuardianCommand::Start { environment: Vec::new(), limits: Limits::default() },
+            GuardianCommand::Start {
+                environment: vec![("LONG".into(), "x".repeat(100_000).into())],
+                limits: Limits::default(),
+            },
+            GuardianCommand::Forward(Signal::SIGUSR1),
+            GuardianCommand::Deadline(BootTime::from_nanos(1 << 60)),
+            GuardianCommand::Stop,
+            GuardianCommand::Kill,
+        ];
+        for command in &commands {
+            ours.send(&command.to_bytes()).unwrap();
+        }
+        for command in commands {
+            assert_eq!(theirs.receive_command().unwrap(), Some(command));
+        }
+        drop(ours);
+        assert_eq!(theirs.receive_command().unwrap(), None);
+    }
+
+    #[test]
+    fn events_arrive_as_they_were_sent() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        for event in [
+            GuardianEvent::NotStarted(13),
+            GuardianEvent::TooLate,
+            GuardianEvent::Paused(Pid::from_raw(42)),
+            GuardianEvent::Overdue,
+            GuardianEvent::TimeUp,
+            GuardianEvent::Ended(ExitReason::Code(255)),
+            GuardianEvent::Ended(ExitReason::Signal(64)),
+        ] {
+            theirs.send_waiting(&event.to_bytes()).unwrap();
+            assert_eq!(ours.receive_event(), event);
+        }
+        drop(theirs);
+        assert_eq!(ours.receive_event(), GuardianEvent::Vanished);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_upset_the_parsers(message: Vec<u8>) {
+            let _ = (GuardianCommand::from_bytes(&message), GuardianEvent::from_bytes(&message));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The signal dispositions and the mask that we were started with, so that the command is started with the same.
+
+use std::mem::MaybeUninit;
+use std::ptr::null;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::libc;
+use nix::sys::signal::{SigSet, Signal};
+
+static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Rust's runtime ignores SIGPIPE before `main` and cannot tell what it was: look before it does.
+extern "C" fn remember_sigpipe() {
+    SIGPIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+}
+
+// SAFETY: the loader calls what stands in .init_array, on the only thread there is, before main. The
+// function touches nothing of the Rust runtime: it makes one system call and stores one atomic.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+
+/// Whether the signal was ignored when we were started, as by nohup.
+pub fn is_ignored(signal: Signal) -> bool {
+    let mut current = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action sigaction only fills in `current`, which is valid for it; it is read
+    // only if the call says that it did.
+    unsafe {
+        libc::sigaction(signal as i32, null(), current.as_mut_ptr()) == 0
+            && current.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// The signal mask that was ours before we blocked anything, and what we had to change beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct SignalState {
+    mask: SigSet,
+    sigchld_was_ignored: bool,
+}
+
+impl SignalState {
+    /// To be called before the first signal is blocked. From here on children leave a status behind, even if
+    /// our parent ignored SIGCHLD.
+    pub fn remember() -> nix::Result<Self> {
+        let sigchld_was_ignored = is_ignored(Signal::SIGCHLD);
+        set(Signal::SIGCHLD, libc::SIG_DFL);
+        Ok(Self { mask: SigSet::thread_get_mask()?, sigchld_was_ignored })
+    }
+
+    /// For the new process, before it executes the command: system calls only.
+    pub fn restore(&self) -> nix::Result<()> {
+        let disposition = |was_ignored| if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
+        set(Signal::SIGPIPE, disposition(SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed)));
+        set(Signal::SIGCHLD, disposition(self.sigchld_was_ignored));
+        self.mask.thread_set_mask()
+    }
+}
+
+/// SIG_DFL or SIG_IGN.
+fn set(signal: Signal, disposition: libc::sighandler_t) {
+    // SAFETY: both are valid for every signal that this is called with, and no handler of ours is replaced.
+    unsafe { libc::signal(signal as i32, disposition) };
+}

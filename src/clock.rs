@@ -1,0 +1,88 @@
+//! The clock that keeps counting while the machine is suspended.
+//!
+//! CLOCK_BOOTTIME, because a laptop that was suspended for an hour has lost its lease though neither
+//! CLOCK_MONOTONIC nor `Instant` moved; never the wall clock, which may jump.
+
+use std::ops::Add;
+use std::time::Duration;
+
+use nix::poll::PollTimeout;
+use nix::time::{ClockId, clock_gettime};
+use uuid::Uuid;
+
+/// A moment on the boot-time clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootTime(Duration);
+
+impl BootTime {
+    pub fn now() -> Self {
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has a boot-time clock");
+        Self(Duration::from(now))
+    }
+
+    /// Zero if `earlier` is in fact later.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// How long since this moment.
+    pub fn elapsed(self) -> Duration {
+        Self::now().since(self)
+    }
+
+    /// How long until this moment; zero if it has passed.
+    pub fn remaining(self) -> Duration {
+        self.since(Self::now())
+    }
+
+    pub fn has_passed(self) -> bool {
+        Self::now() >= self
+    }
+
+    /// For poll: rounded up, so that the moment has passed when it returns.
+    pub fn poll_timeout(self) -> PollTimeout {
+        let millis = self.remaining().as_micros().div_ceil(1000);
+        PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
+    }
+
+    pub fn minus(self, earlier_by: Duration) -> Self {
+        Self(self.0.saturating_sub(earlier_by))
+    }
+
+    pub fn as_nanos(self) -> u64 {
+        u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub fn from_nanos(nanos: u64) -> Self {
+        Self(Duration::from_nanos(nanos))
+    }
+}
+
+impl Add<Duration> for BootTime {
+    type Output = Self;
+
+    fn add(self, later_by: Duration) -> Self {
+        Self(self.0.saturating_add(later_by))
+    }
+}
+
+/// A random part of `at_most`, so that processes that failed together do not come back together.
+pub fn jitter(at_most: Duration) -> Duration {
+    // A version 4 UUID has six fixed bits; the low half's lower 32 are all random.
+    let (_, low) = Uuid::new_v4().as_u64_pair();
+    at_most.mul_f64(f64::from(low as u32) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_is_spread_over_its_whole_range() {
+        let mut seconds: Vec<u64> = (0..1000).map(|_| jitter(Duration::from_secs(10)).as_secs()).collect();
+        assert!(seconds.iter().all(|&second| second <= 10));
+        seconds.sort_unstable();
+        seconds.dedup();
+        assert!(seconds.len() >= 10, "{seconds:?}");
+    }
+}

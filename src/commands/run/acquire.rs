@@ -1,0 +1,179 @@
+//! Taking the lock for `run`: open it, wait for it, and say what happened if it was not acquired.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::child::signals::{Signals, suspend_self};
+use crate::commands::exit_code;
+use crate::exit::{self, Exit, Failure};
+use crate::lock::{
+    self, BackendError, Blocked, Error, Fault, Grant, HostLock, Keys, Lock, Mount, Observer, RedisLock,
+    Request, Unlocked, lock_name,
+};
+use crate::report::{self, Report, Verbosity};
+use crate::settings::{Backend, LocalReason, OnUnavailable, RunSettings};
+
+/// Why the command does not run.
+pub enum NotAcquired {
+    /// A signal came first.
+    Cancelled(Signal),
+    Failed(Error),
+}
+
+pub fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
+    match &settings.backend {
+        Backend::Servers { servers, timing } => {
+            if servers.len() % 2 == 0 {
+                report.even_number_of_servers(servers.len());
+            }
+            if timing.ttl.is_none() {
+                report.never_expires();
+            }
+            let keys = settings.keys.iter().map(|key| Keys::new(&settings.prefix, key)).collect();
+            Ok(Box::new(RedisLock::new(servers.clone(), keys, *timing)))
+        }
+        Backend::Host { directory, reason } => {
+            if *reason == LocalReason::NothingElseConfigured {
+                report.only_on_this_host();
+            }
+            let names: Vec<Vec<u8>> =
+                settings.keys.iter().map(|key| lock_name(&settings.prefix, key)).collect();
+            let lock =
+                HostLock::open(directory, &names).map_err(|error| backend_failure(&error, settings))?;
+            if lock.mount() == Mount::OverNetwork {
+                report.directory_is_on_a_network(directory);
+            }
+            Ok(Box::new(lock))
+        }
+    }
+}
+
+/// The lock that was taken, which is none with `--on-unavailable run`, and its grant.
+pub fn acquire(
+    mut lock: Box<dyn Lock>,
+    request: &Request,
+    settings: &RunSettings,
+    signals: &mut Signals,
+    report: &mut Report,
+) -> Result<(Box<dyn Lock>, Grant), NotAcquired> {
+    let mut observer = WaitObserver::new(signals, report);
+    let result = lock::acquire(&mut *lock, request, &mut observer);
+    // A signal may have come together with the lock: then the command need not be started.
+    let signal = observer.cancelled();
+    report.erase_live_line();
+    match (result, signal) {
+        (Ok(grant), None) => {
+            report.acquired(&grant);
+            Ok((lock, grant))
+        }
+        (Ok(grant), Some(signal)) => {
+            lock.release(&grant, Duration::ZERO);
+            Err(NotAcquired::Cancelled(signal))
+        }
+        (Err(Error::Cancelled(signal)), _) | (Err(_), Some(signal)) => Err(NotAcquired::Cancelled(signal)),
+        (Err(Error::Backend(error)), None)
+            if error.fault() == Fault::Unavailable && settings.on_unavailable == OnUnavailable::Run =>
+        {
+            report.runs_without_lock(&error);
+            Ok((Box::new(Unlocked), Unlocked::grant()))
+        }
+        (Err(error), None) => Err(NotAcquired::Failed(error)),
+    }
+}
+
+/// The exit of a run that did not get the lock.
+pub fn explain(
+    not_acquired: NotAcquired,
+    settings: &RunSettings,
+    report: &mut Report,
+) -> Result<Exit, Failure> {
+    let error = match not_acquired {
+        NotAcquired::Cancelled(signal) => return Ok(Exit::Signal(signal as i32)),
+        NotAcquired::Failed(error) => error,
+    };
+    match error {
+        // With "-E 0" a lock that is held is as good as done. With -q the code is enough.
+        Error::Held(_) if settings.conflict_exit_code == 0 || settings.verbosity == Verbosity::Quiet => {
+            Ok(Exit::Code(settings.conflict_exit_code))
+        }
+        Error::Held(blocked) => {
+            let key = report::quoted(&[report::sanitize(&settings.keys[blocked.key])]);
+            let message = format!("{key} is {}", report::blocker(&blocked.by));
+            Err(Failure::new(settings.conflict_exit_code, message))
+        }
+        Error::Nested => {
+            let message =
+                format!("an outer run already holds {}: waiting for it would deadlock", key_names(settings));
+            Err(Failure::new(exit::USAGE, message))
+        }
+        Error::Backend(error)
+            if error.fault() == Fault::Unavailable && settings.on_unavailable == OnUnavailable::Skip =>
+        {
+            report.skips(&error);
+            Ok(Exit::Code(0))
+        }
+        Error::Backend(error) => Err(backend_failure(&error, settings)),
+        Error::Cancelled(signal) => Ok(Exit::Signal(signal as i32)),
+    }
+}
+
+fn key_names(settings: &RunSettings) -> String {
+    let keys: Vec<String> = settings.keys.iter().map(|key| report::sanitize(key)).collect();
+    report::quoted(&keys)
+}
+
+fn backend_failure(error: &BackendError, settings: &RunSettings) -> Failure {
+    let message = format!("cannot take {}: {}", key_names(settings), report::backend_error(error));
+    Failure::new(exit_code(error.fault()), message)
+}
+
+/// Watches for signals and reports the wait while the lock is not ours yet.
+pub struct WaitObserver<'a> {
+    signals: &'a mut Signals,
+    report: &'a mut Report,
+    cancelled_by: Option<Signal>,
+}
+
+impl<'a> WaitObserver<'a> {
+    pub fn new(signals: &'a mut Signals, report: &'a mut Report) -> Self {
+        Self { signals, report, cancelled_by: None }
+    }
+}
+
+impl Observer for WaitObserver<'_> {
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        self.signals.wake_fds()
+    }
+
+    fn cancelled(&mut self) -> Option<Signal> {
+        while let Some(received) = self.signals.next() {
+            match received.signal {
+                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
+                    self.cancelled_by.get_or_insert(received.signal);
+                }
+                Signal::SIGTSTP => {
+                    self.report.erase_live_line();
+                    suspend_self();
+                }
+                // Meant for a command that does not run yet.
+                _ => {}
+            }
+        }
+        self.cancelled_by
+    }
+
+    fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
+        self.signals.take_interrupts();
+        self.report.waiting(blocked, waited);
+    }
+
+    fn next_update_in(&self, waited: Duration) -> Duration {
+        self.report.next_wait_line(waited)
+    }
+
+    fn on_unavailable(&mut self, error: &BackendError) {
+        self.report.servers_unavailable(error);
+    }
+}

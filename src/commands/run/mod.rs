@@ -1,0 +1,160 @@
+//! `redlock run`: take the lock, run the command while it is kept alive, release it.
+//!
+//! The order matters: lock files are opened before the guardian is forked, which has to keep them open; the
+//! first request is sent before the fork, so that the server works meanwhile; threads are started after it.
+
+mod acquire;
+mod environment;
+mod supervise;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::sys::signal::Signal;
+use nix::unistd::getpgrp;
+
+use self::acquire::WaitObserver;
+use self::environment::{ancestors, environment};
+use self::supervise::{Outcome, Supervision};
+use super::identity;
+use crate::child::signals::{Signals, install_noop_handler};
+use crate::child::terminal;
+use crate::child::{GuardianConfig, Limits, ProcessGroup, SignalState, StopPolicy, Supervisor, WaitFor};
+use crate::clock::{BootTime, jitter};
+use crate::exit::{self, Exit, Failure};
+use crate::keeper::Keeper;
+use crate::lock::{Grant, Lock, Released, Request, Wait, sleep};
+use crate::report::Report;
+use crate::settings::RunSettings;
+
+pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
+    let mut report =
+        Report::new(settings.verbosity, &settings.keys, settings.events.as_deref(), terminal::width())?;
+    let mut lock = acquire::open_lock(settings, &mut report)?;
+
+    // From here on signals wait until we look: none is lost between two steps.
+    let on_terminal = terminal::has_controlling_terminal();
+    let signal_state = SignalState::remember()?;
+    let mut signals = Signals::block(on_terminal)?;
+    if let Some(signal) = delay_start(settings.jitter, &mut signals, &mut report) {
+        return Ok(Exit::Signal(signal as i32));
+    }
+
+    let request = request(settings);
+    lock.send_ahead(&request);
+    let config = guardian_config(settings, on_terminal, signal_state, &*lock);
+    let supervisor = Supervisor::start(config).context("cannot start the guardian")?;
+    if let Some(signal) = lock.interrupt_signal() {
+        install_noop_handler(signal).context("cannot handle a signal")?;
+    }
+
+    let (lock, grant) = match acquire::acquire(lock, &request, settings, &mut signals, &mut report) {
+        Ok(acquired) => acquired,
+        Err(not_acquired) => {
+            supervisor.shut_down();
+            return Ok(acquire::explain(not_acquired, settings, &mut report)?);
+        }
+    };
+
+    let limits = Limits {
+        deadline: settings.on_lost.deadline(&grant),
+        end: settings.max_hold.map(|max_hold| grant.taken_at + max_hold),
+    };
+    let environment = environment(&settings.keys, &grant, &request.ancestors);
+    let keeper = start_keeper(lock, grant, settings, &supervisor)?;
+    let started = supervisor.start_command(environment, limits);
+    let outcome = match started {
+        Ok(()) => {
+            let (deadline, signals) = (limits.deadline, &mut signals);
+            Supervision::new(settings, on_terminal, &supervisor, keeper, deadline, signals, &mut report).run()
+        }
+        Err(error) => Outcome::not_started(keeper, format!("cannot start the command: {error}")),
+    };
+    let result = release(outcome, settings, &mut report);
+    supervisor.shut_down();
+    Ok(result?)
+}
+
+/// Sleep for a random part of `at_most`. `Some` if a signal came instead.
+fn delay_start(at_most: Duration, signals: &mut Signals, report: &mut Report) -> Option<Signal> {
+    if at_most.is_zero() {
+        return None;
+    }
+    match sleep(BootTime::now() + jitter(at_most), &mut WaitObserver::new(signals, report)) {
+        Wait::Cancelled(signal) => Some(signal),
+        Wait::Ready | Wait::Over => None,
+    }
+}
+
+fn request(settings: &RunSettings) -> Request {
+    Request {
+        mode: settings.mode.clone(),
+        prefer: settings.prefer,
+        wait: settings.wait,
+        min_hold: settings.min_hold,
+        holder: identity::describe(&settings.argv[0], &settings.label),
+        ancestors: ancestors(),
+    }
+}
+
+fn guardian_config(
+    settings: &RunSettings,
+    on_terminal: bool,
+    signal_state: SignalState,
+    lock: &dyn Lock,
+) -> GuardianConfig {
+    GuardianConfig {
+        argv: settings.argv.clone(),
+        group: if on_terminal { ProcessGroup::Join(getpgrp()) } else { ProcessGroup::Own },
+        stop: StopPolicy {
+            signal: settings.stop_signal,
+            grace: settings.kill_after,
+            margin: settings.margin(),
+        },
+        wait_for: if settings.wait_tree { WaitFor::Tree } else { WaitFor::Command },
+        signal_state,
+        lock_files: lock.files(),
+    }
+}
+
+/// The guardian learns each new deadline from the refresh thread itself.
+fn start_keeper(
+    lock: Box<dyn Lock>,
+    grant: Grant,
+    settings: &RunSettings,
+    supervisor: &Supervisor,
+) -> std::io::Result<Keeper> {
+    let (on_lost, guardian) = (settings.on_lost, supervisor.guardian().clone());
+    let renewed = move |grant: &Grant| {
+        if let Some(deadline) = on_lost.deadline(grant) {
+            guardian.set_deadline(deadline);
+        }
+    };
+    Keeper::new(lock, grant, settings.backend.ttl().unwrap_or_default(), renewed)
+}
+
+fn release(outcome: Outcome, settings: &RunSettings, report: &mut Report) -> Result<Exit, Failure> {
+    let Outcome { result, keeper, was_stopped } = outcome;
+    let exit = result.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
+    // A command that never ran need not be kept from running again.
+    let has_run = !matches!(&result, Err(failure) if failure.is_not_executed());
+    let min_hold = if has_run { settings.min_hold } else { Duration::ZERO };
+    let (mut lock, grant) = keeper.finish();
+    match lock.release(&grant, min_hold) {
+        Released::Done => {}
+        Released::Lost(_) if was_stopped => {}
+        Released::Lost(loss) => report.was_no_longer_ours(loss),
+        Released::Unknown(error) => report.cannot_release(&error, settings.backend.ttl()),
+    }
+    if grant.is_locked() {
+        report.released(&grant, grant.taken_at.elapsed(), exit);
+    }
+    result
+}
+
+impl Failure {
+    /// The command was not found, or cannot be executed.
+    fn is_not_executed(&self) -> bool {
+        matches!(self.code, exit::CANNOT_EXECUTE | exit::NOT_FOUND)
+    }
+}

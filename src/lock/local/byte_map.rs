@@ -1,0 +1,186 @@
+//! Which byte of the lock file means what. The bytes are never written: only the kernel's locks on them count.
+//!
+//!     0 ..           tickets of waiters: for each usage mode two lanes, the preferred one first
+//!     1 << 61 ..     marks of holders: for each usage mode its holders, then its slots
+//!     1 << 62        the mutex under which everything is decided
+//!     3 << 61 ..     reader groups
+//!
+//! A ticket, a mark and a slot are locked for writing by the process whose presence they show. A process that
+//! waits for another to leave asks for a read lock on that byte. So a process that looks for write locks sees
+//! which others are present and never which ones wait for them, and waiters are never in each other's way.
+
+use std::ops::Range;
+
+use uuid::Uuid;
+
+use crate::lock::MOST_SLOTS;
+
+/// The bits of one usage mode, both among the tickets and among the marks.
+const USAGE_BITS: u32 = 50;
+const LANE: u64 = 1 << 49;
+const SHARED_MARKS: u64 = 1 << 41;
+const SLOTS: u64 = 1 << 42;
+const MARKS: u64 = 1 << 61;
+const GROUPS: u64 = 3 << 61;
+const GROUP_BITS: u32 = 60;
+
+/// Tickets are numbers below this, and above zero.
+pub const TICKETS_END: u64 = 1 << 40;
+
+/// All tickets and all marks.
+pub const ALL_PARTICIPANTS: Range<u64> = 0..1 << 62;
+pub const MUTEX_BYTE: Range<u64> = byte(1 << 62);
+
+pub const fn byte(offset: u64) -> Range<u64> {
+    offset..offset + 1
+}
+
+/// How a key is used, on which all its users must agree: with this many slots, or (zero) exclusive and shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsageMode(u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    Preferred,
+    Fair,
+}
+
+impl UsageMode {
+    pub const PLAIN: Self = Self(0);
+
+    pub fn slots_of(count: u32) -> Self {
+        Self(count.clamp(2, MOST_SLOTS))
+    }
+
+    /// How many may hold at once.
+    pub fn slots(self) -> u32 {
+        self.0.max(1)
+    }
+
+    fn start(self) -> u64 {
+        u64::from(self.0) << USAGE_BITS
+    }
+
+    pub fn lane(self, lane: Lane) -> Range<u64> {
+        let start = self.start() + if lane == Lane::Fair { LANE } else { 0 };
+        start..start + TICKETS_END
+    }
+
+    pub fn ticket(self, lane: Lane, ticket: u64) -> u64 {
+        self.lane(lane).start + ticket
+    }
+
+    /// The marks of all holders, in whatever mode.
+    pub fn holders(self) -> Range<u64> {
+        self.holding(0).start..self.holding(SHARED_MARKS).end
+    }
+
+    pub fn sharers(self) -> Range<u64> {
+        self.holding(SHARED_MARKS)
+    }
+
+    /// Exclusive holders, or holders of a slot.
+    pub fn owners(self) -> Range<u64> {
+        self.holding(0)
+    }
+
+    fn holding(self, part: u64) -> Range<u64> {
+        let start = MARKS + self.start() + part;
+        start..start + TICKETS_END
+    }
+
+    /// The ticket of the holder whose mark this is.
+    pub fn ticket_of_mark(self, offset: u64) -> u64 {
+        offset.saturating_sub(self.holders().start) & (SHARED_MARKS - 1)
+    }
+
+    pub fn slot(self, number: u32) -> u64 {
+        MARKS + self.start() + SLOTS + u64::from(number)
+    }
+
+    pub fn all_slots(self) -> Range<u64> {
+        self.slot(0)..self.slot(self.slots())
+    }
+
+    /// Where the tickets and the marks of all other usage modes are.
+    pub fn others(self) -> [Range<u64>; 4] {
+        let (this, next) = (self.start(), self.start() + (1 << USAGE_BITS));
+        let end = u64::from(MOST_SLOTS + 1) << USAGE_BITS;
+        [0..this, next..end, MARKS..MARKS + this, MARKS + next..MARKS + end]
+    }
+
+    /// The usage mode that this byte belongs to.
+    pub fn at(offset: u64) -> Self {
+        Self(u32::try_from((offset % MARKS) >> USAGE_BITS).unwrap_or(0))
+    }
+}
+
+/// A reader group, by a digest of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReaderGroup(u64);
+
+impl ReaderGroup {
+    pub fn named(name: &[u8]) -> Self {
+        let (high, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, name).as_u64_pair();
+        Self::from_digest(high)
+    }
+
+    /// Any number is some group.
+    pub fn from_digest(digest: u64) -> Self {
+        Self(digest & ((1 << GROUP_BITS) - 1))
+    }
+
+    pub fn digest(self) -> u64 {
+        self.0
+    }
+
+    /// Locked for reading by each holder of this group.
+    pub fn offset(self) -> u64 {
+        GROUPS + self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regions(usage: UsageMode) -> Vec<Range<u64>> {
+        let lanes = [Lane::Preferred, Lane::Fair].map(|lane| usage.lane(lane));
+        lanes.into_iter().chain([usage.owners(), usage.sharers(), usage.all_slots()]).collect()
+    }
+
+    #[test]
+    fn nothing_overlaps() {
+        let mut all: Vec<Range<u64>> =
+            [0, 2, 3, 1023, 1024].map(UsageMode).into_iter().flat_map(regions).collect();
+        assert!(all.iter().all(|range| range.end <= ALL_PARTICIPANTS.end));
+        all.push(MUTEX_BYTE);
+        all.push(byte(ReaderGroup(0).offset()));
+        all.push(byte(ReaderGroup::from_digest(u64::MAX).offset()));
+        all.sort_by_key(|range| range.start);
+        assert!(all.is_sorted_by(|a, b| a.end <= b.start), "{all:?}");
+        assert!(all.last().unwrap().end < u64::MAX >> 1, "the kernel knows the offset");
+    }
+
+    #[test]
+    fn an_offset_tells_its_usage_and_ticket() {
+        for usage in [UsageMode::PLAIN, UsageMode::slots_of(2), UsageMode::slots_of(1024)] {
+            for range in regions(usage) {
+                assert_eq!((UsageMode::at(range.start), UsageMode::at(range.end - 1)), (usage, usage));
+                assert!(
+                    usage.others().iter().all(|other| other.end <= range.start || other.start >= range.end)
+                );
+            }
+            for marks in [usage.owners(), usage.sharers()] {
+                assert_eq!(usage.ticket_of_mark(marks.start + 7), 7);
+                assert_eq!(usage.ticket_of_mark(marks.end - 1), TICKETS_END - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_name_is_a_group_like_any_other() {
+        assert_ne!(ReaderGroup::named(b""), ReaderGroup::named(b"a"));
+        assert_eq!(ReaderGroup::named(b"a"), ReaderGroup::from_digest(ReaderGroup::named(b"a").digest()));
+    }
+}

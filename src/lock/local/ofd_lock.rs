@@ -1,0 +1,201 @@
+//! Byte-range locks of one open file, as the kernel keeps them.
+//!
+//! Open file description locks: they belong to the open file, so threads and forked processes share
+//! them, and they end when the last of those has closed it.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Read,
+    Write,
+}
+
+/// Clones are the same open file with the same locks, for other threads.
+#[derive(Clone, Debug)]
+pub struct OfdLocks(Arc<File>);
+
+impl OfdLocks {
+    pub fn new(file: File) -> Self {
+        Self(Arc::new(file))
+    }
+
+    pub fn file(&self) -> &File {
+        &self.0
+    }
+
+    /// The same open file, for a process that is to keep it open.
+    pub fn shared_file(&self) -> Arc<File> {
+        Arc::clone(&self.0)
+    }
+
+    /// False if another open file has a lock in the way.
+    pub fn try_lock(&self, range: Range<u64>, kind: Kind) -> io::Result<bool> {
+        match fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&request(&range, kind))) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Blocks until nothing is in the way, or until a signal comes and `is_over`.
+    pub fn lock_unless(&self, range: Range<u64>, kind: Kind, is_over: impl Fn() -> bool) -> io::Result<()> {
+        loop {
+            match fcntl(&*self.0, FcntlArg::F_OFD_SETLKW(&request(&range, kind))) {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) if !is_over() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    pub fn unlock(&self, range: Range<u64>) {
+        let mut wanted = request(&range, Kind::Read);
+        wanted.l_type = libc::F_UNLCK as libc::c_short;
+        // It splits no lock of ours that we would keep, so it needs no memory and cannot fail.
+        let _ = fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&wanted));
+    }
+
+    pub fn unlock_all(&self) {
+        self.unlock(0..u64::MAX >> 1);
+    }
+
+    /// Another open file's lock in this range that conflicts with one of this kind, whichever the kernel finds
+    /// first.
+    pub fn conflict_in(&self, range: Range<u64>, kind: Kind) -> io::Result<Option<Range<u64>>> {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let mut found = request(&range, kind);
+        fcntl(&*self.0, FcntlArg::F_OFD_GETLK(&mut found))?;
+        if found.l_type == libc::F_UNLCK as libc::c_short {
+            return Ok(None);
+        }
+        let start = found.l_start.cast_unsigned();
+        // A length of zero reaches to the end.
+        let length = match found.l_len.cast_unsigned() {
+            0 => u64::MAX >> 1,
+            length => length,
+        };
+        Ok(Some(start.max(range.start)..start.saturating_add(length).min(range.end)))
+    }
+
+    /// A byte in this range that another process has locked for writing.
+    pub fn writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+        Ok(self.conflict_in(range, Kind::Read)?.map(|locked| locked.start))
+    }
+
+    /// The last byte in this range that another process has locked for writing. Searched from the end, where
+    /// it usually is.
+    pub fn last_writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+        let last_of =
+            |range| Ok::<_, io::Error>(self.conflict_in(range, Kind::Read)?.map(|found| found.end - 1));
+        let Some(mut last) = last_of(range.clone())? else { return Ok(None) };
+        let (mut end, mut width) = (range.end, 1);
+        while end > last + 1 {
+            let start = end.saturating_sub(width).max(last + 1);
+            if let Some(found) = last_of(start..end)? {
+                last = found;
+            } else {
+                (end, width) = (start, width.saturating_mul(2));
+            }
+        }
+        Ok(Some(last))
+    }
+
+    /// The first byte in this range that another process has locked for writing.
+    pub fn first_writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+        let mut first = None;
+        let mut end = range.end;
+        while let Some(found) = self.writer_in(range.start..end)? {
+            (first, end) = (Some(found), found);
+        }
+        Ok(first)
+    }
+
+    /// Where other processes have locked something for writing in this range, in order: one entry for each lock.
+    pub fn all_writers_in(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
+        let mut found = Vec::new();
+        let mut unknown = vec![range];
+        while let Some(range) = unknown.pop() {
+            if let Some(locked) = self.conflict_in(range.clone(), Kind::Read)? {
+                unknown.push(range.start..locked.start);
+                unknown.push(locked.end..range.end);
+                found.push(locked.start);
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+}
+
+fn request(range: &Range<u64>, kind: Kind) -> libc::flock {
+    let lock = match kind {
+        Kind::Read => libc::F_RDLCK,
+        Kind::Write => libc::F_WRLCK,
+    };
+    libc::flock {
+        l_type: lock as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: range.start.cast_signed(),
+        l_len: (range.end - range.start).cast_signed(),
+        l_pid: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &std::path::Path) -> OfdLocks {
+        OfdLocks::new(File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap())
+    }
+
+    #[test]
+    fn write_locks_of_others_are_found_and_read_locks_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let (a, b, c) = (open(&path), open(&path), open(&path));
+        assert!(a.try_lock(0..4, Kind::Write).unwrap());
+        assert!(b.try_lock(7..8, Kind::Write).unwrap());
+        assert!(b.try_lock(12..13, Kind::Read).unwrap());
+        assert!(c.try_lock(9..10, Kind::Write).unwrap());
+        assert_eq!(c.all_writers_in(0..20).unwrap(), [0, 7]);
+        assert_eq!(a.all_writers_in(0..20).unwrap(), [7, 9]);
+        assert_eq!(a.all_writers_in(0..9).unwrap(), [7]);
+        assert_eq!(a.conflict_in(10..20, Kind::Write).unwrap(), Some(12..13));
+        b.unlock_all();
+        assert_eq!(a.writer_in(0..9).unwrap(), None);
+        assert!(!b.try_lock(3..9, Kind::Read).unwrap());
+        drop(a);
+        assert!(b.try_lock(3..9, Kind::Read).unwrap());
+    }
+
+    #[test]
+    fn the_first_and_the_last_are_found_wherever_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let observer_handle = open(&path);
+        let far = 1 << 50;
+        assert_eq!(observer_handle.last_writer_in(0..far).unwrap(), None);
+        assert_eq!(observer_handle.first_writer_in(0..far).unwrap(), None);
+        let places = [500, 7, far / 2, 501, 9, 12, far - 1];
+        let others: Vec<OfdLocks> = places.iter().map(|_| open(&path)).collect();
+        for (other, &offset) in others.iter().zip(&places) {
+            assert!(other.try_lock(offset..offset + 1, Kind::Write).unwrap());
+        }
+        let last = |range: Range<u64>| observer_handle.last_writer_in(range).unwrap();
+        let first = |range: Range<u64>| observer_handle.first_writer_in(range).unwrap();
+        assert_eq!((first(0..far), last(0..far)), (Some(7), Some(far - 1)));
+        assert_eq!((first(8..far - 1), last(8..far - 1)), (Some(9), Some(far / 2)));
+        assert_eq!((first(10..13), last(0..12)), (Some(12), Some(9)));
+        assert_eq!((last(0..501), last(0..502), last(8..9)), (Some(500), Some(501), None));
+    }
+}

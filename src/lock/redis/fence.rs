@@ -1,0 +1,76 @@
+//! A fencing token for the grant that a majority knows.
+
+use super::RedisLock;
+use super::reply::RaiseReply;
+use super::servers::stop_if;
+use super::tally::Tally;
+use crate::clock::BootTime;
+use crate::lock::{BackendError, Lease};
+
+/// What one round of raising brought.
+#[derive(Default)]
+struct Round {
+    agreed: usize,
+    /// Tokens of servers that refused.
+    higher: Vec<Vec<u64>>,
+    errors: Vec<BackendError>,
+}
+
+impl RedisLock {
+    /// One token for each key: the largest of the votes, known to a majority. Otherwise a later majority could
+    /// overlap this one only in a server that never heard of it, and grant a smaller one.
+    pub(super) fn agree_on_fence(&mut self, tally: &Tally, lease: Lease) -> Result<Vec<u64>, BackendError> {
+        let votes: Vec<(usize, &[u64])> =
+            tally.yes().map(|(at, granted)| (at, granted.fences.as_slice())).collect();
+        let mut fences = vec![0; self.requests.key_count()];
+        for (_, theirs) in &votes {
+            raise_to(&mut fences, theirs, 0);
+        }
+        loop {
+            let round = self.raise_round(&votes, &fences, lease);
+            if round.agreed >= self.servers.majority() {
+                return Ok(fences);
+            }
+            let tried = fences.clone();
+            for theirs in &round.higher {
+                raise_to(&mut fences, theirs, 1);
+            }
+            if fences == tried || lease.deadline().has_passed() {
+                return Err(if round.errors.is_empty() {
+                    self.granted_too_late()
+                } else {
+                    BackendError::no_majority(round.errors, self.servers.len())
+                });
+            }
+        }
+    }
+
+    /// Every voter whose token is lower is told; it is waited for only if the majority depends on it.
+    fn raise_round(&mut self, votes: &[(usize, &[u64])], fences: &[u64], lease: Lease) -> Round {
+        let majority = self.servers.majority();
+        let (agreed, lower): (Vec<_>, Vec<_>) = votes.iter().partition(|(_, theirs)| *theirs == fences);
+        let mut round = Round { agreed: agreed.len(), ..Round::default() };
+        let call = self.requests.raise(self.claim(), &self.terms, fences);
+        let asked = self.servers.ask(lower.into_iter().map(|(at, _)| at), |_| call.clone());
+        round.errors.extend(asked.failed.into_iter().map(|(_, error)| error));
+        if round.agreed < majority {
+            let until = lease.deadline().min(BootTime::now() + self.servers.node_timeout);
+            self.servers.listen(asked.sent, until, None, |_, reply| {
+                match reply {
+                    Ok(RaiseReply::Raised) => round.agreed += 1,
+                    Ok(RaiseReply::Refused(theirs)) => round.higher.push(theirs),
+                    Err(error) => round.errors.push(error),
+                }
+                stop_if(round.agreed >= majority)
+            });
+        }
+        round
+    }
+}
+
+/// No token smaller than these, plus `above`.
+fn raise_to(fences: &mut [u64], theirs: &[u64], above: u64) {
+    for (fence, theirs) in fences.iter_mut().zip(theirs) {
+        *fence = (*fence).max(theirs + above);
+    }
+}

@@ -1,0 +1,322 @@
+//! The lock on servers: the queue at the gate, then the votes of all.
+//!
+//! The gate is the first server, in the order given, that can be asked. The client that has its vote asks
+//! all other servers at once; a majority of the configured servers makes the lock. Waiters never touch the
+//! others, so votes are not split; and if clients disagree about the gate, safety does not depend on it.
+//!
+//! One Redis is a quorum of one: its vote at the gate is the majority.
+//!
+//! The redis crate is named in this room only: it parses URLs and replies and writes commands.
+
+mod break_lock;
+mod connection;
+mod extend;
+mod fence;
+mod keys;
+mod node;
+mod release;
+mod reply;
+mod requests;
+mod resolve;
+mod resp;
+mod script;
+mod server;
+mod server_error;
+mod servers;
+mod tally;
+mod vote;
+
+use std::time::Duration;
+
+use crate::clock::{BootTime, jitter};
+
+pub use break_lock::break_lock;
+pub use keys::Keys;
+pub use requests::Timing;
+pub use server::Server;
+pub use server_error::{ServerError, ServerErrorKind};
+pub use servers::majority_of;
+
+use super::claim::{Claim, WaiterId};
+use super::wait::{Wait, sleep};
+use super::{
+    AncestorLock, BackendError, Blocked, Blocker, Error, Extended, Fault, Grant, Lease, Lock, Mode, Observer,
+    Problem, Released, Request,
+};
+use release::Release;
+use reply::Woken;
+use requests::{Requests, Terms};
+use script::{Call, WAITER_RENEWAL};
+use servers::{NoReply, Servers};
+use vote::{Attempt, InFlight};
+
+/// Servers check the timeouts of blocked clients ten times a second.
+const BLPOP_SLACK: Duration = Duration::from_millis(300);
+/// The pause between attempts after a failure: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// The lease of a lock that never expires, as far as our own clock is concerned.
+const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
+pub struct RedisLock {
+    servers: Servers,
+    requests: Requests,
+    ttl: Option<Duration>,
+    waiter: WaiterId,
+    attempts: u32,
+    /// Of the last request.
+    terms: Terms,
+    /// This waiter has given up; the next request is another waiter's.
+    abandoned: bool,
+    /// The server in whose queue we are.
+    gate: usize,
+    /// The first request, if it was sent ahead.
+    in_flight: Option<InFlight>,
+}
+
+/// The state of one wait, from the first attempt to the grant or the end of patience.
+struct Progress {
+    started: BootTime,
+    gives_up_at: Option<BootTime>,
+    /// A server has replied. Servers that fail before that are an error at once; servers that fail later may
+    /// come back.
+    was_answered: bool,
+    failures_in_a_row: u32,
+}
+
+impl Progress {
+    fn is_over(&self) -> bool {
+        self.gives_up_at.is_some_and(BootTime::has_passed)
+    }
+}
+
+impl RedisLock {
+    pub fn new(servers: Vec<Server>, keys: Vec<Keys>, timing: Timing) -> Self {
+        Self {
+            requests: Requests::new(keys, servers.len(), timing),
+            servers: Servers::new(servers, timing.node_timeout),
+            ttl: timing.ttl,
+            waiter: WaiterId::random(),
+            attempts: 0,
+            terms: Terms::default(),
+            abandoned: false,
+            gate: 0,
+            in_flight: None,
+        }
+    }
+
+    fn claim(&self) -> Claim {
+        Claim { waiter: self.waiter, attempt: self.attempts }
+    }
+
+    /// The lease of a grant that was asked for at this moment.
+    fn lease(&self, asked: BootTime) -> Lease {
+        Lease::new(asked, self.ttl.unwrap_or(FOREVER))
+    }
+
+    /// Attempt after attempt until the lock is ours. Leaves the clean-up to its caller.
+    fn wait_for_grant(
+        &mut self,
+        request: &Request,
+        progress: &mut Progress,
+        observer: &mut dyn Observer,
+    ) -> Result<Grant, Error> {
+        loop {
+            let mut pause_for = None;
+            match self.attempt(request.wait.queues(), observer) {
+                Attempt::Won { fences, slots, asked } => {
+                    return self.grant(fences, slots, asked, request, progress).map_err(Into::into);
+                }
+                Attempt::Nested => return Err(Error::Nested),
+                Attempt::Cancelled(signal) => return Err(Error::Cancelled(signal)),
+                Attempt::Queued(blocked) => {
+                    (progress.was_answered, progress.failures_in_a_row) = (true, 0);
+                    if progress.is_over() {
+                        return Err(Error::Held(blocked));
+                    }
+                    observer.waiting(&blocked, progress.started.elapsed());
+                    self.connect_ahead(blocked.position == Some(0));
+                    match self.wait_for_wakeup(&blocked, progress.gives_up_at, observer) {
+                        Ok(Woken) => continue,
+                        Err(NoReply::Cancelled(signal)) => return Err(Error::Cancelled(signal)),
+                        Err(NoReply::Failed(error)) if error.fault() != Fault::Unavailable => {
+                            return Err(error.into());
+                        }
+                        Err(NoReply::Failed(error) | NoReply::Late(error)) => {
+                            observer.on_unavailable(&error);
+                            self.servers[self.gate].node.disconnect();
+                        }
+                    }
+                }
+                Attempt::Outvoted(blocked) => {
+                    progress.was_answered = true;
+                    if progress.is_over() {
+                        return Err(Error::Held(blocked));
+                    }
+                    self.release_votes();
+                    observer.waiting(&blocked, progress.started.elapsed());
+                }
+                Attempt::Quarantined(quarantined, causes) => {
+                    if progress.is_over() {
+                        let servers = self.servers.len();
+                        let problem = Problem::Quarantined { servers, quarantined, causes };
+                        return Err(BackendError { at: None, problem }.into());
+                    }
+                    self.release_votes();
+                    progress.was_answered = true;
+                    pause_for = quarantined.iter().map(|(_, left)| *left).min();
+                    let by = Blocker::Quarantine(quarantined);
+                    observer.waiting(&Blocked { key: 0, position: None, by }, progress.started.elapsed());
+                }
+                Attempt::Failed(error) => {
+                    let may_recover = progress.was_answered && error.fault() == Fault::Unavailable;
+                    if !may_recover || progress.is_over() {
+                        return Err(error.into());
+                    }
+                    self.release_votes();
+                    observer.on_unavailable(&error);
+                    self.servers[self.gate].node.disconnect();
+                }
+            }
+            if let Wait::Cancelled(signal) = pause(progress, pause_for, observer) {
+                return Err(Error::Cancelled(signal));
+            }
+            progress.failures_in_a_row += 1;
+        }
+    }
+
+    fn grant(
+        &self,
+        fences: Vec<u64>,
+        slots: Vec<u32>,
+        asked: BootTime,
+        request: &Request,
+        progress: &Progress,
+    ) -> Result<Grant, BackendError> {
+        let lease = self.lease(asked);
+        if lease.deadline().has_passed() {
+            return Err(self.granted_too_late());
+        }
+        let claim = self.claim();
+        // One slot is a lock: the scripts know no number for it.
+        let is_only_slot = request.mode == (Mode::Slot { of: 1 });
+        Ok(Grant {
+            claim,
+            ancestor_locks: vec![AncestorLock { claim, host_ticket: None }],
+            fences,
+            slots: if is_only_slot { vec![0; self.requests.key_count()] } else { slots },
+            lease: self.ttl.map(|_| lease),
+            taken_at: asked,
+            waited: asked.since(progress.started),
+        })
+    }
+
+    /// Leave nothing behind after a failed acquisition.
+    fn clean_up(&mut self, error: &Error, was_answered: bool) {
+        let is_only_server = self.servers.len() == 1;
+        match error {
+            // A request that did not even queue.
+            Error::Held(blocked)
+                if is_only_server
+                    && blocked.position.is_none()
+                    && !self.servers[self.gate].node.is_in_doubt() => {}
+            Error::Backend(BackendError { problem: Problem::TimedOut, .. })
+                if is_only_server && !was_answered =>
+            {
+                self.send_release_unanswered();
+            }
+            Error::Held(_) | Error::Nested | Error::Cancelled(_) | Error::Backend(_) => self.abandon(),
+        }
+    }
+
+    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place.
+    fn wait_for_wakeup(
+        &mut self,
+        blocked: &Blocked,
+        gives_up_at: Option<BootTime>,
+        observer: &mut dyn Observer,
+    ) -> Result<Woken, NoReply> {
+        let mut at_most = WAITER_RENEWAL;
+        if let (Some(0), Some(expiry)) = (blocked.position, blocked.expires_in()) {
+            at_most = at_most.min(expiry + Duration::from_millis(1));
+        }
+        if let Some(gives_up_at) = gives_up_at {
+            at_most = at_most.min(gives_up_at.remaining());
+        }
+        // Zero would mean "forever" to the server.
+        let at_most = at_most.max(Duration::from_millis(1));
+        let list = self.requests.notify_list(self.waiter);
+        let until = BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout;
+        let call = Call::BlockingPop { list, at_most };
+        self.servers[self.gate].node.ask(call).map_err(NoReply::Failed)?;
+        self.servers.reply_of(self.gate, until, observer)
+    }
+
+    /// A waiter needs one connection; the next in line opens those to the other servers.
+    fn connect_ahead(&mut self, we_are_next: bool) {
+        for at in self.servers.all_but(self.gate) {
+            let member = &mut self.servers[at];
+            if we_are_next && !member.is_avoided() {
+                member.node.connect();
+            } else {
+                member.node.disconnect();
+            }
+        }
+    }
+}
+
+/// A pause that grows with each failure in a row, and differs between waiters; or as long as is given.
+fn pause(progress: &Progress, exactly: Option<Duration>, observer: &mut dyn Observer) -> Wait {
+    let (first, most) = PAUSE;
+    let grown = (first * 2u32.saturating_pow(progress.failures_in_a_row.min(10))).min(most);
+    let jittered = grown / 2 + jitter(grown / 2);
+    let until = BootTime::now() + exactly.map_or(jittered, |exactly| exactly.min(WAITER_RENEWAL));
+    sleep(progress.gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at)), observer)
+}
+
+impl Lock for RedisLock {
+    /// Not if the server's name must be resolved: that takes a thread, and the caller is about to fork.
+    fn send_ahead(&mut self, request: &Request) {
+        self.terms = Terms::new(request, self.requests.key_count());
+        if self.servers[0].node.has_address() {
+            self.attempts += 1;
+            self.in_flight = Some(self.ask_gate(0, request.wait.queues()));
+            // Where it costs nothing the connections to the others are opened meanwhile.
+            for other in self.servers.iter_mut().skip(1).filter(|other| other.node.has_address()) {
+                other.node.connect();
+            }
+        }
+    }
+
+    fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
+        let started = BootTime::now();
+        self.terms = Terms::new(request, self.requests.key_count());
+        if std::mem::take(&mut self.abandoned) {
+            self.waiter = WaiterId::random();
+        }
+        // Connections of an earlier request may have been closed since.
+        if self.in_flight.is_none() {
+            self.servers.iter_mut().for_each(|member| member.node.disconnect());
+        }
+        let mut progress = Progress {
+            started,
+            gives_up_at: request.wait.gives_up_at(started),
+            was_answered: false,
+            failures_in_a_row: 0,
+        };
+        let result = self.wait_for_grant(request, &mut progress, observer);
+        if let Err(error) = &result {
+            self.clean_up(error, progress.was_answered);
+        }
+        result
+    }
+
+    fn extend(&mut self, grant: &Grant) -> Extended {
+        self.extend_lease(grant)
+    }
+
+    fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
+        let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
+        self.release_claim(grant.claim, Release::Final { stay_until })
+    }
+}

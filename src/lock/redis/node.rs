@@ -1,0 +1,302 @@
+//! One server: connect, log in, match replies to requests.
+//!
+//! A request is sent without waiting ([`Node::ask`]) and its reply is read later ([`Node::reply`]), so
+//! that one thread can have several servers at work.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use nix::poll::PollFlags;
+use redis::Value;
+
+use super::connection::Connection;
+use super::reply::Reply;
+use super::resolve::{Resolution, resolve};
+use super::script::Call;
+use super::server::{Server, Target};
+use super::server_error::ServerError;
+use crate::lock::{BackendError, Problem};
+
+/// What the next reply on the connection belongs to.
+#[derive(Debug)]
+enum Expected {
+    Login(&'static str),
+    Reply(Call),
+    /// The caller no longer waits for this one.
+    Abandoned,
+}
+
+/// What can be expected of a server that is about to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No request of ours can have reached it.
+    Unreached,
+    /// Connected, and every request was answered: the next one will be answered soon, too.
+    Idle,
+    /// Blocked in BLPOP, and deaf to anything sent behind it.
+    Blocked,
+    /// It owes us a reply, or the connection was lost: it may be slow or stopped.
+    Silent,
+}
+
+#[derive(Debug)]
+pub struct Node {
+    server: Server,
+    connection: Option<Connection>,
+    /// The server's name is being resolved. Kept when a connection is given up, so that there is one look-up
+    /// at a time.
+    resolution: Option<Resolution>,
+    expected: VecDeque<Expected>,
+    /// Requests that are not sent before we are logged in: they would be executed as another user, or in
+    /// another database.
+    after_login: Vec<u8>,
+    /// A request was sent on a connection that is now closed; the server may still execute it.
+    in_doubt: bool,
+    /// An earlier connection was open.
+    reached: bool,
+    /// How many connections never were: the next one starts with another of the host's addresses.
+    failed_connects: usize,
+}
+
+impl Node {
+    pub fn new(server: Server) -> Self {
+        Self {
+            server,
+            connection: None,
+            resolution: None,
+            expected: VecDeque::new(),
+            after_login: Vec::new(),
+            in_doubt: false,
+            reached: false,
+            failed_connects: 0,
+        }
+    }
+
+    pub fn name(&self) -> String {
+        self.server.to_string()
+    }
+
+    /// Send a request, behind whatever is still in flight on the connection, connecting if need be. The reply
+    /// to an earlier request is then no longer wanted, but the order is kept: what the server executes late
+    /// it executes before this.
+    pub fn ask(&mut self, call: Call) -> Result<(), BackendError> {
+        if self.connection.is_none() {
+            self.connection = Some(self.open_connection().map_err(|e| self.unreachable(&e))?);
+        }
+        for earlier in &mut self.expected {
+            if matches!(earlier, Expected::Reply(_)) {
+                *earlier = Expected::Abandoned;
+            }
+        }
+        // Behind an unanswered request nobody may be left to read that the script is unknown.
+        let may_go_unread = self.in_doubt || self.has_unanswered_script();
+        let in_full = if may_go_unread { call.packed_in_full() } else { None };
+        let bytes = in_full.unwrap_or_else(|| call.packed());
+        if self.is_logging_in() {
+            self.after_login.extend(bytes);
+        } else if let Some(connection) = &mut self.connection {
+            connection.send(&bytes);
+        }
+        self.expected.push_back(Expected::Reply(call));
+        Ok(())
+    }
+
+    /// Start connecting, if there is no connection. A failure is reported when something is asked.
+    pub fn connect(&mut self) {
+        if self.connection.is_none() {
+            self.connection = self.open_connection().ok();
+        }
+    }
+
+    /// Drop the connection. What was sent on it may still be executed.
+    pub fn disconnect(&mut self) {
+        // The server knows nothing of requests that still wait for the login, or never got through.
+        let was_open = self.is_connected() && !self.is_logging_in();
+        self.reached |= was_open;
+        self.failed_connects += usize::from(self.connection.is_some() && !was_open);
+        self.in_doubt |= was_open && self.has_unanswered_script();
+        self.expected.clear();
+        self.after_login.clear();
+        self.connection = None;
+    }
+
+    /// Whether the server can be asked without starting a thread.
+    pub fn has_address(&self) -> bool {
+        self.server.address().is_ok_and(|address| address.is_some())
+    }
+
+    pub fn is_resolving(&self) -> bool {
+        self.resolution.is_some()
+    }
+
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    pub fn state(&self) -> State {
+        let is_blocked = matches!(self.expected.back(), Some(Expected::Reply(Call::BlockingPop { .. })));
+        if !self.in_doubt && !self.reached && !self.is_connected() {
+            State::Unreached
+        } else if is_blocked {
+            State::Blocked
+        } else if self.is_connected() && self.expected.is_empty() {
+            State::Idle
+        } else {
+            State::Silent
+        }
+    }
+
+    pub fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let resolving = || Some((self.resolution.as_ref()?.wake_fd(), PollFlags::POLLIN));
+        self.connection.as_ref().and_then(Connection::interest).or_else(resolving)
+    }
+
+    /// The reply to the last request, if it has arrived.
+    pub fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
+        let result = self.next_reply(R::answers)?;
+        Some(result.and_then(|value| R::parse(&value).map_err(|problem| self.error(problem))))
+    }
+
+    /// Read and drop the replies that have arrived and that no caller waits for.
+    pub fn discard_replies(&mut self) {
+        while self.next_reply(|_| true).is_some() {}
+    }
+
+    /// The next reply to a request of this kind; replies to others are dropped.
+    fn next_reply(&mut self, is_wanted: impl Fn(&Call) -> bool) -> Option<Result<Value, BackendError>> {
+        if let Err(e) = self.finish_resolution() {
+            return Some(Err(self.broken(&e)));
+        }
+        self.connection.as_mut()?.advance();
+        loop {
+            let bytes = match self.connection.as_mut()?.next_reply() {
+                Ok(bytes) => bytes?,
+                Err(e) => return Some(Err(self.broken(&e))),
+            };
+            let value = match redis::parse_redis_value(&bytes) {
+                Ok(value) => value,
+                Err(e) => {
+                    self.disconnect();
+                    return Some(Err(self.error(Problem::UnreadableReply(e.to_string()))));
+                }
+            };
+            let outcome = match self.expected.pop_front() {
+                Some(Expected::Abandoned) => Ok(None),
+                Some(Expected::Login(step)) => self.on_login(step, &value).map(|()| None),
+                Some(Expected::Reply(call)) => {
+                    let is_wanted = is_wanted(&call);
+                    self.on_reply(call, value).map(|value| value.filter(|_| is_wanted))
+                }
+                None => self.on_unsolicited(&value).map(|()| None),
+            };
+            if let Some(result) = outcome.transpose() {
+                return Some(result);
+            }
+        }
+    }
+
+    /// Connect, if the name was resolved meanwhile.
+    fn finish_resolution(&mut self) -> io::Result<()> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let Some(found) = self.resolution.as_ref().and_then(Resolution::result) else { return Ok(()) };
+        self.resolution = None;
+        let mut addresses = found?;
+        let first = self.failed_connects % addresses.len().max(1);
+        addresses.rotate_left(first);
+        connection.connect(addresses);
+        Ok(())
+    }
+
+    /// After the last step the waiting requests are sent.
+    fn on_login(&mut self, step: &'static str, value: &Value) -> Result<(), BackendError> {
+        if let Value::ServerError(e) = value {
+            self.disconnect();
+            return Err(self.server_error(e, step));
+        }
+        if let (false, Some(connection)) = (self.is_logging_in(), &mut self.connection) {
+            connection.send(&std::mem::take(&mut self.after_login));
+        }
+        Ok(())
+    }
+
+    /// `None` if the script was unknown, and has been sent again as a whole.
+    fn on_reply(&mut self, call: Call, value: Value) -> Result<Option<Value>, BackendError> {
+        let Value::ServerError(e) = value else { return Ok(Some(value)) };
+        match (e.code(), call.packed_in_full(), &mut self.connection) {
+            ("NOSCRIPT", Some(in_full), Some(connection)) => {
+                connection.send(&in_full);
+                self.expected.push_back(Expected::Reply(call));
+                Ok(None)
+            }
+            _ => Err(self.server_error(&e, "the lock script")),
+        }
+    }
+
+    /// A server that rejects a connection (too many clients, protected mode) says so unasked.
+    fn on_unsolicited(&mut self, value: &Value) -> Result<(), BackendError> {
+        if let Value::ServerError(e) = value {
+            self.disconnect();
+            return Err(self.server_error(e, "connecting"));
+        }
+        Ok(())
+    }
+
+    fn open_connection(&mut self) -> io::Result<Connection> {
+        let mut connection = Connection::default();
+        for (step, bytes) in self.server.login() {
+            connection.send(&bytes);
+            self.expected.push_back(Expected::Login(step));
+        }
+        match (self.server.address()?, &self.server.target) {
+            (Some(address), _) => connection.connect(vec![address]),
+            (None, Target::Tcp { host, port }) if self.resolution.is_none() => {
+                self.resolution = Some(resolve(host, *port)?);
+            }
+            (None, Target::Tcp { .. } | Target::Unix(_)) => {}
+        }
+        Ok(connection)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_open)
+    }
+
+    fn is_logging_in(&self) -> bool {
+        matches!(self.expected.front(), Some(Expected::Login(_)))
+    }
+
+    /// A script of which we do not know whether it was, or will be, executed.
+    fn has_unanswered_script(&self) -> bool {
+        self.expected.iter().any(|expected| match expected {
+            Expected::Reply(Call::Script { .. }) | Expected::Abandoned => true,
+            Expected::Reply(Call::BlockingPop { .. }) | Expected::Login(_) => false,
+        })
+    }
+
+    pub fn timed_out(&self) -> BackendError {
+        self.error(Problem::TimedOut)
+    }
+
+    pub fn error(&self, problem: Problem) -> BackendError {
+        BackendError::new(self.name(), problem)
+    }
+
+    fn server_error(&self, error: &redis::ServerError, during: &'static str) -> BackendError {
+        self.error(Problem::Server(ServerError::new(error.code(), error.details(), during)))
+    }
+
+    fn broken(&mut self, error: &io::Error) -> BackendError {
+        self.disconnect();
+        self.unreachable(error)
+    }
+
+    fn unreachable(&self, error: &io::Error) -> BackendError {
+        self.error(match (error.kind(), &self.server.target) {
+            (io::ErrorKind::ConnectionRefused, _) => Problem::ConnectionRefused,
+            (io::ErrorKind::NotFound, Target::Unix(_)) => Problem::NoSocket,
+            (io::ErrorKind::PermissionDenied, _) => Problem::SocketPermission,
+            _ => Problem::Connection(error.to_string()),
+        })
+    }
+}

@@ -1,0 +1,343 @@
+//! The replies of the Lua scripts, one type for each. A reply that a script does not make is an error.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::script::{ACQUIRE, BREAK, Call, EXTEND, RAISE, RELEASE};
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Loss, Problem};
+
+/// The reply to one kind of request.
+pub trait Reply: Sized {
+    /// Whether this is the type of the reply to `call`.
+    fn answers(call: &Call) -> bool;
+
+    fn parse(value: &Value) -> Result<Self, Problem>;
+}
+
+#[derive(Clone, Debug)]
+pub enum AcquireReply {
+    Granted(Granted),
+    /// Taken, or others are ahead of us.
+    Blocked(Box<Blocked>),
+    /// A process that we run under is in the way.
+    Nested,
+    /// The server may have lost its data, and does not vote for this long.
+    Quarantined(Duration),
+}
+
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// One for each key.
+    pub fences: Vec<u64>,
+    /// One for each key, or none.
+    pub slots: Vec<u32>,
+    /// Identifies the server; empty where there is only one.
+    pub run_id: Vec<u8>,
+}
+
+impl Reply for AcquireReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&ACQUIRE)
+    }
+
+    fn parse(value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        Ok(match fields.tag()? {
+            b"granted" => Self::Granted(Granted {
+                run_id: fields.bytes(1)?.to_vec(),
+                fences: fields.numbers(2)?,
+                slots: fields.numbers(3)?,
+            }),
+            b"blocked" => Self::Blocked(Box::new(fields.blocked()?)),
+            b"nested" => Self::Nested,
+            b"quarantined" => {
+                Self::Quarantined(fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?)
+            }
+            b"stale" => return Err(Problem::StaleReply),
+            b"duplicate_server" => return Err(Problem::ListedTwice { other: None }),
+            b"replica" => return Err(Problem::Replica),
+            b"different_server_count" => return Err(Problem::OtherServerCount(fields.number(1)?)),
+            b"slots_mismatch" => return Err(Problem::OtherSlots(fields.number(1)?)),
+            _ => return Err(Problem::UnexpectedReply),
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum ExtendReply {
+    Extended {
+        run_id: Vec<u8>,
+        /// The server may have lost what it granted to others.
+        is_quarantined: bool,
+    },
+    Lost(Loss),
+}
+
+impl Reply for ExtendReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&EXTEND)
+    }
+
+    fn parse(value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"extended" => Ok(Self::Extended {
+                run_id: fields.bytes(1)?.to_vec(),
+                is_quarantined: fields.number::<u64>(2)? > 0,
+            }),
+            tag => loss(tag).map(Self::Lost),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum RaiseReply {
+    Raised,
+    /// The tokens here, of which at least one is in the way.
+    Refused(Vec<u64>),
+}
+
+impl Reply for RaiseReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&RAISE)
+    }
+
+    fn parse(value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"raised" => Ok(Self::Raised),
+            b"refused" => Ok(Self::Refused(fields.numbers(1)?)),
+            _ => Err(Problem::UnexpectedReply),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum ReleaseReply {
+    Released,
+    NotOurs(Loss),
+}
+
+impl Reply for ReleaseReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&RELEASE)
+    }
+
+    fn parse(value: &Value) -> Result<Self, Problem> {
+        match Fields::of(value)?.tag()? {
+            b"released" => Ok(Self::Released),
+            tag => loss(tag).map(Self::NotOurs),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum BreakReply {
+    Free,
+    /// What holds the lock, or held it before it was broken.
+    Held(Box<Blocked>),
+}
+
+impl Reply for BreakReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&BREAK)
+    }
+
+    fn parse(value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"free" => Ok(Self::Free),
+            b"blocked" => Ok(Self::Held(Box::new(fields.blocked()?))),
+            _ => Err(Problem::UnexpectedReply),
+        }
+    }
+}
+
+/// BLPOP has returned, with an element or without. It only wakes: the next request tells what has changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Woken;
+
+impl Reply for Woken {
+    fn answers(call: &Call) -> bool {
+        matches!(call, Call::BlockingPop { .. })
+    }
+
+    fn parse(_value: &Value) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}
+
+fn loss(tag: &[u8]) -> Result<Loss, Problem> {
+    match tag {
+        b"expired" => Ok(Loss::Expired),
+        b"foreign" => Ok(Loss::Foreign),
+        _ => Err(Problem::UnexpectedReply),
+    }
+}
+
+/// A script's reply: a list of strings of which the first is the tag, or the tag alone.
+struct Fields(Vec<Vec<u8>>);
+
+impl Fields {
+    fn of(value: &Value) -> Result<Self, Problem> {
+        let fields = match value {
+            Value::Array(items) => items.iter().map(string).collect(),
+            single => string(single).map(|tag| vec![tag]),
+        };
+        fields.map(Self).ok_or(Problem::UnexpectedReply)
+    }
+
+    fn tag(&self) -> Result<&[u8], Problem> {
+        self.bytes(0)
+    }
+
+    fn bytes(&self, at: usize) -> Result<&[u8], Problem> {
+        self.0.get(at).map(Vec::as_slice).ok_or(Problem::UnexpectedReply)
+    }
+
+    fn number<T: FromStr>(&self, at: usize) -> Result<T, Problem> {
+        parse_number(self.bytes(at)?).ok_or(Problem::UnexpectedReply)
+    }
+
+    /// "7 8"
+    fn numbers<T: FromStr>(&self, at: usize) -> Result<Vec<T>, Problem> {
+        let numbers = self.bytes(at)?.split(|&b| b == b' ').filter(|number| !number.is_empty());
+        numbers.map(parse_number).collect::<Option<_>>().ok_or(Problem::UnexpectedReply)
+    }
+
+    /// `None` for a negative number, which means "never" or "unknown".
+    fn non_negative<T: TryFrom<i64>>(&self, at: usize) -> Result<Option<T>, Problem> {
+        self.number::<i64>(at).map(|number| T::try_from(number).ok())
+    }
+
+    fn non_negative_millis(&self, at: usize) -> Result<Option<Duration>, Problem> {
+        Ok(self.non_negative(at)?.map(Duration::from_millis))
+    }
+
+    /// As `blocked_by` in lua/ writes it.
+    fn blocked(&self) -> Result<Blocked, Problem> {
+        let is_free = self.bytes(3)?.is_empty();
+        let expires_in = self.non_negative_millis(4)?;
+        let holding = || {
+            Ok(Holding {
+                info: HolderInfo::from_fields(&self.0[7..]),
+                others: self.number(6)?,
+                held_for: self.non_negative_millis(5)?,
+                expires_in,
+            })
+        };
+        let info = self.0.get(7..).ok_or(Problem::UnexpectedReply)?;
+        let has_ended = info.chunks_exact(2).any(|pair| pair[0] == b"ended");
+        Ok(Blocked {
+            key: self.number(1)?,
+            position: self.non_negative(2)?,
+            by: match (is_free, info.is_empty(), has_ended) {
+                (true, ..) => Blocker::Queue,
+                (false, true, _) => Blocker::Foreign { expires_in },
+                (false, false, true) => Blocker::Reservation(holding()?),
+                (false, false, false) => Blocker::Holder(holding()?),
+            },
+        })
+    }
+}
+
+fn parse_number<T: FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn string(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes.clone()),
+        Value::SimpleString(text) => Some(text.clone().into_bytes()),
+        Value::Int(number) => Some(number.to_string().into_bytes()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn value(fields: &[&str]) -> Value {
+        Value::Array(fields.iter().map(|field| Value::BulkString(field.as_bytes().to_vec())).collect())
+    }
+
+    fn acquire(fields: &[&str]) -> Result<AcquireReply, Problem> {
+        AcquireReply::parse(&value(fields))
+    }
+
+    #[test]
+    fn a_grant_has_tokens_and_slots() {
+        let Ok(AcquireReply::Granted(granted)) = acquire(&["granted", "ab", "42 43", "0 7"]) else {
+            panic!("granted");
+        };
+        assert_eq!((granted.fences, granted.slots), (vec![42, 43], vec![0, 7]));
+    }
+
+    #[test]
+    fn each_script_has_replies_of_its_own() {
+        assert!(matches!(ExtendReply::parse(&value(&["expired"])), Ok(ExtendReply::Lost(Loss::Expired))));
+        let single = Value::SimpleString("released".into());
+        assert!(matches!(ReleaseReply::parse(&single), Ok(ReleaseReply::Released)));
+        assert!(matches!(RaiseReply::parse(&value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
+        assert!(matches!(acquire(&["quarantined", "1500"]), Ok(AcquireReply::Quarantined(_))));
+        assert!(matches!(acquire(&["slots_mismatch", "4"]), Err(Problem::OtherSlots(4))));
+    }
+
+    #[test]
+    fn an_unexpected_reply_is_an_error() {
+        for wrong in [
+            &["granted"][..],
+            &["granted", "ab", "x", ""],
+            &["quarantined", "-1"],
+            &["blocked", "0"],
+            &["blocked", "0", "-1", "c.1", "-1", "-1"],
+            &["released"],
+            &["?"],
+            &[],
+        ] {
+            assert!(matches!(acquire(wrong), Err(Problem::UnexpectedReply)), "{wrong:?}");
+        }
+        assert!(matches!(ReleaseReply::parse(&Value::Nil), Err(Problem::UnexpectedReply)));
+        assert!(matches!(ReleaseReply::parse(&value(&["granted"])), Err(Problem::UnexpectedReply)));
+    }
+
+    #[test]
+    fn a_holder_is_described() {
+        let fields = ["blocked", "1", "2", "c.1", "-1", "2000", "3", "host", "web1"];
+        let Ok(AcquireReply::Blocked(blocked)) = acquire(&fields) else { panic!("blocked") };
+        assert_eq!((blocked.key, blocked.position), (1, Some(2)));
+        let Blocker::Holder(holding) = blocked.by else { panic!("{:?}", blocked.by) };
+        assert_eq!((holding.expires_in, holding.others), (None, 3));
+        assert_eq!(holding.held_for, Some(Duration::from_secs(2)));
+        assert_eq!(holding.info.host, "web1");
+    }
+
+    #[test]
+    fn what_blocks_is_told_apart() {
+        let by = |holder: &str, more: &[&str]| {
+            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0"], more].concat();
+            match acquire(&fields) {
+                Ok(AcquireReply::Blocked(blocked)) => blocked.by,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(matches!(by("", &[]), Blocker::Queue));
+        assert!(matches!(by("x", &[]), Blocker::Foreign { expires_in: Some(_) }));
+        assert!(matches!(by("x", &["host", "h", "ended", "1"]), Blocker::Reservation(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_reply_can_upset_the_parsers(fields in proptest::collection::vec("[a-z0-9 -]{0,12}", 0..10)) {
+            let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+            for tag in ["granted", "blocked", "extended", "refused", "quarantined"] {
+                let value = value(&[&[tag], fields.as_slice()].concat());
+                let _ = (AcquireReply::parse(&value), ExtendReply::parse(&value), RaiseReply::parse(&value));
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! RESP2 framing: where a reply ends. What is in it, the redis crate parses.
+//!
+//! Not with the crate's own incremental parser, which has no bound on the size that a server may announce.
+
+use std::io::{self, ErrorKind};
+
+/// More than any reply of ours could need: a server that announces more is not a lock server.
+const LONGEST_REPLY: usize = 1 << 20;
+
+/// Length of the first complete RESP2 reply in `bytes`, `None` if more must come.
+pub fn reply_length(bytes: &[u8]) -> io::Result<Option<usize>> {
+    let malformed = || io::Error::new(ErrorKind::InvalidData, "the answer is not Redis protocol");
+    let mut position = 0;
+    let mut wanted: usize = 1;
+    while wanted > 0 {
+        let Some(&kind) = bytes.get(position) else {
+            return Ok(None);
+        };
+        if !b"+-:$*".contains(&kind) {
+            return Err(malformed());
+        }
+        let Some(line) = bytes[position..].iter().position(|&b| b == b'\n') else {
+            return if bytes.len() > LONGEST_REPLY { Err(malformed()) } else { Ok(None) };
+        };
+        let header = &bytes[position + 1..position + line];
+        position += line + 1;
+        wanted -= 1;
+        if matches!(kind, b'$' | b'*') {
+            let count = std::str::from_utf8(header)
+                .ok()
+                .and_then(|text| text.trim_end().parse::<i64>().ok())
+                .ok_or_else(malformed)?;
+            // -1 is nil, which has no body.
+            let count = usize::try_from(count).unwrap_or(0);
+            if count > LONGEST_REPLY {
+                return Err(malformed());
+            }
+            if kind == b'*' {
+                wanted += count;
+            } else if header.first() != Some(&b'-') {
+                position += count + 2;
+            }
+        }
+        if position > bytes.len() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(position))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn replies_are_cut_where_they_end() {
+        for (bytes, length) in [
+            (&b"+OK\r\n"[..], 5),
+            (b":12\r\n+next", 5),
+            (b"$3\r\nabc\r\n-ERR", 9),
+            (b"$-1\r\n", 5),
+            (b"$0\r\n\r\n", 6),
+            (b"*-1\r\n", 5),
+            (b"*0\r\n+x\r\n", 4),
+            (b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n+z\r\n", 19),
+        ] {
+            assert_eq!(reply_length(bytes).unwrap(), Some(length), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn half_a_reply_is_waited_for() {
+        let whole = b"*3\r\n$7\r\ngranted\r\n$2\r\n42\r\n*1\r\n:1\r\n";
+        for cut in 0..whole.len() {
+            assert_eq!(reply_length(&whole[..cut]).unwrap(), None, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_refused() {
+        assert!(reply_length(b"HTTP/1.1 400 Bad Request\r\n").is_err());
+        assert!(reply_length(b"$99999999999\r\n").is_err());
+        assert!(reply_length(b"$x\r\n").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_upset_the_framing(bytes: Vec<u8>) {
+            if let Ok(Some(length)) = reply_length(&bytes) {
+                prop_assert!(length <= bytes.len());
+            }
+        }
+    }
+}

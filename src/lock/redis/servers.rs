@@ -1,0 +1,207 @@
+//! The configured servers: ask several at once, read their replies as they come, count a majority.
+//!
+//! Knows nothing of a lock's state, so that commands that only look can be built on it as well.
+
+use std::ops::{ControlFlow, Index, IndexMut};
+use std::time::Duration;
+
+use super::node::Node;
+use super::reply::Reply;
+use super::script::Call;
+use super::server::Server;
+use crate::clock::BootTime;
+use crate::lock::wait::{Wait, wait};
+use crate::lock::{BackendError, Observer};
+use nix::sys::signal::Signal;
+
+/// A server, and what this client remembers of it.
+#[derive(Debug)]
+pub struct Member {
+    pub node: Node,
+    /// It did not answer: not made the gate without need until then.
+    pub avoid_until: Option<BootTime>,
+    /// It has lost our claim and is to be healed.
+    pub lost_claim: bool,
+    /// Until when its last vote for us holds by itself.
+    pub vote_until: Option<BootTime>,
+}
+
+impl Member {
+    fn new(server: Server) -> Self {
+        Self { node: Node::new(server), avoid_until: None, lost_claim: false, vote_until: None }
+    }
+
+    pub fn is_avoided(&self) -> bool {
+        self.avoid_until.is_some_and(|until| !until.has_passed())
+    }
+}
+
+#[derive(Debug)]
+pub struct Servers {
+    members: Vec<Member>,
+    /// What one server may take to answer, connecting included.
+    pub node_timeout: Duration,
+}
+
+/// How a round of replies ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundEnd {
+    /// The listener had heard enough, or every server has answered.
+    Complete,
+    TimedOut,
+    Cancelled(Signal),
+}
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub enum NoReply {
+    Cancelled(Signal),
+    Failed(BackendError),
+    /// It may still come.
+    Late(BackendError),
+}
+
+/// The servers that a request was sent to, and those that it could not be sent to.
+#[derive(Debug, Default)]
+pub struct Asked {
+    pub sent: Vec<usize>,
+    pub failed: Vec<(usize, BackendError)>,
+}
+
+pub fn majority_of(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
+pub fn stop_if(enough: bool) -> ControlFlow<()> {
+    if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+impl Servers {
+    pub fn new(servers: Vec<Server>, node_timeout: Duration) -> Self {
+        Self { members: servers.into_iter().map(Member::new).collect(), node_timeout }
+    }
+
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Of all configured servers, never of the reachable ones.
+    pub fn majority(&self) -> usize {
+        majority_of(self.len())
+    }
+
+    /// How many servers may fail without making a majority impossible.
+    pub fn tolerated(&self) -> usize {
+        self.len() - self.majority()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = usize> + use<> {
+        0..self.len()
+    }
+
+    pub fn all_but(&self, gate: usize) -> impl Iterator<Item = usize> + use<> {
+        self.all().filter(move |&at| at != gate)
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.members.iter().map(|member| member.node.name()).collect()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.iter_mut()
+    }
+
+    /// Send to all of these without waiting.
+    pub fn ask(&mut self, whom: impl IntoIterator<Item = usize>, call: impl Fn(&Member) -> Call) -> Asked {
+        let mut asked = Asked::default();
+        for at in whom {
+            let member = &mut self.members[at];
+            let call = call(member);
+            match member.node.ask(call) {
+                Ok(()) => asked.sent.push(at),
+                Err(error) => asked.failed.push((at, error)),
+            }
+        }
+        asked
+    }
+
+    /// Hand the replies of these servers to the listener as they come, until it has heard enough.
+    pub fn listen<R: Reply>(
+        &mut self,
+        mut pending: Vec<usize>,
+        until: BootTime,
+        mut observer: Option<&mut dyn Observer>,
+        mut listener: impl FnMut(usize, Result<R, BackendError>) -> ControlFlow<()>,
+    ) -> RoundEnd {
+        loop {
+            let mut is_enough = false;
+            pending.retain(|&at| match self.members[at].node.reply::<R>() {
+                Some(reply) => {
+                    is_enough |= listener(at, reply).is_break();
+                    false
+                }
+                None => true,
+            });
+            if is_enough || pending.is_empty() {
+                return RoundEnd::Complete;
+            }
+            if until.has_passed() {
+                return RoundEnd::TimedOut;
+            }
+            let watched: Vec<_> = pending.iter().filter_map(|&at| self.members[at].node.poll_for()).collect();
+            if let Wait::Cancelled(signal) = wait(&watched, until, observer.as_deref_mut()) {
+                return RoundEnd::Cancelled(signal);
+            }
+        }
+    }
+
+    /// Every reply, with an error for each server that could not be asked or did not answer in time.
+    pub fn collect<R: Reply>(
+        &mut self,
+        asked: Asked,
+        until: BootTime,
+    ) -> Vec<(usize, Result<R, BackendError>)> {
+        let mut replies: Vec<_> = asked.failed.into_iter().map(|(at, error)| (at, Err(error))).collect();
+        let mut late = asked.sent.clone();
+        self.listen::<R>(asked.sent, until, None, |at, reply| {
+            late.retain(|&other| other != at);
+            replies.push((at, reply));
+            ControlFlow::Continue(())
+        });
+        replies.extend(late.into_iter().map(|at| (at, Err(self[at].node.timed_out()))));
+        replies
+    }
+
+    /// The reply of one server.
+    pub fn reply_of<R: Reply>(
+        &mut self,
+        at: usize,
+        until: BootTime,
+        observer: &mut dyn Observer,
+    ) -> Result<R, NoReply> {
+        let mut received = None;
+        let ended = self.listen::<R>(vec![at], until, Some(observer), |_, reply| {
+            received = Some(reply);
+            ControlFlow::Break(())
+        });
+        match (received, ended) {
+            (Some(reply), _) => reply.map_err(NoReply::Failed),
+            (None, RoundEnd::Cancelled(signal)) => Err(NoReply::Cancelled(signal)),
+            (None, RoundEnd::Complete | RoundEnd::TimedOut) => Err(NoReply::Late(self[at].node.timed_out())),
+        }
+    }
+}
+
+impl Index<usize> for Servers {
+    type Output = Member;
+
+    fn index(&self, at: usize) -> &Member {
+        &self.members[at]
+    }
+}
+
+impl IndexMut<usize> for Servers {
+    fn index_mut(&mut self, at: usize) -> &mut Member {
+        &mut self.members[at]
+    }
+}

@@ -1,0 +1,325 @@
+//! Counting votes. Pure: what the servers replied goes in, what it means comes out.
+
+use std::time::Duration;
+
+use super::reply::{AcquireReply, Granted};
+use super::servers::majority_of;
+use crate::clock::BootTime;
+use crate::lock::{BackendError, Blocked, Extended, Fault, Lease, Loss, Problem};
+
+/// A server's answer to an acquire request.
+#[derive(Clone, Debug)]
+pub enum Vote {
+    Yes(Granted),
+    No(Box<Blocked>),
+    Quarantined(Duration),
+    Failed(BackendError),
+}
+
+/// What the votes together mean.
+#[derive(Debug)]
+pub enum Verdict {
+    /// A majority of all configured servers said yes.
+    Won,
+    /// Enough servers can vote for a majority to be possible sooner or later.
+    Held(Box<Blocked>),
+    /// Too many servers do not vote yet: their names and times, and which servers failed beside them.
+    Quarantined(Vec<(String, Duration)>, Vec<BackendError>),
+    /// Too many servers failed.
+    Failed(BackendError),
+}
+
+/// The votes of one attempt, one place for each configured server.
+#[derive(Debug)]
+pub struct Tally {
+    names: Vec<String>,
+    votes: Vec<Option<Vote>>,
+    /// A vote showed that the servers are not what they are said to be.
+    unfit: Option<BackendError>,
+}
+
+impl Tally {
+    pub fn new(names: Vec<String>) -> Self {
+        let votes = vec![None; names.len()];
+        Self { names, votes, unfit: None }
+    }
+
+    fn majority(&self) -> usize {
+        majority_of(self.votes.len())
+    }
+
+    pub fn add(&mut self, at: usize, vote: Vote) {
+        if let Some(error) = self.unfitness(at, &vote) {
+            self.unfit.get_or_insert(error);
+        } else {
+            self.votes[at] = Some(vote);
+        }
+    }
+
+    /// The reply of a server other than the gate, where there is no queue.
+    pub fn add_reply(&mut self, at: usize, reply: Result<AcquireReply, BackendError>) {
+        let vote = match reply {
+            Ok(AcquireReply::Granted(granted)) => Vote::Yes(granted),
+            Ok(AcquireReply::Quarantined(left)) => Vote::Quarantined(left),
+            Ok(AcquireReply::Blocked(blocked)) => Vote::No(blocked),
+            Ok(AcquireReply::Nested) => {
+                Vote::Failed(BackendError::new(self.names[at].clone(), Problem::UnexpectedReply))
+            }
+            Err(error) => Vote::Failed(error),
+        };
+        self.add(at, vote);
+    }
+
+    fn unfitness(&self, at: usize, vote: &Vote) -> Option<BackendError> {
+        match vote {
+            Vote::Failed(error) if error.fault() == Fault::Unfit => Some(error.clone()),
+            Vote::Yes(Granted { run_id, .. }) if !run_id.is_empty() => {
+                let (other, _) = self.yes().find(|(_, other)| other.run_id == *run_id)?;
+                let other = Some(self.names[other].clone());
+                Some(BackendError::new(self.names[at].clone(), Problem::ListedTwice { other }))
+            }
+            Vote::Yes(_) | Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_) => None,
+        }
+    }
+
+    pub fn unfit(&self) -> Option<&BackendError> {
+        self.unfit.as_ref()
+    }
+
+    /// The servers that said yes, and what they granted.
+    pub fn yes(&self) -> impl Iterator<Item = (usize, &Granted)> {
+        self.votes.iter().enumerate().filter_map(|(at, vote)| match vote {
+            Some(Vote::Yes(granted)) => Some((at, granted)),
+            _ => None,
+        })
+    }
+
+    /// The servers that have not voted.
+    pub fn missing(&self) -> Vec<usize> {
+        (0..self.votes.len()).filter(|&at| self.votes[at].is_none()).collect()
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.votes.iter().any(|vote| matches!(vote, Some(Vote::Failed(_))))
+    }
+
+    pub fn has_quarantined(&self) -> bool {
+        self.votes.iter().any(|vote| matches!(vote, Some(Vote::Quarantined(_))))
+    }
+
+    /// All errors together, if they alone make a majority impossible.
+    pub fn too_many_failed(&self) -> Option<BackendError> {
+        let errors = self.votes.iter().flatten().filter_map(|vote| match vote {
+            Vote::Failed(error) => Some(error.clone()),
+            Vote::Yes(_) | Vote::No(_) | Vote::Quarantined(_) => None,
+        });
+        let errors: Vec<BackendError> = errors.collect();
+        let is_too_many = errors.len() > self.votes.len() - self.majority();
+        is_too_many.then(|| BackendError::no_majority(errors, self.votes.len()))
+    }
+
+    pub fn has_majority(&self) -> bool {
+        self.yes().count() >= self.majority()
+    }
+
+    /// Too many servers have voted otherwise.
+    pub fn cannot_win(&self) -> bool {
+        let not_yes = self.votes.iter().flatten().count() - self.yes().count();
+        self.votes.len() - not_yes < self.majority()
+    }
+
+    /// Whether further votes cannot change the outcome.
+    pub fn is_decided(&self) -> bool {
+        self.unfit.is_some() || self.has_majority() || self.cannot_win()
+    }
+
+    /// `late`: the error of a server that did not answer in time.
+    pub fn verdict(mut self, late: impl Fn(usize) -> BackendError) -> Verdict {
+        if let Some(error) = self.unfit {
+            return Verdict::Failed(error);
+        }
+        if self.has_majority() {
+            return Verdict::Won;
+        }
+        // A server that had not answered when the attempt was already lost counts as free.
+        if !self.cannot_win() {
+            for at in self.missing() {
+                self.votes[at] = Some(Vote::Failed(late(at)));
+            }
+        }
+        let tolerated = self.votes.len() - self.majority();
+        let (mut errors, mut quarantined, mut blocked) = (Vec::new(), Vec::new(), None);
+        for (name, vote) in self.names.iter().zip(self.votes) {
+            match vote {
+                Some(Vote::Failed(error)) => errors.push(error),
+                Some(Vote::Quarantined(left)) => quarantined.push((name.clone(), left)),
+                Some(Vote::No(no)) => blocked = Some(no),
+                Some(Vote::Yes(_)) | None => {}
+            }
+        }
+        match blocked {
+            Some(blocked) if errors.len() + quarantined.len() <= tolerated => Verdict::Held(blocked),
+            // Without a refusal the failures alone are too many.
+            _ if quarantined.is_empty() || errors.len() > tolerated => {
+                Verdict::Failed(BackendError::no_majority(errors, self.names.len()))
+            }
+            _ => Verdict::Quarantined(quarantined, errors),
+        }
+    }
+}
+
+/// Whether the yes of a quarantined server counts in a renewal. A server that lost its data, and was healed,
+/// may have voted for another client before. That is harmless only if its vote for us, from before, has
+/// never run out.
+pub fn renewal_counts(vote_until: Option<BootTime>, is_quarantined: bool, now: BootTime) -> bool {
+    !is_quarantined || vote_until.is_some_and(|until| now < until)
+}
+
+/// The replies to one renewal.
+#[derive(Debug)]
+pub struct ExtendTally {
+    servers: usize,
+    /// By identity: a server that is listed twice has one vote.
+    ours: Vec<Vec<u8>>,
+    lost: Vec<Loss>,
+    errors: Vec<BackendError>,
+}
+
+impl ExtendTally {
+    pub fn new(servers: usize) -> Self {
+        Self { servers, ours: Vec::new(), lost: Vec::new(), errors: Vec::new() }
+    }
+
+    pub fn add_ours(&mut self, run_id: Vec<u8>) {
+        if !self.ours.contains(&run_id) {
+            self.ours.push(run_id);
+        }
+    }
+
+    pub fn add_lost(&mut self, loss: Loss) {
+        self.lost.push(loss);
+    }
+
+    pub fn add_error(&mut self, error: BackendError) {
+        self.errors.push(error);
+    }
+
+    pub fn has_majority(&self) -> bool {
+        self.ours.len() >= majority_of(self.servers)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.len() > self.servers - majority_of(self.servers)
+    }
+
+    pub fn is_decided(&self) -> bool {
+        self.has_majority() || self.is_lost()
+    }
+
+    /// `renewed` is the lease if a majority renewed it; `late` the error if nobody else has one to tell.
+    pub fn verdict(self, renewed: Option<Lease>, late: BackendError) -> Extended {
+        match (renewed, self.lost.iter().max()) {
+            (Some(lease), _) if self.has_majority() => Extended::Until(lease),
+            (_, Some(&loss)) if self.is_lost() => Extended::Lost(loss),
+            _ if self.errors.is_empty() => Extended::Unknown(late),
+            _ => Extended::Unknown(BackendError::no_majority(self.errors, self.servers)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Blocker;
+    use crate::lock::redis::server_error::ServerError;
+
+    fn yes(id: &str) -> Vote {
+        Vote::Yes(Granted { fences: vec![1], slots: Vec::new(), run_id: id.into() })
+    }
+
+    fn no() -> Vote {
+        Vote::No(Box::new(Blocked { key: 0, position: None, by: Blocker::Queue }))
+    }
+
+    fn down() -> Vote {
+        Vote::Failed(BackendError::new("n", Problem::ConnectionRefused))
+    }
+
+    fn refused() -> Vote {
+        Vote::Failed(BackendError::new("n", Problem::Server(ServerError::new("NOAUTH", None, "AUTH"))))
+    }
+
+    fn tally(votes: Vec<Vote>, nodes: usize) -> Tally {
+        let mut tally = Tally::new((0..nodes).map(|n| format!("n{n}")).collect());
+        for (at, vote) in votes.into_iter().enumerate() {
+            tally.add(at, vote);
+        }
+        tally
+    }
+
+    fn verdict(votes: Vec<Vote>, nodes: usize) -> Verdict {
+        tally(votes, nodes).verdict(|_| BackendError::new("n", Problem::TimedOut))
+    }
+
+    #[test]
+    fn a_majority_is_of_the_configured_not_of_the_reachable() {
+        assert_eq!([1, 2, 3, 4, 5, 9].map(majority_of), [1, 2, 2, 3, 3, 5]);
+        assert!(matches!(verdict(vec![yes("a"), yes("b")], 3), Verdict::Won));
+        assert!(matches!(verdict(vec![yes("a"), yes("b")], 5), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn an_error_is_not_held_and_held_is_not_an_error() {
+        assert!(matches!(verdict(vec![yes("a"), no(), no()], 3), Verdict::Held(_)));
+        assert!(matches!(verdict(vec![yes("a"), down(), no()], 3), Verdict::Held(_)));
+        assert!(matches!(verdict(vec![yes("a"), down(), down()], 3), Verdict::Failed(_)));
+        assert!(matches!(verdict(vec![no(), down(), down()], 3), Verdict::Failed(_)));
+        let quarantined = || Vote::Quarantined(Duration::from_secs(1));
+        assert!(matches!(verdict(vec![yes("a"), quarantined(), down()], 3), Verdict::Quarantined(..)));
+        assert!(matches!(verdict(vec![yes("a"), quarantined(), no()], 3), Verdict::Held(_)));
+        assert!(matches!(verdict(vec![no(), quarantined(), down()], 3), Verdict::Quarantined(..)));
+    }
+
+    #[test]
+    fn one_server_by_two_names_is_refused() {
+        let tally = tally(vec![yes("a"), no(), yes("a")], 3);
+        let unfit = tally.unfit().unwrap();
+        assert!(matches!(&unfit.problem, Problem::ListedTwice { other: Some(name) } if name == "n0"));
+        assert_eq!(unfit.at.as_deref(), Some("n2"));
+    }
+
+    #[test]
+    fn refusals_decide_the_code_only_if_they_decide_the_vote() {
+        let fault = |votes| match verdict(votes, 3) {
+            Verdict::Failed(error) => error.fault(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(fault(vec![refused(), refused(), yes("a")]), Fault::Refused);
+        assert_eq!(fault(vec![refused(), down(), yes("a")]), Fault::Unavailable);
+    }
+
+    #[test]
+    fn a_healed_server_counts_while_its_last_vote_holds() {
+        let at = |seconds: u64| BootTime::from_nanos(seconds * 1_000_000_000);
+        assert!(renewal_counts(None, false, at(5)), "a server that proved its memory");
+        assert!(renewal_counts(Some(at(6)), true, at(5)));
+        assert!(!renewal_counts(Some(at(5)), true, at(5)));
+        assert!(!renewal_counts(None, true, at(5)));
+    }
+
+    #[test]
+    fn a_renewal_needs_a_majority_of_different_servers() {
+        let lease = Lease::new(BootTime::now(), Duration::from_secs(1));
+        let late = || BackendError::new("n", Problem::TimedOut);
+        let mut tally = ExtendTally::new(3);
+        tally.add_ours(b"a".to_vec());
+        tally.add_ours(b"a".to_vec());
+        assert!(!tally.is_decided());
+        tally.add_lost(Loss::Expired);
+        assert!(matches!(tally.verdict(Some(lease), late()), Extended::Unknown(_)));
+        let mut tally = ExtendTally::new(3);
+        tally.add_lost(Loss::Expired);
+        tally.add_lost(Loss::Foreign);
+        assert!(matches!(tally.verdict(Some(lease), late()), Extended::Lost(Loss::Foreign)));
+    }
+}

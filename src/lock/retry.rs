@@ -1,0 +1,68 @@
+//! Retrying instead of queueing.
+
+use std::time::Duration;
+
+use super::wait::{Wait, sleep};
+use super::{Error, Fault, Grant, Lock, Observer, Request, WaitPolicy};
+use crate::clock::{BootTime, jitter};
+
+/// Take the lock as the request's [`WaitPolicy`] says.
+pub fn acquire(lock: &mut dyn Lock, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
+    match request.wait {
+        WaitPolicy::No | WaitPolicy::Queue { .. } => lock.acquire(request, observer),
+        WaitPolicy::Retry { count, interval, at_most } => {
+            let attempt = Request { wait: WaitPolicy::No, ..request.clone() };
+            retry(lock, &attempt, Retries { count, interval, at_most }, observer)
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Retries {
+    /// After the first attempt.
+    count: u32,
+    interval: Duration,
+    /// For all attempts together.
+    at_most: Option<Duration>,
+}
+
+fn retry(
+    lock: &mut dyn Lock,
+    attempt: &Request,
+    retries: Retries,
+    observer: &mut dyn Observer,
+) -> Result<Grant, Error> {
+    let started = BootTime::now();
+    let give_up = retries.at_most.map(|at_most| started + at_most);
+    let mut was_answered = false;
+    let mut left = retries.count;
+    loop {
+        let error = match lock.acquire(attempt, observer) {
+            Ok(grant) => return Ok(Grant { waited: grant.taken_at.since(started), ..grant }),
+            Err(error) => error,
+        };
+        if left == 0 || give_up.is_some_and(BootTime::has_passed) {
+            return Err(error);
+        }
+        left -= 1;
+        match &error {
+            Error::Held(blocked) => {
+                was_answered = true;
+                observer.waiting(blocked, started.elapsed());
+            }
+            // As for a queueing waiter: servers that are down at the start are an error at once, servers that
+            // go away while we wait may come back.
+            Error::Backend(cause) if was_answered && cause.fault() == Fault::Unavailable => {
+                observer.on_unavailable(cause);
+            }
+            Error::Backend(_) | Error::Nested | Error::Cancelled(_) => return Err(error),
+        }
+        // Give or take a half, so that clients that failed together do not come back together.
+        let next = BootTime::now() + retries.interval / 2 + jitter(retries.interval);
+        // A last attempt when the time is over, rather than none.
+        let next = give_up.map_or(next, |give_up| next.min(give_up));
+        if let Wait::Cancelled(signal) = sleep(next, observer) {
+            return Err(Error::Cancelled(signal));
+        }
+    }
+}

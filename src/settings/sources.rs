@@ -1,0 +1,61 @@
+//! Where a value came from: what was typed beats what was inherited from the environment or the config file.
+
+use std::time::Duration;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+use super::usage;
+use crate::duration;
+use crate::exit::Failure;
+
+/// The values that were given, by the names that clap knows them by.
+#[derive(Clone, Copy)]
+pub struct Sources<'a>(pub &'a ArgMatches);
+
+impl Sources<'_> {
+    pub fn was_typed(self, id: &str) -> bool {
+        self.0.value_source(id) == Some(ValueSource::CommandLine)
+    }
+
+    pub fn duration(self, id: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
+        let parse = |text| duration::parse(text).map_err(|why| usage(format!("{}: {why}", flag(id))));
+        text.map(parse).transpose()
+    }
+
+    pub fn whole_number(
+        self,
+        id: &str,
+        text: Option<&str>,
+        least: u32,
+        most: u32,
+    ) -> Result<Option<u32>, Failure> {
+        let parse = |text: &str| {
+            let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+            number.ok_or_else(|| usage(format!("{} must be {least} to {most}, not {text:?}", flag(id))))
+        };
+        text.map(parse).transpose()
+    }
+
+    /// Which of several options that exclude each other is meant.
+    pub fn one_of(self, options: &[(&'static str, bool)]) -> Result<Option<&'static str>, Failure> {
+        let set: Vec<&'static str> =
+            options.iter().filter(|(_, is_set)| *is_set).map(|(id, _)| *id).collect();
+        let typed: Vec<&'static str> = set.iter().copied().filter(|id| self.was_typed(id)).collect();
+        let name: fn(&str) -> String = if typed.is_empty() { variable } else { flag };
+        let meant = if typed.is_empty() { set } else { typed };
+        match meant[..] {
+            [a, b, ..] => Err(usage(format!("{} and {} cannot be used together", name(a), name(b)))),
+            _ => Ok(meant.first().copied()),
+        }
+    }
+}
+
+/// For a value that was not typed: from the environment, or from the config file as if from there.
+fn variable(id: &str) -> String {
+    format!("REDLOCK_{}", id.to_ascii_uppercase())
+}
+
+fn flag(id: &str) -> String {
+    format!("--{}", id.replace('_', "-"))
+}
