@@ -1,0 +1,266 @@
+//! --min-hold: the lock stays taken for that long after the grant, and redlock does not wait for it.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
+
+use crate::support::{
+    Backend, Job, Nodes, Redis, Run, TREE, alive, hold, holder, pttl, queued, tree_of, wait_until,
+};
+
+on_backends!(
+    one_server, three_servers, this_host:
+        nobody_gets_it_before_the_time_is_over_and_then_the_first_in_the_queue_does_by_itself,
+        while_it_stays_one_can_try_wait_for_a_while_or_be_cancelled_as_ever,
+        a_command_that_took_longer_frees_the_lock_at_its_end,
+        a_run_that_was_killed_keeps_it_too_and_its_tree_is_gone,
+        a_run_that_max_hold_ended_keeps_it_too,
+        a_command_that_could_not_be_started_frees_it_at_once,
+        a_waiter_that_was_cancelled_keeps_nothing,
+        a_readers_entry_stays_and_keeps_writers_out_but_not_readers,
+        a_writer_gets_in_by_itself_when_the_readers_time_is_over,
+        all_of_several_keys_stay;
+    one_server, this_host:
+        a_slot_stays_with_its_number,
+        a_waiter_gets_the_slot_by_itself_when_its_time_is_over,
+);
+
+/// The server keeps the key until a minute after a grant that came later than `start`.
+#[track_caller]
+fn a_minute_from_the_grant(redis: &Redis, key: &str, start: Instant) {
+    let left = pttl(redis, key);
+    let least = 60_000 - start.elapsed().as_millis() as i64 - 5; // rounded more than once
+    assert!(left >= least && left <= 60_000, "{left} ms left of {key:?}, at least {least}");
+}
+
+/// Holds the key with this --min-hold and more arguments, until its stdin is closed.
+fn hold_at_least(backend: &Backend, time: &str, args: &[&str]) -> Job {
+    hold(backend.run_for_long().args(&["--min-hold", time]).args(args))
+}
+
+#[test]
+fn on_one_server_it_stays_for_the_rest_of_the_time_however_the_command_ends() {
+    let redis = Redis::start();
+    for (key, end) in [("well", "exit 0"), ("badly", "exit 3"), ("killed", "kill -KILL $$")] {
+        let start = Instant::now();
+        let done = Run::key(&redis, key).args(&["--min-hold", "1m"]).sh(end).done();
+        a_minute_from_the_grant(&redis, key, start); // so redlock did not wait for it
+        assert_eq!(done.stderr, "");
+        assert_eq!(redis.cmd(&["SET", &format!("lock:{key}"), "foreign", "NX"]), "", "no library gets in");
+        Run::key(&redis, key).arg("-n").sh("echo ran").done().expect_code(75);
+    }
+    let start = Instant::now();
+    let job = Run::key(&redis, "ended").args(&["--min-hold", "1m"]).sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    job.signal(SIGTERM);
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+    a_minute_from_the_grant(&redis, "ended", start);
+}
+
+#[test]
+fn it_may_be_longer_than_the_ttl() {
+    let redis = Redis::start();
+    let start = Instant::now();
+    let run = Run::key(&redis, "k").args(&["--ttl", "500ms", "--min-hold", "1m"]).stdin_pipe();
+    let job = run.sh("echo ready; sleep 1; exit 4").spawn();
+    job.wait_for_line("ready");
+    job.wait().expect_code(4);
+    a_minute_from_the_grant(&redis, "k", start);
+}
+
+#[test]
+fn on_three_servers_it_stays_on_all_of_them() {
+    let nodes = Nodes::start(3);
+    nodes.settle();
+    // The quarantine is 30 s by default, which bounds the ttl, and not this.
+    for (key, run) in [("k", nodes.run("k")), ("j", nodes.run_quarantined("j"))] {
+        let start = Instant::now();
+        run.args(&["--min-hold", "1m"]).sh("exit 3").done().expect_code(3);
+        for node in nodes.iter() {
+            wait_until("the slowest one has it too", || pttl(node, key) > 40_000);
+            a_minute_from_the_grant(node, key, start);
+        }
+    }
+    nodes.run("k").arg("-n").sh("echo ran").done().expect_code(75);
+}
+
+fn nobody_gets_it_before_the_time_is_over_and_then_the_first_in_the_queue_does_by_itself(backend: &Backend) {
+    const TIME: Duration = Duration::from_millis(1500);
+    let folder = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let first = hold_at_least(backend, "1500ms", &[]);
+    let waiters: Vec<Job> = (1..=2)
+        .map(|n| backend.waiter(backend.run().dir(folder.path()).sh(&format!("echo {n} >> order")), n))
+        .collect();
+    first.wait().expect_code(0);
+    let order = || std::fs::read_to_string(folder.path().join("order")).unwrap_or_default();
+    wait_until("the first waiter has it", || !order().is_empty());
+    assert!(start.elapsed() >= TIME, "{:?} after the start", start.elapsed());
+    for waiter in waiters {
+        waiter.wait().expect_code(0);
+    }
+    assert_eq!(order(), "1\n2\n");
+}
+
+fn while_it_stays_one_can_try_wait_for_a_while_or_be_cancelled_as_ever(backend: &Backend) {
+    hold_at_least(backend, "1m", &[]).wait().expect_code(0);
+    backend.run().arg("-n").sh("echo ran").done().expect_code(75);
+    let start = Instant::now();
+    backend.run().args(&["-w", "0.4"]).sh("echo ran").done().expect_code(75);
+    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
+    backend.run().args(&["--retries", "1", "--retry-interval", "9ms"]).cmd(&["true"]).done().expect_code(75);
+    let waiter = backend.waiter(backend.run().sh("echo ran"), 1);
+    waiter.signal(SIGTERM);
+    assert_eq!(waiter.wait().signal, Some(SIGTERM as i32));
+    assert!(!backend.is_free());
+}
+
+fn a_command_that_took_longer_frees_the_lock_at_its_end(backend: &Backend) {
+    backend.run_for_long().args(&["--min-hold", "300ms"]).sh("sleep 0.4").done().expect_code(0);
+    assert!(backend.is_free());
+}
+
+fn a_run_that_was_killed_keeps_it_too_and_its_tree_is_gone(backend: &Backend) {
+    let job = backend.run_for_long().args(&["--min-hold", "1m"]).sh(TREE).spawn();
+    let tree = tree_of(&job);
+    job.signal(SIGKILL);
+    job.wait();
+    wait_until("the tree is gone", || !tree.iter().any(|pid| alive(*pid)));
+    assert!(!backend.is_free());
+}
+
+fn a_run_that_max_hold_ended_keeps_it_too(backend: &Backend) {
+    let run = backend.run_for_long().args(&["--min-hold", "1m", "--max-hold", "300ms"]);
+    run.sh("exec sleep 60").done().expect_code(124);
+    assert!(!backend.is_free());
+}
+
+fn a_command_that_could_not_be_started_frees_it_at_once(backend: &Backend) {
+    for (command, code) in [("/no/such/command", 127), ("/etc/passwd", 126)] {
+        backend.run().args(&["--min-hold", "1m"]).cmd(&[command]).done().expect_code(code);
+        assert!(backend.is_free(), "{code}");
+    }
+}
+
+fn a_waiter_that_was_cancelled_keeps_nothing(backend: &Backend) {
+    let first = hold(backend.run_for_long());
+    let waiter = backend.waiter(backend.run().args(&["--min-hold", "1m"]).sh("echo ran"), 1);
+    waiter.signal(SIGTERM);
+    assert_eq!(waiter.wait().signal, Some(SIGTERM as i32));
+    backend.run().args(&["-n", "--min-hold", "1m"]).cmd(&["true"]).done().expect_code(75);
+    first.wait().expect_code(0);
+    assert!(backend.is_free());
+}
+
+#[test]
+fn a_lost_lock_is_not_taken_again_for_it() {
+    let redis = Redis::start();
+    for successor in [None, Some("foreign")] {
+        let run = Run::key(&redis, "k").args(&["--ttl", "900ms", "--min-hold", "1m"]);
+        let job = run.sh("echo ready; exec sleep 60").spawn();
+        job.wait_for_line("ready");
+        redis.cmd(&["DEL", "lock:k"]);
+        successor.map(|value| redis.cmd(&["SET", "lock:k", value, "PX", "20000"]));
+        job.wait().expect_code(79);
+        assert_eq!(redis.cmd(&["GET", "lock:k"]), successor.unwrap_or_default());
+        assert!(pttl(&redis, "k") <= 20_000);
+    }
+}
+
+fn a_readers_entry_stays_and_keeps_writers_out_but_not_readers(backend: &Backend) {
+    hold_at_least(backend, "1m", &["-s"]).wait().expect_code(0);
+    // Readers without that wish come and go; the entry is not theirs to remove.
+    for _ in 0..2 {
+        backend.run().args(&["-n", "-s"]).cmd(&["true"]).done().expect_code(0);
+    }
+    // Nor does a lease that ran out take it along: that of one who was killed.
+    let short: &[&str] = if backend.is_this_host() { &[] } else { &["--ttl", "300ms"] };
+    let killed = hold(backend.run().args(&["-n", "-s"]).args(short));
+    killed.signal(SIGKILL);
+    killed.wait();
+    let writer = backend.run().args(&["-w", "1"]).sh("echo ran").done();
+    assert_eq!(writer.code, Some(75));
+}
+
+fn a_writer_gets_in_by_itself_when_the_readers_time_is_over(backend: &Backend) {
+    let start = Instant::now();
+    let reader = hold_at_least(backend, "1500ms", &["-s"]);
+    let writer = backend.waiter(backend.run().sh("echo mine"), 1);
+    reader.wait().expect_code(0);
+    writer.wait_for_line("mine");
+    assert!(start.elapsed() >= Duration::from_millis(1500), "{:?}", start.elapsed());
+    writer.wait().expect_code(0);
+    assert!(backend.is_free());
+}
+
+fn a_slot_stays_with_its_number(backend: &Backend) {
+    let slots = |args: &[&str]| backend.run().args(&["--slots", "2"]).args(args);
+    let number = |run: Run| run.sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout;
+    assert_eq!(number(slots(&["--min-hold", "1m"])), "0\n");
+    assert_eq!(number(slots(&["-n"])), "1\n", "0 is still taken");
+    assert_eq!(number(slots(&["-n", "--min-hold", "1m"])), "1\n");
+    slots(&["-n"]).sh("echo ran").done().expect_code(75);
+}
+
+fn a_waiter_gets_the_slot_by_itself_when_its_time_is_over(backend: &Backend) {
+    let slots = |args: &[&str]| backend.run().args(&["--slots", "2"]).args(args);
+    let start = Instant::now();
+    let stays = hold(slots(&[]));
+    slots(&["--min-hold", "1500ms"]).cmd(&["true"]).done().expect_code(0);
+    let next = slots(&[]).sh("echo slot $REDLOCK_SLOT").done().expect_code(0);
+    assert_eq!(next.stdout, "slot 1\n");
+    assert!(start.elapsed() >= Duration::from_millis(1500), "{:?}", start.elapsed());
+    stays.wait().expect_code(0);
+}
+
+fn all_of_several_keys_stay(backend: &Backend) {
+    let run = backend.run().args(&["--key", "second", "--min-hold", "1m"]);
+    run.sh("exit 3").done().expect_code(3);
+    assert!(!backend.is_free(), "the first key");
+    backend.run_on(&["second"]).arg("-n").sh("echo ran").done().expect_code(75);
+}
+
+#[test]
+fn what_an_ended_ancestor_left_taken_is_waited_for() {
+    let redis = Redis::start();
+    let inner = Run::key(&redis, "k").args(&["-w", "30"]).cmd(&["touch", "ran"]);
+    let folder = tempfile::tempdir().unwrap();
+    // Asks only when its ancestor has ended and nothing but --min-hold keeps the lock. In a session of its own: the
+    // rig ends what a job leaves behind in its own.
+    let script = format!("while kill -0 $1; do sleep 0.05; done; {}", inner.shell_line());
+    std::fs::write(folder.path().join("later"), script).unwrap();
+    let outer = Run::key(&redis, "k").args(&["--min-hold", "2s"]).dir(&folder);
+    outer.sh("setsid sh later $PPID >/dev/null 2>&1 &").done().expect_code(0);
+    wait_until("it had its turn", || folder.path().join("ran").exists());
+}
+
+#[test]
+fn a_min_hold_that_was_deleted_is_not_told_of_the_next_holder() {
+    let redis = Redis::start();
+    Run::key(&redis, "k").args(&["--min-hold", "60s"]).cmd(&["true"]).done().expect_code(0);
+    assert_eq!(redis.cmd(&["DEL", "lock:k"]), "1");
+    let next = holder(&redis, "k", &[]);
+    let done = Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+    assert!(done.stderr.contains("held by") && !done.stderr.contains("min-hold"), "{done:?}");
+    next.wait().expect_code(0);
+}
+
+#[test]
+fn a_waiter_for_a_slot_is_not_later_than_the_first_that_is_free() {
+    let redis = Redis::start();
+    let slots = ["--slots", "2"];
+    let long = holder(&redis, "k", &slots);
+    let short = holder(&redis, "k", &[&slots[..], &["--min-hold", "2s"]].concat());
+    let next = Run::key(&redis, "k").args(&slots).cmd(&["true"]).spawn();
+    queued(&redis, "k", 1);
+    short.wait().expect_code(0);
+    let left = redis.cmd(&["ZRANGE", "lock-shared:k", "0", "0", "WITHSCORES"]);
+    let until: i64 = left.lines().last().unwrap().parse().unwrap();
+    next.wait().expect_code(0);
+    let time = redis.cmd(&["TIME"]);
+    let time: Vec<i64> = time.lines().map(|part| part.parse().unwrap()).collect();
+    let late = time[0] * 1000 + time[1] / 1000 - until;
+    // It asks every 2.1 s anyway; it must know better.
+    assert!((0..1500).contains(&late), "{late} ms");
+    long.wait().expect_code(0);
+}

@@ -1,0 +1,238 @@
+//! Readers together, a writer alone, nobody overtakes: `--shared` on one server.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Backend, Job, Redis, Run, hold, holder, process_state, queued, wait_until};
+
+on_backends!(one_server, three_servers:
+    readers_hold_it_together,
+    a_writer_is_alone,
+    the_mode_that_is_typed_beats_the_inherited_one,
+    a_reader_behind_a_waiting_writer_waits_for_it,
+    neighbouring_readers_come_in_together_when_the_writer_has_gone,
+    a_crowd_of_readers_comes_in_together,
+    a_writer_waits_for_the_last_reader,
+    a_writer_that_gives_up_lets_the_readers_behind_it_in,
+    an_attempt_of_a_writer_keeps_no_reader_out,
+);
+
+fn shared(redis: &Redis) -> Run {
+    Run::key(redis, "k").args(&["--shared", "--ttl", "60s"])
+}
+
+fn readers_hold_it_together(backend: &Backend) {
+    let mut readers: Vec<Job> = (0..5).map(|_| hold(backend.reader())).collect();
+    backend.reader().arg("-n").sh("exit 4").done().expect_code(4);
+    assert!(!backend.lets_in(backend.run()));
+    assert!(!backend.lets_in(backend.run().arg("-x")));
+    // In another order than they came.
+    for place in [2, 0, 2, 0] {
+        readers.remove(place).wait().expect_code(0);
+        assert!(!backend.lets_in(backend.run()), "{} readers are still inside", readers.len());
+    }
+    readers.remove(0).wait().expect_code(0);
+    assert!(backend.lets_in(backend.run()));
+    backend.all_free(&["k"]);
+}
+
+fn a_writer_is_alone(backend: &Backend) {
+    let writer = hold(backend.run().arg("--exclusive"));
+    let refused = backend.reader().arg("-n").sh("echo ran").done().expect_code(75);
+    assert_eq!(refused.stdout, "");
+    assert!(!backend.lets_in(backend.run()));
+    writer.wait().expect_code(0);
+    assert!(backend.lets_in(backend.reader()));
+}
+
+fn the_mode_that_is_typed_beats_the_inherited_one(backend: &Backend) {
+    let reader = hold(backend.run().env("REDLOCK_SHARED", "1"));
+    assert!(backend.lets_in(backend.reader()));
+    assert!(backend.lets_in(backend.run().env("REDLOCK_SHARED", "true")));
+    assert!(!backend.lets_in(backend.run().env("REDLOCK_SHARED", "")), "empty is not set");
+    assert!(!backend.lets_in(backend.run().arg("-x").env("REDLOCK_SHARED", "1")));
+    assert!(backend.lets_in(backend.run().arg("-s").env("REDLOCK_EXCLUSIVE", "1")));
+    reader.wait().expect_code(0);
+    let both = backend.run().args(&["--shared", "--exclusive"]).sh("echo ran").done().expect_code(64);
+    assert_eq!(both.stdout, "");
+}
+
+fn a_reader_behind_a_waiting_writer_waits_for_it(backend: &Backend) {
+    let first = hold(backend.reader());
+    let writer = backend.noting_waiter(backend.run(), "writer", 1);
+    let late = backend.noting_waiter(backend.reader(), "reader", 2);
+    assert!(!backend.lets_in(backend.reader()));
+    backend.queued(2);
+    assert_eq!(backend.order(), Vec::<String>::new(), "nobody overtook");
+    first.wait().expect_code(0);
+    writer.wait().expect_code(0);
+    late.wait().expect_code(0);
+    assert_eq!(backend.order(), ["writer", "reader"]);
+}
+
+fn neighbouring_readers_come_in_together_when_the_writer_has_gone(backend: &Backend) {
+    let first = hold(backend.run());
+    let readers: Vec<Job> = (1..=4).map(|place| backend.holding_waiter(backend.reader(), place)).collect();
+    let writer = backend.noting_waiter(backend.run(), "writer", 5);
+    let behind = backend.noting_waiter(backend.reader(), "reader", 6);
+    first.wait().expect_code(0);
+    for reader in &readers {
+        reader.wait_for_line("ready"); // all four while none of them has left
+    }
+    assert_eq!(backend.order(), Vec::<String>::new());
+    for reader in readers {
+        reader.wait().expect_code(0);
+    }
+    writer.wait().expect_code(0);
+    behind.wait().expect_code(0);
+    assert_eq!(backend.order(), ["writer", "reader"]);
+}
+
+fn a_crowd_of_readers_comes_in_together(backend: &Backend) {
+    let first = hold(backend.run());
+    let crowd: Vec<Job> =
+        (1..=40).map(|place| backend.holding_waiter(backend.reader().arg("-q"), place)).collect();
+    first.wait().expect_code(0);
+    let start = Instant::now();
+    for reader in &crowd {
+        reader.wait_for_line("ready"); // all of them while none has left
+    }
+    // One after the other by their own renewals, every two seconds, would take longer than this.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(!backend.lets_in(backend.run()));
+    for reader in crowd {
+        reader.wait().expect_code(0);
+    }
+    backend.all_free(&["k"]);
+}
+
+fn a_writer_waits_for_the_last_reader(backend: &Backend) {
+    let readers: Vec<Job> = (0..3).map(|_| hold(backend.reader())).collect();
+    let writer = backend.noting_waiter(backend.run(), "writer", 1);
+    for reader in readers {
+        assert_eq!(backend.order(), Vec::<String>::new());
+        reader.wait().expect_code(0);
+    }
+    writer.wait().expect_code(0);
+}
+
+fn a_writer_that_gives_up_lets_the_readers_behind_it_in(backend: &Backend) {
+    let first = hold(backend.reader());
+    let writer = backend.waiter(backend.run().sh("echo ran"), 1);
+    let readers: Vec<Job> = (2..=3).map(|place| backend.holding_waiter(backend.reader(), place)).collect();
+    writer.signal(Signal::SIGTERM);
+    assert_eq!(writer.wait().stdout, "");
+    for reader in &readers {
+        reader.wait_for_line("ready"); // while the first one is still inside
+    }
+    for job in readers {
+        job.wait().expect_code(0);
+    }
+    first.wait().expect_code(0);
+}
+
+fn an_attempt_of_a_writer_keeps_no_reader_out(backend: &Backend) {
+    let first = hold(backend.reader());
+    std::thread::scope(|scope| {
+        let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!backend.lets_in(backend.run()))));
+        while !writers.is_finished() {
+            // Only readers hold it, and nobody waits.
+            assert!(backend.lets_in(backend.reader()));
+        }
+    });
+    first.wait().expect_code(0);
+}
+
+#[test]
+fn a_woken_reader_that_does_not_come_holds_up_no_other() {
+    let backend = Backend::one_server();
+    let redis = backend.server();
+    let first = holder(redis, "k", &["--ttl", "60s"]);
+    let asleep = backend.holding_waiter(shared(redis), 1);
+    let readers: Vec<Job> = (2..=3).map(|place| backend.holding_waiter(shared(redis), place)).collect();
+    asleep.signal(Signal::SIGSTOP);
+    wait_until("it is stopped", || process_state(asleep.pid()) == Some('T'));
+    first.wait().expect_code(0);
+    let start = Instant::now();
+    readers.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    asleep.signal(Signal::SIGCONT);
+    asleep.wait_for_line("ready"); // the others are still inside
+    readers.into_iter().chain([asleep]).for_each(|job| drop(job.wait().expect_code(0)));
+}
+
+#[test]
+fn a_crowd_comes_in_though_many_of_it_are_dead() {
+    let backend = Backend::one_server();
+    let first = hold(backend.run());
+    let mut crowd: Vec<Job> =
+        (1..=30).map(|place| backend.holding_waiter(backend.reader().arg("-q"), place)).collect();
+    let living = crowd.split_off(18);
+    for dead in crowd {
+        dead.signal(Signal::SIGKILL);
+        dead.wait();
+    }
+    first.wait().expect_code(0);
+    let start = Instant::now();
+    living.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    living.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+}
+
+#[test]
+fn a_killed_writer_in_the_queue_costs_the_readers_behind_it_seconds() {
+    let redis = Redis::start();
+    let first = hold(shared(&redis));
+    let writer = Run::key(&redis, "k").args(&["--ttl", "60s"]).cmd(&["true"]).spawn();
+    queued(&redis, "k", 1);
+    let reader = shared(&redis).sh("echo mine").spawn();
+    queued(&redis, "k", 2);
+    writer.signal(Signal::SIGKILL);
+    writer.wait();
+    let start = Instant::now();
+    reader.wait_for_line("mine");
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    reader.wait().expect_code(0);
+    first.wait().expect_code(0);
+}
+
+#[test]
+fn every_reader_has_an_entry_of_its_own_and_a_token_of_its_own() {
+    let redis = Redis::start();
+    let script = "echo $REDLOCK_FENCE $REDLOCK_TOKEN ready; read x; exit 0";
+    let readers: Vec<Job> = (0..4).map(|_| shared(&redis).stdin_pipe().sh(script).spawn()).collect();
+    let lines: Vec<String> = readers.iter().map(|reader| reader.wait_for_line("ready")).collect();
+    let column = |n: usize| lines.iter().map(|line| line.split(' ').nth(n).unwrap()).collect::<BTreeSet<_>>();
+    assert_eq!((column(0).len(), column(1).len()), (4, 4), "{lines:?}");
+    assert_eq!(redis.cmd(&["ZCARD", "lock-shared:k"]), "4");
+    for reader in readers {
+        reader.wait().expect_code(0);
+    }
+    assert_eq!(redis.cmd(&["EXISTS", "lock-shared:k", "lock:k"]), "0");
+    let next = Run::key(&redis, "k").sh("echo $REDLOCK_FENCE").done().expect_code(0);
+    let highest: u64 = column(0).iter().map(|fence| fence.parse().unwrap()).max().unwrap();
+    assert!(next.stdout.trim().parse::<u64>().unwrap() > highest, "{next:?} after {lines:?}");
+}
+
+#[test]
+fn readers_leave_nothing_behind_and_no_key_is_ever_without_a_ttl() {
+    let redis = Redis::start();
+    let watch = crate::support::Watch::start(&redis, |client| client.keys_without_ttl().join(" "));
+    let readers: Vec<Job> = (0..3).map(|_| hold(shared(&redis))).collect();
+    let before = redis.keys();
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+    assert_eq!(redis.keys(), before, "a refused attempt leaves no trace");
+    let writer = Run::key(&redis, "k").cmd(&["true"]).spawn();
+    queued(&redis, "k", 1);
+    let cancelled = shared(&redis).cmd(&["true"]).spawn();
+    queued(&redis, "k", 2);
+    cancelled.signal(Signal::SIGTERM);
+    cancelled.wait();
+    readers.into_iter().chain([writer]).for_each(|job| drop(job.wait().expect_code(0)));
+    // The mark of a waiter that gave up is kept for a while, against late requests of it.
+    let stays = |key: &String| key == "lock-fence:k" || key.starts_with("lock-gone:");
+    wait_until("only the fence is left", || redis.keys().iter().all(stays));
+    assert_eq!(watch.finish(), [""], "a key without a TTL");
+}

@@ -1,0 +1,194 @@
+//! --min-hold on this host: a note in the lock file, for when nobody is left to hold the lock.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+
+use crate::support::host::is_locked;
+use crate::support::{Host, Job, Run, hold, process_state, processes, wait_until};
+
+fn keeping(host: &Host, time: &str) -> Run {
+    host.run().args(&["--min-hold", time])
+}
+
+/// The notes of the file: behind the header and 64 records of 1024 bytes, 32 bytes each.
+const TABLE: u64 = 32 + 64 * 1024;
+
+fn open(host: &Host) -> File {
+    File::options().read(true).write(true).open(host.file()).unwrap()
+}
+
+fn refused(run: Run) {
+    let done = run.arg("-n").sh("echo ran").done().expect_code(75);
+    assert_eq!(done.stdout, "");
+}
+
+#[test]
+fn it_stays_taken_though_nothing_is_locked_and_says_why() {
+    let host = Host::new();
+    let started = Instant::now();
+    keeping(&host, "50s").args(&["--label", "nightly"]).sh("exit 3").done().expect_code(3);
+    assert!(started.elapsed() < Duration::from_secs(20), "it does not wait for it");
+    assert!(!is_locked(&host.file()));
+    let done = host.run().arg("-n").sh("echo ran").done().expect_code(75);
+    done.expect_said(&["min-hold"]).expect_said(&["nightly"]);
+    refused(host.run().arg("--shared"));
+}
+
+#[test]
+fn a_killed_run_keeps_it_as_well() {
+    let host = Host::new();
+    let holder = hold(keeping(&host, "50s"));
+    let mark = processes::mark();
+    let waiter = host.waiter(host.run().env("TEST_MARK", &mark).sh("echo ran"), 1);
+    holder.signal(SIGKILL);
+    holder.wait();
+    wait_until("nobody holds it", || host.run().arg("-n").cmd(&["true"]).done().stderr.contains("min-hold"));
+    host.queued(1);
+    // And its guardian's death changes nothing about that.
+    refused(host.run());
+    waiter.signal(SIGTERM);
+    assert_eq!(waiter.wait().stdout, "");
+    wait_until("no process is left", || processes::marked(&mark).is_empty());
+}
+
+#[test]
+fn waiters_come_in_when_it_is_over_in_their_order_and_not_before() {
+    let host = Host::new();
+    let started = Instant::now();
+    let holder = keeping(&host, "3s").sh("exit 0").spawn();
+    holder.wait().expect_code(0);
+    let waiters: Vec<Job> = (1..=3).map(|i| host.noting_waiter(&i.to_string(), i)).collect();
+    refused(host.run());
+    for waiter in waiters {
+        waiter.wait().expect_code(0);
+        assert!(started.elapsed() >= Duration::from_secs(3), "{:?}", started.elapsed());
+    }
+    assert_eq!(host.order(), ["1", "2", "3"]);
+}
+
+#[test]
+fn a_stopped_waiter_keeps_its_place_over_the_end() {
+    let host = Host::new();
+    keeping(&host, "2s").cmd(&["true"]).done().expect_code(0);
+    let sleeper = host.noting_waiter("sleeper", 1);
+    let behind = host.noting_waiter("behind", 2);
+    sleeper.signal(SIGSTOP);
+    wait_until("it is stopped", || process_state(sleeper.pid()) == Some('T'));
+    let kept = || host.run().arg("-n").cmd(&["true"]).done().expect_code(75).stderr.contains("min-hold");
+    wait_until("it is over", || !kept());
+    assert!(!host.is_free(), "free, but not for one who comes later");
+    sleeper.signal(SIGCONT);
+    sleeper.wait().expect_code(0);
+    behind.wait().expect_code(0);
+    assert_eq!(host.order(), ["sleeper", "behind"]);
+}
+
+#[test]
+fn what_never_ran_keeps_nothing() {
+    let host = Host::new();
+    keeping(&host, "50s").cmd(&["/no/such/command"]).done().expect_code(127);
+    assert!(host.is_free());
+    keeping(&host, "50s").cmd(&["/etc/passwd"]).done().expect_code(126);
+    assert!(host.is_free());
+    // Nor one that was cancelled while it waited.
+    let holder = hold(host.run());
+    let waiter = host.waiter(keeping(&host, "50s").sh("echo ran"), 1);
+    waiter.signal(SIGTERM);
+    waiter.wait();
+    holder.wait().expect_code(0);
+    assert!(host.is_free());
+}
+
+#[test]
+fn a_readers_place_and_a_slot_stay() {
+    let host = Host::new();
+    let group = |name: &str| host.run().args(&["--shared", "--reader-group", name]);
+    group("a").args(&["--min-hold", "50s"]).cmd(&["true"]).done().expect_code(0);
+    refused(host.run());
+    refused(group("b"));
+    let inside = hold(group("a"));
+    let writer = host.waiter(host.run().sh("echo ran"), 1);
+    inside.wait().expect_code(0);
+    host.queued(1);
+    refused(host.run().args(&["--prefer", "writers"]));
+    group("a").args(&["--prefer", "readers", "-n"]).sh("exit 4").done().expect_code(4);
+    drop(writer);
+    // Three slots, of which two stay.
+    let slots = |n: &str| host.run_on("s").args(&["--slots", n]);
+    for expected in ["0\n", "1\n"] {
+        let done = slots("3").args(&["--min-hold", "50s"]).sh("echo $REDLOCK_SLOT").done().expect_code(0);
+        assert_eq!(done.stdout, expected);
+    }
+    assert_eq!(slots("3").sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout, "2\n");
+    let last = hold(slots("3"));
+    refused(slots("3"));
+    slots("2").arg("-n").cmd(&["true"]).done().expect_code(78).expect_said(&["--slots 3"]);
+    let waiter = slots("3").sh("echo $REDLOCK_SLOT").spawn();
+    last.wait().expect_code(0);
+    assert_eq!(waiter.wait().expect_code(0).stdout, "2\n");
+}
+
+#[test]
+fn a_slot_is_had_when_the_first_of_those_that_stay_is_over() {
+    let host = Host::new();
+    let slots = || host.run().args(&["--slots", "2"]);
+    slots().args(&["--min-hold", "50s"]).cmd(&["true"]).done().expect_code(0);
+    slots().args(&["--min-hold", "1s"]).cmd(&["true"]).done().expect_code(0);
+    assert_eq!(slots().sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout, "1\n");
+}
+
+#[test]
+fn it_ends_with_a_reboot() {
+    let host = Host::new();
+    keeping(&host, "50s").cmd(&["true"]).done().expect_code(0);
+    refused(host.run());
+    let mut boot = [0; 8];
+    open(&host).read_exact_at(&mut boot, TABLE + 8).unwrap();
+    boot[0] ^= 1;
+    open(&host).write_all_at(&boot, TABLE + 8).unwrap();
+    assert!(host.is_free());
+    // The note of another boot was in nobody's way, and the next one is as good as the first.
+    keeping(&host, "50s").cmd(&["true"]).done().expect_code(0);
+    refused(host.run());
+}
+
+#[test]
+fn nonsense_in_the_file_keeps_nobody_out() {
+    let host = Host::new();
+    for byte in [0x00, 0x01, 0x11, 0x21, 0x31, 0x7f, 0xff] {
+        keeping(&host, "50s").cmd(&["true"]).done().expect_code(0);
+        let length = fs::metadata(host.file()).unwrap().len();
+        assert_eq!(length, TABLE + 32);
+        open(&host).write_all_at(&vec![byte; 33_000], TABLE).unwrap();
+        assert!(host.is_free(), "{byte}");
+        // The head as well: now it tells of notes that are not there.
+        open(&host).write_all_at(&[byte; 32], 0).unwrap();
+        assert!(host.is_free(), "{byte}");
+        open(&host).set_len(0).unwrap();
+        assert!(host.is_free(), "{byte}");
+    }
+}
+
+#[test]
+fn all_of_several_keys_stay() {
+    let host = Host::new();
+    let both = || host.run_on("b").args(&["--key", "a"]);
+    both().args(&["--min-hold", "50s"]).cmd(&["true"]).done().expect_code(0);
+    refused(host.run_on("a"));
+    refused(host.run_on("b"));
+    let done = host.run_on("c").args(&["--key", "b", "-n"]).cmd(&["true"]).done().expect_code(75);
+    assert!(done.stderr.contains("\"b\" is kept"), "{done:?}");
+    host.run_on("c").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn a_holder_who_stays_longer_than_that_leaves_it_free() {
+    let host = Host::new();
+    let holder = hold(keeping(&host, "1ms"));
+    refused(host.run());
+    holder.wait().expect_code(0);
+    assert!(host.is_free());
+}
