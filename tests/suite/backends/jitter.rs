@@ -43,7 +43,7 @@ fn a_signal_ends_the_pause_at_once_and_redlock_dies_by_it(backend: &Backend) {
         job.signal(signal);
         let done = job.wait();
         assert_eq!((done.signal, done.stdout.as_str()), (Some(signal as i32), ""), "{done:?}");
-        crate::support::wait_until("no process is left", || processes::marked(&mark).is_empty());
+        processes::none_marked(&mark);
     }
     assert!(backend.is_free());
 }

@@ -3,11 +3,9 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
 
 use crate::support::nodes::renewed;
-use crate::support::processes::{guardian_of, pid_in};
+use crate::support::processes::{self, guardian_of, pid_in};
 use crate::support::{
     Backend, DEAF_TREE, LOOK, Redis, Run, TREE, alive, hold, process_state, tree_of, wait_until,
 };
@@ -155,7 +153,7 @@ fn a_daemon_that_the_command_left_behind_is_not_chased_without_wait_tree() {
     let done = run.sh("setsid sleep 300 </dev/null >/dev/null 2>&1 & echo left $!; exit 3").done();
     let left = pid_in(&done.expect_code(3).stdout);
     assert!(alive(left) && backend.is_free());
-    kill(Pid::from_raw(left), SIGKILL).unwrap();
+    processes::send(left, SIGKILL);
 }
 
 fn one_reader_or_one_slot_ends_and_the_others_go_on(backend: &Backend) {
@@ -179,11 +177,11 @@ fn a_command_that_ended_in_time_was_not_stopped_however_late_its_guardian_looks(
     let guardian = guardian_of(job.pid());
     let pid = || std::fs::read_to_string(folder.path().join("pid")).ok()?.trim().parse::<i32>().ok();
     wait_until("it runs", || pid().is_some());
-    kill(Pid::from_raw(guardian), SIGSTOP).unwrap();
+    processes::send(guardian, SIGSTOP);
     std::fs::write(folder.path().join("go"), "").unwrap();
     wait_until("it has ended", || !alive(pid().unwrap()));
     // The time of --max-hold itself is what must pass.
     std::thread::sleep(std::time::Duration::from_millis(2100));
-    kill(Pid::from_raw(guardian), SIGCONT).unwrap();
+    processes::send(guardian, SIGCONT);
     job.wait().expect_code(7);
 }

@@ -6,6 +6,7 @@ mod max_hold;
 mod min_hold;
 mod nested;
 mod prefer;
+mod queue;
 mod readers_and_writers;
 mod retries;
 mod several_keys;

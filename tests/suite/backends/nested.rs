@@ -1,6 +1,6 @@
 //! A run inside a run: what would have to wait for its own ancestor fails at once, everything else works.
 
-use crate::support::{Backend, Job, hold, nested};
+use crate::support::{Backend, Host, Job, Redis, Run, hold, nested};
 
 on_backends!(one_server, three_servers, this_host:
     a_run_that_would_wait_for_its_ancestor_fails_at_once,
@@ -18,10 +18,15 @@ fn a_run_that_would_wait_for_its_ancestor_fails_at_once(backend: &Backend) {
     assert_eq!(nested(backend.run(), backend.reader()), "inner=64\n");
     assert_eq!(nested(backend.reader(), backend.run()), "inner=64\n");
     assert_eq!(nested(backend.reader(), backend.run().args(&["-w", "50"])), "inner=64\n");
+    assert_eq!(nested(backend.run(), backend.run().args(&["-w", "50"])), "inner=64\n");
     // Two levels down it is still the ancestor's.
     let deep = backend.run_on(&["j"]).sh(&backend.run().cmd(&["true"]).shell_line());
     let done = backend.reader().sh(&format!("{}; echo inner=$?", deep.shell_line())).done();
     assert_eq!(done.stdout, "inner=64\n", "{done:?}");
+    // Another key is another lock, and so is the same key on another backend.
+    assert_eq!(nested(backend.run(), backend.run_on(&["j"])), "ran\ninner=0\n");
+    assert_eq!(nested(backend.run(), Host::new().run()), "ran\ninner=0\n");
+    assert_eq!(nested(backend.run(), Run::key(&Redis::start(), "k")), "ran\ninner=0\n");
     backend.all_free(&["k", "j"]);
 }
 

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Backend, Job, Run, hold};
+use crate::support::{Backend, Run, all_end_well, hold};
 
 on_backends!(
     one_server, three_servers, this_host:
@@ -31,10 +31,6 @@ fn member(backend: &Backend, group: &str) -> Run {
     backend.reader().args(&["--reader-group", group])
 }
 
-fn all_end_well(jobs: impl IntoIterator<Item = Job>) {
-    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
-}
-
 fn a_preferring_writer_goes_before_all_who_wait_without_that_preference(backend: &Backend) {
     let first = hold(backend.run());
     let waiters = [
@@ -51,7 +47,7 @@ fn a_preferring_writer_goes_before_all_who_wait_without_that_preference(backend:
 fn a_preferring_writer_keeps_new_readers_out(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.noting_waiter(backend.run().args(&WRITERS), "writer", 1);
-    assert!(!backend.lets_in(backend.reader()));
+    assert!(!backend.reader().gets_in());
     let late = backend.noting_waiter(backend.reader(), "reader", 2);
     first.wait().expect_code(0);
     all_end_well([writer, late]);
@@ -71,11 +67,11 @@ fn a_preferring_writer_that_is_cancelled_lets_the_readers_in(backend: &Backend) 
 fn a_preferring_reader_joins_readers_past_a_waiting_writer(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
-    assert!(!backend.lets_in(backend.reader()), "without the preference nobody overtakes");
+    assert!(!backend.reader().gets_in(), "without the preference nobody overtakes");
     let second = hold(backend.reader().args(&READERS).arg("-n"));
     first.wait().expect_code(0);
     let third = hold(backend.reader().args(&READERS).arg("-n"));
-    assert!(!backend.lets_in(backend.reader()));
+    assert!(!backend.reader().gets_in());
     second.wait().expect_code(0);
     assert_eq!(backend.order(), Vec::<String>::new(), "the writer waits for the last of them");
     all_end_well([third, writer]);
@@ -117,22 +113,22 @@ fn a_preference_for_the_other_mode_has_no_effect(backend: &Backend) {
     all_end_well(waiters);
     assert_eq!(backend.order(), ["1", "2", "3", "4"]);
     let reader = hold(backend.reader());
-    assert!(!backend.lets_in(backend.run().args(&READERS)), "a writer joins nobody");
+    assert!(!backend.run().args(&READERS).gets_in(), "a writer joins nobody");
     reader.wait().expect_code(0);
 }
 
 fn groups_of_readers_exclude_each_other(backend: &Backend) {
     let first = hold(member(backend, "a"));
     let second = hold(member(backend, "a").arg("-n"));
-    assert!(!backend.lets_in(member(backend, "b")));
-    assert!(!backend.lets_in(backend.reader()), "without a name it is another group");
-    assert!(!backend.lets_in(backend.run()));
+    assert!(!member(backend, "b").gets_in());
+    assert!(!backend.reader().gets_in(), "without a name it is another group");
+    assert!(!backend.run().gets_in());
     all_end_well([first, second]);
     let unnamed = hold(backend.reader());
-    assert!(backend.lets_in(backend.reader()));
-    assert!(!backend.lets_in(member(backend, "a")));
+    assert!(backend.reader().gets_in());
+    assert!(!member(backend, "a").gets_in());
     unnamed.wait().expect_code(0);
-    assert!(backend.lets_in(member(backend, "b")));
+    assert!(member(backend, "b").gets_in());
 }
 
 fn any_text_is_the_name_of_a_group(backend: &Backend) {
@@ -140,11 +136,11 @@ fn any_text_is_the_name_of_a_group(backend: &Backend) {
     for name in ["slots:2", "my slots:2", "shared", "exclusive", "a:b", "ä \" '", "{}", "-"] {
         let group = || backend.reader().arg(format!("--reader-group={name}"));
         let writer = hold(backend.run());
-        assert!(!backend.lets_in(group()), "{name:?}");
+        assert!(!group().gets_in(), "{name:?}");
         writer.wait().expect_code(0);
         let first = hold(group());
-        assert!(backend.lets_in(group()), "{name:?}");
-        assert!(!backend.lets_in(backend.reader()) && !backend.lets_in(member(backend, "b")), "{name:?}");
+        assert!(group().gets_in(), "{name:?}");
+        assert!(!backend.reader().gets_in() && !member(backend, "b").gets_in(), "{name:?}");
         first.wait().expect_code(0);
     }
 }
@@ -167,10 +163,10 @@ fn a_preferring_reader_joins_its_own_group_only(backend: &Backend) {
     let first = hold(member(backend, "a"));
     let other = backend.noting_waiter(member(backend, "b"), "b", 1);
     let writer = backend.noting_waiter(backend.run(), "writer", 2);
-    assert!(!backend.lets_in(member(backend, "a")));
-    assert!(!backend.lets_in(member(backend, "b").args(&READERS)));
-    assert!(!backend.lets_in(backend.reader().args(&READERS)));
-    assert!(backend.lets_in(member(backend, "a").args(&READERS)), "past all who wait");
+    assert!(!member(backend, "a").gets_in());
+    assert!(!member(backend, "b").args(&READERS).gets_in());
+    assert!(!backend.reader().args(&READERS).gets_in());
+    assert!(member(backend, "a").args(&READERS).gets_in(), "past all who wait");
     first.wait().expect_code(0);
     all_end_well([other, writer]);
     assert_eq!(backend.order(), ["b", "writer"]);
@@ -194,17 +190,15 @@ fn the_environment_can_say_it_and_what_is_typed_beats_it(backend: &Backend) {
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let inherits =
         |value: &str| backend.reader().env("REDLOCK_READER_GROUP", "a").env("REDLOCK_PREFER", value);
-    assert!(backend.lets_in(inherits("readers")));
-    assert!(!backend.lets_in(inherits("")), "empty is not set");
-    assert!(!backend.lets_in(inherits("readers").args(&["--prefer", "fair"])));
-    assert!(!backend.lets_in(inherits("readers").args(&["--reader-group", "b"])));
+    assert!(inherits("readers").gets_in());
+    assert!(!inherits("").gets_in(), "empty is not set");
+    assert!(!inherits("readers").args(&["--prefer", "fair"]).gets_in());
+    assert!(!inherits("readers").args(&["--reader-group", "b"]).gets_in());
     first.wait().expect_code(0);
     writer.wait().expect_code(0);
     // A group that is only inherited does not hinder a writer.
-    assert!(backend.lets_in(backend.run().env("REDLOCK_READER_GROUP", "a")));
-    assert!(
-        backend.lets_in(backend.run().arg("-x").env("REDLOCK_READER_GROUP", "a").env("REDLOCK_SHARED", "1"))
-    );
+    assert!(backend.run().env("REDLOCK_READER_GROUP", "a").gets_in());
+    assert!(backend.run().arg("-x").env("REDLOCK_READER_GROUP", "a").env("REDLOCK_SHARED", "1").gets_in());
 }
 
 fn what_makes_no_sense_is_a_usage_error(backend: &Backend) {

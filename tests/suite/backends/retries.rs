@@ -209,7 +209,7 @@ fn a_signal_ends_a_pause_at_once(backend: &Backend) {
         job.signal(signal);
         let done = job.wait();
         assert_eq!((done.signal, done.stdout.as_str()), (Some(signal as i32), ""), "{done:?}");
-        wait_until("no process is left", || processes::marked(&mark).is_empty());
+        processes::none_marked(&mark);
     }
     first.wait().expect_code(0);
     assert!(backend.is_free());

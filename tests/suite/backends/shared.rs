@@ -1,13 +1,13 @@
-//! Readers together, a writer alone, nobody overtakes: `--shared` on one server.
+//! Readers together, a writer alone, nobody overtakes: `--shared`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Backend, Job, Redis, Run, hold, holder, process_state, queued, wait_until};
+use crate::support::{Backend, Job, Redis, Run, all_end_well, hold, holder, queued, wait_until};
 
-on_backends!(one_server, three_servers:
+on_backends!(one_server, three_servers, this_host:
     readers_hold_it_together,
     a_writer_is_alone,
     the_mode_that_is_typed_beats_the_inherited_one,
@@ -19,22 +19,18 @@ on_backends!(one_server, three_servers:
     an_attempt_of_a_writer_keeps_no_reader_out,
 );
 
-fn shared(redis: &Redis) -> Run {
-    Run::key(redis, "k").args(&["--shared", "--ttl", "60s"])
-}
-
 fn readers_hold_it_together(backend: &Backend) {
     let mut readers: Vec<Job> = (0..5).map(|_| hold(backend.reader())).collect();
     backend.reader().arg("-n").sh("exit 4").done().expect_code(4);
-    assert!(!backend.lets_in(backend.run()));
-    assert!(!backend.lets_in(backend.run().arg("-x")));
+    assert!(!backend.run().gets_in());
+    assert!(!backend.run().arg("-x").gets_in());
     // In another order than they came.
     for place in [2, 0, 2, 0] {
         readers.remove(place).wait().expect_code(0);
-        assert!(!backend.lets_in(backend.run()), "{} readers are still inside", readers.len());
+        assert!(!backend.run().gets_in(), "{} readers are still inside", readers.len());
     }
     readers.remove(0).wait().expect_code(0);
-    assert!(backend.lets_in(backend.run()));
+    assert!(backend.run().gets_in());
     backend.all_free(&["k"]);
 }
 
@@ -42,18 +38,18 @@ fn a_writer_is_alone(backend: &Backend) {
     let writer = hold(backend.run().arg("--exclusive"));
     let refused = backend.reader().arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(refused.stdout, "");
-    assert!(!backend.lets_in(backend.run()));
+    assert!(!backend.run().gets_in());
     writer.wait().expect_code(0);
-    assert!(backend.lets_in(backend.reader()));
+    assert!(backend.reader().gets_in());
 }
 
 fn the_mode_that_is_typed_beats_the_inherited_one(backend: &Backend) {
     let reader = hold(backend.run().env("REDLOCK_SHARED", "1"));
-    assert!(backend.lets_in(backend.reader()));
-    assert!(backend.lets_in(backend.run().env("REDLOCK_SHARED", "true")));
-    assert!(!backend.lets_in(backend.run().env("REDLOCK_SHARED", "")), "empty is not set");
-    assert!(!backend.lets_in(backend.run().arg("-x").env("REDLOCK_SHARED", "1")));
-    assert!(backend.lets_in(backend.run().arg("-s").env("REDLOCK_EXCLUSIVE", "1")));
+    assert!(backend.reader().gets_in());
+    assert!(backend.run().env("REDLOCK_SHARED", "true").gets_in());
+    assert!(!backend.run().env("REDLOCK_SHARED", "").gets_in(), "empty is not set");
+    assert!(!backend.run().arg("-x").env("REDLOCK_SHARED", "1").gets_in());
+    assert!(backend.run().arg("-s").env("REDLOCK_EXCLUSIVE", "1").gets_in());
     reader.wait().expect_code(0);
     let both = backend.run().args(&["--shared", "--exclusive"]).sh("echo ran").done().expect_code(64);
     assert_eq!(both.stdout, "");
@@ -63,7 +59,7 @@ fn a_reader_behind_a_waiting_writer_waits_for_it(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let late = backend.noting_waiter(backend.reader(), "reader", 2);
-    assert!(!backend.lets_in(backend.reader()));
+    assert!(!backend.reader().gets_in());
     backend.queued(2);
     assert_eq!(backend.order(), Vec::<String>::new(), "nobody overtook");
     first.wait().expect_code(0);
@@ -101,7 +97,7 @@ fn a_crowd_of_readers_comes_in_together(backend: &Backend) {
     }
     // One after the other by their own renewals, every two seconds, would take longer than this.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert!(!backend.lets_in(backend.run()));
+    assert!(!backend.run().gets_in());
     for reader in crowd {
         reader.wait().expect_code(0);
     }
@@ -136,10 +132,10 @@ fn a_writer_that_gives_up_lets_the_readers_behind_it_in(backend: &Backend) {
 fn an_attempt_of_a_writer_keeps_no_reader_out(backend: &Backend) {
     let first = hold(backend.reader());
     std::thread::scope(|scope| {
-        let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!backend.lets_in(backend.run()))));
+        let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!backend.run().gets_in())));
         while !writers.is_finished() {
             // Only readers hold it, and nobody waits.
-            assert!(backend.lets_in(backend.reader()));
+            assert!(backend.reader().gets_in());
         }
     });
     first.wait().expect_code(0);
@@ -150,10 +146,10 @@ fn a_woken_reader_that_does_not_come_holds_up_no_other() {
     let backend = Backend::one_server();
     let redis = backend.server();
     let first = holder(redis, "k", &["--ttl", "60s"]);
-    let asleep = backend.holding_waiter(shared(redis), 1);
-    let readers: Vec<Job> = (2..=3).map(|place| backend.holding_waiter(shared(redis), place)).collect();
-    asleep.signal(Signal::SIGSTOP);
-    wait_until("it is stopped", || process_state(asleep.pid()) == Some('T'));
+    let asleep = backend.holding_waiter(Run::key(redis, "k").shared("60s"), 1);
+    let readers: Vec<Job> =
+        (2..=3).map(|place| backend.holding_waiter(Run::key(redis, "k").shared("60s"), place)).collect();
+    asleep.stop();
     first.wait().expect_code(0);
     let start = Instant::now();
     readers.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
@@ -178,16 +174,16 @@ fn a_crowd_comes_in_though_many_of_it_are_dead() {
     let start = Instant::now();
     living.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
-    living.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(living);
 }
 
 #[test]
 fn a_killed_writer_in_the_queue_costs_the_readers_behind_it_seconds() {
     let redis = Redis::start();
-    let first = hold(shared(&redis));
+    let first = hold(Run::key(&redis, "k").shared("60s"));
     let writer = Run::key(&redis, "k").args(&["--ttl", "60s"]).cmd(&["true"]).spawn();
     queued(&redis, "k", 1);
-    let reader = shared(&redis).sh("echo mine").spawn();
+    let reader = Run::key(&redis, "k").shared("60s").sh("echo mine").spawn();
     queued(&redis, "k", 2);
     writer.signal(Signal::SIGKILL);
     writer.wait();
@@ -202,7 +198,8 @@ fn a_killed_writer_in_the_queue_costs_the_readers_behind_it_seconds() {
 fn every_reader_has_an_entry_of_its_own_and_a_token_of_its_own() {
     let redis = Redis::start();
     let script = "echo $REDLOCK_FENCE $REDLOCK_TOKEN ready; read x; exit 0";
-    let readers: Vec<Job> = (0..4).map(|_| shared(&redis).stdin_pipe().sh(script).spawn()).collect();
+    let readers: Vec<Job> =
+        (0..4).map(|_| Run::key(&redis, "k").shared("60s").stdin_pipe().sh(script).spawn()).collect();
     let lines: Vec<String> = readers.iter().map(|reader| reader.wait_for_line("ready")).collect();
     let column = |n: usize| lines.iter().map(|line| line.split(' ').nth(n).unwrap()).collect::<BTreeSet<_>>();
     assert_eq!((column(0).len(), column(1).len()), (4, 4), "{lines:?}");
@@ -220,13 +217,13 @@ fn every_reader_has_an_entry_of_its_own_and_a_token_of_its_own() {
 fn readers_leave_nothing_behind_and_no_key_is_ever_without_a_ttl() {
     let redis = Redis::start();
     let watch = crate::support::Watch::start(&redis, |client| client.keys_without_ttl().join(" "));
-    let readers: Vec<Job> = (0..3).map(|_| hold(shared(&redis))).collect();
+    let readers: Vec<Job> = (0..3).map(|_| hold(Run::key(&redis, "k").shared("60s"))).collect();
     let before = redis.keys();
     Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
     assert_eq!(redis.keys(), before, "a refused attempt leaves no trace");
     let writer = Run::key(&redis, "k").cmd(&["true"]).spawn();
     queued(&redis, "k", 1);
-    let cancelled = shared(&redis).cmd(&["true"]).spawn();
+    let cancelled = Run::key(&redis, "k").shared("60s").cmd(&["true"]).spawn();
     queued(&redis, "k", 2);
     cancelled.signal(Signal::SIGTERM);
     cancelled.wait();

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Backend, Job, Nodes, Redis, Run, TREE, alive, hold, stays_free, tree_of, wait_until};
+use crate::support::{
+    Backend, Job, Nodes, Redis, Run, TREE, alive, all_end_well, hold, stays_free, tree_of, wait_until,
+};
 
 on_backends!(one_server, this_host:
     twelve_at_once_never_share_a_slot_and_never_are_more_than_three,
@@ -48,7 +50,7 @@ fn next_slot(run: Run) -> String {
 fn twelve_at_once_never_share_a_slot_and_never_are_more_than_three(backend: &Backend) {
     let script = "echo in $REDLOCK_SLOT >> order; sleep 0.1; echo out $REDLOCK_SLOT >> order";
     let jobs: Vec<Job> = (0..12).map(|_| slots(backend, "3").sh(script).spawn()).collect();
-    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(jobs);
     let history = backend.order();
     assert_eq!(history.len(), 24);
     let mut inside = BTreeSet::new();
@@ -74,7 +76,7 @@ fn as_many_as_there_are_slots_hold_together_and_the_lowest_free_number_is_taken(
     assert_eq!(next_slot(slots(backend, "3")), "0", "0 and 1 are free");
     let again = [hold_slot(slots(backend, "3")), hold_slot(slots(backend, "3"))];
     assert_eq!([&again[0].1, &again[1].1], ["0", "1"]);
-    assert!(!backend.lets_in(slots(backend, "3")));
+    assert!(!slots(backend, "3").gets_in());
     again.into_iter().chain([two]).for_each(|(job, _)| drop(job.wait().expect_code(0)));
     backend.all_free(&["k"]);
 }
@@ -83,10 +85,10 @@ fn waiters_for_a_slot_are_served_in_the_order_of_their_arrival(backend: &Backend
     let (leaves, stays) = (hold(slots(backend, "2")), hold(slots(backend, "2")));
     let waiters: Vec<Job> =
         (0..5).map(|i| backend.noting_waiter(slots(backend, "2"), &i.to_string(), i + 1)).collect();
-    assert!(!backend.lets_in(slots(backend, "2")));
+    assert!(!slots(backend, "2").gets_in());
     leaves.wait().expect_code(0);
     // One slot is free: they go through it one by one.
-    waiters.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(waiters);
     assert_eq!(backend.order(), ["0", "1", "2", "3", "4"]);
     stays.wait().expect_code(0);
 }
@@ -95,12 +97,12 @@ fn waiters_enter_together_when_several_slots_are_free(backend: &Backend) {
     let holders: Vec<Job> = (0..3).map(|_| hold(slots(backend, "3"))).collect();
     let waiters: Vec<Job> =
         (1..=4).map(|place| backend.waiter(slots(backend, "3").stdin_pipe().sh(HOLD_SLOT), place)).collect();
-    holders.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(holders);
     // Three of them while none has left.
     let taken: BTreeSet<String> = waiters[..3].iter().map(slot_of).collect();
     assert_eq!(taken.into_iter().collect::<Vec<_>>(), ["0", "1", "2"]);
     assert_eq!(waiters[3].stdout_so_far(), "");
-    waiters.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(waiters);
     backend.all_free(&["k"]);
 }
 
@@ -146,18 +148,14 @@ fn slots_and_the_other_modes_are_refused_on_one_key(backend: &Backend) {
 fn one_slot_is_the_plain_lock(backend: &Backend) {
     let (holder, slot) = hold_slot(slots(backend, "1"));
     assert_eq!(slot, "0");
-    assert!(
-        !backend.lets_in(backend.run())
-            && !backend.lets_in(backend.reader())
-            && !backend.lets_in(slots(backend, "1"))
-    );
+    assert!(!backend.run().gets_in() && !backend.reader().gets_in() && !slots(backend, "1").gets_in());
     let waiters = [
         backend.noting_waiter(backend.run(), "plain", 1),
         backend.noting_waiter(slots(backend, "1"), "slot", 2),
         backend.noting_waiter(backend.reader(), "reader", 3),
     ];
     holder.wait().expect_code(0);
-    waiters.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(waiters);
     assert_eq!(backend.order(), ["plain", "slot", "reader"]);
 }
 
@@ -208,7 +206,7 @@ fn the_slot_of_a_killed_holder_returns_after_its_ttl_on_a_server() {
     assert_eq!(slot_of(&waiter), slot);
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(12), "{:?}", killed.elapsed());
-    assert!(!backend.lets_in(slots(&backend, "2")), "both are taken again");
+    assert!(!slots(&backend, "2").gets_in(), "both are taken again");
     waiter.wait().expect_code(0);
     stays.wait().expect_code(0);
 }
@@ -235,7 +233,7 @@ fn a_slot_is_kept_longer_than_its_ttl_and_lost_with_the_servers_memory() {
     let run = || slots(&backend, "2").args(&["--ttl", "2s"]);
     let (mut holders, start) = ([hold(run()), hold(run())], Instant::now());
     while start.elapsed() < Duration::from_secs(4) {
-        assert!(!backend.lets_in(slots(&backend, "2")), "after {:?}", start.elapsed());
+        assert!(!slots(&backend, "2").gets_in(), "after {:?}", start.elapsed());
     }
     redis.cmd(&["FLUSHALL"]);
     wait_until("both are stopped", || holders.iter_mut().all(|job| !job.is_running()));

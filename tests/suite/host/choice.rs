@@ -176,15 +176,10 @@ fn the_command_learns_key_token_fence_and_attempts() {
     assert_eq!(raw.stdout, b"\xff\xfe");
 }
 
-fn fence(host: &Host) -> u64 {
-    let done = host.run().sh("echo $REDLOCK_FENCE").done().expect_code(0);
-    done.stdout.trim().parse().expect("a number")
-}
-
 #[test]
 fn the_fence_grows_with_every_grant_shared_ones_too() {
     let host = Host::new();
-    let mut fences: Vec<u64> = (0..3).map(|_| fence(&host)).collect();
+    let mut fences: Vec<u64> = (0..3).map(|_| host.run().fence()).collect();
     let note = "echo $REDLOCK_FENCE >> order";
     let sharers: Vec<_> =
         (0..8).map(|_| host.run().dir(host.path()).arg("--shared").sh(note).spawn()).collect();
@@ -193,20 +188,20 @@ fn the_fence_grows_with_every_grant_shared_ones_too() {
     }
     fences.extend(host.order().iter().map(|line| line.parse::<u64>().expect("a number")));
     fences[3..].sort();
-    fences.push(fence(&host));
+    fences.push(host.run().fence());
     assert!(fences.len() == 12 && fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }
 
 #[test]
 fn the_fence_grows_after_the_file_was_truncated_or_deleted() {
     let host = Host::new();
-    let mut fences = vec![fence(&host)];
+    let mut fences = vec![host.run().fence()];
     let harms: [fn(&Path) -> std::io::Result<()>; 3] =
         [|file| fs::write(file, ""), |file| fs::remove_file(file), |file| fs::write(file, "x")];
     for harm in harms {
         harm(&host.file()).unwrap();
-        fences.push(fence(&host));
-        fences.push(fence(&host));
+        fences.push(host.run().fence());
+        fences.push(host.run().fence());
     }
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }
@@ -214,14 +209,14 @@ fn the_fence_grows_after_the_file_was_truncated_or_deleted() {
 #[test]
 fn the_fence_grows_after_the_file_was_rewritten_with_garbage() {
     let host = Host::new();
-    let mut fences = vec![fence(&host)];
+    let mut fences = vec![host.run().fence()];
     for byte in [0x00, 0x20, b'A', 0x80, 0xff] {
         fs::write(host.file(), [byte; 4096]).unwrap();
-        fences.push(fence(&host));
-        fences.push(fence(&host));
+        fences.push(host.run().fence());
+        fences.push(host.run().fence());
         // Garbage must not raise the fence so high that a fresh file could not follow it.
         fs::remove_file(host.file()).unwrap();
-        fences.push(fence(&host));
+        fences.push(host.run().fence());
     }
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }

@@ -2,18 +2,10 @@
 
 use std::fs;
 
-use nix::sys::signal::Signal::{self, SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
-use crate::support::processes::{self, guardian_of, pid_in};
-use crate::support::{
-    DEAF_TREE, Host, Job, LOOK, Run, TREE, alive, hold, process_state, tree_of, wait_until,
-};
-
-fn send(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).expect("signal a process");
-}
+use crate::support::processes::{self, guardian_of, pid_in, send};
+use crate::support::{DEAF_TREE, Host, Job, LOOK, Run, TREE, alive, hold, tree_of, wait_until};
 
 /// The first in the queue, which looks whether the tree is gone.
 fn onlooker(host: &Host, tree: &[i32]) -> Job {
@@ -96,8 +88,7 @@ fn a_signal_is_passed_on_and_the_lock_kept_until_the_command_has_ended() {
 fn a_stopped_holder_keeps_the_lock() {
     let host = Host::new();
     let job = hold(host.run());
-    job.signal(SIGSTOP);
-    wait_until("it is stopped", || process_state(job.pid()) == Some('T'));
+    job.stop();
     assert!(!host.is_free());
     job.signal(SIGCONT);
     job.wait().expect_code(0);

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
 use crate::support::host::is_locked;
-use crate::support::{Host, Job, Run, hold, process_state, processes, wait_until};
+use crate::support::{Host, Run, hold, processes, wait_until};
 
 fn keeping(host: &Host, time: &str) -> Run {
     host.run().args(&["--min-hold", time])
@@ -51,22 +51,7 @@ fn a_killed_run_keeps_it_as_well() {
     refused(host.run());
     waiter.signal(SIGTERM);
     assert_eq!(waiter.wait().stdout, "");
-    wait_until("no process is left", || processes::marked(&mark).is_empty());
-}
-
-#[test]
-fn waiters_come_in_when_it_is_over_in_their_order_and_not_before() {
-    let host = Host::new();
-    let started = Instant::now();
-    let holder = keeping(&host, "3s").sh("exit 0").spawn();
-    holder.wait().expect_code(0);
-    let waiters: Vec<Job> = (1..=3).map(|i| host.noting_waiter(&i.to_string(), i)).collect();
-    refused(host.run());
-    for waiter in waiters {
-        waiter.wait().expect_code(0);
-        assert!(started.elapsed() >= Duration::from_secs(3), "{:?}", started.elapsed());
-    }
-    assert_eq!(host.order(), ["1", "2", "3"]);
+    processes::none_marked(&mark);
 }
 
 #[test]
@@ -75,8 +60,7 @@ fn a_stopped_waiter_keeps_its_place_over_the_end() {
     keeping(&host, "2s").cmd(&["true"]).done().expect_code(0);
     let sleeper = host.noting_waiter("sleeper", 1);
     let behind = host.noting_waiter("behind", 2);
-    sleeper.signal(SIGSTOP);
-    wait_until("it is stopped", || process_state(sleeper.pid()) == Some('T'));
+    sleeper.stop();
     let kept = || host.run().arg("-n").cmd(&["true"]).done().expect_code(75).stderr.contains("min-hold");
     wait_until("it is over", || !kept());
     assert!(!host.is_free(), "free, but not for one who comes later");
@@ -84,22 +68,6 @@ fn a_stopped_waiter_keeps_its_place_over_the_end() {
     sleeper.wait().expect_code(0);
     behind.wait().expect_code(0);
     assert_eq!(host.order(), ["sleeper", "behind"]);
-}
-
-#[test]
-fn what_never_ran_keeps_nothing() {
-    let host = Host::new();
-    keeping(&host, "50s").cmd(&["/no/such/command"]).done().expect_code(127);
-    assert!(host.is_free());
-    keeping(&host, "50s").cmd(&["/etc/passwd"]).done().expect_code(126);
-    assert!(host.is_free());
-    // Nor one that was cancelled while it waited.
-    let holder = hold(host.run());
-    let waiter = host.waiter(keeping(&host, "50s").sh("echo ran"), 1);
-    waiter.signal(SIGTERM);
-    waiter.wait();
-    holder.wait().expect_code(0);
-    assert!(host.is_free());
 }
 
 #[test]
@@ -132,15 +100,6 @@ fn a_readers_place_and_a_slot_stay() {
 }
 
 #[test]
-fn a_slot_is_had_when_the_first_of_those_that_stay_is_over() {
-    let host = Host::new();
-    let slots = || host.run().args(&["--slots", "2"]);
-    slots().args(&["--min-hold", "50s"]).cmd(&["true"]).done().expect_code(0);
-    slots().args(&["--min-hold", "1s"]).cmd(&["true"]).done().expect_code(0);
-    assert_eq!(slots().sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout, "1\n");
-}
-
-#[test]
 fn it_ends_with_a_reboot() {
     let host = Host::new();
     keeping(&host, "50s").cmd(&["true"]).done().expect_code(0);
@@ -170,25 +129,4 @@ fn nonsense_in_the_file_keeps_nobody_out() {
         open(&host).set_len(0).unwrap();
         assert!(host.is_free(), "{byte}");
     }
-}
-
-#[test]
-fn all_of_several_keys_stay() {
-    let host = Host::new();
-    let both = || host.run_on("b").args(&["--key", "a"]);
-    both().args(&["--min-hold", "50s"]).cmd(&["true"]).done().expect_code(0);
-    refused(host.run_on("a"));
-    refused(host.run_on("b"));
-    let done = host.run_on("c").args(&["--key", "b", "-n"]).cmd(&["true"]).done().expect_code(75);
-    assert!(done.stderr.contains("\"b\" is kept"), "{done:?}");
-    host.run_on("c").arg("-n").cmd(&["true"]).done().expect_code(0);
-}
-
-#[test]
-fn a_holder_who_stays_longer_than_that_leaves_it_free() {
-    let host = Host::new();
-    let holder = hold(keeping(&host, "1ms"));
-    refused(host.run());
-    holder.wait().expect_code(0);
-    assert!(host.is_free());
 }

@@ -3,10 +3,10 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
 use crate::support::host::is_locked;
-use crate::support::{Host, Job, Run, hold, process_state, wait_until};
+use crate::support::{Host, Job, Run, all_end_well, hold, wait_until};
 
 /// A command that tells its slot, and stays.
 const TELL_SLOT: &str = "echo slot=$REDLOCK_SLOT; read x; exit 0";
@@ -28,17 +28,6 @@ fn group(host: &Host, name: &str) -> Run {
 /// Queued at this place, with a command that writes the word into the log.
 fn noting(host: &Host, args: &[&str], word: &str, place: usize) -> Job {
     host.waiter(host.run().args(args).dir(host.path()).sh(&format!("echo {word} >> order")), place)
-}
-
-fn stop(job: &Job) {
-    job.signal(SIGSTOP);
-    wait_until("it is stopped", || process_state(job.pid()) == Some('T'));
-}
-
-fn all_end_well(jobs: Vec<Job>) {
-    for job in jobs {
-        job.wait().expect_code(0);
-    }
 }
 
 /// Threads that sleep until somebody has gone.
@@ -80,7 +69,7 @@ fn nobody_overtakes_a_stopped_waiter_for_a_slot() {
     let holders: Vec<Job> = (0..2).map(|_| holding_slot(&host, 2)).collect();
     let sleeper = noting(&host, &["--slots", "2"], "sleeper", 1);
     let behind = noting(&host, &["--slots", "2"], "behind", 2);
-    stop(&sleeper);
+    sleeper.stop();
     all_end_well(holders);
     slots(&host, 2).arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(host.order(), Vec::<String>::new());
@@ -93,7 +82,7 @@ fn nobody_overtakes_a_stopped_waiter_for_a_slot() {
 fn a_stopped_holder_keeps_its_slot_and_the_others_go_on() {
     let host = Host::new();
     let (stopped, other) = (holding_slot(&host, 2), holding_slot(&host, 2));
-    stop(&stopped);
+    stopped.stop();
     let next = host.waiter(slots(&host, 2).sh("echo slot=$REDLOCK_SLOT"), 1);
     other.wait().expect_code(0);
     assert_eq!(next.wait().expect_code(0).stdout, "slot=1\n");
@@ -157,7 +146,7 @@ fn a_waiter_alone_settles_how_the_key_is_used() {
     let host = Host::new();
     let holder = hold(host.run());
     let waiter = noting(&host, &["--shared"], "reader", 1);
-    stop(&waiter);
+    waiter.stop();
     holder.wait().expect_code(0);
     slots(&host, 3).sh("echo ran").done().expect_code(78).expect_said(&["--slots 1"]);
     waiter.signal(SIGCONT);
@@ -229,7 +218,7 @@ fn a_stopped_preferred_writer_is_waited_for_until_it_gives_up() {
     let fair = noting(&host, &[], "fair", 1);
     let stopped = noting(&host, &["--prefer", "writers"], "stopped", 2);
     let later = noting(&host, &[], "later", 3);
-    stop(&stopped);
+    stopped.stop();
     holder.wait().expect_code(0);
     assert!(!host.is_free(), "the fair ones do not pass it");
     assert_eq!(host.order(), Vec::<String>::new());

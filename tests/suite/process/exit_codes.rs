@@ -116,64 +116,6 @@ fn a_wrong_command_line_gives_64_says_why_and_asks_no_server() {
 }
 
 #[test]
-fn a_nested_run_on_a_key_that_is_held_above_fails_at_once_with_64() {
-    let redis = Redis::start();
-    let url = redis.url();
-    let bin = env!("CARGO_BIN_EXE_redlock");
-    let inner = format!("{bin} run --redis {url} --key deploy -- echo never; echo inner=$?");
-    let done = Run::key(&redis, "deploy").sh(&inner).done();
-    assert_eq!(done.stdout, "inner=64\n", "{}", done.stderr);
-    assert!(done.stderr.contains("deploy"), "{}", done.stderr);
-
-    let other = format!(
-        "{bin} run --redis {url} --key other -- {bin} run --redis {url} --key deploy -- echo never; echo inner=$?"
-    );
-    assert_eq!(
-        Run::key(&redis, "deploy").sh(&other).done().stdout,
-        "inner=64\n",
-        "an ancestor further up counts too"
-    );
-
-    let free = format!("{bin} run --redis {url} --key other -- echo inside");
-    assert_eq!(Run::key(&redis, "deploy").sh(&free).done().stdout, "inside\n", "another key is no nesting");
-}
-
-#[test]
-fn held_by_someone_else_gives_75_and_the_command_never_runs() {
-    let redis = Redis::start();
-    let _holder = holder(&redis, "k", &[]);
-    for how in
-        [&["-n"][..], &["--nonblock"], &["-w", "0"], &["--wait", "0s"], &["-w", "0.2"], &["-w", "200ms"]]
-    {
-        let done = Run::key(&redis, "k").args(how).sh("echo ran").done();
-        assert_eq!(done.code, Some(75), "{how:?}: {}", done.stderr);
-        assert_eq!(done.stdout, "", "{how:?}");
-        assert!(done.stderr.starts_with("redlock: "), "{how:?}: {:?}", done.stderr);
-        assert_eq!(redis.queue_len("k"), 0, "{how:?} stays in the queue");
-    }
-}
-
-#[test]
-fn the_conflict_exit_code_can_be_chosen() {
-    let redis = Redis::start();
-    let _holder = holder(&redis, "k", &[]);
-    for (flag, code) in [("-E", 1), ("-E", 200), ("--conflict-exit-code", 255)] {
-        let done = Run::key(&redis, "k").args(&["-n", flag, &code.to_string()]).sh("echo ran").done();
-        assert_eq!((done.code, done.stdout.as_str()), (Some(code), ""), "{}", done.stderr);
-    }
-}
-
-#[test]
-fn conflict_exit_code_zero_skips_quietly() {
-    let redis = Redis::start();
-    let _holder = holder(&redis, "k", &[]);
-    for how in [&["-n"][..], &["-w", "0.1"]] {
-        let done = Run::key(&redis, "k").args(how).args(&["-E", "0"]).sh("echo ran").done();
-        assert_eq!((done.code, done.stdout.as_str(), done.stderr.as_str()), (Some(0), "", ""), "{how:?}");
-    }
-}
-
-#[test]
 fn the_chosen_conflict_code_is_not_given_for_other_failures() {
     let redis = Redis::start();
     let done = Run::key(&redis, "k").args(&["-n", "-E", "0"]).cmd(&["/no/such/path"]).done();

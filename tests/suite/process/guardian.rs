@@ -3,11 +3,11 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal::{self, SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use crate::support::processes::{self, guardian_of, pid_in};
+use crate::support::processes::{self, guardian_of, pid_in, send};
 use crate::support::{
     Job, LOOK, Proxy, Pty, Redis, Run, alive, process_state, wait_until, wait_until_within,
 };
@@ -31,10 +31,6 @@ fn living(tree: &[i32]) -> Vec<i32> {
     tree.iter().copied().filter(|pid| alive(*pid)).collect()
 }
 
-fn send(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).expect("signal a process");
-}
-
 /// Whoever takes the lock when it expires must not meet the old command.
 fn assert_gone_when_the_lease_ends(redis: &Redis, tree: &[i32]) {
     wait_until("the key expires", || !redis.held("k"));
@@ -51,7 +47,7 @@ fn redlock_killed_takes_its_whole_tree_along_at_once() {
         let tree = tree_of(&job);
         job.signal(SIGKILL);
         wait_until_within(Duration::from_secs(5), "the tree is dead", || living(&tree).is_empty());
-        wait_until("the guardian is gone too", || processes::marked(&mark).is_empty());
+        processes::none_marked(&mark);
     }
 }
 
@@ -65,7 +61,7 @@ fn redlock_killed_while_waiting_leaves_no_process() {
     wait_until("the waiter is queued", || redis.queue_len("k") == 1);
     assert!(!processes::marked(&mark).is_empty());
     waiter.signal(SIGKILL);
-    wait_until("no process is left of the waiter", || processes::marked(&mark).is_empty());
+    processes::none_marked(&mark);
     assert_eq!(waiter.wait().stdout, "");
 }
 
@@ -248,8 +244,7 @@ fn on_a_terminal_they_do_not_either() {
     let redis = Redis::start();
     let pty = Pty::run(Run::key(&redis, "k").args(&["--ttl", "6s"]).sh("echo main $$ up; exec sleep 60"));
     let main = pty.number_after("main ");
-    send(pty.pid(), SIGSTOP);
-    wait_until("redlock is stopped", || process_state(pty.pid()) == Some('T'));
+    processes::stop(pty.pid());
     stop_and_continue(main);
     assert_gone_when_the_lease_ends(&redis, &[main]);
 }
@@ -268,8 +263,7 @@ fn a_stopped_guardian_does_not_let_the_command_outlive_its_lease() {
         let job = run.sh(&format!("{deaf}echo main $$; exec sleep 60")).spawn();
         let main = pid_in(&job.wait_for_line("main"));
         let guardian = guardian_of(job.pid());
-        send(guardian, SIGSTOP);
-        wait_until("the guardian is stopped", || process_state(guardian) == Some('T'));
+        processes::stop(guardian);
         assert_eq!(redis.cmd(&["EVAL", TAKE_AWAY, "1", "lock:k"]), "OK");
         wait_until("the lease is over", || redis.cmd(&["EXISTS", "lease"]) == "0");
         assert!(!alive(main), "alive after the lease");

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal::{
 };
 
 use crate::support::processes::{self, guardian_of, pid_in};
-use crate::support::{Redis, Run, alive, holder, process_state, stays_free, wait_until};
+use crate::support::{Redis, Run, alive, process_state, stays_free, wait_until};
 
 fn name(signal: Signal) -> &'static str {
     signal.as_str().trim_start_matches("SIG")
@@ -147,49 +147,6 @@ fn a_second_hangup_is_forwarded_and_kills_nothing() {
     assert_eq!(job.wait().code, Some(6));
 }
 
-#[test]
-fn a_waiter_leaves_the_queue_at_once_and_dies_by_the_signal() {
-    let redis = Redis::start();
-    let _holder = holder(&redis, "k", &[]);
-    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
-        let mark = processes::mark();
-        let waiter = Run::key(&redis, "k")
-            .via("ulimit -c 0; exec \"$@\"")
-            .env("TEST_MARK", &mark)
-            .sh("echo ran")
-            .spawn();
-        wait_until("the waiter is queued", || redis.queue_len("k") == 1);
-        waiter.signal(signal);
-        let done = waiter.wait();
-        assert_eq!((done.code, done.signal), (None, Some(signal as i32)), "{signal}: {}", done.stderr);
-        assert_eq!(done.stdout, "");
-        let left: Vec<String> = redis
-            .keys()
-            .into_iter()
-            .filter(|key| {
-                ["lock-queue:", "lock-waiters:", "lock-notify:"].iter().any(|kind| key.starts_with(kind))
-            })
-            .collect();
-        assert_eq!(left, Vec::<String>::new(), "{signal} leaves a place in the queue");
-        wait_until("no process is left of the waiter", || processes::marked(&mark).is_empty());
-    }
-}
-
-#[test]
-fn a_waiter_that_leaves_lets_the_one_behind_it_move_up() {
-    let redis = Redis::start();
-    let holder = holder(&redis, "k", &[]);
-    let first = Run::key(&redis, "k").sh("echo first").spawn();
-    wait_until("one waits", || redis.queue_len("k") == 1);
-    let second = Run::key(&redis, "k").sh("echo second").spawn();
-    wait_until("two wait", || redis.queue_len("k") == 2);
-    first.signal(SIGINT);
-    assert_eq!(first.wait().signal, Some(SIGINT as i32));
-    holder.signal(SIGTERM);
-    second.wait_for_line("second");
-    assert_eq!(second.wait().code, Some(0));
-}
-
 /// Sends SIGTERM after a delay that sweeps over the whole life of a run, so that every gap between its steps is hit.
 fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
     let redis = Redis::start();
@@ -214,7 +171,7 @@ fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
         );
         assert!(!redis.held("k"), "round {round} left the key");
         assert_eq!(redis.queue_len("k"), 0, "round {round} left a waiter");
-        wait_until("no process is left", || processes::marked(&mark).is_empty());
+        processes::none_marked(&mark);
     }
 }
 
@@ -243,7 +200,7 @@ fn an_interrupt_before_the_grant_means_that_the_command_is_never_started() {
         let done = job.wait();
         assert_eq!((done.code, done.signal), (None, Some(SIGINT as i32)), "round {round}: {done:?}");
         assert_eq!(done.stdout, "", "round {round}: the command ran");
-        wait_until("no process is left", || processes::marked(&mark).is_empty());
+        processes::none_marked(&mark);
         wait_until("the key is free", || !redis.held("k"));
     }
     stays_free(&redis);

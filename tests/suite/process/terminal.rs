@@ -1,10 +1,9 @@
 //! On a real terminal: keys are the command's business, and the wait is one live line.
 
-use nix::sys::signal::Signal::{self, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1};
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
+use nix::sys::signal::Signal::{SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1};
 
-use crate::support::{Job, Pty, Redis, Run, alive, processes, wait_until};
+use crate::support::processes::send;
+use crate::support::{Job, Pty, Redis, Run, alive, wait_until};
 
 const CTRL_C: &str = "\x03";
 const CTRL_BACKSLASH: &str = "\x1c";
@@ -12,10 +11,6 @@ const CTRL_BACKSLASH: &str = "\x1c";
 /// Like the prompt of an interpreter: it counts interrupts and lives on, until USR1 ends it.
 const REPL: &str = "n=0; trap 'n=$((n+1)); echo int=$n' INT; trap 'echo over=$n; exit 9' USR1
     echo main $$ up; while :; do sleep 0.05; done";
-
-fn send(pid: i32, signal: Signal) {
-    kill(Pid::from_raw(pid), signal).expect("signal a process");
-}
 
 fn holder(redis: &Redis, label: &str) -> Job {
     let job = Run::key(redis, "deploy").args(&["--label", label]).sh("echo ready; exec sleep 60").spawn();
@@ -207,19 +202,4 @@ fn a_live_line_carries_no_control_character_of_the_holder() {
     pty.wait_for_times("evil", 2);
     let screen = pty.screen();
     assert!(!screen.contains("\x1b[31m") && !screen.contains('\u{7}'), "{screen:?}");
-}
-
-#[test]
-fn ctrl_c_while_waiting_leaves_the_queue() {
-    let redis = Redis::start();
-    let _first = holder(&redis, "nightly");
-    let mark = processes::mark();
-    let pty = Pty::run(Run::key(&redis, "deploy").env("TEST_MARK", &mark).sh("echo ran"));
-    wait_until("it waits", || redis.queue_len("deploy") == 1);
-    pty.type_in(CTRL_C);
-    let done = pty.wait();
-    assert_eq!((done.code, done.signal), (None, Some(SIGINT as i32)), "{}", done.stdout);
-    assert!(!done.stdout.contains("ran"));
-    assert_eq!(redis.queue_len("deploy"), 0);
-    wait_until("no process is left", || processes::marked(&mark).is_empty());
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Job, Nodes, OverlapCheck, PlainRedlock, TREE, alive, queued, tree_of, wait_until, wait_until_within,
+    Job, Nodes, OverlapCheck, PlainRedlock, TREE, alive, all_end_well, queued, tree_of, wait_until,
+    wait_until_within,
 };
 
 const BARE: &[&str] = &["--prefix", "", "--ttl", "20s"];
@@ -16,7 +17,7 @@ fn ten_at_once_on_five_nodes_all_finish_one_after_the_other() {
     let jobs: Vec<Job> = (0..10)
         .map(|i| nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
         .collect();
-    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(jobs);
     oracle.clean(10);
     let fences = oracle.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
@@ -57,7 +58,7 @@ fn five_rounds_of_eight_with_two_nodes_dying_lose_no_update() {
             3 => nodes[3].restart(),
             _ => {}
         }
-        jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+        all_end_well(jobs);
     }
     oracle.clean(40);
     let fences = oracle.fences();

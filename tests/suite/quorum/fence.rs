@@ -2,14 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Nodes, Proxy, Redis, Refused, Run, wait_until};
-
-/// Runs once and returns the token.
-#[track_caller]
-fn fence(run: Run) -> u64 {
-    let done = run.sh("echo $REDLOCK_FENCE").done().expect_code(0);
-    done.stdout.trim().parse().unwrap_or_else(|_| panic!("not a number: {done:?}"))
-}
+use crate::support::{Nodes, Proxy, Redis, Refused, wait_until};
 
 /// What the node remembers, 0 for nothing.
 fn remembered(redis: &Redis) -> u64 {
@@ -39,7 +32,7 @@ fn tokens_grow_over_every_minority_and_a_majority_remembers_each() {
                 assert!(at < 5);
                 *url = refused.url();
             }
-            let token = fence(Nodes::run_at(&urls, "k").arg("-n"));
+            let token = Nodes::run_at(&urls, "k").arg("-n").fence();
             assert!(token > last, "pass {pass}, {down:05b} down: {token} after {last}");
             let agree = nodes.iter().filter(|redis| remembered(redis) == token).count();
             assert!(agree >= 3, "pass {pass}, {down:05b} down: {agree} remember {token}");
@@ -57,7 +50,7 @@ fn answers_that_differ_are_raised_to_the_largest_at_a_majority() {
         nodes[low].cmd(&["DEL", "lock-fence:k"]);
         set(&nodes[one], base + 10);
         set(&nodes[two], base + 1000);
-        let token = fence(nodes.run("k").arg("-n"));
+        let token = nodes.run("k").arg("-n").fence();
         assert!(token > base + 10, "{low} knew nothing: {token} with {} and {}", base + 10, base + 1000);
         let agree = nodes.iter().filter(|redis| remembered(redis) == token).count();
         assert!(agree >= 2, "{agree} remember {token}");
@@ -71,7 +64,7 @@ fn a_token_that_only_one_server_knows_is_no_token() {
     let (nodes, refused) = (Nodes::start(2), Refused::new());
     let (gate, other) = (Proxy::to(&nodes[0]), Proxy::to(&nodes[1]));
     let urls = [gate.url(), other.url(), refused.url()];
-    fence(Nodes::run_at(&urls, "k").arg("-n"));
+    Nodes::run_at(&urls, "k").arg("-n").fence();
     let large = far_ahead(&nodes[1]);
     set(&nodes[1], large);
     other.delay(Duration::from_secs(2));
@@ -107,11 +100,11 @@ fn the_counter_survives_the_loss_of_any_minority() {
     for (one, two) in (0..5).flat_map(|one| (0..one).map(move |two| (one, two))) {
         let base = nodes.iter().map(remembered).max().unwrap().max(far_ahead(&nodes[0]));
         nodes.iter().for_each(|redis| set(redis, base));
-        let last = fence(nodes.run("k"));
+        let last = nodes.run("k").fence();
         wait_until("everyone was asked", || nodes.iter().all(|redis| remembered(redis) == last));
         nodes[one].cmd(&["FLUSHALL"]);
         nodes[two].cmd(&["FLUSHALL"]);
-        let token = fence(nodes.run("k"));
+        let token = nodes.run("k").fence();
         assert!(token > last, "without {one} and {two}: {token} after {last}");
     }
 }
@@ -133,7 +126,7 @@ fn a_healed_node_learns_the_token() {
     wait_until("healed", || nodes[1].held("k"));
     assert_eq!(remembered(&nodes[1]), token + 5);
     job.wait().expect_code(0);
-    assert!(fence(nodes.run("k")) > token);
+    assert!(nodes.run("k").fence() > token);
 }
 
 #[test]

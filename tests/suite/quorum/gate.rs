@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::nodes::renewed;
-use crate::support::{Blackhole, Job, Nodes, OverlapCheck, Proxy, Run, alive, queued, wait_until};
+use crate::support::{
+    Blackhole, Job, Nodes, OverlapCheck, Proxy, Run, alive, all_end_well, queued, wait_until,
+};
 
 /// How long one run takes on these addresses.
 fn time(run: Run) -> Duration {
@@ -43,7 +45,7 @@ fn a_foreign_value_at_the_gate_alone_holds_nobody_up() {
     let jobs: Vec<Job> = (0..6)
         .map(|i| nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
         .collect();
-    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(jobs);
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     oracle.clean(6);
     assert_eq!(nodes.claims("k"), ["foreign", "", ""]);
@@ -173,7 +175,7 @@ fn clients_that_disagree_about_the_gate_all_finish_one_after_the_other() {
             Nodes::run_at(&urls, "k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn()
         })
         .collect();
-    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(jobs);
     oracle.clean(9);
     let fences = oracle.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");

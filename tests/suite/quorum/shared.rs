@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Job, Nodes, PlainRedlock, Redis, Run, alive, hold, queued, tree_of, wait_until};
-
-fn shared(nodes: &Nodes, ttl: &str) -> Run {
-    nodes.run("k").args(&["--shared", "--ttl", ttl])
-}
+use crate::support::{
+    Job, Nodes, PlainRedlock, Redis, alive, all_end_well, hold, queued, tree_of, wait_until,
+};
 
 /// Readers with an entry at this server, dead or alive.
 fn readers_at(redis: &Redis) -> usize {
@@ -23,26 +21,16 @@ fn everywhere(nodes: &Nodes, readers: usize) {
     });
 }
 
-fn is_free(nodes: &Nodes) -> bool {
-    let done = nodes.run("k").arg("-n").cmd(&["true"]).done();
-    assert!(matches!(done.code, Some(0 | 75)), "{done:#?}");
-    done.code == Some(0)
-}
-
-fn all_end_well(jobs: impl IntoIterator<Item = Job>) {
-    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
-}
-
 #[test]
 fn every_server_has_an_entry_for_every_reader() {
     let nodes = Nodes::start(3);
-    let readers: Vec<Job> = (0..4).map(|_| hold(shared(&nodes, "60s"))).collect();
+    let readers: Vec<Job> = (0..4).map(|_| hold(nodes.run("k").shared("60s"))).collect();
     everywhere(&nodes, 4);
     assert!(nodes.iter().all(|redis| redis.held("k")), "a foreign SET NX is kept out");
-    assert!(!is_free(&nodes));
+    assert!(!nodes.run("k").gets_in());
     all_end_well(readers);
     nodes.all_free();
-    assert!(is_free(&nodes));
+    assert!(nodes.run("k").gets_in());
 }
 
 #[test]
@@ -54,7 +42,8 @@ fn the_tokens_of_readers_are_all_different() {
         nodes[at].cmd(&["SET", "lock-fence:k", &((seconds + 1_000_000) * 1000 + ahead).to_string()]);
     }
     let script = "echo $REDLOCK_FENCE ready; read x; exit 0";
-    let readers: Vec<Job> = (0..8).map(|_| shared(&nodes, "60s").stdin_pipe().sh(script).spawn()).collect();
+    let readers: Vec<Job> =
+        (0..8).map(|_| nodes.run("k").shared("60s").stdin_pipe().sh(script).spawn()).collect();
     let fence = |job: &Job| job.wait_for_line("ready").split(' ').next().unwrap().parse::<u64>().unwrap();
     let fences: BTreeSet<u64> = readers.iter().map(fence).collect();
     assert_eq!(fences.len(), 8, "{fences:?}");
@@ -69,11 +58,11 @@ fn readers_share_while_any_one_server_is_down() {
     for down in 0..3 {
         let mut nodes = Nodes::start(3);
         nodes[down].kill();
-        let readers: Vec<Job> = (0..3).map(|_| hold(shared(&nodes, "60s"))).collect();
+        let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("60s"))).collect();
         everywhere(&nodes, 3);
-        assert!(!is_free(&nodes), "without server {down}");
+        assert!(!nodes.run("k").gets_in(), "without server {down}");
         all_end_well(readers);
-        assert!(is_free(&nodes), "without server {down}");
+        assert!(nodes.run("k").gets_in(), "without server {down}");
         nodes.all_free();
     }
 }
@@ -81,17 +70,17 @@ fn readers_share_while_any_one_server_is_down() {
 #[test]
 fn readers_outlive_the_death_of_a_server_and_heal_it_when_it_is_back() {
     let mut nodes = Nodes::start(3);
-    let readers: Vec<Job> = (0..3).map(|_| hold(shared(&nodes, "2s"))).collect();
+    let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("2s"))).collect();
     everywhere(&nodes, 3);
     for at in [0, 2] {
         nodes[at].kill();
-        assert!(!is_free(&nodes));
-        let newcomer = hold(shared(&nodes, "60s"));
+        assert!(!nodes.run("k").gets_in());
+        let newcomer = hold(nodes.run("k").shared("60s"));
         newcomer.wait().expect_code(0);
         nodes[at].restart();
         everywhere(&nodes, 3);
     }
-    assert!(!is_free(&nodes));
+    assert!(!nodes.run("k").gets_in());
     all_end_well(readers);
     nodes.all_free();
 }
@@ -99,8 +88,8 @@ fn readers_outlive_the_death_of_a_server_and_heal_it_when_it_is_back() {
 #[test]
 fn a_killed_reader_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
     let nodes = Nodes::start(3);
-    let long = hold(shared(&nodes, "30s"));
-    let victim = hold(shared(&nodes, "3s"));
+    let long = hold(nodes.run("k").shared("30s"));
+    let victim = hold(nodes.run("k").shared("3s"));
     everywhere(&nodes, 2);
     let writer = nodes.run("k").sh("echo mine").spawn();
     queued(&nodes[0], "k", 1);
@@ -118,7 +107,7 @@ fn a_killed_reader_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
 #[test]
 fn a_lock_deleted_at_a_majority_is_lost_for_every_reader() {
     let nodes = Nodes::start(3);
-    let run = || shared(&nodes, "3s").sh(crate::support::TREE).spawn();
+    let run = || nodes.run("k").shared("3s").sh(crate::support::TREE).spawn();
     let readers: Vec<Job> = (0..2).map(|_| run()).collect();
     let trees: Vec<i32> = readers.iter().flat_map(tree_of).collect();
     everywhere(&nodes, 2);
@@ -135,12 +124,12 @@ fn a_lock_deleted_at_a_majority_is_lost_for_every_reader() {
 #[test]
 fn a_lock_deleted_at_one_server_is_healed_for_every_reader() {
     let nodes = Nodes::start(3);
-    let readers: Vec<Job> = (0..3).map(|_| hold(shared(&nodes, "2s"))).collect();
+    let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("2s"))).collect();
     everywhere(&nodes, 3);
     for at in [1, 0] {
         nodes[at].cmd(&["DEL", "lock:k", "lock-shared:k"]);
         wait_until("healed", || nodes[at].held("k") && readers_at(&nodes[at]) == 3);
-        assert!(!is_free(&nodes));
+        assert!(!nodes.run("k").gets_in());
     }
     all_end_well(readers);
     nodes.all_free();

@@ -4,12 +4,6 @@ use std::fs;
 
 use crate::support::{Job, Redis, Run, holder, wait_until};
 
-/// The fence of one run.
-fn fence(redis: &Redis, key: &str) -> u64 {
-    let done = Run::key(redis, key).sh("echo $REDLOCK_FENCE").done().expect_code(0);
-    done.stdout.trim().parse().unwrap_or_else(|_| panic!("not a number: {done:?}"))
-}
-
 /// `NAME=value` of the child's environment.
 fn variable<'a>(env: &'a str, name: &str) -> Option<&'a str> {
     let mut values = env.lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix('='));
@@ -21,7 +15,7 @@ fn variable<'a>(env: &'a str, name: &str) -> Option<&'a str> {
 #[test]
 fn fences_grow_from_run_to_run() {
     let redis = Redis::start();
-    let fences: Vec<u64> = (0..10).map(|_| fence(&redis, "k")).collect();
+    let fences: Vec<u64> = (0..10).map(|_| Run::key(&redis, "k").fence()).collect();
     assert!(fences.windows(2).all(|w| w[0] < w[1]), "{fences:?}");
 }
 
@@ -44,28 +38,28 @@ fn fences_grow_in_the_order_of_the_grants_under_contention() {
 #[test]
 fn fences_grow_after_flushall_restart_and_a_lost_counter() {
     let mut redis = Redis::start();
-    let mut last = fence(&redis, "k");
+    let mut last = Run::key(&redis, "k").fence();
     let mut check = |what: &str, now: u64| {
         assert!(now > last, "{now} after {last}, {what}");
         last = now;
     };
     redis.cmd(&["FLUSHALL"]);
-    check("after FLUSHALL", fence(&redis, "k"));
+    check("after FLUSHALL", Run::key(&redis, "k").fence());
     redis.restart();
-    check("after a restart without memory", fence(&redis, "k"));
+    check("after a restart without memory", Run::key(&redis, "k").fence());
     redis.cmd(&["DEL", "lock-fence:k"]);
-    check("after the counter was deleted", fence(&redis, "k"));
+    check("after the counter was deleted", Run::key(&redis, "k").fence());
     // A counter ahead of the clock (a server whose clock went back) is followed all the same,
     // and no digit is lost above 2^53's neighbourhood of a double's printed 14 digits.
     redis.cmd(&["SET", "lock-fence:k", "9007199254740001", "EX", "1000"]);
-    check("after a counter far ahead", fence(&redis, "k"));
-    assert_eq!(fence(&redis, "k"), 9_007_199_254_740_003);
+    check("after a counter far ahead", Run::key(&redis, "k").fence());
+    assert_eq!(Run::key(&redis, "k").fence(), 9_007_199_254_740_003);
 }
 
 #[test]
 fn the_counter_outlives_the_lease_but_not_for_ever() {
     let redis = Redis::start();
-    fence(&redis, "k");
+    Run::key(&redis, "k").fence();
     let left: i64 = redis.cmd(&["TTL", "lock-fence:k"]).parse().unwrap();
     assert!(left > 3600, "{left} s");
 }

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::nodes::renewed;
-use crate::support::processes::guardian_of;
+use crate::support::processes::{self, guardian_of};
 use crate::support::{
     DEAF_TREE, Proxy, Redis, Run, TREE, Watch, alive, holder, stays_free, tree_of, wait_until,
 };
@@ -206,8 +206,7 @@ fn a_lease_that_ended_before_the_command_could_start_starts_nothing() {
     wait_until("queued", || redis.queue_len("k") == 1);
     let guardian = crate::support::processes::guardian_of(late.pid());
     let signal = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).expect("signal");
-    signal(guardian, Signal::SIGSTOP);
-    wait_until("the guardian is stopped", || crate::support::process_state(guardian) == Some('T'));
+    processes::stop(guardian);
     first.wait().expect_code(0);
     wait_until("granted", || redis.held("k") && redis.cmd(&["GET", "lock:k"]) != theirs);
     wait_until("renewed, so that the orders are on their way", || {

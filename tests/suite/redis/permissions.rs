@@ -3,7 +3,8 @@
 use std::net::UdpSocket;
 
 use crate::support::{
-    Job, Redis, Run, hold, holder, impostor, nothing_left, refused, refused_both_ways, wait_until,
+    Job, Redis, Run, all_end_well, hold, holder, impostor, nothing_left, refused, refused_both_ways,
+    wait_until,
 };
 
 #[test]
@@ -124,7 +125,7 @@ fn the_documented_permissions_are_enough_for_everything() {
         let first: Vec<Job> = (0..holders).map(|_| hold(Run::at(&url, "k").args(slots))).collect();
         let next = Run::at(&url, "k").args(&["--ttl", "300ms"]).args(mode).sh("sleep 0.2").spawn();
         wait_until("it waits", || redis.queue_len("k") == 1);
-        first.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+        all_end_well(first);
         next.wait().expect_code(0);
         wait_until("nothing is held", || !redis.held("k"));
     }

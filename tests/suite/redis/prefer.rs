@@ -4,19 +4,15 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Redis, Run, hold, holder, queued};
-
-fn shared(redis: &Redis, args: &[&str]) -> Run {
-    Run::key(redis, "k").args(&["--shared", "--ttl", "60s"]).args(args)
-}
+use crate::support::{Redis, Run, all_end_well, hold, holder, queued};
 
 #[test]
 fn a_preferring_writer_that_is_killed_costs_the_readers_seconds() {
     let redis = Redis::start();
-    let first = hold(shared(&redis, &[]));
+    let first = hold(Run::key(&redis, "k").shared("60s"));
     let writer = Run::key(&redis, "k").args(&["--prefer", "writers", "--ttl", "60s"]).sh("echo ran").spawn();
     queued(&redis, "k", 1);
-    let reader = shared(&redis, &[]).sh("echo mine").spawn();
+    let reader = Run::key(&redis, "k").shared("60s").sh("echo mine").spawn();
     queued(&redis, "k", 2);
     writer.signal(Signal::SIGKILL);
     writer.wait();
@@ -35,7 +31,7 @@ fn a_preferring_writer_among_many_waiters_is_next_each_time() {
     for i in 0..10 {
         // Every other one prefers; the rest are readers and writers without a preference.
         let run = match i % 4 {
-            0 => shared(&redis, &[]),
+            0 => Run::key(&redis, "k").shared("60s"),
             2 => Run::key(&redis, "k"),
             _ => Run::key(&redis, "k").args(&["--prefer", "writers"]),
         };
@@ -43,7 +39,7 @@ fn a_preferring_writer_among_many_waiters_is_next_each_time() {
         queued(&redis, "k", i + 1);
     }
     first.wait().expect_code(0);
-    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(jobs);
     let order = std::fs::read_to_string(dir.path().join("order")).unwrap();
     assert_eq!(order.split_whitespace().collect::<String>(), "1357902468");
 }

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Backend, Locks, Nodes, Redis, Run, TREE, Watch, alive, hold, holder, process_state, queued, stays_free,
+    Backend, Locks, Nodes, Redis, Run, TREE, Watch, alive, all_end_well, hold, holder, queued, stays_free,
     tree_of, wait_until,
 };
 
@@ -186,8 +186,7 @@ fn nobody_waits_in_a_circle(lost_by: Option<&[&str]>) {
     queued(&redis, "b", 1);
     let second = keys(&redis, &["b", "a"]).cmd(&["true"]).spawn();
     queued(&redis, "b", 2);
-    first.signal(Signal::SIGSTOP);
-    wait_until("it is stopped", || process_state(first.pid()) == Some('T'));
+    first.stop();
     lost_by.into_iter().for_each(|command| drop(redis.cmd(command)));
     at_a.wait().expect_code(0);
     queued(&redis, "a", 1);
@@ -217,5 +216,5 @@ fn those_who_are_kept_by_another_key_keep_nobody_from_this_one() {
     queued(&redis, "a", 40);
     Run::key(&redis, "a").args(&["-s", "-n"]).cmd(&["true"]).done().expect_code(0);
     other.wait().expect_code(0);
-    crowd.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+    all_end_well(crowd);
 }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
 
 use crate::support::processes::{asleep, guardian_of};
 use crate::support::{
-    DEAF_TREE, Host, Nodes, Redis, Run, TREE, alive, hold, process_state, pttl, queued, tree_of, wait_until,
+    DEAF_TREE, Host, Nodes, Redis, Run, TREE, alive, hold, pttl, queued, tree_of, wait_until,
 };
 
 fn for_ever(redis: &Redis) -> Run {
@@ -94,8 +94,7 @@ fn a_stopped_redlock_changes_nothing() {
     let redis = Redis::start();
     let job = for_ever(&redis).stdin_pipe().sh("echo ready; read x; exit 3").spawn();
     job.wait_for_line("ready");
-    job.signal(SIGSTOP);
-    wait_until("it is stopped", || process_state(job.pid()) == Some('T'));
+    job.stop();
     asleep(guardian_of(job.pid())); // which would stop the tree at a deadline
     assert_eq!(pttl(&redis, "k"), -1);
     job.signal(SIGCONT);

@@ -129,22 +129,17 @@ impl Backend {
         match &self.locks {
             Locks::OneServer(redis) => wait_until("all is free", || !keys.iter().any(|key| redis.held(key))),
             Locks::ThreeServers(nodes) => nodes.all_free(),
-            Locks::ThisHost(_) => drop(self.run_on(keys).arg("-n").cmd(&["true"]).done().expect_code(0)),
+            Locks::ThisHost(host) => {
+                assert!(self.run_on(keys).gets_in(), "not free: {keys:?}");
+                host.nothing_is_locked();
+            }
         }
     }
 
     /// Whether one attempt finds "k" free.
     #[track_caller]
     pub fn is_free(&self) -> bool {
-        self.lets_in(self.run())
-    }
-
-    /// Whether one attempt of this kind would be granted now.
-    #[track_caller]
-    pub fn lets_in(&self, run: Run) -> bool {
-        let done = run.arg("-n").cmd(&["true"]).done();
-        assert!(matches!(done.code, Some(0 | 75)), "{done:#?}");
-        done.code == Some(0)
+        self.run().gets_in()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Client, Done, Redis, Run, wait_until};
+use super::{Client, Done, Job, Redis, Run, wait_until};
 
 /// Waits until so many waiters stand in the queue.
 #[track_caller]
@@ -48,6 +48,12 @@ pub fn refused_both_ways(redis: &Redis, code: i32, said: &[&str]) {
 pub fn nested(outer: Run, inner: Run) -> String {
     let script = format!("{}; echo inner=$?", inner.cmd(&["echo", "ran"]).shell_line());
     outer.sh(&script).done().expect_code(0).stdout
+}
+
+/// Every one of them ends with exit 0.
+#[track_caller]
+pub fn all_end_well(jobs: impl IntoIterator<Item = Job>) {
+    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
 }
 
 pub fn nothing_left(redis: &Redis) {

@@ -61,9 +61,15 @@ impl Host {
     /// Whether one attempt finds the key "k" free.
     #[track_caller]
     pub fn is_free(&self) -> bool {
-        let done = self.run().arg("-n").cmd(&["true"]).done();
-        assert!(matches!(done.code, Some(0 | 75)), "{done:#?}");
-        done.code == Some(0)
+        self.run().gets_in()
+    }
+
+    /// Nothing is locked in any of the lock files.
+    #[track_caller]
+    pub fn nothing_is_locked(&self) {
+        let locked: Vec<PathBuf> =
+            lock_files(self.path()).into_iter().filter(|file| is_locked(file)).collect();
+        assert_eq!(locked, Vec::<PathBuf>::new(), "left in the kernel");
     }
 
     /// Waits until so many waiters have drawn their tickets.

@@ -4,7 +4,8 @@ use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{alive, all_pids, parent, process_state, wait_until};
 
@@ -44,6 +45,23 @@ pub fn marked(mark: &str) -> Vec<i32> {
             .is_ok_and(|env| env.split(|b| *b == 0).any(|e| e == entry.as_bytes()))
     };
     all_pids().into_iter().filter(carries).collect()
+}
+
+/// Waits until no process with this mark is left.
+#[track_caller]
+pub fn none_marked(mark: &str) {
+    wait_until("no process is left", || marked(mark).is_empty());
+}
+
+pub fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("signal a process");
+}
+
+/// SIGSTOP, and the process has stopped.
+#[track_caller]
+pub fn stop(pid: i32) {
+    send(pid, Signal::SIGSTOP);
+    wait_until("the process is stopped", || process_state(pid) == Some('T'));
 }
 
 /// One line of /proc/PID/status, such as `SigIgn`.

@@ -13,6 +13,7 @@ use nix::pty::{OpenptyResult, Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::run::default_signals;
 use super::{Done, PATIENCE, Run, all_pids, session};
 
 pub struct Pty {
@@ -56,14 +57,14 @@ impl Pty {
         set_cloexec(&slave);
         let stream = || Stdio::from(slave.try_clone().expect("the terminal"));
         command.env("TERM", "xterm").stdin(stream()).stdout(stream()).stderr(stream());
-        // SAFETY: setsid and ioctl are async-signal-safe, and fd 0 is the terminal by now.
+        // SAFETY: setsid, ioctl and signal are async-signal-safe, and fd 0 is the terminal by now.
         unsafe {
             command.pre_exec(|| {
                 nix::unistd::setsid()?;
                 if libc::ioctl(0, libc::TIOCSCTTY, 0) == -1 {
                     return Err(std::io::Error::last_os_error());
                 }
-                Ok(())
+                default_signals()
             });
         }
         let child = command.spawn().expect("the program can be started");

@@ -8,10 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-use super::{PATIENCE, process_state, wait_until};
+use super::{PATIENCE, processes};
 
 /// A redis-server on a free port, without persistence, killed when dropped.
 pub struct Redis {
@@ -76,12 +75,11 @@ impl Redis {
 
     /// SIGSTOP: connects still succeed, nothing is answered.
     pub fn stop(&self) {
-        self.signal(Signal::SIGSTOP);
-        wait_until("the server is stopped", || process_state(self.pid()) == Some('T'));
+        processes::stop(self.pid());
     }
 
     pub fn cont(&self) {
-        self.signal(Signal::SIGCONT);
+        processes::send(self.pid(), Signal::SIGCONT);
     }
 
     /// SIGKILL and reap.
@@ -150,10 +148,6 @@ impl Redis {
     pub fn script_calls(&self) -> u64 {
         let commands = ["evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro", "script|load"];
         commands.iter().map(|command| self.calls(command)).sum()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid()), signal).expect("signal the server");
     }
 
     fn log(&self) -> String {

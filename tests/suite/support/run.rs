@@ -1,7 +1,7 @@
 //! The redlock binary as a builder, a running job, and its end.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 
-use super::{PATIENCE, Redis, all_pids, session};
+use super::{PATIENCE, Redis, all_pids, processes, session};
 
 /// After this a job that should have ended is killed, and the test fails.
 const GUARD: Duration = Duration::from_secs(60);
@@ -119,6 +119,26 @@ impl Run {
         Output { status: done.0, stdout: done.1, stderr: done.2 }
     }
 
+    /// Whether one attempt is granted now.
+    #[track_caller]
+    pub fn gets_in(self) -> bool {
+        let done = self.arg("-n").cmd(&["true"]).done();
+        assert!(matches!(done.code, Some(0 | 75)), "{done:#?}");
+        done.code == Some(0)
+    }
+
+    /// The fencing token of this run.
+    #[track_caller]
+    pub fn fence(self) -> u64 {
+        let done = self.sh("echo $REDLOCK_FENCE").done().expect_code(0);
+        done.stdout.trim().parse().unwrap_or_else(|_| panic!("no fence: {done:?}"))
+    }
+
+    /// For a reader with this lease.
+    pub fn shared(self, ttl: &str) -> Run {
+        self.args(&["--shared", "--ttl", ttl])
+    }
+
     /// To the end, as text.
     #[track_caller]
     pub fn done(self) -> Done {
@@ -132,9 +152,12 @@ impl Run {
             .stdin(if piped { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // SAFETY: setsid is async-signal-safe; nothing else runs between fork and exec.
+        // SAFETY: setsid and signal are async-signal-safe; nothing else runs between fork and exec.
         unsafe {
-            command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?));
+            command.pre_exec(|| {
+                nix::unistd::setsid()?;
+                default_signals()
+            });
         }
         let mut child = command.spawn().expect("the binary can be started");
         let mut stdin = child.stdin.take();
@@ -170,6 +193,16 @@ impl Run {
         words.extend(self.args.iter().map(|a| quoted(a)));
         words.join(" ")
     }
+}
+
+/// The signals that nohup or a shell without job control ignores in the whole test run. To be called between fork
+/// and exec.
+pub fn default_signals() -> io::Result<()> {
+    for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+        // SAFETY: the default action is no function of ours.
+        unsafe { signal(ignored, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }
 
 fn quoted(word: &OsStr) -> String {
@@ -219,7 +252,13 @@ impl Job {
     }
 
     pub fn signal(&self, sig: Signal) {
-        kill(Pid::from_raw(self.pid()), sig).expect("signal the job");
+        processes::send(self.pid(), sig);
+    }
+
+    /// SIGSTOP, and redlock has stopped; its guardian and its command go on.
+    #[track_caller]
+    pub fn stop(&self) {
+        processes::stop(self.pid());
     }
 
     pub fn is_running(&mut self) -> bool {
