@@ -6,7 +6,9 @@ use std::path::Path;
 use nix::sys::signal::Signal::SIGTERM;
 use serde_json::Value;
 
-use crate::support::{Redis, Run, holder, wait_until};
+use crate::support::{Backend, Redis, Run, hold, holder, wait_until};
+
+on_backends!(one_server, three_servers, this_host: events_tell_the_story_of_a_run);
 
 fn events(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
@@ -18,27 +20,30 @@ fn names(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["event"].as_str().expect("a name")).collect()
 }
 
-#[test]
-fn events_tell_the_story_of_an_uncontended_run() {
-    let redis = Redis::start();
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("events.jsonl");
-    let run = Run::key(&redis, "deploy").arg("--events").arg(&file);
-    let done = run.clone().sh("echo $REDLOCK_FENCE $REDLOCK_ATTEMPTS; exit 3").done().expect_code(3);
-    let told = events(&file);
-    assert_eq!(names(&told), ["acquired", "released"]);
-    assert!(told.iter().all(|event| event["key"] == "deploy"));
+fn events_tell_the_story_of_a_run(backend: &Backend) {
+    let file = backend.notes().join("events.jsonl");
+    let run = || backend.run().arg("--events").arg(&file);
+    let done = run().sh("echo $REDLOCK_FENCE $REDLOCK_ATTEMPTS; exit 3").done().expect_code(3);
+    assert_eq!(done.stderr, "");
+    let written = events(&file);
+    assert_eq!(names(&written), ["acquired", "released"]);
+    assert!(written.iter().all(|event| event["key"] == "k"));
     let words: Vec<u64> = done.stdout.split_whitespace().map(|w| w.parse().unwrap()).collect();
-    for event in &told {
+    for event in &written {
         assert_eq!(event["fence"].as_u64(), Some(words[0]), "{event}");
         assert_eq!(event["attempts"].as_u64(), Some(words[1]), "{event}");
         assert!(event["waited_ms"].is_u64(), "{event}");
     }
-    assert!(told[1]["held_ms"].is_u64() && told[1]["exit"] == 3, "{}", told[1]);
-    assert_eq!((done.stderr.as_str(), redis.held("deploy")), ("", false));
+    assert!(written[1]["held_ms"].is_u64() && written[1]["exit"] == 3, "{}", written[1]);
 
-    run.sh("exit 0").done().expect_code(0);
-    assert_eq!(names(&events(&file)), ["acquired", "released", "acquired", "released"], "lines are appended");
+    let first = hold(backend.run());
+    let job = run().cmd(&["true"]).spawn();
+    wait_until("the wait is reported", || names(&events(&file)).last() == Some(&"waiting"));
+    first.wait().expect_code(0);
+    job.wait().expect_code(0);
+    let written = events(&file);
+    assert_eq!(names(&written)[..3], ["acquired", "released", "waiting"], "lines are appended");
+    assert_eq!(names(&written)[written.len() - 2..], ["acquired", "released"]);
 }
 
 #[test]

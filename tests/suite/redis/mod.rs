@@ -3,6 +3,7 @@
 mod break_lock;
 mod fence;
 mod lease;
+mod min_hold;
 mod network;
 mod on_unavailable;
 mod overlap;
@@ -11,6 +12,7 @@ mod prefer;
 mod queue;
 mod server_errors;
 mod several_keys;
+mod shared;
 mod shared_lease;
 mod suspend;
 mod ttl_none;
