@@ -116,7 +116,7 @@ fn the_time_begins_with_the_grant_and_not_with_the_wait(backend: &Backend) {
 #[test]
 fn until_then_the_lock_is_kept_over_many_leases() {
     let redis = Redis::start();
-    let run = Run::key(&redis, "k").args(&["--ttl", "600ms", "--max-hold", "3s"]);
+    let run = Run::key(&redis, "k").args(&["--ttl", "1200ms", "--max-hold", "6s"]);
     let job = run.sh("echo main $$; exec sleep 60").spawn();
     let main = pid_in(&job.wait_for_line("main"));
     renewed(&redis, "k", 6); // two leases and more

@@ -50,8 +50,8 @@ fn while_it_stays_one_can_try_wait_for_a_while_or_be_cancelled_as_ever(backend: 
     hold_at_least(backend, "1m", &[]).wait().expect_code(0);
     backend.run().arg("-n").sh("echo ran").done().expect_code(75);
     let start = Instant::now();
-    backend.run().args(&["-w", "0.4"]).sh("echo ran").done().expect_code(75);
-    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
+    backend.run().args(&["-w", "1.5"]).sh("echo ran").done().expect_code(75);
+    assert!(start.elapsed() >= Duration::from_millis(1500), "{:?}", start.elapsed());
     backend.run().args(&["--retries", "1", "--retry-interval", "9ms"]).cmd(&["true"]).done().expect_code(75);
     let waiter = backend.waiter(backend.run().sh("echo ran"), 1);
     waiter.signal(SIGTERM);
@@ -107,7 +107,7 @@ fn a_readers_entry_stays_and_keeps_writers_out_but_not_readers(backend: &Backend
     let killed = hold(backend.run().args(&["-n", "-s"]).args(short));
     killed.signal(SIGKILL);
     killed.wait();
-    let writer = backend.run().args(&["-w", "1"]).sh("echo ran").done();
+    let writer = backend.run().args(&["-w", "1.5"]).sh("echo ran").done();
     assert_eq!(writer.code, Some(75));
 }
 

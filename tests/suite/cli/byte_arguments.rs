@@ -195,7 +195,7 @@ fn something_else_at_the_key_is_left_alone() {
 fn a_plain_string_of_someone_else_is_a_lock_that_is_held() {
     let redis = Redis::start();
     redis.cmd(&["SET", "lock:k", "someone else's"]);
-    for how in [&["-n"][..], &["-w", "0.2"]] {
+    for how in [&["-n"][..], &["-w", "1.5"]] {
         let done = Run::key(&redis, "k").args(how).sh("echo ran").done().expect_code(75);
         assert_eq!(done.stdout, "");
     }

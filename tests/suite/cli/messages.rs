@@ -56,7 +56,7 @@ fn the_holders_arguments_are_not_on_the_server_but_its_name_is() {
 fn a_refusal_names_the_holder() {
     let redis = Redis::start();
     let holder = hold(&redis, &["--label", "nightly"]);
-    for how in [&["-n"][..], &["-w", "0.2"]] {
+    for how in [&["-n"][..], &["-w", "1.5"]] {
         let done = Run::key(&redis, "deploy").args(how).sh("echo ran").done().expect_code(75);
         for part in ["\"deploy\"", "nightly", &holder.pid().to_string()] {
             assert!(done.stderr.contains(part), "{part:?} is missing in {:?}", done.stderr);

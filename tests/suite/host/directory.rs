@@ -10,9 +10,9 @@ use std::process::Command;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use crate::support::host::{STRANGER, as_user, lock_files};
+use crate::support::host::lock_files;
 use crate::support::run::os;
-use crate::support::{Host, Run, hold, refused};
+use crate::support::{Host, OtherUsers, Run, STRANGER, hold, refused};
 
 #[test]
 fn keys_are_any_bytes_and_different_keys_never_collide() {
@@ -152,13 +152,11 @@ fn a_lock_file_in_a_private_folder_is_private() {
 
 #[test]
 fn two_users_take_turns_whoever_came_first() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     for stranger_first in [false, true] {
         let host = Host::with_mode(0o1777);
         let ours = || host.run().via("umask 077; exec \"$@\"");
-        let Some(theirs) = as_user(STRANGER, host.run(), "077") else {
-            eprintln!("skipped: only root can be two users");
-            return;
-        };
+        let theirs = users.run(STRANGER, host.run(), "077");
         let (one, other) = if stranger_first { (theirs, ours()) } else { (ours(), theirs) };
         let holder = hold(one.clone());
         assert!(everybody_may_use(&host.file()));
@@ -175,13 +173,11 @@ fn two_users_take_turns_whoever_came_first() {
 
 #[test]
 fn two_users_who_meet_at_a_new_key_are_both_served() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o1777);
     for round in 0..40 {
         let run = || host.run_on(format!("new-{round}"));
-        let Some(theirs) = as_user(STRANGER, run(), "077") else {
-            eprintln!("skipped: only root can be two users");
-            return;
-        };
+        let theirs = users.run(STRANGER, run(), "077");
         let both = [run().via("umask 077; exec \"$@\""), theirs];
         for job in both.map(|run| run.cmd(&["true"]).spawn()) {
             job.wait().expect_code(0);
@@ -191,13 +187,10 @@ fn two_users_who_meet_at_a_new_key_are_both_served() {
 
 #[test]
 fn a_user_cannot_delete_or_replace_anothers_lock() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o1777);
     for owner in [0, 65533] {
-        let Some(run) = as_user(owner, host.run_on(format!("of {owner}")), "022") else {
-            eprintln!("skipped: only root can be two users");
-            return;
-        };
-        let first = hold(run);
+        let first = hold(users.run(owner, host.run_on(format!("of {owner}")), "022"));
         let file =
             lock_files(host.path()).into_iter().find(|f| f.to_string_lossy().contains(&owner.to_string()));
         let file = file.expect("the lock file");
@@ -216,12 +209,9 @@ fn a_user_cannot_delete_or_replace_anothers_lock() {
 
 #[test]
 fn a_lock_file_that_we_may_not_use_is_told_as_such() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o755);
     assert!(host.is_free());
-    if let Some(stranger) = as_user(STRANGER, host.run(), "022") {
-        refused(stranger, 77, &["permission"]);
-    }
-    if let Some(stranger) = as_user(STRANGER, host.run_on("new"), "022") {
-        refused(stranger, 77, &["permission"]);
-    }
+    refused(users.run(STRANGER, host.run(), "022"), 77, &["permission"]);
+    refused(users.run(STRANGER, host.run_on("new"), "022"), 77, &["permission"]);
 }

@@ -10,7 +10,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::host::TICKETS_END;
+use crate::support::host::{LAST_TICKET, MUTEX_BYTE};
 use crate::support::reader_writer_log::Role;
 use crate::support::{Host, ReaderWriterLog, hold, wait_until};
 
@@ -176,13 +176,13 @@ fn an_outsider_who_locks_the_whole_file_keeps_no_one_beyond_his_patience() {
 }
 
 #[test]
-fn an_outsider_who_locks_the_counter_keeps_no_one_beyond_his_patience() {
-    patience_is_kept_if_locked(TICKETS_END.cast_signed() * 2, 1);
+fn an_outsider_who_locks_the_mutex_keeps_no_one_beyond_his_patience() {
+    patience_is_kept_if_locked(MUTEX_BYTE.cast_signed(), 1);
 }
 
 #[test]
 fn an_outsider_who_locks_the_last_ticket_keeps_no_one_beyond_his_patience() {
-    patience_is_kept_if_locked(TICKETS_END.cast_signed() - 1, 1);
+    patience_is_kept_if_locked(LAST_TICKET.cast_signed(), 1);
 }
 
 /// Loaded before libc: the kernel refuses to wait for the bytes of the others, as it may over a network.

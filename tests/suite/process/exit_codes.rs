@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Redis, Run, holder, processes, wait_until};
+use crate::support::{OtherUsers, Redis, Run, holder, processes, wait_until};
 
 #[test]
 fn every_exit_code_of_the_command_is_redlocks_own() {
@@ -142,22 +142,20 @@ fn a_server_that_is_not_there_gives_69_at_once() {
 
 #[test]
 fn where_no_thread_can_be_started_the_command_still_runs_to_its_own_end() {
-    if !nix::unistd::geteuid().is_root() {
-        return; // we cannot become a user whose processes we can count
-    }
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as a user without other processes") };
     let redis = Redis::start();
     // A user of nobody else: its processes are redlock, the guardian and the command, and no more.
-    let id = (100_000 + std::process::id()).to_string();
-    let wrapper = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "prlimit", "--nproc=3:3"];
+    let uid = 100_000 + std::process::id();
     // Nothing but builtins, for longer than redlock waits before it wants a thread.
     let script = "echo ready; read x; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 7";
-    let mut job = Run::key(&redis, "k").through(&wrapper).stdin_pipe().sh(script).spawn();
+    let run = users.run_through(uid, Run::key(&redis, "k"), &["prlimit", "--nproc=3:3"]);
+    let mut job = run.stdin_pipe().sh(script).spawn();
     job.wait_for_line("ready");
     drop(job.take_stdin());
     let mut most = 0;
     while job.is_running() {
         most = processes::status_field(job.pid(), "Threads").parse().unwrap_or(0).max(most);
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2)); // only the pace of the loop
     }
     let done = job.wait();
     assert_eq!((done.code, done.signal), (Some(7), None), "{done:?}");

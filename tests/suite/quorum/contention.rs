@@ -75,10 +75,12 @@ fn a_killed_holder_dies_with_its_tree_and_is_succeeded_after_its_lease() {
     queued(&nodes[0], "k", 1);
     first.signal(Signal::SIGKILL);
     let killed = Instant::now();
-    wait_until_within(Duration::from_secs(1), "the tree is dead", || !tree.iter().any(|pid| alive(*pid)));
+    wait_until_within(Duration::from_secs(3), "the tree is dead within the lease", || {
+        !tree.iter().any(|pid| alive(*pid))
+    });
     next.wait_for_line("mine");
     assert!(killed.elapsed() > Duration::from_secs(1), "before the lease was over: {:?}", killed.elapsed());
-    assert!(killed.elapsed() < Duration::from_secs(9), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     next.wait().expect_code(0);
     nodes.all_free();
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::nodes::{renewed, settle};
-use crate::support::{Nodes, Proxy, Redis, TREE, alive, hold, pttl, tree_of, wait_until, wait_until_within};
+use crate::support::{
+    Nodes, Proxy, Redis, TREE, alive, hold, pttl, takes_less_than, tree_of, wait_until, wait_until_within,
+};
 
 /// Addresses of which the one at this place leads through the proxy.
 fn through(nodes: &Nodes, at: usize, proxy: &Proxy) -> Vec<String> {
@@ -19,11 +21,13 @@ fn one_slow_node_of_five_is_not_noticed() {
     for at in 1..5 {
         let proxy = Proxy::to(&nodes[at]);
         proxy.delay(Duration::from_secs(2));
-        let start = Instant::now();
-        let run = Nodes::run_at(&through(&nodes, at, &proxy), "k").args(&["--node-timeout", "5s"]);
-        let done = run.sh("echo ran").done().expect_code(0);
-        assert!(start.elapsed() < Duration::from_millis(1500), "node {at}: {:?}", start.elapsed());
-        assert_eq!(done.stderr, "");
+        takes_less_than(Duration::from_millis(1500), || {
+            let start = Instant::now();
+            let run = Nodes::run_at(&through(&nodes, at, &proxy), "k").args(&["--node-timeout", "5s"]);
+            let done = run.sh("echo ran").done().expect_code(0);
+            assert_eq!(done.stderr, "");
+            start.elapsed()
+        });
     }
     // While it is held, too: several refreshes with an answer that comes after the next one is due.
     let proxy = Proxy::to(&nodes[3]);
@@ -123,7 +127,7 @@ fn a_lock_broken_at_a_majority_is_lost_and_never_comes_back() {
         let start = Instant::now();
         while job.is_running() {
             assert!(!taken_back(), "{broken:?}: taken back after {:?}", start.elapsed());
-            assert!(start.elapsed() < Duration::from_secs(5), "still runs");
+            assert!(start.elapsed() < Duration::from_secs(20), "still runs");
         }
         job.wait().expect_code(79).expect_said(&["lost"]);
         assert!(!tree.iter().any(|pid| alive(*pid)));
@@ -169,21 +173,24 @@ fn the_vote_of_a_straggler_is_not_left_behind() {
     for at in [1, 2] {
         // Its answers come when the run is over; then its requests arrive when the run is over.
         for late_requests in [false, true] {
-            let (proxy, calls) = (Proxy::to(&nodes[at]), nodes[at].script_calls());
-            if late_requests {
-                proxy.pause();
-            } else {
-                proxy.delay(Duration::from_secs(3));
-            }
-            let run = Nodes::run_at(&through(&nodes, at, &proxy), "k").args(&["--ttl", "60s"]);
-            let start = Instant::now();
-            run.cmd(&["true"]).done().expect_code(0);
-            assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
-            assert!(proxy.requests() > 0, "it was asked");
-            proxy.resume();
-            // Its vote, and behind it that the vote is not wanted any more.
-            wait_until("both have arrived", || nodes[at].script_calls() >= calls + 2);
-            nodes.all_free();
+            takes_less_than(Duration::from_millis(2500), || {
+                let (proxy, calls) = (Proxy::to(&nodes[at]), nodes[at].script_calls());
+                if late_requests {
+                    proxy.pause();
+                } else {
+                    proxy.delay(Duration::from_secs(3));
+                }
+                let run = Nodes::run_at(&through(&nodes, at, &proxy), "k").args(&["--ttl", "60s"]);
+                let start = Instant::now();
+                run.cmd(&["true"]).done().expect_code(0);
+                let spent = start.elapsed();
+                assert!(proxy.requests() > 0, "it was asked");
+                proxy.resume();
+                // Its vote, and behind it that the vote is not wanted any more.
+                wait_until("both have arrived", || nodes[at].script_calls() >= calls + 2);
+                nodes.all_free();
+                spent
+            });
         }
     }
 }
@@ -220,7 +227,7 @@ fn a_node_that_was_down_at_the_start_is_taken_in_while_held() {
 #[test]
 fn a_healed_server_counts_min_hold_from_the_grant() {
     let nodes = Nodes::start(3);
-    let run = nodes.run("k").args(&["--ttl", "900ms", "--min-hold", "60s"]);
+    let run = nodes.run("k").args(&["--ttl", "1500ms", "--min-hold", "60s"]);
     let job = hold(run);
     let healthy = pttl(&nodes[0], "k");
     nodes[2].cmd(&["FLUSHALL"]);

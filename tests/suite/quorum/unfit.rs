@@ -59,7 +59,7 @@ fn a_server_listed_twice_that_comes_up_later_never_counts_twice() {
     nodes[1].kill();
     let start = Instant::now();
     let done = job.wait().expect_code(79);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     assert!(!tree.iter().any(|pid| crate::support::alive(*pid)), "{done:?}");
 }
 

@@ -115,7 +115,7 @@ fn a_killed_server_is_as_dead_as_an_address_without_one() {
     for args in [&["-n"][..], &[], &["-w", "20s"]] {
         let start = Instant::now();
         let done = nodes.run("k").args(args).sh("echo ran").done().expect_code(69);
-        assert!(start.elapsed() < Duration::from_secs(5), "at once: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(12), "at once: {:?}", start.elapsed());
         assert_eq!(done.stdout, "");
         assert!(ports.iter().all(|port| done.stderr.contains(port)), "{done:#?}");
     }
@@ -189,7 +189,7 @@ fn a_waiter_runs_as_soon_as_foreign_holders_are_gone() {
     for at in [1, 2] {
         nodes[at].cmd(&["SET", "lock:k", FOREIGN, "PX", "60000"]);
     }
-    nodes.run("k").args(&["-w", "1s"]).cmd(&["true"]).done().expect_code(75);
+    nodes.run("k").args(&["-w", "1500ms"]).cmd(&["true"]).done().expect_code(75);
     assert_eq!(nodes.claims("k"), ["", FOREIGN, FOREIGN]);
     let waiter = nodes.run("k").args(&["--ttl", "60s"]).sh("echo mine").spawn();
     wait_until("the waiter has asked", || nodes[0].calls("evalsha") > 3);

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Proxy, Redis, Run, hold, holder, stays_free, wait_until, wait_until_within};
+use crate::support::nodes::renewed;
+use crate::support::{
+    Proxy, Redis, Run, hold, holder, stays_free, takes_less_than, wait_until, wait_until_within,
+};
 
 /// Lets the server know the scripts: a request for an unknown one does nothing, however late it comes.
 fn warm_up(redis: &Redis) {
@@ -20,12 +23,11 @@ fn a_short_blackhole_or_a_cut_connection_is_survived() {
     wait_until("a refresh vanished in the hole", || proxy.requests() > sent);
     proxy.resume();
     proxy.cut();
-    let pttl = || redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap();
-    wait_until("a later refresh arrives", || pttl() > 5_500);
+    renewed(&redis, "k", 1);
+    let connections = proxy.connections();
     proxy.cut();
-    std::thread::sleep(Duration::from_millis(50));
-    let low = pttl();
-    wait_until("and one after that", || pttl() > low.max(5_500));
+    wait_until("a connection is made anew", || proxy.connections() > connections);
+    renewed(&redis, "k", 1);
     assert_eq!(redis.cmd(&["GET", "lock:k"]), claim);
     job.wait().expect_code(0);
     stays_free(&redis);
@@ -44,11 +46,9 @@ fn a_grant_that_arrives_after_its_own_lease_never_starts_the_command() {
         let proxy = Proxy::to(&redis);
         proxy.delay(Duration::from_millis(late));
         let run = Run::at(&proxy.url(), "k").args(&["--ttl", ttl]).args(args);
-        let start = Instant::now();
         let done = run.sh("echo ran").done();
         assert_eq!(done.stdout, "", "{done:?}");
         assert_eq!(done.code, Some(69), "{done:?}");
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         wait_until_within(Duration::from_secs(4), "the claim is released", || !redis.held("k"));
         stays_free(&redis);
         assert_eq!(redis.queue_len("k"), 0);
@@ -65,7 +65,8 @@ fn a_stopped_server_is_unavailable_within_bounds_and_a_late_grant_is_given_back(
         let run = Run::key(&redis, "k").args(&["--ttl", "60s"]).args(args);
         let done = run.sh("echo ran").done().expect_code(69);
         assert_eq!(done.stdout, "");
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        // Far less than the lease, which is not waited for.
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         redis.cont();
         // Whatever the server now does late, in the end the lock is free.
         let free = || !redis.held("k") && redis.queue_len("k") == 0;
@@ -150,9 +151,7 @@ fn a_lost_answer_to_the_release_keeps_the_commands_exit_code() {
     let job = run.sh("echo ready; read x; exit 7").spawn();
     job.wait_for_line("ready");
     proxy.drop_replies(true);
-    let start = Instant::now();
     job.wait().expect_code(7);
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert!(!redis.held("k"));
 }
 
@@ -166,7 +165,7 @@ fn killed_connections_are_made_anew_while_held() {
     while start.elapsed() < Duration::from_secs(5) {
         client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert_eq!(client.cmd(&["GET", "lock:k"]), claim);
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50)); // only the pace of the loop
     }
     job.wait().expect_code(0);
     stays_free(&redis);
@@ -182,16 +181,14 @@ fn killed_connections_are_made_anew_while_waiting() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(4) {
         client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100)); // only the pace of the loop
     }
     first.wait().expect_code(0);
     client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    let start = Instant::now();
     for waiter in waiters {
         waiter.wait_for_line("mine");
         waiter.wait().expect_code(0);
     }
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -228,8 +225,10 @@ fn an_address_that_swallows_everything_is_given_up_within_about_a_node_timeout()
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     proxy.pause();
-    let start = Instant::now();
-    let run = Run::at(&proxy.url(), "k").args(&["--node-timeout", "1s"]);
-    run.sh("echo ran").done().expect_code(69);
-    assert!(start.elapsed() < Duration::from_millis(4500), "{:?}", start.elapsed());
+    takes_less_than(Duration::from_millis(4500), || {
+        let start = Instant::now();
+        let run = Run::at(&proxy.url(), "k").args(&["--node-timeout", "1s"]);
+        run.sh("echo ran").done().expect_code(69);
+        start.elapsed()
+    });
 }

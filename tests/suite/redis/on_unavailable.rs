@@ -144,7 +144,7 @@ fn a_lock_that_somebody_holds_is_not_run_without() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "90s"]);
     for how in ["skip", "run"] {
-        for wait in [&["-n"][..], &["-w", "0.3"], &["--retries", "1", "--retry-interval", "9ms"]] {
+        for wait in [&["-n"][..], &["-w", "1.5"], &["--retries", "1", "--retry-interval", "9ms"]] {
             let run = Run::key(&redis, "k").args(&["--on-unavailable", how]).args(wait);
             assert_eq!(run.sh(SHOW).done().expect_code(75).stdout, "", "{how} {wait:?}");
         }

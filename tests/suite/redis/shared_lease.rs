@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Job, Redis, Run, TREE, alive, hold, holder, queued, stays_free, tree_of, wait_until};
+use crate::support::{
+    Job, Redis, Run, TREE, alive, hold, holder, queued, stays_free, takes_less_than, tree_of, wait_until,
+};
 
 /// Readers whose time is not over, by the server's own clock.
 fn living_readers(redis: &Redis) -> usize {
@@ -74,19 +76,24 @@ fn readers_that_renew_do_not_prolong_the_lease_of_a_killed_one() {
 
 #[test]
 fn a_reader_that_leaves_does_not_end_the_lease_of_a_killed_one() {
-    let redis = Redis::start();
-    let victim = hold(Run::key(&redis, "k").shared("6s"));
-    let short = hold(Run::key(&redis, "k").shared("1s"));
-    kill(victim);
-    let killed = Instant::now();
-    short.wait().expect_code(0);
-    let free = Run::key(&redis, "k").gets_in();
-    // Its time left is at least two thirds of six seconds; on a slower machine nothing can be said.
-    assert!(killed.elapsed() < Duration::from_millis(3900), "this machine is too slow");
-    assert!(!free, "the killed reader's lease was cut short");
-    assert!(redis.held("k"), "a foreign SET NX is kept out, too");
-    wait_until("its time is over", || Run::key(&redis, "k").gets_in());
-    assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
+    // At least two thirds of the six seconds are left when a reader is killed.
+    takes_less_than(Duration::from_millis(3900), || {
+        let redis = Redis::start();
+        let victim = hold(Run::key(&redis, "k").shared("6s"));
+        let short = hold(Run::key(&redis, "k").shared("1500ms"));
+        kill(victim);
+        let killed = Instant::now();
+        short.wait().expect_code(0);
+        let free = Run::key(&redis, "k").gets_in();
+        let held = redis.held("k");
+        let spent = killed.elapsed();
+        if spent < Duration::from_millis(3900) {
+            assert!(!free, "the killed reader's lease was cut short");
+            assert!(held, "a foreign SET NX is kept out, too");
+            wait_until("its lease is over", || Run::key(&redis, "k").gets_in());
+        }
+        spent
+    });
 }
 
 /// A reader that is stopped until its time is over; then `meanwhile`; then it goes on, and ends with 79.

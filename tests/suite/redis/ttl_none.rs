@@ -137,9 +137,9 @@ fn the_grace_before_sigkill_has_no_ttl_to_fit_into() {
 fn a_reader_without_expiry_is_not_given_one_by_another_reader() {
     let redis = Redis::start();
     let job = hold(for_ever(&redis).arg("-s"));
-    Run::key(&redis, "k").args(&["-s", "--ttl", "300ms"]).sh("sleep 0.6").done().expect_code(0);
+    Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("sleep 2").done().expect_code(0);
     // The other one's lease, as one who was killed leaves it.
-    let other = Run::key(&redis, "k").args(&["-s", "--ttl", "300ms"]).sh("echo in; exec sleep 60").spawn();
+    let other = Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("echo in; exec sleep 60").spawn();
     other.wait_for_line("in");
     drop(other);
     let writer = Run::key(&redis, "k").args(&["-w", "1.5"]).sh("echo ran").done().expect_code(75);
@@ -157,7 +157,7 @@ fn a_killed_reader_and_a_killed_slot_without_expiry_stay() {
         job.wait_for_line("ready");
         job.signal(SIGKILL);
         job.wait();
-        Run::key(&redis, "k").args(&["-w", "1"]).sh("echo ran").done().expect_code(75);
+        Run::key(&redis, "k").args(&["-w", "1.5"]).sh("echo ran").done().expect_code(75);
         redis.cmd(&["FLUSHALL"]);
     }
 }

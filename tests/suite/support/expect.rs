@@ -25,14 +25,26 @@ pub fn stays_free(redis: &Redis) {
     }
 }
 
+/// A promise about time that a busy machine may keep late: of five attempts one must take less than `limit`.
+#[track_caller]
+pub fn takes_less_than(limit: Duration, mut attempt: impl FnMut() -> Duration) {
+    let mut spent = Vec::new();
+    while spent.len() < 5 {
+        let time = attempt();
+        if time < limit {
+            return;
+        }
+        spent.push(time);
+    }
+    panic!("not once less than {limit:?}: {spent:?}");
+}
+
 /// One attempt on the key "k"; the command must not have run.
 #[track_caller]
 pub fn refused(run: Run, code: i32, said: &[&str]) -> Done {
-    let start = Instant::now();
     let done = run.sh("echo ran").done().expect_code(code).expect_said(said);
     assert_eq!(done.stdout, "", "the command ran");
     assert!(done.stderr.starts_with("redlock: "), "{done:?}");
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     done
 }
 

@@ -1,6 +1,7 @@
 //! A folder for locks of this host, and what the kernel says about the lock file in it.
 
 use std::fs::{self, Permissions};
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,14 @@ use tempfile::TempDir;
 
 use super::{Job, Run, wait_until};
 
-/// Tickets are smaller; the byte of the short lock on their counter is twice that.
-pub const TICKETS_END: u64 = 1 << 61;
+/// The bytes of the waiters, one for each ticket, in all lanes: the marks of the holders come behind them.
+const WAITERS: Range<u64> = 1..1 << 61;
 
-/// A user who is nobody in particular.
-pub const STRANGER: u32 = 65534;
+/// The byte of the short lock under which a participant enters.
+pub const MUTEX_BYTE: u64 = 1 << 62;
+
+/// The byte of the last ticket that a request without options can draw.
+pub const LAST_TICKET: u64 = (1 << 49) + (1 << 40) - 1;
 
 pub struct Host {
     folder: TempDir,
@@ -106,14 +110,14 @@ pub fn lock_files(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("redlock-")).collect()
 }
 
-/// Bytes of the file that are locked each for itself: those of the waiters. A holder has all from 0 on.
+/// How many bytes of waiters are locked in the file.
 pub fn tickets_waiting(file: &Path) -> usize {
     let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
     let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");
     let is_ticket = |line: &&str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, "OFDLCK", _, _, _, of, start, _] = words[..] else { return false };
-        of.ends_with(&inode) && start.parse().is_ok_and(|start: u64| start > 0 && start < TICKETS_END)
+        of.ends_with(&inode) && start.parse().is_ok_and(|start| WAITERS.contains(&start))
     };
     locks.lines().filter(is_ticket).count()
 }
@@ -123,14 +127,4 @@ pub fn is_locked(file: &Path) -> bool {
     let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
     let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");
     locks.lines().any(|line| line.split_whitespace().any(|word| word.ends_with(&inode)))
-}
-
-/// The call as a user without rights; None if we may not become one.
-pub fn as_user(uid: u32, run: Run, umask: &str) -> Option<Run> {
-    let id = uid.to_string();
-    let script = format!("umask {umask}; exec \"$@\"");
-    let is_root = nix::libc::uid_t::from(nix::unistd::geteuid()) == 0;
-    is_root.then(|| {
-        run.through(&["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", &script, "sh"])
-    })
 }

@@ -2,6 +2,14 @@
 //!
 //! Tests wait for facts (`wait_until`, a printed line), never for time.
 
+/// `skip!("only root can ...")` ends the test here and says why. With REDLOCK_TEST_REQUIRE_ALL=1 the test fails instead.
+macro_rules! skip {
+    ($reason:expr) => {{
+        $crate::support::skipped($reason);
+        return;
+    }};
+}
+
 #[macro_use]
 pub mod backend;
 pub mod expect;
@@ -15,6 +23,7 @@ pub mod pty;
 pub mod reader_writer_log;
 pub mod redis;
 pub mod run;
+pub mod users;
 
 pub use backend::{Backend, Locks};
 pub use expect::*;
@@ -27,13 +36,24 @@ pub use pty::Pty;
 pub use reader_writer_log::ReaderWriterLog;
 pub use redis::{Client, Redis};
 pub use run::{Done, Job, Run};
+pub use users::{OtherUsers, STRANGER};
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a fact may take to come true on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Reports a test that cannot run here, past the harness, which shows nothing of a test that passes.
+#[track_caller]
+pub fn skipped(reason: &str) {
+    let required = std::env::var_os("REDLOCK_TEST_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(!required, "skipped: {reason}, but REDLOCK_TEST_REQUIRE_ALL=1 is set");
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skipped: {reason} ({test})");
+}
 
 /// Polls every 5 ms until `f` says yes; panics with `what` when patience runs out.
 #[track_caller]

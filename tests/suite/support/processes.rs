@@ -24,6 +24,12 @@ pub fn guardian_of(redlock: i32) -> i32 {
     found.expect("wait_until returned")
 }
 
+/// Whether PATH has a program of this name.
+pub fn is_installed(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}
+
 /// The number at the end of a line such as `main 123`.
 #[track_caller]
 pub fn pid_in(line: &str) -> i32 {

@@ -1,5 +1,6 @@
 //! A real redis-server of the test's own, and a raw client that speaks to it.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -148,6 +149,31 @@ impl Redis {
     pub fn script_calls(&self) -> u64 {
         let commands = ["evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro", "script|load"];
         commands.iter().map(|command| self.calls(command)).sum()
+    }
+
+    /// The commands of each script call while `work` runs, in lower case.
+    pub fn script_commands<T>(&self, work: impl FnOnce() -> T) -> (Vec<BTreeSet<String>>, T) {
+        let mut monitor = self.connect();
+        assert_eq!(monitor.cmd(&["MONITOR"]), "OK");
+        let result = work();
+        self.cmd(&["ECHO", "end of the script commands"]);
+        let mut scripts = Vec::new();
+        loop {
+            let line = String::from_utf8_lossy(&monitor.reply().expect("a line of MONITOR")).into_owned();
+            if line.contains("end of the script commands") {
+                return (scripts, result);
+            }
+            // `1700000000.123456 [0 lua] "get" "lock:k"`
+            let (by, command) = line.split_once("] \"").expect("who did what");
+            let name = command.split('"').next().expect("its name").to_lowercase();
+            match scripts.last_mut() {
+                Some(last) if by.ends_with(" lua") => {
+                    BTreeSet::insert(last, name);
+                }
+                _ if name == "evalsha" || name == "eval" => scripts.push(BTreeSet::new()),
+                _ => {}
+            }
+        }
     }
 
     fn log(&self) -> String {

@@ -26,6 +26,7 @@ pub fn binary() -> PathBuf {
 /// One call of redlock in a clean environment, without a controlling terminal.
 #[derive(Clone)]
 pub struct Run {
+    program: PathBuf,
     wrapper: Vec<OsString>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
@@ -39,6 +40,7 @@ impl Run {
     pub fn bare() -> Run {
         let kept = ["PATH", "HOME"].map(|name| (name.into(), std::env::var_os(name)));
         Run {
+            program: binary(),
             wrapper: Vec::new(),
             args: Vec::new(),
             env: kept.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
@@ -76,6 +78,12 @@ impl Run {
     /// The working directory.
     pub fn dir(mut self, dir: impl AsRef<Path>) -> Run {
         self.dir = Some(dir.as_ref().to_owned());
+        self
+    }
+
+    /// Another copy of the binary.
+    pub fn program(mut self, path: PathBuf) -> Run {
+        self.program = path;
         self
     }
 
@@ -177,7 +185,7 @@ impl Run {
     /// The plain command, its streams not yet chosen.
     pub fn command(&self) -> Command {
         let mut argv = self.wrapper.clone();
-        argv.push(binary().into());
+        argv.push(self.program.clone().into());
         argv.extend(self.args.iter().cloned());
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).env_clear().envs(self.env.iter().map(|(k, v)| (k, v)));
@@ -189,7 +197,7 @@ impl Run {
 
     /// A line for a POSIX shell that does the same.
     pub fn shell_line(&self) -> String {
-        let mut words = vec![quoted(binary().as_os_str())];
+        let mut words = vec![quoted(self.program.as_os_str())];
         words.extend(self.args.iter().map(|a| quoted(a)));
         words.join(" ")
     }
