@@ -69,8 +69,8 @@ fn judge(asked: Instant, runs: usize) -> Option<()> {
 
 /// Minutes of every kind; each begins when the lock of the one before has gone by itself.
 fn once_each_minute(entry: &Run, is_free: impl Fn() -> bool) {
-    let folder = tempfile::tempdir().unwrap();
-    let ran = folder.path().join("ran");
+    let directory = tempfile::tempdir().unwrap();
+    let ran = directory.path().join("ran");
     for skew in [Skew::None, Skew::During, Skew::Behind] {
         wait_until("a minute that could be judged", || {
             let judged = minute(entry, skew, &ran);
@@ -98,8 +98,8 @@ fn two_hosts_and_three_servers_run_the_job_once_a_minute() {
 #[test]
 fn two_crontabs_of_one_host_run_the_job_once_a_minute() {
     let host = Host::new();
-    let folder = host.path().to_str().unwrap();
-    let entry = crontab(&[("REDLOCK_LOCAL", "1"), ("REDLOCK_LOCAL_DIR", folder)], "1s");
+    let directory = host.path().to_str().unwrap();
+    let entry = crontab(&[("REDLOCK_LOCAL", "1"), ("REDLOCK_LOCAL_DIR", directory)], "1s");
     once_each_minute(&entry, || host.run_on("tick").arg("-n").cmd(&["true"]).done().code == Some(0));
 }
 
@@ -114,7 +114,7 @@ fn as_written_the_recipe_leaves_the_lock_free_for_the_next_minute() {
 }
 
 #[test]
-fn a_job_that_fails_is_told_by_its_own_code_and_not_run_again_elsewhere() {
+fn a_job_that_fails_has_its_own_exit_code_and_is_not_run_again_elsewhere() {
     let redis = Redis::start();
     let entry = crontab(&[("REDLOCK_REDIS", &redis.url())], "55s");
     entry.clone().sh("exit 3").done().expect_code(3);

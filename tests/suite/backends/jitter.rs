@@ -31,7 +31,7 @@ fn nothing_is_asked_before_the_pause_is_over() {
     let host = Host::new();
     let job = host.run().args(&AGES).sh("echo ran").spawn();
     asleep(job.pid());
-    assert!(!lock_files(host.path()).iter().any(|file| is_locked(file)), "it has a place in the queue");
+    assert!(!lock_files(host.path()).iter().any(|file| is_locked(file)), "it has a position in the queue");
 }
 
 fn a_signal_ends_the_pause_at_once_and_redlock_dies_by_it(backend: &Backend) {

@@ -171,14 +171,14 @@ fn one_reader_or_one_slot_ends_and_the_others_go_on(backend: &Backend) {
 #[test]
 fn a_command_that_ended_in_time_was_not_stopped_however_late_its_guardian_looks() {
     let redis = Redis::start();
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; exit 7";
-    let job = Run::key(&redis, "k").args(&["--max-hold", "2s"]).dir(&folder).sh(script).spawn();
+    let job = Run::key(&redis, "k").args(&["--max-hold", "2s"]).dir(&directory).sh(script).spawn();
     let guardian = guardian_of(job.pid());
-    let pid = || std::fs::read_to_string(folder.path().join("pid")).ok()?.trim().parse::<i32>().ok();
+    let pid = || std::fs::read_to_string(directory.path().join("pid")).ok()?.trim().parse::<i32>().ok();
     wait_until("it runs", || pid().is_some());
     processes::send(guardian, SIGSTOP);
-    std::fs::write(folder.path().join("go"), "").unwrap();
+    std::fs::write(directory.path().join("go"), "").unwrap();
     wait_until("it has ended", || !alive(pid().unwrap()));
     // The time of --max-hold itself is what must pass.
     std::thread::sleep(std::time::Duration::from_millis(2100));

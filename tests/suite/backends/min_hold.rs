@@ -8,7 +8,7 @@ use crate::support::{Backend, Job, Run, TREE, alive, hold, tree_of, wait_until};
 
 on_backends!(
     one_server, three_servers, this_host:
-        nobody_gets_it_before_the_time_is_over_and_then_the_first_in_the_queue_does_by_itself,
+        no_waiter_gets_it_before_the_time_is_over_and_then_the_first_does_by_itself,
         while_it_stays_one_can_try_wait_for_a_while_or_be_cancelled_as_ever,
         a_command_that_took_longer_frees_the_lock_at_its_end,
         a_run_that_was_killed_keeps_it_too_and_its_tree_is_gone,
@@ -28,16 +28,16 @@ fn hold_at_least(backend: &Backend, time: &str, args: &[&str]) -> Job {
     hold(backend.run_for_long().args(&["--min-hold", time]).args(args))
 }
 
-fn nobody_gets_it_before_the_time_is_over_and_then_the_first_in_the_queue_does_by_itself(backend: &Backend) {
+fn no_waiter_gets_it_before_the_time_is_over_and_then_the_first_does_by_itself(backend: &Backend) {
     const TIME: Duration = Duration::from_millis(1500);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let start = Instant::now();
     let first = hold_at_least(backend, "1500ms", &[]);
     let waiters: Vec<Job> = (1..=2)
-        .map(|n| backend.waiter(backend.run().dir(folder.path()).sh(&format!("echo {n} >> order")), n))
+        .map(|n| backend.waiter(backend.run().dir(directory.path()).sh(&format!("echo {n} >> order")), n))
         .collect();
     first.wait().expect_code(0);
-    let order = || std::fs::read_to_string(folder.path().join("order")).unwrap_or_default();
+    let order = || std::fs::read_to_string(directory.path().join("order")).unwrap_or_default();
     wait_until("the first waiter has it", || !order().is_empty());
     assert!(start.elapsed() >= TIME, "{:?} after the start", start.elapsed());
     for waiter in waiters {
@@ -102,7 +102,7 @@ fn a_readers_entry_stays_and_keeps_writers_out_but_not_readers(backend: &Backend
     for _ in 0..2 {
         backend.run().args(&["-n", "-s"]).cmd(&["true"]).done().expect_code(0);
     }
-    // Nor does a lease that ran out take it along: that of one who was killed.
+    // Nor does a lease that ran out take it along: that of a killed reader.
     let short: &[&str] = if backend.is_this_host() { &[] } else { &["--ttl", "300ms"] };
     let killed = hold(backend.run().args(&["-n", "-s"]).args(short));
     killed.signal(SIGKILL);

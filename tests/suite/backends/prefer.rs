@@ -6,7 +6,7 @@ use crate::support::{Backend, Run, all_end_well, hold};
 
 on_backends!(
     one_server, three_servers, this_host:
-        a_preferring_writer_goes_before_all_who_wait_without_that_preference,
+        a_preferring_writer_goes_ahead_of_every_waiter_without_that_preference,
         a_preferring_reader_joins_readers_past_a_waiting_writer,
         groups_of_readers_exclude_each_other,
         neighbours_of_one_group_enter_together_and_of_another_in_turn,
@@ -31,7 +31,7 @@ fn member(backend: &Backend, group: &str) -> Run {
     backend.reader().args(&["--reader-group", group])
 }
 
-fn a_preferring_writer_goes_before_all_who_wait_without_that_preference(backend: &Backend) {
+fn a_preferring_writer_goes_ahead_of_every_waiter_without_that_preference(backend: &Backend) {
     let first = hold(backend.run());
     let waiters = [
         backend.noting_waiter(backend.reader(), "reader", 1),
@@ -92,7 +92,7 @@ fn a_waiting_preferring_reader_enters_with_the_readers_that_begin(backend: &Back
 }
 
 fn a_preferring_reader_waits_for_a_writer_whose_turn_it_is(backend: &Backend) {
-    // No readers hold and none begin: there is nobody to join.
+    // No readers hold and none begin: there is no reader to join.
     let first = hold(backend.run());
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let reader = backend.noting_waiter(backend.reader().args(&READERS), "reader", 2);

@@ -150,7 +150,7 @@ fn ctrl_c_while_waiting_leaves_the_queue(backend: &Backend) {
 }
 
 fn a_longer_wait_is_reported_with_holder_position_and_times(backend: &Backend) {
-    // The command has an argument that nobody else may see.
+    // The command has an argument that no other user may see.
     let run = backend.run_for_long().args(&["--label", "nightly build"]).stdin_pipe();
     let holder = run.cmd(&["sh", "-c", "echo ready; read x; exit 0", "hidden-argument"]).spawn();
     holder.wait_for_line("ready");

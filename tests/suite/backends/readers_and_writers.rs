@@ -1,4 +1,4 @@
-//! Many readers and writers at once, by chance: no writer ever meets anybody, no group ever meets another.
+//! Many readers and writers at once, by chance: no writer ever meets another command, no group another group.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -12,10 +12,10 @@ use crate::support::{Backend, ReaderWriterLog};
 on_backends!(one_server, three_servers, this_host:
     random_readers_and_writers_never_meet,
     random_groups_and_preferences_never_meet,
-    killed_readers_and_writers_let_nobody_in_too_early,
+    killed_readers_and_writers_let_no_other_in_too_early,
 );
 
-/// So many workers, each with so many runs one after the other.
+/// The number of workers, and of runs that each of them makes one after the other.
 const WORKERS: usize = 8;
 const ROUNDS: usize = 6;
 
@@ -23,7 +23,7 @@ const ROUNDS: usize = 6;
 const READERS_AND_WRITERS: &[Role] = &[Reader(""), Reader(""), Writer];
 const GROUPS: &[Role] = &[Reader("a"), Reader("a"), Reader("b"), Reader(""), Writer];
 
-/// Runs them all; every so many-th is killed as soon as it is inside, if that is asked for.
+/// Runs them all; every `kill_every`-th is killed as soon as it is inside.
 fn play(
     backend: &Backend,
     roles: &[Role],
@@ -74,12 +74,12 @@ fn random_groups_and_preferences_never_meet(backend: &Backend) {
     backend.all_free(&["k"]);
 }
 
-fn killed_readers_and_writers_let_nobody_in_too_early(backend: &Backend) {
+fn killed_readers_and_writers_let_no_other_in_too_early(backend: &Backend) {
     play(backend, GROUPS, &["fair", "fair", "writers", "readers"], Some(13));
 }
 
-/// The oracle itself: it sees what it is there for.
-mod the_oracle {
+/// The log itself: it sees what it is there for.
+mod the_log {
     use super::*;
 
     /// What a history with these lines is worth.

@@ -1,4 +1,4 @@
-//! --retries: so many attempts with pauses between them, and never a place in the queue.
+//! --retries: a number of attempts with pauses between them, and never a position in the queue.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ on_backends!(one_server, three_servers, this_host:
     a_signal_ends_a_pause_at_once,
 );
 
-/// Somebody else's lock, who sends nothing to the server: every script call is then a retry's.
+/// A foreign lock, whose holder sends nothing to the server: every script call is then a retry's.
 fn foreign(redis: &Redis) {
     redis.cmd(&["SET", "lock:k", "foreign", "PX", "60000"]);
 }
@@ -115,7 +115,7 @@ fn a_retrying_run_has_no_place_and_leaves_nothing_between_its_attempts() {
         std::thread::yield_now();
     }
     job.wait().expect_code(75);
-    // An attempt may draw a ticket for a moment; one who waits would have it all the time.
+    // An attempt may draw a ticket for a moment; a waiter would have it all the time.
     assert!(with_ticket * 2 < looks, "a ticket in {with_ticket} of {looks} looks");
     first.wait().expect_code(0);
     assert!(!is_locked(&file));
@@ -131,9 +131,9 @@ fn a_retrying_run_that_is_outvoted_gives_everything_back() {
 }
 
 fn a_retrying_run_never_overtakes_the_queue(backend: &Backend) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let noting = |run: Run, word: &str| {
-        run.dir(folder.path()).sh(&format!("echo {word} >> order; sleep 0.2; echo {word} >> order"))
+        run.dir(directory.path()).sh(&format!("echo {word} >> order; sleep 0.2; echo {word} >> order"))
     };
     let first = hold(backend.run_for_long());
     let eager = backend.run().args(&["--retries", "100000", "--retry-interval", "4ms"]);
@@ -145,7 +145,7 @@ fn a_retrying_run_never_overtakes_the_queue(backend: &Backend) {
         waiter.wait().expect_code(0);
     }
     eager.wait().expect_code(0);
-    let order = std::fs::read_to_string(folder.path().join("order")).unwrap();
+    let order = std::fs::read_to_string(directory.path().join("order")).unwrap();
     let order: Vec<&str> = order.lines().step_by(2).collect();
     assert_eq!(order, ["waiter1", "waiter2", "waiter3", "eager"]);
 }
@@ -191,8 +191,8 @@ fn wait_bounds_all_attempts_and_pauses_together(backend: &Backend) {
         let run = backend.run().args(&["--retries", retries, "--retry-interval", interval, "-w", "1.5"]);
         let start = Instant::now();
         run.sh("echo ran").done().expect_code(75);
-        // 100000 attempts, or a pause of an hour would be cut off by the rig after a minute. Whoever sees
-        // that the next pause would outlast the wait may go at once.
+        // 100000 attempts, or a pause of an hour would be cut off by the rig after a minute. A run that
+        // sees that the next pause would outlast the wait may end at once.
         let enough = interval == "1h" || start.elapsed() >= Duration::from_millis(1400);
         assert!(enough, "{:?}", start.elapsed());
     }
@@ -217,7 +217,7 @@ fn a_signal_ends_a_pause_at_once(backend: &Backend) {
 }
 
 #[test]
-fn a_server_that_is_gone_is_never_told_as_held() {
+fn a_server_that_is_gone_is_never_reported_as_held() {
     let refused = Refused::new();
     retrying(Run::at(&refused.url(), "k"), 3).sh("echo ran").done().expect_code(69);
     let mut redis = warm_server();
@@ -247,7 +247,7 @@ fn of_nonblock_and_retries_the_typed_one_wins() {
 }
 
 #[test]
-fn servers_that_cut_idle_links_are_not_down_for_those_who_retry() {
+fn a_server_that_cuts_idle_connections_is_not_down_for_a_retry() {
     let redis = Redis::start_with(&["--timeout", "1"]);
     redis.cmd(&["SET", "lock:k", "foreign", "PX", "2500"]);
     let retries = ["--retries", "1", "--retry-interval", "6s"];

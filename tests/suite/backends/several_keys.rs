@@ -1,4 +1,4 @@
-//! `--key` several times: all of them or none, one lease, one release, and nobody waits in a circle.
+//! `--key` several times: all of them or none, one lease, one release, no deadlock.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use crate::support::{Backend, Job, TREE, alive, all_end_well, hold, tree_of, wai
 
 on_backends!(one_server, three_servers, this_host:
     ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
-    readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed,
+    readers_and_writers_of_crossed_keys_never_meet_even_if_some_are_killed,
     the_command_sees_the_keys_and_their_tokens_in_the_order_given,
-    while_it_is_held_nobody_gets_any_of_the_keys,
+    while_it_is_held_no_other_run_gets_any_of_the_keys,
     one_key_that_is_held_keeps_all_from_being_taken,
     a_waiter_gets_all_keys_when_the_last_is_free,
     a_long_wait_names_all_keys,
@@ -41,7 +41,7 @@ fn ten_with_crossed_orders_all_finish_and_never_meet_on_a_key(backend: &Backend)
     backend.all_free(&["a", "b", "c"]);
 }
 
-fn readers_and_writers_of_crossed_keys_never_meet_whoever_is_killed(backend: &Backend) {
+fn readers_and_writers_of_crossed_keys_never_meet_even_if_some_are_killed(backend: &Backend) {
     const SETS: [&[&str]; 6] = [&["a"], &["b", "a"], &["a", "b"], &["c", "b", "a"], &["b", "c"], &["c", "a"]];
     let dice = RandomState::new();
     let any = |id: usize, of: usize| (dice.hash_one((id, of)) % of as u64) as usize;
@@ -89,7 +89,7 @@ fn the_command_sees_the_keys_and_their_tokens_in_the_order_given(backend: &Backe
     assert!(second[2] > first[0], "b: {second:?} after {first:?}");
 }
 
-fn while_it_is_held_nobody_gets_any_of_the_keys(backend: &Backend) {
+fn while_it_is_held_no_other_run_gets_any_of_the_keys(backend: &Backend) {
     let holder = hold(backend.run_on(&["b", "a", "c"]));
     for keys in [&["a"][..], &["b"], &["c"], &["d", "c"], &["a", "b"]] {
         assert!(!backend.run_on(keys).gets_in(), "{keys:?}");

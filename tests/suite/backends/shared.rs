@@ -1,4 +1,4 @@
-//! Readers together, a writer alone, nobody overtakes: `--shared`.
+//! Readers together, a writer alone, no one overtakes: `--shared`.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ fn readers_hold_it_together(backend: &Backend) {
     assert!(!backend.run().gets_in());
     assert!(!backend.run().arg("-x").gets_in());
     // In another order than they came.
-    for place in [2, 0, 2, 0] {
-        readers.remove(place).wait().expect_code(0);
+    for position in [2, 0, 2, 0] {
+        readers.remove(position).wait().expect_code(0);
         assert!(!backend.run().gets_in(), "{} readers are still inside", readers.len());
     }
     readers.remove(0).wait().expect_code(0);
@@ -69,7 +69,8 @@ fn a_reader_behind_a_waiting_writer_waits_for_it(backend: &Backend) {
 
 fn neighbouring_readers_come_in_together_when_the_writer_has_gone(backend: &Backend) {
     let first = hold(backend.run());
-    let readers: Vec<Job> = (1..=4).map(|place| backend.holding_waiter(backend.reader(), place)).collect();
+    let readers: Vec<Job> =
+        (1..=4).map(|position| backend.holding_waiter(backend.reader(), position)).collect();
     let writer = backend.noting_waiter(backend.run(), "writer", 5);
     let behind = backend.noting_waiter(backend.reader(), "reader", 6);
     first.wait().expect_code(0);
@@ -88,7 +89,7 @@ fn neighbouring_readers_come_in_together_when_the_writer_has_gone(backend: &Back
 fn a_crowd_of_readers_comes_in_together(backend: &Backend) {
     let first = hold(backend.run());
     let crowd: Vec<Job> =
-        (1..=40).map(|place| backend.holding_waiter(backend.reader().arg("-q"), place)).collect();
+        (1..=40).map(|position| backend.holding_waiter(backend.reader().arg("-q"), position)).collect();
     first.wait().expect_code(0);
     let start = Instant::now();
     for reader in &crowd {
@@ -116,7 +117,8 @@ fn a_writer_waits_for_the_last_reader(backend: &Backend) {
 fn a_writer_that_gives_up_lets_the_readers_behind_it_in(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.waiter(backend.run().sh("echo ran"), 1);
-    let readers: Vec<Job> = (2..=3).map(|place| backend.holding_waiter(backend.reader(), place)).collect();
+    let readers: Vec<Job> =
+        (2..=3).map(|position| backend.holding_waiter(backend.reader(), position)).collect();
     writer.signal(Signal::SIGTERM);
     assert_eq!(writer.wait().stdout, "");
     for reader in &readers {
@@ -133,7 +135,7 @@ fn an_attempt_of_a_writer_keeps_no_reader_out(backend: &Backend) {
     std::thread::scope(|scope| {
         let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!backend.run().gets_in())));
         while !writers.is_finished() {
-            // Only readers hold it, and nobody waits.
+            // Only readers hold it, and none waits.
             assert!(backend.reader().gets_in());
         }
     });

@@ -95,8 +95,9 @@ fn waiters_for_a_slot_are_served_in_the_order_of_their_arrival(backend: &Backend
 
 fn waiters_enter_together_when_several_slots_are_free(backend: &Backend) {
     let holders: Vec<Job> = (0..3).map(|_| hold(slots(backend, "3"))).collect();
-    let waiters: Vec<Job> =
-        (1..=4).map(|place| backend.waiter(slots(backend, "3").stdin_pipe().sh(HOLD_SLOT), place)).collect();
+    let waiters: Vec<Job> = (1..=4)
+        .map(|position| backend.waiter(slots(backend, "3").stdin_pipe().sh(HOLD_SLOT), position))
+        .collect();
     all_end_well(holders);
     // Three of them while none has left.
     let taken: BTreeSet<String> = waiters[..3].iter().map(slot_of).collect();
@@ -124,7 +125,7 @@ fn another_number_of_slots_is_refused_and_the_one_in_use_is_named(backend: &Back
     mismatch(slots(backend, "2"), Some(3));
     assert_eq!(next_slot(slots(backend, "3")), "1", "the right number is let in");
     holder.wait().expect_code(0);
-    // Nobody holds it: any number will do.
+    // It is free: any number will do.
     let holder = hold(slots(backend, "1024"));
     mismatch(slots(backend, "1023"), Some(1024));
     holder.wait().expect_code(0);
@@ -184,7 +185,7 @@ fn a_run_inside_a_run_gets_another_slot_or_fails_at_once(backend: &Backend) {
     let nested = |n: &str| crate::support::nested(slots(backend, n), slots(backend, n));
     assert_eq!(nested("2"), "ran\ninner=0\n");
     assert_eq!(nested("1"), "inner=64\n");
-    // All the others are taken by somebody else: it might wait for them, but its own ancestor is in the way.
+    // All the others are taken by other runs: it might wait for them, but its own ancestor is in the way.
     let other = hold(slots(backend, "2"));
     assert_eq!(nested("2"), "inner=64\n");
     other.wait().expect_code(0);
@@ -250,7 +251,7 @@ fn slots_and_a_foreign_set_nx_exclude_each_other() {
     assert_eq!(redis.cmd(&foreign), "");
     holder.wait().expect_code(0);
     assert_eq!(redis.cmd(&foreign), "OK");
-    // Held, or held by somebody who knows no slots: either is a refusal.
+    // Held, or held by a program without slots: either is a refusal.
     let refused = slots().arg("-n").sh("echo ran").done();
     assert!(matches!(refused.code, Some(75 | 78)) && refused.stdout.is_empty(), "{refused:#?}");
     assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else");

@@ -12,7 +12,7 @@ fn run(path: &PathBuf) -> Run {
 #[test]
 fn servers_and_settings_come_from_the_file() {
     let redis = Redis::start();
-    let (_folder, path) = file(&format!("redis = [\"{}\"]\nprefix = \"mine\"\nttl = 7\n", redis.url()));
+    let (_directory, path) = file(&format!("redis = [\"{}\"]\nprefix = \"mine\"\nttl = 7\n", redis.url()));
     let pttl = run(&path).sh(&format!("redis-cli -p {} PTTL mine:k", redis.port())).output();
     let pttl: i64 = String::from_utf8_lossy(&pttl.stdout).trim().parse().unwrap();
     assert!((1..=7000).contains(&pttl), "{pttl}");
@@ -21,7 +21,7 @@ fn servers_and_settings_come_from_the_file() {
 #[test]
 fn typed_beats_the_environment_which_beats_the_file() {
     let redis = Redis::start();
-    let (_folder, path) = file(&format!("redis = \"{}\"\nprefix = \"file\"\n", redis.url()));
+    let (_directory, path) = file(&format!("redis = \"{}\"\nprefix = \"file\"\n", redis.url()));
     let key = |run: Run| {
         let done = run.sh(&format!("redis-cli -p {} KEYS '*:k'", redis.port())).output();
         String::from_utf8_lossy(&done.stdout).into_owned()
@@ -33,10 +33,10 @@ fn typed_beats_the_environment_which_beats_the_file() {
 
 #[test]
 fn a_fleet_that_must_not_fall_back_says_so_in_the_file() {
-    let (_folder, path) = file("require-server = true\n");
+    let (_directory, path) = file("require-server = true\n");
     let done = run(&path).cmd(&["true"]).output();
     assert_eq!(done.status.code(), Some(78));
-    let (_folder, path) = file("local = true\n");
+    let (_directory, path) = file("local = true\n");
     let done = run(&path).cmd(&["true"]).output();
     assert_eq!((done.status.code(), done.stderr.len()), (Some(0), 0), "{done:?}");
 }
@@ -50,7 +50,7 @@ fn a_bad_file_is_refused_by_name_and_without_its_secrets() {
         "ttl = { a = 1 }\n",
         "wait = \"5 parsecs\"\n",
     ] {
-        let (_folder, path) = file(text);
+        let (_directory, path) = file(text);
         let done = run(&path).sh("echo ran").output();
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(matches!(done.status.code(), Some(64 | 78)), "{text:?}: {done:?}");

@@ -73,7 +73,7 @@ fn events_tell_of_waiting_refreshing_and_loss() {
 }
 
 #[test]
-fn an_events_file_that_cannot_be_opened_is_told_before_the_command_runs() {
+fn an_events_file_that_cannot_be_opened_is_reported_before_the_command_runs() {
     let redis = Redis::start();
     let run = Run::key(&redis, "deploy").args(&["--events", "/no/such/directory/events"]);
     let done = run.sh("echo ran").done();

@@ -4,7 +4,7 @@ use nix::sys::signal::Signal::SIGTERM;
 
 use crate::support::{Job, Redis, Run, wait_until};
 
-/// A holder whose command carries an argument that nobody else may see.
+/// A holder whose command has an argument that no other user may see.
 fn hold(redis: &Redis, options: &[&str]) -> Job {
     let run = Run::key(redis, "deploy").args(options);
     let job = run.cmd(&["sh", "-c", "echo ready; exec sleep 60", "hidden-argument"]).spawn();
@@ -12,9 +12,9 @@ fn hold(redis: &Redis, options: &[&str]) -> Job {
     job
 }
 
-fn waiter(redis: &Redis, options: &[&str], place: usize) -> Job {
+fn waiter(redis: &Redis, options: &[&str], position: usize) -> Job {
     let job = Run::key(redis, "deploy").args(options).sh("echo in").spawn();
-    wait_until("it waits", || redis.queue_len("deploy") == place);
+    wait_until("it waits", || redis.queue_len("deploy") == position);
     job
 }
 
@@ -89,7 +89,7 @@ fn a_quiet_refusal_is_silent() {
 }
 
 #[test]
-fn verbose_tells_of_taking_and_releasing() {
+fn verbose_reports_acquiring_and_releasing() {
     let redis = Redis::start();
     let done = Run::key(&redis, "deploy").arg("-v").sh("echo out; exit 3").done().expect_code(3);
     assert_eq!(done.stdout, "out\n", "stdout is the command's");
@@ -99,7 +99,7 @@ fn verbose_tells_of_taking_and_releasing() {
 }
 
 #[test]
-fn a_lost_lock_is_told_in_plain_words() {
+fn a_lost_lock_is_reported_in_plain_words() {
     let redis = Redis::start();
     let holder = hold(&redis, &["--ttl", "2s", "--node-timeout", "600ms"]);
     redis.cmd(&["DEL", "lock:deploy"]);
@@ -150,7 +150,7 @@ fn half_of_a_ci_systems_variables_make_no_link() {
 }
 
 #[test]
-fn a_holders_words_cannot_forge_or_colour_a_line() {
+fn a_holders_label_cannot_forge_or_colour_a_line() {
     let redis = Redis::start();
     let holder = hold(&redis, &["--label", "x\nredlock: forged\x1b[31m\r"]);
     let done = Run::key(&redis, "deploy").arg("-n").sh("echo ran").done().expect_code(75);

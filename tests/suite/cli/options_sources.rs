@@ -33,8 +33,8 @@ fn set(source: &str, run: Run, option: &str, value: &str) -> (Run, Option<tempfi
         _ => {
             let bare = matches!(value, "true" | "2"); // a flag and a number as TOML has them
             let value = if bare { value.to_owned() } else { format!("{value:?}") };
-            let (folder, path) = config_file(&format!("{option} = {value}\n"));
-            (run.env("REDLOCK_CONFIG", path), Some(folder))
+            let (directory, path) = config_file(&format!("{option} = {value}\n"));
+            (run.env("REDLOCK_CONFIG", path), Some(directory))
         }
     }
 }
@@ -141,7 +141,7 @@ fn on_unavailable_from_every_source() {
     let refused = Refused::new();
     for source in SOURCES {
         let run = Run::at(&refused.url(), "k").arg("-q");
-        let (run, _folder) = set(source, run, "on-unavailable", "skip");
+        let (run, _directory) = set(source, run, "on-unavailable", "skip");
         assert_eq!(run.sh("echo ran").done().expect_code(0).stdout, "", "{source}");
     }
 }
@@ -206,7 +206,7 @@ fn the_typed_answer_to_an_unavailable_server_beats_the_inherited_one() {
 #[test]
 fn the_environment_beats_the_file() {
     let redis = Redis::start();
-    let (_folder, path) = config_file("min-hold = \"1h\"\nslots = 2\n");
+    let (_directory, path) = config_file("min-hold = \"1h\"\nslots = 2\n");
     let run = Run::key(&redis, "k").env("REDLOCK_CONFIG", path);
     let run = run.env("REDLOCK_MIN_HOLD", "40s").env("REDLOCK_SLOTS", "1");
     assert_eq!(run.sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout, "0\n");

@@ -225,7 +225,7 @@ fn help_shows_an_example_and_version_the_version() {
 }
 
 #[test]
-fn a_reader_who_has_had_enough_of_the_help_is_no_failure() {
+fn a_reader_that_closes_the_pipe_of_the_help_is_no_failure() {
     for args in [&["--help"][..], &["run", "--help"], &["--version"], &["completions", "bash"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);

@@ -11,9 +11,9 @@ use crate::support::{Host, Redis, Run, hold, processes};
 const NO_SERVER: &str = "redis://127.0.0.1:1";
 
 /// Where a lock without --local-dir may be.
-const FOLDERS: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
+const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 
-/// A key that nobody else on this host uses; its file goes when the test does.
+/// A key that no other test on this host uses; its file goes when the test does.
 struct OwnKey(String);
 
 impl OwnKey {
@@ -22,8 +22,8 @@ impl OwnKey {
     }
 
     fn files(&self) -> Vec<std::path::PathBuf> {
-        let there = FOLDERS.into_iter().filter(|folder| Path::new(folder).is_dir());
-        let all = there.flat_map(|folder| lock_files(Path::new(folder)));
+        let there = DIRECTORIES.into_iter().filter(|directory| Path::new(directory).is_dir());
+        let all = there.flat_map(|directory| lock_files(Path::new(directory)));
         all.filter(|path| path.to_string_lossy().ends_with(&self.0)).collect()
     }
 }
@@ -36,7 +36,7 @@ impl Drop for OwnKey {
     }
 }
 
-/// `redlock run --key k --local-dir FOLDER` without a word about servers.
+/// `redlock run --key k --local-dir DIR` without a word about servers.
 fn unsaid(host: &Host) -> Run {
     Run::bare().args(&["run", "--key", "k", "--local-dir"]).arg(host.path())
 }
@@ -48,11 +48,11 @@ fn nothing_configured_and_an_empty_environment_simply_works() {
     let done = run.clone().cmd(&["/bin/sh", "-c", "echo $REDLOCK_KEY; exit 7"]).done().expect_code(7);
     assert_eq!(done.stdout, format!("{}\n", key.0));
     run.cmd(&["true"]).done().expect_code(0);
-    assert_eq!(key.files().len(), 1, "one file in one folder that all users share");
+    assert_eq!(key.files().len(), 1, "one file in one directory that all users share");
 }
 
 #[test]
-fn the_default_folder_is_one_lock_for_everybody_who_says_nothing() {
+fn the_default_directory_is_one_lock_for_every_run_without_options() {
     let key = OwnKey::new();
     let run = || Run::bare().args(&["run", "-q", "--key", &key.0]);
     let first = hold(run());

@@ -1,4 +1,4 @@
-//! The folder of the locks: any key, whatever is planted there, whoever shares it.
+//! The directory of the locks: any key, foreign files in it, several users of it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -42,7 +42,7 @@ fn keys_are_any_bytes_and_different_keys_never_collide() {
     for key in &keys {
         host.run_on(key).arg("-n").cmd(&["true"]).done().expect_code(75);
     }
-    assert_eq!(lock_files(host.path()).len(), keys.len(), "all of them in the folder");
+    assert_eq!(lock_files(host.path()).len(), keys.len(), "all of them in the directory");
     for holder in holders {
         holder.wait().expect_code(0);
     }
@@ -58,7 +58,7 @@ fn a_key_of_more_than_1024_bytes_or_none_is_refused() {
 }
 
 #[test]
-fn different_folders_are_different_locks_and_the_variable_names_one_too() {
+fn different_directories_are_different_locks_and_the_variable_names_one_too() {
     let (one, other) = (Host::new(), Host::new());
     let first = hold(one.run());
     assert!(other.is_free());
@@ -110,7 +110,7 @@ fn a_fifo_is_refused_without_waiting_for_its_other_end() {
 }
 
 #[test]
-fn a_folder_in_the_lock_files_place_is_refused() {
+fn a_directory_in_place_of_the_lock_file_is_refused() {
     refused_if_planted(|name| fs::create_dir(name).unwrap());
 }
 
@@ -120,7 +120,7 @@ fn a_socket_is_refused() {
 }
 
 #[test]
-fn a_folder_in_which_everybody_may_delete_is_refused() {
+fn a_directory_in_which_every_user_may_delete_is_refused() {
     let host = Host::with_mode(0o777);
     refused(host.run(), 78, &["sticky"]);
     assert_eq!(lock_files(host.path()).len(), 0);
@@ -128,7 +128,7 @@ fn a_folder_in_which_everybody_may_delete_is_refused() {
 }
 
 #[test]
-fn a_folder_that_is_missing_or_none_is_refused() {
+fn a_directory_that_is_missing_or_none_is_refused() {
     let host = Host::new();
     fs::write(host.beside("file"), "").unwrap();
     for name in ["missing", "missing/deeper", "file"] {
@@ -138,20 +138,20 @@ fn a_folder_that_is_missing_or_none_is_refused() {
     assert!(!host.beside("missing").exists());
 }
 
-/// 0666 whatever the umask, since all users of the folder are to use it.
-fn everybody_may_use(file: &Path) -> bool {
+/// 0666 whatever the umask, since all users of the directory are to use it.
+fn every_user_may_use(file: &Path) -> bool {
     fs::metadata(file).unwrap().mode() & 0o7777 == 0o666
 }
 
 #[test]
-fn a_lock_file_in_a_private_folder_is_private() {
+fn a_lock_file_in_a_private_directory_is_private() {
     let host = Host::with_mode(0o700);
     host.run().via("umask 0; exec \"$@\"").cmd(&["true"]).done().expect_code(0);
     assert_eq!(fs::metadata(host.file()).unwrap().mode() & 0o7777, 0o600);
 }
 
 #[test]
-fn two_users_take_turns_whoever_came_first() {
+fn two_users_take_turns_in_either_order() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     for stranger_first in [false, true] {
         let host = Host::with_mode(0o1777);
@@ -159,7 +159,7 @@ fn two_users_take_turns_whoever_came_first() {
         let theirs = users.run(STRANGER, host.run(), "077");
         let (one, other) = if stranger_first { (theirs, ours()) } else { (ours(), theirs) };
         let holder = hold(one.clone());
-        assert!(everybody_may_use(&host.file()));
+        assert!(every_user_may_use(&host.file()));
         other.clone().arg("-n").sh("echo ran").done().expect_code(75);
         let waiter = host.waiter(other.clone().sh("exit 4"), 1);
         holder.wait().expect_code(0);
@@ -208,7 +208,7 @@ fn a_user_cannot_delete_or_replace_anothers_lock() {
 }
 
 #[test]
-fn a_lock_file_that_we_may_not_use_is_told_as_such() {
+fn a_lock_file_without_permission_is_reported_as_such() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o755);
     assert!(host.is_free());

@@ -1,4 +1,4 @@
-//! Harm done to a lock file lets nobody in: the kernel has the lock, the file only tells of it.
+//! Harm done to a lock file admits no other run: the lock is in the kernel, the file only describes it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -29,7 +29,7 @@ const HARMS: [fn(&File); 6] = [
 ];
 
 #[test]
-fn harm_to_the_file_while_held_lets_nobody_in() {
+fn harm_to_the_file_while_held_lets_no_other_in() {
     let host = Host::new();
     for harm in HARMS {
         let first = hold(host.run());
@@ -119,13 +119,13 @@ fn a_run_inside_a_run_is_found_out_after_harm_to_the_file() {
 }
 
 #[test]
-fn a_deleted_file_is_told_to_those_who_wait_for_it() {
+fn a_deleted_file_is_noticed_by_its_waiters() {
     let host = Host::new();
     let first = hold(host.run());
     let waiter = host.waiter(host.run().sh("echo ran"), 1);
     fs::remove_file(host.file()).unwrap();
     first.wait().expect_code(0);
-    // It may start anew on a new file or say what happened, but not run on a lock that nobody sees.
+    // It may start anew on a new file or say what happened, but not run on a lock that no other run sees.
     let done = waiter.wait();
     assert!(done.code == Some(0) || done.code == Some(69) && done.stdout.is_empty(), "{done:?}");
     assert!(host.is_free());
@@ -146,7 +146,7 @@ fn outsider(file: &Path, start: i64, len: i64) -> File {
 }
 
 /// -n and -w end in time and SIGTERM ends a wait, whatever a program that is not redlock has locked.
-fn patience_is_kept_if_locked(start: i64, len: i64) {
+fn waits_end_in_time_if_locked(start: i64, len: i64) {
     let host = Host::new();
     assert!(host.is_free());
     let theirs = outsider(&host.file(), start, len);
@@ -165,24 +165,24 @@ fn patience_is_kept_if_locked(start: i64, len: i64) {
 }
 
 #[test]
-fn an_outsider_who_locks_some_bytes_keeps_no_one_beyond_his_patience() {
-    patience_is_kept_if_locked(0, 1);
-    patience_is_kept_if_locked(5, 1);
+fn waits_end_in_time_even_if_another_program_locks_some_bytes() {
+    waits_end_in_time_if_locked(0, 1);
+    waits_end_in_time_if_locked(5, 1);
 }
 
 #[test]
-fn an_outsider_who_locks_the_whole_file_keeps_no_one_beyond_his_patience() {
-    patience_is_kept_if_locked(0, 0);
+fn waits_end_in_time_even_if_another_program_locks_the_whole_file() {
+    waits_end_in_time_if_locked(0, 0);
 }
 
 #[test]
-fn an_outsider_who_locks_the_mutex_keeps_no_one_beyond_his_patience() {
-    patience_is_kept_if_locked(MUTEX_BYTE.cast_signed(), 1);
+fn waits_end_in_time_even_if_another_program_locks_the_mutex() {
+    waits_end_in_time_if_locked(MUTEX_BYTE.cast_signed(), 1);
 }
 
 #[test]
-fn an_outsider_who_locks_the_last_ticket_keeps_no_one_beyond_his_patience() {
-    patience_is_kept_if_locked(LAST_TICKET.cast_signed(), 1);
+fn waits_end_in_time_even_if_another_program_locks_the_last_ticket() {
+    waits_end_in_time_if_locked(LAST_TICKET.cast_signed(), 1);
 }
 
 /// Loaded before libc: the kernel refuses to wait for the bytes of the others, as it may over a network.

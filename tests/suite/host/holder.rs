@@ -141,21 +141,21 @@ fn a_killed_redlock_with_wait_tree_takes_the_daemon_along() {
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
 }
 
-/// The descriptors of the command that lead into the lock folder.
-fn into_folder(host: &Host, run: Run) -> usize {
+/// The descriptors of the command that lead into the lock directory.
+fn into_directory(host: &Host, run: Run) -> usize {
     let script = "for fd in /proc/$$/fd/*; do readlink $fd; done; exit 0";
     let done = run.sh(script).done().expect_code(0);
     assert!(done.stdout.contains("pipe:"), "it lists descriptors: {done:?}");
-    let folder = host.path().to_str().unwrap();
-    done.stdout.lines().filter(|line| line.starts_with(folder)).count()
+    let directory = host.path().to_str().unwrap();
+    done.stdout.lines().filter(|line| line.starts_with(directory)).count()
 }
 
 #[test]
 fn the_command_inherits_no_descriptor_of_the_lock_except_with_wait_tree() {
     let host = Host::new();
-    assert_eq!(into_folder(&host, host.run()), 0);
-    assert_eq!(into_folder(&host, host.run().arg("--wait-tree")), 1);
-    // The same for one who had to wait.
+    assert_eq!(into_directory(&host, host.run()), 0);
+    assert_eq!(into_directory(&host, host.run().arg("--wait-tree")), 1);
+    // The same after a wait.
     let first = hold(host.run());
     let listing = "for fd in /proc/$$/fd/*; do readlink $fd; done; exit 0";
     let waiter = host.waiter(host.run().sh(listing), 1);

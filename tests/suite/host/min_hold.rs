@@ -1,4 +1,4 @@
-//! --min-hold on this host: a note in the lock file, for when nobody is left to hold the lock.
+//! --min-hold on this host: a note in the lock file, for the time after the holder has gone.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -109,13 +109,13 @@ fn it_ends_with_a_reboot() {
     boot[0] ^= 1;
     open(&host).write_all_at(&boot, TABLE + 8).unwrap();
     assert!(host.is_free());
-    // The note of another boot was in nobody's way, and the next one is as good as the first.
+    // The note of another boot was in no way, and the next one is as good as the first.
     keeping(&host, "50s").cmd(&["true"]).done().expect_code(0);
     refused(host.run());
 }
 
 #[test]
-fn nonsense_in_the_file_keeps_nobody_out() {
+fn nonsense_in_the_file_blocks_no_run() {
     let host = Host::new();
     for byte in [0x00, 0x01, 0x11, 0x21, 0x31, 0x7f, 0xff] {
         keeping(&host, "50s").cmd(&["true"]).done().expect_code(0);

@@ -1,4 +1,4 @@
-//! Groups, preferences and slots on this host, when somebody is killed or stopped in the middle.
+//! Groups, preferences and slots on this host, when a participant is killed or stopped in the middle.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -25,12 +25,12 @@ fn group(host: &Host, name: &str) -> Run {
     host.run().args(&["--shared", "--reader-group", name])
 }
 
-/// Queued at this place, with a command that writes the word into the log.
-fn noting(host: &Host, args: &[&str], word: &str, place: usize) -> Job {
-    host.waiter(host.run().args(args).dir(host.path()).sh(&format!("echo {word} >> order")), place)
+/// Queued at this position, with a command that writes the word into the log.
+fn noting(host: &Host, args: &[&str], word: &str, position: usize) -> Job {
+    host.waiter(host.run().args(args).dir(host.path()).sh(&format!("echo {word} >> order")), position)
 }
 
-/// Threads that sleep until somebody has gone.
+/// Threads that sleep until a holder has gone.
 fn sleepers(pid: i32) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a living process");
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -42,7 +42,7 @@ fn truncate(file: &Path) {
 }
 
 #[test]
-fn the_slot_of_a_killed_holder_goes_to_the_first_who_waits() {
+fn the_slot_of_a_killed_holder_goes_to_the_first_waiter() {
     let host = Host::new();
     let mut holders: Vec<Job> = (0..3).map(|_| holding_slot(&host, 3)).collect();
     let first = host.waiter(slots(&host, 3).stdin_pipe().sh(TELL_SLOT), 1);
@@ -51,7 +51,7 @@ fn the_slot_of_a_killed_holder_goes_to_the_first_who_waits() {
     assert_eq!(first.wait_for_line("slot="), "slot=1");
     assert_eq!(second.stdout_so_far(), "");
     host.queued(1);
-    // A waiter's own death gives nothing to anybody.
+    // A waiter's own death frees nothing.
     let dead = host.waiter(slots(&host, 3).sh("echo ran"), 2);
     dead.signal(SIGKILL);
     dead.wait();
@@ -64,7 +64,7 @@ fn the_slot_of_a_killed_holder_goes_to_the_first_who_waits() {
 }
 
 #[test]
-fn nobody_overtakes_a_stopped_waiter_for_a_slot() {
+fn no_waiter_overtakes_a_stopped_waiter_for_a_slot() {
     let host = Host::new();
     let holders: Vec<Job> = (0..2).map(|_| holding_slot(&host, 2)).collect();
     let sleeper = noting(&host, &["--slots", "2"], "sleeper", 1);
@@ -91,7 +91,7 @@ fn a_stopped_holder_keeps_its_slot_and_the_others_go_on() {
 }
 
 #[test]
-fn those_who_slept_for_a_slot_that_is_not_needed_any_more_disturb_nobody() {
+fn threads_that_waited_for_other_slots_disturb_no_holder() {
     let host = Host::new();
     let mut holders: Vec<Job> = (0..8).map(|_| holding_slot(&host, 8)).collect();
     let waiter = host.waiter(slots(&host, 8).stdin_pipe().sh(TELL_SLOT), 1);
@@ -161,7 +161,7 @@ fn the_other_group_comes_in_when_the_last_of_this_one_was_killed() {
     let other = host.waiter(group(&host, "b").stdin_pipe().sh("echo in; read x; exit 0"), 1);
     one.signal(SIGKILL);
     one.wait();
-    // Behind one who waits, one's own group is no help.
+    // Behind a waiter, the same group is no help.
     group(&host, "a").arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(other.stdout_so_far(), "");
     two.signal(SIGKILL);
@@ -192,7 +192,7 @@ fn neighbours_of_one_group_go_in_together_and_groups_take_turns() {
 }
 
 #[test]
-fn preferred_writers_go_first_in_their_order_also_when_one_dies() {
+fn preferring_writers_go_first_in_their_order_even_if_one_dies() {
     let host = Host::new();
     let holder = hold(host.run().arg("--shared"));
     let writers = ["--prefer", "writers"];
@@ -230,7 +230,7 @@ fn a_stopped_preferred_writer_is_waited_for_until_it_gives_up() {
 }
 
 #[test]
-fn readers_who_prefer_readers_join_when_readers_begin_to_hold() {
+fn readers_that_prefer_readers_join_when_readers_begin_to_hold() {
     let host = Host::new();
     let writer = hold(host.run());
     let script = "echo in; read x; exit 0";
@@ -256,7 +256,7 @@ fn readers_who_prefer_readers_join_when_readers_begin_to_hold() {
 }
 
 #[test]
-fn a_killed_reader_who_joined_leaves_nothing() {
+fn a_killed_reader_that_joined_leaves_nothing() {
     let host = Host::new();
     let first = hold(host.run().arg("--shared"));
     let writer = noting(&host, &[], "writer", 1);
@@ -286,10 +286,11 @@ fn a_run_inside_a_run_is_found_out_in_all_modes() {
 }
 
 #[test]
-fn a_wait_for_a_slot_tells_place_and_how_many_hold() {
+fn a_wait_for_a_slot_reports_position_and_number_of_holders() {
     let host = Host::new();
     let holders: Vec<Job> = (0..3).map(|_| holding_slot(&host, 3)).collect();
-    let waiters: Vec<Job> = (1..3).map(|place| host.waiter(slots(&host, 3).cmd(&["true"]), place)).collect();
+    let waiters: Vec<Job> =
+        (1..3).map(|position| host.waiter(slots(&host, 3).cmd(&["true"]), position)).collect();
     let said = waiters[1].wait_for_stderr("waiting");
     let earliest = format!("pid {}", holders[0].pid());
     for part in ["place 2", &earliest, "and 2 others"] {

@@ -1,4 +1,4 @@
-//! Who goes first, and who goes together, on this host when somebody is killed: the kernel tells at once.
+//! Who goes first, and who goes together, on this host when a participant is killed: the kernel shows it at once.
 
 use nix::sys::signal::Signal;
 

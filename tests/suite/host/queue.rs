@@ -1,4 +1,4 @@
-//! Waiting on this host: first come, first served, and who leaves disturbs nobody.
+//! Waiting on this host: what waiters cost, and what the death of a guardian means.
 
 use std::fs;
 use std::time::Duration;

@@ -29,7 +29,7 @@ fn queued_at(host: &Host, key: &str, count: usize) {
 }
 
 #[test]
-fn who_leaves_the_wait_for_one_key_frees_the_others() {
+fn a_waiter_that_leaves_one_key_frees_the_others() {
     let host = Host::new();
     let holder = hold(host.run_on("b"));
     for signal in [SIGKILL, SIGTERM] {

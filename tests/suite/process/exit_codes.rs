@@ -144,7 +144,7 @@ fn a_server_that_is_not_there_gives_69_at_once() {
 fn where_no_thread_can_be_started_the_command_still_runs_to_its_own_end() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as a user without other processes") };
     let redis = Redis::start();
-    // A user of nobody else: its processes are redlock, the guardian and the command, and no more.
+    // A user without other processes: its own are redlock, the guardian and the command, and no more.
     let uid = 100_000 + std::process::id();
     // Nothing but builtins, for longer than redlock waits before it wants a thread.
     let script = "echo ready; read x; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 7";

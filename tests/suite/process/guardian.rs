@@ -31,7 +31,7 @@ fn living(tree: &[i32]) -> Vec<i32> {
     tree.iter().copied().filter(|pid| alive(*pid)).collect()
 }
 
-/// Whoever takes the lock when it expires must not meet the old command.
+/// The run that gets the lock when it expires must not meet the old command.
 fn assert_gone_when_the_lease_ends(redis: &Redis, tree: &[i32]) {
     wait_until("the key expires", || !redis.held("k"));
     assert_eq!(living(tree), Vec::<i32>::new(), "alive after the lease");
@@ -172,7 +172,7 @@ fn the_guardian_killed_means_the_command_is_stopped_and_the_lock_released() {
 
 #[cfg(debug_assertions)] // the switch is not in release builds
 #[test]
-fn a_panic_in_the_refresh_thread_stops_the_tree_and_is_told_in_plain_words() {
+fn a_panic_in_the_refresh_thread_stops_the_tree_and_is_reported_in_plain_words() {
     let redis = Redis::start();
     let run = Run::key(&redis, "k")
         .args(&["--ttl", "2s", "--node-timeout", "600ms"])
@@ -208,7 +208,7 @@ fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
     }
 }
 
-/// Stops and continues the command faster than anyone reads of it, and for so long that a pipe would fill.
+/// Stops and continues the command faster than its parent reads of it, long enough to fill a pipe.
 fn stop_and_continue(command: i32) {
     let pid = Pid::from_raw(command);
     let start = Instant::now();

@@ -244,7 +244,7 @@ const TWICE: &str = r#"
     wait $redlock; echo status=$?"#;
 
 #[test]
-fn the_same_wish_to_end_twice_in_a_breath_from_our_own_group_is_one_wish() {
+fn a_signal_repeated_within_a_moment_by_our_own_group_counts_once() {
     let redis = Redis::start();
     let script = r#"trap ': > "$DIR/heard"; sleep 0.5; echo cleaned; exit 3' TERM
         : > "$DIR/ready"; while :; do sleep 0.05; done"#;

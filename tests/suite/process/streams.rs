@@ -97,7 +97,7 @@ fn a_full_disk_under_stderr_is_survived() {
     assert_eq!((done.code, redis.held("k")), (Some(127), false));
 }
 
-/// stderr is a pipe that nobody reads any more.
+/// stderr is a pipe without a reader.
 const BROKEN_STDERR: &str = "mkfifo \"$FIFO\"; exec 9<>\"$FIFO\"; exec 2>\"$FIFO\"; exec 9<&-; exec \"$@\"";
 
 #[test]

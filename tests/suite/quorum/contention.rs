@@ -13,24 +13,24 @@ const BARE: &[&str] = &["--prefix", "", "--ttl", "20s"];
 
 #[test]
 fn ten_at_once_on_five_nodes_all_finish_one_after_the_other() {
-    let (nodes, oracle) = (Nodes::start(5), OverlapCheck::new());
+    let (nodes, check) = (Nodes::start(5), OverlapCheck::new());
     let jobs: Vec<Job> = (0..10)
-        .map(|i| nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
+        .map(|i| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
         .collect();
     all_end_well(jobs);
-    oracle.clean(10);
-    let fences = oracle.fences();
+    check.clean(10);
+    let fences = check.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
     nodes.all_free();
 }
 
 #[test]
 fn waiters_on_five_nodes_are_served_in_the_order_of_their_arrival() {
-    let (nodes, oracle) = (Nodes::start(5), OverlapCheck::new());
+    let (nodes, check) = (Nodes::start(5), OverlapCheck::new());
     let first = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
     let waiters: Vec<Job> = (0..10)
         .map(|i| {
-            let waiter = nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
+            let waiter = nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
             queued(&nodes[0], "k", i + 1);
             waiter
         })
@@ -39,18 +39,18 @@ fn waiters_on_five_nodes_are_served_in_the_order_of_their_arrival() {
     assert!(claims.iter().all(|claim| *claim == claims[0]), "waiters stay away from the others: {claims:?}");
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
-    oracle.clean(10);
+    check.clean(10);
     let arrived: Vec<String> = (0..10).map(|i: usize| i.to_string()).collect();
-    assert_eq!(oracle.order(), arrived);
+    assert_eq!(check.order(), arrived);
     nodes.all_free();
 }
 
 #[test]
 fn five_rounds_of_eight_with_two_nodes_dying_lose_no_update() {
-    let (mut nodes, oracle) = (Nodes::start(5), OverlapCheck::new());
+    let (mut nodes, check) = (Nodes::start(5), OverlapCheck::new());
     for round in 0..5 {
         let jobs: Vec<Job> = (0..8)
-            .map(|i| nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
+            .map(|i| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
             .collect();
         match round {
             1 => nodes[3].kill(),
@@ -60,8 +60,8 @@ fn five_rounds_of_eight_with_two_nodes_dying_lose_no_update() {
         }
         all_end_well(jobs);
     }
-    oracle.clean(40);
-    let fences = oracle.fences();
+    check.clean(40);
+    let fences = check.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
     nodes.all_free();
 }
@@ -134,29 +134,29 @@ fn plain_redlock_and_redlock_exclude_each_other() {
 
 #[test]
 fn plain_redlock_and_redlock_together_lose_no_update() {
-    let (nodes, oracle) = (Nodes::start(3), OverlapCheck::new());
+    let (nodes, check) = (Nodes::start(3), OverlapCheck::new());
     std::thread::scope(|scope| {
         for name in ["plain-a", "plain-b"] {
-            let (mut plain, oracle) = (PlainRedlock::to(&nodes, name), &oracle);
+            let (mut plain, check) = (PlainRedlock::to(&nodes, name), &check);
             scope.spawn(move || {
                 for _ in 0..10 {
                     plain.lock("k", Duration::from_secs(20), Duration::from_secs(40));
-                    oracle.enter(name);
+                    check.enter(name);
                     plain.unlock("k");
                 }
             });
         }
         for worker in 0..4 {
-            let (nodes, oracle) = (&nodes, &oracle);
+            let (nodes, check) = (&nodes, &check);
             scope.spawn(move || {
                 for _ in 0..5 {
                     let script = OverlapCheck::script(&format!("redlock-{worker}"));
-                    nodes.run("k").args(BARE).dir(oracle.dir()).sh(&script).done().expect_code(0);
+                    nodes.run("k").args(BARE).dir(check.dir()).sh(&script).done().expect_code(0);
                 }
             });
         }
     });
-    oracle.clean(40);
+    check.clean(40);
     nodes.all_free();
 }
 

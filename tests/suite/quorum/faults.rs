@@ -7,7 +7,7 @@ use crate::support::{
     Nodes, Proxy, Redis, TREE, alive, hold, pttl, takes_less_than, tree_of, wait_until, wait_until_within,
 };
 
-/// Addresses of which the one at this place leads through the proxy.
+/// Addresses of which the one at this index leads through the proxy.
 fn through(nodes: &Nodes, at: usize, proxy: &Proxy) -> Vec<String> {
     let mut urls = nodes.urls();
     urls[at] = proxy.url();
@@ -155,7 +155,7 @@ fn a_lock_broken_at_a_minority_is_healed_but_a_foreign_value_is_left_alone() {
 }
 
 #[test]
-fn a_majority_taken_by_somebody_else_is_a_lost_lock() {
+fn a_majority_taken_by_another_program_is_a_lost_lock() {
     let nodes = Nodes::start(3);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "2s"]), "k");
     for at in [0, 1] {

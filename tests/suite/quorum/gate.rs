@@ -1,4 +1,4 @@
-//! The first reachable node, where the queue is: dead, dying, silent, or not the same one for everybody.
+//! The first reachable node, where the queue is: dead, dying, silent, or not the same one for every client.
 
 use std::time::{Duration, Instant};
 
@@ -21,31 +21,31 @@ fn a_dead_gate_is_passed_over_and_the_queue_is_at_the_next_node() {
     let mut nodes = Nodes::start(5);
     nodes[0].kill();
     nodes[1].kill();
-    let (first, oracle) = (nodes.hold(nodes.run("k"), "k"), OverlapCheck::new());
+    let (first, check) = (nodes.hold(nodes.run("k"), "k"), OverlapCheck::new());
     let waiters: Vec<Job> = (0..4)
         .map(|i| {
-            let waiter = nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
+            let waiter = nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
             queued(&nodes[2], "k", i + 1);
             waiter
         })
         .collect();
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
-    oracle.clean(4);
-    assert_eq!(oracle.order(), ["0", "1", "2", "3"]);
+    check.clean(4);
+    assert_eq!(check.order(), ["0", "1", "2", "3"]);
     nodes.all_free();
 }
 
 #[test]
-fn a_foreign_value_at_the_gate_alone_holds_nobody_up() {
-    let (nodes, oracle) = (Nodes::start(3), OverlapCheck::new());
-    nodes[0].cmd(&["SET", "lock:k", "foreign"]); // for ever
+fn a_foreign_value_at_the_gate_alone_delays_no_run() {
+    let (nodes, check) = (Nodes::start(3), OverlapCheck::new());
+    nodes[0].cmd(&["SET", "lock:k", "foreign"]); // without expiry
     nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(0);
     let jobs: Vec<Job> = (0..6)
-        .map(|i| nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
+        .map(|i| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
         .collect();
     all_end_well(jobs);
-    oracle.clean(6);
+    check.clean(6);
     assert_eq!(nodes.claims("k"), ["foreign", "", ""]);
     nodes[0].cmd(&["DEL", "lock:k"]);
     nodes.all_free();
@@ -53,21 +53,20 @@ fn a_foreign_value_at_the_gate_alone_holds_nobody_up() {
 
 #[test]
 fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
-    let (mut nodes, oracle) = (Nodes::start(3), OverlapCheck::new());
+    let (mut nodes, check) = (Nodes::start(3), OverlapCheck::new());
     let first = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
-    let waiter =
-        |i: usize| nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
+    let waiter = |i: usize| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
     let mut waiters: Vec<Job> = (0..3).map(waiter).collect();
     queued(&nodes[0], "k", 3);
     nodes[0].kill();
     queued(&nodes[1], "k", 3);
     nodes[0].restart();
     // A newcomer goes to the first node, the others may still be at the second.
-    waiters.push(nodes.run("k").dir(oracle.dir()).sh(&OverlapCheck::script("3")).spawn());
+    waiters.push(nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script("3")).spawn());
     wait_until("it queues somewhere", || nodes.iter().map(|redis| redis.queue_len("k")).sum::<usize>() >= 4);
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
-    oracle.clean(4);
+    check.clean(4);
     nodes.all_free();
 }
 
@@ -166,17 +165,17 @@ fn a_gate_whose_answers_are_lost_keeps_nothing_of_ours() {
 
 #[test]
 fn clients_that_disagree_about_the_gate_all_finish_one_after_the_other() {
-    let (nodes, oracle) = (Nodes::start(3), OverlapCheck::new());
+    let (nodes, check) = (Nodes::start(3), OverlapCheck::new());
     let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0]];
     let jobs: Vec<Job> = (0..9)
         .map(|i| {
             let urls: Vec<String> = orders[i % 3].iter().map(|at| nodes[*at].url()).collect();
-            Nodes::run_at(&urls, "k").dir(oracle.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn()
+            Nodes::run_at(&urls, "k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn()
         })
         .collect();
     all_end_well(jobs);
-    oracle.clean(9);
-    let fences = oracle.fences();
+    check.clean(9);
+    let fences = check.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
     nodes.all_free();
 }

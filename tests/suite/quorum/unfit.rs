@@ -63,7 +63,7 @@ fn a_server_listed_twice_that_comes_up_later_never_counts_twice() {
     assert!(!tree.iter().any(|pid| crate::support::alive(*pid)), "{done:?}");
 }
 
-/// Servers of which the one at this place is a replica of somebody else.
+/// Servers of which the one at this index is a replica of another server.
 fn with_replica(at: usize, writable: bool) -> (Nodes, Redis) {
     let (nodes, primary) = (Nodes::start(3), Redis::start_with(&["--repl-diskless-sync-delay", "0"]));
     nodes[at].cmd(&["CONFIG", "SET", "replica-read-only", if writable { "no" } else { "yes" }]);

@@ -1,4 +1,4 @@
-//! Several servers: who may vote, what a majority is, and what everybody is told without one.
+//! Several servers: who may vote, what a majority is, and what is reported without one.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! `redlock break`: a lock that nobody will ever give back is taken away.
+//! `redlock break`: a lock that will never be released is taken away.
 
 use crate::support::{Nodes, Redis, Run, hold, holder, wait_until};
 
@@ -32,7 +32,7 @@ fn without_yes_it_only_says_who_holds_it() {
 }
 
 #[test]
-fn a_run_that_is_robbed_stops_its_command_at_the_next_refresh() {
+fn a_run_whose_lock_is_broken_stops_its_command_at_the_next_refresh() {
     let redis = Redis::start();
     for mode in ["-x", "-s"] {
         let robbed = Run::key(&redis, "k").args(&["--ttl", "1s", mode]).sh("echo up; sleep 60").spawn();
@@ -43,7 +43,7 @@ fn a_run_that_is_robbed_stops_its_command_at_the_next_refresh() {
 }
 
 #[test]
-fn all_sharers_are_robbed_at_once_and_tokens_go_on_growing() {
+fn all_readers_lose_a_broken_lock_at_once_and_tokens_go_on_growing() {
     let redis = Redis::start();
     let fence = |run: Run| run.sh("echo $REDLOCK_FENCE").done().expect_code(0).stdout;
     let before = fence(Run::key(&redis, "k"));
@@ -75,7 +75,7 @@ fn on_this_host_there_is_nothing_to_break() {
 #[test]
 fn servers_come_from_the_environment_and_the_config_file_too() {
     let redis = Redis::start();
-    let (_folder, path) = crate::support::config_file(&format!("redis = \"{}\"\nttl = 7\n", redis.url()));
+    let (_directory, path) = crate::support::config_file(&format!("redis = \"{}\"\nttl = 7\n", redis.url()));
     let bare = || Run::bare().args(&["break", "--key", "k"]);
     bare().env("REDLOCK_REDIS", redis.url()).done().expect_code(0);
     bare().env("REDLOCK_CONFIG", path).done().expect_code(0);

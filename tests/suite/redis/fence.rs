@@ -57,7 +57,7 @@ fn fences_grow_after_flushall_restart_and_a_lost_counter() {
 }
 
 #[test]
-fn the_counter_outlives_the_lease_but_not_for_ever() {
+fn the_counter_outlives_the_lease_but_not_forever() {
     let redis = Redis::start();
     Run::key(&redis, "k").fence();
     let left: i64 = redis.cmd(&["TTL", "lock-fence:k"]).parse().unwrap();

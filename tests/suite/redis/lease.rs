@@ -168,7 +168,7 @@ fn a_wait_longer_than_the_ttl_still_gives_a_whole_lease() {
 }
 
 #[test]
-fn on_lost_warn_only_tells() {
+fn on_lost_warn_only_warns() {
     let redis = Redis::start();
     let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--on-lost", "warn"]).stdin_pipe();
     let job = run.sh("echo ready; read x; exit 11").spawn();
@@ -182,7 +182,7 @@ fn on_lost_warn_only_tells() {
 }
 
 #[test]
-fn on_lost_warn_tells_too_of_a_lease_that_nobody_could_renew() {
+fn on_lost_warn_warns_too_of_a_lease_that_could_not_be_renewed() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let run = Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--on-lost", "warn"]).stdin_pipe();
@@ -222,7 +222,7 @@ fn a_lease_that_ended_before_the_command_could_start_starts_nothing() {
 }
 
 #[test]
-fn the_loss_of_what_is_told_about_holders_costs_nobody_the_lock() {
+fn the_loss_of_the_holder_information_costs_no_holder_its_lock() {
     let redis = Redis::start();
     for mode in [&["-x"][..], &["-s"], &["--slots", "2"]] {
         let job = holder(&redis, "k", &[mode, &["--ttl", "1500ms"]].concat());
@@ -243,7 +243,7 @@ fn cpu_used(pid: i32) -> u64 {
 }
 
 #[test]
-fn after_a_loss_that_is_only_told_redlock_sleeps_until_the_command_ends() {
+fn after_a_loss_with_on_lost_warn_redlock_sleeps_until_the_command_ends() {
     let redis = Redis::start();
     for foreign in [false, true] {
         let mut job = Run::key(&redis, "k")

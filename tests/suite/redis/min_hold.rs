@@ -76,21 +76,21 @@ fn a_lost_lock_is_not_taken_again_for_it() {
 }
 
 #[test]
-fn what_an_ended_ancestor_left_taken_is_waited_for() {
+fn a_lock_that_an_ended_ancestor_left_taken_is_waited_for() {
     let redis = Redis::start();
     let inner = Run::key(&redis, "k").args(&["-w", "30"]).cmd(&["touch", "ran"]);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     // Asks only when its ancestor has ended and nothing but --min-hold keeps the lock. In a session of its own: the
     // rig ends what a job leaves behind in its own.
     let script = format!("while kill -0 $1; do sleep 0.05; done; {}", inner.shell_line());
-    std::fs::write(folder.path().join("later"), script).unwrap();
-    let outer = Run::key(&redis, "k").args(&["--min-hold", "2s"]).dir(&folder);
+    std::fs::write(directory.path().join("later"), script).unwrap();
+    let outer = Run::key(&redis, "k").args(&["--min-hold", "2s"]).dir(&directory);
     outer.sh("setsid sh later $PPID >/dev/null 2>&1 &").done().expect_code(0);
-    wait_until("it had its turn", || folder.path().join("ran").exists());
+    wait_until("it had its turn", || directory.path().join("ran").exists());
 }
 
 #[test]
-fn a_min_hold_that_was_deleted_is_not_told_of_the_next_holder() {
+fn a_min_hold_that_was_deleted_is_not_reported_of_the_next_holder() {
     let redis = Redis::start();
     Run::key(&redis, "k").args(&["--min-hold", "60s"]).cmd(&["true"]).done().expect_code(0);
     assert_eq!(redis.cmd(&["DEL", "lock:k"]), "1");

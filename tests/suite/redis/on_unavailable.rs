@@ -140,7 +140,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
 }
 
 #[test]
-fn a_lock_that_somebody_holds_is_not_run_without() {
+fn a_lock_that_is_held_is_not_run_without() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "90s"]);
     for how in ["skip", "run"] {

@@ -27,7 +27,7 @@ fn intervals(dir: &Path) -> BTreeMap<u64, (u64, u64)> {
 }
 
 /// Six workers take turns under `ttl` for a while, half of them through a proxy, while `harm` does its
-/// worst. Afterwards the oracle looks at the beats.
+/// worst. Afterwards the beats are compared.
 fn no_overlap_under(ttl: &str, mut harm: impl FnMut(&Redis, &Proxy, i32, u32)) {
     let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());
     let proxy = Proxy::to(&redis);

@@ -43,7 +43,7 @@ fn a_command_that_the_acl_forbids_is_named() {
     let url = limited(&redis, &["resetkeys", "~other:*"]);
     refused(Run::at(&url, "k"), 77, &["key", "acl", "permission"]);
     nothing_left(&redis);
-    // BLPOP is needed only by those who wait.
+    // BLPOP is needed only to wait.
     let first = holder(&redis, "k", &[]);
     let url = limited(&redis, &["-blpop"]);
     refused(Run::at(&url, "k"), 77, &["blpop"]);
@@ -116,7 +116,7 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
 }
 
 #[test]
-fn the_documented_permissions_are_enough_for_everything_and_none_is_needless() {
+fn the_documented_permissions_are_exactly_those_that_are_needed() {
     let redis = Redis::start();
     let rules = documented_rules();
     let mut acl = vec!["ACL", "SETUSER", "locker"];

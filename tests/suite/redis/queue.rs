@@ -22,7 +22,7 @@ fn lines(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn nobody_overtakes_a_waiter_even_while_the_lock_is_free() {
+fn a_newcomer_does_not_overtake_a_waiter_even_while_the_lock_is_free() {
     // The head of the queue has two seconds to come: later it may be overtaken.
     takes_less_than(Duration::from_secs(2), || {
         let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());

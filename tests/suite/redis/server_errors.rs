@@ -208,7 +208,7 @@ fn turned_away(answer: &'static str, codes: &[i32]) {
 }
 
 #[test]
-fn a_server_that_goes_away_while_we_wait_is_told_of_and_waited_for_until_wait_ends() {
+fn a_server_that_goes_away_during_a_wait_is_reported_and_waited_for_until_wait_ends() {
     let mut redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "60s"]);
     let waiter = Run::key(&redis, "k").args(&["-w", "5"]).sh("echo ran").spawn();

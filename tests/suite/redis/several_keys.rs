@@ -38,7 +38,7 @@ fn every_key_has_the_one_token_and_its_own_fence() {
 }
 
 #[test]
-fn a_waiter_holds_none_of_them_while_one_is_somebody_elses() {
+fn a_waiter_holds_none_of_them_while_one_is_held_by_another_run() {
     let redis = Redis::start();
     for (taken, free) in [("a", "lock:b"), ("b", "lock:a")] {
         let other = hold(keys(&redis, &[taken]));
@@ -82,7 +82,7 @@ fn losing_one_key_is_losing_all() {
 }
 
 #[test]
-fn losing_one_key_to_somebody_else_leaves_it_alone_and_frees_the_rest() {
+fn losing_one_key_to_another_program_leaves_it_alone_and_frees_the_rest() {
     let redis = Redis::start();
     let mut job = hold(keys(&redis, &["a", "b"]).args(&["--ttl", "3s"]));
     redis.cmd(&["SET", "lock:b", "someone else", "PX", "60000"]);
@@ -115,7 +115,7 @@ fn something_that_is_no_lock_at_one_key_is_refused_and_nothing_else_is_taken() {
 }
 
 #[test]
-fn slots_of_several_keys_are_told_in_the_order_given() {
+fn slots_of_several_keys_are_listed_in_the_order_given() {
     let redis = Redis::start();
     let slots = |names: &[&str]| keys(&redis, names).args(&["--slots", "3"]);
     let taken = [hold(slots(&["b"])), hold(slots(&["b", "c"]))];
@@ -179,7 +179,7 @@ fn a_key_that_a_majority_lost_is_lost_with_all_the_others_and_one_that_a_minorit
 /// Two wait for "a" and "b"; the first is stopped, and loses its place at "a" alone: `lost_by` this command,
 /// or since its turn came and went on to the second. It comes back behind it there, and is before it at "b":
 /// each would wait for the other, beside two free locks.
-fn nobody_waits_in_a_circle(lost_by: Option<&[&str]>) {
+fn no_waiters_deadlock(lost_by: Option<&[&str]>) {
     let redis = Redis::start();
     let (at_a, at_b) = (holder(&redis, "a", &[]), holder(&redis, "b", &[]));
     let first = keys(&redis, &["a", "b"]).cmd(&["true"]).spawn();
@@ -198,17 +198,17 @@ fn nobody_waits_in_a_circle(lost_by: Option<&[&str]>) {
 }
 
 #[test]
-fn a_waiter_that_missed_its_turn_at_one_key_waits_for_nobody_in_a_circle() {
-    nobody_waits_in_a_circle(None);
+fn a_waiter_that_missed_its_turn_at_one_key_does_not_deadlock() {
+    no_waiters_deadlock(None);
 }
 
 #[test]
-fn a_server_that_forgot_one_queue_lets_nobody_wait_in_a_circle() {
-    nobody_waits_in_a_circle(Some(&["DEL", "lock-queue:a", "lock-waiters:a"]));
+fn a_server_that_forgot_one_queue_makes_no_deadlock() {
+    no_waiters_deadlock(Some(&["DEL", "lock-queue:a", "lock-waiters:a"]));
 }
 
 #[test]
-fn those_who_are_kept_by_another_key_keep_nobody_from_this_one() {
+fn waiters_blocked_by_another_key_do_not_block_this_one() {
     let redis = Redis::start();
     let other = holder(&redis, "b", &[]);
     let crowd: Vec<_> =

@@ -13,8 +13,9 @@ fn a_woken_reader_that_does_not_come_holds_up_no_other() {
     let redis = backend.server();
     let first = holder(redis, "k", &["--ttl", "60s"]);
     let asleep = backend.holding_waiter(Run::key(redis, "k").shared("60s"), 1);
-    let readers: Vec<Job> =
-        (2..=3).map(|place| backend.holding_waiter(Run::key(redis, "k").shared("60s"), place)).collect();
+    let readers: Vec<Job> = (2..=3)
+        .map(|position| backend.holding_waiter(Run::key(redis, "k").shared("60s"), position))
+        .collect();
     asleep.stop();
     first.wait().expect_code(0);
     let start = Instant::now();
@@ -30,7 +31,7 @@ fn a_crowd_comes_in_though_many_of_it_are_dead() {
     let backend = Backend::one_server();
     let first = hold(backend.run());
     let mut crowd: Vec<Job> =
-        (1..=30).map(|place| backend.holding_waiter(backend.reader().arg("-q"), place)).collect();
+        (1..=30).map(|position| backend.holding_waiter(backend.reader().arg("-q"), position)).collect();
     let living = crowd.split_off(18);
     for dead in crowd {
         dead.signal(Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! The lease of a reader is its own: nobody prolongs it, nobody is kept by it longer, nobody else ends it.
+//! The lease of a reader is its own: no other reader prolongs it, outlasts it or ends it.
 
 use std::time::{Duration, Instant};
 

@@ -22,8 +22,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-fn shim(folder: &std::path::Path) -> PathBuf {
-    let (source, library) = (folder.join("shim.c"), folder.join("shim.so"));
+fn shim(directory: &std::path::Path) -> PathBuf {
+    let (source, library) = (directory.join("shim.c"), directory.join("shim.so"));
     std::fs::write(&source, SHIM).unwrap();
     let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
     assert!(built.expect("cc, which cargo needs too").success());
@@ -35,11 +35,11 @@ fn after_a_suspend_nothing_is_renewed_and_the_command_is_stopped() {
     let redis = Redis::start();
     // The server knows the scripts: each call is one command.
     Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
-    let folder = tempfile::tempdir().unwrap();
-    let suspended = folder.path().join("suspended");
+    let directory = tempfile::tempdir().unwrap();
+    let suspended = directory.path().join("suspended");
     let job = Run::key(&redis, "k")
         .args(&["--ttl", "6s"])
-        .env("LD_PRELOAD", shim(folder.path()))
+        .env("LD_PRELOAD", shim(directory.path()))
         .env("SUSPENDED", &suspended)
         .sh("echo ready; exec sleep 60")
         .spawn();

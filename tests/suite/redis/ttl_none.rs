@@ -1,4 +1,4 @@
-//! --ttl none: a lock that never expires, on one server, for those who ask for it.
+//! --ttl none: a lock that never expires, on one server, if asked for.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::support::{
     DEAF_TREE, Host, Nodes, Redis, Run, TREE, alive, hold, pttl, queued, tree_of, wait_until,
 };
 
-fn for_ever(redis: &Redis) -> Run {
+fn without_expiry(redis: &Redis) -> Run {
     Run::key(redis, "k").args(&["--ttl", "none"])
 }
 
 #[test]
 fn the_lock_has_no_expiry_and_is_released_all_the_same() {
     let redis = Redis::start();
-    let job = for_ever(&redis).stdin_pipe().sh("echo ready; read x; exit 6").spawn();
+    let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 6").spawn();
     job.wait_for_line("ready");
     assert_eq!(pttl(&redis, "k"), -1);
     assert_eq!(redis.cmd(&["SET", "lock:k", "foreign", "NX"]), "", "no other program gets in");
@@ -29,17 +29,17 @@ fn the_lock_has_no_expiry_and_is_released_all_the_same() {
 #[test]
 fn one_line_warns_of_it_and_quiet_silences_that() {
     let redis = Redis::start();
-    let done = for_ever(&redis).sh("echo out").done().expect_code(0);
+    let done = without_expiry(&redis).sh("echo out").done().expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.lines().count()), ("out\n", 1), "{done:?}");
     assert!(done.stderr.starts_with("redlock: "), "{done:?}");
-    let done = for_ever(&redis).arg("-q").cmd(&["true"]).done().expect_code(0);
+    let done = without_expiry(&redis).arg("-q").cmd(&["true"]).done().expect_code(0);
     assert_eq!(done.stderr, "");
 }
 
 #[test]
 fn it_is_never_refreshed() {
     let redis = Redis::start();
-    let job = hold(for_ever(&redis).args(&["--node-timeout", "100ms"]));
+    let job = hold(without_expiry(&redis).args(&["--node-timeout", "100ms"]));
     let calls = || redis.calls("evalsha") + redis.calls("eval");
     asleep(job.pid());
     let (before, start) = (calls(), Instant::now());
@@ -54,8 +54,8 @@ fn it_is_never_refreshed() {
 #[test]
 fn a_waiter_is_woken_by_the_release() {
     let redis = Redis::start();
-    let first = hold(for_ever(&redis));
-    let next = for_ever(&redis).stdin_pipe().sh("echo mine; read x").spawn();
+    let first = hold(without_expiry(&redis));
+    let next = without_expiry(&redis).stdin_pipe().sh("echo mine; read x").spawn();
     queued(&redis, "k", 1);
     first.wait().expect_code(0);
     next.wait_for_line("mine");
@@ -63,7 +63,7 @@ fn a_waiter_is_woken_by_the_release() {
     drop(next);
     // And one with a lease behind one without.
     redis.cmd(&["DEL", "lock:k"]);
-    let first = hold(for_ever(&redis));
+    let first = hold(without_expiry(&redis));
     let next = Run::key(&redis, "k").args(&["--ttl", "20s"]).stdin_pipe().sh("echo mine; read x").spawn();
     queued(&redis, "k", 1);
     first.wait().expect_code(0);
@@ -76,7 +76,7 @@ fn a_waiter_is_woken_by_the_release() {
 fn after_kill_9_the_tree_is_gone_and_the_lock_stays() {
     let redis = Redis::start();
     for script in [TREE, DEAF_TREE] {
-        let job = for_ever(&redis).sh(script).spawn();
+        let job = without_expiry(&redis).sh(script).spawn();
         let tree = tree_of(&job);
         job.signal(SIGKILL);
         wait_until("the tree is dead", || !tree.iter().any(|pid| alive(*pid)));
@@ -92,7 +92,7 @@ fn after_kill_9_the_tree_is_gone_and_the_lock_stays() {
 #[test]
 fn a_stopped_redlock_changes_nothing() {
     let redis = Redis::start();
-    let job = for_ever(&redis).stdin_pipe().sh("echo ready; read x; exit 3").spawn();
+    let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 3").spawn();
     job.wait_for_line("ready");
     job.stop();
     asleep(guardian_of(job.pid())); // which would stop the tree at a deadline
@@ -105,7 +105,7 @@ fn a_stopped_redlock_changes_nothing() {
 #[test]
 fn a_server_that_is_gone_for_a_while_is_not_noticed() {
     let redis = Redis::start();
-    let job = for_ever(&redis).stdin_pipe().sh("echo ready; read x; exit 4").spawn();
+    let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 4").spawn();
     job.wait_for_line("ready");
     redis.stop();
     asleep(job.pid());
@@ -117,10 +117,10 @@ fn a_server_that_is_gone_for_a_while_is_not_noticed() {
 #[test]
 fn max_hold_ends_it_and_min_hold_gives_it_an_expiry_at_last() {
     let redis = Redis::start();
-    let ended = for_ever(&redis).args(&["-q", "--max-hold", "500ms", "--kill-after", "300ms"]);
+    let ended = without_expiry(&redis).args(&["-q", "--max-hold", "500ms", "--kill-after", "300ms"]);
     ended.sh(DEAF_TREE).done().expect_code(124);
     assert!(!redis.held("k"));
-    let job = hold(for_ever(&redis).args(&["--min-hold", "60s"]));
+    let job = hold(without_expiry(&redis).args(&["--min-hold", "60s"]));
     assert_eq!(pttl(&redis, "k"), -1);
     job.wait().expect_code(0);
     let left = pttl(&redis, "k");
@@ -130,15 +130,15 @@ fn max_hold_ends_it_and_min_hold_gives_it_an_expiry_at_last() {
 #[test]
 fn the_grace_before_sigkill_has_no_ttl_to_fit_into() {
     let redis = Redis::start();
-    for_ever(&redis).args(&["--kill-after", "1h"]).cmd(&["true"]).done().expect_code(0);
+    without_expiry(&redis).args(&["--kill-after", "1h"]).cmd(&["true"]).done().expect_code(0);
 }
 
 #[test]
 fn a_reader_without_expiry_is_not_given_one_by_another_reader() {
     let redis = Redis::start();
-    let job = hold(for_ever(&redis).arg("-s"));
+    let job = hold(without_expiry(&redis).arg("-s"));
     Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("sleep 2").done().expect_code(0);
-    // The other one's lease, as one who was killed leaves it.
+    // The other one's lease, as a killed reader leaves it.
     let other = Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("echo in; exec sleep 60").spawn();
     other.wait_for_line("in");
     drop(other);
@@ -153,7 +153,7 @@ fn a_reader_without_expiry_is_not_given_one_by_another_reader() {
 fn a_killed_reader_and_a_killed_slot_without_expiry_stay() {
     let redis = Redis::start();
     for mode in [&["-s"][..], &["--slots", "1"]] {
-        let job = for_ever(&redis).args(mode).sh("echo ready; exec sleep 60").spawn();
+        let job = without_expiry(&redis).args(mode).sh("echo ready; exec sleep 60").spawn();
         job.wait_for_line("ready");
         job.signal(SIGKILL);
         job.wait();
@@ -163,12 +163,12 @@ fn a_killed_reader_and_a_killed_slot_without_expiry_stay() {
 }
 
 #[test]
-fn whoever_held_it_for_ever_leaves_nothing_for_ever() {
+fn a_lock_without_expiry_leaves_no_key_without_expiry() {
     let redis = Redis::start();
     for mode in [&["-s"][..], &["--slots", "2"], &["--key", "j"]] {
-        let first = hold(for_ever(&redis).args(mode));
+        let first = hold(without_expiry(&redis).args(mode));
         assert!(redis.keys_without_ttl().contains(&"lock:k".to_owned()), "{mode:?}");
-        // Beside one who goes and has a lease, and then for one who stays and has a lease.
+        // Beside a reader with a lease that goes, and then beside one that stays.
         if mode[0] != "--key" {
             let other = Run::key(&redis, "k").args(mode).args(&["--ttl", "60s"]);
             other.clone().cmd(&["true"]).done().expect_code(0);

@@ -109,7 +109,7 @@ fn another_database_is_another_lock() {
 }
 
 #[test]
-fn a_foreign_value_of_any_size_is_a_lock_that_somebody_holds() {
+fn a_foreign_value_of_any_size_is_a_lock_that_is_held() {
     let redis = Redis::start();
     let large = "x".repeat(2 << 20);
     redis.cmd(&["SET", "lock:k", &large]);

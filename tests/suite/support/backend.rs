@@ -67,7 +67,7 @@ impl Backend {
         self.run().arg("--shared")
     }
 
-    /// The same with a lease so long that it does not matter in the test; this host has none.
+    /// The same with a lease too long to matter in the test; this host has none.
     pub fn run_for_long(&self) -> Run {
         if self.is_this_host() { self.run() } else { self.run().args(&["--ttl", "90s"]) }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{Client, Done, Job, Redis, Run, wait_until};
 
-/// Waits until so many waiters stand in the queue.
+/// Waits until `n` waiters are in the queue.
 #[track_caller]
 pub fn queued(redis: &Redis, key: &str, n: usize) {
     wait_until(&format!("{n} waiters in the queue"), || redis.queue_len(key) == n);

@@ -1,4 +1,4 @@
-//! A folder for locks of this host, and what the kernel says about the lock file in it.
+//! A directory for locks of this host, and what the kernel says about the lock file in it.
 
 use std::fs::{self, Permissions};
 use std::ops::Range;
@@ -19,16 +19,16 @@ pub const MUTEX_BYTE: u64 = 1 << 62;
 pub const LAST_TICKET: u64 = (1 << 49) + (1 << 40) - 1;
 
 pub struct Host {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Host {
-    /// A folder of our own.
+    /// A directory of our own.
     pub fn new() -> Host {
-        Host { folder: tempfile::tempdir().expect("a temporary folder") }
+        Host { directory: tempfile::tempdir().expect("a temporary directory") }
     }
 
-    /// A folder with this mode, such as 0o1777.
+    /// A directory with this mode, such as 0o1777.
     pub fn with_mode(mode: u32) -> Host {
         let host = Host::new();
         fs::set_permissions(host.path(), Permissions::from_mode(mode)).expect("chmod");
@@ -36,7 +36,7 @@ impl Host {
     }
 
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// A file beside the lock files.
@@ -44,7 +44,7 @@ impl Host {
         self.path().join(name)
     }
 
-    /// `redlock run --local --local-dir FOLDER --key k`
+    /// `redlock run --local --local-dir DIR --key k`
     pub fn run(&self) -> Run {
         self.run_on("k")
     }
@@ -76,25 +76,25 @@ impl Host {
         assert_eq!(locked, Vec::<PathBuf>::new(), "left in the kernel");
     }
 
-    /// Waits until so many waiters have drawn their tickets.
+    /// Waits until `n` waiters have drawn their tickets.
     #[track_caller]
     pub fn queued(&self, n: usize) {
         let file = self.file();
         wait_until(&format!("{n} waiters in the queue"), || tickets_waiting(&file) == n);
     }
 
-    /// Started, and in the queue at this place.
+    /// Started, and in the queue at this position.
     #[track_caller]
-    pub fn waiter(&self, run: Run, place: usize) -> Job {
+    pub fn waiter(&self, run: Run, position: usize) -> Job {
         let job = run.spawn();
-        self.queued(place);
+        self.queued(position);
         job
     }
 
     /// The same, with a command that writes this word into the log "order".
     #[track_caller]
-    pub fn noting_waiter(&self, word: &str, place: usize) -> Job {
-        self.waiter(self.run().dir(self.path()).sh(&format!("echo {word} >> order")), place)
+    pub fn noting_waiter(&self, word: &str, position: usize) -> Job {
+        self.waiter(self.run().dir(self.path()).sh(&format!("echo {word} >> order")), position)
     }
 
     /// What the commands have written into the log "order".
@@ -104,9 +104,10 @@ impl Host {
     }
 }
 
-/// The lock files in a folder.
-pub fn lock_files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+/// The lock files in a directory.
+pub fn lock_files(directory: &Path) -> Vec<PathBuf> {
+    let entries =
+        fs::read_dir(directory).expect("the directory").map(|entry| entry.expect("an entry").path());
     entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("redlock-")).collect()
 }
 

@@ -157,10 +157,10 @@ pub fn tree_of(job: &Job) -> Vec<i32> {
     pids
 }
 
-/// A config file with this text, for REDLOCK_CONFIG; gone with its folder.
+/// A config file with this text, for REDLOCK_CONFIG; gone with its directory.
 pub fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("config.toml");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("config.toml");
     fs::write(&path, text).expect("write the config file");
-    (folder, path)
+    (directory, path)
 }

@@ -71,7 +71,7 @@ impl Nodes {
         self.up().map(Redis::connect).collect()
     }
 
-    /// Every node is one that redlock has known for long: nobody sits out.
+    /// Every node is one that redlock has known for long: none is quarantined.
     pub fn settle(&self) {
         self.up().for_each(settle);
     }
@@ -97,7 +97,7 @@ impl Nodes {
         for _ in 0..2 {
             self.run("warm").cmd(&["true"]).done().expect_code(0);
         }
-        // The slowest node's first vote may have been for an unknown script, and nobody waited for it.
+        // The slowest node's first vote may have been for an unknown script, and the run did not wait for it.
         let urls = self.urls();
         for first in 0..self.len() {
             let rotated: Vec<String> =
@@ -122,7 +122,7 @@ impl IndexMut<usize> for Nodes {
 }
 
 /// What a finished or a refused redlock must not leave. The fence is remembered, the marker is the
-/// server's own, the mark of one who gave up keeps late requests of it out, a wake-up that nobody fetched
+/// server's own, the mark of a waiter that gave up keeps its late requests out, a wake-up that was not fetched
 /// is forgotten by itself.
 fn ours(client: &mut Client) -> Vec<String> {
     let stays = |key: &str| ["-fence:", "-gone:", "-node", "-notify:"].iter().any(|part| key.contains(part));
@@ -156,7 +156,7 @@ pub fn renewed(redis: &Redis, key: &str, times: usize) {
     }
 }
 
-/// An address that nobody listens at, and that nobody else gets meanwhile.
+/// An address without a listener, which no other test gets meanwhile.
 pub struct Refused {
     _socket: Socket,
     port: u16,
@@ -192,7 +192,7 @@ impl Blackhole {
         let fillers = (0..4).map(|_| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
             socket.set_nonblocking(true).expect("non-blocking");
-            let _ = socket.connect(&to.into()); // in progress, for ever
+            let _ = socket.connect(&to.into()); // in progress forever
             socket
         });
         let fillers = fillers.collect();

@@ -52,7 +52,7 @@ impl Pty {
     fn start(mut command: Command) -> Pty {
         let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         let OpenptyResult { master, slave } = openpty(&size, None).expect("a pty");
-        // Nobody but us may keep the terminal open: its end is seen when the last user is gone.
+        // Only the session may keep the terminal open: its end is seen when the last user is gone.
         set_cloexec(&master);
         set_cloexec(&slave);
         let stream = || Stdio::from(slave.try_clone().expect("the terminal"));

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// One file to which everybody appends a line when it comes in and another before it goes. Appended lines
+/// One file to which every command appends a line when it comes in and another before it goes. Appended lines
 /// have an order, so no clock is needed. Beside it a file that is locked by flock(1) as long as any process
 /// of the command lives: the kernel sees what a killed one can no longer write down.
 pub struct ReaderWriterLog {
@@ -14,7 +14,7 @@ pub struct ReaderWriterLog {
     random: RandomState,
 }
 
-/// What somebody comes as. Two may be inside together if they are readers of one group.
+/// The role of a command. Two may be inside together if they are readers of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Writer,
@@ -40,12 +40,12 @@ impl Role {
 }
 
 impl ReaderWriterLog {
-    /// In this folder, in which the commands must run.
+    /// In this directory, in which the commands must run.
     pub fn new(dir: &Path) -> ReaderWriterLog {
         ReaderWriterLog { file: dir.join("history"), random: RandomState::new() }
     }
 
-    /// The script of number `id`: in, so many seconds, out.
+    /// The script of number `id`: in, `inside` seconds, out.
     pub fn script(id: usize, role: Role, inside: f64) -> String {
         let (word, mode) = (role.word(), if role == Role::Writer { "-x" } else { "-s" });
         format!(

@@ -115,7 +115,7 @@ impl Redis {
         self.connect().keys()
     }
 
-    /// Keys that would stay for ever.
+    /// Keys without an expiry.
     pub fn keys_without_ttl(&self) -> Vec<String> {
         self.connect().keys_without_ttl()
     }
