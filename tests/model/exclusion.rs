@@ -17,7 +17,7 @@ pub const ANY_NUMBER: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 pub struct Exclusion<const CLIENTS: usize> {
     pub rules: Rules,
-    /// The first so many clients ask for an exclusive lock, the others for a shared one.
+    /// The first of the clients ask for an exclusive lock, the others for a shared one.
     pub writers: usize,
     pub ttl: u8,
     /// Of one waiter.
@@ -57,11 +57,11 @@ pub enum OldCopies {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Leftovers {
     All,
-    /// Not those of a waiter that has made its last attempt; a new waiter comes in its place, for ever. They
+    /// Not those of a waiter that has made its last attempt; a new waiter comes in its place, forever. They
     /// could only keep others out, which the network can do as well: no late release touches another's claim.
     OfLiveWaiters,
     /// None at all: a claim stands only as long as its client counts on it, and a renewal finds one wherever one
-    /// can have been put before, by a late vote, a heal or an old copy. Nobody is kept out for anything else.
+    /// can have been put before, by a late vote, a heal or an old copy. No request is kept out for anything else.
     None,
 }
 
@@ -205,7 +205,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         if entries[client].lives() && entries[client].attempt <= self.number(claim.attempt) {
             entries[client] = Entry::NONE;
         } else if client >= self.writers && !self.rules.own_entries {
-            // Subtract one from a counter, and it is somebody else's.
+            // Subtract one from a counter, and it is another client's.
             let another = entries[self.writers..].iter_mut().find(|entry| entry.lives());
             another.into_iter().for_each(|entry| *entry = Entry::NONE);
         }
@@ -223,7 +223,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         let talk = &mut asked.talk[client];
         if asked.entries[client].attempt == self.number(claim.attempt) {
             asked.entries[client] = self.entry(claim);
-            // While it rests, its memory of our claim is worth something only as long as nobody else can have
+            // While it rests, its memory of our claim is worth something only as long as no other client can have
             // been granted there.
             let counts = asked.rest == 0 || talk.yes_left > 0 || !self.rules.rest_breaks_chain;
             if awaited && counts {

@@ -92,7 +92,7 @@ impl<const CLIENTS: usize> Node<CLIENTS> {
         talk: [Talk { counted: false, lost_it: false, heal_sent: 0, yes_left: 0 }; CLIENTS],
     };
 
-    /// The first `writers` clients exclude everybody, the others only them.
+    /// The first `writers` clients exclude all others, the rest exclude only them.
     pub fn is_free_for(&self, client: usize, writers: usize) -> bool {
         let excluding = if client < writers { CLIENTS } else { writers };
         self.entries[..excluding].iter().enumerate().all(|(other, entry)| other == client || !entry.lives())

@@ -8,7 +8,7 @@ pub struct Rules {
     pub attempt_numbers: bool,
     /// A sharer has an entry of its own on each node; else they only count how many they are.
     pub own_entries: bool,
-    /// A sharer's entry that has expired is gone; else it lies there, and is renewed whoever has come since.
+    /// A sharer's entry that has expired is gone; else it lies there, and is renewed whatever has come since.
     pub expired_is_expired: bool,
     /// Voters that answered less than the token are raised to it before it is used.
     pub raise_round: bool,

@@ -1,0 +1,187 @@
+//! --max-hold: when the time is over the whole tree is stopped, then the lock is released, exit 124.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP};
+
+use crate::support::nodes::renewed;
+use crate::support::processes::{self, guardian_of, pid_in};
+use crate::support::{
+    Backend, DEAF_TREE, LOOK, Redis, Run, TREE, alive, hold, process_state, tree_of, wait_until,
+};
+
+on_backends!(
+    one_server, three_servers, this_host:
+        the_tree_is_stopped_the_lock_released_and_one_line_says_so,
+        a_tree_that_ignores_sigterm_is_killed_after_the_grace,
+        the_next_one_begins_only_after_the_tree_is_gone,
+        the_signal_is_the_users_and_the_command_has_the_grace_to_tidy_up,
+        a_command_that_ended_before_has_its_own_exit_code,
+        the_guardian_stops_the_tree_of_a_stopped_redlock,
+        a_command_that_is_stopped_itself_is_ended_too,
+        the_time_begins_with_the_grant_and_not_with_the_wait,
+        with_wait_tree_what_the_command_left_behind_is_stopped_too;
+    one_server, this_host:
+        one_reader_or_one_slot_ends_and_the_others_go_on,
+);
+
+fn gone(tree: &[i32]) -> bool {
+    !tree.iter().any(|pid| alive(*pid))
+}
+
+fn the_tree_is_stopped_the_lock_released_and_one_line_says_so(backend: &Backend) {
+    let start = Instant::now();
+    let job = backend.run_for_long().args(&["--max-hold", "1s"]).sh(TREE).spawn();
+    let tree = tree_of(&job);
+    let done = job.wait().expect_code(124);
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(gone(&tree), "{tree:?}");
+    assert!(done.stderr.starts_with("redlock: "), "{done:?}");
+    assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    assert!(backend.is_free());
+}
+
+fn a_tree_that_ignores_sigterm_is_killed_after_the_grace(backend: &Backend) {
+    let run = backend.run_for_long().args(&["--max-hold", "500ms", "--kill-after", "300ms"]);
+    let job = run.sh(DEAF_TREE).spawn();
+    let tree = tree_of(&job);
+    job.wait().expect_code(124);
+    assert!(gone(&tree), "{tree:?}");
+    assert!(backend.is_free());
+}
+
+fn the_next_one_begins_only_after_the_tree_is_gone(backend: &Backend) {
+    let run = backend.run_for_long().args(&["--max-hold", "2s", "--kill-after", "300ms"]);
+    let job = run.sh(DEAF_TREE).spawn();
+    let tree: Vec<String> = tree_of(&job).iter().map(i32::to_string).collect();
+    let next = backend.waiter(backend.run().env("TREE", tree.join(" ")).sh(LOOK), 1);
+    assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
+    job.wait().expect_code(124);
+}
+
+fn the_signal_is_the_users_and_the_command_has_the_grace_to_tidy_up(backend: &Backend) {
+    let run = backend.run_for_long().args(&["--max-hold", "300ms", "--signal", "USR1"]);
+    let script = "trap 'echo asked; sleep 0.3; echo tidied; exit 5' USR1; while :; do sleep 0.02; done";
+    let done = run.sh(script).done().expect_code(124);
+    assert_eq!(done.stdout, "asked\ntidied\n");
+    assert!(backend.is_free());
+}
+
+fn a_command_that_ended_before_has_its_own_exit_code(backend: &Backend) {
+    for code in [0, 3, 124] {
+        let done = backend.run().args(&["--max-hold", "40s"]).sh(&format!("exit {code}")).done();
+        assert_eq!(done.expect_code(code).stderr, "");
+    }
+    let done = backend.run().args(&["--max-hold", "40s"]).sh("kill -KILL $$").done();
+    assert_eq!((done.signal, done.stderr.as_str()), (Some(9), ""));
+    backend.run().args(&["--max-hold", "40s"]).cmd(&["/no/such/command"]).done().expect_code(127);
+    assert!(backend.is_free());
+}
+
+fn the_guardian_stops_the_tree_of_a_stopped_redlock(backend: &Backend) {
+    let run = backend.run_for_long().args(&["--max-hold", "1s", "--kill-after", "300ms"]);
+    let job = run.sh(DEAF_TREE).spawn();
+    let tree = tree_of(&job);
+    job.signal(SIGSTOP);
+    wait_until("the tree is stopped by the guardian", || gone(&tree));
+    assert_eq!(process_state(job.pid()), Some('T'), "it was not redlock");
+    if backend.is_this_host() {
+        // No lease would end it.
+        wait_until("the lock is given back", || backend.is_free());
+    }
+    job.signal(SIGCONT);
+    let done = job.wait().expect_code(124);
+    assert!(done.stderr.starts_with("redlock: "), "{done:?}");
+    assert!(backend.is_free());
+}
+
+fn a_command_that_is_stopped_itself_is_ended_too(backend: &Backend) {
+    let run = backend.run_for_long().args(&["--max-hold", "700ms", "--kill-after", "2s"]);
+    let job = run.sh("trap 'echo asked; exit 1' TERM; echo main $$; kill -STOP $$; sleep 60").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    wait_until("the command is stopped", || process_state(main) == Some('T'));
+    let done = job.wait().expect_code(124);
+    assert!(done.stdout.contains("asked"), "TERM and CONT come before KILL: {done:?}");
+    assert!(!alive(main) && backend.is_free());
+}
+
+fn the_time_begins_with_the_grant_and_not_with_the_wait(backend: &Backend) {
+    let first = hold(backend.run_for_long());
+    let next = backend.waiter(backend.run().args(&["--max-hold", "2s"]).sh("exit 5"), 1);
+    next.wait_for_stderr("waiting"); // which is said after two seconds
+    first.wait().expect_code(0);
+    next.wait().expect_code(5);
+}
+
+#[test]
+fn until_then_the_lock_is_kept_over_many_leases() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "1200ms", "--max-hold", "6s"]);
+    let job = run.sh("echo main $$; exec sleep 60").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    renewed(&redis, "k", 6); // two leases and more
+    assert!(alive(main), "{}", job.stderr_so_far());
+    let done = job.wait().expect_code(124);
+    assert!(!done.stderr.contains("lost"), "{done:?}");
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_lock_that_is_lost_before_is_79() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "1s", "--max-hold", "40s"]);
+    let job = run.sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    redis.cmd(&["DEL", "lock:k"]);
+    job.wait().expect_code(79);
+}
+
+fn with_wait_tree_what_the_command_left_behind_is_stopped_too(backend: &Backend) {
+    let run = backend.run_for_long().args(&["--max-hold", "1s", "--kill-after", "300ms", "--wait-tree"]);
+    let job = run.sh("setsid sleep 300 </dev/null >/dev/null 2>&1 & echo left $!; exit 3").spawn();
+    let left = pid_in(&job.wait_for_line("left"));
+    let done = job.wait();
+    // The command had ended before, its tree had not: both can be told.
+    assert!(matches!(done.code, Some(124 | 3)), "{done:?}");
+    assert!(!alive(left) && backend.is_free());
+}
+
+#[test]
+fn a_daemon_that_the_command_left_behind_is_not_chased_without_wait_tree() {
+    let backend = Backend::this_host();
+    let run = backend.run().args(&["--max-hold", "40s"]);
+    let done = run.sh("setsid sleep 300 </dev/null >/dev/null 2>&1 & echo left $!; exit 3").done();
+    let left = pid_in(&done.expect_code(3).stdout);
+    assert!(alive(left) && backend.is_free());
+    processes::send(left, SIGKILL);
+}
+
+fn one_reader_or_one_slot_ends_and_the_others_go_on(backend: &Backend) {
+    for mode in [&["-s"][..], &["--slots", "2"]] {
+        let mut other = hold(backend.run_for_long().args(mode));
+        let run = backend.run_for_long().args(mode).args(&["--max-hold", "500ms"]);
+        run.sh("exec sleep 60").done().expect_code(124);
+        assert!(other.is_running(), "{mode:?}");
+        let again = backend.run().args(mode).arg("-n").cmd(&["true"]).done();
+        again.expect_code(0); // a reader's entry is gone, the slot is back
+        other.wait().expect_code(0);
+    }
+}
+
+#[test]
+fn a_command_that_ended_in_time_was_not_stopped_however_late_its_guardian_looks() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; exit 7";
+    let job = Run::key(&redis, "k").args(&["--max-hold", "2s"]).dir(&directory).sh(script).spawn();
+    let guardian = guardian_of(job.pid());
+    let pid = || std::fs::read_to_string(directory.path().join("pid")).ok()?.trim().parse::<i32>().ok();
+    wait_until("it runs", || pid().is_some());
+    processes::send(guardian, SIGSTOP);
+    std::fs::write(directory.path().join("go"), "").unwrap();
+    wait_until("it has ended", || !alive(pid().unwrap()));
+    // The time of --max-hold itself is what must pass.
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    processes::send(guardian, SIGCONT);
+    job.wait().expect_code(7);
+}

@@ -1,0 +1,14 @@
+//! What holds on every backend: one server, three servers, this host.
+
+mod cron;
+mod jitter;
+mod max_hold;
+mod min_hold;
+mod nested;
+mod prefer;
+mod queue;
+mod readers_and_writers;
+mod retries;
+mod several_keys;
+mod shared;
+mod slots;

@@ -1,0 +1,126 @@
+//! Modes, slots, retries, holds and pauses as settings: what is refused with 64, and what counts as not set.
+
+use crate::support::{Backend, Host, Nodes, Redis, Run};
+
+on_backends!(one_server, three_servers, this_host:
+    values_that_make_no_sense_are_refused_everywhere,
+    options_that_contradict_each_other_are_refused_everywhere,
+    a_variable_that_is_set_but_empty_is_not_set,
+);
+
+/// Refused with 64 and a line that names the option; nothing was run.
+#[track_caller]
+fn misused(run: Run, option: &str) {
+    let done = run.sh("echo ran").done().expect_code(64).expect_said(&[option]);
+    assert_eq!(done.stdout, "");
+}
+
+fn values_that_make_no_sense_are_refused_everywhere(backend: &Backend) {
+    let bad: &[(&str, &[&str])] = &[
+        ("--prefer", &["cry", "", "Fair "]),
+        ("--slots", &["0", "1025", "-1", "1.5", "many", ""]),
+        ("--retries", &["-1", "1.5", "many", ""]),
+        ("--retry-interval", &["soon", "-1", ""]),
+        ("--max-hold", &["0", "0s", "0ms", "-1", "soon", ""]),
+        ("--min-hold", &["-1", "soon", ""]),
+        ("--jitter", &["-1", "soon", ""]),
+        ("--on-unavailable", &["cry", ""]),
+    ];
+    for (option, values) in bad {
+        for value in *values {
+            let run = backend.run().arg(format!("{option}={value}"));
+            let run = if *option == "--retry-interval" { run.args(&["--retries", "1"]) } else { run };
+            misused(run, option);
+        }
+    }
+    assert!(backend.is_free());
+}
+
+fn options_that_contradict_each_other_are_refused_everywhere(backend: &Backend) {
+    let bad: &[(&[&str], &str)] = &[
+        (&["-s", "-x"], "--exclusive"),
+        (&["--reader-group", "a"], "--reader-group"),
+        (&["--reader-group", "a", "-x"], "--reader-group"),
+        (&["--reader-group", "a", "--slots", "2"], "--reader-group"),
+        (&["--slots", "2", "-s"], "--slots"),
+        (&["-n", "--retries", "2"], "--retries"),
+        (&["--retry-interval", "1s"], "--retry-interval"),
+        (&["--retry-interval", "1s", "-n"], "--retry-interval"),
+        (&["--key", "k"], "key"),
+        (&["--key", "j", "--key", "j"], "key"),
+    ];
+    for (options, named) in bad {
+        misused(backend.run().args(options), named);
+    }
+    assert!(backend.is_free());
+}
+
+#[test]
+fn a_refusal_asks_no_server() {
+    let redis = Redis::start();
+    for options in [&["--slots", "0"][..], &["-s", "-x"], &["-n", "--retries", "2"], &["--max-hold", "0"]] {
+        misused(Run::key(&redis, "k").args(options), "--");
+    }
+    assert_eq!((redis.keys(), redis.calls("evalsha") + redis.calls("eval")), (vec![], 0));
+}
+
+#[test]
+fn slots_on_several_servers_are_refused_with_the_reason_however_they_are_set() {
+    let nodes = Nodes::start(3);
+    for run in [nodes.run("k").args(&["--slots", "2"]), nodes.run("k").env("REDLOCK_SLOTS", "2")] {
+        let done = run.sh("echo ran").done().expect_code(64).expect_said(&["slots"]);
+        assert!(done.stdout.is_empty() && done.stderr.contains("server"), "{done:?}");
+    }
+    nodes.iter().for_each(|node| assert_eq!(node.keys(), Vec::<String>::new()));
+}
+
+#[test]
+fn what_is_about_servers_is_refused_on_this_host_if_typed_and_ignored_if_inherited() {
+    let host = Host::new();
+    misused(host.run().args(&["--on-unavailable", "run"]), "--on-unavailable");
+    misused(host.run().args(&["--ttl", "none"]), "--ttl");
+    let inherited = host.run().env("REDLOCK_ON_UNAVAILABLE", "run").env("REDLOCK_TTL", "none");
+    assert_eq!(inherited.sh("exit 3").done().expect_code(3).stderr, "");
+}
+
+#[test]
+fn a_bad_variable_is_refused_by_its_name() {
+    let redis = Redis::start();
+    for (name, value) in [
+        ("REDLOCK_PREFER", "cry"),
+        ("REDLOCK_SLOTS", "0"),
+        ("REDLOCK_SLOTS", "1025"),
+        ("REDLOCK_RETRIES", "many"),
+        ("REDLOCK_RETRY_INTERVAL", "soon"),
+        ("REDLOCK_MAX_HOLD", "0"),
+        ("REDLOCK_MIN_HOLD", "soon"),
+        ("REDLOCK_JITTER", "-1"),
+        ("REDLOCK_ON_UNAVAILABLE", "cry"),
+    ] {
+        let option = name.trim_start_matches("REDLOCK_").replace('_', "-");
+        let run = Run::key(&redis, "k").env("REDLOCK_RETRIES", "1").env(name, value).sh("echo ran");
+        let done = run.done().expect_code(64).expect_said(&[name, &option]);
+        assert_eq!(done.stdout, "");
+    }
+    assert_eq!(redis.keys(), Vec::<String>::new());
+}
+
+fn a_variable_that_is_set_but_empty_is_not_set(backend: &Backend) {
+    let names = "SHARED EXCLUSIVE PREFER READER_GROUP SLOTS RETRIES RETRY_INTERVAL MAX_HOLD MIN_HOLD \
+        ON_UNAVAILABLE JITTER";
+    let empty =
+        |run: Run| names.split_whitespace().fold(run, |run, name| run.env(&format!("REDLOCK_{name}"), ""));
+    let job = empty(backend.run()).stdin_pipe().sh("echo ${REDLOCK_SLOT-plain}; read x; exit 3").spawn();
+    job.wait_for_line("plain");
+    let done = empty(backend.run()).args(&["-n", "-s"]).cmd(&["true"]).done();
+    done.expect_code(75); // held alone
+    assert_eq!(job.wait().expect_code(3).stderr, "");
+    assert!(backend.is_free());
+}
+
+#[test]
+fn the_key_is_not_taken_from_the_environment() {
+    let redis = Redis::start();
+    let run = Run::bare().args(&["run", "--redis", &redis.url()]).env("REDLOCK_KEY", "k");
+    misused(run, "--key");
+}

@@ -1,0 +1,220 @@
+//! Harm done to a lock file admits no other run: the lock is in the kernel, the file only describes it.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::sys::signal::Signal::SIGTERM;
+
+use crate::support::host::{LAST_TICKET, MUTEX_BYTE};
+use crate::support::reader_writer_log::Role;
+use crate::support::{Host, ReaderWriterLog, hold, wait_until};
+
+fn open(file: &Path) -> File {
+    OpenOptions::new().read(true).write(true).open(file).expect("the lock file")
+}
+
+/// What anyone who may write to the file can do to it, without making it another file.
+const HARMS: [fn(&File); 6] = [
+    |file| file.set_len(0).unwrap(),
+    |file| file.write_all_at(&[0xff; 4096], 0).unwrap(),
+    |file| file.write_all_at(&[0; 16], 0).unwrap(),
+    |file| file.write_all_at(&[1, 0, 0, 0, 0, 0, 0, 0], 0).unwrap(),
+    |file| file.write_all_at(&[0x80; 16], 0).unwrap(),
+    |file| file.set_len(7).unwrap(),
+];
+
+#[test]
+fn harm_to_the_file_while_held_lets_no_other_in() {
+    let host = Host::new();
+    for harm in HARMS {
+        let first = hold(host.run());
+        harm(&open(&host.file()));
+        host.run().arg("-n").sh("echo ran").done().expect_code(75);
+        host.run().args(&["-n", "--shared"]).sh("echo ran").done().expect_code(75);
+        let waiter = host.waiter(host.run().sh("exit 4"), 1);
+        harm(&open(&host.file()));
+        host.run().arg("-n").sh("echo ran").done().expect_code(75);
+        first.wait().expect_code(0);
+        waiter.wait().expect_code(4);
+        assert!(host.is_free());
+    }
+}
+
+#[test]
+fn tickets_in_use_survive_harm_to_the_file() {
+    let host = Host::new();
+    for (round, harm) in HARMS.into_iter().enumerate() {
+        let first = hold(host.run());
+        let waiter = |i: usize, place: usize| host.noting_waiter(&format!("{round}-{i}"), place);
+        let mut waiters = vec![waiter(0, 1), waiter(1, 2)];
+        let quitter = host.noting_waiter("quitter", 3);
+        waiters.push(waiter(2, 4));
+        // A gap, into which a later one must not slip.
+        quitter.signal(SIGTERM);
+        quitter.wait();
+        host.queued(3);
+        harm(&open(&host.file()));
+        waiters.extend((3..6).map(|i| waiter(i, i + 1)));
+        first.wait().expect_code(0);
+        for waiter in waiters {
+            waiter.wait().expect_code(0);
+        }
+    }
+    let expected: Vec<String> =
+        (0..HARMS.len()).flat_map(|r| (0..6).map(move |i| format!("{r}-{i}"))).collect();
+    assert_eq!(host.order(), expected);
+}
+
+#[test]
+fn harm_without_end_makes_no_two_holders_overlap() {
+    let host = Host::new();
+    assert!(host.is_free());
+    let (file, over) = (open(&host.file()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let harming = scope.spawn(|| {
+            for harm in HARMS.iter().cycle() {
+                if over.load(Ordering::SeqCst) {
+                    return;
+                }
+                harm(&file);
+                std::thread::sleep(std::time::Duration::from_micros(300));
+            }
+        });
+        let workers: Vec<_> = (0..6)
+            .map(|worker| {
+                let host = &host;
+                scope.spawn(move || {
+                    for round in 0..12 {
+                        let role = if (worker + round) % 3 == 0 { Role::Reader("") } else { Role::Writer };
+                        let script = ReaderWriterLog::script(worker * 12 + round, role, 0.005);
+                        host.run().args(&role.args()).dir(host.path()).sh(&script).done().expect_code(0);
+                    }
+                })
+            })
+            .collect();
+        let ended: Vec<bool> = workers.into_iter().map(|worker| worker.join().is_ok()).collect();
+        over.store(true, Ordering::SeqCst);
+        harming.join().unwrap();
+        assert!(ended.iter().all(|well| *well), "each run came to its end");
+    });
+    assert_eq!(ReaderWriterLog::new(host.path()).check().1, 6 * 12, "everybody came in");
+}
+
+#[test]
+fn a_run_inside_a_run_is_found_out_after_harm_to_the_file() {
+    let host = Host::new();
+    let inner = host.run().cmd(&["echo", "ran"]).shell_line();
+    let script = format!("echo ready; read x; {inner}; echo inner=$?");
+    let mut outer = host.run().stdin_pipe().sh(&script).spawn();
+    outer.wait_for_line("ready");
+    open(&host.file()).set_len(0).unwrap();
+    drop(outer.take_stdin());
+    assert_eq!(outer.wait_for_line("inner="), "inner=64");
+    outer.wait().expect_code(0);
+}
+
+#[test]
+fn a_deleted_file_is_noticed_by_its_waiters() {
+    let host = Host::new();
+    let first = hold(host.run());
+    let waiter = host.waiter(host.run().sh("echo ran"), 1);
+    fs::remove_file(host.file()).unwrap();
+    first.wait().expect_code(0);
+    // It may start anew on a new file or say what happened, but not run on a lock that no other run sees.
+    let done = waiter.wait();
+    assert!(done.code == Some(0) || done.code == Some(69) && done.stdout.is_empty(), "{done:?}");
+    assert!(host.is_free());
+}
+
+/// A program that is not redlock locks these bytes.
+fn outsider(file: &Path, start: i64, len: i64) -> File {
+    let file = open(file);
+    let wanted = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&wanted)).expect("the outsider's lock");
+    file
+}
+
+/// -n and -w end in time and SIGTERM ends a wait, whatever a program that is not redlock has locked.
+fn waits_end_in_time_if_locked(start: i64, len: i64) {
+    let host = Host::new();
+    assert!(host.is_free());
+    let theirs = outsider(&host.file(), start, len);
+    let ends = |args: &[&str]| {
+        let done = host.run().args(args).cmd(&["true"]).done();
+        assert!(matches!(done.code, Some(0 | 69 | 75)), "locked {start}+{len}, {args:?}: {done:?}");
+    };
+    ends(&["-n"]);
+    ends(&["-w", "0.2"]);
+    let mut job = host.run().arg("-v").sh("exec sleep 60").spawn();
+    wait_until("it says something, or ends", || !job.stderr_so_far().is_empty() || !job.is_running());
+    ends(&["-n"]);
+    wait_until("SIGTERM ends it", || job.is_running().then(|| job.signal(SIGTERM)).is_none());
+    drop(theirs);
+    assert!(host.is_free());
+}
+
+#[test]
+fn waits_end_in_time_even_if_another_program_locks_some_bytes() {
+    waits_end_in_time_if_locked(0, 1);
+    waits_end_in_time_if_locked(5, 1);
+}
+
+#[test]
+fn waits_end_in_time_even_if_another_program_locks_the_whole_file() {
+    waits_end_in_time_if_locked(0, 0);
+}
+
+#[test]
+fn waits_end_in_time_even_if_another_program_locks_the_mutex() {
+    waits_end_in_time_if_locked(MUTEX_BYTE.cast_signed(), 1);
+}
+
+#[test]
+fn waits_end_in_time_even_if_another_program_locks_the_last_ticket() {
+    waits_end_in_time_if_locked(LAST_TICKET.cast_signed(), 1);
+}
+
+/// Loaded before libc: the kernel refuses to wait for the bytes of the others, as it may over a network.
+const NO_LOCKS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+static int refuse(int fd, int cmd, void *arg) {
+    int (*real)(int, int, ...) = dlsym(RTLD_NEXT, "fcntl");
+    if (cmd == F_OFD_SETLKW && ((struct flock *)arg)->l_start != 1L << 62) { errno = ENOLCK; return -1; }
+    return real(fd, cmd, arg);
+}
+#define FORWARD(name) int name(int fd, int cmd, ...) { \
+    va_list list; va_start(list, cmd); void *arg = va_arg(list, void *); va_end(list); \
+    return refuse(fd, cmd, arg); }
+FORWARD(fcntl)
+FORWARD(fcntl64)
+"#;
+
+#[test]
+fn a_wait_that_the_kernel_breaks_off_is_no_grant() {
+    let host = Host::new();
+    let (source, library) = (host.beside("refuse.c"), host.beside("refuse.so"));
+    fs::write(&source, NO_LOCKS).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl");
+    assert!(compiler.status().is_ok_and(|status| status.success()), "cc is what Rust links with");
+    let first = hold(host.run());
+    let unlucky = host.run().env("LD_PRELOAD", &library).sh("echo ran").done();
+    assert_eq!((unlucky.code, unlucky.stdout.as_str()), (Some(69), ""), "{unlucky:?}");
+    first.wait().expect_code(0);
+    assert!(host.is_free());
+}

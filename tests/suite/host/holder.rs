@@ -1,0 +1,165 @@
+//! The holder's end on this host: at once, and never before its command's whole tree is gone.
+
+use std::fs;
+
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
+
+use crate::support::processes::{self, guardian_of, pid_in, send};
+use crate::support::{DEAF_TREE, Host, Job, LOOK, Run, TREE, alive, hold, tree_of, wait_until};
+
+/// The first in the queue, which looks whether the tree is gone.
+fn onlooker(host: &Host, tree: &[i32]) -> Job {
+    let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
+    host.waiter(host.run().env("TREE", pids.join(" ")).sh(LOOK), 1)
+}
+
+/// A daemon in a session of its own that outlives the command and holds none of its streams.
+const LEAVE_DAEMON: &str = "setsid sh -c 'echo $$ > daemon; exec sleep 300' </dev/null >/dev/null 2>&1 &
+    while [ ! -s daemon ]; do sleep 0.01; done; exit 3";
+
+fn daemon_of(host: &Host) -> i32 {
+    wait_until("the daemon says its pid", || {
+        fs::read_to_string(host.beside("daemon")).is_ok_and(|text| text.ends_with('\n'))
+    });
+    pid_in(&fs::read_to_string(host.beside("daemon")).unwrap())
+}
+
+#[test]
+fn a_killed_holder_frees_the_lock_at_once_but_not_before_its_tree_is_gone() {
+    let host = Host::new();
+    for script in [TREE, DEAF_TREE, TREE, DEAF_TREE] {
+        let job = host.run().sh(script).spawn();
+        let tree = tree_of(&job);
+        let next = onlooker(&host, &tree);
+        job.signal(SIGKILL);
+        assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
+        assert!(tree.iter().all(|pid| !alive(*pid)), "{tree:?}");
+        assert!(host.is_free());
+    }
+}
+
+#[test]
+fn a_killed_guardian_ends_the_run_with_125_and_frees_the_lock_after_the_tree() {
+    let host = Host::new();
+    for script in [TREE, DEAF_TREE] {
+        let job = host.run().sh(script).spawn();
+        let tree = tree_of(&job);
+        let next = onlooker(&host, &tree);
+        send(guardian_of(job.pid()), SIGKILL);
+        let done = job.wait().expect_code(125);
+        assert!(done.stderr.starts_with("redlock: "), "{done:?}");
+        assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
+    }
+}
+
+#[test]
+fn a_forced_stop_frees_the_lock_only_after_the_tree_is_gone() {
+    let host = Host::new();
+    let job = host.run().sh(DEAF_TREE).spawn();
+    let tree = tree_of(&job);
+    let next = onlooker(&host, &tree);
+    job.signal(SIGTERM);
+    job.signal(SIGTERM);
+    wait_until("two signals end it", || {
+        if alive(tree[0]) {
+            job.signal(SIGTERM); // two may have been merged into one
+        }
+        !alive(tree[0])
+    });
+    assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
+    job.wait();
+}
+
+#[test]
+fn a_signal_is_passed_on_and_the_lock_kept_until_the_command_has_ended() {
+    let host = Host::new();
+    let script = "trap 'echo asked' TERM; echo main $$; read x; while read x; do :; done; exit 6";
+    let mut job = host.run().stdin_pipe().sh(script).spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    job.signal(SIGTERM);
+    job.wait_for_line("asked");
+    assert!(alive(main) && !host.is_free());
+    drop(job.take_stdin());
+    job.wait().expect_code(6);
+    assert!(host.is_free());
+}
+
+#[test]
+fn a_stopped_holder_keeps_the_lock() {
+    let host = Host::new();
+    let job = hold(host.run());
+    job.stop();
+    assert!(!host.is_free());
+    job.signal(SIGCONT);
+    job.wait().expect_code(0);
+    assert!(host.is_free());
+}
+
+#[test]
+fn a_command_that_cannot_be_started_leaves_the_lock_free() {
+    let host = Host::new();
+    let first = hold(host.run());
+    let waiter = host.waiter(host.run().cmd(&["/no/such/command"]), 1);
+    let behind = host.noting_waiter("behind", 2);
+    first.wait().expect_code(0);
+    waiter.wait().expect_code(127);
+    behind.wait().expect_code(0);
+}
+
+#[test]
+fn a_daemon_left_behind_does_not_keep_the_lock() {
+    let host = Host::new();
+    host.run().dir(host.path()).sh(LEAVE_DAEMON).done().expect_code(3);
+    let daemon = daemon_of(&host);
+    assert!(alive(daemon) && host.is_free());
+    send(daemon, SIGKILL);
+}
+
+#[test]
+fn with_wait_tree_a_daemon_left_behind_keeps_the_lock() {
+    let host = Host::new();
+    let mut job = host.run().dir(host.path()).arg("--wait-tree").sh(LEAVE_DAEMON).spawn();
+    let daemon = daemon_of(&host);
+    let command_has_ended = || {
+        let of_ours = |pid: &i32| processes::status_field(*pid, "Name") == "sh";
+        processes::children(guardian_of(job.pid())).iter().filter(|pid| of_ours(pid)).count() == 0
+    };
+    wait_until("the command has ended", command_has_ended);
+    assert!(alive(daemon) && job.is_running() && !host.is_free());
+    send(daemon, SIGKILL);
+    job.wait().expect_code(3);
+    assert!(host.is_free());
+}
+
+#[test]
+fn a_killed_redlock_with_wait_tree_takes_the_daemon_along() {
+    let host = Host::new();
+    let job = host.run().dir(host.path()).arg("--wait-tree").sh(LEAVE_DAEMON).spawn();
+    let daemon = daemon_of(&host);
+    let next = onlooker(&host, &[daemon]);
+    job.signal(SIGKILL);
+    assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
+}
+
+/// The descriptors of the command that lead into the lock directory.
+fn into_directory(host: &Host, run: Run) -> usize {
+    let script = "for fd in /proc/$$/fd/*; do readlink $fd; done; exit 0";
+    let done = run.sh(script).done().expect_code(0);
+    assert!(done.stdout.contains("pipe:"), "it lists descriptors: {done:?}");
+    let directory = host.path().to_str().unwrap();
+    done.stdout.lines().filter(|line| line.starts_with(directory)).count()
+}
+
+#[test]
+fn the_command_inherits_no_descriptor_of_the_lock_except_with_wait_tree() {
+    let host = Host::new();
+    assert_eq!(into_directory(&host, host.run()), 0);
+    assert_eq!(into_directory(&host, host.run().arg("--wait-tree")), 1);
+    // The same after a wait.
+    let first = hold(host.run());
+    let listing = "for fd in /proc/$$/fd/*; do readlink $fd; done; exit 0";
+    let waiter = host.waiter(host.run().sh(listing), 1);
+    first.wait().expect_code(0);
+    let done = waiter.wait().expect_code(0);
+    assert!(!done.stdout.contains("redlock-"), "{done:?}");
+}

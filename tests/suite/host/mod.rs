@@ -1,0 +1,12 @@
+//! Locks of this host: files, the kernel's locks on them, and their users.
+
+mod choice;
+mod directory;
+mod file_tampering;
+mod holder;
+mod min_hold;
+mod modes;
+mod prefer;
+mod queue;
+mod several_keys;
+mod shared;

@@ -1,0 +1,77 @@
+//! Waiting on this host: what waiters cost, and what the death of a guardian means.
+
+use std::fs;
+use std::time::Duration;
+
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
+
+use crate::support::{Host, Job, all_end_well, hold, processes};
+
+#[test]
+fn a_waiter_whose_guardian_was_killed_does_not_run_unprotected() {
+    let host = Host::new();
+    let first = hold(host.run());
+    let waiter = host.waiter(host.run().sh("echo ran"), 1);
+    processes::send(processes::guardian_of(waiter.pid()), SIGKILL);
+    let behind = host.noting_waiter("behind", 2);
+    first.wait().expect_code(0);
+    assert_eq!(waiter.wait().expect_code(125).stdout, "");
+    behind.wait().expect_code(0);
+}
+
+#[test]
+fn a_stopped_waiter_just_waits_and_keeps_its_place() {
+    let host = Host::new();
+    let first = hold(host.run());
+    let sleeper = host.noting_waiter("sleeper", 1);
+    let behind = host.noting_waiter("behind", 2);
+    sleeper.stop();
+    first.wait().expect_code(0);
+    assert!(!host.is_free(), "nobody overtakes the stopped one");
+    assert_eq!(host.order(), Vec::<String>::new());
+    sleeper.signal(SIGCONT);
+    all_end_well(vec![sleeper, behind]);
+    assert_eq!(host.order(), ["sleeper", "behind"]);
+}
+
+/// Processor ticks and voluntary context switches of these processes, all threads included.
+fn activity(pids: &[i32]) -> (u64, u64) {
+    let mut sum = (0, 0);
+    for pid in pids {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a living process");
+        let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
+        sum.0 += fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        for task in fs::read_dir(format!("/proc/{pid}/task")).expect("a living process") {
+            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            sum.1 += line.unwrap().trim().parse::<u64>().unwrap();
+        }
+    }
+    sum
+}
+
+#[test]
+fn many_waiters_cost_no_processor_time_and_are_served_in_order() {
+    const WAITERS: usize = 120;
+    let host = Host::new();
+    let first = hold(host.run());
+    let mark = processes::mark();
+    let waiter = |i: usize| {
+        let run = host.run().arg("-q").dir(host.path()).env("TEST_MARK", &mark);
+        host.waiter(run.sh(&format!("echo {i} >> order")), i + 1)
+    };
+    let waiters: Vec<Job> = (0..WAITERS).map(waiter).collect();
+    let pids = processes::marked(&mark);
+    assert!(pids.len() >= WAITERS, "{} processes", pids.len());
+    let before = activity(&pids);
+    std::thread::sleep(Duration::from_secs(2)); // not for a fact: this is the time that is measured
+    let after = activity(&pids);
+    let (ticks, switches) = (after.0 - before.0, after.1 - before.1);
+    // One wake-up each is allowed: after two seconds a waiter may look whether it has something to say.
+    assert!(ticks <= 20, "{ticks} ticks in 2 s for {WAITERS} waiters");
+    assert!(switches <= 3 * WAITERS as u64, "{switches} wake-ups in 2 s for {WAITERS} waiters");
+    first.wait().expect_code(0);
+    all_end_well(waiters);
+    let expected: Vec<String> = (0..WAITERS).map(|i| i.to_string()).collect();
+    assert_eq!(host.order(), expected);
+}

@@ -1,0 +1,17 @@
+//! The promises of redlock, tested on real servers, with the real binary, real children and real signals.
+//!
+//! - `backends`: the same on one server, on several and on this host
+//! - `redis`: locks on servers; `quorum`: locks on several servers
+//! - `host`: locks of this host
+//! - `process`: the command, its process tree, signals, terminals
+//! - `cli`: options, settings, messages, generated files
+
+#[macro_use]
+mod support;
+
+mod backends;
+mod cli;
+mod host;
+mod process;
+mod quorum;
+mod redis;

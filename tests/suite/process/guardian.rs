@@ -1,0 +1,276 @@
+//! The command never outlives the lease: not when redlock is killed, stopped, or fails by itself.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+use crate::support::processes::{self, guardian_of, pid_in, send};
+use crate::support::{
+    Job, LOOK, Proxy, Pty, Redis, Run, alive, process_state, wait_until, wait_until_within,
+};
+
+/// A command with a child, a child in a session of its own, and an orphan in another session.
+const TREE: &str = "sh -c 'echo near $$; exec sleep 60' &
+    setsid sh -c 'echo away $$; exec sleep 60' &
+    (setsid sh -c 'echo orphan $$; exec sleep 60' &)
+    echo main $$; wait";
+
+/// The same, deaf to everything but SIGKILL (an ignored signal stays so in every descendant).
+fn stubborn() -> String {
+    format!("trap '' TERM INT HUP\n{TREE}")
+}
+
+fn tree_of(job: &Job) -> [i32; 4] {
+    ["near", "away", "orphan", "main"].map(|who| pid_in(&job.wait_for_line(who)))
+}
+
+fn living(tree: &[i32]) -> Vec<i32> {
+    tree.iter().copied().filter(|pid| alive(*pid)).collect()
+}
+
+/// The run that gets the lock when it expires must not meet the old command.
+fn assert_gone_when_the_lease_ends(redis: &Redis, tree: &[i32]) {
+    wait_until("the key expires", || !redis.held("k"));
+    assert_eq!(living(tree), Vec::<i32>::new(), "alive after the lease");
+}
+
+#[test]
+fn redlock_killed_takes_its_whole_tree_along_at_once() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let mark = processes::mark();
+        let run = Run::key(&redis, &mark).args(&["--ttl", "120s"]).env("TEST_MARK", &mark);
+        let job = run.sh(&script).spawn();
+        let tree = tree_of(&job);
+        job.signal(SIGKILL);
+        wait_until_within(Duration::from_secs(5), "the tree is dead", || living(&tree).is_empty());
+        processes::none_marked(&mark);
+    }
+}
+
+#[test]
+fn redlock_killed_while_waiting_leaves_no_process() {
+    let redis = Redis::start();
+    let holder = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
+    holder.wait_for_line("ready");
+    let mark = processes::mark();
+    let waiter = Run::key(&redis, "k").env("TEST_MARK", &mark).sh("echo ran").spawn();
+    wait_until("the waiter is queued", || redis.queue_len("k") == 1);
+    assert!(!processes::marked(&mark).is_empty());
+    waiter.signal(SIGKILL);
+    processes::none_marked(&mark);
+    assert_eq!(waiter.wait().stdout, "");
+}
+
+#[test]
+fn redlock_stopped_past_its_lease_has_its_tree_stopped_inside_it() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let job = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]).sh(&script).spawn();
+        let tree = tree_of(&job);
+        job.signal(SIGSTOP);
+        assert_gone_when_the_lease_ends(&redis, &tree);
+        job.signal(SIGCONT);
+        let done = job.wait();
+        assert_eq!(done.code, Some(79), "{}", done.stderr);
+        assert!(done.stderr.starts_with("redlock: "), "{:?}", done.stderr);
+    }
+}
+
+#[test]
+fn redlock_stopped_for_less_than_its_lease_goes_on_as_if_nothing_had_been() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let end = dir.path().join("end");
+    let job = Run::key(&redis, "k")
+        .args(&["--ttl", "9s", "--kill-after", "500ms"])
+        .env("END", &end)
+        .sh("echo ready; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 3")
+        .spawn();
+    job.wait_for_line("ready");
+    job.signal(SIGSTOP);
+    let left = || redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap();
+    wait_until("a refresh is overdue", || left() < 5_000);
+    job.signal(SIGCONT);
+    wait_until("the refresh is made up for", || left() > 6_000);
+    fs::write(&end, "").unwrap();
+    let done = job.wait();
+    assert_eq!((done.code, done.stderr.as_str()), (Some(3), ""));
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let job =
+        Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]).sh(&stubborn()).spawn();
+    let tree = tree_of(&job);
+    proxy.pause();
+    assert_gone_when_the_lease_ends(&redis, &tree);
+    assert_eq!(job.wait().code, Some(79));
+}
+
+#[test]
+fn a_node_timeout_longer_than_the_lease_neither_outlives_it_nor_keeps_redlock() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let run = Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--node-timeout", "1h"]);
+    let job = run.sh(&stubborn()).spawn();
+    let tree = tree_of(&job);
+    proxy.pause();
+    assert_gone_when_the_lease_ends(&redis, &tree);
+    assert_eq!(job.wait().code, Some(79));
+}
+
+#[test]
+fn a_stopped_command_is_ended_when_the_lock_is_lost() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k")
+        .args(&["--ttl", "3s", "--node-timeout", "600ms"])
+        .sh("trap 'echo asked to end; exit 1' TERM; echo main $$; kill -STOP $$; sleep 60")
+        .spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    wait_until("the command is stopped", || process_state(main) == Some('T'));
+    redis.cmd(&["DEL", "lock:k"]);
+    let done = job.wait();
+    assert_eq!(done.code, Some(79), "{}", done.stderr);
+    assert!(!alive(main));
+    assert!(done.stdout.contains("asked to end"), "TERM and CONT come before KILL: {:?}", done.stdout);
+}
+
+#[test]
+fn a_lost_lock_stops_children_orphans_and_other_sessions() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let job = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]).sh(&script).spawn();
+        let tree = tree_of(&job);
+        redis.cmd(&["DEL", "lock:k"]);
+        let done = job.wait();
+        assert_eq!(done.code, Some(79), "{}", done.stderr);
+        assert_eq!(living(&tree), Vec::<i32>::new(), "alive after redlock has ended");
+        assert!(!redis.held("k"), "a lost lock is not taken again");
+    }
+}
+
+#[test]
+fn the_guardian_killed_means_the_command_is_stopped_and_the_lock_released() {
+    let redis = Redis::start();
+    for script in [TREE.to_owned(), stubborn()] {
+        let job = Run::key(&redis, "k").args(&["--ttl", "120s"]).sh(&script).spawn();
+        let tree = tree_of(&job);
+        send(guardian_of(job.pid()), SIGKILL);
+        let done = job.wait();
+        assert_eq!(done.code, Some(125), "{}", done.stderr);
+        assert!(done.stderr.starts_with("redlock: "), "{:?}", done.stderr);
+        assert_eq!(living(&tree), Vec::<i32>::new(), "the command runs on unprotected");
+        assert!(!redis.held("k"));
+    }
+}
+
+#[cfg(debug_assertions)] // the switch is not in release builds
+#[test]
+fn a_panic_in_the_refresh_thread_stops_the_tree_and_is_reported_in_plain_words() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k")
+        .args(&["--ttl", "2s", "--node-timeout", "600ms"])
+        .env("REDLOCK_TEST_PANIC", "keeper");
+    let job = run.sh(&stubborn()).spawn();
+    let tree = tree_of(&job);
+    let done = job.wait();
+    assert_eq!(done.code, Some(125), "{}", done.stderr);
+    assert_eq!(living(&tree), Vec::<i32>::new());
+    assert!(done.stderr.starts_with("redlock: "), "{:?}", done.stderr);
+    assert!(!done.stderr.contains("panicked at"), "{:?}", done.stderr);
+}
+
+#[test]
+fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
+    let redis = Redis::start();
+    let script = "trap 'echo first' TERM
+        sh -c 'trap \"\" TERM; echo near $$; while :; do sleep 1; done' &
+        setsid sh -c 'trap \"\" TERM; echo away $$; while :; do sleep 1; done' &
+        (setsid sh -c 'trap \"\" TERM; echo orphan $$; while :; do sleep 1; done' &)
+        echo main $$; while :; do wait; done";
+    for round in 0..5 {
+        let job = Run::key(&redis, "k").sh(script).spawn();
+        let tree = tree_of(&job);
+        let pids = tree.map(|pid| pid.to_string()).join(" ");
+        let next = Run::key(&redis, "k").env("TREE", &pids).sh(LOOK).spawn();
+        wait_until("the next holder waits", || redis.queue_len("k") == 1);
+        job.signal(SIGTERM);
+        job.wait_for_line("first");
+        job.signal(SIGTERM);
+        assert_eq!(next.wait().stdout, "looked\n", "round {round}");
+        job.wait();
+    }
+}
+
+/// Stops and continues the command faster than its parent reads of it, long enough to fill a pipe.
+fn stop_and_continue(command: i32) {
+    let pid = Pid::from_raw(command);
+    let start = Instant::now();
+    for _ in 0..700 {
+        if start.elapsed() > Duration::from_secs(3) || kill(pid, SIGSTOP).is_err() {
+            break;
+        }
+        while process_state(command).is_some_and(|state| !matches!(state, 'T' | 'Z' | 'X')) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(1)); // the pace: its parent hears of each stop
+        if kill(pid, SIGCONT).is_err() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn stops_of_the_command_that_redlock_does_not_read_of_do_not_hold_the_guardian_up() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "6s"]).sh("echo main $$; exec sleep 60").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    job.signal(SIGSTOP);
+    stop_and_continue(main);
+    assert_gone_when_the_lease_ends(&redis, &[main]);
+    job.signal(SIGCONT);
+    assert_eq!(job.wait().code, Some(79));
+}
+
+/// There redlock is told of each stop, to stop as well.
+#[test]
+fn on_a_terminal_they_do_not_either() {
+    let redis = Redis::start();
+    let pty = Pty::run(Run::key(&redis, "k").args(&["--ttl", "6s"]).sh("echo main $$ up; exec sleep 60"));
+    let main = pty.number_after("main ");
+    processes::stop(pty.pid());
+    stop_and_continue(main);
+    assert_gone_when_the_lease_ends(&redis, &[main]);
+}
+
+/// The lock becomes a stranger's; `lease` lasts as long as ours would have.
+const TAKE_AWAY: &str = "redis.call('SET', 'lease', 'x', 'PX', redis.call('PTTL', KEYS[1]))
+    redis.call('DEL', KEYS[1])
+    return redis.call('SET', KEYS[1], 'foreign')";
+
+#[test]
+fn a_stopped_guardian_does_not_let_the_command_outlive_its_lease() {
+    let redis = Redis::start();
+    for deaf in ["", "trap '' TERM INT HUP; "] {
+        redis.cmd(&["DEL", "lock:k"]);
+        let run = Run::key(&redis, "k").args(&["--ttl", "3s", "--node-timeout", "600ms"]);
+        let job = run.sh(&format!("{deaf}echo main $$; exec sleep 60")).spawn();
+        let main = pid_in(&job.wait_for_line("main"));
+        let guardian = guardian_of(job.pid());
+        processes::stop(guardian);
+        assert_eq!(redis.cmd(&["EVAL", TAKE_AWAY, "1", "lock:k"]), "OK");
+        wait_until("the lease is over", || redis.cmd(&["EXISTS", "lease"]) == "0");
+        assert!(!alive(main), "alive after the lease");
+        let done = job.wait();
+        assert!(matches!(done.code, Some(79 | 125)), "{done:?}");
+        assert!(done.stderr.starts_with("redlock: "), "{done:?}");
+        assert!(!alive(guardian));
+        assert_eq!(redis.cmd(&["GET", "lock:k"]), "foreign", "a stranger's lock is not touched");
+    }
+}

@@ -1,0 +1,9 @@
+//! The command and its process tree: exit codes, signals, terminals, streams, the guardian.
+
+mod exit_codes;
+mod guardian;
+mod inheritance;
+mod signals;
+mod streams;
+mod terminal;
+mod terminal_jobs;

@@ -1,0 +1,294 @@
+//! Signals sent to redlock by a process: forwarded while the command runs, obeyed while waiting.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{
+    self, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+
+use crate::support::processes::{self, guardian_of, pid_in};
+use crate::support::{Redis, Run, alive, process_state, stays_free, wait_until};
+
+fn name(signal: Signal) -> &'static str {
+    signal.as_str().trim_start_matches("SIG")
+}
+
+#[test]
+fn a_signal_that_ends_the_command_ends_redlock_in_the_same_way_and_frees_the_key() {
+    let redis = Redis::start();
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
+        let job =
+            Run::key(&redis, "k").via("ulimit -c 0; exec \"$@\"").sh("echo main $$; exec sleep 60").spawn();
+        let child = pid_in(&job.wait_for_line("main"));
+        job.signal(signal);
+        let done = job.wait();
+        assert_eq!((done.code, done.signal), (None, Some(signal as i32)), "{signal}: {}", done.stderr);
+        assert!(!alive(child), "{signal} left the command running");
+        assert!(!redis.held("k"), "{signal}");
+    }
+}
+
+#[test]
+fn the_command_gets_exactly_the_signal_that_was_sent_and_gets_it_once() {
+    let redis = Redis::start();
+    // Each trap tells its name; the loop ends when the test says so, so that a second copy would be seen.
+    let script = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo got=$s\" $s; done
+        echo ready; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 4";
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH] {
+        let dir = tempfile::tempdir().unwrap();
+        let end = dir.path().join("end");
+        let job = Run::key(&redis, "k").env("END", &end).sh(script).spawn();
+        job.wait_for_line("ready");
+        job.signal(signal);
+        let told = format!("got={}", name(signal));
+        job.wait_for_line(&told);
+        assert!(redis.held("k"), "the lock is kept while the command runs on after {signal}");
+        fs::write(&end, "").unwrap();
+        let done = job.wait();
+        assert_eq!(done.stdout, format!("ready\n{told}\n"));
+        assert_eq!(done.code, Some(4), "a command that handles {signal} decides its own exit code");
+        assert!(!redis.held("k"));
+    }
+}
+
+#[test]
+fn user_signals_may_come_again_and_again() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k")
+        .sh("n=0; trap 'n=$((n+1)); echo usr=$n' USR1; echo ready; while [ $n -lt 5 ]; do sleep 0.02; done")
+        .spawn();
+    job.wait_for_line("ready");
+    for n in 1..=5 {
+        job.signal(SIGUSR1);
+        job.wait_for_line(&format!("usr={n}"));
+    }
+    assert_eq!(job.wait().code, Some(0));
+}
+
+#[test]
+fn a_stop_and_a_continue_are_forwarded_too() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "120s"]).sh("echo main $$; exec sleep 60").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    for _ in 0..2 {
+        job.signal(SIGTSTP);
+        wait_until("the command is stopped", || process_state(main) == Some('T'));
+        job.signal(SIGCONT);
+        wait_until("the command goes on", || process_state(main) == Some('S'));
+        wait_until("redlock goes on", || process_state(job.pid()) == Some('S'));
+    }
+    job.signal(SIGTERM);
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn after_one_signal_the_command_may_take_its_time_and_the_lock_is_kept_for_it() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let (end, events) = (dir.path().join("end"), dir.path().join("events"));
+    let job = Run::key(&redis, "k")
+        .args(&["--ttl", "1500ms", "--node-timeout", "400ms", "--kill-after", "100ms", "--events"])
+        .arg(&events)
+        .env("END", &end)
+        .sh("trap 'echo ending; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 3' TERM
+            echo ready; while :; do sleep 0.02; done")
+        .spawn();
+    job.wait_for_line("ready");
+    job.signal(SIGTERM);
+    job.wait_for_line("ending");
+    let refreshed = || fs::read_to_string(&events).unwrap_or_default().matches("\"refreshed\"").count();
+    let before = refreshed();
+    // Six refreshes are two whole leases, far more than the grace of a forced stop.
+    wait_until("the lock is refreshed while the command ends", || refreshed() >= before + 6);
+    assert!(redis.held("k"));
+    fs::write(&end, "").unwrap();
+    let done = job.wait();
+    assert_eq!((done.code, done.signal), (Some(3), None), "{}", done.stderr);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_second_term_or_int_kills_the_whole_tree_at_once_and_still_releases() {
+    let redis = Redis::start();
+    for (first, second) in [(SIGTERM, SIGTERM), (SIGINT, SIGINT), (SIGTERM, SIGINT), (SIGINT, SIGTERM)] {
+        let job = Run::key(&redis, "k")
+            .args(&["--ttl", "90s", "--kill-after", "30s"])
+            .sh("trap 'echo first' TERM INT
+                setsid sh -c 'trap \"\" TERM INT; echo away $$; while :; do sleep 1; done' &
+                sh -c 'trap \"\" TERM INT; echo near $$; while :; do sleep 1; done' &
+                echo main $$; while :; do wait; done")
+            .spawn();
+        let tree = ["main", "near", "away"].map(|who| pid_in(&job.wait_for_line(who)));
+        job.signal(first);
+        job.wait_for_line("first");
+        let asked = Instant::now();
+        job.signal(second);
+        let done = job.wait();
+        assert!(asked.elapsed() < Duration::from_secs(15), "{second} waited for the grace of 30 s");
+        assert!(tree.iter().all(|pid| !alive(*pid)), "{first}, {second} left {tree:?} alive");
+        assert_ne!(done.code, Some(0), "a killed command is no success");
+        assert!(!redis.held("k"), "{first}, {second}");
+    }
+}
+
+#[test]
+fn a_second_hangup_is_forwarded_and_kills_nothing() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k")
+        .sh("n=0; trap 'n=$((n+1)); echo hup=$n' HUP; echo ready; while [ $n -lt 3 ]; do sleep 0.02; done; exit 6")
+        .spawn();
+    job.wait_for_line("ready");
+    for n in 1..=3 {
+        job.signal(SIGHUP);
+        job.wait_for_line(&format!("hup={n}"));
+    }
+    assert_eq!(job.wait().code, Some(6));
+}
+
+/// Sends SIGTERM after a delay that sweeps over the whole life of a run, so that every gap between its steps is hit.
+fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
+    let redis = Redis::start();
+    let started = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(Run::key(&redis, "k").sh(":").done().code, Some(0));
+    }
+    let span = started.elapsed() / 2;
+    const ROUNDS: u32 = 60;
+    for round in 0..ROUNDS {
+        let mark = processes::mark();
+        let job = Run::key(&redis, "k").env("TEST_MARK", &mark).sh(script).spawn();
+        std::thread::sleep(span * round / ROUNDS); // not for a fact: the moment itself is what is tried
+        job.signal(SIGTERM);
+        let done = job.wait();
+        assert!(
+            allowed(done.code, done.signal),
+            "round {round}: {:?} {:?} {}",
+            done.code,
+            done.signal,
+            done.stderr
+        );
+        assert!(!redis.held("k"), "round {round} left the key");
+        assert_eq!(redis.queue_len("k"), 0, "round {round} left a waiter");
+        processes::none_marked(&mark);
+    }
+}
+
+#[test]
+fn a_signal_between_taking_the_lock_and_starting_the_command_leaves_nothing() {
+    sweep("exec sleep 60", |code, signal| (code, signal) == (None, Some(SIGTERM as i32)));
+}
+
+#[test]
+fn a_signal_between_the_commands_end_and_the_release_leaves_nothing() {
+    sweep(":", |code, signal| code == Some(0) || signal == Some(SIGTERM as i32));
+}
+
+#[test]
+fn an_interrupt_before_the_grant_means_that_the_command_is_never_started() {
+    let redis = Redis::start();
+    for round in 0..8 {
+        let mark = processes::mark();
+        redis.stop();
+        let run = Run::key(&redis, "k").args(&["--node-timeout", "10s"]).env("TEST_MARK", &mark);
+        let job = run.sh("echo ran").spawn();
+        // It is forked after the signals are blocked and the server was asked.
+        guardian_of(job.pid());
+        job.signal(SIGINT);
+        redis.cont();
+        let done = job.wait();
+        assert_eq!((done.code, done.signal), (None, Some(SIGINT as i32)), "round {round}: {done:?}");
+        assert_eq!(done.stdout, "", "round {round}: the command ran");
+        processes::none_marked(&mark);
+        wait_until("the key is free", || !redis.held("k"));
+    }
+    stays_free(&redis);
+    let left: Vec<_> = redis.keys().into_iter().filter(|key| key != "lock-fence:k").collect();
+    assert_eq!(left, Vec::<String>::new(), "left on the server");
+}
+
+/// timeout(1) signals its child and then its whole group, of which the child is one: that is one wish to end.
+#[test]
+fn a_command_under_timeout_has_the_time_to_clean_up() {
+    let redis = Redis::start();
+    let script = "trap 'sleep 0.2; echo cleaned > \"$FILE\"; exit 3' TERM
+        echo ready; while :; do sleep 0.05; done";
+    let dir = tempfile::tempdir().unwrap();
+    for batch in 0..3 {
+        let jobs: Vec<_> = (0..5)
+            .map(|n| {
+                let name = format!("{batch}-{n}");
+                let run = Run::key(&redis, &name).through(&["timeout", "2"]);
+                (dir.path().join(&name), run.env("FILE", dir.path().join(&name)).sh(script).spawn())
+            })
+            .collect();
+        for (file, job) in jobs {
+            job.wait_for_line("ready");
+            let done = job.wait();
+            assert_eq!(done.code, Some(124), "timeout has ended it: {done:?}");
+            assert_eq!(fs::read_to_string(&file).unwrap_or_default(), "cleaned\n", "{file:?}: {done:?}");
+        }
+    }
+    wait_until("every key is free", || redis.keys().iter().all(|key| !key.starts_with("lock:")));
+}
+
+/// The same at its worst: the second signal comes when the first has been passed on. The nanoseconds from one to
+/// the other are printed.
+const TWICE: &str = r#"
+    "$@" & redlock=$!
+    until [ -e "$DIR/ready" ]; do sleep 0.01; done
+    before=$(date +%s%N); kill -TERM $redlock
+    until [ -e "$DIR/heard" ]; do :; done
+    kill -TERM $redlock; echo took=$(($(date +%s%N) - before))
+    wait $redlock; echo status=$?"#;
+
+#[test]
+fn a_signal_repeated_within_a_moment_by_our_own_group_counts_once() {
+    let redis = Redis::start();
+    let script = r#"trap ': > "$DIR/heard"; sleep 0.5; echo cleaned; exit 3' TERM
+        : > "$DIR/ready"; while :; do sleep 0.05; done"#;
+    let mut judged = 0;
+    for _ in 0..40 {
+        let dir = tempfile::tempdir().unwrap();
+        let job = Run::key(&redis, "k").via(TWICE).env("DIR", dir.path()).sh(script).spawn();
+        let took =
+            job.wait_for_line("took=").trim_start_matches("took=").parse::<u64>().expect("nanoseconds");
+        let status = job.wait_for_line("status=");
+        // On a busy machine it may not be one breath; then it is to be killed.
+        if took < 80_000_000 {
+            assert_eq!(status, "status=3", "after {took} ns: {:?}", job.stderr_so_far());
+            assert!(job.stdout_so_far().contains("cleaned"), "{:?}", job.stdout_so_far());
+            judged += 1;
+        }
+        assert!(!redis.held("k"));
+        if judged == 3 {
+            return;
+        }
+    }
+    panic!("this machine is too busy to send two signals in a breath");
+}
+
+#[test]
+fn with_wait_tree_a_signal_reaches_what_the_command_has_left_behind() {
+    let redis = Redis::start();
+    let away = [
+        "trap \"echo heard; exit 0\" TERM; echo away $$; while :; do sleep 0.05; done",
+        "echo away $$; exec sleep 60",
+    ];
+    for (away, hears) in away.into_iter().zip([true, false]) {
+        let script = format!("setsid sh -c '{away}' & echo main $$; exit 4");
+        let job = Run::key(&redis, "k").arg("--wait-tree").sh(&script).spawn();
+        let [main, away] = ["main", "away"].map(|who| pid_in(&job.wait_for_line(who)));
+        wait_until("the command has ended and was collected", || process_state(main).is_none());
+        assert!(alive(away) && redis.held("k"), "the lock is held for what it has left");
+        job.signal(SIGTERM);
+        if hears {
+            job.wait_for_line("heard");
+        }
+        let done = job.wait();
+        assert_eq!((done.code, done.signal), (Some(4), None), "the command's own: {done:?}");
+        assert!(!alive(away));
+        assert!(!redis.held("k"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Whatever state the three streams are in, and whatever the command leaves behind, the lock is released.
+
+use std::fs;
+
+use nix::sys::signal::Signal::SIGTERM;
+
+use crate::support::processes::{self, pid_in};
+use crate::support::{Job, Redis, Run, alive, wait_until};
+
+/// A command that ends with 7 and leaves a daemon in another session, which keeps every stream open.
+const LEAVES_DAEMON: &str = "(setsid sh -c 'echo daemon $$; while [ ! -e \"$END\" ]; do sleep 0.02; done' &)
+    echo main $$; exit 7";
+
+fn daemon_run(redis: &Redis, dir: &tempfile::TempDir) -> (Run, std::path::PathBuf) {
+    let end = dir.path().join("end");
+    (Run::key(redis, "k").args(&["--ttl", "1500ms", "--node-timeout", "400ms"]).env("END", &end), end)
+}
+
+#[test]
+fn a_daemon_that_keeps_stdout_open_does_not_keep_redlock() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let mark = processes::mark();
+    let (run, end) = daemon_run(&redis, &dir);
+    let job = run.env("TEST_MARK", &mark).sh(LEAVES_DAEMON).spawn();
+    let daemon = pid_in(&job.wait_for_line("daemon"));
+    let done = job.wait();
+    assert_eq!((done.code, done.stderr.as_str()), (Some(7), ""));
+    assert!(!redis.held("k"), "the lock is not the daemon's");
+    wait_until("the guardian is gone", || {
+        let ours = |pid: &i32| {
+            ["redlock", "lock-guardian"].contains(&processes::status_field(*pid, "Name").as_str())
+        };
+        !processes::marked(&mark).iter().any(ours)
+    });
+    assert!(alive(daemon), "a command that ended by itself may leave a daemon");
+    fs::write(&end, "").unwrap();
+    wait_until("the daemon has ended", || !alive(daemon));
+}
+
+#[test]
+fn wait_tree_keeps_the_lock_until_the_last_descendant_has_ended() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let events = dir.path().join("events");
+    let (run, end) = daemon_run(&redis, &dir);
+    let mut job = run.args(&["--wait-tree", "--events"]).arg(&events).sh(LEAVES_DAEMON).spawn();
+    let (daemon, main) = (pid_in(&job.wait_for_line("daemon")), pid_in(&job.wait_for_line("main")));
+    wait_until("the command itself has ended", || !alive(main));
+    let refreshed = || fs::read_to_string(&events).unwrap_or_default().matches("\"refreshed\"").count();
+    let before = refreshed();
+    // Four refreshes are more than a whole lease.
+    wait_until("the lock is refreshed for the daemon", || refreshed() >= before + 4);
+    assert!(job.is_running() && redis.held("k") && alive(daemon));
+    fs::write(&end, "").unwrap();
+    let done = job.wait();
+    assert_eq!((done.code, done.stderr.as_str()), (Some(7), ""));
+    assert!(!alive(daemon) && !redis.held("k"));
+}
+
+#[test]
+fn closed_streams_do_not_keep_the_lock_or_change_the_exit_code() {
+    let redis = Redis::start();
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"] {
+        for extra in [&[][..], &["-v"]] {
+            let run = Run::key(&redis, "k").args(extra).via(&format!("exec \"$@\" {closed}"));
+            let done = run.sh("exit 7").done();
+            assert_eq!((done.code, done.signal), (Some(7), None), "{closed} {extra:?}: {}", done.stderr);
+            assert!(!redis.held("k"), "{closed} {extra:?}");
+        }
+    }
+}
+
+#[test]
+fn closed_streams_never_hand_the_command_a_descriptor_of_ours() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("list");
+    let run = Run::key(&redis, "k").via("exec \"$@\" <&- >&- 2>&-").env("LIST", &list);
+    // readlink says nothing for a closed one; what it says is written by a shell of its own.
+    let script = "said=$(for f in 0 1 2; do readlink /proc/$$/fd/$f; done); echo \"$said.\" >\"$LIST\"";
+    run.sh(script).done().expect_code(0);
+    let said = fs::read_to_string(&list).unwrap();
+    let strange: Vec<&str> = said.trim_end_matches(".\n").lines().filter(|l| *l != "/dev/null").collect();
+    assert_eq!(strange, Vec::<&str>::new());
+}
+
+#[test]
+fn a_full_disk_under_stderr_is_survived() {
+    let redis = Redis::start();
+    for code in [0, 7] {
+        let run = Run::key(&redis, "k").arg("-v").via("exec \"$@\" 2>/dev/full");
+        assert_eq!(run.sh(&format!("exit {code}")).done().code, Some(code));
+        assert!(!redis.held("k"));
+    }
+    let done = Run::key(&redis, "k").via("exec \"$@\" 2>/dev/full").cmd(&["/no/such/path"]).done();
+    assert_eq!((done.code, redis.held("k")), (Some(127), false));
+}
+
+/// stderr is a pipe without a reader.
+const BROKEN_STDERR: &str = "mkfifo \"$FIFO\"; exec 9<>\"$FIFO\"; exec 2>\"$FIFO\"; exec 9<&-; exec \"$@\"";
+
+#[test]
+fn a_broken_pipe_under_stderr_is_survived() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::key(&redis, "k").arg("-v").via(BROKEN_STDERR).env("FIFO", dir.path().join("fifo"));
+    let done = run.sh("exit 7").done();
+    assert_eq!((done.code, done.signal), (Some(7), None));
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_waiter_that_cannot_tell_that_it_waits_still_waits_and_runs() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let holder: Job = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
+    holder.wait_for_line("ready");
+    let run = Run::key(&redis, "k").via(BROKEN_STDERR).env("FIFO", dir.path().join("fifo"));
+    let mute = run.sh("echo in").spawn();
+    wait_until("the mute one waits", || redis.queue_len("k") == 1);
+    let other = Run::key(&redis, "k").sh("echo in").spawn();
+    other.wait_for_stderr("waiting"); // so the mute one, who came earlier, has tried to say it too
+    holder.signal(SIGTERM);
+    let done = mute.wait();
+    assert_eq!((done.code, done.signal, done.stdout.as_str()), (Some(0), None, "in\n"));
+    assert_eq!(other.wait().code, Some(0));
+}
+
+#[test]
+fn a_command_that_dies_of_sigpipe_frees_the_lock() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").via("exec 3>&1; { \"$@\"; echo code=$? >&3; } | head -n 1");
+    let done = run.cmd(&["yes"]).done();
+    wait_until("the pipeline has ended", || !redis.held("k"));
+    assert!(done.stdout.contains("y\n") && done.stdout.contains("code=141"), "{done:?}");
+}

@@ -1,0 +1,205 @@
+//! On a real terminal: keys are the command's business, and the wait is one live line.
+
+use nix::sys::signal::Signal::{SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1};
+
+use crate::support::processes::send;
+use crate::support::{Job, Pty, Redis, Run, alive, wait_until};
+
+const CTRL_C: &str = "\x03";
+const CTRL_BACKSLASH: &str = "\x1c";
+
+/// Like the prompt of an interpreter: it counts interrupts and lives on, until USR1 ends it.
+const REPL: &str = "n=0; trap 'n=$((n+1)); echo int=$n' INT; trap 'echo over=$n; exit 9' USR1
+    echo main $$ up; while :; do sleep 0.05; done";
+
+fn holder(redis: &Redis, label: &str) -> Job {
+    let job = Run::key(redis, "deploy").args(&["--label", label]).sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    job
+}
+
+#[test]
+fn each_ctrl_c_reaches_the_command_once_and_redlock_does_not_count_it() {
+    let redis = Redis::start();
+    let pty = Pty::run(Run::key(&redis, "k").sh(REPL));
+    let main = pty.number_after("main ");
+    for n in 1..=5 {
+        pty.type_in(CTRL_C);
+        pty.wait_for(&format!("int={n}"));
+    }
+    assert!(redis.held("k"));
+    send(main, SIGUSR1);
+    let done = pty.wait();
+    assert_eq!(done.code, Some(9), "{}", done.stdout);
+    assert!(done.stdout.contains("over=5"), "five keys, five signals: {}", done.stdout);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_command_that_dies_of_ctrl_c_takes_redlock_along_and_frees_the_key() {
+    let redis = Redis::start();
+    for (key, signal) in [(CTRL_C, SIGINT), (CTRL_BACKSLASH, SIGQUIT)] {
+        let run = Run::key(&redis, "k").via("ulimit -c 0; exec \"$@\"");
+        let pty = Pty::run(run.sh("echo main $$ up; exec sleep 60"));
+        let main = pty.number_after("main ");
+        pty.type_in(key);
+        let done = pty.wait();
+        assert_eq!((done.code, done.signal), (None, Some(signal as i32)), "{}", done.stdout);
+        assert!(!alive(main) && !redis.held("k"));
+    }
+}
+
+#[test]
+fn an_interrupt_from_a_process_is_forwarded_on_a_terminal_too() {
+    let redis = Redis::start();
+    let pty = Pty::run(Run::key(&redis, "k").sh(REPL));
+    let main = pty.number_after("main ");
+    send(pty.pid(), SIGINT);
+    pty.wait_for("int=1");
+    // A key before or after is no second interrupt from a process.
+    pty.type_in(CTRL_C);
+    pty.wait_for("int=2");
+    assert!(alive(main) && redis.held("k"));
+    send(main, SIGUSR1);
+    let done = pty.wait();
+    assert_eq!(done.code, Some(9), "{}", done.stdout);
+    assert!(done.stdout.contains("over=2"), "{}", done.stdout);
+}
+
+#[test]
+fn a_second_interrupt_from_a_process_kills_the_command_on_a_terminal_too() {
+    let redis = Redis::start();
+    let pty = Pty::run(Run::key(&redis, "k").sh(REPL));
+    let main = pty.number_after("main ");
+    send(pty.pid(), SIGINT);
+    pty.wait_for("int=1");
+    send(pty.pid(), SIGTERM);
+    let done = pty.wait();
+    assert_ne!(done.code, Some(0));
+    assert!(!alive(main) && !redis.held("k"), "{}", done.stdout);
+}
+
+#[test]
+fn the_command_reads_the_terminal() {
+    let redis = Redis::start();
+    let pty = Pty::run(Run::key(&redis, "k").sh("echo ask; read answer; echo got $answer; exit 4"));
+    pty.wait_for("ask");
+    pty.type_in("hello\n");
+    pty.wait_for("got hello");
+    assert_eq!(pty.wait().code, Some(4));
+}
+
+#[test]
+fn the_command_sees_a_terminal_on_all_three_streams_and_its_new_size() {
+    let redis = Redis::start();
+    let script = "test -t 0 && test -t 1 && test -t 2 && echo all three; trap 'stty size; exit 0' WINCH
+        echo up; while :; do sleep 0.05; done";
+    let pty = Pty::run(Run::key(&redis, "k").sh(script));
+    pty.wait_for("up");
+    pty.wait_for("all three");
+    pty.resize(33, 77);
+    pty.wait_for("33 77");
+    assert_eq!(pty.wait().code, Some(0));
+}
+
+#[test]
+fn in_a_script_on_a_terminal_the_lines_after_redlock_go_on() {
+    let redis = Redis::start();
+    let pty = Pty::script(Run::key(&redis, "k").sh("exit 5"));
+    pty.wait_for("status=5");
+    assert_eq!(pty.wait().code, Some(0));
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_the_command_and_frees_the_key() {
+    let redis = Redis::start();
+    let pty =
+        Pty::script(Run::key(&redis, "k").args(&["--ttl", "120s"]).sh("echo main $$ up; exec sleep 60"));
+    let main = pty.number_after("main ");
+    send(pty.pid(), SIGKILL); // the session leader's end is the terminal's hang-up
+    wait_until("the command has ended", || !alive(main));
+    wait_until("the key is free", || !redis.held("k"));
+}
+
+/// What a terminal would show: printable text, \r, \n, and the erasing of a line.
+fn rendered(bytes: &str) -> Vec<String> {
+    let (mut lines, mut column) = (vec![Vec::new()], 0);
+    let mut chars = bytes.chars();
+    while let Some(c) = chars.next() {
+        let line: &mut Vec<char> = lines.last_mut().expect("never empty");
+        match c {
+            '\r' => column = 0,
+            '\n' => lines.push(Vec::new()),
+            '\x1b' => {
+                let sequence: String = chars.by_ref().take_while_inclusive_letter();
+                match sequence.as_str() {
+                    "[K" | "[0K" => line.truncate(column),
+                    "[2K" => line.clear(),
+                    other => panic!("an unknown control sequence {other:?}"),
+                }
+            }
+            c => {
+                line.resize(line.len().max(column + 1), ' ');
+                line[column] = c;
+                column += 1;
+            }
+        }
+    }
+    lines.into_iter().map(|line| line.into_iter().collect::<String>().trim_end().to_owned()).collect()
+}
+
+trait TakeSequence {
+    /// Up to and including the letter that ends a control sequence.
+    fn take_while_inclusive_letter(self) -> String;
+}
+
+impl<I: Iterator<Item = char>> TakeSequence for I {
+    fn take_while_inclusive_letter(self) -> String {
+        let mut sequence = String::new();
+        for c in self {
+            sequence.push(c);
+            if c.is_ascii_alphabetic() {
+                break;
+            }
+        }
+        sequence
+    }
+}
+
+#[test]
+fn a_wait_on_a_terminal_is_one_live_line_that_is_gone_before_the_command_speaks() {
+    let redis = Redis::start();
+    let first = holder(&redis, "nightly");
+    let pty = Pty::run(Run::key(&redis, "deploy").sh("echo output of the command"));
+    pty.wait_for("waited");
+    pty.wait_for_times("waited", 3); // it lives: the time goes on
+    let live = rendered(&pty.screen());
+    assert_eq!(live.len(), 1, "one line, rewritten: {live:?}");
+    for part in ["deploy", "place 1", "nightly", &first.pid().to_string()] {
+        assert!(live[0].contains(part), "{part:?} is missing in {:?}", live[0]);
+    }
+    first.signal(SIGTERM);
+    let done = pty.wait();
+    assert_eq!(done.code, Some(0));
+    assert_eq!(rendered(&done.stdout), ["output of the command", ""], "{:?}", done.stdout);
+}
+
+#[test]
+fn a_live_line_is_never_wider_than_the_terminal() {
+    let redis = Redis::start();
+    let _first = holder(&redis, &"x".repeat(200));
+    let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
+    pty.wait_for_times("deploy", 2);
+    let widest = rendered(&pty.screen()).iter().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(100), "{widest:?} columns on a terminal of 100");
+}
+
+#[test]
+fn a_live_line_carries_no_control_character_of_the_holder() {
+    let redis = Redis::start();
+    let _first = holder(&redis, "evil\x1b[31mred\u{7}");
+    let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
+    pty.wait_for_times("evil", 2);
+    let screen = pty.screen();
+    assert!(!screen.contains("\x1b[31m") && !screen.contains('\u{7}'), "{screen:?}");
+}

@@ -1,0 +1,215 @@
+//! A node that may have forgotten a lock does not vote until every lease it may have granted is over.
+
+use std::time::{Duration, Instant};
+
+use crate::support::nodes::settle;
+use crate::support::{Nodes, Redis, Run, TREE, alive, refused, tree_of, wait_until};
+
+const THREE: &[&str] = &["--quarantine", "3s", "--ttl", "3s"];
+
+fn marker(redis: &Redis) -> String {
+    redis.cmd(&["GET", "lock-node"])
+}
+
+/// It says that this node sits out.
+fn names(text: &str, redis: &Redis) -> bool {
+    text.contains(&redis.port().to_string())
+}
+
+#[test]
+fn with_nonblock_a_sitting_majority_is_unavailable_and_named_with_its_time() {
+    let nodes = Nodes::start(3);
+    let run = || nodes.run_quarantined("k").args(&["--quarantine", "20s", "--ttl", "20s", "-n"]);
+    let done = refused(run(), 69, &["sit", "quarantine"]);
+    let sitting = nodes.iter().filter(|redis| names(&done.stderr, redis)).count();
+    assert_eq!(sitting, 3, "{done:#?}");
+    let seconds = (15..=22).any(|s| done.stderr.contains(&format!("{s}s")));
+    assert!(seconds, "for how long: {done:#?}");
+    assert!(done.stderr.contains("--quarantine"), "how to switch it off: {done:#?}");
+    nodes.all_free();
+    // One of three is no majority.
+    settle(&nodes[0]);
+    refused(run(), 69, &["sit", "quarantine"]);
+    settle(&nodes[2]);
+    run().cmd(&["true"]).done().expect_code(0);
+    nodes.all_free();
+}
+
+#[test]
+fn the_default_is_thirty_seconds_for_several_and_none_for_one() {
+    let nodes = Nodes::start(3);
+    refused(nodes.run_quarantined("k").arg("-n"), 69, &["sit", "quarantine"]);
+    Run::key(&nodes[0], "one").arg("-n").cmd(&["true"]).done().expect_code(0);
+    // Still sitting out, whatever was done with one server; off is off, typed or inherited.
+    refused(nodes.run_quarantined("k").arg("-n"), 69, &["sit", "quarantine"]);
+    nodes
+        .run_quarantined("k")
+        .arg("-n")
+        .env("REDLOCK_QUARANTINE", "off")
+        .cmd(&["true"])
+        .done()
+        .expect_code(0);
+    nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(0);
+    nodes.all_free();
+}
+
+#[test]
+fn a_lease_longer_than_the_quarantine_is_a_usage_error() {
+    let nodes = Nodes::start(3);
+    for args in [&["--ttl", "31s"][..], &["--ttl", "4s", "--quarantine", "3s"], &["--ttl", "none"]] {
+        refused(nodes.run_quarantined("k").args(args), 64, &["quarantine", "--ttl"]);
+    }
+    nodes.run("k").args(&["--ttl", "10m"]).cmd(&["true"]).done().expect_code(0);
+    nodes.settle();
+    nodes.run_quarantined("k").args(THREE).cmd(&["true"]).done().expect_code(0);
+    nodes.all_free();
+}
+
+#[test]
+fn a_waiter_waits_the_quarantine_out_and_says_so() {
+    let nodes = Nodes::start(3);
+    let start = Instant::now();
+    let waiter = nodes.run_quarantined("k").args(THREE).sh("echo mine").spawn();
+    wait_until("marked", || nodes.iter().all(|redis| !marker(redis).is_empty()));
+    let marked: Vec<String> = nodes.iter().map(marker).collect();
+    let line = waiter.wait_for_stderr("quarantine");
+    assert!(nodes.iter().any(|redis| names(&line, redis)), "{line}");
+    waiter.wait_for_line("mine");
+    assert!(start.elapsed() >= Duration::from_secs(3), "too early: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    waiter.wait().expect_code(0);
+    for (redis, marked) in nodes.iter().zip(marked) {
+        assert!(marked.starts_with(&redis.info("run_id")), "{marked}");
+        assert_eq!(marker(redis), marked, "first seen stays first seen");
+        assert_eq!(redis.keys_without_ttl(), ["lock-node"]);
+    }
+    nodes.all_free();
+}
+
+#[test]
+fn a_wait_shorter_than_the_quarantine_ends_unavailable() {
+    let nodes = Nodes::start(3);
+    let start = Instant::now();
+    refused(nodes.run_quarantined("k").args(&["-w", "1500ms"]), 69, &["sit", "quarantine"]);
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    nodes.all_free();
+}
+
+/// However a majority came by a memory that is not its own, it sits out.
+#[test]
+fn restarts_flushes_copies_and_promotions_make_a_node_sit_out() {
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    let run = |nodes: &Nodes| nodes.run_quarantined("k").args(&["-n"]).args(THREE);
+    run(&nodes).cmd(&["true"]).done().expect_code(0);
+    type Forget = fn(&mut Redis);
+    let one_by_one: [(&str, Forget); 4] = [
+        ("restarted", |redis| redis.restart()),
+        ("flushed", |redis| drop(redis.cmd(&["FLUSHALL"]))),
+        ("a restored copy", |redis| drop(redis.cmd(&["SET", "lock-node", &format!("{} 1", "0".repeat(40))]))),
+        ("not a marker", |redis| drop(redis.cmd(&["SET", "lock-node", "nonsense"]))),
+    ];
+    for (what, forget) in one_by_one {
+        nodes.settle();
+        forget(&mut nodes[1]);
+        run(&nodes).cmd(&["true"]).done().expect_code(0);
+        forget(&mut nodes[0]);
+        let done = run(&nodes).sh("echo ran").done();
+        assert_eq!((done.code, done.stdout.as_str()), (Some(69), ""), "{what}: {done:#?}");
+        assert!(names(&done.stderr, &nodes[0]) && names(&done.stderr, &nodes[1]), "{what}: {done:#?}");
+        assert!(marker(&nodes[0]).starts_with(&nodes[0].info("run_id")), "{what}: marked anew");
+    }
+    nodes.all_free();
+}
+
+#[test]
+fn a_promoted_replica_sits_out() {
+    let (nodes, replica) = (Nodes::start(3), Redis::start());
+    nodes.settle();
+    nodes[2].cmd(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    replica.cmd(&["REPLICAOF", "127.0.0.1", &nodes[2].port().to_string()]);
+    wait_until("it has the marker", || marker(&replica) == marker(&nodes[2]));
+    replica.cmd(&["REPLICAOF", "NO", "ONE"]);
+    let urls = [nodes[0].url(), "redis://127.0.0.1:1".into(), replica.url()].join(",");
+    let done = refused(Run::at(&urls, "k").arg("-n").args(THREE), 69, &["sit", "quarantine"]);
+    assert!(names(&done.stderr, &replica), "{done:#?}");
+    assert!(
+        done.stderr.contains("127.0.0.1:1:") && done.stderr.contains("refused"),
+        "the dead one: {done:#?}"
+    );
+}
+
+/// A holds n1 and n2 while n3 is down. n2 forgets, n3 comes: with the two of them B would be let in.
+fn amnesia(forget: fn(&mut Redis)) {
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    nodes[2].kill();
+    let holder = nodes.run_quarantined("k").args(THREE).sh(TREE).spawn();
+    let tree = tree_of(&holder);
+    forget(&mut nodes[1]);
+    nodes[2].restart();
+    let mut asked = 0;
+    while tree.iter().any(|pid| alive(*pid)) {
+        let done = nodes.run_quarantined("k").arg("-n").args(THREE).sh("echo ran").done();
+        assert_eq!(done.stdout, "", "beside the holder: {done:#?}");
+        assert!(matches!(done.code, Some(69 | 75)), "{done:#?}");
+        asked += 1;
+        if asked == 5 {
+            // What the holder can still do: it is stopped when its lease is over, or it was healed.
+            nodes[0].kill();
+        }
+    }
+    assert!(asked >= 2, "asked {asked} times");
+    holder.wait().expect_code(79);
+    // Who waits is let in when the two have sat out, the third one being gone.
+    let patient = nodes.run_quarantined("k").args(THREE).sh("echo ran").spawn();
+    patient.wait_for_line("ran");
+    patient.wait().expect_code(0);
+    nodes.all_free();
+}
+
+#[test]
+fn a_restarted_node_does_not_let_a_second_one_in() {
+    amnesia(|redis| redis.restart());
+}
+
+#[test]
+fn a_flushed_node_does_not_let_a_second_one_in() {
+    amnesia(|redis| drop(redis.cmd(&["FLUSHALL"])));
+}
+
+#[test]
+fn a_holder_keeps_what_it_has_though_a_majority_sits_out() {
+    // Its lease needs their extends, not their votes.
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    // Long enough for a restart between two refreshes: a node that is away for longer counts only later.
+    let nine = &["--ttl", "9s", "--quarantine", "9s"];
+    let run = nodes.run_quarantined("k").args(nine);
+    let mut job = nodes.hold(run, "k");
+    for at in [0, 1] {
+        crate::support::nodes::renewed(&nodes[at], "k", 1);
+        nodes[at].restart();
+        wait_until("healed", || nodes[at].held("k"));
+        crate::support::nodes::renewed(&nodes[at], "k", 1);
+    }
+    assert!(job.is_running(), "{}", job.stderr_so_far());
+    let done = nodes.run_quarantined("k").arg("-n").args(nine).sh("echo ran").done();
+    assert!(matches!(done.code, Some(69 | 75)), "{done:#?}");
+    job.wait().expect_code(0);
+    nodes.all_free();
+}
+
+#[test]
+fn one_server_alone_sits_out_once_if_that_is_asked_for() {
+    let redis = Redis::start();
+    let run = || Run::key(&redis, "k").args(&["--quarantine", "1s", "--ttl", "1s"]);
+    refused(run().arg("-n"), 69, &["sit", "quarantine"]);
+    run().cmd(&["true"]).done().expect_code(0);
+    // Also one that is held over many leases, and the next at once.
+    let mark = marker(&redis);
+    run().cmd(&["sleep", "2"]).done().expect_code(0);
+    run().arg("-n").cmd(&["true"]).done().expect_code(0);
+    assert_eq!(marker(&redis), mark, "its time does not start anew");
+    assert!(mark.starts_with(&redis.info("run_id")), "{mark}");
+}

@@ -1,0 +1,130 @@
+//! Sets of servers that cannot hold a lock: refused with exit 78, and nothing is left behind.
+
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use crate::support::nodes::renewed;
+use crate::support::{Nodes, Redis, Run, holder, refused, tree_of, wait_until};
+
+/// Asked once and with waiting, a few times each: never granted, always 78.
+#[track_caller]
+fn unfit(urls: &[String], said: &[&str]) {
+    for _ in 0..3 {
+        refused(Nodes::run_at(urls, "k").args(&["-n", "--ttl", "60s"]), 78, said);
+        refused(Nodes::run_at(urls, "k").args(&["--ttl", "60s"]), 78, said);
+    }
+}
+
+#[test]
+fn the_same_server_twice_is_refused_by_whatever_name() {
+    let nodes = Nodes::start(3);
+    let port = nodes[0].port();
+    let aliases = [
+        format!("redis://127.0.0.1:{port}"),
+        format!("redis://localhost:{port}"),
+        format!("redis://127.0.0.1:{port}/1"),
+        format!("unix://{}", nodes[0].socket().display()),
+    ];
+    for alias in aliases {
+        for set in [
+            [nodes[0].url(), alias.clone(), nodes[1].url()],
+            [nodes[1].url(), nodes[0].url(), alias.clone()],
+            [alias.clone(), nodes[1].url(), nodes[0].url()],
+            [alias.clone(), nodes[0].url(), alias.clone()],
+        ] {
+            unfit(&set, &["same server", "twice"]);
+        }
+    }
+    let five = [nodes[1].url(), nodes[2].url(), nodes[0].url(), "redis://127.0.0.1:1".into()];
+    unfit(&[&five[..], &[format!("redis://localhost:{port}")]].concat(), &["same server", "twice"]);
+    nodes.all_free();
+    let mut other_db = nodes[0].connect();
+    other_db.cmd(&["SELECT", "1"]);
+    assert!(!other_db.keys().contains(&"lock:k".to_owned()), "left in the other db");
+}
+
+#[test]
+fn a_server_listed_twice_that_comes_up_later_never_counts_twice() {
+    let (mut nodes, dir) = (Nodes::start(3), tempfile::tempdir().unwrap());
+    let late = ["late1", "late2"].map(|name| dir.path().join(name));
+    let mut urls = nodes.urls();
+    urls.extend(late.iter().map(|path| format!("unix://{}", path.display())));
+    let script = "sleep 300 & echo pids $$ $!; wait";
+    let job = Nodes::run_at(&urls, "k").args(&["--ttl", "3s"]).sh(script).spawn();
+    let tree = tree_of(&job);
+    renewed(&nodes[2], "k", 1);
+    // Now three of the five addresses lead to one server, and it alone is left.
+    late.iter().for_each(|path| symlink(nodes[2].socket(), path).unwrap());
+    nodes[0].kill();
+    nodes[1].kill();
+    let start = Instant::now();
+    let done = job.wait().expect_code(79);
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    assert!(!tree.iter().any(|pid| crate::support::alive(*pid)), "{done:?}");
+}
+
+/// Servers of which the one at this index is a replica of another server.
+fn with_replica(at: usize, writable: bool) -> (Nodes, Redis) {
+    let (nodes, primary) = (Nodes::start(3), Redis::start_with(&["--repl-diskless-sync-delay", "0"]));
+    nodes[at].cmd(&["CONFIG", "SET", "replica-read-only", if writable { "no" } else { "yes" }]);
+    nodes[at].cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    wait_until("it is in step", || nodes[at].info("master_link_status") == "up");
+    (nodes, primary)
+}
+
+#[test]
+fn a_read_only_replica_is_refused() {
+    for at in 0..3 {
+        let (nodes, _primary) = with_replica(at, false);
+        unfit(&nodes.urls(), &["replica"]);
+        nodes.all_free();
+    }
+}
+
+#[test]
+fn a_writable_replica_is_refused() {
+    for at in 0..3 {
+        let (nodes, _primary) = with_replica(at, true);
+        unfit(&nodes.urls(), &["replica"]);
+        nodes.all_free();
+    }
+}
+
+#[test]
+fn a_key_held_through_one_server_is_refused_to_three_and_the_other_way_round() {
+    let nodes = Nodes::start(3);
+    for at in 0..3 {
+        let single = holder(&nodes[at], "k", &["--ttl", "60s"]);
+        let claim = nodes.claims("k");
+        unfit(&nodes.urls(), &["over 1 server", "over 3 server"]);
+        wait_until("only the holder's claim is there", || nodes.claims("k") == claim);
+        single.wait().expect_code(0);
+        nodes.all_free();
+    }
+    let several = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
+    let claims = nodes.claims("k");
+    for redis in nodes.iter() {
+        refused(Run::key(redis, "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
+        refused(Run::key(redis, "k"), 78, &["over 1 server", "over 3 server"]);
+    }
+    let five = [nodes.urls(), vec!["redis://127.0.0.1:1".into(), "redis://127.0.0.1:2".into()]].concat();
+    refused(Nodes::run_at(&five, "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
+    assert_eq!(nodes.claims("k"), claims);
+    several.wait().expect_code(0);
+    nodes.all_free();
+    // Not held: any number may take it.
+    holder(&nodes[0], "k", &[]).wait().expect_code(0);
+    nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn something_else_at_the_key_of_one_node_is_refused() {
+    let nodes = Nodes::start(3);
+    for at in 0..3 {
+        nodes[at].cmd(&["RPUSH", "lock:k", "not a lock"]);
+        unfit(&nodes.urls(), &["not a lock"]);
+        assert_eq!(nodes[at].cmd(&["LRANGE", "lock:k", "0", "-1"]), "not a lock");
+        nodes[at].cmd(&["DEL", "lock:k"]);
+        nodes.all_free();
+    }
+}

@@ -1,0 +1,271 @@
+//! The lease: kept alive while it can be, given up before it ends when it cannot, released once.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::nodes::renewed;
+use crate::support::processes::{self, guardian_of};
+use crate::support::{
+    DEAF_TREE, Proxy, Redis, Run, TREE, Watch, alive, holder, stays_free, takes_less_than, tree_of,
+    wait_until,
+};
+
+/// Everything that was ever at lock:k, from now on.
+fn watch(redis: &Redis) -> Watch {
+    Watch::start(redis, |client| client.cmd(&["GET", "lock:k"]))
+}
+
+#[test]
+fn a_command_four_times_as_long_as_the_ttl_keeps_its_lock() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms"]);
+    let job = run.sh("echo ready; sleep 6; exit 6").spawn();
+    job.wait_for_line("ready");
+    let claim = redis.cmd(&["GET", "lock:k"]);
+    let watch = watch(&redis);
+    let done = job.wait().expect_code(6);
+    assert_eq!(done.stderr, "", "silent when all is well");
+    // The one claim throughout, then (if the watcher was quick) nothing.
+    let seen = watch.finish();
+    assert!(seen == [claim.as_str()] || seen == [claim.as_str(), ""], "{seen:?}");
+    stays_free(&redis);
+}
+
+/// The lock goes away by this command: the tree is stopped, and it is never made again.
+fn gone_by(how: &[&str], tree: &str) {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(tree).spawn();
+    let pids = tree_of(&job);
+    redis.cmd(how);
+    let watch = watch(&redis);
+    let done = job.wait().expect_code(79);
+    assert!(done.stderr.contains("redlock: "), "{done:?}");
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    stays_free(&redis);
+    assert_eq!(watch.finish(), [""], "made again");
+}
+
+#[test]
+fn a_flushed_lock_stops_the_whole_tree_and_is_never_made_again() {
+    gone_by(&["FLUSHALL"], TREE);
+}
+
+#[test]
+fn a_deleted_lock_stops_a_tree_deaf_to_sigterm_and_is_never_made_again() {
+    gone_by(&["DEL", "lock:k"], DEAF_TREE);
+}
+
+#[test]
+fn a_foreign_takeover_stops_the_tree_and_is_left_untouched() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let pids = tree_of(&job);
+    redis.cmd(&["SET", "lock:k", "someone else", "PX", "60000"]);
+    let expires = redis.cmd(&["PEXPIRETIME", "lock:k"]);
+    job.wait().expect_code(79);
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else");
+    assert_eq!(redis.cmd(&["PEXPIRETIME", "lock:k"]), expires);
+}
+
+#[test]
+fn a_lock_deleted_taken_and_freed_by_another_is_not_resurrected() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let pids = tree_of(&job);
+    redis.cmd(&["DEL", "lock:k"]);
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
+    job.wait().expect_code(79);
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    stays_free(&redis);
+}
+
+#[test]
+fn a_server_that_forgot_everything_means_lost() {
+    let mut redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let pids = tree_of(&job);
+    redis.restart();
+    job.wait().expect_code(79);
+    assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
+    stays_free(&redis);
+}
+
+/// The tree is gone at the first moment at which the server's own expiry shows.
+fn gone_before_the_servers_expiry(tree: &str) {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let job = Run::at(&proxy.url(), "k").args(&["--ttl", "3s"]).sh(tree).spawn();
+    let pids = tree_of(&job);
+    proxy.pause();
+    let mut client = redis.connect();
+    wait_until("the key expires", || client.cmd(&["EXISTS", "lock:k"]) == "0");
+    let left: Vec<&i32> = pids.iter().filter(|p| alive(**p)).collect();
+    assert!(left.is_empty(), "the server let go while {left:?} of {pids:?} lived");
+    job.wait().expect_code(79);
+}
+
+#[test]
+fn behind_a_blackhole_the_tree_is_gone_before_the_servers_expiry() {
+    gone_before_the_servers_expiry(TREE);
+}
+
+#[test]
+fn behind_a_blackhole_a_tree_deaf_to_sigterm_is_gone_before_the_servers_expiry() {
+    gone_before_the_servers_expiry(DEAF_TREE);
+}
+
+#[test]
+fn the_tree_of_a_server_that_died_is_stopped_within_the_lease() {
+    takes_less_than(Duration::from_millis(3200), || {
+        let mut redis = Redis::start();
+        let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+        let pids = tree_of(&job);
+        let start = Instant::now();
+        redis.kill();
+        wait_until("the tree is gone", || pids.iter().all(|p| !alive(*p)));
+        let spent = start.elapsed();
+        job.wait().expect_code(79);
+        spent
+    });
+}
+
+#[test]
+fn flushed_scripts_go_unnoticed() {
+    let redis = Redis::start();
+    let first = holder(&redis, "k", &["--ttl", "1500ms"]);
+    let waiter = Run::key(&redis, "k").args(&["--ttl", "1500ms", "-q"]).sh("sleep 2; exit 8").spawn();
+    wait_until("queued", || redis.queue_len("k") == 1);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        redis.cmd(&["SCRIPT", "FLUSH"]);
+        std::thread::sleep(Duration::from_millis(20)); // only the pace of the loop
+    }
+    let done = first.wait().expect_code(0);
+    assert_eq!(done.stderr, "");
+    redis.cmd(&["SCRIPT", "FLUSH"]);
+    let done = waiter.wait().expect_code(8);
+    assert_eq!(done.stderr, "");
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_wait_longer_than_the_ttl_still_gives_a_whole_lease() {
+    let redis = Redis::start();
+    let first = holder(&redis, "k", &["--ttl", "30s"]);
+    let run = Run::key(&redis, "k").args(&["--ttl", "3s"]);
+    let waiter = run.sh("echo mine; sleep 5; exit 9").spawn();
+    wait_until("queued", || redis.queue_len("k") == 1);
+    std::thread::sleep(Duration::from_secs(4)); // longer than the waiter's TTL: the promise is about time
+    first.wait().expect_code(0);
+    waiter.wait_for_line("mine");
+    assert!(redis.held("k"));
+    waiter.wait().expect_code(9);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn on_lost_warn_only_warns() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--on-lost", "warn"]).stdin_pipe();
+    let job = run.sh("echo ready; read x; exit 11").spawn();
+    job.wait_for_line("ready");
+    redis.cmd(&["DEL", "lock:k"]);
+    job.wait_for_stderr("redlock: ");
+    stays_free(&redis);
+    let done = job.wait().expect_code(11);
+    assert!(done.stderr.contains("lost"), "{done:?}");
+    stays_free(&redis);
+}
+
+#[test]
+fn on_lost_warn_warns_too_of_a_lease_that_could_not_be_renewed() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let run = Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--on-lost", "warn"]).stdin_pipe();
+    let job = run.sh("echo ready; read x; exit 12").spawn();
+    job.wait_for_line("ready");
+    proxy.pause();
+    wait_until("the server let go", || !redis.held("k"));
+    job.wait_for_stderr("lost");
+    job.wait().expect_code(12);
+}
+
+#[test]
+fn a_lease_that_ended_before_the_command_could_start_starts_nothing() {
+    // A pause of the machine between the grant and the start, staged by stopping first the guardian and
+    // then redlock.
+    let redis = Redis::start();
+    let first = holder(&redis, "k", &["--ttl", "60s"]);
+    let theirs = redis.cmd(&["GET", "lock:k"]);
+    // A start would be seen by its failure, 127.
+    let late = Run::key(&redis, "k").args(&["--ttl", "1s"]).cmd(&["./no-such-command"]).spawn();
+    wait_until("queued", || redis.queue_len("k") == 1);
+    let guardian = crate::support::processes::guardian_of(late.pid());
+    let signal = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).expect("signal");
+    processes::stop(guardian);
+    first.wait().expect_code(0);
+    wait_until("granted", || redis.held("k") && redis.cmd(&["GET", "lock:k"]) != theirs);
+    wait_until("renewed, so that the orders are on their way", || {
+        redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap() > 950
+    });
+    late.signal(Signal::SIGSTOP);
+    wait_until("expired", || !redis.held("k"));
+    let next = holder(&redis, "k", &["--ttl", "60s"]);
+    signal(guardian, Signal::SIGCONT);
+    late.signal(Signal::SIGCONT);
+    late.wait().expect_code(79);
+    next.wait().expect_code(0);
+}
+
+#[test]
+fn the_loss_of_the_holder_information_costs_no_holder_its_lock() {
+    let redis = Redis::start();
+    for mode in [&["-x"][..], &["-s"], &["--slots", "2"]] {
+        let job = holder(&redis, "k", &[mode, &["--ttl", "1500ms"]].concat());
+        assert_eq!(redis.cmd(&["DEL", "lock-info:k"]), "1");
+        renewed(&redis, "k", 3);
+        let done = job.wait().expect_code(0);
+        assert_eq!(done.stderr, "", "{mode:?}");
+        assert!(!redis.held("k"), "{mode:?}");
+    }
+}
+
+/// In clock ticks, a hundredth of a second each.
+fn cpu_used(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a living process");
+    let behind_name = stat.rsplit_once(')').expect("its name").1;
+    let fields: Vec<&str> = behind_name.split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
+}
+
+#[test]
+fn after_a_loss_with_on_lost_warn_redlock_sleeps_until_the_command_ends() {
+    let redis = Redis::start();
+    for foreign in [false, true] {
+        let mut job = Run::key(&redis, "k")
+            .args(&["--ttl", "1s", "--on-lost", "warn"])
+            .stdin_pipe()
+            .sh("echo ready; read x; exit 5")
+            .spawn();
+        job.wait_for_line("ready");
+        redis.cmd(&["DEL", "lock:k"]);
+        if foreign {
+            redis.cmd(&["SET", "lock:k", "foreign"]);
+        }
+        job.wait_for_stderr("lost");
+        let used = |pids: &[i32]| pids.iter().map(|pid| cpu_used(*pid)).sum::<u64>();
+        let ours = [job.pid(), guardian_of(job.pid())];
+        let before = used(&ours);
+        // What is measured: this time, in which the lease ends too.
+        std::thread::sleep(Duration::from_millis(1500));
+        let ticks = used(&ours) - before;
+        assert!(ticks < 8, "{ticks} ticks of 150 with nothing to do");
+        drop(job.take_stdin());
+        assert_eq!(job.wait().code, Some(5));
+        redis.cmd(&["DEL", "lock:k"]);
+    }
+}

@@ -1,0 +1,123 @@
+//! --min-hold on servers: what is left there, for how long, and who may remove it.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::SIGTERM;
+
+use crate::support::{Nodes, Redis, Run, holder, pttl, queued, takes_less_than, wait_until};
+
+/// The server keeps the key until a minute after a grant that came later than `start`.
+#[track_caller]
+fn a_minute_from_the_grant(redis: &Redis, key: &str, start: Instant) {
+    let left = pttl(redis, key);
+    let least = 60_000 - start.elapsed().as_millis() as i64 - 5; // rounded more than once
+    assert!(left >= least && left <= 60_000, "{left} ms left of {key:?}, at least {least}");
+}
+
+#[test]
+fn on_one_server_it_stays_for_the_rest_of_the_time_however_the_command_ends() {
+    let redis = Redis::start();
+    for (key, end) in [("well", "exit 0"), ("badly", "exit 3"), ("killed", "kill -KILL $$")] {
+        let start = Instant::now();
+        let done = Run::key(&redis, key).args(&["--min-hold", "1m"]).sh(end).done();
+        a_minute_from_the_grant(&redis, key, start); // so redlock did not wait for it
+        assert_eq!(done.stderr, "");
+        assert_eq!(redis.cmd(&["SET", &format!("lock:{key}"), "foreign", "NX"]), "", "no library gets in");
+        Run::key(&redis, key).arg("-n").sh("echo ran").done().expect_code(75);
+    }
+    let start = Instant::now();
+    let job = Run::key(&redis, "ended").args(&["--min-hold", "1m"]).sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    job.signal(SIGTERM);
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+    a_minute_from_the_grant(&redis, "ended", start);
+}
+
+#[test]
+fn it_may_be_longer_than_the_ttl() {
+    let redis = Redis::start();
+    let start = Instant::now();
+    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms", "--min-hold", "1m"]).stdin_pipe();
+    let job = run.sh("echo ready; sleep 2; exit 4").spawn();
+    job.wait_for_line("ready");
+    job.wait().expect_code(4);
+    a_minute_from_the_grant(&redis, "k", start);
+}
+
+#[test]
+fn on_three_servers_it_stays_on_all_of_them() {
+    let nodes = Nodes::start(3);
+    nodes.settle();
+    // The quarantine is 30 s by default, which bounds the ttl, and not this.
+    for (key, run) in [("k", nodes.run("k")), ("j", nodes.run_quarantined("j"))] {
+        let start = Instant::now();
+        run.args(&["--min-hold", "1m"]).sh("exit 3").done().expect_code(3);
+        for node in nodes.iter() {
+            wait_until("the slowest one has it too", || pttl(node, key) > 40_000);
+            a_minute_from_the_grant(node, key, start);
+        }
+    }
+    nodes.run("k").arg("-n").sh("echo ran").done().expect_code(75);
+}
+
+#[test]
+fn a_lost_lock_is_not_taken_again_for_it() {
+    let redis = Redis::start();
+    for successor in [None, Some("foreign")] {
+        let run = Run::key(&redis, "k").args(&["--ttl", "1500ms", "--min-hold", "1m"]);
+        let job = run.sh("echo ready; exec sleep 60").spawn();
+        job.wait_for_line("ready");
+        redis.cmd(&["DEL", "lock:k"]);
+        successor.map(|value| redis.cmd(&["SET", "lock:k", value, "PX", "20000"]));
+        job.wait().expect_code(79);
+        assert_eq!(redis.cmd(&["GET", "lock:k"]), successor.unwrap_or_default());
+        assert!(pttl(&redis, "k") <= 20_000);
+    }
+}
+
+#[test]
+fn a_lock_that_an_ended_ancestor_left_taken_is_waited_for() {
+    let redis = Redis::start();
+    let inner = Run::key(&redis, "k").args(&["-w", "30"]).cmd(&["touch", "ran"]);
+    let directory = tempfile::tempdir().unwrap();
+    // Asks only when its ancestor has ended and nothing but --min-hold keeps the lock. In a session of its own: the
+    // rig ends what a job leaves behind in its own.
+    let script = format!("while kill -0 $1; do sleep 0.05; done; {}", inner.shell_line());
+    std::fs::write(directory.path().join("later"), script).unwrap();
+    let outer = Run::key(&redis, "k").args(&["--min-hold", "2s"]).dir(&directory);
+    outer.sh("setsid sh later $PPID >/dev/null 2>&1 &").done().expect_code(0);
+    wait_until("it had its turn", || directory.path().join("ran").exists());
+}
+
+#[test]
+fn a_min_hold_that_was_deleted_is_not_reported_of_the_next_holder() {
+    let redis = Redis::start();
+    Run::key(&redis, "k").args(&["--min-hold", "60s"]).cmd(&["true"]).done().expect_code(0);
+    assert_eq!(redis.cmd(&["DEL", "lock:k"]), "1");
+    let next = holder(&redis, "k", &[]);
+    let done = Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+    assert!(done.stderr.contains("held by") && !done.stderr.contains("min-hold"), "{done:?}");
+    next.wait().expect_code(0);
+}
+
+#[test]
+fn a_waiter_for_a_slot_is_not_later_than_the_first_that_is_free() {
+    let redis = Redis::start();
+    let slots = ["--slots", "2"];
+    let long = holder(&redis, "k", &slots);
+    // It asks every 2.1 s anyway; it must know better.
+    takes_less_than(Duration::from_millis(1500), || {
+        let short = holder(&redis, "k", &[&slots[..], &["--min-hold", "2s"]].concat());
+        let next = Run::key(&redis, "k").args(&slots).cmd(&["true"]).spawn();
+        queued(&redis, "k", 1);
+        short.wait().expect_code(0);
+        let left = redis.cmd(&["ZRANGE", "lock-shared:k", "0", "0", "WITHSCORES"]);
+        let until: u64 = left.lines().last().unwrap().parse().unwrap();
+        next.wait().expect_code(0);
+        let time = redis.cmd(&["TIME"]);
+        let time: Vec<u64> = time.lines().map(|part| part.parse().unwrap()).collect();
+        let now = time[0] * 1000 + time[1] / 1000;
+        Duration::from_millis(now.checked_sub(until).expect("not before the slot is free"))
+    });
+    long.wait().expect_code(0);
+}

@@ -1,0 +1,19 @@
+//! Locks on servers: leases, fences, the network, errors, permissions.
+
+mod break_lock;
+mod fence;
+mod lease;
+mod min_hold;
+mod network;
+mod on_unavailable;
+mod overlap;
+mod permissions;
+mod prefer;
+mod queue;
+mod server_errors;
+mod several_keys;
+mod shared;
+mod shared_lease;
+mod suspend;
+mod ttl_none;
+mod waiting;

@@ -1,0 +1,255 @@
+//! A server that refuses us says 77 and what is missing; and the password shows nowhere.
+
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+
+use nix::sys::signal::Signal::SIGTERM;
+
+use crate::support::{
+    Done, Job, Redis, Run, all_end_well, hold, holder, impostor, nothing_left, refused, refused_both_ways,
+    wait_until,
+};
+
+#[test]
+fn a_missing_or_wrong_password_is_77() {
+    let redis = Redis::start_with(&["--requirepass", "the-right-one"]);
+    let at = |login: &str| format!("redis://{login}127.0.0.1:{}", redis.port());
+    refused(Run::at(&at(""), "k"), 77, &["password", "authenticat"]);
+    refused(Run::at(&at(""), "k").arg("-n"), 77, &["password", "authenticat"]);
+    for login in [":not-this-word@", "default:not-this-word@", "nobody:not-this-word@"] {
+        let done = refused(Run::at(&at(login), "k"), 77, &["password", "authenticat"]);
+        assert!(!done.stderr.contains("not-this-word"), "{done:?}");
+    }
+    nothing_left(&redis);
+    Run::at(&at(":the-right-one@"), "k").cmd(&["true"]).done().expect_code(0);
+    Run::at(&at("default:the-right-one@"), "k").cmd(&["true"]).done().expect_code(0);
+}
+
+/// The address for a user with these rules.
+fn limited(redis: &Redis, rules: &[&str]) -> String {
+    let mut acl = vec!["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "&*", "+@all"];
+    acl.extend(rules);
+    assert_eq!(redis.cmd(&acl), "OK");
+    format!("redis://limited:word@127.0.0.1:{}", redis.port())
+}
+
+#[test]
+fn a_command_that_the_acl_forbids_is_named() {
+    let redis = Redis::start();
+    let url = limited(&redis, &["-evalsha", "-eval"]);
+    refused(Run::at(&url, "k"), 77, &["eval"]);
+    let url = limited(&redis, &["-@all", "+ping"]);
+    refused(Run::at(&url, "k"), 77, &["eval"]);
+    let url = limited(&redis, &["resetkeys", "~other:*"]);
+    refused(Run::at(&url, "k"), 77, &["key", "acl", "permission"]);
+    nothing_left(&redis);
+    // BLPOP is needed only to wait.
+    let first = holder(&redis, "k", &[]);
+    let url = limited(&redis, &["-blpop"]);
+    refused(Run::at(&url, "k"), 77, &["blpop"]);
+    assert_eq!(redis.queue_len("k"), 0);
+    first.wait().expect_code(0);
+}
+
+/// The rules of the user in docs/operations.md.
+fn documented_rules() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
+    let docs = std::fs::read_to_string(path).expect(path);
+    let rules = docs.split("ACL SETUSER locker").nth(1).and_then(|rest| rest.split("\n\n").next());
+    rules.expect("the rules").split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+/// The commands that the documented user may use.
+fn documented_commands() -> BTreeSet<String> {
+    documented_rules().iter().filter_map(|rule| rule.strip_prefix('+').map(str::to_owned)).collect()
+}
+
+/// A request, and the holder that it meets: free, joined, waited for, refused.
+const REQUESTS: [(Option<&str>, &[&str]); 5] = [
+    (None, &["-x"]),
+    (None, &["-s"]),
+    (Some("-s"), &["-s"]),
+    (Some("-x"), &["-x"]),
+    (Some("-x"), &["-x", "-n"]),
+];
+
+/// How one of the requests ends with a command that exits with 3.
+fn ask(redis: &Redis, url: &str, holder_mode: Option<&str>, args: &[&str]) -> Done {
+    let first = holder_mode.map(|mode| holder(redis, "k", &["--ttl", "60s", mode]));
+    let mut job = Run::at(url, "k").args(&["--ttl", "60s"]).args(args).sh("exit 3").spawn();
+    wait_until("it waits, or has ended", || redis.queue_len("k") == 1 || !job.is_running());
+    first.map(|first| first.wait().expect_code(0));
+    job.wait()
+}
+
+#[test]
+fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
+    let redis = Redis::start();
+    let all = limited(&redis, &[]);
+    for (holder_mode, args) in REQUESTS {
+        redis.cmd(&["FLUSHALL"]);
+        let first = holder_mode.map(|mode| holder(&redis, "k", &["--ttl", "60s", mode]));
+        let (scripts, _) = redis.script_commands(|| {
+            let run = Run::at(&all, "k").args(&["--ttl", "60s"]).args(args);
+            // Only what the first script does is asked for: it is cancelled as soon as it waits.
+            let mut job = run.sh("exit 3").spawn();
+            wait_until("it waits, or has ended", || redis.queue_len("k") == 1 || !job.is_running());
+            if job.is_running() {
+                job.signal(SIGTERM);
+            }
+            job.wait();
+        });
+        let to_acquire = scripts.into_iter().find(|commands| !commands.is_empty()).expect("a script");
+        drop(first);
+        for command in documented_commands() {
+            redis.cmd(&["FLUSHALL"]);
+            let done = ask(&redis, &limited(&redis, &[&format!("-{command}")]), holder_mode, args);
+            let case = format!("-{command}, {args:?} with {holder_mode:?} inside: {done:?}");
+            let granted = if args.contains(&"-n") { 75 } else { 3 };
+            assert!(matches!(done.code, Some(code) if code == 77 || code == granted), "{case}");
+            assert!(done.code == Some(77) || !to_acquire.contains(&command), "not refused: {case}");
+            assert_eq!(redis.keys_without_ttl(), Vec::<String>::new(), "{case}");
+            // Allowed to take it and forbidden to free it: then the TTL frees it.
+            assert!(done.code != Some(77) || !redis.held("k"), "left behind: {case}");
+        }
+    }
+}
+
+#[test]
+fn the_documented_permissions_are_exactly_those_that_are_needed() {
+    let redis = Redis::start();
+    let rules = documented_rules();
+    let mut acl = vec!["ACL", "SETUSER", "locker"];
+    acl.extend(rules.iter().map(String::as_str));
+    assert_eq!(redis.cmd(&acl), "OK");
+    let url = format!("redis://locker:password@127.0.0.1:{}", redis.port());
+    let (scripts, _) = redis.script_commands(|| everything_that_locks(&redis, &url));
+    let mut used: BTreeSet<String> = scripts.into_iter().flatten().collect();
+    // What redlock sends itself; SELECT only for another database.
+    used.extend(["evalsha", "eval", "blpop", "select"].map(str::to_owned));
+    assert_eq!(used, documented_commands());
+}
+
+/// Runs of every kind, and what breaks, waits, expires and heals.
+fn everything_that_locks(redis: &Redis, url: &str) {
+    for mode in [
+        &[][..],
+        &["--shared"],
+        &["--shared", "--prefer", "readers", "--reader-group", "g"],
+        &["--prefer", "writers"],
+        &["--slots", "2"],
+        &["--key", "other"],
+        &["--min-hold", "1ms"],
+        &["--shared", "--min-hold", "1ms"],
+    ] {
+        // Others are before us, so that all that waiting takes is asked for, too.
+        let slots = if mode.contains(&"--slots") { mode } else { &[] };
+        let holders = if slots.is_empty() { 1 } else { 2 };
+        let first: Vec<Job> = (0..holders).map(|_| hold(Run::at(url, "k").args(slots))).collect();
+        let next = Run::at(url, "k").args(&["--ttl", "1500ms"]).args(mode).sh("sleep 0.7").spawn();
+        wait_until("it waits", || redis.queue_len("k") == 1);
+        all_end_well(first);
+        next.wait().expect_code(0);
+        wait_until("nothing is held", || !redis.held("k"));
+    }
+    for mode in [&["--ttl", "none"][..], &["--ttl", "none", "--shared"]] {
+        Run::at(url, "k").args(mode).cmd(&["true"]).done().expect_code(0);
+    }
+}
+
+#[test]
+fn scripts_renamed_away_are_named() {
+    let redis = Redis::start_with(&["--rename-command", "EVAL", "", "--rename-command", "EVALSHA", ""]);
+    refused_both_ways(&redis, 77, &["eval"]);
+    nothing_left(&redis);
+}
+
+#[test]
+fn protected_mode_is_named() {
+    // Only connections from another address than the loopback's are refused by it.
+    let own = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    let redis = Redis::start_with(&["--bind", "0.0.0.0", "--protected-mode", "yes"]);
+    let url = match own {
+        Ok(address) if !address.ip().is_loopback() => {
+            format!("redis://{}:{}", address.ip(), redis.port())
+        }
+        _ => impostor("-DENIED Redis is running in protected mode because ...\r\n"),
+    };
+    refused(Run::at(&url, "k"), 77, &["protected"]);
+    nothing_left(&redis);
+}
+
+/// Everything that the server knows, as text.
+fn everything(redis: &Redis) -> String {
+    let mut client = redis.connect();
+    let mut text = client.cmd(&["CLIENT", "LIST"]);
+    for key in redis.keys() {
+        text.push_str(&key);
+        for read in [
+            &["GET", &key][..],
+            &["HGETALL", &key],
+            &["ZRANGE", &key, "0", "-1"],
+            &["LRANGE", &key, "0", "-1"],
+            &["SMEMBERS", &key],
+        ] {
+            text.push_str(&client.cmd(read));
+        }
+    }
+    text
+}
+
+/// The command lines of a job and of all below it.
+fn command_lines(job: &Job) -> String {
+    let mut pids = crate::support::descendants(job.pid());
+    pids.push(job.pid());
+    let read = |pid: &i32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    pids.iter().map(|pid| String::from_utf8_lossy(&read(pid)).into_owned()).collect()
+}
+
+#[test]
+fn the_password_shows_nowhere() {
+    const SECRET: &str = "pa55-w0rd-of-ours";
+    let redis = Redis::start_with(&["--requirepass", SECRET]);
+    let url = format!("redis://:{SECRET}@127.0.0.1:{}", redis.port());
+    let events = redis.dir().join("events");
+    let job = Run::at(&url, "k")
+        .args(&["-v", "--ttl", "60s", "--events"])
+        .arg(&events)
+        .stdin_pipe()
+        .sh("env; echo ready; read x; exit 0")
+        .spawn();
+    job.wait_for_line("ready");
+    let waiter = Run::at(&url, "k").arg("-v").cmd(&["env"]).spawn();
+    waiter.wait_for_stderr("waiting");
+    for (what, text) in [
+        ("the holder's command line", command_lines(&job)),
+        ("the waiter's command line", command_lines(&waiter)),
+        ("the server's data", everything(&redis)),
+    ] {
+        assert!(text.len() > 10, "{what}: {text}");
+        assert!(!text.contains(SECRET), "{what}: {text}");
+    }
+    for done in [job.wait().expect_code(0), waiter.wait().expect_code(0)] {
+        assert!(!done.stdout.contains(SECRET), "in the environment: {}", done.stdout);
+        assert!(!done.stderr.contains(SECRET), "{}", done.stderr);
+    }
+    assert!(!std::fs::read_to_string(events).unwrap().contains(SECRET));
+    // In errors: no server, a port that is none, a server that refuses, a second server.
+    for bad in [
+        format!("redis://:{SECRET}@127.0.0.1:{}", crate::support::redis::free_port()),
+        format!("redis://:{SECRET}@127.0.0.1:notaport"),
+        format!("redis://user:{SECRET}@"),
+        format!("redis:/:{SECRET}@127.0.0.1"),
+        format!("gopher://:{SECRET}@127.0.0.1"),
+        format!("redis://:{SECRET}x@127.0.0.1:{}", redis.port()),
+        format!("{url},{url}"),
+        format!("redis://:{SECRET}@127.0.0.1/not-a-db"),
+    ] {
+        let done = Run::at(&bad, "k").args(&["-v", "-n"]).cmd(&["true"]).done();
+        assert!(!matches!(done.code, Some(0 | 75)), "{done:?}");
+        assert!(!done.stderr.is_empty() && !done.stderr.contains(SECRET), "{bad}: {done:?}");
+    }
+}

@@ -1,0 +1,236 @@
+//! A server that errs is not a lock that is held: each fault has its exit code and its words, and
+//! leaves nothing behind.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    Client, Redis, Run, holder, impostor, nothing_left, refused, refused_both_ways, wait_until,
+};
+
+#[test]
+fn an_evicted_lock_is_lost() {
+    let policy = ["--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"];
+    let redis = Redis::start_with(&policy);
+    let run = Run::key(&redis, "k").args(&["--ttl", "6s"]);
+    let job = run.sh("echo ready; exec sleep 300").spawn();
+    job.wait_for_line("ready");
+    redis.cmd(&["CONFIG", "SET", "maxmemory", "4mb"]);
+    let (mut client, block, mut n) = (redis.connect(), "x".repeat(20_000), 0);
+    wait_until("the lock is evicted", || {
+        n += 1;
+        client.cmd(&["SET", &format!("filling:{n}"), &block, "EX", "100000"]);
+        client.cmd(&["EXISTS", "lock:k"]) == "0"
+    });
+    job.wait().expect_code(79);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn out_of_memory_refuses_newcomers_but_holders_live_on() {
+    let redis = Redis::start();
+    let job = holder(&redis, "held", &["--ttl", "1500ms"]);
+    redis.cmd(&["CONFIG", "SET", "maxmemory", "100kb"]); // less than it uses already
+    assert!(redis.cmd(&["SET", "filling", "x"]).starts_with("OOM"));
+    refused_both_ways(&redis, 69, &["memory"]);
+    let left = redis.keys();
+    assert!(left.iter().all(|key| !key.ends_with(":k")), "{left:?}");
+    let claim = redis.cmd(&["GET", "lock:held"]);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(4) {
+        assert_eq!(redis.cmd(&["GET", "lock:held"]), claim, "refreshed");
+        std::thread::sleep(Duration::from_millis(20)); // only the pace of the loop
+    }
+    job.wait().expect_code(0);
+    assert!(!redis.held("held"));
+}
+
+#[test]
+fn a_busy_script_means_unavailable_to_newcomers_and_no_loss_to_holders() {
+    let redis = Redis::start_with(&["--busy-reply-threshold", "100"]);
+    let job = holder(&redis, "held", &["--ttl", "20s"]);
+    let mut endless = redis.connect();
+    endless.send(&["EVAL", "while true do end", "0"]).unwrap();
+    wait_until("busy", || redis.cmd(&["PING"]).starts_with("BUSY"));
+    refused_both_ways(&redis, 69, &["busy"]);
+    assert_eq!(redis.cmd(&["SCRIPT", "KILL"]), "OK");
+    wait_until("not busy", || redis.cmd(&["PING"]) == "PONG");
+    assert!(redis.held("held"));
+    assert!(!redis.held("k"));
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn a_refresh_that_meets_a_busy_server_is_tried_again() {
+    let redis = Redis::start_with(&["--busy-reply-threshold", "100"]);
+    let job = holder(&redis, "k", &["--ttl", "6s"]);
+    let mut endless = redis.connect();
+    endless.send(&["EVAL", "while true do end", "0"]).unwrap();
+    wait_until("busy", || redis.cmd(&["PING"]).starts_with("BUSY"));
+    std::thread::sleep(Duration::from_millis(2500)); // longer than the refresh interval of 2 s
+    assert_eq!(redis.cmd(&["SCRIPT", "KILL"]), "OK");
+    let fresh = || redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap_or(0) > 5_000;
+    wait_until("a later refresh arrives", fresh);
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn a_loading_server_is_unavailable() {
+    let redis = Redis::start();
+    for n in 0..300 {
+        redis.cmd(&["SET", &format!("filling:{n}"), &"x".repeat(100)]);
+    }
+    redis.cmd(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
+    redis.cmd(&["CONFIG", "SET", "key-load-delay", "20000"]); // 300 keys, 20 ms each
+    let mut reloading = redis.connect();
+    reloading.send(&["DEBUG", "RELOAD"]).unwrap();
+    wait_until("loading", || redis.cmd(&["GET", "x"]).starts_with("LOADING"));
+    refused(Run::key(&redis, "k"), 69, &["loading"]);
+    let loading = redis.cmd(&["GET", "x"]).starts_with("LOADING");
+    wait_until("loaded", || redis.cmd(&["GET", "x"]).is_empty());
+    assert!(loading, "the server was loading throughout");
+    assert!(redis.keys().iter().all(|key| key.starts_with("filling:")));
+}
+
+#[test]
+fn a_server_that_cannot_save_is_unavailable() {
+    let redis = Redis::start_with(&["--save", "3600 100000"]);
+    std::fs::create_dir_all(redis.dir().join("dump.rdb/in-the-way")).unwrap();
+    redis.cmd(&["BGSAVE"]);
+    wait_until("the save failed", || redis.info("rdb_last_bgsave_status") == "err");
+    refused_both_ways(&redis, 69, &["misconf", "snapshot", "save", "disk"]);
+    nothing_left(&redis);
+}
+
+#[test]
+fn a_server_with_too_many_clients_is_unavailable() {
+    let redis = Redis::start_with(&["--maxclients", "5"]);
+    let mut taken: Vec<Client> = (0..5).map(|_| redis.connect()).collect();
+    for client in &mut taken[..1] {
+        assert_eq!(client.cmd(&["PING"]), "PONG");
+    }
+    refused_both_ways(&redis, 69, &["clients", "connection"]);
+    assert_eq!(taken[0].cmd(&["KEYS", "*"]), "");
+}
+
+#[test]
+fn a_server_without_its_replicas_is_unavailable() {
+    let redis = Redis::start_with(&["--min-replicas-to-write", "1"]);
+    refused_both_ways(&redis, 69, &["replica"]);
+    nothing_left(&redis);
+}
+
+#[test]
+fn a_read_only_replica_is_unfit() {
+    let master = Redis::start();
+    let port = master.port().to_string();
+    let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]);
+    wait_until("in step", || replica.info("master_link_status") == "up");
+    refused_both_ways(&replica, 78, &["replica"]);
+    nothing_left(&replica);
+    nothing_left(&master);
+}
+
+#[test]
+fn another_type_at_the_key_is_unfit_and_untouched() {
+    let redis = Redis::start();
+    for make in [
+        &["RPUSH", "lock:k", "a"][..],
+        &["HSET", "lock:k", "a", "b"],
+        &["XADD", "lock:k", "1-1", "a", "b"],
+        &["SADD", "lock:k", "a"],
+        &["ZADD", "lock:k", "1", "a"],
+        &["RPUSH", "lock-queue:k", "a"],
+        &["RPUSH", "lock-fence:k", "a"],
+    ] {
+        redis.cmd(&["FLUSHALL"]);
+        redis.cmd(make);
+        let before = redis.cmd(&["DUMP", make[1]]);
+        refused_both_ways(&redis, 78, &["type", "not a lock"]);
+        assert_eq!(redis.cmd(&["DUMP", make[1]]), before, "{make:?}");
+        assert_eq!(redis.keys(), [make[1]], "{make:?}");
+    }
+}
+
+#[test]
+fn a_refused_connection_is_unavailable() {
+    let mut redis = Redis::start();
+    let url = redis.url();
+    let missing = format!("unix://{}", redis.dir().join("no.sock").display());
+    redis.kill();
+    for url in [url.as_str(), &missing, "redis://no-such-host.invalid:6379"] {
+        let said = ["connect", "reach", "refused", "lookup", "no such"];
+        refused(Run::at(url, "k"), 69, &said);
+        refused(Run::at(url, "k").arg("-n"), 69, &said);
+    }
+}
+
+#[test]
+fn a_port_that_does_not_speak_redis_is_unavailable() {
+    for answer in [
+        "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.2p1\r\n",
+        "", // takes everything, says nothing
+        "\x15\x03\x01\x00\x02\x02\x46",
+        "$99999999999999999999\r\n",
+    ] {
+        turned_away(answer, &[69]);
+    }
+}
+
+#[test]
+fn answers_that_make_no_sense_are_neither_a_grant_nor_held() {
+    for answer in [
+        "+OK\r\n",
+        ":1\r\n",
+        "$-1\r\n",
+        "*0\r\n",
+        "*-7\r\n",
+        "*1\r\n$7\r\ngranted\r\n",
+        "*2\r\n$7\r\ngranted\r\n$3\r\nten\r\n",
+        "*1\r\n$4\r\nbusy\r\n",
+        "*1\r\n*1\r\n*1\r\n$1\r\nx\r\n",
+        "$8\r\nextended\r\n",
+    ] {
+        turned_away(answer, &[69, 78]);
+    }
+}
+
+/// A server that always answers this: one of these exit codes, soon, and nothing is run.
+#[track_caller]
+fn turned_away(answer: &'static str, codes: &[i32]) {
+    let url = impostor(answer);
+    for args in [&["-n"][..], &["-w", "30"]] {
+        let done = Run::at(&url, "k").args(args).sh("echo ran").done();
+        let code = done.code.unwrap_or(-1);
+        assert!(codes.contains(&code), "{answer:?}: {done:?}");
+        assert_eq!(done.stdout, "", "{answer:?}");
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_during_a_wait_is_reported_and_waited_for_until_wait_ends() {
+    let mut redis = Redis::start();
+    let first = holder(&redis, "k", &["--ttl", "60s"]);
+    let waiter = Run::key(&redis, "k").args(&["-w", "5"]).sh("echo ran").spawn();
+    let patient = Run::key(&redis, "k").sh("echo mine").spawn();
+    wait_until("queued", || redis.queue_len("k") == 2);
+    redis.kill();
+    let done = waiter.wait().expect_code(69);
+    assert_eq!(done.stdout, "");
+    assert!(done.stderr.contains("redlock: "), "{done:?}");
+    redis.restart();
+    patient.wait_for_line("mine");
+    patient.wait().expect_code(0);
+    drop(first);
+}
+
+#[test]
+fn a_database_that_is_not_there_is_refused_and_no_other_is_used() {
+    let redis = Redis::start();
+    let url = format!("{}/99", redis.url());
+    refused(Run::at(&url, "k"), 78, &["database", "index", "range"]);
+    refused(Run::at(&url, "k").arg("-n"), 78, &["database", "index", "range"]);
+    nothing_left(&redis);
+    let databases = redis.cmd(&["INFO", "keyspace"]);
+    assert!(!databases.contains("db"), "{databases}");
+}

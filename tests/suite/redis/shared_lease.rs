@@ -1,0 +1,221 @@
+//! The lease of a reader is its own: no other reader prolongs it, outlasts it or ends it.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{
+    Job, Redis, Run, TREE, alive, hold, holder, queued, stays_free, takes_less_than, tree_of, wait_until,
+};
+
+/// Readers whose time is not over, by the server's own clock.
+fn living_readers(redis: &Redis) -> usize {
+    let time = redis.cmd(&["TIME"]);
+    let (seconds, micros) = time.split_once('\n').expect("seconds and microseconds");
+    let now: u64 = seconds.parse::<u64>().unwrap() * 1000 + micros.parse::<u64>().unwrap() / 1000;
+    redis.cmd(&["ZCOUNT", "lock-shared:k", &format!("({now}"), "+inf"]).parse().expect("a count")
+}
+
+fn kill(job: Job) {
+    job.signal(Signal::SIGKILL);
+    job.wait();
+}
+
+#[test]
+fn readers_longer_than_their_ttl_keep_their_lock() {
+    let redis = Redis::start();
+    let script = "echo ready; sleep 4; exit 6";
+    let readers: Vec<Job> =
+        (0..3).map(|_| Run::key(&redis, "k").shared("1500ms").sh(script).spawn()).collect();
+    readers.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        // Refused again and again while every one of them would have expired twice.
+        assert!(!Run::key(&redis, "k").gets_in(), "after {:?}", start.elapsed());
+    }
+    for reader in readers {
+        assert_eq!(reader.wait().expect_code(6).stderr, "", "silent when all is well");
+    }
+    assert!(Run::key(&redis, "k").gets_in());
+}
+
+#[test]
+fn a_killed_reader_blocks_a_writer_for_its_own_ttl_and_not_longer() {
+    let redis = Redis::start();
+    let victim = hold(Run::key(&redis, "k").shared("3s"));
+    let writer = Run::key(&redis, "k").sh("echo mine").spawn();
+    queued(&redis, "k", 1);
+    kill(victim);
+    let killed = Instant::now();
+    writer.wait_for_line("mine");
+    assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(12), "{:?}", killed.elapsed());
+    writer.wait().expect_code(0);
+}
+
+#[test]
+fn readers_that_renew_do_not_prolong_the_lease_of_a_killed_one() {
+    let redis = Redis::start();
+    let living = hold(Run::key(&redis, "k").shared("1500ms")); // renews every half second
+    let long = hold(Run::key(&redis, "k").shared("60s"));
+    let victim = hold(Run::key(&redis, "k").shared("4s"));
+    assert_eq!(living_readers(&redis), 3);
+    let writer = Run::key(&redis, "k").sh("echo mine").spawn();
+    queued(&redis, "k", 1);
+    kill(victim);
+    wait_until("the killed one's time is over", || living_readers(&redis) == 2);
+    long.wait().expect_code(0);
+    assert_eq!(writer.stdout_so_far(), "", "a reader is still inside");
+    living.wait().expect_code(0);
+    let start = Instant::now();
+    writer.wait_for_line("mine");
+    // A lease of sixty seconds, taken over from another reader, would show here.
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    writer.wait().expect_code(0);
+}
+
+#[test]
+fn a_reader_that_leaves_does_not_end_the_lease_of_a_killed_one() {
+    // At least two thirds of the six seconds are left when a reader is killed.
+    takes_less_than(Duration::from_millis(3900), || {
+        let redis = Redis::start();
+        let victim = hold(Run::key(&redis, "k").shared("6s"));
+        let short = hold(Run::key(&redis, "k").shared("1500ms"));
+        kill(victim);
+        let killed = Instant::now();
+        short.wait().expect_code(0);
+        let free = Run::key(&redis, "k").gets_in();
+        let held = redis.held("k");
+        let spent = killed.elapsed();
+        if spent < Duration::from_millis(3900) {
+            assert!(!free, "the killed reader's lease was cut short");
+            assert!(held, "a foreign SET NX is kept out, too");
+            wait_until("its lease is over", || Run::key(&redis, "k").gets_in());
+        }
+        spent
+    });
+}
+
+/// A reader that is stopped until its time is over; then `meanwhile`; then it goes on, and ends with 79.
+fn late_reader(redis: &Redis, meanwhile: impl FnOnce() -> Job) -> Job {
+    let late = Run::key(redis, "k").shared("1500ms").sh(TREE).spawn();
+    let tree = tree_of(&late);
+    late.stop();
+    wait_until("its time is over", || living_readers(redis) == 0);
+    assert!(tree.iter().all(|pid| !alive(*pid)), "its command outlived its lease: {tree:?}");
+    let other = meanwhile();
+    late.signal(Signal::SIGCONT);
+    late.wait().expect_code(79);
+    other
+}
+
+#[test]
+fn the_late_release_of_an_expired_reader_leaves_the_next_writer_alone() {
+    let redis = Redis::start();
+    let writer = late_reader(&redis, || holder(&redis, "k", &["--ttl", "60s"]));
+    assert!(redis.held("k"));
+    assert!(!Run::key(&redis, "k").gets_in());
+    assert_eq!(Run::key(&redis, "k").shared("60s").arg("-n").cmd(&["true"]).done().code, Some(75));
+    writer.wait().expect_code(0);
+    assert!(Run::key(&redis, "k").gets_in());
+}
+
+#[test]
+fn the_late_release_of_an_expired_reader_leaves_other_readers_alone() {
+    let redis = Redis::start();
+    let reader = late_reader(&redis, || hold(Run::key(&redis, "k").shared("60s")));
+    assert_eq!(living_readers(&redis), 1);
+    assert!(!Run::key(&redis, "k").gets_in());
+    reader.wait().expect_code(0);
+    assert!(Run::key(&redis, "k").gets_in());
+}
+
+/// What was done to the server takes the lock from every reader, and none of them makes it again.
+fn lost_by(how: &[&str]) {
+    let redis = Redis::start();
+    let readers: Vec<Job> = (0..3).map(|_| Run::key(&redis, "k").shared("3s").sh(TREE).spawn()).collect();
+    let trees: Vec<i32> = readers.iter().flat_map(tree_of).collect();
+    redis.cmd(how);
+    for reader in readers {
+        let done = reader.wait().expect_code(79);
+        assert!(done.stderr.contains("redlock: "), "{done:?}");
+    }
+    assert!(trees.iter().all(|pid| !alive(*pid)), "left alive of {trees:?}");
+    stays_free(&redis);
+    assert!(Run::key(&redis, "k").gets_in());
+}
+
+#[test]
+fn readers_notice_a_deleted_lock() {
+    lost_by(&["DEL", "lock:k"]);
+}
+
+#[test]
+fn readers_notice_a_flushed_server() {
+    lost_by(&["FLUSHALL"]);
+}
+
+#[test]
+fn readers_leave_alone_what_a_writer_took_after_a_deletion() {
+    let redis = Redis::start();
+    let readers: Vec<Job> = (0..2).map(|_| hold(Run::key(&redis, "k").shared("3s"))).collect();
+    redis.cmd(&["DEL", "lock:k"]);
+    let writer = holder(&redis, "k", &["--ttl", "60s"]);
+    let claim = redis.cmd(&["GET", "lock:k"]);
+    for reader in readers {
+        // Neither its renewals nor its release may count: its stdin stays open until it is stopped.
+        let mut reader = reader;
+        wait_until("it is stopped", || !reader.is_running());
+        reader.wait().expect_code(79);
+    }
+    assert_eq!(redis.cmd(&["GET", "lock:k"]), claim);
+    writer.wait().expect_code(0);
+}
+
+#[test]
+fn a_reader_that_came_after_a_deletion_brings_no_lost_one_back() {
+    let redis = Redis::start();
+    let mut lost = hold(Run::key(&redis, "k").shared("3s"));
+    redis.cmd(&["DEL", "lock:k"]);
+    // A writer came and went: the old reader must not be taken for a member of the new readers.
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
+    let newcomer = hold(Run::key(&redis, "k").shared("60s"));
+    wait_until("it is stopped", || !lost.is_running());
+    lost.wait().expect_code(79);
+    assert_eq!(living_readers(&redis), 1);
+    newcomer.wait().expect_code(0);
+    assert!(Run::key(&redis, "k").gets_in());
+}
+
+#[test]
+fn readers_and_a_foreign_set_nx_exclude_each_other() {
+    let redis = Redis::start();
+    let foreign = ["SET", "lock:k", "someone else", "NX", "PX", "60000"];
+    let readers: Vec<Job> = (0..2).map(|_| hold(Run::key(&redis, "k").shared("60s"))).collect();
+    for reader in readers {
+        assert_eq!(redis.cmd(&foreign), "", "refused while a reader is inside");
+        reader.wait().expect_code(0);
+    }
+    assert_eq!(redis.cmd(&foreign), "OK");
+    let refused = Run::key(&redis, "k").shared("60s").arg("-n").sh("echo ran").done().expect_code(75);
+    assert_eq!(refused.stdout, "");
+    let waiter = Run::key(&redis, "k").shared("60s").sh("echo mine").spawn();
+    queued(&redis, "k", 1);
+    assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else", "untouched");
+    redis.cmd(&["DEL", "lock:k"]);
+    waiter.wait_for_line("mine");
+    waiter.wait().expect_code(0);
+    assert!(Run::key(&redis, "k").gets_in());
+}
+
+#[test]
+fn a_foreign_takeover_under_readers_is_left_untouched() {
+    let redis = Redis::start();
+    let mut reader = hold(Run::key(&redis, "k").shared("3s"));
+    redis.cmd(&["SET", "lock:k", "someone else", "PX", "60000"]);
+    let expires = redis.cmd(&["PEXPIRETIME", "lock:k"]);
+    wait_until("it is stopped", || !reader.is_running());
+    reader.wait().expect_code(79);
+    assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else");
+    assert_eq!(redis.cmd(&["PEXPIRETIME", "lock:k"]), expires);
+}

@@ -1,0 +1,198 @@
+//! --ttl none: a lock that never expires, on one server, if asked for.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
+
+use crate::support::processes::{asleep, guardian_of};
+use crate::support::{
+    DEAF_TREE, Host, Nodes, Redis, Run, TREE, alive, hold, pttl, queued, tree_of, wait_until,
+};
+
+fn without_expiry(redis: &Redis) -> Run {
+    Run::key(redis, "k").args(&["--ttl", "none"])
+}
+
+#[test]
+fn the_lock_has_no_expiry_and_is_released_all_the_same() {
+    let redis = Redis::start();
+    let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 6").spawn();
+    job.wait_for_line("ready");
+    assert_eq!(pttl(&redis, "k"), -1);
+    assert_eq!(redis.cmd(&["SET", "lock:k", "foreign", "NX"]), "", "no other program gets in");
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+    job.wait().expect_code(6);
+    assert!(!redis.held("k"));
+    assert_eq!(redis.keys_without_ttl(), Vec::<String>::new());
+}
+
+#[test]
+fn one_line_warns_of_it_and_quiet_silences_that() {
+    let redis = Redis::start();
+    let done = without_expiry(&redis).sh("echo out").done().expect_code(0);
+    assert_eq!((done.stdout.as_str(), done.stderr.lines().count()), ("out\n", 1), "{done:?}");
+    assert!(done.stderr.starts_with("redlock: "), "{done:?}");
+    let done = without_expiry(&redis).arg("-q").cmd(&["true"]).done().expect_code(0);
+    assert_eq!(done.stderr, "");
+}
+
+#[test]
+fn it_is_never_refreshed() {
+    let redis = Redis::start();
+    let job = hold(without_expiry(&redis).args(&["--node-timeout", "100ms"]));
+    let calls = || redis.calls("evalsha") + redis.calls("eval");
+    asleep(job.pid());
+    let (before, start) = (calls(), Instant::now());
+    while start.elapsed() < Duration::from_secs(3) {
+        assert_eq!(calls(), before, "{:?} after the grant", start.elapsed());
+        std::thread::sleep(Duration::from_millis(50)); // the span itself is what is looked at
+    }
+    assert_eq!(pttl(&redis, "k"), -1);
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn a_waiter_is_woken_by_the_release() {
+    let redis = Redis::start();
+    let first = hold(without_expiry(&redis));
+    let next = without_expiry(&redis).stdin_pipe().sh("echo mine; read x").spawn();
+    queued(&redis, "k", 1);
+    first.wait().expect_code(0);
+    next.wait_for_line("mine");
+    assert_eq!(pttl(&redis, "k"), -1, "the next one's lock has no expiry either");
+    drop(next);
+    // And one with a lease behind one without.
+    redis.cmd(&["DEL", "lock:k"]);
+    let first = hold(without_expiry(&redis));
+    let next = Run::key(&redis, "k").args(&["--ttl", "20s"]).stdin_pipe().sh("echo mine; read x").spawn();
+    queued(&redis, "k", 1);
+    first.wait().expect_code(0);
+    next.wait_for_line("mine");
+    assert!((1..=20_000).contains(&pttl(&redis, "k")));
+    next.wait();
+}
+
+#[test]
+fn after_kill_9_the_tree_is_gone_and_the_lock_stays() {
+    let redis = Redis::start();
+    for script in [TREE, DEAF_TREE] {
+        let job = without_expiry(&redis).sh(script).spawn();
+        let tree = tree_of(&job);
+        job.signal(SIGKILL);
+        wait_until("the tree is dead", || !tree.iter().any(|pid| alive(*pid)));
+        assert_eq!(pttl(&redis, "k"), -1);
+        Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+        let waiter = Run::key(&redis, "k").sh("echo mine").spawn();
+        queued(&redis, "k", 1);
+        redis.cmd(&["DEL", "lock:k"]); // what an operator does about it
+        assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
+    }
+}
+
+#[test]
+fn a_stopped_redlock_changes_nothing() {
+    let redis = Redis::start();
+    let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 3").spawn();
+    job.wait_for_line("ready");
+    job.stop();
+    asleep(guardian_of(job.pid())); // which would stop the tree at a deadline
+    assert_eq!(pttl(&redis, "k"), -1);
+    job.signal(SIGCONT);
+    job.wait().expect_code(3);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_server_that_is_gone_for_a_while_is_not_noticed() {
+    let redis = Redis::start();
+    let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 4").spawn();
+    job.wait_for_line("ready");
+    redis.stop();
+    asleep(job.pid());
+    redis.cont();
+    job.wait().expect_code(4);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn max_hold_ends_it_and_min_hold_gives_it_an_expiry_at_last() {
+    let redis = Redis::start();
+    let ended = without_expiry(&redis).args(&["-q", "--max-hold", "500ms", "--kill-after", "300ms"]);
+    ended.sh(DEAF_TREE).done().expect_code(124);
+    assert!(!redis.held("k"));
+    let job = hold(without_expiry(&redis).args(&["--min-hold", "60s"]));
+    assert_eq!(pttl(&redis, "k"), -1);
+    job.wait().expect_code(0);
+    let left = pttl(&redis, "k");
+    assert!((1..=60_000).contains(&left), "{left} ms");
+}
+
+#[test]
+fn the_grace_before_sigkill_has_no_ttl_to_fit_into() {
+    let redis = Redis::start();
+    without_expiry(&redis).args(&["--kill-after", "1h"]).cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn a_reader_without_expiry_is_not_given_one_by_another_reader() {
+    let redis = Redis::start();
+    let job = hold(without_expiry(&redis).arg("-s"));
+    Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("sleep 2").done().expect_code(0);
+    // The other one's lease, as a killed reader leaves it.
+    let other = Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("echo in; exec sleep 60").spawn();
+    other.wait_for_line("in");
+    drop(other);
+    let writer = Run::key(&redis, "k").args(&["-w", "1.5"]).sh("echo ran").done().expect_code(75);
+    assert_eq!(writer.stdout, "", "a writer got in beside the reader");
+    assert!(redis.held("k"));
+    job.wait().expect_code(0);
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn a_killed_reader_and_a_killed_slot_without_expiry_stay() {
+    let redis = Redis::start();
+    for mode in [&["-s"][..], &["--slots", "1"]] {
+        let job = without_expiry(&redis).args(mode).sh("echo ready; exec sleep 60").spawn();
+        job.wait_for_line("ready");
+        job.signal(SIGKILL);
+        job.wait();
+        Run::key(&redis, "k").args(&["-w", "1.5"]).sh("echo ran").done().expect_code(75);
+        redis.cmd(&["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn a_lock_without_expiry_leaves_no_key_without_expiry() {
+    let redis = Redis::start();
+    for mode in [&["-s"][..], &["--slots", "2"], &["--key", "j"]] {
+        let first = hold(without_expiry(&redis).args(mode));
+        assert!(redis.keys_without_ttl().contains(&"lock:k".to_owned()), "{mode:?}");
+        // Beside a reader with a lease that goes, and then beside one that stays.
+        if mode[0] != "--key" {
+            let other = Run::key(&redis, "k").args(mode).args(&["--ttl", "60s"]);
+            other.clone().cmd(&["true"]).done().expect_code(0);
+            assert_eq!(pttl(&redis, "k"), -1, "{mode:?}");
+            let other = hold(other);
+            first.wait().expect_code(0);
+            assert_eq!(redis.keys_without_ttl(), Vec::<String>::new(), "{mode:?}");
+            assert!((1..=60_000).contains(&pttl(&redis, "k")), "{mode:?}");
+            other.wait().expect_code(0);
+        } else {
+            first.wait().expect_code(0);
+        }
+        assert!(!redis.held("k"), "{mode:?}");
+        assert_eq!(redis.keys_without_ttl(), Vec::<String>::new(), "{mode:?}");
+    }
+}
+
+#[test]
+fn several_servers_and_this_host_refuse_it() {
+    let nodes = Nodes::start(3);
+    let done = nodes.run("k").args(&["--ttl", "none"]).sh("echo ran").done();
+    let done = done.expect_code(64).expect_said(&["--ttl"]);
+    assert_eq!(done.stdout, "");
+    nodes.iter().for_each(|node| assert_eq!(node.keys(), Vec::<String>::new()));
+    let done = Host::new().run().args(&["--ttl", "none"]).sh("echo ran").done();
+    assert_eq!(done.expect_code(64).expect_said(&["--ttl"]).stdout, "");
+}

@@ -1,0 +1,181 @@
+//! One server, three servers or this host: the backends of a promise that is the same on all of them.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::{HOLD, Host, Job, Nodes, Redis, Run, queued, wait_until};
+
+/// A backend for the locks of one test, with a directory for the notes of its commands. The key is "k" unless said.
+pub struct Backend {
+    pub locks: Locks,
+    notes: TempDir,
+}
+
+pub enum Locks {
+    OneServer(Redis),
+    ThreeServers(Nodes),
+    ThisHost(Host),
+}
+
+impl Backend {
+    pub fn one_server() -> Backend {
+        Backend::of(Locks::OneServer(Redis::start()))
+    }
+
+    pub fn three_servers() -> Backend {
+        Backend::of(Locks::ThreeServers(Nodes::start(3)))
+    }
+
+    pub fn this_host() -> Backend {
+        Backend::of(Locks::ThisHost(Host::new()))
+    }
+
+    fn of(locks: Locks) -> Backend {
+        Backend { locks, notes: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    /// The server of `one_server`.
+    #[track_caller]
+    pub fn server(&self) -> &Redis {
+        let Locks::OneServer(redis) = &self.locks else { panic!("not one server") };
+        redis
+    }
+
+    pub fn is_this_host(&self) -> bool {
+        matches!(self.locks, Locks::ThisHost(_))
+    }
+
+    /// `redlock run --key k`, with its command in the directory of the notes.
+    pub fn run(&self) -> Run {
+        self.run_on(&["k"])
+    }
+
+    /// The same with any keys.
+    pub fn run_on(&self, keys: &[&str]) -> Run {
+        let first = match &self.locks {
+            Locks::OneServer(redis) => Run::key(redis, keys[0]),
+            Locks::ThreeServers(nodes) => nodes.run(keys[0]),
+            Locks::ThisHost(host) => host.run_on(keys[0]),
+        };
+        keys[1..].iter().fold(first.dir(self.notes()), |run, key| run.args(&["--key", key]))
+    }
+
+    /// The same on "k", for a reader.
+    pub fn reader(&self) -> Run {
+        self.run().arg("--shared")
+    }
+
+    /// The same with a lease too long to matter in the test; this host has none.
+    pub fn run_for_long(&self) -> Run {
+        if self.is_this_host() { self.run() } else { self.run().args(&["--ttl", "90s"]) }
+    }
+
+    /// The options of a run that will be killed: its lease blocks the others only briefly. This host has none.
+    pub fn short_ttl(&self) -> &'static [&'static str] {
+        if self.is_this_host() { &[] } else { &["--ttl", "2s"] }
+    }
+
+    /// Started, and in the queue of "k" at this position.
+    #[track_caller]
+    pub fn waiter(&self, run: Run, position: usize) -> Job {
+        let job = run.spawn();
+        self.queued(position);
+        job
+    }
+
+    /// The same, with a command that holds the lock until its stdin is closed.
+    #[track_caller]
+    pub fn holding_waiter(&self, run: Run, position: usize) -> Job {
+        self.waiter(run.stdin_pipe().sh(HOLD), position)
+    }
+
+    /// The same, with a command that appends this word to the notes.
+    #[track_caller]
+    pub fn noting_waiter(&self, run: Run, word: &str, position: usize) -> Job {
+        self.waiter(run.sh(&format!("echo {word} >> order")), position)
+    }
+
+    /// Waits until `n` waiters are in the queue of "k".
+    #[track_caller]
+    pub fn queued(&self, n: usize) {
+        match &self.locks {
+            Locks::OneServer(redis) => queued(redis, "k", n),
+            Locks::ThreeServers(nodes) => queued(&nodes[0], "k", n), // the gate
+            Locks::ThisHost(host) => host.queued(n),
+        }
+    }
+
+    /// The directory in which the commands run.
+    pub fn notes(&self) -> &Path {
+        self.notes.path()
+    }
+
+    /// The lines that the commands have appended to this file of the notes.
+    pub fn noted(&self, file: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.notes().join(file)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The words of the noting waiters, in the order in which they ran.
+    pub fn order(&self) -> Vec<String> {
+        self.noted("order")
+    }
+
+    /// Waits until none of these keys is held.
+    #[track_caller]
+    pub fn all_free(&self, keys: &[&str]) {
+        match &self.locks {
+            Locks::OneServer(redis) => wait_until("all is free", || !keys.iter().any(|key| redis.held(key))),
+            Locks::ThreeServers(nodes) => nodes.all_free(),
+            Locks::ThisHost(host) => {
+                assert!(self.run_on(keys).gets_in(), "not free: {keys:?}");
+                host.nothing_is_locked();
+            }
+        }
+    }
+
+    /// Whether one attempt finds "k" free.
+    #[track_caller]
+    pub fn is_free(&self) -> bool {
+        self.run().gets_in()
+    }
+}
+
+/// `on_backends!(one_server, this_host: a, b; one_server: c)` makes tests of the functions `a`, `b` and `c`: the first
+/// two on a new `Backend::one_server()` and on a new `Backend::this_host()`, the third on one server only. Their names
+/// are `one_server::a`, `this_host::a` and so on.
+macro_rules! on_backends {
+    (@sort [$($one:ident)*] [$($three:ident)*] [$($host:ident)*]) => {
+        on_backends!(@tests one_server $($one)*);
+        on_backends!(@tests three_servers $($three)*);
+        on_backends!(@tests this_host $($host)*);
+    };
+    (@sort [$($one:ident)*] [$($three:ident)*] [$($host:ident)*]
+        one_server, three_servers, this_host: $($new:ident),+ $(,)? $(; $($more:tt)*)?) => {
+        on_backends!(@sort [$($one)* $($new)+] [$($three)* $($new)+] [$($host)* $($new)+] $($($more)*)?);
+    };
+    (@sort [$($one:ident)*] [$($three:ident)*] $host:tt
+        one_server, three_servers: $($new:ident),+ $(,)? $(; $($more:tt)*)?) => {
+        on_backends!(@sort [$($one)* $($new)+] [$($three)* $($new)+] $host $($($more)*)?);
+    };
+    (@sort [$($one:ident)*] $three:tt [$($host:ident)*]
+        one_server, this_host: $($new:ident),+ $(,)? $(; $($more:tt)*)?) => {
+        on_backends!(@sort [$($one)* $($new)+] $three [$($host)* $($new)+] $($($more)*)?);
+    };
+    (@tests $backend:ident) => {};
+    (@tests $backend:ident $($promise:ident)+) => {
+        mod $backend {
+            $(
+                #[test]
+                fn $promise() {
+                    super::$promise(&$crate::support::Backend::$backend());
+                }
+            )+
+        }
+    };
+    ($backend:ident $($more:tt)+) => {
+        on_backends!(@sort [] [] [] $backend $($more)+);
+    };
+}

@@ -1,0 +1,128 @@
+//! What several test files expect in the same words.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::{Client, Done, Job, Redis, Run, wait_until};
+
+/// Waits until `n` waiters are in the queue.
+#[track_caller]
+pub fn queued(redis: &Redis, key: &str, n: usize) {
+    wait_until(&format!("{n} waiters in the queue"), || redis.queue_len(key) == n);
+}
+
+/// The key is free, and nothing late takes it again within a second and a half.
+#[track_caller]
+pub fn stays_free(redis: &Redis) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(1500) {
+        assert!(!redis.held("k"), "taken {:?} after it was free", start.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A promise about time that a busy machine may keep late: of five attempts one must take less than `limit`.
+#[track_caller]
+pub fn takes_less_than(limit: Duration, mut attempt: impl FnMut() -> Duration) {
+    let mut spent = Vec::new();
+    while spent.len() < 5 {
+        let time = attempt();
+        if time < limit {
+            return;
+        }
+        spent.push(time);
+    }
+    panic!("not once less than {limit:?}: {spent:?}");
+}
+
+/// One attempt on the key "k"; the command must not have run.
+#[track_caller]
+pub fn refused(run: Run, code: i32, said: &[&str]) -> Done {
+    let done = run.sh("echo ran").done().expect_code(code).expect_said(said);
+    assert_eq!(done.stdout, "", "the command ran");
+    assert!(done.stderr.starts_with("redlock: "), "{done:?}");
+    done
+}
+
+/// Both ways to ask: once, and with waiting.
+#[track_caller]
+pub fn refused_both_ways(redis: &Redis, code: i32, said: &[&str]) {
+    refused(Run::key(redis, "k"), code, said);
+    refused(Run::key(redis, "k").arg("-n"), code, said);
+}
+
+/// How an inner run ended that was started by the command of an outer one.
+#[track_caller]
+pub fn nested(outer: Run, inner: Run) -> String {
+    let script = format!("{}; echo inner=$?", inner.cmd(&["echo", "ran"]).shell_line());
+    outer.sh(&script).done().expect_code(0).stdout
+}
+
+/// Every one of them ends with exit 0.
+#[track_caller]
+pub fn all_end_well(jobs: impl IntoIterator<Item = Job>) {
+    jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
+}
+
+pub fn nothing_left(redis: &Redis) {
+    assert_eq!(redis.keys(), Vec::<String>::new());
+}
+
+/// A server on a free port that answers each connection's first bytes with this text.
+pub fn impostor(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                while let Ok(1..) = socket.read(&mut [0; 65536]) {
+                    if socket.write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+/// Looks at a server all the time, on a connection of its own, until it is finished or dropped.
+pub struct Watch {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<String>>>,
+}
+
+impl Watch {
+    pub fn start(redis: &Redis, mut look: impl FnMut(&mut Client) -> String + Send + 'static) -> Watch {
+        let over = Arc::new(AtomicBool::new(false));
+        let (theirs, mut client) = (Arc::clone(&over), redis.connect());
+        let thread = std::thread::spawn(move || {
+            let mut seen: Vec<String> = Vec::new();
+            while !theirs.load(Ordering::SeqCst) {
+                let now = look(&mut client);
+                if seen.last() != Some(&now) {
+                    seen.push(now);
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            seen
+        });
+        Watch { over, thread: Some(thread) }
+    }
+
+    /// Everything it saw, each change once.
+    pub fn finish(mut self) -> Vec<String> {
+        self.over.store(true, Ordering::SeqCst);
+        self.thread.take().expect("finished once").join().expect("the server answered")
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+}

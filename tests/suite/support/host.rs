@@ -1,0 +1,131 @@
+//! A directory for locks of this host, and what the kernel says about the lock file in it.
+
+use std::fs::{self, Permissions};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::{Job, Run, wait_until};
+
+/// The bytes of the waiters, one for each ticket, in all lanes: the marks of the holders come behind them.
+const WAITERS: Range<u64> = 1..1 << 61;
+
+/// The byte of the short lock under which a participant enters.
+pub const MUTEX_BYTE: u64 = 1 << 62;
+
+/// The byte of the last ticket that a request without options can draw.
+pub const LAST_TICKET: u64 = (1 << 49) + (1 << 40) - 1;
+
+pub struct Host {
+    directory: TempDir,
+}
+
+impl Host {
+    /// A directory of our own.
+    pub fn new() -> Host {
+        Host { directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    /// A directory with this mode, such as 0o1777.
+    pub fn with_mode(mode: u32) -> Host {
+        let host = Host::new();
+        fs::set_permissions(host.path(), Permissions::from_mode(mode)).expect("chmod");
+        host
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A file beside the lock files.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// `redlock run --local --local-dir DIR --key k`
+    pub fn run(&self) -> Run {
+        self.run_on("k")
+    }
+
+    /// The same with another key.
+    pub fn run_on(&self, key: impl AsRef<std::ffi::OsStr>) -> Run {
+        Run::bare().args(&["run", "--local", "--local-dir"]).arg(self.path()).arg("--key").arg(key)
+    }
+
+    /// The one lock file that was made so far.
+    #[track_caller]
+    pub fn file(&self) -> PathBuf {
+        let mut files = lock_files(self.path());
+        assert_eq!(files.len(), 1, "lock files: {files:?}");
+        files.remove(0)
+    }
+
+    /// Whether one attempt finds the key "k" free.
+    #[track_caller]
+    pub fn is_free(&self) -> bool {
+        self.run().gets_in()
+    }
+
+    /// Nothing is locked in any of the lock files.
+    #[track_caller]
+    pub fn nothing_is_locked(&self) {
+        let locked: Vec<PathBuf> =
+            lock_files(self.path()).into_iter().filter(|file| is_locked(file)).collect();
+        assert_eq!(locked, Vec::<PathBuf>::new(), "left in the kernel");
+    }
+
+    /// Waits until `n` waiters have drawn their tickets.
+    #[track_caller]
+    pub fn queued(&self, n: usize) {
+        let file = self.file();
+        wait_until(&format!("{n} waiters in the queue"), || tickets_waiting(&file) == n);
+    }
+
+    /// Started, and in the queue at this position.
+    #[track_caller]
+    pub fn waiter(&self, run: Run, position: usize) -> Job {
+        let job = run.spawn();
+        self.queued(position);
+        job
+    }
+
+    /// The same, with a command that writes this word into the log "order".
+    #[track_caller]
+    pub fn noting_waiter(&self, word: &str, position: usize) -> Job {
+        self.waiter(self.run().dir(self.path()).sh(&format!("echo {word} >> order")), position)
+    }
+
+    /// What the commands have written into the log "order".
+    pub fn order(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.beside("order")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// The lock files in a directory.
+pub fn lock_files(directory: &Path) -> Vec<PathBuf> {
+    let entries =
+        fs::read_dir(directory).expect("the directory").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("redlock-")).collect()
+}
+
+/// How many bytes of waiters are locked in the file.
+pub fn tickets_waiting(file: &Path) -> usize {
+    let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
+    let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");
+    let is_ticket = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "OFDLCK", _, _, _, of, start, _] = words[..] else { return false };
+        of.ends_with(&inode) && start.parse().is_ok_and(|start| WAITERS.contains(&start))
+    };
+    locks.lines().filter(is_ticket).count()
+}
+
+/// Is anything at all locked in this file?
+pub fn is_locked(file: &Path) -> bool {
+    let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
+    let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");
+    locks.lines().any(|line| line.split_whitespace().any(|word| word.ends_with(&inode)))
+}

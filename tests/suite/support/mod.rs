@@ -1,0 +1,166 @@
+//! The rig: real redis-servers on free ports, the real binary, real children, real signals.
+//!
+//! Tests wait for facts (`wait_until`, a printed line), never for time.
+
+/// `skip!("only root can ...")` ends the test here and says why. With REDLOCK_TEST_REQUIRE_ALL=1 the test fails instead.
+macro_rules! skip {
+    ($reason:expr) => {{
+        $crate::support::skipped($reason);
+        return;
+    }};
+}
+
+#[macro_use]
+pub mod backend;
+pub mod expect;
+pub mod host;
+pub mod nodes;
+pub mod overlap_check;
+pub mod plain_redlock;
+pub mod processes;
+pub mod proxy;
+pub mod pty;
+pub mod reader_writer_log;
+pub mod redis;
+pub mod run;
+pub mod users;
+
+pub use backend::{Backend, Locks};
+pub use expect::*;
+pub use host::Host;
+pub use nodes::{Blackhole, Nodes, Refused, pttl};
+pub use overlap_check::OverlapCheck;
+pub use plain_redlock::PlainRedlock;
+pub use proxy::Proxy;
+pub use pty::Pty;
+pub use reader_writer_log::ReaderWriterLog;
+pub use redis::{Client, Redis};
+pub use run::{Done, Job, Run};
+pub use users::{OtherUsers, STRANGER};
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long a fact may take to come true on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Reports a test that cannot run here, past the harness, which shows nothing of a test that passes.
+#[track_caller]
+pub fn skipped(reason: &str) {
+    let required = std::env::var_os("REDLOCK_TEST_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(!required, "skipped: {reason}, but REDLOCK_TEST_REQUIRE_ALL=1 is set");
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skipped: {reason} ({test})");
+}
+
+/// Polls every 5 ms until `f` says yes; panics with `what` when patience runs out.
+#[track_caller]
+pub fn wait_until(what: &str, f: impl FnMut() -> bool) {
+    wait_until_within(PATIENCE, what, f);
+}
+
+/// The same with a patience of its own, for promises that are about time. Returns how long it took.
+#[track_caller]
+pub fn wait_until_within(patience: Duration, what: &str, mut f: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !f() {
+        assert!(start.elapsed() < patience, "not within {patience:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    start.elapsed()
+}
+
+/// Whether the process is there and not a zombie.
+pub fn alive(pid: i32) -> bool {
+    !matches!(process_state(pid), None | Some('Z' | 'X'))
+}
+
+/// The state letter of /proc/PID/stat: R, S, T, Z...
+pub fn process_state(pid: i32) -> Option<char> {
+    stat_fields(pid)?.first()?.chars().next()
+}
+
+/// The parent's pid.
+pub fn parent(pid: i32) -> Option<i32> {
+    stat_fields(pid)?.get(1)?.parse().ok()
+}
+
+/// The session's id.
+pub fn session(pid: i32) -> Option<i32> {
+    stat_fields(pid)?.get(3)?.parse().ok()
+}
+
+/// The fields of /proc/PID/stat behind the command name, beginning with the state.
+fn stat_fields(pid: i32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let behind_name = &stat[stat.rfind(')')? + 2..];
+    Some(behind_name.split(' ').map(str::to_owned).collect())
+}
+
+/// Every pid of the machine at this moment.
+pub fn all_pids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("/proc");
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The living descendants of a process (children, grandchildren...), itself not included.
+pub fn descendants(pid: i32) -> Vec<i32> {
+    let parents: Vec<(i32, i32)> = all_pids().into_iter().filter_map(|p| Some((p, parent(p)?))).collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while next < found.len() {
+        let of = found[next];
+        found.extend(parents.iter().filter(|(_, up)| *up == of).map(|(p, _)| *p));
+        next += 1;
+    }
+    found.remove(0);
+    found.retain(|p| alive(*p));
+    found
+}
+
+/// `redlock run` that holds the key until its stdin is closed (`Job::wait` closes it), with exit 0.
+pub fn holder(redis: &Redis, key: &str, args: &[&str]) -> Job {
+    hold(Run::key(redis, key).args(args))
+}
+
+/// A command that says so when it runs, and ends with exit 0 when its stdin is closed.
+pub const HOLD: &str = "echo ready; read x; exit 0";
+
+/// The same for any call of `redlock run`.
+#[track_caller]
+pub fn hold(run: Run) -> Job {
+    let job = run.stdin_pipe().sh(HOLD).spawn();
+    job.wait_for_line("ready");
+    job
+}
+
+/// A command whose tree has three processes: itself, a child and a grandchild in a session of its own.
+pub const TREE: &str = "sleep 300 & a=$!; setsid sleep 300 & echo pids $$ $a $!; wait";
+
+/// The same tree, deaf to SIGTERM.
+pub const DEAF_TREE: &str = "trap '' TERM; sleep 300 & a=$!; setsid sleep 300 & \
+     echo pids $$ $a $!; while :; do sleep 1; done";
+
+/// Says which of the processes in $TREE live when the next holder begins.
+pub const LOOK: &str = "for p in $TREE; do case \"$(cut -d' ' -f3 /proc/$p/stat 2>/dev/null)\" in
+    ''|Z|X) ;; *) echo overlap $p;; esac; done; echo looked";
+
+/// The pids that a TREE printed.
+#[track_caller]
+pub fn tree_of(job: &Job) -> Vec<i32> {
+    let line = job.wait_for_line("pids ");
+    let pids = line.split(' ').skip(1).map(|p| p.parse().expect("a pid"));
+    let pids: Vec<i32> = pids.collect();
+    assert!(pids.iter().all(|p| alive(*p)), "the tree lives: {pids:?}");
+    pids
+}
+
+/// A config file with this text, for REDLOCK_CONFIG; gone with its directory.
+pub fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("config.toml");
+    fs::write(&path, text).expect("write the config file");
+    (directory, path)
+}

@@ -1,0 +1,215 @@
+//! A set of real redis-servers for a lock over several nodes, and addresses where none is.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use super::{Client, Job, PATIENCE, Redis, Run, hold, wait_until, wait_until_within};
+
+/// So many servers, in the order in which they are configured.
+pub struct Nodes(Vec<Redis>);
+
+impl Nodes {
+    pub fn start(n: usize) -> Nodes {
+        Nodes((0..n).map(|_| Redis::start()).collect())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Redis> {
+        self.0.iter()
+    }
+
+    /// Those that were not killed.
+    pub fn up(&self) -> impl Iterator<Item = &Redis> {
+        self.0.iter().filter(|redis| redis.is_up())
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn urls(&self) -> Vec<String> {
+        self.0.iter().map(Redis::url).collect()
+    }
+
+    /// `redlock run --redis A,B,C --key KEY --quarantine off`
+    pub fn run(&self, key: &str) -> Run {
+        Nodes::run_at(&self.urls(), key)
+    }
+
+    /// The same for any addresses.
+    pub fn run_at(urls: &[String], key: &str) -> Run {
+        Run::at(&urls.join(","), key).args(&["--quarantine", "off"])
+    }
+
+    /// `redlock run --redis A,B,C --key KEY`, with the default quarantine.
+    pub fn run_quarantined(&self, key: &str) -> Run {
+        Run::at(&self.urls().join(","), key)
+    }
+
+    /// Holds the key until its stdin is closed, with the same claim on every living node.
+    #[track_caller]
+    pub fn hold(&self, run: Run, key: &str) -> Job {
+        let job = hold(run);
+        wait_until("every living node has the claim", || self.agree(key));
+        job
+    }
+
+    /// Every living node has the lock, under one claim.
+    fn agree(&self, key: &str) -> bool {
+        let claims = self.claims(key);
+        claims.iter().all(|claim| !claim.is_empty() && *claim == claims[0])
+    }
+
+    /// What is at lock:key on each living node, "" for nothing.
+    pub fn claims(&self, key: &str) -> Vec<String> {
+        self.up().map(|redis| redis.cmd(&["GET", &format!("lock:{key}")])).collect()
+    }
+
+    pub fn connect(&self) -> Vec<Client> {
+        self.up().map(Redis::connect).collect()
+    }
+
+    /// Every node is one that redlock has known for long: none is quarantined.
+    pub fn settle(&self) {
+        self.up().for_each(settle);
+    }
+
+    /// Within a moment no living node has a lock or a queue of this prefix, and none comes back.
+    #[track_caller]
+    pub fn all_free(&self) {
+        let mut clients = self.connect();
+        let mut left = || -> Vec<String> { clients.iter_mut().flat_map(ours).collect() };
+        let mut seen = left();
+        wait_until_within(Duration::from_secs(4), &format!("everything is given back: {seen:?}"), || {
+            seen = left();
+            seen.is_empty()
+        });
+        let start = std::time::Instant::now();
+        while start.elapsed() < Duration::from_millis(500) {
+            assert_eq!(left(), Vec::<String>::new(), "{:?} after everything was free", start.elapsed());
+        }
+    }
+
+    /// Lets every server know the scripts: a request for an unknown one does nothing, however late.
+    pub fn warm_up(&self) {
+        for _ in 0..2 {
+            self.run("warm").cmd(&["true"]).done().expect_code(0);
+        }
+        // The slowest node's first vote may have been for an unknown script, and the run did not wait for it.
+        let urls = self.urls();
+        for first in 0..self.len() {
+            let rotated: Vec<String> =
+                (0..self.len()).map(|i| urls[(first + i) % urls.len()].clone()).collect();
+            Nodes::run_at(&rotated, "warm").cmd(&["true"]).done().expect_code(0);
+        }
+    }
+}
+
+impl Index<usize> for Nodes {
+    type Output = Redis;
+
+    fn index(&self, at: usize) -> &Redis {
+        &self.0[at]
+    }
+}
+
+impl IndexMut<usize> for Nodes {
+    fn index_mut(&mut self, at: usize) -> &mut Redis {
+        &mut self.0[at]
+    }
+}
+
+/// What a finished or a refused redlock must not leave. The fence is remembered, the marker is the
+/// server's own, the mark of a waiter that gave up keeps its late requests out, a wake-up that was not fetched
+/// is forgotten by itself.
+fn ours(client: &mut Client) -> Vec<String> {
+    let stays = |key: &str| ["-fence:", "-gone:", "-node", "-notify:"].iter().any(|part| key.contains(part));
+    client.keys().into_iter().filter(|key| !stays(key)).collect()
+}
+
+/// The marker of a server that has been known for an hour.
+pub fn settle(redis: &Redis) {
+    let now: u64 = redis.cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("seconds");
+    redis.cmd(&["SET", "lock-node", &format!("{} {}", redis.info("run_id"), (now - 3600) * 1000)]);
+}
+
+/// The lock's remaining time in ms; below zero if it is not there.
+pub fn pttl(redis: &Redis, key: &str) -> i64 {
+    redis.cmd(&["PTTL", &format!("lock:{key}")]).parse().expect("a number")
+}
+
+/// Waits until the lock has been renewed at this node, `times` times from now.
+#[track_caller]
+pub fn renewed(redis: &Redis, key: &str, times: usize) {
+    let mut client = redis.connect();
+    let mut left = || client.cmd(&["PTTL", &format!("lock:{key}")]).parse::<i64>().expect("a number");
+    for _ in 0..times {
+        let mut last = left();
+        wait_until_within(PATIENCE, "the lock is renewed", || {
+            let now = left();
+            let grown = now > last;
+            last = now;
+            grown
+        });
+    }
+}
+
+/// An address without a listener, which no other test gets meanwhile.
+pub struct Refused {
+    _socket: Socket,
+    port: u16,
+}
+
+impl Refused {
+    pub fn new() -> Refused {
+        let (socket, port) = bound();
+        Refused { _socket: socket, port }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+/// An address where a connect is never answered: it listens, and its backlog is full.
+pub struct Blackhole {
+    _listener: Socket,
+    _fillers: Vec<Socket>,
+    port: u16,
+}
+
+impl Blackhole {
+    pub fn new() -> Blackhole {
+        let (listener, port) = bound();
+        listener.listen(0).expect("listen");
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let fillers = (0..4).map(|_| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            socket.set_nonblocking(true).expect("non-blocking");
+            let _ = socket.connect(&to.into()); // in progress forever
+            socket
+        });
+        let fillers = fillers.collect();
+        let probe = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let answer = probe.connect_timeout(&to.into(), Duration::from_millis(100));
+        assert!(answer.is_err(), "the hole is open");
+        Blackhole { _listener: listener, _fillers: fillers, port }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+fn bound() -> (Socket, u16) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
+    let port = socket.local_addr().ok().and_then(|a| a.as_socket()).expect("its address").port();
+    (socket, port)
+}

@@ -1,0 +1,99 @@
+//! What /proc says about redlock's own processes and its command.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{alive, all_pids, parent, process_state, wait_until};
+
+/// Living children of a process.
+pub fn children(of: i32) -> Vec<i32> {
+    all_pids().into_iter().filter(|pid| parent(*pid) == Some(of) && alive(*pid)).collect()
+}
+
+/// The guardian that a holding redlock keeps beside itself.
+pub fn guardian_of(redlock: i32) -> i32 {
+    let mut found = None;
+    wait_until("redlock has a guardian", || {
+        found = children(redlock).into_iter().find(|pid| status_field(*pid, "Name") == "lock-guardian");
+        found.is_some()
+    });
+    found.expect("wait_until returned")
+}
+
+/// Whether PATH has a program of this name.
+pub fn is_installed(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}
+
+/// The number at the end of a line such as `main 123`.
+#[track_caller]
+pub fn pid_in(line: &str) -> i32 {
+    let last = line.split_whitespace().last();
+    last.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no pid in {line:?}"))
+}
+
+/// A word that no other test uses, to be put into TEST_MARK and found again by `marked`.
+pub fn mark() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Living processes with TEST_MARK=mark in their environment: redlock, guardian, command.
+pub fn marked(mark: &str) -> Vec<i32> {
+    let entry = format!("TEST_MARK={mark}");
+    let carries = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|env| env.split(|b| *b == 0).any(|e| e == entry.as_bytes()))
+    };
+    all_pids().into_iter().filter(carries).collect()
+}
+
+/// Waits until no process with this mark is left.
+#[track_caller]
+pub fn none_marked(mark: &str) {
+    wait_until("no process is left", || marked(mark).is_empty());
+}
+
+pub fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).expect("signal a process");
+}
+
+/// SIGSTOP, and the process has stopped.
+#[track_caller]
+pub fn stop(pid: i32) {
+    send(pid, Signal::SIGSTOP);
+    wait_until("the process is stopped", || process_state(pid) == Some('T'));
+}
+
+/// One line of /proc/PID/status, such as `SigIgn`.
+pub fn status_field(pid: i32, name: &str) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status"))
+        .unwrap_or_default()
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Waits until a process has nothing to do for a tenth of a second: it is in a pause, not on its way to one.
+#[track_caller]
+pub fn asleep(pid: i32) {
+    let woken = || status_field(pid, "voluntary_ctxt_switches");
+    wait_until("it sleeps", || {
+        let before = woken();
+        std::thread::sleep(Duration::from_millis(100));
+        process_state(pid) == Some('S') && woken() == before
+    });
+}
+
+/// Whether a living process ignores a signal.
+#[track_caller]
+pub fn ignores(pid: i32, signal: Signal) -> bool {
+    let set = u64::from_str_radix(&status_field(pid, "SigIgn"), 16).expect("a living process");
+    set & (1 << (signal as i32 - 1)) != 0
+}

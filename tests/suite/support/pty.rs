@@ -1,0 +1,183 @@
+//! A real pseudo terminal with a program as its session leader and foreground job.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::run::default_signals;
+use super::{Done, PATIENCE, Run, all_pids, session};
+
+pub struct Pty {
+    child: Child,
+    keyboard: File,
+    screen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Pty {
+    /// redlock itself leads the session and is the terminal's foreground job.
+    pub fn run(run: Run) -> Pty {
+        Pty::start(run.command())
+    }
+
+    /// redlock below a shell without job control, which then says `status=N`. Both are in the
+    /// terminal's foreground group, as in a script.
+    pub fn script(run: Run) -> Pty {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{}; echo status=$?", run.shell_line())]);
+        Pty::start(like(&run, command))
+    }
+
+    /// An interactive bash with job control; type `Run::shell_line` into it.
+    /// Its prompt is `$ `, and `READY` has been seen.
+    pub fn shell() -> Pty {
+        let mut command = Command::new("bash");
+        command.args(["--norc", "--noprofile", "--noediting", "-i"]);
+        let mut command = like(&Run::bare(), command);
+        command.env("PS1", "$ ").env("HISTFILE", "/dev/null");
+        let pty = Pty::start(command);
+        pty.type_in("echo REA''DY\n");
+        pty.wait_for("READY");
+        pty
+    }
+
+    fn start(mut command: Command) -> Pty {
+        let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        let OpenptyResult { master, slave } = openpty(&size, None).expect("a pty");
+        // Only the session may keep the terminal open: its end is seen when the last user is gone.
+        set_cloexec(&master);
+        set_cloexec(&slave);
+        let stream = || Stdio::from(slave.try_clone().expect("the terminal"));
+        command.env("TERM", "xterm").stdin(stream()).stdout(stream()).stderr(stream());
+        // SAFETY: setsid, ioctl and signal are async-signal-safe, and fd 0 is the terminal by now.
+        unsafe {
+            command.pre_exec(|| {
+                nix::unistd::setsid()?;
+                if libc::ioctl(0, libc::TIOCSCTTY, 0) == -1 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                default_signals()
+            });
+        }
+        let child = command.spawn().expect("the program can be started");
+        drop(command);
+        drop(slave);
+        let keyboard = File::from(master);
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let theirs = Arc::clone(&screen);
+        let mut output = keyboard.try_clone().expect("the terminal");
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(n @ 1..) = output.read(&mut buffer) {
+                theirs.lock().expect("the screen").extend(&buffer[..n]);
+            }
+        });
+        Pty { child, keyboard, screen }
+    }
+
+    /// The session leader's pid.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Typed as on a keyboard: "\x03" is ^C, "\x1a" is ^Z, "\x1c" is ^\, "\x04" is ^D.
+    pub fn type_in(&self, keys: &str) {
+        (&self.keyboard).write_all(keys.as_bytes()).expect("type");
+    }
+
+    /// The number behind `text` on the screen, once the space that follows it is there too.
+    #[track_caller]
+    pub fn number_after(&self, text: &str) -> i32 {
+        let mut found = None;
+        super::wait_until(text, || {
+            let screen = self.screen();
+            let behind = screen.split(text).nth(1).and_then(|rest| rest.split_once(' '));
+            found = behind.and_then(|(number, _)| number.parse().ok());
+            found.is_some()
+        });
+        found.expect("wait_until returned")
+    }
+
+    /// Everything that was ever shown, control sequences included.
+    pub fn screen(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().expect("the screen")).into_owned()
+    }
+
+    /// Waits until `text` is on the screen.
+    #[track_caller]
+    pub fn wait_for(&self, text: &str) {
+        self.wait_for_times(text, 1);
+    }
+
+    /// Waits until `text` has been shown this many times.
+    #[track_caller]
+    pub fn wait_for_times(&self, text: &str, times: usize) {
+        let start = Instant::now();
+        while self.screen().matches(text).count() < times {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "not {times} times on the screen: {text:?}\n{}",
+                self.screen()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A new size, and SIGWINCH to the foreground job.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the descriptor is open and the pointer is to a live winsize.
+        let result = unsafe { libc::ioctl(self.keyboard.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+        assert_eq!(result, 0, "resize");
+    }
+
+    /// The session leader's end, up to a minute; stdout is the screen.
+    #[track_caller]
+    pub fn wait(mut self) -> Done {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("its state") {
+                break status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "still runs\n{}", self.screen());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Done { code: status.code(), signal: status.signal(), stdout: self.screen(), stderr: String::new() }
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        let leader = self.pid();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for pid in all_pids() {
+            if session(pid) == Some(leader) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// The environment and directory of `run` for another program.
+fn like(run: &Run, mut command: Command) -> Command {
+    let model = run.command();
+    command.env_clear().envs(model.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    if let Some(dir) = model.get_current_dir() {
+        command.current_dir(dir);
+    }
+    command
+}
+
+fn set_cloexec(fd: &OwnedFd) {
+    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+    fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("close on exec");
+}

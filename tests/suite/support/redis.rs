@@ -1,0 +1,329 @@
+//! A real redis-server of the test's own, and a raw client that speaks to it.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use super::{PATIENCE, processes};
+
+/// A redis-server on a free port, without persistence, killed when dropped.
+pub struct Redis {
+    server: Option<Child>,
+    port: u16,
+    dir: tempfile::TempDir,
+    args: Vec<String>,
+    /// From `--requirepass`, for our own connections.
+    password: Option<String>,
+}
+
+impl Redis {
+    pub fn start() -> Redis {
+        Redis::start_with(&[])
+    }
+
+    /// With extra redis-server arguments.
+    pub fn start_with(args: &[&str]) -> Redis {
+        let password = args.iter().position(|a| *a == "--requirepass").map(|at| args[at + 1]);
+        let mut redis = Redis {
+            server: None,
+            port: 0,
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            args: args.iter().map(|a| (*a).to_owned()).collect(),
+            password: password.map(str::to_owned),
+        };
+        for _ in 0..20 {
+            redis.port = free_port();
+            if redis.launch() {
+                return redis;
+            }
+        }
+        panic!("redis-server does not start: {}", redis.log());
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    /// Its working directory, gone with it.
+    pub fn dir(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.server.as_ref().expect("the server runs").id() as i32
+    }
+
+    /// Whether it was started and not killed since.
+    pub fn is_up(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// SIGSTOP: connects still succeed, nothing is answered.
+    pub fn stop(&self) {
+        processes::stop(self.pid());
+    }
+
+    pub fn cont(&self) {
+        processes::send(self.pid(), Signal::SIGCONT);
+    }
+
+    /// SIGKILL and reap.
+    pub fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+
+    /// Kill if it runs, then start anew on the same port, empty.
+    pub fn restart(&mut self) {
+        self.kill();
+        let start = Instant::now();
+        while !self.launch() {
+            assert!(start.elapsed() < PATIENCE, "no restart: {}", self.log());
+        }
+    }
+
+    /// A connection that stays open between commands.
+    pub fn connect(&self) -> Client {
+        self.try_connect().expect("connect to the server")
+    }
+
+    /// One command on a connection of its own; the reply as text, "" for nil, lines for an array.
+    pub fn cmd(&self, args: &[&str]) -> String {
+        self.connect().cmd(args)
+    }
+
+    /// KEYS *, sorted.
+    pub fn keys(&self) -> Vec<String> {
+        self.connect().keys()
+    }
+
+    /// Keys without an expiry.
+    pub fn keys_without_ttl(&self) -> Vec<String> {
+        self.connect().keys_without_ttl()
+    }
+
+    /// ZCARD lock-queue:key.
+    pub fn queue_len(&self, key: &str) -> usize {
+        let reply = self.cmd(&["ZCARD", &format!("lock-queue:{key}")]);
+        reply.parse().unwrap_or_else(|_| panic!("ZCARD of the queue: {reply}"))
+    }
+
+    /// Whether lock:key is there.
+    pub fn held(&self, key: &str) -> bool {
+        self.cmd(&["EXISTS", &format!("lock:{key}")]) == "1"
+    }
+
+    /// A number of INFO, such as `evicted_keys`.
+    pub fn info(&self, field: &str) -> String {
+        let info = self.cmd(&["INFO", "everything"]);
+        let line = info.lines().find_map(|l| l.strip_prefix(&format!("{field}:")));
+        line.unwrap_or("").trim().to_owned()
+    }
+
+    /// How often clients called this command, by INFO commandstats.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.info(&format!("cmdstat_{command}"));
+        let calls = stats.split(',').find_map(|part| part.strip_prefix("calls="));
+        calls.map_or(0, |n| n.parse().expect("a count"))
+    }
+
+    /// How many scripts clients have sent, by whatever name.
+    pub fn script_calls(&self) -> u64 {
+        let commands = ["evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro", "script|load"];
+        commands.iter().map(|command| self.calls(command)).sum()
+    }
+
+    /// The commands of each script call while `work` runs, in lower case.
+    pub fn script_commands<T>(&self, work: impl FnOnce() -> T) -> (Vec<BTreeSet<String>>, T) {
+        let mut monitor = self.connect();
+        assert_eq!(monitor.cmd(&["MONITOR"]), "OK");
+        let result = work();
+        self.cmd(&["ECHO", "end of the script commands"]);
+        let mut scripts = Vec::new();
+        loop {
+            let line = String::from_utf8_lossy(&monitor.reply().expect("a line of MONITOR")).into_owned();
+            if line.contains("end of the script commands") {
+                return (scripts, result);
+            }
+            // `1700000000.123456 [0 lua] "get" "lock:k"`
+            let (by, command) = line.split_once("] \"").expect("who did what");
+            let name = command.split('"').next().expect("its name").to_lowercase();
+            match scripts.last_mut() {
+                Some(last) if by.ends_with(" lua") => {
+                    BTreeSet::insert(last, name);
+                }
+                _ if name == "evalsha" || name == "eval" => scripts.push(BTreeSet::new()),
+                _ => {}
+            }
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    fn launch(&mut self) -> bool {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.path().join("log"))
+            .expect("the server's log");
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--port", &self.port.to_string()])
+            .arg("--unixsocket")
+            .arg(self.socket())
+            .arg("--dir")
+            .arg(self.dir.path())
+            .args(["--enable-debug-command", "yes"])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the server's log"))
+            .stderr(log);
+        // SAFETY: prctl is async-signal-safe; nothing else runs between fork and exec.
+        unsafe {
+            command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
+        }
+        let mut server = command.spawn().expect("redis-server is installed");
+        let pid = server.id().to_string();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if server.try_wait().expect("the server's state").is_some() {
+                return false; // the port was taken in between
+            }
+            if self.answers_as(&pid) {
+                self.server = Some(server);
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = server.kill();
+        let _ = server.wait();
+        false
+    }
+
+    /// It is our server, and not a stranger's on the same port, that answers.
+    fn answers_as(&self, pid: &str) -> bool {
+        let Ok(mut client) = self.try_connect() else {
+            return false;
+        };
+        match client.try_cmd(&["INFO", "server"]) {
+            Ok(info) => info.contains(&format!("process_id:{pid}\r\n")),
+            Err(_) => false,
+        }
+    }
+
+    fn try_connect(&self) -> io::Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        let mut client = Client { stream: BufReader::new(stream) };
+        if let Some(password) = &self.password {
+            client.try_cmd(&["AUTH", password])?;
+        }
+        Ok(client)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A raw RESP connection.
+pub struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    #[track_caller]
+    pub fn cmd(&mut self, args: &[&str]) -> String {
+        self.try_cmd(args).unwrap_or_else(|e| panic!("{args:?}: {e}"))
+    }
+
+    pub fn try_cmd(&mut self, args: &[&str]) -> io::Result<String> {
+        self.send(args)?;
+        let reply = self.reply()?;
+        Ok(String::from_utf8_lossy(&reply).into_owned())
+    }
+
+    pub fn keys(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.cmd(&["KEYS", "*"]).lines().map(str::to_owned).collect();
+        keys.sort();
+        keys
+    }
+
+    pub fn keys_without_ttl(&mut self) -> Vec<String> {
+        let mut keys = self.keys();
+        keys.retain(|key| self.cmd(&["PTTL", key]) == "-1");
+        keys
+    }
+
+    /// The command alone; the answer stays in the socket.
+    pub fn send(&mut self, args: &[&str]) -> io::Result<()> {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            request.extend(format!("${}\r\n{arg}\r\n", arg.len()).into_bytes());
+        }
+        self.stream.get_mut().write_all(&request)
+    }
+
+    fn reply(&mut self) -> io::Result<Vec<u8>> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = line.trim_end();
+        let (kind, rest) = line.split_at(1);
+        let count = || rest.parse::<i64>().map_err(io::Error::other);
+        match kind {
+            "+" | "-" | ":" => Ok(rest.as_bytes().to_vec()),
+            "$" if count()? < 0 => Ok(Vec::new()),
+            "$" => {
+                let mut text = vec![0; count()? as usize + 2];
+                io::Read::read_exact(&mut self.stream, &mut text)?;
+                text.truncate(text.len() - 2);
+                Ok(text)
+            }
+            "*" => {
+                let parts: io::Result<Vec<_>> = (0..count()?).map(|_| self.reply()).collect();
+                Ok(parts?.join(&b'\n'))
+            }
+            _ => Err(io::Error::other(format!("not RESP: {line}"))),
+        }
+    }
+}
+
+/// A free port below the range from which the kernel takes ports for outgoing connections,
+/// so that a restarted server finds its own port free.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let scattered = std::process::id().wrapping_mul(7919).wrapping_add(n.wrapping_mul(13));
+        let port = 10_000 + (scattered % 20_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! The redlock binary as a builder, a running job, and its end.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::unistd::Pid;
+
+use super::{PATIENCE, Redis, all_pids, processes, session};
+
+/// After this a job that should have ended is killed, and the test fails.
+const GUARD: Duration = Duration::from_secs(60);
+
+/// The binary under test.
+pub fn binary() -> PathBuf {
+    assert_cmd::cargo::cargo_bin!("redlock").to_owned()
+}
+
+/// One call of redlock in a clean environment, without a controlling terminal.
+#[derive(Clone)]
+pub struct Run {
+    program: PathBuf,
+    wrapper: Vec<OsString>,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    dir: Option<PathBuf>,
+    stdin: Option<Vec<u8>>,
+    stdin_open: bool,
+}
+
+impl Run {
+    /// The binary, nothing else.
+    pub fn bare() -> Run {
+        let kept = ["PATH", "HOME"].map(|name| (name.into(), std::env::var_os(name)));
+        Run {
+            program: binary(),
+            wrapper: Vec::new(),
+            args: Vec::new(),
+            env: kept.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
+            dir: None,
+            stdin: None,
+            stdin_open: false,
+        }
+    }
+
+    /// `redlock run --redis URL --key KEY`
+    pub fn key(redis: &Redis, key: &str) -> Run {
+        Run::at(&redis.url(), key)
+    }
+
+    /// The same for any server address, such as a proxy's.
+    pub fn at(url: &str, key: &str) -> Run {
+        Run::bare().args(&["run", "--redis", url, "--key", key])
+    }
+
+    pub fn arg(mut self, a: impl AsRef<OsStr>) -> Run {
+        self.args.push(a.as_ref().to_owned());
+        self
+    }
+
+    pub fn args(mut self, a: &[&str]) -> Run {
+        self.args.extend(a.iter().map(OsString::from));
+        self
+    }
+
+    pub fn env(mut self, k: &str, v: impl AsRef<OsStr>) -> Run {
+        self.env.push((k.into(), v.as_ref().to_owned()));
+        self
+    }
+
+    /// The working directory.
+    pub fn dir(mut self, dir: impl AsRef<Path>) -> Run {
+        self.dir = Some(dir.as_ref().to_owned());
+        self
+    }
+
+    /// Another copy of the binary.
+    pub fn program(mut self, path: PathBuf) -> Run {
+        self.program = path;
+        self
+    }
+
+    /// Started as `argv... redlock args...`, for nohup and the like.
+    pub fn through(mut self, argv: &[&str]) -> Run {
+        self.wrapper = argv.iter().map(OsString::from).collect();
+        self
+    }
+
+    /// Started by a shell script in which "$@" is the call: `trap '' INT; exec "$@"`.
+    pub fn via(self, script: &str) -> Run {
+        self.through(&["sh", "-c", script, "sh"])
+    }
+
+    /// These bytes on stdin, then its end. Otherwise stdin is /dev/null.
+    pub fn stdin(mut self, bytes: impl AsRef<[u8]>) -> Run {
+        self.stdin = Some(bytes.as_ref().to_vec());
+        self
+    }
+
+    /// stdin is a pipe that stays open until `Job::take_stdin` is dropped.
+    pub fn stdin_pipe(mut self) -> Run {
+        self.stdin_open = true;
+        self
+    }
+
+    /// Appends `-- sh -c script`.
+    pub fn sh(self, script: &str) -> Run {
+        self.cmd(&["sh", "-c", script])
+    }
+
+    /// Appends `-- argv...`.
+    pub fn cmd(self, argv: &[&str]) -> Run {
+        self.arg("--").args(argv)
+    }
+
+    /// To the end, killed after a minute.
+    #[track_caller]
+    pub fn output(self) -> Output {
+        let done = self.spawn().wait_raw();
+        Output { status: done.0, stdout: done.1, stderr: done.2 }
+    }
+
+    /// Whether one attempt is granted now.
+    #[track_caller]
+    pub fn gets_in(self) -> bool {
+        let done = self.arg("-n").cmd(&["true"]).done();
+        assert!(matches!(done.code, Some(0 | 75)), "{done:#?}");
+        done.code == Some(0)
+    }
+
+    /// The fencing token of this run.
+    #[track_caller]
+    pub fn fence(self) -> u64 {
+        let done = self.sh("echo $REDLOCK_FENCE").done().expect_code(0);
+        done.stdout.trim().parse().unwrap_or_else(|_| panic!("no fence: {done:?}"))
+    }
+
+    /// For a reader with this lease.
+    pub fn shared(self, ttl: &str) -> Run {
+        self.args(&["--shared", "--ttl", ttl])
+    }
+
+    /// To the end, as text.
+    #[track_caller]
+    pub fn done(self) -> Done {
+        self.spawn().wait()
+    }
+
+    pub fn spawn(self) -> Job {
+        let piped = self.stdin.is_some() || self.stdin_open;
+        let mut command = self.command();
+        command
+            .stdin(if piped { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        // SAFETY: setsid and signal are async-signal-safe; nothing else runs between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                nix::unistd::setsid()?;
+                default_signals()
+            });
+        }
+        let mut child = command.spawn().expect("the binary can be started");
+        let mut stdin = child.stdin.take();
+        if let Some(bytes) = self.stdin {
+            let mut pipe = stdin.take().expect("stdin is a pipe");
+            std::thread::spawn(move || pipe.write_all(&bytes));
+        }
+        Job {
+            stdout: Lines::of(child.stdout.take().expect("stdout is a pipe")),
+            stderr: Lines::of(child.stderr.take().expect("stderr is a pipe")),
+            stdin,
+            child,
+            ended: None,
+        }
+    }
+
+    /// The plain command, its streams not yet chosen.
+    pub fn command(&self) -> Command {
+        let mut argv = self.wrapper.clone();
+        argv.push(self.program.clone().into());
+        argv.extend(self.args.iter().cloned());
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).env_clear().envs(self.env.iter().map(|(k, v)| (k, v)));
+        if let Some(dir) = &self.dir {
+            command.current_dir(dir);
+        }
+        command
+    }
+
+    /// A line for a POSIX shell that does the same.
+    pub fn shell_line(&self) -> String {
+        let mut words = vec![quoted(self.program.as_os_str())];
+        words.extend(self.args.iter().map(|a| quoted(a)));
+        words.join(" ")
+    }
+}
+
+/// The signals that nohup or a shell without job control ignores in the whole test run. To be called between fork
+/// and exec.
+pub fn default_signals() -> io::Result<()> {
+    for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+        // SAFETY: the default action is no function of ours.
+        unsafe { signal(ignored, SigHandler::SigDfl) }?;
+    }
+    Ok(())
+}
+
+fn quoted(word: &OsStr) -> String {
+    let word = String::from_utf8(word.as_bytes().to_vec()).expect("text");
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A running redlock; killed by pid when dropped, with what is left of its session.
+pub struct Job {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: Lines,
+    stderr: Lines,
+    ended: Option<ExitStatus>,
+}
+
+impl Job {
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The first stdout line that contains `text`.
+    #[track_caller]
+    pub fn wait_for_line(&self, text: &str) -> String {
+        self.wait_in("stdout", &self.stdout, text)
+    }
+
+    /// The first stderr line that contains `text`.
+    #[track_caller]
+    pub fn wait_for_stderr(&self, text: &str) -> String {
+        self.wait_in("stderr", &self.stderr, text)
+    }
+
+    /// What came on stdout so far.
+    pub fn stdout_so_far(&self) -> String {
+        self.stdout.text()
+    }
+
+    /// What came on stderr so far.
+    pub fn stderr_so_far(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// The pipe of `Run::stdin_pipe`.
+    pub fn take_stdin(&mut self) -> ChildStdin {
+        self.stdin.take().expect("started with stdin_pipe, taken once")
+    }
+
+    pub fn signal(&self, sig: Signal) {
+        processes::send(self.pid(), sig);
+    }
+
+    /// SIGSTOP, and redlock has stopped; its guardian and its command go on.
+    #[track_caller]
+    pub fn stop(&self) {
+        processes::stop(self.pid());
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().expect("the job's state");
+        }
+        self.ended.is_none()
+    }
+
+    #[track_caller]
+    pub fn wait(self) -> Done {
+        let (status, stdout, stderr) = self.wait_raw();
+        Done {
+            code: status.code(),
+            signal: status.signal(),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+
+    /// The end of redlock itself; its output may still be held open by someone else, so that
+    /// is waited for only a moment.
+    #[track_caller]
+    fn wait_raw(mut self) -> (ExitStatus, Vec<u8>, Vec<u8>) {
+        drop(self.stdin.take());
+        let start = Instant::now();
+        while self.is_running() {
+            assert!(
+                start.elapsed() < GUARD,
+                "redlock still runs after {GUARD:?}\nstdout: {}\nstderr: {}",
+                self.stdout.text(),
+                self.stderr.text()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let status = self.ended.expect("ended");
+        (status, self.stdout.finish(), self.stderr.finish())
+    }
+
+    #[track_caller]
+    fn wait_in(&self, name: &str, lines: &Lines, text: &str) -> String {
+        lines.wait_for(text).unwrap_or_else(|| {
+            panic!(
+                "no line with {text:?} on {name}\nstdout: {}\nstderr: {}",
+                self.stdout.text(),
+                self.stderr.text()
+            )
+        })
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let leader = self.pid();
+        if self.is_running() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        for pid in all_pids() {
+            if session(pid) == Some(leader) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+/// How a redlock ended.
+#[derive(Debug)]
+pub struct Done {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Done {
+    /// The exit code is this one; otherwise the test fails and shows what was said.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Done {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    /// stderr contains one of these, whatever the case.
+    #[track_caller]
+    pub fn expect_said(self, any_of: &[&str]) -> Done {
+        let said = self.stderr.to_lowercase();
+        assert!(any_of.iter().any(|w| said.contains(&w.to_lowercase())), "none of {any_of:?}: {self:#?}");
+        self
+    }
+}
+
+/// A stream collected line by line by a thread of its own.
+struct Lines {
+    shared: Arc<(Mutex<Collected>, Condvar)>,
+    reader: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Collected {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Lines {
+    fn of(stream: impl Read + Send + 'static) -> Lines {
+        let shared = Arc::new((Mutex::new(Collected::default()), Condvar::new()));
+        let theirs = Arc::clone(&shared);
+        let reader = std::thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            loop {
+                let mut line = Vec::new();
+                let read = stream.read_until(b'\n', &mut line).unwrap_or(0);
+                let mut collected = theirs.0.lock().expect("the lines");
+                collected.bytes.extend(line);
+                collected.ended = read == 0;
+                theirs.1.notify_all();
+                if read == 0 {
+                    return;
+                }
+            }
+        });
+        Lines { shared, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shared.0.lock().expect("the lines").bytes).into_owned()
+    }
+
+    fn wait_for(&self, text: &str) -> Option<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut collected = self.shared.0.lock().expect("the lines");
+        loop {
+            let all = String::from_utf8_lossy(&collected.bytes).into_owned();
+            if let Some(line) = all.lines().find(|line| line.contains(text)) {
+                return Some(line.to_owned());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || collected.ended {
+                return None;
+            }
+            collected = self.shared.1.wait_timeout(collected, left).expect("the lines").0;
+        }
+    }
+
+    /// All of it; of a stream that others keep open, what came within half a second.
+    fn finish(&mut self) -> Vec<u8> {
+        let deadline = Instant::now() + Duration::from_millis(500);
+        let mut collected = self.shared.0.lock().expect("the lines");
+        while !collected.ended && Instant::now() < deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            collected = self.shared.1.wait_timeout(collected, left).expect("the lines").0;
+        }
+        let bytes = collected.bytes.clone();
+        let ended = collected.ended;
+        drop(collected);
+        if let (true, Some(reader)) = (ended, self.reader.take()) {
+            let _ = reader.join();
+        }
+        bytes
+    }
+}
+
+/// Arguments that are not UTF-8.
+pub fn os(bytes: &[u8]) -> OsString {
+    OsString::from_vec(bytes.to_vec())
+}

@@ -1,0 +1,49 @@
+//! Runs of other users, which only root can start.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::unistd::geteuid;
+use tempfile::TempDir;
+
+use super::run::{Run, binary};
+
+/// A user without rights.
+pub const STRANGER: u32 = 65534;
+
+/// A copy of the binary that every user may execute, wherever the source tree is.
+pub struct OtherUsers {
+    directory: TempDir,
+}
+
+impl OtherUsers {
+    /// None if we are not root.
+    pub fn new() -> Option<OtherUsers> {
+        geteuid().is_root().then(|| {
+            let users = OtherUsers { directory: tempfile::tempdir().expect("a temporary directory") };
+            // By another process: a descriptor of ours, inherited by a child of another thread, would make it busy.
+            let script = "chmod 755 \"$1\" && install -m 755 \"$2\" \"$1/redlock\"";
+            let mut install = Command::new("sh");
+            install.args(["-c", script, "sh"]).arg(users.directory.path()).arg(binary());
+            assert!(install.status().expect("a shell").success(), "the binary can be copied");
+            users
+        })
+    }
+
+    /// The call as this user with this umask.
+    pub fn run(&self, uid: u32, run: Run, umask: &str) -> Run {
+        let script = format!("umask {umask}; exec \"$@\"");
+        self.run_through(uid, run, &["sh", "-c", &script, "sh"])
+    }
+
+    /// The call as this user, started by another program.
+    pub fn run_through(&self, uid: u32, run: Run, wrapper: &[&str]) -> Run {
+        let id = uid.to_string();
+        let user = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
+        run.program(self.program()).dir(self.directory.path()).through(&[&user[..], wrapper].concat())
+    }
+
+    fn program(&self) -> PathBuf {
+        self.directory.path().join("redlock")
+    }
+}
