@@ -12,6 +12,9 @@ use anyhow::{Context, ensure};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
+#[path = "../../tests/suite/support/proc_stat.rs"]
+mod proc_stat;
+
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
@@ -97,15 +100,11 @@ pub fn name_of(pid: u32) -> anyhow::Result<String> {
     Ok(fs::read_to_string(format!("/proc/{pid}/comm"))?.trim_end().to_owned())
 }
 
-/// The fields of /proc/PID/stat from the third on, which is the state.
-fn stat(pid: u32) -> anyhow::Result<Vec<String>> {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, behind_name) = line.rsplit_once(") ").context("a stat line without a name")?;
-    Ok(behind_name.split_ascii_whitespace().map(str::to_owned).collect())
-}
-
 pub fn is_asleep(pid: u32) -> anyhow::Result<bool> {
-    Ok(stat(pid)?.first().is_some_and(|state| state == "S"))
+    Ok(proc_stat::fields(pid.cast_signed())
+        .context("no such process")?
+        .first()
+        .is_some_and(|state| state == "S"))
 }
 
 /// How many sleep before the one lock of this folder, by the kernel's list of who asks for a byte of another's.
@@ -122,9 +121,7 @@ pub fn tickets_waiting(folder: &Path) -> anyhow::Result<usize> {
 
 /// utime + stime, in clock ticks.
 pub fn cpu_ticks(pid: u32) -> anyhow::Result<u64> {
-    let stat = stat(pid)?;
-    let [user, system] = [11, 12].map(|field| stat.get(field));
-    Ok(user.context("utime")?.parse::<u64>()? + system.context("stime")?.parse::<u64>()?)
+    proc_stat::cpu_ticks(pid.cast_signed()).context("no such process")
 }
 
 /// The scheduler's own account, which knows less than a tick.

@@ -1,7 +1,7 @@
 //! The messages between redlock and its guardian, over a socket that keeps them whole (SOCK_SEQPACKET).
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -88,8 +88,16 @@ impl Channel {
 
     /// The next message; `None` if the other end is closed.
     fn receive(&self) -> io::Result<Option<Vec<u8>>> {
-        // With MSG_TRUNC the kernel tells the whole length, whatever the buffer takes.
-        let length = self.0.recv_with_flags(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC)?;
+        let length = loop {
+            // With MSG_TRUNC the kernel tells the whole length, whatever the buffer takes.
+            match self.0.recv_with_flags(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC) {
+                // The other end was closed with messages of ours unread. That is reported once, before the
+                // messages that it sent.
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                result => break result?,
+            }
+        };
         let mut message = vec![0; length];
         let read = (&self.0).read(&mut message)?;
         Ok((read > 0).then_some(message))
@@ -97,7 +105,7 @@ impl Channel {
 
     pub fn receive_command(&self) -> io::Result<Option<GuardianCommand>> {
         let parse = |message: Vec<u8>| {
-            GuardianCommand::from_bytes(&message).ok_or_else(|| io::ErrorKind::InvalidData.into())
+            GuardianCommand::from_bytes(&message).ok_or_else(|| ErrorKind::InvalidData.into())
         };
         self.receive()?.map(parse).transpose()
     }
@@ -284,6 +292,17 @@ mod tests {
             assert_eq!(ours.receive_event(), event);
         }
         drop(theirs);
+        assert_eq!(ours.receive_event(), GuardianEvent::Vanished);
+    }
+
+    #[test]
+    fn the_last_event_arrives_from_a_guardian_that_left_commands_unread() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let ended = GuardianEvent::Ended(ExitReason::Code(0));
+        theirs.send(&ended.to_bytes()).unwrap();
+        ours.send(&GuardianCommand::Forward(Signal::SIGTERM).to_bytes()).unwrap();
+        drop(theirs);
+        assert_eq!(ours.receive_event(), ended);
         assert_eq!(ours.receive_event(), GuardianEvent::Vanished);
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
 
+use crate::support::proc_stat::cpu_ticks;
 use crate::support::{Host, Job, all_end_well, hold, processes};
 
 #[test]
@@ -38,9 +39,7 @@ fn a_stopped_waiter_just_waits_and_keeps_its_place() {
 fn activity(pids: &[i32]) -> (u64, u64) {
     let mut sum = (0, 0);
     for pid in pids {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a living process");
-        let fields: Vec<&str> = stat[stat.rfind(')').unwrap() + 2..].split(' ').collect();
-        sum.0 += fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        sum.0 += cpu_ticks(*pid).expect("a living process");
         for task in fs::read_dir(format!("/proc/{pid}/task")).expect("a living process") {
             let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

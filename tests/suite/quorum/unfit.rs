@@ -15,6 +15,17 @@ fn unfit(urls: &[String], said: &[&str]) {
     }
 }
 
+/// Refused as one server with two names. The check of the servers behind the majority is short: on a busy machine a
+/// majority of different servers may be granted before the other name has answered.
+#[track_caller]
+fn found_out(urls: &[String]) {
+    for args in [&["-n", "--ttl", "60s"][..], &["--ttl", "60s"]] {
+        let mut attempts = (0..10).map(|_| Nodes::run_at(urls, "k").args(args).sh("exit 3").done());
+        let refused = attempts.find(|done| done.code != Some(3)).expect("not once refused");
+        refused.expect_code(78).expect_said(&["same server", "twice"]);
+    }
+}
+
 #[test]
 fn the_same_server_twice_is_refused_by_whatever_name() {
     let nodes = Nodes::start(3);
@@ -30,13 +41,14 @@ fn the_same_server_twice_is_refused_by_whatever_name() {
             [nodes[0].url(), alias.clone(), nodes[1].url()],
             [nodes[1].url(), nodes[0].url(), alias.clone()],
             [alias.clone(), nodes[1].url(), nodes[0].url()],
-            [alias.clone(), nodes[0].url(), alias.clone()],
         ] {
-            unfit(&set, &["same server", "twice"]);
+            found_out(&set);
         }
+        // No majority of different servers: it is never granted, however late the answers are.
+        unfit(&[alias.clone(), nodes[0].url(), alias.clone()], &["same server", "twice"]);
     }
     let five = [nodes[1].url(), nodes[2].url(), nodes[0].url(), "redis://127.0.0.1:1".into()];
-    unfit(&[&five[..], &[format!("redis://localhost:{port}")]].concat(), &["same server", "twice"]);
+    found_out(&[&five[..], &[format!("redis://localhost:{port}")]].concat());
     nodes.all_free();
     let mut other_db = nodes[0].connect();
     other_db.cmd(&["SELECT", "1"]);

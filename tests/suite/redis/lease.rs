@@ -1,12 +1,12 @@
 //! The lease: kept alive while it can be, given up before it ends when it cannot, released once.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::nodes::renewed;
+use crate::support::proc_stat::cpu_ticks;
 use crate::support::processes::{self, guardian_of};
 use crate::support::{
     DEAF_TREE, Proxy, Redis, Run, TREE, Watch, alive, holder, stays_free, takes_less_than, tree_of,
@@ -234,14 +234,6 @@ fn the_loss_of_the_holder_information_costs_no_holder_its_lock() {
     }
 }
 
-/// In clock ticks, a hundredth of a second each.
-fn cpu_used(pid: i32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a living process");
-    let behind_name = stat.rsplit_once(')').expect("its name").1;
-    let fields: Vec<&str> = behind_name.split_whitespace().collect();
-    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
-}
-
 #[test]
 fn after_a_loss_with_on_lost_warn_redlock_sleeps_until_the_command_ends() {
     let redis = Redis::start();
@@ -257,7 +249,8 @@ fn after_a_loss_with_on_lost_warn_redlock_sleeps_until_the_command_ends() {
             redis.cmd(&["SET", "lock:k", "foreign"]);
         }
         job.wait_for_stderr("lost");
-        let used = |pids: &[i32]| pids.iter().map(|pid| cpu_used(*pid)).sum::<u64>();
+        let used =
+            |pids: &[i32]| pids.iter().map(|pid| cpu_ticks(*pid).expect("a living process")).sum::<u64>();
         let ours = [job.pid(), guardian_of(job.pid())];
         let before = used(&ours);
         // What is measured: this time, in which the lease ends too.

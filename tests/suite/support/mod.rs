@@ -17,6 +17,7 @@ pub mod host;
 pub mod nodes;
 pub mod overlap_check;
 pub mod plain_redlock;
+pub mod proc_stat;
 pub mod processes;
 pub mod proxy;
 pub mod pty;
@@ -79,24 +80,17 @@ pub fn alive(pid: i32) -> bool {
 
 /// The state letter of /proc/PID/stat: R, S, T, Z...
 pub fn process_state(pid: i32) -> Option<char> {
-    stat_fields(pid)?.first()?.chars().next()
+    proc_stat::fields(pid)?.first()?.chars().next()
 }
 
 /// The parent's pid.
 pub fn parent(pid: i32) -> Option<i32> {
-    stat_fields(pid)?.get(1)?.parse().ok()
+    proc_stat::fields(pid)?.get(1)?.parse().ok()
 }
 
 /// The session's id.
 pub fn session(pid: i32) -> Option<i32> {
-    stat_fields(pid)?.get(3)?.parse().ok()
-}
-
-/// The fields of /proc/PID/stat behind the command name, beginning with the state.
-fn stat_fields(pid: i32) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let behind_name = &stat[stat.rfind(')')? + 2..];
-    Some(behind_name.split(' ').map(str::to_owned).collect())
+    proc_stat::fields(pid)?.get(3)?.parse().ok()
 }
 
 /// Every pid of the machine at this moment.

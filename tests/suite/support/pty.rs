@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::libc;
@@ -20,6 +21,7 @@ pub struct Pty {
     child: Child,
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
 }
 
 impl Pty {
@@ -74,13 +76,13 @@ impl Pty {
         let screen = Arc::new(Mutex::new(Vec::new()));
         let theirs = Arc::clone(&screen);
         let mut output = keyboard.try_clone().expect("the terminal");
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(n @ 1..) = output.read(&mut buffer) {
                 theirs.lock().expect("the screen").extend(&buffer[..n]);
             }
         });
-        Pty { child, keyboard, screen }
+        Pty { child, keyboard, screen, reader }
     }
 
     /// The session leader's pid.
@@ -139,7 +141,8 @@ impl Pty {
         assert_eq!(result, 0, "resize");
     }
 
-    /// The session leader's end, up to a minute; stdout is the screen.
+    /// The session leader's end, up to a minute; stdout is the screen, with all that was written to it. If others keep
+    /// the terminal open, that is what came within two seconds.
     #[track_caller]
     pub fn wait(mut self) -> Done {
         let start = Instant::now();
@@ -150,6 +153,10 @@ impl Pty {
             assert!(start.elapsed() < Duration::from_secs(60), "still runs\n{}", self.screen());
             std::thread::sleep(Duration::from_millis(5));
         };
+        let ended = Instant::now();
+        while !self.reader.is_finished() && ended.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         Done { code: status.code(), signal: status.signal(), stdout: self.screen(), stderr: String::new() }
     }
 }
