@@ -89,7 +89,7 @@ impl Node {
                 *earlier = Expected::Abandoned;
             }
         }
-        // Behind an unanswered request nobody may be left to read that the script is unknown.
+        // Behind an unanswered request the reply may go unread, even one that says that the script is unknown.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
         let in_full = if may_go_unread { call.packed_in_full() } else { None };
         let bytes = in_full.unwrap_or_else(|| call.packed());

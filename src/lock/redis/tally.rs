@@ -216,7 +216,7 @@ impl ExtendTally {
         self.has_majority() || self.is_lost()
     }
 
-    /// `renewed` is the lease if a majority renewed it; `late` the error if nobody else has one to tell.
+    /// `renewed` is the lease if a majority renewed it; `late` the error if no server reported one.
     pub fn verdict(self, renewed: Option<Lease>, late: BackendError) -> Extended {
         match (renewed, self.lost.iter().max()) {
             (Some(lease), _) if self.has_majority() => Extended::Until(lease),
