@@ -15,11 +15,11 @@ pub fn hide(urls: &[&OsStr]) -> io::Result<()> {
     if urls.is_empty() {
         return Ok(());
     }
-    let place = arguments()?;
+    let range = arguments()?;
     let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
-    let length = usize::try_from(place.end - place.start).map_err(|_| ErrorKind::Unsupported)?;
+    let length = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::Unsupported)?;
     let mut bytes = vec![0; length];
-    memory.read_exact_at(&mut bytes, place.start)?;
+    memory.read_exact_at(&mut bytes, range.start)?;
     let ours = find(&bytes, b"\0--\0").unwrap_or(bytes.len());
     for url in urls {
         let url = url.as_bytes();
@@ -30,7 +30,7 @@ pub fn hide(urls: &[&OsStr]) -> io::Result<()> {
             from = end;
         }
     }
-    memory.write_all_at(&bytes, place.start)
+    memory.write_all_at(&bytes, range.start)
 }
 
 /// Where the kernel reads our arguments from: fields 48 and 49 of /proc/self/stat.

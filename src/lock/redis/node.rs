@@ -15,8 +15,7 @@ use super::reply::Reply;
 use super::resolve::{Resolution, resolve};
 use super::script::Call;
 use super::server::{Server, Target};
-use super::server_error::ServerError;
-use crate::lock::{BackendError, Problem};
+use crate::lock::{BackendError, Problem, ServerError};
 
 /// What the next reply on the connection belongs to.
 #[derive(Debug)]
