@@ -288,7 +288,7 @@ pub struct ServerArgs {
 
 #[derive(Debug, Args)]
 pub struct BreakArgs {
-    /// Name of the lock
+    /// Lock name
     #[arg(short, long, value_name = "KEY", required = true)]
     pub key: OsString,
 

@@ -68,9 +68,9 @@ impl Add<Duration> for BootTime {
 
 /// A random part of `at_most`, so that processes that failed together do not come back together.
 pub fn jitter(at_most: Duration) -> Duration {
-    // A version 4 UUID has six fixed bits; the low half's lower 32 are all random.
-    let (_, low) = Uuid::new_v4().as_u64_pair();
-    at_most.mul_f64(f64::from(low as u32) / f64::from(u32::MAX))
+    // The six fixed bits of a version 4 UUID are not among the last.
+    let [.., a, b, c, d] = Uuid::new_v4().into_bytes();
+    at_most.mul_f64(f64::from(u32::from_ne_bytes([a, b, c, d])) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, read_to_string};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -15,10 +15,11 @@ pub fn hide(urls: &[&OsStr]) -> io::Result<()> {
     if urls.is_empty() {
         return Ok(());
     }
-    let place = arguments()?;
+    let range = arguments()?;
     let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
-    let mut bytes = vec![0; (place.end - place.start) as usize];
-    memory.read_exact_at(&mut bytes, place.start)?;
+    let length = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::Unsupported)?;
+    let mut bytes = vec![0; length];
+    memory.read_exact_at(&mut bytes, range.start)?;
     let ours = find(&bytes, b"\0--\0").unwrap_or(bytes.len());
     for url in urls {
         let url = url.as_bytes();
@@ -29,7 +30,7 @@ pub fn hide(urls: &[&OsStr]) -> io::Result<()> {
             from = end;
         }
     }
-    memory.write_all_at(&bytes, place.start)
+    memory.write_all_at(&bytes, range.start)
 }
 
 /// Where the kernel reads our arguments from: fields 48 and 49 of /proc/self/stat.
@@ -39,7 +40,7 @@ fn arguments() -> io::Result<Range<u64>> {
     let mut fields = after_name.split_ascii_whitespace().skip(48 - 3).map(str::parse);
     match (fields.next(), fields.next()) {
         (Some(Ok(start)), Some(Ok(end))) if start < end => Ok(start..end),
-        _ => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(ErrorKind::Unsupported.into()),
     }
 }
 
@@ -56,16 +57,16 @@ fn mask(url: &mut [u8]) {
     }
 }
 
-/// For words that repeat what was typed, where a URL may stand in any place.
+/// For text that repeats what was typed, where a URL may stand anywhere.
 pub fn without_passwords(text: &str) -> String {
-    let mask_word = |word: &str| {
-        let mut bytes = word.as_bytes().to_vec();
+    let mask_part = |part: &str| {
+        let mut bytes = part.as_bytes().to_vec();
         if find(&bytes, b"://").is_some() {
             mask(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    text.split_inclusive([' ', '\n', '\'', ',']).map(mask_word).collect()
+    text.split_inclusive([' ', '\n', '\'', ',']).map(mask_part).collect()
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {

@@ -60,7 +60,7 @@ pub enum GuardianEvent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitReason {
-    Code(i32),
+    Code(u8),
     /// By number: real-time signals have no name.
     Signal(i32),
 }
@@ -217,7 +217,7 @@ impl GuardianEvent {
             Self::Paused(pid) => with_number(event_tag::PAUSED, pid.as_raw()),
             Self::Overdue => tagged(event_tag::OVERDUE, &[]),
             Self::TimeUp => tagged(event_tag::TIME_UP, &[]),
-            Self::Ended(ExitReason::Code(code)) => with_number(event_tag::EXIT_CODE, code),
+            Self::Ended(ExitReason::Code(code)) => with_number(event_tag::EXIT_CODE, code.into()),
             Self::Ended(ExitReason::Signal(signal)) => with_number(event_tag::EXIT_SIGNAL, signal),
             Self::Vanished => tagged(event_tag::VANISHED, &[]),
         }
@@ -232,7 +232,7 @@ impl GuardianEvent {
             event_tag::PAUSED => Self::Paused(Pid::from_raw(number()?)),
             event_tag::OVERDUE => Self::Overdue,
             event_tag::TIME_UP => Self::TimeUp,
-            event_tag::EXIT_CODE => Self::Ended(ExitReason::Code(number()?)),
+            event_tag::EXIT_CODE => Self::Ended(ExitReason::Code(u8::try_from(number()?).ok()?)),
             event_tag::EXIT_SIGNAL => Self::Ended(ExitReason::Signal(number()?)),
             event_tag::VANISHED => Self::Vanished,
             _ => return None,

@@ -87,7 +87,7 @@ pub fn reap() -> Reaped {
     loop {
         let mut status = 0;
         // SAFETY: `status` is valid for the call, which writes nothing else.
-        let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED) };
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
         return match pid {
             0 => Reaped::NothingNew,
             -1 if Errno::last() == Errno::EINTR => continue,
@@ -96,7 +96,11 @@ pub fn reap() -> Reaped {
             pid if libc::WIFSIGNALED(status) => {
                 Reaped::Ended(Pid::from_raw(pid), ExitReason::Signal(libc::WTERMSIG(status)))
             }
-            pid => Reaped::Ended(Pid::from_raw(pid), ExitReason::Code(libc::WEXITSTATUS(status))),
+            pid => {
+                let code =
+                    u8::try_from(libc::WEXITSTATUS(status)).expect("wait statuses have eight bits for it");
+                Reaped::Ended(Pid::from_raw(pid), ExitReason::Code(code))
+            }
         };
     }
 }

@@ -133,6 +133,6 @@ pub fn exit_by_signal(number: i32) -> ! {
         libc::signal(number, libc::SIG_DFL);
         libc::raise(number);
     }
-    // A signal that does not kill: say it the shell's way.
+    // A signal that does not kill: exit as a shell would report it.
     std::process::exit(128 + number)
 }

@@ -104,7 +104,7 @@ fn execute(job: &Job<'_>) -> Errno {
         setpgid(Pid::from_raw(0), job.group)?;
         set_pdeathsig(Signal::SIGKILL)?;
         if getppid() != job.guardian {
-            // It died before the line above could be told to.
+            // It died before the parent-death signal was set.
             return Err(Errno::ESRCH);
         }
         for file in job.keep_open {

@@ -12,6 +12,7 @@ mod holder;
 mod lease;
 mod local;
 mod name;
+mod problem;
 mod redis;
 mod retry;
 mod unlocked;
@@ -27,18 +28,24 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 
 pub use claim::{AncestorLock, Claim};
-pub use error::{BackendError, Error, Fault, Problem};
+pub use error::{BackendError, Error, Fault};
 pub use holder::HolderInfo;
 pub use lease::Lease;
-pub use local::{FileProblem, HostLock, Mount, default_directory};
+pub use local::{HostLock, Mount, default_directory};
 pub use name::lock_name;
-pub use redis::{Keys, RedisLock, Server, ServerError, ServerErrorKind, Timing, break_lock};
+pub use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
+pub use redis::{Keys, RedisLock, Server, Timing, break_lock};
 pub use retry::acquire;
 pub use unlocked::Unlocked;
 pub use wait::{Wait, sleep};
 
 /// Upper bound of the number of slots of one lock.
 pub const MOST_SLOTS: u32 = 1024;
+
+/// Of the configured servers, never of the reachable ones.
+pub fn majority_of(servers: usize) -> usize {
+    servers / 2 + 1
+}
 
 /// The seam between the kinds of lock (servers, this host, none) and the commands that use them.
 pub trait Lock: Send {

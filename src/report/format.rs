@@ -3,6 +3,7 @@
 use crate::duration::format_seconds;
 use crate::lock::{
     BackendError, Blocked, Blocker, FileProblem, HolderInfo, Holding, Problem, ServerError, ServerErrorKind,
+    majority_of,
 };
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ pub fn backend_error(error: &BackendError) -> String {
 fn problem(problem: &Problem) -> String {
     match problem {
         Problem::NoMajority { servers, causes } => {
-            let needed = servers / 2 + 1;
+            let needed = majority_of(*servers);
             format!("{} of {servers} servers unavailable, {needed} required: {}", causes.len(), all(causes))
         }
         Problem::Quarantined { servers, quarantined, causes } => {
@@ -224,7 +225,7 @@ fn file_problem(problem: &FileProblem) -> String {
         FileProblem::NotRegular => "is not a regular file with one link; remove it".into(),
         FileProblem::Io(why) => why.clone(),
         FileProblem::DeletedInUse => "was deleted while in use; try again".into(),
-        FileProblem::OtherSlots(1) => {
+        FileProblem::OtherSlots(0) => {
             "is in use without --slots (which is the same as --slots 1): all users of a key must agree on that".into()
         }
         FileProblem::OtherSlots(slots) => {

@@ -95,7 +95,7 @@ impl Report {
         if self.has_live_line() {
             let line = format::live_line_text(&self.keys, blocked, waited);
             self.live_line.show(&sanitize(line.as_bytes()));
-        } else if self.mentioned_at.is_none_or(|mentioned| waited - mentioned >= WAIT_LINE_EVERY) {
+        } else if self.mentioned_at.is_none_or(|mentioned| waited >= mentioned + WAIT_LINE_EVERY) {
             self.mentioned_at = Some(waited);
             self.info(&format::waiting(&self.keys, blocked, waited));
             self.events.waiting(blocked, waited);
@@ -105,7 +105,7 @@ impl Report {
     /// After a wait of this length: how long until the next line is due.
     pub fn next_wait_line(&self, waited: Duration) -> Duration {
         match (self.has_live_line(), self.mentioned_at) {
-            _ if waited < SILENT_WAIT => SILENT_WAIT - waited,
+            _ if waited < SILENT_WAIT => SILENT_WAIT.saturating_sub(waited),
             (true, _) => LIVE_LINE_EVERY,
             (false, mentioned) => (mentioned.unwrap_or(waited) + WAIT_LINE_EVERY).saturating_sub(waited),
         }
@@ -134,7 +134,7 @@ impl Report {
     }
 
     pub fn servers_unavailable(&mut self, error: &BackendError) {
-        self.failure(format!("waiting for {}: {}; trying again", self.lock(), backend_error(error)));
+        self.failure(&format!("waiting for {}: {}; trying again", self.lock(), backend_error(error)));
     }
 
     pub fn acquired(&mut self, grant: &Grant) {
@@ -153,7 +153,7 @@ impl Report {
 
     pub fn cannot_refresh(&mut self, error: &BackendError, left: Duration) {
         let error = backend_error(error);
-        self.failure(format!(
+        self.failure(&format!(
             "cannot renew {}: {error}; it is ours for another {}",
             self.lock(),
             format(left)
@@ -163,7 +163,7 @@ impl Report {
 
     pub fn cannot_start_keeper(&mut self, error: &std::io::Error) {
         self.last_failure = Some(format!("no thread could be started: {error}"));
-        self.failure(format!(
+        self.failure(&format!(
             "cannot renew {}: no thread can be started: {error}; trying again",
             self.lock()
         ));
@@ -273,10 +273,10 @@ impl Report {
         quoted(&self.keys)
     }
 
-    fn failure(&mut self, message: String) {
+    fn failure(&mut self, message: &str) {
         if !self.failure_printed || self.verbosity == Verbosity::Verbose {
             self.failure_printed = true;
-            self.info(&message);
+            self.info(message);
         }
     }
 

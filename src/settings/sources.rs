@@ -19,7 +19,7 @@ impl Sources<'_> {
     }
 
     pub fn duration(self, id: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
-        let parse = |text| duration::parse(text).map_err(|why| usage(format!("{}: {why}", flag(id))));
+        let parse = |text| duration::parse(text).map_err(|why| usage(format!("{}: {why}", self.name(id))));
         text.map(parse).transpose()
     }
 
@@ -32,9 +32,19 @@ impl Sources<'_> {
     ) -> Result<Option<u32>, Failure> {
         let parse = |text: &str| {
             let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-            number.ok_or_else(|| usage(format!("{} must be {least} to {most}, not {text:?}", flag(id))))
+            number.ok_or_else(|| usage(format!("{} must be {least} to {most}, not {text:?}", self.name(id))))
         };
         text.map(parse).transpose()
+    }
+
+    /// What to blame for a bad value.
+    fn name(self, id: &str) -> String {
+        let option = id.replace('_', "-");
+        match self.0.value_source(id) {
+            Some(ValueSource::EnvVariable) => format!("REDLOCK_{}", id.to_ascii_uppercase()),
+            Some(ValueSource::DefaultValue) => format!("{option} in the config file"),
+            _ => format!("--{option}"),
+        }
     }
 
     /// Which of several options that exclude each other is meant.
@@ -42,20 +52,12 @@ impl Sources<'_> {
         let set: Vec<&'static str> =
             options.iter().filter(|(_, is_set)| *is_set).map(|(id, _)| *id).collect();
         let typed: Vec<&'static str> = set.iter().copied().filter(|id| self.was_typed(id)).collect();
-        let name: fn(&str) -> String = if typed.is_empty() { variable } else { flag };
         let meant = if typed.is_empty() { set } else { typed };
         match meant[..] {
-            [a, b, ..] => Err(usage(format!("{} and {} cannot be used together", name(a), name(b)))),
+            [a, b, ..] => {
+                Err(usage(format!("{} and {} cannot be used together", self.name(a), self.name(b))))
+            }
             _ => Ok(meant.first().copied()),
         }
     }
-}
-
-/// For a value that was not typed: from the environment, or from the config file as if from there.
-fn variable(id: &str) -> String {
-    format!("REDLOCK_{}", id.to_ascii_uppercase())
-}
-
-fn flag(id: &str) -> String {
-    format!("--{}", id.replace('_', "-"))
 }

@@ -251,8 +251,7 @@ impl<'a> Supervision<'a> {
         match (self.stop_reason, exit_reason) {
             (Some(StopReason::Lost), _) => Exit::Code(exit::LOST),
             (Some(StopReason::MaxHold), _) => Exit::Code(exit::TIME_UP),
-            // Wait statuses have eight bits for it.
-            (None, ExitReason::Code(code)) => Exit::Code(code as u8),
+            (None, ExitReason::Code(code)) => Exit::Code(code),
             (None, ExitReason::Signal(number)) => Exit::Signal(number),
         }
     }

@@ -10,10 +10,9 @@ use super::format::{Header, HolderRecord, Reservation, ReservationKind, slot_for
 use super::lock_file::LockFile;
 use super::mutex;
 use super::ofd_lock::{Kind, OfdLocks};
-use super::problem::FileProblem;
 use super::request::{LocalMode, LocalRequest};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Error, Observer};
+use crate::lock::{BackendError, Error, FileProblem, Observer};
 
 /// A year. Tokens are milliseconds, and more than one in each is not granted for long.
 const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
@@ -117,7 +116,7 @@ impl<'a> Admission<'a> {
                 other = Some(UsageMode::at(offset));
             }
         }
-        other.map_or(Ok(()), |other| Err(self.file.error(FileProblem::OtherSlots(other.slots()))))
+        other.map_or(Ok(()), |other| Err(self.file.error(FileProblem::OtherSlots(other.slot_count()))))
     }
 
     /// A reader that prefers readers joins holders of its group.

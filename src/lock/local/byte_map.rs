@@ -57,6 +57,11 @@ impl UsageMode {
         self.0.max(1)
     }
 
+    /// How many slots were asked for; zero if none.
+    pub fn slot_count(self) -> u32 {
+        self.0
+    }
+
     fn start(self) -> u64 {
         u64::from(self.0) << USAGE_BITS
     }

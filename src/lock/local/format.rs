@@ -22,8 +22,7 @@ const TABLE: u64 = HEADER as u64 + RECORDS * RECORD as u64;
 pub struct Header {
     pub next_ticket: u64,
     pub last_fence: u64,
-    /// Until when something may stay taken though nobody holds it, in nanoseconds since some boot, and how
-    /// many entries of the table to look at.
+    /// When the last reservation ends, in nanoseconds since some boot, and how many entries the table has.
     pub reserved_until: u64,
     pub reservations: u64,
 }
@@ -200,8 +199,9 @@ impl Reservation {
             EXCLUSIVE => ReservationKind::Exclusive,
             SHARED => ReservationKind::Shared(ReaderGroup::from_digest(kind)),
             SLOT => {
-                let usage = UsageMode::slots_of((kind >> 32) as u32 & 0xffff);
-                ReservationKind::Slot(usage, kind as u32 % usage.slots())
+                let [of, number] = [kind >> 32 & 0xffff, kind & 0xffff_ffff].map(u32::try_from);
+                let usage = UsageMode::slots_of(of.ok()?);
+                ReservationKind::Slot(usage, number.ok()? % usage.slots())
             }
             _ => return None,
         };
@@ -230,14 +230,12 @@ pub fn slot_for(table: &[Option<Reservation>], reservation: Reservation) -> Opti
     }
     let free = table.iter().position(Option::is_none);
     let next = || (table.len() < ENTRIES).then_some(table.len());
-    Some(match free.or_else(next) {
-        Some(entry) => (entry, reservation),
-        // So many can only be readers: two of them share an entry, which neither can end early.
-        None => {
-            let until = table[0].map_or(reservation.until, |old| old.until.max(reservation.until));
-            (0, Reservation { until, ticket: 0, ..reservation })
-        }
-    })
+    if let Some(entry) = free.or_else(next) {
+        return Some((entry, reservation));
+    }
+    // So many can only be readers: two of them share an entry, which neither can end early.
+    let until = table[0].map_or(reservation.until, |old| old.until.max(reservation.until));
+    Some((0, Reservation { until, ticket: 0, ..reservation }))
 }
 
 /// Identifies the current boot.

@@ -11,8 +11,7 @@ use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, fstatfs};
 use uuid::Uuid;
 
 use super::ofd_lock::OfdLocks;
-use super::problem::FileProblem;
-use crate::lock::{BackendError, Problem};
+use crate::lock::{BackendError, FileProblem, Problem};
 
 /// Where all users of a host can share files; the first that exists.
 const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];

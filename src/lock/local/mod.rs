@@ -12,7 +12,6 @@ mod inspect;
 mod lock_file;
 mod mutex;
 mod ofd_lock;
-mod problem;
 mod release_watch;
 mod request;
 #[cfg(test)]
@@ -35,7 +34,6 @@ use release_watch::{INTERRUPT, ReleaseWatch};
 use request::LocalRequest;
 
 pub use lock_file::{Mount, default_directory};
-pub use problem::FileProblem;
 
 use super::claim::{HostTicket, WaiterId};
 use super::wait::{Wait, wait};
@@ -277,7 +275,8 @@ impl Lock for HostLock {
         self.unlock_all();
         match adjusted {
             Err(Error::Backend(error)) => Released::Unknown(error),
-            _ => Released::Done,
+            // Without an observer nothing else can come of it.
+            Ok(()) | Err(Error::Held(_) | Error::Nested | Error::Cancelled(_)) => Released::Done,
         }
     }
 

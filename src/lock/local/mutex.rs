@@ -6,10 +6,9 @@ use std::time::Duration;
 use super::byte_map::MUTEX_BYTE;
 use super::lock_file::LockFile;
 use super::ofd_lock::Kind;
-use super::problem::FileProblem;
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, sleep};
-use crate::lock::{Error, Observer};
+use crate::lock::{Error, FileProblem, Observer};
 
 /// Other processes hold the mutex for a few system calls. One that holds it longer is stopped, or not redlock.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -25,7 +25,7 @@ const STACK: usize = 64 * 1024;
 
 /// Ends a waiting thread's system call, if the process has a handler for it; without one it is ignored.
 pub const INTERRUPT: Signal = Signal::SIGURG;
-/// A interrupt may come just before the sleep: so often it is repeated, with so much time between.
+/// An interrupt may come just before the sleep: so often it is repeated, with so much time between.
 const INTERRUPTS: u32 = 50;
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(1);
 

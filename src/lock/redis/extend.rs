@@ -21,7 +21,7 @@ impl RedisLock {
         let deadline = grant.lease.unwrap_or(renewed).deadline();
         let until = deadline.min(asked + self.servers.node_timeout);
         let votes_until: Vec<_> = self.servers.all().map(|at| self.servers[at].vote_until).collect();
-        let mut heard = Vec::new();
+        let mut updates = Vec::new();
         self.servers.listen(sent.sent, until, None, |at, reply| {
             match reply {
                 Ok(ExtendReply::Extended { run_id, is_quarantined }) => {
@@ -29,26 +29,26 @@ impl RedisLock {
                     if counts {
                         tally.add_ours(run_id);
                     }
-                    heard.push((at, Heard::Ours { counts }));
+                    updates.push((at, Update::Ours { counts }));
                 }
                 Ok(ExtendReply::Lost(loss)) => {
                     tally.add_lost(loss);
-                    heard.push((at, Heard::Lost(loss)));
+                    updates.push((at, Update::Lost(loss)));
                 }
                 Err(error) => tally.add_error(error),
             }
             stop_if(tally.is_decided())
         });
-        for (at, heard) in heard {
+        for (at, update) in updates {
             let member = &mut self.servers[at];
-            match heard {
-                Heard::Ours { counts } => {
+            match update {
+                Update::Ours { counts } => {
                     member.lost_claim = false;
                     if counts {
                         member.vote_until = Some(renewed.deadline());
                     }
                 }
-                Heard::Lost(loss) => member.lost_claim = loss == Loss::Expired,
+                Update::Lost(loss) => member.lost_claim = loss == Loss::Expired,
             }
         }
         let renewed = (tally.has_majority() && !grant.is_over()).then_some(renewed);
@@ -67,8 +67,8 @@ impl RedisLock {
     }
 }
 
-/// What a server's reply to a renewal says about that server.
-enum Heard {
+/// What a reply to a renewal changes in the record of its server.
+enum Update {
     Ours { counts: bool },
     Lost(Loss),
 }

@@ -34,8 +34,6 @@ pub use break_lock::break_lock;
 pub use keys::Keys;
 pub use requests::Timing;
 pub use server::Server;
-pub use server_error::{ServerError, ServerErrorKind};
-pub use servers::majority_of;
 
 use super::claim::{Claim, WaiterId};
 use super::wait::{Wait, sleep};

@@ -15,8 +15,7 @@ use super::reply::Reply;
 use super::resolve::{Resolution, resolve};
 use super::script::Call;
 use super::server::{Server, Target};
-use super::server_error::ServerError;
-use crate::lock::{BackendError, Problem};
+use crate::lock::{BackendError, Problem, ServerError};
 
 /// What the next reply on the connection belongs to.
 #[derive(Debug)]
@@ -89,7 +88,7 @@ impl Node {
                 *earlier = Expected::Abandoned;
             }
         }
-        // Behind an unanswered request nobody may be left to read that the script is unknown.
+        // Behind an unanswered request the reply may go unread, even one that says that the script is unknown.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
         let in_full = if may_go_unread { call.packed_in_full() } else { None };
         let bytes = in_full.unwrap_or_else(|| call.packed());

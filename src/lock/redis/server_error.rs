@@ -1,55 +1,6 @@
 //! A server's error reply, sorted by what it means for a lock.
 
-use crate::lock::Fault;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerError {
-    pub kind: ServerErrorKind,
-    /// The reply itself, without the position in our script.
-    pub reply: String,
-    /// What was asked when it came.
-    pub during: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerErrorKind {
-    PasswordMissing,
-    PasswordWrong,
-    PermissionDenied,
-    ProtectedMode,
-    CommandMissing,
-    ReadOnlyReplica,
-    WrongType,
-    ClusterNode,
-    OutOfMemory,
-    Loading,
-    BusyScript,
-    CannotSave,
-    TooFewReplicas,
-    TooManyClients,
-    CannotServe,
-    Other,
-}
-
-impl ServerErrorKind {
-    pub fn fault(self) -> Fault {
-        match self {
-            Self::PasswordMissing
-            | Self::PasswordWrong
-            | Self::PermissionDenied
-            | Self::ProtectedMode
-            | Self::CommandMissing => Fault::Refused,
-            Self::ReadOnlyReplica | Self::WrongType | Self::ClusterNode | Self::Other => Fault::Unfit,
-            Self::OutOfMemory
-            | Self::Loading
-            | Self::BusyScript
-            | Self::CannotSave
-            | Self::TooFewReplicas
-            | Self::TooManyClients
-            | Self::CannotServe => Fault::Unavailable,
-        }
-    }
-}
+use crate::lock::{ServerError, ServerErrorKind};
 
 impl ServerError {
     pub fn new(code: &str, details: Option<&str>, during: &'static str) -> Self {
@@ -97,6 +48,7 @@ fn sort(code: &str, reply: &str) -> ServerErrorKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Fault;
 
     #[test]
     fn each_server_error_has_its_own_kind() {

@@ -11,7 +11,7 @@ use super::script::Call;
 use super::server::Server;
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, wait};
-use crate::lock::{BackendError, Observer};
+use crate::lock::{BackendError, Observer, majority_of};
 use nix::sys::signal::Signal;
 
 /// A server, and what this client remembers of it.
@@ -68,10 +68,6 @@ pub struct Asked {
     pub failed: Vec<(usize, BackendError)>,
 }
 
-pub fn majority_of(servers: usize) -> usize {
-    servers / 2 + 1
-}
-
 pub fn stop_if(enough: bool) -> ControlFlow<()> {
     if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
@@ -85,7 +81,6 @@ impl Servers {
         self.members.len()
     }
 
-    /// Of all configured servers, never of the reachable ones.
     pub fn majority(&self) -> usize {
         majority_of(self.len())
     }

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::reply::{AcquireReply, Granted};
-use super::servers::majority_of;
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Blocked, Extended, Fault, Lease, Loss, Problem};
+use crate::lock::{BackendError, Blocked, Extended, Fault, Lease, Loss, Problem, majority_of};
 
 /// A server's answer to an acquire request.
 #[derive(Clone, Debug)]
@@ -90,7 +89,7 @@ impl Tally {
     pub fn yes(&self) -> impl Iterator<Item = (usize, &Granted)> {
         self.votes.iter().enumerate().filter_map(|(at, vote)| match vote {
             Some(Vote::Yes(granted)) => Some((at, granted)),
-            _ => None,
+            Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
         })
     }
 
@@ -216,7 +215,7 @@ impl ExtendTally {
         self.has_majority() || self.is_lost()
     }
 
-    /// `renewed` is the lease if a majority renewed it; `late` the error if nobody else has one to tell.
+    /// `renewed` is the lease if a majority renewed it; `late` the error if no server reported one.
     pub fn verdict(self, renewed: Option<Lease>, late: BackendError) -> Extended {
         match (renewed, self.lost.iter().max()) {
             (Some(lease), _) if self.has_majority() => Extended::Until(lease),
@@ -230,8 +229,7 @@ impl ExtendTally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Blocker;
-    use crate::lock::redis::server_error::ServerError;
+    use crate::lock::{Blocker, ServerError};
 
     fn yes(id: &str) -> Vote {
         Vote::Yes(Granted { fences: vec![1], slots: Vec::new(), run_id: id.into() })

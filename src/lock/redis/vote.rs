@@ -12,7 +12,7 @@ use crate::clock::BootTime;
 use crate::lock::{BackendError, Blocked, Observer, Problem};
 
 /// How long to listen on after the majority, to let the remaining servers reveal duplicates (the same run_id):
-/// as long as all took so far again, within bounds.
+/// twice as long as the majority took, within these bounds.
 const DUPLICATE_CHECK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
 /// A server that did not answer is not asked first again for this time.
 const AVOID_FOR: Duration = Duration::from_secs(10);

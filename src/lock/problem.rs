@@ -1,0 +1,169 @@
+//! What can be wrong with servers and lock files, as values. The sentences are made in report/.
+
+use std::time::Duration;
+
+use super::error::{BackendError, Fault};
+use super::majority_of;
+
+#[derive(Clone, Debug)]
+pub enum Problem {
+    /// Too few of the configured servers can vote.
+    NoMajority {
+        servers: usize,
+        causes: Vec<BackendError>,
+    },
+    /// Too few servers can vote because these may have lost their data, and are quarantined for this long.
+    Quarantined {
+        servers: usize,
+        quarantined: Vec<(String, Duration)>,
+        causes: Vec<BackendError>,
+    },
+    ConnectionRefused,
+    /// There is no such unix socket.
+    NoSocket,
+    SocketPermission,
+    /// Any other error of the connection.
+    Connection(String),
+    TimedOut,
+    /// Bytes that are not the Redis protocol.
+    UnreadableReply(String),
+    /// The protocol, but nothing that our scripts reply.
+    UnexpectedReply,
+    /// The reply belongs to an earlier request of ours.
+    StaleReply,
+    /// The server's own error.
+    Server(ServerError),
+    Replica,
+    /// The same server by another name, socket or database; that name, if it is known.
+    ListedTwice {
+        other: Option<String>,
+    },
+    /// The key is held as a lock over this many servers.
+    OtherServerCount(usize),
+    /// The key is held with this many slots; 0 = without.
+    OtherSlots(u32),
+    /// The lease was over when the grant arrived.
+    GrantedTooLate,
+    /// The grant has no lease that could be renewed.
+    NoLease,
+    /// A lock file cannot be used.
+    File(FileProblem),
+}
+
+impl Problem {
+    pub fn fault(&self) -> Fault {
+        match self {
+            // Refused only if the servers that refused us are too many by themselves.
+            Self::NoMajority { servers, causes } => {
+                let refused = causes.iter().filter(|cause| cause.fault() == Fault::Refused).count();
+                if refused > servers - majority_of(*servers) { Fault::Refused } else { Fault::Unavailable }
+            }
+            Self::Quarantined { .. }
+            | Self::ConnectionRefused
+            | Self::NoSocket
+            | Self::SocketPermission
+            | Self::Connection(_)
+            | Self::TimedOut
+            | Self::UnreadableReply(_)
+            | Self::StaleReply
+            | Self::GrantedTooLate => Fault::Unavailable,
+            Self::UnexpectedReply
+            | Self::Replica
+            | Self::ListedTwice { .. }
+            | Self::OtherServerCount(_)
+            | Self::OtherSlots(_)
+            | Self::NoLease => Fault::Unfit,
+            Self::Server(error) => error.kind.fault(),
+            Self::File(problem) => problem.fault(),
+        }
+    }
+}
+
+/// An error reply of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    pub kind: ServerErrorKind,
+    /// The reply itself, without the position in our script.
+    pub reply: String,
+    /// What was asked when it came.
+    pub during: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerErrorKind {
+    PasswordMissing,
+    PasswordWrong,
+    PermissionDenied,
+    ProtectedMode,
+    CommandMissing,
+    ReadOnlyReplica,
+    WrongType,
+    ClusterNode,
+    OutOfMemory,
+    Loading,
+    BusyScript,
+    CannotSave,
+    TooFewReplicas,
+    TooManyClients,
+    CannotServe,
+    Other,
+}
+
+impl ServerErrorKind {
+    pub fn fault(self) -> Fault {
+        match self {
+            Self::PasswordMissing
+            | Self::PasswordWrong
+            | Self::PermissionDenied
+            | Self::ProtectedMode
+            | Self::CommandMissing => Fault::Refused,
+            Self::ReadOnlyReplica | Self::WrongType | Self::ClusterNode | Self::Other => Fault::Unfit,
+            Self::OutOfMemory
+            | Self::Loading
+            | Self::BusyScript
+            | Self::CannotSave
+            | Self::TooFewReplicas
+            | Self::TooManyClients
+            | Self::CannotServe => Fault::Unavailable,
+        }
+    }
+}
+
+/// What can be wrong with a lock file or its directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileProblem {
+    /// The directory cannot be used; the system's reason.
+    Directory(String),
+    NotADirectory,
+    /// Every user may delete other users' files in the directory.
+    NotSticky,
+    /// The file belongs to another user.
+    OwnedByAnother,
+    CannotCreate,
+    SymbolicLink,
+    /// Not a regular file, or one with several links.
+    NotRegular,
+    /// Any other error of a system call.
+    Io(String),
+    DeletedInUse,
+    /// The lock is in use with this many slots; 0 = without.
+    OtherSlots(u32),
+    /// Another program has locked the whole file.
+    WholeFileLocked,
+    /// Locked by a program other than redlock.
+    ForeignLocks,
+}
+
+impl FileProblem {
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Io(_) | Self::DeletedInUse | Self::WholeFileLocked | Self::ForeignLocks => {
+                Fault::Unavailable
+            }
+            Self::OwnedByAnother | Self::CannotCreate | Self::SymbolicLink | Self::NotRegular => {
+                Fault::Refused
+            }
+            Self::Directory(_) | Self::NotADirectory | Self::NotSticky | Self::OtherSlots(_) => Fault::Unfit,
+        }
+    }
+}
