@@ -10,7 +10,8 @@ on_backends!(
         a_preferring_reader_joins_readers_past_a_waiting_writer,
         groups_of_readers_exclude_each_other,
         neighbours_of_one_group_enter_together_and_of_another_in_turn,
-        a_waiting_preferring_reader_enters_with_its_own_group_only;
+        a_waiting_preferring_reader_enters_with_its_own_group_only,
+        preferring_writers_among_many_waiters_are_next_each_time;
     one_server, this_host:
         a_preferring_writer_keeps_new_readers_out,
         a_preferring_writer_that_is_cancelled_lets_the_readers_in,
@@ -42,6 +43,23 @@ fn a_preferring_writer_goes_ahead_of_every_waiter_without_that_preference(backen
     first.wait().expect_code(0);
     all_end_well(waiters);
     assert_eq!(backend.order(), ["preferring", "another", "reader", "writer"]);
+}
+
+fn preferring_writers_among_many_waiters_are_next_each_time(backend: &Backend) {
+    let first = hold(backend.run_for_long());
+    let mut jobs = Vec::new();
+    for i in 0..10 {
+        // Every other one prefers; the rest are readers and writers without a preference.
+        let run = match i % 4 {
+            0 => backend.reader(),
+            2 => backend.run(),
+            _ => backend.run().args(&WRITERS),
+        };
+        jobs.push(backend.noting_waiter(run, &i.to_string(), i + 1));
+    }
+    first.wait().expect_code(0);
+    all_end_well(jobs);
+    assert_eq!(backend.order().concat(), "1357902468");
 }
 
 fn a_preferring_writer_keeps_new_readers_out(backend: &Backend) {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Backend, Job, hold};
+use crate::support::{Backend, Job, all_end_well, hold};
 
 on_backends!(one_server, three_servers, this_host:
     readers_hold_it_together,
@@ -15,6 +15,7 @@ on_backends!(one_server, three_servers, this_host:
     a_crowd_of_readers_comes_in_together,
     a_writer_waits_for_the_last_reader,
     a_writer_that_gives_up_lets_the_readers_behind_it_in,
+    a_killed_writer_in_the_queue_lets_the_readers_behind_it_in,
     an_attempt_of_a_writer_keeps_no_reader_out,
 );
 
@@ -128,6 +129,18 @@ fn a_writer_that_gives_up_lets_the_readers_behind_it_in(backend: &Backend) {
         job.wait().expect_code(0);
     }
     first.wait().expect_code(0);
+}
+
+fn a_killed_writer_in_the_queue_lets_the_readers_behind_it_in(backend: &Backend) {
+    for prefer in ["fair", "writers"] {
+        let first = hold(backend.reader());
+        let writer = backend.waiter(backend.run_for_long().args(&["--prefer", prefer]).sh("echo ran"), 1);
+        let reader = backend.holding_waiter(backend.reader(), 2);
+        writer.signal(Signal::SIGKILL);
+        writer.wait();
+        reader.wait_for_line("ready"); // while the first one is still inside, and long before the writer's lease
+        all_end_well([reader, first]);
+    }
 }
 
 fn an_attempt_of_a_writer_keeps_no_reader_out(backend: &Backend) {

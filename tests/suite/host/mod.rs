@@ -6,7 +6,6 @@ mod file_tampering;
 mod holder;
 mod min_hold;
 mod modes;
-mod prefer;
 mod queue;
 mod several_keys;
 mod shared;

@@ -8,7 +8,6 @@ mod network;
 mod on_unavailable;
 mod overlap;
 mod permissions;
-mod prefer;
 mod queue;
 mod server_errors;
 mod several_keys;

@@ -45,23 +45,6 @@ fn a_crowd_comes_in_though_many_of_it_are_dead() {
 }
 
 #[test]
-fn a_killed_writer_in_the_queue_costs_the_readers_behind_it_seconds() {
-    let redis = Redis::start();
-    let first = hold(Run::key(&redis, "k").shared("60s"));
-    let writer = Run::key(&redis, "k").args(&["--ttl", "60s"]).cmd(&["true"]).spawn();
-    queued(&redis, "k", 1);
-    let reader = Run::key(&redis, "k").shared("60s").sh("echo mine").spawn();
-    queued(&redis, "k", 2);
-    writer.signal(Signal::SIGKILL);
-    writer.wait();
-    let start = Instant::now();
-    reader.wait_for_line("mine");
-    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
-    reader.wait().expect_code(0);
-    first.wait().expect_code(0);
-}
-
-#[test]
 fn every_reader_has_an_entry_of_its_own_and_a_token_of_its_own() {
     let redis = Redis::start();
     let script = "echo $REDLOCK_FENCE $REDLOCK_TOKEN ready; read x; exit 0";
