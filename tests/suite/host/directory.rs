@@ -133,7 +133,7 @@ fn a_directory_that_is_missing_or_none_is_refused() {
     fs::write(host.beside("file"), "").unwrap();
     for name in ["missing", "missing/deeper", "file"] {
         let run = Run::bare().args(&["run", "--local", "--key", "k", "--local-dir"]).arg(host.beside(name));
-        refused(run, 78, &["folder"]);
+        refused(run, 78, &["directory"]);
     }
     assert!(!host.beside("missing").exists());
 }

@@ -138,7 +138,7 @@ fn no_key_is_left_behind_or_ever_without_a_ttl() {
     wait_until("all wait", || queued() >= 3);
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
-    let stays = |key: &String| key.starts_with("lock-fence:") || key.starts_with("lock-gone:");
+    let stays = |key: &String| key.starts_with("lock-fence:") || key.starts_with("lock-tombstone:");
     wait_until("only the fences are left", || redis.keys().iter().all(stays));
     assert_eq!(watch.finish(), [""], "a key without a TTL");
 }

@@ -79,7 +79,7 @@ fn readers_leave_nothing_behind_and_no_key_is_ever_without_a_ttl() {
     cancelled.wait();
     readers.into_iter().chain([writer]).for_each(|job| drop(job.wait().expect_code(0)));
     // The mark of a waiter that gave up is kept for a while, against late requests of it.
-    let stays = |key: &String| key == "lock-fence:k" || key.starts_with("lock-gone:");
+    let stays = |key: &String| key == "lock-fence:k" || key.starts_with("lock-tombstone:");
     wait_until("only the fence is left", || redis.keys().iter().all(stays));
     assert_eq!(watch.finish(), [""], "a key without a TTL");
 }
