@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use nix::poll::PollFlags;
 use redis::Value;
@@ -21,6 +22,8 @@ use crate::lock::{BackendError, Problem, ServerError};
 #[derive(Debug)]
 enum Expected {
     Login(&'static str),
+    /// BLPOP has returned: what was sent behind it is executed now.
+    WakeUp,
     Reply(Call),
     /// The caller no longer waits for this one.
     Abandoned,
@@ -80,6 +83,37 @@ impl Node {
     /// to an earlier request is then no longer wanted, but the order is kept: what the server executes late
     /// it executes before this.
     pub fn ask(&mut self, call: Call) -> Result<(), BackendError> {
+        // Behind an unanswered request the reply may go unread, even one that says that the script is unknown.
+        let may_go_unread = self.in_doubt || self.has_unanswered_script();
+        let in_full = if may_go_unread { call.packed_in_full() } else { None };
+        let bytes = in_full.unwrap_or_else(|| call.packed());
+        self.send(&bytes, [Expected::Reply(call)])
+    }
+
+    /// The same with the script's whole text: one round trip, whether the server knows the script or not.
+    pub fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
+        let bytes = call.packed_in_full().unwrap_or_else(|| call.packed());
+        self.send(&bytes, [Expected::Reply(call)])
+    }
+
+    /// Send a request that the server executes as soon as an element is pushed to this list, or this time is
+    /// over: behind BLPOP on the same connection, so that no round trip is lost between the two.
+    pub fn ask_after_wakeup(
+        &mut self,
+        list: Vec<u8>,
+        at_most: Duration,
+        call: Call,
+    ) -> Result<(), BackendError> {
+        let mut bytes = Call::BlockingPop { list, at_most }.packed();
+        bytes.extend(call.packed());
+        self.send(&bytes, [Expected::WakeUp, Expected::Reply(call)])
+    }
+
+    fn send(
+        &mut self,
+        bytes: &[u8],
+        expected: impl IntoIterator<Item = Expected>,
+    ) -> Result<(), BackendError> {
         if self.connection.is_none() {
             self.connection = Some(self.open_connection().map_err(|e| self.unreachable(&e))?);
         }
@@ -88,16 +122,12 @@ impl Node {
                 *earlier = Expected::Abandoned;
             }
         }
-        // Behind an unanswered request the reply may go unread, even one that says that the script is unknown.
-        let may_go_unread = self.in_doubt || self.has_unanswered_script();
-        let in_full = if may_go_unread { call.packed_in_full() } else { None };
-        let bytes = in_full.unwrap_or_else(|| call.packed());
         if self.is_logging_in() {
             self.after_login.extend(bytes);
         } else if let Some(connection) = &mut self.connection {
-            connection.send(&bytes);
+            connection.send(bytes);
         }
-        self.expected.push_back(Expected::Reply(call));
+        self.expected.extend(expected);
         Ok(())
     }
 
@@ -134,7 +164,10 @@ impl Node {
     }
 
     pub fn state(&self) -> State {
-        let is_blocked = matches!(self.expected.back(), Some(Expected::Reply(Call::BlockingPop { .. })));
+        let is_blocked = self.expected.iter().any(|expected| match expected {
+            Expected::WakeUp | Expected::Reply(Call::BlockingPop { .. }) => true,
+            Expected::Reply(Call::Script { .. }) | Expected::Login(_) | Expected::Abandoned => false,
+        });
         if !self.in_doubt && !self.reached && !self.is_connected() {
             State::Unreached
         } else if is_blocked {
@@ -154,7 +187,7 @@ impl Node {
     /// The reply to the last request, if it has arrived.
     pub fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
         let result = self.next_reply(R::answers)?;
-        Some(result.and_then(|value| R::parse(&value).map_err(|problem| self.error(problem))))
+        Some(result.and_then(|(call, value)| R::parse(&call, &value).map_err(|problem| self.error(problem))))
     }
 
     /// Read and drop the replies that have arrived and that no caller waits for.
@@ -163,7 +196,10 @@ impl Node {
     }
 
     /// The next reply to a request of this kind; replies to others are dropped.
-    fn next_reply(&mut self, is_wanted: impl Fn(&Call) -> bool) -> Option<Result<Value, BackendError>> {
+    fn next_reply(
+        &mut self,
+        is_wanted: impl Fn(&Call) -> bool,
+    ) -> Option<Result<(Call, Value), BackendError>> {
         if let Err(e) = self.finish_resolution() {
             return Some(Err(self.broken(&e)));
         }
@@ -182,10 +218,10 @@ impl Node {
             };
             let outcome = match self.expected.pop_front() {
                 Some(Expected::Abandoned) => Ok(None),
+                Some(Expected::WakeUp) => self.on_wakeup(&value).map(|()| None),
                 Some(Expected::Login(step)) => self.on_login(step, &value).map(|()| None),
                 Some(Expected::Reply(call)) => {
-                    let is_wanted = is_wanted(&call);
-                    self.on_reply(call, value).map(|value| value.filter(|_| is_wanted))
+                    self.on_reply(call, value).map(|reply| reply.filter(|(call, _)| is_wanted(call)))
                 }
                 None => self.on_unsolicited(&value).map(|()| None),
             };
@@ -219,9 +255,21 @@ impl Node {
         Ok(())
     }
 
+    fn on_wakeup(&mut self, value: &Value) -> Result<(), BackendError> {
+        match value {
+            Value::ServerError(e) => {
+                let error = self.server_error(e, "BLPOP");
+                // What was sent behind it is not worth waiting for.
+                self.disconnect();
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// `None` if the script was unknown, and has been sent again as a whole.
-    fn on_reply(&mut self, call: Call, value: Value) -> Result<Option<Value>, BackendError> {
-        let Value::ServerError(e) = value else { return Ok(Some(value)) };
+    fn on_reply(&mut self, call: Call, value: Value) -> Result<Option<(Call, Value)>, BackendError> {
+        let Value::ServerError(e) = value else { return Ok(Some((call, value))) };
         match (e.code(), call.packed_in_full(), &mut self.connection) {
             ("NOSCRIPT", Some(in_full), Some(connection)) => {
                 connection.send(&in_full);
@@ -269,7 +317,7 @@ impl Node {
     fn has_unanswered_script(&self) -> bool {
         self.expected.iter().any(|expected| match expected {
             Expected::Reply(Call::Script { .. }) | Expected::Abandoned => true,
-            Expected::Reply(Call::BlockingPop { .. }) | Expected::Login(_) => false,
+            Expected::Reply(Call::BlockingPop { .. }) | Expected::WakeUp | Expected::Login(_) => false,
         })
     }
 

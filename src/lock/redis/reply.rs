@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::script::{ACQUIRE, BREAK, Call, EXTEND, RAISE, RELEASE};
+use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, RAISE, RELEASE};
 use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Loss, Problem};
 
 /// The reply to one kind of request.
@@ -13,18 +13,49 @@ pub trait Reply: Sized {
     /// Whether this is the type of the reply to `call`.
     fn answers(call: &Call) -> bool;
 
-    fn parse(value: &Value) -> Result<Self, Problem>;
+    /// `call` is the request that this is the reply to.
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem>;
 }
 
 #[derive(Clone, Debug)]
 pub enum AcquireReply {
     Granted(Granted),
     /// Taken, or others are ahead of us.
-    Blocked(Box<Blocked>),
+    Refused(Box<Refusal>),
     /// A process that we run under is in the way.
     Nested,
-    /// The server may have lost its data, and does not vote for this long.
-    Quarantined(Duration),
+    /// The server may have lost its data.
+    Quarantined(Quarantined),
+}
+
+/// What a server knows about its own memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    /// For how long the server has been known without having lost its data; zero = not asked.
+    pub known_for: Duration,
+    /// The longest quarantine that any client came with.
+    pub longest_quarantine: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Quarantined {
+    /// The server does not vote for this long.
+    pub left: Duration,
+    pub longest_quarantine: Duration,
+}
+
+/// Why a server did not grant the lock.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub blocked: Blocked,
+    /// Identifies the server; empty where there is only one.
+    pub run_id: Vec<u8>,
+    /// Our arrival stamp, if we have queued there.
+    pub stamp: Option<u64>,
+    /// The run_id of the holder's gate; empty if it is not known.
+    pub holder_gate: Vec<u8>,
+    /// The holder's arrival stamp, if it is known.
+    pub holder_stamp: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -35,6 +66,9 @@ pub struct Granted {
     pub slots: Vec<u32>,
     /// Identifies the server; empty where there is only one.
     pub run_id: Vec<u8>,
+    /// The arrival stamp of the request.
+    pub stamp: u64,
+    pub memory: Memory,
 }
 
 impl Reply for AcquireReply {
@@ -42,18 +76,35 @@ impl Reply for AcquireReply {
         call.is(&ACQUIRE)
     }
 
-    fn parse(value: &Value) -> Result<Self, Problem> {
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         Ok(match fields.tag()? {
             b"granted" => Self::Granted(Granted {
                 run_id: fields.bytes(1)?.to_vec(),
                 fences: fields.numbers(2)?,
                 slots: fields.numbers(3)?,
+                stamp: fields.number(4)?,
+                memory: Memory {
+                    known_for: fields.non_negative_millis(5)?.unwrap_or_default(),
+                    longest_quarantine: fields.non_negative_millis(6)?.unwrap_or_default(),
+                },
             }),
-            b"blocked" => Self::Blocked(Box::new(fields.blocked()?)),
+            b"blocked" => {
+                let [holder_gate, holder_stamp] = ["gate", "stamp"].map(|name| fields.info_field(name));
+                Self::Refused(Box::new(Refusal {
+                    blocked: fields.blocked()?,
+                    run_id: fields.bytes(7)?.to_vec(),
+                    stamp: fields.non_negative(8)?,
+                    holder_gate: holder_gate.unwrap_or_default().to_vec(),
+                    holder_stamp: holder_stamp.and_then(parse_number),
+                }))
+            }
             b"nested" => Self::Nested,
             b"quarantined" => {
-                Self::Quarantined(fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?)
+                Self::Quarantined(Quarantined {
+                    left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
+                    longest_quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
+                })
             }
             b"stale" => return Err(Problem::StaleReply),
             b"duplicate_server" => return Err(Problem::ListedTwice { other: None }),
@@ -80,7 +131,7 @@ impl Reply for ExtendReply {
         call.is(&EXTEND)
     }
 
-    fn parse(value: &Value) -> Result<Self, Problem> {
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         match fields.tag()? {
             b"extended" => Ok(Self::Extended {
@@ -88,6 +139,50 @@ impl Reply for ExtendReply {
                 is_quarantined: fields.number::<u64>(2)? > 0,
             }),
             tag => loss(tag).map(Self::Lost),
+        }
+    }
+}
+
+/// While votes are collected: new ones arrive, and those that we have are renewed.
+#[derive(Clone, Debug)]
+pub enum CollectReply {
+    Acquire(AcquireReply),
+    Extend(ExtendReply),
+}
+
+impl Reply for CollectReply {
+    fn answers(call: &Call) -> bool {
+        AcquireReply::answers(call) || ExtendReply::answers(call)
+    }
+
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
+        if ExtendReply::answers(call) {
+            ExtendReply::parse(call, value).map(Self::Extend)
+        } else {
+            AcquireReply::parse(call, value).map(Self::Acquire)
+        }
+    }
+}
+
+/// After a renewal: late replies to it, and replies of servers that were healed.
+#[derive(Clone, Debug)]
+pub enum FollowUpReply {
+    Extend(ExtendReply),
+    Heal,
+}
+
+impl Reply for FollowUpReply {
+    fn answers(call: &Call) -> bool {
+        ExtendReply::answers(call) || call.is(&HEAL)
+    }
+
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
+        if ExtendReply::answers(call) {
+            return ExtendReply::parse(call, value).map(Self::Extend);
+        }
+        match Fields::of(value)?.tag()? {
+            b"healed" | b"foreign" | b"stale" => Ok(Self::Heal),
+            _ => Err(Problem::UnexpectedReply),
         }
     }
 }
@@ -104,7 +199,7 @@ impl Reply for RaiseReply {
         call.is(&RAISE)
     }
 
-    fn parse(value: &Value) -> Result<Self, Problem> {
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         match fields.tag()? {
             b"raised" => Ok(Self::Raised),
@@ -125,7 +220,7 @@ impl Reply for ReleaseReply {
         call.is(&RELEASE)
     }
 
-    fn parse(value: &Value) -> Result<Self, Problem> {
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
         match Fields::of(value)?.tag()? {
             b"released" => Ok(Self::Released),
             tag => loss(tag).map(Self::NotOurs),
@@ -145,7 +240,7 @@ impl Reply for BreakReply {
         call.is(&BREAK)
     }
 
-    fn parse(value: &Value) -> Result<Self, Problem> {
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         match fields.tag()? {
             b"free" => Ok(Self::Free),
@@ -164,7 +259,7 @@ impl Reply for Woken {
         matches!(call, Call::BlockingPop { .. })
     }
 
-    fn parse(_value: &Value) -> Result<Self, Problem> {
+    fn parse(_call: &Call, _value: &Value) -> Result<Self, Problem> {
         Ok(Self)
     }
 }
@@ -176,6 +271,9 @@ fn loss(tag: &[u8]) -> Result<Loss, Problem> {
         _ => Err(Problem::UnexpectedReply),
     }
 }
+
+/// Where the fields of the holder's info begin in a 'blocked' reply.
+const INFO: usize = 9;
 
 /// A script's reply: a list of strings of which the first is the tag, or the tag alone.
 struct Fields(Vec<Vec<u8>>);
@@ -216,19 +314,25 @@ impl Fields {
         Ok(self.non_negative(at)?.map(Duration::from_millis))
     }
 
+    /// A field of the holder's info.
+    fn info_field(&self, name: &str) -> Option<&[u8]> {
+        let mut pairs = self.0.get(INFO..)?.chunks_exact(2);
+        pairs.find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].as_slice())
+    }
+
     /// As `blocked_by` in lua/ writes it.
     fn blocked(&self) -> Result<Blocked, Problem> {
         let is_free = self.bytes(3)?.is_empty();
         let expires_in = self.non_negative_millis(4)?;
         let holding = || {
             Ok(Holding {
-                info: HolderInfo::from_fields(&self.0[7..]),
+                info: HolderInfo::from_fields(&self.0[INFO..]),
                 others: self.number(6)?,
                 held_for: self.non_negative_millis(5)?,
                 expires_in,
             })
         };
-        let info = self.0.get(7..).ok_or(Problem::UnexpectedReply)?;
+        let info = self.0.get(INFO..).ok_or(Problem::UnexpectedReply)?;
         let has_ended = info.chunks_exact(2).any(|pair| pair[0] == b"ended");
         Ok(Blocked {
             key: self.number(1)?,
@@ -261,29 +365,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const CALL: Call = Call::BlockingPop { list: Vec::new(), at_most: Duration::ZERO };
+
     fn value(fields: &[&str]) -> Value {
         Value::Array(fields.iter().map(|field| Value::BulkString(field.as_bytes().to_vec())).collect())
     }
 
     fn acquire(fields: &[&str]) -> Result<AcquireReply, Problem> {
-        AcquireReply::parse(&value(fields))
+        AcquireReply::parse(&CALL, &value(fields))
     }
 
     #[test]
     fn a_grant_has_tokens_and_slots() {
-        let Ok(AcquireReply::Granted(granted)) = acquire(&["granted", "ab", "42 43", "0 7"]) else {
+        let Ok(AcquireReply::Granted(granted)) = acquire(&["granted", "ab", "42 43", "0 7", "1700", "5000", "30000"]) else {
             panic!("granted");
         };
-        assert_eq!((granted.fences, granted.slots), (vec![42, 43], vec![0, 7]));
+        assert_eq!((granted.fences, granted.slots, granted.stamp), (vec![42, 43], vec![0, 7], 1700));
+        assert_eq!(granted.memory.longest_quarantine, Duration::from_secs(30));
     }
 
     #[test]
     fn each_script_has_replies_of_its_own() {
-        assert!(matches!(ExtendReply::parse(&value(&["expired"])), Ok(ExtendReply::Lost(Loss::Expired))));
+        assert!(matches!(ExtendReply::parse(&CALL, &value(&["expired"])), Ok(ExtendReply::Lost(Loss::Expired))));
         let single = Value::SimpleString("released".into());
-        assert!(matches!(ReleaseReply::parse(&single), Ok(ReleaseReply::Released)));
-        assert!(matches!(RaiseReply::parse(&value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
-        assert!(matches!(acquire(&["quarantined", "1500"]), Ok(AcquireReply::Quarantined(_))));
+        assert!(matches!(ReleaseReply::parse(&CALL, &single), Ok(ReleaseReply::Released)));
+        assert!(matches!(RaiseReply::parse(&CALL, &value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
+        assert!(matches!(acquire(&["quarantined", "1500", "30000"]), Ok(AcquireReply::Quarantined(_))));
         assert!(matches!(acquire(&["slots_mismatch", "4"]), Err(Problem::OtherSlots(4))));
     }
 
@@ -295,20 +402,25 @@ mod tests {
             &["quarantined", "-1"],
             &["blocked", "0"],
             &["blocked", "0", "-1", "c.1", "-1", "-1"],
+            &["quarantined", "1", "-1"],
             &["released"],
             &["?"],
             &[],
         ] {
             assert!(matches!(acquire(wrong), Err(Problem::UnexpectedReply)), "{wrong:?}");
         }
-        assert!(matches!(ReleaseReply::parse(&Value::Nil), Err(Problem::UnexpectedReply)));
-        assert!(matches!(ReleaseReply::parse(&value(&["granted"])), Err(Problem::UnexpectedReply)));
+        assert!(matches!(ReleaseReply::parse(&CALL, &Value::Nil), Err(Problem::UnexpectedReply)));
+        assert!(matches!(ReleaseReply::parse(&CALL, &value(&["granted"])), Err(Problem::UnexpectedReply)));
     }
 
     #[test]
     fn a_holder_is_described() {
-        let fields = ["blocked", "1", "2", "c.1", "-1", "2000", "3", "host", "web1"];
-        let Ok(AcquireReply::Blocked(blocked)) = acquire(&fields) else { panic!("blocked") };
+        let fields =
+            ["blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "host", "web1", "gate", "cd", "stamp", "9"];
+        let Ok(AcquireReply::Refused(refusal)) = acquire(&fields) else { panic!("blocked") };
+        assert_eq!((refusal.stamp, refusal.holder_stamp), (Some(17), Some(9)));
+        assert_eq!((refusal.run_id.as_slice(), refusal.holder_gate.as_slice()), (&b"ab"[..], &b"cd"[..]));
+        let blocked = refusal.blocked;
         assert_eq!((blocked.key, blocked.position), (1, Some(2)));
         let Blocker::Holder(holding) = blocked.by else { panic!("{:?}", blocked.by) };
         assert_eq!((holding.expires_in, holding.others), (None, 3));
@@ -319,9 +431,9 @@ mod tests {
     #[test]
     fn what_blocks_is_told_apart() {
         let by = |holder: &str, more: &[&str]| {
-            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0"], more].concat();
+            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1"], more].concat();
             match acquire(&fields) {
-                Ok(AcquireReply::Blocked(blocked)) => blocked.by,
+                Ok(AcquireReply::Refused(refusal)) => refusal.blocked.by,
                 other => panic!("{other:?}"),
             }
         };
@@ -336,7 +448,7 @@ mod tests {
             let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
             for tag in ["granted", "blocked", "extended", "refused", "quarantined"] {
                 let value = value(&[&[tag], fields.as_slice()].concat());
-                let _ = (AcquireReply::parse(&value), ExtendReply::parse(&value), RaiseReply::parse(&value));
+                let _ = (AcquireReply::parse(&CALL, &value), ExtendReply::parse(&CALL, &value), RaiseReply::parse(&CALL, &value));
             }
         }
     }

@@ -9,7 +9,7 @@ use socket2::SockAddr;
 
 use super::resolve::literal;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
@@ -45,6 +45,12 @@ impl Server {
             username: login.username().map(Into::into),
             password: login.password().map(Into::into),
         })
+    }
+
+    /// All clients put the servers into the order of their addresses, whatever order they were named in: the
+    /// first usable one is the gate.
+    pub(super) fn order(&self) -> (&Target, i64) {
+        (&self.target, self.db)
     }
 
     pub fn password(&self) -> Option<&str> {

@@ -1,21 +1,29 @@
 //! One attempt: the gate's vote, then the others', then a token that a majority knows.
+//!
+//! A client that has the gate's vote keeps its turn: where the lock is still held by a claim on its way out it
+//! waits for the release and asks again. Only a real disagreement about the gate makes it step back.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::RedisLock;
-use super::reply::{AcquireReply, Granted, ReleaseReply};
+use super::collect::Collected;
+use super::reply::{AcquireReply, Granted, Refusal, ReleaseReply};
+use super::requests::Ask;
 use super::servers::{NoReply, RoundEnd, stop_if};
 use super::tally::{Tally, Verdict, Vote};
-use crate::clock::BootTime;
+use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::{BackendError, Blocked, Observer, Problem};
 
 /// How long to listen on after the majority, to let the remaining servers reveal duplicates (the same run_id):
 /// twice as long as the majority took, within these bounds.
 const DUPLICATE_CHECK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
-/// A server that did not answer is not asked first again for this time.
+/// A server that did not answer twice in a row is not asked first again for this time.
 const AVOID_FOR: Duration = Duration::from_secs(10);
+/// A newcomer's proposal for the token is this much ahead of its clock, so that it is seldom behind the gate's.
+const PROPOSAL_LEAD_MS: u64 = 10_000;
 
 /// How one attempt ended.
 #[derive(Debug)]
@@ -23,65 +31,114 @@ pub(super) enum Attempt {
     Won {
         fences: Vec<u64>,
         slots: Vec<u32>,
+        /// When the gate's vote was asked for.
         asked: BootTime,
+        /// When the oldest of the votes was asked for or renewed.
+        lease_from: BootTime,
+        /// The servers that did not vote for us, and why.
+        failures: Vec<BackendError>,
     },
     /// The gate has us in its queue, or would if the request queued.
     Queued(Box<Blocked>),
     /// A process that we run under is in the way.
     Nested,
     /// The gate is ours, but too many other servers are not.
-    Outvoted(Box<Blocked>),
+    Outvoted {
+        blocked: Box<Blocked>,
+        /// Where to queue next: the clients that outvoted us have another gate.
+        follow: Option<usize>,
+    },
     Quarantined(Vec<(String, Duration)>, Vec<BackendError>),
     Failed(BackendError),
     Cancelled(Signal),
 }
 
-/// A request to the gate that is in flight.
+/// Requests that are in flight.
 #[derive(Debug)]
 pub(super) struct InFlight {
     asked: BootTime,
-    /// Whether it could be sent.
+    /// Whether the gate could be asked.
     sent: Result<(), BackendError>,
+    /// The other servers that were asked at the same time.
+    others: Vec<usize>,
 }
 
 /// What the gate's reply means for the attempt.
 enum Step {
-    /// The gate's vote is ours: ask the other servers.
+    /// The gate's vote is ours: collect the others.
     Enter(Granted),
-    Queue(Box<Blocked>),
+    Queue(Box<Refusal>),
     NextGate(Vote),
     Stop(Attempt),
 }
 
 impl RedisLock {
     pub(super) fn ask_gate(&mut self, gate: usize, queues: bool) -> InFlight {
-        let call = self.requests.acquire(self.claim(), &self.terms, queues, None);
-        InFlight { asked: BootTime::now(), sent: self.servers[gate].node.ask(call) }
+        let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Gate { queues, stamp: self.stamp });
+        let (asked, sent) = (BootTime::now(), self.servers[gate].node.ask(call));
+        InFlight { asked, sent, others: Vec::new() }
+    }
+
+    /// A newcomer asks all servers at once: if nobody waits, one round trip is enough.
+    pub(super) fn ask_all(&mut self, queues: bool, others: impl Iterator<Item = usize>) -> InFlight {
+        let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;
+        let mut in_flight = self.ask_gate(0, queues);
+        let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
+        in_flight.others = self.servers.ask(others, |_| call.clone()).sent;
+        in_flight
     }
 
     /// Ask the gate, then the other servers.
-    pub(super) fn attempt(&mut self, queues: bool, observer: &mut dyn Observer) -> Attempt {
-        let mut tally = Tally::new(self.servers.names());
+    pub(super) fn attempt(
+        &mut self,
+        queues: bool,
+        gives_up_at: Option<BootTime>,
+        observer: &mut dyn Observer,
+    ) -> Attempt {
+        let mut tally = Tally::new(self.servers.names(), self.requests.quarantine());
         let mut first_queue = None;
         if self.in_flight.is_none() {
             self.attempts += 1;
         }
-        for gate in self.gates() {
-            let InFlight { asked, sent } =
-                self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues));
+        let mut candidates = self.gates();
+        let mut tried = Vec::new();
+        while let Some(gate) = candidates.pop_front() {
+            tried.push(gate);
             self.gate = gate;
-            let vote = match self.gate_step(asked, sent, observer) {
-                Step::Enter(granted) => return self.collect_votes(asked, granted, tally, observer),
-                Step::Queue(blocked) => {
-                    return tally.too_many_failed().map_or(Attempt::Queued(blocked), Attempt::Failed);
-                }
+            let InFlight { asked, sent, others } =
+                self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues));
+            let step = self.gate_step(asked, sent, observer);
+            if let Step::Enter(granted) = step {
+                self.note_member(gate, &granted.run_id, granted.stamp);
+                let slots = granted.slots.clone();
+                let votes = Collected { asked, granted, others, tally };
+                return self.enter(votes, slots, queues, gives_up_at, observer);
+            }
+            self.release_strays(others);
+            let vote = match step {
+                Step::Enter(_) => unreachable!("handled above"),
                 Step::Stop(attempt) => return attempt,
                 Step::NextGate(vote) => vote,
+                Step::Queue(refusal) => {
+                    self.note_refusal(gate, &refusal);
+                    // Queue where the holder's gate is, if we can use it.
+                    match self.holder_gate(&refusal).filter(|other| !tried.contains(other)) {
+                        Some(other) if queues => {
+                            first_queue.get_or_insert((gate, Box::new(refusal.blocked.clone())));
+                            candidates.retain(|&at| at != other);
+                            candidates.push_front(other);
+                            continue;
+                        }
+                        _ => {
+                            let blocked = Box::new(refusal.blocked);
+                            let failed = tally.too_many_failed();
+                            return failed.map_or(Attempt::Queued(blocked), Attempt::Failed);
+                        }
+                    }
+                }
             };
-            match &vote {
-                Vote::Failed(_) => self.servers[gate].avoid_until = Some(BootTime::now() + AVOID_FOR),
-                Vote::No(blocked) => drop(first_queue.get_or_insert((gate, blocked.clone()))),
-                Vote::Yes(_) | Vote::Quarantined(_) => {}
+            if let Vote::No(refusal) = &vote {
+                first_queue.get_or_insert((gate, Box::new(refusal.blocked.clone())));
             }
             tally.add(gate, vote);
             // A server's quarantine begins when it is first asked: in that case ask them all.
@@ -93,7 +150,7 @@ impl RedisLock {
             self.probe_rest(&mut tally);
         }
         match (self.without_majority(tally), first_queue) {
-            (Attempt::Outvoted(_), Some((gate, blocked))) => {
+            (Attempt::Outvoted { .. }, Some((gate, blocked))) => {
                 self.gate = gate;
                 Attempt::Queued(blocked)
             }
@@ -111,16 +168,27 @@ impl RedisLock {
             return Step::NextGate(Vote::Failed(error));
         }
         let until = asked + self.servers.node_timeout;
-        match self.servers.reply_of::<AcquireReply>(self.gate, until, observer) {
+        let reply = self.servers.reply_of::<AcquireReply>(self.gate, until, observer);
+        let member = &mut self.servers[self.gate];
+        match &reply {
+            // One late answer does not change the gate.
+            Err(NoReply::Late(_)) if member.timeouts > 0 => {
+                member.avoid_until = Some(BootTime::now() + AVOID_FOR);
+            }
+            Err(NoReply::Late(_)) => member.timeouts += 1,
+            Err(NoReply::Failed(_) | NoReply::Cancelled(_)) => {}
+            Ok(_) => member.timeouts = 0,
+        }
+        match reply {
             Ok(AcquireReply::Granted(granted)) => Step::Enter(granted),
             Ok(AcquireReply::Nested) => Step::Stop(Attempt::Nested),
             // A program that knows no gate may hold this server and no majority: then the next server is the
             // gate, for every client. If that program has a majority, we wait in the first queue.
-            Ok(AcquireReply::Blocked(blocked)) if blocked.is_foreign() && self.servers.len() > 1 => {
-                Step::NextGate(Vote::No(blocked))
+            Ok(AcquireReply::Refused(refusal)) if refusal.blocked.is_foreign() && self.servers.len() > 1 => {
+                Step::NextGate(Vote::No(refusal))
             }
-            Ok(AcquireReply::Blocked(blocked)) => Step::Queue(blocked),
-            Ok(AcquireReply::Quarantined(left)) => Step::NextGate(Vote::Quarantined(left)),
+            Ok(AcquireReply::Refused(refusal)) => Step::Queue(refusal),
+            Ok(AcquireReply::Quarantined(quarantined)) => Step::NextGate(Vote::Quarantined(quarantined)),
             Err(NoReply::Cancelled(signal)) => Step::Stop(Attempt::Cancelled(signal)),
             Err(NoReply::Late(error) | NoReply::Failed(error)) => Step::NextGate(Vote::Failed(error)),
         }
@@ -139,55 +207,55 @@ impl RedisLock {
         }
     }
 
-    /// Which server may be the gate, in order: first those without a recent failure. If the others are too few
-    /// for a majority, all must be asked anyway.
-    fn gates(&self) -> Vec<usize> {
+    /// Which server may be the gate, in order: where the holders queue, if we were told; then those that answer;
+    /// then the others. If those that answer are too few for a majority, all must be asked anyway.
+    fn gates(&self) -> VecDeque<usize> {
         let (avoided, others): (Vec<_>, Vec<_>) =
             self.servers.all().partition(|&at| self.servers[at].is_avoided());
-        if others.len() < self.servers.majority() {
+        let mut order: VecDeque<usize> = if others.len() < self.servers.majority() {
             self.servers.all().collect()
         } else {
-            [others, avoided].concat()
+            [others, avoided].concat().into()
+        };
+        if let Some(first) = self.follow.filter(|&at| !self.servers[at].is_avoided()) {
+            order.retain(|&at| at != first);
+            order.push_front(first);
         }
+        order
     }
 
-    /// The gate's vote is ours: ask all other servers that have not failed already.
-    fn collect_votes(
+    /// The gate's vote is ours: collect the others and agree on a token.
+    fn enter(
         &mut self,
-        asked: BootTime,
-        granted: Granted,
-        mut tally: Tally,
+        votes: Collected,
+        slots: Vec<u32>,
+        queues: bool,
+        gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Attempt {
-        let lease = self.lease(asked);
-        let slots = granted.slots.clone();
-        let call = self.requests.acquire(self.claim(), &self.terms, false, Some(&granted.fences));
-        tally.add(self.gate, Vote::Yes(granted));
-        let others = self.servers.ask(tally.missing(), |_| call.clone());
-        for (at, error) in others.failed {
-            tally.add(at, Vote::Failed(error));
-        }
-        let until = lease.deadline().min(BootTime::now() + self.servers.node_timeout);
-        let mut ended = self.servers.listen(others.sent, until, Some(&mut *observer), |at, reply| {
-            tally.add_reply(at, reply);
-            stop_if(tally.is_decided())
-        });
+        let asked = votes.asked;
+        let mut tally = match self.collect_votes(votes, queues, gives_up_at, observer) {
+            Ok(tally) => tally,
+            Err(attempt) => return attempt,
+        };
         // Not after a wait: another waiter may be waiting for us to be done.
-        if tally.has_majority() && self.attempts == 1 {
-            ended = self.check_for_duplicates(asked, &mut tally, observer);
-        }
-        if let RoundEnd::Cancelled(signal) = ended {
+        if self.attempts == 1
+            && let RoundEnd::Cancelled(signal) = self.check_for_duplicates(asked, &mut tally, observer)
+        {
             return Attempt::Cancelled(signal);
         }
-        if tally.unfit().is_some() || !tally.has_majority() {
+        if tally.unfit().is_some() {
             return self.without_majority(tally);
         }
+        let Some(lease_from) = tally.lease_from() else { return self.without_majority(tally) };
+        let lease = self.lease(lease_from);
         match self.agree_on_fence(&tally, lease) {
             Ok(fences) if !lease.deadline().has_passed() => {
                 for (at, _) in tally.yes() {
                     self.servers[at].vote_until = Some(lease.deadline());
                 }
-                Attempt::Won { fences, slots, asked }
+                let failures = tally.failures();
+                Attempt::Won { fences, slots, asked, lease_from, failures }
             }
             Ok(_) => Attempt::Failed(self.granted_too_late()),
             Err(error) => Attempt::Failed(error),
@@ -206,15 +274,15 @@ impl RedisLock {
         let at_most = if is_slow { longest } else { (asked.elapsed() * 2).clamp(shortest, longest) };
         let until = self.lease(asked).deadline().min(BootTime::now() + at_most);
         self.servers.listen(late, until, Some(observer), |at, reply| {
-            tally.add_reply(at, reply);
+            tally.add_reply(at, asked, reply);
             stop_if(tally.unfit().is_some())
         })
     }
 
-    fn without_majority(&self, tally: Tally) -> Attempt {
+    pub(super) fn without_majority(&self, tally: Tally) -> Attempt {
         match tally.verdict(|at| self.servers[at].node.timed_out()) {
             Verdict::Won => unreachable!("called without a majority"),
-            Verdict::Held(blocked) => Attempt::Outvoted(blocked),
+            Verdict::Held(blocked) => Attempt::Outvoted { blocked, follow: None },
             Verdict::Quarantined(servers, errors) => Attempt::Quarantined(servers, errors),
             Verdict::Failed(error) => Attempt::Failed(error),
         }
@@ -222,5 +290,40 @@ impl RedisLock {
 
     pub(super) fn granted_too_late(&self) -> BackendError {
         self.servers[self.gate].node.error(Problem::GrantedTooLate)
+    }
+
+    fn note_member(&mut self, at: usize, run_id: &[u8], stamp: u64) {
+        self.servers[at].run_id = run_id.to_vec();
+        self.stamp.get_or_insert(stamp);
+    }
+
+    pub(super) fn note_refusal(&mut self, at: usize, refusal: &Refusal) {
+        self.servers[at].run_id.clone_from(&refusal.run_id);
+        if let Some(stamp) = refusal.stamp {
+            self.stamp.get_or_insert(stamp);
+        }
+    }
+
+    /// The server that the holder has as its gate, if it is another than the refusing one and we know it.
+    pub(super) fn holder_gate(&self, refusal: &Refusal) -> Option<usize> {
+        if refusal.holder_gate.is_empty() || refusal.holder_gate == refusal.run_id {
+            return None;
+        }
+        self.servers.all().find(|&at| {
+            let member = &self.servers[at];
+            member.run_id == refusal.holder_gate && !member.is_avoided()
+        })
+    }
+
+    /// The gate did not grant: votes that other servers may have given are in the way of the client whose turn
+    /// it is.
+    fn release_strays(&mut self, others: Vec<usize>) {
+        if others.is_empty() {
+            return;
+        }
+        let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO);
+        self.servers.ask(others, |_| call.clone());
+        // What is asked from now on is not what was released.
+        self.attempts += 1;
     }
 }

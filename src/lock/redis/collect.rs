@@ -1,0 +1,217 @@
+//! Collecting votes: the gate's is ours; ask the other servers until a majority has voted for us.
+
+use std::time::Duration;
+
+use super::RedisLock;
+use super::reply::{AcquireReply, CollectReply, ExtendReply, Granted, Refusal};
+use super::requests::Ask;
+use super::script::WAITER_RENEWAL;
+use super::servers::{RoundEnd, stop_if};
+use super::tally::{Tally, Vote};
+use super::vote::Attempt;
+use super::BLPOP_SLACK;
+use crate::clock::BootTime;
+use crate::lock::{Blocked, Observer};
+
+/// A program other than redlock wakes nobody: so often we look whether it has gone.
+const FOREIGN_RETRY: Duration = Duration::from_millis(100);
+
+/// What there is when the gate has voted for us.
+pub(super) struct Collected {
+    /// When the gate was asked.
+    pub asked: BootTime,
+    /// What the gate granted.
+    pub granted: Granted,
+    /// Servers that were asked together with the gate.
+    pub others: Vec<usize>,
+    pub tally: Tally,
+}
+
+/// The replies that are still expected, and when they are overdue.
+struct Pending(Vec<(usize, BootTime, BootTime)>);
+
+impl Pending {
+    fn add(&mut self, servers: impl IntoIterator<Item = usize>, asked: BootTime, overdue: BootTime) {
+        self.0.extend(servers.into_iter().map(|at| (at, asked, overdue)));
+    }
+
+    fn servers(&self) -> Vec<usize> {
+        self.0.iter().map(|(at, ..)| *at).collect()
+    }
+
+    /// When the request was sent.
+    fn take(&mut self, at: usize) -> Option<BootTime> {
+        let index = self.0.iter().position(|(other, ..)| *other == at)?;
+        Some(self.0.swap_remove(index).1)
+    }
+
+    fn first_overdue(&self) -> Option<BootTime> {
+        self.0.iter().map(|(_, _, overdue)| *overdue).min()
+    }
+
+    fn take_overdue(&mut self) -> Vec<usize> {
+        let late: Vec<usize> =
+            self.0.iter().filter(|(_, _, overdue)| overdue.has_passed()).map(|(at, ..)| *at).collect();
+        self.0.retain(|(at, ..)| !late.contains(at));
+        late
+    }
+}
+
+impl RedisLock {
+    /// Returns the tally with a majority, or how the attempt ended otherwise. A request that does not queue takes
+    /// the first answer of each server; any other waits where it is refused, and keeps the votes that it has.
+    pub(super) fn collect_votes(
+        &mut self,
+        votes: Collected,
+        queues: bool,
+        gives_up_at: Option<BootTime>,
+        observer: &mut dyn Observer,
+    ) -> Result<Tally, Attempt> {
+        let Collected { asked, granted, others, mut tally } = votes;
+        let started = BootTime::now();
+        let fences = granted.fences.clone();
+        tally.add(self.gate, Vote::Yes { granted, asked });
+        let mut pending = Pending(Vec::new());
+        pending.add(others, asked, asked + self.servers.node_timeout);
+        let silent: Vec<usize> =
+            tally.missing().into_iter().filter(|at| !pending.servers().contains(at)).collect();
+        self.ask_votes(silent, &fences, queues, &mut tally, &mut pending);
+        let mut renew_at = self.ttl.map(|ttl| asked + ttl / 3);
+        let mut blocked: Option<Blocked> = None;
+        while !tally.has_majority() {
+            if tally.unfit().is_some() || tally.cannot_be_completed() || pending.0.is_empty() {
+                return Err(self.without_majority(tally));
+            }
+            let moments = [pending.first_overdue(), renew_at, gives_up_at.filter(|_| queues)];
+            let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
+            let mut replies = Vec::new();
+            let ended =
+                self.servers.listen::<CollectReply>(pending.servers(), until, Some(&mut *observer), |at, reply| {
+                    replies.push((at, reply));
+                    stop_if(true)
+                });
+            if let RoundEnd::Cancelled(signal) = ended {
+                return Err(Attempt::Cancelled(signal));
+            }
+            for (at, reply) in replies {
+                let sent_at = pending.take(at).unwrap_or(asked);
+                match reply {
+                    Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
+                        self.note_refusal(at, &refusal);
+                        if let Some(follow) = self.must_yield(at, &refusal) {
+                            let blocked = Box::new(refusal.blocked);
+                            return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
+                        }
+                        if queues {
+                            observer.waiting(&refusal.blocked, started.elapsed());
+                            self.wait_for_vote(at, &refusal, &fences, gives_up_at, &mut tally, &mut pending);
+                        }
+                        blocked = Some(refusal.blocked.clone());
+                        tally.add(at, Vote::No(refusal));
+                    }
+                    Ok(CollectReply::Acquire(reply)) => tally.add_reply(at, sent_at, Ok(reply)),
+                    Ok(CollectReply::Extend(ExtendReply::Extended { .. })) => tally.renew(at, sent_at),
+                    Ok(CollectReply::Extend(ExtendReply::Lost(_))) if at == self.gate => {
+                        return Err(self.outvoted(blocked, &tally));
+                    }
+                    Ok(CollectReply::Extend(ExtendReply::Lost(_))) => tally.remove(at),
+                    Err(error) => tally.add(at, Vote::Failed(error)),
+                }
+            }
+            for at in pending.take_overdue() {
+                tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
+            }
+            if queues && gives_up_at.is_some_and(BootTime::has_passed) {
+                return Err(self.outvoted(blocked, &tally));
+            }
+            if renew_at.is_some_and(BootTime::has_passed) {
+                renew_at = self.ttl.map(|ttl| BootTime::now() + ttl / 3);
+                self.renew_votes(&tally, &mut pending);
+            }
+        }
+        Ok(tally)
+    }
+
+    fn ask_votes(
+        &mut self,
+        servers: Vec<usize>,
+        fences: &[u64],
+        queues: bool,
+        tally: &mut Tally,
+        pending: &mut Pending,
+    ) {
+        let call = self.vote_call(fences, queues, false);
+        let now = BootTime::now();
+        let asked = self.servers.ask(servers, |_| call.clone());
+        for (at, error) in asked.failed {
+            tally.add(at, Vote::Failed(error));
+        }
+        pending.add(asked.sent, now, now + self.servers.node_timeout);
+    }
+
+    fn vote_call(&self, fences: &[u64], queues: bool, again: bool) -> super::script::Call {
+        let gate = self.servers[self.gate].run_id.as_slice();
+        let ask = Ask::Vote { proposed: fences, gate, stamp: self.stamp, queues, again };
+        self.requests.acquire(self.claim(), &self.terms, &ask)
+    }
+
+    /// Ask again as soon as the lock is released there.
+    fn wait_for_vote(
+        &mut self,
+        at: usize,
+        refusal: &Refusal,
+        fences: &[u64],
+        gives_up_at: Option<BootTime>,
+        tally: &mut Tally,
+        pending: &mut Pending,
+    ) {
+        let mut at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
+        if refusal.blocked.is_foreign() {
+            at_most = at_most.min(FOREIGN_RETRY);
+        }
+        if let Some(expiry) = refusal.blocked.expires_in() {
+            at_most = at_most.min(expiry + Duration::from_millis(1));
+        }
+        if let Some(gives_up_at) = gives_up_at {
+            at_most = at_most.min(gives_up_at.remaining());
+        }
+        // Zero would mean "forever" to the server.
+        let at_most = at_most.max(Duration::from_millis(1));
+        let call = self.vote_call(fences, true, true);
+        let list = self.requests.notify_list(self.waiter);
+        let now = BootTime::now();
+        match self.servers[at].node.ask_after_wakeup(list, at_most, call) {
+            Ok(()) => pending.add([at], now, now + at_most + BLPOP_SLACK + self.servers.node_timeout),
+            Err(error) => tally.add(at, Vote::Failed(error)),
+        }
+    }
+
+    /// Keep the votes that we have while we wait for the others.
+    fn renew_votes(&mut self, tally: &Tally, pending: &mut Pending) {
+        let call = self.requests.extend(self.claim(), BootTime::now(), &self.terms);
+        let ours: Vec<usize> = tally.granted().collect();
+        let now = BootTime::now();
+        let asked = self.servers.ask(ours, |_| call.clone());
+        pending.add(asked.sent, now, now + self.servers.node_timeout);
+    }
+
+    /// Where to queue if the refusing claim has another gate and arrived earlier: the older waits, the younger
+    /// yields, so no two wait for each other. A claim with our own gate has lost or released it: it is on its way
+    /// out.
+    fn must_yield(&self, at: usize, refusal: &Refusal) -> Option<usize> {
+        let gate = &self.servers[self.gate].run_id;
+        let has_other_gate = !refusal.holder_gate.is_empty() && refusal.holder_gate != *gate;
+        let is_older = match (refusal.holder_stamp, self.stamp) {
+            (Some(theirs), Some(ours)) => theirs < ours,
+            _ => false,
+        };
+        (has_other_gate && is_older).then(|| self.holder_gate(refusal).unwrap_or(at))
+    }
+
+    fn outvoted(&self, blocked: Option<Blocked>, tally: &Tally) -> Attempt {
+        match blocked {
+            Some(blocked) => Attempt::Outvoted { blocked: Box::new(blocked), follow: None },
+            None => self.without_majority(tally.clone()),
+        }
+    }
+}
