@@ -1,5 +1,9 @@
 //! What is better done once than at every start.
 
+#[path = "build/scripts.rs"]
+mod scripts;
+
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
@@ -7,33 +11,56 @@ use std::{env, fs, io};
 fn main() -> io::Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-changed=lua");
-    fs::write(out.join("scripts.rs"), scripts()?)?;
+    fs::write(out.join("scripts.rs"), lua()?)?;
     link_libgcc_statically(&out)
 }
 
-/// A constant for each script: the library in front, comments and indentation left out, and the hash
-/// under which servers remember it.
-fn scripts() -> io::Result<String> {
-    let mut library = String::new();
-    for part in ["common", "holders", "queue"] {
-        library += &fs::read_to_string(format!("lua/lib/{part}.lua"))?;
-    }
-    let mut constants = String::new();
-    for name in ["acquire", "break", "extend", "heal", "raise", "release"] {
-        let script = fs::read_to_string(format!("lua/{name}.lua"))?;
-        let text = strip(&format!("{library}\n{script}"));
+/// A Rust constant for each script, with the hash under which servers remember it, and for each constant that the
+/// scripts and src/ share.
+fn lua() -> io::Result<String> {
+    let includes = read_all("lua/include")?;
+    let mut used = BTreeSet::new();
+    let mut rust = shared_constants(&includes["constants"]);
+    for (name, script) in read_all("lua")? {
+        let text = scripts::assemble(&script, &includes, &mut used)
+            .unwrap_or_else(|mistake| panic!("lua/{name}.lua: {mistake}"));
         let hash = sha1_smol::Sha1::from(&text).digest().to_string();
         let constant = name.to_uppercase();
-        constants +=
-            &format!("pub static {constant}: Script = Script {{ text: {text:?}, hash: {hash:?} }};\n");
+        rust += &format!("pub static {constant}: Script = Script {{ text: {text:?}, hash: {hash:?} }};\n");
     }
-    Ok(constants)
+    for (name, include) in &includes {
+        let unused = scripts::defined_in(include).into_iter().find(|defined| !used.contains(defined));
+        assert!(unused.is_none(), "lua/include/{name}.lua: `{}` is used by no script", unused.unwrap());
+    }
+    Ok(rust)
 }
 
-fn strip(script: &str) -> String {
-    let code = script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
-    code.collect::<Vec<_>>().join("\n")
+/// The Lua files of a directory by name.
+fn read_all(directory: &str) -> io::Result<scripts::Includes> {
+    let paths = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let lua = paths.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "lua"));
+    let name = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    lua.map(|path| Ok((name(&path), fs::read_to_string(&path)?))).collect()
+}
+
+/// `local X_MS = 5` becomes a `Duration` named X, `local Y = '!'` a byte; comments become documentation.
+fn shared_constants(include: &str) -> String {
+    let mut rust = String::new();
+    for paragraph in include.split("\n\n").filter(|paragraph| paragraph.contains("local ")) {
+        for line in paragraph.lines() {
+            let (name, value) = line.trim_start_matches("local ").split_once(" = ").unwrap_or_default();
+            rust += &match (line.strip_prefix("-- "), name.strip_suffix("_MS")) {
+                (Some(comment), _) => format!("/// {comment}\n"),
+                (None, Some(name)) => {
+                    format!("pub const {name}: Duration = Duration::from_millis({value});\n")
+                }
+                (None, None) => format!("pub const {name}: u8 = b{value};\n"),
+            };
+        }
+    }
+    rust
 }
 
 /// The standard library asks for libgcc_s.so, of which a program that aborts on panic uses next to

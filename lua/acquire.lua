@@ -1,227 +1,150 @@
--- Take all locks if each is free for us and it is our turn; otherwise none, but a place in each queue.
+-- Take all locks if each is free for us and it is our turn; otherwise take none, but join each queue.
 --
--- KEYS, ARGV[1..5]  as in lib/common.lua
--- ARGV[6]  ttl         of the locks, ms; 0 = for ever
--- ARGV[7]  lease       of the places in the queues, ms; 0 = do not queue
--- ARGV[8]  keep        how long the fencing tokens are remembered, ms
--- ARGV[9]  proposed    the gate's tokens, for a vote; '' = this is the gate
--- ARGV[10] quarantine  how long a server that lost its memory does not vote, ms; 0 = off
--- ARGV[11] ancestors   waiters that the client runs under
--- ARGV[12...]          field, value, ... for info:K
+-- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
+-- ARGV[6]  ttl         of the locks, ms; 0 = they never expire
+-- ARGV[7]  queues      '1' = join the queues if blocked; '0' = do not
+-- ARGV[8]  proposed    the gate's tokens, for a vote; '' = this is the gate
+-- ARGV[9]  quarantine  how long a server that lost its data does not vote, ms; 0 = off
+-- ARGV[10] ancestors   waiters that the client runs under
+-- ARGV[11...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots}
---      or {'blocked', which key (from 0), place (0 = next, -1 = not queued), who holds it, as in lib/holders.lua}
+--      or {'blocked', key, position, holder...}: see include/blocked.lua
 --      or {'quarantined', ms}: this server may have forgotten what it granted, and does not vote yet
 --      or {'nested'}: an ancestor is in the way
---      or {'stale'}: a newer request of this waiter was here first, or it has given up
---      or {'duplicate_server'}: this very request was granted here already: the server is listed twice
---      or {'replica'}, {'different_server_count', n}: held as a lock over n servers, {'slots_mismatch', n}: held with n slots (0 = without).
+--      or {'stale'}: a newer request of this waiter was here first, or the waiter has given up
+--      or {'duplicate_server'}: this very request was granted here already, so the server is listed twice
+--      or {'replica'}
+--      or {'different_server_count', n}: held as a lock over n servers
+--      or {'slots_mismatch', n}: held with n slots (0 = without slots).
 --
--- Atomic, so that "free", "our turn" and "taken" are one moment for all keys: nobody can come in between, and
--- whoever waits for several stands in all their queues in the same order, so that no two wait for each other.
+-- Atomic, so that "free", "our turn" and "taken" are one moment for all keys, and so that waiters for several keys join
+-- all their queues in the same order and cannot wait for each other.
+--
+-- @include grant
+-- @include fence
+-- @include queue
 
-local TTL, LEASE, KEEP, PROPOSED, QUARANTINE = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], tonumber(ARGV[10])
-local IS_GATE, TOKENS = PROPOSED == '', numbers(PROPOSED)
--- Numbers below zero are for those who go before all others.
-local FIRST_LANE = -2 ^ 52
+local TTL, QUEUES, PROPOSED, QUARANTINE, ANCESTORS = ARGV[6], ARGV[7] == '1', ARGV[8], tonumber(ARGV[9]), ARGV[10]
+local FIRST_FIELD = 11
+local IS_GATE = PROPOSED == ''
+local PROPOSED_FENCES = IS_GATE and {} or numbers(PROPOSED)
 
--- At the gate never smaller than the server's clock, so that tokens go on growing after the counter was
--- lost; elsewhere never smaller than the gate's.
+-- At the gate never below the server's clock, so that tokens keep growing after the counter was lost; elsewhere never
+-- below the gate's token.
 local function next_fence(k, i)
-  return math.max(tonumber(call('GET', k.fence) or 0) + 1, TOKENS[i] or NOW())
+  return math.max(tonumber(last_fence(k)) + 1, PROPOSED_FENCES[i] or now_ms())
 end
 
-local function free_slot(k)
-  local taken = {}
-  for _, entry in ipairs(call('ZRANGEBYSCORE', k.shared, '(' .. whole(NOW()), '+inf')) do
-    taken[string.match(entry, '%d*$')] = true
-  end
-  local slot = 0
-  while taken[whole(slot)] do
-    slot = slot + 1
-  end
-  return whole(slot)
-end
-
--- A SET comes first: a server that is out of memory refuses only a script whose first write takes memory.
--- If an earlier request of ours won, and only its answer was lost, this one takes its place. With a new
--- token: nobody has seen the old one, and others may have had larger ones meanwhile.
+-- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
+-- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
+-- was never used, and other clients may have had larger ones meanwhile.
 local function grant(k, i)
-  local about = fields(12)
-  about.fence = whole(next_fence(k, i))
-  call('SET', k.fence, about.fence, 'PX', KEEP)
+  local info = { fence = int_string(next_fence(k, i)), since = int_string(now_ms()) }
+  set_fence(k, info.fence)
   leave_queue(k, QUEUED)
-  if k.entry and WANT ~= '' then
+  if k.entry and MODE ~= '' then
     call('ZREM', k.shared, k.entry)
   end
-  if slots_of(WANT) then
-    about.slot = free_slot(k)
+  if slots_of(MODE) then
+    info.slot = free_slot(k)
   end
-  about.since, about.nodes = whole(NOW()), NODES
-  local is_first_sharer = WANT ~= '' and not held(k)
-  take(k, about, TTL)
-  return about.fence, about.slot, is_first_sharer
+  k.was_free = not current(k)
+  store_grant(k, info, TTL, FIRST_FIELD)
+  return info.fence, info.slot
 end
 
 local function grant_all()
   local fences, slots = {}, {}
   for i, k in ipairs(LOCKS) do
-    local fence, slot, is_first_sharer = grant(k, i)
-    fences[i], slots[i] = fence, slot
-    if IS_GATE then
-      if WANT ~= '' then
-        wake_next(k)
-      end
-      -- Those who are not behind anybody while it is shared.
-      for _, queued in ipairs(is_first_sharer and call('ZRANGE', k.queue, 0, -1) or {}) do
-        local _, flags, want = parse_queued(queued)
-        if want == WANT and string.find(flags, '+', 1, true) then
-          wake(k, queued)
-        end
-      end
-    end
+    fences[i], slots[i] = grant(k, i)
   end
   return { 'granted', run_id(), table.concat(fences, ' '), table.concat(slots, ' ') }
 end
 
--- Whether nobody waits who must come before us.
-local function is_our_turn(k, room)
-  if string.find(FLAGS, '+', 1, true) and held(k) == WANT then
-    return true
-  end
-  local is_ours = true
-  local side_by_side = SIDE_BY_SIDE
-  each_waiter(k, function(queued)
-    if queued == QUEUED then
-      return true
-    end
-    local _, flags, want = parse_queued(queued)
-    room = room - 1
-    side_by_side = side_by_side - (needs_others(flags) and 0 or 1)
-    is_ours = want == WANT and room > 0 and side_by_side > 0
-    return not is_ours
-  end)
-  return is_ours
-end
-
--- Of those in whose lane we queue.
-local function last_number(k)
-  if not string.find(FLAGS, '!', 1, true) then
-    return math.max(tonumber(call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0), 0)
-  end
-  local in_lane = call('ZCOUNT', k.queue, '-inf', '(0')
-  return in_lane > 0 and tonumber(call('ZRANGE', k.queue, in_lane - 1, in_lane - 1, 'WITHSCORES')[2]) or FIRST_LANE
-end
-
--- PEXPIRE is asked for first as well: where it is not permitted the queue, which is not ours alone,
--- is not touched at all.
-local function enqueue(k)
-  local keys_live = LEASE + 1000
-  call('PEXPIRE', k.queue, keys_live)
-  call('PEXPIRE', k.waiters, keys_live)
-  if not call('ZSCORE', k.queue, QUEUED) then
-    call('ZADD', k.queue, whole(last_number(k) + 1), QUEUED)
-  end
-  call('ZADD', k.waiters, whole(NOW() + LEASE), QUEUED)
-  call('PEXPIRE', k.queue, keys_live)
-  call('PEXPIRE', k.waiters, keys_live)
-end
-
-local function busy(k, key)
-  local place = call('ZRANK', k.queue, QUEUED)
-  local reply = { 'blocked', whole(key - 1), place and whole(place) or '-1' }
-  for _, word in ipairs(description(k)) do
-    reply[#reply + 1] = word
-  end
-  return reply
-end
-
--- Users of a key who do not agree on what it is.
-local function mismatch(k)
-  local _, _, known = holder_of(k)
-  if known and known.nodes ~= NODES then
-    return { 'different_server_count', known.nodes }
-  end
-  local is_ours = parse(held(k)) or permits(held(k))
-  if held(k) ~= WANT and is_ours and (slots_of(held(k)) or slots_of(WANT)) then
-    return { 'slots_mismatch', whole(slots_of(held(k)) or 0) }
-  end
-end
-
--- Not one whose command has ended: what is left of it goes away by itself.
-local function is_below_ancestor(k)
-  for ancestor in string.gmatch(ARGV[11], '%S+') do
-    local known = record(k, ancestor)
-    if holding(k, ancestor) and not (known and known.ended) then
-      return true
-    end
-  end
-end
-
--- A waiter has one place in all queues, or it might be first in one and last in another, and wait for ever for
--- somebody who waits for it. Whoever has lost a place begins anew in all.
-local function keep_order()
+-- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about all keys.
+local function nothing_exists()
+  local keys = { TOMBSTONE }
   for _, k in ipairs(LOCKS) do
-    if not call('ZSCORE', k.queue, QUEUED) then
-      for _, other in ipairs(LOCKS) do
-        leave_queue(other, QUEUED)
-      end
-      return
-    end
+    local n = #keys
+    keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = k.lock, k.queue, k.info, k.shared
   end
+  if call('EXISTS', unpack(keys)) > 0 then
+    return false
+  end
+  for _, k in ipairs(LOCKS) do
+    k.value, k.has_queue, k.is_untouched = false, false, true
+  end
+  return true
 end
 
-if not string.find(call('INFO', 'replication'), 'role:master', 1, true) then
+-- Decides about locks of which at least one may be held or waited for.
+local function decide(quarantined)
+  -- @include turn
+  -- @include blocked
+  local held, not_our_turn -- the first such key
+  for i, k in ipairs(LOCKS) do
+    local attempt
+    attempt, k.entry = claim_of(k, ME)
+    if attempt == ATTEMPT and SERVERS ~= '1' then
+      return { 'duplicate_server' }
+    end
+    if attempt and attempt > ATTEMPT then
+      return { 'stale' }
+    end
+    if not attempt then
+      local refusal = current(k) and mismatch(k)
+      if refusal then
+        return refusal
+      end
+      local capacity = free_capacity(k, MODE)
+      if capacity <= 0 then
+        held = held or i
+      end
+      -- A vote does not depend on the queue: the gate has decided whose turn it is.
+      if IS_GATE and (capacity <= 0 or not is_our_turn(k, capacity)) then
+        not_our_turn = not_our_turn or i
+        if is_below_ancestor(k, ANCESTORS) then
+          return { 'nested' }
+        end
+      end
+    end
+  end
+  if quarantined and not held then
+    return quarantined -- even if the server has our claim: it may be an old copy
+  end
+  if not held and not not_our_turn then
+    local reply = grant_all()
+    if IS_GATE and MODE ~= '' then
+      wake_beside_us()
+    end
+    return reply
+  end
+  if QUEUES and #LOCKS > 1 then
+    rejoin_all()
+  end
+  for _, k in ipairs(LOCKS) do
+    if QUEUES then
+      enqueue(k)
+    end
+    if IS_GATE then
+      wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
+    end
+  end
+  local i = held or not_our_turn
+  return blocked_by(i, call('ZRANK', LOCKS[i].queue, QUEUED))
+end
+
+if is_replica() then
   return { 'replica' }
 end
-if call('EXISTS', GONE) == 1 then
+local is_untouched = nothing_exists()
+if not is_untouched and call('EXISTS', TOMBSTONE) == 1 then
   return { 'stale' }
 end
-local rest = rest_ms(QUARANTINE)
-local taken, not_yet
-for i, k in ipairs(LOCKS) do
-  local attempt
-  attempt, k.entry = holding(k, ME)
-  if attempt == ATTEMPT and NODES ~= '1' then
-    return { 'duplicate_server' }
-  end
-  if attempt and attempt > ATTEMPT then
-    return { 'stale' }
-  end
-  if not attempt then
-    local refused = held(k) and mismatch(k)
-    if refused then
-      return refused
-    end
-    local room = room_for(k, WANT)
-    if room <= 0 then
-      taken = taken or i
-    end
-    -- Who is next was decided at the gate.
-    if IS_GATE and (room <= 0 or not is_our_turn(k, room)) then
-      not_yet = not_yet or i
-      if is_below_ancestor(k) then
-        return { 'nested' }
-      end
-    end
-  end
+local quarantine = quarantine_left(QUARANTINE)
+local quarantined = quarantine > 0 and { 'quarantined', int_string(quarantine) }
+if is_untouched then
+  return quarantined or grant_all()
 end
-if rest > 0 and not taken then
-  return { 'quarantined', whole(rest) } -- also if it remembers us: it may be an old copy
-end
-if not taken and not not_yet then
-  return grant_all()
-end
-if LEASE > 0 and #LOCKS > 1 then
-  keep_order()
-end
-for _, k in ipairs(LOCKS) do
-  if LEASE > 0 then
-    enqueue(k)
-  end
-  if IS_GATE then
-    wake_next(k, true) -- the holder expired, or the one who was first died: nobody else would tell the next
-  end
-end
-local in_the_way = taken or not_yet
-return busy(LOCKS[in_the_way], in_the_way)
+return decide(quarantined)

@@ -1,20 +1,23 @@
--- Take a lock from whoever holds it, and wake the next one.
+-- Take a lock away from its holder, and wake the next waiter.
 --
--- KEYS, ARGV[1..5]  as in lib/common.lua; of one key only
--- ARGV[6] yes         '1', or only look
+-- KEYS, ARGV[1] to ARGV[5]: see include/request.lua; for one key only
+-- ARGV[6] yes         '1' = break it; '0' = only look
 --
--- Returns {'blocked', '0', '-1', who holds (or held) it, as in lib/holders.lua}, or {'free'}.
+-- Returns {'blocked', '0', '-1', holder...}, see include/blocked.lua, or {'free'}.
 --
--- Atomic, so that what is told is what was broken. The token stays, so that the next one's is larger.
+-- Atomic, so that the holder in the reply is the one that was broken. The token stays, so that the next one is larger.
+--
+-- @include blocked
+-- @include turn
 
 local k = LOCKS[1]
-if not held(k) then
+if not current(k) then
   return { 'free' }
 end
-local answer = { 'blocked', '0', '-1', unpack(description(k)) }
+local reply = blocked_by(1)
 if ARGV[6] == '1' then
   call('DEL', k.lock, k.shared, k.info)
-  k.held = false
+  k.value = false
   wake_next(k)
 end
-return answer
+return reply

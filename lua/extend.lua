@@ -1,36 +1,38 @@
--- Renew the locks, only if all are still ours.
+-- Renew the locks, but only if all are still ours.
 --
--- KEYS, ARGV[1..5]  as in lib/common.lua
+-- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
 -- ARGV[6] ttl         of the locks from now on, ms
--- ARGV[7] quarantine  how long a server that lost its memory does not vote, ms; 0 = off
+-- ARGV[7] quarantine  how long a server that lost its data does not vote, ms; 0 = off
 --
--- Returns {'extended', run_id, ms that the server must still sit out, or 0}, {'expired'} (nobody else is in the
--- way) or {'foreign'} (somebody is).
+-- Returns {'extended', run_id, ms of quarantine left or 0}, {'expired'} (free now) or {'foreign'} (not free).
 --
--- Atomic, so that what is renewed is what was looked at. It never makes a lock: one that was broken,
--- flushed or has expired may have been someone else's in between.
+-- Atomic, so that what is renewed is what was looked at. It never creates a lock: one that was broken, flushed or has
+-- expired may have been held by another client in between.
+--
+-- @include holders
 
 local TTL = ARGV[6]
-local rest = math.max(rest_ms(tonumber(ARGV[7])), 0)
+
+local quarantined_for = math.max(quarantine_left(tonumber(ARGV[7])), 0)
 local lost
 for _, k in ipairs(LOCKS) do
-  local attempt, entry = holding(k, ME, true)
+  local attempt, entry = claim_of(k, ME, true)
   k.entry = entry
   if attempt ~= ATTEMPT then
-    lost = (room_for(k, WANT) <= 0 or lost == 'foreign') and 'foreign' or 'expired'
+    lost = (free_capacity(k, MODE) <= 0 or lost == 'foreign') and 'foreign' or 'expired'
   end
 end
 if lost then
   return { lost }
 end
 for _, k in ipairs(LOCKS) do
-  -- First what takes no memory: a server that is out of it lets such a script go on.
+  -- A command that takes no memory comes first: a server that is out of memory lets such a script go on.
   call('PEXPIRE', k.lock, TTL)
-  if WANT == '' then
+  if MODE == '' then
     call('PEXPIRE', k.info, TTL)
   else
-    call('ZADD', k.shared, whole(NOW() + tonumber(TTL)), k.entry)
-    settle(k)
+    call('ZADD', k.shared, int_string(now_ms() + tonumber(TTL)), k.entry)
+    prune_and_expire(k)
   end
 end
-return { 'extended', run_id(), whole(rest) }
+return { 'extended', run_id(), int_string(quarantined_for) }

@@ -1,34 +1,35 @@
--- Give a server that has lost our locks the claim back, if nobody is in the way. Only for a client that has
--- just heard from a majority that they are still its own.
+-- Give a server that has lost our locks the claim back, if they are free. Only for a client that a majority has just
+-- told that the locks are still its own.
 --
--- KEYS, ARGV[1..5]  as in lib/common.lua
+-- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
 -- ARGV[6] ttl         of the locks, ms
--- ARGV[7] keep        how long the fencing tokens are remembered, ms
--- ARGV[8] fences      the locks' tokens: this server's are raised to them, never lowered
--- ARGV[9] held        for how long already, ms
--- ARGV[10...]         field, value, ... for info:K
+-- ARGV[7] fences      the locks' tokens: the server's are raised to them, never lowered
+-- ARGV[8] held_for    ms since the grant
+-- ARGV[9...]          field, value, ... for info:K
 --
--- Returns 'healed', 'foreign' (someone else is in the way) or 'stale' (we have given up meanwhile).
+-- Returns 'healed', 'foreign' (not free) or 'stale' (this waiter has given up meanwhile).
 --
--- Atomic, so that nobody can take it between the look and the deed.
+-- Atomic, so that no other client takes a lock between the look and the write.
+--
+-- @include grant
+-- @include fence
 
-if call('EXISTS', GONE) == 1 then
+local TTL, FENCES, HELD_FOR, FIRST_FIELD = ARGV[6], numbers(ARGV[7]), tonumber(ARGV[8]), 9
+
+if call('EXISTS', TOMBSTONE) == 1 then
   return 'stale'
 end
 for _, k in ipairs(LOCKS) do
-  k.is_ours = holding(k, ME, true) == ATTEMPT
-  if not k.is_ours and room_for(k, WANT) <= 0 then
+  k.is_ours = claim_of(k, ME, true) == ATTEMPT
+  if not k.is_ours and free_capacity(k, MODE) <= 0 then
     return 'foreign'
   end
 end
-local fences = numbers(ARGV[8])
 for i, k in ipairs(LOCKS) do
   if not k.is_ours then
-    local about = fields(10)
-    about.fence, about.since, about.nodes = whole(fences[i]), whole(NOW() - tonumber(ARGV[9])), NODES
-    local last = tonumber(call('GET', k.fence) or 0)
-    call('SET', k.fence, whole(math.max(last, fences[i])), 'PX', ARGV[7])
-    take(k, about, ARGV[6])
+    local info = { fence = int_string(FENCES[i]), since = int_string(now_ms() - HELD_FOR) }
+    set_fence(k, int_string(math.max(tonumber(last_fence(k)), FENCES[i])))
+    store_grant(k, info, TTL, FIRST_FIELD)
   end
 end
 return 'healed'

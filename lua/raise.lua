@@ -1,20 +1,22 @@
 -- Raise the fencing tokens of locks that are ours to those that their voters agree on.
 --
--- KEYS, ARGV[1..5]  as in lib/common.lua
+-- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
 -- ARGV[6] fences      the tokens
--- ARGV[7] keep        how long they are remembered, ms
 --
 -- Returns {'raised'}, or {'refused', tokens here}: one is higher, or another sharer's, or a lock is no longer ours.
 --
 -- Atomic, so that a token never goes down and never belongs to two grants.
+--
+-- @include holders
+-- @include fence
 
 local wanted, last, refused = numbers(ARGV[6]), {}, false
 for i, k in ipairs(LOCKS) do
-  local attempt = holding(k, ME, true)
-  k.known = record(k, ME)
-  last[i] = call('GET', k.fence) or '0'
-  -- Alone, nobody else can have set it.
-  local is_ours = WANT == '' or (k.known and k.known.fence == last[i])
+  local attempt = claim_of(k, ME, true)
+  k.our_info = read_info(k, ME)
+  last[i] = last_fence(k)
+  -- While we hold it exclusively no other client can have set it.
+  local is_ours = MODE == '' or (k.our_info and k.our_info.fence == last[i])
   local is_behind = wanted[i] < tonumber(last[i]) or (wanted[i] == tonumber(last[i]) and not is_ours)
   refused = refused or attempt ~= ATTEMPT or is_behind
 end
@@ -22,11 +24,7 @@ if refused then
   return { 'refused', table.concat(last, ' ') }
 end
 for i, k in ipairs(LOCKS) do
-  call('SET', k.fence, whole(wanted[i]), 'PX', ARGV[7])
-  -- One that is lost is not made anew: nobody would give it its time to live.
-  if k.known then
-    k.known.fence = whole(wanted[i])
-    write_record(k, k.known)
-  end
+  set_fence(k, int_string(wanted[i]))
+  set_info_field(k, k.our_info, 'fence', int_string(wanted[i]))
 end
 return { 'raised' }

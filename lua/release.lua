@@ -1,73 +1,82 @@
--- Give back whatever this waiter has, locks or places in queues, and wake the next ones.
+-- Give back whatever this waiter has, locks or places in queues, and wake the next waiters.
 --
--- KEYS, ARGV[1..5]  as in lib/common.lua
--- ARGV[6] mark        ms to keep the mark "has given up", 0 = none: for a client with a request still
---                     under way somewhere, which must find the door closed when it arrives
--- ARGV[7] stay        ms that the locks stay taken, by themselves; 0 = none
+-- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
+-- ARGV[6] tombstone   ms to keep the tombstone; 0 = none. For a client with a request still under way somewhere, which
+--                     must be refused when it arrives
+-- ARGV[7] min_hold    ms that the locks stay taken, until they expire by themselves; 0 = none
 --
--- Returns 'released', or of one that was not ours: 'expired' (nobody else is in the way) or 'foreign' (somebody is).
+-- Returns 'released', or if one was not ours: 'expired' (free now) or 'foreign' (not free).
 --
--- Atomic, so that what is deleted is what was compared, and so that the next one is told exactly
--- when the lock is free.
+-- Atomic, so that what is deleted is what was compared, and so that the next waiter is woken exactly when the lock
+-- is free.
+--
+-- @include holders
+-- @include queue
 
-local STAY = ARGV[7]
+local TOMBSTONE_TTL, MIN_HOLD = ARGV[6], ARGV[7]
 
-local function leave_taken(k, entry)
-  call('PEXPIRE', k.lock, STAY)
-  if WANT == '' then
-    call('PEXPIRE', k.info, STAY)
+local function keep_for_min_hold(k, entry)
+  call('PEXPIRE', k.lock, MIN_HOLD)
+  if MODE == '' then
+    call('PEXPIRE', k.info, MIN_HOLD)
   else
-    call('ZADD', k.shared, whole(NOW() + tonumber(STAY)), entry)
-    settle(k)
+    call('ZADD', k.shared, int_string(now_ms() + tonumber(MIN_HOLD)), entry)
+    prune_and_expire(k)
   end
-  local known = record(k, ME)
-  if known then
-    known.ended = '1'
-    write_record(k, known)
-  end
+  set_info_field(k, read_info(k, ME), 'ended', '1')
 end
 
-local function let_go(k, entry)
-  if WANT == '' then
+local function delete_grant(k, entry)
+  if MODE == '' then
     call('DEL', k.lock, k.info)
-    k.held = false
+    k.value = false
   else
     call('ZREM', k.shared, entry)
     call('HDEL', k.info, ME)
-    settle(k)
+    prune_and_expire(k)
   end
 end
 
-local answer = 'released'
+local reply = 'released'
 
 local function give_back(k)
-  -- Ours, through this attempt or an earlier one whose answer was lost?
-  local attempt, entry = holding(k, ME, true)
+  -- Ours, through this attempt or an earlier one whose reply was lost?
+  local attempt, entry = claim_of(k, ME, true)
   if not attempt or attempt > ATTEMPT then
-    answer = (room_for(k, WANT) <= 0 or answer == 'foreign') and 'foreign' or 'expired'
-  elseif STAY == '0' then
-    let_go(k, entry)
+    reply = (free_capacity(k, MODE) <= 0 or reply == 'foreign') and 'foreign' or 'expired'
+  elseif MIN_HOLD == '0' then
+    delete_grant(k, entry)
   else
-    leave_taken(k, entry)
+    keep_for_min_hold(k, entry)
   end
   leave_queue(k, QUEUED)
 end
 
--- One key of which something is refused must not keep the others taken.
-local first_error
-for _, k in ipairs(LOCKS) do
-  local ok, why = pcall(give_back, k)
-  first_error = first_error or (not ok and why)
+-- If a command is refused for one key, the other keys must still be freed.
+local first_error, may_have_waiters
+local function attempt_all(release_one)
+  for _, k in ipairs(LOCKS) do
+    local ok, why = pcall(release_one, k)
+    first_error = first_error or (not ok and why)
+    may_have_waiters = may_have_waiters or k.has_queue ~= false
+  end
 end
--- Not before a write that frees memory, or a server that is out of it would refuse the release.
-if ARGV[6] ~= '0' then
-  call('SET', GONE, '1', 'PX', ARGV[6])
+
+-- Most often there is no queue.
+local function wake_waiters()
+  -- @include turn
+  attempt_all(wake_next)
 end
-for _, k in ipairs(LOCKS) do
-  local ok, why = pcall(wake_next, k)
-  first_error = first_error or (not ok and why)
+
+attempt_all(give_back)
+-- Not before a write that frees memory, or a server that is out of memory would refuse the release.
+if TOMBSTONE_TTL ~= '0' then
+  call('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL)
+end
+if may_have_waiters then
+  wake_waiters()
 end
 if first_error then
   fail(first_error)
 end
-return answer
+return reply

@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use super::keys::Keys;
-use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, RAISE, RELEASE, Script, WAITER_LEASE};
+use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, MULTI, PREFERRED, RAISE, RELEASE, Script};
 use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::{Grant, Mode, Prefer, Request};
-
-/// A fencing token outlives its lock; when it is forgotten the server's clock keeps tokens growing.
-const FENCE_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
@@ -42,11 +39,11 @@ impl Terms {
             Mode::Slot { of } => format!("slots:{of}").into(),
         };
         let preference = match (&request.mode, request.prefer) {
-            (Mode::Exclusive, Prefer::Writers) => Some(b'!'),
-            (Mode::Shared { .. }, Prefer::Readers) => Some(b'+'),
+            (Mode::Exclusive, Prefer::Writers) => Some(PREFERRED),
+            (Mode::Shared { .. }, Prefer::Readers) => Some(JOINS),
             (Mode::Exclusive | Mode::Shared { .. } | Mode::Slot { .. }, _) => None,
         };
-        let needs_other_keys = (keys > 1).then_some(b'&');
+        let needs_other_keys = (keys > 1).then_some(MULTI);
         let ancestors: Vec<String> =
             request.ancestors.iter().map(|lock| lock.claim.waiter.to_string()).collect();
         Self {
@@ -88,11 +85,9 @@ impl Requests {
 
     /// `proposed` are the gate's tokens; `None` at the gate itself, where the request may queue.
     pub fn acquire(&self, claim: Claim, terms: &Terms, queues: bool, proposed: Option<&[u64]>) -> Call {
-        let waiter_lease = if queues && proposed.is_none() { WAITER_LEASE } else { Duration::ZERO };
         let mut args = vec![
             self.key_ttl(terms, Duration::ZERO),
-            millis(waiter_lease),
-            millis(FENCE_TTL),
+            flag(queues && proposed.is_none()),
             proposed.map_or_else(Vec::new, joined),
             millis(self.timing.quarantine),
             terms.ancestors.clone(),
@@ -108,14 +103,13 @@ impl Requests {
 
     pub fn heal(&self, grant: &Grant, terms: &Terms) -> Call {
         let held_for = grant.taken_at.elapsed();
-        let mut args =
-            vec![self.key_ttl(terms, held_for), millis(FENCE_TTL), joined(&grant.fences), millis(held_for)];
+        let mut args = vec![self.key_ttl(terms, held_for), joined(&grant.fences), millis(held_for)];
         args.extend_from_slice(&terms.holder);
         self.call(&HEAL, grant.claim, terms, args)
     }
 
     pub fn raise(&self, claim: Claim, terms: &Terms, fences: &[u64]) -> Call {
-        self.call(&RAISE, claim, terms, vec![joined(fences), millis(FENCE_TTL)])
+        self.call(&RAISE, claim, terms, vec![joined(fences)])
     }
 
     /// `tombstone_ttl`: how long late requests of this waiter are refused. `min_hold`: how long the locks stay
@@ -125,7 +119,7 @@ impl Requests {
     }
 
     pub fn break_lock(&self, claim: Claim, yes: bool) -> Call {
-        self.call(&BREAK, claim, &Terms::default(), vec![u8::from(yes).to_string().into()])
+        self.call(&BREAK, claim, &Terms::default(), vec![flag(yes)])
     }
 
     fn call(&self, script: &'static Script, claim: Claim, terms: &Terms, more: Vec<Vec<u8>>) -> Call {
@@ -156,6 +150,10 @@ impl Requests {
     }
 }
 
+fn flag(is_set: bool) -> Vec<u8> {
+    u8::from(is_set).to_string().into_bytes()
+}
+
 fn millis(duration: Duration) -> Vec<u8> {
     duration.as_millis().to_string().into_bytes()
 }
@@ -163,4 +161,80 @@ fn millis(duration: Duration) -> Vec<u8> {
 fn joined(numbers: &[u64]) -> Vec<u8> {
     let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
     numbers.join(" ").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::BootTime;
+    use crate::lock::HolderInfo;
+
+    /// The arguments that the headers of a script and of include/request.lua list: how many, and whether fields
+    /// of the holder follow.
+    fn listed(script: &str) -> (usize, bool) {
+        let request = include_str!("../../../lua/include/request.lua");
+        let header = request.lines().chain(script.lines()).filter_map(|line| line.strip_prefix("-- ARGV["));
+        let (more, single): (Vec<&str>, Vec<&str>) = header.partition(|line| line.contains("...]"));
+        let number = |line: &str| line.split([']', '.']).next().unwrap().parse::<usize>().unwrap();
+        let numbers: Vec<usize> = single.iter().chain(&more).map(|line| number(line)).collect();
+        assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>(), "each once, in order");
+        (single.len(), !more.is_empty())
+    }
+
+    fn calls(of: usize) -> Vec<(&'static str, Call)> {
+        let timing = Timing {
+            ttl: Some(Duration::from_secs(30)),
+            node_timeout: Duration::from_secs(1),
+            quarantine: Duration::ZERO,
+        };
+        let requests = Requests::new(vec![Keys::new("lock", b"k"); of], 1, timing);
+        let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
+        let terms = Terms {
+            holder: vec![b"?".to_vec(); HolderInfo::default().fields().len() * 2],
+            ..Terms::default()
+        };
+        let grant = Grant {
+            claim,
+            ancestor_locks: Vec::new(),
+            fences: vec![7; of],
+            slots: Vec::new(),
+            lease: None,
+            taken_at: BootTime::now(),
+            waited: Duration::ZERO,
+        };
+        vec![
+            (include_str!("../../../lua/acquire.lua"), requests.acquire(claim, &terms, true, None)),
+            (include_str!("../../../lua/break.lua"), requests.break_lock(claim, true)),
+            (include_str!("../../../lua/extend.lua"), requests.extend(&grant, &terms)),
+            (include_str!("../../../lua/heal.lua"), requests.heal(&grant, &terms)),
+            (include_str!("../../../lua/raise.lua"), requests.raise(claim, &terms, &[7])),
+            (
+                include_str!("../../../lua/release.lua"),
+                requests.release(claim, &terms, Duration::ZERO, Duration::ZERO),
+            ),
+        ]
+    }
+
+    #[test]
+    fn each_script_gets_the_arguments_that_its_header_lists() {
+        for (script, call) in calls(1) {
+            let Call::Script { args, .. } = call else { panic!("{call:?}") };
+            let (listed, has_fields) = listed(script);
+            let fields = if has_fields { HolderInfo::default().fields().len() * 2 } else { 0 };
+            assert_eq!(args.len(), listed + fields, "{}", script.lines().next().unwrap());
+        }
+    }
+
+    #[test]
+    fn each_script_gets_the_keys_that_the_header_lists() {
+        let request = include_str!("../../../lua/include/request.lua");
+        let names = request.lines().filter_map(|line| line.strip_prefix("--   "));
+        let (of_one_key, common): (Vec<&str>, Vec<&str>) = names.partition(|name| name.contains(":K "));
+        for of in [1, 3] {
+            for (script, call) in calls(of) {
+                let Call::Script { keys, .. } = call else { panic!("{call:?}") };
+                assert_eq!(keys.len(), of * of_one_key.len() + common.len(), "{script}");
+            }
+        }
+    }
 }

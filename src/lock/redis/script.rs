@@ -9,13 +9,9 @@ pub struct Script {
     hash: &'static str,
 }
 
-// ACQUIRE, BREAK, EXTEND, HEAL, RAISE and RELEASE, made by build.rs from lua/.
+// Made by build.rs from lua/: the scripts ACQUIRE, BREAK, EXTEND, HEAL, RAISE and RELEASE, and the constants of
+// lua/include/constants.lua.
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
-
-/// How long a waiter counts as alive without renewing its place in the queue.
-pub const WAITER_LEASE: Duration = Duration::from_millis(5000);
-/// How often a waiter renews its place: one BLPOP and one script in this time.
-pub const WAITER_RENEWAL: Duration = Duration::from_millis(2100);
 
 /// One request: one round trip.
 #[derive(Clone, Debug)]
@@ -58,4 +54,27 @@ impl Call {
 
 fn evaluate(command: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Vec<u8> {
     redis::cmd(command).arg(script).arg(keys.len()).arg(keys).arg(args).get_packed_command()
+}
+
+/// The tests of the build script's part.
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../../build/scripts.rs"]
+mod assembly;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_script_defines_a_function_that_it_does_not_use() {
+        for script in [&ACQUIRE, &BREAK, &EXTEND, &HEAL, &RAISE, &RELEASE] {
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let words: Vec<&str> = script.text.split(|c| !is_word(c)).collect();
+            for pair in words.windows(2).filter(|pair| pair[0] == "function" && !pair[1].is_empty()) {
+                let uses = words.iter().filter(|&word| *word == pair[1]).count();
+                assert!(uses > 1, "{} in {}", pair[1], script.text);
+            }
+        }
+    }
 }

@@ -1,0 +1,13 @@
+-- Constants that the scripts and src/lock/redis share: build.rs makes a Rust constant of each.
+
+-- How often a waiter renews its place in the queue: one BLPOP and one script in this time.
+local WAITER_RENEWAL_MS = 2100
+
+-- Flag of a request: it queues ahead of all waiters without this flag.
+local PREFERRED = '!'
+
+-- Flag of a request: it joins current holders of its mode, even if others are waiting.
+local JOINS = '+'
+
+-- Flag of a request: it needs other keys as well.
+local MULTI = '&'

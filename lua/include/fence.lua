@@ -1,0 +1,13 @@
+-- The fencing token of K.
+-- @include server
+
+-- A token outlives its lock; when it is forgotten, the server's clock keeps the tokens growing.
+local FENCE_TTL_MS = 7 * 24 * 3600 * 1000
+
+local function last_fence(k)
+  return call('GET', k.fence) or '0'
+end
+
+local function set_fence(k, fence)
+  call('SET', k.fence, fence, 'PX', FENCE_TTL_MS)
+end

@@ -1,0 +1,55 @@
+-- Who holds K, until when, and whether a request could be admitted.
+-- @include server
+-- @include info
+-- @include sharers
+
+-- If this waiter holds K now, through whatever attempt: the attempt, and the claim or entry that stands for it.
+local function claim_of(k, waiter, must_search)
+  local value = current(k)
+  if not value then
+    return
+  end
+  local holder, attempt = parse_claim(value)
+  if holder then
+    if holder == waiter then
+      return attempt, value
+    end
+  elseif max_holders(value) then
+    local entry = entry_of(k, waiter, must_search)
+    if entry and is_live(k, entry) then
+      local _, shared_attempt = parse_claim(entry)
+      return shared_attempt, entry
+    end
+  end
+end
+
+-- How many requests of this mode K could admit now if there were no queue.
+local function free_capacity(k, mode)
+  if not current(k) then
+    return max_holders(mode) or 1
+  end
+  local allowed = current(k) == mode and max_holders(mode)
+  local sharers = allowed and count_live(k) or 0
+  -- A tag without sharers was set by another program, or its sharers were lost: it must expire.
+  return sharers > 0 and allowed - sharers or 0
+end
+
+-- In how many ms K may be free for this mode if no holder renews; -1 = never. A request that shares the current mode
+-- needs one sharer to go; any other needs the last one to go.
+local function expires_in(k, mode)
+  local _, until_ms = first_to_expire(k)
+  if until_ms and until_ms ~= 'inf' and current(k) == mode then
+    return tonumber(until_ms) - now_ms()
+  end
+  return call('PTTL', k.lock)
+end
+
+-- The name of one holder of K, and its info. Looked up once.
+local function holder_of(k)
+  if not k.holder then
+    local sharer = max_holders(current(k)) and first_to_expire(k)
+    k.holder = sharer or current(k)
+    k.holder_info = read_info(k, parse_claim(k.holder))
+  end
+  return k.holder, k.holder_info
+end

@@ -1,0 +1,70 @@
+-- Commands, errors, the clock and the identity of this server.
+-- @include request
+
+-- From Redis 7 on an error may carry fields: name the command that was refused, since the server's own text does not.
+-- Older servers keep their plain text.
+local call = redis.call
+if redis.REDIS_VERSION_NUM then
+  call = function(command, key, ...)
+    local reply = redis.pcall(command, key, ...)
+    if type(reply) == 'table' and reply.err then
+      error({ err = reply.err .. ' [' .. command .. ' ' .. (key or '') .. ']' })
+    end
+    return reply
+  end
+end
+
+-- Raises a caught error again. From Redis 7 on pcall() turns it into plain text, which the server would send
+-- without its error code.
+local function fail(why)
+  error(redis.REDIS_VERSION_NUM and type(why) == 'string' and { err = why } or why, 0)
+end
+
+-- The server's clock, never a client's. It stands still during a script.
+local now
+local function now_ms()
+  if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  return now
+end
+
+local function is_replica()
+  return not string.find(call('INFO', 'replication'), 'role:master', 1, true)
+end
+
+local id
+local function server_id()
+  id = id or string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  return id
+end
+
+-- Identifies this server for a client that counts votes. With one server there is no vote, and INFO is slow.
+local function run_id()
+  return SERVERS == '1' and '' or server_id()
+end
+
+-- For how many ms this server must not vote yet. A server proves that it has kept its data by a marker with its
+-- run_id. If the marker is missing (fresh, flushed, restarted empty) or names another run_id (restarted, promoted,
+-- restored), the quarantine starts anew.
+local function quarantine_left(quarantine)
+  if quarantine == 0 then
+    return 0
+  end
+  local marked, since = string.match(call('GET', MARKER) or '', '^(%x+) (%d+)$')
+  if marked ~= server_id() then
+    since = now_ms()
+    call('SET', MARKER, server_id() .. ' ' .. int_string(since))
+  end
+  return tonumber(since) + quarantine + 1000 - now_ms()
+end
+
+-- For a key that was just created: if PEXPIRE is refused, the key is deleted again.
+local function expire_or_delete(key, ms)
+  local reply = redis.pcall('PEXPIRE', key, ms)
+  if type(reply) == 'table' and reply.err then
+    redis.pcall('DEL', key)
+    call('PEXPIRE', key, ms)
+  end
+end
