@@ -1,16 +1,20 @@
 -- Take all locks if each is free for us and it is our turn; otherwise take none, but join each queue.
 --
--- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
--- ARGV[6]  ttl         of the locks, ms; 0 = they never expire
--- ARGV[7]  queues      '1' = join the queues if blocked; '0' = do not
--- ARGV[8]  proposed    the gate's tokens, for a vote; '' = this is the gate
--- ARGV[9]  quarantine  how long a server that lost its data does not vote, ms; 0 = off
--- ARGV[10] ancestors   waiters that the client runs under
--- ARGV[11...]          field, value, ... for info:K
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
+-- ARGV[7]  ttl         of the locks, ms; 0 = they never expire
+-- ARGV[8]  role        'gate'; 'vote' = the client has the gate's vote; 'newcomer' = it has asked the gate at the same
+--                      time; 'again' = a vote that was asked for before with the same attempt
+-- ARGV[9]  queues      '1' = join the queues if blocked; '0' = do not
+-- ARGV[10] gate        run_id of the client's gate, for a vote
+-- ARGV[11] proposed    tokens: the gate's, for a vote; the client's guess, for a newcomer; '' = none
+-- ARGV[12] quarantine  how long a server that lost its data does not vote, ms; 0 = off
+-- ARGV[13] ancestors   waiters that the client runs under
+-- ARGV[14...]          field, value, ... for info:K
 --
--- Returns {'granted', run_id, tokens, slots}
+-- Returns {'granted', run_id, tokens, slots, stamp, ms that this server has been known, longest quarantine in ms}
 --      or {'blocked', key, position, holder...}: see include/blocked.lua
---      or {'quarantined', ms}: this server may have forgotten what it granted, and does not vote yet
+--      or {'quarantined', ms, longest quarantine in ms}: this server may have forgotten what it granted, and does not
+--         vote yet
 --      or {'nested'}: an ancestor is in the way
 --      or {'stale'}: a newer request of this waiter was here first, or the waiter has given up
 --      or {'duplicate_server'}: this very request was granted here already, so the server is listed twice
@@ -25,15 +29,24 @@
 -- @include fence
 -- @include queue
 
-local TTL, QUEUES, PROPOSED, QUARANTINE, ANCESTORS = ARGV[6], ARGV[7] == '1', ARGV[8], tonumber(ARGV[9]), ARGV[10]
-local FIRST_FIELD = 11
-local IS_GATE = PROPOSED == ''
-local PROPOSED_FENCES = IS_GATE and {} or numbers(PROPOSED)
+local TTL, ROLE, QUEUES, GATE, PROPOSED = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10], ARGV[11]
+local QUARANTINE, ANCESTORS = tonumber(ARGV[12]), ARGV[13]
+local FIRST_FIELD = 14
+local IS_GATE = ROLE == 'gate'
+local PROPOSED_FENCES = PROPOSED == '' and {} or numbers(PROPOSED)
+
+-- A client's guess may be this far ahead of the server's clock: after a loss of all counters the clock alone keeps
+-- tokens growing.
+local GUESS_AHEAD_MS = 20000
 
 -- At the gate never below the server's clock, so that tokens keep growing after the counter was lost; elsewhere never
 -- below the gate's token.
 local function next_fence(k, i)
-  return math.max(tonumber(last_fence(k)) + 1, PROPOSED_FENCES[i] or now_ms())
+  local proposed = PROPOSED_FENCES[i] or 0
+  if ROLE == 'newcomer' or IS_GATE then
+    proposed = proposed <= now_ms() + GUESS_AHEAD_MS and proposed or 0
+  end
+  return math.max(tonumber(last_fence(k)) + 1, proposed, IS_GATE and now_ms() or 0)
 end
 
 -- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
@@ -41,6 +54,7 @@ end
 -- was never used, and other clients may have had larger ones meanwhile.
 local function grant(k, i)
   local info = { fence = int_string(next_fence(k, i)), since = int_string(now_ms()) }
+  info.gate, info.stamp = IS_GATE and run_id() or GATE, int_string(our_stamp())
   set_fence(k, info.fence)
   leave_queue(k, QUEUED)
   if k.entry and MODE ~= '' then
@@ -54,12 +68,22 @@ local function grant(k, i)
   return info.fence, info.slot
 end
 
+local known_for, longest_quarantine
+
 local function grant_all()
   local fences, slots = {}, {}
   for i, k in ipairs(LOCKS) do
     fences[i], slots[i] = grant(k, i)
   end
-  return { 'granted', run_id(), table.concat(fences, ' '), table.concat(slots, ' ') }
+  return {
+    'granted',
+    run_id(),
+    table.concat(fences, ' '),
+    table.concat(slots, ' '),
+    int_string(our_stamp()),
+    int_string(known_for),
+    int_string(longest_quarantine),
+  }
 end
 
 -- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about all keys.
@@ -79,14 +103,14 @@ local function nothing_exists()
 end
 
 -- Decides about locks of which at least one may be held or waited for.
-local function decide(quarantined)
+local function decide()
   -- @include turn
   -- @include blocked
   local held, not_our_turn -- the first such key
   for i, k in ipairs(LOCKS) do
     local attempt
     attempt, k.entry = claim_of(k, ME)
-    if attempt == ATTEMPT and SERVERS ~= '1' then
+    if attempt == ATTEMPT and SERVERS ~= '1' and ROLE ~= 'again' then
       return { 'duplicate_server' }
     end
     if attempt and attempt > ATTEMPT then
@@ -101,35 +125,26 @@ local function decide(quarantined)
       if capacity <= 0 then
         held = held or i
       end
-      -- A vote does not depend on the queue: the gate has decided whose turn it is.
-      if IS_GATE and (capacity <= 0 or not is_our_turn(k, capacity)) then
+      if capacity <= 0 or not is_our_turn(k, capacity) then
         not_our_turn = not_our_turn or i
-        if is_below_ancestor(k, ANCESTORS) then
+        if IS_GATE and is_below_ancestor(k, ANCESTORS) then
           return { 'nested' }
         end
       end
     end
   end
-  if quarantined and not held then
-    return quarantined -- even if the server has our claim: it may be an old copy
-  end
   if not held and not not_our_turn then
     local reply = grant_all()
-    if IS_GATE and MODE ~= '' then
+    if MODE ~= '' then
       wake_beside_us()
     end
     return reply
-  end
-  if QUEUES and #LOCKS > 1 then
-    rejoin_all()
   end
   for _, k in ipairs(LOCKS) do
     if QUEUES then
       enqueue(k)
     end
-    if IS_GATE then
-      wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
-    end
+    wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
   end
   local i = held or not_our_turn
   return blocked_by(i, call('ZRANK', LOCKS[i].queue, QUEUED))
@@ -142,9 +157,14 @@ local is_untouched = nothing_exists()
 if not is_untouched and call('EXISTS', TOMBSTONE) == 1 then
   return { 'stale' }
 end
-local quarantine = quarantine_left(QUARANTINE)
-local quarantined = quarantine > 0 and { 'quarantined', int_string(quarantine) }
-if is_untouched then
-  return quarantined or grant_all()
+local quarantine
+quarantine, known_for, longest_quarantine = quarantine_left(QUARANTINE)
+-- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. It queues no
+-- client either, so that all clients turn to the same next gate.
+if quarantine > 0 then
+  return { 'quarantined', int_string(quarantine), int_string(longest_quarantine) }
 end
-return decide(quarantined)
+if is_untouched then
+  return grant_all()
+end
+return decide()

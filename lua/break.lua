@@ -1,7 +1,7 @@
 -- Take a lock away from its holder, and wake the next waiter.
 --
--- KEYS, ARGV[1] to ARGV[5]: see include/request.lua; for one key only
--- ARGV[6] yes         '1' = break it; '0' = only look
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua; for one key only
+-- ARGV[7] yes         '1' = break it; '0' = only look
 --
 -- Returns {'blocked', '0', '-1', holder...}, see include/blocked.lua, or {'free'}.
 --
@@ -15,7 +15,7 @@ if not current(k) then
   return { 'free' }
 end
 local reply = blocked_by(1)
-if ARGV[6] == '1' then
+if ARGV[7] == '1' then
   call('DEL', k.lock, k.shared, k.info)
   k.value = false
   wake_next(k)

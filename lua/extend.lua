@@ -1,8 +1,8 @@
 -- Renew the locks, but only if all are still ours.
 --
--- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
--- ARGV[6] ttl         of the locks from now on, ms
--- ARGV[7] quarantine  how long a server that lost its data does not vote, ms; 0 = off
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
+-- ARGV[7] ttl         of the locks from now on, ms
+-- ARGV[8] quarantine  how long a server that lost its data does not vote, ms; 0 = off
 --
 -- Returns {'extended', run_id, ms of quarantine left or 0}, {'expired'} (free now) or {'foreign'} (not free).
 --
@@ -11,9 +11,9 @@
 --
 -- @include holders
 
-local TTL = ARGV[6]
+local TTL = ARGV[7]
 
-local quarantined_for = math.max(quarantine_left(tonumber(ARGV[7])), 0)
+local quarantined_for = math.max(quarantine_left(tonumber(ARGV[8])), 0)
 local lost
 for _, k in ipairs(LOCKS) do
   local attempt, entry = claim_of(k, ME, true)

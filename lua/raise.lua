@@ -1,7 +1,7 @@
 -- Raise the fencing tokens of locks that are ours to those that their voters agree on.
 --
--- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
--- ARGV[6] fences      the tokens
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
+-- ARGV[7] fences      the tokens
 --
 -- Returns {'raised'}, or {'refused', tokens here}: one is higher, or another sharer's, or a lock is no longer ours.
 --
@@ -10,7 +10,7 @@
 -- @include holders
 -- @include fence
 
-local wanted, last, refused = numbers(ARGV[6]), {}, false
+local wanted, last, refused = numbers(ARGV[7]), {}, false
 for i, k in ipairs(LOCKS) do
   local attempt = claim_of(k, ME, true)
   k.our_info = read_info(k, ME)

@@ -1,9 +1,9 @@
 -- Give back whatever this waiter has, locks or places in queues, and wake the next waiters.
 --
--- KEYS, ARGV[1] to ARGV[5]: see include/request.lua
--- ARGV[6] tombstone   ms to keep the tombstone; 0 = none. For a client with a request still under way somewhere, which
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
+-- ARGV[7] tombstone   ms to keep the tombstone; 0 = none. For a client with a request still under way somewhere, which
 --                     must be refused when it arrives
--- ARGV[7] min_hold    ms that the locks stay taken, until they expire by themselves; 0 = none
+-- ARGV[8] min_hold    ms that the locks stay taken, until they expire by themselves; 0 = none
 --
 -- Returns 'released', or if one was not ours: 'expired' (free now) or 'foreign' (not free).
 --
@@ -13,7 +13,7 @@
 -- @include holders
 -- @include queue
 
-local TOMBSTONE_TTL, MIN_HOLD = ARGV[6], ARGV[7]
+local TOMBSTONE_TTL, MIN_HOLD = ARGV[7], ARGV[8]
 
 local function keep_for_min_hold(k, entry)
   call('PEXPIRE', k.lock, MIN_HOLD)

@@ -4,7 +4,7 @@
 //! CLOCK_MONOTONIC nor `Instant` moved; never the wall clock, which may jump.
 
 use std::ops::Add;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::poll::PollTimeout;
 use nix::time::{ClockId, clock_gettime};
@@ -64,6 +64,12 @@ impl Add<Duration> for BootTime {
     fn add(self, later_by: Duration) -> Self {
         Self(self.0.saturating_add(later_by))
     }
+}
+
+/// The wall clock, for what must make sense on other machines. It may jump.
+pub fn wall_clock_millis() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A random part of `at_most`, so that processes that failed together do not come back together.

@@ -42,6 +42,9 @@ struct Shared {
     /// `None` once the lock was taken back: the thread then ends.
     owned: Mutex<Option<Owned>>,
     taken_back: Condvar,
+    /// Readable once the lock is to be taken back.
+    interrupt: PipeReader,
+    interrupter: PipeWriter,
 }
 
 impl Shared {
@@ -70,9 +73,10 @@ impl Keeper {
         let (wake_fd, waker) = io::pipe()?;
         let (sender, events) = channel();
         let starts_at = grant.lease.map(|lease| lease.refresh_at());
+        let (interrupt, interrupter) = io::pipe()?;
         let owned = Mutex::new(Some(Owned { lock, grant }));
         let refresher = Refresher {
-            shared: Arc::new(Shared { owned, taken_back: Condvar::new() }),
+            shared: Arc::new(Shared { owned, taken_back: Condvar::new(), interrupt, interrupter }),
             sender,
             waker: Arc::new(waker),
             renewed: Arc::new(renewed),
@@ -110,6 +114,7 @@ impl Keeper {
     /// timeout), so that none can follow the release.
     pub fn finish(self) -> (Box<dyn Lock>, Grant) {
         let shared = &self.refresher.shared;
+        let _ = (&shared.interrupter).write(&[1]);
         let owned = shared.owned().take().expect("only finish() takes the lock out, and only once");
         shared.taken_back.notify_one();
         (owned.lock, owned.grant)
@@ -150,6 +155,7 @@ impl Refresher {
                     (self.renewed)(grant);
                     next = lease.refresh_at();
                     self.send(KeeperEvent::Refreshed(grant.clone()));
+                    lock.follow_up(grant, self.shared.interrupt.as_fd());
                 }
                 Extended::Unknown(error) => {
                     next = BootTime::now() + self.retry_interval;

@@ -1,11 +1,13 @@
 -- Replies that tell why a lock was not granted.
 -- @include holders
+-- @include queue
 
 -- Describes a holder of K: name ('' = the lock is free), ms until the lock expires (-1 = never), ms held
--- (-1 = unknown), the number of other holders, then field, value, ... of its info.
-local function holder_fields(k)
+-- (-1 = unknown), the number of other holders, then this server's run_id, our arrival stamp (-1 = not queued), and
+-- field, value, ... of the holder's info.
+local function holder_fields(k, our_place)
   if not current(k) then
-    return '', '0', '-1', '0'
+    return '', '0', '-1', '0', run_id(), our_place
   end
   local holder, info = holder_of(k)
   local since = info and tonumber(info.since)
@@ -15,6 +17,8 @@ local function holder_fields(k)
     int_string(expires_in(k, MODE)),
     since and int_string(math.max(now_ms() - since, 0)) or '-1',
     int_string(others),
+    run_id(),
+    our_place,
   }
   for field, value in pairs(info or {}) do
     fields[#fields + 1] = field
@@ -25,7 +29,8 @@ end
 
 -- 'blocked', which key (from 0), our position in its queue (0 = next, -1 = not queued), and the holder's fields.
 local function blocked_by(i, position)
-  return { 'blocked', int_string(i - 1), int_string(position or -1), holder_fields(LOCKS[i]) }
+  local our_place = position and int_string(our_stamp()) or '-1'
+  return { 'blocked', int_string(i - 1), int_string(position or -1), holder_fields(LOCKS[i], our_place) }
 end
 
 -- A reply if the holder uses K in another way than we do.

@@ -24,7 +24,7 @@ local function write_holder_info(k, info, first)
   info.nodes = SERVERS
   if MODE == '' then
     call('HSET', k.info, 'claim', info.claim, 'fence', info.fence, 'since', info.since, 'nodes', info.nodes,
-      unpack(ARGV, first))
+      'gate', info.gate, 'stamp', info.stamp, unpack(ARGV, first))
     return
   end
   for i = first, #ARGV, 2 do

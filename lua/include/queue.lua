@@ -5,8 +5,8 @@
 -- How long a waiter counts as alive without renewing its place.
 local WAITER_LEASE_MS = 5000
 
--- Waiters that go ahead of all others have numbers from here to 0.
-local FIRST_LANE = -2 ^ 52
+-- Preferred waiters go ahead of all others: their scores are this much smaller.
+local PREFERRED_LANE = 4e15
 
 -- Our name in the queue tells other clients what we wait for.
 local QUEUED = MODE .. FLAGS == '' and ME or ME .. ' ' .. FLAGS .. MODE
@@ -33,28 +33,56 @@ end
 
 -- A waiter without a lease is dead, too: if waiters:K alone were lost, its place would never be free.
 local function is_alive(k, queued)
-  local alive_until = call('ZSCORE', k.waiters, queued)
-  return alive_until and tonumber(alive_until) > now_ms()
+  local alive_until = tonumber(call('ZSCORE', k.waiters, queued) or 0)
+  -- A lease that is longer than it can be is from before the clock was set back: it counts from now.
+  if alive_until > now_ms() + WAITER_LEASE_MS then
+    call('ZADD', k.waiters, int_string(now_ms() + WAITER_LEASE_MS), queued)
+  end
+  return alive_until > now_ms()
 end
 
--- The waiter at this position, from 0; nil behind the last one. Dead waiters lose their places.
+-- The waiter at this position, from 0, and its score; nil behind the last one. Dead waiters lose their places.
 local function waiter_at(k, position)
   while has_queue(k) do
-    local queued = call('ZRANGE', k.queue, position, position)[1]
+    local queued, score = unpack(call('ZRANGE', k.queue, position, position, 'WITHSCORES'))
     if not queued or is_alive(k, queued) then
-      return queued
+      return queued, tonumber(score)
     end
     leave_queue(k, queued)
   end
 end
 
--- The last number drawn in the lane in which we queue.
-local function last_number(k)
-  if not has(FLAGS, PREFERRED) then
-    return math.max(tonumber(call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0), 0)
+local LANE = has(FLAGS, PREFERRED) and PREFERRED_LANE or 0
+
+-- The largest stamp in the queue of K, in the lane in which we queue; 0 if there is none.
+local function last_stamp(k)
+  if not has_queue(k) then
+    return 0
   end
-  local in_lane = call('ZCOUNT', k.queue, '-inf', '(0')
-  return in_lane > 0 and tonumber(call('ZRANGE', k.queue, in_lane - 1, in_lane - 1, 'WITHSCORES')[2]) or FIRST_LANE
+  local last = LANE > 0 and call('ZCOUNT', k.queue, '-inf', '(0') - 1 or -1
+  local _, score = unpack(LANE > 0 and last < 0 and {} or call('ZRANGE', k.queue, last, last, 'WITHSCORES'))
+  return score and tonumber(score) + LANE or 0
+end
+
+-- The arrival stamp of this request. It keeps the client's place when it has to queue at another server. A new one is
+-- larger than those of all waiters that came here before. One from the future counts as now: the clock of the server
+-- that gave it is ahead.
+local stamp
+local function our_stamp()
+  if not stamp then
+    local now_us = now_ms() * 1000 + 999
+    -- Stamps of the same moment are apart by ones.
+    stamp = STAMP and (STAMP < now_us + 1000000 and STAMP or now_us)
+    for _, k in ipairs(STAMP and {} or LOCKS) do
+      stamp = math.max(stamp or now_us, last_stamp(k) + 1)
+    end
+  end
+  return stamp
+end
+
+-- Where we stand, or would stand, in every queue of this server.
+local function our_score()
+  return our_stamp() - LANE
 end
 
 -- Joins the queue, or renews our place in it. PEXPIRE first: if the user has no permission for it, the queue, which
@@ -64,7 +92,7 @@ local function enqueue(k)
   local has_queue_ttl = call('PEXPIRE', k.queue, keys_live) == 1
   local has_waiters_ttl = call('PEXPIRE', k.waiters, keys_live) == 1
   if not call('ZSCORE', k.queue, QUEUED) then
-    call('ZADD', k.queue, int_string(last_number(k) + 1), QUEUED)
+    call('ZADD', k.queue, int_string(our_score()), QUEUED)
   end
   k.has_queue = true
   call('ZADD', k.waiters, int_string(now_ms() + WAITER_LEASE_MS), QUEUED)
@@ -73,18 +101,5 @@ local function enqueue(k)
   end
   if not has_waiters_ttl then
     call('PEXPIRE', k.waiters, keys_live)
-  end
-end
-
--- A waiter for several keys has the same place in all queues, or it might be first in one and last in another, and wait
--- forever for a waiter that waits for it. If it has lost one place it begins anew in all queues.
-local function rejoin_all()
-  for _, k in ipairs(LOCKS) do
-    if not call('ZSCORE', k.queue, QUEUED) then
-      for _, other in ipairs(LOCKS) do
-        leave_queue(other, QUEUED)
-      end
-      return
-    end
   end
 end

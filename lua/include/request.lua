@@ -2,25 +2,28 @@
 --
 -- KEYS: six for each key K of the user, in the order given, then two for all of them:
 --   lock:K      the holder's claim, the tag of a mode that several may hold, or a foreign value (string, PX = lease)
---   queue:K     the waiters in order                   (zset: waiter, flags and mode -> number drawn)
+--   queue:K     the waiters in order                   (zset: waiter, flags and mode -> arrival stamp)
 --   waiters:K   until when each waiter counts as alive (zset: the same -> server ms)
 --   info:K      who the holder is (hash, PX = lease): field -> value; if shared: waiter -> JSON of the same
 --   fence:K     the last fencing token                 (string, PX = FENCE_TTL_MS)
 --   shared:K    until when each sharer holds the lock  (zset: claim, '/', slot -> server ms)
 --   tombstone   exists if this waiter has given up: its late requests change nothing
---   marker      this server's run_id and since when it has been known (string, never expires)
+--   marker      this server's run_id, since when it has been known, and the longest quarantine (string, never expires)
 --
 -- ARGV[1] claim     '<waiter>.<attempt>'
 -- ARGV[2] notify    prefix of the wake-up lists, followed by the waiter's name
 -- ARGV[3] servers   how many servers the lock is spread over
 -- ARGV[4] mode      '' = exclusive; 'shared:<group>'; 'slots:<n>': the tag at lock:K while it is held in this mode
 -- ARGV[5] flags     how the request queues: see constants.lua
+-- ARGV[6] stamp     the client's arrival stamp, server time in microseconds, if an earlier reply has told it; '' = none
 --
 -- Redis runs a script to its end before it does anything else, so each script is one atomic step. It is not all or
 -- nothing: if a command is refused half-way (ACL, memory), the commands before it stay done. No key of ours may
 -- stay forever because of that: see store_grant() and expire_or_delete().
 
 local CLAIM, NOTIFY, SERVERS, MODE, FLAGS = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+
+local STAMP = tonumber(ARGV[6])
 
 local TOMBSTONE = KEYS[#KEYS - 1]
 

@@ -45,19 +45,24 @@ local function run_id()
   return SERVERS == '1' and '' or server_id()
 end
 
--- For how many ms this server must not vote yet. A server proves that it has kept its data by a marker with its
--- run_id. If the marker is missing (fresh, flushed, restarted empty) or names another run_id (restarted, promoted,
--- restored), the quarantine starts anew.
+-- For how many ms this server must not vote yet; for how long it has been known; the longest quarantine that any client
+-- came with. A server proves that it has kept its data by a marker with its run_id. If the marker is missing (fresh,
+-- flushed, restarted empty) or names another run_id (restarted, promoted, restored), the quarantine starts anew. The
+-- longest quarantine counts for every client: the lease that was forgotten may have been another client's.
 local function quarantine_left(quarantine)
-  if quarantine == 0 then
-    return 0
+  if quarantine == 0 and SERVERS == '1' then
+    return 0, 0, 0
   end
-  local marked, since = string.match(call('GET', MARKER) or '', '^(%x+) (%d+)$')
-  if marked ~= server_id() then
-    since = now_ms()
-    call('SET', MARKER, server_id() .. ' ' .. int_string(since))
+  local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%x+) (%d+) (%d+)$')
+  since, longest = tonumber(since), tonumber(longest or 0)
+  -- A time in the future is from before the clock was set back.
+  if marked ~= server_id() or since > now_ms() or longest < quarantine then
+    since = marked == server_id() and math.min(since, now_ms()) or now_ms()
+    longest = math.max(longest, quarantine)
+    call('SET', MARKER, table.concat({ server_id(), int_string(since), int_string(longest) }, ' '))
   end
-  return tonumber(since) + quarantine + 1000 - now_ms()
+  local known_for = now_ms() - since
+  return longest > 0 and longest + 1000 - known_for or 0, known_for, longest
 end
 
 -- For a key that was just created: if PEXPIRE is refused, the key is deleted again.

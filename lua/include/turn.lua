@@ -13,39 +13,41 @@ local COME_WITHIN_MS = 2000
 local WAKEUP_TTL_MS = 10000
 
 -- It is a waiter's turn if all live waiters ahead of it want the same mode, and K has capacity for them and for it.
--- Calls visit(queued, flags) for each such waiter, in order, until it returns true.
+-- Calls visit(queued, flags) for each such waiter, in order.
 -- `mode` and `capacity`: what K can admit; if not given, what the first waiter wants.
--- Returns true if the walk ended there, or reached the end of the queue with capacity left for a client that is not
--- queued; else false, with the waiter whose turn it is not, and its mode.
-local function each_admissible(k, visit, mode, capacity)
+-- `is_end(queued, score)`: where to end the walk; if not given, at the end of the queue.
+-- Returns true if there is capacity left where the walk ended; else false, with the waiter whose turn it is not, and its
+-- mode.
+local function each_admissible(k, visit, mode, capacity, is_end)
   local position, side_by_side = 0, SIDE_BY_SIDE
-  local queued = waiter_at(k, position)
-  while queued do
+  local queued, score = waiter_at(k, position)
+  while queued and not (is_end and is_end(queued, score)) do
     local _, flags, wanted = parse_queued(queued)
     mode = mode or wanted
     capacity = capacity or free_capacity(k, mode)
     if wanted ~= mode or capacity <= 0 or side_by_side <= 0 then
       return false, queued, wanted
     end
-    if visit(queued, flags) then
-      return true
-    end
+    visit(queued, flags)
     capacity = capacity - 1
     side_by_side = side_by_side - (has(flags, MULTI) and 0 or 1)
     position = position + 1
-    queued = waiter_at(k, position)
+    queued, score = waiter_at(k, position)
   end
   return (capacity or 1) > 0 and side_by_side > 0
 end
 
-local function is_us(queued)
-  return queued == QUEUED
+-- Ourselves, or a waiter that came after us. A client without a stamp has come after all others.
+local function is_not_ahead(queued, score)
+  return queued == QUEUED or (STAMP and score > our_score())
 end
 
--- Whether it is our turn, where K has this capacity for our mode. A client that is not queued counts as the last
--- waiter. A request that joins is not asked to wait for its turn while its mode holds the lock.
+local function ignore() end
+
+-- Whether it is our turn, where K has this capacity for our mode. A request that joins is not asked to wait for its
+-- turn while its mode holds the lock.
 local function is_our_turn(k, capacity)
-  return has(FLAGS, JOINS) and current(k) == MODE or each_admissible(k, is_us, MODE, capacity)
+  return has(FLAGS, JOINS) and current(k) == MODE or each_admissible(k, ignore, MODE, capacity, is_not_ahead)
 end
 
 -- Pushes, never publishes: an element that is pushed before the BLPOP waits for it in the list. A waiter that was woken

@@ -59,6 +59,10 @@ pub trait Lock: Send {
     /// Renew a grant. Never re-creates a lock.
     fn extend(&mut self, grant: &Grant) -> Extended;
 
+    /// After a renewal: read replies that came too late for it, and repair servers that have lost the lock.
+    /// Returns after a bounded time, or as soon as `interrupt` is readable.
+    fn follow_up(&mut self, _grant: &Grant, _interrupt: BorrowedFd<'_>) {}
+
     /// Release a grant, only if it is still ours. With `min_hold` the lock stays taken until that long
     /// after the grant.
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released;
@@ -153,6 +157,16 @@ pub struct Grant {
     /// When the request that won was sent.
     pub taken_at: BootTime,
     pub waited: Duration,
+    pub votes: Votes,
+}
+
+/// How the servers voted for a grant.
+#[derive(Clone, Debug, Default)]
+pub struct Votes {
+    /// How many were asked; zero for a lock without servers.
+    pub servers: usize,
+    /// Those that could not vote, and why.
+    pub failures: Vec<BackendError>,
 }
 
 impl Grant {

@@ -51,12 +51,32 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// Whether it shows that the set of servers is not what it is said to be, rather than that one of them cannot
+    /// be used.
+    pub fn is_about_the_set(&self) -> bool {
+        matches!(
+            self,
+            Self::ListedTwice { .. }
+                | Self::OtherServerCount(_)
+                | Self::OtherSlots(_)
+                | Self::UnexpectedReply
+        )
+    }
+
     pub fn fault(&self) -> Fault {
         match self {
-            // Refused only if the servers that refused us are too many by themselves.
+            // Refused only if the servers that refused us are too many by themselves; unfit only if the others
+            // that fail are not.
             Self::NoMajority { servers, causes } => {
-                let refused = causes.iter().filter(|cause| cause.fault() == Fault::Refused).count();
-                if refused > servers - majority_of(*servers) { Fault::Refused } else { Fault::Unavailable }
+                let count = |fault| causes.iter().filter(|cause| cause.fault() == fault).count();
+                let tolerated = servers - majority_of(*servers);
+                if count(Fault::Refused) > tolerated {
+                    Fault::Refused
+                } else if count(Fault::Unfit) > 0 && causes.len() - count(Fault::Unfit) <= tolerated {
+                    Fault::Unfit
+                } else {
+                    Fault::Unavailable
+                }
             }
             Self::Quarantined { .. }
             | Self::ConnectionRefused

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::claim::WaiterId;
-use super::{BackendError, Claim, Error, Extended, Grant, Lock, Observer, Problem, Released, Request};
+use super::{BackendError, Claim, Error, Extended, Grant, Lock, Observer, Problem, Released, Request, Votes};
 use crate::clock::BootTime;
 
 pub struct Unlocked;
@@ -19,6 +19,7 @@ impl Unlocked {
             lease: None,
             taken_at: BootTime::now(),
             waited: Duration::ZERO,
+            votes: Votes::default(),
         }
     }
 }

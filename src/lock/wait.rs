@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::Observer;
@@ -49,6 +49,11 @@ pub fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
         }
     }
     Wait::Over
+}
+
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 fn any_marked(fds: &[PollFd<'_>]) -> bool {

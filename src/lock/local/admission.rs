@@ -3,7 +3,6 @@
 //! Under the mutex no participant can be added; participants may only disappear.
 
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::byte_map::{ALL_PARTICIPANTS, Lane, TICKETS_END, UsageMode, byte};
 use super::format::{Header, HolderRecord, Reservation, ReservationKind, slot_for};
@@ -11,7 +10,7 @@ use super::lock_file::LockFile;
 use super::mutex;
 use super::ofd_lock::{Kind, OfdLocks};
 use super::request::{LocalMode, LocalRequest};
-use crate::clock::BootTime;
+use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::{BackendError, Error, FileProblem, Observer};
 
 /// A year. Tokens are milliseconds, and more than one in each is not granted for long.
@@ -278,8 +277,7 @@ impl<'a> Admission<'a> {
 
     fn next_fence(&self) -> u64 {
         let last = self.header.last_fence;
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let now = u64::try_from(millis).unwrap_or(u64::MAX);
+        let now = wall_clock_millis();
         // A token from the far future was not written by redlock.
         if last > now.saturating_add(FAR_FUTURE_MS) { now } else { now.max(last + 1) }
     }

@@ -39,7 +39,7 @@ use super::claim::{HostTicket, WaiterId};
 use super::wait::{Wait, wait};
 use super::{
     AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, Problem, Released,
-    Request,
+    Request, Votes,
 };
 use crate::clock::BootTime;
 
@@ -262,6 +262,7 @@ impl Lock for HostLock {
             lease: None,
             taken_at: now,
             waited: now.since(started),
+            votes: Votes::default(),
         })
     }
 

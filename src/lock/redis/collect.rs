@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::BLPOP_SLACK;
 use super::RedisLock;
 use super::reply::{AcquireReply, CollectReply, ExtendReply, Granted, Refusal};
 use super::requests::Ask;
@@ -9,7 +10,6 @@ use super::script::WAITER_RENEWAL;
 use super::servers::{RoundEnd, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
-use super::BLPOP_SLACK;
 use crate::clock::BootTime;
 use crate::lock::{Blocked, Observer};
 
@@ -85,11 +85,15 @@ impl RedisLock {
             let moments = [pending.first_overdue(), renew_at, gives_up_at.filter(|_| queues)];
             let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
             let mut replies = Vec::new();
-            let ended =
-                self.servers.listen::<CollectReply>(pending.servers(), until, Some(&mut *observer), |at, reply| {
+            let ended = self.servers.listen::<CollectReply>(
+                pending.servers(),
+                until,
+                Some(&mut *observer),
+                |at, reply| {
                     replies.push((at, reply));
                     stop_if(true)
-                });
+                },
+            );
             if let RoundEnd::Cancelled(signal) = ended {
                 return Err(Attempt::Cancelled(signal));
             }

@@ -1,9 +1,11 @@
 //! Renewing: all servers at once, a majority before the deadline; and healing servers that have lost the claim.
 
+use std::os::fd::BorrowedFd;
+
 use super::RedisLock;
 use super::node::State;
-use super::reply::ExtendReply;
-use super::servers::{Member, stop_if};
+use super::reply::{ExtendReply, FollowUpReply};
+use super::servers::{Member, RoundEnd, stop_if};
 use super::tally::{ExtendTally, renewal_counts};
 use crate::clock::BootTime;
 use crate::lock::{Extended, Grant, Loss};
@@ -13,7 +15,7 @@ impl RedisLock {
         self.servers.iter_mut().for_each(finish_last_round);
         let asked = BootTime::now();
         let renewed = self.lease(asked);
-        let call = self.requests.extend(grant, &self.terms);
+        let call = self.requests.extend(grant.claim, grant.taken_at, &self.terms);
         let mut tally = ExtendTally::new(self.servers.len());
         let sent = self.servers.ask(self.servers.all(), |_| call.clone());
         sent.failed.into_iter().for_each(|(_, error)| tally.add_error(error));
@@ -55,15 +57,57 @@ impl RedisLock {
         if renewed.is_some() {
             self.heal(grant);
         }
+        self.renewal = renewed;
         tally.verdict(renewed, self.servers[self.gate].node.timed_out())
     }
 
     /// Right after a majority has said that the lock is ours: tell the servers that have lost the claim. Their
     /// votes count from the next round on.
     fn heal(&mut self, grant: &Grant) {
-        let call = self.requests.heal(grant, &self.terms);
-        let lost: Vec<usize> = self.servers.all().filter(|&at| self.servers[at].lost_claim).collect();
-        self.servers.ask(lost, |_| call.clone());
+        let gate = self.servers[self.gate].run_id.clone();
+        let call = self.requests.heal(grant, &self.terms, &gate, self.stamp);
+        for member in self.servers.iter_mut().filter(|member| member.lost_claim) {
+            member.lost_claim = false;
+            // With the whole script: a server that has restarted does not know it.
+            let _ = member.node.ask_in_full(call.clone());
+        }
+    }
+
+    /// After a majority: the remaining servers may still renew, with the deadline of this round, or need healing.
+    pub(super) fn finish_renewal(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) {
+        let Some(renewal) = self.renewal else { return };
+        let until = renewal.deadline().min(BootTime::now() + self.servers.node_timeout);
+        loop {
+            let pending: Vec<usize> =
+                self.servers.all().filter(|&at| self.servers[at].node.state() == State::Silent).collect();
+            if pending.is_empty() || until.has_passed() {
+                return;
+            }
+            let mut replies = Vec::new();
+            let ended = self.servers.listen_until::<FollowUpReply>(pending, until, interrupt, |at, reply| {
+                replies.push((at, reply));
+                stop_if(true)
+            });
+            for (at, reply) in replies {
+                let member = &mut self.servers[at];
+                match reply {
+                    Ok(FollowUpReply::Extend(ExtendReply::Extended { is_quarantined, .. })) => {
+                        if renewal_counts(member.vote_until, is_quarantined, BootTime::now()) {
+                            member.vote_until = Some(renewal.deadline());
+                        }
+                    }
+                    Ok(FollowUpReply::Extend(ExtendReply::Lost(loss))) => {
+                        member.lost_claim = loss == Loss::Expired;
+                    }
+                    Ok(FollowUpReply::Heal) => {}
+                    Err(_) => member.node.disconnect(),
+                }
+            }
+            self.heal(grant);
+            if ended != RoundEnd::Complete {
+                return;
+            }
+        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! The lock on servers: the queue at the gate, then the votes of all.
 //!
-//! The gate is the first server, in the order given, that can be asked. The client that has its vote asks
-//! all other servers at once; a majority of the configured servers makes the lock. Waiters never touch the
-//! others, so votes are not split; and if clients disagree about the gate, safety does not depend on it.
+//! The gate is the first server, in an order that is the same for all clients, that can be asked. The client
+//! that has its vote asks all other servers; a majority of the configured servers makes the lock. Waiters touch
+//! only the gate, so votes are not split; and if clients disagree about the gate, safety does not depend on it.
+//! A newcomer asks all servers at once, and gives the other votes back if the gate queues it.
 //!
 //! One Redis is a quorum of one: its vote at the gate is the majority.
 //!
 //! The redis crate is named in this room only: it parses URLs and replies and writes commands.
 
 mod break_lock;
+mod collect;
 mod connection;
 mod extend;
 mod fence;
@@ -26,6 +28,7 @@ mod servers;
 mod tally;
 mod vote;
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::clock::{BootTime, jitter};
@@ -39,14 +42,14 @@ use super::claim::{Claim, WaiterId};
 use super::wait::{Wait, sleep};
 use super::{
     AncestorLock, BackendError, Blocked, Blocker, Error, Extended, Fault, Grant, Lease, Lock, Mode, Observer,
-    Problem, Released, Request,
+    Problem, Released, Request, Votes,
 };
 use release::Release;
 use reply::Woken;
 use requests::{Requests, Terms};
 use script::{Call, WAITER_RENEWAL};
 use servers::{NoReply, Servers};
-use vote::{Attempt, InFlight};
+use vote::{Attempt, InFlight, Win};
 
 /// Servers check the timeouts of blocked clients ten times a second.
 const BLPOP_SLACK: Duration = Duration::from_millis(300);
@@ -66,9 +69,15 @@ pub struct RedisLock {
     terms: Terms,
     /// This waiter has given up; the next request is another waiter's.
     abandoned: bool,
+    /// When this waiter arrived, by the clock of the first server that told it: its place in every queue.
+    stamp: Option<u64>,
     /// The server in whose queue we are.
     gate: usize,
-    /// The first request, if it was sent ahead.
+    /// Where the clients queue that outvoted us.
+    follow: Option<usize>,
+    /// The lease of the last renewal that a majority agreed to.
+    renewal: Option<Lease>,
+    /// The first requests, if they were sent ahead.
     in_flight: Option<InFlight>,
 }
 
@@ -98,7 +107,10 @@ impl RedisLock {
             attempts: 0,
             terms: Terms::default(),
             abandoned: false,
+            stamp: None,
             gate: 0,
+            follow: None,
+            renewal: None,
             in_flight: None,
         }
     }
@@ -121,10 +133,11 @@ impl RedisLock {
     ) -> Result<Grant, Error> {
         loop {
             let mut pause_for = None;
-            match self.attempt(request.wait.queues(), observer) {
-                Attempt::Won { fences, slots, asked } => {
-                    return self.grant(fences, slots, asked, request, progress).map_err(Into::into);
+            match self.attempt(request.wait.queues(), progress.gives_up_at, observer) {
+                Attempt::Won(win) if win.lease.deadline().has_passed() => {
+                    return Err(self.granted_too_late().into());
                 }
+                Attempt::Won(win) => return Ok(self.grant(win, request, progress)),
                 Attempt::Nested => return Err(Error::Nested),
                 Attempt::Cancelled(signal) => return Err(Error::Cancelled(signal)),
                 Attempt::Queued(blocked) => {
@@ -146,13 +159,17 @@ impl RedisLock {
                         }
                     }
                 }
-                Attempt::Outvoted(blocked) => {
+                Attempt::Outvoted { blocked, follow } => {
                     progress.was_answered = true;
                     if progress.is_over() {
                         return Err(Error::Held(blocked));
                     }
                     self.release_votes();
                     observer.waiting(&blocked, progress.started.elapsed());
+                    self.follow = follow;
+                    if follow.is_some() {
+                        continue;
+                    }
                 }
                 Attempt::Quarantined(quarantined, causes) => {
                     if progress.is_over() {
@@ -183,22 +200,12 @@ impl RedisLock {
         }
     }
 
-    fn grant(
-        &self,
-        fences: Vec<u64>,
-        slots: Vec<u32>,
-        asked: BootTime,
-        request: &Request,
-        progress: &Progress,
-    ) -> Result<Grant, BackendError> {
-        let lease = self.lease(asked);
-        if lease.deadline().has_passed() {
-            return Err(self.granted_too_late());
-        }
+    fn grant(&self, win: Win, request: &Request, progress: &Progress) -> Grant {
+        let Win { fences, slots, asked, lease, failures } = win;
         let claim = self.claim();
         // One slot is a lock: the scripts know no number for it.
         let is_only_slot = request.mode == (Mode::Slot { of: 1 });
-        Ok(Grant {
+        Grant {
             claim,
             ancestor_locks: vec![AncestorLock { claim, host_ticket: None }],
             fences,
@@ -206,7 +213,8 @@ impl RedisLock {
             lease: self.ttl.map(|_| lease),
             taken_at: asked,
             waited: asked.since(progress.started),
-        })
+            votes: Votes { servers: self.servers.len(), failures },
+        }
     }
 
     /// Leave nothing behind after a failed acquisition.
@@ -278,11 +286,9 @@ impl Lock for RedisLock {
         self.terms = Terms::new(request, self.requests.key_count());
         if self.servers[0].node.has_address() {
             self.attempts += 1;
-            self.in_flight = Some(self.ask_gate(0, request.wait.queues()));
-            // Where it costs nothing the connections to the others are opened meanwhile.
-            for other in self.servers.iter_mut().skip(1).filter(|other| other.node.has_address()) {
-                other.node.connect();
-            }
+            let others: Vec<usize> =
+                self.servers.all_but(0).filter(|&at| self.servers[at].node.has_address()).collect();
+            self.in_flight = Some(self.ask_all(request.wait.queues(), others.into_iter()));
         }
     }
 
@@ -290,7 +296,7 @@ impl Lock for RedisLock {
         let started = BootTime::now();
         self.terms = Terms::new(request, self.requests.key_count());
         if std::mem::take(&mut self.abandoned) {
-            self.waiter = WaiterId::random();
+            (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
         }
         // Connections of an earlier request may have been closed since.
         if self.in_flight.is_none() {
@@ -311,6 +317,10 @@ impl Lock for RedisLock {
 
     fn extend(&mut self, grant: &Grant) -> Extended {
         self.extend_lease(grant)
+    }
+
+    fn follow_up(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) {
+        self.finish_renewal(grant, interrupt);
     }
 
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {

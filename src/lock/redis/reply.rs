@@ -100,12 +100,10 @@ impl Reply for AcquireReply {
                 }))
             }
             b"nested" => Self::Nested,
-            b"quarantined" => {
-                Self::Quarantined(Quarantined {
-                    left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
-                    longest_quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
-                })
-            }
+            b"quarantined" => Self::Quarantined(Quarantined {
+                left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
+                longest_quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
+            }),
             b"stale" => return Err(Problem::StaleReply),
             b"duplicate_server" => return Err(Problem::ListedTwice { other: None }),
             b"replica" => return Err(Problem::Replica),
@@ -377,7 +375,9 @@ mod tests {
 
     #[test]
     fn a_grant_has_tokens_and_slots() {
-        let Ok(AcquireReply::Granted(granted)) = acquire(&["granted", "ab", "42 43", "0 7", "1700", "5000", "30000"]) else {
+        let Ok(AcquireReply::Granted(granted)) =
+            acquire(&["granted", "ab", "42 43", "0 7", "1700", "5000", "30000"])
+        else {
             panic!("granted");
         };
         assert_eq!((granted.fences, granted.slots, granted.stamp), (vec![42, 43], vec![0, 7], 1700));
@@ -386,7 +386,10 @@ mod tests {
 
     #[test]
     fn each_script_has_replies_of_its_own() {
-        assert!(matches!(ExtendReply::parse(&CALL, &value(&["expired"])), Ok(ExtendReply::Lost(Loss::Expired))));
+        assert!(matches!(
+            ExtendReply::parse(&CALL, &value(&["expired"])),
+            Ok(ExtendReply::Lost(Loss::Expired))
+        ));
         let single = Value::SimpleString("released".into());
         assert!(matches!(ReleaseReply::parse(&CALL, &single), Ok(ReleaseReply::Released)));
         assert!(matches!(RaiseReply::parse(&CALL, &value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
@@ -415,8 +418,10 @@ mod tests {
 
     #[test]
     fn a_holder_is_described() {
-        let fields =
-            ["blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "host", "web1", "gate", "cd", "stamp", "9"];
+        let fields = [
+            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "host", "web1", "gate", "cd", "stamp",
+            "9",
+        ];
         let Ok(AcquireReply::Refused(refusal)) = acquire(&fields) else { panic!("blocked") };
         assert_eq!((refusal.stamp, refusal.holder_stamp), (Some(17), Some(9)));
         assert_eq!((refusal.run_id.as_slice(), refusal.holder_gate.as_slice()), (&b"ab"[..], &b"cd"[..]));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::keys::Keys;
 use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, MULTI, PREFERRED, RAISE, RELEASE, Script};
+use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::{Grant, Mode, Prefer, Request};
 
@@ -39,7 +40,7 @@ impl Terms {
             Mode::Slot { of } => format!("slots:{of}").into(),
         };
         let preference = match (&request.mode, request.prefer) {
-            (Mode::Exclusive, Prefer::Writers) => Some(PREFERRED),
+            (Mode::Exclusive | Mode::Slot { of: 1 }, Prefer::Writers) => Some(PREFERRED),
             (Mode::Shared { .. }, Prefer::Readers) => Some(JOINS),
             (Mode::Exclusive | Mode::Shared { .. } | Mode::Slot { .. }, _) => None,
         };
@@ -59,6 +60,17 @@ impl Terms {
             min_hold: request.min_hold,
         }
     }
+}
+
+/// How a server is asked for the lock.
+#[derive(Clone, Copy, Debug)]
+pub enum Ask<'a> {
+    /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has told it.
+    Gate { queues: bool, stamp: Option<u64> },
+    /// At the same time as the gate: only if nobody waits. `proposed`: a guess at the token.
+    Newcomer { proposed: u64 },
+    /// With the gate's vote in hand. `proposed` are the gate's tokens, `gate` its run_id.
+    Vote { proposed: &'a [u64], gate: &'a [u8], stamp: Option<u64>, queues: bool, again: bool },
 }
 
 /// What all calls of one lock have in common.
@@ -83,46 +95,69 @@ impl Requests {
         self.keys[0].notify_of(waiter)
     }
 
-    /// `proposed` are the gate's tokens; `None` at the gate itself, where the request may queue.
-    pub fn acquire(&self, claim: Claim, terms: &Terms, queues: bool, proposed: Option<&[u64]>) -> Call {
+    pub fn quarantine(&self) -> Duration {
+        self.timing.quarantine
+    }
+
+    pub fn acquire(&self, claim: Claim, terms: &Terms, ask: &Ask<'_>) -> Call {
+        let keys = self.key_count();
+        let (role, queues, stamp, gate, proposed) = match *ask {
+            Ask::Gate { queues, stamp } => ("gate", queues, stamp, &[][..], Vec::new()),
+            Ask::Newcomer { proposed } => ("newcomer", false, None, &[][..], joined(&vec![proposed; keys])),
+            Ask::Vote { proposed, gate, stamp, queues, again } => {
+                (if again { "again" } else { "vote" }, queues, stamp, gate, joined(proposed))
+            }
+        };
         let mut args = vec![
             self.key_ttl(terms, Duration::ZERO),
-            flag(queues && proposed.is_none()),
-            proposed.map_or_else(Vec::new, joined),
+            role.into(),
+            flag(queues),
+            gate.to_vec(),
+            proposed,
             millis(self.timing.quarantine),
             terms.ancestors.clone(),
         ];
         args.extend_from_slice(&terms.holder);
-        self.call(&ACQUIRE, claim, terms, args)
+        self.call(&ACQUIRE, claim, terms, stamp, args)
     }
 
-    pub fn extend(&self, grant: &Grant, terms: &Terms) -> Call {
-        let ttl = self.key_ttl(terms, grant.taken_at.elapsed());
-        self.call(&EXTEND, grant.claim, terms, vec![ttl, millis(self.timing.quarantine)])
+    /// `taken_at`: when the grant, or the vote, was asked for.
+    pub fn extend(&self, claim: Claim, taken_at: BootTime, terms: &Terms) -> Call {
+        let ttl = self.key_ttl(terms, taken_at.elapsed());
+        self.call(&EXTEND, claim, terms, None, vec![ttl, millis(self.timing.quarantine)])
     }
 
-    pub fn heal(&self, grant: &Grant, terms: &Terms) -> Call {
+    /// `gate` and `stamp` as in the request that was granted.
+    pub fn heal(&self, grant: &Grant, terms: &Terms, gate: &[u8], stamp: Option<u64>) -> Call {
         let held_for = grant.taken_at.elapsed();
-        let mut args = vec![self.key_ttl(terms, held_for), joined(&grant.fences), millis(held_for)];
+        let mut args =
+            vec![self.key_ttl(terms, held_for), joined(&grant.fences), millis(held_for), gate.to_vec()];
         args.extend_from_slice(&terms.holder);
-        self.call(&HEAL, grant.claim, terms, args)
+        self.call(&HEAL, grant.claim, terms, stamp, args)
     }
 
     pub fn raise(&self, claim: Claim, terms: &Terms, fences: &[u64]) -> Call {
-        self.call(&RAISE, claim, terms, vec![joined(fences)])
+        self.call(&RAISE, claim, terms, None, vec![joined(fences)])
     }
 
     /// `tombstone_ttl`: how long late requests of this waiter are refused. `min_hold`: how long the locks stay
     /// taken from now on.
     pub fn release(&self, claim: Claim, terms: &Terms, tombstone_ttl: Duration, min_hold: Duration) -> Call {
-        self.call(&RELEASE, claim, terms, vec![millis(tombstone_ttl), millis(min_hold)])
+        self.call(&RELEASE, claim, terms, None, vec![millis(tombstone_ttl), millis(min_hold)])
     }
 
     pub fn break_lock(&self, claim: Claim, yes: bool) -> Call {
-        self.call(&BREAK, claim, &Terms::default(), vec![flag(yes)])
+        self.call(&BREAK, claim, &Terms::default(), None, vec![flag(yes)])
     }
 
-    fn call(&self, script: &'static Script, claim: Claim, terms: &Terms, more: Vec<Vec<u8>>) -> Call {
+    fn call(
+        &self,
+        script: &'static Script,
+        claim: Claim,
+        terms: &Terms,
+        stamp: Option<u64>,
+        more: Vec<Vec<u8>>,
+    ) -> Call {
         let of_key = |keys: &Keys| {
             let Keys { lock, queue, waiters, info, fence, shared, .. } = keys;
             [lock, queue, waiters, info, fence, shared].map(Clone::clone)
@@ -137,6 +172,7 @@ impl Requests {
             self.servers.to_string().into(),
             terms.mode_tag.clone(),
             terms.flags.clone(),
+            stamp.map_or_else(Vec::new, |stamp| stamp.to_string().into()),
         ];
         args.extend(more);
         Call::Script { script, keys, args }
@@ -166,8 +202,7 @@ fn joined(numbers: &[u64]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::BootTime;
-    use crate::lock::HolderInfo;
+    use crate::lock::{HolderInfo, Votes};
 
     /// The arguments that the headers of a script and of include/request.lua list: how many, and whether fields
     /// of the holder follow.
@@ -201,12 +236,16 @@ mod tests {
             lease: None,
             taken_at: BootTime::now(),
             waited: Duration::ZERO,
+            votes: Votes::default(),
         };
         vec![
-            (include_str!("../../../lua/acquire.lua"), requests.acquire(claim, &terms, true, None)),
+            (
+                include_str!("../../../lua/acquire.lua"),
+                requests.acquire(claim, &terms, &Ask::Gate { queues: true, stamp: None }),
+            ),
             (include_str!("../../../lua/break.lua"), requests.break_lock(claim, true)),
-            (include_str!("../../../lua/extend.lua"), requests.extend(&grant, &terms)),
-            (include_str!("../../../lua/heal.lua"), requests.heal(&grant, &terms)),
+            (include_str!("../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms)),
+            (include_str!("../../../lua/heal.lua"), requests.heal(&grant, &terms, b"", None)),
             (include_str!("../../../lua/raise.lua"), requests.raise(claim, &terms, &[7])),
             (
                 include_str!("../../../lua/release.lua"),

@@ -3,6 +3,7 @@
 //! Knows nothing of a lock's state, so that commands that only look can be built on it as well.
 
 use std::ops::{ControlFlow, Index, IndexMut};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::node::Node;
@@ -10,15 +11,20 @@ use super::reply::Reply;
 use super::script::Call;
 use super::server::Server;
 use crate::clock::BootTime;
-use crate::lock::wait::{Wait, wait};
+use crate::lock::wait::{Wait, is_readable, wait};
 use crate::lock::{BackendError, Observer, majority_of};
+use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 
 /// A server, and what this client remembers of it.
 #[derive(Debug)]
 pub struct Member {
     pub node: Node,
-    /// It did not answer: not made the gate without need until then.
+    /// Identifies the server, as far as it has told; empty where there is only one.
+    pub run_id: Vec<u8>,
+    /// How often in a row it did not answer in time.
+    pub timeouts: u32,
+    /// Not made the gate without need until then.
     pub avoid_until: Option<BootTime>,
     /// It has lost our claim and is to be healed.
     pub lost_claim: bool,
@@ -28,7 +34,14 @@ pub struct Member {
 
 impl Member {
     fn new(server: Server) -> Self {
-        Self { node: Node::new(server), avoid_until: None, lost_claim: false, vote_until: None }
+        Self {
+            node: Node::new(server),
+            run_id: Vec::new(),
+            timeouts: 0,
+            avoid_until: None,
+            lost_claim: false,
+            vote_until: None,
+        }
     }
 
     pub fn is_avoided(&self) -> bool {
@@ -73,7 +86,9 @@ pub fn stop_if(enough: bool) -> ControlFlow<()> {
 }
 
 impl Servers {
-    pub fn new(servers: Vec<Server>, node_timeout: Duration) -> Self {
+    /// In the order of their addresses, which is the same for all clients.
+    pub fn new(mut servers: Vec<Server>, node_timeout: Duration) -> Self {
+        servers.sort_by(|a, b| a.order().cmp(&b.order()));
         Self { members: servers.into_iter().map(Member::new).collect(), node_timeout }
     }
 
@@ -123,10 +138,41 @@ impl Servers {
     /// Hand the replies of these servers to the listener as they come, until it has heard enough.
     pub fn listen<R: Reply>(
         &mut self,
-        mut pending: Vec<usize>,
+        pending: Vec<usize>,
         until: BootTime,
         mut observer: Option<&mut dyn Observer>,
+        listener: impl FnMut(usize, Result<R, BackendError>) -> ControlFlow<()>,
+    ) -> RoundEnd {
+        self.listen_with(pending, until, listener, |watched| {
+            match wait(watched, until, observer.as_deref_mut()) {
+                Wait::Cancelled(signal) => Some(RoundEnd::Cancelled(signal)),
+                Wait::Ready | Wait::Over => None,
+            }
+        })
+    }
+
+    /// The same, but ended as soon as `interrupt` is readable.
+    pub fn listen_until<R: Reply>(
+        &mut self,
+        pending: Vec<usize>,
+        until: BootTime,
+        interrupt: BorrowedFd<'_>,
+        listener: impl FnMut(usize, Result<R, BackendError>) -> ControlFlow<()>,
+    ) -> RoundEnd {
+        self.listen_with(pending, until, listener, |watched| {
+            let mut watched = watched.to_vec();
+            watched.push((interrupt, PollFlags::POLLIN));
+            wait(&watched, until, None);
+            is_readable(interrupt).then_some(RoundEnd::TimedOut)
+        })
+    }
+
+    fn listen_with<R: Reply>(
+        &mut self,
+        mut pending: Vec<usize>,
+        until: BootTime,
         mut listener: impl FnMut(usize, Result<R, BackendError>) -> ControlFlow<()>,
+        mut wait: impl FnMut(&[(BorrowedFd<'_>, PollFlags)]) -> Option<RoundEnd>,
     ) -> RoundEnd {
         loop {
             let mut is_enough = false;
@@ -144,8 +190,8 @@ impl Servers {
                 return RoundEnd::TimedOut;
             }
             let watched: Vec<_> = pending.iter().filter_map(|&at| self.members[at].node.poll_for()).collect();
-            if let Wait::Cancelled(signal) = wait(&watched, until, observer.as_deref_mut()) {
-                return RoundEnd::Cancelled(signal);
+            if let Some(end) = wait(&watched) {
+                return end;
             }
         }
     }

@@ -2,16 +2,23 @@
 
 use std::time::Duration;
 
-use super::reply::{AcquireReply, Granted};
+use super::reply::{AcquireReply, Granted, Quarantined, Refusal};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Blocked, Extended, Fault, Lease, Loss, Problem, majority_of};
+use crate::lock::{BackendError, Blocked, Extended, Lease, Loss, Problem, majority_of};
+
+/// Servers prove for this long beyond the quarantine that they have kept their data.
+const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
 
 /// A server's answer to an acquire request.
 #[derive(Clone, Debug)]
 pub enum Vote {
-    Yes(Granted),
-    No(Box<Blocked>),
-    Quarantined(Duration),
+    /// `asked`: when it was asked for, or last renewed.
+    Yes {
+        granted: Granted,
+        asked: BootTime,
+    },
+    No(Box<Refusal>),
+    Quarantined(Quarantined),
     Failed(BackendError),
 }
 
@@ -29,25 +36,37 @@ pub enum Verdict {
 }
 
 /// The votes of one attempt, one place for each configured server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tally {
     names: Vec<String>,
     votes: Vec<Option<Vote>>,
+    /// The longest quarantine that any client uses, as far as we have heard: it holds for every vote.
+    quarantine: Duration,
     /// A vote showed that the servers are not what they are said to be.
     unfit: Option<BackendError>,
 }
 
 impl Tally {
-    pub fn new(names: Vec<String>) -> Self {
+    pub fn new(names: Vec<String>, quarantine: Duration) -> Self {
         let votes = vec![None; names.len()];
-        Self { names, votes, unfit: None }
+        Self { names, votes, quarantine, unfit: None }
     }
 
     fn majority(&self) -> usize {
         majority_of(self.votes.len())
     }
 
+    fn tolerated(&self) -> usize {
+        self.votes.len() - self.majority()
+    }
+
     pub fn add(&mut self, at: usize, vote: Vote) {
+        let heard = match &vote {
+            Vote::Yes { granted, .. } => granted.memory.longest_quarantine,
+            Vote::Quarantined(quarantined) => quarantined.longest_quarantine,
+            Vote::No(_) | Vote::Failed(_) => Duration::ZERO,
+        };
+        self.quarantine = self.quarantine.max(heard);
         if let Some(error) = self.unfitness(at, &vote) {
             self.unfit.get_or_insert(error);
         } else {
@@ -55,12 +74,12 @@ impl Tally {
         }
     }
 
-    /// The reply of a server other than the gate, where there is no queue.
-    pub fn add_reply(&mut self, at: usize, reply: Result<AcquireReply, BackendError>) {
+    /// The reply of a server other than the gate, asked for at this moment.
+    pub fn add_reply(&mut self, at: usize, asked: BootTime, reply: Result<AcquireReply, BackendError>) {
         let vote = match reply {
-            Ok(AcquireReply::Granted(granted)) => Vote::Yes(granted),
-            Ok(AcquireReply::Quarantined(left)) => Vote::Quarantined(left),
-            Ok(AcquireReply::Blocked(blocked)) => Vote::No(blocked),
+            Ok(AcquireReply::Granted(granted)) => Vote::Yes { granted, asked },
+            Ok(AcquireReply::Quarantined(quarantined)) => Vote::Quarantined(quarantined),
+            Ok(AcquireReply::Refused(refusal)) => Vote::No(refusal),
             Ok(AcquireReply::Nested) => {
                 Vote::Failed(BackendError::new(self.names[at].clone(), Problem::UnexpectedReply))
             }
@@ -69,15 +88,33 @@ impl Tally {
         self.add(at, vote);
     }
 
+    /// A vote that we have was renewed at this moment.
+    pub fn renew(&mut self, at: usize, moment: BootTime) {
+        if let Some(Vote::Yes { asked, .. }) = &mut self.votes[at] {
+            *asked = moment;
+        }
+    }
+
+    /// A vote that we had was lost.
+    pub fn remove(&mut self, at: usize) {
+        self.votes[at] = None;
+    }
+
+    /// What makes the whole set of servers unusable, not one of them.
     fn unfitness(&self, at: usize, vote: &Vote) -> Option<BackendError> {
         match vote {
-            Vote::Failed(error) if error.fault() == Fault::Unfit => Some(error.clone()),
-            Vote::Yes(Granted { run_id, .. }) if !run_id.is_empty() => {
-                let (other, _) = self.yes().find(|(_, other)| other.run_id == *run_id)?;
+            Vote::Failed(error) if error.problem.is_about_the_set() => Some(error.clone()),
+            Vote::Yes { granted, .. } if !granted.run_id.is_empty() => {
+                let other = self.votes.iter().enumerate().find_map(|(other, vote)| match vote {
+                    Some(Vote::Yes { granted: theirs, .. }) if other != at => {
+                        (theirs.run_id == granted.run_id).then_some(other)
+                    }
+                    _ => None,
+                })?;
                 let other = Some(self.names[other].clone());
                 Some(BackendError::new(self.names[at].clone(), Problem::ListedTwice { other }))
             }
-            Vote::Yes(_) | Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_) => None,
+            Vote::Yes { .. } | Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_) => None,
         }
     }
 
@@ -85,17 +122,48 @@ impl Tally {
         self.unfit.as_ref()
     }
 
-    /// The servers that said yes, and what they granted.
+    /// How long a server that has granted must still prove its memory; zero if it has.
+    fn quarantine_left(&self, granted: &Granted) -> Duration {
+        if self.quarantine.is_zero() {
+            return Duration::ZERO;
+        }
+        (self.quarantine + QUARANTINE_SLACK).saturating_sub(granted.memory.known_for)
+    }
+
+    /// The votes that count: the servers, and what they granted.
     pub fn yes(&self) -> impl Iterator<Item = (usize, &Granted)> {
         self.votes.iter().enumerate().filter_map(|(at, vote)| match vote {
-            Some(Vote::Yes(granted)) => Some((at, granted)),
-            Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
+            Some(Vote::Yes { granted, .. }) if self.quarantine_left(granted).is_zero() => Some((at, granted)),
+            Some(Vote::Yes { .. } | Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
         })
+    }
+
+    /// The servers that have granted, whether their votes count or not.
+    pub fn granted(&self) -> impl Iterator<Item = usize> {
+        let votes = self.votes.iter().enumerate();
+        votes.filter(|(_, vote)| matches!(vote, Some(Vote::Yes { .. }))).map(|(at, _)| at)
+    }
+
+    /// When the oldest of the votes that count was asked for.
+    pub fn lease_from(&self) -> Option<BootTime> {
+        let asked = self.yes().filter_map(|(at, _)| match &self.votes[at] {
+            Some(Vote::Yes { asked, .. }) => Some(*asked),
+            _ => None,
+        });
+        asked.min()
     }
 
     /// The servers that have not voted.
     pub fn missing(&self) -> Vec<usize> {
         (0..self.votes.len()).filter(|&at| self.votes[at].is_none()).collect()
+    }
+
+    pub fn failures(&self) -> Vec<BackendError> {
+        let errors = self.votes.iter().flatten().filter_map(|vote| match vote {
+            Vote::Failed(error) => Some(error.clone()),
+            Vote::Yes { .. } | Vote::No(_) | Vote::Quarantined(_) => None,
+        });
+        errors.collect()
     }
 
     pub fn has_failed(&self) -> bool {
@@ -108,12 +176,8 @@ impl Tally {
 
     /// All errors together, if they alone make a majority impossible.
     pub fn too_many_failed(&self) -> Option<BackendError> {
-        let errors = self.votes.iter().flatten().filter_map(|vote| match vote {
-            Vote::Failed(error) => Some(error.clone()),
-            Vote::Yes(_) | Vote::No(_) | Vote::Quarantined(_) => None,
-        });
-        let errors: Vec<BackendError> = errors.collect();
-        let is_too_many = errors.len() > self.votes.len() - self.majority();
+        let errors = self.failures();
+        let is_too_many = errors.len() > self.tolerated();
         is_too_many.then(|| BackendError::no_majority(errors, self.votes.len()))
     }
 
@@ -123,13 +187,18 @@ impl Tally {
 
     /// Too many servers have voted otherwise.
     pub fn cannot_win(&self) -> bool {
-        let not_yes = self.votes.iter().flatten().count() - self.yes().count();
-        self.votes.len() - not_yes < self.majority()
+        let voted = self.votes.iter().flatten().count();
+        voted - self.yes().count() > self.tolerated()
     }
 
-    /// Whether further votes cannot change the outcome.
-    pub fn is_decided(&self) -> bool {
-        self.unfit.is_some() || self.has_majority() || self.cannot_win()
+    /// Too many servers cannot vote at all: waiting for the others would not help.
+    pub fn cannot_be_completed(&self) -> bool {
+        let cannot_vote = self.votes.iter().flatten().filter(|vote| match vote {
+            Vote::Failed(_) | Vote::Quarantined(_) => true,
+            Vote::Yes { granted, .. } => !self.quarantine_left(granted).is_zero(),
+            Vote::No(_) => false,
+        });
+        cannot_vote.count() > self.tolerated()
     }
 
     /// `late`: the error of a server that did not answer in time.
@@ -146,14 +215,18 @@ impl Tally {
                 self.votes[at] = Some(Vote::Failed(late(at)));
             }
         }
-        let tolerated = self.votes.len() - self.majority();
+        let tolerated = self.tolerated();
         let (mut errors, mut quarantined, mut blocked) = (Vec::new(), Vec::new(), None);
-        for (name, vote) in self.names.iter().zip(self.votes) {
+        for (name, vote) in self.names.iter().zip(&self.votes) {
             match vote {
-                Some(Vote::Failed(error)) => errors.push(error),
-                Some(Vote::Quarantined(left)) => quarantined.push((name.clone(), left)),
-                Some(Vote::No(no)) => blocked = Some(no),
-                Some(Vote::Yes(_)) | None => {}
+                Some(Vote::Failed(error)) => errors.push(error.clone()),
+                Some(Vote::Quarantined(Quarantined { left, .. })) => quarantined.push((name.clone(), *left)),
+                Some(Vote::No(refusal)) => blocked = Some(Box::new(refusal.blocked.clone())),
+                Some(Vote::Yes { granted, .. }) => {
+                    let left = self.quarantine_left(granted);
+                    quarantined.extend((!left.is_zero()).then(|| (name.clone(), left)));
+                }
+                None => {}
             }
         }
         match blocked {
@@ -229,14 +302,28 @@ impl ExtendTally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Blocker, ServerError};
+    use crate::lock::redis::reply::Memory;
+    use crate::lock::{Blocker, Fault, ServerError};
+
+    fn known_for(id: &str, seconds: u64) -> Vote {
+        let memory = Memory { known_for: Duration::from_secs(seconds), longest_quarantine: Duration::ZERO };
+        let granted = Granted { fences: vec![1], slots: Vec::new(), run_id: id.into(), stamp: 1, memory };
+        Vote::Yes { granted, asked: BootTime::from_nanos(0) }
+    }
 
     fn yes(id: &str) -> Vote {
-        Vote::Yes(Granted { fences: vec![1], slots: Vec::new(), run_id: id.into() })
+        known_for(id, 3600)
     }
 
     fn no() -> Vote {
-        Vote::No(Box::new(Blocked { key: 0, position: None, by: Blocker::Queue }))
+        let blocked = Blocked { key: 0, position: None, by: Blocker::Queue };
+        let (run_id, holder_gate) = (Vec::new(), Vec::new());
+        Vote::No(Box::new(Refusal { blocked, run_id, stamp: None, holder_gate, holder_stamp: None }))
+    }
+
+    fn quarantined(longest: u64) -> Vote {
+        let longest_quarantine = Duration::from_secs(longest);
+        Vote::Quarantined(Quarantined { left: Duration::from_secs(1), longest_quarantine })
     }
 
     fn down() -> Vote {
@@ -248,7 +335,7 @@ mod tests {
     }
 
     fn tally(votes: Vec<Vote>, nodes: usize) -> Tally {
-        let mut tally = Tally::new((0..nodes).map(|n| format!("n{n}")).collect());
+        let mut tally = Tally::new((0..nodes).map(|n| format!("n{n}")).collect(), Duration::ZERO);
         for (at, vote) in votes.into_iter().enumerate() {
             tally.add(at, vote);
         }
@@ -272,10 +359,31 @@ mod tests {
         assert!(matches!(verdict(vec![yes("a"), down(), no()], 3), Verdict::Held(_)));
         assert!(matches!(verdict(vec![yes("a"), down(), down()], 3), Verdict::Failed(_)));
         assert!(matches!(verdict(vec![no(), down(), down()], 3), Verdict::Failed(_)));
-        let quarantined = || Vote::Quarantined(Duration::from_secs(1));
+        let quarantined = || quarantined(30);
         assert!(matches!(verdict(vec![yes("a"), quarantined(), down()], 3), Verdict::Quarantined(..)));
         assert!(matches!(verdict(vec![yes("a"), quarantined(), no()], 3), Verdict::Held(_)));
         assert!(matches!(verdict(vec![no(), quarantined(), down()], 3), Verdict::Quarantined(..)));
+    }
+
+    #[test]
+    fn the_longest_quarantine_that_was_heard_of_holds_for_every_vote() {
+        let votes = vec![known_for("a", 5), known_for("b", 5)];
+        assert!(matches!(verdict(votes.clone(), 3), Verdict::Won), "nobody has a quarantine");
+        let heard = [votes, vec![quarantined(12)]].concat();
+        let Verdict::Quarantined(servers, _) = verdict(heard, 3) else { panic!("two do not count") };
+        assert_eq!(servers.len(), 3);
+    }
+
+    #[test]
+    fn an_unfit_minority_counts_as_failed() {
+        let replica = || Vote::Failed(BackendError::new("n", Problem::Replica));
+        assert!(matches!(verdict(vec![yes("a"), yes("b"), replica()], 3), Verdict::Won));
+        let fault = |votes| match verdict(votes, 3) {
+            Verdict::Failed(error) => error.fault(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(fault(vec![yes("a"), down(), replica()]), Fault::Unfit, "without it there is no majority");
+        assert_eq!(fault(vec![down(), down(), replica()]), Fault::Unavailable);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::requests::Ask;
 use super::servers::{NoReply, RoundEnd, stop_if};
 use super::tally::{Tally, Verdict, Vote};
 use crate::clock::{BootTime, wall_clock_millis};
-use crate::lock::{BackendError, Blocked, Observer, Problem};
+use crate::lock::{BackendError, Blocked, Lease, Observer, Problem};
 
 /// How long to listen on after the majority, to let the remaining servers reveal duplicates (the same run_id):
 /// twice as long as the majority took, within these bounds.
@@ -28,16 +28,7 @@ const PROPOSAL_LEAD_MS: u64 = 10_000;
 /// How one attempt ended.
 #[derive(Debug)]
 pub(super) enum Attempt {
-    Won {
-        fences: Vec<u64>,
-        slots: Vec<u32>,
-        /// When the gate's vote was asked for.
-        asked: BootTime,
-        /// When the oldest of the votes was asked for or renewed.
-        lease_from: BootTime,
-        /// The servers that did not vote for us, and why.
-        failures: Vec<BackendError>,
-    },
+    Won(Win),
     /// The gate has us in its queue, or would if the request queued.
     Queued(Box<Blocked>),
     /// A process that we run under is in the way.
@@ -51,6 +42,18 @@ pub(super) enum Attempt {
     Quarantined(Vec<(String, Duration)>, Vec<BackendError>),
     Failed(BackendError),
     Cancelled(Signal),
+}
+
+/// A majority has voted for us.
+#[derive(Debug)]
+pub(super) struct Win {
+    pub fences: Vec<u64>,
+    pub slots: Vec<u32>,
+    /// When the gate's vote was asked for.
+    pub asked: BootTime,
+    pub lease: Lease,
+    /// The servers that could not vote, and why.
+    pub failures: Vec<BackendError>,
 }
 
 /// Requests that are in flight.
@@ -254,8 +257,7 @@ impl RedisLock {
                 for (at, _) in tally.yes() {
                     self.servers[at].vote_until = Some(lease.deadline());
                 }
-                let failures = tally.failures();
-                Attempt::Won { fences, slots, asked, lease_from, failures }
+                Attempt::Won(Win { fences, slots, asked, lease, failures: tally.failures() })
             }
             Ok(_) => Attempt::Failed(self.granted_too_late()),
             Err(error) => Attempt::Failed(error),
