@@ -281,7 +281,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "PREFIX", env = "REDLOCK_PREFIX")]
     pub prefix: Option<String>,
 
-    /// Timeout for one request to a server [default: a twentieth of the ttl, 100ms to 1s]
+    /// Timeout for one request to a server [default: ttl/20 within 200ms..1s; with one server ttl/3 within 1s..5s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_NODE_TIMEOUT", allow_negative_numbers = true)]
     pub node_timeout: Option<String>,
 }

@@ -150,8 +150,9 @@ impl Refresher {
                 return self.send(KeeperEvent::Overdue);
             }
             match lock.extend(grant) {
-                Extended::Until(lease) => {
+                Extended::Until(lease, failures) => {
                     grant.lease = Some(lease);
+                    grant.votes.failures = failures;
                     (self.renewed)(grant);
                     next = lease.refresh_at();
                     self.send(KeeperEvent::Refreshed(grant.clone()));

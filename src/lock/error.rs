@@ -62,4 +62,9 @@ impl BackendError {
     pub fn fault(&self) -> Fault {
         self.problem.fault()
     }
+
+    /// Whether somebody has to change the configuration, rather than wait.
+    pub fn is_misconfiguration(&self) -> bool {
+        self.fault() != Fault::Unavailable || matches!(self.problem, Problem::UnknownHost(_))
+    }
 }

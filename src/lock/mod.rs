@@ -249,7 +249,8 @@ pub trait Observer {
 
 #[derive(Debug)]
 pub enum Extended {
-    Until(Lease),
+    /// Until the lease's deadline, as a majority has agreed; with the servers that could not vote.
+    Until(Lease, Vec<BackendError>),
     /// A clear answer: the lock is no longer ours.
     Lost(Loss),
     /// No clear answer. The current lease holds until its deadline.

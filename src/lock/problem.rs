@@ -22,6 +22,8 @@ pub enum Problem {
     /// There is no such unix socket.
     NoSocket,
     SocketPermission,
+    /// The host's name has no address; the resolver's reason.
+    UnknownHost(String),
     /// Any other error of the connection.
     Connection(String),
     TimedOut,
@@ -82,6 +84,7 @@ impl Problem {
             | Self::ConnectionRefused
             | Self::NoSocket
             | Self::SocketPermission
+            | Self::UnknownHost(_)
             | Self::Connection(_)
             | Self::TimedOut
             | Self::UnreadableReply(_)

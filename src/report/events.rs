@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
+use super::format;
 use crate::exit::Exit;
-use crate::lock::{Blocked, Blocker, Grant};
+use crate::lock::{Blocked, Blocker, Grant, Votes};
 
 pub struct Events {
     file: Option<File>,
@@ -97,6 +98,16 @@ impl Events {
     }
 }
 
+/// How many of the servers vote, and which do not, and why.
+fn servers(votes: &Votes) -> Value {
+    let failed: Vec<Value> = votes
+        .failures
+        .iter()
+        .map(|error| json!({ "url": error.at, "cause": format::problem(&error.problem) }))
+        .collect();
+    json!({ "configured": votes.servers, "voting": votes.servers - failed.len(), "failed": failed })
+}
+
 fn about(grant: &Grant) -> Value {
     let mut about = json!({
         "waited_ms": millis(grant.waited),
@@ -106,6 +117,9 @@ fn about(grant: &Grant) -> Value {
     match grant.fences[..] {
         [fence] => about["fence"] = fence.into(),
         _ => about["fences"] = grant.fences.as_slice().into(),
+    }
+    if grant.votes.servers > 1 {
+        about["servers"] = servers(&grant.votes);
     }
     match grant.slots[..] {
         [] => {}

@@ -3,7 +3,7 @@
 use crate::duration::format_seconds;
 use crate::lock::{
     BackendError, Blocked, Blocker, FileProblem, HolderInfo, Holding, Problem, ServerError, ServerErrorKind,
-    majority_of,
+    Votes, majority_of,
 };
 use std::time::Duration;
 
@@ -121,6 +121,14 @@ fn holder(info: &HolderInfo) -> String {
     text
 }
 
+/// " by 2 of 3 votes (redis://c:6379: connection refused ...)"; nothing if all servers can vote.
+pub fn votes(Votes { servers, failures }: &Votes) -> String {
+    if failures.is_empty() {
+        return String::new();
+    }
+    format!(" by {} of {servers} votes ({})", servers - failures.len(), all(failures))
+}
+
 /// What is wrong, where, and what to do about it.
 pub fn backend_error(error: &BackendError) -> String {
     let problem = problem(&error.problem);
@@ -130,7 +138,7 @@ pub fn backend_error(error: &BackendError) -> String {
     }
 }
 
-fn problem(problem: &Problem) -> String {
+pub fn problem(problem: &Problem) -> String {
     match problem {
         Problem::NoMajority { servers, causes } => {
             let needed = majority_of(*servers);
@@ -154,6 +162,7 @@ fn problem(problem: &Problem) -> String {
         Problem::ConnectionRefused => "connection refused (is the server running?)".into(),
         Problem::NoSocket => "no such socket (is the server running?)".into(),
         Problem::SocketPermission => "no permission to open the socket".into(),
+        Problem::UnknownHost(why) => format!("cannot resolve the host's name: {why}"),
         Problem::Connection(text) => text.clone(),
         Problem::TimedOut => "timed out (server stopped, or network down?)".into(),
         Problem::UnreadableReply(why) => format!("unreadable reply: {why}"),

@@ -7,13 +7,14 @@ mod events;
 mod format;
 mod live_line;
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::duration::format;
 use crate::exit::{Exit, Failure, UNFIT};
-use crate::lock::{BackendError, Blocked, Grant, Loss};
+use crate::lock::{BackendError, Blocked, Grant, Loss, Votes};
 use events::Events;
 use live_line::LiveLine;
 
@@ -56,6 +57,8 @@ pub struct Report {
     /// The failure of servers is printed once, until they have recovered.
     failure_printed: bool,
     last_failure: Option<String>,
+    /// Servers whose misconfiguration was mentioned.
+    mentioned_servers: HashSet<String>,
 }
 
 impl Report {
@@ -79,6 +82,7 @@ impl Report {
             mentioned_at: None,
             failure_printed: false,
             last_failure: None,
+            mentioned_servers: HashSet::new(),
         })
     }
 
@@ -140,15 +144,34 @@ impl Report {
     pub fn acquired(&mut self, grant: &Grant) {
         self.erase_live_line();
         self.events.acquired(grant);
+        self.misconfigured_servers(&grant.votes);
         let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
         let (fences, waited) = (fences.join(" "), format(grant.waited));
-        self.verbose(|report| format!("acquired {}, fence {fences}, after {waited}", report.lock()));
+        let votes = format::votes(&grant.votes);
+        self.verbose(|report| format!("acquired {}{votes}, fence {fences}, after {waited}", report.lock()));
+    }
+
+    /// A server that is down may come back by itself. One that refuses us, or can never vote, is a mistake in the
+    /// configuration: it is mentioned once, even if the majority serves.
+    fn misconfigured_servers(&mut self, votes: &Votes) {
+        for error in votes.failures.iter().filter(|error| error.is_misconfiguration()) {
+            if let Some(server) = &error.at
+                && self.mentioned_servers.insert(server.clone())
+            {
+                self.info(&format!(
+                    "warning: this server does not vote: {} (the others are enough)",
+                    backend_error(error)
+                ));
+            }
+        }
     }
 
     pub fn refreshed(&mut self, grant: &Grant) {
         (self.failure_printed, self.last_failure) = (false, None);
         self.events.refreshed(grant);
-        self.verbose(|report| format!("renewed {}", report.lock()));
+        self.misconfigured_servers(&grant.votes);
+        let votes = format::votes(&grant.votes);
+        self.verbose(|report| format!("renewed {}{votes}", report.lock()));
     }
 
     pub fn cannot_refresh(&mut self, error: &BackendError, left: Duration) {

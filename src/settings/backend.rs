@@ -18,7 +18,10 @@ const LONGEST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
 const MOST_SERVERS: usize = 9;
-const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// With several servers, where the others answer instead of a slow one.
+const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
+/// With one server there is no other to turn to, and a line across an ocean needs several round trips to begin.
+const ONLY_NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 #[derive(Debug)]
 pub enum Backend {
@@ -64,7 +67,7 @@ impl Backend {
         let ttl = parse_ttl(ttl, sources, urls.len())?;
         let timing = Timing {
             ttl,
-            node_timeout: node_timeout(servers, sources, ttl)?,
+            node_timeout: node_timeout(servers, sources, ttl, urls.len())?,
             quarantine: quarantine(backend.quarantine.as_deref(), sources, ttl, urls.len())?,
         };
         Ok(Self::Servers { servers: urls, timing })
@@ -77,7 +80,7 @@ impl Backend {
             let message = format!("no server given: {LOCAL_LOCKS_LAST}; on a server, give --redis URL");
             return Err(usage(message));
         }
-        let node_timeout = node_timeout(args, sources, None)?;
+        let node_timeout = node_timeout(args, sources, None, servers.len())?;
         Ok((servers, Timing { ttl: None, node_timeout, quarantine: Duration::ZERO }))
     }
 
@@ -153,15 +156,22 @@ fn parse_ttl(text: Option<&str>, sources: Sources<'_>, servers: usize) -> Result
     }
 }
 
-fn node_timeout(args: &ServerArgs, sources: Sources<'_>, ttl: Option<Duration>) -> Result<Duration, Failure> {
-    let (least, most) = NODE_TIMEOUT_BOUNDS;
-    let default = ttl.map_or(most, |ttl| (ttl / 20).clamp(least, most));
+fn node_timeout(
+    args: &ServerArgs,
+    sources: Sources<'_>,
+    ttl: Option<Duration>,
+    servers: usize,
+) -> Result<Duration, Failure> {
+    let (part, (least, most)) =
+        if servers > 1 { (20, NODE_TIMEOUT_BOUNDS) } else { (3, ONLY_NODE_TIMEOUT_BOUNDS) };
+    let default = ttl.map_or(most, |ttl| (ttl / part).clamp(least, most));
     let timeout = sources.duration("node_timeout", args.node_timeout.as_deref())?.unwrap_or(default);
     if timeout.is_zero() {
         return Err(usage("--node-timeout must be more than 0"));
     }
     // A later answer would leave too little of the lease to be of use.
-    Ok(ttl.map_or(timeout, |ttl| timeout.min(ttl / 3)))
+    let longest = ttl.map(|ttl| if servers > 1 { ttl / 3 } else { ttl * 2 / 3 });
+    Ok(longest.map_or(timeout, |longest| timeout.min(longest)))
 }
 
 fn quarantine(

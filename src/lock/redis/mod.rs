@@ -288,7 +288,7 @@ impl Lock for RedisLock {
             self.attempts += 1;
             let others: Vec<usize> =
                 self.servers.all_but(0).filter(|&at| self.servers[at].node.has_address()).collect();
-            self.in_flight = Some(self.ask_all(request.wait.queues(), others.into_iter()));
+            self.in_flight = Some(self.ask_all(request.wait.queues(), others));
         }
     }
 

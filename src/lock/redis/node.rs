@@ -201,7 +201,8 @@ impl Node {
         is_wanted: impl Fn(&Call) -> bool,
     ) -> Option<Result<(Call, Value), BackendError>> {
         if let Err(e) = self.finish_resolution() {
-            return Some(Err(self.broken(&e)));
+            self.disconnect();
+            return Some(Err(self.error(Problem::UnknownHost(e.to_string()))));
         }
         self.connection.as_mut()?.advance();
         loop {

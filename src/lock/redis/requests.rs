@@ -66,7 +66,8 @@ impl Terms {
 #[derive(Clone, Copy, Debug)]
 pub enum Ask<'a> {
     /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has told it.
-    Gate { queues: bool, stamp: Option<u64> },
+    /// `proposed`: what the others are asked for at the same time.
+    Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64> },
     /// At the same time as the gate: only if nobody waits. `proposed`: a guess at the token.
     Newcomer { proposed: u64 },
     /// With the gate's vote in hand. `proposed` are the gate's tokens, `gate` its run_id.
@@ -102,7 +103,10 @@ impl Requests {
     pub fn acquire(&self, claim: Claim, terms: &Terms, ask: &Ask<'_>) -> Call {
         let keys = self.key_count();
         let (role, queues, stamp, gate, proposed) = match *ask {
-            Ask::Gate { queues, stamp } => ("gate", queues, stamp, &[][..], Vec::new()),
+            Ask::Gate { queues, stamp, proposed } => {
+                let proposed = proposed.map_or_else(Vec::new, |proposed| joined(&vec![proposed; keys]));
+                ("gate", queues, stamp, &[][..], proposed)
+            }
             Ask::Newcomer { proposed } => ("newcomer", false, None, &[][..], joined(&vec![proposed; keys])),
             Ask::Vote { proposed, gate, stamp, queues, again } => {
                 (if again { "again" } else { "vote" }, queues, stamp, gate, joined(proposed))
@@ -241,7 +245,7 @@ mod tests {
         vec![
             (
                 include_str!("../../../lua/acquire.lua"),
-                requests.acquire(claim, &terms, &Ask::Gate { queues: true, stamp: None }),
+                requests.acquire(claim, &terms, &Ask::Gate { queues: true, stamp: None, proposed: None }),
             ),
             (include_str!("../../../lua/break.lua"), requests.break_lock(claim, true)),
             (include_str!("../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms)),

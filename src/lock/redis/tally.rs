@@ -290,9 +290,9 @@ impl ExtendTally {
 
     /// `renewed` is the lease if a majority renewed it; `late` the error if no server reported one.
     pub fn verdict(self, renewed: Option<Lease>, late: BackendError) -> Extended {
-        match (renewed, self.lost.iter().max()) {
-            (Some(lease), _) if self.has_majority() => Extended::Until(lease),
-            (_, Some(&loss)) if self.is_lost() => Extended::Lost(loss),
+        match (renewed, self.lost.iter().max().copied()) {
+            (Some(lease), _) if self.has_majority() => Extended::Until(lease, self.errors),
+            (_, Some(loss)) if self.is_lost() => Extended::Lost(loss),
             _ if self.errors.is_empty() => Extended::Unknown(late),
             _ => Extended::Unknown(BackendError::no_majority(self.errors, self.servers)),
         }

@@ -76,16 +76,20 @@ enum Step {
 }
 
 impl RedisLock {
-    pub(super) fn ask_gate(&mut self, gate: usize, queues: bool) -> InFlight {
-        let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Gate { queues, stamp: self.stamp });
+    pub(super) fn ask_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
+        let ask = Ask::Gate { queues, stamp: self.stamp, proposed };
+        let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         let (asked, sent) = (BootTime::now(), self.servers[gate].node.ask(call));
         InFlight { asked, sent, others: Vec::new() }
     }
 
     /// A newcomer asks all servers at once: if nobody waits, one round trip is enough.
-    pub(super) fn ask_all(&mut self, queues: bool, others: impl Iterator<Item = usize>) -> InFlight {
+    pub(super) fn ask_all(&mut self, queues: bool, others: Vec<usize>) -> InFlight {
+        if others.is_empty() {
+            return self.ask_gate(0, queues, None);
+        }
         let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;
-        let mut in_flight = self.ask_gate(0, queues);
+        let mut in_flight = self.ask_gate(0, queues, Some(proposed));
         let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
         in_flight.others = self.servers.ask(others, |_| call.clone()).sent;
         in_flight
@@ -109,7 +113,7 @@ impl RedisLock {
             tried.push(gate);
             self.gate = gate;
             let InFlight { asked, sent, others } =
-                self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues));
+                self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues, None));
             let step = self.gate_step(asked, sent, observer);
             if let Step::Enter(granted) = step {
                 self.note_member(gate, &granted.run_id, granted.stamp);
