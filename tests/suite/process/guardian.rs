@@ -106,7 +106,7 @@ fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let job =
-        Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]).sh(&stubborn()).spawn();
+        Run::at(&proxy.url(), "k").args(&["--ttl", "5s", "--node-timeout", "1s"]).sh(&stubborn()).spawn();
     let tree = tree_of(&job);
     proxy.pause();
     assert_gone_when_the_lease_ends(&redis, &tree);
@@ -117,7 +117,7 @@ fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
 fn a_node_timeout_longer_than_the_lease_neither_outlives_it_nor_keeps_redlock() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
-    let run = Run::at(&proxy.url(), "k").args(&["--ttl", "2s", "--node-timeout", "1h"]);
+    let run = Run::at(&proxy.url(), "k").args(&["--ttl", "5s", "--node-timeout", "1h"]);
     let job = run.sh(&stubborn()).spawn();
     let tree = tree_of(&job);
     proxy.pause();

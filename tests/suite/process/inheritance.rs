@@ -5,6 +5,7 @@ use std::process::Command;
 use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 
 use crate::support::processes::{self, ignores, pid_in};
+use crate::support::run::in_new_session;
 use crate::support::{Redis, Run, wait_until};
 
 /// A command that tells of USR1, which the tests send after the ignored signal to see that it was passed over.
@@ -73,7 +74,10 @@ fn a_waiter_under_nohup_does_not_leave_the_queue_at_a_hangup() {
 
 /// What a command prints when it is started by `via` directly, without redlock in between.
 fn bare(via: &str, argv: &[&str]) -> String {
-    let out = Command::new("sh").args(["-c", via, "sh"]).args(argv).output().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", via, "sh"]).args(argv);
+    in_new_session(&mut command);
+    let out = command.output().unwrap();
     assert!(out.status.success(), "{out:?}");
     String::from_utf8(out.stdout).unwrap()
 }

@@ -57,7 +57,7 @@ fn a_waiter_holds_none_of_them_while_one_is_held_by_another_run() {
 #[test]
 fn the_lease_of_all_is_renewed_together() {
     let redis = Redis::start();
-    let job = keys(&redis, &["b", "a"]).args(&["--ttl", "1500ms"]).sh("echo ready; sleep 4; exit 6").spawn();
+    let job = keys(&redis, &["b", "a"]).args(&["--ttl", "3s"]).sh("echo ready; sleep 7; exit 6").spawn();
     job.wait_for_line("ready");
     let watch = Watch::start(&redis, |client| client.cmd(&["EXISTS", "lock:a", "lock:b"]));
     assert_eq!(job.wait().expect_code(6).stderr, "");

@@ -24,12 +24,11 @@ fn kill(job: Job) {
 #[test]
 fn readers_longer_than_their_ttl_keep_their_lock() {
     let redis = Redis::start();
-    let script = "echo ready; sleep 4; exit 6";
-    let readers: Vec<Job> =
-        (0..3).map(|_| Run::key(&redis, "k").shared("1500ms").sh(script).spawn()).collect();
+    let script = "echo ready; sleep 8; exit 6";
+    let readers: Vec<Job> = (0..3).map(|_| Run::key(&redis, "k").shared("3s").sh(script).spawn()).collect();
     readers.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(3) {
+    while start.elapsed() < Duration::from_secs(6) {
         // Refused again and again while every one of them would have expired twice.
         assert!(!Run::key(&redis, "k").gets_in(), "after {:?}", start.elapsed());
     }
@@ -56,9 +55,9 @@ fn a_killed_reader_blocks_a_writer_for_its_own_ttl_and_not_longer() {
 #[test]
 fn readers_that_renew_do_not_prolong_the_lease_of_a_killed_one() {
     let redis = Redis::start();
-    let living = hold(Run::key(&redis, "k").shared("1500ms")); // renews every half second
+    let living = hold(Run::key(&redis, "k").shared("3s")); // renews every second
     let long = hold(Run::key(&redis, "k").shared("60s"));
-    let victim = hold(Run::key(&redis, "k").shared("4s"));
+    let victim = hold(Run::key(&redis, "k").shared("6s"));
     assert_eq!(living_readers(&redis), 3);
     let writer = Run::key(&redis, "k").sh("echo mine").spawn();
     queued(&redis, "k", 1);

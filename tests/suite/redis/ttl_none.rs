@@ -39,7 +39,7 @@ fn one_line_warns_of_it_and_quiet_silences_that() {
 #[test]
 fn it_is_never_refreshed() {
     let redis = Redis::start();
-    let job = hold(without_expiry(&redis).args(&["--node-timeout", "100ms"]));
+    let job = hold(without_expiry(&redis).args(&["--node-timeout", "2s"]));
     let calls = || redis.calls("evalsha") + redis.calls("eval");
     asleep(job.pid());
     let (before, start) = (calls(), Instant::now());

@@ -160,13 +160,7 @@ impl Run {
             .stdin(if piped { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // SAFETY: setsid and signal are async-signal-safe; nothing else runs between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                nix::unistd::setsid()?;
-                default_signals()
-            });
-        }
+        in_new_session(&mut command);
         let mut child = command.spawn().expect("the binary can be started");
         let mut stdin = child.stdin.take();
         if let Some(bytes) = self.stdin {
@@ -200,6 +194,17 @@ impl Run {
         let mut words = vec![quoted(self.program.as_os_str())];
         words.extend(self.args.iter().map(|a| quoted(a)));
         words.join(" ")
+    }
+}
+
+/// The command will have a session of its own, with the default action of every signal.
+pub fn in_new_session(command: &mut Command) {
+    // SAFETY: setsid and signal are async-signal-safe; nothing else runs between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::setsid()?;
+            default_signals()
+        });
     }
 }
 
