@@ -133,7 +133,7 @@ fn ours(client: &mut Client) -> Vec<String> {
 /// The marker of a server that has been known for an hour.
 pub fn settle(redis: &Redis) {
     let now: u64 = redis.cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("seconds");
-    redis.cmd(&["SET", "lock-node", &format!("{} {}", redis.info("run_id"), (now - 3600) * 1000)]);
+    redis.cmd(&["SET", "lock-node", &format!("{} {} 0", redis.info("run_id"), (now - 3600) * 1000)]);
 }
 
 /// The lock's remaining time in ms; below zero if it is not there.
