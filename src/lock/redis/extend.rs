@@ -1,6 +1,7 @@
 //! Renewing: all servers at once, a majority before the deadline; and healing servers that have lost the claim.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use super::RedisLock;
 use super::node::State;
@@ -9,6 +10,10 @@ use super::servers::{Member, RoundEnd, stop_if};
 use super::tally::{ExtendTally, renewal_counts};
 use crate::clock::BootTime;
 use crate::lock::{Extended, Grant, Loss};
+
+/// A renewal is due after a third of the lease, and the command is stopped a third before its end: at least two
+/// attempts must fit between.
+const RENEWAL_ATTEMPTS: u32 = 6;
 
 impl RedisLock {
     pub(super) fn extend_lease(&mut self, grant: &Grant) -> Extended {
@@ -21,7 +26,7 @@ impl RedisLock {
         sent.failed.into_iter().for_each(|(_, error)| tally.add_error(error));
         // A reply after the deadline would not count.
         let deadline = grant.lease.unwrap_or(renewed).deadline();
-        let until = deadline.min(asked + self.servers.node_timeout);
+        let until = deadline.min(asked + self.renewal_timeout());
         let votes_until: Vec<_> = self.servers.all().map(|at| self.servers[at].vote_until).collect();
         let mut updates = Vec::new();
         self.servers.listen(sent.sent, until, None, |at, reply| {
@@ -61,6 +66,12 @@ impl RedisLock {
         tally.verdict(renewed, self.servers[self.gate].node.timed_out())
     }
 
+    /// One lost reply must leave time for another attempt before the command is stopped.
+    fn renewal_timeout(&self) -> Duration {
+        let longest = self.ttl.map(|ttl| ttl / RENEWAL_ATTEMPTS);
+        longest.map_or(self.servers.node_timeout, |longest| self.servers.node_timeout.min(longest))
+    }
+
     /// Right after a majority has said that the lock is ours: tell the servers that have lost the claim. Their
     /// votes count from the next round on.
     fn heal(&mut self, grant: &Grant) {
@@ -76,7 +87,7 @@ impl RedisLock {
     /// After a majority: the remaining servers may still renew, with the deadline of this round, or need healing.
     pub(super) fn finish_renewal(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) {
         let Some(renewal) = self.renewal else { return };
-        let until = renewal.deadline().min(BootTime::now() + self.servers.node_timeout);
+        let until = renewal.deadline().min(BootTime::now() + self.renewal_timeout());
         loop {
             let pending: Vec<usize> =
                 self.servers.all().filter(|&at| self.servers[at].node.state() == State::Silent).collect();
