@@ -22,10 +22,15 @@ local function write_grant(k, info, ttl, first_field, is_new)
     return
   end
   call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(now_ms() + tonumber(ttl)), info.claim)
-  if is_new then
-    set_lock(k, MODE, ttl)
+  if not is_new then
+    prune_and_expire(k)
+    return
   end
-  prune_and_expire(k)
+  set_lock(k, MODE, ttl)
+  if ttl ~= '0' then
+    call('PEXPIRE', k.shared, ttl)
+    call('PEXPIRE', k.info, ttl)
+  end
 end
 
 -- Makes K ours for `ttl` ms ('0' = forever). `info` has the grant's fence, since and slot; ARGV from `first_field` on

@@ -38,6 +38,9 @@ end
 
 -- The lowest slot that is free.
 local function free_slot(k)
+  if k.is_untouched then
+    return '0'
+  end
   local taken = {}
   for _, entry in ipairs(call('ZRANGEBYSCORE', k.shared, live_range())) do
     taken[string.match(entry, '%d*$')] = true
