@@ -96,10 +96,6 @@ impl Links {
         self.nodes.len()
     }
 
-    pub fn hosts(&self) -> usize {
-        self.lines.len()
-    }
-
     /// The line between this host and this server.
     pub fn line(&self, host: usize, server: usize) -> &Proxy {
         &self.lines[host][server]
