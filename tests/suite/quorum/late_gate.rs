@@ -1,8 +1,8 @@
 //! A gate that is late, stopped or away for a moment changes neither a client's gate nor the order.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, OverlapCheck, Run, all_end_well, queued, wait_until};
+use crate::support::{Job, Links, OverlapCheck, Run, all_end_well, process_state, queued, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 /// Patience with a server, in every run.
@@ -87,10 +87,15 @@ fn a_connection_to_the_gate_that_is_lost_costs_no_place() {
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }
 
-/// Stopped so long that some of the waiters notice and some do not.
+/// For a second and a half and, if the first waiter (on host 1) does not turn to another server by then, for at most
+/// three seconds.
 fn stop_the_gate(links: &Links) {
+    let elsewhere = || links.line(1, 1).connections();
+    let (start, before) = (Instant::now(), elsewhere());
     links[0].stop();
-    std::thread::sleep(1500 * MS);
+    while start.elapsed() < 1500 * MS || (elsewhere() == before && start.elapsed() < 3000 * MS) {
+        std::thread::sleep(5 * MS);
+    }
     links[0].cont();
 }
 
@@ -105,10 +110,13 @@ fn a_gate_that_was_stopped_serves_the_first_first() {
 fn a_holder_that_leaves_while_the_gate_is_stopped_is_followed_by_the_first() {
     let scene = Scene::with(5);
     let Scene { links, check, holder, waiters } = scene;
-    links[0].stop();
-    let leaving = std::thread::spawn(move || holder.wait().expect_code(0));
-    std::thread::sleep(1500 * MS);
-    links[0].cont();
+    let leaving = std::thread::scope(|scope| {
+        let gate = scope.spawn(|| stop_the_gate(&links));
+        wait_until("it is stopped", || process_state(links[0].pid()) == Some('T'));
+        let leaving = std::thread::spawn(move || holder.wait().expect_code(0));
+        gate.join().expect("it goes on");
+        leaving
+    });
     leaving.join().expect("it ended well");
     all_end_well(waiters);
     check.clean(5);

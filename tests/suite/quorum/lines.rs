@@ -4,7 +4,9 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::support::{Client, Links, Nodes, Proxy, Redis, ServerClock, takes_less_than, wait_until};
+use crate::support::{
+    Client, Links, Nodes, PATIENCE, Proxy, Redis, ServerClock, takes_less_than, wait_until,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -153,5 +155,21 @@ fn a_servers_clock_can_be_put_forward_and_back() {
         assert!(expected.contains(&off), "{off} instead of {ahead}");
         let in_script = redis.cmd(&["EVAL", "return redis.call('TIME')[1]", "0"]).parse::<i64>().unwrap();
         assert!(expected.contains(&(in_script - right)), "{in_script}");
+    }
+}
+
+#[test]
+fn a_server_that_was_killed_is_refused_on_all_lines_until_it_is_back() {
+    let mut links = Links::start(3, 2);
+    for _ in 0..2 {
+        let mut before: Vec<Client> = links.lines_to(0).map(client).collect();
+        before.iter_mut().for_each(|client| assert!(ping(client) < PATIENCE));
+        links.kill(0);
+        for (line, mut before) in links.lines_to(0).zip(before) {
+            assert!(before.try_cmd(&["PING"]).is_err(), "the connection is gone");
+            assert!(Client::to_port(line.port()).is_err());
+        }
+        links.restart(0);
+        links.lines_to(0).for_each(|line| assert!(ping(&mut client(line)) < PATIENCE));
     }
 }

@@ -79,7 +79,7 @@ pub(super) struct Counters {
 impl Proxy {
     /// On a free port. A client that connects while the target refuses sees a connection that ends at once.
     pub fn to_port(target: u16) -> Proxy {
-        Proxy::listening(bound(0).expect("a free port"), target)
+        Proxy::listening(bound_anywhere(), target)
     }
 
     /// On the first port after the target's that is free: sorted by address, the proxy is where the server was.
@@ -91,13 +91,15 @@ impl Proxy {
 
     /// One to each of these, on free ports that are in the same order.
     pub fn to_ports(targets: &[u16]) -> Vec<Proxy> {
-        let mut sockets: Vec<Socket> = targets.iter().map(|_| bound(0).expect("a free port")).collect();
+        let mut sockets: Vec<Socket> = targets.iter().map(|_| bound_anywhere()).collect();
         sockets.sort_by_key(port_of);
         sockets.into_iter().zip(targets).map(|(socket, target)| Proxy::listening(socket, *target)).collect()
     }
 
     fn listening(listener: Socket, target: u16) -> Proxy {
         listener.set_nonblocking(true).expect("non-blocking");
+        // To listen again beside connections that have not ended entirely; only now, as two could bind to one port.
+        listener.set_reuse_address(true).expect("listen again");
         listener.listen(super::wire::BACKLOG).expect("listen");
         let port = port_of(&listener);
         let (bell, ear) = UnixStream::pair().expect("a pair of sockets");
@@ -225,6 +227,7 @@ impl Proxy {
             let woken = self.shared.in_effect.wait_timeout(changing, Duration::from_secs(1));
             changing = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
+        assert!(changing.done >= made || std::thread::panicking(), "the proxy has failed");
     }
 }
 
@@ -250,11 +253,18 @@ impl Shared {
     }
 }
 
-/// A socket with this port of the loopback address, or with a free one.
+/// A socket with this port of the loopback address.
 fn bound(port: u16) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
     Ok(socket)
+}
+
+/// A socket with a free port. It was asked for by its number: a socket loses a port that the kernel chose for it when
+/// it listens no more.
+fn bound_anywhere() -> Socket {
+    let free = || Some(port_of(&bound(0).ok()?)); // and it is given back
+    (0..100).find_map(|_| bound(free()?).ok()).expect("a free port")
 }
 
 fn port_of(socket: &Socket) -> u16 {
