@@ -1,10 +1,19 @@
-//! Locks on several servers: votes, the gate, failures, quarantine.
+//! Locks on several servers: votes, the gate, order on real networks, failures, quarantine.
 
+mod clocks;
 mod contention;
 mod faults;
 mod fence;
 mod gate;
+mod healing;
+mod late_gate;
+mod lines;
+mod one_round;
+mod order;
 mod quarantine;
 mod shared;
+mod sick_minority;
+mod starvation;
+mod timeouts;
 mod unfit;
 mod votes;

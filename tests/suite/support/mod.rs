@@ -14,9 +14,11 @@ macro_rules! skip {
 pub mod backend;
 pub mod expect;
 pub mod host;
+pub mod links;
 pub mod nodes;
 pub mod overlap_check;
 pub mod plain_redlock;
+pub mod preload;
 pub mod proc_stat;
 pub mod processes;
 pub mod proxy;
@@ -24,11 +26,14 @@ pub mod pty;
 pub mod reader_writer_log;
 pub mod redis;
 pub mod run;
+pub mod server_clock;
 pub mod users;
+pub mod wire;
 
 pub use backend::{Backend, Locks};
 pub use expect::*;
 pub use host::Host;
+pub use links::Links;
 pub use nodes::{Blackhole, Nodes, Refused, pttl};
 pub use overlap_check::OverlapCheck;
 pub use plain_redlock::PlainRedlock;
@@ -37,6 +42,7 @@ pub use pty::Pty;
 pub use reader_writer_log::ReaderWriterLog;
 pub use redis::{Client, Redis};
 pub use run::{Done, Job, Run};
+pub use server_clock::ServerClock;
 pub use users::{OtherUsers, STRANGER};
 
 use std::fs;

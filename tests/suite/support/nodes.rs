@@ -8,12 +8,18 @@ use socket2::{Domain, Socket, Type};
 
 use super::{Client, Job, PATIENCE, Redis, Run, hold, wait_until, wait_until_within};
 
-/// So many servers, in the order in which they are configured.
+/// So many servers, in the order of their addresses, which is the order in which redlock uses them.
 pub struct Nodes(Vec<Redis>);
 
 impl Nodes {
     pub fn start(n: usize) -> Nodes {
-        Nodes((0..n).map(|_| Redis::start()).collect())
+        Nodes::of((0..n).map(|_| Redis::start()).collect())
+    }
+
+    /// These servers.
+    pub fn of(mut servers: Vec<Redis>) -> Nodes {
+        servers.sort_by_key(Redis::port);
+        Nodes(servers)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Redis> {

@@ -26,7 +26,7 @@ impl OverlapCheck {
     pub fn script(name: &str) -> String {
         format!(
             "mkdir inside || echo {name} >> overlaps; n=$(cat counter); sleep 0.01; \
-             echo $((n + 1)) > counter; echo {name} $REDLOCK_FENCE >> order; rmdir inside"
+             echo $((n + 1)) > counter; echo {name} ${{REDLOCK_FENCE%% *}} >> order; rmdir inside"
         )
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::{PATIENCE, processes};
+use super::{PATIENCE, Proxy, processes};
 
 /// A redis-server on a free port, without persistence, killed when dropped.
 pub struct Redis {
@@ -19,6 +19,7 @@ pub struct Redis {
     port: u16,
     dir: tempfile::TempDir,
     args: Vec<String>,
+    env: Vec<(String, PathBuf)>,
     /// From `--requirepass`, for our own connections.
     password: Option<String>,
 }
@@ -30,12 +31,18 @@ impl Redis {
 
     /// With extra redis-server arguments.
     pub fn start_with(args: &[&str]) -> Redis {
+        Redis::start_in(args, &[])
+    }
+
+    /// The same, with these environment variables.
+    pub fn start_in(args: &[&str], env: &[(&str, PathBuf)]) -> Redis {
         let password = args.iter().position(|a| *a == "--requirepass").map(|at| args[at + 1]);
         let mut redis = Redis {
             server: None,
             port: 0,
             dir: tempfile::tempdir().expect("a temporary directory"),
             args: args.iter().map(|a| (*a).to_owned()).collect(),
+            env: env.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
             password: password.map(str::to_owned),
         };
         for _ in 0..20 {
@@ -196,6 +203,7 @@ impl Redis {
             .arg(self.dir.path())
             .args(["--enable-debug-command", "yes"])
             .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("the server's log"))
             .stderr(log);
@@ -233,10 +241,7 @@ impl Redis {
     }
 
     fn try_connect(&self) -> io::Result<Client> {
-        let stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_nodelay(true)?;
-        let mut client = Client { stream: BufReader::new(stream) };
+        let mut client = Client::to_port(self.port)?;
         if let Some(password) = &self.password {
             client.try_cmd(&["AUTH", password])?;
         }
@@ -250,12 +255,27 @@ impl Drop for Redis {
     }
 }
 
+impl Proxy {
+    /// In front of this server and, sorted by address, in its place.
+    pub fn to(redis: &Redis) -> Proxy {
+        Proxy::next_to(redis.port())
+    }
+}
+
 /// A raw RESP connection.
 pub struct Client {
     stream: BufReader<TcpStream>,
 }
 
 impl Client {
+    /// To whoever listens there.
+    pub fn to_port(port: u16) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream: BufReader::new(stream) })
+    }
+
     #[track_caller]
     pub fn cmd(&mut self, args: &[&str]) -> String {
         self.try_cmd(args).unwrap_or_else(|e| panic!("{args:?}: {e}"))
@@ -288,7 +308,8 @@ impl Client {
         self.stream.get_mut().write_all(&request)
     }
 
-    fn reply(&mut self) -> io::Result<Vec<u8>> {
+    /// The next answer in the socket.
+    pub fn reply(&mut self) -> io::Result<Vec<u8>> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -1,0 +1,81 @@
+//! Servers whose clocks were wrong and are put right: what they noted for the far future counts from now.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Nodes, Redis, Run, ServerClock, hold, queued, wait_until, wait_until_within};
+
+const HOUR: i64 = 3600;
+const THREE: &[&str] = &["--quarantine", "3s", "--ttl", "3s"];
+
+fn servers() -> (Nodes, Vec<ServerClock>) {
+    let mut all: Vec<(Redis, ServerClock)> = (0..3).map(|_| ServerClock::start()).collect();
+    all.sort_by_key(|(redis, _)| redis.port());
+    let (servers, clocks) = all.into_iter().unzip();
+    (Nodes::of(servers), clocks)
+}
+
+#[test]
+fn servers_first_seen_an_hour_ahead_sit_out_no_longer_when_the_clock_is_right() {
+    let (nodes, clocks) = servers();
+    let run = || nodes.run_quarantined("k").args(THREE);
+    clocks[..2].iter().for_each(|clock| clock.put(HOUR));
+    run().arg("-n").cmd(&["true"]).done().expect_code(69); // first seen
+    wait_until("all are marked", || nodes.iter().all(|redis| !redis.cmd(&["GET", "lock-node"]).is_empty()));
+    clocks.iter().for_each(|clock| clock.put(0));
+    run().args(&["-w", "15s"]).cmd(&["true"]).done().expect_code(0);
+}
+
+/// The free one of two keys is not kept by a waiter that was killed, however far the clock goes back.
+fn dead_waiter(run: impl Fn(&[&str]) -> Run, gate: &Redis, set_clocks: impl FnOnce()) {
+    let holder = hold(run(&["a"]));
+    let waiter = run(&["a", "b"]).sh("echo ran").spawn();
+    queued(gate, "b", 1);
+    waiter.signal(Signal::SIGKILL);
+    waiter.wait();
+    set_clocks();
+    let next = run(&["b"]).args(&["-w", "50s"]).sh("echo mine").spawn();
+    // A waiter that died costs seconds.
+    wait_until_within(Duration::from_secs(15), "the free key is had", || {
+        next.stdout_so_far().contains("mine")
+    });
+    next.wait().expect_code(0);
+    holder.wait().expect_code(0);
+}
+
+fn with_keys(first: Run, keys: &[&str]) -> Run {
+    keys[1..].iter().fold(first, |run, key| run.args(&["--key", key]))
+}
+
+#[test]
+fn a_dead_waiter_costs_seconds_though_the_clock_goes_back() {
+    let (redis, clock) = ServerClock::start();
+    dead_waiter(|keys| with_keys(Run::key(&redis, keys[0]), keys), &redis, || clock.put(-600));
+}
+
+#[test]
+fn a_dead_waiter_costs_seconds_though_the_clocks_of_three_servers_go_back() {
+    let (nodes, clocks) = servers();
+    let run = |keys: &[&str]| with_keys(nodes.run(keys[0]), keys);
+    dead_waiter(run, &nodes[0], || clocks.iter().for_each(|clock| clock.put(-600)));
+}
+
+/// Stamps of the future count as now: who came while the clock was ahead is not behind everybody for an hour, and
+/// who comes after it was put right is not before everybody.
+#[test]
+fn a_gate_whose_clock_is_put_right_serves_all_its_waiters() {
+    let (nodes, clocks) = servers();
+    clocks[0].put(HOUR);
+    let holder = nodes.hold(nodes.run("k").args(&["--ttl", "6s"]), "k");
+    let early = nodes.run("k").sh("echo mine").spawn();
+    queued(&nodes[0], "k", 1);
+    clocks[0].put(0);
+    let late = nodes.run("k").sh("echo mine").spawn();
+    wait_until("both queue", || nodes.iter().map(|redis| redis.queue_len("k")).max() >= Some(2));
+    holder.wait().expect_code(0);
+    for job in [early, late] {
+        job.wait_for_line("mine");
+        job.wait().expect_code(0);
+    }
+}

@@ -1,0 +1,162 @@
+//! Servers that come back empty while the lock is held are healed in time to count, and different settings of
+//! quarantine make no second holder.
+
+use std::time::{Duration, Instant};
+
+use crate::support::nodes::renewed;
+use crate::support::{Links, Nodes, Redis, Run, TREE, alive, hold, tree_of, wait_until, wait_until_within};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Every server in turn is restarted empty, sits out for longer than all of this takes, and yet counts.
+#[test]
+fn rolling_restarts_under_a_long_quarantine_go_unnoticed() {
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    let run = nodes.run_quarantined("k").args(&["--ttl", "3s", "--quarantine", "20s"]);
+    let mut job = nodes.hold(run, "k");
+    let claim = nodes.claims("k")[0].clone();
+    for at in [0, 1, 2, 0] {
+        nodes[at].restart();
+        let healed = || nodes[at].cmd(&["GET", "lock:k"]) == claim;
+        wait_until_within(Duration::from_millis(2500), "it is healed at the next renewal", healed);
+        renewed(&nodes[at], "k", 1);
+        assert!(job.is_running(), "{}", job.stderr_so_far());
+    }
+    renewed(&nodes[0], "k", 3); // the last of the four counts as well
+    let done = job.wait().expect_code(0);
+    assert!(!done.stderr.contains("lost"), "{done:?}");
+    nodes.all_free();
+}
+
+/// The same at a steady pace, for which nobody waits.
+#[test]
+fn restarts_every_three_seconds_go_unnoticed() {
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    let run = nodes.run_quarantined("k").args(&["--ttl", "3s", "--quarantine", "20s"]);
+    let mut job = nodes.hold(run, "k");
+    for at in [2, 1, 0] {
+        nodes[at].restart();
+        std::thread::sleep(3000 * MS);
+        assert!(job.is_running(), "{}", job.stderr_so_far());
+    }
+    job.wait().expect_code(0);
+    nodes.all_free();
+}
+
+/// A server that was flushed does not know the scripts either.
+#[test]
+fn servers_that_forgot_the_scripts_are_healed_at_the_next_renewal() {
+    let nodes = Nodes::start(3);
+    let job = nodes.hold(nodes.run("k").args(&["--ttl", "6s"]), "k");
+    let claim = nodes.claims("k")[0].clone();
+    for at in [0, 2] {
+        renewed(&nodes[1], "k", 1);
+        nodes[at].cmd(&["FLUSHALL"]);
+        nodes[at].cmd(&["SCRIPT", "FLUSH"]);
+        // A renewal is every two seconds, and the one that finds it out does it.
+        let healed = || nodes[at].cmd(&["GET", "lock:k"]) == claim;
+        wait_until_within(Duration::from_millis(3500), "it is healed", healed);
+    }
+    job.wait().expect_code(0);
+    nodes.all_free();
+}
+
+/// Every answer of a majority comes after the next renewal was due, and in time for its own lease.
+#[test]
+fn a_yes_that_comes_late_counts_for_its_own_round() {
+    let links = Links::one_host(3);
+    let mut job = links.nodes().hold(links.run(0, "k").args(&["--ttl", "3s"]), "k");
+    links.lines_of(0)[1..].iter().for_each(|line| line.to_client(1300 * MS));
+    let (start, claims) = (Instant::now(), links.nodes().claims("k"));
+    while start.elapsed() < Duration::from_secs(9) {
+        assert!(job.is_running(), "{}", job.stderr_so_far());
+        std::thread::sleep(50 * MS);
+    }
+    assert_eq!(links.nodes().claims("k"), claims);
+    links.each_way(Duration::ZERO);
+    job.wait().expect_code(0);
+    links.nodes().all_free();
+}
+
+/// A with a long lease has the first two of three servers, the third is down. A can reach nobody any more, the second
+/// forgets, the third comes up: those two would let B in while A's command lives.
+fn short_beside_long(short: &[&str]) {
+    let mut links = Links::start(3, 2);
+    links.nodes().settle();
+    links.kill(2);
+    let long = links.run_quarantined(0, "k").args(&["--ttl", "9s", "--quarantine", "9s"]);
+    let holder = long.sh(TREE).spawn();
+    let tree = tree_of(&holder);
+    wait_until("it has both", || links.nodes().claims("k").iter().all(|claim| !claim.is_empty()));
+    links.lines_of(0).iter().for_each(|line| line.pause());
+    links.restart(1);
+    links.restart(2);
+    crate::support::nodes::settle(&links[2]); // it has been known for long, too
+    let other = links.run_quarantined(1, "k").args(short).sh("echo mine").spawn();
+    let mut asked = Instant::now();
+    while tree.iter().any(|pid| alive(*pid)) {
+        assert!(!other.stdout_so_far().contains("mine"), "two holders");
+        assert!(asked.elapsed() < Duration::from_secs(20), "the first holder lives on without a server");
+        std::thread::sleep(5 * MS);
+    }
+    asked = Instant::now();
+    holder.wait().expect_code(79);
+    other.wait_for_line("mine");
+    println!("the other one came {:?} later", asked.elapsed());
+    other.wait().expect_code(0);
+}
+
+#[test]
+fn a_short_quarantine_beside_a_long_one_makes_no_second_holder() {
+    short_beside_long(&["--ttl", "1s", "--quarantine", "1s"]);
+}
+
+#[test]
+fn no_quarantine_beside_a_long_one_makes_no_second_holder() {
+    short_beside_long(&["--ttl", "1s", "--quarantine", "off"]);
+}
+
+/// The longest that was ever heard stays: a client with a shorter one does not lower it.
+#[test]
+fn the_longest_quarantine_of_all_holds_for_all() {
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    let run = |nodes: &Nodes, quarantine: &str| -> Run {
+        nodes.run_quarantined("k").args(&["-n", "--ttl", "1s", "--quarantine", quarantine])
+    };
+    run(&nodes, "60s").cmd(&["true"]).done().expect_code(0);
+    run(&nodes, "1s").cmd(&["true"]).done().expect_code(0);
+    nodes[0].restart();
+    nodes[1].restart();
+    // Marked by somebody with a short one, and its time is over for that one; the third server knows better.
+    run(&nodes, "1s").sh("echo ran").done().expect_code(69);
+    let sat_out = |redis: &Redis| redis.cmd(&["GET", "lock-node"]).contains(&redis.info("run_id"));
+    wait_until("marked", || nodes.iter().all(sat_out));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(4) {
+        for quarantine in ["1s", "off"] {
+            let done = run(&nodes, quarantine).sh("echo ran").done();
+            assert_eq!((done.code, done.stdout.as_str()), (Some(69), ""), "{quarantine}: {done:#?}");
+        }
+    }
+    nodes.all_free();
+}
+
+/// Nobody's claim comes back by healing.
+#[test]
+fn a_server_that_sits_out_grants_nothing_even_if_it_was_healed() {
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    let run = |nodes: &Nodes| nodes.run_quarantined("k").args(&["--ttl", "3s", "--quarantine", "20s"]);
+    let job = hold(run(&nodes));
+    nodes[0].restart();
+    wait_until("it is healed", || nodes[0].held("k"));
+    let waiter = run(&nodes).sh("echo mine").spawn();
+    wait_until("it queues at another server", || nodes[1].queue_len("k") == 1);
+    assert_eq!(nodes[0].queue_len("k"), 0);
+    job.wait().expect_code(0);
+    waiter.wait_for_line("mine");
+    waiter.wait().expect_code(0);
+}

@@ -1,0 +1,158 @@
+//! A gate that is late, stopped or away for a moment changes neither a client's gate nor the order.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Job, Links, OverlapCheck, Run, all_end_well, process_state, queued, wait_until};
+
+const MS: Duration = Duration::from_millis(1);
+/// Patience with a server, in every run.
+const TIMEOUT: &[&str] = &["--node-timeout", "400ms"];
+
+/// A holder, and waiters in the queue behind it, each on a host of its own: the holder on host 0.
+struct Scene {
+    links: Links,
+    check: OverlapCheck,
+    holder: Job,
+    waiters: Vec<Job>,
+}
+
+impl Scene {
+    fn with(waiters: usize) -> Scene {
+        let links = Links::start(3, waiters + 2);
+        links.warm_up();
+        let holder = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
+        let mut scene = Scene { links, check: OverlapCheck::new(), holder, waiters: Vec::new() };
+        for number in 1..=waiters {
+            scene.come();
+            queued(&scene.links[0], "k", number);
+        }
+        scene
+    }
+
+    /// One more waiter, on the next host.
+    fn come(&mut self) {
+        let name = self.waiters.len();
+        let run: Run = self.links.run(name + 1, "k").args(TIMEOUT).dir(self.check.dir());
+        self.waiters.push(run.sh(&OverlapCheck::script(&name.to_string())).spawn());
+    }
+
+    /// The holder leaves; all are served, in this order.
+    #[track_caller]
+    fn served(self) -> Vec<String> {
+        self.holder.wait().expect_code(0);
+        let n = self.waiters.len() as u64;
+        all_end_well(self.waiters);
+        self.check.clean(n);
+        self.links.nodes().all_free();
+        self.check.order()
+    }
+}
+
+#[test]
+fn who_comes_last_and_gets_a_late_answer_is_served_last() {
+    let mut scene = Scene::with(4);
+    scene.links.line(5, 0).to_client(700 * MS);
+    scene.come();
+    queued(&scene.links[0], "k", 5);
+    let line = scene.links.line(5, 0);
+    let before = line.replies();
+    line.to_client(Duration::ZERO);
+    wait_until("the late answer has come", || line.replies() > before);
+    assert_eq!(scene.served(), ["0", "1", "2", "3", "4"]);
+}
+
+#[test]
+fn who_has_waited_and_gets_a_late_answer_keeps_its_place() {
+    let scene = Scene::with(4);
+    for host in [1, 3] {
+        let line = scene.links.line(host, 0);
+        line.to_client(700 * MS);
+        let before = line.replies();
+        wait_until("the late answer has come", || line.replies() > before);
+        line.to_client(Duration::ZERO);
+    }
+    assert_eq!(scene.served(), ["0", "1", "2", "3"]);
+}
+
+#[test]
+fn a_connection_to_the_gate_that_is_lost_costs_no_place() {
+    let scene = Scene::with(4);
+    for host in [1, 3] {
+        let line = scene.links.line(host, 0);
+        let before = line.connections();
+        line.cut();
+        wait_until("it is back", || line.connections() > before);
+    }
+    queued(&scene.links[0], "k", 4);
+    assert_eq!(scene.served(), ["0", "1", "2", "3"]);
+}
+
+/// For a second and a half and, if the first waiter (on host 1) does not turn to another server by then, for at most
+/// three seconds.
+fn stop_the_gate(links: &Links) {
+    let elsewhere = || links.line(1, 1).connections();
+    let (start, before) = (Instant::now(), elsewhere());
+    links[0].stop();
+    while start.elapsed() < 1500 * MS || (elsewhere() == before && start.elapsed() < 3000 * MS) {
+        std::thread::sleep(5 * MS);
+    }
+    links[0].cont();
+}
+
+#[test]
+fn a_gate_that_was_stopped_serves_the_first_first() {
+    let scene = Scene::with(5);
+    stop_the_gate(&scene.links);
+    assert_eq!(scene.served()[0], "0");
+}
+
+#[test]
+fn a_holder_that_leaves_while_the_gate_is_stopped_is_followed_by_the_first() {
+    let scene = Scene::with(5);
+    let Scene { links, check, holder, waiters } = scene;
+    let leaving = std::thread::scope(|scope| {
+        let gate = scope.spawn(|| stop_the_gate(&links));
+        wait_until("it is stopped", || process_state(links[0].pid()) == Some('T'));
+        let leaving = std::thread::spawn(move || holder.wait().expect_code(0));
+        gate.join().expect("it goes on");
+        leaving
+    });
+    leaving.join().expect("it ended well");
+    all_end_well(waiters);
+    check.clean(5);
+    assert_eq!(check.order()[0], "0", "{:?}", check.order());
+    links.nodes().all_free();
+}
+
+/// It comes back empty and sits out: it neither grants nor queues, and nobody's place is lost.
+#[test]
+fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
+    let mut links = Links::start(3, 6);
+    links.warm_up();
+    links.nodes().settle();
+    let run = |links: &Links, host: usize| links.run_quarantined(host, "k").args(&["--quarantine", "20s"]);
+    let holder = links.nodes().hold(run(&links, 0).args(&["--ttl", "3s"]), "k");
+    let check = OverlapCheck::new();
+    let mut waiters = Vec::new();
+    for name in 0..5 {
+        let script = OverlapCheck::script(&name.to_string());
+        waiters.push(run(&links, name + 1).args(&["--ttl", "9s"]).dir(check.dir()).sh(&script).spawn());
+        queued(&links[0], "k", name + 1);
+    }
+    links.restart(0);
+    queued(&links[1], "k", 5);
+    wait_until("the claim is healed", || links[0].held("k"));
+    assert_eq!(links[0].queue_len("k"), 0, "who sits out queues nobody");
+    holder.wait().expect_code(0);
+    all_end_well(waiters);
+    check.clean(5);
+    assert_eq!(check.order(), ["0", "1", "2", "3", "4"]);
+}
+
+#[test]
+fn waiters_of_a_gate_that_was_killed_are_served_as_they_came() {
+    let mut scene = Scene::with(4);
+    scene.links.kill(0);
+    queued(&scene.links[1], "k", 4);
+    assert_eq!(scene.served(), ["0", "1", "2", "3"]);
+}

@@ -1,0 +1,67 @@
+//! When nobody waits, a lock is taken in one round and given back in another.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Links, Nodes, Redis};
+
+const ROUND_TRIP: Duration = Duration::from_millis(40);
+const TIMES: usize = 9;
+
+fn whole_run(links: &Links) -> Duration {
+    let start = Instant::now();
+    let status = links.run(0, "k").cmd(&["true"]).command().status();
+    let took = start.elapsed();
+    assert!(status.expect("it was started").success());
+    took
+}
+
+/// Of times from which a busy machine takes nothing away, the lower ones say most.
+fn low(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 4]
+}
+
+/// How many round trips one run takes, by what it takes longer than without a latency.
+fn round_trips(servers: usize) -> f64 {
+    let links = Links::one_host(servers);
+    links.warm_up();
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..TIMES {
+        links.each_way(Duration::ZERO);
+        near.push(whole_run(&links));
+        links.each_way(ROUND_TRIP / 2);
+        far.push(whole_run(&links));
+    }
+    println!("{servers} servers, near: {near:?}, far: {far:?}"); // shown if the test fails
+    low(far).saturating_sub(low(near)).div_duration_f64(ROUND_TRIP)
+}
+
+#[test]
+fn a_run_on_three_servers_takes_two_round_trips() {
+    let trips = round_trips(3);
+    assert!(trips < 2.6, "{trips:.2} round trips");
+}
+
+#[test]
+fn a_run_on_five_servers_takes_two_round_trips() {
+    let trips = round_trips(5);
+    assert!(trips < 2.6, "{trips:.2} round trips");
+}
+
+/// The tokens' agreement is part of the round, also where the servers' tokens differ.
+#[test]
+fn tokens_that_differ_cost_no_round() {
+    let nodes = Nodes::start(3);
+    for (at, redis) in nodes.iter().enumerate() {
+        redis.cmd(&["SET", "lock-fence:k", &(1000 + at).to_string(), "PX", "600000"]);
+    }
+    let run = || nodes.run("k").fence();
+    nodes.warm_up();
+    let calls = |redis: &Redis| redis.script_calls();
+    let before: Vec<u64> = nodes.iter().map(calls).collect();
+    let first = run();
+    for (redis, before) in nodes.iter().zip(before) {
+        assert_eq!(calls(redis) - before, 2, "the vote and the release");
+    }
+    assert!(first < run());
+}

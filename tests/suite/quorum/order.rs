@@ -1,0 +1,274 @@
+//! As long as no server fails, the order of service is the order of arrival at the gate, whatever the latencies.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Job, Links, OverlapCheck, Proxy, Run, all_end_well, hold, queued, wait_until};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Waiters that came to the gate one after the other, and note when they are served.
+struct Queue<'a> {
+    links: &'a Links,
+    check: OverlapCheck,
+    waiters: Vec<Job>,
+}
+
+impl<'a> Queue<'a> {
+    /// Behind a holder on this host, who leaves when all have come.
+    fn behind(links: &'a Links, host: usize, keys: &[&str]) -> (Job, Queue<'a>) {
+        let holder = keys[1..].iter().fold(links.run(host, keys[0]), |run, key| run.args(&["--key", key]));
+        let holder = links.nodes().hold(holder.args(&["--ttl", "60s"]), keys[0]);
+        (holder, Queue { links, check: OverlapCheck::new(), waiters: Vec::new() })
+    }
+
+    /// Comes on this host, and is the next in the gate's queue for "k". Its name is the number of those before it.
+    #[track_caller]
+    fn come(&mut self, host: usize, args: &[&str]) {
+        let run = self.links.run(host, "k").args(args);
+        self.come_by(run, "k", self.waiters.len() + 1);
+    }
+
+    /// The same for any call; then the gate's queue for this key is so long.
+    #[track_caller]
+    fn come_by(&mut self, run: Run, key: &str, length: usize) {
+        let name = self.waiters.len();
+        self.waiters.push(run.dir(self.check.dir()).sh(&OverlapCheck::script(&name.to_string())).spawn());
+        queued(&self.links[0], key, length);
+    }
+
+    /// The holder leaves, all are served one after the other, in this order.
+    #[track_caller]
+    fn served_as(self, holder: Job, order: &[usize]) {
+        holder.wait().expect_code(0);
+        all_end_well(self.waiters);
+        let names: Vec<String> = order.iter().map(usize::to_string).collect();
+        assert_eq!(self.check.order(), names);
+        self.check.clean(order.len() as u64);
+    }
+}
+
+/// Five waiters, in turn on these hosts, are served as they came. The first host's holder is before them.
+#[track_caller]
+fn five_are_served_as_they_came(links: &Links, hosts: &[usize]) {
+    let (holder, mut queue) = Queue::behind(links, hosts[0], &["k"]);
+    for i in 0..5 {
+        queue.come(hosts[(i + 1) % hosts.len()], &[]);
+    }
+    queue.served_as(holder, &[0, 1, 2, 3, 4]);
+    links.nodes().all_free();
+}
+
+/// The first of two hosts is so much further from all servers but the gate.
+fn far_releaser(servers: usize, by: u32) -> Links {
+    let links = Links::start(servers, 2);
+    links.warm_up();
+    links.lines_of(0)[1..].iter().for_each(|line| line.each_way(by * MS));
+    links
+}
+
+#[test]
+fn a_releaser_far_from_all_but_the_gate_of_three() {
+    for by in [5, 20, 100] {
+        println!("{by} ms"); // shown if the test fails
+        five_are_served_as_they_came(&far_releaser(3, by), &[0, 1]);
+    }
+}
+
+#[test]
+fn a_releaser_far_from_all_but_the_gate_of_five() {
+    for by in [5, 20, 100] {
+        println!("{by} ms");
+        five_are_served_as_they_came(&far_releaser(5, by), &[0, 1]);
+    }
+}
+
+#[test]
+fn every_host_near_to_another_server() {
+    for servers in [3, 5] {
+        let links = Links::start(servers, servers);
+        links.warm_up();
+        for host in 0..servers {
+            let lines = links.lines_of(host).iter().enumerate();
+            lines.for_each(|(server, line)| line.each_way(if server == host { MS } else { 25 * MS }));
+        }
+        let hosts: Vec<usize> = (1..servers).chain([0]).collect();
+        five_are_served_as_they_came(&links, &hosts);
+    }
+}
+
+#[test]
+fn a_gate_that_is_far_from_all() {
+    let links = Links::start(3, 2);
+    links.warm_up();
+    links.lines_to(0).for_each(|line| line.each_way(40 * MS));
+    links.lines_of(0)[1..].iter().for_each(|line| line.each_way(10 * MS));
+    five_are_served_as_they_came(&links, &[0, 1]);
+}
+
+#[test]
+fn a_line_that_is_slow_in_one_direction_only() {
+    for slow in [Proxy::to_server, Proxy::to_client] {
+        let links = Links::start(3, 2);
+        links.warm_up();
+        links.lines_of(0)[1..].iter().for_each(|line| slow(line, 60 * MS));
+        five_are_served_as_they_came(&links, &[0, 1]);
+    }
+}
+
+#[test]
+fn lines_with_jitter() {
+    let links = far_releaser(5, 0);
+    links.all().for_each(|line| line.jitter(3 * MS));
+    links.lines_of(0)[1..].iter().for_each(|line| line.jitter(100 * MS));
+    five_are_served_as_they_came(&links, &[0, 1]);
+}
+
+#[test]
+fn servers_named_in_different_orders() {
+    let links = far_releaser(3, 10);
+    let holder = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
+    let mut queue = Queue { links: &links, check: OverlapCheck::new(), waiters: Vec::new() };
+    for (i, order) in [[2, 1, 0], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1]].into_iter().enumerate() {
+        let urls = order.map(|server| links.urls(0)[server].clone());
+        queue.come_by(links.run_at(i % 2, &urls, "k"), "k", i + 1);
+    }
+    queue.served_as(holder, &[0, 1, 2, 3, 4]);
+    links.nodes().all_free();
+}
+
+/// Through tunnels or mapped ports.
+#[test]
+fn servers_that_every_host_calls_by_names_of_its_own() {
+    let links = Links::own_names(3, 3);
+    links.warm_up();
+    links.lines_of(0)[1..].iter().for_each(|line| line.each_way(60 * MS));
+    links.lines_of(1).iter().for_each(|line| line.each_way(5 * MS));
+    five_are_served_as_they_came(&links, &[0, 1, 2]);
+}
+
+#[test]
+fn readers_and_writers() {
+    let links = far_releaser(3, 20);
+    let dir = tempfile::tempdir().unwrap();
+    // A reader holds it: what begins is a writer's turn, after a far release of a reader.
+    let holder = hold(links.run(0, "k").shared("60s"));
+    let inside = "echo in $NAME >> history; sleep 0.05; echo out $NAME >> history";
+    let came = [("w0", 1), ("r1", 0), ("r2", 1), ("w3", 0), ("r4", 1), ("w5", 1)];
+    let waiters: Vec<Job> = (0..came.len())
+        .map(|i| {
+            let (name, host) = came[i];
+            let run =
+                links.run(host, "k").arg(if name.starts_with('r') { "--shared" } else { "--exclusive" });
+            let job = run.dir(dir.path()).env("NAME", name).sh(inside).spawn();
+            queued(&links[0], "k", i + 1);
+            job
+        })
+        .collect();
+    holder.wait().expect_code(0);
+    all_end_well(waiters);
+    let history = std::fs::read_to_string(dir.path().join("history")).unwrap();
+    let at =
+        |what: &str, name: &str| history.lines().position(|line| line == format!("{what} {name}")).unwrap();
+    for (before, after) in
+        [("w0", "r1"), ("w0", "r2"), ("r1", "w3"), ("r2", "w3"), ("w3", "r4"), ("r4", "w5")]
+    {
+        assert!(at("out", before) < at("in", after), "{before} before {after}: {history}");
+    }
+    links.nodes().all_free();
+}
+
+#[test]
+fn two_keys() {
+    let links = far_releaser(3, 20);
+    let (holder, mut queue) = Queue::behind(&links, 0, &["a", "b"]);
+    // The same first in both queues; whoever wants one of them passes nobody in it.
+    let came =
+        [(&["a", "b"][..], 1), (&["a"], 0), (&["b", "a"], 1), (&["b"], 0), (&["a", "b"], 1), (&["a"], 1)];
+    let mut lengths = [0, 0];
+    for (keys, host) in came {
+        let run = keys[1..].iter().fold(links.run(host, keys[0]), |run, key| run.args(&["--key", key]));
+        ["a", "b"].iter().zip(&mut lengths).for_each(|(key, n)| *n += usize::from(keys.contains(key)));
+        let last = *keys.last().unwrap();
+        queue.come_by(run, last, lengths[usize::from(last == "b")]);
+    }
+    queue.served_as(holder, &[0, 1, 2, 3, 4, 5]);
+    links.nodes().all_free();
+}
+
+#[test]
+fn preferring_writers() {
+    let links = far_releaser(3, 20);
+    let (holder, mut queue) = Queue::behind(&links, 0, &["k"]);
+    queue.come(1, &["--shared"]);
+    queue.come(0, &[]);
+    queue.come(1, &["--prefer", "writers"]);
+    queue.come(0, &["--shared"]);
+    queue.come(0, &["--prefer", "writers"]);
+    queue.come(1, &[]);
+    queue.served_as(holder, &[2, 4, 0, 1, 3, 5]);
+    links.nodes().all_free();
+}
+
+#[test]
+fn preferring_readers() {
+    let links = far_releaser(3, 20);
+    let holder = links.nodes().hold(links.run(0, "k").shared("60s"), "k");
+    let mut queue = Queue { links: &links, check: OverlapCheck::new(), waiters: Vec::new() };
+    queue.come(1, &[]);
+    queue.come(0, &["--shared"]);
+    for host in [0, 1] {
+        // Past the writer, beside the reader that holds it.
+        let joins = links.run(host, "k").args(&["--shared", "--prefer", "readers"]);
+        joins.cmd(&["true"]).done().expect_code(0);
+    }
+    queue.come(1, &[]);
+    queue.come(0, &["--shared", "--prefer", "readers", "--reader-group", "others"]);
+    queue.served_as(holder, &[0, 1, 2, 3]);
+    links.nodes().all_free();
+}
+
+/// From the arrival of the release at the last server whose vote the next holder needs, to the start of its command.
+fn hand_over(links: &Links) -> Duration {
+    let holder = links.nodes().hold(links.run(0, "k"), "k");
+    let next = links.run(1, "k").sh("echo mine").spawn();
+    queued(&links[0], "k", 1);
+    // It has said what a waiter says, wherever it says that.
+    let said = || links.all().map(Proxy::requests).sum::<u64>();
+    wait_until("it waits", || {
+        let before = said();
+        std::thread::sleep(150 * MS);
+        said() == before
+    });
+    holder.wait().expect_code(0);
+    next.wait_for_line("mine");
+    let started = Instant::now();
+    let mut arrivals: Vec<Instant> = links.lines_of(0).iter().filter_map(Proxy::last_delivery).collect();
+    arrivals.sort();
+    let majority = arrivals[links.servers() / 2];
+    next.wait().expect_code(0);
+    started.saturating_duration_since(majority)
+}
+
+const ROUND_TRIP: Duration = Duration::from_millis(240);
+
+#[test]
+fn after_a_far_release_the_next_starts_within_a_round_trip_of_its_arrival() {
+    let links = Links::start(3, 2);
+    links.warm_up();
+    let median = |mut times: Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2]
+    };
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        links.each_way(Duration::ZERO);
+        near.push(hand_over(&links));
+        // The release is longer on its way than the waiter's round trip.
+        links.lines_of(0)[1..].iter().for_each(|line| line.each_way(300 * MS));
+        links.lines_of(1).iter().for_each(|line| line.each_way(ROUND_TRIP / 2));
+        far.push(hand_over(&links));
+    }
+    println!("near: {near:?}, far: {far:?}");
+    let more = median(far).saturating_sub(median(near)).div_duration_f64(ROUND_TRIP);
+    assert!(more < 1.1, "{more:.2} round trips");
+}

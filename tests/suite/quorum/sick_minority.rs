@@ -1,0 +1,193 @@
+//! A minority that cannot serve: the run goes on, and it is told where it is asked for; a mistake in the
+//! configuration is told always, in one line.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Done, Nodes, Redis, Refused, Run, refused, wait_until};
+
+/// Two good servers and this address, in each place.
+fn in_each_place(bad: &str, mut look: impl FnMut(&Nodes, &[String])) {
+    for at in 0..3 {
+        let nodes = Nodes::start(2);
+        let mut urls = nodes.urls();
+        urls.insert(at, bad.to_owned());
+        println!("at {at}"); // shown if the test fails
+        look(&nodes, &urls);
+        nodes.all_free();
+    }
+}
+
+/// It ran and said this much: one line, with the server and one of these words, or nothing.
+#[track_caller]
+fn warned(run: Run, server: &str, of: &[&str]) -> Done {
+    let done = run.sh("echo ran").done().expect_code(0);
+    assert_eq!(done.stdout, "ran\n", "{done:#?}");
+    assert_eq!(done.stderr.lines().count(), 1, "one line: {done:#?}");
+    assert!(done.stderr.starts_with("redlock: ") && done.stderr.contains(server), "{done:#?}");
+    done.expect_said(of)
+}
+
+#[test]
+fn a_server_that_is_down_is_no_word_worth_but_told_with_v() {
+    let gone = Refused::new();
+    in_each_place(&gone.url(), |_, urls| {
+        let done = Nodes::run_at(urls, "k").cmd(&["true"]).done().expect_code(0);
+        assert_eq!(done.stderr, "");
+        let done = Nodes::run_at(urls, "k").arg("-v").cmd(&["true"]).done().expect_code(0);
+        let told = |line: &str| {
+            line.contains("2 of 3") && line.contains(&gone.port().to_string()) && line.contains("refused")
+        };
+        let together = done.stderr.lines().any(told);
+        let apart = done.stderr.contains("2 of 3")
+            && done.stderr.lines().any(|l| l.contains(&gone.port().to_string()) && l.contains("refused"));
+        assert!(together || apart, "how many, which not, and why: {done:#?}");
+    });
+}
+
+#[test]
+fn all_servers_in_order_is_no_word_worth() {
+    let nodes = Nodes::start(3);
+    for _ in 0..3 {
+        let done = nodes.run("k").cmd(&["true"]).done().expect_code(0);
+        assert_eq!(done.stderr, "");
+    }
+    let done = nodes.run("k").arg("-v").cmd(&["true"]).done().expect_code(0);
+    assert!(!done.stderr.contains("2 of 3"), "{done:#?}");
+}
+
+/// The acquired event's `servers`.
+fn servers_told(urls: &[String]) -> Value {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("events");
+    let run = Nodes::run_at(urls, "k").arg("--events").arg(&file);
+    run.cmd(&["true"]).done().expect_code(0);
+    let text = fs::read_to_string(&file).unwrap();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let acquired = events.into_iter().find(|event| event["event"] == "acquired").expect("it was acquired");
+    acquired["servers"].clone()
+}
+
+fn has_number(value: &Value, number: u64) -> bool {
+    match value {
+        Value::Number(n) => n.as_u64() == Some(number),
+        Value::Array(items) => items.iter().any(|item| has_number(item, number)),
+        Value::Object(fields) => fields.values().any(|item| has_number(item, number)),
+        Value::Null | Value::Bool(_) | Value::String(_) => false,
+    }
+}
+
+#[test]
+fn events_tell_how_many_voted_and_which_did_not_and_why() {
+    let gone = Refused::new();
+    in_each_place(&gone.url(), |_, urls| {
+        let servers = servers_told(urls);
+        assert!(has_number(&servers, 2), "how many voted: {servers}");
+        let text = servers.to_string().to_lowercase();
+        assert!(text.contains(&gone.port().to_string()) && text.contains("refused"), "{servers}");
+    });
+    let nodes = Nodes::start(3);
+    let servers = servers_told(&nodes.urls());
+    assert!(!servers.is_null(), "told for several servers always");
+    assert!(!servers.to_string().to_lowercase().contains("refused"), "{servers}");
+}
+
+#[test]
+fn a_wrong_password_is_one_line_and_the_run_goes_on() {
+    let closed = Redis::start_with(&["--requirepass", "secret"]);
+    for url in [closed.url(), closed.url().replace("redis://", "redis://:wrong@")] {
+        in_each_place(&url, |_, urls| {
+            let done = warned(
+                Nodes::run_at(urls, "k"),
+                &closed.port().to_string(),
+                &["password", "auth", "refused", "permission"],
+            );
+            assert!(!done.stderr.contains("wrong@"), "no password in words: {done:#?}");
+            let quiet = Nodes::run_at(urls, "k").arg("-q").cmd(&["true"]).done().expect_code(0);
+            assert_eq!(quiet.stderr, "");
+        });
+    }
+}
+
+#[test]
+fn a_name_that_does_not_resolve_is_one_line_and_the_run_goes_on() {
+    in_each_place("redis://no-such-host.invalid:6379", |_, urls| {
+        warned(Nodes::run_at(urls, "k"), "no-such-host.invalid", &["resolve", "lookup", "name", "address"]);
+    });
+}
+
+/// Servers of which these are replicas of another one.
+fn with_replicas(at: &[usize], writable: bool) -> (Nodes, Redis) {
+    let (nodes, primary) = (Nodes::start(3), Redis::start_with(&["--repl-diskless-sync-delay", "0"]));
+    for at in at {
+        nodes[*at].cmd(&["CONFIG", "SET", "replica-read-only", if writable { "no" } else { "yes" }]);
+        nodes[*at].cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+        wait_until("it is in step", || nodes[*at].info("master_link_status") == "up");
+    }
+    (nodes, primary)
+}
+
+#[test]
+fn one_replica_of_three_is_one_line_and_two_are_unfit() {
+    for writable in [false, true] {
+        for at in 0..3 {
+            let (nodes, _primary) = with_replicas(&[at], writable);
+            warned(nodes.run("k"), &nodes[at].port().to_string(), &["replica"]);
+            warned(nodes.run("k").arg("-n"), &nodes[at].port().to_string(), &["replica"]);
+            assert!(!nodes[at].held("k"));
+            nodes.all_free();
+        }
+        let (nodes, _primary) = with_replicas(&[0, 2], writable);
+        refused(nodes.run("k"), 78, &["replica"]);
+        refused(nodes.run("k").arg("-n"), 78, &["replica"]);
+        nodes.all_free();
+    }
+}
+
+#[test]
+fn an_odd_value_at_one_of_three_is_one_line_and_at_two_unfit() {
+    for key in ["lock:k", "lock-queue:k", "lock-fence:k"] {
+        println!("{key}");
+        let nodes = Nodes::start(3);
+        let spoil = |at: usize| drop(nodes[at].cmd(&["RPUSH", key, "not a lock"]));
+        let intact = |at: usize| nodes[at].cmd(&["LRANGE", key, "0", "-1"]) == "not a lock";
+        for at in 0..3 {
+            spoil(at);
+            warned(nodes.run("k"), &nodes[at].port().to_string(), &[key, "not a lock", "type"]);
+            assert!(intact(at), "it is somebody's");
+            nodes[at].cmd(&["DEL", key]);
+        }
+        spoil(0);
+        spoil(1);
+        refused(nodes.run("k").arg("-n"), 78, &[key, "not a lock", "type"]);
+        assert!(intact(0) && intact(1));
+    }
+}
+
+/// While it is held, too: a server that becomes a replica is a server less.
+#[test]
+fn a_server_that_becomes_a_replica_while_the_lock_is_held_ends_nothing() {
+    let (nodes, primary) = (Nodes::start(3), Redis::start_with(&["--repl-diskless-sync-delay", "0"]));
+    let mut job = nodes.hold(nodes.run("k").args(&["--ttl", "2s"]), "k");
+    nodes[1].cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    wait_until("it is in step", || nodes[1].info("master_link_status") == "up");
+    crate::support::nodes::renewed(&nodes[0], "k", 4);
+    assert!(job.is_running(), "{}", job.stderr_so_far());
+    job.wait().expect_code(0);
+    assert!(!nodes[0].held("k") && !nodes[2].held("k"));
+}
+
+/// These are no matter of a majority.
+#[test]
+fn a_server_listed_twice_and_another_number_of_servers_stay_errors() {
+    let nodes = Nodes::start(3);
+    let twice = [nodes[0].url(), nodes[1].url(), nodes[1].url().replace("127.0.0.1", "localhost")];
+    let said =
+        (0..10).map(|_| Nodes::run_at(&twice, "k").cmd(&["true"]).done()).find(|done| done.code != Some(0));
+    said.expect("not once refused").expect_code(78).expect_said(&["twice", "same server"]);
+    let holder = nodes.hold(nodes.run("k"), "k");
+    refused(Run::at(&nodes[0].url(), "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
+    holder.wait().expect_code(0);
+    nodes.all_free();
+}

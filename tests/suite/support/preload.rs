@@ -1,0 +1,25 @@
+//! Libraries that are loaded before libc, to stage what the machine itself would have to do.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The library made of this C source, for LD_PRELOAD. It is made once, in the build's directory.
+pub fn library(name: &str, source: &str) -> PathBuf {
+    let mut hash = DefaultHasher::new();
+    source.hash(&mut hash);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = directory.join(format!("{name}-{:016x}.so", hash.finish()));
+    if !library.exists() {
+        fs::create_dir_all(directory).expect("the build's directory");
+        let work = tempfile::tempdir_in(directory).expect("a temporary directory");
+        let (code, made) = (work.path().join("source.c"), work.path().join("library.so"));
+        fs::write(&code, source).expect("write the source");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&made).arg(&code).arg("-ldl");
+        assert!(compiler.status().expect("cc, which cargo needs too").success(), "{name} is not C");
+        fs::rename(made, &library).expect("in its place"); // whole, or not there
+    }
+    library
+}
