@@ -259,7 +259,8 @@ pub enum Extended {
 
 #[derive(Debug)]
 pub enum Released {
-    Done,
+    /// With the servers that could not be asked.
+    Done(Vec<BackendError>),
     /// It was no longer ours.
     Lost(Loss),
     /// It will expire by itself.

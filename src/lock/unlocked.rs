@@ -36,6 +36,6 @@ impl Lock for Unlocked {
     }
 
     fn release(&mut self, _grant: &Grant, _min_hold: Duration) -> Released {
-        Released::Done
+        Released::Done(Vec::new())
     }
 }

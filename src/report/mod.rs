@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::duration::format;
 use crate::exit::{Exit, Failure, UNFIT};
-use crate::lock::{BackendError, Blocked, Grant, Loss, Votes};
+use crate::lock::{BackendError, Blocked, Grant, Loss};
 use events::Events;
 use live_line::LiveLine;
 
@@ -144,7 +144,7 @@ impl Report {
     pub fn acquired(&mut self, grant: &Grant) {
         self.erase_live_line();
         self.events.acquired(grant);
-        self.misconfigured_servers(&grant.votes);
+        self.misconfigured_servers(&grant.votes.failures);
         let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
         let (fences, waited) = (fences.join(" "), format(grant.waited));
         let votes = format::votes(&grant.votes);
@@ -153,8 +153,8 @@ impl Report {
 
     /// A server that is down may come back by itself. One that refuses us, or can never vote, is a mistake in the
     /// configuration: it is mentioned once, even if the majority serves.
-    fn misconfigured_servers(&mut self, votes: &Votes) {
-        for error in votes.failures.iter().filter(|error| error.is_misconfiguration()) {
+    pub fn misconfigured_servers(&mut self, failures: &[BackendError]) {
+        for error in failures.iter().filter(|error| error.is_misconfiguration()) {
             if let Some(server) = &error.at
                 && self.mentioned_servers.insert(server.clone())
             {
@@ -169,7 +169,7 @@ impl Report {
     pub fn refreshed(&mut self, grant: &Grant) {
         (self.failure_printed, self.last_failure) = (false, None);
         self.events.refreshed(grant);
-        self.misconfigured_servers(&grant.votes);
+        self.misconfigured_servers(&grant.votes.failures);
         let votes = format::votes(&grant.votes);
         self.verbose(|report| format!("renewed {}{votes}", report.lock()));
     }

@@ -141,7 +141,7 @@ fn release(outcome: Outcome, settings: &RunSettings, report: &mut Report) -> Res
     let min_hold = if has_run { settings.min_hold } else { Duration::ZERO };
     let (mut lock, grant) = keeper.finish();
     match lock.release(&grant, min_hold) {
-        Released::Done => {}
+        Released::Done(failures) => report.misconfigured_servers(&failures),
         Released::Lost(_) if was_stopped => {}
         Released::Lost(loss) => report.was_no_longer_ours(loss),
         Released::Unknown(error) => report.cannot_release(&error, settings.backend.ttl()),

@@ -277,7 +277,7 @@ impl Lock for HostLock {
         match adjusted {
             Err(Error::Backend(error)) => Released::Unknown(error),
             // Without an observer nothing else can come of it.
-            Ok(()) | Err(Error::Held(_) | Error::Nested | Error::Cancelled(_)) => Released::Done,
+            Ok(()) | Err(Error::Held(_) | Error::Nested | Error::Cancelled(_)) => Released::Done(Vec::new()),
         }
     }
 

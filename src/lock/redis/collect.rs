@@ -7,7 +7,7 @@ use super::RedisLock;
 use super::reply::{AcquireReply, CollectReply, ExtendReply, Granted, Refusal};
 use super::requests::Ask;
 use super::script::WAITER_RENEWAL;
-use super::servers::{RoundEnd, stop_if};
+use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
 use crate::clock::BootTime;
@@ -49,7 +49,11 @@ impl Pending {
         self.0.iter().map(|(_, _, overdue)| *overdue).min()
     }
 
-    fn take_overdue(&mut self) -> Vec<usize> {
+    /// Each step of a connection has its own time.
+    fn take_overdue(&mut self, servers: &Servers) -> Vec<usize> {
+        for (at, _, overdue) in &mut self.0 {
+            *overdue = servers.overdue_at(*at, *overdue);
+        }
         let late: Vec<usize> =
             self.0.iter().filter(|(_, _, overdue)| overdue.has_passed()).map(|(at, ..)| *at).collect();
         self.0.retain(|(at, ..)| !late.contains(at));
@@ -122,7 +126,7 @@ impl RedisLock {
                     Err(error) => tally.add(at, Vote::Failed(error)),
                 }
             }
-            for at in pending.take_overdue() {
+            for at in pending.take_overdue(&self.servers) {
                 tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
             }
             if queues && gives_up_at.is_some_and(BootTime::has_passed) {

@@ -1,4 +1,7 @@
 //! Renewing: all servers at once, a majority before the deadline; and healing servers that have lost the claim.
+//!
+//! A vote holds for a lease from the moment at which it was asked for. The lock is ours until the deadline of the
+//! latest moment from which a majority has voted: a reply that comes late counts for its own round.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -6,10 +9,10 @@ use std::time::Duration;
 use super::RedisLock;
 use super::node::State;
 use super::reply::{ExtendReply, FollowUpReply};
-use super::servers::{Member, RoundEnd, stop_if};
-use super::tally::{ExtendTally, renewal_counts};
+use super::servers::{RoundEnd, stop_if};
+use super::tally::{RenewalTally, renewal_counts};
 use crate::clock::BootTime;
-use crate::lock::{Extended, Grant, Loss};
+use crate::lock::{BackendError, Extended, Grant, Lease, Loss};
 
 /// A renewal is due after a third of the lease, and the command is stopped a third before its end: at least two
 /// attempts must fit between.
@@ -17,53 +20,88 @@ const RENEWAL_ATTEMPTS: u32 = 6;
 
 impl RedisLock {
     pub(super) fn extend_lease(&mut self, grant: &Grant) -> Extended {
-        self.servers.iter_mut().for_each(finish_last_round);
-        let asked = BootTime::now();
-        let renewed = self.lease(asked);
-        let call = self.requests.extend(grant.claim, grant.taken_at, &self.terms);
-        let mut tally = ExtendTally::new(self.servers.len());
-        let sent = self.servers.ask(self.servers.all(), |_| call.clone());
-        sent.failed.into_iter().for_each(|(_, error)| tally.add_error(error));
-        // A reply after the deadline would not count.
-        let deadline = grant.lease.unwrap_or(renewed).deadline();
-        let until = deadline.min(asked + self.renewal_timeout());
-        let votes_until: Vec<_> = self.servers.all().map(|at| self.servers[at].vote_until).collect();
-        let mut updates = Vec::new();
-        self.servers.listen(sent.sent, until, None, |at, reply| {
-            match reply {
-                Ok(ExtendReply::Extended { run_id, is_quarantined }) => {
-                    let counts = renewal_counts(votes_until[at], is_quarantined, BootTime::now());
-                    if counts {
-                        tally.add_ours(run_id);
-                    }
-                    updates.push((at, Update::Ours { counts }));
-                }
-                Ok(ExtendReply::Lost(loss)) => {
-                    tally.add_lost(loss);
-                    updates.push((at, Update::Lost(loss)));
-                }
-                Err(error) => tally.add_error(error),
-            }
-            stop_if(tally.is_decided())
-        });
-        for (at, update) in updates {
-            let member = &mut self.servers[at];
-            match update {
-                Update::Ours { counts } => {
-                    member.lost_claim = false;
-                    if counts {
-                        member.vote_until = Some(renewed.deadline());
-                    }
-                }
-                Update::Lost(loss) => member.lost_claim = loss == Loss::Expired,
+        let (servers, asked) = (self.servers.len(), BootTime::now());
+        let mut tally = RenewalTally::default();
+        // A server that still owes a reply, and may yet give it in time, is not asked again.
+        let (owing, free): (Vec<usize>, Vec<usize>) =
+            self.servers.all().partition(|&at| self.owes_a_reply(at));
+        for &at in &free {
+            let node = &mut self.servers[at].node;
+            node.discard_replies();
+            if node.state() != State::Idle {
+                node.disconnect();
             }
         }
-        let renewed = (tally.has_majority() && !grant.is_over()).then_some(renewed);
-        if renewed.is_some() {
+        let call = self.requests.extend(grant.claim, grant.taken_at, &self.terms);
+        let sent = self.servers.ask(free, |_| call.clone());
+        sent.failed.into_iter().for_each(|(_, error)| tally.add_error(error));
+        for &at in &sent.sent {
+            self.servers[at].renewal_asked_at = Some(asked);
+        }
+        // A reply after the deadline would not count.
+        let deadline = grant.lease.map_or(self.lease(asked).deadline(), |lease| lease.deadline());
+        let until = deadline.min(asked + self.renewal_timeout());
+        let mut pending = [owing, sent.sent].concat();
+        while !pending.is_empty() && !until.has_passed() && !tally.is_decided(servers, asked) {
+            let mut replies = Vec::new();
+            self.servers.listen::<ExtendReply>(pending.clone(), until, None, |at, reply| {
+                replies.push((at, reply));
+                stop_if(true)
+            });
+            for (at, reply) in replies {
+                pending.retain(|&other| other != at);
+                self.count(at, reply, &mut tally);
+            }
+        }
+        // Votes of earlier rounds that have not been answered again still hold.
+        for &at in &pending {
+            let member = &self.servers[at];
+            if let Some(voted_at) = member.voted_at {
+                tally.add_ours(member.run_id.clone(), voted_at);
+            }
+        }
+        let renewed = tally.renewed_from(servers).map(|from| self.lease(from));
+        let is_longer =
+            |lease: &Lease| grant.lease.is_none_or(|current| lease.deadline() > current.deadline());
+        self.renewal = renewed.filter(|lease| is_longer(lease) && !grant.is_over());
+        if self.renewal.is_some() {
             self.heal(grant);
         }
-        self.renewal = renewed;
-        tally.verdict(renewed, self.servers[self.gate].node.timed_out())
+        tally.verdict(servers, self.renewal, self.servers[self.gate].node.timed_out())
+    }
+
+    fn owes_a_reply(&self, at: usize) -> bool {
+        let member = &self.servers[at];
+        let is_recent = member.renewal_asked_at.is_some_and(|asked| {
+            let longest = self.ttl.map_or(self.servers.node_timeout, |ttl| ttl / 2);
+            asked.elapsed() < longest
+        });
+        // There is no other server to turn to: a new connection may be quicker.
+        let has_others = self.servers.len() > 1;
+        has_others && is_recent && member.node.state() == State::Silent && member.node.is_open()
+    }
+
+    fn count(&mut self, at: usize, reply: Result<ExtendReply, BackendError>, tally: &mut RenewalTally) {
+        let now = BootTime::now();
+        let vote_until = self.servers[at].voted_at.map(|voted_at| self.lease(voted_at).deadline());
+        let member = &mut self.servers[at];
+        let asked = member.renewal_asked_at.take();
+        match reply {
+            Ok(ExtendReply::Extended { run_id, is_quarantined }) => {
+                member.run_id.clone_from(&run_id);
+                if let Some(asked) = asked
+                    && renewal_counts(vote_until, is_quarantined, now)
+                {
+                    member.voted_at = Some(asked);
+                    tally.add_ours(run_id, asked);
+                }
+            }
+            Ok(ExtendReply::Lost(loss)) => {
+                member.lost_claim = loss == Loss::Expired;
+                tally.add_lost(loss);
+            }
+            Err(error) => tally.add_error(error),
+        }
     }
 
     /// One lost reply must leave time for another attempt before the command is stopped.
@@ -84,13 +122,18 @@ impl RedisLock {
         }
     }
 
-    /// After a majority: the remaining servers may still renew, with the deadline of this round, or need healing.
+    /// After a majority: the remaining servers may still renew, or need healing.
     pub(super) fn finish_renewal(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) {
         let Some(renewal) = self.renewal else { return };
         let until = renewal.deadline().min(BootTime::now() + self.renewal_timeout());
         loop {
-            let pending: Vec<usize> =
-                self.servers.all().filter(|&at| self.servers[at].node.state() == State::Silent).collect();
+            let pending: Vec<usize> = self
+                .servers
+                .all()
+                .filter(|&at| {
+                    self.servers[at].node.state() == State::Silent && self.servers[at].node.is_open()
+                })
+                .collect();
             if pending.is_empty() || until.has_passed() {
                 return;
             }
@@ -99,19 +142,12 @@ impl RedisLock {
                 replies.push((at, reply));
                 stop_if(true)
             });
+            let mut ignored = RenewalTally::default();
             for (at, reply) in replies {
-                let member = &mut self.servers[at];
                 match reply {
-                    Ok(FollowUpReply::Extend(ExtendReply::Extended { is_quarantined, .. })) => {
-                        if renewal_counts(member.vote_until, is_quarantined, BootTime::now()) {
-                            member.vote_until = Some(renewal.deadline());
-                        }
-                    }
-                    Ok(FollowUpReply::Extend(ExtendReply::Lost(loss))) => {
-                        member.lost_claim = loss == Loss::Expired;
-                    }
+                    Ok(FollowUpReply::Extend(reply)) => self.count(at, Ok(reply), &mut ignored),
                     Ok(FollowUpReply::Heal) => {}
-                    Err(_) => member.node.disconnect(),
+                    Err(_) => self.servers[at].node.disconnect(),
                 }
             }
             self.heal(grant);
@@ -119,21 +155,5 @@ impl RedisLock {
                 return;
             }
         }
-    }
-}
-
-/// What a reply to a renewal changes in the record of its server.
-enum Update {
-    Ours { counts: bool },
-    Lost(Loss),
-}
-
-/// Late replies of the last round come first; a server that still owes one gets a new connection.
-fn finish_last_round(member: &mut Member) {
-    if let Some(Ok(ExtendReply::Lost(Loss::Expired))) = member.node.reply() {
-        member.lost_claim = true;
-    }
-    if member.node.state() != State::Idle {
-        member.node.disconnect();
     }
 }

@@ -16,6 +16,7 @@ use super::reply::Reply;
 use super::resolve::{Resolution, resolve};
 use super::script::Call;
 use super::server::{Server, Target};
+use crate::clock::BootTime;
 use crate::lock::{BackendError, Problem, ServerError};
 
 /// What the next reply on the connection belongs to.
@@ -59,6 +60,9 @@ pub struct Node {
     reached: bool,
     /// How many connections never were: the next one starts with another of the host's addresses.
     failed_connects: usize,
+    /// When the connection last came a step further: a request was sent, it was opened, a reply arrived. A line
+    /// across an ocean needs several round trips to begin.
+    progress_at: BootTime,
 }
 
 impl Node {
@@ -72,6 +76,7 @@ impl Node {
             in_doubt: false,
             reached: false,
             failed_connects: 0,
+            progress_at: BootTime::now(),
         }
     }
 
@@ -128,6 +133,7 @@ impl Node {
             connection.send(bytes);
         }
         self.expected.extend(expected);
+        self.progress_at = BootTime::now();
         Ok(())
     }
 
@@ -157,6 +163,15 @@ impl Node {
 
     pub fn is_resolving(&self) -> bool {
         self.resolution.is_some()
+    }
+
+    /// Whether there is a connection, however far it is.
+    pub fn is_open(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    pub fn progress_at(&self) -> BootTime {
+        self.progress_at
     }
 
     pub fn is_in_doubt(&self) -> bool {
@@ -204,7 +219,11 @@ impl Node {
             self.disconnect();
             return Some(Err(self.error(Problem::UnknownHost(e.to_string()))));
         }
+        let was_connected = self.is_connected();
         self.connection.as_mut()?.advance();
+        if !was_connected && self.is_connected() {
+            self.progress_at = BootTime::now();
+        }
         loop {
             let bytes = match self.connection.as_mut()?.next_reply() {
                 Ok(bytes) => bytes?,
@@ -217,6 +236,7 @@ impl Node {
                     return Some(Err(self.error(Problem::UnreadableReply(e.to_string()))));
                 }
             };
+            self.progress_at = BootTime::now();
             let outcome = match self.expected.pop_front() {
                 Some(Expected::Abandoned) => Ok(None),
                 Some(Expected::WakeUp) => self.on_wakeup(&value).map(|()| None),

@@ -46,12 +46,12 @@ impl RedisLock {
             }
         }
         match lost {
-            _ if released >= self.servers.majority() => Released::Done,
+            _ if released >= self.servers.majority() => Released::Done(errors),
             _ if errors.len() > self.servers.tolerated() => {
                 Released::Unknown(BackendError::no_majority(errors, self.servers.len()))
             }
             Some(loss) => Released::Lost(loss),
-            None => Released::Done,
+            None => Released::Done(errors),
         }
     }
 

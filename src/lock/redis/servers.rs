@@ -28,8 +28,10 @@ pub struct Member {
     pub avoid_until: Option<BootTime>,
     /// It has lost our claim and is to be healed.
     pub lost_claim: bool,
-    /// Until when its last vote for us holds by itself.
-    pub vote_until: Option<BootTime>,
+    /// When its last vote for us was asked for: it holds for a lease from then.
+    pub voted_at: Option<BootTime>,
+    /// When it was last asked to renew.
+    pub renewal_asked_at: Option<BootTime>,
 }
 
 impl Member {
@@ -40,7 +42,8 @@ impl Member {
             timeouts: 0,
             avoid_until: None,
             lost_claim: false,
-            vote_until: None,
+            voted_at: None,
+            renewal_asked_at: None,
         }
     }
 
@@ -213,6 +216,11 @@ impl Servers {
         replies
     }
 
+    /// When a server that was to answer by this moment is late: each step of the connection has its own time.
+    pub fn overdue_at(&self, at: usize, until: BootTime) -> BootTime {
+        until.max(self[at].node.progress_at() + self.node_timeout)
+    }
+
     /// The reply of one server.
     pub fn reply_of<R: Reply>(
         &mut self,
@@ -221,10 +229,16 @@ impl Servers {
         observer: &mut dyn Observer,
     ) -> Result<R, NoReply> {
         let mut received = None;
-        let ended = self.listen::<R>(vec![at], until, Some(observer), |_, reply| {
-            received = Some(reply);
-            ControlFlow::Break(())
-        });
+        let ended = loop {
+            let until = self.overdue_at(at, until);
+            let ended = self.listen::<R>(vec![at], until, Some(&mut *observer), |_, reply| {
+                received = Some(reply);
+                ControlFlow::Break(())
+            });
+            if ended != RoundEnd::TimedOut || self.overdue_at(at, until).has_passed() {
+                break ended;
+            }
+        };
         match (received, ended) {
             (Some(reply), _) => reply.map_err(NoReply::Failed),
             (None, RoundEnd::Cancelled(signal)) => Err(NoReply::Cancelled(signal)),

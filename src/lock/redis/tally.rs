@@ -144,13 +144,17 @@ impl Tally {
         votes.filter(|(_, vote)| matches!(vote, Some(Vote::Yes { .. }))).map(|(at, _)| at)
     }
 
+    /// The votes that count, and when they were asked for or last renewed.
+    pub fn yes_asked(&self) -> impl Iterator<Item = (usize, BootTime)> {
+        self.yes().filter_map(|(at, _)| match &self.votes[at] {
+            Some(Vote::Yes { asked, .. }) => Some((at, *asked)),
+            Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
+        })
+    }
+
     /// When the oldest of the votes that count was asked for.
     pub fn lease_from(&self) -> Option<BootTime> {
-        let asked = self.yes().filter_map(|(at, _)| match &self.votes[at] {
-            Some(Vote::Yes { asked, .. }) => Some(*asked),
-            _ => None,
-        });
-        asked.min()
+        self.yes_asked().map(|(_, asked)| asked).min()
     }
 
     /// The servers that have not voted.
@@ -247,24 +251,20 @@ pub fn renewal_counts(vote_until: Option<BootTime>, is_quarantined: bool, now: B
     !is_quarantined || vote_until.is_some_and(|until| now < until)
 }
 
-/// The replies to one renewal.
-#[derive(Debug)]
-pub struct ExtendTally {
-    servers: usize,
+/// The votes that make a lease, each with the moment from which it counts.
+#[derive(Debug, Default)]
+pub struct RenewalTally {
     /// By identity: a server that is listed twice has one vote.
-    ours: Vec<Vec<u8>>,
+    ours: Vec<(Vec<u8>, BootTime)>,
     lost: Vec<Loss>,
     errors: Vec<BackendError>,
 }
 
-impl ExtendTally {
-    pub fn new(servers: usize) -> Self {
-        Self { servers, ours: Vec::new(), lost: Vec::new(), errors: Vec::new() }
-    }
-
-    pub fn add_ours(&mut self, run_id: Vec<u8>) {
-        if !self.ours.contains(&run_id) {
-            self.ours.push(run_id);
+impl RenewalTally {
+    pub fn add_ours(&mut self, run_id: Vec<u8>, asked: BootTime) {
+        match self.ours.iter_mut().find(|(known, _)| *known == run_id) {
+            Some((_, latest)) => *latest = (*latest).max(asked),
+            None => self.ours.push((run_id, asked)),
         }
     }
 
@@ -276,25 +276,29 @@ impl ExtendTally {
         self.errors.push(error);
     }
 
-    pub fn has_majority(&self) -> bool {
-        self.ours.len() >= majority_of(self.servers)
+    /// The moment from which a majority has renewed.
+    pub fn renewed_from(&self, servers: usize) -> Option<BootTime> {
+        let mut moments: Vec<BootTime> = self.ours.iter().map(|(_, asked)| *asked).collect();
+        moments.sort_unstable_by(|a, b| b.cmp(a));
+        moments.get(majority_of(servers) - 1).copied()
     }
 
-    fn is_lost(&self) -> bool {
-        self.lost.len() > self.servers - majority_of(self.servers)
+    fn is_lost(&self, servers: usize) -> bool {
+        self.lost.len() > servers - majority_of(servers)
     }
 
-    pub fn is_decided(&self) -> bool {
-        self.has_majority() || self.is_lost()
+    /// Whether a majority has renewed from this moment on, or cannot any more.
+    pub fn is_decided(&self, servers: usize, asked: BootTime) -> bool {
+        self.is_lost(servers) || self.renewed_from(servers).is_some_and(|from| from >= asked)
     }
 
-    /// `renewed` is the lease if a majority renewed it; `late` the error if no server reported one.
-    pub fn verdict(self, renewed: Option<Lease>, late: BackendError) -> Extended {
+    /// `renewed` is the lease if it is longer than before; `late` the error if no server reported one.
+    pub fn verdict(self, servers: usize, renewed: Option<Lease>, late: BackendError) -> Extended {
         match (renewed, self.lost.iter().max().copied()) {
-            (Some(lease), _) if self.has_majority() => Extended::Until(lease, self.errors),
-            (_, Some(loss)) if self.is_lost() => Extended::Lost(loss),
+            (Some(lease), _) => Extended::Until(lease, self.errors),
+            (None, Some(loss)) if self.is_lost(servers) => Extended::Lost(loss),
             _ if self.errors.is_empty() => Extended::Unknown(late),
-            _ => Extended::Unknown(BackendError::no_majority(self.errors, self.servers)),
+            _ => Extended::Unknown(BackendError::no_majority(self.errors, servers)),
         }
     }
 }
@@ -415,17 +419,25 @@ mod tests {
 
     #[test]
     fn a_renewal_needs_a_majority_of_different_servers() {
-        let lease = Lease::new(BootTime::now(), Duration::from_secs(1));
-        let late = || BackendError::new("n", Problem::TimedOut);
-        let mut tally = ExtendTally::new(3);
-        tally.add_ours(b"a".to_vec());
-        tally.add_ours(b"a".to_vec());
-        assert!(!tally.is_decided());
+        let at = |seconds: u64| BootTime::from_nanos(seconds * 1_000_000_000);
+        let mut tally = RenewalTally::default();
+        tally.add_ours(b"a".to_vec(), at(9));
+        tally.add_ours(b"a".to_vec(), at(9));
+        assert_eq!(tally.renewed_from(3), None);
+        tally.add_ours(b"b".to_vec(), at(5));
+        assert_eq!(tally.renewed_from(3), Some(at(5)), "a late yes counts from its own round");
+        assert!(!tally.is_decided(3, at(9)));
+        tally.add_ours(b"c".to_vec(), at(9));
+        assert!(tally.is_decided(3, at(9)));
+    }
+
+    #[test]
+    fn a_majority_that_has_lost_the_lock_decides() {
+        let mut tally = RenewalTally::default();
         tally.add_lost(Loss::Expired);
-        assert!(matches!(tally.verdict(Some(lease), late()), Extended::Unknown(_)));
-        let mut tally = ExtendTally::new(3);
-        tally.add_lost(Loss::Expired);
+        assert!(!tally.is_decided(3, BootTime::now()));
         tally.add_lost(Loss::Foreign);
-        assert!(matches!(tally.verdict(Some(lease), late()), Extended::Lost(Loss::Foreign)));
+        let late = BackendError::new("n", Problem::TimedOut);
+        assert!(matches!(tally.verdict(3, None, late), Extended::Lost(Loss::Foreign)));
     }
 }

@@ -258,8 +258,8 @@ impl RedisLock {
         let lease = self.lease(lease_from);
         match self.agree_on_fence(&tally, lease) {
             Ok(fences) if !lease.deadline().has_passed() => {
-                for (at, _) in tally.yes() {
-                    self.servers[at].vote_until = Some(lease.deadline());
+                for (at, asked) in tally.yes_asked() {
+                    self.servers[at].voted_at = Some(asked);
                 }
                 Attempt::Won(Win { fences, slots, asked, lease, failures: tally.failures() })
             }

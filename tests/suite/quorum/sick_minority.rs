@@ -150,7 +150,10 @@ fn an_odd_value_at_one_of_three_is_one_line_and_at_two_unfit() {
     for key in ["lock:k", "lock-queue:k", "lock-fence:k"] {
         println!("{key}");
         let nodes = Nodes::start(3);
-        let spoil = |at: usize| drop(nodes[at].cmd(&["RPUSH", key, "not a lock"]));
+        let spoil = |at: usize| {
+            nodes[at].cmd(&["DEL", key]);
+            nodes[at].cmd(&["RPUSH", key, "not a lock"]);
+        };
         let intact = |at: usize| nodes[at].cmd(&["LRANGE", key, "0", "-1"]) == "not a lock";
         for at in 0..3 {
             spoil(at);
