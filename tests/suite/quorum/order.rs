@@ -255,9 +255,10 @@ const ROUND_TRIP: Duration = Duration::from_millis(240);
 fn after_a_far_release_the_next_starts_within_a_round_trip_of_its_arrival() {
     let links = Links::start(3, 2);
     links.warm_up();
-    let median = |mut times: Vec<Duration>| {
+    // Of times from which a busy machine takes nothing away, the lower ones say most.
+    let low = |mut times: Vec<Duration>| {
         times.sort();
-        times[times.len() / 2]
+        times[1]
     };
     let (mut near, mut far) = (Vec::new(), Vec::new());
     for _ in 0..5 {
@@ -269,6 +270,6 @@ fn after_a_far_release_the_next_starts_within_a_round_trip_of_its_arrival() {
         far.push(hand_over(&links));
     }
     println!("near: {near:?}, far: {far:?}");
-    let more = median(far).saturating_sub(median(near)).div_duration_f64(ROUND_TRIP);
-    assert!(more < 1.1, "{more:.2} round trips");
+    let more = low(far).saturating_sub(low(near)).div_duration_f64(ROUND_TRIP);
+    assert!(more < 1.0, "{more:.2} round trips");
 }

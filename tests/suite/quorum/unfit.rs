@@ -1,10 +1,11 @@
-//! Sets of servers that cannot hold a lock: refused with exit 78, and nothing is left behind.
+//! Sets of servers that cannot hold a lock: refused with exit 78, and nothing is left behind. Servers that are
+//! unfit by themselves, and fewer than a majority, are in sick_minority.rs.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use crate::support::nodes::renewed;
-use crate::support::{Nodes, Redis, Run, holder, refused, tree_of, wait_until};
+use crate::support::{Nodes, Run, holder, refused, tree_of, wait_until};
 
 /// Asked once and with waiting, a few times each: never granted, always 78.
 #[track_caller]
@@ -75,33 +76,6 @@ fn a_server_listed_twice_that_comes_up_later_never_counts_twice() {
     assert!(!tree.iter().any(|pid| crate::support::alive(*pid)), "{done:?}");
 }
 
-/// Servers of which the one at this index is a replica of another server.
-fn with_replica(at: usize, writable: bool) -> (Nodes, Redis) {
-    let (nodes, primary) = (Nodes::start(3), Redis::start_with(&["--repl-diskless-sync-delay", "0"]));
-    nodes[at].cmd(&["CONFIG", "SET", "replica-read-only", if writable { "no" } else { "yes" }]);
-    nodes[at].cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-    wait_until("it is in step", || nodes[at].info("master_link_status") == "up");
-    (nodes, primary)
-}
-
-#[test]
-fn a_read_only_replica_is_refused() {
-    for at in 0..3 {
-        let (nodes, _primary) = with_replica(at, false);
-        unfit(&nodes.urls(), &["replica"]);
-        nodes.all_free();
-    }
-}
-
-#[test]
-fn a_writable_replica_is_refused() {
-    for at in 0..3 {
-        let (nodes, _primary) = with_replica(at, true);
-        unfit(&nodes.urls(), &["replica"]);
-        nodes.all_free();
-    }
-}
-
 #[test]
 fn a_key_held_through_one_server_is_refused_to_three_and_the_other_way_round() {
     let nodes = Nodes::start(3);
@@ -127,16 +101,4 @@ fn a_key_held_through_one_server_is_refused_to_three_and_the_other_way_round() {
     // Not held: any number may take it.
     holder(&nodes[0], "k", &[]).wait().expect_code(0);
     nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(0);
-}
-
-#[test]
-fn something_else_at_the_key_of_one_node_is_refused() {
-    let nodes = Nodes::start(3);
-    for at in 0..3 {
-        nodes[at].cmd(&["RPUSH", "lock:k", "not a lock"]);
-        unfit(&nodes.urls(), &["not a lock"]);
-        assert_eq!(nodes[at].cmd(&["LRANGE", "lock:k", "0", "-1"]), "not a lock");
-        nodes[at].cmd(&["DEL", "lock:k"]);
-        nodes.all_free();
-    }
 }
