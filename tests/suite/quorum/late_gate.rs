@@ -18,6 +18,11 @@ struct Scene {
 
 impl Scene {
     fn with(waiters: usize) -> Scene {
+        Scene::apart(Duration::ZERO, waiters)
+    }
+
+    /// The same, so that waiters give signs of life at different times.
+    fn apart(pause: Duration, waiters: usize) -> Scene {
         let links = Links::start(3, waiters + 2);
         links.warm_up();
         let holder = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
@@ -25,6 +30,7 @@ impl Scene {
         for number in 1..=waiters {
             scene.come();
             queued(&scene.links[0], "k", number);
+            std::thread::sleep(pause);
         }
         scene
     }
@@ -101,14 +107,14 @@ fn stop_the_gate(links: &Links) {
 
 #[test]
 fn a_gate_that_was_stopped_serves_the_first_first() {
-    let scene = Scene::with(5);
+    let scene = Scene::apart(500 * MS, 5);
     stop_the_gate(&scene.links);
     assert_eq!(scene.served()[0], "0");
 }
 
 #[test]
 fn a_holder_that_leaves_while_the_gate_is_stopped_is_followed_by_the_first() {
-    let scene = Scene::with(5);
+    let scene = Scene::apart(500 * MS, 5);
     let Scene { links, check, holder, waiters } = scene;
     let leaving = std::thread::scope(|scope| {
         let gate = scope.spawn(|| stop_the_gate(&links));

@@ -255,9 +255,10 @@ const ROUND_TRIP: Duration = Duration::from_millis(240);
 fn after_a_far_release_the_next_starts_within_a_round_trip_of_its_arrival() {
     let links = Links::start(3, 2);
     links.warm_up();
-    let median = |mut times: Vec<Duration>| {
+    // Of times from which a busy machine takes nothing away, the lower ones say most.
+    let low = |mut times: Vec<Duration>| {
         times.sort();
-        times[times.len() / 2]
+        times[1]
     };
     let (mut near, mut far) = (Vec::new(), Vec::new());
     for _ in 0..5 {
@@ -269,7 +270,8 @@ fn after_a_far_release_the_next_starts_within_a_round_trip_of_its_arrival() {
         far.push(hand_over(&links));
     }
     println!("near: {near:?}, far: {far:?}");
-    let more = median(far).saturating_sub(median(near)).div_duration_f64(ROUND_TRIP);
-    // One and a quarter is what it takes: half a round trip to be woken, one for the gate's vote, one for the others'.
-    assert!(more < 1.6, "{more:.2} round trips");
+    let more = low(far).saturating_sub(low(near)).div_duration_f64(ROUND_TRIP);
+    // Half a round trip until the waiter is woken, one for the gate's vote, one for the others': with this release on
+    // its way for one and a quarter of them, the same remains after its arrival.
+    assert!(more < 1.5, "{more:.2} round trips");
 }
