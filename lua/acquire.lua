@@ -24,23 +24,20 @@
 -- @include grant
 -- @include fence
 -- @include queue
+-- @include untouched
 
 local TTL, QUEUES, PROPOSED, QUARANTINE, ANCESTORS = ARGV[6], ARGV[7] == '1', ARGV[8], tonumber(ARGV[9]), ARGV[10]
 local FIRST_FIELD = 11
 local IS_GATE = PROPOSED == ''
+-- A token is never below these. At the gate never below the server's clock, so that tokens keep growing after the counter
+-- was lost.
 local PROPOSED_FENCES = IS_GATE and {} or numbers(PROPOSED)
-
--- At the gate never below the server's clock, so that tokens keep growing after the counter was lost; elsewhere never
--- below the gate's token.
-local function next_fence(k, i)
-  return math.max(tonumber(last_fence(k)) + 1, PROPOSED_FENCES[i] or now_ms())
-end
 
 -- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
 -- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
 -- was never used, and other clients may have had larger ones meanwhile.
 local function grant(k, i)
-  local info = { fence = int_string(next_fence(k, i)), since = int_string(now_ms()) }
+  local info = { fence = int_string(next_fence(k, PROPOSED_FENCES[i] or now_ms())), since = int_string(now_ms()) }
   set_fence(k, info.fence)
   leave_queue(k, QUEUED)
   if k.entry and MODE ~= '' then
@@ -60,22 +57,6 @@ local function grant_all()
     fences[i], slots[i] = grant(k, i)
   end
   return { 'granted', run_id(), table.concat(fences, ' '), table.concat(slots, ' ') }
-end
-
--- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about all keys.
-local function nothing_exists()
-  local keys = { TOMBSTONE }
-  for _, k in ipairs(LOCKS) do
-    local n = #keys
-    keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = k.lock, k.queue, k.info, k.shared
-  end
-  if call('EXISTS', unpack(keys)) > 0 then
-    return false
-  end
-  for _, k in ipairs(LOCKS) do
-    k.value, k.has_queue, k.is_untouched = false, false, true
-  end
-  return true
 end
 
 -- Decides about locks of which at least one may be held or waited for.
