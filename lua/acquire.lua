@@ -29,7 +29,7 @@
 local TTL, QUEUES, PROPOSED, QUARANTINE, ANCESTORS = ARGV[6], ARGV[7] == '1', ARGV[8], tonumber(ARGV[9]), ARGV[10]
 local FIRST_FIELD = 11
 local IS_GATE = PROPOSED == ''
--- A token is never below these. At the gate never below the server's clock, so that tokens keep growing after the counter
+-- No token is below these. At the gate none is below the server's clock, so that tokens keep growing after the counter
 -- was lost.
 local PROPOSED_FENCES = IS_GATE and {} or numbers(PROPOSED)
 
