@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn what_only_a_nested_function_needs_is_created_in_it() {
         let a = "local function often()\nend\n\nlocal function seldom()\n  often()\nend\n";
-        let script = "-- @include a\n\nlocal function rare(x)\n  -- @include a\n  return seldom(x)\nend\n\noften()\nreturn rare(1)\n";
+        let script = "-- @include a\n\nlocal function rare(x)\n  -- @include a\n  return seldom(x)\nend\n\n\
+                      often()\nreturn rare(1)\n";
         assert_eq!(
             assembled(script, &[("a", a)]).unwrap(),
             "local function often()\nend\nlocal function rare(x)\nlocal function seldom()\noften()\nend\n\
@@ -276,7 +277,8 @@ mod tests {
 
     #[test]
     fn only_names_that_stand_for_something_are_looked_up() {
-        let script = "local k, list = { a = 1, b = 2 }, {}\nfor i, v in ipairs(list) do\nk.x = v .. 'unknown' .. i\nend\n\
+        let script = "local k, list = { a = 1, b = 2 }, {}\nfor i, v in ipairs(list) do\n\
+                      k.x = v .. 'unknown' .. i\nend\n\
                       pcall(function(why, ...)\nreturn why == 1e3, ...\nend) -- words\nreturn string.sub(k.x, 1)";
         assert_eq!(undefined_name(script), None);
     }

@@ -28,6 +28,7 @@
 -- @include grant
 -- @include fence
 -- @include queue
+-- @include untouched
 
 local TTL, ROLE, QUEUES, GATE, PROPOSED = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10], ARGV[11]
 local QUARANTINE, ANCESTORS = tonumber(ARGV[12]), ARGV[13]
@@ -39,21 +40,21 @@ local PROPOSED_FENCES = PROPOSED == '' and {} or numbers(PROPOSED)
 -- tokens growing.
 local GUESS_AHEAD_MS = 20000
 
--- At the gate never below the server's clock, so that tokens keep growing after the counter was lost; elsewhere never
--- below the gate's token.
-local function next_fence(k, i)
+-- No token is below this. At the gate none is below the server's clock, so that tokens keep growing after the counter
+-- was lost; a vote is never below the gate's token.
+local function lowest_fence(i)
   local proposed = PROPOSED_FENCES[i] or 0
-  if ROLE == 'newcomer' or IS_GATE then
-    proposed = proposed <= now_ms() + GUESS_AHEAD_MS and proposed or 0
+  if (IS_GATE or ROLE == 'newcomer') and proposed > now_ms() + GUESS_AHEAD_MS then
+    proposed = 0
   end
-  return math.max(tonumber(last_fence(k)) + 1, proposed, IS_GATE and now_ms() or 0)
+  return math.max(proposed, IS_GATE and now_ms() or 0)
 end
 
 -- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
 -- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
 -- was never used, and other clients may have had larger ones meanwhile.
 local function grant(k, i)
-  local info = { fence = int_string(next_fence(k, i)), since = int_string(now_ms()) }
+  local info = { fence = int_string(next_fence(k, lowest_fence(i))), since = int_string(now_ms()) }
   info.gate, info.stamp = IS_GATE and run_id() or GATE, int_string(our_stamp())
   set_fence(k, info.fence)
   leave_queue(k, QUEUED)
@@ -84,22 +85,6 @@ local function grant_all()
     int_string(known_for),
     int_string(longest_quarantine),
   }
-end
-
--- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about all keys.
-local function nothing_exists()
-  local keys = { TOMBSTONE }
-  for _, k in ipairs(LOCKS) do
-    local n = #keys
-    keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = k.lock, k.queue, k.info, k.shared
-  end
-  if call('EXISTS', unpack(keys)) > 0 then
-    return false
-  end
-  for _, k in ipairs(LOCKS) do
-    k.value, k.has_queue, k.is_untouched = false, false, true
-  end
-  return true
 end
 
 -- Decides about locks of which at least one may be held or waited for.
