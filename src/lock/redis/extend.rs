@@ -33,7 +33,13 @@ impl RedisLock {
             }
         }
         let call = self.requests.extend(grant.claim, grant.taken_at, &self.terms);
-        let sent = self.servers.ask(free, |_| call.clone());
+        // The first time with the whole script: on a slow line there may be no time for a second round trip.
+        let (known, new): (Vec<usize>, Vec<usize>) =
+            free.into_iter().partition(|&at| self.servers[at].has_renewed);
+        let mut sent = self.servers.ask(known, |_| call.clone());
+        let in_full = self.servers.ask_in_full(new, &call);
+        sent.sent.extend(in_full.sent);
+        sent.failed.extend(in_full.failed);
         sent.failed.into_iter().for_each(|(_, error)| tally.add_error(error));
         for &at in &sent.sent {
             self.servers[at].renewal_asked_at = Some(asked);
@@ -88,6 +94,7 @@ impl RedisLock {
         let asked = member.renewal_asked_at.take();
         match reply {
             Ok(ExtendReply::Extended { run_id, is_quarantined }) => {
+                member.has_renewed = true;
                 member.run_id.clone_from(&run_id);
                 if let Some(asked) = asked
                     && renewal_counts(vote_until, is_quarantined, now)

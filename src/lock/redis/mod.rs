@@ -56,6 +56,10 @@ const BLPOP_SLACK: Duration = Duration::from_millis(300);
 /// The pause between attempts after a failure: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// How long a waiter gives each waiter ahead of it to turn to the next server, for at most this many of them.
+const TURN: Duration = Duration::from_millis(20);
+const MOST_TURNS: u32 = 50;
+
 /// The lease of a lock that never expires, as far as our own clock is concerned.
 const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
@@ -153,8 +157,11 @@ impl RedisLock {
                         Err(NoReply::Failed(error)) if error.fault() != Fault::Unavailable => {
                             return Err(error.into());
                         }
-                        Err(NoReply::Failed(error) | NoReply::Late(error)) => {
-                            observer.on_unavailable(&error);
+                        Err(no_reply @ (NoReply::Failed(_) | NoReply::Late(_))) => {
+                            pause_for = self.yield_to_those_ahead(&blocked, &no_reply);
+                            if let NoReply::Failed(error) | NoReply::Late(error) = no_reply {
+                                observer.on_unavailable(&error);
+                            }
                             self.servers[self.gate].node.disconnect();
                         }
                     }
@@ -179,7 +186,8 @@ impl RedisLock {
                     }
                     self.release_votes();
                     progress.was_answered = true;
-                    pause_for = quarantined.iter().map(|(_, left)| *left).min();
+                    let shortest = quarantined.iter().map(|(_, left)| *left).min();
+                    pause_for = shortest.map(|left| left.min(WAITER_RENEWAL));
                     let by = Blocker::Quarantine(quarantined);
                     observer.waiting(&Blocked { key: 0, position: None, by }, progress.started.elapsed());
                 }
@@ -258,6 +266,18 @@ impl RedisLock {
         self.servers.reply_of(self.gate, until, observer)
     }
 
+    /// The gate is gone for all its waiters, but not all notice it at the same time: those behind let those ahead
+    /// turn to the next server first.
+    fn yield_to_those_ahead(&self, blocked: &Blocked, no_reply: &NoReply) -> Option<Duration> {
+        let ahead = blocked.position.filter(|&ahead| ahead > 0 && self.servers.len() > 1)?;
+        let in_turn = TURN * u32::try_from(ahead).unwrap_or(u32::MAX).min(MOST_TURNS);
+        Some(match no_reply {
+            // A silent server is noticed at the next renewal.
+            NoReply::Late(_) => WAITER_RENEWAL + in_turn,
+            NoReply::Failed(_) | NoReply::Cancelled(_) => in_turn,
+        })
+    }
+
     /// A waiter needs one connection; the next in line opens those to the other servers.
     fn connect_ahead(&mut self, we_are_next: bool) {
         for at in self.servers.all_but(self.gate) {
@@ -276,7 +296,7 @@ fn pause(progress: &Progress, exactly: Option<Duration>, observer: &mut dyn Obse
     let (first, most) = PAUSE;
     let grown = (first * 2u32.saturating_pow(progress.failures_in_a_row.min(10))).min(most);
     let jittered = grown / 2 + jitter(grown / 2);
-    let until = BootTime::now() + exactly.map_or(jittered, |exactly| exactly.min(WAITER_RENEWAL));
+    let until = BootTime::now() + exactly.unwrap_or(jittered);
     sleep(progress.gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at)), observer)
 }
 

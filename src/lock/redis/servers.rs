@@ -30,6 +30,8 @@ pub struct Member {
     pub lost_claim: bool,
     /// When its last vote for us was asked for: it holds for a lease from then.
     pub voted_at: Option<BootTime>,
+    /// It has renewed before, so it knows that script.
+    pub has_renewed: bool,
     /// When it was last asked to renew.
     pub renewal_asked_at: Option<BootTime>,
 }
@@ -43,6 +45,7 @@ impl Member {
             avoid_until: None,
             lost_claim: false,
             voted_at: None,
+            has_renewed: false,
             renewal_asked_at: None,
         }
     }
@@ -131,6 +134,18 @@ impl Servers {
             let member = &mut self.members[at];
             let call = call(member);
             match member.node.ask(call) {
+                Ok(()) => asked.sent.push(at),
+                Err(error) => asked.failed.push((at, error)),
+            }
+        }
+        asked
+    }
+
+    /// The same with the script's whole text.
+    pub fn ask_in_full(&mut self, whom: impl IntoIterator<Item = usize>, call: &Call) -> Asked {
+        let mut asked = Asked::default();
+        for at in whom {
+            match self.members[at].node.ask_in_full(call.clone()) {
                 Ok(()) => asked.sent.push(at),
                 Err(error) => asked.failed.push((at, error)),
             }
