@@ -137,7 +137,8 @@ fn two_clients_that_cannot_reach_the_gate() {
 fn two_clients_for_which_the_gate_is_silent() {
     let links = network();
     (0..2).for_each(|host| links.line(host, 0).blackhole());
-    Loops::start(|number| links.run(number, "k").args(&["--node-timeout", "300ms"])).fair();
+    // Turns so long that the timeouts of a newcomer are the smaller part.
+    Loops::holding("0.15", |number| links.run(number, "k").args(&["--node-timeout", "200ms"])).fair();
 }
 
 #[test]
