@@ -121,7 +121,7 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
 }
 
 /// The lock's command line with ourselves as the command.
-fn noting(mut locked: Command, notes: &Path, place: usize) -> anyhow::Result<Command> {
+pub fn noting(mut locked: Command, notes: &Path, place: usize) -> anyhow::Result<Command> {
     let ourselves: PathBuf = std::env::current_exe()?;
     locked.arg(ourselves).arg(stamp::ARGUMENT).arg(notes).arg(place.to_string());
     Ok(locked)

@@ -6,6 +6,7 @@
 
 mod handover;
 mod holding;
+mod network;
 mod nodes;
 mod nodes_crowd;
 mod process;
@@ -17,6 +18,13 @@ mod statistics;
 mod stopwatch;
 mod uncontended;
 mod waiting;
+
+// The lines of the tests.
+#[allow(dead_code)]
+#[path = "../../tests/suite/support/proxy.rs"]
+mod proxy;
+#[path = "../../tests/suite/support/wire.rs"]
+mod wire;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,6 +43,7 @@ struct Effort {
     waiting_for: Duration,
     node_rounds: usize,
     crowds: usize,
+    network: network::Effort,
 }
 
 const FULL: Effort = Effort {
@@ -43,6 +52,7 @@ const FULL: Effort = Effort {
     waiting_for: Duration::from_secs(10),
     node_rounds: 200,
     crowds: 5,
+    network: network::Effort { runs: 30, handovers: 5 },
 };
 const QUICK: Effort = Effort {
     uncontended_rounds: 60,
@@ -50,6 +60,7 @@ const QUICK: Effort = Effort {
     waiting_for: Duration::from_secs(4),
     node_rounds: 60,
     crowds: 2,
+    network: network::Effort { runs: 9, handovers: 2 },
 };
 
 fn main() -> ExitCode {
@@ -76,8 +87,15 @@ fn start() -> anyhow::Result<()> {
     }
     // Whoever started us was killed: nothing of ours stays, since the same holds for our children.
     set_pdeathsig(Signal::SIGKILL)?;
-    let quick = arguments.iter().any(|argument| argument == "--quick");
-    measure(if quick { &QUICK } else { &FULL })
+    let given = |option: &str| arguments.iter().any(|argument| argument == option);
+    let effort = if given("--quick") { &QUICK } else { &FULL };
+    if given("--network") { measure_network(effort) } else { measure(effort) }
+}
+
+fn measure_network(effort: &Effort) -> anyhow::Result<()> {
+    let mut rig = Rig::build()?;
+    report::heading(&mut rig);
+    network::measure(&mut rig, &effort.network).context("a network")
 }
 
 fn measure(effort: &Effort) -> anyhow::Result<()> {

@@ -82,6 +82,10 @@ impl Server {
         Ok(connection.map(|connection| Self { port, socket, connection, _process: process }))
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

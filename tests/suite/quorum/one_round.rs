@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Links, Nodes, Redis};
+use crate::support::{Links, Nodes, Redis, wait_until};
 
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 const TIMES: usize = 9;
@@ -60,8 +60,10 @@ fn tokens_that_differ_cost_no_round() {
     let calls = |redis: &Redis| redis.script_calls();
     let before: Vec<u64> = nodes.iter().map(calls).collect();
     let first = run();
+    // The run does not wait for the slowest server's reply to the release.
     for (redis, before) in nodes.iter().zip(before) {
-        assert_eq!(calls(redis) - before, 2, "the vote and the release");
+        wait_until("the vote and the release", || calls(redis) - before >= 2);
+        assert_eq!(calls(redis) - before, 2, "and nothing else");
     }
     assert!(first < run());
 }

@@ -51,8 +51,9 @@ fn lines_of_300_ms_to_three_servers_work_with_a_password_and_default_settings() 
 }
 
 #[test]
-fn lines_of_60_ms_to_three_servers_work_with_a_lease_of_1500_ms() {
-    let links = slow(Nodes::start(3), 60 * MS);
+fn lines_of_50_ms_to_three_servers_work_with_a_lease_of_1500_ms() {
+    let links = slow(Nodes::start(3), 50 * MS);
+    links.warm_up();
     works(&links, || links.run(0, "k").args(&["--ttl", "1500ms"]), "4");
 }
 

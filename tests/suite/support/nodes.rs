@@ -1,11 +1,13 @@
 //! A set of real redis-servers for a lock over several nodes, and addresses where none is.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
+use super::redis::free_port;
 use super::{Client, Job, PATIENCE, Redis, Run, hold, wait_until, wait_until_within};
 
 /// So many servers, in the order of their addresses, which is the order in which redlock uses them.
@@ -101,9 +103,11 @@ impl Nodes {
     /// Lets every server know the scripts: a request for an unknown one does nothing, however late.
     pub fn warm_up(&self) {
         for _ in 0..2 {
-            self.run("warm").cmd(&["true"]).done().expect_code(0);
+            // A run waits for a majority only, so this one waits for all.
+            self.hold(self.run("warm"), "warm").wait().expect_code(0);
+            wait_until("it is given back", || self.claims("warm").iter().all(String::is_empty));
         }
-        // The slowest node's first vote may have been for an unknown script, and the run did not wait for it.
+        // Whichever is the gate.
         let urls = self.urls();
         for first in 0..self.len() {
             let rotated: Vec<String> =
@@ -171,8 +175,17 @@ pub struct Refused {
 
 impl Refused {
     pub fn new() -> Refused {
-        let (socket, port) = bound();
-        Refused { _socket: socket, port }
+        Refused::bound_to(0).expect("a free port")
+    }
+
+    /// In the range of the servers' ports: sorted by address, between those that are started before and after it.
+    pub fn among_servers() -> Refused {
+        (0..100).find_map(|_| Refused::bound_to(free_port()).ok()).expect("a free port")
+    }
+
+    fn bound_to(port: u16) -> io::Result<Refused> {
+        let (socket, port) = bound(port)?;
+        Ok(Refused { _socket: socket, port })
     }
 
     pub fn port(&self) -> u16 {
@@ -193,7 +206,7 @@ pub struct Blackhole {
 
 impl Blackhole {
     pub fn new() -> Blackhole {
-        let (listener, port) = bound();
+        let (listener, port) = bound(0).expect("a free port");
         listener.listen(0).expect("listen");
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let fillers = (0..4).map(|_| {
@@ -214,9 +227,9 @@ impl Blackhole {
     }
 }
 
-fn bound() -> (Socket, u16) {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("a free port");
-    let port = socket.local_addr().ok().and_then(|a| a.as_socket()).expect("its address").port();
-    (socket, port)
+fn bound(port: u16) -> io::Result<(Socket, u16)> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
+    let port = socket.local_addr()?.as_socket().expect("its address").port();
+    Ok((socket, port))
 }
