@@ -24,8 +24,8 @@ struct State {
     /// Requests of connections up to this number are kept back.
     stranded: AtomicU64,
     requests: AtomicU64,
-    /// Every socket of ours, to cut them.
-    sockets: Mutex<Vec<TcpStream>>,
+    /// Every socket of ours with its connection's number, to cut them.
+    sockets: Mutex<Vec<(u64, TcpStream)>>,
     closed: AtomicBool,
 }
 
@@ -90,7 +90,7 @@ impl Proxy {
 
     /// Ends every connection.
     pub fn cut(&self) {
-        for socket in self.state.sockets.lock().expect("the sockets").drain(..) {
+        for (_, socket) in self.state.sockets.lock().expect("the sockets").drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -121,12 +121,12 @@ impl State {
         let copy = |s: &TcpStream| s.try_clone().expect("a second handle");
         for socket in [&client, &server] {
             let _ = socket.set_nodelay(true);
-            self.sockets.lock().expect("the sockets").push(copy(socket));
+            self.sockets.lock().expect("the sockets").push((number, copy(socket)));
         }
         let (from, to, state) = (copy(&client), copy(&server), Arc::clone(self));
         thread::spawn(move || state.requests_of(number, from, to));
         let state = Arc::clone(self);
-        thread::spawn(move || state.answers_of(server, client));
+        thread::spawn(move || state.answers_of(number, server, client));
     }
 
     fn requests_of(&self, number: u64, mut client: TcpStream, mut server: TcpStream) {
@@ -144,7 +144,7 @@ impl State {
         let _ = server.shutdown(Shutdown::Write);
     }
 
-    fn answers_of(self: &Arc<Self>, mut server: TcpStream, mut client: TcpStream) {
+    fn answers_of(self: &Arc<Self>, number: u64, mut server: TcpStream, mut client: TcpStream) {
         let (send, receive) = mpsc::channel::<(Instant, Vec<u8>)>();
         let state = Arc::clone(self);
         thread::spawn(move || {
@@ -156,6 +156,7 @@ impl State {
                 }
             }
             let _ = client.shutdown(Shutdown::Both);
+            state.sockets.lock().expect("the sockets").retain(|(of, _)| *of != number);
         });
         let mut buffer = [0; 65536];
         while let Ok(n @ 1..) = server.read(&mut buffer) {

@@ -19,6 +19,8 @@ pub struct Redis {
     port: u16,
     dir: tempfile::TempDir,
     args: Vec<String>,
+    /// Besides the environment of the tests.
+    env: Vec<(String, String)>,
     /// From `--requirepass`, for our own connections.
     password: Option<String>,
 }
@@ -30,12 +32,18 @@ impl Redis {
 
     /// With extra redis-server arguments.
     pub fn start_with(args: &[&str]) -> Redis {
+        Redis::start_in(args, &[])
+    }
+
+    /// With extra arguments and variables.
+    pub fn start_in(args: &[&str], env: &[(&str, &str)]) -> Redis {
         let password = args.iter().position(|a| *a == "--requirepass").map(|at| args[at + 1]);
         let mut redis = Redis {
             server: None,
             port: 0,
             dir: tempfile::tempdir().expect("a temporary directory"),
             args: args.iter().map(|a| (*a).to_owned()).collect(),
+            env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             password: password.map(str::to_owned),
         };
         for _ in 0..20 {
@@ -196,6 +204,7 @@ impl Redis {
             .arg(self.dir.path())
             .args(["--enable-debug-command", "yes"])
             .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("the server's log"))
             .stderr(log);
