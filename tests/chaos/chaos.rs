@@ -38,6 +38,8 @@ pub struct Options {
     pub program: PathBuf,
     /// For the self-test: what breaks a rule while the storm goes on, and when it is over.
     pub saboteur: Option<fn(&[Redis], Moment)>,
+    /// For the self-test: goes on until this one has said no.
+    pub wanted: Option<Oracle>,
     /// How long after the storm everybody must have been served.
     pub patience: Duration,
     pub is_quiet: bool,
@@ -64,6 +66,7 @@ impl Options {
             prints_plan: false,
             program: run::binary(),
             saboteur: None,
+            wanted: None,
             patience: Duration::from_secs(40),
             is_quiet: false,
         }
@@ -198,8 +201,11 @@ fn fails(options: &Options, violation: &Violation) -> bool {
 
 fn is_enough(ring: &Ring, options: &Options) -> bool {
     let checker = ring.checker.lock().expect("the checker");
-    INTERRUPTED.load(SeqCst)
-        || (!options.keep_going && checker.violations.iter().any(|violation| fails(options, violation)))
+    let is_enough = |violation: &Violation| match options.wanted {
+        Some(wanted) => violation.oracle == wanted,
+        None => !options.keep_going && fails(options, violation),
+    };
+    INTERRUPTED.load(SeqCst) || checker.violations.iter().any(is_enough)
 }
 
 /// Until the servers serve: in quarantine at first, where there is one.

@@ -135,7 +135,7 @@ fn as_tests(args: &[String]) -> ExitCode {
         match arg.as_str() {
             "--skip" => skipped.extend(rest.next()),
             "--format" | "--test-threads" | "--color" | "-Z" | "--logfile" | "--shuffle-seed" => {
-                drop(rest.next())
+                rest.next();
             }
             flag if flag.starts_with('-') => {}
             _ => filters.push(arg),

@@ -1,9 +1,10 @@
 //! Carries the plan out, and undoes what can be undone.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::plan::{Blow, Deed};
 use crate::runs::Pidfd;
+use crate::support::Proxy;
 use crate::worker::Ring;
 use crate::world::World;
 use nix::sys::signal::Signal;
@@ -88,15 +89,15 @@ impl Nemesis {
         }
         match blow.deed {
             Deed::KillRedlock | Deed::KillGuardian | Deed::KillCommand => {
-                let (run, _) = ring.runs.strike(blow.deed, blow.number)?;
+                let (run, _) = find_victim(ring, blow)?;
                 said = format!(" of run {run}");
             }
             Deed::TerminateRedlock => {
-                let (run, _) = ring.runs.strike(blow.deed, blow.number)?;
+                let (run, _) = find_victim(ring, blow)?;
                 said = format!(" of run {run}");
             }
             Deed::StopRedlock | Deed::StopCommand => {
-                let (run, pidfd) = ring.runs.strike(blow.deed, blow.number)?;
+                let (run, pidfd) = find_victim(ring, blow)?;
                 self.stopped.push((number, pidfd?));
                 said = format!(" of run {run}{said}");
             }
@@ -114,7 +115,7 @@ impl Nemesis {
             }
             Deed::Cut(link) => world.links(link).for_each(|proxy| proxy.cut()),
             Deed::Delay { link, by_ms } => {
-                world.links(link).for_each(|proxy| proxy.delay(Duration::from_millis(by_ms)));
+                world.links(link).for_each(|proxy| delay(proxy, by_ms));
             }
             Deed::Stall(link) => world.links(link).for_each(|proxy| proxy.pause()),
             Deed::LoseReplies(link) => world.links(link).for_each(|proxy| proxy.drop_replies(true)),
@@ -135,7 +136,7 @@ impl Nemesis {
             }
             Deed::StopServer(at) => world.server(at).cont(),
             Deed::RestartServer { at, remembers } => world.start_server(at, remembers),
-            Deed::Delay { link, .. } => world.links(link).for_each(|proxy| proxy.delay(Duration::ZERO)),
+            Deed::Delay { link, .. } => world.links(link).for_each(|proxy| delay(proxy, 0)),
             Deed::Stall(link) => world.links(link).for_each(|proxy| proxy.resume()),
             // What was lost would never come: the connection ends, as it would after a while.
             Deed::LoseReplies(link) => world.links(link).for_each(|proxy| {
@@ -159,6 +160,24 @@ impl Nemesis {
         world.make_good();
         ring.checker.lock().expect("the checker").failures_end();
     }
+}
+
+/// Waits a moment for one that fits: most commands are short.
+fn find_victim(ring: &Ring, blow: Blow) -> Option<(u64, Option<Pidfd>)> {
+    let start = Instant::now();
+    loop {
+        let hit = ring.runs.strike(blow.deed, blow.number);
+        if hit.is_some() || start.elapsed() > Duration::from_millis(150) {
+            return hit;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Half of it on the way there, half on the way back.
+pub fn delay(proxy: &Proxy, by_ms: u64) {
+    proxy.delay_requests(Duration::from_millis(by_ms / 2));
+    proxy.delay(Duration::from_millis(by_ms - by_ms / 2));
 }
 
 fn name(deed: Deed) -> &'static str {

@@ -297,8 +297,7 @@ impl Checker {
                     let expected = format!("the counter was {} (+{})", key.counter, key.silent);
                     found.push((Oracle::LostUpdate, format!("read {}, but {expected}", told.number), told));
                 }
-                key.counter = told.number;
-                key.silent = 1;
+                (key.counter, key.silent) = (told.number, 1);
                 self.checked(Oracle::LostUpdate);
             }
         }
@@ -319,12 +318,18 @@ impl Checker {
             let text = format!("run {other} came in to key {key:?} before run {run} went out");
             self.violates(Oracle::Overlap, text);
         }
+        let mut lost = Vec::new();
         for told in keys {
             let key = self.keys.entry(told.key.clone()).or_default();
             if key.inside.remove(&run) == Some(Mode::Exclusive) {
-                (key.counter, key.silent) = (told.number, 0);
+                if told.number <= key.counter {
+                    let text = format!("wrote {} to {}, which had it already", told.number, told.key);
+                    lost.push(format!("run {run} {text}"));
+                }
+                (key.counter, key.silent) = (told.number.max(key.counter), 0);
             }
         }
+        lost.into_iter().for_each(|text| self.violates(Oracle::LostUpdate, text));
         self.went_out.insert(run);
     }
 

@@ -130,7 +130,7 @@ fn start_child(lives: Duration) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: setsid is async-signal-safe; nothing else runs between fork and exec.
     unsafe {
-        command.pre_exec(|| Ok(drop(nix::unistd::setsid()?)));
+        command.pre_exec(|| nix::unistd::setsid().map(|_| ()).map_err(Into::into));
     }
     command.spawn().expect("a child")
 }

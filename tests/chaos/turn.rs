@@ -154,7 +154,7 @@ impl Turn {
         };
         turn.inside_ms = match dice.between(1, 100) {
             1..=70 => dice.between(1, 40),
-            71..=94 => dice.between(40, 250),
+            71..=96 => dice.between(40, 200),
             _ => dice.between(800, 2500), // with renewals, and past the shorter leases
         };
         if dice.percent(5) {

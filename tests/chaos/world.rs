@@ -4,12 +4,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::nemesis::delay;
 use crate::plan::{Link, Weather};
 use crate::support::processes::is_installed;
+use crate::support::redis::free_port;
 use crate::support::{Proxy, Redis, host};
 use crate::turn::Terms;
 
@@ -43,9 +44,6 @@ impl Backend {
     }
 }
 
-/// What kernels take ports for outgoing connections and for port 0 from.
-const PORTS: std::ops::Range<usize> = 32768..61000;
-
 impl World {
     pub fn new(terms: Terms, weather: Weather) -> World {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -68,29 +66,17 @@ impl World {
             };
             world.servers.push(server);
         }
-        world.links = (0..terms.hosts).map(|_| world.links_of_a_host()).collect();
+        world.links = world.connect_hosts();
         world
     }
 
     /// With ports in the order of the servers, so that whoever sorts addresses has one order for all hosts.
-    fn links_of_a_host(&self) -> Vec<Proxy> {
-        let share = PORTS.len() / self.servers.len().max(1);
-        let in_share = |at: usize, proxy: &Proxy| {
-            let port = proxy.url().rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0usize);
-            (PORTS.start + at * share..PORTS.start + (at + 1) * share).contains(&port)
-        };
-        let proxy = |(at, server): (usize, &Redis)| {
-            let mut others = Vec::new(); // kept until one fits, or their port would come again
-            for _ in 0..500 {
-                let proxy = Proxy::to(server);
-                if in_share(at, &proxy) {
-                    return proxy;
-                }
-                others.push(proxy);
-            }
-            panic!("no port in the share of server {at}");
-        };
-        self.servers.iter().enumerate().map(proxy).collect()
+    fn connect_hosts(&self) -> Vec<Vec<Proxy>> {
+        let hosts = self.terms.hosts;
+        let mut ports: Vec<u16> = (0..hosts * self.servers.len()).map(|_| free_port()).collect();
+        ports.sort_unstable();
+        let link = |host: usize, at: usize| Proxy::between(ports[at * hosts + host], self.servers[at].port());
+        (0..hosts).map(|host| (0..self.servers.len()).map(|at| link(host, at)).collect()).collect()
     }
 
     pub fn has_clocks(&self) -> bool {
@@ -162,7 +148,7 @@ impl World {
             proxy.deliver();
             proxy.drop_replies(false);
             if self.weather != Weather::Gentle {
-                proxy.delay(Duration::ZERO);
+                delay(proxy, 0);
             }
         }
         for server in &mut self.servers {

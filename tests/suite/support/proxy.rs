@@ -20,6 +20,7 @@ struct State {
     paused: AtomicBool,
     drop_replies: AtomicBool,
     delay_ms: AtomicU64,
+    request_delay_ms: AtomicU64,
     connections: AtomicU64,
     /// Requests of connections up to this number are kept back.
     stranded: AtomicU64,
@@ -35,7 +36,12 @@ impl Proxy {
     }
 
     pub fn to_port(target: u16) -> Proxy {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        Proxy::between(0, target)
+    }
+
+    /// On a port of one's choice; 0 is any that is free.
+    pub fn between(port: u16, target: u16) -> Proxy {
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a free port");
         let port = listener.local_addr().expect("its port").port();
         let state = Arc::new(State::default());
         let theirs = Arc::clone(&state);
@@ -81,6 +87,11 @@ impl Proxy {
     /// Server answers that come from now on arrive this much later.
     pub fn delay(&self, by: Duration) {
         self.state.delay_ms.store(by.as_millis() as u64, SeqCst);
+    }
+
+    /// Requests that come from now on arrive this much later.
+    pub fn delay_requests(&self, by: Duration) {
+        self.state.request_delay_ms.store(by.as_millis() as u64, SeqCst);
     }
 
     /// Requests pass, answers are thrown away.
@@ -133,6 +144,7 @@ impl State {
         let mut buffer = [0; 65536];
         while let Ok(n @ 1..) = client.read(&mut buffer) {
             self.requests.fetch_add(1, SeqCst);
+            thread::sleep(Duration::from_millis(self.request_delay_ms.load(SeqCst)));
             self.wait_while_paused();
             self.wait_while_stranded(number);
             if server.write_all(&buffer[..n]).is_err() {
