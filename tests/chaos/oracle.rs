@@ -342,7 +342,12 @@ impl Checker {
         for key in self.keys.values_mut() {
             key.inside.remove(&run);
         }
-        *self.outcomes.entry(outcome(ended)).or_default() += 1;
+        let start = self.starts.get(&run).map_or(Duration::ZERO, |start| start.at);
+        let is_calm = ended.blows.is_empty() && !self.has_failed(start, boot_time());
+        // Not a violation, as a busy machine may be late for a node timeout; but worth a look.
+        let calm =
+            if is_calm && matches!(ended.code, Some(69 | 79)) { " (though nothing failed)" } else { "" };
+        *self.outcomes.entry(outcome(ended) + calm).or_default() += 1;
         self.checked(Oracle::ExitCode);
         if let Some(why) = wrong_exit(ended, self.on_this_host, came_in.is_some(), went_out) {
             let text = format!("{}: {why}: {}\n    {}", ended.turn, outcome(ended), ended.stderr.trim());

@@ -98,6 +98,7 @@ pub struct Turn {
 pub struct Terms {
     pub nodes: usize,
     pub hosts: usize,
+    pub shortest_ttl_ms: u64,
     /// The longest lease, and the quarantine of those who use one.
     pub longest_ttl_ms: u64,
 }
@@ -147,7 +148,7 @@ impl Turn {
             _ => Patience::Forever,
         };
         turn.ttl_ms = match dice.between(1, 10) {
-            1..=2 => 1000,
+            1..=2 => terms.shortest_ttl_ms,
             3..=6 => 2000,
             7..=8 => 3000.min(terms.longest_ttl_ms),
             _ => terms.longest_ttl_ms,

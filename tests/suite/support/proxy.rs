@@ -90,6 +90,7 @@ impl Proxy {
     }
 
     /// Requests that come from now on arrive this much later.
+    #[allow(dead_code)] // tests/chaos does
     pub fn delay_requests(&self, by: Duration) {
         self.state.request_delay_ms.store(by.as_millis() as u64, SeqCst);
     }
