@@ -14,8 +14,9 @@
 //!   clocks; without both it may repeat.
 //! - redlock and its guardian both killed, or one of them killed and the other stopped: there is nobody left to stop
 //!   the tree. One such blow for each run.
-//! - The command alone killed while it has a child and no `--wait-tree`: the lock is released at once, and the child
-//!   is a daemon that was left behind.
+//! - The command alone killed, or ended by a SIGTERM that redlock has forwarded, while it has a child and no
+//!   `--wait-tree`: the lock is released when the command has ended, and the child is a daemon that was left behind (it
+//!   gets the SIGTERM as well, but it is not waited for).
 //! - The guardian stopped (a known defect, finding 60).
 //! - The whole machine paused. A busy one does that by itself: chaos.rs watches how late it is woken, and two holders
 //!   at once are not counted if it was later than the margin that a guardian has to end a tree before the lease.

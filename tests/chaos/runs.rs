@@ -52,18 +52,17 @@ impl Runs {
     pub fn strike(&self, deed: Deed, number: u64) -> Option<(u64, Option<Pidfd>)> {
         let mut running = self.running.lock().expect("the runs");
         let command = |run: &Running| pids_of(&self.directory, run.turn.id).first().copied();
-        let fits = |run: &&Running| match deed {
-            // One of those blows for a run: see plan.rs.
-            Deed::KillRedlock | Deed::StopRedlock | Deed::TerminateRedlock => {
-                run.blows.is_empty() && (number.is_multiple_of(3) || command(run).is_some())
-            }
-            Deed::KillGuardian => run.blows.is_empty() && command(run).is_some(),
-            Deed::KillCommand => {
-                run.blows.is_empty() && run.turn.tree != Tree::Child && command(run).is_some()
-            }
-            _ => run.blows.is_empty() && command(run).is_some(),
+        let is_fit = |run: &&Running| {
+            let is_running = || command(run).is_some();
+            // One blow for each run, and none that leaves a child behind that nobody stops: see plan.rs.
+            let is_spared = !run.blows.is_empty()
+                || (run.turn.tree == Tree::Child
+                    && matches!(deed, Deed::KillCommand | Deed::TerminateRedlock));
+            let is_any = matches!(deed, Deed::KillRedlock | Deed::StopRedlock | Deed::TerminateRedlock)
+                && number.is_multiple_of(3);
+            !is_spared && (is_any || is_running())
         };
-        let fitting: Vec<u64> = running.values().filter(fits).map(|run| run.turn.id).collect();
+        let fitting: Vec<u64> = running.values().filter(is_fit).map(|run| run.turn.id).collect();
         let chosen = *fitting.get(number as usize % fitting.len().max(1))?;
         let run = running.get_mut(&chosen)?;
         let id = run.turn.id;
