@@ -28,7 +28,8 @@ fn lua() -> io::Result<String> {
             .unwrap_or_else(|mistake| panic!("lua/{name}.lua: {mistake}"));
         let hash = sha1_smol::Sha1::from(&text).digest().to_string();
         let constant = name.to_uppercase();
-        rust += &format!("pub static {constant}: Script = Script {{ text: {text:?}, hash: {hash:?} }};\n");
+        rust +=
+            &format!("pub(crate) static {constant}: Script = Script {{ text: {text:?}, hash: {hash:?} }};\n");
     }
     for (name, include) in &includes {
         let unused = scripts::defined_in(include).into_iter().find(|defined| !used.contains(defined));
@@ -54,9 +55,9 @@ fn shared_constants(include: &str) -> String {
             rust += &match (line.strip_prefix("-- "), name.strip_suffix("_MS")) {
                 (Some(comment), _) => format!("/// {comment}\n"),
                 (None, Some(name)) => {
-                    format!("pub const {name}: Duration = Duration::from_millis({value});\n")
+                    format!("pub(crate) const {name}: Duration = Duration::from_millis({value});\n")
                 }
-                (None, None) => format!("pub const {name}: u8 = b{value};\n"),
+                (None, None) => format!("pub(crate) const {name}: u8 = b{value};\n"),
             };
         }
     }

@@ -55,13 +55,13 @@ Files:
 #[derive(Debug, Parser)]
 #[command(name = "redlock", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(disable_help_subcommand = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Take the lock, run the command, release the lock
     #[command(after_help = EXAMPLES, after_long_help = more_help())]
     Run(Box<RunArgs>),
@@ -82,14 +82,14 @@ fn more_help() -> String {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Shell {
+pub(crate) enum Shell {
     Bash,
     Zsh,
     Fish,
 }
 
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Lock name (any bytes, up to 1024); repeat to take several locks, all or nothing
     #[arg(short, long = "key", value_name = "KEY", required = true)]
     pub keys: Vec<OsString>,
@@ -126,7 +126,7 @@ pub struct RunArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Lock backend")]
-pub struct BackendArgs {
+pub(crate) struct BackendArgs {
     /// Lock on this host even if servers are configured
     #[arg(long, env = "REDLOCK_LOCAL", value_parser = FalseyValueParser::new())]
     pub local: bool,
@@ -146,7 +146,7 @@ pub struct BackendArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sharing")]
-pub struct ModeArgs {
+pub(crate) struct ModeArgs {
     /// Take the lock in shared mode
     #[arg(short, long, env = "REDLOCK_SHARED", value_parser = FalseyValueParser::new())]
     pub shared: bool,
@@ -170,7 +170,7 @@ pub struct ModeArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Waiting")]
-pub struct WaitArgs {
+pub(crate) struct WaitArgs {
     /// Fail at once if the lock is held
     #[arg(short, long, env = "REDLOCK_NONBLOCK", value_parser = FalseyValueParser::new())]
     pub nonblock: bool,
@@ -204,7 +204,7 @@ pub struct WaitArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Lease and hold time")]
-pub struct HoldArgs {
+pub(crate) struct HoldArgs {
     /// Lease: how long the lock survives if redlock dies; renewed every third of it; "none" never expires [default: 30s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_TTL")]
     pub ttl: Option<String>,
@@ -224,7 +224,7 @@ pub struct HoldArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Failure handling")]
-pub struct FailureArgs {
+pub(crate) struct FailureArgs {
     /// What to do when the lock is lost while the command runs [default: stop]
     #[arg(long, value_name = "ACTION", env = "REDLOCK_ON_LOST")]
     pub on_lost: Option<OnLost>,
@@ -244,7 +244,7 @@ pub struct FailureArgs {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
-pub struct OutputArgs {
+pub(crate) struct OutputArgs {
     /// Label shown to waiters
     #[arg(long, value_name = "TEXT", env = "REDLOCK_LABEL")]
     pub label: Option<String>,
@@ -265,7 +265,7 @@ pub struct OutputArgs {
 /// Shared by every subcommand that asks servers.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Lock backend")]
-pub struct ServerArgs {
+pub(crate) struct ServerArgs {
     /// A server, redis://[user:password@]host[:port][/db] or unix:///path; repeat (3 or 5) for a lock that survives the loss of a minority
     #[arg(
         short,
@@ -287,7 +287,7 @@ pub struct ServerArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct BreakArgs {
+pub(crate) struct BreakArgs {
     /// Lock name
     #[arg(short, long, value_name = "KEY", required = true)]
     pub key: OsString,
@@ -301,7 +301,7 @@ pub struct BreakArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnLost {
+pub(crate) enum OnLost {
     /// Stop the command's whole tree before the lease ends, exit 79
     Stop,
     /// Warn and let the command run
@@ -309,7 +309,7 @@ pub enum OnLost {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnUnavailable {
+pub(crate) enum OnUnavailable {
     /// Exit 69
     Fail,
     /// Exit 0 without running the command
@@ -319,7 +319,7 @@ pub enum OnUnavailable {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Prefer {
+pub(crate) enum Prefer {
     /// First in, first out
     Fair,
     /// An exclusive request goes ahead of every waiter that did not ask for this

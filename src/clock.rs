@@ -12,48 +12,48 @@ use uuid::Uuid;
 
 /// A moment on the boot-time clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BootTime(Duration);
+pub(crate) struct BootTime(Duration);
 
 impl BootTime {
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has a boot-time clock");
         Self(Duration::from(now))
     }
 
     /// Zero if `earlier` is in fact later.
-    pub fn since(self, earlier: Self) -> Duration {
+    pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
     /// How long since this moment.
-    pub fn elapsed(self) -> Duration {
+    pub(crate) fn elapsed(self) -> Duration {
         Self::now().since(self)
     }
 
     /// How long until this moment; zero if it has passed.
-    pub fn remaining(self) -> Duration {
+    pub(crate) fn remaining(self) -> Duration {
         self.since(Self::now())
     }
 
-    pub fn has_passed(self) -> bool {
+    pub(crate) fn has_passed(self) -> bool {
         Self::now() >= self
     }
 
     /// For poll: rounded up, so that the moment has passed when it returns.
-    pub fn poll_timeout(self) -> PollTimeout {
+    pub(crate) fn poll_timeout(self) -> PollTimeout {
         let millis = self.remaining().as_micros().div_ceil(1000);
         PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
     }
 
-    pub fn minus(self, earlier_by: Duration) -> Self {
+    pub(crate) fn minus(self, earlier_by: Duration) -> Self {
         Self(self.0.saturating_sub(earlier_by))
     }
 
-    pub fn as_nanos(self) -> u64 {
+    pub(crate) fn as_nanos(self) -> u64 {
         u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    pub fn from_nanos(nanos: u64) -> Self {
+    pub(crate) fn from_nanos(nanos: u64) -> Self {
         Self(Duration::from_nanos(nanos))
     }
 }
@@ -67,13 +67,13 @@ impl Add<Duration> for BootTime {
 }
 
 /// The wall clock, for what must make sense on other machines. It may jump.
-pub fn wall_clock_millis() -> u64 {
+pub(crate) fn wall_clock_millis() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A random part of `at_most`, so that processes that failed together do not come back together.
-pub fn jitter(at_most: Duration) -> Duration {
+pub(crate) fn jitter(at_most: Duration) -> Duration {
     // The six fixed bits of a version 4 UUID are not among the last.
     let [.., a, b, c, d] = Uuid::new_v4().into_bytes();
     at_most.mul_f64(f64::from(u32::from_ne_bytes([a, b, c, d])) / f64::from(u32::MAX))

@@ -6,7 +6,7 @@ use std::time::Duration;
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// humantime's notation, or bare seconds with a fraction as flock takes them.
-pub fn parse(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let is_bare =
         text.bytes().all(|b| b.is_ascii_digit() || b == b'.') && text.bytes().any(|b| b.is_ascii_digit());
     let parsed = if is_bare {
@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// "1m 30s"; milliseconds only where seconds would say nothing.
-pub fn format(duration: Duration) -> String {
+pub(crate) fn format(duration: Duration) -> String {
     let shown = if duration < Duration::from_secs(10) {
         Duration::from_millis(duration.as_millis().try_into().unwrap_or(u64::MAX))
     } else {
@@ -32,7 +32,7 @@ pub fn format(duration: Duration) -> String {
 }
 
 /// Whole seconds, for times that are watched as they pass.
-pub fn format_seconds(duration: Duration) -> String {
+pub(crate) fn format_seconds(duration: Duration) -> String {
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
 }
 

@@ -3,29 +3,29 @@
 use std::fmt;
 
 /// A flag, a value or the command is missing or wrong; or a nested run on a key that is already held.
-pub const USAGE: u8 = 64;
+pub(crate) const USAGE: u8 = 64;
 /// The servers cannot be reached, or cannot serve now.
-pub const UNAVAILABLE: u8 = 69;
+pub(crate) const UNAVAILABLE: u8 = 69;
 /// Another run or program holds the lock.
-pub const HELD: u8 = 75;
+pub(crate) const HELD: u8 = 75;
 /// A server or the file system refused us.
-pub const REFUSED: u8 = 77;
+pub(crate) const REFUSED: u8 = 77;
 /// Servers or settings that cannot work.
-pub const UNFIT: u8 = 78;
+pub(crate) const UNFIT: u8 = 78;
 /// The lock was lost while the command ran.
-pub const LOST: u8 = 79;
+pub(crate) const LOST: u8 = 79;
 /// --max-hold ran out.
-pub const TIME_UP: u8 = 124;
+pub(crate) const TIME_UP: u8 = 124;
 /// redlock itself failed.
-pub const INTERNAL: u8 = 125;
+pub(crate) const INTERNAL: u8 = 125;
 /// The command cannot be executed.
-pub const CANNOT_EXECUTE: u8 = 126;
+pub(crate) const CANNOT_EXECUTE: u8 = 126;
 /// The command was not found.
-pub const NOT_FOUND: u8 = 127;
+pub(crate) const NOT_FOUND: u8 = 127;
 
 /// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     Code(u8),
     /// By this signal, as the command did.
     Signal(i32),
@@ -33,7 +33,7 @@ pub enum Exit {
 
 impl Exit {
     /// As a shell would show it.
-    pub fn shell_code(self) -> i32 {
+    pub(crate) fn shell_code(self) -> i32 {
         match self {
             Self::Code(code) => code.into(),
             Self::Signal(number) => 128 + number,
@@ -43,13 +43,13 @@ impl Exit {
 
 /// An error that knows its exit code. Anything else is [`INTERNAL`].
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     pub code: u8,
     pub message: String,
 }
 
 impl Failure {
-    pub fn new(code: u8, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }

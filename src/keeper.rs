@@ -22,7 +22,7 @@ const RETRY_FRACTION: u32 = 30;
 const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 #[derive(Debug)]
-pub enum KeeperEvent {
+pub(crate) enum KeeperEvent {
     Refreshed(Grant),
     /// Could not renew; the lease still holds, and the keeper goes on trying.
     Failed(BackendError, Option<Lease>),
@@ -54,7 +54,7 @@ impl Shared {
     }
 }
 
-pub struct Keeper {
+pub(crate) struct Keeper {
     events: Receiver<KeeperEvent>,
     wake_fd: PipeReader,
     /// A copy of it runs in the thread.
@@ -64,7 +64,7 @@ pub struct Keeper {
 
 impl Keeper {
     /// `renewed` is called in the thread with every new grant, before the event.
-    pub fn new(
+    pub(crate) fn new(
         lock: Box<dyn Lock>,
         grant: Grant,
         ttl: Duration,
@@ -86,12 +86,12 @@ impl Keeper {
     }
 
     /// When [`Keeper::start`] must be called; `None` if that is done, or never needed.
-    pub fn starts_at(&self) -> Option<BootTime> {
+    pub(crate) fn starts_at(&self) -> Option<BootTime> {
         self.starts_at
     }
 
     /// If no thread can be started now, it is due again a little later.
-    pub fn start(&mut self) -> io::Result<()> {
+    pub(crate) fn start(&mut self) -> io::Result<()> {
         self.starts_at = Some(BootTime::now() + self.refresher.retry_interval);
         let refresher = self.refresher.clone();
         thread::Builder::new().name("keeper".into()).spawn(move || refresher.run())?;
@@ -100,19 +100,19 @@ impl Keeper {
     }
 
     /// Readable when there are events.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
 
     /// To be called when [`Keeper::wake_fd`] is readable.
-    pub fn take_events(&mut self) -> Vec<KeeperEvent> {
+    pub(crate) fn take_events(&mut self) -> Vec<KeeperEvent> {
         let _ = self.wake_fd.read(&mut [0; 64]);
         self.events.try_iter().collect()
     }
 
     /// End the refreshing and take the lock back. A renewal in progress is waited for (at most a node
     /// timeout), so that none can follow the release.
-    pub fn finish(self) -> (Box<dyn Lock>, Grant) {
+    pub(crate) fn finish(self) -> (Box<dyn Lock>, Grant) {
         let shared = &self.refresher.shared;
         let _ = (&shared.interrupter).write(&[1]);
         let owned = shared.owned().take().expect("only finish() takes the lock out, and only once");

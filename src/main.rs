@@ -1,5 +1,10 @@
 //! Parse, resolve, run, exit.
 
+// Of the program itself, not of its tests.
+#![cfg_attr(not(test), warn(unreachable_pub, clippy::pedantic, clippy::wildcard_enum_match_arm))]
+// Prose in comments, names that differ by a letter on purpose, and format! where it reads best.
+#![allow(clippy::doc_markdown, clippy::similar_names, clippy::format_push_string)]
+
 mod child;
 mod cli;
 mod clock;

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 /// Mask these URLs in our own argument list. What stands behind `--` is the command's.
-pub fn hide(urls: &[&OsStr]) -> io::Result<()> {
+pub(crate) fn hide(urls: &[&OsStr]) -> io::Result<()> {
     if urls.is_empty() {
         return Ok(());
     }
@@ -58,7 +58,7 @@ fn mask(url: &mut [u8]) {
 }
 
 /// For text that repeats what was typed, where a URL may stand anywhere.
-pub fn without_passwords(text: &str) -> String {
+pub(crate) fn without_passwords(text: &str) -> String {
     let mask_part = |part: &str| {
         let mut bytes = part.as_bytes().to_vec();
         if find(&bytes, b"://").is_some() {

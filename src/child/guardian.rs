@@ -32,7 +32,7 @@ const NAME: &std::ffi::CStr = c"lock-guardian";
 
 /// How to run the command and how to stop it.
 #[derive(Clone, Debug)]
-pub struct GuardianConfig {
+pub(crate) struct GuardianConfig {
     pub argv: Vec<OsString>,
     pub group: ProcessGroup,
     pub stop: StopPolicy,
@@ -43,7 +43,7 @@ pub struct GuardianConfig {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct StopPolicy {
+pub(crate) struct StopPolicy {
     pub signal: Signal,
     /// Between that signal and SIGKILL.
     pub grace: Duration,
@@ -53,7 +53,7 @@ pub struct StopPolicy {
 
 /// When the command counts as ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitFor {
+pub(crate) enum WaitFor {
     Command,
     /// The last descendant. As with flock, a process that still has the lock file open still has the lock.
     Tree,
@@ -78,7 +78,7 @@ struct Child {
     exit_reason: Option<ExitReason>,
 }
 
-pub struct Guardian {
+pub(super) struct Guardian {
     redlock: Channel,
     config: GuardianConfig,
     child_signals: SignalFd,
@@ -93,7 +93,7 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    pub fn new(redlock: Channel, config: GuardianConfig) -> nix::Result<Self> {
+    pub(super) fn new(redlock: Channel, config: GuardianConfig) -> nix::Result<Self> {
         // Signals for redlock, or typed at the terminal, do not concern the guardian.
         SigSet::all().thread_set_mask()?;
         setpgid(Pid::from_raw(0), Pid::from_raw(0)).ok();
@@ -116,7 +116,7 @@ impl Guardian {
     }
 
     /// Returns when there is nothing left to guard.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         loop {
             self.set_timer();
             if self.wait_for_command() {
@@ -297,6 +297,7 @@ impl Guardian {
         self.command.filter(|command| command.exit_reason.is_none()).map(|command| command.pid)
     }
 
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     fn forward(&self, signal: Signal) {
         match signal {
             // Between its sender and the command; it would kill helpers that do not handle it.
@@ -332,6 +333,7 @@ impl Guardian {
 }
 
 /// Release every lock on this open file.
+#[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
 fn unlock(file: &File) {
     let everything = libc::flock {
         l_type: libc::F_UNLCK as libc::c_short,

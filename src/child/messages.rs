@@ -13,11 +13,11 @@ use socket2::{Domain, Socket, Type};
 
 use crate::clock::BootTime;
 
-pub type Environment = Vec<(OsString, OsString)>;
+pub(crate) type Environment = Vec<(OsString, OsString)>;
 
 /// From redlock to the guardian.
 #[derive(Debug, PartialEq, Eq)]
-pub enum GuardianCommand {
+pub(super) enum GuardianCommand {
     /// Start the command, with these variables added to its environment.
     Start { environment: Environment, limits: Limits },
     /// Forward a signal to the command.
@@ -32,7 +32,7 @@ pub enum GuardianCommand {
 
 /// How long a command may run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// The lease's first deadline: the command must be gone before. Moved by [`GuardianCommand::Deadline`].
     pub deadline: Option<BootTime>,
     /// The command is stopped then in any case.
@@ -41,7 +41,7 @@ pub struct Limits {
 
 /// From the guardian to redlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuardianEvent {
+pub(crate) enum GuardianEvent {
     /// With the error number of the failed start.
     NotStarted(i32),
     /// The deadline had passed before the command could be started.
@@ -59,7 +59,7 @@ pub enum GuardianEvent {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitReason {
+pub(crate) enum ExitReason {
     Code(u8),
     /// By number: real-time signals have no name.
     Signal(i32),
@@ -67,22 +67,22 @@ pub enum ExitReason {
 
 /// One end of the socket.
 #[derive(Debug)]
-pub struct Channel(Socket);
+pub(super) struct Channel(Socket);
 
 impl Channel {
-    pub fn pair() -> io::Result<(Self, Self)> {
+    pub(super) fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = Socket::pair(Domain::UNIX, Type::from(libc::SOCK_SEQPACKET), None)?;
         Ok((Self(a), Self(b)))
     }
 
     /// Never waits for a reader, which may be stopped: a message that finds no room has hundreds of others
     /// before it, and the guardian keeps the last deadline that it knows anyway.
-    pub fn send(&self, message: &[u8]) -> io::Result<()> {
+    pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         self.0.send_with_flags(message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(drop)
     }
 
     /// For a message that must arrive.
-    pub fn send_waiting(&self, message: &[u8]) -> io::Result<()> {
+    pub(super) fn send_waiting(&self, message: &[u8]) -> io::Result<()> {
         self.0.send_with_flags(message, libc::MSG_NOSIGNAL).map(drop)
     }
 
@@ -103,19 +103,19 @@ impl Channel {
         Ok((read > 0).then_some(message))
     }
 
-    pub fn receive_command(&self) -> io::Result<Option<GuardianCommand>> {
+    pub(super) fn receive_command(&self) -> io::Result<Option<GuardianCommand>> {
         let parse = |message: Vec<u8>| {
             GuardianCommand::from_bytes(&message).ok_or_else(|| ErrorKind::InvalidData.into())
         };
         self.receive()?.map(parse).transpose()
     }
 
-    pub fn receive_event(&self) -> GuardianEvent {
+    pub(super) fn receive_event(&self) -> GuardianEvent {
         let message = self.receive().ok().flatten();
         message.and_then(|message| GuardianEvent::from_bytes(&message)).unwrap_or(GuardianEvent::Vanished)
     }
 
-    pub fn shut_down(&self, how: Shutdown) {
+    pub(super) fn shut_down(&self, how: Shutdown) {
         // It fails only if the other end is gone already.
         let _ = self.0.shutdown(how);
     }
@@ -168,7 +168,7 @@ fn number_from_bytes(payload: &[u8]) -> Option<i32> {
 }
 
 impl GuardianCommand {
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Start { environment, limits } => {
                 let mut payload = [limits.deadline, limits.end].map(moment_to_bytes).concat();
@@ -209,7 +209,7 @@ impl GuardianCommand {
 }
 
 impl GuardianEvent {
-    pub fn to_bytes(self) -> Vec<u8> {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         let with_number = |tag, number: i32| tagged(tag, &number.to_ne_bytes());
         match self {
             Self::NotStarted(errno) => with_number(event_tag::NOT_STARTED, errno),

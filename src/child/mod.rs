@@ -12,9 +12,9 @@ mod guardian;
 mod messages;
 mod process_tree;
 mod signal_state;
-pub mod signals;
+pub(crate) mod signals;
 mod spawn;
-pub mod terminal;
+pub(crate) mod terminal;
 
 use std::fs::File;
 use std::io;
@@ -31,44 +31,44 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork};
 use crate::clock::BootTime;
 use messages::{Channel, GuardianCommand};
 
-pub use guardian::{GuardianConfig, StopPolicy, WaitFor};
-pub use messages::{Environment, ExitReason, GuardianEvent, Limits};
-pub use process_tree::is_stopped;
-pub use signal_state::SignalState;
-pub use spawn::ProcessGroup;
+pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
+pub(crate) use messages::{Environment, ExitReason, GuardianEvent, Limits};
+pub(crate) use process_tree::is_stopped;
+pub(crate) use signal_state::SignalState;
+pub(crate) use spawn::ProcessGroup;
 
 /// For the panic hook, which has no other way to the guardian.
 static EMERGENCY: OnceLock<GuardianHandle> = OnceLock::new();
 
 /// Sends commands to the guardian; every thread may have one.
 #[derive(Clone, Debug)]
-pub struct GuardianHandle {
+pub(crate) struct GuardianHandle {
     channel: Arc<Channel>,
     pid: Pid,
 }
 
 impl GuardianHandle {
     /// The command must be gone before this moment.
-    pub fn set_deadline(&self, moment: BootTime) {
+    pub(crate) fn set_deadline(&self, moment: BootTime) {
         self.send(&GuardianCommand::Deadline(moment));
     }
 
     /// Forward a signal to the command: to its whole tree if it is one that ends or stops.
-    pub fn forward(&self, signal: Signal) {
+    pub(crate) fn forward(&self, signal: Signal) {
         self.send(&GuardianCommand::Forward(signal));
     }
 
     /// The lock is lost: stop the tree, gently first.
-    pub fn stop_tree(&self) {
+    pub(crate) fn stop_tree(&self) {
         self.send(&GuardianCommand::Stop);
     }
 
-    pub fn kill_tree(&self) {
+    pub(crate) fn kill_tree(&self) {
         self.send(&GuardianCommand::Kill);
     }
 
     /// The command's parent-death signal then ends it, and [`GuardianEvent::Vanished`] follows.
-    pub fn kill_guardian(&self) {
+    pub(crate) fn kill_guardian(&self) {
         let _ = kill(self.pid, Signal::SIGKILL);
     }
 
@@ -83,13 +83,13 @@ impl GuardianHandle {
 }
 
 /// redlock's side of the supervision.
-pub struct Supervisor {
+pub(crate) struct Supervisor {
     guardian: GuardianHandle,
 }
 
 impl Supervisor {
     /// Fork the guardian. While the program has one thread only.
-    pub fn start(config: GuardianConfig) -> io::Result<Self> {
+    pub(crate) fn start(config: GuardianConfig) -> io::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
         // If the guardian itself is killed, its descendants become ours to stop.
         set_child_subreaper(true)?;
@@ -108,12 +108,12 @@ impl Supervisor {
         }
     }
 
-    pub fn guardian(&self) -> &GuardianHandle {
+    pub(crate) fn guardian(&self) -> &GuardianHandle {
         &self.guardian
     }
 
     /// Start the command, with these variables added to its environment.
-    pub fn start_command(&self, environment: Environment, limits: Limits) -> io::Result<()> {
+    pub(crate) fn start_command(&self, environment: Environment, limits: Limits) -> io::Result<()> {
         let start = GuardianCommand::Start { environment, limits };
         self.guardian.channel.send_waiting(&start.to_bytes())?;
         detach_stdin_and_stdout();
@@ -121,29 +121,29 @@ impl Supervisor {
     }
 
     /// Readable when there is an event.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.guardian.channel.as_fd()
     }
 
     /// The next event; blocks until there is one.
-    pub fn next_event(&self) -> GuardianEvent {
+    pub(crate) fn next_event(&self) -> GuardianEvent {
         self.guardian.channel.receive_event()
     }
 
     /// After the last event, or to give up before the command was started.
-    pub fn shut_down(self) {
+    pub(crate) fn shut_down(self) {
         self.guardian.channel.shut_down(Shutdown::Both);
         self.guardian.wait_for_exit();
     }
 }
 
 /// The guardian is gone: kill the command's tree in its place. Returns when nothing of it is left.
-pub fn kill_what_is_left() {
+pub(crate) fn kill_what_is_left() {
     process_tree::kill_tree(|_, _| {});
 }
 
 /// From the panic hook: have the tree killed, and return when it is. False if there was none.
-pub fn stop_in_emergency() -> bool {
+pub(crate) fn stop_in_emergency() -> bool {
     if let Some(guardian) = EMERGENCY.get() {
         guardian.kill_tree();
         guardian.channel.shut_down(Shutdown::Write);

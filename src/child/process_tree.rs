@@ -18,7 +18,7 @@ use super::messages::ExitReason;
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 #[derive(Clone, Copy, Debug)]
-pub struct Process {
+pub(super) struct Process {
     pub pid: Pid,
     pub group: Pid,
     parent: Pid,
@@ -44,12 +44,12 @@ impl Process {
     }
 }
 
-pub fn is_stopped(pid: Pid) -> bool {
+pub(crate) fn is_stopped(pid: Pid) -> bool {
     Process::read(&pid.to_string()).is_some_and(|process| matches!(process.state, b'T' | b't'))
 }
 
 /// Everything alive below this process.
-pub fn descendants() -> Vec<Process> {
+pub(super) fn descendants() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -74,7 +74,7 @@ pub fn descendants() -> Vec<Process> {
 
 /// What has become of our children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reaped {
+pub(super) enum Reaped {
     Ended(Pid, ExitReason),
     Paused(Pid),
     /// There are children, with nothing new about them.
@@ -83,7 +83,7 @@ pub enum Reaped {
 }
 
 /// Never blocks. nix's own waitpid cannot express a death by a real-time signal.
-pub fn reap() -> Reaped {
+pub(super) fn reap() -> Reaped {
     loop {
         let mut status = 0;
         // SAFETY: `status` is valid for the call, which writes nothing else.
@@ -106,7 +106,7 @@ pub fn reap() -> Reaped {
 }
 
 /// SIGKILL the whole tree and return when none of it is left. `ended` is called for each child that was reaped.
-pub fn kill_tree(mut ended: impl FnMut(Pid, ExitReason)) {
+pub(super) fn kill_tree(mut ended: impl FnMut(Pid, ExitReason)) {
     let (mut pause, longest) = ROUND;
     loop {
         for process in descendants() {

@@ -21,7 +21,7 @@ extern "C" fn remember_sigpipe() {
 static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
 
 /// Whether the signal was ignored when we were started, as by nohup.
-pub fn is_ignored(signal: Signal) -> bool {
+pub(super) fn is_ignored(signal: Signal) -> bool {
     let mut current = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: without a new action sigaction only fills in `current`, which is valid for it; it is read
     // only if the call says that it did.
@@ -33,7 +33,7 @@ pub fn is_ignored(signal: Signal) -> bool {
 
 /// The signal mask that was ours before we blocked anything, and what we had to change beside it.
 #[derive(Clone, Copy, Debug)]
-pub struct SignalState {
+pub(crate) struct SignalState {
     mask: SigSet,
     sigchld_was_ignored: bool,
 }
@@ -41,14 +41,14 @@ pub struct SignalState {
 impl SignalState {
     /// To be called before the first signal is blocked. From here on children leave a status behind, even if
     /// our parent ignored SIGCHLD.
-    pub fn remember() -> nix::Result<Self> {
+    pub(crate) fn remember() -> nix::Result<Self> {
         let sigchld_was_ignored = is_ignored(Signal::SIGCHLD);
         set(Signal::SIGCHLD, libc::SIG_DFL);
         Ok(Self { mask: SigSet::thread_get_mask()?, sigchld_was_ignored })
     }
 
     /// For the new process, before it executes the command: system calls only.
-    pub fn restore(&self) -> nix::Result<()> {
+    pub(crate) fn restore(&self) -> nix::Result<()> {
         let disposition = |was_ignored| if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
         set(Signal::SIGPIPE, disposition(SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed)));
         set(Signal::SIGCHLD, disposition(self.sigchld_was_ignored));

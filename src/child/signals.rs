@@ -29,7 +29,7 @@ const HANDLED: [Signal; 9] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReceivedSignal {
+pub(crate) struct ReceivedSignal {
     pub signal: Signal,
     /// From the terminal: the command, in the same process group, has received it too.
     pub typed: bool,
@@ -37,7 +37,7 @@ pub struct ReceivedSignal {
     pub by_our_group: bool,
 }
 
-pub struct Signals {
+pub(crate) struct Signals {
     descriptor: SignalFd,
     interrupts: Option<PipeReader>,
     /// What is blocked and read from the descriptor.
@@ -49,7 +49,7 @@ pub struct Signals {
 impl Signals {
     /// Block the signals we handle: whatever arrives from here on waits until we look. Before any thread
     /// is started, as threads inherit the mask. Signals that were ignored when we were started stay so.
-    pub fn block(on_terminal: bool) -> nix::Result<Self> {
+    pub(crate) fn block(on_terminal: bool) -> nix::Result<Self> {
         let handled = HANDLED.into_iter().filter(|&signal| !is_ignored(signal)).collect::<SigSet>();
         handled.thread_block()?;
         let descriptor = SignalFd::with_flags(&handled, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
@@ -58,7 +58,7 @@ impl Signals {
 
     /// Off a terminal: take SIGINT from ctrlc from now on. It starts a thread, so it is left until there is time
     /// for that; where no thread can be started, signalfd keeps handling SIGINT.
-    pub fn take_interrupts(&mut self) {
+    pub(crate) fn take_interrupts(&mut self) {
         if std::mem::take(&mut self.through_ctrlc) && self.handled.contains(Signal::SIGINT) {
             let _ = self.try_ctrlc();
         }
@@ -78,13 +78,13 @@ impl Signals {
     }
 
     /// Readable when a signal has arrived.
-    pub fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+    pub(crate) fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         let interrupts = self.interrupts.as_ref().map(AsFd::as_fd);
         [self.descriptor.as_fd()].into_iter().chain(interrupts).collect()
     }
 
     /// The next signal that has arrived, if any. Never blocks.
-    pub fn next(&mut self) -> Option<ReceivedSignal> {
+    pub(crate) fn next(&mut self) -> Option<ReceivedSignal> {
         if let Some(pipe) = &mut self.interrupts
             && is_readable(pipe.as_fd())
             && pipe.read(&mut [0; 1]).is_ok_and(|length| length == 1)
@@ -107,7 +107,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 
 /// From now on this signal ends a system call in which a thread sleeps, and does nothing else. Not before the
 /// guardian is forked: the command is to find the signal as we did.
-pub fn install_noop_handler(signal: Signal) -> nix::Result<()> {
+pub(crate) fn install_noop_handler(signal: Signal) -> nix::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
     // SAFETY: a handler that does nothing may run at any moment, and no other is installed for this signal.
@@ -115,13 +115,13 @@ pub fn install_noop_handler(signal: Signal) -> nix::Result<()> {
 }
 
 /// Stop, as ^Z does; returns when we are continued.
-pub fn suspend_self() {
+pub(crate) fn suspend_self() {
     let _ = raise(Signal::SIGSTOP);
 }
 
 /// End the way the command did, so that our parent sees that signal (128+n in a shell). By number: real-time
 /// signals have no name.
-pub fn exit_by_signal(number: i32) -> ! {
+pub(crate) fn exit_by_signal(number: i32) -> ! {
     // The command has left its core, if it was to leave one; ours would only overwrite it.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if let Ok(signal) = Signal::try_from(number) {

@@ -25,7 +25,7 @@ use super::signal_state::SignalState;
 
 /// Which process group the command runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProcessGroup {
+pub(crate) enum ProcessGroup {
     Own,
     /// That of redlock itself, which the terminal and the shell know as the job.
     Join(Pid),
@@ -47,7 +47,7 @@ struct Job<'a> {
 
 /// Start the command. From a process with one thread that blocks all signals. It is killed when that process
 /// dies, and gets the signal mask and dispositions that redlock was started with.
-pub fn spawn(
+pub(super) fn spawn(
     argv: &[OsString],
     added: &Environment,
     group: ProcessGroup,

@@ -8,12 +8,12 @@ use nix::libc;
 /// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on our
 /// process group, and the command belongs in it; without one (cron, CI, a service) the command gets a
 /// group of its own.
-pub fn has_controlling_terminal() -> bool {
+pub(crate) fn has_controlling_terminal() -> bool {
     File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 
 /// How many characters stderr's terminal shows in a line.
-pub fn width() -> Option<usize> {
+pub(crate) fn width() -> Option<usize> {
     let mut size = MaybeUninit::<libc::winsize>::uninit();
     // SAFETY: TIOCGWINSZ fills in a winsize, which `size` is valid for; it is read only if the call says
     // that it did.

@@ -7,7 +7,7 @@ use crate::report::{backend_error, blocker, quoted, sanitize};
 use crate::settings::BreakSettings;
 
 /// Returns the sentence for stdout.
-pub fn run(settings: BreakSettings) -> Result<String, Failure> {
+pub(super) fn run(settings: BreakSettings) -> Result<String, Failure> {
     let key = quoted(&[sanitize(&settings.key)]);
     let keys = Keys::new(&settings.prefix, &settings.key);
     let holder = break_lock(settings.servers, keys, settings.timing, settings.yes).map_err(|error| {

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use crate::cli::Shell;
 
-pub fn print(shell: Shell) -> std::io::Result<()> {
+pub(super) fn print(shell: Shell) -> std::io::Result<()> {
     let script = match shell {
         Shell::Bash => include_str!("../../completions/redlock.bash"),
         Shell::Zsh => include_str!("../../completions/_redlock"),

@@ -9,7 +9,7 @@ use nix::unistd::{gethostname, getuid};
 use crate::lock::HolderInfo;
 
 /// `program` is the command's name. Its arguments are not shown: they may be secret.
-pub fn describe(program: &OsStr, label: &str) -> HolderInfo {
+pub(super) fn describe(program: &OsStr, label: &str) -> HolderInfo {
     let program = Path::new(program).file_name().unwrap_or(program);
     HolderInfo {
         host: gethostname().map_or_else(|_| "?".into(), |host| host.to_string_lossy().into_owned()),

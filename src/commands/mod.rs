@@ -16,7 +16,7 @@ use crate::secrets;
 use crate::settings::{BreakSettings, RunSettings, typed_secrets};
 
 /// `matches` are those of the whole command line.
-pub fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Exit> {
+pub(crate) fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Exit> {
     let (_, matches) = matches.subcommand().expect("clap requires a subcommand");
     match command {
         Command::Run(args) => {
@@ -38,7 +38,7 @@ pub fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Exit> 
 }
 
 /// A reader that closes the pipe after the first lines has had enough.
-pub fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
+pub(crate) fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 

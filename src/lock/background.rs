@@ -6,13 +6,16 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 #[derive(Debug)]
-pub struct Background<T> {
+pub(super) struct Background<T> {
     wake_fd: PipeReader,
     result: Receiver<io::Result<T>>,
 }
 
 impl<T: Send + 'static> Background<T> {
-    pub fn start(name: &str, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(
+        name: &str,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<Self> {
         let (wake_fd, mut waker) = io::pipe()?;
         let (sender, result) = sync_channel(1);
         thread::Builder::new().name(name.into()).spawn(move || {
@@ -24,11 +27,11 @@ impl<T: Send + 'static> Background<T> {
     }
 
     /// Readable when the result is there.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
 
-    pub fn result(&self) -> Option<io::Result<T>> {
+    pub(super) fn result(&self) -> Option<io::Result<T>> {
         self.result.try_recv().ok()
     }
 }

@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 /// One waiter, from its first request to its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaiterId(Uuid);
+pub(crate) struct WaiterId(Uuid);
 
 impl WaiterId {
-    pub fn random() -> Self {
+    pub(crate) fn random() -> Self {
         Self(Uuid::new_v4())
     }
 }
@@ -24,7 +24,7 @@ impl fmt::Display for WaiterId {
 /// The value at the lock's key: `<waiter>.<attempt>`. The attempt grows with each request, so a late
 /// command of an earlier one can neither release nor overwrite what a later one holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub(crate) struct Claim {
     pub waiter: WaiterId,
     pub attempt: u32,
 }
@@ -49,14 +49,14 @@ impl FromStr for Claim {
 
 /// A lock that a run holds, as REDLOCK_HELD tells it to the runs inside its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AncestorLock {
+pub(crate) struct AncestorLock {
     pub claim: Claim,
     pub host_ticket: Option<HostTicket>,
 }
 
 /// A lock on this host: which file, and which ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostTicket {
+pub(crate) struct HostTicket {
     pub device: u64,
     pub inode: u64,
     pub ticket: u64,

@@ -7,7 +7,7 @@ use super::Blocked;
 use super::problem::Problem;
 
 #[derive(Debug)]
-pub enum Error {
+pub(crate) enum Error {
     /// The lock is taken, and the time to wait for it is over.
     Held(Box<Blocked>),
     /// The holder is a run that this process runs under: waiting for it would deadlock.
@@ -26,7 +26,7 @@ impl From<BackendError> for Error {
 
 /// What a problem means for the user; decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Cannot be reached, or cannot serve now.
     Unavailable,
     /// Refuses us.
@@ -37,19 +37,19 @@ pub enum Fault {
 
 /// A problem, and the server or the lock file that has it.
 #[derive(Clone, Debug)]
-pub struct BackendError {
+pub(crate) struct BackendError {
     /// `None` for a problem of all servers together.
     pub at: Option<String>,
     pub problem: Problem,
 }
 
 impl BackendError {
-    pub fn new(at: impl Into<String>, problem: Problem) -> Self {
+    pub(crate) fn new(at: impl Into<String>, problem: Problem) -> Self {
         Self { at: Some(at.into()), problem }
     }
 
     /// The failures of several servers, which together leave no majority. Of one server alone, its own.
-    pub fn no_majority(mut causes: Vec<BackendError>, servers: usize) -> Self {
+    pub(crate) fn no_majority(mut causes: Vec<BackendError>, servers: usize) -> Self {
         match (causes.pop(), servers) {
             (Some(only), 1) => only,
             (last, _) => {
@@ -59,12 +59,12 @@ impl BackendError {
         }
     }
 
-    pub fn fault(&self) -> Fault {
+    pub(crate) fn fault(&self) -> Fault {
         self.problem.fault()
     }
 
     /// Whether somebody has to change the configuration, rather than wait.
-    pub fn is_misconfiguration(&self) -> bool {
+    pub(crate) fn is_misconfiguration(&self) -> bool {
         self.fault() != Fault::Unavailable || matches!(self.problem, Problem::UnknownHost(_))
     }
 }

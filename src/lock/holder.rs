@@ -2,7 +2,7 @@
 
 /// Kept beside the lock for as long as it is held. Never the command's arguments: they may be secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HolderInfo {
+pub(crate) struct HolderInfo {
     pub host: String,
     pub pid: String,
     pub user: String,
@@ -13,7 +13,7 @@ pub struct HolderInfo {
 }
 
 impl HolderInfo {
-    pub fn fields(&self) -> [(&'static str, &str); 6] {
+    pub(crate) fn fields(&self) -> [(&'static str, &str); 6] {
         [
             ("host", &self.host),
             ("pid", &self.pid),
@@ -25,7 +25,7 @@ impl HolderInfo {
     }
 
     /// From names and values in turn, as a server keeps them. Names of a newer version are passed over.
-    pub fn from_fields(fields: &[Vec<u8>]) -> Self {
+    pub(crate) fn from_fields(fields: &[Vec<u8>]) -> Self {
         let mut info = Self::default();
         for pair in fields.chunks_exact(2) {
             let value = String::from_utf8_lossy(&pair[1]).into_owned();

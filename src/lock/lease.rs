@@ -7,24 +7,24 @@ use crate::clock::BootTime;
 /// A grant's validity, counted from BEFORE the request that won it was sent: the server's own clock
 /// for the key started later than that, so it ends later too.
 #[derive(Clone, Copy, Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     asked: BootTime,
     ttl: Duration,
 }
 
 impl Lease {
-    pub fn new(asked: BootTime, ttl: Duration) -> Self {
+    pub(crate) fn new(asked: BootTime, ttl: Duration) -> Self {
         Self { asked, ttl }
     }
 
     /// From here on another client may hold the lock. One percent and 2 ms early, for two clocks that
     /// do not run at exactly the same speed.
-    pub fn deadline(&self) -> BootTime {
+    pub(crate) fn deadline(&self) -> BootTime {
         self.asked + self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
     }
 
     /// When to renew: with two thirds of the lease left for retries and for stopping the command.
-    pub fn refresh_at(&self) -> BootTime {
+    pub(crate) fn refresh_at(&self) -> BootTime {
         self.asked + self.ttl / 3
     }
 }

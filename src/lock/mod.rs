@@ -27,28 +27,28 @@ use nix::sys::signal::Signal;
 
 use crate::clock::BootTime;
 
-pub use claim::{AncestorLock, Claim};
-pub use error::{BackendError, Error, Fault};
-pub use holder::HolderInfo;
-pub use lease::Lease;
-pub use local::{HostLock, Mount, default_directory};
-pub use name::lock_name;
-pub use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
-pub use redis::{Keys, RedisLock, Server, Timing, break_lock};
-pub use retry::acquire;
-pub use unlocked::Unlocked;
-pub use wait::{Wait, sleep};
+pub(crate) use claim::{AncestorLock, Claim};
+pub(crate) use error::{BackendError, Error, Fault};
+pub(crate) use holder::HolderInfo;
+pub(crate) use lease::Lease;
+pub(crate) use local::{HostLock, Mount, default_directory};
+pub(crate) use name::lock_name;
+pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
+pub(crate) use redis::{Keys, RedisLock, Server, Timing, break_lock};
+pub(crate) use retry::acquire;
+pub(crate) use unlocked::Unlocked;
+pub(crate) use wait::{Wait, sleep};
 
 /// Upper bound of the number of slots of one lock.
-pub const MOST_SLOTS: u32 = 1024;
+pub(crate) const MOST_SLOTS: u32 = 1024;
 
 /// Of the configured servers, never of the reachable ones.
-pub fn majority_of(servers: usize) -> usize {
+pub(crate) fn majority_of(servers: usize) -> usize {
     servers / 2 + 1
 }
 
 /// The seam between the kinds of lock (servers, this host, none) and the commands that use them.
-pub trait Lock: Send {
+pub(crate) trait Lock: Send {
     /// Send the first request without waiting for the reply: the caller has other things to do meanwhile.
     fn send_ahead(&mut self, request: &Request);
 
@@ -81,7 +81,7 @@ pub trait Lock: Send {
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     pub mode: Mode,
     pub prefer: Prefer,
     pub wait: WaitPolicy,
@@ -94,7 +94,7 @@ pub struct Request {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     Exclusive,
     /// Together with other sharers of the same group. An empty name is a group like any other.
     Shared {
@@ -108,7 +108,7 @@ pub enum Mode {
 
 /// The order of the queue. Each request's own choice governs how it queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prefer {
+pub(crate) enum Prefer {
     /// First in, first out.
     Fair,
     /// An exclusive request goes ahead of every waiter that did not ask for this.
@@ -119,7 +119,7 @@ pub enum Prefer {
 
 /// What to do while the lock is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitPolicy {
+pub(crate) enum WaitPolicy {
     /// One attempt, without queueing.
     No,
     /// Queue; `None` waits forever.
@@ -129,12 +129,12 @@ pub enum WaitPolicy {
 }
 
 impl WaitPolicy {
-    pub fn queues(self) -> bool {
+    pub(crate) fn queues(self) -> bool {
         matches!(self, Self::Queue { .. })
     }
 
     /// When a request that does not retry gives up, if ever.
-    pub fn gives_up_at(self, started: BootTime) -> Option<BootTime> {
+    pub(crate) fn gives_up_at(self, started: BootTime) -> Option<BootTime> {
         match self {
             Self::No | Self::Retry { .. } => Some(started),
             Self::Queue { at_most } => at_most.map(|at_most| started + at_most),
@@ -144,7 +144,7 @@ impl WaitPolicy {
 
 /// The lock is ours: until the lease's deadline, or for as long as this process lives.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub(crate) struct Grant {
     pub claim: Claim,
     /// How the lock is known to runs inside the command.
     pub ancestor_locks: Vec<AncestorLock>,
@@ -162,7 +162,7 @@ pub struct Grant {
 
 /// How the servers voted for a grant.
 #[derive(Clone, Debug, Default)]
-pub struct Votes {
+pub(crate) struct Votes {
     /// How many were asked; zero for a lock without servers.
     pub servers: usize,
     /// Those that could not vote, and why.
@@ -171,19 +171,19 @@ pub struct Votes {
 
 impl Grant {
     /// Whether there is a lock behind it.
-    pub fn is_locked(&self) -> bool {
+    pub(crate) fn is_locked(&self) -> bool {
         !self.fences.is_empty()
     }
 
     /// Another client may hold the lock by now.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.lease.is_some_and(|lease| lease.deadline().has_passed())
     }
 }
 
 /// Why the lock is not ours yet.
 #[derive(Clone, Debug)]
-pub struct Blocked {
+pub(crate) struct Blocked {
     /// Which of the requested keys.
     pub key: usize,
     /// How many waiters are ahead of us; `None` if we did not queue.
@@ -192,7 +192,7 @@ pub struct Blocked {
 }
 
 #[derive(Clone, Debug)]
-pub enum Blocker {
+pub(crate) enum Blocker {
     /// Another run of redlock, or several that share the lock.
     Holder(Holding),
     /// A run that has ended and asked for a minimum hold.
@@ -208,7 +208,7 @@ pub enum Blocker {
 
 /// One holder out of those that are in the way.
 #[derive(Clone, Debug, Default)]
-pub struct Holding {
+pub(crate) struct Holding {
     /// Empty if its record was lost.
     pub info: HolderInfo,
     /// How many hold the lock together with this one.
@@ -219,12 +219,12 @@ pub struct Holding {
 }
 
 impl Blocked {
-    pub fn is_foreign(&self) -> bool {
+    pub(crate) fn is_foreign(&self) -> bool {
         matches!(self.by, Blocker::Foreign { .. })
     }
 
     /// When the lock may be free by itself, as far as that is known.
-    pub fn expires_in(&self) -> Option<Duration> {
+    pub(crate) fn expires_in(&self) -> Option<Duration> {
         match &self.by {
             Blocker::Holder(holding) | Blocker::Reservation(holding) => holding.expires_in,
             Blocker::Foreign { expires_in } => *expires_in,
@@ -234,7 +234,7 @@ impl Blocked {
 }
 
 /// Follows a wait, and decides whether to go on with it.
-pub trait Observer {
+pub(crate) trait Observer {
     /// Descriptors that become readable when [`Observer::cancelled`] is to be asked.
     fn wake_on(&self) -> Vec<BorrowedFd<'_>>;
     /// The signal that ends the wait, if one has come.
@@ -248,7 +248,7 @@ pub trait Observer {
 }
 
 #[derive(Debug)]
-pub enum Extended {
+pub(crate) enum Extended {
     /// Until the lease's deadline, as a majority has agreed; with the servers that could not vote.
     Until(Lease, Vec<BackendError>),
     /// A clear answer: the lock is no longer ours.
@@ -258,7 +258,7 @@ pub enum Extended {
 }
 
 #[derive(Debug)]
-pub enum Released {
+pub(crate) enum Released {
     /// With the servers that could not be asked.
     Done(Vec<BackendError>),
     /// It was no longer ours.
@@ -268,7 +268,7 @@ pub enum Released {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Loss {
+pub(crate) enum Loss {
     /// Nobody holds it: expired, deleted, flushed or evicted.
     Expired,
     /// Another client holds it.

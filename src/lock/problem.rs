@@ -6,7 +6,7 @@ use super::error::{BackendError, Fault};
 use super::majority_of;
 
 #[derive(Clone, Debug)]
-pub enum Problem {
+pub(crate) enum Problem {
     /// Too few of the configured servers can vote.
     NoMajority {
         servers: usize,
@@ -55,7 +55,7 @@ pub enum Problem {
 impl Problem {
     /// Whether it shows that the set of servers is not what it is said to be, rather than that one of them cannot
     /// be used.
-    pub fn is_about_the_set(&self) -> bool {
+    pub(crate) fn is_about_the_set(&self) -> bool {
         matches!(
             self,
             Self::ListedTwice { .. }
@@ -65,7 +65,7 @@ impl Problem {
         )
     }
 
-    pub fn fault(&self) -> Fault {
+    pub(crate) fn fault(&self) -> Fault {
         match self {
             // Refused only if the servers that refused us are too many by themselves; unfit only if the others
             // that fail are not.
@@ -104,7 +104,7 @@ impl Problem {
 
 /// An error reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerError {
+pub(crate) struct ServerError {
     pub kind: ServerErrorKind,
     /// The reply itself, without the position in our script.
     pub reply: String,
@@ -113,7 +113,7 @@ pub struct ServerError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerErrorKind {
+pub(crate) enum ServerErrorKind {
     PasswordMissing,
     PasswordWrong,
     PermissionDenied,
@@ -133,7 +133,7 @@ pub enum ServerErrorKind {
 }
 
 impl ServerErrorKind {
-    pub fn fault(self) -> Fault {
+    pub(crate) fn fault(self) -> Fault {
         match self {
             Self::PasswordMissing
             | Self::PasswordWrong
@@ -154,7 +154,7 @@ impl ServerErrorKind {
 
 /// What can be wrong with a lock file or its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileProblem {
+pub(crate) enum FileProblem {
     /// The directory cannot be used; the system's reason.
     Directory(String),
     NotADirectory,
@@ -178,7 +178,7 @@ pub enum FileProblem {
 }
 
 impl FileProblem {
-    pub fn fault(&self) -> Fault {
+    pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::Io(_) | Self::DeletedInUse | Self::WholeFileLocked | Self::ForeignLocks => {
                 Fault::Unavailable

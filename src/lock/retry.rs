@@ -7,7 +7,11 @@ use super::{Error, Fault, Grant, Lock, Observer, Request, WaitPolicy};
 use crate::clock::{BootTime, jitter};
 
 /// Take the lock as the request's [`WaitPolicy`] says.
-pub fn acquire(lock: &mut dyn Lock, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
+pub(crate) fn acquire(
+    lock: &mut dyn Lock,
+    request: &Request,
+    observer: &mut dyn Observer,
+) -> Result<Grant, Error> {
     match request.wait {
         WaitPolicy::No | WaitPolicy::Queue { .. } => lock.acquire(request, observer),
         WaitPolicy::Retry { count, interval, at_most } => {

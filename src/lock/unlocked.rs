@@ -6,11 +6,11 @@ use super::claim::WaiterId;
 use super::{BackendError, Claim, Error, Extended, Grant, Lock, Observer, Problem, Released, Request, Votes};
 use crate::clock::BootTime;
 
-pub struct Unlocked;
+pub(crate) struct Unlocked;
 
 impl Unlocked {
     /// A grant of nothing: no token, no lease.
-    pub fn grant() -> Grant {
+    pub(crate) fn grant() -> Grant {
         Grant {
             claim: Claim { waiter: WaiterId::random(), attempt: 0 },
             ancestor_locks: Vec::new(),

@@ -9,7 +9,7 @@ use super::Observer;
 use crate::clock::BootTime;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub(crate) enum Wait {
     /// A descriptor is ready.
     Ready,
     /// The moment has come, or a spurious wake-up: check again.
@@ -18,7 +18,7 @@ pub enum Wait {
     Cancelled(Signal),
 }
 
-pub fn wait(
+pub(super) fn wait(
     watched: &[(BorrowedFd<'_>, PollFlags)],
     until: BootTime,
     observer: Option<&mut (dyn Observer + '_)>,
@@ -42,7 +42,7 @@ pub fn wait(
 }
 
 /// Ends at this moment, or when the observer gives up.
-pub fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
+pub(crate) fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
     while !until.has_passed() {
         if let cancelled @ Wait::Cancelled(_) = wait(&[], until, Some(&mut *observer)) {
             return cancelled;
@@ -51,7 +51,7 @@ pub fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
     Wait::Over
 }
 
-pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }

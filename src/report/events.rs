@@ -12,23 +12,23 @@ use super::format;
 use crate::exit::Exit;
 use crate::lock::{Blocked, Blocker, Grant, Votes};
 
-pub struct Events {
+pub(super) struct Events {
     file: Option<File>,
     keys: Vec<String>,
     has_waited: Cell<bool>,
 }
 
 impl Events {
-    pub fn open(path: Option<&Path>, keys: &[String]) -> std::io::Result<Self> {
+    pub(super) fn open(path: Option<&Path>, keys: &[String]) -> std::io::Result<Self> {
         let file = path.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
         Ok(Self { file, keys: keys.to_vec(), has_waited: Cell::new(false) })
     }
 
-    pub fn has_waited(&self) -> bool {
+    pub(super) fn has_waited(&self) -> bool {
         self.has_waited.get()
     }
 
-    pub fn waiting(&self, blocked: &Blocked, waited: Duration) {
+    pub(super) fn waiting(&self, blocked: &Blocked, waited: Duration) {
         self.has_waited.set(true);
         let holding = match &blocked.by {
             Blocker::Holder(holding) | Blocker::Reservation(holding) => Some(holding),
@@ -49,28 +49,28 @@ impl Events {
         });
     }
 
-    pub fn acquired(&self, grant: &Grant) {
+    pub(super) fn acquired(&self, grant: &Grant) {
         self.write("acquired", || about(grant));
     }
 
-    pub fn refreshed(&self, grant: &Grant) {
+    pub(super) fn refreshed(&self, grant: &Grant) {
         self.write("refreshed", || about(grant));
     }
 
-    pub fn lost(&self, cause: &str) {
+    pub(super) fn lost(&self, cause: &str) {
         self.write("lost", || json!({ "cause": cause }));
     }
 
     /// `action`: what `--on-unavailable` asked for.
-    pub fn unavailable(&self, cause: &str, action: &str) {
+    pub(super) fn unavailable(&self, cause: &str, action: &str) {
         self.write("unavailable", || json!({ "cause": cause, "action": action }));
     }
 
-    pub fn max_hold_over(&self) {
+    pub(super) fn max_hold_over(&self) {
         self.write("max_hold", || json!({}));
     }
 
-    pub fn released(&self, grant: &Grant, held: Duration, exit: Exit) {
+    pub(super) fn released(&self, grant: &Grant, held: Duration, exit: Exit) {
         self.write("released", || {
             let mut event = about(grant);
             event["held_ms"] = millis(held).into();

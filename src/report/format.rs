@@ -15,7 +15,7 @@ const PERMISSION_MISSING: &str =
     "this user lacks a permission that redlock needs: see docs/operations.md for the ACL";
 
 /// Text that no terminal takes for an escape sequence: control characters and invalid bytes become escapes.
-pub fn sanitize(bytes: &[u8]) -> String {
+pub(crate) fn sanitize(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -38,13 +38,13 @@ fn is_bidi_control(c: char) -> bool {
 }
 
 /// `"a", "b"`; of many, the first few.
-pub fn quoted(keys: &[String]) -> String {
+pub(crate) fn quoted(keys: &[String]) -> String {
     let shown = if keys.len() > MOST_SHOWN { MOST_SHOWN - 1 } else { keys.len() };
     let quoted: Vec<String> = keys[..shown].iter().map(|key| format!("\"{key}\"")).collect();
     quoted.join(", ") + &and_others(keys.len() - shown)
 }
 
-pub fn waiting(keys: &[String], blocked: &Blocked, waited: Duration) -> String {
+pub(super) fn waiting(keys: &[String], blocked: &Blocked, waited: Duration) -> String {
     let mut line = format!("waiting for {}: ", quoted(keys));
     if let Some(ahead) = blocked.position {
         line.push_str(&format!("place {} in the queue, ", ahead + 1));
@@ -55,7 +55,7 @@ pub fn waiting(keys: &[String], blocked: &Blocked, waited: Duration) -> String {
 }
 
 /// For one line of a terminal: what changes comes first, what may be cut off last.
-pub fn live_line_text(keys: &[String], blocked: &Blocked, waited: Duration) -> String {
+pub(super) fn live_line_text(keys: &[String], blocked: &Blocked, waited: Duration) -> String {
     let place = blocked.position.map_or_else(String::new, |ahead| format!(", place {}", ahead + 1));
     let (key, blocker) = (blocked_key(keys, blocked), blocker(&blocked.by));
     format!("redlock: {}: waited {}{place}, {key}{blocker}", quoted(keys), format_seconds(waited))
@@ -71,7 +71,7 @@ fn blocked_key(keys: &[String], blocked: &Blocked) -> String {
 }
 
 /// "held by root@web1 pid 42 (nightly, rsync) for 2m 3s"
-pub fn blocker(by: &Blocker) -> String {
+pub(crate) fn blocker(by: &Blocker) -> String {
     match by {
         Blocker::Holder(holding) => {
             let (who, others) = (holder(&holding.info), and_others(holding.others));
@@ -122,7 +122,7 @@ fn holder(info: &HolderInfo) -> String {
 }
 
 /// " by 2 of 3 votes (redis://c:6379: connection refused ...)"; nothing if all servers can vote.
-pub fn votes(Votes { servers, failures }: &Votes) -> String {
+pub(super) fn votes(Votes { servers, failures }: &Votes) -> String {
     if failures.is_empty() {
         return String::new();
     }
@@ -130,7 +130,7 @@ pub fn votes(Votes { servers, failures }: &Votes) -> String {
 }
 
 /// What is wrong, where, and what to do about it.
-pub fn backend_error(error: &BackendError) -> String {
+pub(crate) fn backend_error(error: &BackendError) -> String {
     let problem = problem(&error.problem);
     match &error.at {
         Some(at) => format!("{at}: {problem}"),
@@ -138,7 +138,7 @@ pub fn backend_error(error: &BackendError) -> String {
     }
 }
 
-pub fn problem(problem: &Problem) -> String {
+pub(super) fn problem(problem: &Problem) -> String {
     match problem {
         Problem::NoMajority { servers, causes } => {
             let needed = majority_of(*servers);

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write, stderr};
 /// Return to the beginning of the line and erase it.
 const ERASE: &str = "\r\x1b[K";
 
-pub struct LiveLine {
+pub(super) struct LiveLine {
     is_terminal: bool,
     width: usize,
     is_shown: bool,
@@ -13,21 +13,21 @@ pub struct LiveLine {
 
 impl LiveLine {
     /// `width` of the terminal, for a line that must be erased again.
-    pub fn new(width: Option<usize>) -> Self {
+    pub(super) fn new(width: Option<usize>) -> Self {
         Self { is_terminal: stderr().is_terminal(), width: width.unwrap_or(80), is_shown: false }
     }
 
-    pub fn is_available(&self) -> bool {
+    pub(super) fn is_available(&self) -> bool {
         self.is_terminal
     }
 
     /// `line` must be free of control characters.
-    pub fn show(&mut self, line: &str) {
+    pub(super) fn show(&mut self, line: &str) {
         let _ = write!(stderr(), "{ERASE}{}", fit(line, self.width));
         self.is_shown = true;
     }
 
-    pub fn erase(&mut self) {
+    pub(super) fn erase(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             let _ = stderr().write_all(ERASE.as_bytes());
         }

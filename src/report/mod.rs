@@ -18,7 +18,7 @@ use crate::lock::{BackendError, Blocked, Grant, Loss};
 use events::Events;
 use live_line::LiveLine;
 
-pub use format::{backend_error, blocker, quoted, sanitize};
+pub(crate) use format::{backend_error, blocker, quoted, sanitize};
 
 /// A wait shorter than this is not mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
 
 /// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verbosity {
+pub(crate) enum Verbosity {
     /// Errors only.
     Quiet,
     Normal,
@@ -40,14 +40,14 @@ pub enum Verbosity {
 
 /// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossCause {
+pub(crate) enum LossCause {
     /// A server's clear answer.
     Reported(Loss),
     /// It could not be renewed in time.
     Overdue,
 }
 
-pub struct Report {
+pub(crate) struct Report {
     verbosity: Verbosity,
     keys: Vec<String>,
     events: Events,
@@ -63,7 +63,7 @@ pub struct Report {
 
 impl Report {
     /// `width` of the terminal, for a line that must be erased again.
-    pub fn new(
+    pub(crate) fn new(
         verbosity: Verbosity,
         keys: &[Vec<u8>],
         events: Option<&Path>,
@@ -86,7 +86,7 @@ impl Report {
         })
     }
 
-    pub fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
+    pub(crate) fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
         let is_first = self.mentioned_at.is_none() && waited < SILENT_WAIT && !self.events.has_waited();
         if is_first {
             self.events.waiting(blocked, waited);
@@ -107,7 +107,7 @@ impl Report {
     }
 
     /// After a wait of this length: how long until the next line is due.
-    pub fn next_wait_line(&self, waited: Duration) -> Duration {
+    pub(crate) fn next_wait_line(&self, waited: Duration) -> Duration {
         match (self.has_live_line(), self.mentioned_at) {
             _ if waited < SILENT_WAIT => SILENT_WAIT.saturating_sub(waited),
             (true, _) => LIVE_LINE_EVERY,
@@ -119,29 +119,29 @@ impl Report {
         self.verbosity != Verbosity::Quiet && self.live_line.is_available()
     }
 
-    pub fn only_on_this_host(&mut self) {
+    pub(crate) fn only_on_this_host(&mut self) {
         self.info(
             "no server configured: locking on this host only (set --redis or REDLOCK_REDIS, or pass --local)",
         );
     }
 
-    pub fn even_number_of_servers(&mut self, servers: usize) {
+    pub(crate) fn even_number_of_servers(&mut self, servers: usize) {
         let fewer = servers - 1;
         self.info(&format!("{servers} servers tolerate no more failures than {fewer}: use an odd number"));
     }
 
-    pub fn directory_is_on_a_network(&mut self, directory: &Path) {
+    pub(crate) fn directory_is_on_a_network(&mut self, directory: &Path) {
         let directory = directory.display();
         self.info(&format!(
             "{directory} is on a network file system: other hosts may not see this lock, or not in time"
         ));
     }
 
-    pub fn servers_unavailable(&mut self, error: &BackendError) {
+    pub(crate) fn servers_unavailable(&mut self, error: &BackendError) {
         self.failure(&format!("waiting for {}: {}; trying again", self.lock(), backend_error(error)));
     }
 
-    pub fn acquired(&mut self, grant: &Grant) {
+    pub(crate) fn acquired(&mut self, grant: &Grant) {
         self.erase_live_line();
         self.events.acquired(grant);
         self.misconfigured_servers(&grant.votes.failures);
@@ -153,7 +153,7 @@ impl Report {
 
     /// A server that is down may come back by itself. One that refuses us, or can never vote, is a mistake in the
     /// configuration: it is mentioned once, even if the majority serves.
-    pub fn misconfigured_servers(&mut self, failures: &[BackendError]) {
+    pub(crate) fn misconfigured_servers(&mut self, failures: &[BackendError]) {
         for error in failures.iter().filter(|error| error.is_misconfiguration()) {
             if let Some(server) = &error.at
                 && self.mentioned_servers.insert(server.clone())
@@ -166,7 +166,7 @@ impl Report {
         }
     }
 
-    pub fn refreshed(&mut self, grant: &Grant) {
+    pub(crate) fn refreshed(&mut self, grant: &Grant) {
         (self.failure_printed, self.last_failure) = (false, None);
         self.events.refreshed(grant);
         self.misconfigured_servers(&grant.votes.failures);
@@ -174,7 +174,7 @@ impl Report {
         self.verbose(|report| format!("renewed {}{votes}", report.lock()));
     }
 
-    pub fn cannot_refresh(&mut self, error: &BackendError, left: Duration) {
+    pub(crate) fn cannot_refresh(&mut self, error: &BackendError, left: Duration) {
         let error = backend_error(error);
         self.failure(&format!(
             "cannot renew {}: {error}; it is ours for another {}",
@@ -184,7 +184,7 @@ impl Report {
         self.last_failure = Some(error);
     }
 
-    pub fn cannot_start_keeper(&mut self, error: &std::io::Error) {
+    pub(crate) fn cannot_start_keeper(&mut self, error: &std::io::Error) {
         self.last_failure = Some(format!("no thread could be started: {error}"));
         self.failure(&format!(
             "cannot renew {}: no thread can be started: {error}; trying again",
@@ -193,7 +193,7 @@ impl Report {
     }
 
     /// `consequence`: what becomes of the command.
-    pub fn lost(&mut self, cause: LossCause, consequence: &str) {
+    pub(crate) fn lost(&mut self, cause: LossCause, consequence: &str) {
         let why = match cause {
             LossCause::Reported(Loss::Expired) => {
                 "it was deleted, evicted or flushed on the server, or has expired".into()
@@ -212,12 +212,12 @@ impl Report {
         });
     }
 
-    pub fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
+    pub(crate) fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
         self.events.released(grant, held, exit);
         self.verbose(|report| format!("released {}, held for {}", report.lock(), format(held)));
     }
 
-    pub fn was_no_longer_ours(&mut self, loss: Loss) {
+    pub(crate) fn was_no_longer_ours(&mut self, loss: Loss) {
         let who = match loss {
             Loss::Expired => "it had been deleted, evicted or flushed on the server, or had expired",
             Loss::Foreign => "another client holds it now",
@@ -229,7 +229,7 @@ impl Report {
     }
 
     /// `expires_in`: `None` if it never does.
-    pub fn cannot_release(&mut self, error: &BackendError, expires_in: Option<Duration>) {
+    pub(crate) fn cannot_release(&mut self, error: &BackendError, expires_in: Option<Duration>) {
         let then = match expires_in {
             Some(time) => format!("it expires by itself within {}", format(time)),
             None => "it never expires: redlock break frees it".into(),
@@ -237,14 +237,14 @@ impl Report {
         self.info(&format!("cannot release {}: {}; {then}", self.lock(), backend_error(error)));
     }
 
-    pub fn never_expires(&mut self) {
+    pub(crate) fn never_expires(&mut self) {
         self.info(&format!(
             "--ttl none: if this run is killed, {} stays locked until `redlock break`",
             self.lock()
         ));
     }
 
-    pub fn max_hold_over(&mut self, max_hold: Duration) {
+    pub(crate) fn max_hold_over(&mut self, max_hold: Duration) {
         self.error(&format!(
             "held {} for {} (--max-hold); stopping the command",
             self.lock(),
@@ -254,7 +254,7 @@ impl Report {
     }
 
     /// Not silenced by anything: a reader of the log must not take this run for a locked one.
-    pub fn runs_without_lock(&mut self, error: &BackendError) {
+    pub(crate) fn runs_without_lock(&mut self, error: &BackendError) {
         let error = backend_error(error);
         self.error(&format!(
             "WARNING: cannot take {}: {error}; running the command WITHOUT the lock (--on-unavailable run)",
@@ -263,7 +263,7 @@ impl Report {
         self.events.unavailable(&error, "run");
     }
 
-    pub fn skips(&mut self, error: &BackendError) {
+    pub(crate) fn skips(&mut self, error: &BackendError) {
         let error = backend_error(error);
         self.info(&format!(
             "cannot take {}: {error}; the command is skipped (--on-unavailable skip)",
@@ -273,7 +273,7 @@ impl Report {
     }
 
     /// At every verbosity: the reason why redlock exits as it does.
-    pub fn error(&mut self, message: &str) {
+    pub(crate) fn error(&mut self, message: &str) {
         self.erase_live_line();
         print(message);
     }
@@ -303,12 +303,12 @@ impl Report {
         }
     }
 
-    pub fn erase_live_line(&mut self) {
+    pub(crate) fn erase_live_line(&mut self) {
         self.live_line.erase();
     }
 }
 
 /// One line on stderr, in one write, so that lines of several processes do not mix.
-pub fn print(message: &str) {
+pub(crate) fn print(message: &str) {
     let _ = std::io::stderr().write_all(format!("redlock: {}\n", sanitize(message.as_bytes())).as_bytes());
 }

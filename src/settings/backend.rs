@@ -24,21 +24,21 @@ const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), D
 const ONLY_NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 #[derive(Debug)]
-pub enum Backend {
+pub(crate) enum Backend {
     Servers { servers: Vec<Server>, timing: Timing },
     Host { directory: PathBuf, reason: LocalReason },
 }
 
 /// Why the lock is on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalReason {
+pub(crate) enum LocalReason {
     Requested,
     NothingElseConfigured,
 }
 
 impl Backend {
     /// For a command that takes a lock. `ttl` is the option's text.
-    pub fn resolve(
+    pub(crate) fn resolve(
         servers: &ServerArgs,
         backend: BackendArgs,
         ttl: Option<&str>,
@@ -74,7 +74,10 @@ impl Backend {
     }
 
     /// For a command that has nothing to do on this host.
-    pub fn only_servers(args: &ServerArgs, sources: Sources<'_>) -> Result<(Vec<Server>, Timing), Failure> {
+    pub(crate) fn only_servers(
+        args: &ServerArgs,
+        sources: Sources<'_>,
+    ) -> Result<(Vec<Server>, Timing), Failure> {
         let servers = parse_urls(&args.redis)?;
         if servers.is_empty() {
             let message = format!("no server given: {LOCAL_LOCKS_LAST}; on a server, give --redis URL");
@@ -85,7 +88,7 @@ impl Backend {
     }
 
     /// The longest that a lock can outlive us, if there is a longest.
-    pub fn ttl(&self) -> Option<Duration> {
+    pub(crate) fn ttl(&self) -> Option<Duration> {
         match self {
             Self::Servers { timing, .. } => timing.ttl,
             Self::Host { .. } => None,

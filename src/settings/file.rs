@@ -18,7 +18,7 @@ const WITH_SETTINGS: [&str; 2] = ["run", "break"];
 
 /// The command line with the defaults from the file, if there is one. The file may have settings that this
 /// subcommand does not know.
-pub fn apply(command: Command, subcommand: &str) -> Result<Command, Failure> {
+pub(crate) fn apply(command: Command, subcommand: &str) -> Result<Command, Failure> {
     if !WITH_SETTINGS.contains(&subcommand) {
         return Ok(command);
     }

@@ -23,9 +23,9 @@ use crate::exit::{Failure, HELD, USAGE};
 use crate::lock::{Grant, Mode, Prefer, Server, Timing, WaitPolicy};
 use crate::report::Verbosity;
 
-pub use crate::cli::{OnLost, OnUnavailable};
-pub use backend::{Backend, LocalReason};
-pub use file::apply as apply_config_file;
+pub(crate) use crate::cli::{OnLost, OnUnavailable};
+pub(crate) use backend::{Backend, LocalReason};
+pub(crate) use file::apply as apply_config_file;
 use sources::Sources;
 
 const LONGEST_KEY: usize = 1024;
@@ -39,7 +39,7 @@ const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration
 
 /// All that `redlock run` needs to know.
 #[derive(Debug)]
-pub struct RunSettings {
+pub(crate) struct RunSettings {
     /// At least one, none twice, in the order given.
     pub keys: Vec<Vec<u8>>,
     pub backend: Backend,
@@ -73,7 +73,7 @@ pub struct RunSettings {
 
 impl RunSettings {
     /// `matches` tells what was typed from what was inherited.
-    pub fn resolve(args: RunArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+    pub(crate) fn resolve(args: RunArgs, matches: &ArgMatches) -> Result<Self, Failure> {
         let RunArgs { keys, shell_command, argv, servers, backend, mode, wait, hold, failure, output } = args;
         let sources = Sources(matches);
         let prefer = request::prefer(mode.prefer);
@@ -107,14 +107,14 @@ impl RunSettings {
     }
 
     /// Left of the lease for a killed tree to exit.
-    pub fn margin(&self) -> Duration {
+    pub(crate) fn margin(&self) -> Duration {
         (self.backend.ttl().unwrap_or_default() / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
     }
 }
 
 impl OnLost {
     /// When the command must be gone: the lease's deadline, if losing the lock stops the command.
-    pub fn deadline(self, grant: &Grant) -> Option<BootTime> {
+    pub(crate) fn deadline(self, grant: &Grant) -> Option<BootTime> {
         match self {
             Self::Stop => grant.lease.map(|lease| lease.deadline()),
             Self::Warn => None,
@@ -124,7 +124,7 @@ impl OnLost {
 
 /// All that `redlock break` needs to know.
 #[derive(Debug)]
-pub struct BreakSettings {
+pub(crate) struct BreakSettings {
     pub key: Vec<u8>,
     pub servers: Vec<Server>,
     pub timing: Timing,
@@ -134,7 +134,7 @@ pub struct BreakSettings {
 }
 
 impl BreakSettings {
-    pub fn resolve(args: BreakArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+    pub(crate) fn resolve(args: BreakArgs, matches: &ArgMatches) -> Result<Self, Failure> {
         let (servers, timing) = Backend::only_servers(&args.servers, Sources(matches))?;
         let key = validate_keys(vec![args.key])?.remove(0);
         Ok(Self { key, servers, timing, prefix: prefix(args.servers), yes: args.yes })
@@ -142,7 +142,7 @@ impl BreakSettings {
 }
 
 /// The URLs with a password that were typed, as they stand in our own arguments.
-pub fn typed_secrets<'a>(args: &'a ServerArgs, matches: &ArgMatches) -> Vec<&'a OsStr> {
+pub(crate) fn typed_secrets<'a>(args: &'a ServerArgs, matches: &ArgMatches) -> Vec<&'a OsStr> {
     if !Sources(matches).was_typed("redis") {
         return Vec::new();
     }

@@ -12,7 +12,7 @@ use crate::lock::{MOST_SLOTS, Mode, Prefer, WaitPolicy};
 const DEFAULT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-pub fn mode(args: ModeArgs, sources: Sources<'_>) -> Result<Mode, Failure> {
+pub(super) fn mode(args: ModeArgs, sources: Sources<'_>) -> Result<Mode, Failure> {
     let slots = args.slots.as_deref();
     let options = [("shared", args.shared), ("exclusive", args.exclusive), ("slots", slots.is_some())];
     let chosen = sources.one_of(&options)?;
@@ -28,7 +28,7 @@ pub fn mode(args: ModeArgs, sources: Sources<'_>) -> Result<Mode, Failure> {
     }
 }
 
-pub fn prefer(choice: Option<cli::Prefer>) -> Prefer {
+pub(super) fn prefer(choice: Option<cli::Prefer>) -> Prefer {
     match choice {
         None | Some(cli::Prefer::Fair) => Prefer::Fair,
         Some(cli::Prefer::Writers) => Prefer::Writers,
@@ -37,7 +37,7 @@ pub fn prefer(choice: Option<cli::Prefer>) -> Prefer {
 }
 
 /// What was typed beats what was inherited: `-n` typed beats REDLOCK_WAIT, and the other way round.
-pub fn wait_policy(args: &WaitArgs, sources: Sources<'_>) -> Result<WaitPolicy, Failure> {
+pub(super) fn wait_policy(args: &WaitArgs, sources: Sources<'_>) -> Result<WaitPolicy, Failure> {
     let at_most = sources.duration("wait", args.wait.as_deref())?;
     let interval = sources.duration("retry_interval", args.retry_interval.as_deref())?;
     let retries = args.retries.as_deref();

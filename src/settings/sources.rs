@@ -11,19 +11,19 @@ use crate::exit::Failure;
 
 /// The values that were given, by the names that clap knows them by.
 #[derive(Clone, Copy)]
-pub struct Sources<'a>(pub &'a ArgMatches);
+pub(crate) struct Sources<'a>(pub &'a ArgMatches);
 
 impl Sources<'_> {
-    pub fn was_typed(self, id: &str) -> bool {
+    pub(crate) fn was_typed(self, id: &str) -> bool {
         self.0.value_source(id) == Some(ValueSource::CommandLine)
     }
 
-    pub fn duration(self, id: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
+    pub(crate) fn duration(self, id: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
         let parse = |text| duration::parse(text).map_err(|why| usage(format!("{}: {why}", self.name(id))));
         text.map(parse).transpose()
     }
 
-    pub fn whole_number(
+    pub(crate) fn whole_number(
         self,
         id: &str,
         text: Option<&str>,
@@ -48,7 +48,7 @@ impl Sources<'_> {
     }
 
     /// Which of several options that exclude each other is meant.
-    pub fn one_of(self, options: &[(&'static str, bool)]) -> Result<Option<&'static str>, Failure> {
+    pub(crate) fn one_of(self, options: &[(&'static str, bool)]) -> Result<Option<&'static str>, Failure> {
         let set: Vec<&'static str> =
             options.iter().filter(|(_, is_set)| *is_set).map(|(id, _)| *id).collect();
         let typed: Vec<&'static str> = set.iter().copied().filter(|id| self.was_typed(id)).collect();

@@ -129,7 +129,7 @@ const CASES: [Case; 12] = [
         oracle: Oracle::ServiceOrder,
         nodes: 1,
         weather: Weather::Gentle,
-        breaks: Breaks::Rule("not is_our_turn(k, room)", "false"),
+        breaks: Breaks::Rule("not is_our_turn(k, capacity)", "false"),
         saboteur: None,
     },
     Case {
@@ -138,8 +138,8 @@ const CASES: [Case; 12] = [
         nodes: 1,
         weather: Weather::Gentle,
         breaks: Breaks::Rule(
-            "math.max(tonumber(call('GET', k.fence) or 0) + 1, TOKENS[i] or NOW())",
-            "TOKENS[i] or 4102444800000 - NOW()",
+            "return math.max(tonumber(last_fence(k)) + 1, at_least)",
+            "return 4102444800000 - now_ms()",
         ),
         saboteur: None,
     },
@@ -148,7 +148,10 @@ const CASES: [Case; 12] = [
         oracle: Oracle::Overlap,
         nodes: 3,
         weather: Weather::Forgetful,
-        breaks: Breaks::Rule("return tonumber(since) + quarantine + 1000 - NOW()", "return 0"),
+        breaks: Breaks::Rule(
+            "return longest > 0 and longest + 1000 - known_for or 0, known_for, longest",
+            "return 0, 1e9, 0",
+        ),
         saboteur: Some(all_forget),
     },
 ];

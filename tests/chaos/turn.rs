@@ -148,9 +148,9 @@ impl Turn {
             _ => Patience::Forever,
         };
         turn.ttl_ms = match dice.between(1, 10) {
-            1..=2 => terms.shortest_ttl_ms,
-            3..=6 => 2000,
-            7..=8 => 3000.min(terms.longest_ttl_ms),
+            1..=3 => terms.shortest_ttl_ms,
+            4..=7 => 2000,
+            8..=9 => 3000.min(terms.longest_ttl_ms),
             _ => terms.longest_ttl_ms,
         };
         turn.inside_ms = match dice.between(1, 100) {

@@ -16,13 +16,13 @@ use crate::report::{self, Report, Verbosity};
 use crate::settings::{Backend, LocalReason, OnUnavailable, RunSettings};
 
 /// Why the command does not run.
-pub enum NotAcquired {
+pub(super) enum NotAcquired {
     /// A signal came first.
     Cancelled(Signal),
     Failed(Error),
 }
 
-pub fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
+pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
     match &settings.backend {
         Backend::Servers { servers, timing } => {
             if servers.len() % 2 == 0 {
@@ -51,7 +51,7 @@ pub fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn 
 }
 
 /// The lock that was taken, which is none with `--on-unavailable run`, and its grant.
-pub fn acquire(
+pub(super) fn acquire(
     mut lock: Box<dyn Lock>,
     request: &Request,
     settings: &RunSettings,
@@ -84,7 +84,7 @@ pub fn acquire(
 }
 
 /// The exit of a run that did not get the lock.
-pub fn explain(
+pub(super) fn explain(
     not_acquired: NotAcquired,
     settings: &RunSettings,
     report: &mut Report,
@@ -130,14 +130,14 @@ fn backend_failure(error: &BackendError, settings: &RunSettings) -> Failure {
 }
 
 /// Watches for signals and reports the wait while the lock is not ours yet.
-pub struct WaitObserver<'a> {
+pub(super) struct WaitObserver<'a> {
     signals: &'a mut Signals,
     report: &'a mut Report,
     cancelled_by: Option<Signal>,
 }
 
 impl<'a> WaitObserver<'a> {
-    pub fn new(signals: &'a mut Signals, report: &'a mut Report) -> Self {
+    pub(super) fn new(signals: &'a mut Signals, report: &'a mut Report) -> Self {
         Self { signals, report, cancelled_by: None }
     }
 }
@@ -147,6 +147,7 @@ impl Observer for WaitObserver<'_> {
         self.signals.wake_fds()
     }
 
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     fn cancelled(&mut self) -> Option<Signal> {
         while let Some(received) = self.signals.next() {
             match received.signal {

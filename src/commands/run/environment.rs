@@ -10,13 +10,13 @@ const HELD: &str = "REDLOCK_HELD";
 const SLOT: &str = "REDLOCK_SLOT";
 
 /// The locks of the runs that this process runs under.
-pub fn ancestors() -> Vec<AncestorLock> {
+pub(super) fn ancestors() -> Vec<AncestorLock> {
     let held = std::env::var(HELD).unwrap_or_default();
     held.split_ascii_whitespace().filter_map(|lock| lock.parse().ok()).collect()
 }
 
 /// Overrides what the command inherits.
-pub fn environment(keys: &[Vec<u8>], grant: &Grant, ancestors: &[AncestorLock]) -> Environment {
+pub(super) fn environment(keys: &[Vec<u8>], grant: &Grant, ancestors: &[AncestorLock]) -> Environment {
     let held: Vec<String> =
         ancestors.iter().chain(&grant.ancestor_locks).map(AncestorLock::to_string).collect();
     let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();

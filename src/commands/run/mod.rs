@@ -27,7 +27,7 @@ use crate::lock::{Grant, Lock, Released, Request, Wait, sleep};
 use crate::report::Report;
 use crate::settings::RunSettings;
 
-pub fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
+pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let mut report =
         Report::new(settings.verbosity, &settings.keys, settings.events.as_deref(), terminal::width())?;
     let mut lock = acquire::open_lock(settings, &mut report)?;

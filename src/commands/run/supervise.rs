@@ -24,7 +24,7 @@ const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 const CTRLC_DELAY: Duration = Duration::from_millis(10);
 
 /// How the command ended.
-pub struct Outcome {
+pub(super) struct Outcome {
     pub result: Result<Exit, Failure>,
     pub keeper: Keeper,
     /// The command was stopped by us, and the reason was reported.
@@ -32,7 +32,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub fn not_started(keeper: Keeper, message: String) -> Self {
+    pub(super) fn not_started(keeper: Keeper, message: String) -> Self {
         Self { result: Err(Failure::new(exit::INTERNAL, message)), keeper, was_stopped: false }
     }
 }
@@ -51,7 +51,7 @@ struct Ready {
     signals: bool,
 }
 
-pub struct Supervision<'a> {
+pub(super) struct Supervision<'a> {
     settings: &'a RunSettings,
     on_terminal: bool,
     supervisor: &'a Supervisor,
@@ -71,7 +71,7 @@ pub struct Supervision<'a> {
 
 impl<'a> Supervision<'a> {
     /// `deadline`: when the command must be gone, unless the lease is renewed.
-    pub fn new(
+    pub(super) fn new(
         settings: &'a RunSettings,
         on_terminal: bool,
         supervisor: &'a Supervisor,
@@ -96,7 +96,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Returns when the command has ended.
-    pub fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> Outcome {
         let result = loop {
             let ready = self.wait();
             if ready.guardian
@@ -259,6 +259,7 @@ impl<'a> Supervision<'a> {
 
 /// 127 if there is no such command; 126 if there is, but it cannot be run. A script whose interpreter is
 /// missing gives the same error as a missing script.
+#[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
 fn not_started(program: &OsStr, errno: i32) -> Failure {
     let why = Errno::from_raw(errno);
     let name = program.to_string_lossy();

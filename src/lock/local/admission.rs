@@ -18,7 +18,7 @@ const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
 
 /// What is in the way: check again when one of these bytes is released, or at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Blockers {
+pub(super) struct Blockers {
     pub offsets: Vec<u64>,
     pub until: Option<BootTime>,
 }
@@ -30,7 +30,7 @@ impl Blockers {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(super) enum Decision {
     /// Nothing is in the way; with slots, of this one.
     Free(u32),
     Blocked(Blockers),
@@ -38,14 +38,14 @@ pub enum Decision {
 
 /// What a holder has.
 #[derive(Clone, Copy, Debug)]
-pub struct Admitted {
+pub(super) struct Admitted {
     pub ticket: u64,
     pub fence: u64,
     pub slot: u32,
 }
 
 /// Holds the mutex of the file until it is dropped.
-pub struct Admission<'a> {
+pub(super) struct Admission<'a> {
     file: &'a LockFile,
     header: Header,
     reservations: Vec<Reservation>,
@@ -60,7 +60,10 @@ impl Drop for Admission<'_> {
 }
 
 impl<'a> Admission<'a> {
-    pub fn begin(file: &'a LockFile, observer: Option<&mut (dyn Observer + '_)>) -> Result<Self, Error> {
+    pub(super) fn begin(
+        file: &'a LockFile,
+        observer: Option<&mut (dyn Observer + '_)>,
+    ) -> Result<Self, Error> {
         mutex::lock(file, observer)?;
         // From here on dropping unlocks the mutex.
         let mut admission =
@@ -84,7 +87,11 @@ impl<'a> Admission<'a> {
     }
 
     /// Whether this request may enter. `ticket` is ours, if we have queued.
-    pub fn check(&self, request: &LocalRequest, ticket: Option<u64>) -> Result<Decision, BackendError> {
+    pub(super) fn check(
+        &self,
+        request: &LocalRequest,
+        ticket: Option<u64>,
+    ) -> Result<Decision, BackendError> {
         if self.is_alone && self.reservations.is_empty() {
             return Ok(Decision::Free(0));
         }
@@ -188,7 +195,7 @@ impl<'a> Admission<'a> {
     }
 
     /// Join the end of the queue. Returns our ticket.
-    pub fn queue(&mut self, request: &LocalRequest) -> Result<u64, BackendError> {
+    pub(super) fn queue(&mut self, request: &LocalRequest) -> Result<u64, BackendError> {
         let ticket = self.next_ticket(request.usage)?;
         self.lock_byte(request.usage.ticket(request.lane, ticket), Kind::Write)?;
         self.file.write_header(&self.header).map_err(|e| self.io_error(&e))?;
@@ -222,7 +229,7 @@ impl<'a> Admission<'a> {
     }
 
     /// Nothing is in the way: become a holder, and no longer a waiter.
-    pub fn admit(
+    pub(super) fn admit(
         &mut self,
         request: &LocalRequest,
         queued: Option<u64>,
@@ -283,7 +290,7 @@ impl<'a> Admission<'a> {
     }
 
     /// Enter a reservation, or end it if its moment has passed.
-    pub fn reserve(&mut self, reservation: Reservation) -> Result<(), BackendError> {
+    pub(super) fn reserve(&mut self, reservation: Reservation) -> Result<(), BackendError> {
         let table = self.file.reservation_table(&self.header);
         let Some((entry, reservation)) = slot_for(&table, reservation) else { return Ok(()) };
         let others = table.iter().enumerate().filter(|(at, _)| *at != entry);

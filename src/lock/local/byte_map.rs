@@ -25,40 +25,40 @@ const GROUPS: u64 = 3 << 61;
 const GROUP_BITS: u32 = 60;
 
 /// Tickets are numbers below this, and above zero.
-pub const TICKETS_END: u64 = 1 << 40;
+pub(super) const TICKETS_END: u64 = 1 << 40;
 
 /// All tickets and all marks.
-pub const ALL_PARTICIPANTS: Range<u64> = 0..1 << 62;
-pub const MUTEX_BYTE: Range<u64> = byte(1 << 62);
+pub(super) const ALL_PARTICIPANTS: Range<u64> = 0..1 << 62;
+pub(super) const MUTEX_BYTE: Range<u64> = byte(1 << 62);
 
-pub const fn byte(offset: u64) -> Range<u64> {
+pub(super) const fn byte(offset: u64) -> Range<u64> {
     offset..offset + 1
 }
 
 /// How a key is used, on which all its users must agree: with this many slots, or (zero) exclusive and shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsageMode(u32);
+pub(super) struct UsageMode(u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub(super) enum Lane {
     Preferred,
     Fair,
 }
 
 impl UsageMode {
-    pub const PLAIN: Self = Self(0);
+    pub(super) const PLAIN: Self = Self(0);
 
-    pub fn slots_of(count: u32) -> Self {
+    pub(super) fn slots_of(count: u32) -> Self {
         Self(count.clamp(2, MOST_SLOTS))
     }
 
     /// How many may hold at once.
-    pub fn slots(self) -> u32 {
+    pub(super) fn slots(self) -> u32 {
         self.0.max(1)
     }
 
     /// How many slots were asked for; zero if none.
-    pub fn slot_count(self) -> u32 {
+    pub(super) fn slot_count(self) -> u32 {
         self.0
     }
 
@@ -66,26 +66,26 @@ impl UsageMode {
         u64::from(self.0) << USAGE_BITS
     }
 
-    pub fn lane(self, lane: Lane) -> Range<u64> {
+    pub(super) fn lane(self, lane: Lane) -> Range<u64> {
         let start = self.start() + if lane == Lane::Fair { LANE } else { 0 };
         start..start + TICKETS_END
     }
 
-    pub fn ticket(self, lane: Lane, ticket: u64) -> u64 {
+    pub(super) fn ticket(self, lane: Lane, ticket: u64) -> u64 {
         self.lane(lane).start + ticket
     }
 
     /// The marks of all holders, in whatever mode.
-    pub fn holders(self) -> Range<u64> {
+    pub(super) fn holders(self) -> Range<u64> {
         self.holding(0).start..self.holding(SHARED_MARKS).end
     }
 
-    pub fn sharers(self) -> Range<u64> {
+    pub(super) fn sharers(self) -> Range<u64> {
         self.holding(SHARED_MARKS)
     }
 
     /// Exclusive holders, or holders of a slot.
-    pub fn owners(self) -> Range<u64> {
+    pub(super) fn owners(self) -> Range<u64> {
         self.holding(0)
     }
 
@@ -95,52 +95,52 @@ impl UsageMode {
     }
 
     /// The ticket of the holder whose mark this is.
-    pub fn ticket_of_mark(self, offset: u64) -> u64 {
+    pub(super) fn ticket_of_mark(self, offset: u64) -> u64 {
         offset.saturating_sub(self.holders().start) & (SHARED_MARKS - 1)
     }
 
-    pub fn slot(self, number: u32) -> u64 {
+    pub(super) fn slot(self, number: u32) -> u64 {
         MARKS + self.start() + SLOTS + u64::from(number)
     }
 
-    pub fn all_slots(self) -> Range<u64> {
+    pub(super) fn all_slots(self) -> Range<u64> {
         self.slot(0)..self.slot(self.slots())
     }
 
     /// Where the tickets and the marks of all other usage modes are.
-    pub fn others(self) -> [Range<u64>; 4] {
+    pub(super) fn others(self) -> [Range<u64>; 4] {
         let (this, next) = (self.start(), self.start() + (1 << USAGE_BITS));
         let end = u64::from(MOST_SLOTS + 1) << USAGE_BITS;
         [0..this, next..end, MARKS..MARKS + this, MARKS + next..MARKS + end]
     }
 
     /// The usage mode that this byte belongs to.
-    pub fn at(offset: u64) -> Self {
+    pub(super) fn at(offset: u64) -> Self {
         Self(u32::try_from((offset % MARKS) >> USAGE_BITS).unwrap_or(0))
     }
 }
 
 /// A reader group, by a digest of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReaderGroup(u64);
+pub(super) struct ReaderGroup(u64);
 
 impl ReaderGroup {
-    pub fn named(name: &[u8]) -> Self {
+    pub(super) fn named(name: &[u8]) -> Self {
         let (high, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, name).as_u64_pair();
         Self::from_digest(high)
     }
 
     /// Any number is some group.
-    pub fn from_digest(digest: u64) -> Self {
+    pub(super) fn from_digest(digest: u64) -> Self {
         Self(digest & ((1 << GROUP_BITS) - 1))
     }
 
-    pub fn digest(self) -> u64 {
+    pub(super) fn digest(self) -> u64 {
         self.0
     }
 
     /// Locked for reading by each holder of this group.
-    pub fn offset(self) -> u64 {
+    pub(super) fn offset(self) -> u64 {
         GROUPS + self.0
     }
 }

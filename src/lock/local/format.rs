@@ -19,7 +19,7 @@ const TABLE: u64 = HEADER as u64 + RECORDS * RECORD as u64;
 
 /// Zeros if there is none yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Header {
+pub(super) struct Header {
     pub next_ticket: u64,
     pub last_fence: u64,
     /// When the last reservation ends, in nanoseconds since some boot, and how many entries the table has.
@@ -28,7 +28,7 @@ pub struct Header {
 }
 
 impl LockFile {
-    pub fn header(&self) -> Header {
+    pub(super) fn header(&self) -> Header {
         let mut bytes = [0; HEADER];
         let read = read_at_most(self, &mut bytes, 0);
         let mut numbers = bytes[..read].chunks_exact(8).map(number);
@@ -36,14 +36,14 @@ impl LockFile {
         Header { next_ticket: next(), last_fence: next(), reserved_until: next(), reservations: next() }
     }
 
-    pub fn write_header(&self, header: &Header) -> io::Result<()> {
+    pub(super) fn write_header(&self, header: &Header) -> io::Result<()> {
         let Header { next_ticket, last_fence, reserved_until, reservations } = *header;
         let bytes = [next_ticket, last_fence, reserved_until, reservations].map(u64::to_le_bytes).concat();
         self.locks().file().write_all_at(&bytes, 0)
     }
 
     /// The record of the holder with this ticket, if it was not overwritten.
-    pub fn record(&self, ticket: u64) -> Option<HolderRecord> {
+    pub(super) fn record(&self, ticket: u64) -> Option<HolderRecord> {
         let offset = record_offsets(ticket).find(|offset| self.owner_of_record(*offset) == ticket)?;
         let mut bytes = [0; RECORD];
         self.locks().file().read_exact_at(&mut bytes, offset).ok()?;
@@ -51,7 +51,7 @@ impl LockFile {
     }
 
     /// Overwrites no record of a present holder, as long as there is room.
-    pub fn write_record(
+    pub(super) fn write_record(
         &self,
         ticket: u64,
         record: &HolderRecord,
@@ -70,12 +70,12 @@ impl LockFile {
     }
 
     /// The reservations that are in force.
-    pub fn reservations(&self, header: &Header) -> Vec<Reservation> {
+    pub(super) fn reservations(&self, header: &Header) -> Vec<Reservation> {
         self.reservation_table(header).into_iter().flatten().collect()
     }
 
     /// The table, `None` where an entry is over, or of another boot, or nonsense.
-    pub fn reservation_table(&self, header: &Header) -> Vec<Option<Reservation>> {
+    pub(super) fn reservation_table(&self, header: &Header) -> Vec<Option<Reservation>> {
         if BootTime::from_nanos(header.reserved_until).has_passed() {
             return Vec::new();
         }
@@ -87,7 +87,7 @@ impl LockFile {
         entries.map(|entry| entry.filter(|reservation| !reservation.until.has_passed())).collect()
     }
 
-    pub fn write_reservation(&self, entry: usize, reservation: &Reservation) -> io::Result<()> {
+    pub(super) fn write_reservation(&self, entry: usize, reservation: &Reservation) -> io::Result<()> {
         let offset = TABLE + (entry * ENTRY) as u64;
         self.locks().file().write_all_at(&reservation.to_bytes(boot_id()), offset)
     }
@@ -103,23 +103,23 @@ fn read_at_most(file: &LockFile, bytes: &mut [u8], offset: u64) -> usize {
     file.locks().file().read_at(bytes, offset).unwrap_or(0)
 }
 
-pub fn number(bytes: &[u8]) -> u64 {
+pub(super) fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// Size of a holder record.
-pub const RECORD: usize = 1024;
+pub(super) const RECORD: usize = 1024;
 
 /// What a holder writes about itself, for waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HolderRecord {
+pub(super) struct HolderRecord {
     pub claim: String,
     pub since: BootTime,
     pub info: HolderInfo,
 }
 
 impl HolderRecord {
-    pub fn to_bytes(&self, ticket: u64) -> [u8; RECORD] {
+    pub(super) fn to_bytes(&self, ticket: u64) -> [u8; RECORD] {
         let since = self.since.as_nanos().to_string();
         let mut text = vec![self.claim.as_str(), &since];
         for (name, value) in self.info.fields() {
@@ -135,7 +135,7 @@ impl HolderRecord {
     }
 
     /// `None` if it is another ticket's, or no record at all.
-    pub fn from_bytes(bytes: &[u8; RECORD], ticket: u64) -> Option<Self> {
+    pub(super) fn from_bytes(bytes: &[u8; RECORD], ticket: u64) -> Option<Self> {
         let (owner, text) = bytes.split_at(8);
         let mut parts = text.split(|&b| b == 0).map(<[u8]>::to_vec);
         let claim = String::from_utf8(parts.next()?).ok()?;
@@ -150,9 +150,9 @@ impl HolderRecord {
 }
 
 /// Size of an entry in the table of reservations.
-pub const ENTRY: usize = 32;
+pub(super) const ENTRY: usize = 32;
 /// As many as there can be slots.
-pub const ENTRIES: usize = MOST_SLOTS as usize;
+pub(super) const ENTRIES: usize = MOST_SLOTS as usize;
 
 const EXCLUSIVE: u64 = 1 << 60;
 const SHARED: u64 = 2 << 60;
@@ -161,7 +161,7 @@ const SLOT: u64 = 3 << 60;
 /// A lock that stays taken after its holder has left: until a moment on the boot-time clock, and never beyond a
 /// reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reservation {
+pub(super) struct Reservation {
     pub kind: ReservationKind,
     pub until: BootTime,
     /// The holder's; zero if several holders share the entry.
@@ -169,14 +169,14 @@ pub struct Reservation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReservationKind {
+pub(super) enum ReservationKind {
     Exclusive,
     Shared(ReaderGroup),
     Slot(UsageMode, u32),
 }
 
 impl Reservation {
-    pub fn to_bytes(self, boot_id: u64) -> [u8; ENTRY] {
+    pub(super) fn to_bytes(self, boot_id: u64) -> [u8; ENTRY] {
         let kind = match self.kind {
             ReservationKind::Exclusive => EXCLUSIVE,
             ReservationKind::Shared(group) => SHARED | group.digest(),
@@ -192,7 +192,7 @@ impl Reservation {
     }
 
     /// `None` if it is of another boot, or nonsense.
-    pub fn from_bytes(bytes: &[u8], boot_id: u64) -> Option<Self> {
+    pub(super) fn from_bytes(bytes: &[u8], boot_id: u64) -> Option<Self> {
         let mut numbers = bytes.chunks_exact(8).map(number);
         let [until, of_boot, ticket, kind] = [(); 4].map(|()| numbers.next().unwrap_or(0));
         let kind = match kind & 0xf << 60 {
@@ -210,7 +210,7 @@ impl Reservation {
 }
 
 impl ReservationKind {
-    pub fn usage(self) -> UsageMode {
+    pub(super) fn usage(self) -> UsageMode {
         match self {
             Self::Exclusive | Self::Shared(_) => UsageMode::PLAIN,
             Self::Slot(usage, _) => usage,
@@ -220,7 +220,10 @@ impl ReservationKind {
 
 /// Which entry of the table takes this reservation, and what to write there. `None` for one that is over and
 /// has no entry.
-pub fn slot_for(table: &[Option<Reservation>], reservation: Reservation) -> Option<(usize, Reservation)> {
+pub(super) fn slot_for(
+    table: &[Option<Reservation>],
+    reservation: Reservation,
+) -> Option<(usize, Reservation)> {
     let same_ticket = |old: &Option<Reservation>| old.is_some_and(|old| old.ticket == reservation.ticket);
     if let Some(entry) = table.iter().position(same_ticket) {
         return Some((entry, reservation));
@@ -239,7 +242,7 @@ pub fn slot_for(table: &[Option<Reservation>], reservation: Reservation) -> Opti
 }
 
 /// Identifies the current boot.
-pub fn boot_id() -> u64 {
+pub(super) fn boot_id() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let (high, low) = Uuid::try_parse(text.trim()).unwrap_or_default().as_u64_pair();
     high ^ low

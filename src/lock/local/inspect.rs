@@ -8,7 +8,7 @@ use crate::clock::BootTime;
 use crate::lock::{Blocked, Blocker, Holding};
 
 /// What is in the way of this request. `ticket` is ours, if we have queued.
-pub fn inspect(file: &LockFile, key: usize, request: &LocalRequest, ticket: Option<u64>) -> Blocked {
+pub(super) fn inspect(file: &LockFile, key: usize, request: &LocalRequest, ticket: Option<u64>) -> Blocked {
     Blocked {
         key,
         position: ticket.map(|ticket| waiters_ahead(file, request, ticket)),

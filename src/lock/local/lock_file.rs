@@ -22,13 +22,13 @@ const LONGEST_NAME: usize = 200;
 
 /// How the directory of the lock file is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mount {
+pub(crate) enum Mount {
     OnThisHost,
     OverNetwork,
 }
 
 /// A directory of the system in which every user may create files and none may delete another's.
-pub fn default_directory() -> Option<PathBuf> {
+pub(crate) fn default_directory() -> Option<PathBuf> {
     let is_shared = |path: &&&str| {
         fs::symlink_metadata(path).is_ok_and(|directory| {
             directory.is_dir() && directory.uid() == 0 && directory.mode() & 0o1002 == 0o1002
@@ -37,14 +37,15 @@ pub fn default_directory() -> Option<PathBuf> {
     DIRECTORIES.iter().find(is_shared).map(PathBuf::from)
 }
 
-pub struct LockFile {
+pub(super) struct LockFile {
     path: PathBuf,
     locks: OfdLocks,
     identity: (u64, u64),
 }
 
 impl LockFile {
-    pub fn open(directory: &Path, name: &[u8]) -> Result<Self, BackendError> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    pub(super) fn open(directory: &Path, name: &[u8]) -> Result<Self, BackendError> {
         let path = directory.join(file_name(name));
         let fail = |problem| BackendError::new(path.display().to_string(), Problem::File(problem));
         let about = fs::metadata(directory).map_err(|e| fail(FileProblem::Directory(e.to_string())))?;
@@ -72,16 +73,16 @@ impl LockFile {
         Ok(Self { path, locks: OfdLocks::new(file), identity })
     }
 
-    pub fn locks(&self) -> &OfdLocks {
+    pub(super) fn locks(&self) -> &OfdLocks {
         &self.locks
     }
 
     /// Tells it from every other file of this host.
-    pub fn identity(&self) -> (u64, u64) {
+    pub(super) fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    pub fn mount(&self) -> Mount {
+    pub(super) fn mount(&self) -> Mount {
         let over_network = [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, FsType(SMB2_SUPER_MAGIC)];
         match fstatfs(self.locks.file()) {
             Ok(about) if over_network.contains(&about.filesystem_type()) => Mount::OverNetwork,
@@ -90,15 +91,15 @@ impl LockFile {
     }
 
     /// Its name was removed: other processes do not see our locks on it.
-    pub fn is_deleted(&self) -> io::Result<bool> {
+    pub(super) fn is_deleted(&self) -> io::Result<bool> {
         Ok(self.locks.file().metadata()?.nlink() == 0)
     }
 
-    pub fn io_error(&self, error: &io::Error) -> BackendError {
+    pub(super) fn io_error(&self, error: &io::Error) -> BackendError {
         self.error(FileProblem::Io(error.to_string()))
     }
 
-    pub fn error(&self, problem: FileProblem) -> BackendError {
+    pub(super) fn error(&self, problem: FileProblem) -> BackendError {
         BackendError::new(self.path.display().to_string(), Problem::File(problem))
     }
 }

@@ -33,7 +33,7 @@ use lock_file::LockFile;
 use release_watch::{INTERRUPT, ReleaseWatch};
 use request::LocalRequest;
 
-pub use lock_file::{Mount, default_directory};
+pub(crate) use lock_file::{Mount, default_directory};
 
 use super::claim::{HostTicket, WaiterId};
 use super::wait::{Wait, wait};
@@ -43,7 +43,7 @@ use super::{
 };
 use crate::clock::BootTime;
 
-pub struct HostLock {
+pub(crate) struct HostLock {
     /// One for each key, in the order given.
     files: Vec<LockFile>,
     /// The order in which every process takes several of them, so that no two wait for each other.
@@ -56,7 +56,7 @@ pub struct HostLock {
 impl HostLock {
     /// Open, or create, the lock files. Before the guardian is forked: it must hold the lock as well, so that
     /// a killed redlock does not free it under a living command.
-    pub fn open(directory: &Path, names: &[Vec<u8>]) -> Result<Self, BackendError> {
+    pub(crate) fn open(directory: &Path, names: &[Vec<u8>]) -> Result<Self, BackendError> {
         let files = names.iter().map(|name| LockFile::open(directory, name)).collect::<Result<_, _>>()?;
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by_key(|&key| &names[key]);
@@ -64,7 +64,7 @@ impl HostLock {
     }
 
     /// How the directory is mounted: the kernel's locks do not reach over a network.
-    pub fn mount(&self) -> Mount {
+    pub(crate) fn mount(&self) -> Mount {
         self.files[0].mount()
     }
 

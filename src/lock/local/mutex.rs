@@ -18,7 +18,7 @@ const YIELDS: u32 = 64;
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Alone with the file until [`unlock`].
-pub fn lock(file: &LockFile, observer: Option<&mut (dyn Observer + '_)>) -> Result<(), Error> {
+pub(super) fn lock(file: &LockFile, observer: Option<&mut (dyn Observer + '_)>) -> Result<(), Error> {
     let try_lock = || file.locks().try_lock(MUTEX_BYTE, Kind::Write).map_err(|e| file.io_error(&e));
     for _ in 0..YIELDS {
         if try_lock()? {
@@ -44,7 +44,7 @@ pub fn lock(file: &LockFile, observer: Option<&mut (dyn Observer + '_)>) -> Resu
     Err(file.error(FileProblem::WholeFileLocked).into())
 }
 
-pub fn unlock(file: &LockFile) {
+pub(super) fn unlock(file: &LockFile) {
     file.locks().unlock(MUTEX_BYTE);
 }
 

@@ -13,31 +13,31 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     Read,
     Write,
 }
 
 /// Clones are the same open file with the same locks, for other threads.
 #[derive(Clone, Debug)]
-pub struct OfdLocks(Arc<File>);
+pub(super) struct OfdLocks(Arc<File>);
 
 impl OfdLocks {
-    pub fn new(file: File) -> Self {
+    pub(super) fn new(file: File) -> Self {
         Self(Arc::new(file))
     }
 
-    pub fn file(&self) -> &File {
+    pub(super) fn file(&self) -> &File {
         &self.0
     }
 
     /// The same open file, for a process that is to keep it open.
-    pub fn shared_file(&self) -> Arc<File> {
+    pub(super) fn shared_file(&self) -> Arc<File> {
         Arc::clone(&self.0)
     }
 
     /// False if another open file has a lock in the way.
-    pub fn try_lock(&self, range: Range<u64>, kind: Kind) -> io::Result<bool> {
+    pub(super) fn try_lock(&self, range: Range<u64>, kind: Kind) -> io::Result<bool> {
         match fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&request(&range, kind))) {
             Ok(_) => Ok(true),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
@@ -46,7 +46,12 @@ impl OfdLocks {
     }
 
     /// Blocks until nothing is in the way, or until a signal comes and `is_over`.
-    pub fn lock_unless(&self, range: Range<u64>, kind: Kind, is_over: impl Fn() -> bool) -> io::Result<()> {
+    pub(super) fn lock_unless(
+        &self,
+        range: Range<u64>,
+        kind: Kind,
+        is_over: impl Fn() -> bool,
+    ) -> io::Result<()> {
         loop {
             match fcntl(&*self.0, FcntlArg::F_OFD_SETLKW(&request(&range, kind))) {
                 Ok(_) => return Ok(()),
@@ -56,20 +61,22 @@ impl OfdLocks {
         }
     }
 
-    pub fn unlock(&self, range: Range<u64>) {
+    #[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
+    pub(super) fn unlock(&self, range: Range<u64>) {
         let mut wanted = request(&range, Kind::Read);
         wanted.l_type = libc::F_UNLCK as libc::c_short;
         // It splits no lock of ours that we would keep, so it needs no memory and cannot fail.
         let _ = fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&wanted));
     }
 
-    pub fn unlock_all(&self) {
+    pub(super) fn unlock_all(&self) {
         self.unlock(0..u64::MAX >> 1);
     }
 
     /// Another open file's lock in this range that conflicts with one of this kind, whichever the kernel finds
     /// first.
-    pub fn conflict_in(&self, range: Range<u64>, kind: Kind) -> io::Result<Option<Range<u64>>> {
+    #[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
+    pub(super) fn conflict_in(&self, range: Range<u64>, kind: Kind) -> io::Result<Option<Range<u64>>> {
         if range.is_empty() {
             return Ok(None);
         }
@@ -88,13 +95,13 @@ impl OfdLocks {
     }
 
     /// A byte in this range that another process has locked for writing.
-    pub fn writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+    pub(super) fn writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
         Ok(self.conflict_in(range, Kind::Read)?.map(|locked| locked.start))
     }
 
     /// The last byte in this range that another process has locked for writing. Searched from the end, where
     /// it usually is.
-    pub fn last_writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+    pub(super) fn last_writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
         let last_of =
             |range| Ok::<_, io::Error>(self.conflict_in(range, Kind::Read)?.map(|found| found.end - 1));
         let Some(mut last) = last_of(range.clone())? else { return Ok(None) };
@@ -111,7 +118,7 @@ impl OfdLocks {
     }
 
     /// The first byte in this range that another process has locked for writing.
-    pub fn first_writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
+    pub(super) fn first_writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
         let mut first = None;
         let mut end = range.end;
         while let Some(found) = self.writer_in(range.start..end)? {
@@ -121,7 +128,7 @@ impl OfdLocks {
     }
 
     /// Where other processes have locked something for writing in this range, in order: one entry for each lock.
-    pub fn all_writers_in(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
+    pub(super) fn all_writers_in(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
         let mut found = Vec::new();
         let mut unknown = vec![range];
         while let Some(range) = unknown.pop() {
@@ -136,6 +143,7 @@ impl OfdLocks {
     }
 }
 
+#[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
 fn request(range: &Range<u64>, kind: Kind) -> libc::flock {
     let lock = match kind {
         Kind::Read => libc::F_RDLCK,

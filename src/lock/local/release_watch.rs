@@ -24,13 +24,13 @@ use super::ofd_lock::{Kind, OfdLocks};
 const STACK: usize = 64 * 1024;
 
 /// Ends a waiting thread's system call, if the process has a handler for it; without one it is ignored.
-pub const INTERRUPT: Signal = Signal::SIGURG;
+pub(super) const INTERRUPT: Signal = Signal::SIGURG;
 /// An interrupt may come just before the sleep: so often it is repeated, with so much time between.
 const INTERRUPTS: u32 = 50;
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
-pub struct ReleaseWatch {
+pub(super) struct ReleaseWatch {
     locks: OfdLocks,
     wake_fd: PipeReader,
     waker: Arc<PipeWriter>,
@@ -42,7 +42,7 @@ pub struct ReleaseWatch {
 }
 
 impl ReleaseWatch {
-    pub fn new(locks: &OfdLocks) -> io::Result<Self> {
+    pub(super) fn new(locks: &OfdLocks) -> io::Result<Self> {
         let (wake_fd, waker) = io::pipe()?;
         let (sender, released) = channel();
         Ok(Self {
@@ -58,7 +58,7 @@ impl ReleaseWatch {
     }
 
     /// Wake when the process that has locked this byte has released it.
-    pub fn watch(&mut self, offset: u64) -> io::Result<()> {
+    pub(super) fn watch(&mut self, offset: u64) -> io::Result<()> {
         if !self.watched.insert(offset) {
             return Ok(());
         }
@@ -79,12 +79,12 @@ impl ReleaseWatch {
     }
 
     /// Readable when a watched byte was released.
-    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
 
     /// To be called when [`ReleaseWatch::wake_fd`] is readable.
-    pub fn take_releases(&mut self) -> io::Result<()> {
+    pub(super) fn take_releases(&mut self) -> io::Result<()> {
         let _ = self.wake_fd.read(&mut [0; 64])?;
         while let Ok((offset, released)) = self.released.try_recv() {
             self.watched.remove(&offset);

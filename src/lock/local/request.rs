@@ -5,7 +5,7 @@ use super::format::ReservationKind;
 use crate::lock::{Mode, Prefer, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalRequest {
+pub(super) struct LocalRequest {
     pub usage: UsageMode,
     pub mode: LocalMode,
     /// The lane in which the request queues.
@@ -15,14 +15,14 @@ pub struct LocalRequest {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalMode {
+pub(super) enum LocalMode {
     Exclusive,
     Shared(ReaderGroup),
     Slot,
 }
 
 impl LocalRequest {
-    pub fn new(request: &Request) -> Self {
+    pub(super) fn new(request: &Request) -> Self {
         let prefers = |policy| request.prefer == policy;
         let plain =
             Self { usage: UsageMode::PLAIN, mode: LocalMode::Exclusive, lane: Lane::Fair, joins: false };
@@ -43,7 +43,7 @@ impl LocalRequest {
     }
 
     /// What such a holder reserves, if it has this slot.
-    pub fn reserves(&self, slot: u32) -> ReservationKind {
+    pub(super) fn reserves(&self, slot: u32) -> ReservationKind {
         match self.mode {
             LocalMode::Exclusive => ReservationKind::Exclusive,
             LocalMode::Shared(group) => ReservationKind::Shared(group),

@@ -10,7 +10,7 @@ use crate::lock::{BackendError, Blocked};
 
 /// What holds the lock, if anything does; with `yes` nothing does afterwards. An error if a majority cannot be
 /// asked: what the other servers hold would still be a lock.
-pub fn break_lock(
+pub(crate) fn break_lock(
     servers: Vec<Server>,
     keys: Keys,
     timing: Timing,

@@ -14,7 +14,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::resp::reply_length;
 
 #[derive(Debug, Default)]
-pub struct Connection {
+pub(super) struct Connection {
     /// `None` until there is an address to connect to.
     socket: Option<Socket>,
     connected: bool,
@@ -29,14 +29,14 @@ pub struct Connection {
 
 impl Connection {
     /// Start connecting to the first of these that does not fail on the spot, and send what is queued.
-    pub fn connect(&mut self, addresses: Vec<SockAddr>) {
+    pub(super) fn connect(&mut self, addresses: Vec<SockAddr>) {
         self.alternatives = addresses.into();
         self.try_next(io::Error::new(ErrorKind::NotFound, "the name has no address"));
         self.send(&[]);
     }
 
     /// Queue bytes and send what the socket takes now.
-    pub fn send(&mut self, bytes: &[u8]) {
+    pub(super) fn send(&mut self, bytes: &[u8]) {
         self.outgoing.extend_from_slice(bytes);
         // On this host a connection is there as soon as it is asked for.
         if self.is_connected() {
@@ -45,7 +45,7 @@ impl Connection {
     }
 
     /// What to poll for; `None` before there is a socket.
-    pub fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+    pub(super) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let flags = match (self.connected, self.outgoing.is_empty()) {
             (false, _) => PollFlags::POLLOUT,
             (true, false) => PollFlags::POLLIN | PollFlags::POLLOUT,
@@ -55,12 +55,12 @@ impl Connection {
     }
 
     /// Has the server been reached?
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.connected
     }
 
     /// Go on after poll has reported something.
-    pub fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         if self.is_connected() {
             self.flush();
             self.fill();
@@ -68,7 +68,7 @@ impl Connection {
     }
 
     /// The next complete reply, if it has arrived.
-    pub fn next_reply(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn next_reply(&mut self) -> io::Result<Option<Vec<u8>>> {
         match reply_length(&self.incoming)? {
             Some(length) => Ok(Some(self.incoming.drain(..length).collect())),
             None => self.broken.take().map_or(Ok(None), Err),

@@ -6,7 +6,7 @@ use crate::lock::lock_name;
 /// The names for one user's key. The lock itself is a plain string, so that any library that does
 /// SET NX PX under the same name excludes us and is excluded.
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub(crate) struct Keys {
     pub lock: Vec<u8>,
     pub queue: Vec<u8>,
     pub waiters: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct Keys {
 
 impl Keys {
     /// An empty prefix makes the lock the bare key, for programs that use no prefix.
-    pub fn new(prefix: &str, key: &[u8]) -> Self {
+    pub(crate) fn new(prefix: &str, key: &[u8]) -> Self {
         let family = if prefix.is_empty() { "bare" } else { prefix };
         let beside = |role: &str| [family.as_bytes(), b"-", role.as_bytes(), b":", key].concat();
         Self {
@@ -38,11 +38,11 @@ impl Keys {
         }
     }
 
-    pub fn notify_of(&self, waiter: WaiterId) -> Vec<u8> {
+    pub(crate) fn notify_of(&self, waiter: WaiterId) -> Vec<u8> {
         [self.notify.as_slice(), waiter.to_string().as_bytes()].concat()
     }
 
-    pub fn tombstone_of(&self, waiter: WaiterId) -> Vec<u8> {
+    pub(crate) fn tombstone_of(&self, waiter: WaiterId) -> Vec<u8> {
         [self.tombstone.as_slice(), waiter.to_string().as_bytes()].concat()
     }
 }

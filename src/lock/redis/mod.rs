@@ -33,10 +33,10 @@ use std::time::Duration;
 
 use crate::clock::{BootTime, jitter};
 
-pub use break_lock::break_lock;
-pub use keys::Keys;
-pub use requests::Timing;
-pub use server::Server;
+pub(crate) use break_lock::break_lock;
+pub(crate) use keys::Keys;
+pub(crate) use requests::Timing;
+pub(crate) use server::Server;
 
 use super::claim::{Claim, WaiterId};
 use super::wait::{Wait, sleep};
@@ -63,7 +63,7 @@ const MOST_TURNS: u32 = 50;
 /// The lease of a lock that never expires, as far as our own clock is concerned.
 const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
-pub struct RedisLock {
+pub(crate) struct RedisLock {
     servers: Servers,
     requests: Requests,
     ttl: Option<Duration>,
@@ -102,7 +102,7 @@ impl Progress {
 }
 
 impl RedisLock {
-    pub fn new(servers: Vec<Server>, keys: Vec<Keys>, timing: Timing) -> Self {
+    pub(crate) fn new(servers: Vec<Server>, keys: Vec<Keys>, timing: Timing) -> Self {
         Self {
             requests: Requests::new(keys, servers.len(), timing),
             servers: Servers::new(servers, timing.node_timeout),

@@ -32,7 +32,7 @@ enum Expected {
 
 /// What can be expected of a server that is about to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(super) enum State {
     /// No request of ours can have reached it.
     Unreached,
     /// Connected, and every request was answered: the next one will be answered soon, too.
@@ -44,7 +44,7 @@ pub enum State {
 }
 
 #[derive(Debug)]
-pub struct Node {
+pub(super) struct Node {
     server: Server,
     connection: Option<Connection>,
     /// The server's name is being resolved. Kept when a connection is given up, so that there is one look-up
@@ -66,7 +66,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(server: Server) -> Self {
+    pub(super) fn new(server: Server) -> Self {
         Self {
             server,
             connection: None,
@@ -80,14 +80,14 @@ impl Node {
         }
     }
 
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.server.to_string()
     }
 
     /// Send a request, behind whatever is still in flight on the connection, connecting if need be. The reply
     /// to an earlier request is then no longer wanted, but the order is kept: what the server executes late
     /// it executes before this.
-    pub fn ask(&mut self, call: Call) -> Result<(), BackendError> {
+    pub(super) fn ask(&mut self, call: Call) -> Result<(), BackendError> {
         // Behind an unanswered request the reply may go unread, even one that says that the script is unknown.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
         let in_full = if may_go_unread { call.packed_in_full() } else { None };
@@ -96,14 +96,14 @@ impl Node {
     }
 
     /// The same with the script's whole text: one round trip, whether the server knows the script or not.
-    pub fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
+    pub(super) fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
         let bytes = call.packed_in_full().unwrap_or_else(|| call.packed());
         self.send(&bytes, [Expected::Reply(call)])
     }
 
     /// Send a request that the server executes as soon as an element is pushed to this list, or this time is
     /// over: behind BLPOP on the same connection, so that no round trip is lost between the two.
-    pub fn ask_after_wakeup(
+    pub(super) fn ask_after_wakeup(
         &mut self,
         list: Vec<u8>,
         at_most: Duration,
@@ -138,14 +138,14 @@ impl Node {
     }
 
     /// Start connecting, if there is no connection. A failure is reported when something is asked.
-    pub fn connect(&mut self) {
+    pub(super) fn connect(&mut self) {
         if self.connection.is_none() {
             self.connection = self.open_connection().ok();
         }
     }
 
     /// Drop the connection. What was sent on it may still be executed.
-    pub fn disconnect(&mut self) {
+    pub(super) fn disconnect(&mut self) {
         // The server knows nothing of requests that still wait for the login, or never got through.
         let was_open = self.is_connected() && !self.is_logging_in();
         self.reached |= was_open;
@@ -157,28 +157,28 @@ impl Node {
     }
 
     /// Whether the server can be asked without starting a thread.
-    pub fn has_address(&self) -> bool {
+    pub(super) fn has_address(&self) -> bool {
         self.server.address().is_ok_and(|address| address.is_some())
     }
 
-    pub fn is_resolving(&self) -> bool {
+    pub(super) fn is_resolving(&self) -> bool {
         self.resolution.is_some()
     }
 
     /// Whether there is a connection, however far it is.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.connection.is_some()
     }
 
-    pub fn progress_at(&self) -> BootTime {
+    pub(super) fn progress_at(&self) -> BootTime {
         self.progress_at
     }
 
-    pub fn is_in_doubt(&self) -> bool {
+    pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    pub fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         let is_blocked = self.expected.iter().any(|expected| match expected {
             Expected::WakeUp | Expected::Reply(Call::BlockingPop { .. }) => true,
             Expected::Reply(Call::Script { .. }) | Expected::Login(_) | Expected::Abandoned => false,
@@ -194,19 +194,19 @@ impl Node {
         }
     }
 
-    pub fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+    pub(super) fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let resolving = || Some((self.resolution.as_ref()?.wake_fd(), PollFlags::POLLIN));
         self.connection.as_ref().and_then(Connection::interest).or_else(resolving)
     }
 
     /// The reply to the last request, if it has arrived.
-    pub fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
+    pub(super) fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
         let result = self.next_reply(R::answers)?;
         Some(result.and_then(|(call, value)| R::parse(&call, &value).map_err(|problem| self.error(problem))))
     }
 
     /// Read and drop the replies that have arrived and that no caller waits for.
-    pub fn discard_replies(&mut self) {
+    pub(super) fn discard_replies(&mut self) {
         while self.next_reply(|_| true).is_some() {}
     }
 
@@ -276,6 +276,7 @@ impl Node {
         Ok(())
     }
 
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     fn on_wakeup(&mut self, value: &Value) -> Result<(), BackendError> {
         match value {
             Value::ServerError(e) => {
@@ -342,11 +343,11 @@ impl Node {
         })
     }
 
-    pub fn timed_out(&self) -> BackendError {
+    pub(super) fn timed_out(&self) -> BackendError {
         self.error(Problem::TimedOut)
     }
 
-    pub fn error(&self, problem: Problem) -> BackendError {
+    pub(super) fn error(&self, problem: Problem) -> BackendError {
         BackendError::new(self.name(), problem)
     }
 

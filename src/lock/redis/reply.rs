@@ -9,7 +9,7 @@ use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, RAISE, RELEASE};
 use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Loss, Problem};
 
 /// The reply to one kind of request.
-pub trait Reply: Sized {
+pub(super) trait Reply: Sized {
     /// Whether this is the type of the reply to `call`.
     fn answers(call: &Call) -> bool;
 
@@ -18,7 +18,7 @@ pub trait Reply: Sized {
 }
 
 #[derive(Clone, Debug)]
-pub enum AcquireReply {
+pub(super) enum AcquireReply {
     Granted(Granted),
     /// Taken, or others are ahead of us.
     Refused(Box<Refusal>),
@@ -30,7 +30,7 @@ pub enum AcquireReply {
 
 /// What a server knows about its own memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Memory {
+pub(super) struct Memory {
     /// For how long the server has been known without having lost its data; zero = not asked.
     pub known_for: Duration,
     /// The longest quarantine that any client came with.
@@ -38,7 +38,7 @@ pub struct Memory {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Quarantined {
+pub(super) struct Quarantined {
     /// The server does not vote for this long.
     pub left: Duration,
     pub longest_quarantine: Duration,
@@ -46,7 +46,7 @@ pub struct Quarantined {
 
 /// Why a server did not grant the lock.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub(super) struct Refusal {
     pub blocked: Blocked,
     /// Identifies the server; empty where there is only one.
     pub run_id: Vec<u8>,
@@ -59,7 +59,7 @@ pub struct Refusal {
 }
 
 #[derive(Clone, Debug)]
-pub struct Granted {
+pub(super) struct Granted {
     /// One for each key.
     pub fences: Vec<u64>,
     /// One for each key, or none.
@@ -115,7 +115,7 @@ impl Reply for AcquireReply {
 }
 
 #[derive(Clone, Debug)]
-pub enum ExtendReply {
+pub(super) enum ExtendReply {
     Extended {
         run_id: Vec<u8>,
         /// The server may have lost what it granted to others.
@@ -143,7 +143,7 @@ impl Reply for ExtendReply {
 
 /// While votes are collected: new ones arrive, and those that we have are renewed.
 #[derive(Clone, Debug)]
-pub enum CollectReply {
+pub(super) enum CollectReply {
     Acquire(AcquireReply),
     Extend(ExtendReply),
 }
@@ -164,7 +164,7 @@ impl Reply for CollectReply {
 
 /// After a renewal: late replies to it, and replies of servers that were healed.
 #[derive(Clone, Debug)]
-pub enum FollowUpReply {
+pub(super) enum FollowUpReply {
     Extend(ExtendReply),
     Heal,
 }
@@ -186,7 +186,7 @@ impl Reply for FollowUpReply {
 }
 
 #[derive(Clone, Debug)]
-pub enum RaiseReply {
+pub(super) enum RaiseReply {
     Raised,
     /// The tokens here, of which at least one is in the way.
     Refused(Vec<u64>),
@@ -208,7 +208,7 @@ impl Reply for RaiseReply {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum ReleaseReply {
+pub(super) enum ReleaseReply {
     Released,
     NotOurs(Loss),
 }
@@ -227,7 +227,7 @@ impl Reply for ReleaseReply {
 }
 
 #[derive(Clone, Debug)]
-pub enum BreakReply {
+pub(super) enum BreakReply {
     Free,
     /// What holds the lock, or held it before it was broken.
     Held(Box<Blocked>),
@@ -250,7 +250,7 @@ impl Reply for BreakReply {
 
 /// BLPOP has returned, with an element or without. It only wakes: the next request tells what has changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Woken;
+pub(super) struct Woken;
 
 impl Reply for Woken {
     fn answers(call: &Call) -> bool {
@@ -277,6 +277,7 @@ const INFO: usize = 9;
 struct Fields(Vec<Vec<u8>>);
 
 impl Fields {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     fn of(value: &Value) -> Result<Self, Problem> {
         let fields = match value {
             Value::Array(items) => items.iter().map(string).collect(),
@@ -349,6 +350,7 @@ fn parse_number<T: FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
+#[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
 fn string(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Some(bytes.clone()),

@@ -9,7 +9,7 @@ use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::{Grant, Mode, Prefer, Request};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub(crate) struct Timing {
     /// `None` for a lock that never expires.
     pub ttl: Option<Duration>,
     /// What one server may take to answer, connecting included.
@@ -20,7 +20,7 @@ pub struct Timing {
 
 /// A request in the scripts' terms.
 #[derive(Debug, Default)]
-pub struct Terms {
+pub(super) struct Terms {
     /// The value at the lock's key while it is shared; empty for an exclusive lock.
     mode_tag: Vec<u8>,
     /// How the request queues.
@@ -32,7 +32,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    pub fn new(request: &Request, keys: usize) -> Self {
+    pub(super) fn new(request: &Request, keys: usize) -> Self {
         let mode_tag = match &request.mode {
             // One slot is a lock.
             Mode::Exclusive | Mode::Slot { of: 1 } => Vec::new(),
@@ -64,7 +64,7 @@ impl Terms {
 
 /// How a server is asked for the lock.
 #[derive(Clone, Copy, Debug)]
-pub enum Ask<'a> {
+pub(super) enum Ask<'a> {
     /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has told it.
     /// `proposed`: what the others are asked for at the same time.
     Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64> },
@@ -76,31 +76,31 @@ pub enum Ask<'a> {
 
 /// What all calls of one lock have in common.
 #[derive(Debug)]
-pub struct Requests {
+pub(super) struct Requests {
     keys: Vec<Keys>,
     servers: usize,
     timing: Timing,
 }
 
 impl Requests {
-    pub fn new(keys: Vec<Keys>, servers: usize, timing: Timing) -> Self {
+    pub(super) fn new(keys: Vec<Keys>, servers: usize, timing: Timing) -> Self {
         Self { keys, servers, timing }
     }
 
-    pub fn key_count(&self) -> usize {
+    pub(super) fn key_count(&self) -> usize {
         self.keys.len()
     }
 
     /// The list on which this waiter is woken.
-    pub fn notify_list(&self, waiter: WaiterId) -> Vec<u8> {
+    pub(super) fn notify_list(&self, waiter: WaiterId) -> Vec<u8> {
         self.keys[0].notify_of(waiter)
     }
 
-    pub fn quarantine(&self) -> Duration {
+    pub(super) fn quarantine(&self) -> Duration {
         self.timing.quarantine
     }
 
-    pub fn acquire(&self, claim: Claim, terms: &Terms, ask: &Ask<'_>) -> Call {
+    pub(super) fn acquire(&self, claim: Claim, terms: &Terms, ask: &Ask<'_>) -> Call {
         let keys = self.key_count();
         let (role, queues, stamp, gate, proposed) = match *ask {
             Ask::Gate { queues, stamp, proposed } => {
@@ -126,13 +126,13 @@ impl Requests {
     }
 
     /// `taken_at`: when the grant, or the vote, was asked for.
-    pub fn extend(&self, claim: Claim, taken_at: BootTime, terms: &Terms) -> Call {
+    pub(super) fn extend(&self, claim: Claim, taken_at: BootTime, terms: &Terms) -> Call {
         let ttl = self.key_ttl(terms, taken_at.elapsed());
         self.call(&EXTEND, claim, terms, None, vec![ttl, millis(self.timing.quarantine)])
     }
 
     /// `gate` and `stamp` as in the request that was granted.
-    pub fn heal(&self, grant: &Grant, terms: &Terms, gate: &[u8], stamp: Option<u64>) -> Call {
+    pub(super) fn heal(&self, grant: &Grant, terms: &Terms, gate: &[u8], stamp: Option<u64>) -> Call {
         let held_for = grant.taken_at.elapsed();
         let mut args =
             vec![self.key_ttl(terms, held_for), joined(&grant.fences), millis(held_for), gate.to_vec()];
@@ -140,17 +140,23 @@ impl Requests {
         self.call(&HEAL, grant.claim, terms, stamp, args)
     }
 
-    pub fn raise(&self, claim: Claim, terms: &Terms, fences: &[u64]) -> Call {
+    pub(super) fn raise(&self, claim: Claim, terms: &Terms, fences: &[u64]) -> Call {
         self.call(&RAISE, claim, terms, None, vec![joined(fences)])
     }
 
     /// `tombstone_ttl`: how long late requests of this waiter are refused. `min_hold`: how long the locks stay
     /// taken from now on.
-    pub fn release(&self, claim: Claim, terms: &Terms, tombstone_ttl: Duration, min_hold: Duration) -> Call {
+    pub(super) fn release(
+        &self,
+        claim: Claim,
+        terms: &Terms,
+        tombstone_ttl: Duration,
+        min_hold: Duration,
+    ) -> Call {
         self.call(&RELEASE, claim, terms, None, vec![millis(tombstone_ttl), millis(min_hold)])
     }
 
-    pub fn break_lock(&self, claim: Claim, yes: bool) -> Call {
+    pub(super) fn break_lock(&self, claim: Claim, yes: bool) -> Call {
         self.call(&BREAK, claim, &Terms::default(), None, vec![flag(yes)])
     }
 

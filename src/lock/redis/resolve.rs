@@ -8,9 +8,9 @@ use socket2::SockAddr;
 use crate::lock::background::Background;
 
 /// A look-up in progress.
-pub type Resolution = Background<Vec<SockAddr>>;
+pub(super) type Resolution = Background<Vec<SockAddr>>;
 
-pub fn resolve(host: &str, port: u16) -> io::Result<Resolution> {
+pub(super) fn resolve(host: &str, port: u16) -> io::Result<Resolution> {
     let host = host.to_owned();
     Background::start("resolve", move || {
         Ok((host.as_str(), port).to_socket_addrs()?.map(SockAddr::from).collect())
@@ -18,6 +18,6 @@ pub fn resolve(host: &str, port: u16) -> io::Result<Resolution> {
 }
 
 /// The address itself, if the host is given as one.
-pub fn literal(host: &str, port: u16) -> Option<SockAddr> {
+pub(super) fn literal(host: &str, port: u16) -> Option<SockAddr> {
     host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port).into())
 }

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 const LONGEST_REPLY: usize = 1 << 20;
 
 /// Length of the first complete RESP2 reply in `bytes`, `None` if more must come.
-pub fn reply_length(bytes: &[u8]) -> io::Result<Option<usize>> {
+pub(super) fn reply_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let malformed = || io::Error::new(ErrorKind::InvalidData, "the answer is not Redis protocol");
     let mut position = 0;
     let mut wanted: usize = 1;

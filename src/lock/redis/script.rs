@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A script's text and the hash by which servers remember it.
 #[derive(Debug)]
-pub struct Script {
+pub(super) struct Script {
     text: &'static str,
     hash: &'static str,
 }
@@ -15,7 +15,7 @@ include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
 /// One request: one round trip.
 #[derive(Clone, Debug)]
-pub enum Call {
+pub(super) enum Call {
     Script {
         script: &'static Script,
         keys: Vec<Vec<u8>>,
@@ -29,11 +29,11 @@ pub enum Call {
 }
 
 impl Call {
-    pub fn is(&self, wanted: &'static Script) -> bool {
+    pub(super) fn is(&self, wanted: &'static Script) -> bool {
         matches!(self, Self::Script { script, .. } if script.hash == wanted.hash)
     }
 
-    pub fn packed(&self) -> Vec<u8> {
+    pub(super) fn packed(&self) -> Vec<u8> {
         match self {
             Self::Script { script, keys, args } => evaluate("EVALSHA", script.hash, keys, args),
             Self::BlockingPop { list, at_most } => redis::cmd("BLPOP")
@@ -44,7 +44,7 @@ impl Call {
     }
 
     /// With the script's whole text, for a server that does not know the hash (any more).
-    pub fn packed_in_full(&self) -> Option<Vec<u8>> {
+    pub(super) fn packed_in_full(&self) -> Option<Vec<u8>> {
         match self {
             Self::Script { script, keys, args } => Some(evaluate("EVAL", script.text, keys, args)),
             Self::BlockingPop { .. } => None,

@@ -17,7 +17,7 @@ pub(super) enum Target {
 
 /// Where a server is and how to log in.
 #[derive(Clone)]
-pub struct Server {
+pub(crate) struct Server {
     pub(super) target: Target,
     db: i64,
     username: Option<String>,
@@ -26,7 +26,8 @@ pub struct Server {
 
 impl Server {
     /// The error never repeats the URL: it may hold a password.
-    pub fn parse(url: &str) -> Result<Self, String> {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
         if url.starts_with("rediss:") || url.starts_with("valkeys:") {
             return Err("TLS (rediss://) is not supported yet".into());
         }
@@ -53,7 +54,7 @@ impl Server {
         (&self.target, self.db)
     }
 
-    pub fn password(&self) -> Option<&str> {
+    pub(crate) fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 

@@ -3,7 +3,7 @@
 use crate::lock::{ServerError, ServerErrorKind};
 
 impl ServerError {
-    pub fn new(code: &str, details: Option<&str>, during: &'static str) -> Self {
+    pub(crate) fn new(code: &str, details: Option<&str>, during: &'static str) -> Self {
         let reply = match details {
             Some(details) => format!("{code} {}", without_script_trace(details)),
             None => code.to_owned(),

@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 
 /// A server, and what this client remembers of it.
 #[derive(Debug)]
-pub struct Member {
+pub(super) struct Member {
     pub node: Node,
     /// Identifies the server, as far as it has told; empty where there is only one.
     pub run_id: Vec<u8>,
@@ -50,13 +50,13 @@ impl Member {
         }
     }
 
-    pub fn is_avoided(&self) -> bool {
+    pub(super) fn is_avoided(&self) -> bool {
         self.avoid_until.is_some_and(|until| !until.has_passed())
     }
 }
 
 #[derive(Debug)]
-pub struct Servers {
+pub(super) struct Servers {
     members: Vec<Member>,
     /// What one server may take to answer, connecting included.
     pub node_timeout: Duration,
@@ -64,7 +64,7 @@ pub struct Servers {
 
 /// How a round of replies ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoundEnd {
+pub(super) enum RoundEnd {
     /// The listener had heard enough, or every server has answered.
     Complete,
     TimedOut,
@@ -73,7 +73,7 @@ pub enum RoundEnd {
 
 /// Why there is no reply.
 #[derive(Debug)]
-pub enum NoReply {
+pub(super) enum NoReply {
     Cancelled(Signal),
     Failed(BackendError),
     /// It may still come.
@@ -82,53 +82,57 @@ pub enum NoReply {
 
 /// The servers that a request was sent to, and those that it could not be sent to.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub(super) struct Asked {
     pub sent: Vec<usize>,
     pub failed: Vec<(usize, BackendError)>,
 }
 
-pub fn stop_if(enough: bool) -> ControlFlow<()> {
+pub(super) fn stop_if(enough: bool) -> ControlFlow<()> {
     if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 impl Servers {
     /// In the order of their addresses, which is the same for all clients.
-    pub fn new(mut servers: Vec<Server>, node_timeout: Duration) -> Self {
+    pub(super) fn new(mut servers: Vec<Server>, node_timeout: Duration) -> Self {
         servers.sort_by(|a, b| a.order().cmp(&b.order()));
         Self { members: servers.into_iter().map(Member::new).collect(), node_timeout }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.members.len()
     }
 
-    pub fn majority(&self) -> usize {
+    pub(super) fn majority(&self) -> usize {
         majority_of(self.len())
     }
 
     /// How many servers may fail without making a majority impossible.
-    pub fn tolerated(&self) -> usize {
+    pub(super) fn tolerated(&self) -> usize {
         self.len() - self.majority()
     }
 
-    pub fn all(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.len()
     }
 
-    pub fn all_but(&self, gate: usize) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn all_but(&self, gate: usize) -> impl Iterator<Item = usize> + use<> {
         self.all().filter(move |&at| at != gate)
     }
 
-    pub fn names(&self) -> Vec<String> {
+    pub(super) fn names(&self) -> Vec<String> {
         self.members.iter().map(|member| member.node.name()).collect()
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
         self.members.iter_mut()
     }
 
     /// Send to all of these without waiting.
-    pub fn ask(&mut self, whom: impl IntoIterator<Item = usize>, call: impl Fn(&Member) -> Call) -> Asked {
+    pub(super) fn ask(
+        &mut self,
+        whom: impl IntoIterator<Item = usize>,
+        call: impl Fn(&Member) -> Call,
+    ) -> Asked {
         let mut asked = Asked::default();
         for at in whom {
             let member = &mut self.members[at];
@@ -142,7 +146,7 @@ impl Servers {
     }
 
     /// The same with the script's whole text.
-    pub fn ask_in_full(&mut self, whom: impl IntoIterator<Item = usize>, call: &Call) -> Asked {
+    pub(super) fn ask_in_full(&mut self, whom: impl IntoIterator<Item = usize>, call: &Call) -> Asked {
         let mut asked = Asked::default();
         for at in whom {
             match self.members[at].node.ask_in_full(call.clone()) {
@@ -154,7 +158,7 @@ impl Servers {
     }
 
     /// Hand the replies of these servers to the listener as they come, until it has heard enough.
-    pub fn listen<R: Reply>(
+    pub(super) fn listen<R: Reply>(
         &mut self,
         pending: Vec<usize>,
         until: BootTime,
@@ -170,7 +174,7 @@ impl Servers {
     }
 
     /// The same, but ended as soon as `interrupt` is readable.
-    pub fn listen_until<R: Reply>(
+    pub(super) fn listen_until<R: Reply>(
         &mut self,
         pending: Vec<usize>,
         until: BootTime,
@@ -215,7 +219,7 @@ impl Servers {
     }
 
     /// Every reply, with an error for each server that could not be asked or did not answer in time.
-    pub fn collect<R: Reply>(
+    pub(super) fn collect<R: Reply>(
         &mut self,
         asked: Asked,
         until: BootTime,
@@ -232,12 +236,12 @@ impl Servers {
     }
 
     /// When a server that was to answer by this moment is late: each step of the connection has its own time.
-    pub fn overdue_at(&self, at: usize, until: BootTime) -> BootTime {
+    pub(super) fn overdue_at(&self, at: usize, until: BootTime) -> BootTime {
         until.max(self[at].node.progress_at() + self.node_timeout)
     }
 
     /// The reply of one server.
-    pub fn reply_of<R: Reply>(
+    pub(super) fn reply_of<R: Reply>(
         &mut self,
         at: usize,
         until: BootTime,

@@ -11,7 +11,7 @@ const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
 
 /// A server's answer to an acquire request.
 #[derive(Clone, Debug)]
-pub enum Vote {
+pub(super) enum Vote {
     /// `asked`: when it was asked for, or last renewed.
     Yes {
         granted: Granted,
@@ -24,7 +24,7 @@ pub enum Vote {
 
 /// What the votes together mean.
 #[derive(Debug)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// A majority of all configured servers said yes.
     Won,
     /// Enough servers can vote for a majority to be possible sooner or later.
@@ -37,7 +37,7 @@ pub enum Verdict {
 
 /// The votes of one attempt, one place for each configured server.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub(super) struct Tally {
     names: Vec<String>,
     votes: Vec<Option<Vote>>,
     /// The longest quarantine that any client uses, as far as we have heard: it holds for every vote.
@@ -47,7 +47,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn new(names: Vec<String>, quarantine: Duration) -> Self {
+    pub(super) fn new(names: Vec<String>, quarantine: Duration) -> Self {
         let votes = vec![None; names.len()];
         Self { names, votes, quarantine, unfit: None }
     }
@@ -60,7 +60,7 @@ impl Tally {
         self.votes.len() - self.majority()
     }
 
-    pub fn add(&mut self, at: usize, vote: Vote) {
+    pub(super) fn add(&mut self, at: usize, vote: Vote) {
         let heard = match &vote {
             Vote::Yes { granted, .. } => granted.memory.longest_quarantine,
             Vote::Quarantined(quarantined) => quarantined.longest_quarantine,
@@ -75,7 +75,12 @@ impl Tally {
     }
 
     /// The reply of a server other than the gate, asked for at this moment.
-    pub fn add_reply(&mut self, at: usize, asked: BootTime, reply: Result<AcquireReply, BackendError>) {
+    pub(super) fn add_reply(
+        &mut self,
+        at: usize,
+        asked: BootTime,
+        reply: Result<AcquireReply, BackendError>,
+    ) {
         let vote = match reply {
             Ok(AcquireReply::Granted(granted)) => Vote::Yes { granted, asked },
             Ok(AcquireReply::Quarantined(quarantined)) => Vote::Quarantined(quarantined),
@@ -89,14 +94,14 @@ impl Tally {
     }
 
     /// A vote that we have was renewed at this moment.
-    pub fn renew(&mut self, at: usize, moment: BootTime) {
+    pub(super) fn renew(&mut self, at: usize, moment: BootTime) {
         if let Some(Vote::Yes { asked, .. }) = &mut self.votes[at] {
             *asked = moment;
         }
     }
 
     /// A vote that we had was lost.
-    pub fn remove(&mut self, at: usize) {
+    pub(super) fn remove(&mut self, at: usize) {
         self.votes[at] = None;
     }
 
@@ -118,7 +123,7 @@ impl Tally {
         }
     }
 
-    pub fn unfit(&self) -> Option<&BackendError> {
+    pub(super) fn unfit(&self) -> Option<&BackendError> {
         self.unfit.as_ref()
     }
 
@@ -131,7 +136,7 @@ impl Tally {
     }
 
     /// The votes that count: the servers, and what they granted.
-    pub fn yes(&self) -> impl Iterator<Item = (usize, &Granted)> {
+    pub(super) fn yes(&self) -> impl Iterator<Item = (usize, &Granted)> {
         self.votes.iter().enumerate().filter_map(|(at, vote)| match vote {
             Some(Vote::Yes { granted, .. }) if self.quarantine_left(granted).is_zero() => Some((at, granted)),
             Some(Vote::Yes { .. } | Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
@@ -139,13 +144,13 @@ impl Tally {
     }
 
     /// The servers that have granted, whether their votes count or not.
-    pub fn granted(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn granted(&self) -> impl Iterator<Item = usize> {
         let votes = self.votes.iter().enumerate();
         votes.filter(|(_, vote)| matches!(vote, Some(Vote::Yes { .. }))).map(|(at, _)| at)
     }
 
     /// The votes that count, and when they were asked for or last renewed.
-    pub fn yes_asked(&self) -> impl Iterator<Item = (usize, BootTime)> {
+    pub(super) fn yes_asked(&self) -> impl Iterator<Item = (usize, BootTime)> {
         self.yes().filter_map(|(at, _)| match &self.votes[at] {
             Some(Vote::Yes { asked, .. }) => Some((at, *asked)),
             Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
@@ -153,16 +158,16 @@ impl Tally {
     }
 
     /// When the oldest of the votes that count was asked for.
-    pub fn lease_from(&self) -> Option<BootTime> {
+    pub(super) fn lease_from(&self) -> Option<BootTime> {
         self.yes_asked().map(|(_, asked)| asked).min()
     }
 
     /// The servers that have not voted.
-    pub fn missing(&self) -> Vec<usize> {
+    pub(super) fn missing(&self) -> Vec<usize> {
         (0..self.votes.len()).filter(|&at| self.votes[at].is_none()).collect()
     }
 
-    pub fn failures(&self) -> Vec<BackendError> {
+    pub(super) fn failures(&self) -> Vec<BackendError> {
         let errors = self.votes.iter().flatten().filter_map(|vote| match vote {
             Vote::Failed(error) => Some(error.clone()),
             Vote::Yes { .. } | Vote::No(_) | Vote::Quarantined(_) => None,
@@ -170,33 +175,33 @@ impl Tally {
         errors.collect()
     }
 
-    pub fn has_failed(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.votes.iter().any(|vote| matches!(vote, Some(Vote::Failed(_))))
     }
 
-    pub fn has_quarantined(&self) -> bool {
+    pub(super) fn has_quarantined(&self) -> bool {
         self.votes.iter().any(|vote| matches!(vote, Some(Vote::Quarantined(_))))
     }
 
     /// All errors together, if they alone make a majority impossible.
-    pub fn too_many_failed(&self) -> Option<BackendError> {
+    pub(super) fn too_many_failed(&self) -> Option<BackendError> {
         let errors = self.failures();
         let is_too_many = errors.len() > self.tolerated();
         is_too_many.then(|| BackendError::no_majority(errors, self.votes.len()))
     }
 
-    pub fn has_majority(&self) -> bool {
+    pub(super) fn has_majority(&self) -> bool {
         self.yes().count() >= self.majority()
     }
 
     /// Too many servers have voted otherwise.
-    pub fn cannot_win(&self) -> bool {
+    pub(super) fn cannot_win(&self) -> bool {
         let voted = self.votes.iter().flatten().count();
         voted - self.yes().count() > self.tolerated()
     }
 
     /// Too many servers cannot vote at all: waiting for the others would not help.
-    pub fn cannot_be_completed(&self) -> bool {
+    pub(super) fn cannot_be_completed(&self) -> bool {
         let cannot_vote = self.votes.iter().flatten().filter(|vote| match vote {
             Vote::Failed(_) | Vote::Quarantined(_) => true,
             Vote::Yes { granted, .. } => !self.quarantine_left(granted).is_zero(),
@@ -206,7 +211,7 @@ impl Tally {
     }
 
     /// `late`: the error of a server that did not answer in time.
-    pub fn verdict(mut self, late: impl Fn(usize) -> BackendError) -> Verdict {
+    pub(super) fn verdict(mut self, late: impl Fn(usize) -> BackendError) -> Verdict {
         if let Some(error) = self.unfit {
             return Verdict::Failed(error);
         }
@@ -247,13 +252,13 @@ impl Tally {
 /// Whether the yes of a quarantined server counts in a renewal. A server that lost its data, and was healed,
 /// may have voted for another client before. That is harmless only if its vote for us, from before, has
 /// never run out.
-pub fn renewal_counts(vote_until: Option<BootTime>, is_quarantined: bool, now: BootTime) -> bool {
+pub(super) fn renewal_counts(vote_until: Option<BootTime>, is_quarantined: bool, now: BootTime) -> bool {
     !is_quarantined || vote_until.is_some_and(|until| now < until)
 }
 
 /// The votes that make a lease, each with the moment from which it counts.
 #[derive(Debug, Default)]
-pub struct RenewalTally {
+pub(super) struct RenewalTally {
     /// By identity: a server that is listed twice has one vote.
     ours: Vec<(Vec<u8>, BootTime)>,
     lost: Vec<Loss>,
@@ -261,23 +266,23 @@ pub struct RenewalTally {
 }
 
 impl RenewalTally {
-    pub fn add_ours(&mut self, run_id: Vec<u8>, asked: BootTime) {
+    pub(super) fn add_ours(&mut self, run_id: Vec<u8>, asked: BootTime) {
         match self.ours.iter_mut().find(|(known, _)| *known == run_id) {
             Some((_, latest)) => *latest = (*latest).max(asked),
             None => self.ours.push((run_id, asked)),
         }
     }
 
-    pub fn add_lost(&mut self, loss: Loss) {
+    pub(super) fn add_lost(&mut self, loss: Loss) {
         self.lost.push(loss);
     }
 
-    pub fn add_error(&mut self, error: BackendError) {
+    pub(super) fn add_error(&mut self, error: BackendError) {
         self.errors.push(error);
     }
 
     /// The moment from which a majority has renewed.
-    pub fn renewed_from(&self, servers: usize) -> Option<BootTime> {
+    pub(super) fn renewed_from(&self, servers: usize) -> Option<BootTime> {
         let mut moments: Vec<BootTime> = self.ours.iter().map(|(_, asked)| *asked).collect();
         moments.sort_unstable_by(|a, b| b.cmp(a));
         moments.get(majority_of(servers) - 1).copied()
@@ -288,12 +293,12 @@ impl RenewalTally {
     }
 
     /// Whether a majority has renewed from this moment on, or cannot any more.
-    pub fn is_decided(&self, servers: usize, asked: BootTime) -> bool {
+    pub(super) fn is_decided(&self, servers: usize, asked: BootTime) -> bool {
         self.is_lost(servers) || self.renewed_from(servers).is_some_and(|from| from >= asked)
     }
 
     /// `renewed` is the lease if it is longer than before; `late` the error if no server reported one.
-    pub fn verdict(self, servers: usize, renewed: Option<Lease>, late: BackendError) -> Extended {
+    pub(super) fn verdict(self, servers: usize, renewed: Option<Lease>, late: BackendError) -> Extended {
         match (renewed, self.lost.iter().max().copied()) {
             (Some(lease), _) => Extended::Until(lease, self.errors),
             (None, Some(loss)) if self.is_lost(servers) => Extended::Lost(loss),
