@@ -11,7 +11,7 @@ use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
 use crate::clock::BootTime;
-use crate::lock::{Blocked, Observer};
+use crate::lock::{Blocked, Blocker, Observer};
 
 /// A program other than redlock wakes nobody: so often we look whether it has gone.
 const FOREIGN_RETRY: Duration = Duration::from_millis(100);
@@ -62,8 +62,9 @@ impl Pending {
 }
 
 impl RedisLock {
-    /// Returns the tally with a majority, or how the attempt ended otherwise. A request that does not queue takes
-    /// the first answer of each server; any other waits where it is refused, and keeps the votes that it has.
+    /// Returns the tally with a majority, or how the attempt ended otherwise. A request waits where it is refused,
+    /// and keeps the votes that it has. One that does not queue waits for a moment only, and only where the claim in
+    /// the way is on its way out: of several that come at once, one must win.
     pub(super) fn collect_votes(
         &mut self,
         votes: Collected,
@@ -73,6 +74,7 @@ impl RedisLock {
     ) -> Result<Tally, Attempt> {
         let Collected { asked, granted, others, mut tally } = votes;
         let started = BootTime::now();
+        let gives_up_at = if queues { gives_up_at } else { Some(started + self.servers.node_timeout) };
         let fences = granted.fences.clone();
         tally.add(self.gate, Vote::Yes { granted, asked });
         let mut pending = Pending(Vec::new());
@@ -86,7 +88,7 @@ impl RedisLock {
             if tally.unfit().is_some() || tally.cannot_be_completed() || pending.0.is_empty() {
                 return Err(self.without_majority(tally));
             }
-            let moments = [pending.first_overdue(), renew_at, gives_up_at.filter(|_| queues)];
+            let moments = [pending.first_overdue(), renew_at, gives_up_at];
             let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
             let mut replies = Vec::new();
             let ended = self.servers.listen::<CollectReply>(
@@ -112,6 +114,8 @@ impl RedisLock {
                         }
                         if queues {
                             observer.waiting(&refusal.blocked, started.elapsed());
+                        }
+                        if queues || self.is_on_its_way_out(&refusal) {
                             self.wait_for_vote(at, &refusal, &fences, gives_up_at, &mut tally, &mut pending);
                         }
                         blocked = Some(refusal.blocked.clone());
@@ -129,7 +133,7 @@ impl RedisLock {
             for at in pending.take_overdue(&self.servers) {
                 tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
             }
-            if queues && gives_up_at.is_some_and(BootTime::has_passed) {
+            if gives_up_at.is_some_and(BootTime::has_passed) {
                 return Err(self.outvoted(blocked, &tally));
             }
             if renew_at.is_some_and(BootTime::has_passed) {
@@ -214,6 +218,12 @@ impl RedisLock {
             _ => false,
         };
         (has_other_gate && is_older).then(|| self.holder_gate(refusal).unwrap_or(at))
+    }
+
+    /// The holder has our gate, whose vote is ours, or it is a newcomer that asked all servers at once and was queued.
+    fn is_on_its_way_out(&self, refusal: &Refusal) -> bool {
+        let has_our_gate = refusal.holder_gate == self.servers[self.gate].run_id;
+        matches!(refusal.blocked.by, Blocker::Holder(_)) && (has_our_gate || refusal.holder_gate.is_empty())
     }
 
     fn outvoted(&self, blocked: Option<Blocked>, tally: &Tally) -> Attempt {
