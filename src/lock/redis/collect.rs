@@ -6,7 +6,7 @@ use super::BLPOP_SLACK;
 use super::RedisLock;
 use super::reply::{AcquireReply, CollectReply, ExtendReply, Granted, Refusal};
 use super::requests::Ask;
-use super::script::WAITER_RENEWAL;
+use super::script::{Call, WAITER_RENEWAL};
 use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
@@ -25,6 +25,15 @@ pub(super) struct Collected {
     /// Servers that were asked together with the gate.
     pub others: Vec<usize>,
     pub tally: Tally,
+}
+
+/// Whether a vote that is refused is registered in the server's queue, so that the release there wakes us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registration {
+    None,
+    First,
+    /// The server was asked before with the same attempt.
+    Again,
 }
 
 /// The replies that are still expected, and when they are overdue.
@@ -81,7 +90,8 @@ impl RedisLock {
         pending.add(others, asked, asked + self.servers.node_timeout);
         let silent: Vec<usize> =
             tally.missing().into_iter().filter(|at| !pending.servers().contains(at)).collect();
-        self.ask_votes(silent, &fences, queues, &mut tally, &mut pending);
+        let registration = if queues { Registration::First } else { Registration::None };
+        self.ask_votes(silent, &fences, registration, &mut tally, &mut pending);
         let mut renew_at = self.ttl.map(|ttl| asked + ttl / 3);
         let mut blocked: Option<Blocked> = None;
         while !tally.has_majority() {
@@ -116,7 +126,26 @@ impl RedisLock {
                             observer.waiting(&refusal.blocked, started.elapsed());
                         }
                         if queues || self.is_on_its_way_out(&refusal) {
-                            self.wait_for_vote(at, &refusal, &fences, gives_up_at, &mut tally, &mut pending);
+                            let is_registered = refusal.stamp.is_some();
+                            if is_registered {
+                                self.wait_for_vote(
+                                    at,
+                                    &refusal,
+                                    &fences,
+                                    gives_up_at,
+                                    &mut tally,
+                                    &mut pending,
+                                );
+                            } else {
+                                // A newcomer's request leaves nothing that a release could wake.
+                                self.ask_votes(
+                                    vec![at],
+                                    &fences,
+                                    Registration::Again,
+                                    &mut tally,
+                                    &mut pending,
+                                );
+                            }
                         }
                         blocked = Some(refusal.blocked.clone());
                         tally.add(at, Vote::No(refusal));
@@ -148,11 +177,11 @@ impl RedisLock {
         &mut self,
         servers: Vec<usize>,
         fences: &[u64],
-        queues: bool,
+        registration: Registration,
         tally: &mut Tally,
         pending: &mut Pending,
     ) {
-        let call = self.vote_call(fences, queues, false);
+        let call = self.vote_call(fences, registration);
         let now = BootTime::now();
         let asked = self.servers.ask(servers, |_| call.clone());
         for (at, error) in asked.failed {
@@ -161,8 +190,9 @@ impl RedisLock {
         pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
-    fn vote_call(&self, fences: &[u64], queues: bool, again: bool) -> super::script::Call {
+    fn vote_call(&self, fences: &[u64], registration: Registration) -> Call {
         let gate = self.servers[self.gate].run_id.as_slice();
+        let (queues, again) = (registration != Registration::None, registration == Registration::Again);
         let ask = Ask::Vote { proposed: fences, gate, stamp: self.stamp, queues, again };
         self.requests.acquire(self.claim(), &self.terms, &ask)
     }
@@ -189,7 +219,7 @@ impl RedisLock {
         }
         // Zero would mean "forever" to the server.
         let at_most = at_most.max(Duration::from_millis(1));
-        let call = self.vote_call(fences, true, true);
+        let call = self.vote_call(fences, Registration::Again);
         let list = self.requests.notify_list(self.waiter);
         let now = BootTime::now();
         match self.servers[at].node.ask_after_wakeup(list, at_most, call) {
