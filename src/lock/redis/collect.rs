@@ -6,12 +6,12 @@ use super::BLPOP_SLACK;
 use super::RedisLock;
 use super::reply::{AcquireReply, CollectReply, ExtendReply, Granted, Refusal};
 use super::requests::Ask;
-use super::script::WAITER_RENEWAL;
+use super::script::{Call, WAITER_RENEWAL};
 use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
 use crate::clock::BootTime;
-use crate::lock::{Blocked, Observer};
+use crate::lock::{Blocked, Blocker, Observer};
 
 /// A program other than redlock wakes nobody: so often we look whether it has gone.
 const FOREIGN_RETRY: Duration = Duration::from_millis(100);
@@ -25,6 +25,15 @@ pub(super) struct Collected {
     /// Servers that were asked together with the gate.
     pub others: Vec<usize>,
     pub tally: Tally,
+}
+
+/// Whether a vote that is refused is registered in the server's queue, so that the release there wakes us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registration {
+    None,
+    First,
+    /// The server was asked before with the same attempt.
+    Again,
 }
 
 /// The replies that are still expected, and when they are overdue.
@@ -62,8 +71,9 @@ impl Pending {
 }
 
 impl RedisLock {
-    /// Returns the tally with a majority, or how the attempt ended otherwise. A request that does not queue takes
-    /// the first answer of each server; any other waits where it is refused, and keeps the votes that it has.
+    /// Returns the tally with a majority, or how the attempt ended otherwise. A request waits where it is refused,
+    /// and keeps the votes that it has. One that does not queue waits for a moment only, and only where the claim in
+    /// the way is on its way out: of several that come at once, one must win.
     pub(super) fn collect_votes(
         &mut self,
         votes: Collected,
@@ -73,20 +83,22 @@ impl RedisLock {
     ) -> Result<Tally, Attempt> {
         let Collected { asked, granted, others, mut tally } = votes;
         let started = BootTime::now();
+        let gives_up_at = if queues { gives_up_at } else { Some(started + self.servers.node_timeout) };
         let fences = granted.fences.clone();
         tally.add(self.gate, Vote::Yes { granted, asked });
         let mut pending = Pending(Vec::new());
         pending.add(others, asked, asked + self.servers.node_timeout);
         let silent: Vec<usize> =
             tally.missing().into_iter().filter(|at| !pending.servers().contains(at)).collect();
-        self.ask_votes(silent, &fences, queues, &mut tally, &mut pending);
+        let registration = if queues { Registration::First } else { Registration::None };
+        self.ask_votes(silent, &fences, registration, &mut tally, &mut pending);
         let mut renew_at = self.ttl.map(|ttl| asked + ttl / 3);
         let mut blocked: Option<Blocked> = None;
         while !tally.has_majority() {
             if tally.unfit().is_some() || tally.cannot_be_completed() || pending.0.is_empty() {
                 return Err(self.without_majority(tally));
             }
-            let moments = [pending.first_overdue(), renew_at, gives_up_at.filter(|_| queues)];
+            let moments = [pending.first_overdue(), renew_at, gives_up_at];
             let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
             let mut replies = Vec::new();
             let ended = self.servers.listen::<CollectReply>(
@@ -112,7 +124,28 @@ impl RedisLock {
                         }
                         if queues {
                             observer.waiting(&refusal.blocked, started.elapsed());
-                            self.wait_for_vote(at, &refusal, &fences, gives_up_at, &mut tally, &mut pending);
+                        }
+                        if queues || self.is_on_its_way_out(&refusal) {
+                            let is_registered = refusal.stamp.is_some();
+                            if is_registered {
+                                self.wait_for_vote(
+                                    at,
+                                    &refusal,
+                                    &fences,
+                                    gives_up_at,
+                                    &mut tally,
+                                    &mut pending,
+                                );
+                            } else {
+                                // A newcomer's request leaves nothing that a release could wake.
+                                self.ask_votes(
+                                    vec![at],
+                                    &fences,
+                                    Registration::Again,
+                                    &mut tally,
+                                    &mut pending,
+                                );
+                            }
                         }
                         blocked = Some(refusal.blocked.clone());
                         tally.add(at, Vote::No(refusal));
@@ -129,7 +162,7 @@ impl RedisLock {
             for at in pending.take_overdue(&self.servers) {
                 tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
             }
-            if queues && gives_up_at.is_some_and(BootTime::has_passed) {
+            if gives_up_at.is_some_and(BootTime::has_passed) {
                 return Err(self.outvoted(blocked, &tally));
             }
             if renew_at.is_some_and(BootTime::has_passed) {
@@ -144,11 +177,11 @@ impl RedisLock {
         &mut self,
         servers: Vec<usize>,
         fences: &[u64],
-        queues: bool,
+        registration: Registration,
         tally: &mut Tally,
         pending: &mut Pending,
     ) {
-        let call = self.vote_call(fences, queues, false);
+        let call = self.vote_call(fences, registration);
         let now = BootTime::now();
         let asked = self.servers.ask(servers, |_| call.clone());
         for (at, error) in asked.failed {
@@ -157,8 +190,9 @@ impl RedisLock {
         pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
-    fn vote_call(&self, fences: &[u64], queues: bool, again: bool) -> super::script::Call {
+    fn vote_call(&self, fences: &[u64], registration: Registration) -> Call {
         let gate = self.servers[self.gate].run_id.as_slice();
+        let (queues, again) = (registration != Registration::None, registration == Registration::Again);
         let ask = Ask::Vote { proposed: fences, gate, stamp: self.stamp, queues, again };
         self.requests.acquire(self.claim(), &self.terms, &ask)
     }
@@ -185,7 +219,7 @@ impl RedisLock {
         }
         // Zero would mean "forever" to the server.
         let at_most = at_most.max(Duration::from_millis(1));
-        let call = self.vote_call(fences, true, true);
+        let call = self.vote_call(fences, Registration::Again);
         let list = self.requests.notify_list(self.waiter);
         let now = BootTime::now();
         match self.servers[at].node.ask_after_wakeup(list, at_most, call) {
@@ -214,6 +248,12 @@ impl RedisLock {
             _ => false,
         };
         (has_other_gate && is_older).then(|| self.holder_gate(refusal).unwrap_or(at))
+    }
+
+    /// The holder has our gate, whose vote is ours, or it is a newcomer that asked all servers at once and was queued.
+    fn is_on_its_way_out(&self, refusal: &Refusal) -> bool {
+        let has_our_gate = refusal.holder_gate == self.servers[self.gate].run_id;
+        matches!(refusal.blocked.by, Blocker::Holder(_)) && (has_our_gate || refusal.holder_gate.is_empty())
     }
 
     fn outvoted(&self, blocked: Option<Blocked>, tally: &Tally) -> Attempt {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Links, Nodes, Redis, wait_until};
+use crate::support::{Job, Links, Nodes, Redis, wait_until};
 
 const ROUND_TRIP: Duration = Duration::from_millis(40);
 const TIMES: usize = 9;
@@ -66,4 +66,23 @@ fn tokens_that_differ_cost_no_round() {
         assert_eq!(calls(redis) - before, 2, "and nothing else");
     }
     assert!(first < run());
+}
+
+/// They ask all servers at once: the one that is near to the gate finds the votes of the other at the other servers.
+#[test]
+fn of_two_that_come_at_once_and_do_not_wait_one_wins() {
+    let links = Links::start(3, 2);
+    links.warm_up();
+    let ms = Duration::from_millis;
+    links.lines_of(0)[1..].iter().for_each(|line| line.each_way(ms(40)));
+    links.lines_of(1)[0].each_way(ms(80));
+    for round in 0..5 {
+        let args = ["-n", "--ttl", "60s", "--node-timeout", "2s"];
+        let run = |host| links.run(host, "k").args(&args).stdin_pipe().sh("echo ran; read x; exit 0").spawn();
+        let jobs: [Job; 2] = [1, 0].map(run);
+        let codes = jobs.map(|job| job.wait().code);
+        assert!(codes.contains(&Some(0)), "round {round}: {codes:?}");
+        assert!(codes.iter().all(|code| matches!(code, Some(0 | 75))), "round {round}: {codes:?}");
+        links.nodes().all_free();
+    }
 }
