@@ -189,8 +189,11 @@ pub fn run(options: &Options) -> Report {
     if !options.is_quiet && !report.violations.is_empty() {
         explain(&report.violations, &checker, &nemesis, &pulse);
         println!(
-            "chaos: again with: scripts/chaos --nodes {} --seed {} --seconds {}",
-            options.nodes, options.seed, options.seconds
+            "chaos: again with: scripts/chaos --nodes {} --seed {} --seconds {} --order {}",
+            options.nodes,
+            options.seed,
+            options.seconds,
+            if options.order_fails { "fail" } else { "tell" }
         );
     }
     if options.keep_files || (!report.is_good() && !options.is_quiet) {
