@@ -37,8 +37,8 @@ local IS_GATE = ROLE == 'gate'
 local PROPOSED_FENCES = PROPOSED == '' and {} or numbers(PROPOSED)
 
 -- A client's guess may be this far ahead of the server's clock: after a loss of all counters the clock alone keeps
--- tokens growing.
-local GUESS_AHEAD_MS = 20000
+-- tokens growing, and a quarantine lasts longer than this.
+local GUESS_AHEAD_MS = 1000
 
 -- No token is below this. At the gate none is below the server's clock, so that tokens keep growing after the counter
 -- was lost; a vote is never below the gate's token.

@@ -70,11 +70,10 @@ end
 local stamp
 local function our_stamp()
   if not stamp then
-    local now_us = now_ms() * 1000 + 999
     -- Stamps of the same moment are apart by ones.
-    stamp = STAMP and (STAMP < now_us + 1000000 and STAMP or now_us)
+    stamp = STAMP and (STAMP < now_us() + 1000000 and STAMP or now_us())
     for _, k in ipairs(STAMP and {} or LOCKS) do
-      stamp = math.max(stamp or now_us, last_stamp(k) + 1)
+      stamp = math.max(stamp or now_us(), last_stamp(k) + 1)
     end
   end
   return stamp

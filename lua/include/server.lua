@@ -22,12 +22,16 @@ end
 
 -- The server's clock, never a client's. It stands still during a script.
 local now
-local function now_ms()
+local function now_us()
   if not now then
     local time = redis.call('TIME')
-    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    now = tonumber(time[1]) * 1000000 + tonumber(time[2])
   end
   return now
+end
+
+local function now_ms()
+  return math.floor(now_us() / 1000)
 end
 
 local function is_replica()

@@ -109,7 +109,7 @@ fn parse(args: &[String]) -> Option<Options> {
             _ => return None,
         }
     }
-    options.order_fails = order_fails.unwrap_or(options.nodes <= 1);
+    options.order_fails = order_fails.unwrap_or(true);
     Some(options)
 }
 

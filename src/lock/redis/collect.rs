@@ -16,6 +16,9 @@ use crate::lock::{Blocked, Blocker, Observer};
 /// A program other than redlock wakes nobody: so often we look whether it has gone.
 const FOREIGN_RETRY: Duration = Duration::from_millis(100);
 
+/// A vote that a newcomer has given back, or a release that is on its way, has arrived after this time.
+const STRAY_VOTE: Duration = Duration::from_secs(2);
+
 /// What there is when the gate has voted for us.
 pub(super) struct Collected {
     /// When the gate was asked.
@@ -118,7 +121,7 @@ impl RedisLock {
                 match reply {
                     Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
                         self.note_refusal(at, &refusal);
-                        if let Some(follow) = self.must_yield(at, &refusal) {
+                        if let Some(follow) = self.must_yield(at, &refusal, started) {
                             let blocked = Box::new(refusal.blocked);
                             return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
                         }
@@ -151,11 +154,17 @@ impl RedisLock {
                         tally.add(at, Vote::No(refusal));
                     }
                     Ok(CollectReply::Acquire(reply)) => tally.add_reply(at, sent_at, Ok(reply)),
-                    Ok(CollectReply::Extend(ExtendReply::Extended { .. })) => tally.renew(at, sent_at),
-                    Ok(CollectReply::Extend(ExtendReply::Lost(_))) if at == self.gate => {
-                        return Err(self.outvoted(blocked, &tally));
+                    Ok(CollectReply::Extend(ExtendReply::Extended { is_quarantined: false, .. })) => {
+                        tally.renew(at, sent_at);
                     }
-                    Ok(CollectReply::Extend(ExtendReply::Lost(_))) => tally.remove(at),
+                    // The vote is lost, or the server has lost its memory of others.
+                    Ok(CollectReply::Extend(ExtendReply::Extended { .. } | ExtendReply::Lost(_))) => {
+                        if at == self.gate {
+                            return Err(self.outvoted(blocked, &tally));
+                        }
+                        tally.remove(at);
+                        self.ask_votes(vec![at], &fences, Registration::Again, &mut tally, &mut pending);
+                    }
                     Err(error) => tally.add(at, Vote::Failed(error)),
                 }
             }
@@ -240,9 +249,13 @@ impl RedisLock {
     /// Where to queue if the refusing claim has another gate and arrived earlier: the older waits, the younger
     /// yields, so no two wait for each other. A claim with our own gate has lost or released it: it is on its way
     /// out.
-    fn must_yield(&self, at: usize, refusal: &Refusal) -> Option<usize> {
+    fn must_yield(&self, at: usize, refusal: &Refusal, started: BootTime) -> Option<usize> {
         let gate = &self.servers[self.gate].run_id;
-        let has_other_gate = !refusal.holder_gate.is_empty() && refusal.holder_gate != *gate;
+        // A newcomer's vote does not tell its gate. One that stays is no stray vote, nor on its way out.
+        let has_other_gate = match refusal.holder_gate.as_slice() {
+            [] => started.elapsed() > STRAY_VOTE,
+            theirs => theirs != gate,
+        };
         let is_older = match (refusal.holder_stamp, self.stamp) {
             (Some(theirs), Some(ours)) => theirs < ours,
             _ => false,

@@ -322,6 +322,12 @@ impl Lock for RedisLock {
         if self.in_flight.is_none() {
             self.servers.iter_mut().for_each(|member| member.node.disconnect());
         }
+        // A name had to be resolved first.
+        if self.in_flight.is_none() && self.attempts == 0 {
+            self.attempts = 1;
+            let others = self.servers.all_but(0).collect();
+            self.in_flight = Some(self.ask_all(request.wait.queues(), others));
+        }
         let mut progress = Progress {
             started,
             gives_up_at: request.wait.gives_up_at(started),

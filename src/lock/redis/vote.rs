@@ -23,7 +23,7 @@ const DUPLICATE_CHECK: (Duration, Duration) = (Duration::from_millis(5), Duratio
 /// A server that did not answer twice in a row is not asked first again for this time.
 const AVOID_FOR: Duration = Duration::from_secs(10);
 /// A newcomer's proposal for the token is this much ahead of its clock, so that it is seldom behind the gate's.
-const PROPOSAL_LEAD_MS: u64 = 10_000;
+const PROPOSAL_LEAD_MS: u64 = 500;
 
 /// How one attempt ended.
 #[derive(Debug)]
