@@ -29,17 +29,18 @@
 //! States that differ in the names of nodes or clients only are one state. `MODEL=full` looks further.
 
 mod exclusion;
-mod exclusion_state;
 mod fence;
+mod graph;
 mod names;
 mod rules;
+mod turn;
 
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Instant;
 
 use exclusion::{ANY_NUMBER, Action, EXCLUSION, Exclusion, HEALED_COUNTS, Healing, Leftovers, OldCopies};
-use exclusion_state::Claim;
+use exclusion::state::Claim;
 use fence::{Fence, ORDERED, UNIQUE};
 use rules::Rules;
 use stateright::{Checker, HasDiscoveries, Model};

@@ -25,6 +25,20 @@ pub struct Rules {
     /// The gate's answer is never smaller than its clock, which has passed every token that a node
     /// forgot by the time that node has rested.
     pub clock_floor: bool,
+    /// Whoever has the gate's vote keeps it when another server refuses it, and asks there again.
+    pub keeps_its_turn: bool,
+    /// Except from an older one with another gate: then it steps back, and queues where that one does.
+    pub younger_yields: bool,
+    /// A gate request that is blocked by a holder with another gate moves there.
+    pub follows_the_holder: bool,
+    /// But not to a newcomer's, whose record tells no stamp: it may be about to be released.
+    pub strays_are_not_followed: bool,
+    /// A newcomer that the gate has queued releases the votes of the other servers.
+    pub strays_are_released: bool,
+    /// A vote that was released is not counted.
+    pub released_do_not_count: bool,
+    /// A renewal writes the stamp into the record of a newcomer's vote, which was given before it was known.
+    pub renewals_tell_the_stamp: bool,
 }
 
 impl Rules {
@@ -40,5 +54,12 @@ impl Rules {
         rest_comes_first: true,
         rest_breaks_chain: true,
         clock_floor: true,
+        keeps_its_turn: true,
+        younger_yields: true,
+        follows_the_holder: true,
+        strays_are_not_followed: true,
+        strays_are_released: true,
+        released_do_not_count: true,
+        renewals_tell_the_stamp: true,
     };
 }

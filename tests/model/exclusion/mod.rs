@@ -1,9 +1,11 @@
 //! Who holds the lock, and until when. Time is a clock of whole ticks, kept as "ticks left".
 
+pub mod state;
+
 use stateright::{Model, Property};
 
 use crate::NODES;
-use crate::exclusion_state::{Claim, Client, Entry, Node, Phase, State, Talk, bit};
+use state::{Claim, Client, Entry, Node, Phase, State, Talk, bit};
 use crate::rules::Rules;
 
 pub const EXCLUSION: &str = "nobody holds beside a writer";
