@@ -37,6 +37,8 @@ pub struct Rules {
     pub strays_are_released: bool,
     /// A vote that was released is not counted.
     pub released_do_not_count: bool,
+    /// Whoever finds that the gate's vote is gone steps back, as others believe that it was on its way out.
+    pub lost_gate_steps_back: bool,
     /// A renewal writes the stamp into the record of a newcomer's vote, which was given before it was known.
     pub renewals_tell_the_stamp: bool,
 }
@@ -60,6 +62,7 @@ impl Rules {
         strays_are_not_followed: true,
         strays_are_released: true,
         released_do_not_count: true,
+        lost_gate_steps_back: true,
         renewals_tell_the_stamp: true,
     };
 }

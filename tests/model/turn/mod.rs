@@ -43,6 +43,8 @@ pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
     /// These come again and again, the others once.
     pub loops: Set,
     pub clocks_differ: bool,
+    /// A waiter's vote may be gone once: it was paused for too long, or the server has restarted.
+    pub a_vote_lapses: bool,
     /// How often a waiter may be overtaken; not counted where order is promised.
     pub overtaken_at_most: Option<u8>,
 }
@@ -52,12 +54,13 @@ pub enum Action {
     ClientComes { client: usize },
     ClientGivesUp { client: usize },
     ClientReleases { client: usize },
-    /// Tells a voter the stamp that was not known when it voted.
+    /// Tells a voter the stamp that was not known when it voted, or learns that the vote is gone.
     ClientRenews { client: usize, server: usize },
     ServerReplies { server: usize, client: usize, stamp: u8 },
     /// The request of a client that does not want it any more.
     ServerIsLate { server: usize, client: usize, stamp: u8 },
     ServerReleases { server: usize, client: usize },
+    VoteLapses { server: usize, client: usize },
 }
 
 impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
@@ -114,12 +117,11 @@ impl<const SERVERS: usize, const CLIENTS: usize> Model for Turn<SERVERS, CLIENTS
                     0 => state.next_stamps(server, self.clocks_differ),
                     stamp => stamp..=stamp,
                 };
-                let voted = has(known.votes, server) && known.phase == Phase::Voting;
-                if self.rules.renewals_tell_the_stamp
-                    && voted
-                    && !state.servers[server].known[client].has_stamp
-                {
+                if has(known.votes, server) && known.phase == Phase::Voting {
                     actions.push(Action::ClientRenews { client, server });
+                    if self.a_vote_lapses && !state.has_lapsed {
+                        actions.push(Action::VoteLapses { server, client });
+                    }
                 }
                 if self.asks(state, client, server) {
                     actions.extend(
@@ -144,10 +146,10 @@ impl<const SERVERS: usize, const CLIENTS: usize> Model for Turn<SERVERS, CLIENTS
             Action::ClientGivesUp { client } | Action::ClientReleases { client } => {
                 self.leave(&mut state, client);
             }
-            Action::ClientRenews { client, server } => {
-                if has(state.servers[server].held, client) {
-                    state.servers[server].known[client].has_stamp = true;
-                }
+            Action::ClientRenews { client, server } => self.renew(&mut state, server, client),
+            Action::VoteLapses { server, client } => {
+                state.servers[server].held &= !only(client);
+                state.has_lapsed = true;
             }
             Action::ServerReplies { server, client, stamp } => self.reply(&mut state, server, client, stamp),
             Action::ServerIsLate { server, client, stamp } => self.late(&mut state, server, client, stamp),

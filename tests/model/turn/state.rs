@@ -87,6 +87,7 @@ pub struct State<const SERVERS: usize, const CLIENTS: usize> {
     pub clients: [Client; CLIENTS],
     /// One was granted the lock before another that had come to the gate earlier.
     pub inverted: bool,
+    pub has_lapsed: bool,
 }
 
 impl<const SERVERS: usize, const CLIENTS: usize> State<SERVERS, CLIENTS> {
@@ -94,7 +95,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> State<SERVERS, CLIENTS> {
 
     pub fn new() -> Self {
         let server = Server { held: 0, queue: 0, known: [Known::default(); CLIENTS] };
-        State { servers: [server; SERVERS], clients: [Client::default(); CLIENTS], inverted: false }
+        State { servers: [server; SERVERS], clients: [Client::default(); CLIENTS], inverted: false, has_lapsed: false }
     }
 
     pub fn has_majority(&self, client: usize) -> bool {

@@ -153,6 +153,19 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         }
     }
 
+    /// Of a vote that it keeps while it waits for others.
+    pub fn renew(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize) {
+        let gate = state.clients[client].gate as usize;
+        if has(state.servers[server].held, client) {
+            let known = &mut state.servers[server].known[client];
+            known.has_stamp |= self.rules.renewals_tell_the_stamp;
+        } else if server == gate && self.rules.lost_gate_steps_back {
+            self.step_back(state, client, gate);
+        } else {
+            state.clients[client].votes &= !only(server);
+        }
+    }
+
     fn hold_if_enough(&self, state: &mut State<SERVERS, CLIENTS>, client: usize) {
         if state.clients[client].phase != Phase::Voting || !state.has_majority(client) {
             return;
