@@ -50,7 +50,11 @@ impl<S: Copy + Eq + Hash, A: Copy + Debug> Graph<S, A> {
             graph.next.push(next);
         }
         let steps = graph.next.iter().map(Vec::len).sum::<usize>();
-        println!("{} states, {steps} steps, {:.1?}: all ways of {model:?}", graph.states.len(), begun.elapsed());
+        println!(
+            "{} states, {steps} steps, {:.1?}: all ways of {model:?}",
+            graph.states.len(),
+            begun.elapsed()
+        );
         graph
     }
 

@@ -25,6 +25,11 @@ pub struct Rules {
     /// The gate's answer is never smaller than its clock, which has passed every token that a node
     /// forgot by the time that node has rested.
     pub clock_floor: bool,
+    /// A token is no smaller than the gate's answer, even if a majority agrees on it: only the gate goes by its
+    /// clock.
+    pub gate_is_counted: bool,
+    /// A proposal is no further ahead of a server's clock than a server that lost its memory rests.
+    pub proposals_within_quarantine: bool,
     /// Whoever has the gate's vote keeps it when another server refuses it, and asks there again.
     pub keeps_its_turn: bool,
     /// Except from an older one with another gate: then it steps back, and queues where that one does.
@@ -56,6 +61,8 @@ impl Rules {
         rest_comes_first: true,
         rest_breaks_chain: true,
         clock_floor: true,
+        gate_is_counted: true,
+        proposals_within_quarantine: true,
         keeps_its_turn: true,
         younger_yields: true,
         follows_the_holder: true,

@@ -2,11 +2,13 @@
 
 pub mod state;
 
+mod tests;
+
 use stateright::{Model, Property};
 
 use crate::NODES;
-use state::{Claim, Client, Entry, Node, Phase, State, Talk, bit};
 use crate::rules::Rules;
+use state::{Claim, Client, Entry, Node, Phase, State, Talk, bit};
 
 pub const EXCLUSION: &str = "nobody holds beside a writer";
 pub const ACQUIRED: &str = "a client acquires";

@@ -51,16 +51,39 @@ pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    ClientComes { client: usize },
-    ClientGivesUp { client: usize },
-    ClientReleases { client: usize },
+    ClientComes {
+        client: usize,
+    },
+    ClientGivesUp {
+        client: usize,
+    },
+    ClientReleases {
+        client: usize,
+    },
     /// Tells a voter the stamp that was not known when it voted, or learns that the vote is gone.
-    ClientRenews { client: usize, server: usize },
-    ServerReplies { server: usize, client: usize, stamp: u8 },
+    ClientRenews {
+        client: usize,
+        server: usize,
+    },
+    ServerReplies {
+        server: usize,
+        client: usize,
+        stamp: u8,
+    },
     /// The request of a client that does not want it any more.
-    ServerIsLate { server: usize, client: usize, stamp: u8 },
-    ServerReleases { server: usize, client: usize },
-    VoteLapses { server: usize, client: usize },
+    ServerIsLate {
+        server: usize,
+        client: usize,
+        stamp: u8,
+    },
+    ServerReleases {
+        server: usize,
+        client: usize,
+    },
+    VoteLapses {
+        server: usize,
+        client: usize,
+    },
 }
 
 impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
@@ -124,9 +147,11 @@ impl<const SERVERS: usize, const CLIENTS: usize> Model for Turn<SERVERS, CLIENTS
                     }
                 }
                 if self.asks(state, client, server) {
-                    actions.extend(
-                        stamps.clone().map(|stamp| Action::ServerReplies { server, client, stamp }),
-                    );
+                    actions.extend(stamps.clone().map(|stamp| Action::ServerReplies {
+                        server,
+                        client,
+                        stamp,
+                    }));
                 }
                 match state.servers[server].known[client].link {
                     Link::Clear => {}

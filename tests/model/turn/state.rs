@@ -95,7 +95,12 @@ impl<const SERVERS: usize, const CLIENTS: usize> State<SERVERS, CLIENTS> {
 
     pub fn new() -> Self {
         let server = Server { held: 0, queue: 0, known: [Known::default(); CLIENTS] };
-        State { servers: [server; SERVERS], clients: [Client::default(); CLIENTS], inverted: false, has_lapsed: false }
+        State {
+            servers: [server; SERVERS],
+            clients: [Client::default(); CLIENTS],
+            inverted: false,
+            has_lapsed: false,
+        }
     }
 
     pub fn has_majority(&self, client: usize) -> bool {
@@ -154,7 +159,8 @@ impl<const SERVERS: usize, const CLIENTS: usize> State<SERVERS, CLIENTS> {
             };
             if self.clients[client].phase == Phase::Leaving && self.servers.iter().all(untouched) {
                 let gone = self.clients[client];
-                for later in self.clients.iter_mut().filter(|other| other.stamp > gone.stamp && gone.stamp > 0)
+                for later in
+                    self.clients.iter_mut().filter(|other| other.stamp > gone.stamp && gone.stamp > 0)
                 {
                     later.stamp -= 1;
                 }

@@ -80,7 +80,8 @@ fn the_matrix(n: u32) {
         wait_until_within(Duration::from_secs(4), "every late vote is given back", || {
             left = client.keys();
             left.retain(|key| {
-                let ours = ["lock-fence:", "lock-tombstone:", "lock-node"].iter().all(|p| !key.starts_with(p));
+                let ours =
+                    ["lock-fence:", "lock-tombstone:", "lock-node"].iter().all(|p| !key.starts_with(p));
                 ours && !foreign.contains_key(key)
             });
             left.is_empty()
