@@ -22,6 +22,10 @@ pub struct Rules {
     pub rest_comes_first: bool,
     /// A resting node's "extended" counts only before our last yes from that node has run out.
     pub rest_breaks_chain: bool,
+    /// The longest quarantine that anyone came with counts for everyone; else each goes by its own.
+    pub longest_counts: bool,
+    /// A yes that comes late counts until the deadline of its own round; else until that of the newest round.
+    pub own_deadline: bool,
     /// The gate's answer is never smaller than its clock, which has passed every token that a node
     /// forgot by the time that node has rested.
     pub clock_floor: bool,
@@ -60,6 +64,8 @@ impl Rules {
         quarantine: true,
         rest_comes_first: true,
         rest_breaks_chain: true,
+        longest_counts: true,
+        own_deadline: true,
         clock_floor: true,
         gate_is_counted: true,
         proposals_within_quarantine: true,

@@ -1,14 +1,23 @@
 //! Who holds the lock, and until when. Time is a clock of whole ticks, kept as "ticks left".
+//!
+//! A client asks in rounds, for votes and, with the same claim, for renewals: of votes that it keeps while it
+//! waits for others, and of the lock. A node's yes counts until the deadline of its round, which lies `ttl` after
+//! the round was sent, whenever it comes; the client holds the lock as long as a majority's yeses count.
+//!
+//! Clients may come with different settings. Then a node's marker tells the longest quarantine that anyone came
+//! with. For how long the node has been known is counted from its restart, which is earlier than the first
+//! request that can set the marker: more than the rule allows.
 
 pub mod state;
 
+mod steps;
 mod tests;
 
 use stateright::{Model, Property};
 
 use crate::NODES;
 use crate::rules::Rules;
-use state::{Claim, Client, Entry, Node, Phase, State, Talk, bit};
+use state::{Claim, Client, Node, Phase, State, Talk, bit, rounds};
 
 pub const EXCLUSION: &str = "nobody holds beside a writer";
 pub const ACQUIRED: &str = "a client acquires";
@@ -23,18 +32,30 @@ pub struct Exclusion<const CLIENTS: usize> {
     pub rules: Rules,
     /// The first of the clients ask for an exclusive lock, the others for a shared one.
     pub writers: usize,
-    pub ttl: u8,
+    pub settings: [Settings; CLIENTS],
     /// Of one waiter.
     pub attempts: u8,
     /// Of all nodes together; or `ANY_NUMBER`.
     pub restarts: u8,
     /// Holders renew.
     pub renewals: bool,
+    /// A renewal's yes may come later than at once, as long as its own deadline is not over.
+    pub late_answers: bool,
+    /// Of the nodes that a client hears from in an attempt at least one knows the longest quarantine.
+    pub somebody_knows: bool,
     pub healing: Healing,
     pub old_copies: OldCopies,
     pub leftovers: Leftovers,
     /// Treat states that differ only in the names of nodes and clients as one.
     pub symmetry: bool,
+}
+
+/// In ticks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    pub ttl: u8,
+    /// 0 = off.
+    pub quarantine: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,51 +92,111 @@ pub enum Leftovers {
 
 /// A node carries out a request when the network likes: at once, late, again, or never. Its answer arrives at
 /// once or never: a later one would count until the same deadline, so the client would only hold for less time.
+/// (Where answers may be late that is checked as well.)
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     Tick,
-    ClientStarts { client: usize },
-    ClientGivesBack { client: usize },
-    ClientRenews { client: usize },
-    NodeAcquires { node: usize, claim: Claim, answer_is_lost: bool },
-    NodeReleases { node: usize, claim: Claim },
-    NodeExtends { node: usize, claim: Claim },
-    NodeHeals { node: usize, claim: Claim },
-    NodeRestarts { node: usize },
-    NodeRestartsEmpty { node: usize },
-    NodeRestartsFromOldCopy { node: usize, claim: Claim },
+    ClientStarts {
+        client: usize,
+    },
+    ClientGivesBack {
+        client: usize,
+    },
+    /// Sends a round.
+    ClientRenews {
+        client: usize,
+    },
+    NodeAcquires {
+        node: usize,
+        claim: Claim,
+        answer: Answer,
+    },
+    NodeReleases {
+        node: usize,
+        claim: Claim,
+    },
+    NodeExtends {
+        node: usize,
+        claim: Claim,
+        answer: Answer,
+    },
+    LateYes {
+        node: usize,
+        client: usize,
+        round: u8,
+    },
+    NodeHeals {
+        node: usize,
+        claim: Claim,
+    },
+    NodeRestarts {
+        node: usize,
+    },
+    NodeRestartsEmpty {
+        node: usize,
+    },
+    NodeRestartsFromOldCopy {
+        node: usize,
+        claim: Claim,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Answer {
+    Lost,
+    /// To the request of the round with so many ticks left.
+    AtOnce(u8),
+    Late(u8),
 }
 
 impl<const CLIENTS: usize> Exclusion<CLIENTS> {
-    /// The attempt number that stands in the claim.
-    fn number(&self, attempt: u8) -> u8 {
-        if self.rules.attempt_numbers { attempt } else { 1 }
+    pub fn longest(&self) -> u8 {
+        self.settings.iter().map(|settings| settings.quarantine).max().expect("a client")
     }
 
-    fn entry(&self, claim: Claim) -> Entry {
-        Entry { attempt: self.number(claim.attempt), left: self.ttl }
+    fn are_alike(&self) -> bool {
+        self.settings.iter().all(|settings| *settings == self.settings[0])
+    }
+
+    fn answers(&self, state: &State<CLIENTS>, claim: Claim) -> Vec<Answer> {
+        let asking = state.clients[claim.client as usize];
+        let is_current = claim.attempt == asking.attempt && asking.phase != Phase::Idle;
+        let mut answers = vec![];
+        if is_current {
+            answers.extend(rounds(asking.rounds).map(Answer::AtOnce));
+            if asking.phase == Phase::Asking && !self.rules.deadline {
+                answers.push(Answer::AtOnce(self.settings[claim.client as usize].ttl));
+            }
+        }
+        if self.leftovers != Leftovers::None {
+            answers.push(Answer::Lost);
+        }
+        answers
     }
 
     fn request_actions(&self, state: &State<CLIENTS>, client: usize, attempt: u8, actions: &mut Vec<Action>) {
         let asking = state.clients[client];
         let claim = Claim { client: client as u8, attempt };
         let current = attempt == asking.attempt;
-        let anything_late = self.leftovers != Leftovers::None;
+        let answers = self.answers(state, claim);
         for node in 0..NODES {
-            if current && asking.phase == Phase::Asking {
-                actions.push(Action::NodeAcquires { node, claim, answer_is_lost: false });
+            for &answer in &answers {
+                actions.push(Action::NodeAcquires { node, claim, answer });
+                if self.renewals {
+                    actions.push(Action::NodeExtends { node, claim, answer });
+                }
+                if let (Answer::AtOnce(round), true) = (answer, self.late_answers) {
+                    actions.push(Action::NodeExtends { node, claim, answer: Answer::Late(round) });
+                }
             }
-            if anything_late {
-                actions.push(Action::NodeAcquires { node, claim, answer_is_lost: true });
-            }
-            if anything_late && (!current || asking.phase == Phase::Idle) {
+            if self.leftovers != Leftovers::None && (!current || asking.phase == Phase::Idle) {
                 actions.push(Action::NodeReleases { node, claim });
             }
-            if self.renewals && (anything_late || asking.round > 0) {
-                actions.push(Action::NodeExtends { node, claim });
+            let talk = state.nodes[node].talk[client];
+            if current {
+                actions.extend(rounds(talk.late).map(|round| Action::LateYes { node, client, round }));
             }
-            let heal_sent = state.nodes[node].talk[client].heal_sent & bit(attempt) != 0;
-            if heal_sent || self.healing == Healing::AtWill {
+            if talk.heal_sent & bit(attempt) != 0 || self.healing == Healing::AtWill {
                 actions.push(Action::NodeHeals { node, claim });
             }
         }
@@ -124,7 +205,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
     fn restart_actions(&self, state: &State<CLIENTS>, actions: &mut Vec<Action>) {
         for node in 0..NODES {
             actions.push(Action::NodeRestartsEmpty { node });
-            if self.leftovers == Leftovers::None {
+            if self.leftovers == Leftovers::None && self.are_alike() {
                 continue; // A renewal finds its claim there as well as if the node had kept it.
             }
             actions.push(Action::NodeRestarts { node });
@@ -139,130 +220,6 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
             }
         }
     }
-
-    fn tick(&self, state: &mut State<CLIENTS>) {
-        for node in &mut state.nodes {
-            node.rest = node.rest.saturating_sub(1);
-            for (client, entry) in node.entries.iter_mut().enumerate() {
-                entry.left = entry.left.saturating_sub(1);
-                let may_be_renewed = client >= self.writers && !self.rules.expired_is_expired;
-                if !entry.lives() && !may_be_renewed {
-                    *entry = Entry::NONE;
-                }
-            }
-            for talk in &mut node.talk {
-                talk.yes_left = talk.yes_left.saturating_sub(1);
-            }
-        }
-        for client in 0..CLIENTS {
-            let ticking = &mut state.clients[client];
-            ticking.lease = ticking.lease.saturating_sub(1);
-            let round_ends = ticking.round == 1;
-            ticking.round = ticking.round.saturating_sub(1);
-            let waits_for_ever = ticking.phase == Phase::Asking && !self.rules.deadline;
-            if ticking.phase != Phase::Idle && ticking.lease == 0 && !waits_for_ever {
-                self.stop(state, client);
-            } else if round_ends {
-                state.end_round(client);
-            }
-        }
-    }
-
-    fn stop(&self, state: &mut State<CLIENTS>, client: usize) {
-        state.stop(client);
-        let last = state.clients[client].attempt == self.attempts;
-        if last && self.leftovers != Leftovers::All {
-            state.forget(client);
-        }
-    }
-
-    fn acquire(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim, answer_is_lost: bool) {
-        let client = claim.client as usize;
-        let asked = &mut state.nodes[node];
-        let entry = &asked.entries[client];
-        if asked.rest > 0 && (self.rules.rest_comes_first || !entry.lives()) {
-            return;
-        }
-        if !asked.is_free_for(client, self.writers) || entry.attempt > self.number(claim.attempt) {
-            return;
-        }
-        asked.entries[client] = self.entry(claim);
-        if !answer_is_lost {
-            asked.talk[client].count(state.clients[client].lease);
-            if state.has_majority(client) {
-                self.begin_to_hold(state, client);
-            }
-        }
-    }
-
-    fn begin_to_hold(&self, state: &mut State<CLIENTS>, client: usize) {
-        state.clients[client].phase = Phase::Holding;
-        if !self.rules.deadline {
-            state.clients[client].lease = self.ttl;
-        }
-        state.end_round(client);
-    }
-
-    fn release(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim) {
-        let client = claim.client as usize;
-        let entries = &mut state.nodes[node].entries;
-        if entries[client].lives() && entries[client].attempt <= self.number(claim.attempt) {
-            entries[client] = Entry::NONE;
-        } else if client >= self.writers && !self.rules.own_entries {
-            // Subtract one from a counter, and it is another client's.
-            let another = entries[self.writers..].iter_mut().find(|entry| entry.lives());
-            another.into_iter().for_each(|entry| *entry = Entry::NONE);
-        }
-    }
-
-    fn extend(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim) {
-        let client = claim.client as usize;
-        let renewing = state.clients[client];
-        let awaited = renewing.round > 0 && renewing.attempt == claim.attempt;
-        let asked = &mut state.nodes[node];
-        let free = asked.is_free_for(client, self.writers);
-        if free && self.leftovers == Leftovers::None {
-            asked.entries[client] = self.entry(claim);
-        }
-        let talk = &mut asked.talk[client];
-        if asked.entries[client].attempt == self.number(claim.attempt) {
-            asked.entries[client] = self.entry(claim);
-            // While it rests, its memory of our claim is worth something only as long as no other client can have
-            // been granted there.
-            let counts = asked.rest == 0 || talk.yes_left > 0 || !self.rules.rest_breaks_chain;
-            if awaited && counts {
-                talk.count(renewing.round);
-            }
-        } else if awaited && free && self.healing == Healing::ByTheRule {
-            talk.lost_it = true;
-        }
-        if awaited && state.has_majority(client) {
-            state.clients[client].lease = renewing.round;
-            self.send_heals(state, client);
-        }
-    }
-
-    fn send_heals(&self, state: &mut State<CLIENTS>, client: usize) {
-        let attempt = state.clients[client].attempt;
-        for talk in state.nodes.iter_mut().map(|node| &mut node.talk[client]).filter(|talk| talk.lost_it) {
-            talk.heal_sent |= bit(attempt);
-        }
-    }
-
-    fn heal(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim) {
-        let client = claim.client as usize;
-        let asked = &mut state.nodes[node];
-        if asked.is_free_for(client, self.writers) && !asked.entries[client].lives() {
-            asked.entries[client] = self.entry(claim);
-        }
-    }
-
-    fn restart(&self, state: &mut State<CLIENTS>, node: usize) {
-        if state.restarts_left != ANY_NUMBER {
-            state.restarts_left -= 1;
-        }
-        state.nodes[node].rest = if self.rules.quarantine { self.ttl } else { 0 };
-    }
 }
 
 impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
@@ -270,7 +227,7 @@ impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
     type Action = Action;
 
     fn init_states(&self) -> Vec<Self::State> {
-        let (nodes, clients) = ([Node::NEW; NODES], [Client::default(); CLIENTS]);
+        let (nodes, clients) = ([Node::new(self.longest()); NODES], [Client::default(); CLIENTS]);
         vec![State { nodes, clients, restarts_left: self.restarts }]
     }
 
@@ -280,8 +237,7 @@ impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
             match doing.phase {
                 Phase::Idle if doing.attempt < self.attempts => actions.push(Action::ClientStarts { client }),
                 Phase::Idle => {}
-                Phase::Asking => actions.push(Action::ClientGivesBack { client }),
-                Phase::Holding => {
+                Phase::Asking | Phase::Holding => {
                     actions.push(Action::ClientGivesBack { client });
                     if self.renewals {
                         actions.push(Action::ClientRenews { client });
@@ -305,27 +261,24 @@ impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
                 let asking = &mut state.clients[client];
                 asking.phase = Phase::Asking;
                 asking.attempt += 1;
-                asking.lease = self.ttl;
+                asking.rounds = bit(self.settings[client].ttl);
             }
             Action::ClientGivesBack { client } => self.stop(&mut state, client),
             Action::ClientRenews { client } => {
-                let renewing = &mut state.clients[client];
-                renewing.round = self.ttl;
-                state.end_round(client);
+                state.clients[client].rounds |= bit(self.settings[client].ttl);
             }
-            Action::NodeAcquires { node, claim, answer_is_lost } => {
-                self.acquire(&mut state, node, claim, answer_is_lost);
-            }
+            Action::NodeAcquires { node, claim, answer } => self.acquire(&mut state, node, claim, answer),
             Action::NodeReleases { node, claim } => self.release(&mut state, node, claim),
-            Action::NodeExtends { node, claim } => self.extend(&mut state, node, claim),
+            Action::NodeExtends { node, claim, answer } => self.extend(&mut state, node, claim, answer),
+            Action::LateYes { node, client, round } => self.late_yes(&mut state, node, client, round),
             Action::NodeHeals { node, claim } => self.heal(&mut state, node, claim),
             Action::NodeRestarts { node } => self.restart(&mut state, node),
             Action::NodeRestartsEmpty { node } => {
-                state.nodes[node].entries = [Entry::NONE; CLIENTS];
+                self.forget(&mut state, node);
                 self.restart(&mut state, node);
             }
             Action::NodeRestartsFromOldCopy { node, claim } => {
-                state.nodes[node].entries = [Entry::NONE; CLIENTS];
+                self.forget(&mut state, node);
                 state.nodes[node].entries[claim.client as usize] = self.entry(claim);
                 self.restart(&mut state, node);
             }
@@ -335,13 +288,11 @@ impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
         }
         if self.leftovers == Leftovers::None {
             state.drop_what_nobody_counts_on();
-        } else {
-            state.forget_what_cannot_matter();
         }
         if state == *before {
             return None;
         }
-        Some(if self.symmetry { state.representative(self.writers) } else { state })
+        Some(if self.symmetry { state.representative(self.writers, self.are_alike()) } else { state })
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -362,7 +313,7 @@ impl<const CLIENTS: usize> Model for Exclusion<CLIENTS> {
         if self.renewals && self.healing == Healing::ByTheRule {
             properties.push(Property::sometimes(HEALED_COUNTS, |_, state: &Self::State| {
                 state.nodes.iter().any(|node| {
-                    let healed = |talk: &Talk| talk.heal_sent != 0 && talk.counted && !talk.lost_it;
+                    let healed = |talk: &Talk| talk.heal_sent != 0 && talk.yes_left > 0 && talk.lost_it == 0;
                     node.talk.iter().any(healed)
                 })
             }));

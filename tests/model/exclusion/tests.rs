@@ -4,19 +4,30 @@ use super::state::Claim;
 use super::*;
 use crate::{full, proves, violates};
 
+const ONE: Settings = Settings { ttl: 1, quarantine: 1 };
+const TWO: Settings = Settings { ttl: 2, quarantine: 2 };
+const THREE: Settings = Settings { ttl: 3, quarantine: 3 };
+
 fn exclusion<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
     Exclusion {
         rules: Rules::ALL,
         writers: CLIENTS,
-        ttl: 2,
+        settings: [TWO; CLIENTS],
         attempts: 1,
         restarts: 0,
         renewals: true,
+        late_answers: false,
+        somebody_knows: false,
         healing: Healing::AtWill,
         old_copies: OldCopies::OfAnyClaim,
         leftovers: Leftovers::OfLiveWaiters,
         symmetry: true,
     }
+}
+
+/// With a server that knows the longest quarantine in every majority.
+fn differing(settings: [Settings; 2]) -> Exclusion<2> {
+    Exclusion { settings, somebody_knows: true, restarts: 2, ..exclusion() }
 }
 
 /// Claims that count, and no others.
@@ -32,7 +43,7 @@ mod holds {
     fn when_nodes_restart_and_holders_renew_and_heal() {
         proves(Exclusion { restarts: ANY_NUMBER, ..exclusion::<2>() });
         if full() {
-            proves(Exclusion { restarts: ANY_NUMBER, ttl: 3, ..exclusion::<2>() });
+            proves(Exclusion { restarts: ANY_NUMBER, settings: [THREE; 2], ..exclusion::<2>() });
         }
     }
 
@@ -71,17 +82,20 @@ mod holds {
     #[test]
     fn and_a_healed_node_is_counted_from_the_next_round() {
         let (client, claim) = (0, Claim { client: 0, attempt: 1 });
-        let acquires = |node| [Action::NodeAcquires { node, claim, answer_is_lost: false }];
-        let extends = |node| [Action::NodeExtends { node, claim }];
+        let answer = Answer::AtOnce(2);
+        let acquires = |node| [Action::NodeAcquires { node, claim, answer }];
+        let extends = |node| [Action::NodeExtends { node, claim, answer }];
         let history = [
             [Action::ClientStarts { client }],
             acquires(0),
             acquires(1),
+            [Action::Tick],
             [Action::ClientRenews { client }],
             extends(0),
             extends(2), // "expired"
             extends(1),
             [Action::NodeHeals { node: 2, claim }],
+            [Action::Tick],
             [Action::ClientRenews { client }],
             extends(1),
             extends(2),
@@ -95,6 +109,32 @@ mod holds {
             state = model.next_state(&state, action).expect("a change");
         }
         assert!((model.property(HEALED_COUNTS).condition)(&model, &state));
+    }
+
+    /// The keeper listens on after the majority, and heals at once.
+    #[test]
+    fn when_a_yes_comes_late() {
+        proves(Exclusion { late_answers: true, restarts: 1, ..exclusion::<2>() });
+        if full() {
+            proves(Exclusion { late_answers: true, restarts: ANY_NUMBER, ..exclusion::<2>() });
+            proves(Exclusion { late_answers: true, restarts: 1, ..by_the_rule() });
+            proves(Exclusion { late_answers: true, restarts: 1, settings: [THREE; 2], ..exclusion::<2>() });
+        }
+    }
+
+    /// Of one with a shorter quarantine, or none, and one with a longer ttl.
+    #[test]
+    fn when_settings_differ() {
+        for short in [ONE, Settings { ttl: 1, quarantine: 0 }] {
+            proves(differing([short, TWO]));
+        }
+        if full() {
+            for settings in [[ONE, THREE], [TWO, THREE], [Settings { ttl: 1, quarantine: 0 }, THREE]] {
+                proves(differing(settings));
+                proves(Exclusion { restarts: ANY_NUMBER, ..differing(settings) });
+            }
+            proves(Exclusion { attempts: 2, ..differing([ONE, TWO]) });
+        }
     }
 
     #[test]
@@ -165,7 +205,7 @@ mod is_violated {
         let rules = Rules { rest_comes_first: false, ..Rules::ALL };
         let old_copies = OldCopies::LosingTheLastChange;
         let promoting = Exclusion { attempts: 2, restarts: 1, old_copies, ..real::<2>() };
-        violates(Exclusion { rules, ttl: 1, symmetry: true, ..promoting }, EXCLUSION);
+        violates(Exclusion { rules, settings: [ONE; 2], symmetry: true, ..promoting }, EXCLUSION);
     }
 
     /// A node forgets a vote, is healed for another client, and that one drops the node which kept the
@@ -201,5 +241,30 @@ mod is_violated {
     fn if_an_expired_sharer_is_renewed() {
         let rules = Rules { expired_is_expired: false, ..Rules::ALL };
         violates(Exclusion { rules, writers: 1, renewals: true, ..real::<2>() }, EXCLUSION);
+    }
+
+    /// The claim was renewed when its round was sent, and has expired before the newest round's deadline.
+    #[test]
+    fn if_a_late_yes_counts_for_the_newest_round() {
+        let rules = Rules { own_deadline: false, ..Rules::ALL };
+        violates(Exclusion { rules, renewals: true, late_answers: true, ..real::<2>() }, EXCLUSION);
+    }
+
+    fn short_and_long() -> Exclusion<2> {
+        Exclusion { settings: [ONE, THREE], restarts: 1, ..real() }
+    }
+
+    /// A server forgets the vote of the one with the long ttl, and rests for the short quarantine only.
+    #[test]
+    fn if_each_goes_by_its_own_quarantine() {
+        let rules = Rules { longest_counts: false, ..Rules::ALL };
+        violates(Exclusion { rules, somebody_knows: true, ..short_and_long() }, EXCLUSION);
+    }
+
+    /// The stated limit: two servers have forgotten the longest quarantine, or never heard of it, and the one who
+    /// uses it reaches neither before the shorter one is over.
+    #[test]
+    fn if_no_server_of_somebody_knows_the_longest_quarantine() {
+        violates(Exclusion { restarts: 2, ..short_and_long() }, EXCLUSION);
     }
 }
