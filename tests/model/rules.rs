@@ -22,6 +22,8 @@ pub struct Rules {
     pub rest_comes_first: bool,
     /// A resting node's "extended" counts only before our last yes from that node has run out.
     pub rest_breaks_chain: bool,
+    /// A quarantined server queues nobody: the next one is the gate.
+    pub quarantined_queue_nobody: bool,
     /// The longest quarantine that anyone came with counts for everyone; else each goes by its own.
     pub longest_counts: bool,
     /// A yes that comes late counts until the deadline of its own round; else until that of the newest round.
@@ -64,6 +66,7 @@ impl Rules {
         quarantine: true,
         rest_comes_first: true,
         rest_breaks_chain: true,
+        quarantined_queue_nobody: true,
         longest_counts: true,
         own_deadline: true,
         clock_floor: true,

@@ -36,6 +36,8 @@ pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
     pub reach: [Set; CLIENTS],
     /// The one that each takes for the gate at first; it may be in use by others as a voter only.
     pub gates: [u8; CLIENTS],
+    /// These servers are quarantined, and stay so.
+    pub quarantined: Set,
     /// Newcomers ask all servers at once; else they ask the gate first.
     pub one_round: bool,
     /// Waiters may give up.

@@ -115,7 +115,9 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
     }
 
     pub fn late(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, stamp: u8) {
-        if state.servers[server].known[client].link == (Link::RequestAndRelease { registers: true }) {
+        if has(self.quarantined, server) {
+            // Grants nothing, queues nobody.
+        } else if state.servers[server].known[client].link == (Link::RequestAndRelease { registers: true }) {
             self.vote(state, server, client, stamp);
         } else {
             self.newcomers_vote(state, server, client);
@@ -126,6 +128,9 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
     pub fn reply(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, stamp: u8) {
         let asking = state.clients[client];
         let is_gate = server == asking.gate as usize;
+        if has(self.quarantined, server) {
+            return self.is_quarantined(state, server, client, stamp);
+        }
         if has(asking.unanswered, server) && !is_gate {
             let granted = self.newcomers_vote(state, server, client);
             let newcomer = &mut state.clients[client];
@@ -152,12 +157,41 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         }
     }
 
+    /// The server grants nothing. If it is the gate, the next server is; a vote that it gave already is the gate's.
+    fn is_quarantined(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, stamp: u8) {
+        let asking = &mut state.clients[client];
+        asking.unanswered &= !only(server);
+        let is_newcomer = asking.phase == Phase::Newcomer;
+        if server != asking.gate as usize || !is_newcomer && asking.phase != Phase::Queued {
+            return;
+        }
+        if !self.rules.quarantined_queue_nobody {
+            state.servers[server].queue |= only(client);
+            let itself = Blocker { client, holds: false };
+            return self.queued(state, server, client, itself);
+        }
+        let usable = self.reach[client] & !self.quarantined;
+        asking.gate = usable.trailing_zeros() as u8;
+        if has(asking.votes, asking.gate as usize) {
+            asking.phase = Phase::Voting;
+            let gate = asking.gate as usize;
+            state.give_stamp(client, stamp, gate);
+            self.hold_if_enough(state, client);
+        } else if is_newcomer && !has(asking.unanswered, asking.gate as usize) {
+            // Refused there, and not registered: it asks anew, as for a gate.
+            asking.unanswered |= only(asking.gate as usize);
+        }
+    }
+
     /// Of a vote that it keeps while it waits for others.
     pub fn renew(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize) {
         let gate = state.clients[client].gate as usize;
         if has(state.servers[server].held, client) {
             let known = &mut state.servers[server].known[client];
-            known.has_stamp |= self.rules.renewals_tell_the_stamp;
+            if self.rules.renewals_tell_the_stamp {
+                known.has_stamp = true;
+                known.gate = gate as u8;
+            }
         } else if server == gate && self.rules.lost_gate_steps_back {
             self.step_back(state, client, gate);
         } else {

@@ -13,6 +13,7 @@ fn agreed<const SERVERS: usize, const CLIENTS: usize>() -> Turn<SERVERS, CLIENTS
         writers: CLIENTS,
         reach: [only(SERVERS) - 1; CLIENTS],
         gates: [0; CLIENTS],
+        quarantined: 0,
         one_round: true,
         give_up: false,
         loops: 0,
@@ -92,6 +93,11 @@ mod order_holds {
     }
 
     #[test]
+    fn while_the_first_server_is_quarantined() {
+        proves(Turn { quarantined: 0b001, one_round: false, ..agreed::<3, 3>() });
+    }
+
+    #[test]
     fn on_five_servers() {
         proves(Turn { one_round: false, ..agreed::<5, 2>() });
         if full() {
@@ -166,6 +172,12 @@ mod all_are_served {
     }
 
     #[test]
+    fn while_the_first_server_is_quarantined() {
+        everybody_is_served(Turn { quarantined: 0b001, ..agreed::<3, 2>() });
+        everybody_is_served(Turn { quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
+    }
+
+    #[test]
     fn where_a_vote_lapses() {
         everybody_is_served(Turn { a_vote_lapses: true, ..agreed::<3, 2>() });
         everybody_is_served(Turn { a_vote_lapses: true, reach: [0b01101; 2], ..agreed::<5, 2>() });
@@ -184,6 +196,13 @@ mod somebody_waits {
     fn if_nobody_yields() {
         let rules = Rules { younger_yields: false, ..Rules::ALL };
         somebody_waits_for_ever(Turn { rules, reach: [0b011; 2], ..disagreed::<3, 2>([0, 1]) });
+    }
+
+    /// It waits there, and all others pass it by.
+    #[test]
+    fn if_a_quarantined_server_queues() {
+        let rules = Rules { quarantined_queue_nobody: false, ..Rules::ALL };
+        somebody_waits_for_ever(Turn { rules, quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
     }
 
     /// It has both other servers' votes and waits for the gate; who has the gate's vote waits for these.
