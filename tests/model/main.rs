@@ -1,32 +1,44 @@
-//! The protocol of several nodes (docs/protocol.md), model-checked with stateright: 3 nodes, 2 to 4 clients.
+//! The protocol of several servers (docs/protocol.md), model-checked with stateright: 3 servers (nodes), for some
+//! questions 5, and 2 to 4 clients.
 //!
-//! Two models, since they rest on different assumptions.
+//! Three models, since they rest on different assumptions.
 //! - `exclusion`: who holds the lock, writers and sharers. There is a clock of whole ticks that all share. A
-//!   claim on a node expires `ttl` ticks after the node carried out the request, a client's deadline passes `ttl`
-//!   ticks after the client began: so never later than any claim that it relies on. Clients acquire, give back
-//!   and ask anew, renew and heal; nodes restart with their memory, without it, or with an old copy.
+//!   claim on a node expires `ttl` ticks after the node carried out the request, a yes counts until `ttl` ticks
+//!   after its round was sent: so never longer than the claim that it relies on. Clients acquire, keep votes
+//!   while they wait, give back and ask anew, renew and heal; nodes restart with their memory, without it, or
+//!   with an old copy; clients may differ in ttl and quarantine.
 //! - `fence`: which token a grant gets. There is no clock: a claim may be gone and an answer may count at any
 //!   time, so that a writer may well be granted the lock beside others. All tokens still differ.
+//! - `turn`: who is next. There is no clock, and no server fails, but requests and releases take as long as they
+//!   like. Grants come in the order of arrival at the gate if all have the same; if not, everybody is served
+//!   all the same. That is asked of the whole graph of states (`graph`): from each there is a way to the end,
+//!   and no circle that a run could stay in unless something that can be done all the time is never done.
 //!
-//! The network is as bad as can be. Whatever was once sent may be carried out by a node at any later time, any
-//! number of times, in any order, or never; the request of an attempt that was given back long ago too. An answer
-//! arrives at once or never: what a later one could do, the model can do without it (see `Action` in each).
+//! In `exclusion` and `fence` the network is as bad as can be. Whatever was once sent may be carried out by a node
+//! at any later time, any number of times, in any order, or never; the request of an attempt that was given back
+//! long ago too. An answer arrives at once or never, or, for renewals, late: what a later one could do, the model
+//! can do without it (see `Action` in each).
 //!
 //! What is left out, and why nothing is lost by it:
-//! - The queue, the gate and, for tokens, what it proposes: a client may ask any node first, and a node's fence
-//!   may have grown to whatever would have been proposed. Safety must not depend on them.
-//! - Nodes that are down: their messages are the lost ones.
+//! - In `exclusion` and `fence` the queue and the gate, apart from the gate's clock: a client may ask any node
+//!   first, keep its votes for as long as it likes and ask for others at any time. Safety must not depend on them.
+//! - In `turn` what makes a vote end by itself: leases, restarts (but see `a_vote_lapses`) and dead clients, which
+//!   are like those that give up. Wake-ups: a waiter asks again at any time. A stamp from the future, which a
+//!   server takes for now: stamps of different servers are in any order anyway (`clocks_differ`).
+//! - Nodes that are down: their messages are the lost ones; in `turn` they are not in `reach`.
 //! - The 1% + 2 ms by which a deadline comes earlier: they pay for clocks that run differently (lease.rs); here
-//!   all clocks are one, and the margin is 0. For the same reason a node rests for `ttl`, not a second more.
+//!   all clocks are one, and the margin is 0. For the same reason a node rests for its quarantine, not a second
+//!   more.
 //! - The marker at `lock:K` while it is shared: a node is shared as long as a sharer's entry lives, so the marker
 //!   must live as long as the last of them.
 //! - Groups of sharers: to all others, one of another group is what a writer is.
-//! - In most runs more can happen than really can, since that makes fewer states: `AtWill`, `OfAnyClaim`,
-//!   `Leftovers`. Runs without stand beside them, and a rule that is left away is missed in both.
+//! - In most runs of `exclusion` more can happen than really can, since that makes fewer states: `AtWill`,
+//!   `OfAnyClaim`, `Leftovers`. Runs without stand beside them, and a rule that is left away is missed in both.
 //! - In `fence`, what raises a fence without granting anything to a client of the model (a heal, the clock, a
 //!   proposal, further clients, late requests of finished grants) is one action, `FenceGrows`.
 //!
-//! States that differ in the names of nodes or clients only are one state. `MODEL=full` looks further.
+//! States that differ in the names of nodes or clients only are one state, where these are alike. `MODEL=full`
+//! looks further.
 
 mod exclusion;
 mod fence;

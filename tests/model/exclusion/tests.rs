@@ -214,8 +214,9 @@ mod is_violated {
     #[test]
     fn if_a_healed_node_counts_while_it_rests() {
         let rules = Rules { rest_breaks_chain: false, ..Rules::ALL };
-        let healing = Healing::ByTheRule;
-        let renewing = Exclusion { renewals: true, healing, symmetry: true, ..real::<2>() };
+        let healing = if full() { Healing::ByTheRule } else { Healing::AtWill };
+        let leftovers = Leftovers::OfLiveWaiters;
+        let renewing = Exclusion { renewals: true, healing, leftovers, symmetry: true, ..real::<2>() };
         violates(Exclusion { rules, restarts: 1, ..renewing }, EXCLUSION);
     }
 

@@ -88,6 +88,10 @@ mod is_violated {
         Fence { largest_fence: 2, leftovers: true, symmetry: false, ..fence() }
     }
 
+    fn forgetful() -> Fence<2> {
+        Fence { largest_fence: 2, empty_restarts: 1, ..fence() }
+    }
+
     #[test]
     fn without_the_raise_round() {
         let rules = Rules { raise_round: false, ..Rules::ALL };
@@ -105,14 +109,14 @@ mod is_violated {
     #[test]
     fn without_the_gates_vote_if_a_node_loses_its_memory() {
         let rules = Rules { gate_is_counted: false, ..Rules::ALL };
-        violates(Fence { rules, empty_restarts: 1, ..named() }, ORDERED);
+        violates(Fence { rules, ..forgetful() }, ORDERED);
     }
 
     /// What a node forgot is still ahead of its clock when it votes again.
     #[test]
     fn if_proposals_are_further_ahead_than_a_node_rests() {
         let rules = Rules { proposals_within_quarantine: false, ..Rules::ALL };
-        violates(Fence { rules, empty_restarts: 1, ..named() }, ORDERED);
+        violates(Fence { rules, ..forgetful() }, ORDERED);
     }
 
     #[test]
@@ -132,12 +136,12 @@ mod is_violated {
     #[test]
     fn without_the_clock_if_a_node_loses_its_memory() {
         let rules = Rules { clock_floor: false, ..Rules::ALL };
-        violates(Fence { rules, empty_restarts: 1, ..named() }, ORDERED);
+        violates(Fence { rules, ..forgetful() }, ORDERED);
     }
 
     #[test]
     fn without_quarantine_if_a_node_loses_its_memory() {
         let rules = Rules { quarantine: false, ..Rules::ALL };
-        violates(Fence { rules, empty_restarts: 1, ..named() }, ORDERED);
+        violates(Fence { rules, ..forgetful() }, ORDERED);
     }
 }

@@ -159,7 +159,6 @@ mod all_are_served {
         if full() {
             everybody_is_served(one_does_not_reach_the_gate());
             everybody_is_served(disagreed::<3, 3>([0, 0, 1]));
-            everybody_is_served(disagreed::<3, 3>([0, 1, 1]));
             everybody_is_served(disagreed::<5, 2>([0, 1]));
         }
     }
