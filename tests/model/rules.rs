@@ -22,9 +22,36 @@ pub struct Rules {
     pub rest_comes_first: bool,
     /// A resting node's "extended" counts only before our last yes from that node has run out.
     pub rest_breaks_chain: bool,
+    /// A quarantined server queues nobody: the next one is the gate.
+    pub quarantined_queue_nobody: bool,
+    /// The longest quarantine that anyone came with counts for everyone; else each goes by its own.
+    pub longest_counts: bool,
+    /// A yes that comes late counts until the deadline of its own round; else until that of the newest round.
+    pub own_deadline: bool,
     /// The gate's answer is never smaller than its clock, which has passed every token that a node
     /// forgot by the time that node has rested.
     pub clock_floor: bool,
+    /// A token is no smaller than the gate's answer, even if a majority agrees on it: only the gate goes by its
+    /// clock.
+    pub gate_is_counted: bool,
+    /// A proposal is no further ahead of a server's clock than a server that lost its memory rests.
+    pub proposals_within_quarantine: bool,
+    /// Whoever has the gate's vote keeps it when another server refuses it, and asks there again.
+    pub keeps_its_turn: bool,
+    /// Except from an older one with another gate: then it steps back, and queues where that one does.
+    pub younger_yields: bool,
+    /// A gate request that is blocked by a holder with another gate moves there.
+    pub follows_the_holder: bool,
+    /// But not to a newcomer's, whose record tells no stamp: it may be about to be released.
+    pub strays_are_not_followed: bool,
+    /// A newcomer that the gate has queued releases the votes of the other servers.
+    pub strays_are_released: bool,
+    /// A vote that was released is not counted.
+    pub released_do_not_count: bool,
+    /// Whoever finds that the gate's vote is gone steps back, as others believe that it was on its way out.
+    pub lost_gate_steps_back: bool,
+    /// A renewal writes the stamp into the record of a newcomer's vote, which was given before it was known.
+    pub renewals_tell_the_stamp: bool,
 }
 
 impl Rules {
@@ -39,6 +66,19 @@ impl Rules {
         quarantine: true,
         rest_comes_first: true,
         rest_breaks_chain: true,
+        quarantined_queue_nobody: true,
+        longest_counts: true,
+        own_deadline: true,
         clock_floor: true,
+        gate_is_counted: true,
+        proposals_within_quarantine: true,
+        keeps_its_turn: true,
+        younger_yields: true,
+        follows_the_holder: true,
+        strays_are_not_followed: true,
+        strays_are_released: true,
+        released_do_not_count: true,
+        lost_gate_steps_back: true,
+        renewals_tell_the_stamp: true,
     };
 }

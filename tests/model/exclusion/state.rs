@@ -18,42 +18,32 @@ pub enum Phase {
     Holding,
 }
 
+/// A set of rounds, each known by the ticks to its deadline: a round is one request to all nodes.
+pub type Rounds = u8;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client {
     pub phase: Phase,
     pub attempt: u8,
-    /// Ticks to the deadline of what it asks for or holds.
-    pub lease: u8,
-    /// Ticks to the deadline that the renewal under way would give; 0 = none is under way.
-    pub round: u8,
+    /// Those under way whose deadline is not over.
+    pub rounds: Rounds,
+    /// The longest quarantine that a node has told in this attempt, where clients differ.
+    pub heard: u8,
 }
 
 /// What one client and one node have told each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Talk {
-    /// The client has counted this node in the attempt or renewal under way.
-    pub counted: bool,
-    /// The node told the renewal under way that it does not have our claim.
-    pub lost_it: bool,
+    /// Ticks until the last counted yes of this node has run out: to the deadline of its round.
+    pub yes_left: u8,
+    /// For how long the node had been known when it voted, where clients differ.
+    pub known_for: u8,
+    /// The node's yes to these rounds is on its way.
+    pub late: Rounds,
+    /// The node told a round with so many ticks left that it does not have our claim.
+    pub lost_it: u8,
     /// Attempts for which a heal was sent (bits).
     pub heal_sent: u8,
-    /// Ticks until the last counted yes of this node has run out.
-    pub yes_left: u8,
-}
-
-impl Talk {
-    pub fn count(&mut self, yes_left: u8) {
-        self.counted = true;
-        self.yes_left = yes_left;
-    }
-
-    pub fn end_round(&mut self) {
-        *self = Talk { heal_sent: self.heal_sent, yes_left: self.yes_left, ..Talk::default() };
-    }
-
-    pub fn end_attempt(&mut self) {
-        *self = Talk { heal_sent: self.heal_sent, ..Talk::default() };
-    }
 }
 
 /// The claim of one client on one node: a writer's is `lock:K` itself, a sharer's stands beside others.
@@ -79,18 +69,18 @@ pub struct Node<const CLIENTS: usize> {
     pub entries: [Entry; CLIENTS],
     /// The claim that the last change took away, where old copies need it.
     pub before: Option<Claim>,
-    /// Ticks until the node may vote again.
-    pub rest: u8,
+    /// The marker: for how long it has been known, at most the longest quarantine of all.
+    pub known_for: u8,
+    /// The marker: the longest quarantine that a client came with.
+    pub longest: u8,
     pub talk: [Talk; CLIENTS],
 }
 
 impl<const CLIENTS: usize> Node<CLIENTS> {
-    pub const NEW: Node<CLIENTS> = Node {
-        entries: [Entry::NONE; CLIENTS],
-        before: None,
-        rest: 0,
-        talk: [Talk { counted: false, lost_it: false, heal_sent: 0, yes_left: 0 }; CLIENTS],
-    };
+    pub fn new(longest: u8) -> Node<CLIENTS> {
+        let (entries, talk) = ([Entry::NONE; CLIENTS], [Talk::default(); CLIENTS]);
+        Node { entries, before: None, known_for: longest, longest, talk }
+    }
 
     /// The first `writers` clients exclude all others, the rest exclude only them.
     pub fn is_free_for(&self, client: usize, writers: usize) -> bool {
@@ -114,23 +104,24 @@ impl<const CLIENTS: usize> State<CLIENTS> {
             .flat_map(|(client, last)| (1..=last).map(move |attempt| Claim { client: client as u8, attempt }))
     }
 
-    pub fn has_majority(&self, client: usize) -> bool {
-        self.nodes.iter().filter(|node| node.talk[client].counted).count() >= MAJORITY
-    }
-
     pub fn holds(&self, client: usize) -> bool {
         self.clients[client].phase == Phase::Holding
     }
 
-    pub fn end_round(&mut self, client: usize) {
-        self.nodes.iter_mut().for_each(|node| node.talk[client].end_round());
+    /// A majority has said yes until then, or for longer: the deadline.
+    pub fn lease(&self, client: usize) -> u8 {
+        let mut yes_left = self.nodes.map(|node| node.talk[client].yes_left);
+        yes_left.sort_unstable();
+        yes_left[NODES - MAJORITY]
     }
 
     /// The client relies on nothing any more, and its releases are under way.
     pub fn stop(&mut self, client: usize) {
         let stopped = &mut self.clients[client];
-        *stopped = Client { phase: Phase::Idle, lease: 0, round: 0, ..*stopped };
-        self.nodes.iter_mut().for_each(|node| node.talk[client].end_attempt());
+        *stopped = Client { attempt: stopped.attempt, ..Client::default() };
+        for talk in self.nodes.iter_mut().map(|node| &mut node.talk[client]) {
+            *talk = Talk { heal_sent: talk.heal_sent, ..Talk::default() };
+        }
     }
 
     /// As if this waiter had never been: the next attempt is a new waiter's.
@@ -163,20 +154,14 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    /// `yes_left` is asked for only where a node rests.
-    pub fn forget_what_cannot_matter(&mut self) {
-        if self.restarts_left > 0 {
-            return;
+    /// The one state that stands for all that differ from it in the names of nodes, and of clients if these are
+    /// `alike`; writers stay writers.
+    pub fn representative(&self, writers: usize, alike: bool) -> Self {
+        if !alike {
+            let mut sorted = *self;
+            sorted.nodes.sort_unstable();
+            return sorted;
         }
-        for node in self.nodes.iter_mut().filter(|node| node.rest == 0) {
-            for talk in &mut node.talk {
-                talk.yes_left = 0;
-            }
-        }
-    }
-
-    /// The one state that stands for all that differ from it in names only; writers stay writers.
-    pub fn representative(&self, writers: usize) -> Self {
         least_under_all_names(&self.clients, writers, |names| self.renamed(names))
     }
 
@@ -197,6 +182,15 @@ impl<const CLIENTS: usize> State<CLIENTS> {
     }
 }
 
-pub fn bit(attempt: u8) -> u8 {
-    1 << attempt
+pub fn bit(number: u8) -> u8 {
+    1 << number
+}
+
+pub fn rounds(set: Rounds) -> impl Iterator<Item = u8> {
+    (1..Rounds::BITS as u8).filter(move |&round| set & bit(round) != 0)
+}
+
+/// A tick later; what has no tick left is over.
+pub fn later(set: Rounds) -> Rounds {
+    (set >> 1) & !1
 }

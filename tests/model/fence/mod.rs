@@ -3,6 +3,15 @@
 //! So nothing is left of the difference between writers and sharers: a writer is voted for where the others'
 //! claims are gone, and they may be gone anywhere. All clients are sharers here; what holds for them holds for
 //! every mix. Claims stay where they were put, since one that is gone could only forbid a raise.
+//!
+//! A client asks its gate and the other nodes at once, and proposes a token to all of them; the gate goes by its
+//! clock as well. What can be proposed is any fence, to each node another one: `FenceGrows`. Where proposals are
+//! `Told` they are explicit, to see that equal ones do no harm.
+//!
+//! If `exclusive`, nobody votes for a second client before the first has released its vote there. Then tokens
+//! grow in the order of grants; else a grant is compared with those only that were complete before it began.
+
+mod tests;
 
 use stateright::{Model, Property};
 
@@ -14,6 +23,7 @@ pub const UNIQUE: &str = "no two grants have the same token";
 pub const ORDERED: &str = "a grant has a larger token than every grant that was complete before it began";
 pub const SUCCEEDED: &str = "a grant follows another";
 pub const RAISED: &str = "a token comes out of a raise round";
+pub const ONE_ROUND: &str = "a majority answers the same largest token at once";
 
 /// Waiters come and go, and ask anew, without end; only the fences have one.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +36,17 @@ pub struct Fence<const CLIENTS: usize> {
     /// An attempt that was given up leaves claims and requests behind. They can do no more than `FenceGrows`,
     /// but only because a vote that is asked for again is a new one.
     pub leftovers: bool,
+    pub proposals: Proposals,
+    pub exclusive: bool,
     pub symmetry: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Proposals {
+    /// Any, through `FenceGrows`; so may everything else that raises a fence.
+    Any,
+    /// Each attempt proposes one of these to all nodes, and no fence grows by anything else.
+    Told { largest: u8 },
 }
 
 /// A set of fences.
@@ -39,7 +59,7 @@ pub struct Client {
     asking: bool,
     /// The largest token of a grant that was complete when this attempt began.
     complete_before: u8,
-    /// What the gate proposes at least: what its clock showed when this attempt began.
+    /// What the client proposes to all nodes.
     proposed: u8,
 }
 
@@ -50,6 +70,8 @@ pub struct Talk {
     claim: bool,
     /// The fences which the node answered to this attempt's votes and raises, all of which set them.
     answers: Fences,
+    /// This attempt goes through the queue of this node, which goes by its clock.
+    is_gate: bool,
     /// The node lost its memory during this attempt, and rests until it is over.
     rests: bool,
 }
@@ -79,13 +101,34 @@ pub struct State<const CLIENTS: usize> {
 /// in this attempt: with fewer of them it could do no more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    ClientStarts { client: usize },
-    ClientGivesUp { client: usize },
-    NodeVotes { node: usize, client: usize },
-    NodeRaises { node: usize, client: usize, to: u8 },
-    ClientIsGranted { client: usize, token: u8 },
-    FenceGrows { node: usize },
-    NodeRestartsEmpty { node: usize },
+    /// `gate`: none where no clock matters; so a majority may be one without the gate.
+    ClientStarts {
+        client: usize,
+        gate: Option<usize>,
+        proposed: u8,
+    },
+    ClientGivesUp {
+        client: usize,
+    },
+    NodeVotes {
+        node: usize,
+        client: usize,
+    },
+    NodeRaises {
+        node: usize,
+        client: usize,
+        to: u8,
+    },
+    ClientIsGranted {
+        client: usize,
+        token: u8,
+    },
+    FenceGrows {
+        node: usize,
+    },
+    NodeRestartsEmpty {
+        node: usize,
+    },
 }
 
 impl<const CLIENTS: usize> Fence<CLIENTS> {
@@ -102,10 +145,29 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
         }
     }
 
+    fn starts(&self, client: usize, actions: &mut Vec<Action>) {
+        let largest = match self.proposals {
+            Proposals::Any => 0,
+            Proposals::Told { largest } => largest,
+        };
+        for proposed in 0..=largest {
+            if self.empty_restarts == 0 {
+                actions.push(Action::ClientStarts { client, gate: None, proposed });
+                continue;
+            }
+            let gates = (0..NODES).map(Some);
+            actions.extend(gates.map(|gate| Action::ClientStarts { client, gate, proposed }));
+        }
+    }
+
     fn grants(&self, state: &State<CLIENTS>, client: usize, actions: &mut Vec<Action>) {
         for token in 1..=self.largest_fence {
             let enough = if self.rules.raise_round { MAJORITY } else { 1 };
-            if state.has_votes_up_to(client, token) && state.standing(client, token) >= enough {
+            let mut gates = state.nodes.iter().filter(|node| node.talk[client].is_gate);
+            let counts = self.empty_restarts == 0
+                || !self.rules.gate_is_counted
+                || gates.any(|gate| gate.talk[client].voted_up_to(token));
+            if counts && state.has_votes_up_to(client, token) && state.standing(client, token) >= enough {
                 actions.push(Action::ClientIsGranted { client, token });
             }
         }
@@ -113,13 +175,16 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
 
     fn vote(&self, state: &mut State<CLIENTS>, node: usize, client: usize) {
         let asking = state.clients[client];
+        let clock = state.clock;
         let asked = &mut state.nodes[node];
+        let is_taken = (0..CLIENTS).any(|other| other != client && asked.talk[other].claim);
         let talk = &mut asked.talk[client];
-        if talk.rests {
+        if talk.rests || self.exclusive && is_taken {
             return;
         }
         if !talk.claim || self.rules.votes_are_new {
-            asked.fence = asking.proposed.max(asked.fence + 1);
+            let at_least = if talk.is_gate { asking.proposed.max(clock) } else { asking.proposed };
+            asked.fence = at_least.max(asked.fence + 1);
             asked.set_by = Some(client as u8);
         }
         talk.claim = true;
@@ -135,7 +200,8 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
         if talk.claim && (to > asked.fence || to == asked.fence && has_set_it) {
             asked.fence = to;
             asked.set_by = Some(client as u8);
-            if state.clients[client].asking {
+            // Only who has voted is raised in this attempt; all others' raises are late ones of earlier attempts.
+            if state.clients[client].asking && talk.answers != 0 {
                 talk.answers |= set_of(to);
             }
         }
@@ -145,7 +211,9 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
         state.empty_restarts_left -= 1;
         if self.rules.clock_floor {
             let largest = state.nodes.iter().map(|node| node.fence).max().expect("a node");
-            state.clock = state.clock.max(largest + 1);
+            // A proposal may be ahead of the clock; how much further than the node rests?
+            let ahead = if self.rules.proposals_within_quarantine { 0 } else { 2 };
+            state.clock = state.clock.max((largest + 1).saturating_sub(ahead));
         }
         let restarting = &mut state.nodes[node];
         restarting.fence = 0;
@@ -157,10 +225,23 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
     }
 }
 
+impl Talk {
+    fn voted_up_to(&self, fence: u8) -> bool {
+        self.answers & (set_of(fence + 1) - 1) != 0
+    }
+}
+
 impl<const CLIENTS: usize> State<CLIENTS> {
-    fn start(&mut self, client: usize) {
-        let complete_before = members(self.tokens).max().unwrap_or(0);
-        self.clients[client] = Client { known: true, asking: true, complete_before, proposed: self.clock };
+    fn start(&mut self, client: usize, gate: Option<usize>, proposed: u8) {
+        let complete_before = self.largest_token();
+        self.clients[client] = Client { known: true, asking: true, complete_before, proposed };
+        if let Some(gate) = gate {
+            self.nodes[gate].talk[client].is_gate = true;
+        }
+    }
+
+    fn largest_token(&self) -> u8 {
+        members(self.tokens).max().unwrap_or(0)
     }
 
     fn give_up(&mut self, client: usize) {
@@ -172,8 +253,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
 
     /// A majority has voted, and answered no more than this.
     fn has_votes_up_to(&self, client: usize, fence: u8) -> bool {
-        let up_to = |node: &&Node<CLIENTS>| node.talk[client].answers & (set_of(fence + 1) - 1) != 0;
-        self.nodes.iter().filter(up_to).count() >= MAJORITY
+        self.nodes.iter().filter(|node| node.talk[client].voted_up_to(fence)).count() >= MAJORITY
     }
 
     /// How many nodes have told this client that it has set this fence.
@@ -181,9 +261,10 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         self.nodes.iter().filter(|node| node.talk[client].answers & set_of(fence) != 0).count()
     }
 
-    fn complete(&mut self, client: usize, token: u8) {
+    fn complete(&mut self, client: usize, token: u8, exclusive: bool) {
         self.twice |= self.tokens & set_of(token) != 0;
-        self.regressed |= token <= self.clients[client].complete_before;
+        let before = if exclusive { self.largest_token() } else { self.clients[client].complete_before };
+        self.regressed |= token <= before;
         self.tokens |= set_of(token);
         self.forget(client);
     }
@@ -201,6 +282,14 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         let raised = |node: &Node<CLIENTS>, to| node.talk[client].answers.trailing_zeros() < to as u32;
         (1..Fences::BITS as u8)
             .any(|to| self.standing(client, to) >= MAJORITY && self.nodes.iter().any(|node| raised(node, to)))
+    }
+
+    /// Each has answered once, and a majority the same.
+    fn one_round_was_enough(&self, client: usize) -> bool {
+        let answers = self.nodes.map(|node| node.talk[client].answers);
+        let once = answers.iter().all(|answers| answers.count_ones() <= 1);
+        let largest = answers.into_iter().max().expect("a node");
+        once && largest != 0 && answers.iter().filter(|&&answers| answers == largest).count() >= MAJORITY
     }
 
     /// The one state that stands for all that differ from it in names only.
@@ -246,14 +335,16 @@ impl<const CLIENTS: usize> Model for Fence<CLIENTS> {
                 actions.push(Action::ClientGivesUp { client });
                 self.grants(state, client, actions);
             } else {
-                actions.push(Action::ClientStarts { client });
+                self.starts(client, actions);
             }
             if doing.known {
                 self.request_actions(state, client, actions);
             }
         }
         for node in 0..NODES {
-            actions.push(Action::FenceGrows { node });
+            if self.proposals == Proposals::Any {
+                actions.push(Action::FenceGrows { node });
+            }
             if state.empty_restarts_left > 0 {
                 actions.push(Action::NodeRestartsEmpty { node });
             }
@@ -263,12 +354,12 @@ impl<const CLIENTS: usize> Model for Fence<CLIENTS> {
     fn next_state(&self, before: &Self::State, action: Self::Action) -> Option<Self::State> {
         let mut state = *before;
         match action {
-            Action::ClientStarts { client } => state.start(client),
+            Action::ClientStarts { client, gate, proposed } => state.start(client, gate, proposed),
             Action::ClientGivesUp { client } if self.leftovers => state.give_up(client),
             Action::ClientGivesUp { client } => state.forget(client),
             Action::NodeVotes { node, client } => self.vote(&mut state, node, client),
             Action::NodeRaises { node, client, to } => self.raise(&mut state, node, client, to),
-            Action::ClientIsGranted { client, token } => state.complete(client, token),
+            Action::ClientIsGranted { client, token } => state.complete(client, token, self.exclusive),
             Action::FenceGrows { node } => {
                 state.nodes[node].fence += 1;
                 state.nodes[node].set_by = None;
@@ -292,6 +383,9 @@ impl<const CLIENTS: usize> Model for Fence<CLIENTS> {
             Property::sometimes(SUCCEEDED, |_, state: &Self::State| members(state.tokens).count() > 1),
             Property::sometimes(RAISED, |_, state: &Self::State| {
                 (0..CLIENTS).any(|client| state.a_raise_round_was_enough(client))
+            }),
+            Property::sometimes(ONE_ROUND, |_, state: &Self::State| {
+                (0..CLIENTS).any(|client| state.one_round_was_enough(client))
             }),
         ]
     }

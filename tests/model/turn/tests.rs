@@ -1,0 +1,252 @@
+//! Order, progress, and what becomes of them without one of the rules.
+
+use super::*;
+use crate::graph::Graph;
+use crate::{full, proves, violates};
+
+const ALL: Set = 0b111;
+
+/// All clients have the same gate, and nothing fails.
+fn agreed<const SERVERS: usize, const CLIENTS: usize>() -> Turn<SERVERS, CLIENTS> {
+    Turn {
+        rules: Rules::ALL,
+        writers: CLIENTS,
+        reach: [only(SERVERS) - 1; CLIENTS],
+        gates: [0; CLIENTS],
+        quarantined: 0,
+        one_round: true,
+        give_up: false,
+        loops: 0,
+        clocks_differ: false,
+        a_vote_lapses: false,
+        overtaken_at_most: None,
+    }
+}
+
+/// Order is not promised; a younger one may have its turn before an older one.
+fn disagreed<const SERVERS: usize, const CLIENTS: usize>(gates: [u8; CLIENTS]) -> Turn<SERVERS, CLIENTS> {
+    Turn { gates, clocks_differ: true, ..agreed() }
+}
+
+/// The last client does not reach the gate of the others.
+fn one_does_not_reach_the_gate() -> Turn<3, 3> {
+    Turn { reach: [ALL, ALL, 0b110], ..disagreed([0, 0, 1]) }
+}
+
+/// Whoever comes is served in the end, as long as every request and every release arrives some day.
+fn everybody_is_served<const SERVERS: usize, const CLIENTS: usize>(model: Turn<SERVERS, CLIENTS>) {
+    let graph = Graph::of(&model, kind::<CLIENTS>);
+    if let Some(stuck) = graph.dead_end(|state| model.all_are_served(state)) {
+        graph.print_way_to(stuck);
+        panic!("somebody waits for ever");
+    }
+    if let Some(circle) = graph.fair_circle() {
+        graph.print_way_to(circle[0]);
+        panic!("{} states in a circle", circle.len());
+    }
+}
+
+fn somebody_waits_for_ever<const SERVERS: usize, const CLIENTS: usize>(model: Turn<SERVERS, CLIENTS>) {
+    let graph = Graph::of(&model, kind::<CLIENTS>);
+    let stuck = graph.dead_end(|state| model.all_are_served(state)).expect("a dead end");
+    graph.print_way_to(stuck);
+}
+
+/// What can be put off, but not for ever.
+fn kind<const CLIENTS: usize>(action: &Action) -> u8 {
+    let (what, server, client) = match *action {
+        Action::ClientComes { .. } | Action::ClientGivesUp { .. } | Action::VoteLapses { .. } => return 0,
+        Action::ClientReleases { client } => (0, 0, client),
+        Action::ClientRenews { client, server } => (1, server, client),
+        Action::ServerReplies { server, client, .. } => (2, server, client),
+        Action::ServerIsLate { server, client, .. } | Action::ServerReleases { server, client } => {
+            (3, server, client)
+        }
+    };
+    1 + ((what * 5 + server) * CLIENTS + client) as u8
+}
+
+mod order_holds {
+    use super::*;
+
+    #[test]
+    fn among_two_who_come_again_and_again() {
+        proves(Turn { loops: 0b11, ..agreed::<3, 2>() });
+        proves(Turn { loops: 0b11, give_up: true, ..agreed::<3, 2>() });
+    }
+
+    #[test]
+    fn among_three() {
+        proves(Turn { one_round: false, ..agreed::<3, 3>() });
+        if full() {
+            proves(agreed::<3, 3>());
+            proves(Turn { give_up: true, ..agreed::<3, 3>() });
+        }
+    }
+
+    #[test]
+    fn among_a_writer_and_readers() {
+        proves(Turn { writers: 1, one_round: false, ..agreed::<3, 3>() });
+        if full() {
+            proves(Turn { writers: 1, ..agreed::<3, 3>() });
+        }
+    }
+
+    #[test]
+    fn while_the_first_server_is_quarantined() {
+        proves(Turn { quarantined: 0b001, one_round: false, ..agreed::<3, 3>() });
+    }
+
+    #[test]
+    fn on_five_servers() {
+        proves(Turn { one_round: false, ..agreed::<5, 2>() });
+        if full() {
+            proves(agreed::<5, 2>());
+        }
+    }
+}
+
+mod order_is_violated {
+    use super::*;
+
+    /// A newcomer's stray votes, or a release on its way, make the next one give up its turn.
+    #[test]
+    fn if_whoever_is_refused_elsewhere_gives_up_its_turn() {
+        let rules = Rules { keeps_its_turn: false, ..Rules::ALL };
+        violates(Turn { rules, ..agreed::<3, 2>() }, ORDER);
+        violates(Turn { rules, one_round: false, ..agreed::<3, 3>() }, ORDER);
+    }
+
+    /// That is why order is promised only where all have the same gate.
+    #[test]
+    fn if_the_gates_differ() {
+        violates(disagreed::<3, 2>([0, 1]), ORDER);
+    }
+}
+
+mod exclusion_is_violated {
+    use super::*;
+
+    #[test]
+    fn if_a_vote_that_was_released_is_counted() {
+        let rules = Rules { released_do_not_count: false, ..Rules::ALL };
+        violates(Turn { rules, ..one_does_not_reach_the_gate() }, EXCLUSION);
+    }
+}
+
+mod all_are_served {
+    use super::*;
+
+    #[test]
+    fn where_all_have_the_same_gate() {
+        everybody_is_served(agreed::<3, 2>());
+        everybody_is_served(Turn { one_round: false, ..agreed::<3, 3>() });
+        everybody_is_served(Turn { one_round: false, writers: 1, ..agreed::<3, 3>() });
+        if full() {
+            everybody_is_served(agreed::<3, 3>());
+            everybody_is_served(Turn { writers: 1, ..agreed::<3, 3>() });
+            everybody_is_served(Turn { writers: 2, ..agreed::<3, 3>() });
+            everybody_is_served(agreed::<5, 2>());
+        }
+    }
+
+    #[test]
+    fn where_gates_differ() {
+        everybody_is_served(disagreed::<3, 2>([0, 1]));
+        everybody_is_served(Turn { reach: [ALL, 0b110], ..disagreed::<3, 2>([0, 1]) });
+        everybody_is_served(Turn { one_round: false, ..one_does_not_reach_the_gate() });
+        everybody_is_served(Turn { reach: [0b011, 0b110, 0b101], ..disagreed::<3, 3>([0, 1, 0]) });
+        if full() {
+            everybody_is_served(one_does_not_reach_the_gate());
+            everybody_is_served(disagreed::<3, 3>([0, 0, 1]));
+            everybody_is_served(disagreed::<5, 2>([0, 1]));
+        }
+    }
+
+    /// Server 2 is down for both.
+    #[test]
+    fn where_no_server_is_left_to_decide() {
+        everybody_is_served(Turn { reach: [0b011; 2], ..disagreed::<3, 2>([0, 1]) });
+        everybody_is_served(two_servers_each());
+    }
+
+    #[test]
+    fn while_the_first_server_is_quarantined() {
+        everybody_is_served(Turn { quarantined: 0b001, ..agreed::<3, 2>() });
+        everybody_is_served(Turn { quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
+    }
+
+    #[test]
+    fn where_a_vote_lapses() {
+        everybody_is_served(Turn { a_vote_lapses: true, ..agreed::<3, 2>() });
+        everybody_is_served(Turn { a_vote_lapses: true, reach: [0b01101; 2], ..agreed::<5, 2>() });
+    }
+}
+
+/// Of five servers the first client reaches four, the second three of these: each may have two votes.
+fn two_servers_each() -> Turn<5, 2> {
+    Turn { reach: [0b01111, 0b01110], ..disagreed([0, 1]) }
+}
+
+mod somebody_waits {
+    use super::*;
+
+    #[test]
+    fn if_nobody_yields() {
+        let rules = Rules { younger_yields: false, ..Rules::ALL };
+        somebody_waits_for_ever(Turn { rules, reach: [0b011; 2], ..disagreed::<3, 2>([0, 1]) });
+    }
+
+    /// It waits there, and all others pass it by.
+    #[test]
+    fn if_a_quarantined_server_queues() {
+        let rules = Rules { quarantined_queue_nobody: false, ..Rules::ALL };
+        somebody_waits_for_ever(Turn { rules, quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
+    }
+
+    /// It has both other servers' votes and waits for the gate; who has the gate's vote waits for these.
+    #[test]
+    fn if_a_newcomer_keeps_its_stray_votes() {
+        let rules = Rules { strays_are_released: false, ..Rules::ALL };
+        somebody_waits_for_ever(Turn { rules, ..agreed::<3, 2>() });
+    }
+
+    /// The younger one meets only votes that were given before the older one knew its stamp.
+    #[test]
+    fn if_a_newcomers_votes_never_tell_its_stamp() {
+        let rules = Rules { renewals_tell_the_stamp: false, ..Rules::ALL };
+        somebody_waits_for_ever(Turn { rules, ..two_servers_each() });
+    }
+
+    /// Each takes the other for one on its way out, as both have the same gate.
+    #[test]
+    fn if_whoever_lost_the_gates_vote_goes_on() {
+        let rules = Rules { lost_gate_steps_back: false, ..Rules::ALL };
+        let down = Turn { reach: [0b01101; 2], ..agreed::<5, 2>() };
+        somebody_waits_for_ever(Turn { rules, a_vote_lapses: true, ..down });
+    }
+}
+
+mod nobody_is_overtaken {
+    use super::*;
+
+    fn at_most(times: u8) -> Turn<3, 2> {
+        Turn { loops: 0b11, overtaken_at_most: Some(times), ..agreed() }
+    }
+
+    #[test]
+    fn where_all_have_the_same_gate() {
+        proves(at_most(0));
+    }
+
+    /// Both come again and again. The bound is exact.
+    #[test]
+    fn more_than_three_times_where_gates_differ() {
+        violates(Turn { gates: [0, 1], ..at_most(2) }, OVERTAKEN);
+        if full() {
+            proves(Turn { gates: [0, 1], ..at_most(3) });
+            proves(Turn { gates: [0, 1], clocks_differ: true, ..at_most(3) });
+            proves(Turn { gates: [0, 1], reach: [ALL, 0b110], ..at_most(3) });
+        }
+    }
+}
