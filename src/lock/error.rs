@@ -63,7 +63,7 @@ impl BackendError {
         self.problem.fault()
     }
 
-    /// Whether somebody has to change the configuration, rather than wait.
+    /// Whether the configuration has to be changed, rather than waited for.
     pub(crate) fn is_misconfiguration(&self) -> bool {
         self.fault() != Fault::Unavailable || matches!(self.problem, Problem::UnknownHost(_))
     }
