@@ -5,15 +5,25 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library made of this C source, for LD_PRELOAD. It is made once, in the build's directory.
+/// LD_PRELOAD ends a name at a blank or a colon, so a build in such a directory cannot keep its libraries there.
+fn directory() -> PathBuf {
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    if !built.to_string_lossy().contains([' ', ':', '\t', '\n']) {
+        return built.to_owned();
+    }
+    let user = nix::unistd::getuid();
+    std::env::temp_dir().join(format!("redlock-tests-of-{user}"))
+}
+
+/// The library made of this C source, for LD_PRELOAD. It is made once.
 pub fn library(name: &str, source: &str) -> PathBuf {
     let mut hash = DefaultHasher::new();
     source.hash(&mut hash);
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let directory = directory();
     let library = directory.join(format!("{name}-{:016x}.so", hash.finish()));
     if !library.exists() {
-        fs::create_dir_all(directory).expect("the build's directory");
-        let work = tempfile::tempdir_in(directory).expect("a temporary directory");
+        fs::create_dir_all(&directory).expect("a directory for libraries");
+        let work = tempfile::tempdir_in(&directory).expect("a temporary directory");
         let (code, made) = (work.path().join("source.c"), work.path().join("library.so"));
         fs::write(&code, source).expect("write the source");
         let mut compiler = Command::new("cc");
