@@ -203,12 +203,12 @@ fn a_holder_keeps_what_it_has_though_a_majority_sits_out() {
 #[test]
 fn one_server_alone_sits_out_once_if_that_is_asked_for() {
     let redis = Redis::start();
-    let run = || Run::key(&redis, "k").args(&["--quarantine", "1s", "--ttl", "1s"]);
+    let run = || Run::key(&redis, "k").args(&["--quarantine", "3s", "--ttl", "3s"]);
     refused(run().arg("-n"), 69, &["quarantine"]);
     run().cmd(&["true"]).done().expect_code(0);
     // Also one that is held over many leases, and the next at once.
     let mark = marker(&redis);
-    run().cmd(&["sleep", "2"]).done().expect_code(0);
+    run().cmd(&["sleep", "4"]).done().expect_code(0);
     run().arg("-n").cmd(&["true"]).done().expect_code(0);
     assert_eq!(marker(&redis), mark, "its time does not start anew");
     assert!(mark.starts_with(&redis.info("run_id")), "{mark}");
