@@ -82,7 +82,10 @@ fn a_lock_that_an_ended_ancestor_left_taken_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     // Asks only when its ancestor has ended and nothing but --min-hold keeps the lock. In a session of its own: the
     // rig ends what a job leaves behind in its own.
-    let script = format!("i=0; while kill -0 $1 && [ $i -lt 100 ]; do sleep 0.05; i=$((i+1)); done; {}", inner.shell_line());
+    let script = format!(
+        "i=0; while kill -0 $1 && [ $i -lt 100 ]; do sleep 0.05; i=$((i+1)); done; {}",
+        inner.shell_line()
+    );
     std::fs::write(directory.path().join("later"), script).unwrap();
     let outer = Run::key(&redis, "k").args(&["--min-hold", "2s"]).dir(&directory);
     outer.sh("setsid sh later $PPID >/dev/null 2>&1 &").done().expect_code(0);
