@@ -145,7 +145,6 @@ mod all_are_served {
         if full() {
             everybody_is_served(agreed::<3, 3>());
             everybody_is_served(Turn { writers: 1, ..agreed::<3, 3>() });
-            everybody_is_served(Turn { writers: 2, ..agreed::<3, 3>() });
             everybody_is_served(agreed::<5, 2>());
         }
     }
@@ -159,7 +158,7 @@ mod all_are_served {
         if full() {
             everybody_is_served(one_does_not_reach_the_gate());
             everybody_is_served(disagreed::<3, 3>([0, 0, 1]));
-            everybody_is_served(disagreed::<5, 2>([0, 1]));
+            everybody_is_served(Turn { reach: [0b01111; 2], ..disagreed::<5, 2>([0, 1]) });
         }
     }
 
