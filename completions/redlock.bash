@@ -209,7 +209,7 @@ _redlock() {
                     return 0
                     ;;
                 --on-unavailable)
-                    COMPREPLY=($(compgen -W "fail skip run" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "fail skip run wait" -- "${cur}"))
                     return 0
                     ;;
                 --label)

@@ -55,7 +55,8 @@ complete -c redlock -n "__fish_redlock_using_subcommand run" -l signal -d 'Signa
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l kill-after -d 'Time from that signal to SIGKILL [default: 5s, at most a third of the ttl]' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-unavailable -d 'What to do when the servers cannot be reached or cannot serve [default: fail]' -r -f -a "fail\t'Exit 69'
 skip\t'Exit 0 without running the command'
-run\t'Run the command without a lock'"
+run\t'Run the command without a lock'
+wait\t'Keep trying until --wait is over, then exit 69 (with -n: at once)'"
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l label -d 'Label shown to waiters' -r
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l events -d 'Append a JSON line for each event to FILE' -r -F
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l local -d 'Lock on this host even if servers are configured'

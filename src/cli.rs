@@ -316,6 +316,8 @@ pub(crate) enum OnUnavailable {
     Skip,
     /// Run the command without a lock
     Run,
+    /// Keep trying until --wait is over, then exit 69 (with -n: at once)
+    Wait,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

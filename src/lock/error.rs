@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 
 use super::Blocked;
-use super::problem::Problem;
+use super::problem::{FileProblem, Problem};
 
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -61,6 +61,12 @@ impl BackendError {
 
     pub(crate) fn fault(&self) -> Fault {
         self.problem.fault()
+    }
+
+    /// Whether trying again may help. A lock file that was deleted is another one when it is there again.
+    pub(crate) fn may_pass(&self) -> bool {
+        let is_deleted = matches!(self.problem, Problem::File(FileProblem::DeletedInUse));
+        self.fault() == Fault::Unavailable && !is_deleted
     }
 
     /// Whether the configuration has to be changed, rather than waited for.

@@ -85,6 +85,8 @@ pub(crate) struct Request {
     pub mode: Mode,
     pub prefer: Prefer,
     pub wait: WaitPolicy,
+    /// Servers, or lock files, that cannot be used at the start are waited for, like those that fail later.
+    pub waits_for_backend: bool,
     /// How long the lock is to stay taken at least, even if we are killed; may be zero.
     pub min_hold: Duration,
     /// What waiters are told about the holder.
@@ -243,8 +245,8 @@ pub(crate) trait Observer {
     fn waiting(&mut self, blocked: &Blocked, waited: Duration);
     /// After a wait of this length: when to call [`Observer::waiting`] again, if nothing happens.
     fn next_update_in(&self, waited: Duration) -> Duration;
-    /// The servers failed while we wait; we keep trying.
-    fn on_unavailable(&mut self, error: &BackendError);
+    /// The servers fail; we have waited for this long, and keep trying.
+    fn on_unavailable(&mut self, error: &BackendError, waited: Duration);
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::wait::{Wait, sleep};
-use super::{Error, Fault, Grant, Lock, Observer, Request, WaitPolicy};
+use super::{Error, Grant, Lock, Observer, Request, WaitPolicy};
 use crate::clock::{BootTime, jitter};
 
 /// Take the lock as the request's [`WaitPolicy`] says.
@@ -38,7 +38,7 @@ fn retry(
 ) -> Result<Grant, Error> {
     let started = BootTime::now();
     let give_up = retries.at_most.map(|at_most| started + at_most);
-    let mut was_answered = false;
+    let mut may_recover = attempt.waits_for_backend;
     let mut left = retries.count;
     loop {
         let error = match lock.acquire(attempt, observer) {
@@ -51,13 +51,13 @@ fn retry(
         left -= 1;
         match &error {
             Error::Held(blocked) => {
-                was_answered = true;
+                may_recover = true;
                 observer.waiting(blocked, started.elapsed());
             }
-            // As for a queueing waiter: servers that are down at the start are an error at once, servers that
-            // go away while we wait may come back.
-            Error::Backend(cause) if was_answered && cause.fault() == Fault::Unavailable => {
-                observer.on_unavailable(cause);
+            // As for a queueing waiter: servers that are down at the start are an error at once, unless they are
+            // to be waited for; servers that go away while we wait may come back.
+            Error::Backend(cause) if may_recover && cause.may_pass() => {
+                observer.on_unavailable(cause, started.elapsed());
             }
             Error::Backend(_) | Error::Nested | Error::Cancelled(_) => return Err(error),
         }

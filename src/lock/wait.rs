@@ -1,12 +1,16 @@
 //! The one place where a waiter sleeps: for descriptors, for the observer, or until a moment.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::Observer;
-use crate::clock::BootTime;
+use crate::clock::{BootTime, jitter};
+
+/// The pause between attempts after a failure: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -49,6 +53,13 @@ pub(crate) fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
         }
     }
     Wait::Over
+}
+
+/// A pause that grows with each failure in a row, and differs between waiters.
+pub(super) fn backoff(failures_in_a_row: u32) -> Duration {
+    let (first, most) = PAUSE;
+    let grown = (first * 2u32.saturating_pow(failures_in_a_row.min(10))).min(most);
+    grown / 2 + jitter(grown / 2)
 }
 
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {

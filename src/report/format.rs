@@ -61,6 +61,11 @@ pub(super) fn live_line_text(keys: &[String], blocked: &Blocked, waited: Duratio
     format!("redlock: {}: waited {}{place}, {key}{blocker}", quoted(keys), format_seconds(waited))
 }
 
+/// The same while the servers cannot be used.
+pub(super) fn unavailable_live_line(keys: &[String], error: &str, waited: Duration) -> String {
+    format!("redlock: {}: waited {}, {error}; trying again", quoted(keys), format_seconds(waited))
+}
+
 /// Of several keys, the one that is taken.
 fn blocked_key(keys: &[String], blocked: &Blocked) -> String {
     match (keys.get(blocked.key), &blocked.by) {

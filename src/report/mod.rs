@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::duration::format;
+use crate::duration::{format, format_seconds};
 use crate::exit::{Exit, Failure, UNFIT};
 use crate::lock::{BackendError, Blocked, Grant, Loss};
 use events::Events;
@@ -56,6 +56,8 @@ pub(crate) struct Report {
     mentioned_at: Option<Duration>,
     /// The failure of servers is printed once, until they have recovered.
     failure_printed: bool,
+    /// How long the wait had lasted when that was last printed.
+    unavailable_at: Option<Duration>,
     last_failure: Option<String>,
     /// Servers whose misconfiguration was mentioned.
     mentioned_servers: HashSet<String>,
@@ -81,6 +83,7 @@ impl Report {
             keys,
             mentioned_at: None,
             failure_printed: false,
+            unavailable_at: None,
             last_failure: None,
             mentioned_servers: HashSet::new(),
         })
@@ -137,8 +140,20 @@ impl Report {
         ));
     }
 
-    pub(crate) fn servers_unavailable(&mut self, error: &BackendError) {
-        self.failure(&format!("waiting for {}: {}; trying again", self.lock(), backend_error(error)));
+    /// Printed at once, and then as often as any wait is.
+    pub(crate) fn servers_unavailable(&mut self, error: &BackendError, waited: Duration) {
+        let error = backend_error(error);
+        if !self.failure_printed || self.verbosity == Verbosity::Verbose {
+            self.unavailable_at = Some(waited);
+            self.failure(&format!("waiting for {}: {error}; trying again", self.lock()));
+        } else if self.has_live_line() {
+            let line = format::unavailable_live_line(&self.keys, &error, waited);
+            self.live_line.show(&sanitize(line.as_bytes()));
+        } else if self.unavailable_at.is_none_or(|mentioned| waited >= mentioned + WAIT_LINE_EVERY) {
+            self.unavailable_at = Some(waited);
+            let waited = format_seconds(waited);
+            self.info(&format!("waiting for {}: {error}; trying again, waited {waited}", self.lock()));
+        }
     }
 
     pub(crate) fn acquired(&mut self, grant: &Grant) {

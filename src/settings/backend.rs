@@ -46,7 +46,7 @@ impl Backend {
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
         if is_local(servers, &backend, sources)? {
-            for option in ["ttl", "node_timeout", "quarantine", "on_unavailable"] {
+            for option in ["ttl", "node_timeout", "quarantine"] {
                 if sources.was_typed(option) {
                     let option = option.replace('_', "-");
                     return Err(usage(format!(

@@ -174,7 +174,8 @@ impl Observer for WaitObserver<'_> {
         self.report.next_wait_line(waited)
     }
 
-    fn on_unavailable(&mut self, error: &BackendError) {
-        self.report.servers_unavailable(error);
+    fn on_unavailable(&mut self, error: &BackendError, waited: Duration) {
+        self.signals.take_interrupts();
+        self.report.servers_unavailable(error, waited);
     }
 }

@@ -25,7 +25,7 @@ use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
 use crate::lock::{Grant, Lock, Released, Request, Wait, sleep};
 use crate::report::Report;
-use crate::settings::RunSettings;
+use crate::settings::{OnUnavailable, RunSettings};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let mut report =
@@ -91,6 +91,7 @@ fn request(settings: &RunSettings) -> Request {
         mode: settings.mode.clone(),
         prefer: settings.prefer,
         wait: settings.wait,
+        waits_for_backend: settings.on_unavailable == OnUnavailable::Wait,
         min_hold: settings.min_hold,
         holder: identity::describe(&settings.argv[0], &settings.label),
         ancestors: ancestors(),

@@ -36,7 +36,7 @@ use request::LocalRequest;
 pub(crate) use lock_file::{Mount, default_directory};
 
 use super::claim::{HostTicket, WaiterId};
-use super::wait::{Wait, wait};
+use super::wait::{Wait, backoff, sleep, wait};
 use super::{
     AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, Problem, Released,
     Request, Votes,
@@ -66,6 +66,30 @@ impl HostLock {
     /// How the directory is mounted: the kernel's locks do not reach over a network.
     pub(crate) fn mount(&self) -> Mount {
         self.files[0].mount()
+    }
+
+    /// Lock files that cannot be used are waited for, if the request asks for it.
+    fn enter_patiently(&self, waiter: &mut Waiter<'_>) -> Result<Vec<Admitted>, Error> {
+        let gives_up_at = waiter.request.wait.gives_up_at(waiter.started);
+        let mut failures = 0;
+        loop {
+            let error = match self.enter_all(waiter) {
+                Err(Error::Backend(error)) if waiter.request.waits_for_backend && error.may_pass() => error,
+                result => return result,
+            };
+            if gives_up_at.is_some_and(BootTime::has_passed) {
+                return Err(error.into());
+            }
+            self.unlock_all();
+            waiter.observer.on_unavailable(&error, waiter.started.elapsed());
+            let until = BootTime::now() + backoff(failures);
+            failures += 1;
+            if let Wait::Cancelled(signal) =
+                sleep(gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at)), waiter.observer)
+            {
+                return Err(Error::Cancelled(signal));
+            }
+        }
     }
 
     fn enter_all(&self, waiter: &mut Waiter<'_>) -> Result<Vec<Admitted>, Error> {
@@ -247,7 +271,7 @@ impl Lock for HostLock {
         self.claim.attempt += 1;
         self.reserved = None;
         let mut waiter = Waiter { local, request, started, observer };
-        let admitted = self.enter_all(&mut waiter).inspect_err(|_| self.unlock_all())?;
+        let admitted = self.enter_patiently(&mut waiter).inspect_err(|_| self.unlock_all())?;
         let now = BootTime::now();
         if !request.min_hold.is_zero() {
             self.reserve(&local, &admitted, now, request.min_hold).inspect_err(|_| self.unlock_all())?;

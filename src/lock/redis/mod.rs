@@ -31,7 +31,7 @@ mod vote;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::clock::{BootTime, jitter};
+use crate::clock::BootTime;
 
 pub(crate) use break_lock::break_lock;
 pub(crate) use keys::Keys;
@@ -39,7 +39,7 @@ pub(crate) use requests::Timing;
 pub(crate) use server::Server;
 
 use super::claim::{Claim, WaiterId};
-use super::wait::{Wait, sleep};
+use super::wait::{Wait, backoff, sleep};
 use super::{
     AncestorLock, BackendError, Blocked, Blocker, Error, Extended, Fault, Grant, Lease, Lock, Mode, Observer,
     Problem, Released, Request, Votes,
@@ -53,8 +53,6 @@ use vote::{Attempt, InFlight, Win};
 
 /// Servers check the timeouts of blocked clients ten times a second.
 const BLPOP_SLACK: Duration = Duration::from_millis(300);
-/// The pause between attempts after a failure: at first, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// How long a waiter gives each waiter ahead of it to turn to the next server, for at most this many of them.
 const TURN: Duration = Duration::from_millis(20);
@@ -160,7 +158,7 @@ impl RedisLock {
                         Err(no_reply @ (NoReply::Failed(_) | NoReply::Late(_))) => {
                             pause_for = self.yield_to_those_ahead(&blocked, &no_reply);
                             if let NoReply::Failed(error) | NoReply::Late(error) = no_reply {
-                                observer.on_unavailable(&error);
+                                observer.on_unavailable(&error, progress.started.elapsed());
                             }
                             self.servers[self.gate].node.disconnect();
                         }
@@ -192,12 +190,12 @@ impl RedisLock {
                     observer.waiting(&Blocked { key: 0, position: None, by }, progress.started.elapsed());
                 }
                 Attempt::Failed(error) => {
-                    let may_recover = progress.was_answered && error.fault() == Fault::Unavailable;
-                    if !may_recover || progress.is_over() {
+                    let may_recover = progress.was_answered || request.waits_for_backend;
+                    if !may_recover || !error.may_pass() || progress.is_over() {
                         return Err(error.into());
                     }
                     self.release_votes();
-                    observer.on_unavailable(&error);
+                    observer.on_unavailable(&error, progress.started.elapsed());
                     self.servers[self.gate].node.disconnect();
                 }
             }
@@ -293,10 +291,7 @@ impl RedisLock {
 
 /// A pause that grows with each failure in a row, and differs between waiters; or as long as is given.
 fn pause(progress: &Progress, exactly: Option<Duration>, observer: &mut dyn Observer) -> Wait {
-    let (first, most) = PAUSE;
-    let grown = (first * 2u32.saturating_pow(progress.failures_in_a_row.min(10))).min(most);
-    let jittered = grown / 2 + jitter(grown / 2);
-    let until = BootTime::now() + exactly.unwrap_or(jittered);
+    let until = BootTime::now() + exactly.unwrap_or_else(|| backoff(progress.failures_in_a_row));
     sleep(progress.gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at)), observer)
 }
 

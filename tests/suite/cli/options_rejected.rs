@@ -77,7 +77,6 @@ fn slots_on_several_servers_are_refused_with_the_reason_however_they_are_set() {
 #[test]
 fn what_is_about_servers_is_refused_on_this_host_if_typed_and_ignored_if_inherited() {
     let host = Host::new();
-    misused(host.run().args(&["--on-unavailable", "run"]), "--on-unavailable");
     misused(host.run().args(&["--ttl", "none"]), "--ttl");
     let inherited = host.run().env("REDLOCK_ON_UNAVAILABLE", "run").env("REDLOCK_TTL", "none");
     assert_eq!(inherited.sh("exit 3").done().expect_code(3).stderr, "");

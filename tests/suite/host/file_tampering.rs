@@ -185,6 +185,22 @@ fn waits_end_in_time_even_if_another_program_locks_the_last_ticket() {
     waits_end_in_time_if_locked(LAST_TICKET.cast_signed(), 1);
 }
 
+#[test]
+fn a_lock_file_that_another_program_has_locked_is_waited_for_if_asked_to() {
+    let host = Host::new();
+    assert!(host.is_free());
+    let theirs = outsider(&host.file(), MUTEX_BYTE.cast_signed(), 1);
+    let waits = || host.run().args(&["--on-unavailable", "wait"]).sh("echo ran");
+    let (job, cancelled) = (waits().spawn(), waits().spawn());
+    job.wait_for_stderr("trying again");
+    cancelled.wait_for_stderr("trying again");
+    cancelled.signal(SIGTERM);
+    assert_eq!(cancelled.wait().signal, Some(SIGTERM as i32));
+    drop(theirs);
+    assert_eq!(job.wait().expect_code(0).stdout, "ran\n");
+    host.nothing_is_locked();
+}
+
 /// Loaded before libc: the kernel refuses to wait for the bytes of the others, as it may over a network.
 const NO_LOCKS: &str = r#"
 #define _GNU_SOURCE

@@ -15,4 +15,5 @@ mod shared;
 mod shared_lease;
 mod suspend;
 mod ttl_none;
+mod wait_for_servers;
 mod waiting;

@@ -40,7 +40,7 @@ impl Observer for NoObserver {
     fn next_update_in(&self, _: Duration) -> Duration {
         FAR
     }
-    fn on_unavailable(&mut self, _: &BackendError) {}
+    fn on_unavailable(&mut self, _: &BackendError, _: Duration) {}
 }
 
 pub struct LockDirectory(TempDir);
@@ -84,6 +84,7 @@ fn ask(mode: Mode, prefer: Prefer, wait: WaitPolicy) -> Request {
         mode,
         prefer,
         wait,
+        waits_for_backend: false,
         min_hold: Duration::ZERO,
         holder: HolderInfo::default(),
         ancestors: Vec::new(),
