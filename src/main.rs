@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         report::print(&format!("{error:#}"));
         Exit::Code(error.downcast_ref::<Failure>().map_or(exit::INTERNAL, |failure| failure.code))
     });
+    report::finish();
     match exit {
         Exit::Code(code) => code.into(),
         Exit::Signal(number) => exit_by_signal(number),
@@ -68,5 +69,6 @@ fn stop_everything(panic: &std::panic::PanicHookInfo<'_>) {
     let consequence = if child::stop_in_emergency() { "; the command was stopped" } else { "" };
     let location = panic.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
     report::print(&format!("internal error{location}{consequence}. Please report this"));
+    report::finish();
     std::process::exit(exit::INTERNAL.into())
 }

@@ -1,35 +1,33 @@
 //! `--events`: a JSON object a line for each event.
 
-use std::cell::Cell;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
 use super::format;
+use super::stream::Stream;
 use crate::exit::Exit;
 use crate::lock::{Blocked, Blocker, Grant, Votes};
 
 pub(super) struct Events {
-    file: Option<File>,
+    pub(super) stream: Option<Stream>,
     keys: Vec<String>,
-    has_waited: Cell<bool>,
+    has_waited: bool,
 }
 
 impl Events {
     pub(super) fn open(path: Option<&Path>, keys: &[String]) -> std::io::Result<Self> {
-        let file = path.map(|path| File::options().append(true).create(true).open(path)).transpose()?;
-        Ok(Self { file, keys: keys.to_vec(), has_waited: Cell::new(false) })
+        let stream = path.map(Stream::append_to).transpose()?;
+        Ok(Self { stream, keys: keys.to_vec(), has_waited: false })
     }
 
     pub(super) fn has_waited(&self) -> bool {
-        self.has_waited.get()
+        self.has_waited
     }
 
-    pub(super) fn waiting(&self, blocked: &Blocked, waited: Duration) {
-        self.has_waited.set(true);
+    pub(super) fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
+        self.has_waited = true;
         let holding = match &blocked.by {
             Blocker::Holder(holding) | Blocker::Reservation(holding) => Some(holding),
             Blocker::Foreign { .. } | Blocker::Queue | Blocker::Quarantine(_) => None,
@@ -49,28 +47,28 @@ impl Events {
         });
     }
 
-    pub(super) fn acquired(&self, grant: &Grant) {
+    pub(super) fn acquired(&mut self, grant: &Grant) {
         self.write("acquired", || about(grant));
     }
 
-    pub(super) fn refreshed(&self, grant: &Grant) {
+    pub(super) fn refreshed(&mut self, grant: &Grant) {
         self.write("refreshed", || about(grant));
     }
 
-    pub(super) fn lost(&self, cause: &str) {
+    pub(super) fn lost(&mut self, cause: &str) {
         self.write("lost", || json!({ "cause": cause }));
     }
 
     /// `action`: what `--on-unavailable` asked for.
-    pub(super) fn unavailable(&self, cause: &str, action: &str) {
+    pub(super) fn unavailable(&mut self, cause: &str, action: &str) {
         self.write("unavailable", || json!({ "cause": cause, "action": action }));
     }
 
-    pub(super) fn max_hold_over(&self) {
+    pub(super) fn max_hold_over(&mut self) {
         self.write("max_hold", || json!({}));
     }
 
-    pub(super) fn released(&self, grant: &Grant, held: Duration, exit: Exit) {
+    pub(super) fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
         self.write("released", || {
             let mut event = about(grant);
             event["held_ms"] = millis(held).into();
@@ -82,9 +80,8 @@ impl Events {
         });
     }
 
-    /// One write a line; a full disk must not disturb the command.
-    fn write(&self, event: &str, more: impl FnOnce() -> Value) {
-        let Some(mut file) = self.file.as_ref() else { return };
+    fn write(&mut self, event: &str, more: impl FnOnce() -> Value) {
+        let Some(stream) = &mut self.stream else { return };
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let mut line = json!({ "time": time, "event": event });
         match &self.keys[..] {
@@ -94,7 +91,12 @@ impl Events {
         if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more()) {
             line.extend(more);
         }
-        let _ = file.write_all(format!("{line}\n").as_bytes());
+        stream.push(|dropped| {
+            if dropped > 0 {
+                line["dropped"] = dropped.into();
+            }
+            format!("{line}\n").into_bytes()
+        });
     }
 }
 

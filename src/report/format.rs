@@ -32,6 +32,12 @@ pub(crate) fn sanitize(bytes: &[u8]) -> String {
     out
 }
 
+/// Without the number that Rust adds.
+pub(crate) fn io_error(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or_default().to_owned()
+}
+
 /// Invisible, and able to reverse a line.
 fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,6 +1,8 @@
 //! The one line on a terminal that changes while we wait.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
+
+use super::stderr_stream;
 
 /// Return to the beginning of the line and erase it.
 const ERASE: &str = "\r\x1b[K";
@@ -23,13 +25,13 @@ impl LiveLine {
 
     /// `line` must be free of control characters.
     pub(super) fn show(&mut self, line: &str) {
-        let _ = write!(stderr(), "{ERASE}{}", fit(line, self.width));
+        stderr_stream(|stderr| stderr.show(format!("{ERASE}{}", fit(line, self.width)).as_bytes()));
         self.is_shown = true;
     }
 
     pub(super) fn erase(&mut self) {
         if std::mem::take(&mut self.is_shown) {
-            let _ = stderr().write_all(ERASE.as_bytes());
+            stderr_stream(|stderr| stderr.push(|_| ERASE.into()));
         }
     }
 }

@@ -1,15 +1,16 @@
 //! Everything that redlock prints, for people and for machines. Takes plain data; the only gate to stderr.
 //!
 //! Nothing when all is well: cron mails every line. Text is sanitized first (a key or a server's text may
-//! contain anything), and a stderr that cannot be written to is ignored.
+//! contain anything). No line waits for its reader: see stream.rs.
 
 mod events;
 mod format;
 mod live_line;
+mod stream;
 
 use std::collections::HashSet;
-use std::io::Write;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::duration::{format, format_seconds};
@@ -17,6 +18,7 @@ use crate::exit::{Exit, Failure, UNFIT};
 use crate::lock::{BackendError, Blocked, Grant, Loss};
 use events::Events;
 use live_line::LiveLine;
+use stream::{Descriptor, Stream};
 
 pub(crate) use format::{backend_error, blocker, quoted, sanitize};
 
@@ -321,9 +323,62 @@ impl Report {
     pub(crate) fn erase_live_line(&mut self) {
         self.live_line.erase();
     }
+
+    /// Descriptors with a backlog: to be polled for writing, and then [`Report::flush`] to be called.
+    pub(crate) fn unwritten(&self) -> Vec<Descriptor> {
+        let mut unwritten = Vec::new();
+        stderr_stream(|stderr| unwritten.extend(stderr.unwritten()));
+        unwritten.extend(self.events.stream.as_ref().and_then(Stream::unwritten));
+        unwritten
+    }
+
+    pub(crate) fn flush(&mut self) {
+        stderr_stream(Stream::flush_ready);
+        self.events.stream.iter_mut().for_each(Stream::flush_ready);
+    }
+
+    /// After the last event: says if some could not be written.
+    pub(crate) fn finish_events(&mut self, path: &Path) {
+        let Some(stream) = &mut self.events.stream else { return };
+        let lost = stream.finish();
+        if lost > 0 {
+            let lines = if lost == 1 { "a line".to_owned() } else { format!("{lost} lines") };
+            let why = stream.last_error.as_ref().map_or_else(|| "nobody reads it".into(), format::io_error);
+            self.info(&format!("--events {}: {lines} could not be written: {why}", path.display()));
+        }
+    }
 }
 
-/// One line on stderr, in one write, so that lines of several processes do not mix.
+/// Opened with the first word: most runs say nothing. One for the whole program, as every line goes the same way.
+static STDERR: Mutex<Option<Stream>> = Mutex::new(None);
+
+/// Not if it is in use: that is a panic in the middle of a line.
+fn stderr_stream(write: impl FnOnce(&mut Stream)) {
+    let stderr = STDERR.try_lock().or_else(|error| match error {
+        TryLockError::Poisoned(error) => Ok(PoisonError::into_inner(error)),
+        TryLockError::WouldBlock => Err(()),
+    });
+    if let Ok(mut stderr) = stderr {
+        write(stderr.get_or_insert_with(Stream::to_stderr));
+    }
+}
+
+/// One line on stderr, in one piece, so that lines of several processes do not mix.
 pub(crate) fn print(message: &str) {
-    let _ = std::io::stderr().write_all(format!("redlock: {}\n", sanitize(message.as_bytes())).as_bytes());
+    let line = format!("redlock: {}\n", sanitize(message.as_bytes()));
+    stderr_stream(|stderr| {
+        stderr.push(|dropped| match dropped {
+            0 => line.into_bytes(),
+            1 => format!("redlock: a line is missing here: it could not be written\n{line}").into_bytes(),
+            _ => format!("redlock: {dropped} lines are missing here: they could not be written\n{line}")
+                .into_bytes(),
+        });
+    });
+}
+
+/// Before the exit: the last chance for lines whose reader was away.
+pub(crate) fn finish() {
+    stderr_stream(|stderr| {
+        stderr.finish();
+    });
 }

@@ -7,6 +7,7 @@ mod acquire;
 mod environment;
 mod supervise;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -30,13 +31,19 @@ use crate::settings::{OnUnavailable, RunSettings};
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let mut report =
         Report::new(settings.verbosity, &settings.keys, settings.events.as_deref(), terminal::width())?;
-    let mut lock = acquire::open_lock(settings, &mut report)?;
+    let result = run_under_lock(settings, &mut report);
+    report.finish_events(settings.events.as_deref().unwrap_or(Path::new("")));
+    result
+}
+
+fn run_under_lock(settings: &RunSettings, report: &mut Report) -> anyhow::Result<Exit> {
+    let mut lock = acquire::open_lock(settings, report)?;
 
     // From here on signals wait until we look: none is lost between two steps.
     let on_terminal = terminal::has_controlling_terminal();
     let signal_state = SignalState::remember()?;
     let mut signals = Signals::block(on_terminal)?;
-    if let Some(signal) = delay_start(settings.jitter, &mut signals, &mut report) {
+    if let Some(signal) = delay_start(settings.jitter, &mut signals, report) {
         return Ok(Exit::Signal(signal as i32));
     }
 
@@ -48,11 +55,11 @@ pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
         install_noop_handler(signal).context("cannot handle a signal")?;
     }
 
-    let (lock, grant) = match acquire::acquire(lock, &request, settings, &mut signals, &mut report) {
+    let (lock, grant) = match acquire::acquire(lock, &request, settings, &mut signals, report) {
         Ok(acquired) => acquired,
         Err(not_acquired) => {
             supervisor.shut_down();
-            return Ok(acquire::explain(not_acquired, settings, &mut report)?);
+            return Ok(acquire::explain(not_acquired, settings, report)?);
         }
     };
 
@@ -66,11 +73,11 @@ pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let outcome = match started {
         Ok(()) => {
             let (deadline, signals) = (limits.deadline, &mut signals);
-            Supervision::new(settings, on_terminal, &supervisor, keeper, deadline, signals, &mut report).run()
+            Supervision::new(settings, on_terminal, &supervisor, keeper, deadline, signals, report).run()
         }
         Err(error) => Outcome::not_started(keeper, format!("cannot start the command: {error}")),
     };
-    let result = release(outcome, settings, &mut report);
+    let result = release(outcome, settings, report);
     supervisor.shut_down();
     Ok(result?)
 }

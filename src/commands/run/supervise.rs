@@ -126,24 +126,26 @@ impl<'a> Supervision<'a> {
                     self.forward_signal(received);
                 }
             }
+            self.report.flush();
         };
         Outcome { result, keeper: self.keeper, was_stopped: self.is_lost || self.stop_reason.is_some() }
     }
 
     fn wait(&self) -> Ready {
         let next = [self.keeper.starts_at(), self.take_interrupts_at, self.guardian_deadline()];
-        let signal_fds = self.signals.wake_fds();
+        let (signal_fds, unwritten) = (self.signals.wake_fds(), self.report.unwritten());
         let mut fds: Vec<PollFd<'_>> = [self.supervisor.wake_fd(), self.keeper.wake_fd()]
             .into_iter()
             .chain(signal_fds.iter().map(AsFd::as_fd))
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .chain(unwritten.iter().map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLOUT)))
             .collect();
         let timeout = next.into_iter().flatten().min().map_or(PollTimeout::NONE, BootTime::poll_timeout);
         // A failed poll is an interrupted one: nothing is readable, and we come back.
         let _ = poll(&mut fds, timeout);
-        let mut readable = fds.iter().map(|fd| fd.any().unwrap_or(false));
-        let (guardian, keeper) = (readable.next() == Some(true), readable.next() == Some(true));
-        Ready { guardian, keeper, signals: readable.any(|is_readable| is_readable) }
+        let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
+        let (guardian, keeper) = (ready.next() == Some(true), ready.next() == Some(true));
+        Ready { guardian, keeper, signals: ready.take(signal_fds.len()).any(|is_ready| is_ready) }
     }
 
     /// When a guardian that has not acted must be stopped itself: if it dies, the command dies with it.

@@ -8,3 +8,4 @@ mod messages;
 mod options_rejected;
 mod options_sources;
 mod settings;
+mod unread_output;

@@ -1,0 +1,268 @@
+//! No word waits for its reader: not for one that hangs, not for ^S, not for a disk that is full. Every run here would
+//! hang, or lose its lock, if a write to stderr or to the events file could block.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+use nix::sys::signal::Signal::SIGTERM;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tempfile::TempDir;
+
+use crate::support::processes::{self, send};
+use crate::support::{
+    Job, OtherUsers, PATIENCE, Pty, Redis, Run, STRANGER, hold, holder, wait_until, wait_until_within,
+};
+
+/// A FIFO that is full and whose reader, this test, does not read until it is told to.
+struct Unread {
+    directory: TempDir,
+    reader: File,
+}
+
+/// Takes stderr from the FIFO and fills it to the last byte, whatever its size is.
+const FILL: &str = "exec 2>\"$FIFO\"; dd if=/dev/zero of=\"$FIFO\" bs=1 count=4096 oflag=nonblock 2>/dev/null
+    dd if=/dev/zero of=\"$FIFO\" bs=4096 count=4096 oflag=nonblock 2>/dev/null
+    dd if=/dev/zero of=\"$FIFO\" bs=1 count=4096 oflag=nonblock 2>/dev/null; exec \"$@\"";
+
+impl Unread {
+    fn new() -> Unread {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("fifo");
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
+        let reader =
+            File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("its reader");
+        Unread { directory, reader }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("fifo")
+    }
+
+    /// The call with this FIFO, full, as its stderr.
+    fn as_stderr_of(&self, run: Run) -> Run {
+        run.via(FILL).env("FIFO", self.path())
+    }
+
+    /// All that can be read now, without the filling.
+    fn read(&mut self) -> String {
+        let mut all = Vec::new();
+        match self.reader.read_to_end(&mut all) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
+            _ => {}
+        }
+        all.retain(|byte| *byte != 0);
+        String::from_utf8(all).expect("text")
+    }
+
+    /// Reads on until the text has this in it.
+    fn read_until(&mut self, what: &str) -> String {
+        let mut all = String::new();
+        wait_until(&format!("{what:?} can be read"), || {
+            all += &self.read();
+            all.contains(what)
+        });
+        all
+    }
+}
+
+fn is_over(mut job: Job) {
+    wait_until_within(PATIENCE, "redlock has ended", || !job.is_running());
+}
+
+#[test]
+fn a_command_whose_time_is_up_gives_its_lock_back_though_nobody_reads_stderr() {
+    let (redis, stderr) = (Redis::start(), Unread::new());
+    let run = Run::key(&redis, "k").args(&["-v", "--max-hold", "1s", "--ttl", "3s"]);
+    let job = stderr.as_stderr_of(run).sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    wait_until("the lock is free", || !redis.held("k"));
+    assert_eq!(job.wait().code, Some(124));
+}
+
+#[test]
+fn a_holder_hears_a_signal_though_nobody_reads_stderr() {
+    let (redis, stderr) = (Redis::start(), Unread::new());
+    let run = Run::key(&redis, "k").args(&["-v", "--ttl", "2s"]);
+    let job = stderr.as_stderr_of(run).sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    let before = redis.script_calls();
+    wait_until("it has more to say", || redis.script_calls() >= before + 3);
+    job.signal(SIGTERM);
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_waiter_hears_a_signal_though_nobody_reads_stderr() {
+    let (redis, stderr) = (Redis::start(), Unread::new());
+    let _first = holder(&redis, "k", &[]);
+    let job = stderr.as_stderr_of(Run::key(&redis, "k").arg("-v")).sh("echo in").spawn();
+    let other = Run::key(&redis, "k").sh("echo in").spawn();
+    wait_until("both wait", || redis.queue_len("k") == 2);
+    other.wait_for_stderr("waiting");
+    job.signal(SIGTERM);
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+    wait_until("it has left the queue", || redis.queue_len("k") == 1);
+}
+
+#[test]
+fn a_reader_that_was_away_for_longer_than_the_ttl_misses_nothing_and_kills_nobody() {
+    let (redis, mut stderr) = (Redis::start(), Unread::new());
+    let run = Run::key(&redis, "k").args(&["-v", "--ttl", "2s", "--node-timeout", "600ms"]);
+    let mut job = stderr.as_stderr_of(run).stdin_pipe().sh("echo ready; read x; exit 7").spawn();
+    job.wait_for_line("ready");
+    let before = redis.script_calls();
+    wait_until("its lease would be over", || redis.script_calls() >= before + 4);
+    assert!(job.is_running(), "a healthy command runs on");
+    let said = stderr.read_until("renewed");
+    assert!(said.find("acquired") < said.find("renewed"), "in order: {said}");
+    drop(job.take_stdin());
+    assert_eq!(job.wait().code, Some(7));
+    let said = said + &stderr.read();
+    assert!(said.contains("released") && !said.contains("missing"), "{said}");
+    assert!(said.lines().all(|line| line.starts_with("redlock: ")), "{said}");
+}
+
+#[test]
+fn a_pipe_that_belongs_to_another_user_is_not_waited_for_either() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can start processes of other users") };
+    let (redis, mut stderr) = (Redis::start(), Unread::new());
+    // Opened by root, as by cron, which then becomes the user.
+    let run = Run::key(&redis, "k").args(&["-v", "--max-hold", "1s", "--ttl", "3s"]);
+    let uid = STRANGER.to_string();
+    let wrapped = format!("setpriv --reuid {uid} --regid {uid} --clear-groups \"$@\"");
+    let fill = FILL.replace("exec \"$@\"", &format!("exec {wrapped}"));
+    let run = users.run(STRANGER, run, "022").via(&fill).env("FIFO", stderr.path());
+    let mut job = run.stdin_pipe().sh("echo ready; read x; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    drop(job.take_stdin());
+    wait_until("the lock is free", || !redis.held("k"));
+    stderr.read();
+    is_over(job);
+
+    // With a reader all is said, whole and in order.
+    let run = Run::key(&redis, "k").arg("-v");
+    let open = format!("exec 2>\"$FIFO\"; exec {wrapped}");
+    let run = users.run(STRANGER, run, "022").via(&open).env("FIFO", stderr.path());
+    run.sh("exit 3").done().expect_code(3);
+    let said = stderr.read();
+    assert!(said.find("acquired").expect("acquired") < said.find("released").expect("released"), "{said}");
+}
+
+#[test]
+fn a_terminal_stopped_with_ctrl_s_stops_no_signal_and_no_release() {
+    let redis = Redis::start();
+    let script = "echo main $$ up; exec sleep 60";
+    let pty =
+        Pty::run(Run::key(&redis, "k").args(&["-v", "--ttl", "2s", "--node-timeout", "600ms"]).sh(script));
+    pty.number_after("main ");
+    pty.type_in("\x13");
+    let before = redis.script_calls();
+    wait_until("it renews though it cannot say so", || redis.script_calls() >= before + 4);
+    assert!(redis.held("k"));
+    send(pty.pid(), SIGTERM);
+    wait_until("the lock is free", || !redis.held("k"));
+    let done = pty.wait();
+    assert_eq!(done.signal, Some(SIGTERM as i32), "{}", done.stdout);
+}
+
+#[test]
+fn a_waiter_on_a_terminal_stopped_with_ctrl_s_says_the_rest_after_ctrl_q() {
+    let redis = Redis::start();
+    let first = hold(Run::key(&redis, "k"));
+    let pty = Pty::run(Run::key(&redis, "k").arg("-v").sh("sleep 0.1; exec sleep 60"));
+    pty.wait_for("waited");
+    pty.type_in("\x13");
+    let calls = redis.script_calls();
+    wait_until("it has tried to say more", || redis.script_calls() >= calls + 3);
+    first.wait().expect_code(0);
+    wait_until("its turn has come", || redis.held("k") && redis.queue_len("k") == 0);
+    assert!(!pty.screen().contains("acquired"), "^S holds for this terminal: {}", pty.screen());
+    pty.type_in("\x11");
+    pty.wait_for("acquired");
+}
+
+fn fifo(directory: &Path) -> PathBuf {
+    let path = directory.join("events");
+    mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO");
+    path
+}
+
+#[test]
+fn events_to_a_fifo_without_a_reader_hold_nothing_up() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let path = fifo(directory.path());
+    let done = Run::key(&redis, "k").arg("--events").arg(&path).sh("exit 3").done().expect_code(3);
+    assert!(done.stderr.contains("events") && done.stderr.lines().count() == 1, "{}", done.stderr);
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_reader_that_comes_later_gets_the_events_from_the_beginning() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let path = fifo(directory.path());
+    let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms", "--events"]).arg(&path);
+    let mut job = run.stdin_pipe().sh("echo ready; read x").spawn();
+    job.wait_for_line("ready");
+    let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+    let mut reader = Unread { directory, reader };
+    let said = reader.read_until("refreshed");
+    drop(job.take_stdin());
+    job.wait();
+    let said = said + &reader.read();
+    let first = said.lines().next().unwrap_or_default();
+    assert!(first.contains("\"acquired\"") && said.ends_with("}\n"), "{said}");
+}
+
+#[test]
+fn events_to_a_full_device_are_counted_and_do_not_disturb_the_run() {
+    let redis = Redis::start();
+    let done = Run::key(&redis, "k").args(&["--events", "/dev/full"]).sh("exit 3").done().expect_code(3);
+    assert!(done.stderr.contains("/dev/full") && done.stderr.contains("No space left"), "{}", done.stderr);
+    assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+}
+
+/// A file system of this many bytes, mounted where only the script sees it.
+fn on_small_disk(run: Run, at: &Path) -> Run {
+    let script = format!("mount -t tmpfs -o size=64k none '{}' && exec \"$@\"", at.display());
+    run.through(&["unshare", "--mount", "sh", "-c", &script, "sh"])
+}
+
+#[test]
+fn on_a_disk_that_was_full_for_a_while_every_line_is_whole() {
+    if !nix::unistd::geteuid().is_root() || !processes::is_installed("unshare") {
+        skip!("only root can mount a file system");
+    }
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    // With a long key a page of the disk holds few lines.
+    let run =
+        Run::key(&redis, &"k".repeat(900)).args(&["--ttl", "2s", "--node-timeout", "600ms", "--events"]);
+    let run = on_small_disk(run.arg(directory.path().join("events")), directory.path());
+    let copy = tempfile::tempdir().unwrap();
+    let script = "cd \"$AT\" && { cat /dev/zero > filling 2>/dev/null
+        echo full; read x; rm filling; echo space; read x; cat events > \"$COPY/events\"; }";
+    let mut job = run.env("AT", directory.path()).env("COPY", copy.path()).stdin_pipe().sh(script).spawn();
+    job.wait_for_line("full");
+    let before = redis.script_calls();
+    wait_until("events were lost", || redis.script_calls() >= before + 7);
+    let mut stdin = job.take_stdin();
+    std::io::Write::write_all(&mut stdin, b"\n").unwrap();
+    job.wait_for_line("space");
+    let before = redis.script_calls();
+    wait_until("events are written again", || redis.script_calls() >= before + 2);
+    drop(stdin);
+    job.wait().expect_code(0);
+    let text = fs::read_to_string(copy.path().join("events")).unwrap();
+    let whole = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
+    let lines: Vec<&str> = text.lines().filter(whole).collect();
+    let torn = text.lines().count() - lines.len();
+    assert!(torn <= 1, "at most the line at which the disk was full: {text}");
+    assert!(lines.iter().any(|line| line.contains("\"dropped\":")), "what was lost is counted: {text}");
+}
