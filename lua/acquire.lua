@@ -59,10 +59,7 @@ local function grant(k, i)
   set_fence(k, info.fence)
   leave_queue(k, QUEUED)
   if k.entry and MODE ~= '' then
-    call('ZREM', k.shared, k.entry)
-  end
-  if slots_of(MODE) then
-    info.slot = free_slot(k)
+    remove_entries(k, { k.entry })
   end
   k.was_free = not current(k)
   store_grant(k, info, TTL, FIRST_FIELD)

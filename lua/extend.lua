@@ -32,7 +32,8 @@ for _, k in ipairs(LOCKS) do
     call('PEXPIRE', k.info, TTL)
   else
     call('ZADD', k.shared, int_string(now_ms() + tonumber(TTL)), k.entry)
-    prune_and_expire(k)
+    remove_expired(k)
+    live_as_the_last_entry(k)
   end
 end
 return { 'extended', run_id(), int_string(quarantined_for) }

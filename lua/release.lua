@@ -21,7 +21,8 @@ local function keep_for_min_hold(k, entry)
     call('PEXPIRE', k.info, MIN_HOLD)
   else
     call('ZADD', k.shared, int_string(now_ms() + tonumber(MIN_HOLD)), entry)
-    prune_and_expire(k)
+    remove_expired(k)
+    live_as_the_last_entry(k)
   end
   set_info_field(k, read_info(k, ME), 'ended', '1')
 end
@@ -31,9 +32,9 @@ local function delete_grant(k, entry)
     call('DEL', k.lock, k.info)
     k.value = false
   else
-    call('ZREM', k.shared, entry)
-    call('HDEL', k.info, ME)
-    prune_and_expire(k)
+    remove_entries(k, { entry })
+    remove_expired(k)
+    live_as_the_last_entry(k)
   end
 end
 

@@ -11,6 +11,10 @@ local function set_lock(k, value, ttl)
 end
 
 local function write_grant(k, info, ttl, first_field, is_new)
+  if slots_of(MODE) then
+    info.slot = take_slot(k)
+  end
+  info.claim = MODE == '' and CLAIM or CLAIM .. '/' .. (info.slot or '')
   write_holder_info(k, info, first_field)
   if MODE == '' then
     if ttl == '0' then
@@ -23,7 +27,7 @@ local function write_grant(k, info, ttl, first_field, is_new)
   end
   call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(now_ms() + tonumber(ttl)), info.claim)
   if not is_new then
-    prune_and_expire(k)
+    live_as_the_last_entry(k)
     return
   end
   set_lock(k, MODE, ttl)
@@ -33,18 +37,20 @@ local function write_grant(k, info, ttl, first_field, is_new)
   end
 end
 
--- Makes K ours for `ttl` ms ('0' = forever). `info` has the grant's fence, since and slot; ARGV from `first_field` on
--- describes the client. If a command is refused half-way, no client is locked out and nothing is left behind.
+-- Makes K ours for `ttl` ms ('0' = forever). `info` has the grant's fence and since; the claim and the slot are added.
+-- ARGV from `first_field` on describes the client. If a command is refused half-way, no client is locked out and nothing
+-- is left behind.
 local function store_grant(k, info, ttl, first_field)
   local is_new = not current(k)
   if is_new and not k.is_untouched then
     call('DEL', k.shared, k.info) -- left by holders whose lock was deleted
+  elseif MODE ~= '' and not is_new then
+    remove_expired(k) -- before our record is written: an entry of ours may be among them
   end
-  info.claim = MODE == '' and CLAIM or CLAIM .. '/' .. (info.slot or '')
   local ok, why = pcall(write_grant, k, info, ttl, first_field, is_new)
   if not ok then
-    redis.pcall('HDEL', k.info, ME)
-    redis.pcall('ZREM', k.shared, info.claim)
+    redis.pcall('HDEL', k.info, ME, SLOTS)
+    redis.pcall('ZREM', k.shared, info.claim or CLAIM)
     if is_new then
       redis.pcall('DEL', k.lock, k.shared, k.info)
     end

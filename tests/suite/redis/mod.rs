@@ -3,6 +3,7 @@
 mod break_lock;
 mod fence;
 mod lease;
+mod many;
 mod min_hold;
 mod network;
 mod on_unavailable;

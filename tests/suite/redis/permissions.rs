@@ -152,6 +152,10 @@ fn everything_that_locks(redis: &Redis, url: &str) {
         next.wait().expect_code(0);
         wait_until("nothing is held", || !redis.held("k"));
     }
+    let reader = hold(Run::at(url, "k").arg("--shared"));
+    let other = Run::at(url, "k").args(&["--shared", "--reader-group", "g", "--wait", "1ms"]);
+    other.cmd(&["true"]).done().expect_code(75);
+    reader.wait().expect_code(0);
     for mode in [&["--ttl", "none"][..], &["--ttl", "none", "--shared"]] {
         Run::at(url, "k").args(mode).cmd(&["true"]).done().expect_code(0);
     }

@@ -10,9 +10,7 @@ use crate::support::{
 
 /// Readers whose time is not over, by the server's own clock.
 fn living_readers(redis: &Redis) -> usize {
-    let time = redis.cmd(&["TIME"]);
-    let (seconds, micros) = time.split_once('\n').expect("seconds and microseconds");
-    let now: u64 = seconds.parse::<u64>().unwrap() * 1000 + micros.parse::<u64>().unwrap() / 1000;
+    let now = redis.connect().now_ms();
     redis.cmd(&["ZCOUNT", "lock-shared:k", &format!("({now}"), "+inf"]).parse().expect("a count")
 }
 

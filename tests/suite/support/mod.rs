@@ -26,6 +26,7 @@ pub mod pty;
 pub mod reader_writer_log;
 pub mod redis;
 pub mod run;
+pub mod script_calls;
 pub mod server_clock;
 pub mod users;
 pub mod wire;

@@ -299,6 +299,13 @@ impl Client {
         keys
     }
 
+    /// The server's clock.
+    pub fn now_ms(&mut self) -> u64 {
+        let time = self.cmd(&["TIME"]);
+        let (seconds, micros) = time.split_once('\n').expect("seconds and microseconds");
+        seconds.parse::<u64>().expect("seconds") * 1000 + micros.parse::<u64>().expect("microseconds") / 1000
+    }
+
     /// The command alone; the answer stays in the socket.
     pub fn send(&mut self, args: &[&str]) -> io::Result<()> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();

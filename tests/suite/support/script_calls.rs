@@ -1,0 +1,91 @@
+//! Our scripts, called directly: thousands of sharers and waiters without as many processes. The benchmark uses it as well.
+//!
+//! The order of KEYS and ARGV is that of the headers in lua/.
+
+use std::time::Duration;
+
+use built::{ACQUIRE, EXTEND, MULTI, RELEASE, Script};
+
+/// What build.rs made from lua/.
+#[allow(dead_code)]
+mod built {
+    use std::time::Duration;
+
+    pub(crate) struct Script {
+        pub text: &'static str,
+        pub hash: &'static str,
+    }
+
+    include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
+}
+
+/// The command that makes a server know all scripts that are called here.
+pub fn load() -> [[&'static str; 3]; 3] {
+    [&ACQUIRE, &EXTEND, &RELEASE].map(|script| ["SCRIPT", "LOAD", script.text])
+}
+
+/// A client of one server, by its name in the queue, and what it asks for.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    keys: Vec<String>,
+    waiter: String,
+    /// Grows with every request.
+    pub attempt: u32,
+    mode: String,
+    pub ttl: Duration,
+}
+
+impl Asker {
+    /// An exclusive one. `number` makes its name.
+    pub fn new(number: usize, keys: &[&str]) -> Asker {
+        Asker {
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            waiter: format!("{number:08x}-0000-4000-8000-000000000000"),
+            attempt: 1,
+            mode: String::new(),
+            ttl: Duration::from_secs(600),
+        }
+    }
+
+    /// With this tag, as `shared:` or `slots:9`.
+    pub fn mode(mut self, tag: &str) -> Asker {
+        tag.clone_into(&mut self.mode);
+        self
+    }
+
+    /// The name in lock-info:K.
+    pub fn waiter(&self) -> &str {
+        &self.waiter
+    }
+
+    pub fn acquire(&self) -> Vec<String> {
+        let ttl = self.ttl.as_millis().to_string();
+        let more = [&ttl, "gate", "1", "", "", "0", "", "host", "h", "pid", "1", "command", "true"];
+        self.call(&ACQUIRE, &more)
+    }
+
+    pub fn extend(&self) -> Vec<String> {
+        self.call(&EXTEND, &[&self.ttl.as_millis().to_string(), "0"])
+    }
+
+    pub fn release(&self) -> Vec<String> {
+        self.call(&RELEASE, &["0", "0"])
+    }
+
+    fn call(&self, script: &Script, more: &[&str]) -> Vec<String> {
+        let of_key = |key: &String| {
+            let beside =
+                ["queue", "waiters", "info", "fence", "shared"].map(|role| format!("lock-{role}:{key}"));
+            [vec![format!("lock:{key}")], beside.to_vec()].concat()
+        };
+        let mut keys: Vec<String> = self.keys.iter().flat_map(of_key).collect();
+        keys.extend([format!("lock-tombstone:{}", self.waiter), "lock-node".to_owned()]);
+        let flags = if self.keys.len() > 1 { (MULTI as char).to_string() } else { String::new() };
+        let claim = format!("{}.{}", self.waiter, self.attempt);
+        let args = [&claim, "lock-notify:", "1", &self.mode, &flags, ""];
+        let mut words = vec!["EVALSHA".to_owned(), script.hash.to_owned(), keys.len().to_string()];
+        words.extend(keys);
+        words.extend(args.iter().chain(more).map(|word| (*word).to_owned()));
+        words
+    }
+}
