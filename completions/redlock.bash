@@ -98,7 +98,7 @@ _redlock() {
             return 0
             ;;
         redlock__subcmd__run)
-            opts="-k -c -r -s -x -n -w -E -q -v -h --key --command --redis --prefix --node-timeout --local --local-dir --require-server --quarantine --shared --exclusive --prefer --reader-group --slots --nonblock --wait --retries --retry-interval --jitter --conflict-exit-code --ttl --max-hold --min-hold --wait-tree --on-lost --signal --kill-after --on-unavailable --label --events --quiet --verbose --help"
+            opts="-k -c -r -s -x -n -w -E -q -v -h --key --command --redis --prefix --node-timeout --local --local-dir --require-server --quarantine --shared --exclusive --prefer --reader-group --slots --nonblock --wait --retries --retry-interval --reentrant --jitter --conflict-exit-code --ttl --max-hold --min-hold --wait-tree --on-lost --signal --kill-after --on-unavailable --label --events --quiet --verbose --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

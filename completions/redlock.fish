@@ -64,6 +64,7 @@ complete -c redlock -n "__fish_redlock_using_subcommand run" -l require-server -
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s s -l shared -d 'Take the lock in shared mode'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s x -l exclusive -d 'Take the lock in exclusive mode (default)'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s n -l nonblock -d 'Fail at once if the lock is held'
+complete -c redlock -n "__fish_redlock_using_subcommand run" -l reentrant -d 'Run at once if an outer run holds the lock, under its lock'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -l wait-tree -d 'Hold the lock until the command\'s last descendant has ended'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s q -l quiet -d 'Print errors only'
 complete -c redlock -n "__fish_redlock_using_subcommand run" -s v -l verbose -d 'Print every step'

@@ -24,7 +24,7 @@ writes to, and have that refuse smaller numbers.";
 const EXIT_CODES: &str = "\
 Exit codes:
   the command's own; if a signal killed it, redlock dies by the same signal
-  64   usage error, or a nested run on a key that is already held
+  64   usage error, or a nested run on a key that is already held (see --reentrant)
   69   the servers cannot be reached or cannot serve now
   75   the lock is held by another run or program (-E changes it)
   77   a server or the file system refused us: password, permissions
@@ -186,6 +186,14 @@ pub(crate) struct WaitArgs {
     /// Pause between retries (+/- 50%) [default: 1s]
     #[arg(long, value_name = "DURATION", env = "REDLOCK_RETRY_INTERVAL", allow_negative_numbers = true)]
     pub retry_interval: Option<String>,
+
+    /// Run at once if an outer run holds the lock, under its lock
+    ///
+    /// The outer run must hold all of the keys, exclusively or in the same mode (--shared of the same group, the same
+    /// --slots), and the command gets its token and fence. It renews and releases the lock, and keeps it until this run
+    /// has ended. Without this option a nested run that would wait for its outer run fails (exit 64).
+    #[arg(long, env = "REDLOCK_REENTRANT", value_parser = FalseyValueParser::new())]
+    pub reentrant: bool,
 
     /// Random delay before the first attempt, up to this long
     #[arg(long, value_name = "DURATION", env = "REDLOCK_JITTER", allow_negative_numbers = true)]

@@ -9,6 +9,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::{Pid, dup2_stderr, setpgid};
 
+use super::attach::{self, AttachPoint};
 use super::messages::{Channel, Environment, ExitReason, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{self, Reaped};
 use super::signal_state::SignalState;
@@ -40,6 +42,8 @@ pub(crate) struct GuardianConfig {
     pub signal_state: SignalState,
     /// Files whose locks are redlock's: the guardian keeps them open, too.
     pub lock_files: Vec<Arc<File>>,
+    /// Where runs inside the command attach, if they can.
+    pub attach_point: Option<AttachPoint>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +90,8 @@ pub(super) struct Guardian {
     limits: Limits,
     state: State,
     command: Option<Child>,
+    /// Runs inside the command that use our lock.
+    attached: Vec<UnixStream>,
     /// No descendant is left, as far as was reaped.
     tree_is_gone: bool,
     /// The command is being stopped because its time is up.
@@ -110,6 +116,7 @@ impl Guardian {
             limits: Limits::default(),
             state: State::Idle,
             command: None,
+            attached: Vec::new(),
             tree_is_gone: false,
             time_up: false,
         })
@@ -128,6 +135,7 @@ impl Guardian {
             }
             // Before the clock: a command that has ended was not stopped by it, however late we look.
             self.reap();
+            self.update_attached();
             if let Some(exit_reason) = self.outcome() {
                 return self.finish(exit_reason);
             }
@@ -137,11 +145,15 @@ impl Guardian {
 
     /// Sleep until a command comes (true), a child changes or the timer expires.
     fn wait_for_command(&self) -> bool {
-        let mut fds = [self.redlock.as_fd(), self.child_signals.as_fd(), self.timer.as_fd()]
-            .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let mut fds: Vec<PollFd<'_>> = [self.redlock.as_fd(), self.child_signals.as_fd(), self.timer.as_fd()]
+            .into_iter()
+            .chain(self.config.attach_point.as_ref().filter(|_| self.may_attach()).map(AsFd::as_fd))
+            .chain(self.attached.iter().map(AsFd::as_fd))
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
         // Every signal is blocked, so only a broken system could make this fail: try again.
         let _ = poll(&mut fds, PollTimeout::NONE);
-        let [has_command, child_changed, _] = fds.map(|fd| fd.any().unwrap_or(false));
+        let [has_command, child_changed] = [0, 1].map(|at: usize| fds[at].any().unwrap_or(false));
         if child_changed {
             while let Ok(Some(_)) = self.child_signals.read_signal() {}
         }
@@ -203,11 +215,26 @@ impl Guardian {
         self.command = Some(command);
     }
 
+    /// While the command runs, and is not being stopped.
+    fn may_attach(&self) -> bool {
+        matches!(self.state, State::Running) && self.living_command().is_some()
+    }
+
+    fn update_attached(&mut self) {
+        self.attached.retain(|run| !attach::is_over(run));
+        if self.may_attach() {
+            self.attached.extend(self.config.attach_point.iter().flat_map(AttachPoint::accept));
+        } else if self.command.is_some() {
+            // A run that comes now finds the door closed.
+            self.config.attach_point = None;
+        }
+    }
+
     /// How the command ended, once there is nothing left to wait for.
     fn outcome(&self) -> Option<ExitReason> {
         let exit_reason = self.command?.exit_reason?;
         let is_over = match (self.state, self.config.wait_for) {
-            (State::Running, WaitFor::Command) => true,
+            (State::Running, WaitFor::Command) => self.attached.is_empty(),
             (State::Idle | State::Running | State::Stopping { .. }, _) => self.tree_is_gone,
         };
         is_over.then_some(exit_reason)

@@ -8,6 +8,7 @@
 //!
 //! See guardian.rs for when the tree is stopped, and by which process.
 
+mod attach;
 mod guardian;
 mod messages;
 mod process_tree;
@@ -31,6 +32,7 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork};
 use crate::clock::BootTime;
 use messages::{Channel, GuardianCommand};
 
+pub(crate) use attach::{AttachPoint, Attachment};
 pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
 pub(crate) use messages::{Environment, ExitReason, GuardianEvent, Limits};
 pub(crate) use process_tree::is_stopped;

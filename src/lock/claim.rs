@@ -52,23 +52,27 @@ impl FromStr for Claim {
 pub(crate) struct AncestorLock {
     pub claim: Claim,
     pub host_ticket: Option<HostTicket>,
+    /// Where runs that are to use the lock attach.
+    pub attach_id: Option<Uuid>,
 }
 
-/// A lock on this host: which file, and which ticket.
+/// A lock on this host: which file, and which ticket; its token, and its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostTicket {
     pub device: u64,
     pub inode: u64,
     pub ticket: u64,
+    pub fence: u64,
+    pub slot: u32,
 }
 
 impl fmt::Display for AncestorLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.claim.fmt(f)?;
-        match &self.host_ticket {
-            Some(HostTicket { device, inode, ticket }) => write!(f, "@{device}:{inode}:{ticket}"),
-            None => Ok(()),
+        if let Some(HostTicket { device, inode, ticket, fence, slot }) = &self.host_ticket {
+            write!(f, "@{device}:{inode}:{ticket}:{fence}:{slot}")?;
         }
+        self.attach_id.map_or(Ok(()), |id| write!(f, "+{id}"))
     }
 }
 
@@ -76,15 +80,24 @@ impl FromStr for AncestorLock {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (claim, ticket) =
-            text.split_once('@').map_or((text, None), |(claim, ticket)| (claim, Some(ticket)));
+        let split = |text, at| match str::split_once(text, at) {
+            Some((before, after)) => (before, Some(after)),
+            None => (text, None),
+        };
+        let (text, attach_id) = split(text, '+');
+        let (claim, ticket) = split(text, '@');
         let host_ticket = |text: &str| {
             let numbers: Vec<u64> =
                 text.split(':').map(str::parse).collect::<Result<_, _>>().map_err(drop)?;
-            let [device, inode, ticket] = numbers.try_into().map_err(drop)?;
-            Ok(HostTicket { device, inode, ticket })
+            let [device, inode, ticket, fence, slot] = numbers.try_into().map_err(drop)?;
+            let slot = slot.try_into().map_err(drop)?;
+            Ok(HostTicket { device, inode, ticket, fence, slot })
         };
-        Ok(Self { claim: claim.parse()?, host_ticket: ticket.map(host_ticket).transpose()? })
+        Ok(Self {
+            claim: claim.parse()?,
+            host_ticket: ticket.map(host_ticket).transpose()?,
+            attach_id: attach_id.map(|id| Uuid::try_parse(id).map_err(drop)).transpose()?,
+        })
     }
 }
 
@@ -101,11 +114,16 @@ mod tests {
     #[test]
     fn what_is_held_reads_back() {
         let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
-        for host_ticket in [None, Some(HostTicket { device: 1, inode: 2, ticket: 3 })] {
-            let held = AncestorLock { claim, host_ticket };
-            assert_eq!(held.to_string().parse(), Ok(held));
+        let ticket = HostTicket { device: 1, inode: 2, ticket: 3, fence: 4, slot: 5 };
+        for host_ticket in [None, Some(ticket)] {
+            for attach_id in [None, Some(Uuid::new_v4())] {
+                let held = AncestorLock { claim, host_ticket: host_ticket.clone(), attach_id };
+                assert_eq!(held.to_string().parse(), Ok(held));
+            }
         }
-        assert_eq!(format!("{claim}@1:2").parse::<AncestorLock>(), Err(()));
+        for wrong in ["@1:2", "@1:2:3:4:5:6", "+x", "@1:2:3:4:99999999999"] {
+            assert_eq!(format!("{claim}{wrong}").parse::<AncestorLock>(), Err(()), "{wrong}");
+        }
     }
 
     #[test]

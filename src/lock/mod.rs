@@ -56,6 +56,15 @@ pub(crate) trait Lock: Send {
     /// far as the servers can be reached. Retries are not made here: see [`acquire`].
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error>;
 
+    /// Whether runs that this process runs under hold all keys of the request, now, and in modes that suffice for
+    /// it. The locks under which it may run then, one for each key.
+    fn find_outer(
+        &mut self,
+        request: &Request,
+        outer: &[AncestorLock],
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Vec<OuterLock>>, Error>;
+
     /// Renew a grant. Never re-creates a lock.
     fn extend(&mut self, grant: &Grant) -> Extended;
 
@@ -144,6 +153,15 @@ impl WaitPolicy {
     }
 }
 
+/// A lock of a run that this process runs under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OuterLock {
+    pub claim: Claim,
+    pub fence: u64,
+    /// Zero if it has none.
+    pub slot: u32,
+}
+
 /// The lock is ours: until the lease's deadline, or for as long as this process lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
@@ -160,6 +178,8 @@ pub(crate) struct Grant {
     pub taken_at: BootTime,
     pub waited: Duration,
     pub votes: Votes,
+    /// The claims of the outer runs under whose locks we run, one for each key; empty if the lock is our own.
+    pub outer: Vec<Claim>,
 }
 
 /// How the servers voted for a grant.

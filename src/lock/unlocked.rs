@@ -1,9 +1,12 @@
-//! No lock at all, for a command that is to run even if no lock can be taken.
+//! No lock of our own: for a command that is to run even if no lock can be taken, or under an outer run's lock.
 
 use std::time::Duration;
 
 use super::claim::WaiterId;
-use super::{BackendError, Claim, Error, Extended, Grant, Lock, Observer, Problem, Released, Request, Votes};
+use super::{
+    AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, OuterLock, Problem,
+    Released, Request, Votes,
+};
 use crate::clock::BootTime;
 
 pub(crate) struct Unlocked;
@@ -20,6 +23,19 @@ impl Unlocked {
             taken_at: BootTime::now(),
             waited: Duration::ZERO,
             votes: Votes::default(),
+            outer: Vec::new(),
+        }
+    }
+
+    /// A grant under the locks of outer runs, one for each key, which they renew and release.
+    pub(crate) fn under(outer: &[OuterLock], mode: &Mode) -> Grant {
+        let slots = outer.iter().map(|lock| lock.slot);
+        Grant {
+            claim: outer.first().map_or_else(|| Self::grant().claim, |lock| lock.claim),
+            fences: outer.iter().map(|lock| lock.fence).collect(),
+            slots: if matches!(mode, Mode::Slot { .. }) { slots.collect() } else { Vec::new() },
+            outer: outer.iter().map(|lock| lock.claim).collect(),
+            ..Self::grant()
         }
     }
 }
@@ -29,6 +45,15 @@ impl Lock for Unlocked {
 
     fn acquire(&mut self, _request: &Request, _observer: &mut dyn Observer) -> Result<Grant, Error> {
         Ok(Self::grant())
+    }
+
+    fn find_outer(
+        &mut self,
+        _request: &Request,
+        _outer: &[AncestorLock],
+        _observer: &mut dyn Observer,
+    ) -> Result<Option<Vec<OuterLock>>, Error> {
+        Ok(None)
     }
 
     fn extend(&mut self, _grant: &Grant) -> Extended {

@@ -164,6 +164,12 @@ impl Report {
         self.misconfigured_servers(&grant.votes.failures);
         let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
         let (fences, waited) = (fences.join(" "), format(grant.waited));
+        if !grant.outer.is_empty() {
+            self.verbose(|report| {
+                format!("runs under the outer run's lock {}, fence {fences}", report.lock())
+            });
+            return;
+        }
         let votes = format::votes(&grant.votes);
         self.verbose(|report| format!("acquired {}{votes}, fence {fences}, after {waited}", report.lock()));
     }

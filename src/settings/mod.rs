@@ -48,6 +48,8 @@ pub(crate) struct RunSettings {
     pub mode: Mode,
     pub prefer: Prefer,
     pub wait: WaitPolicy,
+    /// Run under the lock of a run around this one, if that has it.
+    pub reentrant: bool,
     /// Random delay before the first attempt, at most this long; may be zero.
     pub jitter: Duration,
     /// Exit code if the lock is held.
@@ -90,6 +92,7 @@ impl RunSettings {
             mode,
             prefer,
             wait: request::wait_policy(&wait, sources)?,
+            reentrant: wait.reentrant,
             jitter: duration("jitter", wait.jitter)?.unwrap_or_default(),
             conflict_exit_code: conflict.and_then(|code| u8::try_from(code).ok()).unwrap_or(HELD),
             on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),

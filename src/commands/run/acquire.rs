@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::outer::OuterRuns;
 use crate::child::signals::{Signals, suspend_self};
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
@@ -50,16 +51,25 @@ pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<B
     }
 }
 
-/// The lock that was taken, which is none with `--on-unavailable run`, and its grant.
+/// The lock that was taken, which is none with `--on-unavailable run` or under an outer run's lock, and its grant.
 pub(super) fn acquire(
     mut lock: Box<dyn Lock>,
     request: &Request,
+    outer: OuterRuns,
     settings: &RunSettings,
     signals: &mut Signals,
     report: &mut Report,
 ) -> Result<(Box<dyn Lock>, Grant), NotAcquired> {
     let mut observer = WaitObserver::new(signals, report);
-    let result = lock::acquire(&mut *lock, request, &mut observer);
+    let inherited = outer.lock_for(&mut *lock, request, &mut observer);
+    let result = match inherited {
+        Ok(Some(grant)) => {
+            lock = Box::new(Unlocked);
+            Ok(grant)
+        }
+        Ok(None) => lock::acquire(&mut *lock, request, &mut observer),
+        Err(error) => Err(error),
+    };
     // A signal may have come together with the lock: then the command need not be started.
     let signal = observer.cancelled();
     report.erase_live_line();
@@ -104,8 +114,18 @@ pub(super) fn explain(
             Err(Failure::new(settings.conflict_exit_code, message))
         }
         Error::Nested => {
-            let message =
-                format!("an outer run already holds {}: waiting for it would deadlock", key_names(settings));
+            let keys = key_names(settings);
+            let message = if settings.reentrant {
+                format!(
+                    "an outer run holds {keys}, but not in a way that --reentrant can use: \
+                     it must hold all of the keys, exclusively or in the same mode"
+                )
+            } else {
+                format!(
+                    "an outer run already holds {keys}: waiting for it would deadlock \
+                     (--reentrant runs the command under its lock)"
+                )
+            };
             Err(Failure::new(exit::USAGE, message))
         }
         Error::Backend(error)

@@ -5,9 +5,12 @@
 
 mod acquire;
 mod environment;
+mod outer;
 mod supervise;
 
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,11 +19,14 @@ use nix::unistd::getpgrp;
 
 use self::acquire::WaitObserver;
 use self::environment::{ancestors, environment};
+use self::outer::OuterRuns;
 use self::supervise::{Outcome, Supervision};
 use super::identity;
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::terminal;
-use crate::child::{GuardianConfig, Limits, ProcessGroup, SignalState, StopPolicy, Supervisor, WaitFor};
+use crate::child::{
+    AttachPoint, GuardianConfig, Limits, ProcessGroup, SignalState, StopPolicy, Supervisor, WaitFor,
+};
 use crate::clock::{BootTime, jitter};
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
@@ -48,14 +54,20 @@ fn run_under_lock(settings: &RunSettings, report: &mut Report) -> anyhow::Result
     }
 
     let request = request(settings);
-    lock.send_ahead(&request);
-    let config = guardian_config(settings, on_terminal, signal_state, &*lock);
+    let outer = if settings.reentrant { OuterRuns::attach(&request.ancestors) } else { OuterRuns::default() };
+    if outer.is_empty() {
+        lock.send_ahead(&request);
+    }
+    let attach_point = AttachPoint::open().ok();
+    let attach_id = attach_point.as_ref().map(AttachPoint::id);
+    let lock_files = lock.files().into_iter().chain(outer.files()?).collect();
+    let config = guardian_config(settings, on_terminal, signal_state, lock_files, attach_point);
     let supervisor = Supervisor::start(config).context("cannot start the guardian")?;
     if let Some(signal) = lock.interrupt_signal() {
         install_noop_handler(signal).context("cannot handle a signal")?;
     }
 
-    let (lock, grant) = match acquire::acquire(lock, &request, settings, &mut signals, report) {
+    let (lock, grant) = match acquire::acquire(lock, &request, outer, settings, &mut signals, report) {
         Ok(acquired) => acquired,
         Err(not_acquired) => {
             supervisor.shut_down();
@@ -67,7 +79,7 @@ fn run_under_lock(settings: &RunSettings, report: &mut Report) -> anyhow::Result
         deadline: settings.on_lost.deadline(&grant),
         end: settings.max_hold.map(|max_hold| grant.taken_at + max_hold),
     };
-    let environment = environment(&settings.keys, &grant, &request.ancestors);
+    let environment = environment(&settings.keys, &grant, &request.ancestors, attach_id);
     let keeper = start_keeper(lock, grant, settings, &supervisor)?;
     let started = supervisor.start_command(environment, limits);
     let outcome = match started {
@@ -109,7 +121,8 @@ fn guardian_config(
     settings: &RunSettings,
     on_terminal: bool,
     signal_state: SignalState,
-    lock: &dyn Lock,
+    lock_files: Vec<Arc<File>>,
+    attach_point: Option<AttachPoint>,
 ) -> GuardianConfig {
     GuardianConfig {
         argv: settings.argv.clone(),
@@ -121,7 +134,8 @@ fn guardian_config(
         },
         wait_for: if settings.wait_tree { WaitFor::Tree } else { WaitFor::Command },
         signal_state,
-        lock_files: lock.files(),
+        lock_files,
+        attach_point,
     }
 }
 
@@ -154,7 +168,7 @@ fn release(outcome: Outcome, settings: &RunSettings, report: &mut Report) -> Res
         Released::Lost(loss) => report.was_no_longer_ours(loss),
         Released::Unknown(error) => report.cannot_release(&error, settings.backend.ttl()),
     }
-    if grant.is_locked() {
+    if grant.is_locked() && grant.outer.is_empty() {
         report.released(&grant, grant.taken_at.elapsed(), exit);
     }
     result

@@ -18,6 +18,7 @@ mod request;
 mod tests;
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,20 +27,21 @@ use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 
 use admission::{Admission, Admitted, Blockers, Decision};
-use byte_map::{TICKETS_END, byte};
+use byte_map::{TICKETS_END, UsageMode, byte};
 use format::{HolderRecord, Reservation};
 use inspect::inspect;
 use lock_file::LockFile;
+use ofd_lock::Kind;
 use release_watch::{INTERRUPT, ReleaseWatch};
-use request::LocalRequest;
+use request::{LocalMode, LocalRequest};
 
 pub(crate) use lock_file::{Mount, default_directory};
 
 use super::claim::{HostTicket, WaiterId};
 use super::wait::{Wait, backoff, sleep, wait};
 use super::{
-    AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, Problem, Released,
-    Request, Votes,
+    AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, OuterLock, Problem,
+    Released, Request, Votes,
 };
 use crate::clock::BootTime;
 
@@ -197,18 +199,42 @@ impl HostLock {
 
     fn ancestor_lock(&self, key: usize, admitted: &Admitted) -> AncestorLock {
         let (device, inode) = self.files[key].identity();
-        let host_ticket = Some(HostTicket { device, inode, ticket: admitted.ticket });
-        AncestorLock { claim: self.claim, host_ticket }
+        let Admitted { ticket, fence, slot } = *admitted;
+        let host_ticket = Some(HostTicket { device, inode, ticket, fence, slot });
+        AncestorLock { claim: self.claim, host_ticket, attach_id: None }
     }
+}
+
+/// The ticket of this lock, if it is on this file.
+fn ticket_on<'a>(file: &LockFile, lock: &'a AncestorLock) -> Option<&'a HostTicket> {
+    let ticket = lock.host_ticket.as_ref()?;
+    let is_here = (ticket.device, ticket.inode) == file.identity() && ticket.ticket < TICKETS_END;
+    is_here.then_some(ticket)
+}
+
+/// Whether the holder with this ticket has all that the request asks for, and if so, whether in the same mode
+/// (`true`) or exclusively.
+fn suffices(file: &LockFile, request: &LocalRequest, ticket: u64) -> Option<bool> {
+    let holds = |marks: Range<u64>| matches!(file.locks().writer_in(byte(marks.start + ticket)), Ok(Some(_)));
+    if holds(UsageMode::PLAIN.owners()) {
+        return Some(false);
+    }
+    let is_same = match request.mode {
+        LocalMode::Exclusive => false,
+        LocalMode::Slot => holds(request.usage.owners()),
+        // Readers of different groups never hold it at the same time.
+        LocalMode::Shared(group) => {
+            let readers = file.locks().conflict_in(byte(group.offset()), Kind::Write);
+            holds(request.usage.sharers()) && matches!(readers, Ok(Some(_)))
+        }
+    };
+    is_same.then_some(true)
 }
 
 /// Whether a run that this process runs under is still a holder. By its ticket, as the kernel knows it: the
 /// record in the file may have been overwritten since.
 fn ancestor_holds(file: &LockFile, local: &LocalRequest, request: &Request) -> bool {
-    let (device, inode) = file.identity();
-    let tickets = request.ancestors.iter().filter_map(|lock| lock.host_ticket.as_ref());
-    let mut tickets =
-        tickets.filter(|held| (held.device, held.inode) == (device, inode) && held.ticket < TICKETS_END);
+    let mut tickets = request.ancestors.iter().filter_map(|lock| ticket_on(file, lock));
     tickets.any(|HostTicket { ticket, .. }| {
         let marks = [local.usage.owners(), local.usage.sharers()].map(|marks| marks.start + ticket);
         marks.iter().any(|mark| matches!(file.locks().writer_in(byte(*mark)), Ok(Some(_))))
@@ -287,7 +313,27 @@ impl Lock for HostLock {
             taken_at: now,
             waited: now.since(started),
             votes: Votes::default(),
+            outer: Vec::new(),
         })
+    }
+
+    /// By the kernel's locks alone. The runs are attached to, so their marks stay.
+    fn find_outer(
+        &mut self,
+        request: &Request,
+        outer: &[AncestorLock],
+        _observer: &mut dyn Observer,
+    ) -> Result<Option<Vec<OuterLock>>, Error> {
+        let local = LocalRequest::new(request);
+        let lock_on = |file: &LockFile| {
+            let mut nearest_first = outer.iter().rev();
+            nearest_first.find_map(|lock| {
+                let ticket = ticket_on(file, lock)?;
+                let slot = suffices(file, &local, ticket.ticket)?.then_some(ticket.slot);
+                Some(OuterLock { claim: lock.claim, fence: ticket.fence, slot: slot.unwrap_or(0) })
+            })
+        };
+        Ok(self.files.iter().map(lock_on).collect())
     }
 
     /// There is no lease to renew.

@@ -16,6 +16,7 @@ mod extend;
 mod fence;
 mod keys;
 mod node;
+mod outer;
 mod release;
 mod reply;
 mod requests;
@@ -42,7 +43,7 @@ use super::claim::{Claim, WaiterId};
 use super::wait::{Wait, backoff, sleep};
 use super::{
     AncestorLock, BackendError, Blocked, Blocker, Error, Extended, Fault, Grant, Lease, Lock, Mode, Observer,
-    Problem, Released, Request, Votes,
+    OuterLock, Problem, Released, Request, Votes,
 };
 use release::Release;
 use reply::Woken;
@@ -213,13 +214,14 @@ impl RedisLock {
         let is_only_slot = request.mode == (Mode::Slot { of: 1 });
         Grant {
             claim,
-            ancestor_locks: vec![AncestorLock { claim, host_ticket: None }],
+            ancestor_locks: vec![AncestorLock { claim, host_ticket: None, attach_id: None }],
             fences,
             slots: if is_only_slot { vec![0; self.requests.key_count()] } else { slots },
             lease: self.ttl.map(|_| lease),
             taken_at: asked,
             waited: asked.since(progress.started),
             votes: Votes { servers: self.servers.len(), failures },
+            outer: Vec::new(),
         }
     }
 
@@ -334,6 +336,17 @@ impl Lock for RedisLock {
             self.clean_up(error, progress.was_answered);
         }
         result
+    }
+
+    fn find_outer(
+        &mut self,
+        request: &Request,
+        outer: &[AncestorLock],
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Vec<OuterLock>>, Error> {
+        self.terms = Terms::new(request, self.requests.key_count());
+        let claims: Vec<Claim> = outer.iter().map(|lock| lock.claim).collect();
+        self.ask_for_outer(request, &claims, observer)
     }
 
     fn extend(&mut self, grant: &Grant) -> Extended {

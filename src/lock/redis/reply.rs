@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, RAISE, RELEASE};
-use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Loss, Problem};
+use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, OUTER, RAISE, RELEASE};
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Loss, OuterLock, Problem};
 
 /// The reply to one kind of request.
 pub(super) trait Reply: Sized {
@@ -245,6 +245,47 @@ impl Reply for BreakReply {
             b"blocked" => Ok(Self::Held(Box::new(fields.blocked()?))),
             _ => Err(Problem::UnexpectedReply),
         }
+    }
+}
+
+/// What the runs that we run under hold.
+#[derive(Clone, Debug)]
+pub(super) struct OuterReply {
+    pub run_id: Vec<u8>,
+    /// One for each key, `None` if none of them holds it.
+    pub holds: Vec<Option<OuterHold>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct OuterHold {
+    pub lock: OuterLock,
+    /// Empty if it is held exclusively.
+    pub mode_tag: Vec<u8>,
+}
+
+impl Reply for OuterReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&OUTER)
+    }
+
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"outer" => {}
+            b"replica" => return Err(Problem::Replica),
+            _ => return Err(Problem::UnexpectedReply),
+        }
+        let hold = |at: usize| {
+            let claim = fields.bytes(at)?;
+            if claim.is_empty() {
+                return Ok(None);
+            }
+            let claim = parse_number(claim).ok_or(Problem::UnexpectedReply)?;
+            let lock = OuterLock { claim, fence: fields.number(at + 1)?, slot: fields.number(at + 2)? };
+            Ok(Some(OuterHold { lock, mode_tag: fields.bytes(at + 3)?.to_vec() }))
+        };
+        let holds = (2..fields.0.len()).step_by(4).map(hold).collect::<Result<_, _>>()?;
+        Ok(Self { run_id: fields.bytes(1)?.to_vec(), holds })
     }
 }
 

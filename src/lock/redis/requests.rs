@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::keys::Keys;
-use super::script::{ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, MULTI, PREFERRED, RAISE, RELEASE, Script};
+use super::script::{
+    ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, MULTI, OUTER, PREFERRED, RAISE, RELEASE, Script,
+};
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::{Grant, Mode, Prefer, Request};
@@ -22,7 +24,7 @@ pub(crate) struct Timing {
 #[derive(Debug, Default)]
 pub(super) struct Terms {
     /// The value at the lock's key while it is shared; empty for an exclusive lock.
-    mode_tag: Vec<u8>,
+    pub mode_tag: Vec<u8>,
     /// How the request queues.
     flags: Vec<u8>,
     ancestors: Vec<u8>,
@@ -156,6 +158,12 @@ impl Requests {
         self.call(&RELEASE, claim, terms, None, vec![millis(tombstone_ttl), millis(min_hold)])
     }
 
+    /// `claims`: of runs that we run under.
+    pub(super) fn outer(&self, claim: Claim, terms: &Terms, claims: &[Claim]) -> Call {
+        let claims: Vec<String> = claims.iter().map(Claim::to_string).collect();
+        self.call(&OUTER, claim, terms, None, vec![claims.join(" ").into()])
+    }
+
     pub(super) fn break_lock(&self, claim: Claim, yes: bool) -> Call {
         self.call(&BREAK, claim, &Terms::default(), None, vec![flag(yes)])
     }
@@ -247,6 +255,7 @@ mod tests {
             taken_at: BootTime::now(),
             waited: Duration::ZERO,
             votes: Votes::default(),
+            outer: Vec::new(),
         };
         vec![
             (
@@ -256,6 +265,7 @@ mod tests {
             (include_str!("../../../lua/break.lua"), requests.break_lock(claim, true)),
             (include_str!("../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms)),
             (include_str!("../../../lua/heal.lua"), requests.heal(&grant, &terms, b"", None)),
+            (include_str!("../../../lua/outer.lua"), requests.outer(claim, &terms, &[claim])),
             (include_str!("../../../lua/raise.lua"), requests.raise(claim, &terms, &[7])),
             (
                 include_str!("../../../lua/release.lua"),

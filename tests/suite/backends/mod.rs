@@ -8,6 +8,7 @@ mod nested;
 mod prefer;
 mod queue;
 mod readers_and_writers;
+mod reentrant;
 mod retries;
 mod several_keys;
 mod shared;

@@ -1,0 +1,126 @@
+//! Runs inside a command that use the lock of the run around them. They attach to its guardian, which counts
+//! the command as ended only when they have ended as well: otherwise a run that the command leaves behind in
+//! the background would go on without a lock.
+//!
+//! An abstract unix socket with an unguessable name, which the command finds in its environment. A connection
+//! is an attached run; it is over when the last process that has it open is gone, or detaches.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::libc;
+use nix::unistd::{Pid, Uid, geteuid};
+use uuid::Uuid;
+
+use super::process_tree;
+
+/// A guardian that does not answer within this time is stopped, or busy with killing its tree.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+const WELCOME: u8 = 1;
+
+fn address(id: Uuid) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("redlock-guardian-{id}"))
+}
+
+/// Where runs inside the command attach.
+#[derive(Clone, Debug)]
+pub(crate) struct AttachPoint {
+    listener: Arc<UnixListener>,
+    id: Uuid,
+}
+
+impl AttachPoint {
+    pub(crate) fn open() -> io::Result<Self> {
+        let id = Uuid::new_v4();
+        let listener = UnixListener::bind_addr(&address(id)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener: Arc::new(listener), id })
+    }
+
+    /// What a run must know to attach.
+    pub(crate) fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// The runs that have come. Only those of our user, or root's, and only descendants of this process: others
+    /// would not be stopped with the tree.
+    pub(super) fn accept(&self) -> Vec<UnixStream> {
+        let come = std::iter::from_fn(|| self.listener.accept().ok());
+        let runs = come.map(|(stream, _)| stream).filter(is_of_our_tree);
+        runs.filter(|mut stream| {
+            stream.set_nonblocking(true).is_ok() && stream.write(&[WELCOME]).is_ok_and(|sent| sent == 1)
+        })
+        .collect()
+    }
+}
+
+impl AsFd for AttachPoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+fn is_of_our_tree(stream: &UnixStream) -> bool {
+    peer(stream).is_some_and(|(pid, user)| {
+        let is_trusted = user == geteuid() || user.is_root();
+        is_trusted && process_tree::descendants().iter().any(|process| process.pid == pid)
+    })
+}
+
+/// The process that connected; none of another PID namespace than one below ours.
+fn peer(stream: &UnixStream) -> Option<(Pid, Uid)> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
+    // SAFETY: both pointers are valid for the call, and `size` is the size of what the first one points to.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut size,
+        )
+    };
+    (result == 0 && peer.pid > 0).then(|| (Pid::from_raw(peer.pid), Uid::from_raw(peer.uid)))
+}
+
+/// Whether an attached run has ended or detached.
+pub(super) fn is_over(mut stream: &UnixStream) -> bool {
+    match stream.read(&mut [0; 16]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+    }
+}
+
+/// We are attached to a run around us: its lock is not released before we detach, or end.
+#[derive(Debug)]
+pub(crate) struct Attachment(UnixStream);
+
+impl Attachment {
+    /// `None` if that run has ended, is being stopped, or is not around us.
+    pub(crate) fn to(id: Uuid) -> Option<Self> {
+        let mut stream = UnixStream::connect_addr(&address(id).ok()?).ok()?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN)).ok()?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer).ok()?;
+        (answer[0] == WELCOME).then_some(Self(stream))
+    }
+
+    /// To be kept open by all who need the lock.
+    pub(crate) fn file(&self) -> io::Result<Arc<File>> {
+        Ok(Arc::new(File::from(OwnedFd::from(self.0.try_clone()?))))
+    }
+
+    /// For all who have the file.
+    pub(crate) fn detach(self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}

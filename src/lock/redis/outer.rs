@@ -1,0 +1,167 @@
+//! Whether runs that this process runs under hold the lock. Nothing is taken, renewed or released.
+
+use super::RedisLock;
+use super::reply::{OuterHold, OuterReply};
+use super::servers::{RoundEnd, stop_if};
+use crate::clock::BootTime;
+use crate::lock::wait::{Wait, backoff, sleep};
+use crate::lock::{BackendError, Claim, Error, Observer, OuterLock, Request, majority_of};
+
+/// What the replies mean together.
+#[derive(Debug, PartialEq, Eq)]
+enum Finding {
+    /// A majority knows one claim that suffices, for each key.
+    Held(Vec<OuterLock>),
+    NotHeld,
+    /// More replies are needed.
+    Open,
+}
+
+impl RedisLock {
+    pub(super) fn ask_for_outer(
+        &mut self,
+        request: &Request,
+        claims: &[Claim],
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Vec<OuterLock>>, Error> {
+        let started = BootTime::now();
+        let gives_up_at = request.wait.gives_up_at(started);
+        let mut failures = 0;
+        loop {
+            let error = match self.ask_once(claims, observer)? {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            let is_over = gives_up_at.is_some_and(BootTime::has_passed);
+            if is_over || !request.waits_for_backend || !error.may_pass() {
+                return Err(error.into());
+            }
+            observer.on_unavailable(&error, started.elapsed());
+            let until = BootTime::now() + backoff(failures);
+            let until = gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at));
+            if let Wait::Cancelled(signal) = sleep(until, observer) {
+                return Err(Error::Cancelled(signal));
+            }
+            failures += 1;
+        }
+    }
+
+    fn ask_once(
+        &mut self,
+        claims: &[Claim],
+        observer: &mut dyn Observer,
+    ) -> Result<Result<Option<Vec<OuterLock>>, BackendError>, Error> {
+        let call = self.requests.outer(self.claim(), &self.terms, claims);
+        let (keys, servers, mode_tag) =
+            (self.requests.key_count(), self.servers.len(), self.terms.mode_tag.clone());
+        let asked = self.servers.ask(self.servers.all(), |_| call.clone());
+        let mut errors: Vec<BackendError> = asked.failed.into_iter().map(|(_, error)| error).collect();
+        let (mut replies, mut pending) = (Vec::new(), asked.sent);
+        let asked_at = BootTime::now();
+        loop {
+            match finding(&replies, keys, servers, &mode_tag) {
+                Finding::Held(locks) => return Ok(Ok(Some(locks))),
+                Finding::NotHeld => return Ok(Ok(None)),
+                Finding::Open => {}
+            }
+            let until = pending
+                .iter()
+                .map(|&at| self.servers.overdue_at(at, asked_at + self.servers.node_timeout))
+                .max();
+            let Some(until) = until.filter(|until| !until.has_passed()) else {
+                errors.extend(pending.iter().map(|&at| self.servers[at].node.timed_out()));
+                return Ok(Err(BackendError::no_majority(errors, servers)));
+            };
+            let mut answered = Vec::new();
+            let ended = self.servers.listen::<OuterReply>(
+                pending.clone(),
+                until,
+                Some(&mut *observer),
+                |at, reply| {
+                    answered.push(at);
+                    match reply {
+                        Ok(reply) => replies.push(reply),
+                        Err(error) => errors.push(error),
+                    }
+                    stop_if(true)
+                },
+            );
+            pending.retain(|at| !answered.contains(at));
+            if let RoundEnd::Cancelled(signal) = ended {
+                return Err(Error::Cancelled(signal));
+            }
+        }
+    }
+}
+
+/// A server that is listed twice has one vote.
+fn finding(replies: &[OuterReply], keys: usize, servers: usize, mode_tag: &[u8]) -> Finding {
+    let mut known: Vec<&OuterReply> = Vec::new();
+    for reply in replies {
+        if !known.iter().any(|other| other.run_id == reply.run_id) {
+            known.push(reply);
+        }
+    }
+    let suffices = |hold: &&OuterHold| hold.mode_tag.is_empty() || hold.mode_tag == mode_tag;
+    let mut locks = Vec::new();
+    let mut is_open = false;
+    for key in 0..keys {
+        let holds: Vec<OuterLock> = known
+            .iter()
+            .filter_map(|reply| reply.holds.get(key)?.as_ref().filter(suffices))
+            .map(|hold| hold.lock)
+            .collect();
+        let votes_for = |claim: Claim| holds.iter().filter(move |lock| lock.claim == claim);
+        let best = holds.iter().max_by_key(|lock| votes_for(lock.claim).count());
+        let votes = best.map_or(0, |lock| votes_for(lock.claim).count());
+        if known.len() - votes > servers - majority_of(servers) {
+            return Finding::NotHeld;
+        }
+        is_open |= votes < majority_of(servers);
+        // The token that a majority knows is the largest of any majority's.
+        locks.extend(best.and_then(|lock| votes_for(lock.claim).max_by_key(|lock| lock.fence)));
+    }
+    if is_open { Finding::Open } else { Finding::Held(locks) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::claim::WaiterId;
+
+    fn reply(run_id: &str, holds: &[Option<(Claim, u64, &str)>]) -> OuterReply {
+        let hold = |(claim, fence, tag): &(Claim, u64, &str)| OuterHold {
+            lock: OuterLock { claim: *claim, fence: *fence, slot: 0 },
+            mode_tag: tag.as_bytes().to_vec(),
+        };
+        OuterReply { run_id: run_id.into(), holds: holds.iter().map(|h| h.as_ref().map(hold)).collect() }
+    }
+
+    #[test]
+    fn a_majority_must_know_the_same_claim_in_a_mode_that_suffices() {
+        let [ours, other] = [(); 2].map(|()| Claim { waiter: WaiterId::random(), attempt: 1 });
+        let held = |id: &str, fence| reply(id, &[Some((ours, fence, ""))]);
+        let none = |id: &str| reply(id, &[None]);
+        let found = |replies: &[OuterReply]| finding(replies, 1, 3, b"");
+        assert_eq!(found(&[]), Finding::Open);
+        assert_eq!(found(&[held("a", 7)]), Finding::Open);
+        assert_eq!(found(&[held("a", 7), held("a", 7)]), Finding::Open, "listed twice");
+        let lock = OuterLock { claim: ours, fence: 9, slot: 0 };
+        assert_eq!(found(&[held("a", 7), held("b", 9)]), Finding::Held(vec![lock]));
+        assert_eq!(found(&[held("a", 7), none("b")]), Finding::Open);
+        assert_eq!(found(&[none("a"), none("b")]), Finding::NotHeld);
+        let theirs = reply("b", &[Some((other, 7, ""))]);
+        assert_eq!(found(&[held("a", 7), theirs, none("c")]), Finding::NotHeld);
+    }
+
+    #[test]
+    fn all_keys_or_none() {
+        let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
+        let of = |holds: &[Option<(Claim, u64, &str)>], tag: &[u8]| finding(&[reply("", holds)], 2, 1, tag);
+        let (exclusive, shared) = (Some((claim, 1, "")), Some((claim, 2, "shared:a")));
+        assert!(matches!(of(&[exclusive, shared], b"shared:a"), Finding::Held(_)));
+        assert_eq!(of(&[exclusive, shared], b"shared:b"), Finding::NotHeld);
+        assert_eq!(of(&[exclusive, shared], b""), Finding::NotHeld);
+        assert_eq!(of(&[exclusive, None], b""), Finding::NotHeld);
+    }
+}
