@@ -9,6 +9,11 @@ use std::process::Command;
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
+    if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system != "linux") {
+        // Before the compiler, which would have dozens of other reasons.
+        println!("cargo::error=redlock needs Linux");
+        return Ok(());
+    }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build");

@@ -17,7 +17,7 @@ use crate::lock::{BackendError, FileProblem, Problem};
 const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 
 /// Not in nix: the one that today's Windows shares are mounted as.
-const SMB2_SUPER_MAGIC: i64 = 0xfe53_4d42;
+const SMB2_SUPER_MAGIC: FsType = FsType(0xfe53_4d42);
 const LONGEST_NAME: usize = 200;
 
 /// How the directory of the lock file is mounted.
@@ -83,7 +83,7 @@ impl LockFile {
     }
 
     pub(super) fn mount(&self) -> Mount {
-        let over_network = [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, FsType(SMB2_SUPER_MAGIC)];
+        let over_network = [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, SMB2_SUPER_MAGIC];
         match fstatfs(self.locks.file()) {
             Ok(about) if over_network.contains(&about.filesystem_type()) => Mount::OverNetwork,
             _ => Mount::OnThisHost,

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nix::sys::pthread::pthread_kill;
+use nix::sys::pthread::{Pthread, pthread_kill};
 use nix::sys::signal::Signal;
 
 use super::byte_map::byte;
@@ -107,8 +107,9 @@ impl Drop for ReleaseWatch {
                 return;
             }
             for thread in &self.threads {
-                // Not joined yet, so its number is still its own.
-                let _ = pthread_kill(thread.as_pthread_t(), INTERRUPT);
+                // Not joined yet, so its handle is still its own. The standard library has it as a number, musl
+                // as a pointer.
+                let _ = pthread_kill(thread.as_pthread_t() as Pthread, INTERRUPT);
             }
             thread::sleep(INTERRUPT_INTERVAL);
         }
