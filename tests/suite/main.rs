@@ -5,13 +5,16 @@
 //! - `host`: locks of this host
 //! - `process`: the command, its process tree, signals, terminals
 //! - `cli`: options, settings, messages, generated files
+//! - `documents`: what README.md and docs/ say; `packages`: what is installed
 
 #[macro_use]
 mod support;
 
 mod backends;
 mod cli;
+mod documents;
 mod host;
+mod packages;
 mod process;
 mod quorum;
 mod redis;

@@ -5,6 +5,7 @@ use std::net::UdpSocket;
 
 use nix::sys::signal::Signal::SIGTERM;
 
+use crate::documents::blocks::blocks_in;
 use crate::support::{
     Done, Job, Redis, Run, all_end_well, hold, holder, impostor, nothing_left, refused, refused_both_ways,
     wait_until,
@@ -51,12 +52,12 @@ fn a_command_that_the_acl_forbids_is_named() {
     first.wait().expect_code(0);
 }
 
-/// The rules of the user in docs/operations.md.
+/// The rules of the user in docs/operations.md, in the form for redis-cli. That of the other forms is the same:
+/// documents::operations.
 fn documented_rules() -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
-    let docs = std::fs::read_to_string(path).expect(path);
-    let rules = docs.split("ACL SETUSER locker").nth(1).and_then(|rest| rest.split("\n\n").next());
-    rules.expect("the rules").split_ascii_whitespace().map(str::to_owned).collect()
+    let block = blocks_in("docs/operations.md", "redis").remove(0);
+    let rules = block.text.strip_prefix("ACL SETUSER locker").expect("the rules");
+    rules.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
 /// The commands that the documented user may use.

@@ -1,0 +1,98 @@
+//! Where recipes are tried: a server, and programs that only write down that they ran.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+use crate::support::Redis;
+use crate::support::run::binary;
+
+/// The server of the documents.
+const DOCUMENTED_SERVER: &str = "redis://cache.internal";
+/// Where the documents have programs.
+const DOCUMENTED_BIN: &str = "/usr/local/bin";
+
+pub struct Desk {
+    pub redis: Redis,
+    directory: TempDir,
+}
+
+impl Desk {
+    pub fn new() -> Desk {
+        let desk = Desk { redis: Redis::start(), directory: TempDir::new().expect("a directory") };
+        fs::create_dir(desk.bin()).expect("a directory for programs");
+        symlink(binary(), desk.bin().join("redlock")).expect("redlock among them");
+        desk
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn bin(&self) -> PathBuf {
+        self.path("bin")
+    }
+
+    /// The text with this desk's server and programs.
+    pub fn localize(&self, text: &str) -> String {
+        text.replace(DOCUMENTED_SERVER, &self.redis.url())
+            .replace(DOCUMENTED_BIN, self.bin().to_str().unwrap())
+    }
+
+    /// Programs with these names, in bin, or as scripts in the working directory if they begin with "./".
+    pub fn programs<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        for name in names {
+            let path = name.strip_prefix("./").map_or_else(|| self.bin().join(name), |name| self.path(name));
+            let log = self.path("ran");
+            fs::write(&path, format!("#!/bin/sh\necho {name} >>'{}'\n", log.display())).expect("a program");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("to be executable");
+        }
+    }
+
+    /// The scripts that the text runs as ./NAME are made; their names.
+    pub fn scripts_of(&self, text: &str) -> BTreeSet<String> {
+        let of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let names = text.match_indices("./").filter(|(at, _)| !text[..*at].ends_with(['.', '/']));
+        let names: BTreeSet<String> = names
+            .map(|(at, _)| {
+                &text[at..at + 2 + text[at + 2..].find(|c| !of_name(c)).unwrap_or(text.len() - at - 2)]
+            })
+            .map(str::to_owned)
+            .collect();
+        self.programs(names.iter().map(String::as_str));
+        names
+    }
+
+    /// Which programs ran, each as often as it did, in order.
+    pub fn ran(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.path("ran")).unwrap_or_default();
+        log.lines().map(str::to_owned).collect()
+    }
+
+    /// A program in the working directory, with nothing in its environment but this, a PATH and this desk's server.
+    pub fn command(&self, argv: &[&str], variables: &[(&str, &str)]) -> Output {
+        let search = format!("{}:/usr/bin:/bin", self.bin().display());
+        let mut command = Command::new(argv[0]);
+        command.args(&argv[1..]).current_dir(self.directory.path()).env_clear();
+        command.env("PATH", search).env("HOME", self.directory.path());
+        command.env("REDLOCK_REDIS", self.redis.url());
+        command.envs(variables.iter().copied()).output().unwrap_or_else(|error| panic!("{argv:?}: {error}"))
+    }
+
+    /// A shell line that must end well and say nothing but what its commands say.
+    #[track_caller]
+    pub fn shell(&self, line: &str, variables: &[(&str, &str)]) -> String {
+        quiet_success(line, &self.command(&["bash", "-euo", "pipefail", "-c", line], variables))
+    }
+}
+
+/// The output of a program that has ended with 0 and without a word on stderr.
+#[track_caller]
+pub fn quiet_success(what: &str, output: &Output) -> String {
+    assert!(output.status.success() && output.stderr.is_empty(), "{what}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,64 @@
+//! Links inside the documents lead to a file, and to a headline in it.
+
+use std::path::Path;
+
+use super::blocks::{path, read};
+
+const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/operations.md",
+    "docs/protocol.md",
+    "docs/architecture.md",
+];
+
+/// The targets of `[text](target)`, those on other machines apart.
+fn targets(text: &str) -> Vec<&str> {
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    links.filter(|target| !target.contains("://")).collect()
+}
+
+/// The anchor that a headline gets.
+fn anchor(headline: &str) -> String {
+    let kept = headline.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+fn anchors(document: &str) -> Vec<String> {
+    let headlines = document.lines().filter(|line| line.starts_with('#'));
+    headlines.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut checked = 0;
+    for document in DOCUMENTS {
+        for target in targets(&read(document)) {
+            let (file, wanted) = target.split_once('#').unwrap_or((target, ""));
+            let file = match file {
+                "" => document.to_owned(),
+                file => Path::new(document).with_file_name(file).to_str().expect("UTF-8").to_owned(),
+            };
+            assert!(path(&file).exists(), "{document}: {target} leads nowhere");
+            assert!(
+                wanted.is_empty() || anchors(&read(&file)).iter().any(|found| found == wanted),
+                "{document}: {target}"
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "only {checked} links");
+}
+
+#[test]
+fn the_operations_contents_list_every_section() {
+    let operations = read("docs/operations.md");
+    let contents = targets(operations.split("\n## ").next().expect("the head"));
+    let sections: Vec<String> = operations
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .map(|headline| format!("#{}", anchor(headline)))
+        .collect();
+    assert_eq!(contents, sections);
+}

@@ -1,0 +1,7 @@
+//! What the documents say is tried: recipes are extracted and run or parsed, links lead somewhere.
+
+pub mod blocks;
+mod desk;
+mod links;
+mod operations;
+mod readme;

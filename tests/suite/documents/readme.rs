@@ -1,0 +1,260 @@
+//! Every recipe of README.md runs, as far as there is what it is for.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::blocks::{Block, blocks_in, read};
+use super::desk::{Desk, quiet_success};
+use crate::support::{Run, hold};
+
+const README: &str = "README.md";
+
+/// The version that this repository is at.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[test]
+fn the_first_command_runs_without_a_server() {
+    let blocks = blocks_in(README, "sh");
+    let first = blocks.iter().find(|block| block.text.starts_with("cargo run")).expect("the first command");
+    let line = first.text.replace("cargo run --release --", "redlock");
+    let desk = Desk::new();
+    let output = desk.command(&["bash", "-c", &line], &[("REDLOCK_REDIS", "")]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "nobody else deploys now\n", "{output:?}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn shell_recipes_run() {
+    let recipes: Vec<Block> = blocks_in(README, "sh")
+        .into_iter()
+        .filter(|block| block.text.contains("redlock run") && !block.text.starts_with("cargo"))
+        .collect();
+    assert!(recipes.len() >= 2, "{recipes:?}");
+    for recipe in recipes {
+        let desk = Desk::new();
+        let scripts = desk.scripts_of(&recipe.text);
+        desk.programs(["make"]);
+        assert_eq!(desk.shell(&recipe.text, &[("SHELL", "/bin/sh")]), "");
+        let ran: BTreeSet<String> = desk.ran().into_iter().filter(|name| name != "make").collect();
+        assert_eq!(ran, scripts, "{}", recipe.text);
+        assert!(!recipe.text.contains("--events") || desk.path("events.jsonl").exists());
+    }
+}
+
+/// The lines of a crontab: variables, and commands behind five fields.
+fn crontab(text: &str) -> (Vec<(&str, &str)>, Vec<&str>) {
+    let (mut variables, mut commands) = (Vec::new(), Vec::new());
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        if let Some((name, value)) = line.split_once('=').filter(|(name, _)| !name.contains(' ')) {
+            variables.push((name, value));
+            continue;
+        }
+        let mut rest = line;
+        for _ in 0..5 {
+            let (field, tail) = rest.split_once(' ').unwrap_or_else(|| panic!("not five fields: {line}"));
+            assert!(
+                !field.is_empty() && field.chars().all(|c| c.is_ascii_digit() || "*/,-".contains(c)),
+                "{line}"
+            );
+            rest = tail.trim_start();
+        }
+        assert!(!rest.contains('%'), "cron ends the command at %: {line}");
+        commands.push(rest);
+    }
+    (variables, commands)
+}
+
+#[test]
+fn crontabs_run_and_send_no_mail() {
+    for block in blocks_in(README, "crontab").into_iter().chain(blocks_in("docs/operations.md", "crontab")) {
+        let desk = Desk::new();
+        let text = desk.localize(&block.text);
+        let (variables, commands) = crontab(&text);
+        assert!(!commands.is_empty(), "{text}");
+        for command in commands {
+            let program = command.split_once(" -- ").expect("a command").1;
+            desk.programs([program]);
+            // Twice, as on two hosts: with --min-hold the second finds the lock taken.
+            let before = desk.ran().len();
+            for _ in 0..2 {
+                let output = desk.command(&["/bin/sh", "-c", command], &variables);
+                assert_eq!(quiet_success(command, &output), "");
+            }
+            let times = if command.contains("--min-hold") { 1 } else { 2 };
+            assert_eq!(desk.ran()[before..], vec![program; times], "{command}");
+        }
+    }
+}
+
+/// The only document of a YAML text.
+fn yaml(text: &str) -> Yaml {
+    let mut documents = YamlLoader::load_from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!(documents.len(), 1, "{text}");
+    documents.remove(0)
+}
+
+/// The YAML block that contains this.
+fn yaml_with(mark: &str) -> Yaml {
+    let blocks = blocks_in(README, "yaml");
+    yaml(&blocks.iter().find(|block| block.text.contains(mark)).expect(mark).text)
+}
+
+/// The environment of a CI job: its secret, as this or that, is the desk's server.
+fn ci_environment<'a>(declared: &'a Yaml, secret: &str, url: &'a str) -> Vec<(&'a str, &'a str)> {
+    let declared = declared.as_hash().expect("variables");
+    let value = |text: &'a str| if text == secret { url } else { text };
+    let variables: Vec<_> =
+        declared.iter().map(|(name, text)| (name.as_str().unwrap(), value(text.as_str().unwrap()))).collect();
+    assert!(variables.contains(&("REDLOCK_REDIS", url)), "{variables:?}");
+    variables
+}
+
+#[test]
+fn the_gitlab_job_runs() {
+    let desk = Desk::new();
+    let job = yaml_with(".gitlab-ci.yml");
+    let job = &job["deploy"];
+    let url = desk.redis.url();
+    let mut variables = ci_environment(&job["variables"], "$LOCK_REDIS_URL", &url);
+    variables.extend([("CI_ENVIRONMENT_NAME", "staging"), ("CI_COMMIT_SHORT_SHA", "4437f8c2")]);
+    let script = job["script"][0].as_str().expect("a line");
+    desk.scripts_of(script);
+    desk.shell(script, &variables);
+    assert_eq!(desk.ran(), ["./deploy.sh"]);
+    assert!(desk.redis.keys().contains(&"lock-fence:deploy-staging".to_owned()), "{:?}", desk.redis.keys());
+}
+
+#[test]
+fn the_github_workflow_runs() {
+    let desk = Desk::new();
+    let workflow = yaml_with(".github/workflows");
+    let job = &workflow["jobs"]["deploy"];
+    assert!(job["runs-on"].as_str().is_some() && !workflow["on"].is_badvalue(), "{workflow:?}");
+    let url = desk.redis.url();
+    let mut variables = ci_environment(&job["env"], "${{ secrets.LOCK_REDIS_URL }}", &url);
+    variables.push(("GITHUB_REF_NAME", "main"));
+    let steps = job["steps"].as_vec().expect("steps");
+    let script = steps.iter().find_map(|step| step["run"].as_str()).expect("a line");
+    desk.scripts_of(script);
+    desk.shell(script, &variables);
+    assert_eq!(desk.ran(), ["./deploy.sh"]);
+}
+
+#[test]
+fn the_jenkins_step_runs() {
+    let desk = Desk::new();
+    let pipeline = &blocks_in(README, "groovy")[0].text;
+    assert_eq!(pipeline.matches('{').count(), pipeline.matches('}').count(), "{pipeline}");
+    let script = pipeline.split("sh '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a step");
+    desk.scripts_of(script);
+    desk.shell(script, &[("BUILD_TAG", "jenkins-deploy-7"), ("REDLOCK_REQUIRE_SERVER", "1")]);
+    assert_eq!(desk.ran(), ["./deploy.sh"]);
+}
+
+#[test]
+fn the_kubernetes_job_runs() {
+    let desk = Desk::new();
+    let job = yaml_with("kind: CronJob");
+    assert_eq!(job["spec"]["schedule"].as_str().expect("a schedule").split(' ').count(), 5);
+    let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
+    let command = container["command"].as_vec().expect("a command");
+    let report = desk.bin().join("report");
+    desk.programs(["report"]);
+    let argv: Vec<String> = command
+        .iter()
+        .map(|word| word.as_str().expect("a string, as Kubernetes wants it"))
+        .map(|word| word.replace("/app/report", report.to_str().unwrap()))
+        .collect();
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    for variable in container["env"].as_vec().expect("variables") {
+        let name = variable["name"].as_str().expect("a name");
+        assert!(["REDLOCK_REDIS", "REDLOCK_REQUIRE_SERVER"].contains(&name), "{name}");
+        assert!(variable["value"].as_str().is_some() || !variable["valueFrom"].is_badvalue(), "{variable:?}");
+    }
+    let output = desk.command(&argv, &[("REDLOCK_REQUIRE_SERVER", "1")]);
+    assert_eq!(quiet_success("the container", &output), "");
+    assert_eq!(desk.ran(), ["report"]);
+}
+
+/// The value of a key in a unit file.
+fn unit_value<'a>(unit: &'a str, key: &str) -> &'a str {
+    let prefix = format!("{key}=");
+    unit.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_else(|| panic!("no {key} in {unit}"))
+}
+
+#[test]
+fn the_systemd_units_are_valid_and_run() {
+    let desk = Desk::new();
+    desk.programs(["nightly"]);
+    let units = blocks_in(README, "ini");
+    let mut files = Vec::new();
+    for unit in &units {
+        let path = desk.path(unit.file_name());
+        fs::write(&path, desk.localize(&unit.text)).unwrap();
+        files.push(path.to_str().unwrap().to_owned());
+    }
+    assert_eq!(files.len(), 2);
+    // Where there is systemd. A container has it seldom.
+    if std::path::Path::new("/usr/bin/systemd-analyze").exists() {
+        let mut argv = vec!["systemd-analyze", "verify"];
+        argv.extend(files.iter().map(String::as_str));
+        quiet_success("systemd-analyze verify", &desk.command(&argv, &[]));
+    }
+    let service = desk.localize(&units[0].text);
+    let line = unit_value(&service, "ExecStart");
+    let variables: Vec<(&str, &str)> =
+        unit_value(&service, "Environment").split(' ').filter_map(|pair| pair.split_once('=')).collect();
+    desk.shell(line, &variables);
+    assert_eq!(desk.ran(), ["nightly"]);
+    // On the second host.
+    let again = desk.command(&["sh", "-c", line], &variables);
+    assert_eq!(
+        again.status.code().map(|code| code.to_string()).as_deref(),
+        Some(unit_value(&service, "SuccessExitStatus"))
+    );
+    assert_eq!(desk.ran(), ["nightly"]);
+}
+
+#[test]
+fn the_config_file_forbids_locks_on_this_host() {
+    let desk = Desk::new();
+    let config = desk.path("config.toml");
+    let block = &blocks_in(README, "toml")[0].text;
+    let run = |config: &std::path::Path| {
+        let argv = ["redlock", "run", "--key", "k", "--", "true"];
+        desk.command(&argv, &[("REDLOCK_REDIS", ""), ("REDLOCK_CONFIG", config.to_str().unwrap())])
+    };
+    fs::write(&config, desk.localize(block)).unwrap();
+    quiet_success("with the server", &run(&config));
+    let without: String = block.lines().filter(|line| !line.starts_with("redis")).collect();
+    fs::write(&config, without).unwrap();
+    assert_eq!(run(&config).status.code(), Some(78));
+}
+
+#[test]
+fn the_packages_have_the_names_that_scripts_make() {
+    let readme = read(README);
+    for name in [
+        format!("redlock-{VERSION}-x86_64-unknown-linux-musl.tar.gz"),
+        format!("redlock_{VERSION}_amd64.deb"),
+        format!("Rust {} or later", env!("CARGO_PKG_RUST_VERSION")),
+    ] {
+        assert!(readme.contains(&name), "README.md does not mention {name}");
+    }
+}
+
+#[test]
+fn exit_codes_of_the_first_questions_are_as_told() {
+    let desk = Desk::new();
+    let holder = hold(Run::key(&desk.redis, "deploy"));
+    let held = |args: &[&str]| Run::key(&desk.redis, "deploy").args(args).cmd(&["true"]).done();
+    held(&["-n"]).expect_code(75);
+    held(&["-w", "50ms"]).expect_code(75);
+    held(&["-n", "-E", "0"]).expect_code(0);
+    holder.wait().expect_code(0);
+    let down = format!("redis://127.0.0.1:{}", crate::support::redis::free_port());
+    Run::at(&down, "deploy").cmd(&["true"]).done().expect_code(69);
+    Run::at(&down, "deploy").args(&["--on-unavailable", "skip"]).cmd(&["false"]).done().expect_code(0);
+}

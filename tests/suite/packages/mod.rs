@@ -1,0 +1,105 @@
+//! What is installed runs. The packages of a release are made and tried by scripts/check-packages, which builds for
+//! minutes; here they are made of the binary under test.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::documents::blocks::path;
+use crate::support::run::binary;
+
+/// The binary under test without what a debugger needs: a tenth of it.
+fn stripped(directory: &Path) -> std::path::PathBuf {
+    let small = directory.join("redlock");
+    let done =
+        Command::new("strip").arg("-o").arg(&small).arg(binary()).status().expect("strip, beside the linker");
+    assert!(done.success());
+    small
+}
+
+/// The files below a directory, as names relative to it.
+fn files_below(directory: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                found.push(path.strip_prefix(directory).expect("below").to_str().expect("UTF-8").to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn installed_below_a_prefix_it_runs() {
+    let work = TempDir::new().unwrap();
+    let stage = work.path().join("stage");
+    let mut install = Command::new("sh");
+    // A umask of the packager's shell must not matter.
+    install.args(["-c", "umask 077; exec \"$0\" /opt/locks"]).arg(path("scripts/install"));
+    install.env("DESTDIR", &stage).env("BINARY", stripped(work.path())).current_dir("/");
+    assert!(install.status().expect("scripts/install").success());
+
+    let installed = files_below(&stage);
+    let mut expected: Vec<String> = [
+        "bin/redlock",
+        "share/bash-completion/completions/redlock",
+        "share/zsh/site-functions/_redlock",
+        "share/fish/vendor_completions.d/redlock.fish",
+        "share/doc/redlock/README.md",
+        "share/doc/redlock/CHANGELOG.md",
+        "share/doc/redlock/LICENSE",
+        "share/doc/redlock/config.toml",
+    ]
+    .map(str::to_owned)
+    .into();
+    expected.extend(files_below(&path("docs")).iter().map(|file| format!("share/doc/redlock/docs/{file}")));
+    expected.extend(files_below(&path("man")).iter().map(|page| {
+        let section = page.rsplit('.').next().expect("a section");
+        format!("share/man/man{section}/{page}")
+    }));
+    let mut expected: Vec<String> = expected.iter().map(|file| format!("opt/locks/{file}")).collect();
+    expected.sort();
+    assert_eq!(installed, expected);
+    for file in installed {
+        let mode = fs::metadata(stage.join(&file)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, if file.ends_with("bin/redlock") { 0o755 } else { 0o644 }, "{file}");
+    }
+
+    let redlock = stage.join("opt/locks/bin/redlock");
+    let locks = work.path().join("locks");
+    fs::create_dir(&locks).unwrap();
+    let mut run = Command::new(&redlock);
+    run.env_clear().args(["run", "--local", "--local-dir"]).arg(&locks).args(["--key", "k", "--"]);
+    let output = run.arg(&redlock).arg("--version").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), concat!("redlock ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn without_a_binary_nothing_is_installed() {
+    let work = TempDir::new().unwrap();
+    let stage = work.path().join("stage");
+    let mut install = Command::new(path("scripts/install"));
+    let output =
+        install.arg("/usr").env("DESTDIR", &stage).env("BINARY", work.path().join("none")).output().unwrap();
+    assert_eq!(output.status.code(), Some(66), "{output:?}");
+    assert!(!stage.exists());
+}
+
+/// Made twice with the same bytes, unpacked, installed by dpkg where there is one, removed again.
+#[test]
+fn the_packages_install_and_run() {
+    let work = TempDir::new().unwrap();
+    let mut check = Command::new(path("scripts/check-packages"));
+    check.arg("--binary").arg(stripped(work.path())).env("SOURCE_DATE_EPOCH", "1700000000");
+    let output = check.output().expect("scripts/check-packages");
+    assert!(output.status.success(), "{output:?}");
+}
