@@ -1,237 +1,97 @@
-_redlock() {
-    local i cur prev opts cmd
-    COMPREPLY=()
-    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
-        cur="$2"
-    else
-        cur="${COMP_WORDS[COMP_CWORD]}"
-    fi
-    prev="$3"
-    cmd=""
-    opts=""
+# Completion of redlock for bash. Made from src/cli by tests/suite/cli/generated; do not edit.
 
-    for i in "${COMP_WORDS[@]:0:COMP_CWORD}"
-    do
-        case "${cmd},${i}" in
-            ",$1")
-                cmd="redlock"
+# The command that is run, which begins at this word, as if it stood alone.
+_redlock_command() {
+    if declare -F _comp_command_offset >/dev/null; then
+        _comp_command_offset "$1"
+    elif declare -F _command_offset >/dev/null; then
+        _command_offset "$1"
+    elif [ "$1" -eq "$COMP_CWORD" ]; then
+        COMPREPLY=($(compgen -c -- "${COMP_WORDS[COMP_CWORD]}"))
+    else
+        compopt -o filenames
+        COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
+    fi
+}
+
+# The values of an option.
+_redlock_values() {
+    local cur=$2
+    case $1 in
+        --prefer) COMPREPLY=($(compgen -W "fair writers readers" -- "$cur")) ;;
+        --password-file) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+        --config) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+        --local-dir) compopt -o filenames; COMPREPLY=($(compgen -d -- "$cur")) ;;
+        --on-unavailable) COMPREPLY=($(compgen -W "fail skip run" -- "$cur")) ;;
+        --on-lost) COMPREPLY=($(compgen -W "stop warn" -- "$cur")) ;;
+        --signal) COMPREPLY=($(compgen -W "TERM INT HUP QUIT KILL USR1 USR2" -- "$cur")) ;;
+        --events) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+    esac
+}
+
+_redlock() {
+    local cur=${COMP_WORDS[COMP_CWORD]} options valued arguments word option i
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "run break completions help --help --version" -- "$cur"))
+        return
+    fi
+    case ${COMP_WORDS[1]} in
+        run)
+            options="-k --key -c --command -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --max-hold --min-hold --wait-tree -r --redis --username --password-file --prefix --node-timeout --config --local --local-dir --require-server --quarantine --on-unavailable --on-lost --signal --kill-after --label --events -q --quiet -v --verbose -h --help"
+            valued="-k --key -c --command --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --max-hold --min-hold -r --redis --username --password-file --prefix --node-timeout --config --local-dir --quarantine --on-unavailable --on-lost --signal --kill-after --label --events"
+            arguments=""
+            ;;
+        break)
+            options="-k --key --yes -h --help -r --redis --username --password-file --prefix --node-timeout --config"
+            valued="-k --key -r --redis --username --password-file --prefix --node-timeout --config"
+            arguments=""
+            ;;
+        completions)
+            options="-h --help"
+            valued=""
+            arguments="bash zsh fish"
+            ;;
+        help)
+            options="-h --help"
+            valued=""
+            arguments="run break completions help"
+            ;;
+        *) return ;;
+    esac
+
+    # Where options end, and which of them waits for its value. bash makes words of --ttl=5s: "--ttl" "=" "5s".
+    option=
+    for ((i = 2; i < COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        if [ -n "$option" ]; then
+            if [ "$word" != = ]; then option=; fi
+            continue
+        fi
+        case $word in
+            --)
+                if [ "${COMP_WORDS[1]}" = run ]; then _redlock_command $((i + 1)); fi
+                return
                 ;;
-            redlock,break)
-                cmd="redlock__subcmd__break"
-                ;;
-            redlock,completions)
-                cmd="redlock__subcmd__completions"
-                ;;
-            redlock,run)
-                cmd="redlock__subcmd__run"
-                ;;
+            --*) case " $valued " in *" $word "*) option=$word ;; esac ;;
+            -*) case " $valued " in *" -${word: -1} "*) option=-${word: -1} ;; esac ;;
             *)
+                if [ "${COMP_WORDS[1]}" = run ]; then _redlock_command "$i"; fi
+                return
                 ;;
         esac
     done
 
-    case "${cmd}" in
-        redlock)
-            opts="-h -V --help --version run break completions"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        redlock__subcmd__break)
-            opts="-k -r -h --key --redis --prefix --node-timeout --yes --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --key)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -k)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --redis)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -r)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --prefix)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --node-timeout)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        redlock__subcmd__completions)
-            opts="-h --help bash zsh fish"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        redlock__subcmd__run)
-            opts="-k -c -r -s -x -n -w -E -q -v -h --key --command --redis --prefix --node-timeout --local --local-dir --require-server --quarantine --shared --exclusive --prefer --reader-group --slots --nonblock --wait --retries --retry-interval --reentrant --jitter --conflict-exit-code --ttl --max-hold --min-hold --wait-tree --on-lost --signal --kill-after --on-unavailable --label --events --quiet --verbose --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --key)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -k)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --command)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -c)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --redis)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -r)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --prefix)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --node-timeout)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --local-dir)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --quarantine)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --prefer)
-                    COMPREPLY=($(compgen -W "fair writers readers" -- "${cur}"))
-                    return 0
-                    ;;
-                --reader-group)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --slots)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --wait)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -w)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --retries)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --retry-interval)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --jitter)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --conflict-exit-code)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -E)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ttl)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --max-hold)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --min-hold)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --on-lost)
-                    COMPREPLY=($(compgen -W "stop warn" -- "${cur}"))
-                    return 0
-                    ;;
-                --signal)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --kill-after)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --on-unavailable)
-                    COMPREPLY=($(compgen -W "fail skip run wait" -- "${cur}"))
-                    return 0
-                    ;;
-                --label)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --events)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-    esac
+    if [ -n "$option" ]; then
+        if [ "$cur" = = ]; then cur=; fi
+        _redlock_values "$option" "$cur"
+    elif [[ $cur == -* ]]; then
+        COMPREPLY=($(compgen -W "$options" -- "$cur"))
+    elif [ "${COMP_WORDS[1]}" = run ]; then
+        _redlock_command "$COMP_CWORD"
+    else
+        COMPREPLY=($(compgen -W "$arguments" -- "$cur"))
+    fi
 }
 
-if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERSINFO[0]}" -gt 4 ]]; then
-    complete -F _redlock -o nosort -o bashdefault -o default redlock
-else
-    complete -F _redlock -o bashdefault -o default redlock
-fi
+complete -F _redlock redlock

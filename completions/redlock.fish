@@ -1,78 +1,112 @@
-# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
-function __fish_redlock_global_optspecs
-    string join \n h/help V/version
-end
+# Completion of redlock for fish. Made from src/cli by tests/suite/cli/generated; do not edit.
 
-function __fish_redlock_needs_command
-    # Figure out if the current invocation already has a command.
-    set -l cmd (commandline -opc)
-    set -e cmd[1]
-    argparse -s (__fish_redlock_global_optspecs) -- $cmd 2>/dev/null
-    or return
-    if set -q argv[1]
-        # Also print the command, so this can be used to figure out what it is.
-        echo $argv[1]
-        return 1
+# Where, in the words before the cursor, the command begins that is run; 0 if it does not begin there.
+function __redlock_command_begins
+    set -l words $argv
+    set -l valued -k --key -c --command --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --max-hold --min-hold -r --redis --username --password-file --prefix --node-timeout --config --local-dir --quarantine --on-unavailable --on-lost --signal --kill-after --label --events
+    set -l i 3
+    while test $i -le (count $words)
+        set -l word $words[$i]
+        if test "$word" = --
+            echo (math $i + 1)
+            return
+        else if contains -- $word $valued
+            set i (math $i + 2)
+        else if string match -q -- '-*' $word
+            set i (math $i + 1)
+        else
+            echo $i
+            return
+        end
     end
-    return 0
+    echo 0
 end
 
-function __fish_redlock_using_subcommand
-    set -l cmd (__fish_redlock_needs_command)
-    test -z "$cmd"
-    and return 1
-    contains -- $cmd[1] $argv
+# Still among the options of this subcommand?
+function __redlock_in_options
+    set -l words (commandline -opc)
+    test (count $words) -ge 2; and test "$words[2]" = $argv[1]; or return 1
+    test $argv[1] != run; or test (__redlock_command_begins $words) -eq 0
 end
 
-complete -c redlock -n "__fish_redlock_needs_command" -s h -l help -d 'Print help'
-complete -c redlock -n "__fish_redlock_needs_command" -s V -l version -d 'Print version'
-complete -c redlock -n "__fish_redlock_needs_command" -f -a "run" -d 'Take the lock, run the command, release the lock'
-complete -c redlock -n "__fish_redlock_needs_command" -f -a "break" -d 'Force a lock open on the servers and wake the next waiter'
-complete -c redlock -n "__fish_redlock_needs_command" -f -a "completions" -d 'Print the completion script for a shell'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s k -l key -d 'Lock name (any bytes, up to 1024); repeat to take several locks, all or nothing' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s c -l command -d 'Run STRING with $SHELL -c instead of a command' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; repeat (3 or 5) for a lock that survives the loss of a minority' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefix -d 'Prefix of the Redis keys; \'\' uses the bare KEY as the lock [default: lock]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l node-timeout -d 'Timeout for one request to a server [default: ttl/20 within 200ms..1s; with one server ttl/3 within 1s..5s]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l local-dir -d 'Directory for lock files [default: /run/lock, /dev/shm or /tmp]' -r -F
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l quarantine -d 'How long a server that may have lost its data is kept from voting; "off" disables this [default: 30s with several servers, off with one]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l prefer -d 'Queueing order: fair (FIFO), writers first, or readers first [default: fair]' -r -f -a "fair\t'First in, first out'
-writers\t'An exclusive request goes ahead of every waiter that did not ask for this'
-readers\t'A shared request joins current readers, even if writers are waiting'"
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l reader-group -d 'With --shared: share with the same group only' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l slots -d 'Up to N holders at once, each with its number, 0 to N-1, in REDLOCK_SLOT' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s w -l wait -d 'Wait at most this long; 0 means --nonblock [default: forever]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l retries -d 'Retry up to N times instead of queueing' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l retry-interval -d 'Pause between retries (+/- 50%) [default: 1s]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l jitter -d 'Random delay before the first attempt, up to this long' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s E -l conflict-exit-code -d 'Exit code if the lock is held [default: 75]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l ttl -d 'Lease: how long the lock survives if redlock dies; renewed every third of it; "none" never expires [default: 30s]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l max-hold -d 'Stop the command and release the lock after this long (exit 124)' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l min-hold -d 'Keep the lock at least this long, even if the command ends sooner' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-lost -d 'What to do when the lock is lost while the command runs [default: stop]' -r -f -a "stop\t'Stop the command\'s whole tree before the lease ends, exit 79'
-warn\t'Warn and let the command run'"
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l signal -d 'Signal sent first to stop the command (lock lost or --max-hold expired) [default: TERM]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l kill-after -d 'Time from that signal to SIGKILL [default: 5s, at most a third of the ttl]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l on-unavailable -d 'What to do when the servers cannot be reached or cannot serve [default: fail]' -r -f -a "fail\t'Exit 69'
-skip\t'Exit 0 without running the command'
-run\t'Run the command without a lock'
-wait\t'Keep trying until --wait is over, then exit 69 (with -n: at once)'"
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l label -d 'Label shown to waiters' -r
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l events -d 'Append a JSON line for each event to FILE' -r -F
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l local -d 'Lock on this host even if servers are configured'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l require-server -d 'Exit 78 if no server is configured, instead of locking on this host'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s s -l shared -d 'Take the lock in shared mode'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s x -l exclusive -d 'Take the lock in exclusive mode (default)'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s n -l nonblock -d 'Fail at once if the lock is held'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l reentrant -d 'Run at once if an outer run holds the lock, under its lock'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -l wait-tree -d 'Hold the lock until the command\'s last descendant has ended'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s q -l quiet -d 'Print errors only'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s v -l verbose -d 'Print every step'
-complete -c redlock -n "__fish_redlock_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c redlock -n "__fish_redlock_using_subcommand break" -s k -l key -d 'Lock name' -r
-complete -c redlock -n "__fish_redlock_using_subcommand break" -s r -l redis -d 'A server, redis://[user:password@]host[:port][/db] or unix:///path; repeat (3 or 5) for a lock that survives the loss of a minority' -r
-complete -c redlock -n "__fish_redlock_using_subcommand break" -l prefix -d 'Prefix of the Redis keys; \'\' uses the bare KEY as the lock [default: lock]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand break" -l node-timeout -d 'Timeout for one request to a server [default: ttl/20 within 200ms..1s; with one server ttl/3 within 1s..5s]' -r
-complete -c redlock -n "__fish_redlock_using_subcommand break" -l yes -d 'Break the lock; without this flag, only show the holder'
-complete -c redlock -n "__fish_redlock_using_subcommand break" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c redlock -n "__fish_redlock_using_subcommand completions" -s h -l help -d 'Print help'
+# At the command that is run, or in its arguments?
+function __redlock_in_command
+    set -l words (commandline -opc)
+    test (count $words) -ge 2; and test "$words[2]" = run
+end
+
+function __redlock_complete_command
+    set -l words (commandline -opc)
+    set -l begin (__redlock_command_begins $words)
+    set -l command
+    if test $begin -gt 0; and test $begin -le (count $words)
+        set command (string escape -- $words[$begin..-1])
+    end
+    complete -C (string join ' ' -- $command (commandline -ct))
+end
+
+complete -c redlock -f
+complete -c redlock -n __fish_use_subcommand -a run -d 'Take a lock, run a command, release the lock'
+complete -c redlock -n __fish_use_subcommand -a break -d 'Take a lock on servers away from its holder'
+complete -c redlock -n __fish_use_subcommand -a completions -d 'Print the completion script for a shell'
+complete -c redlock -n __fish_use_subcommand -a help -d 'Explain a command and its options'
+complete -c redlock -n __fish_use_subcommand -s h -l help -d 'Print help'
+complete -c redlock -n __fish_use_subcommand -s V -l version -d 'Print the version'
+
+# redlock run
+complete -c redlock -n '__redlock_in_options run' -s k -l key -x -d 'Name of the lock; repeat to take several at once'
+complete -c redlock -n '__redlock_in_options run' -s c -l command -x -d 'Run STRING with $SHELL -c instead of a command'
+complete -c redlock -n '__redlock_in_options run' -s s -l shared -d 'Take the lock in shared mode'
+complete -c redlock -n '__redlock_in_options run' -s x -l exclusive -d 'Take the lock in exclusive mode (default)'
+complete -c redlock -n '__redlock_in_options run' -l slots -x -d 'Up to N holders at once; REDLOCK_SLOT is 0 to N-1'
+complete -c redlock -n '__redlock_in_options run' -l prefer -x -a 'fair writers readers' -d 'Queueing order: fair, writers or readers first'
+complete -c redlock -n '__redlock_in_options run' -l reader-group -x -d 'With --shared: share with the same group only'
+complete -c redlock -n '__redlock_in_options run' -s n -l nonblock -d 'Fail at once if the lock is held'
+complete -c redlock -n '__redlock_in_options run' -s w -l wait -x -d 'Wait at most this long [default: forever]'
+complete -c redlock -n '__redlock_in_options run' -l retries -x -d 'Retry up to N times instead of queueing'
+complete -c redlock -n '__redlock_in_options run' -l retry-interval -x -d 'Pause between retries (+/- 50%) [default: 1s]'
+complete -c redlock -n '__redlock_in_options run' -l jitter -x -d 'Random delay before the first attempt, at most this'
+complete -c redlock -n '__redlock_in_options run' -s E -l conflict-exit-code -x -d 'Exit code if the lock is held [default: 75]'
+complete -c redlock -n '__redlock_in_options run' -l ttl -x -d 'How long the lock outlives a crash [default: 30s]'
+complete -c redlock -n '__redlock_in_options run' -l max-hold -x -d 'Stop the command after this long (exit 124)'
+complete -c redlock -n '__redlock_in_options run' -l min-hold -x -d 'Keep the lock at least this long'
+complete -c redlock -n '__redlock_in_options run' -l wait-tree -d 'Hold the lock until background processes ended'
+complete -c redlock -n '__redlock_in_options run' -s r -l redis -x -d 'A Redis server; repeat (3 or 5) for Redlock'
+complete -c redlock -n '__redlock_in_options run' -l username -x -d 'User to log in with, if the URL names none'
+complete -c redlock -n '__redlock_in_options run' -l password-file -r -F -d 'File with the password, if it is not in the URL'
+complete -c redlock -n '__redlock_in_options run' -l prefix -x -d 'Prefix of the Redis keys [default: lock]'
+complete -c redlock -n '__redlock_in_options run' -l node-timeout -x -d 'Timeout for one request to a server'
+complete -c redlock -n '__redlock_in_options run' -l config -r -F -d 'Read this config file and no other'
+complete -c redlock -n '__redlock_in_options run' -l local -d 'Lock on this host even if servers are configured'
+complete -c redlock -n '__redlock_in_options run' -l local-dir -x -a '(__fish_complete_directories)' -d 'Directory for lock files; implies --local'
+complete -c redlock -n '__redlock_in_options run' -l require-server -d 'Fail if no server is configured (exit 78)'
+complete -c redlock -n '__redlock_in_options run' -l quarantine -x -d 'Keep a restarted server from voting for this long'
+complete -c redlock -n '__redlock_in_options run' -l on-unavailable -x -a 'fail skip run' -d 'If the servers are down: fail, skip or run'
+complete -c redlock -n '__redlock_in_options run' -l on-lost -x -a 'stop warn' -d 'If the lock is lost: stop the command, or warn'
+complete -c redlock -n '__redlock_in_options run' -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2' -d 'Signal that stops the command [default: TERM]'
+complete -c redlock -n '__redlock_in_options run' -l kill-after -x -d 'Time from that signal to SIGKILL [default: 5s]'
+complete -c redlock -n '__redlock_in_options run' -l label -x -d 'Label shown to waiters'
+complete -c redlock -n '__redlock_in_options run' -l events -r -F -d 'Append a JSON line for each event to FILE'
+complete -c redlock -n '__redlock_in_options run' -s q -l quiet -d 'Print errors only'
+complete -c redlock -n '__redlock_in_options run' -s v -l verbose -d 'Print every step'
+complete -c redlock -n '__redlock_in_options run' -s h -l help -d 'Print this summary; --help explains every option'
+
+# redlock break
+complete -c redlock -n '__redlock_in_options break' -s k -l key -x -d 'Name of the lock, as an option'
+complete -c redlock -n '__redlock_in_options break' -l yes -d 'Break it; without this, only show the holder'
+complete -c redlock -n '__redlock_in_options break' -s h -l help -d 'Print this summary; --help explains every option'
+complete -c redlock -n '__redlock_in_options break' -s r -l redis -x -d 'A Redis server; repeat (3 or 5) for Redlock'
+complete -c redlock -n '__redlock_in_options break' -l username -x -d 'User to log in with, if the URL names none'
+complete -c redlock -n '__redlock_in_options break' -l password-file -r -F -d 'File with the password, if it is not in the URL'
+complete -c redlock -n '__redlock_in_options break' -l prefix -x -d 'Prefix of the Redis keys [default: lock]'
+complete -c redlock -n '__redlock_in_options break' -l node-timeout -x -d 'Timeout for one request to a server'
+complete -c redlock -n '__redlock_in_options break' -l config -r -F -d 'Read this config file and no other'
+
+# redlock completions
+complete -c redlock -n '__redlock_in_options completions' -s h -l help -d 'Print this summary; --help explains every option'
+complete -c redlock -n '__redlock_in_options completions' -a 'bash zsh fish'
+
+# redlock help
+complete -c redlock -n '__redlock_in_options help' -s h -l help -d 'Print this summary; --help explains every option'
+complete -c redlock -n '__redlock_in_options help' -a 'run break completions help'
+complete -c redlock -n __redlock_in_command -x -a '(__redlock_complete_command)'

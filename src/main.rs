@@ -17,14 +17,14 @@ mod report;
 mod secrets;
 mod settings;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
 use child::signals::exit_by_signal;
-use cli::Cli;
-use commands::ignore_closed_pipe;
+use cli::{Cli, mistakes};
 use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
@@ -41,27 +41,42 @@ fn main() -> ExitCode {
 }
 
 fn start() -> anyhow::Result<Exit> {
-    // Help and completions work even if the config file is broken.
-    let subcommand = std::env::args_os().nth(1).and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let command = settings::apply_config_file(Cli::command(), &subcommand)?;
-    let parsed =
-        command.try_get_matches().and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let (command, inherited) = settings::inherit(Cli::command(), &arguments)?;
+    let parsed = command
+        .try_get_matches_from(&arguments)
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
-        Ok((cli, matches)) => commands::dispatch(cli.command, &matches),
-        Err(error) => usage(&error),
+        Ok((cli, matches)) => commands::dispatch(cli.command, &matches, &inherited),
+        Err(error) => not_parsed(&error, &arguments),
     }
 }
 
 /// --help and --version are answers; anything else is a mistake in the call.
-fn usage(error: &clap::Error) -> anyhow::Result<Exit> {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        ignore_closed_pipe(error.print())?;
-        return Ok(Exit::Code(0));
+fn not_parsed(error: &clap::Error, arguments: &[OsString]) -> anyhow::Result<Exit> {
+    let declared = Cli::command();
+    let subcommand = arguments.get(1).and_then(|name| name.to_str()).unwrap_or_default();
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    match error.kind() {
+        ErrorKind::DisplayHelp => {
+            let in_full = arguments.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--help");
+            commands::help::show(&declared, subcommand, in_full)
+        }
+        ErrorKind::DisplayVersion => commands::print(concat!("redlock ", env!("CARGO_PKG_VERSION"), "\n")),
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            report::print_text(&commands::help::summary(&declared, ""));
+            Ok(Exit::Code(exit::USAGE))
+        }
+        _ => {
+            report::print(&secrets::without_passwords(&mistakes::explain(error, &declared, subcommand)));
+            let of = declared.find_subcommand(subcommand).map_or("", |_| subcommand);
+            report::print_text(&format!(
+                "Try 'redlock {of}{}--help'.\n",
+                if of.is_empty() { "" } else { " " }
+            ));
+            Ok(Exit::Code(exit::USAGE))
+        }
     }
-    let text = error.render().to_string();
-    let text = secrets::without_passwords(text.trim_end().trim_start_matches("error: "));
-    text.lines().filter(|line| !line.is_empty()).for_each(report::print);
-    Ok(Exit::Code(exit::USAGE))
 }
 
 /// A panic, in whatever thread: no thread can be trusted with the lock any more, so the command must go first.

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-/// Mask these URLs in our own argument list. What stands behind `--` is the command's.
-pub(crate) fn hide(urls: &[&OsStr]) -> io::Result<()> {
+/// Mask these URLs in our own argument list. The last `of_the_command` arguments are the command's.
+pub(crate) fn hide(urls: &[&OsStr], of_the_command: usize) -> io::Result<()> {
     if urls.is_empty() {
         return Ok(());
     }
@@ -20,7 +20,7 @@ pub(crate) fn hide(urls: &[&OsStr]) -> io::Result<()> {
     let length = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::Unsupported)?;
     let mut bytes = vec![0; length];
     memory.read_exact_at(&mut bytes, range.start)?;
-    let ours = find(&bytes, b"\0--\0").unwrap_or(bytes.len());
+    let ours = length_without_last(&bytes, of_the_command);
     for url in urls {
         let url = url.as_bytes();
         let mut from = 0;
@@ -31,6 +31,12 @@ pub(crate) fn hide(urls: &[&OsStr]) -> io::Result<()> {
         }
     }
     memory.write_all_at(&bytes, range.start)
+}
+
+/// How many bytes there are before the last `count` arguments, each of which ends with a zero.
+fn length_without_last(bytes: &[u8], count: usize) -> usize {
+    let ends: Vec<usize> = bytes.iter().enumerate().filter(|(_, b)| **b == 0).map(|(at, _)| at + 1).collect();
+    ends.len().checked_sub(count + 1).map_or(0, |last| ends[last])
 }
 
 /// Where the kernel reads our arguments from: fields 48 and 49 of /proc/self/stat.
@@ -83,6 +89,13 @@ mod tests {
             without_passwords("unexpected argument 'redis://:secret@h' found\nUsage: x"),
             "unexpected argument 'redis://*******@h' found\nUsage: x"
         );
+    }
+
+    #[test]
+    fn the_commands_arguments_are_left_alone() {
+        assert_eq!(length_without_last(b"redlock\0-r\0u\0cmd\0a\0", 2), b"redlock\0-r\0u\0".len());
+        assert_eq!(length_without_last(b"a\0b\0", 0), 4);
+        assert_eq!(length_without_last(b"a\0", 5), 0);
     }
 
     #[test]

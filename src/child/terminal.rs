@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 
 use nix::libc;
 
@@ -12,13 +13,13 @@ pub(crate) fn has_controlling_terminal() -> bool {
     File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 
-/// How many characters stderr's terminal shows in a line.
-pub(crate) fn width() -> Option<usize> {
+/// How many characters this stream's terminal shows in a line.
+pub(crate) fn width(stream: impl AsRawFd) -> Option<usize> {
     let mut size = MaybeUninit::<libc::winsize>::uninit();
     // SAFETY: TIOCGWINSZ fills in a winsize, which `size` is valid for; it is read only if the call says
     // that it did.
     let size = unsafe {
-        (libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) == 0)
+        (libc::ioctl(stream.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr()) == 0)
             .then(|| size.assume_init())
     };
     size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0)

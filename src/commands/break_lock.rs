@@ -3,11 +3,12 @@
 use super::exit_code;
 use crate::exit::{self, Failure};
 use crate::lock::{Keys, break_lock};
-use crate::report::{backend_error, blocker, quoted, sanitize};
+use crate::report::{backend_error, blocker, print, quoted, sanitize};
 use crate::settings::BreakSettings;
 
 /// Returns the sentence for stdout.
 pub(super) fn run(settings: BreakSettings) -> Result<String, Failure> {
+    settings.warnings.iter().for_each(|warning| print(warning));
     let key = quoted(&[sanitize(&settings.key)]);
     let keys = Keys::new(&settings.prefix, &settings.key);
     let holder = break_lock(settings.servers, keys, settings.timing, settings.yes).map_err(|error| {

@@ -2,6 +2,7 @@
 
 mod break_lock;
 mod completions;
+pub(crate) mod help;
 mod identity;
 mod run;
 
@@ -13,32 +14,40 @@ use crate::cli::Command;
 use crate::exit::{self, Exit};
 use crate::lock::Fault;
 use crate::secrets;
-use crate::settings::{BreakSettings, RunSettings, typed_secrets};
+use crate::settings::{BreakSettings, Inherited, RunSettings, Sources, typed_secrets};
 
 /// `matches` are those of the whole command line.
-pub(crate) fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Exit> {
+pub(crate) fn dispatch(
+    command: Command,
+    matches: &ArgMatches,
+    inherited: &Inherited,
+) -> anyhow::Result<Exit> {
     let (_, matches) = matches.subcommand().expect("clap requires a subcommand");
+    let sources = Sources { matches, inherited };
     match command {
         Command::Run(args) => {
             // Where it cannot be done (a hardened /proc) the lock is still worth having.
-            let _ = secrets::hide(&typed_secrets(&args.servers, matches));
-            run::run(&RunSettings::resolve(*args, matches)?)
+            let _ = secrets::hide(&typed_secrets(&args.servers, sources), args.argv.len());
+            run::run(&RunSettings::resolve(*args, sources)?)
         }
         Command::Break(args) => {
-            let _ = secrets::hide(&typed_secrets(&args.servers, matches));
-            let outcome = break_lock::run(BreakSettings::resolve(args, matches)?)?;
-            ignore_closed_pipe(writeln!(io::stdout(), "{outcome}"))?;
-            Ok(Exit::Code(0))
+            let _ = secrets::hide(&typed_secrets(&args.servers, sources), 0);
+            let outcome = break_lock::run(BreakSettings::resolve(args, sources)?)?;
+            print(&format!("{outcome}\n"))
         }
-        Command::Completions { shell } => {
-            ignore_closed_pipe(completions::print(shell))?;
-            Ok(Exit::Code(0))
-        }
+        Command::Completions { shell, .. } => print(completions::script(shell)),
+        Command::Help { command, .. } => help::explain(command.as_deref()),
     }
 }
 
+/// Text for stdout.
+pub(crate) fn print(text: &str) -> anyhow::Result<Exit> {
+    ignore_closed_pipe(io::stdout().write_all(text.as_bytes()))?;
+    Ok(Exit::Code(0))
+}
+
 /// A reader that closes the pipe after the first lines has had enough.
-pub(crate) fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
+fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 

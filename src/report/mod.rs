@@ -9,7 +9,7 @@ mod live_line;
 mod stream;
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -124,10 +124,31 @@ impl Report {
         self.verbosity != Verbosity::Quiet && self.live_line.is_available()
     }
 
+    /// Not silenced by -q: the lock may not be where it is believed to be.
     pub(crate) fn only_on_this_host(&mut self) {
-        self.info(
-            "no server configured: locking on this host only (set --redis or REDLOCK_REDIS, or pass --local)",
+        let message = format!(
+            "warning: no Redis server configured, so {} is locked on this host only: other hosts are not kept out \
+             (give --redis URL or set REDLOCK_REDIS; --local if that is what you want)",
+            self.lock()
         );
+        self.error(&message);
+    }
+
+    /// Where the settings came from, and where the lock is.
+    pub(crate) fn location(&mut self, config_files: &[PathBuf], location: &str, meaningless: &[String]) {
+        let files: Vec<String> = config_files.iter().map(|path| path.display().to_string()).collect();
+        let files =
+            if files.is_empty() { "no config file".into() } else { format!("config {}", files.join(", ")) };
+        self.verbose(|report| format!("{files}; lock {} on {location}", report.lock()));
+        if !meaningless.is_empty() {
+            let options = meaningless.join(", ");
+            self.verbose(|_| format!("{options}: of no effect for a lock on this host"));
+        }
+    }
+
+    /// What is wrong with the settings without making them unusable.
+    pub(crate) fn warnings(&mut self, warnings: &[String]) {
+        warnings.iter().for_each(|warning| self.info(warning));
     }
 
     pub(crate) fn even_number_of_servers(&mut self, servers: usize) {
@@ -387,4 +408,9 @@ pub(crate) fn finish() {
     stderr_stream(|stderr| {
         stderr.finish();
     });
+}
+
+/// Lines of our own, such as a help text, as they are.
+pub(crate) fn print_text(text: &str) {
+    stderr_stream(|stderr| stderr.push(|_| text.as_bytes().to_vec()));
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::servers::servers;
 use super::sources::Sources;
 use super::usage;
 use crate::cli::{BackendArgs, ServerArgs};
@@ -10,14 +11,13 @@ use crate::duration::format;
 use crate::exit::{Failure, UNFIT};
 use crate::lock::{Mode, Server, Timing, default_directory};
 
-/// Why a lease makes no sense on this host.
-const LOCAL_LOCKS_LAST: &str = "the kernel frees a lock on this host when its holder has ended";
+/// Options that mean nothing on this host. They are accepted, so that a script runs with and without servers.
+const OF_SERVERS: [&str; 5] = ["ttl", "node_timeout", "quarantine", "username", "password_file"];
 
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
 const LONGEST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
-const MOST_SERVERS: usize = 9;
 /// With several servers, where the others answer instead of a slow one.
 const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// With one server there is no other to turn to, and a line across an ocean needs several round trips to begin.
@@ -39,38 +39,39 @@ pub(crate) enum LocalReason {
 impl Backend {
     /// For a command that takes a lock. `ttl` is the option's text.
     pub(crate) fn resolve(
-        servers: &ServerArgs,
+        args: &ServerArgs,
         backend: BackendArgs,
         ttl: Option<&str>,
         mode: &Mode,
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
-        if is_local(servers, &backend, sources)? {
-            for option in ["ttl", "node_timeout", "quarantine"] {
-                if sources.was_typed(option) {
-                    let option = option.replace('_', "-");
-                    return Err(usage(format!(
-                        "--{option} means nothing without a server: {LOCAL_LOCKS_LAST}"
-                    )));
+        if let Some(reason) = is_local(args, &backend, sources)? {
+            // What is typed must make sense, even where it has no meaning.
+            if sources.was_typed("ttl") {
+                parse_ttl(ttl, sources, 1)?;
+            }
+            for (id, text) in [("node_timeout", &args.node_timeout), ("quarantine", &backend.quarantine)] {
+                if sources.was_typed(id) && text.as_deref() != Some("off") {
+                    sources.duration(id, text.as_deref())?;
                 }
             }
-            let reason =
-                if backend.local { LocalReason::Requested } else { LocalReason::NothingElseConfigured };
             return Ok(Self::Host { directory: directory(backend.local_dir)?, reason });
         }
-        let urls = parse_urls(&servers.redis)?;
-        if let (Mode::Slot { .. }, true) = (mode, urls.len() > 1) {
-            return Err(usage(
+        let servers = servers(args, sources)?;
+        let count = servers.len();
+        if let (Mode::Slot { .. }, true) = (mode, count > 1) {
+            return Err(sources.bad(
+                "slots",
                 "--slots works with one server only (a vote of 3 servers with 2 permits each could admit 3 holders)",
             ));
         }
-        let ttl = parse_ttl(ttl, sources, urls.len())?;
+        let ttl = parse_ttl(ttl, sources, count)?;
         let timing = Timing {
             ttl,
-            node_timeout: node_timeout(servers, sources, ttl, urls.len())?,
-            quarantine: quarantine(backend.quarantine.as_deref(), sources, ttl, urls.len())?,
+            node_timeout: node_timeout(args, sources, ttl, count)?,
+            quarantine: quarantine(backend.quarantine.as_deref(), sources, ttl, count)?,
         };
-        Ok(Self::Servers { servers: urls, timing })
+        Ok(Self::Servers { servers, timing })
     }
 
     /// For a command that has nothing to do on this host.
@@ -78,13 +79,25 @@ impl Backend {
         args: &ServerArgs,
         sources: Sources<'_>,
     ) -> Result<(Vec<Server>, Timing), Failure> {
-        let servers = parse_urls(&args.redis)?;
+        let servers = servers(args, sources)?;
         if servers.is_empty() {
-            let message = format!("no server given: {LOCAL_LOCKS_LAST}; on a server, give --redis URL");
+            let message = "no server given: the kernel frees a lock on this host when its holder has ended; \
+                           on a server, give --redis URL";
             return Err(usage(message));
         }
         let node_timeout = node_timeout(args, sources, None, servers.len())?;
         Ok((servers, Timing { ttl: None, node_timeout, quarantine: Duration::ZERO }))
+    }
+
+    /// The options that were typed and mean nothing here.
+    pub(crate) fn meaningless(&self, sources: Sources<'_>) -> Vec<String> {
+        match self {
+            Self::Servers { .. } => Vec::new(),
+            Self::Host { .. } => {
+                let typed = OF_SERVERS.iter().filter(|id| sources.was_typed(id));
+                typed.map(|id| sources.name(id)).collect()
+            }
+        }
     }
 
     /// The longest that a lock can outlive us, if there is a longest.
@@ -96,25 +109,43 @@ impl Backend {
     }
 }
 
-/// No server at all means this host, unless that is forbidden.
-fn is_local(servers: &ServerArgs, backend: &BackendArgs, sources: Sources<'_>) -> Result<bool, Failure> {
-    let has_server = servers.redis.iter().any(|url| !url.is_empty());
+/// Why the lock is on this host, if it is. No server at all means this host, unless that is forbidden.
+fn is_local(
+    args: &ServerArgs,
+    backend: &BackendArgs,
+    sources: Sources<'_>,
+) -> Result<Option<LocalReason>, Failure> {
+    let has_server = args.redis.iter().any(|url| !url.is_empty());
     if sources.was_typed("redis") && !has_server {
         return Err(usage("--redis must not be empty"));
     }
-    let is_local = match (backend.local, has_server) {
-        (true, true) if sources.was_typed("local") && sources.was_typed("redis") => {
-            return Err(usage("--local and --redis cannot be used together"));
-        }
-        (true, true) => !sources.was_typed("redis"),
-        (local, has_server) => local || !has_server,
-    };
-    if is_local && backend.require_server && !sources.was_typed("local") {
+    // A directory that is inherited only says where, if it is to be on this host.
+    let typed_directory = sources.was_typed("local_dir");
+    let local = if backend.local { "local" } else { "local_dir" };
+    let is_requested = backend.local || typed_directory;
+    if is_requested && has_server && sources.was_typed("redis") && sources.was_typed(local) {
+        return Err(sources.exclusive(local, "redis"));
+    }
+    if is_requested
+        && backend.require_server
+        && sources.was_typed(local)
+        && sources.was_typed("require_server")
+    {
+        return Err(sources.exclusive(local, "require_server"));
+    }
+    let is_local = !has_server || is_requested && sources.distance(local) <= sources.distance("redis");
+    if is_local && backend.require_server && !(is_requested && sources.was_typed(local)) {
+        let name = sources.name("require_server");
         let message =
-            "no server configured, and --require-server is set: give --redis URL or set REDLOCK_REDIS";
+            format!("no server configured, and {name} is set: give --redis URL or set REDLOCK_REDIS");
         return Err(Failure::new(UNFIT, message));
     }
-    Ok(is_local)
+    let reason = if is_requested || backend.local_dir.is_some() {
+        LocalReason::Requested
+    } else {
+        LocalReason::NothingElseConfigured
+    };
+    Ok(is_local.then_some(reason))
 }
 
 fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
@@ -126,33 +157,18 @@ fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     })
 }
 
-fn parse_urls(urls: &[String]) -> Result<Vec<Server>, Failure> {
-    let urls: Vec<&String> = urls.iter().filter(|url| !url.is_empty()).collect();
-    if urls.len() > MOST_SERVERS {
-        return Err(usage(format!("{} servers given, {MOST_SERVERS} are allowed", urls.len())));
-    }
-    let parse = |(at, url): (usize, &&String)| {
-        Server::parse(url).map_err(|why| match urls.len() {
-            1 => usage(format!("--redis: {why}")),
-            _ => usage(format!("--redis, server {}: {why}", at + 1)),
-        })
-    };
-    urls.iter().enumerate().map(parse).collect()
-}
-
 fn parse_ttl(text: Option<&str>, sources: Sources<'_>, servers: usize) -> Result<Option<Duration>, Failure> {
     match text {
-        Some("none") if servers > 1 => Err(usage(
+        Some("none") if servers > 1 => Err(sources.bad(
+            "ttl",
             "--ttl none is not possible with several servers: one that lost its data could never vote again",
         )),
         Some("none") => Ok(None),
         text => {
             let ttl = sources.duration("ttl", text)?.unwrap_or(DEFAULT_TTL);
             if !(SHORTEST_TTL..=LONGEST_TTL).contains(&ttl) {
-                return Err(usage(format!(
-                    "--ttl must be between 100ms and 365d, or none, not {}",
-                    format(ttl)
-                )));
+                let rule = format!("be between 100ms and 365d, or none, not {}", format(ttl));
+                return Err(sources.must("ttl", &rule));
             }
             Ok(Some(ttl))
         }
@@ -170,7 +186,7 @@ fn node_timeout(
     let default = ttl.map_or(most, |ttl| (ttl / part).clamp(least, most));
     let timeout = sources.duration("node_timeout", args.node_timeout.as_deref())?.unwrap_or(default);
     if timeout.is_zero() {
-        return Err(usage("--node-timeout must be more than 0"));
+        return Err(sources.must("node_timeout", "be more than 0"));
     }
     // A later answer would leave too little of the lease to be of use.
     let longest = ttl.map(|ttl| if servers > 1 { ttl / 3 } else { ttl * 2 / 3 });
@@ -192,7 +208,9 @@ fn quarantine(
     match ttl {
         Some(ttl) if servers > 1 && !quarantine.is_zero() && ttl > quarantine => {
             let (ttl, quarantine) = (format(ttl), format(quarantine));
-            Err(usage(format!("--ttl ({ttl}) must not be longer than --quarantine ({quarantine})")))
+            let at_fault = if sources.origin("ttl").is_none() { "ttl" } else { "quarantine" };
+            Err(sources
+                .bad(at_fault, format!("--ttl ({ttl}) must not be longer than --quarantine ({quarantine})")))
         }
         _ => Ok(quarantine),
     }

@@ -1,91 +1,120 @@
-//! The config file: settings that were neither typed nor set in the environment.
+//! Config files: which are read, and what is in them.
 //!
-//! Keys are spelled as the long options. They become the options' defaults, so precedence is clap's own:
-//! command line, then environment, then file.
+//! Keys are spelled as the long options. Nothing of a value is ever shown: it may be a password.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use clap::Command;
-use toml::{Table, Value};
+use toml::de::{DeTable, DeValue};
 
 use crate::exit::{Failure, UNFIT};
 
-/// Options that name or confirm one deed, and are no habit.
-const NOT_SETTINGS: [&str; 4] = ["key", "command", "yes", "help"];
-/// The subcommands that have settings; the others work with whatever file.
-const WITH_SETTINGS: [&str; 2] = ["run", "break"];
+const OF_ALL_USERS: &str = "/etc/redlock/config.toml";
+const OF_THE_USER: &str = "redlock/config.toml";
 
-/// The command line with the defaults from the file, if there is one. The file may have settings that this
-/// subcommand does not know.
-pub(crate) fn apply(command: Command, subcommand: &str) -> Result<Command, Failure> {
-    if !WITH_SETTINGS.contains(&subcommand) {
-        return Ok(command);
+/// A config file that was read.
+pub(crate) struct ConfigFile {
+    pub path: PathBuf,
+    pub entries: Vec<Entry>,
+}
+
+/// One setting of a file.
+pub(crate) struct Entry {
+    pub key: String,
+    pub line: usize,
+    /// As they would be typed.
+    pub values: Vec<String>,
+}
+
+/// The files in the order in which they are read: a later one goes before an earlier one. The one that was named
+/// must exist, and is the only one.
+pub(super) fn read_all(named: Option<PathBuf>) -> Result<Vec<ConfigFile>, Failure> {
+    if let Some(path) = named {
+        let text = fs::read_to_string(&path).map_err(|error| cannot_read(&path, &error))?;
+        return Ok(vec![parse(path, &text)?]);
     }
-    let command = ignore_empty_variables(command, subcommand);
-    let Some((path, text)) = read()? else { return Ok(command) };
-    let bad = |why: &str| Failure::new(UNFIT, format!("bad config file {}: {why}", path.display()));
-    // Not the whole error: it shows the line, which may hold a password.
-    let table: Table = text.parse().map_err(|e: toml::de::Error| bad(e.message()))?;
-    table.iter().try_fold(command, |command, (key, value)| {
-        let values = toml_values(value).ok_or_else(|| bad(&format!("invalid value for {key:?}")))?;
-        let has = |name: &str| {
-            let known = command.find_subcommand(name);
-            known.is_some_and(|known| known.get_arguments().any(|arg| arg.get_long() == Some(key)))
-        };
-        if !WITH_SETTINGS.iter().any(|name| has(name)) || NOT_SETTINGS.contains(&key.as_str()) {
-            return Err(bad(&format!("{key:?} is not a setting")));
-        }
-        let is_unset = values == [""];
-        if !has(subcommand) || is_unset {
-            return Ok(command);
-        }
-        let id = key.replace('-', "_");
-        Ok(command.mut_subcommand(subcommand, |known| known.mut_arg(id, |arg| arg.default_values(values))))
-    })
-}
-
-/// An empty variable counts as unset, as CI systems like to leave them.
-fn ignore_empty_variables(command: Command, subcommand: &str) -> Command {
-    command.mut_subcommand(subcommand, |known| {
-        known.mut_args(|arg| {
-            let is_empty = arg.get_env().and_then(env::var_os).is_some_and(|value| value.is_empty());
-            if is_empty { arg.env(None::<&str>) } else { arg }
-        })
-    })
-}
-
-/// The first that exists; the one that was named must.
-fn read() -> Result<Option<(PathBuf, String)>, Failure> {
-    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let named = variable("REDLOCK_CONFIG");
-    let of_user = variable("XDG_CONFIG_HOME").map(|directory| directory.join("redlock/config.toml"));
-    let candidates = match &named {
-        Some(path) => vec![path.clone()],
-        None => of_user.into_iter().chain([PathBuf::from("/etc/redlock/config.toml")]).collect(),
-    };
-    for path in candidates {
+    let mut files = Vec::new();
+    for path in [Some(PathBuf::from(OF_ALL_USERS)), of_the_user()].into_iter().flatten() {
         match fs::read_to_string(&path) {
-            Ok(text) => return Ok(Some((path, text))),
-            Err(e) if e.kind() == io::ErrorKind::NotFound && named.is_none() => {}
-            Err(e) => return Err(cannot_read(&path, &e)),
+            Ok(text) => files.push(parse(path, &text)?),
+            Err(error) if is_missing(&path, &error) => {}
+            Err(error) => return Err(cannot_read(&path, &error)),
         }
     }
-    Ok(None)
+    Ok(files)
+}
+
+/// As the XDG base directory specification has it: an unset, empty or relative variable means ~/.config.
+fn of_the_user() -> Option<PathBuf> {
+    let directory = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")))?;
+    Some(config.join(OF_THE_USER))
+}
+
+/// A home that we may not even look into is another user's (runuser and setpriv leave HOME as it was), and so is
+/// the file.
+fn is_missing(path: &Path, error: &io::Error) -> bool {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => true,
+        io::ErrorKind::PermissionDenied => fs::symlink_metadata(path).is_err(),
+        _ => false,
+    }
 }
 
 fn cannot_read(path: &Path, error: &io::Error) -> Failure {
     Failure::new(UNFIT, format!("cannot read the config file {}: {error}", path.display()))
 }
 
+fn parse(path: PathBuf, text: &str) -> Result<ConfigFile, Failure> {
+    let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+    let bad = |line: usize, why: &str| Failure::new(UNFIT, format!("{}:{line}: {why}", path.display()));
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let why = error.message().lines().next().unwrap_or_default();
+        bad(line_of(at), &format!("{}{why}", key_at(text, at)))
+    })?;
+    let mut entries = Vec::new();
+    for (key, value) in table.get_ref() {
+        let line = line_of(key.span().start);
+        let key = key.get_ref().to_string();
+        let values = match value.get_ref() {
+            DeValue::Table(_) => {
+                return Err(bad(
+                    line,
+                    &format!("{key}: there are no sections; settings stand at the top level"),
+                ));
+            }
+            value => {
+                values(value).ok_or_else(|| bad(line, &format!("{key}: write the value as a string")))?
+            }
+        };
+        entries.push(Entry { key, line, values });
+    }
+    entries.sort_by_key(|entry| entry.line);
+    Ok(ConfigFile { path, entries })
+}
+
+/// "ttl: " if a setting of that name begins the line.
+fn key_at(text: &str, at: usize) -> String {
+    let before = text.get(..at).unwrap_or_default();
+    let line = text[before.rfind('\n').map_or(0, |end| end + 1)..].lines().next().unwrap_or_default();
+    let key = line.split('=').next().unwrap_or_default().trim();
+    let is_key = !key.is_empty()
+        && line.contains('=')
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    if is_key { format!("{key}: ") } else { String::new() }
+}
+
 /// As they would be typed. `None` for a value that no option takes.
-fn toml_values(value: &Value) -> Option<Vec<String>> {
+fn values(value: &DeValue<'_>) -> Option<Vec<String>> {
     match value {
-        Value::String(text) => Some(vec![text.clone()]),
-        Value::Integer(number) => Some(vec![number.to_string()]),
-        Value::Float(number) => Some(vec![number.to_string()]),
-        Value::Boolean(flag) => Some(vec![flag.to_string()]),
-        Value::Array(items) => items.iter().map(|item| item.as_str().map(Into::into)).collect(),
-        Value::Datetime(_) | Value::Table(_) => None,
+        DeValue::String(text) => Some(vec![text.to_string()]),
+        DeValue::Integer(number) => Some(vec![number.to_string()]),
+        DeValue::Float(number) => Some(vec![number.to_string()]),
+        DeValue::Boolean(flag) => Some(vec![flag.to_string()]),
+        DeValue::Array(items) => {
+            items.iter().map(|item| item.get_ref().as_str().map(ToOwned::to_owned)).collect()
+        }
+        DeValue::Datetime(_) | DeValue::Table(_) => None,
     }
 }

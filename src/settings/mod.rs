@@ -3,17 +3,18 @@
 
 mod backend;
 mod file;
+mod inherited;
 mod request;
+mod servers;
 mod sources;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::ArgMatches;
 use nix::sys::signal::Signal;
 
 use crate::cli::{BreakArgs, OutputArgs, RunArgs, ServerArgs};
@@ -25,8 +26,8 @@ use crate::report::Verbosity;
 
 pub(crate) use crate::cli::{OnLost, OnUnavailable};
 pub(crate) use backend::{Backend, LocalReason};
-pub(crate) use file::apply as apply_config_file;
-use sources::Sources;
+pub(crate) use inherited::{Inherited, inherit};
+pub(crate) use sources::Sources;
 
 const LONGEST_KEY: usize = 1024;
 /// All keys go into one request, so their number is bounded.
@@ -71,13 +72,18 @@ pub(crate) struct RunSettings {
     pub label: String,
     pub verbosity: Verbosity,
     pub events: Option<PathBuf>,
+    /// The config files that were read.
+    pub config_files: Vec<PathBuf>,
+    /// Options that were typed and mean nothing where the lock is.
+    pub meaningless: Vec<String>,
+    /// What is wrong with the settings without making them unusable.
+    pub warnings: Vec<String>,
 }
 
 impl RunSettings {
-    /// `matches` tells what was typed from what was inherited.
-    pub(crate) fn resolve(args: RunArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+    pub(crate) fn resolve(args: RunArgs, sources: Sources<'_>) -> Result<Self, Failure> {
         let RunArgs { keys, shell_command, argv, servers, backend, mode, wait, hold, failure, output } = args;
-        let sources = Sources(matches);
+        let keys = validate_keys(keys, &argv)?;
         let prefer = request::prefer(mode.prefer);
         let mode = request::mode(mode, sources)?;
         let backend = Backend::resolve(&servers, backend, hold.ttl.as_deref(), &mode, sources)?;
@@ -86,7 +92,13 @@ impl RunSettings {
         let conflict =
             sources.whole_number("conflict_exit_code", wait.conflict_exit_code.as_deref(), 0, 255)?;
         Ok(Self {
-            keys: validate_keys(keys)?,
+            keys,
+            meaningless: backend.meaningless(sources),
+            warnings: match &backend {
+                Backend::Servers { .. } => servers::warnings(&servers, sources),
+                Backend::Host { .. } => Vec::new(),
+            },
+            config_files: sources.config_files().to_vec(),
             backend,
             prefix: prefix(servers),
             mode,
@@ -97,10 +109,10 @@ impl RunSettings {
             conflict_exit_code: conflict.and_then(|code| u8::try_from(code).ok()).unwrap_or(HELD),
             on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),
             argv: command(argv, shell_command)?,
-            stop_signal: failure.signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text))?,
-            kill_after: kill_after(duration("kill_after", failure.kill_after)?, longest_grace)?,
+            stop_signal: failure.signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
+            kill_after: kill_after(duration("kill_after", failure.kill_after)?, longest_grace, sources)?,
             on_lost: failure.on_lost.unwrap_or(OnLost::Stop),
-            max_hold: max_hold(duration("max_hold", hold.max_hold)?)?,
+            max_hold: max_hold(duration("max_hold", hold.max_hold)?, sources)?,
             min_hold: duration("min_hold", hold.min_hold)?.unwrap_or_default(),
             wait_tree: hold.wait_tree,
             verbosity: verbosity(&output, sources)?,
@@ -134,23 +146,34 @@ pub(crate) struct BreakSettings {
     pub prefix: String,
     /// Otherwise only show the holder.
     pub yes: bool,
+    /// What is wrong with the settings without making them unusable.
+    pub warnings: Vec<String>,
 }
 
 impl BreakSettings {
-    pub(crate) fn resolve(args: BreakArgs, matches: &ArgMatches) -> Result<Self, Failure> {
-        let (servers, timing) = Backend::only_servers(&args.servers, Sources(matches))?;
-        let key = validate_keys(vec![args.key])?.remove(0);
-        Ok(Self { key, servers, timing, prefix: prefix(args.servers), yes: args.yes })
+    pub(crate) fn resolve(args: BreakArgs, sources: Sources<'_>) -> Result<Self, Failure> {
+        let key = one_key(args.key_argument, args.key)?;
+        let (servers, timing) = Backend::only_servers(&args.servers, sources)?;
+        let warnings = servers::warnings(&args.servers, sources);
+        Ok(Self { key, servers, timing, prefix: prefix(args.servers), yes: args.yes, warnings })
     }
 }
 
-/// The URLs with a password that were typed, as they stand in our own arguments.
-pub(crate) fn typed_secrets<'a>(args: &'a ServerArgs, matches: &ArgMatches) -> Vec<&'a OsStr> {
-    if !Sources(matches).was_typed("redis") {
-        return Vec::new();
-    }
-    let has_password = |url: &&String| Server::parse(url).map_or(true, |server| server.password().is_some());
-    args.redis.iter().filter(has_password).map(|url| OsStr::from_bytes(url.as_bytes())).collect()
+/// The key as an argument, or as an option.
+fn one_key(argument: Option<OsString>, option: Option<OsString>) -> Result<Vec<u8>, Failure> {
+    let key = match (argument, option) {
+        (Some(argument), Some(option)) if argument != option => {
+            return Err(usage("give one key: as an argument, or with --key"));
+        }
+        (argument, option) => argument.or(option).ok_or_else(|| usage("which lock? Give its key"))?,
+    };
+    Ok(validate_keys(vec![key], &[])?.remove(0))
+}
+
+/// The URLs that were typed, as they stand in our own arguments, if they may hold a password.
+pub(crate) fn typed_secrets<'a>(args: &'a ServerArgs, sources: Sources<'_>) -> Vec<&'a OsStr> {
+    let typed = if sources.was_typed("redis") { &args.redis[..] } else { &[] };
+    typed.iter().flat_map(|urls| servers::typed_secrets(urls)).map(OsStr::new).collect()
 }
 
 fn usage(message: impl Into<String>) -> Failure {
@@ -161,7 +184,11 @@ fn prefix(args: ServerArgs) -> String {
     args.prefix.unwrap_or_else(|| DEFAULT_PREFIX.into())
 }
 
-fn validate_keys(keys: Vec<OsString>) -> Result<Vec<Vec<u8>>, Failure> {
+/// `argv` is the command, to explain where the key went.
+fn validate_keys(keys: Vec<OsString>, argv: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
+    if keys.is_empty() {
+        return Err(key_missing(argv));
+    }
     let keys: Vec<Vec<u8>> = keys.into_iter().map(OsStringExt::into_vec).collect();
     if keys.len() > MOST_KEYS {
         return Err(usage(format!("{} keys given, {MOST_KEYS} are allowed", keys.len())));
@@ -182,6 +209,21 @@ fn validate_keys(keys: Vec<OsString>) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(keys)
 }
 
+fn key_missing(argv: &[OsString]) -> Failure {
+    let is = |word: &OsString, text: &str| word.as_os_str() == text;
+    let has_option = |word: &OsString| is(word, "-k") || word.as_encoded_bytes().starts_with(b"--key");
+    match argv {
+        [name, dashes, ..] if is(dashes, "--") => {
+            let name = name.to_string_lossy();
+            usage(format!("did you mean --key {name}? redlock run --key {name} -- COMMAND [ARG]..."))
+        }
+        [_, rest @ ..] if rest.iter().any(has_option) => {
+            usage("--key must stand before the command: redlock run --key KEY -- COMMAND [ARG]...")
+        }
+        _ => usage("which lock? Give --key KEY: redlock run --key KEY -- COMMAND [ARG]..."),
+    }
+}
+
 fn verbosity(args: &OutputArgs, sources: Sources<'_>) -> Result<Verbosity, Failure> {
     Ok(match sources.one_of(&[("quiet", args.quiet), ("verbose", args.verbose)])? {
         Some("quiet") => Verbosity::Quiet,
@@ -191,41 +233,47 @@ fn verbosity(args: &OutputArgs, sources: Sources<'_>) -> Result<Verbosity, Failu
 }
 
 fn command(argv: Vec<OsString>, shell_command: Option<OsString>) -> Result<Vec<OsString>, Failure> {
+    if argv.first().is_some_and(|name| servers::is_url(name)) {
+        return Err(usage("there is a server's URL where the command should be: give it with --redis"));
+    }
     match (argv.is_empty(), shell_command) {
         (false, None) => Ok(argv),
-        (false, Some(_)) => Err(usage("give either a command after -- or -c STRING, not both")),
+        (false, Some(_)) => Err(usage("give either a command or -c STRING, not both")),
         (true, Some(line)) => {
             let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
             Ok(vec![shell.unwrap_or_else(|| "/bin/sh".into()), "-c".into(), line])
         }
-        (true, None) => Err(usage("the command is missing: redlock run --key KEY -- COMMAND [ARG...]")),
+        (true, None) => Err(usage("the command is missing: redlock run --key KEY -- COMMAND [ARG]...")),
     }
+}
+
+fn signal(text: &str, sources: Sources<'_>) -> Result<Signal, Failure> {
+    parse_signal(text).ok_or_else(|| {
+        sources.must("signal", &format!("be a signal that ends a command, such as TERM or 15, not {text:?}"))
+    })
 }
 
 /// "TERM", "SIGTERM" or "15".
-fn signal(text: &str) -> Result<Signal, Failure> {
+fn parse_signal(text: &str) -> Option<Signal> {
     let named = |name: &str| Signal::from_str(&format!("SIG{}", name.trim_start_matches("SIG"))).ok();
     let number = text.parse::<i32>().ok().and_then(|number| Signal::try_from(number).ok());
-    match number.or_else(|| named(&text.to_ascii_uppercase())) {
-        Some(signal) if signal != Signal::SIGSTOP => Ok(signal),
-        _ => Err(usage(format!(
-            "--signal must be a signal that ends a command, such as TERM or 15, not {text:?}"
-        ))),
-    }
+    let signal = number.or_else(|| named(&text.to_ascii_uppercase()));
+    signal.filter(|signal| *signal != Signal::SIGSTOP)
 }
 
-fn max_hold(time: Option<Duration>) -> Result<Option<Duration>, Failure> {
+fn max_hold(time: Option<Duration>, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
     match time {
-        Some(Duration::ZERO) => Err(usage("--max-hold must be more than 0")),
+        Some(Duration::ZERO) => Err(sources.must("max_hold", "be more than 0")),
         time => Ok(time),
     }
 }
 
-fn kill_after(time: Option<Duration>, most: Duration) -> Result<Duration, Failure> {
+fn kill_after(time: Option<Duration>, most: Duration, sources: Sources<'_>) -> Result<Duration, Failure> {
     match time {
         None => Ok(DEFAULT_KILL_AFTER.min(most)),
         Some(time) if time > most => {
-            Err(usage(format!("--kill-after must be at most a third of --ttl, which is {}", format(most))))
+            Err(sources
+                .must("kill_after", &format!("be at most a third of --ttl, which is {}", format(most))))
         }
         Some(time) => Ok(time),
     }
@@ -238,10 +286,10 @@ mod tests {
     #[test]
     fn a_signal_goes_by_name_or_number() {
         for text in ["TERM", "sigterm", "15", "SIGTERM"] {
-            assert_eq!(signal(text).unwrap(), Signal::SIGTERM, "{text}");
+            assert_eq!(parse_signal(text), Some(Signal::SIGTERM), "{text}");
         }
         for text in ["", "0", "STOP", "SIGSIG", "99", "FOO"] {
-            assert!(signal(text).is_err(), "{text}");
+            assert_eq!(parse_signal(text), None, "{text}");
         }
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn wait_policy(args: &WaitArgs, sources: Sources<'_>) -> Result<WaitP
     if let Some(count) = sources.whole_number("retries", retries, 0, u32::MAX - 1)? {
         let interval = interval.unwrap_or(DEFAULT_RETRY_INTERVAL);
         if interval < SHORTEST_RETRY_INTERVAL {
-            return Err(usage("--retry-interval must be at least 1ms"));
+            return Err(sources.must("retry_interval", "be at least 1ms"));
         }
         return Ok(WaitPolicy::Retry { count, interval, at_most });
     }
@@ -55,10 +55,12 @@ pub(super) fn wait_policy(args: &WaitArgs, sources: Sources<'_>) -> Result<WaitP
     }
     // Zero is --nonblock, so these two agree.
     let waits = at_most.is_none_or(|at_most| !at_most.is_zero());
-    match (args.nonblock, sources.was_typed("nonblock"), sources.was_typed("wait")) {
-        (true, true, true) if waits => Err(usage("--nonblock and --wait cannot be used together")),
-        (true, _, false) => Ok(WaitPolicy::No),
-        _ if !waits => Ok(WaitPolicy::No),
-        (true | false, ..) => Ok(WaitPolicy::Queue { at_most }),
+    if args.nonblock && at_most.is_some() && waits {
+        return match sources.one_of(&[("nonblock", true), ("wait", true)])? {
+            Some("wait") => Ok(WaitPolicy::Queue { at_most }),
+            _ => Ok(WaitPolicy::No),
+        };
     }
+    let policy = if args.nonblock || !waits { WaitPolicy::No } else { WaitPolicy::Queue { at_most } };
+    Ok(policy)
 }

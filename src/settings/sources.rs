@@ -1,25 +1,36 @@
-//! Where a value came from: what was typed beats what was inherited from the environment or the config file.
+//! Where a value came from: what was typed beats what was inherited from the environment or a config file, and a
+//! bad value is blamed on its source.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use super::usage;
+use super::inherited::{Inherited, Origin};
 use crate::duration;
-use crate::exit::Failure;
+use crate::exit::{Failure, USAGE};
 
 /// The values that were given, by the names that clap knows them by.
 #[derive(Clone, Copy)]
-pub(crate) struct Sources<'a>(pub &'a ArgMatches);
+pub(crate) struct Sources<'a> {
+    pub matches: &'a ArgMatches,
+    pub inherited: &'a Inherited,
+}
 
-impl Sources<'_> {
+impl<'a> Sources<'a> {
     pub(crate) fn was_typed(self, id: &str) -> bool {
-        self.0.value_source(id) == Some(ValueSource::CommandLine)
+        self.matches.value_source(id) == Some(ValueSource::CommandLine)
+    }
+
+    /// The config files that were read.
+    pub(crate) fn config_files(self) -> &'a [PathBuf] {
+        &self.inherited.files
     }
 
     pub(crate) fn duration(self, id: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
-        let parse = |text| duration::parse(text).map_err(|why| usage(format!("{}: {why}", self.name(id))));
+        let parse =
+            |text| duration::parse(text).map_err(|why| self.bad(id, format!("{}: {why}", self.name(id))));
         text.map(parse).transpose()
     }
 
@@ -32,32 +43,56 @@ impl Sources<'_> {
     ) -> Result<Option<u32>, Failure> {
         let parse = |text: &str| {
             let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-            number.ok_or_else(|| usage(format!("{} must be {least} to {most}, not {text:?}", self.name(id))))
+            number.ok_or_else(|| self.must(id, &format!("be {least} to {most}, not {text:?}")))
         };
         text.map(parse).transpose()
     }
 
+    /// "--slots must ...", with the source of the value in place of the option.
+    pub(crate) fn must(self, id: &str, rule: &str) -> Failure {
+        self.bad(id, format!("{} must {rule}", self.name(id)))
+    }
+
+    /// A mistake in this value: of the call or its environment, or of a config file.
+    pub(crate) fn bad(self, id: &str, message: impl Into<String>) -> Failure {
+        Failure::new(self.origin(id).map_or(USAGE, Origin::exit_code), message)
+    }
+
     /// What to blame for a bad value.
-    fn name(self, id: &str) -> String {
-        let option = id.replace('_', "-");
-        match self.0.value_source(id) {
-            Some(ValueSource::EnvVariable) => format!("REDLOCK_{}", id.to_ascii_uppercase()),
-            Some(ValueSource::DefaultValue) => format!("{option} in the config file"),
-            _ => format!("--{option}"),
+    pub(crate) fn name(self, id: &str) -> String {
+        self.origin(id).map_or_else(|| format!("--{}", id.replace('_', "-")), Origin::name)
+    }
+
+    /// `None` for what was typed or is not set at all.
+    pub(crate) fn origin(self, id: &str) -> Option<&'a Origin> {
+        if self.was_typed(id) { None } else { self.inherited.origins.get(id) }
+    }
+
+    /// How far the source of a value is from the command line, which is 0: the environment, then the files.
+    pub(crate) fn distance(self, id: &str) -> usize {
+        let files = &self.inherited.files;
+        match self.origin(id) {
+            None => 0,
+            Some(Origin::Variable(_)) => 1,
+            Some(Origin::File { path, .. }) => {
+                2 + files.len() - files.iter().rposition(|file| file == path).unwrap_or_default()
+            }
         }
     }
 
-    /// Which of several options that exclude each other is meant.
+    /// Which of several options that exclude each other is meant: the one from the nearest source.
     pub(crate) fn one_of(self, options: &[(&'static str, bool)]) -> Result<Option<&'static str>, Failure> {
-        let set: Vec<&'static str> =
-            options.iter().filter(|(_, is_set)| *is_set).map(|(id, _)| *id).collect();
-        let typed: Vec<&'static str> = set.iter().copied().filter(|id| self.was_typed(id)).collect();
-        let meant = if typed.is_empty() { set } else { typed };
+        let set = || options.iter().filter(|(_, is_set)| *is_set).map(|(id, _)| *id);
+        let nearest = set().map(|id| self.distance(id)).min();
+        let meant: Vec<&'static str> = set().filter(|id| Some(self.distance(id)) == nearest).collect();
         match meant[..] {
-            [a, b, ..] => {
-                Err(usage(format!("{} and {} cannot be used together", self.name(a), self.name(b))))
-            }
+            [a, b, ..] => Err(self.exclusive(a, b)),
             _ => Ok(meant.first().copied()),
         }
+    }
+
+    /// These two came from the same source, and exclude each other.
+    pub(crate) fn exclusive(self, a: &str, b: &str) -> Failure {
+        self.bad(b, format!("{} and {} cannot be used together", self.name(a), self.name(b)))
     }
 }

@@ -11,7 +11,7 @@ use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
     self, BackendError, Blocked, Error, Fault, Grant, HostLock, Keys, Lock, Mount, Observer, RedisLock,
-    Request, Unlocked, lock_name,
+    Request, Server, Unlocked, lock_name,
 };
 use crate::report::{self, Report, Verbosity};
 use crate::settings::{Backend, LocalReason, OnUnavailable, RunSettings};
@@ -32,6 +32,7 @@ pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<B
             if timing.ttl.is_none() {
                 report.never_expires();
             }
+            report.location(&settings.config_files, &format_servers(servers), &settings.meaningless);
             let keys = settings.keys.iter().map(|key| Keys::new(&settings.prefix, key)).collect();
             Ok(Box::new(RedisLock::new(servers.clone(), keys, *timing)))
         }
@@ -43,11 +44,21 @@ pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<B
                 settings.keys.iter().map(|key| lock_name(&settings.prefix, key)).collect();
             let lock =
                 HostLock::open(directory, &names).map_err(|error| backend_failure(&error, settings))?;
+            let location = format!("this host, {}", lock.paths().join(", "));
+            report.location(&settings.config_files, &location, &settings.meaningless);
             if lock.mount() == Mount::OverNetwork {
                 report.directory_is_on_a_network(directory);
             }
             Ok(Box::new(lock))
         }
+    }
+}
+
+fn format_servers(servers: &[Server]) -> String {
+    let names: Vec<String> = servers.iter().map(Server::to_string).collect();
+    match names.len() {
+        1 => names.concat(),
+        count => format!("{count} servers ({})", names.join(", ")),
     }
 }
 

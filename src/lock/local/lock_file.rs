@@ -73,6 +73,10 @@ impl LockFile {
         Ok(Self { path, locks: OfdLocks::new(file), identity })
     }
 
+    pub(super) fn path(&self) -> String {
+        self.path.display().to_string()
+    }
+
     pub(super) fn locks(&self) -> &OfdLocks {
         &self.locks
     }

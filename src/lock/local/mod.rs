@@ -65,6 +65,11 @@ impl HostLock {
         Ok(Self { files, order, claim: Claim { waiter: WaiterId::random(), attempt: 0 }, reserved: None })
     }
 
+    /// Where the locks are, in the order of the keys.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.files.iter().map(LockFile::path).collect()
+    }
+
     /// How the directory is mounted: the kernel's locks do not reach over a network.
     pub(crate) fn mount(&self) -> Mount {
         self.files[0].mount()

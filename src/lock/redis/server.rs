@@ -58,6 +58,19 @@ impl Server {
         self.password.as_deref()
     }
 
+    pub(crate) fn has_username(&self) -> bool {
+        self.username.is_some()
+    }
+
+    /// With this user and password, if the URL has no password; its own user goes first.
+    pub(crate) fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Self {
+        if self.password.is_none() {
+            self.username = self.username.or(username.map(Into::into));
+            self.password = password.map(Into::into);
+        }
+        self
+    }
+
     /// Where to connect, if no name must be resolved for it.
     pub(super) fn address(&self) -> io::Result<Option<SockAddr>> {
         match &self.target {

@@ -75,11 +75,24 @@ fn slots_on_several_servers_are_refused_with_the_reason_however_they_are_set() {
 }
 
 #[test]
-fn what_is_about_servers_is_refused_on_this_host_if_typed_and_ignored_if_inherited() {
+fn what_is_about_servers_is_accepted_on_this_host() {
     let host = Host::new();
-    misused(host.run().args(&["--ttl", "none"]), "--ttl");
+    let typed: &[&[&str]] = &[
+        &["--ttl", "none"],
+        &["--quarantine", "off"],
+        &["--password-file", "/no/such"],
+    ];
+    for options in typed {
+        assert_eq!(host.run().args(options).sh("exit 3").done().expect_code(3).stderr, "", "{options:?}");
+        let told = host.run().arg("-v").args(options).cmd(&["true"]).done().expect_code(0);
+        let line = told.stderr.lines().find(|line| line.contains("of no effect")).expect("it is told");
+        assert!(line.contains(options[0]), "{line}");
+    }
     let inherited = host.run().env("REDLOCK_ON_UNAVAILABLE", "run").env("REDLOCK_TTL", "none");
     assert_eq!(inherited.sh("exit 3").done().expect_code(3).stderr, "");
+    // What is typed must make sense all the same.
+    misused(host.run().args(&["--ttl", "soon"]), "--ttl");
+    misused(host.run().args(&["--quarantine", "soon"]), "--quarantine");
 }
 
 #[test]

@@ -36,9 +36,9 @@ impl Drop for OwnKey {
     }
 }
 
-/// `redlock run --key k --local-dir DIR` without a word about servers.
-fn unsaid(host: &Host) -> Run {
-    Run::bare().args(&["run", "--key", "k", "--local-dir"]).arg(host.path())
+/// `redlock run --key KEY` without a word about servers or this host.
+fn unsaid(key: &OwnKey) -> Run {
+    Run::bare().args(&["run", "--key", &key.0])
 }
 
 #[test]
@@ -63,28 +63,37 @@ fn the_default_directory_is_one_lock_for_every_run_without_options() {
 }
 
 #[test]
-fn one_line_says_that_it_is_this_host_only_and_what_to_set() {
-    let host = Host::new();
-    let done = unsaid(&host).cmd(&["true"]).done().expect_code(0);
+fn one_line_says_that_other_hosts_are_not_kept_out_and_what_to_set() {
+    let key = OwnKey::new();
+    let done = unsaid(&key).cmd(&["true"]).done().expect_code(0);
     let lines: Vec<&str> = done.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{done:?}");
-    for part in ["redlock: no server configured: locking on this host only", "--redis", "REDLOCK_REDIS"] {
+    for part in
+        [&key.0, "this host only", "other hosts are not kept out", "--redis", "REDLOCK_REDIS", "--local"]
+    {
         assert!(lines[0].contains(part), "{part:?} is missing in {:?}", lines[0]);
     }
-    let empty = unsaid(&host).env("REDLOCK_REDIS", "").cmd(&["true"]).done().expect_code(0);
-    assert_eq!(empty.stderr, done.stderr, "an empty variable configures nothing");
+    let same = [
+        unsaid(&key).env("REDLOCK_REDIS", ""), // an empty variable configures nothing
+        unsaid(&key).arg("-q"),
+        unsaid(&key).env("REDLOCK_QUIET", "1"),
+        unsaid(&key).env("REDLOCK_LOCAL", "0"),
+    ];
+    for run in same {
+        assert_eq!(run.cmd(&["true"]).done().expect_code(0).stderr, done.stderr);
+    }
 }
 
 #[test]
-fn quiet_or_an_explicit_local_silences_the_line() {
-    let host = Host::new();
-    let quiet = [
-        unsaid(&host).arg("-q"),
-        unsaid(&host).arg("--local"),
-        unsaid(&host).env("REDLOCK_QUIET", "1"),
-        unsaid(&host).env("REDLOCK_LOCAL", "1"),
+fn only_an_explicit_wish_for_this_host_silences_the_line() {
+    let (key, host) = (OwnKey::new(), Host::new());
+    let silent = [
+        unsaid(&key).arg("--local"),
+        unsaid(&key).env("REDLOCK_LOCAL", "yes"),
+        unsaid(&key).arg("--local-dir").arg(host.path()),
+        unsaid(&key).env("REDLOCK_LOCAL_DIR", host.path()),
     ];
-    for run in quiet {
+    for run in silent {
         let done = run.sh("echo out; echo err >&2").done().expect_code(0);
         assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("out\n", "err\n"));
     }
@@ -93,12 +102,15 @@ fn quiet_or_an_explicit_local_silences_the_line() {
 #[test]
 fn local_overrides_configured_servers() {
     let host = Host::new();
+    let with_server = |run: Run| run.env("REDLOCK_REDIS", NO_SERVER).arg("-n").cmd(&["true"]).done();
     let first = hold(host.run().env("REDLOCK_REDIS", NO_SERVER));
-    let second = host.run().env("REDLOCK_REDIS", NO_SERVER).arg("-n").cmd(&["true"]).done();
-    assert_eq!(second.expect_code(75).stdout, "");
-    let inherited = unsaid(&host).env("REDLOCK_REDIS", NO_SERVER).env("REDLOCK_LOCAL", "1").arg("-n");
-    inherited.cmd(&["true"]).done().expect_code(75);
-    unsaid(&host).env("REDLOCK_REDIS", NO_SERVER).cmd(&["true"]).done().expect_code(69);
+    assert_eq!(with_server(host.run()).expect_code(75).stdout, "");
+    let in_directory = || Run::bare().args(&["run", "--key", "k"]).env("REDLOCK_LOCAL_DIR", host.path());
+    with_server(in_directory().env("REDLOCK_LOCAL", "1")).expect_code(75);
+    // A directory that is typed is a wish for this host; one that is inherited only says where.
+    let typed = Run::bare().args(&["run", "--key", "k", "--local-dir"]).arg(host.path());
+    with_server(typed).expect_code(75);
+    with_server(in_directory()).expect_code(69);
     first.wait().expect_code(0);
 }
 
@@ -115,29 +127,23 @@ fn a_typed_server_beats_an_inherited_local() {
 
 #[test]
 fn require_server_forbids_to_fall_back() {
-    let (host, redis) = (Host::new(), Redis::start());
+    let (key, redis) = (OwnKey::new(), Redis::start());
     let forbidden = [
-        unsaid(&host).arg("--require-server"),
-        unsaid(&host).env("REDLOCK_REQUIRE_SERVER", "1"),
-        unsaid(&host).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_REDIS", ""),
+        unsaid(&key).arg("--require-server"),
+        unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1"),
+        unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_REDIS", ""),
+        unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_LOCAL", "1"),
     ];
     for run in forbidden {
         let done = run.sh("echo ran").done().expect_code(78).expect_said(&["REDLOCK_REDIS"]);
         assert_eq!(done.stdout, "");
     }
-    assert_eq!(lock_files(host.path()).len(), 0);
+    assert_eq!(key.files().len(), 0);
     Run::key(&redis, "k").env("REDLOCK_REQUIRE_SERVER", "1").sh("exit 5").done().expect_code(5);
-    unsaid(&host).env("REDLOCK_REQUIRE_SERVER", "0").sh("exit 6").done().expect_code(6);
-}
-
-#[test]
-fn options_for_servers_are_refused_with_a_reason_when_typed() {
-    let host = Host::new();
-    for (option, value) in [("--ttl", "30s"), ("--node-timeout", "1s")] {
-        let done = host.run().args(&[option, value]).sh("echo ran").done().expect_code(64);
-        assert_eq!(done.stdout, "");
-        done.expect_said(&[option]).expect_said(&["this host", "server"]);
-    }
+    unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "0").sh("exit 6").done().expect_code(6);
+    unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1").arg("--local").sh("exit 7").done().expect_code(7);
+    let both = unsaid(&key).args(&["--require-server", "--local"]).sh("echo ran").done().expect_code(64);
+    assert_eq!(both.stdout, "");
 }
 
 #[test]

@@ -39,11 +39,15 @@ impl Run {
     /// The binary, nothing else.
     pub fn bare() -> Run {
         let kept = ["PATH", "HOME"].map(|name| (name.into(), std::env::var_os(name)));
+        let mut env: Vec<(OsString, OsString)> =
+            kept.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        // No config file of the user that runs the tests.
+        env.push(("XDG_CONFIG_HOME".into(), "/nonexistent".into()));
         Run {
             program: binary(),
             wrapper: Vec::new(),
             args: Vec::new(),
-            env: kept.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
+            env,
             dir: None,
             stdin: None,
             stdin_open: false,

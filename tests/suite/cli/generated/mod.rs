@@ -1,0 +1,143 @@
+//! Completions and manual pages are made from the command line's declaration and committed. These tests say when
+//! they are out of date; `UPDATE=1 cargo test --test suite generated` makes them anew.
+
+mod bash;
+// Shared with the program; these tests need only its declarations.
+#[allow(dead_code)]
+#[path = "../../../../src/cli/mod.rs"]
+mod cli;
+mod fish;
+mod man;
+mod zsh;
+
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+
+use clap::{Arg, ArgAction, Command, CommandFactory};
+
+#[track_caller]
+fn check(file: &str, wanted: &str) {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, wanted).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "{file} does not match the command line: run UPDATE=1 cargo test --test suite generated"
+    );
+}
+
+fn declared() -> Command {
+    let mut command = cli::Cli::command();
+    command.build();
+    command
+}
+
+#[test]
+fn completions_match_the_command_line() {
+    let command = declared();
+    check("completions/redlock.bash", &bash::script(&command));
+    check("completions/_redlock", &zsh::script(&command));
+    check("completions/redlock.fish", &fish::script(&command));
+}
+
+#[test]
+fn manual_pages_match_the_command_line() {
+    let command = declared();
+    check("man/redlock.1", &man::page(&command));
+    for subcommand in cli::help::visible_subcommands(&command).filter(|known| known.get_name() != "help") {
+        check(&format!("man/redlock-{}.1", subcommand.get_name()), &man::page(subcommand));
+    }
+    check("man/redlock.toml.5", &man::config_page(&command));
+}
+
+/// The typesetter has nothing to complain about, and no line is wider than a terminal.
+#[test]
+fn manual_pages_are_set_without_complaint() {
+    if Process::new("groff").arg("--version").output().is_err() {
+        skip!("groff is not installed");
+    }
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("man")).unwrap() {
+        let path = entry.unwrap().path();
+        let set = Process::new("groff")
+            .args(["-man", "-Tascii", "-P-c", "-rLL=78n", "-ww"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&set.stderr), "", "{}", path.display());
+        let text = without_overstrikes(&String::from_utf8_lossy(&set.stdout));
+        let wide = text.lines().find(|line| line.chars().count() > 80);
+        assert_eq!(wide, None, "{}", path.display());
+        for heading in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
+            assert!(text.contains(heading), "{heading} is missing in {}", path.display());
+        }
+    }
+}
+
+/// Bold and underlined text is printed twice at the same place.
+fn without_overstrikes(text: &str) -> String {
+    let mut plain = String::new();
+    for c in text.chars() {
+        if c == '\u{8}' {
+            plain.pop();
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
+/// What a shell offers for the value of an option.
+enum Values {
+    /// These words.
+    Words(Vec<String>),
+    Files,
+    Directories,
+    /// A number, a time, a name: nothing to offer.
+    Free,
+}
+
+/// `None` for a flag.
+fn values(option: &Arg) -> Option<Values> {
+    let name = cli::help::value_name(option)?;
+    let words: Vec<String> =
+        option.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    Some(match name {
+        _ if !words.is_empty() => Values::Words(words),
+        "SIGNAL" => Values::Words("TERM INT HUP QUIT KILL USR1 USR2".split(' ').map(str::to_owned).collect()),
+        "FILE" => Values::Files,
+        "DIR" => Values::Directories,
+        _ => Values::Free,
+    })
+}
+
+/// "-k" and "--key".
+fn spellings(option: &Arg) -> Vec<String> {
+    if option.get_id() == "help_short" {
+        return vec!["-h".into(), "--help".into()];
+    }
+    let short = option.get_short().map(|short| format!("-{short}"));
+    short.into_iter().chain(option.get_long().map(|long| format!("--{long}"))).collect()
+}
+
+fn options(command: &Command) -> Vec<&Arg> {
+    let shown = |arg: &&Arg| {
+        !arg.is_positional() && !arg.is_hide_set() && !matches!(arg.get_action(), ArgAction::Version)
+    };
+    command.get_arguments().filter(shown).collect()
+}
+
+/// The words that a subcommand takes as its argument.
+fn arguments(command: &Command, all: &Command) -> Vec<String> {
+    let positional = command.get_positionals().next();
+    let words = positional.map(Arg::get_possible_values).unwrap_or_default();
+    match command.get_name() {
+        "help" => cli::help::visible_subcommands(all).map(|known| known.get_name().to_owned()).collect(),
+        _ => words.iter().map(|value| value.get_name().to_owned()).collect(),
+    }
+}
+
+fn about(option: &Arg) -> String {
+    option.get_help().map(ToString::to_string).unwrap_or_default()
+}
