@@ -14,7 +14,7 @@ pub(crate) fn has_controlling_terminal() -> bool {
 }
 
 /// How many characters this stream's terminal shows in a line.
-pub(crate) fn width(stream: impl AsRawFd) -> Option<usize> {
+pub(crate) fn width(stream: &impl AsRawFd) -> Option<usize> {
     let mut size = MaybeUninit::<libc::winsize>::uninit();
     // SAFETY: TIOCGWINSZ fills in a winsize, which `size` is valid for; it is read only if the call says
     // that it did.

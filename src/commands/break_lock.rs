@@ -8,7 +8,9 @@ use crate::settings::BreakSettings;
 
 /// Returns the sentence for stdout.
 pub(super) fn run(settings: BreakSettings) -> Result<String, Failure> {
-    settings.warnings.iter().for_each(|warning| print(warning));
+    for warning in &settings.warnings {
+        print(warning);
+    }
     let key = quoted(&[sanitize(&settings.key)]);
     let keys = Keys::new(&settings.prefix, &settings.key);
     let holder = break_lock(settings.servers, keys, settings.timing, settings.yes).map_err(|error| {

@@ -32,6 +32,6 @@ pub(crate) fn summary(all: &Command, subcommand: &str) -> String {
 }
 
 fn explanation(all: &Command, subcommand: &str) -> String {
-    let width = terminal::width(std::io::stdout()).unwrap_or(USUAL_WIDTH);
+    let width = terminal::width(&std::io::stdout()).unwrap_or(USUAL_WIDTH);
     help::explanation(all.find_subcommand(subcommand).unwrap_or(all), width)
 }

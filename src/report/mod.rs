@@ -148,7 +148,9 @@ impl Report {
 
     /// What is wrong with the settings without making them unusable.
     pub(crate) fn warnings(&mut self, warnings: &[String]) {
-        warnings.iter().for_each(|warning| self.info(warning));
+        for warning in warnings {
+            self.info(warning);
+        }
     }
 
     pub(crate) fn even_number_of_servers(&mut self, servers: usize) {

@@ -54,11 +54,9 @@ fn of_the_user() -> Option<PathBuf> {
 /// A home that we may not even look into is another user's (runuser and setpriv leave HOME as it was), and so is
 /// the file.
 fn is_missing(path: &Path, error: &io::Error) -> bool {
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => true,
-        io::ErrorKind::PermissionDenied => fs::symlink_metadata(path).is_err(),
-        _ => false,
-    }
+    let kind = error.kind();
+    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        || kind == io::ErrorKind::PermissionDenied && fs::symlink_metadata(path).is_err()
 }
 
 fn cannot_read(path: &Path, error: &io::Error) -> Failure {
@@ -77,17 +75,11 @@ fn parse(path: PathBuf, text: &str) -> Result<ConfigFile, Failure> {
     for (key, value) in table.get_ref() {
         let line = line_of(key.span().start);
         let key = key.get_ref().to_string();
-        let values = match value.get_ref() {
-            DeValue::Table(_) => {
-                return Err(bad(
-                    line,
-                    &format!("{key}: there are no sections; settings stand at the top level"),
-                ));
-            }
-            value => {
-                values(value).ok_or_else(|| bad(line, &format!("{key}: write the value as a string")))?
-            }
-        };
+        if matches!(value.get_ref(), DeValue::Table(_)) {
+            return Err(bad(line, &format!("{key}: there are no sections; settings stand at the top level")));
+        }
+        let values = values(value.get_ref());
+        let values = values.ok_or_else(|| bad(line, &format!("{key}: write the value as a string")))?;
         entries.push(Entry { key, line, values });
     }
     entries.sort_by_key(|entry| entry.line);

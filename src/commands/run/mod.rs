@@ -35,7 +35,7 @@ use crate::report::Report;
 use crate::settings::{OnUnavailable, RunSettings};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
-    let width = terminal::width(std::io::stderr());
+    let width = terminal::width(&std::io::stderr());
     let mut report = Report::new(settings.verbosity, &settings.keys, settings.events.as_deref(), width)?;
     report.warnings(&settings.warnings);
     let result = run_under_lock(settings, &mut report);
