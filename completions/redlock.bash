@@ -22,7 +22,7 @@ _redlock_values() {
         --password-file) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
         --config) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
         --local-dir) compopt -o filenames; COMPREPLY=($(compgen -d -- "$cur")) ;;
-        --on-unavailable) COMPREPLY=($(compgen -W "fail skip run" -- "$cur")) ;;
+        --on-unavailable) COMPREPLY=($(compgen -W "fail skip run wait" -- "$cur")) ;;
         --on-lost) COMPREPLY=($(compgen -W "stop warn" -- "$cur")) ;;
         --signal) COMPREPLY=($(compgen -W "TERM INT HUP QUIT KILL USR1 USR2" -- "$cur")) ;;
         --events) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;

@@ -81,7 +81,7 @@ complete -c redlock -n '__redlock_in_options run' -l local -d 'Lock on this host
 complete -c redlock -n '__redlock_in_options run' -l local-dir -x -a '(__fish_complete_directories)' -d 'Directory for lock files; implies --local'
 complete -c redlock -n '__redlock_in_options run' -l require-server -d 'Fail if no server is configured (exit 78)'
 complete -c redlock -n '__redlock_in_options run' -l quarantine -x -d 'Keep a restarted server from voting for this long'
-complete -c redlock -n '__redlock_in_options run' -l on-unavailable -x -a 'fail skip run' -d 'If the servers are down: fail, skip or run'
+complete -c redlock -n '__redlock_in_options run' -l on-unavailable -x -a 'fail skip run wait' -d 'If the servers are down: fail, skip, run or wait'
 complete -c redlock -n '__redlock_in_options run' -l on-lost -x -a 'stop warn' -d 'If the lock is lost: stop the command, or warn'
 complete -c redlock -n '__redlock_in_options run' -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2' -d 'Signal that stops the command [default: TERM]'
 complete -c redlock -n '__redlock_in_options run' -l kill-after -x -d 'Time from that signal to SIGKILL [default: 5s]'

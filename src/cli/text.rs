@@ -217,8 +217,8 @@ const BREAK_EXAMPLES: Section = Section {
 const COMPLETIONS_EXAMPLES: Section = Section {
     title: "Examples",
     blocks: &[Code(
-        "source <(redlock completions bash)             # in ~/.bashrc\n\
-         redlock completions zsh > ~/.zfunc/_redlock    # a directory in $fpath\n\
+        "source <(redlock completions bash)   # in ~/.bashrc\n\
+         redlock completions zsh > ~/.zfunc/_redlock   # in $fpath\n\
          redlock completions fish > ~/.config/fish/completions/redlock.fish",
     )],
 };

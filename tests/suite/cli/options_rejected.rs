@@ -77,11 +77,7 @@ fn slots_on_several_servers_are_refused_with_the_reason_however_they_are_set() {
 #[test]
 fn what_is_about_servers_is_accepted_on_this_host() {
     let host = Host::new();
-    let typed: &[&[&str]] = &[
-        &["--ttl", "none"],
-        &["--quarantine", "off"],
-        &["--password-file", "/no/such"],
-    ];
+    let typed: &[&[&str]] = &[&["--ttl", "none"], &["--quarantine", "off"], &["--password-file", "/no/such"]];
     for options in typed {
         assert_eq!(host.run().args(options).sh("exit 3").done().expect_code(3).stderr, "", "{options:?}");
         let told = host.run().arg("-v").args(options).cmd(&["true"]).done().expect_code(0);
