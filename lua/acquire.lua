@@ -57,7 +57,7 @@ local function grant(k, i)
   local info = { fence = int_string(next_fence(k, lowest_fence(i))), since = int_string(now_ms()) }
   info.gate, info.stamp = IS_GATE and run_id() or GATE, int_string(our_stamp())
   set_fence(k, info.fence)
-  leave_queue(k, QUEUED)
+  k.was_queued = leave_queue(k)
   if k.entry and MODE ~= '' then
     remove_entries(k, { k.entry })
   end

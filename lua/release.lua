@@ -50,7 +50,7 @@ local function give_back(k)
   else
     keep_for_min_hold(k, entry)
   end
-  leave_queue(k, QUEUED)
+  leave_queue(k)
 end
 
 -- If a command is refused for one key, the other keys must still be freed.

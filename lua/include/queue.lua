@@ -23,32 +23,94 @@ local function has_queue(k)
   return k.has_queue
 end
 
+-- How many waiters there are, or how many with scores in this range.
+local function count_waiters(k, from, to)
+  return call('ZCOUNT', k.queue, from or '-inf', to or '+inf')
+end
+
+-- Waiters for a mode that several may hold stand in modes:K as well, sorted by mode, then by their places in the queue,
+-- those that join apart from the others. So it is known without a walk how many of a mode are ahead of a place. All
+-- scores are 0; an entry is the text of the mode, the place and the name in the queue.
+local function mode_text(mode, joins)
+  return (joins and JOINS or '') .. #mode .. ':' .. mode
+end
+
+local function place_text(score)
+  return string.format('%016.0f', score)
+end
+
+-- The entry in modes:K of a waiter at this place; nil for an exclusive one.
+local function mode_entry(queued, score)
+  local _, flags, mode = parse_queued(queued)
+  return mode ~= '' and mode_text(mode, has(flags, JOINS)) .. place_text(score) .. queued or nil
+end
+
+local function remove_waiters(k, list)
+  local entries = {}
+  for _, queued in ipairs(list) do
+    local is_exclusive = queued == parse_queued(queued)
+    local score = not is_exclusive and call('ZSCORE', k.queue, queued)
+    entries[#entries + 1] = score and mode_entry(queued, score) or nil
+  end
+  call('ZREM', k.queue, unpack(list))
+  call('ZREM', k.waiters, unpack(list))
+  if #entries > 0 then
+    call('ZREM', k.modes, unpack(entries))
+  end
+end
+
 -- ZSCORE first: a user without permission for ZREM that never queued must not get an error.
-local function leave_queue(k, queued)
-  if has_queue(k) and call('ZSCORE', k.queue, queued) then
-    call('ZREM', k.queue, queued)
-    call('ZREM', k.waiters, queued)
+local function leave_queue(k)
+  local is_queued = has_queue(k) and call('ZSCORE', k.queue, QUEUED)
+  if is_queued then
+    remove_waiters(k, { QUEUED })
   end
+  return is_queued
 end
 
--- A waiter without a lease is dead, too: if waiters:K alone were lost, its place would never be free.
-local function is_alive(k, queued)
-  local alive_until = tonumber(call('ZSCORE', k.waiters, queued) or 0)
-  -- A lease that is longer than it can be is from before the clock was set back: it counts from now.
-  if alive_until > now_ms() + WAITER_LEASE_MS then
-    call('ZADD', k.waiters, int_string(now_ms() + WAITER_LEASE_MS), queued)
-  end
-  return alive_until > now_ms()
-end
-
--- The waiter at this position, from 0, and its score; nil behind the last one. Dead waiters lose their places.
-local function waiter_at(k, position)
-  while has_queue(k) do
-    local queued, score = unpack(call('ZRANGE', k.queue, position, position, 'WITHSCORES'))
-    if not queued or is_alive(k, queued) then
-      return queued, tonumber(score)
+-- Calls handle(list) with the waiters whose leases end in this range of ms, until none is left. No more at a time than
+-- unpack() can take.
+local function each_lease(k, from, to, handle)
+  repeat
+    local list = call('ZRANGEBYSCORE', k.waiters, from, to, 'LIMIT', 0, 1000)
+    if #list > 0 then
+      handle(list)
     end
-    leave_queue(k, queued)
+  until #list < 1000
+end
+
+-- Dead waiters lose their places: each costs something once. Most often the number of leases tells that there is none.
+local function remove_dead_waiters(k)
+  if k.has_living_only or not has_queue(k) then
+    return
+  end
+  local now, longest = int_string(now_ms()), int_string(now_ms() + WAITER_LEASE_MS)
+  local function are_all_alive()
+    return call('ZCOUNT', k.waiters, '(' .. now, longest) == count_waiters(k)
+  end
+  k.has_living_only = true
+  if are_all_alive() then
+    return
+  end
+  k.has_lost_waiters = true
+  -- A lease that is longer than it can be is from before the clock was set back: it counts from now.
+  each_lease(k, '(' .. longest, '+inf', function(list)
+    for _, queued in ipairs(list) do
+      call('ZADD', k.waiters, longest, queued)
+    end
+  end)
+  each_lease(k, '-inf', now, function(list)
+    remove_waiters(k, list)
+  end)
+  if not are_all_alive() then
+    -- A waiter without a lease is dead, too, or its place would never be free.
+    for _, key in ipairs({ k.queue, k.waiters }) do
+      for _, queued in ipairs(call('ZRANGE', key, 0, -1)) do
+        if not (call('ZSCORE', k.queue, queued) and call('ZSCORE', k.waiters, queued)) then
+          remove_waiters(k, { queued })
+        end
+      end
+    end
   end
 end
 
@@ -84,21 +146,67 @@ local function our_score()
   return our_stamp() - LANE
 end
 
+-- How many waiters are ahead of us. A client without a stamp has come after all others.
+local function count_ahead(k)
+  return call('ZRANK', k.queue, QUEUED) or count_waiters(k, '-inf', STAMP and int_string(our_score()))
+end
+
+-- How many waiters for this mode are ahead of this place, `before` = the text of place and name.
+local function count_of_mode(k, mode, before)
+  local count = 0
+  for _, joins in ipairs({ true, false }) do
+    local text = mode_text(mode, joins)
+    count = count + call('ZLEXCOUNT', k.modes, '[' .. text, '(' .. text .. before)
+  end
+  return count
+end
+
+-- Whether all waiters ahead of a place, of which there are so many, want this mode. The first of them is looked at: it is
+-- not overtaken whatever modes:K says.
+local function are_of_mode(k, mode, ahead, before)
+  local _, _, first = parse_queued(call('ZRANGE', k.queue, 0, 0)[1])
+  if first ~= mode then
+    return false
+  end
+  local count = count_of_mode(k, mode, before)
+  if count > ahead then
+    -- A version of redlock that does not keep modes:K has removed waiters. All others renew their entries.
+    call('DEL', k.modes)
+    return false
+  end
+  return count == ahead
+end
+
+-- The same for us.
+local function are_of_our_mode(k, ahead)
+  local score = call('ZSCORE', k.queue, QUEUED)
+  if score then
+    return are_of_mode(k, MODE, ahead, place_text(score) .. QUEUED)
+  end
+  -- '~' comes after all names and places.
+  return are_of_mode(k, MODE, ahead, (STAMP and place_text(our_score()) or '') .. '~')
+end
+
 -- Joins the queue, or renews our place in it. PEXPIRE first: if the user has no permission for it, the queue, which
 -- other clients use as well, is not touched at all.
 local function enqueue(k)
-  local keys_live = WAITER_LEASE_MS + 1000
-  local has_queue_ttl = call('PEXPIRE', k.queue, keys_live) == 1
-  local has_waiters_ttl = call('PEXPIRE', k.waiters, keys_live) == 1
-  if not call('ZSCORE', k.queue, QUEUED) then
-    call('ZADD', k.queue, int_string(our_score()), QUEUED)
+  local keys_live, new = WAITER_LEASE_MS + 1000, {}
+  for _, key in ipairs({ k.queue, k.waiters, MODE ~= '' and k.modes or nil }) do
+    if call('PEXPIRE', key, keys_live) == 0 then
+      new[#new + 1] = key
+    end
+  end
+  local score = call('ZSCORE', k.queue, QUEUED)
+  if not score then
+    score = int_string(our_score())
+    call('ZADD', k.queue, score, QUEUED)
   end
   k.has_queue = true
   call('ZADD', k.waiters, int_string(now_ms() + WAITER_LEASE_MS), QUEUED)
-  if not has_queue_ttl then
-    call('PEXPIRE', k.queue, keys_live)
+  if MODE ~= '' then
+    call('ZADD', k.modes, 0, mode_entry(QUEUED, tonumber(score)))
   end
-  if not has_waiters_ttl then
-    call('PEXPIRE', k.waiters, keys_live)
+  for _, key in ipairs(new) do
+    call('PEXPIRE', key, keys_live)
   end
 end

@@ -1,9 +1,9 @@
--- Whose turn it is, and waking those waiters. `each_admissible` and `is_our_turn` are the whole rule.
+-- Whose turn it is, and waking those waiters. It is a waiter's turn if all live waiters ahead of it want the same mode,
+-- and K has capacity for them and for it.
 -- @include holders
 -- @include queue
 
--- This many waiters that may enter side by side do so without waiting for each other; the next ones follow as these
--- enter. Waiters that need other keys as well may be kept by those, so they are not counted.
+-- So many waiters at the head of a queue are woken together; the next ones follow as these enter.
 local SIDE_BY_SIDE = 32
 
 -- A woken waiter that does not come for the lock within this time has lost its place.
@@ -12,42 +12,15 @@ local COME_WITHIN_MS = 2000
 -- A wake-up that was not fetched is forgotten after this time.
 local WAKEUP_TTL_MS = 10000
 
--- It is a waiter's turn if all live waiters ahead of it want the same mode, and K has capacity for them and for it.
--- Calls visit(queued, flags) for each such waiter, in order.
--- `mode` and `capacity`: what K can admit; if not given, what the first waiter wants.
--- `is_end(queued, score)`: where to end the walk; if not given, at the end of the queue.
--- Returns true if there is capacity left where the walk ended; else false, with the waiter whose turn it is not, and its
--- mode.
-local function each_admissible(k, visit, mode, capacity, is_end)
-  local position, side_by_side = 0, SIDE_BY_SIDE
-  local queued, score = waiter_at(k, position)
-  while queued and not (is_end and is_end(queued, score)) do
-    local _, flags, wanted = parse_queued(queued)
-    mode = mode or wanted
-    capacity = capacity or free_capacity(k, mode)
-    if wanted ~= mode or capacity <= 0 or side_by_side <= 0 then
-      return false, queued, wanted
-    end
-    visit(queued, flags)
-    capacity = capacity - 1
-    side_by_side = side_by_side - (has(flags, MULTI) and 0 or 1)
-    position = position + 1
-    queued, score = waiter_at(k, position)
-  end
-  return (capacity or 1) > 0 and side_by_side > 0
-end
-
--- Ourselves, or a waiter that came after us. A client without a stamp has come after all others.
-local function is_not_ahead(queued, score)
-  return queued == QUEUED or (STAMP and score > our_score())
-end
-
-local function ignore() end
-
 -- Whether it is our turn, where K has this capacity for our mode. A request that joins is not asked to wait for its
 -- turn while its mode holds the lock.
 local function is_our_turn(k, capacity)
-  return has(FLAGS, JOINS) and current(k) == MODE or each_admissible(k, ignore, MODE, capacity, is_not_ahead)
+  if has(FLAGS, JOINS) and current(k) == MODE or not has_queue(k) then
+    return true
+  end
+  remove_dead_waiters(k)
+  local ahead = count_ahead(k)
+  return ahead == 0 or ahead < capacity and are_of_our_mode(k, ahead)
 end
 
 -- Pushes, never publishes: an element that is pushed before the BLPOP waits for it in the list. A waiter that was woken
@@ -67,31 +40,62 @@ end
 
 -- Wakes the waiters whose turn it is. `patient`: not those that need other keys as well, which renew by themselves.
 local function wake_next(k, patient)
-  local any = false
-  local _, blocked, mode = each_admissible(k, function(queued, flags)
-    any = true
+  remove_dead_waiters(k)
+  local first = has_queue(k) and call('ZRANGE', k.queue, 0, 0)[1]
+  if not first then
+    return
+  end
+  local _, _, mode = parse_queued(first)
+  local capacity = free_capacity(k, mode)
+  local last = math.min(capacity, SIDE_BY_SIDE) - 1
+  for _, queued in ipairs(last == 0 and { first } or last > 0 and call('ZRANGE', k.queue, 0, last) or {}) do
+    local _, flags, wanted = parse_queued(queued)
+    if wanted ~= mode then
+      break
+    end
     if not (patient and has(flags, MULTI)) then
       wake(k, queued)
     end
-  end)
+  end
   -- The first waiter, if the lock expires before the waiter's next renewal, perhaps sooner than it was told.
-  if blocked and not any and not patient then
+  if capacity <= 0 and not patient then
     local left = expires_in(k, mode)
     if left >= 0 and left < WAITER_RENEWAL_MS then
-      wake(k, blocked)
+      wake(k, first)
+    end
+  end
+end
+
+-- Wakes waiters that join our mode, so many from this one on.
+local function wake_joining(k, from, count)
+  local text = mode_text(MODE, true)
+  for _, entry in ipairs(call('ZRANGEBYLEX', k.modes, '[' .. text, '(' .. text .. '~', 'LIMIT', from, count)) do
+    wake(k, string.sub(entry, #text + #place_text(0) + 1))
+  end
+end
+
+-- After we have left the queue: wakes the waiter that has moved up to the last place of those that are woken together.
+local function wake_follower(k)
+  local queued, score = unpack(call('ZRANGE', k.queue, SIDE_BY_SIDE - 1, SIDE_BY_SIDE - 1, 'WITHSCORES'))
+  local _, _, mode = parse_queued(queued or '- ')
+  if mode == MODE and free_capacity(k, MODE) >= SIDE_BY_SIDE then
+    if are_of_mode(k, MODE, SIDE_BY_SIDE - 1, place_text(score) .. queued) then
+      wake(k, queued)
     end
   end
 end
 
 -- After a grant of a mode that several may hold: wakes the waiters that may enter beside us. If the lock was free, this
--- includes all that join this mode.
+-- includes those that join this mode.
 local function wake_beside_us()
   for _, k in ipairs(LOCKS) do
-    wake_next(k)
-    for _, queued in ipairs(k.was_free and has_queue(k) and call('ZRANGE', k.queue, 0, -1) or {}) do
-      local _, flags, mode = parse_queued(queued)
-      if mode == MODE and has(flags, JOINS) then
-        wake(k, queued)
+    if has_queue(k) then
+      if k.was_free or k.has_lost_waiters then
+        wake_next(k)
+        wake_joining(k, 0, SIDE_BY_SIDE)
+      elseif k.was_queued then
+        wake_follower(k)
+        wake_joining(k, SIDE_BY_SIDE - 1, 1)
       end
     end
   end

@@ -13,6 +13,7 @@ pub(crate) struct Keys {
     pub info: Vec<u8>,
     pub fence: Vec<u8>,
     pub shared: Vec<u8>,
+    pub modes: Vec<u8>,
     /// Followed by a waiter's name.
     pub notify: Vec<u8>,
     tombstone: Vec<u8>,
@@ -32,6 +33,7 @@ impl Keys {
             info: beside("info"),
             fence: beside("fence"),
             shared: beside("shared"),
+            modes: beside("modes"),
             notify: format!("{family}-notify:").into(),
             tombstone: format!("{family}-tombstone:").into(),
             node: format!("{family}-node").into(),

@@ -177,8 +177,8 @@ impl Requests {
         more: Vec<Vec<u8>>,
     ) -> Call {
         let of_key = |keys: &Keys| {
-            let Keys { lock, queue, waiters, info, fence, shared, .. } = keys;
-            [lock, queue, waiters, info, fence, shared].map(Clone::clone)
+            let Keys { lock, queue, waiters, info, fence, shared, modes, .. } = keys;
+            [lock, queue, waiters, info, fence, shared, modes].map(Clone::clone)
         };
         // The last two, and the prefix of the notify lists, are the same for all keys.
         let common = &self.keys[0];

@@ -56,30 +56,88 @@ impl Server {
         micros.and_then(|n| n.parse().ok()).expect("a time")
     }
 
+    /// How many commands the scripts have called.
+    fn commands(&mut self) -> u64 {
+        let stats = self.client.cmd(&["INFO", "commandstats"]);
+        let calls = |line: &str| {
+            let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+            let ours = ["evalsha", "info", "ping"].contains(&name);
+            let calls: u64 = figures.strip_prefix("calls=")?.split(',').next()?.parse().ok()?;
+            (!ours).then_some(calls)
+        };
+        stats.lines().filter_map(calls).sum()
+    }
+
+    /// As if this exclusive holder had taken the lock again.
+    fn restore(&mut self, holder: &Asker) {
+        for key in holder.keys() {
+            self.client.cmd(&["SET", &format!("lock:{key}"), &holder.claim(), "PX", "600000"]);
+        }
+    }
+
+    /// As if all waiters had renewed now, and none been woken.
+    fn all_live(&mut self) {
+        let until = (self.client.now_ms() + 5000).to_string();
+        self.all_live_until(&until);
+    }
+
+    fn all_live_until(&mut self, until: &str) {
+        const SET_LEASES: &str = "for _, key in ipairs(KEYS) do
+            redis.call('PEXPIRE', 'lock-queue:' .. key, 60000)
+            redis.call('PEXPIRE', 'lock-modes:' .. key, 60000)
+            for _, waiter in ipairs(redis.call('ZRANGE', 'lock-waiters:' .. key, 0, -1)) do
+              redis.call('ZADD', 'lock-waiters:' .. key, ARGV[1], waiter)
+            end
+            redis.call('PEXPIRE', 'lock-waiters:' .. key, 60000)
+          end";
+        self.client.cmd(&["EVAL", SET_LEASES, "2", "k", "l", until]);
+    }
+
+    /// So many waiters, all of them alive.
+    #[track_caller]
+    fn queued(&mut self, others: usize, asker: impl Fn(usize) -> Asker) {
+        for number in 0..others {
+            self.expect(&asker(number).acquire(), "blocked");
+            if number % 500 == 499 {
+                self.all_live();
+            }
+        }
+    }
+
     #[track_caller]
     fn granted(&mut self, numbers: Range<usize>, asker: impl Fn(usize) -> Asker) {
         numbers.for_each(|number| self.expect(&asker(number).acquire(), "granted"));
     }
 }
 
-/// The least time of the calls that `measured` makes: with few others, then with many. `crowd` brings the others, each
-/// with a number from the range. What is measured has numbers from 100,000 on.
+/// What was measured, and the least time in microseconds.
+type Row = (&'static str, u64);
+
+/// Compares what is measured beside few others and beside many.
 #[track_caller]
-fn flat(
-    what: &str,
-    crowd: impl Fn(&mut Server, Range<usize>),
-    mut measured: impl FnMut(&mut Server, usize) -> u64,
-) {
-    let mut server = Server::start();
-    let mut next = 100_000..;
-    let mut least = |server: &mut Server| {
-        (0..TRIES).map(|_| measured(server, next.next().expect("a number"))).min().expect("several tries")
-    };
-    crowd(&mut server, 0..FEW);
-    let few = least(&mut server);
-    crowd(&mut server, FEW..MANY);
-    let many = least(&mut server);
-    assert!(many <= few * BOUND, "{what}: {few} us with {FEW}, {many} us with {MANY}");
+fn flat(what: &str, measure: impl Fn(&mut Server, usize) -> Vec<Row>) {
+    let [few, many] = [FEW, MANY].map(|others| measure(&mut Server::start(), others));
+    for ((row, few), (_, many)) in few.into_iter().zip(many) {
+        assert!(many <= few * BOUND, "{what} {row}: {few} us with {FEW}, {many} us with {MANY}");
+    }
+}
+
+/// The least time of several tries, each with its number.
+fn least(micros: impl FnMut(usize) -> u64) -> u64 {
+    (0..TRIES).map(micros).min().expect("several tries")
+}
+
+/// The number of one that is not of the crowd.
+fn newcomer(number: usize) -> usize {
+    MANY + number
+}
+
+fn writer(number: usize) -> Asker {
+    Asker::new(number, &["k"])
+}
+
+fn reader_of_two(number: usize) -> Asker {
+    Asker::new(number, &["k", "l"]).mode("shared:")
 }
 
 fn reader(number: usize) -> Asker {
@@ -91,24 +149,21 @@ fn slot(number: usize) -> Asker {
     Asker::new(number, &["k"]).mode("slots:6000")
 }
 
-fn sharers_are_cheap(what: &str, asker: impl Fn(usize) -> Asker + Copy) {
-    let crowd = |server: &mut Server, numbers: Range<usize>| server.granted(numbers, asker);
-    flat(&format!("{what} joins"), crowd, |server, number| {
-        server.micros(&asker(number).acquire(), "granted")
-    });
-    flat(&format!("{what} renews"), crowd, |server, number| {
-        server.micros(&asker(number % FEW).extend(), "extended")
-    });
-    flat(&format!("{what} leaves"), crowd, |server, number| {
-        server.expect(&asker(number).acquire(), "granted");
-        server.micros(&asker(number).release(), "released")
+fn sharers_are_cheap(what: &str, asker: impl Fn(usize) -> Asker) {
+    flat(what, |server, others| {
+        server.granted(0..others, &asker);
+        let joins = |n| server.micros(&asker(newcomer(n)).acquire(), "granted");
+        let joins = ("joins", least(joins));
+        let renews = ("renews", least(|n| server.micros(&asker(n).extend(), "extended")));
+        let leaves = ("leaves", least(|n| server.micros(&asker(n).release(), "released")));
+        vec![joins, renews, leaves]
     });
 }
 
 #[test]
 fn a_sharer_costs_the_same_beside_few_and_many() {
     sharers_are_cheap("a reader", reader);
-    sharers_are_cheap("a reader of two keys", |number| Asker::new(number, &["k", "l"]).mode("shared:"));
+    sharers_are_cheap("a reader of two keys", reader_of_two);
 }
 
 #[test]
@@ -118,21 +173,175 @@ fn a_slot_costs_the_same_beside_few_and_many() {
 
 #[test]
 fn waiting_for_sharers_costs_the_same_for_few_and_many() {
-    let crowd = |server: &mut Server, numbers: Range<usize>| server.granted(numbers, reader);
-    flat("a writer that waits for sharers", crowd, |server, number| {
-        let writer = Asker::new(number, &["k"]);
-        let micros = server.micros(&writer.acquire(), "blocked");
-        server.call(&writer.release());
-        micros
+    flat("behind sharers", |server, others| {
+        server.granted(0..others, reader);
+        let (first, second) = (writer(newcomer(0)), reader(newcomer(1)));
+        let waits = ("a writer waits", least(|_| server.micros(&first.acquire(), "blocked")));
+        let gives_up = |_| {
+            server.expect(&second.acquire(), "blocked");
+            server.micros(&second.release(), "expired")
+        };
+        vec![waits, ("a reader gives up", least(gives_up))]
     });
-    flat("a reader that gives up behind a writer", crowd, |server, number| {
-        let (writer, reader) = (Asker::new(1_000_000, &["k"]), reader(number));
-        server.expect(&writer.acquire(), "blocked");
-        server.expect(&reader.acquire(), "blocked");
-        let micros = server.micros(&reader.release(), "expired");
-        server.call(&writer.release());
-        micros
+}
+
+/// `asker`s wait for a lock that an exclusive holder of the same keys has.
+fn queues_are_cheap(what: &str, asker: impl Fn(usize) -> Asker) {
+    flat(what, |server, others| {
+        let holder = asker(newcomer(TRIES)).exclusive();
+        server.expect(&holder.acquire(), "granted");
+        server.queued(others, &asker);
+        let measure = |server: &mut Server, call: Vec<String>, wanted: &str| {
+            server.all_live();
+            server.micros(&call, wanted)
+        };
+        let comes = least(|n| measure(server, asker(newcomer(n)).acquire(), "blocked"));
+        let renews = least(|n| measure(server, asker(TRIES + n).again(2).acquire(), "blocked"));
+        let gives_up = least(|n| measure(server, asker(TRIES + n).again(3).release(), "foreign"));
+        let leaves = least(|_| {
+            server.restore(&holder);
+            measure(server, holder.release(), "released")
+        });
+        let mut inside = None;
+        let enters = least(|n| {
+            let before = inside.replace(asker(n).again(2)).filter(Asker::is_exclusive);
+            before.into_iter().for_each(|before| server.expect(&before.release(), "released"));
+            measure(server, asker(n).again(2).acquire(), "granted")
+        });
+        vec![
+            ("comes", comes),
+            ("renews", renews),
+            ("gives up", gives_up),
+            ("is woken by a release", leaves),
+            ("enters", enters),
+        ]
     });
+}
+
+#[test]
+fn a_queue_of_writers_costs_the_same_for_few_and_many() {
+    queues_are_cheap("a writer", writer);
+    queues_are_cheap("a preferred writer", |number| writer(number).preferred());
+    queues_are_cheap("a writer of two keys", |number| Asker::new(number, &["k", "l"]));
+}
+
+#[test]
+fn a_queue_of_readers_costs_the_same_for_few_and_many() {
+    queues_are_cheap("a reader", reader);
+    queues_are_cheap("a reader that joins", |number| reader(number).joins());
+}
+
+#[test]
+fn a_queue_of_readers_of_two_keys_costs_the_same_for_few_and_many() {
+    queues_are_cheap("a reader of two keys", reader_of_two);
+    queues_are_cheap("a reader of two keys that joins", |number| reader_of_two(number).joins());
+}
+
+#[test]
+fn groups_of_readers_in_a_queue_cost_the_same_for_few_and_many() {
+    let asker = |number: usize| Asker::new(number, &["k"]).mode(&format!("shared:group {number}"));
+    flat("a reader of a group of its own", |server, others| {
+        server.expect(&writer(newcomer(0)).acquire(), "granted");
+        server.queued(others, asker);
+        server.all_live();
+        server.expect(&writer(newcomer(0)).release(), "released");
+        let in_and_out = |n| {
+            server.all_live();
+            let asker = asker(n).again(2);
+            server.micros(&asker.acquire(), "granted") + server.micros(&asker.release(), "released")
+        };
+        vec![("enters and leaves", least(in_and_out))]
+    });
+}
+
+#[test]
+fn a_queue_for_slots_costs_the_same_for_few_and_many() {
+    let asker = |number: usize| Asker::new(number, &["k"]).mode("slots:40");
+    flat("a waiter for a slot", |server, others| {
+        let holders: Vec<Asker> = (0..40).map(|number| asker(newcomer(number))).collect();
+        holders.iter().for_each(|holder| server.expect(&holder.acquire(), "granted"));
+        server.queued(others, asker);
+        let renews = least(|n| {
+            server.all_live();
+            server.micros(&asker(TRIES + n).again(2).acquire(), "blocked")
+        });
+        let mut enters = u64::MAX;
+        let leaves = least(|n| {
+            server.all_live();
+            let leaves = server.micros(&holders[n].release(), "released");
+            enters = enters.min(server.micros(&asker(n).again(2).acquire(), "granted"));
+            leaves
+        });
+        vec![("renews", renews), ("is woken by a release", leaves), ("enters", enters)]
+    });
+}
+
+#[test]
+fn what_is_dead_costs_something_once() {
+    let cost = |others: usize, server: &mut Server, call: &[String]| {
+        let before = server.commands();
+        server.expect(call, "");
+        let commands = server.commands() - before;
+        assert!(commands < 100 + 2 * others as u64, "{commands} commands for {others}");
+        let before = server.commands();
+        server.expect(call, "");
+        assert!(server.commands() - before < 100, "and again");
+    };
+    for asker in [writer, reader, reader_of_two] {
+        let mut server = Server::start();
+        server.expect(&Asker::new(newcomer(0), &["k", "l"]).acquire(), "granted");
+        server.queued(1000, asker);
+        server.all_live_until("0");
+        cost(1000, &mut server, &writer(newcomer(1)).acquire());
+        assert_eq!(server.client.cmd(&["ZCARD", "lock-queue:k"]), "1", "the one that asked");
+    }
+    for asker in [reader, slot] {
+        let mut server = Server::start();
+        server.granted(0..1000, asker);
+        for entry in server.client.cmd(&["ZRANGE", "lock-shared:k", "1", "-1"]).lines() {
+            server.client.cmd(&["ZADD", "lock-shared:k", "1", entry]);
+        }
+        cost(1000, &mut server, &asker(newcomer(0)).acquire());
+        assert_eq!(server.client.cmd(&["ZCARD", "lock-shared:k"]), "2");
+    }
+}
+
+#[test]
+fn readers_behind_many_that_wait_for_another_key_enter() {
+    let mut server = Server::start();
+    server.expect(&Asker::new(newcomer(0), &["l"]).acquire(), "granted");
+    (0..100).for_each(|number| server.expect(&reader_of_two(number).acquire(), "blocked"));
+    server.expect(&reader(newcomer(1)).acquire(), "granted");
+    server.expect(&writer(newcomer(2)).acquire(), "blocked");
+    server.expect(&reader(newcomer(3)).acquire(), "blocked"); // not past a writer
+    server.expect(&writer(newcomer(2)).release(), "foreign");
+    server.expect(&reader(newcomer(3)).again(2).acquire(), "granted");
+}
+
+#[test]
+fn a_queue_in_which_older_versions_stand_is_served_in_order() {
+    let mut server = Server::start();
+    server.expect(&writer(newcomer(0)).acquire(), "granted");
+    (0..4).for_each(|number| server.expect(&reader(number).acquire(), "blocked"));
+    // They keep no lock-modes:K: as if the first two were such readers, and a third one had come and gone.
+    let entries = server.client.cmd(&["ZRANGE", "lock-modes:k", "0", "-1"]);
+    let entries: Vec<&str> = entries.lines().collect();
+    server.client.cmd(&["ZREM", "lock-modes:k", entries[0], entries[1]]);
+    server.expect(&writer(newcomer(0)).release(), "released");
+    server.expect(&reader(2).again(2).acquire(), "blocked");
+    server.expect(&reader(0).again(2).acquire(), "granted");
+    server.expect(&reader(1).again(2).acquire(), "granted");
+    server.expect(&reader(2).again(3).acquire(), "granted");
+    // A reader that an older version took out of the queue leaves its entry behind, and a writer stands in its place.
+    server.expect(&writer(newcomer(1)).acquire(), "blocked");
+    (5..7).for_each(|number| server.expect(&reader(number).acquire(), "blocked"));
+    let first = server.client.cmd(&["ZRANGE", "lock-queue:k", "0", "0"]);
+    server.client.cmd(&["ZREM", "lock-queue:k", &first]);
+    server.client.cmd(&["ZREM", "lock-waiters:k", &first]);
+    server.expect(&writer(newcomer(1)).again(2).acquire(), "blocked");
+    for attempt in 2..5 {
+        (5..7).for_each(|number| server.expect(&reader(number).again(attempt).acquire(), "blocked"));
+    }
 }
 
 #[test]
@@ -168,8 +377,7 @@ fn a_sharer_that_asks_again_after_an_unheard_grant_expired_keeps_its_record() {
             let until = server.client.cmd(&["ZSCORE", "lock-shared:k", &entry]);
             server.client.now_ms() > until.parse().expect("ms")
         });
-        let mut again = asker(1);
-        again.attempt = 2;
+        let again = asker(1).again(2);
         server.expect(&again.acquire(), "granted");
         let record = server.client.cmd(&["HGET", "lock-info:k", again.waiter()]);
         assert!(record.contains(&format!("\"{}.2", again.waiter())), "its record: {record:?}");

@@ -157,6 +157,11 @@ fn everything_that_locks(redis: &Redis, url: &str) {
     let other = Run::at(url, "k").args(&["--shared", "--reader-group", "g", "--wait", "1ms"]);
     other.cmd(&["true"]).done().expect_code(75);
     reader.wait().expect_code(0);
+    let elsewhere = hold(Run::at(url, "other"));
+    let of_two = Run::at(url, "k").args(&["--key", "other", "--shared"]).cmd(&["true"]).spawn();
+    wait_until("it waits", || redis.queue_len("k") == 1);
+    Run::at(url, "k").arg("--shared").cmd(&["true"]).done().expect_code(0); // past one of the same mode
+    all_end_well([elsewhere, of_two]);
     for mode in [&["--ttl", "none"][..], &["--ttl", "none", "--shared"]] {
         Run::at(url, "k").args(mode).cmd(&["true"]).done().expect_code(0);
     }

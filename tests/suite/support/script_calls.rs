@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use built::{ACQUIRE, EXTEND, MULTI, RELEASE, Script};
+use built::{ACQUIRE, EXTEND, JOINS, MULTI, PREFERRED, RELEASE, Script};
 
 /// What build.rs made from lua/.
 #[allow(dead_code)]
@@ -30,8 +30,9 @@ pub struct Asker {
     keys: Vec<String>,
     waiter: String,
     /// Grows with every request.
-    pub attempt: u32,
+    attempt: u32,
     mode: String,
+    flags: String,
     pub ttl: Duration,
 }
 
@@ -43,6 +44,7 @@ impl Asker {
             waiter: format!("{number:08x}-0000-4000-8000-000000000000"),
             attempt: 1,
             mode: String::new(),
+            flags: String::new(),
             ttl: Duration::from_secs(600),
         }
     }
@@ -51,6 +53,43 @@ impl Asker {
     pub fn mode(mut self, tag: &str) -> Asker {
         tag.clone_into(&mut self.mode);
         self
+    }
+
+    /// `--prefer readers`.
+    pub fn joins(mut self) -> Asker {
+        self.flags.push(JOINS as char);
+        self
+    }
+
+    /// `--prefer writers`.
+    pub fn preferred(mut self) -> Asker {
+        self.flags.push(PREFERRED as char);
+        self
+    }
+
+    /// The same client with a later request.
+    pub fn again(mut self, attempt: u32) -> Asker {
+        self.attempt = attempt;
+        self
+    }
+
+    /// The same client without a mode and a preference.
+    pub fn exclusive(mut self) -> Asker {
+        self.mode.clear();
+        self.flags.clear();
+        self
+    }
+
+    pub fn is_exclusive(&self) -> bool {
+        self.mode.is_empty()
+    }
+
+    pub fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
+    pub fn claim(&self) -> String {
+        format!("{}.{}", self.waiter, self.attempt)
     }
 
     /// The name in lock-info:K.
@@ -74,14 +113,15 @@ impl Asker {
 
     fn call(&self, script: &Script, more: &[&str]) -> Vec<String> {
         let of_key = |key: &String| {
-            let beside =
-                ["queue", "waiters", "info", "fence", "shared"].map(|role| format!("lock-{role}:{key}"));
+            let beside = ["queue", "waiters", "info", "fence", "shared", "modes"]
+                .map(|role| format!("lock-{role}:{key}"));
             [vec![format!("lock:{key}")], beside.to_vec()].concat()
         };
         let mut keys: Vec<String> = self.keys.iter().flat_map(of_key).collect();
         keys.extend([format!("lock-tombstone:{}", self.waiter), "lock-node".to_owned()]);
-        let flags = if self.keys.len() > 1 { (MULTI as char).to_string() } else { String::new() };
-        let claim = format!("{}.{}", self.waiter, self.attempt);
+        let several = (self.keys.len() > 1).then_some(MULTI as char);
+        let flags: String = self.flags.chars().chain(several).collect();
+        let claim = self.claim();
         let args = [&claim, "lock-notify:", "1", &self.mode, &flags, ""];
         let mut words = vec!["EVALSHA".to_owned(), script.hash.to_owned(), keys.len().to_string()];
         words.extend(keys);
