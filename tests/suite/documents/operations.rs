@@ -1,6 +1,7 @@
 //! What docs/operations.md gives to paste.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use super::blocks::{blocks_in, path};
@@ -94,11 +95,20 @@ fn config_files_are_accepted() {
     let mut files = vec![shipped.clone(), examples().collect::<Vec<_>>().join("\n")];
     files.extend(examples().map(str::to_owned));
     files.extend(blocks_in(OPERATIONS, "toml").into_iter().map(|block| block.text));
+    let secret = desk.path("password");
+    fs::write(&secret, "password\n").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "requirepass", "password"]), "OK");
     for text in files {
+        let text = text.replace("/etc/redlock/password", secret.to_str().unwrap());
         let file = desk.path("config.toml");
         fs::write(&file, &text).unwrap();
         let argv = ["redlock", "run", "--key", "k", "--", "true"];
         // The desk's server, in the environment, comes before the servers in the file.
-        quiet_success(&text, &desk.command(&argv, &[("REDLOCK_CONFIG", file.to_str().unwrap())]));
+        let has_password = text.lines().any(|line| line.starts_with("password-file"));
+        let login = if has_password { "" } else { ":password@" };
+        let url = desk.redis.url().replace("://", &format!("://{login}"));
+        let variables = [("REDLOCK_CONFIG", file.to_str().unwrap()), ("REDLOCK_REDIS", &url)];
+        quiet_success(&text, &desk.command(&argv, &variables));
     }
 }

@@ -168,12 +168,17 @@ fn the_kubernetes_job_runs() {
         .map(|word| word.replace("/app/report", report.to_str().unwrap()))
         .collect();
     let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    // The server has a password, which is in a secret.
+    let mut variables = Vec::new();
     for variable in container["env"].as_vec().expect("variables") {
-        let name = variable["name"].as_str().expect("a name");
-        assert!(["REDLOCK_REDIS", "REDLOCK_REQUIRE_SERVER"].contains(&name), "{name}");
-        assert!(variable["value"].as_str().is_some() || !variable["valueFrom"].is_badvalue(), "{variable:?}");
+        let secret = variable["valueFrom"]["secretKeyRef"]["key"].as_str();
+        let value = variable["value"].as_str().or(secret).expect("a value");
+        variables.push((variable["name"].as_str().expect("a name"), desk.localize(value)));
     }
-    let output = desk.command(&argv, &[("REDLOCK_REQUIRE_SERVER", "1")]);
+    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "requirepass", "password"]), "OK");
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let output = desk.command(&argv, &variables);
     assert_eq!(quiet_success("the container", &output), "");
     assert_eq!(desk.ran(), ["report"]);
 }
