@@ -167,6 +167,17 @@ fn number_from_bytes(payload: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(payload.try_into().ok()?))
 }
 
+/// Names and values in turn, each with its end: one that was cut short is no environment.
+fn environment_from_bytes(bytes: &[u8]) -> Option<Environment> {
+    let mut parts = bytes.split_inclusive(|&b| b == 0).map(|part| part.strip_suffix(&[0]));
+    let mut environment = Vec::new();
+    while let Some(name) = parts.next() {
+        let [name, value] = [name?, parts.next()??].map(|part| OsStr::from_bytes(part).to_owned());
+        environment.push((name, value));
+    }
+    Some(environment)
+}
+
 impl GuardianCommand {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
@@ -185,24 +196,19 @@ impl GuardianCommand {
         }
     }
 
-    fn from_bytes(message: &[u8]) -> Option<Self> {
+    pub(super) fn from_bytes(message: &[u8]) -> Option<Self> {
         let (&tag, payload) = message.split_first()?;
-        Some(match tag {
-            command_tag::START => {
+        Some(match (tag, payload) {
+            (command_tag::START, _) => {
                 let (deadline, rest) = payload.split_first_chunk()?;
                 let (end, variables) = rest.split_first_chunk()?;
                 let limits = Limits { deadline: moment_from_bytes(*deadline), end: moment_from_bytes(*end) };
-                let mut parts = variables.split(|&b| b == 0).map(|part| OsStr::from_bytes(part).to_owned());
-                let mut environment = Vec::new();
-                while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
-                    environment.push((name, value));
-                }
-                Self::Start { environment, limits }
+                Self::Start { environment: environment_from_bytes(variables)?, limits }
             }
-            command_tag::FORWARD => Self::Forward(Signal::try_from(number_from_bytes(payload)?).ok()?),
-            command_tag::DEADLINE => Self::Deadline(moment_from_bytes(payload.try_into().ok()?)?),
-            command_tag::STOP => Self::Stop,
-            command_tag::KILL => Self::Kill,
+            (command_tag::FORWARD, _) => Self::Forward(Signal::try_from(number_from_bytes(payload)?).ok()?),
+            (command_tag::DEADLINE, _) => Self::Deadline(moment_from_bytes(payload.try_into().ok()?)?),
+            (command_tag::STOP, []) => Self::Stop,
+            (command_tag::KILL, []) => Self::Kill,
             _ => return None,
         })
     }
@@ -223,18 +229,18 @@ impl GuardianEvent {
         }
     }
 
-    fn from_bytes(message: &[u8]) -> Option<Self> {
+    pub(super) fn from_bytes(message: &[u8]) -> Option<Self> {
         let (&tag, payload) = message.split_first()?;
         let number = || number_from_bytes(payload);
-        Some(match tag {
-            event_tag::NOT_STARTED => Self::NotStarted(number()?),
-            event_tag::TOO_LATE => Self::TooLate,
-            event_tag::PAUSED => Self::Paused(Pid::from_raw(number()?)),
-            event_tag::OVERDUE => Self::Overdue,
-            event_tag::TIME_UP => Self::TimeUp,
-            event_tag::EXIT_CODE => Self::Ended(ExitReason::Code(u8::try_from(number()?).ok()?)),
-            event_tag::EXIT_SIGNAL => Self::Ended(ExitReason::Signal(number()?)),
-            event_tag::VANISHED => Self::Vanished,
+        Some(match (tag, payload) {
+            (event_tag::NOT_STARTED, _) => Self::NotStarted(number()?),
+            (event_tag::TOO_LATE, []) => Self::TooLate,
+            (event_tag::PAUSED, _) => Self::Paused(Pid::from_raw(number()?)),
+            (event_tag::OVERDUE, []) => Self::Overdue,
+            (event_tag::TIME_UP, []) => Self::TimeUp,
+            (event_tag::EXIT_CODE, _) => Self::Ended(ExitReason::Code(u8::try_from(number()?).ok()?)),
+            (event_tag::EXIT_SIGNAL, _) => Self::Ended(ExitReason::Signal(number()?)),
+            (event_tag::VANISHED, []) => Self::Vanished,
             _ => return None,
         })
     }
@@ -304,6 +310,23 @@ mod tests {
         drop(theirs);
         assert_eq!(ours.receive_event(), ended);
         assert_eq!(ours.receive_event(), GuardianEvent::Vanished);
+    }
+
+    #[test]
+    fn a_message_that_was_cut_short_or_goes_on_is_not_understood() {
+        let start = GuardianCommand::Start {
+            environment: vec![("A".into(), "1".into()), ("B".into(), "".into())],
+            limits: Limits::default(),
+        }
+        .to_bytes();
+        let whole_variables = [start.len(), start.len() - 3, start.len() - 7];
+        for cut in 0..=start.len() {
+            let is_understood = GuardianCommand::from_bytes(&start[..cut]).is_some();
+            assert_eq!(is_understood, whole_variables.contains(&cut), "cut at {cut}");
+        }
+        let longer = |message: Vec<u8>| [message, vec![0]].concat();
+        assert_eq!(GuardianCommand::from_bytes(&longer(GuardianCommand::Kill.to_bytes())), None);
+        assert_eq!(GuardianEvent::from_bytes(&longer(GuardianEvent::TimeUp.to_bytes())), None);
     }
 
     proptest! {
