@@ -5,6 +5,11 @@
 // Prose in comments, names that differ by a letter on purpose, and format! where it reads best.
 #![allow(clippy::doc_markdown, clippy::similar_names, clippy::format_push_string)]
 
+/// The way in for the targets in fuzz/.
+#[cfg(fuzzing)]
+#[path = "../fuzz/src/mod.rs"]
+pub mod fuzz;
+
 mod child;
 mod cli;
 mod clock;
@@ -30,7 +35,8 @@ use exit::{Exit, Failure};
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(stop_everything));
     let exit = start().unwrap_or_else(|error| {
-        report::print(&format!("{error:#}"));
+        // It may repeat a setting, and a URL may stand where it does not belong.
+        report::print(&secrets::without_passwords(&format!("{error:#}")));
         Exit::Code(error.downcast_ref::<Failure>().map_or(exit::INTERNAL, |failure| failure.code))
     });
     report::finish();

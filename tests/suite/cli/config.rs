@@ -61,3 +61,13 @@ fn a_bad_file_is_refused_by_name_and_without_its_secrets() {
     let help = Run::bare().arg("--help").env("REDLOCK_CONFIG", "/no/such/config.toml").output();
     assert_eq!(help.status.code(), Some(0));
 }
+
+#[test]
+fn a_url_in_the_wrong_place_is_repeated_without_its_password() {
+    for text in ["wait = \"redis://:hunter2@h\"\n", "\"redis://:hunter2@h\" = 1\n"] {
+        let (_directory, path) = file(text);
+        let done = run(&path).cmd(&["true"]).output();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(said.contains("redis://") && !said.contains("hunter2"), "{said}");
+    }
+}
