@@ -8,6 +8,11 @@
 //!
 //! See guardian.rs for when the tree is stopped, and by which process.
 
+/// The way in for fuzz/, which sees what this room sees.
+#[cfg(fuzzing)]
+#[path = "../../fuzz/src/child.rs"]
+pub(crate) mod fuzz;
+
 mod attach;
 mod guardian;
 mod messages;

@@ -31,9 +31,13 @@ pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use error::{BackendError, Error, Fault};
 pub(crate) use holder::HolderInfo;
 pub(crate) use lease::Lease;
+#[cfg(fuzzing)]
+pub(crate) use local::fuzz as fuzz_local;
 pub(crate) use local::{HostLock, Mount, default_directory};
 pub(crate) use name::lock_name;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
+#[cfg(fuzzing)]
+pub(crate) use redis::fuzz as fuzz_redis;
 pub(crate) use redis::{Keys, RedisLock, Server, Timing, break_lock};
 pub(crate) use retry::acquire;
 pub(crate) use unlocked::Unlocked;

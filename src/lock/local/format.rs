@@ -13,9 +13,9 @@ use super::lock_file::LockFile;
 use crate::clock::BootTime;
 use crate::lock::{HolderInfo, MOST_SLOTS};
 
-const HEADER: usize = 32;
+pub(super) const HEADER: usize = 32;
 const RECORDS: u64 = 64;
-const TABLE: u64 = HEADER as u64 + RECORDS * RECORD as u64;
+pub(super) const TABLE: u64 = HEADER as u64 + RECORDS * RECORD as u64;
 
 /// Zeros if there is none yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl LockFile {
 
 /// Where a ticket's record may be: first its own offset, then the others.
 fn record_offsets(ticket: u64) -> impl Iterator<Item = u64> {
-    (0..RECORDS).map(move |next| HEADER as u64 + (ticket + next) % RECORDS * RECORD as u64)
+    (0..RECORDS).map(move |next| HEADER as u64 + (ticket % RECORDS + next) % RECORDS * RECORD as u64)
 }
 
 /// Returns how many bytes there were.

@@ -5,6 +5,11 @@
 //! from the file's contents. A process that may not enter sleeps until one that is in the way has left
 //! (release_watch.rs), and checks again.
 
+/// The way in for fuzz/, which sees what this room sees.
+#[cfg(fuzzing)]
+#[path = "../../../fuzz/src/local.rs"]
+pub(crate) mod fuzz;
+
 mod admission;
 mod byte_map;
 mod format;

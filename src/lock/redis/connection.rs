@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::poll::PollFlags;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::resp::reply_length;
+use super::resp::{LONGEST_REPLY, reply_length};
 
 #[derive(Debug, Default)]
 pub(super) struct Connection {
@@ -22,6 +22,8 @@ pub(super) struct Connection {
     alternatives: VecDeque<SockAddr>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    /// How much of it has been handed out.
+    read: usize,
     /// Why nothing more will come. Reported only when all that did come has been read: a server that
     /// turns us away says why before it hangs up.
     broken: Option<io::Error>,
@@ -69,8 +71,13 @@ impl Connection {
 
     /// The next complete reply, if it has arrived.
     pub(super) fn next_reply(&mut self) -> io::Result<Option<Vec<u8>>> {
-        match reply_length(&self.incoming)? {
-            Some(length) => Ok(Some(self.incoming.drain(..length).collect())),
+        let unread = &self.incoming[self.read..];
+        match reply_length(unread)? {
+            Some(length) => {
+                let reply = unread[..length].to_vec();
+                self.read += length;
+                Ok(Some(reply))
+            }
             None => self.broken.take().map_or(Ok(None), Err),
         }
     }
@@ -114,10 +121,12 @@ impl Connection {
         }
     }
 
+    /// Not more than a reply can be long: a server that sends faster than we read must not keep us here.
     fn fill(&mut self) {
         let Some(socket) = &mut self.socket else { return };
+        self.incoming.drain(..std::mem::take(&mut self.read));
         let mut chunk = [0; 4096];
-        loop {
+        while self.incoming.len() <= LONGEST_REPLY {
             match socket.read(&mut chunk) {
                 Ok(0) => {
                     self.broken.get_or_insert(io::Error::new(

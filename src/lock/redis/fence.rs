@@ -71,6 +71,6 @@ impl RedisLock {
 /// No token smaller than these, plus `above`.
 fn raise_to(fences: &mut [u64], theirs: &[u64], above: u64) {
     for (fence, theirs) in fences.iter_mut().zip(theirs) {
-        *fence = (*fence).max(theirs + above);
+        *fence = (*fence).max(theirs.saturating_add(above));
     }
 }

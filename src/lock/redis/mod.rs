@@ -9,6 +9,11 @@
 //!
 //! The redis crate is named in this room only: it parses URLs and replies and writes commands.
 
+/// The way in for fuzz/, which sees what this room sees.
+#[cfg(fuzzing)]
+#[path = "../../../fuzz/src/redis.rs"]
+pub(crate) mod fuzz;
+
 mod break_lock;
 mod collect;
 mod connection;

@@ -25,7 +25,11 @@ enum Expected {
     Login(&'static str),
     /// BLPOP has returned: what was sent behind it is executed now.
     WakeUp,
-    Reply(Call),
+    Reply {
+        call: Call,
+        /// The script's text was sent, so it cannot be unknown.
+        in_full: bool,
+    },
     /// The caller no longer waits for this one.
     Abandoned,
 }
@@ -90,15 +94,16 @@ impl Node {
     pub(super) fn ask(&mut self, call: Call) -> Result<(), BackendError> {
         // Behind an unanswered request the reply may go unread, even one that says that the script is unknown.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
-        let in_full = if may_go_unread { call.packed_in_full() } else { None };
-        let bytes = in_full.unwrap_or_else(|| call.packed());
-        self.send(&bytes, [Expected::Reply(call)])
+        if may_go_unread {
+            return self.ask_in_full(call);
+        }
+        self.send(&call.packed(), [Expected::Reply { call, in_full: false }])
     }
 
     /// The same with the script's whole text: one round trip, whether the server knows the script or not.
     pub(super) fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
         let bytes = call.packed_in_full().unwrap_or_else(|| call.packed());
-        self.send(&bytes, [Expected::Reply(call)])
+        self.send(&bytes, [Expected::Reply { call, in_full: true }])
     }
 
     /// Send a request that the server executes as soon as an element is pushed to this list, or this time is
@@ -111,7 +116,7 @@ impl Node {
     ) -> Result<(), BackendError> {
         let mut bytes = Call::BlockingPop { list, at_most }.packed();
         bytes.extend(call.packed());
-        self.send(&bytes, [Expected::WakeUp, Expected::Reply(call)])
+        self.send(&bytes, [Expected::WakeUp, Expected::Reply { call, in_full: false }])
     }
 
     fn send(
@@ -123,7 +128,7 @@ impl Node {
             self.connection = Some(self.open_connection().map_err(|e| self.unreachable(&e))?);
         }
         for earlier in &mut self.expected {
-            if matches!(earlier, Expected::Reply(_)) {
+            if matches!(earlier, Expected::Reply { .. }) {
                 *earlier = Expected::Abandoned;
             }
         }
@@ -180,8 +185,10 @@ impl Node {
 
     pub(super) fn state(&self) -> State {
         let is_blocked = self.expected.iter().any(|expected| match expected {
-            Expected::WakeUp | Expected::Reply(Call::BlockingPop { .. }) => true,
-            Expected::Reply(Call::Script { .. }) | Expected::Login(_) | Expected::Abandoned => false,
+            Expected::WakeUp | Expected::Reply { call: Call::BlockingPop { .. }, .. } => true,
+            Expected::Reply { call: Call::Script { .. }, .. } | Expected::Login(_) | Expected::Abandoned => {
+                false
+            }
         });
         if !self.in_doubt && !self.reached && !self.is_connected() {
             State::Unreached
@@ -241,10 +248,11 @@ impl Node {
                 Some(Expected::Abandoned) => Ok(None),
                 Some(Expected::WakeUp) => self.on_wakeup(&value).map(|()| None),
                 Some(Expected::Login(step)) => self.on_login(step, &value).map(|()| None),
-                Some(Expected::Reply(call)) => {
-                    self.on_reply(call, value).map(|reply| reply.filter(|(call, _)| is_wanted(call)))
+                Some(Expected::Reply { call, in_full }) => {
+                    let reply = self.on_reply(call, in_full, value);
+                    reply.map(|reply| reply.filter(|(call, _)| is_wanted(call)))
                 }
-                None => self.on_unsolicited(&value).map(|()| None),
+                None => Err(self.on_unsolicited(&value)),
             };
             if let Some(result) = outcome.transpose() {
                 return Some(result);
@@ -290,25 +298,31 @@ impl Node {
     }
 
     /// `None` if the script was unknown, and has been sent again as a whole.
-    fn on_reply(&mut self, call: Call, value: Value) -> Result<Option<(Call, Value)>, BackendError> {
+    fn on_reply(
+        &mut self,
+        call: Call,
+        in_full: bool,
+        value: Value,
+    ) -> Result<Option<(Call, Value)>, BackendError> {
         let Value::ServerError(e) = value else { return Ok(Some((call, value))) };
         match (e.code(), call.packed_in_full(), &mut self.connection) {
-            ("NOSCRIPT", Some(in_full), Some(connection)) => {
-                connection.send(&in_full);
-                self.expected.push_back(Expected::Reply(call));
+            ("NOSCRIPT", Some(bytes), Some(connection)) if !in_full => {
+                connection.send(&bytes);
+                self.expected.push_back(Expected::Reply { call, in_full: true });
                 Ok(None)
             }
             _ => Err(self.server_error(&e, "the lock script")),
         }
     }
 
-    /// A server that rejects a connection (too many clients, protected mode) says so unasked.
-    fn on_unsolicited(&mut self, value: &Value) -> Result<(), BackendError> {
+    /// A server that rejects a connection (too many clients, protected mode) says so unasked. After anything else
+    /// no reply could be trusted to belong to its request.
+    fn on_unsolicited(&mut self, value: &Value) -> BackendError {
+        self.disconnect();
         if let Value::ServerError(e) = value {
-            self.disconnect();
-            return Err(self.server_error(e, "connecting"));
+            return self.server_error(e, "connecting");
         }
-        Ok(())
+        self.error(Problem::UnreadableReply("nothing was asked".into()))
     }
 
     fn open_connection(&mut self) -> io::Result<Connection> {
@@ -338,8 +352,10 @@ impl Node {
     /// A script of which we do not know whether it was, or will be, executed.
     fn has_unanswered_script(&self) -> bool {
         self.expected.iter().any(|expected| match expected {
-            Expected::Reply(Call::Script { .. }) | Expected::Abandoned => true,
-            Expected::Reply(Call::BlockingPop { .. }) | Expected::WakeUp | Expected::Login(_) => false,
+            Expected::Reply { call: Call::Script { .. }, .. } | Expected::Abandoned => true,
+            Expected::Reply { call: Call::BlockingPop { .. }, .. }
+            | Expected::WakeUp
+            | Expected::Login(_) => false,
         })
     }
 

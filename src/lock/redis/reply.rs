@@ -76,13 +76,17 @@ impl Reply for AcquireReply {
         call.is(&ACQUIRE)
     }
 
-    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         Ok(match fields.tag()? {
             b"granted" => Self::Granted(Granted {
                 run_id: fields.bytes(1)?.to_vec(),
-                fences: fields.numbers(2)?,
-                slots: fields.numbers(3)?,
+                fences: fields.one_for_each_lock(2, call)?,
+                slots: if fields.bytes(3)?.is_empty() {
+                    Vec::new()
+                } else {
+                    fields.one_for_each_lock(3, call)?
+                },
                 stamp: fields.number(4)?,
                 memory: Memory {
                     known_for: fields.non_negative_millis(5)?.unwrap_or_default(),
@@ -92,7 +96,7 @@ impl Reply for AcquireReply {
             b"blocked" => {
                 let [holder_gate, holder_stamp] = ["gate", "stamp"].map(|name| fields.info_field(name));
                 Self::Refused(Box::new(Refusal {
-                    blocked: fields.blocked()?,
+                    blocked: fields.blocked(call)?,
                     run_id: fields.bytes(7)?.to_vec(),
                     stamp: fields.non_negative(8)?,
                     holder_gate: holder_gate.unwrap_or_default().to_vec(),
@@ -197,11 +201,11 @@ impl Reply for RaiseReply {
         call.is(&RAISE)
     }
 
-    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         match fields.tag()? {
             b"raised" => Ok(Self::Raised),
-            b"refused" => Ok(Self::Refused(fields.numbers(1)?)),
+            b"refused" => Ok(Self::Refused(fields.one_for_each_lock(1, call)?)),
             _ => Err(Problem::UnexpectedReply),
         }
     }
@@ -238,11 +242,11 @@ impl Reply for BreakReply {
         call.is(&BREAK)
     }
 
-    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         match fields.tag()? {
             b"free" => Ok(Self::Free),
-            b"blocked" => Ok(Self::Held(Box::new(fields.blocked()?))),
+            b"blocked" => Ok(Self::Held(Box::new(fields.blocked(call)?))),
             _ => Err(Problem::UnexpectedReply),
         }
     }
@@ -340,9 +344,10 @@ impl Fields {
     }
 
     /// "7 8"
-    fn numbers<T: FromStr>(&self, at: usize) -> Result<Vec<T>, Problem> {
+    fn one_for_each_lock<T: FromStr>(&self, at: usize, call: &Call) -> Result<Vec<T>, Problem> {
         let numbers = self.bytes(at)?.split(|&b| b == b' ').filter(|number| !number.is_empty());
-        numbers.map(parse_number).collect::<Option<_>>().ok_or(Problem::UnexpectedReply)
+        let numbers: Option<Vec<T>> = numbers.map(parse_number).collect();
+        numbers.filter(|numbers| numbers.len() == call.lock_count()).ok_or(Problem::UnexpectedReply)
     }
 
     /// `None` for a negative number, which means "never" or "unknown".
@@ -361,7 +366,11 @@ impl Fields {
     }
 
     /// As `blocked_by` in lua/ writes it.
-    fn blocked(&self) -> Result<Blocked, Problem> {
+    fn blocked(&self, call: &Call) -> Result<Blocked, Problem> {
+        let key = self.number(1)?;
+        if key >= call.lock_count() {
+            return Err(Problem::UnexpectedReply);
+        }
         let is_free = self.bytes(3)?.is_empty();
         let expires_in = self.non_negative_millis(4)?;
         let holding = || {
@@ -375,7 +384,7 @@ impl Fields {
         let info = self.0.get(INFO..).ok_or(Problem::UnexpectedReply)?;
         let has_ended = info.chunks_exact(2).any(|pair| pair[0] == b"ended");
         Ok(Blocked {
-            key: self.number(1)?,
+            key,
             position: self.non_negative(2)?,
             by: match (is_free, info.is_empty(), has_ended) {
                 (true, ..) => Blocker::Queue,
@@ -404,22 +413,31 @@ fn string(value: &Value) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::redis::script::KEYS_OF_LOCK;
     use proptest::prelude::*;
 
-    const CALL: Call = Call::BlockingPop { list: Vec::new(), at_most: Duration::ZERO };
+    /// A request for this many locks, by whatever script.
+    fn call(locks: usize) -> Call {
+        let keys = vec![Vec::new(); locks * KEYS_OF_LOCK + 2];
+        Call::Script { script: &ACQUIRE, keys, args: Vec::new() }
+    }
 
     fn value(fields: &[&str]) -> Value {
         Value::Array(fields.iter().map(|field| Value::BulkString(field.as_bytes().to_vec())).collect())
     }
 
     fn acquire(fields: &[&str]) -> Result<AcquireReply, Problem> {
-        AcquireReply::parse(&CALL, &value(fields))
+        acquire_of(1, fields)
+    }
+
+    fn acquire_of(locks: usize, fields: &[&str]) -> Result<AcquireReply, Problem> {
+        AcquireReply::parse(&call(locks), &value(fields))
     }
 
     #[test]
     fn a_grant_has_tokens_and_slots() {
         let Ok(AcquireReply::Granted(granted)) =
-            acquire(&["granted", "ab", "42 43", "0 7", "1700", "5000", "30000"])
+            acquire_of(2, &["granted", "ab", "42 43", "0 7", "1700", "5000", "30000"])
         else {
             panic!("granted");
         };
@@ -430,12 +448,12 @@ mod tests {
     #[test]
     fn each_script_has_replies_of_its_own() {
         assert!(matches!(
-            ExtendReply::parse(&CALL, &value(&["expired"])),
+            ExtendReply::parse(&call(1), &value(&["expired"])),
             Ok(ExtendReply::Lost(Loss::Expired))
         ));
         let single = Value::SimpleString("released".into());
-        assert!(matches!(ReleaseReply::parse(&CALL, &single), Ok(ReleaseReply::Released)));
-        assert!(matches!(RaiseReply::parse(&CALL, &value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
+        assert!(matches!(ReleaseReply::parse(&call(1), &single), Ok(ReleaseReply::Released)));
+        assert!(matches!(RaiseReply::parse(&call(1), &value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
         assert!(matches!(acquire(&["quarantined", "1500", "30000"]), Ok(AcquireReply::Quarantined(_))));
         assert!(matches!(acquire(&["slots_mismatch", "4"]), Err(Problem::OtherSlots(4))));
     }
@@ -445,7 +463,11 @@ mod tests {
         for wrong in [
             &["granted"][..],
             &["granted", "ab", "x", ""],
+            &["granted", "ab", "", "", "1700", "5000", "30000"],
+            &["granted", "ab", "42 43", "", "1700", "5000", "30000"],
+            &["granted", "ab", "42", "0 7", "1700", "5000", "30000"],
             &["quarantined", "-1"],
+            &["blocked", "1", "-1", "", "-1", "-1", "0", "", "-1"],
             &["blocked", "0"],
             &["blocked", "0", "-1", "c.1", "-1", "-1"],
             &["quarantined", "1", "-1"],
@@ -455,8 +477,8 @@ mod tests {
         ] {
             assert!(matches!(acquire(wrong), Err(Problem::UnexpectedReply)), "{wrong:?}");
         }
-        assert!(matches!(ReleaseReply::parse(&CALL, &Value::Nil), Err(Problem::UnexpectedReply)));
-        assert!(matches!(ReleaseReply::parse(&CALL, &value(&["granted"])), Err(Problem::UnexpectedReply)));
+        assert!(matches!(ReleaseReply::parse(&call(1), &Value::Nil), Err(Problem::UnexpectedReply)));
+        assert!(matches!(ReleaseReply::parse(&call(1), &value(&["granted"])), Err(Problem::UnexpectedReply)));
     }
 
     #[test]
@@ -465,7 +487,7 @@ mod tests {
             "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "host", "web1", "gate", "cd", "stamp",
             "9",
         ];
-        let Ok(AcquireReply::Refused(refusal)) = acquire(&fields) else { panic!("blocked") };
+        let Ok(AcquireReply::Refused(refusal)) = acquire_of(2, &fields) else { panic!("blocked") };
         assert_eq!((refusal.stamp, refusal.holder_stamp), (Some(17), Some(9)));
         assert_eq!((refusal.run_id.as_slice(), refusal.holder_gate.as_slice()), (&b"ab"[..], &b"cd"[..]));
         let blocked = refusal.blocked;
@@ -496,7 +518,8 @@ mod tests {
             let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
             for tag in ["granted", "blocked", "extended", "refused", "quarantined"] {
                 let value = value(&[&[tag], fields.as_slice()].concat());
-                let _ = (AcquireReply::parse(&CALL, &value), ExtendReply::parse(&CALL, &value), RaiseReply::parse(&CALL, &value));
+                let call = call(1);
+                let _ = (AcquireReply::parse(&call, &value), ExtendReply::parse(&call, &value), RaiseReply::parse(&call, &value));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::keys::Keys;
 use super::script::{
-    ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, MULTI, OUTER, PREFERRED, RAISE, RELEASE, Script,
+    ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE, Script,
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
@@ -176,7 +176,7 @@ impl Requests {
         stamp: Option<u64>,
         more: Vec<Vec<u8>>,
     ) -> Call {
-        let of_key = |keys: &Keys| {
+        let of_key = |keys: &Keys| -> [Vec<u8>; KEYS_OF_LOCK] {
             let Keys { lock, queue, waiters, info, fence, shared, modes, .. } = keys;
             [lock, queue, waiters, info, fence, shared, modes].map(Clone::clone)
         };

@@ -28,7 +28,18 @@ pub(super) enum Call {
     },
 }
 
+/// How many of a script's keys belong to one lock. A few that all locks share come after them.
+pub(super) const KEYS_OF_LOCK: usize = 7;
+
 impl Call {
+    /// How many locks the request is about.
+    pub(super) fn lock_count(&self) -> usize {
+        match self {
+            Self::Script { keys, .. } => keys.len() / KEYS_OF_LOCK,
+            Self::BlockingPop { .. } => 0,
+        }
+    }
+
     pub(super) fn is(&self, wanted: &'static Script) -> bool {
         matches!(self, Self::Script { script, .. } if script.hash == wanted.hash)
     }

@@ -2,6 +2,7 @@
 
 mod break_lock;
 mod fence;
+mod impostors;
 mod lease;
 mod many;
 mod min_hold;
