@@ -141,3 +141,19 @@ fn arguments(command: &Command, all: &Command) -> Vec<String> {
 fn about(option: &Arg) -> String {
     option.get_help().map(ToString::to_string).unwrap_or_default()
 }
+
+/// fuzz/ compiles the program's modules in a package of its own.
+#[test]
+fn the_fuzz_targets_have_the_programs_dependencies() {
+    let dependencies = |path: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let tables = text
+            .split("\n[")
+            .filter(|table| table.starts_with("dependencies]") || table.starts_with("build-dependencies]"));
+        let lines = tables.flat_map(str::lines).map(|line| line.split('#').next().unwrap_or_default().trim());
+        lines.filter(|line| !line.is_empty() && !line.starts_with("libfuzzer-sys")).map(Into::into).collect()
+    };
+    let of_program = dependencies("Cargo.toml");
+    assert!(of_program.iter().any(|line| line.starts_with("redis =")), "{of_program:?}");
+    assert_eq!(dependencies("fuzz/Cargo.toml"), of_program);
+}

@@ -1,0 +1,26 @@
+//! A module of src/child.
+
+use super::messages::{Channel, GuardianCommand, GuardianEvent};
+use crate::fuzz::memory;
+
+pub(crate) fn messages(data: &[u8]) {
+    let (command, event) = memory::at_most(1024 + 256 * data.len(), || {
+        (GuardianCommand::from_bytes(data), GuardianEvent::from_bytes(data))
+    });
+    // One message, one meaning: what was understood is written in the same bytes.
+    if let Some(command) = &command {
+        assert_eq!(command.to_bytes(), data, "{command:?}");
+    }
+    if let Some(event) = event {
+        assert_eq!(event.to_bytes(), data, "{event:?}");
+    }
+    // And the same over the socket. An empty message is the end of it.
+    if data.is_empty() {
+        return;
+    }
+    let (ours, theirs) = Channel::pair().expect("a socket");
+    ours.send(data).expect("sent");
+    assert_eq!(theirs.receive_command().ok().flatten(), command);
+    theirs.send(data).expect("sent");
+    assert_eq!(ours.receive_event(), event.unwrap_or(GuardianEvent::Vanished));
+}

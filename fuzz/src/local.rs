@@ -1,0 +1,132 @@
+//! A module of src/lock/local.
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use super::admission::{Admission, Admitted, Decision};
+use super::byte_map::{Lane, ReaderGroup, TICKETS_END, UsageMode};
+use super::format::{
+    ENTRY, HEADER, HolderRecord, RECORD, Reservation, ReservationKind, TABLE, boot_id, number, slot_for,
+};
+use super::inspect::inspect;
+use super::lock_file::LockFile;
+use super::request::{LocalMode, LocalRequest};
+use crate::clock::BootTime;
+use crate::fuzz::{assert_printable, memory};
+use crate::lock::{BackendError, Error, HolderInfo};
+use crate::report;
+
+/// In an input: stands for the id of this boot, which no input can know.
+const THIS_BOOT: &[u8] = b"THISBOOT";
+
+static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let directory = std::env::temp_dir().join(format!("redlock-fuzz-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    directory
+});
+
+static FILE: LazyLock<LockFile> = LazyLock::new(|| LockFile::open(&DIRECTORY, b"k").expect("a lock file"));
+
+static BOOT_ID: LazyLock<u64> = LazyLock::new(boot_id);
+
+/// The header, as many reservations as the last byte but seven of it says, then records: in the file they are far apart.
+pub(crate) fn lock_file(data: &[u8]) {
+    let contents = with_boot_id(data);
+    let [header, rest] = part(&contents, HEADER);
+    let [entries, records] = part(rest, usize::from(header.get(24).copied().unwrap_or(0)) * ENTRY);
+    parts(entries, records);
+    let file = FILE.locks().file();
+    let written = file.set_len(0).and_then(|()| file.write_all_at(header, 0));
+    let written = written.and_then(|()| file.write_all_at(records, HEADER as u64));
+    written.and_then(|()| file.write_all_at(entries, TABLE)).expect("written");
+    whole_file();
+}
+
+fn part(bytes: &[u8], length: usize) -> [&[u8]; 2] {
+    bytes.split_at(length.min(bytes.len())).into()
+}
+
+fn with_boot_id(data: &[u8]) -> Vec<u8> {
+    let mut contents = data.to_vec();
+    let found: Vec<usize> = (0..data.len()).filter(|&at| data[at..].starts_with(THIS_BOOT)).collect();
+    for at in found {
+        contents[at..at + THIS_BOOT.len()].copy_from_slice(&BOOT_ID.to_le_bytes());
+    }
+    contents
+}
+
+/// What was understood is understood again when it was written.
+fn parts(entries: &[u8], records: &[u8]) {
+    let mut record = [0; RECORD];
+    record.iter_mut().zip(records).for_each(|(to, from)| *to = *from);
+    let ticket = number(&record[..8]);
+    if let Some(read) = HolderRecord::from_bytes(&record, ticket) {
+        let written = read.to_bytes(ticket);
+        // What has no room is cut off; the fields before it are whole.
+        let again = HolderRecord::from_bytes(&written, ticket);
+        let is_whole = written.ends_with(&[0]);
+        assert!(!is_whole || again.as_ref() == Some(&read), "{read:?} {again:?}");
+    }
+    let reservations: Vec<Option<Reservation>> =
+        entries.chunks_exact(ENTRY).map(|entry| Reservation::from_bytes(entry, *BOOT_ID)).collect();
+    for reservation in reservations.iter().flatten() {
+        let again = Reservation::from_bytes(&reservation.to_bytes(*BOOT_ID), *BOOT_ID);
+        assert_eq!(again, Some(*reservation));
+        if let ReservationKind::Slot(usage, slot) = reservation.kind {
+            assert!(slot < usage.slots());
+        }
+        if let Some((entry, _)) = slot_for(&reservations, *reservation) {
+            assert!(entry <= reservations.len());
+        }
+    }
+}
+
+/// Whatever is in the file, the lock is free if nobody holds it, unless it was reserved in this boot.
+fn whole_file() {
+    let reserved = memory::at_most(1024 * 1024, || FILE.reservations(&FILE.header()));
+    let mut last_fence = 0;
+    for mode in [LocalMode::Exclusive, LocalMode::Shared(ReaderGroup::named(b"")), LocalMode::Slot] {
+        let usage = if mode == LocalMode::Slot { UsageMode::slots_of(3) } else { UsageMode::PLAIN };
+        let request = LocalRequest { usage, lane: Lane::Fair, joins: false, mode };
+        let file = LockFile::open(&DIRECTORY, b"k").expect("a lock file");
+        match memory::at_most(1024 * 1024, || enter(&file, &request)) {
+            Ok(Some(admitted)) => {
+                assert!(admitted.fence > last_fence && admitted.ticket < TICKETS_END);
+                last_fence = admitted.fence;
+                // Another process finds it taken, and is told by which.
+                if mode == LocalMode::Exclusive {
+                    assert!(matches!(enter(&FILE, &request), Ok(None)));
+                }
+                let blocked = inspect(&FILE, 0, &request, None);
+                let text = report::blocker(&blocked.by);
+                assert!(text.contains("fuzz@host pid 1"), "{text}");
+                file.locks().unlock_all();
+            }
+            Ok(None) => {
+                assert!(!reserved.is_empty());
+                let blocked = inspect(&FILE, 0, &request, None);
+                assert_printable(&report::blocker(&blocked.by), false);
+            }
+            Err(error) => {
+                assert!(!reserved.is_empty(), "{error:?}");
+                assert_printable(&report::backend_error(&error), false);
+            }
+        }
+    }
+}
+
+/// `None` if something is in the way.
+fn enter(file: &LockFile, request: &LocalRequest) -> Result<Option<Admitted>, BackendError> {
+    let mut admission = match Admission::begin(file, None) {
+        Err(Error::Backend(error)) => return Err(error),
+        admission => admission.expect("nothing else can happen without an observer"),
+    };
+    let info =
+        HolderInfo { host: "host".into(), pid: "1".into(), user: "fuzz".into(), ..HolderInfo::default() };
+    let record = HolderRecord { claim: "c.1".into(), since: BootTime::now(), info };
+    match admission.check(request, None)? {
+        Decision::Free(slot) => admission.admit(request, None, slot, &record).map(Some),
+        Decision::Blocked(_) => Ok(None),
+    }
+}
