@@ -50,6 +50,17 @@ local function lowest_fence(i)
   return math.max(proposed, IS_GATE and now_ms() or 0)
 end
 
+-- The functions for what is seldom there are created only where it is.
+local function leave(k)
+  -- @include queue
+  return leave_queue(k)
+end
+
+local function store_share(k, info)
+  -- @include share
+  store_grant(k, info, TTL, FIRST_FIELD, write_share)
+end
+
 -- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
 -- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
 -- was never used, and other clients may have had larger ones meanwhile.
@@ -57,12 +68,13 @@ local function grant(k, i)
   local info = { fence = int_string(next_fence(k, lowest_fence(i))), since = int_string(now_ms()) }
   info.gate, info.stamp = IS_GATE and run_id() or GATE, int_string(our_stamp())
   set_fence(k, info.fence)
-  k.was_queued = leave_queue(k)
-  if k.entry and MODE ~= '' then
-    remove_entries(k, { k.entry })
-  end
+  k.was_queued = has_queue(k) and leave(k)
   k.was_free = not current(k)
-  store_grant(k, info, TTL, FIRST_FIELD)
+  if MODE == '' then
+    store_grant(k, info, TTL, FIRST_FIELD, write_exclusive)
+  else
+    store_share(k, info)
+  end
   return info.fence, info.slot
 end
 

@@ -13,6 +13,11 @@
 
 local TTL = ARGV[7]
 
+local function renew_share(k)
+  -- @include share
+  renew_entry(k, k.entry, TTL)
+end
+
 local quarantined_for = math.max(quarantine_left(tonumber(ARGV[8])), 0)
 local lost
 for _, k in ipairs(LOCKS) do
@@ -31,9 +36,7 @@ for _, k in ipairs(LOCKS) do
   if MODE == '' then
     call('PEXPIRE', k.info, TTL)
   else
-    call('ZADD', k.shared, int_string(now_ms() + tonumber(TTL)), k.entry)
-    remove_expired(k)
-    live_as_the_last_entry(k)
+    renew_share(k)
   end
 end
 return { 'extended', run_id(), int_string(quarantined_for) }

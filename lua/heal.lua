@@ -13,6 +13,7 @@
 -- Atomic, so that no other client takes a lock between the look and the write.
 --
 -- @include grant
+-- @include share
 -- @include fence
 
 local TTL, FENCES, HELD_FOR, GATE, FIRST_FIELD = ARGV[7], numbers(ARGV[8]), tonumber(ARGV[9]), ARGV[10], 11
@@ -31,7 +32,7 @@ for i, k in ipairs(LOCKS) do
     local info = { fence = int_string(FENCES[i]), since = int_string(now_ms() - HELD_FOR) }
     info.gate, info.stamp = GATE, ARGV[6]
     set_fence(k, int_string(math.max(tonumber(last_fence(k)), FENCES[i])))
-    store_grant(k, info, TTL, FIRST_FIELD)
+    store_grant(k, info, TTL, FIRST_FIELD, MODE == '' and write_exclusive or write_share)
   end
 end
 return 'healed'

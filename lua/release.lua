@@ -15,14 +15,27 @@
 
 local TOMBSTONE_TTL, MIN_HOLD = ARGV[7], ARGV[8]
 
+-- The functions for what is seldom there are created only where it is.
+local function leave(k)
+  -- @include queue
+  leave_queue(k)
+end
+
+local function change_share(k, entry)
+  -- @include share
+  if MIN_HOLD == '0' then
+    remove_entry(k, entry)
+  else
+    renew_entry(k, entry, MIN_HOLD)
+  end
+end
+
 local function keep_for_min_hold(k, entry)
   call('PEXPIRE', k.lock, MIN_HOLD)
   if MODE == '' then
     call('PEXPIRE', k.info, MIN_HOLD)
   else
-    call('ZADD', k.shared, int_string(now_ms() + tonumber(MIN_HOLD)), entry)
-    remove_expired(k)
-    live_as_the_last_entry(k)
+    change_share(k, entry)
   end
   set_info_field(k, read_info(k, ME), 'ended', '1')
 end
@@ -32,9 +45,7 @@ local function delete_grant(k, entry)
     call('DEL', k.lock, k.info)
     k.value = false
   else
-    remove_entries(k, { entry })
-    remove_expired(k)
-    live_as_the_last_entry(k)
+    change_share(k, entry)
   end
 end
 
@@ -50,7 +61,9 @@ local function give_back(k)
   else
     keep_for_min_hold(k, entry)
   end
-  leave_queue(k)
+  if has_queue(k) then
+    leave(k)
+  end
 end
 
 -- If a command is refused for one key, the other keys must still be freed.

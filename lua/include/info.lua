@@ -18,6 +18,9 @@ local function read_info(k, waiter)
   return parse_claim(info.claim or '') == waiter and info or nil
 end
 
+-- Field of info:K: '<n> <signs>', how many slots are taken, and a sign for each slot from 0 on, '#' if it is taken.
+local SLOTS = 'slots'
+
 -- Writes the info of a grant: its details, and what the client tells about itself, which is field, value, ... in ARGV
 -- from `first` on.
 local function write_holder_info(k, info, first)

@@ -59,9 +59,9 @@ local function remove_waiters(k, list)
   end
 end
 
--- ZSCORE first: a user without permission for ZREM that never queued must not get an error.
+-- Where there is a queue. ZSCORE first: a user without permission for ZREM that never queued must not get an error.
 local function leave_queue(k)
-  local is_queued = has_queue(k) and call('ZSCORE', k.queue, QUEUED)
+  local is_queued = call('ZSCORE', k.queue, QUEUED)
   if is_queued then
     remove_waiters(k, { QUEUED })
   end

@@ -1,0 +1,124 @@
+-- Changing the entries in shared:K. Apart from sharers.lua, since exclusive locks have none.
+-- @include grant
+-- @include sharers
+
+local function with_slot(signs, slot, sign)
+  signs = signs .. string.rep('.', slot - #signs)
+  return string.sub(signs, 1, slot) .. sign .. string.sub(signs, slot + 2)
+end
+
+-- How many slots are taken, and the signs; no signs if they are not known: the field was lost, or a version of redlock
+-- that does not keep it has changed the entries.
+local function read_slots(k)
+  local taken, signs = string.match(call('HGET', k.info, SLOTS) or '0 ', '^(%d+) (.*)$')
+  local entries = call('ZCOUNT', k.shared, '-inf', '+inf')
+  return entries, tonumber(taken) == entries and signs
+end
+
+local function write_slots(k, taken, signs)
+  call('HSET', k.info, SLOTS, int_string(taken) .. ' ' .. signs)
+end
+
+local function slot_of(entry)
+  return tonumber(string.match(entry, '%d*$')) or 0
+end
+
+-- Takes the lowest slot that is free for an entry that will be added. Expired entries must have been removed.
+local function take_slot(k)
+  if k.is_untouched then
+    write_slots(k, 1, '#')
+    return '0'
+  end
+  local taken, signs = read_slots(k)
+  if not signs then
+    signs = ''
+    for _, entry in ipairs(call('ZRANGE', k.shared, 0, -1)) do
+      signs = with_slot(signs, slot_of(entry), '#')
+    end
+  end
+  local slot = (string.find(signs, '.', 1, true) or #signs + 1) - 1
+  write_slots(k, taken + 1, with_slot(signs, slot, '#'))
+  return int_string(slot)
+end
+
+-- Removes these entries, their records and their slots. Signs that are not known are made anew by take_slot().
+local function remove_entries(k, entries)
+  local waiters, has_slots, taken, signs = {}, slots_of(current(k))
+  if has_slots then
+    taken, signs = read_slots(k)
+  end
+  for i, entry in ipairs(entries) do
+    waiters[i] = parse_claim(entry)
+    signs = signs and with_slot(signs, slot_of(entry), '.')
+  end
+  call('ZREM', k.shared, unpack(entries))
+  if signs then
+    write_slots(k, taken - #entries, signs)
+  end
+  call('HDEL', k.info, has_slots and not signs and SLOTS or waiters[1], unpack(waiters))
+end
+
+-- Each entry costs something once. No more at a time than unpack() can take.
+local function remove_expired(k)
+  repeat
+    local expired = call('ZRANGEBYSCORE', k.shared, '-inf', int_string(now_ms()), 'LIMIT', 0, 1000)
+    if #expired > 0 then
+      remove_entries(k, expired)
+    end
+  until #expired < 1000
+end
+
+-- After a change among the sharers: the keys live as long as the last entry.
+local function live_as_the_last_entry(k)
+  local last = call('ZRANGE', k.shared, -1, -1, 'WITHSCORES')[2]
+  if not last then
+    call('DEL', k.lock, k.shared, k.info)
+    k.value = false
+    return
+  end
+  for _, key in ipairs({ k.lock, k.shared, k.info }) do
+    if last == 'inf' then
+      call('PERSIST', key)
+    else
+      call('PEXPIRE', key, int_string(tonumber(last) - now_ms()))
+    end
+  end
+end
+
+local function remove_entry(k, entry)
+  remove_entries(k, { entry })
+  remove_expired(k)
+  live_as_the_last_entry(k)
+end
+
+-- The entry lives for `ttl` ms from now on.
+local function renew_entry(k, entry, ttl)
+  call('ZADD', k.shared, int_string(now_ms() + tonumber(ttl)), entry)
+  remove_expired(k)
+  live_as_the_last_entry(k)
+end
+
+-- For store_grant(). Expired entries are removed before our record is written: an entry of ours may be among them.
+local function write_share(k, info, ttl, first_field, is_new)
+  if k.entry then
+    remove_entries(k, { k.entry })
+  end
+  if not is_new then
+    remove_expired(k)
+  end
+  if slots_of(MODE) then
+    info.slot = take_slot(k)
+  end
+  info.claim = CLAIM .. '/' .. (info.slot or '')
+  write_holder_info(k, info, first_field)
+  call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(now_ms() + tonumber(ttl)), info.claim)
+  if not is_new then
+    live_as_the_last_entry(k)
+    return
+  end
+  set_lock(k, MODE, ttl)
+  if ttl ~= '0' then
+    call('PEXPIRE', k.shared, ttl)
+    call('PEXPIRE', k.info, ttl)
+  end
+end
