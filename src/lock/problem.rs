@@ -157,6 +157,9 @@ impl ServerErrorKind {
 pub(crate) enum FileProblem {
     /// The directory cannot be used; the system's reason.
     Directory(String),
+    NoDirectory,
+    /// The directory is on a file system that is mounted read-only, for this process at least.
+    ReadOnly,
     NotADirectory,
     /// Every user may delete other users' files in the directory.
     NotSticky,
@@ -183,10 +186,16 @@ impl FileProblem {
             Self::Io(_) | Self::DeletedInUse | Self::WholeFileLocked | Self::ForeignLocks => {
                 Fault::Unavailable
             }
-            Self::OwnedByAnother | Self::CannotCreate | Self::SymbolicLink | Self::NotRegular => {
-                Fault::Refused
-            }
-            Self::Directory(_) | Self::NotADirectory | Self::NotSticky | Self::OtherSlots(_) => Fault::Unfit,
+            Self::OwnedByAnother
+            | Self::CannotCreate
+            | Self::ReadOnly
+            | Self::SymbolicLink
+            | Self::NotRegular => Fault::Refused,
+            Self::Directory(_)
+            | Self::NoDirectory
+            | Self::NotADirectory
+            | Self::NotSticky
+            | Self::OtherSlots(_) => Fault::Unfit,
         }
     }
 }

@@ -233,14 +233,22 @@ fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
 fn file_problem(problem: &FileProblem) -> String {
     match problem {
         FileProblem::Directory(why) => format!("cannot use the directory: {why}"),
-        FileProblem::NotADirectory => "--local-dir is not a directory".into(),
+        FileProblem::NoDirectory => "no such directory: make it, or name another with --local-dir".into(),
+        FileProblem::ReadOnly => {
+            "the directory is read-only here: name another with --local-dir \
+             (in a systemd service with ProtectSystem=strict, add it to ReadWritePaths=)"
+                .into()
+        }
+        FileProblem::NotADirectory => "is not a directory".into(),
         FileProblem::NotSticky => {
             "every user may delete files in this directory: set its sticky bit (chmod +t) or name another".into()
         }
         FileProblem::OwnedByAnother => {
             "no permission to use this lock file; it belongs to another user".into()
         }
-        FileProblem::CannotCreate => "no permission to create a lock file in this directory".into(),
+        FileProblem::CannotCreate => {
+            "no permission to create a lock file in this directory: name another with --local-dir".into()
+        }
         FileProblem::SymbolicLink => "is a symbolic link, which is not followed; remove it".into(),
         FileProblem::NotRegular => "is not a regular file with one link; remove it".into(),
         FileProblem::Io(why) => why.clone(),

@@ -20,7 +20,7 @@ use events::Events;
 use live_line::LiveLine;
 use stream::{Descriptor, Stream};
 
-pub(crate) use format::{backend_error, blocker, quoted, sanitize};
+pub(crate) use format::{backend_error, blocker, io_error, quoted, sanitize};
 
 /// A wait shorter than this is not mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -166,6 +166,14 @@ impl Report {
     }
 
     /// Printed at once, and then as often as any wait is.
+    pub(crate) fn directory_is_private(&mut self, directory: &Path) {
+        let directory = directory.display();
+        self.info(&format!(
+            "warning: {directory} is private to this service (systemd PrivateTmp): other services of this host are not \
+             kept out; name another with --local-dir"
+        ));
+    }
+
     pub(crate) fn servers_unavailable(&mut self, error: &BackendError, waited: Duration) {
         let error = backend_error(error);
         if !self.failure_printed || self.verbosity == Verbosity::Verbose {

@@ -8,6 +8,7 @@ use std::{env, fs, io};
 use toml::de::{DeTable, DeValue};
 
 use crate::exit::{Failure, UNFIT};
+use crate::report::io_error;
 
 const OF_ALL_USERS: &str = "/etc/redlock/config.toml";
 const OF_THE_USER: &str = "redlock/config.toml";
@@ -60,7 +61,7 @@ fn is_missing(path: &Path, error: &io::Error) -> bool {
 }
 
 fn cannot_read(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(UNFIT, format!("cannot read the config file {}: {error}", path.display()))
+    Failure::new(UNFIT, format!("cannot read the config file {}: {}", path.display(), io_error(error)))
 }
 
 fn parse(path: PathBuf, text: &str) -> Result<ConfigFile, Failure> {

@@ -12,6 +12,7 @@ use super::usage;
 use crate::cli::ServerArgs;
 use crate::exit::{Failure, UNFIT};
 use crate::lock::Server;
+use crate::report::io_error;
 
 const MOST_SERVERS: usize = 9;
 const PASSWORD: &str = "REDLOCK_PASSWORD";
@@ -122,7 +123,8 @@ fn password(args: &ServerArgs, sources: Sources<'_>) -> Result<Option<String>, F
 /// The first line of the file.
 fn read(path: &Path, name: &str) -> Result<String, Failure> {
     let bad = |why: String| Failure::new(UNFIT, format!("{name}: {}: {why}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| bad(format!("cannot read the password: {error}")))?;
+    let text = fs::read_to_string(path)
+        .map_err(|error| bad(format!("cannot read the password: {}", io_error(&error))))?;
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(bad("there is no password in the first line".into())),
@@ -173,14 +175,13 @@ fn parse(url: &str) -> Result<Server, String> {
     })
 }
 
-/// redis-cli takes host and port, and people write what they know.
+/// redis-cli takes host and port, and people write what they know. What may be a password is not repeated.
 fn without_scheme(text: &str) -> String {
-    let is_name = |text: &str| {
-        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:[]".contains(&b))
-    };
+    let (host, port) = text.split_once(':').unwrap_or((text, "6379"));
+    let is_host = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
     if text.starts_with('/') && !text.contains(['@', '?']) {
         format!("not a server's URL: did you mean unix://{text}?")
-    } else if is_name(text) {
+    } else if is_host && port.parse::<u16>().is_ok() {
         format!("not a server's URL: did you mean redis://{text}?")
     } else {
         format!("not a server's URL: {EXPECTED}")

@@ -46,8 +46,10 @@ pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<B
                 HostLock::open(directory, &names).map_err(|error| backend_failure(&error, settings))?;
             let location = format!("this host, {}", lock.paths().join(", "));
             report.location(&settings.config_files, &location, &settings.meaningless);
-            if lock.mount() == Mount::OverNetwork {
-                report.directory_is_on_a_network(directory);
+            match lock.mount() {
+                Mount::OnThisHost => {}
+                Mount::OverNetwork => report.directory_is_on_a_network(directory),
+                Mount::PrivateToService => report.directory_is_private(directory),
             }
             Ok(Box::new(lock))
         }

@@ -25,6 +25,8 @@ const LONGEST_NAME: usize = 200;
 pub(crate) enum Mount {
     OnThisHost,
     OverNetwork,
+    /// systemd's PrivateTmp: only the processes of one service see it.
+    PrivateToService,
 }
 
 /// A directory of the system in which every user may create files and none may delete another's.
@@ -48,17 +50,23 @@ impl LockFile {
     pub(super) fn open(directory: &Path, name: &[u8]) -> Result<Self, BackendError> {
         let path = directory.join(file_name(name));
         let fail = |problem| BackendError::new(path.display().to_string(), Problem::File(problem));
-        let about = fs::metadata(directory).map_err(|e| fail(FileProblem::Directory(e.to_string())))?;
+        let unusable = |problem| BackendError::new(directory.display().to_string(), Problem::File(problem));
+        let about = fs::metadata(directory).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => unusable(FileProblem::NoDirectory),
+            io::ErrorKind::PermissionDenied => unusable(FileProblem::CannotCreate),
+            _ => unusable(FileProblem::Directory(e.to_string())),
+        })?;
         if !about.is_dir() {
-            return Err(fail(FileProblem::NotADirectory));
+            return Err(unusable(FileProblem::NotADirectory));
         }
         if about.mode() & 0o1002 == 0o0002 {
-            return Err(fail(FileProblem::NotSticky));
+            return Err(unusable(FileProblem::NotSticky));
         }
         // A user that may create files in the directory may use the locks in it.
         let file = open_or_make(&path, &about).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied if path.exists() => fail(FileProblem::OwnedByAnother),
-            io::ErrorKind::PermissionDenied => fail(FileProblem::CannotCreate),
+            io::ErrorKind::PermissionDenied => unusable(FileProblem::CannotCreate),
+            io::ErrorKind::ReadOnlyFilesystem => unusable(FileProblem::ReadOnly),
             _ if e.raw_os_error() == Some(libc::ELOOP) => fail(FileProblem::SymbolicLink),
             _ if matches!(e.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
                 fail(FileProblem::NotRegular)
@@ -90,8 +98,22 @@ impl LockFile {
         let over_network = [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, SMB2_SUPER_MAGIC];
         match fstatfs(self.locks.file()) {
             Ok(about) if over_network.contains(&about.filesystem_type()) => Mount::OverNetwork,
+            _ if self.is_private_to_service() => Mount::PrivateToService,
             _ => Mount::OnThisHost,
         }
+    }
+
+    /// systemd mounts a directory of its own over /tmp and /var/tmp; its name is all that tells.
+    fn is_private_to_service(&self) -> bool {
+        if !self.path.starts_with("/tmp") && !self.path.starts_with("/var/tmp") {
+            return false;
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        mounts.lines().any(|line| {
+            let mut fields = line.split(' ').skip(3);
+            let (root, point) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+            root.contains("/systemd-private-") && self.path.starts_with(point)
+        })
     }
 
     /// Its name was removed: other processes do not see our locks on it.

@@ -1,9 +1,13 @@
 //! The config file: below what is typed and what the environment says.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use tempfile::TempDir;
+
 use crate::support::config_file as file;
-use crate::support::{Redis, Run};
+use crate::support::{Host, Nodes, OtherUsers, Redis, Run, STRANGER};
 
 fn run(path: &PathBuf) -> Run {
     Run::bare().args(&["run", "--key", "k"]).env("REDLOCK_CONFIG", path)
@@ -41,23 +45,59 @@ fn a_fleet_that_must_not_fall_back_says_so_in_the_file() {
     assert_eq!((done.status.code(), done.stderr.len()), (Some(0), 0), "{done:?}");
 }
 
-#[test]
-fn a_bad_file_is_refused_by_name_and_without_its_secrets() {
-    for text in [
-        "nonsense = 1\n",
-        "key = \"k\"\n",
-        "redis = \"redis://:s3cret@h",
-        "ttl = { a = 1 }\n",
-        "wait = \"5 parsecs\"\n",
-    ] {
-        let (_directory, path) = file(text);
-        let done = run(&path).sh("echo ran").output();
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(matches!(done.status.code(), Some(64 | 78)), "{text:?}: {done:?}");
-        assert!(done.stdout.is_empty() && !said.contains("s3cret"), "{said}");
+/// Refused with 78 and a line with these parts, which shows no secret.
+#[track_caller]
+fn unfit(text: &str, parts: &[&str]) {
+    let (_directory, path) = file(text);
+    let done = run(&path).sh("echo ran").done().expect_code(78);
+    assert_eq!((done.stdout.as_str(), done.stderr.lines().count()), ("", 1), "{text:?}: {done:?}");
+    for part in parts.iter().copied().chain([path.to_str().unwrap()]) {
+        assert!(done.stderr.contains(part), "{part:?} is missing in {:?}", done.stderr);
     }
-    let done = run(&PathBuf::from("/no/such/config.toml")).cmd(&["true"]).output();
-    assert_eq!(done.status.code(), Some(78));
+    assert!(!done.stderr.contains("s3cret"), "{}", done.stderr);
+}
+
+#[test]
+fn a_bad_file_is_blamed_with_line_and_key_and_without_its_secrets() {
+    unfit("local = true\ntll = 1\n", &[":2: ", "\"tll\" is not a setting", "\"ttl\""]);
+    unfit("require_server = true\n", &[":1: ", "\"require-server\""]);
+    unfit("key = \"k\"\n", &[":1: ", "\"key\""]);
+    unfit("password = \"s3cret\"\n", &[":1: ", "password-file", "REDLOCK_PASSWORD"]);
+    unfit("\n\nredis = \"redis://:s3cret@h", &[":3: ", "redis: "]);
+    unfit("ttl = 20s\n", &[":1: ", "ttl: "]);
+    unfit("ttl = { a = 1 }\n", &[":1: ", "ttl: "]);
+    unfit("[run]\nttl = 1\n", &[":1: ", "run: ", "top level"]);
+    unfit("ttl = [\"1s\", \"2s\"]\n", &[":1: ", "ttl: ", "list"]);
+}
+
+#[test]
+fn a_bad_value_in_a_file_is_blamed_with_line_and_key() {
+    let with_server = |text: &str, parts: &[&str]| {
+        unfit(&format!("redis = \"redis://127.0.0.1:1\"\n{text}\n"), parts);
+    };
+    for (text, part) in [
+        ("ttl = \"abc\"", ":2: ttl: \"abc\" is not a duration"),
+        ("ttl = \"1ms\"", ":2: ttl must be between"),
+        ("wait = \"5 parsecs\"", ":2: wait: "),
+        ("slots = 0", ":2: slots must be 1 to"),
+        ("signal = \"FOO\"", ":2: signal must be"),
+        ("prefer = \"cry\"", ":2: prefer must be fair, writers or readers"),
+        ("nonblock = \"maybe\"", ":2: nonblock: \"maybe\" is neither true nor false"),
+        ("max-hold = 0", ":2: max-hold must be more than 0"),
+        ("kill-after = \"1h\"", ":2: kill-after must be at most"),
+        ("password-file = \"/no/such\"", ":2: password-file: /no/such"),
+        ("shared = true\nexclusive = true", ":3: exclusive cannot be used together"),
+        ("nonblock = true\nwait = \"5m\"", ":3: wait cannot be used together"),
+    ] {
+        with_server(text, &[part]);
+    }
+    unfit("redis = [\"redis://h\", \"localhost:s3cret\"]\n", &[":1: redis, server 2: "]);
+}
+
+#[test]
+fn a_file_that_was_named_must_exist() {
+    let done = run(&PathBuf::from("/no/such/config.toml")).cmd(&["true"]).done().expect_code(78);
+    assert!(done.stderr.contains("/no/such/config.toml: No such file or directory\n"), "{done:?}");
     let help = Run::bare().arg("--help").env("REDLOCK_CONFIG", "/no/such/config.toml").output();
     assert_eq!(help.status.code(), Some(0));
 }
@@ -70,4 +110,107 @@ fn a_url_in_the_wrong_place_is_repeated_without_its_password() {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert!(said.contains("redis://") && !said.contains("hunter2"), "{said}");
     }
+}
+
+/// A home directory with this config file in `below`.
+fn home(below: &str, text: &str) -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join(below).join("redlock");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("config.toml"), text).unwrap();
+    home
+}
+
+fn run_at(home: &TempDir) -> Run {
+    Run::bare().env("HOME", home.path()).env("XDG_CONFIG_HOME", "").args(&["run", "--key", "k"])
+}
+
+#[test]
+fn the_users_file_is_in_the_home_directory_if_nothing_else_is_said() {
+    let home = home(".config", "require-server = true\n");
+    let refused =
+        |run: Run, expected: i32| run.args(&["--key", "j"]).cmd(&["true"]).done().expect_code(expected);
+    refused(run_at(&home), 78);
+    refused(run_at(&home).env("XDG_CONFIG_HOME", "relative/path"), 78);
+    let unset = run_at(&home).via("unset XDG_CONFIG_HOME; exec \"$@\"");
+    refused(unset, 78);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = run_at(&home).env("XDG_CONFIG_HOME", elsewhere.path());
+    refused(other.arg("--local"), 0);
+}
+
+#[test]
+fn a_file_that_is_named_is_the_only_one() {
+    let home = home(".config", "require-server = true\n");
+    let (_directory, path) = file("local = true\nlabel = \"named\"\n");
+    let told = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
+    let by_option = told(run_at(&home).arg("--config").arg(&path));
+    assert!(
+        by_option.contains(&format!("config {}; lock \"k\" on this host, /", path.display())),
+        "{by_option}"
+    );
+    assert!(told(run_at(&home).env("REDLOCK_CONFIG", &path)).contains(path.to_str().unwrap()));
+    // What is typed beats the variable, and /dev/null stands for none.
+    told(run_at(&home).arg("--config").arg(&path).env("REDLOCK_CONFIG", "/no/such"));
+    told(run_at(&home).args(&["--config", "/dev/null", "--local"]));
+    // An option of the command is none of ours.
+    let command = run_at(&home).arg("--local").env("REDLOCK_REQUIRE_SERVER", "0");
+    let done = command.args(&["echo", "--config", "/no/such"]).done().expect_code(0);
+    assert_eq!(done.stdout, "--config /no/such\n");
+}
+
+/// The admin's file and the user's, in a mount namespace of their own.
+#[test]
+fn the_users_file_goes_before_the_one_in_etc_setting_by_setting() {
+    let unshared = std::process::Command::new("unshare").args(["-m", "true"]).status();
+    if !unshared.is_ok_and(|status| status.success()) {
+        skip!("only root can have a mount namespace");
+    }
+    let etc = tempfile::tempdir().unwrap();
+    fs::create_dir(etc.path().join("redlock")).unwrap();
+    let admins = "label = \"admin\"\nrequire-server = true\nshared = true\nredis = \"redis://127.0.0.1:1\"\n";
+    fs::write(etc.path().join("redlock/config.toml"), admins).unwrap();
+    let redis = Redis::start();
+    let in_etc = |run: Run| {
+        let script = format!("mount --bind {} /etc && exec \"$@\"", etc.path().display());
+        run.through(&["unshare", "-m", "sh", "-c", &script, "sh"])
+    };
+    let home = home(".config", &format!("redis = \"{}\"\nexclusive = true\n", redis.url()));
+    let show = "redis-cli -p PORT HGET lock-info:k label; redis-cli -p PORT GET lock:k";
+    let run = in_etc(run_at(&home)).arg("-v").sh(&show.replace("PORT", &redis.port().to_string()));
+    let done = run.done().expect_code(0);
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert_eq!(lines[0], "admin", "what the user does not set is the admin's");
+    assert!(!lines[1].starts_with("shared"), "the user's mode goes first: {lines:?}");
+    let files =
+        format!("config /etc/redlock/config.toml, {}/.config/redlock/config.toml; ", home.path().display());
+    assert!(done.stderr.contains(&files), "{}", done.stderr);
+    let nobody = tempfile::tempdir().unwrap();
+    in_etc(run_at(&nobody)).cmd(&["true"]).done().expect_code(69);
+    in_etc(run_at(&nobody)).env("REDLOCK_REDIS", redis.url()).cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn the_home_of_another_user_is_not_looked_into() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let home = home(".config", "nonsense\n");
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let host = Host::with_mode(0o1777);
+    let run = |home: &TempDir| host.run().env("HOME", home.path()).env("XDG_CONFIG_HOME", "");
+    users.run(STRANGER, run(&home), "022").cmd(&["true"]).done().expect_code(0);
+    // One that is there and cannot be read may say what must be known.
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let config = home.path().join(".config/redlock/config.toml");
+    fs::set_permissions(config, fs::Permissions::from_mode(0o600)).unwrap();
+    users.run(STRANGER, run(&home), "022").cmd(&["true"]).done().expect_code(78);
+}
+
+#[test]
+fn verbose_says_where_the_lock_is() {
+    let (redis, nodes) = (Redis::start(), Nodes::start(3));
+    let told = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
+    let one = told(Run::key(&redis, "k"));
+    assert!(one.contains(&format!("no config file; lock \"k\" on {}\n", redis.url())), "{one}");
+    let three = told(nodes.run("k"));
+    assert!(three.contains("lock \"k\" on 3 servers (redis://"), "{three}");
 }

@@ -132,3 +132,20 @@ fn the_key_is_not_taken_from_the_environment() {
     let run = Run::bare().args(&["run", "--redis", &redis.url()]).env("REDLOCK_KEY", "k");
     misused(run, "--key");
 }
+
+#[test]
+fn a_boolean_variable_is_one_of_eight_words() {
+    let redis = Redis::start();
+    let holder = crate::support::holder(&redis, "k", &[]);
+    let nonblock = |value: &str| Run::key(&redis, "k").args(&["--wait", "0.1"]).env("REDLOCK_VERBOSE", value);
+    for (words, lines) in [(["1", "true", "yes", "on"], 2), (["0", "false", "no", "off"], 1)] {
+        for word in words {
+            let done = nonblock(word).cmd(&["true"]).done().expect_code(75);
+            assert!(done.stderr.lines().count() >= lines, "{word}: {done:?}");
+        }
+    }
+    for word in ["maybe", "flase", "2", " ", "y", "TRUE", "disabled"] {
+        misused(nonblock(word), "REDLOCK_VERBOSE");
+    }
+    holder.wait().expect_code(0);
+}

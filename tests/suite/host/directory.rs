@@ -215,3 +215,45 @@ fn a_lock_file_without_permission_is_reported_as_such() {
     refused(users.run(STRANGER, host.run(), "022"), 77, &["permission"]);
     refused(users.run(STRANGER, host.run_on("new"), "022"), 77, &["permission"]);
 }
+
+#[test]
+fn a_directory_that_is_read_only_for_this_process_says_so_and_what_to_do() {
+    let host = Host::new();
+    let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+    let unshared =
+        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(host.path()).arg("true").status();
+    if !unshared.is_ok_and(|status| status.success()) {
+        skip!("only root can mount a directory read-only");
+    }
+    let directory = host.path().to_str().unwrap();
+    let run = host.run().through(&["unshare", "-m", "sh", "-c", script, directory]);
+    let done = run.sh("echo ran").done().expect_code(77);
+    assert_eq!(done.stdout, "");
+    for part in [directory, "read-only", "--local-dir", "ReadWritePaths="] {
+        assert!(done.stderr.contains(part), "{part:?} is missing in {:?}", done.stderr);
+    }
+}
+
+/// As systemd does it for a service with PrivateTmp.
+#[test]
+fn a_private_tmp_is_warned_of() {
+    let outside = tempfile::tempdir_in("/var/tmp").unwrap();
+    let private = outside.path().join("systemd-private-0-x.service-0/tmp");
+    fs::create_dir_all(&private).unwrap();
+    let script = "chmod 1777 \"$0\" && mount --bind \"$0\" /tmp && exec \"$@\"";
+    let unshared =
+        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(&private).arg("true").status();
+    if !unshared.is_ok_and(|status| status.success()) {
+        skip!("only root can have a mount namespace");
+    }
+    let run = Run::bare().args(&["run", "--key", "k", "--local-dir", "/tmp"]).through(&[
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        script,
+        private.to_str().unwrap(),
+    ]);
+    let done = run.sh("exit 3").done().expect_code(3);
+    assert!(done.stderr.contains("/tmp is private to this service"), "{done:?}");
+}

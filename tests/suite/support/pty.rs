@@ -51,6 +51,16 @@ impl Pty {
         pty
     }
 
+    /// Another program, in the environment of `Run::bare`.
+    pub fn program(command: Command) -> Pty {
+        let own: Vec<_> = command.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
+        let mut command = like(&Run::bare(), command);
+        for (name, value) in own {
+            command.env(name, value.unwrap_or_default());
+        }
+        Pty::start(command)
+    }
+
     fn start(mut command: Command) -> Pty {
         let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         let OpenptyResult { master, slave } = openpty(&size, None).expect("a pty");
@@ -58,7 +68,10 @@ impl Pty {
         set_cloexec(&master);
         set_cloexec(&slave);
         let stream = || Stdio::from(slave.try_clone().expect("the terminal"));
-        command.env("TERM", "xterm").stdin(stream()).stdout(stream()).stderr(stream());
+        if !command.get_envs().any(|(name, _)| name == "TERM") {
+            command.env("TERM", "xterm");
+        }
+        command.stdin(stream()).stdout(stream()).stderr(stream());
         // SAFETY: setsid, ioctl and signal are async-signal-safe, and fd 0 is the terminal by now.
         unsafe {
             command.pre_exec(|| {

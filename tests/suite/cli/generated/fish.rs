@@ -64,6 +64,8 @@ function __redlock_command_begins
             return
         else if contains -- $word $valued
             set i (math $i + 2)
+        else if string match -qr -- '^-[^-]' $word; and contains -- -(string sub -s -1 -- $word) $valued
+            set i (math $i + 2)
         else if string match -q -- '-*' $word
             set i (math $i + 1)
         else
@@ -94,7 +96,11 @@ function __redlock_complete_command
     if test $begin -gt 0; and test $begin -le (count $words)
         set command (string escape -- $words[$begin..-1])
     end
-    complete -C (string join ' ' -- $command (commandline -ct))
+    set -l current (commandline -ct)
+    # Before the command, what begins with a dash is an option of redlock.
+    if set -q command[1]; or not string match -q -- '-*' $current
+        complete --do-complete=(string join ' ' -- $command $current)
+    end
 end
 
 complete -c redlock -f

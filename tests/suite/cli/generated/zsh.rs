@@ -18,7 +18,7 @@ pub fn script(command: &Command) -> String {
             "run" => {
                 vec!["'(-):command: _command_names -e'".to_owned(), "'*::arguments: _normal'".to_owned()]
             }
-            "break" => vec!["'1:key: '".to_owned()],
+            "break" => vec!["'1::key:( )'".to_owned()],
             _ => vec![format!("'1:{name}:({words})'")],
         });
         cases += &format!("        {name})\n            _arguments -s -S : \\\n");
