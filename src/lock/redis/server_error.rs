@@ -14,7 +14,10 @@ impl ServerError {
 
 /// Redis appends " script: <hash>, on @user_script:<line>." to errors out of a script.
 fn without_script_trace(details: &str) -> &str {
-    details.split(" script: ").next().unwrap_or(details)
+    match details.rsplit_once(" script: ") {
+        Some((error, trace)) if trace.contains("@user_script") => error,
+        _ => details,
+    }
 }
 
 fn sort(code: &str, reply: &str) -> ServerErrorKind {
@@ -41,6 +44,8 @@ fn sort(code: &str, reply: &str) -> ServerErrorKind {
         _ if has("can't run this command") || has("can't access at least one of the keys") => {
             Kind::PermissionDenied
         }
+        // Redis 7.2 and Valkey, from inside a script.
+        _ if has("ACL failure") => Kind::PermissionDenied,
         _ => Kind::Other,
     }
 }
@@ -64,6 +69,11 @@ mod tests {
             ("OOM command not allowed", ServerErrorKind::OutOfMemory, Fault::Unavailable),
             ("READONLY You can't write", ServerErrorKind::ReadOnlyReplica, Fault::Unfit),
             ("WRONGTYPE Operation", ServerErrorKind::WrongType, Fault::Unfit),
+            (
+                "ERR ACL failure in script: User l has no permissions to run the 'exists' command",
+                ServerErrorKind::PermissionDenied,
+                Fault::Refused,
+            ),
             ("ERR anything else", ServerErrorKind::Other, Fault::Unfit),
         ] {
             let (code, details) = reply.split_once(' ').unwrap();
@@ -76,5 +86,10 @@ mod tests {
     fn the_position_in_our_script_is_left_out() {
         let details = "command not allowed script: ab12, on @user_script:7.";
         assert_eq!(ServerError::new("OOM", Some(details), "").reply, "OOM command not allowed");
+        let details = "ACL failure in script: no permissions script: ab12, on @user_script:7.";
+        assert_eq!(
+            ServerError::new("ERR", Some(details), "").reply,
+            "ERR ACL failure in script: no permissions"
+        );
     }
 }
