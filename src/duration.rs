@@ -21,14 +21,15 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// "1m 30s"; milliseconds only where seconds would say nothing.
+/// "1m 30s", "3.9s", "250ms": finer than seconds only where those would say little.
 pub(crate) fn format(duration: Duration) -> String {
-    let shown = if duration < Duration::from_secs(10) {
-        Duration::from_millis(duration.as_millis().try_into().unwrap_or(u64::MAX))
-    } else {
-        Duration::from_secs(duration.as_secs())
-    };
-    humantime::format_duration(shown).to_string()
+    let tenths = duration.as_millis() / 100;
+    match duration.as_secs() {
+        0 if duration.is_zero() => "0s".into(),
+        0 => format!("{}ms", duration.subsec_millis().max(1)),
+        1..10 if !tenths.is_multiple_of(10) => format!("{}.{}s", tenths / 10, tenths % 10),
+        _ => format_seconds(duration),
+    }
 }
 
 /// Whole seconds, for times that are watched as they pass.
@@ -66,9 +67,13 @@ mod tests {
     }
 
     #[test]
-    fn short_times_keep_their_milliseconds() {
-        assert_eq!(format(Duration::from_micros(1_500_900)), "1s 500ms");
-        assert_eq!(format(Duration::from_millis(90_400)), "1m 30s");
+    fn short_times_are_shown_more_finely() {
+        for (millis, shown) in
+            [(0, "0s"), (250, "250ms"), (1_500, "1.5s"), (3_937, "3.9s"), (5_000, "5s"), (90_400, "1m 30s")]
+        {
+            assert_eq!(format(Duration::from_millis(millis)), shown);
+        }
+        assert_eq!(format(Duration::from_micros(3)), "1ms");
     }
 
     proptest! {

@@ -31,16 +31,6 @@ pub(crate) enum Exit {
     Signal(i32),
 }
 
-impl Exit {
-    /// As a shell would show it.
-    pub(crate) fn shell_code(self) -> i32 {
-        match self {
-            Self::Code(code) => code.into(),
-            Self::Signal(number) => 128 + number,
-        }
-    }
-}
-
 /// An error that knows its exit code. Anything else is [`INTERNAL`].
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -52,6 +42,11 @@ impl Failure {
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
+}
+
+/// The exit code of an error.
+pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
+    error.downcast_ref::<Failure>().map_or(INTERNAL, |failure| failure.code)
 }
 
 impl fmt::Display for Failure {

@@ -150,9 +150,8 @@ impl Refresher {
                 return self.send(KeeperEvent::Overdue);
             }
             match lock.extend(grant) {
-                Extended::Until(lease, failures) => {
-                    grant.lease = Some(lease);
-                    grant.votes.failures = failures;
+                Extended::Until(lease, votes) => {
+                    (grant.lease, grant.votes) = (Some(lease), votes);
                     (self.renewed)(grant);
                     next = lease.refresh_at();
                     self.send(KeeperEvent::Refreshed(grant.clone()));

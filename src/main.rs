@@ -30,14 +30,14 @@ use clap::{CommandFactory, FromArgMatches};
 
 use child::signals::exit_by_signal;
 use cli::{Cli, mistakes};
-use exit::{Exit, Failure};
+use exit::Exit;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(stop_everything));
     let exit = start().unwrap_or_else(|error| {
         // It may repeat a setting, and a URL may stand where it does not belong.
         report::print(&secrets::without_passwords(&format!("{error:#}")));
-        Exit::Code(error.downcast_ref::<Failure>().map_or(exit::INTERNAL, |failure| failure.code))
+        Exit::Code(exit::code_of(&error))
     });
     report::finish();
     match exit {
@@ -89,7 +89,6 @@ fn not_parsed(error: &clap::Error, arguments: &[OsString]) -> anyhow::Result<Exi
 fn stop_everything(panic: &std::panic::PanicHookInfo<'_>) {
     let consequence = if child::stop_in_emergency() { "; the command was stopped" } else { "" };
     let location = panic.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
-    report::print(&format!("internal error{location}{consequence}. Please report this"));
-    report::finish();
+    report::panicked(&format!("internal error{location}{consequence}. Please report this"));
     std::process::exit(exit::INTERNAL.into())
 }

@@ -3,11 +3,12 @@
 -- @include queue
 
 -- Describes a holder of K: name ('' = the lock is free), ms until the lock expires (-1 = never), ms held
--- (-1 = unknown), the number of other holders, then this server's run_id, our arrival stamp (-1 = not queued), and
--- field, value, ... of the holder's info.
+-- (-1 = unknown), the number of other holders, then this server's run_id, our arrival stamp (-1 = not queued), the
+-- length of the queue, and field, value, ... of the holder's info.
 local function holder_fields(k, our_place)
+  local queued = int_string(call('ZCOUNT', k.queue, '-inf', '+inf'))
   if not current(k) then
-    return '', '0', '-1', '0', run_id(), our_place
+    return '', '0', '-1', '0', run_id(), our_place, queued
   end
   local holder, info = holder_of(k)
   local since = info and tonumber(info.since)
@@ -19,6 +20,7 @@ local function holder_fields(k, our_place)
     int_string(others),
     run_id(),
     our_place,
+    queued,
   }
   for field, value in pairs(info or {}) do
     fields[#fields + 1] = field

@@ -15,6 +15,7 @@ pub(crate) mod fuzz;
 
 mod attach;
 mod guardian;
+mod local_time;
 mod messages;
 mod process_tree;
 mod signal_state;
@@ -39,6 +40,7 @@ use messages::{Channel, GuardianCommand};
 
 pub(crate) use attach::{AttachPoint, Attachment};
 pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
+pub(crate) use local_time::local_time;
 pub(crate) use messages::{Environment, ExitReason, GuardianEvent, Limits};
 pub(crate) use process_tree::is_stopped;
 pub(crate) use signal_state::SignalState;

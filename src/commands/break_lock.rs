@@ -1,6 +1,7 @@
 //! `redlock break`: take a lock away from its holder.
 
 use super::exit_code;
+use crate::child::local_time;
 use crate::exit::{self, Failure};
 use crate::lock::{Keys, break_lock};
 use crate::report::{backend_error, blocker, print, quoted, sanitize};
@@ -19,9 +20,11 @@ pub(super) fn run(settings: BreakSettings) -> Result<String, Failure> {
     })?;
     match holder {
         None => Ok(format!("{key} is free")),
-        Some(blocked) if settings.yes => Ok(format!("{key} was {}; it is free now", blocker(&blocked.by))),
+        Some(blocked) if settings.yes => {
+            Ok(format!("{key} was {}; it is free now", blocker(&blocked.by, local_time)))
+        }
         Some(blocked) => {
-            let message = format!("{key} is {}; pass --yes to break it", blocker(&blocked.by));
+            let message = format!("{key} is {}; pass --yes to break it", blocker(&blocked.by, local_time));
             Err(Failure::new(exit::USAGE, message))
         }
     }

@@ -1,24 +1,63 @@
 //! What waiters are told about this run.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use nix::unistd::{gethostname, getuid};
 
 use crate::lock::HolderInfo;
 
-/// `program` is the command's name. Its arguments are not shown: they may be secret.
-pub(super) fn describe(program: &OsStr, label: &str) -> HolderInfo {
-    let program = Path::new(program).file_name().unwrap_or(program);
+/// Of the command only its name is told. Its arguments are not: they may be secret.
+pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
     HolderInfo {
-        host: gethostname().map_or_else(|_| "?".into(), |host| host.to_string_lossy().into_owned()),
+        host: gethostname().map_or_else(|_| String::new(), |host| host.to_string_lossy().into_owned()),
         pid: std::process::id().to_string(),
         user: user(),
         label: label.to_owned(),
-        command: program.to_string_lossy().into_owned(),
+        command: command_name(argv, Path::is_file),
         job_url: ci_job_url(variable).unwrap_or_default(),
     }
+}
+
+/// Interpreters, as their names begin, and the short options after which no script follows: its text is in the
+/// arguments, or comes by stdin.
+const INTERPRETERS: [(&[&str], &str); 6] = [
+    (&["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"], "cs"),
+    (&["python", "pypy"], "cm"),
+    (&["perl"], "eE"),
+    (&["ruby", "lua", "Rscript", "osascript"], "e"),
+    (&["node", "deno", "bun"], "ep"),
+    (&["php"], "r"),
+];
+
+/// The base name of the program, or of the script that it interprets: half of all jobs are called "sh". Only a file can be
+/// a script: what follows an option may be its value.
+fn command_name(argv: &[OsString], is_file: impl Fn(&Path) -> bool) -> String {
+    let [program, arguments @ ..] = argv else { return String::new() };
+    let program = base_name(program);
+    let Some(no_script_after) = no_script_after(&program) else { return program };
+    let ends_options = |argument: &&OsString| match argument.as_encoded_bytes() {
+        b"-" | b"--eval" | b"--print" | b"--command" => true,
+        [b'-', b'-', ..] => false,
+        [b'-', options @ ..] => options.iter().any(|option| no_script_after.as_bytes().contains(option)),
+        _ => false,
+    };
+    let mut candidates = arguments.iter().take_while(|argument| !ends_options(argument));
+    let script = candidates
+        .find(|argument| !argument.as_encoded_bytes().starts_with(b"-") && is_file(Path::new(argument)));
+    script.map_or(program, |script| base_name(script))
+}
+
+/// `None` if the program is no interpreter. Versions are part of many names: "python3.11".
+fn no_script_after(program: &str) -> Option<&'static str> {
+    let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
+    let (_, options) = INTERPRETERS.iter().find(|(names, _)| names.contains(&name))?;
+    Some(options)
+}
+
+fn base_name(path: &OsStr) -> String {
+    Path::new(path).file_name().unwrap_or(path).to_string_lossy().into_owned()
 }
 
 /// Services may set neither variable. Not by getpwuid, which may ask a directory over the network.
@@ -57,6 +96,29 @@ mod tests {
 
     fn with<'a>(set: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 'a {
         |name| set.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    #[test]
+    fn an_interpreter_goes_by_the_name_of_its_script() {
+        for (argv, name) in [
+            (&["/usr/bin/rsync", "-a", "script"][..], "rsync"),
+            (&["bash", "/opt/script"], "script"),
+            (&["bash", "-e", "-o", "pipefail", "/opt/script", "secret"], "script"),
+            (&["/usr/bin/python3.11", "-u", "script", "secret"], "script"),
+            (&["python3", "-m", "script"], "python3"),
+            (&["sh", "-c", "script"], "sh"),
+            (&["sh", "-ec", "script"], "sh"),
+            (&["sh", "-s", "script"], "sh"),
+            (&["perl", "-e", "script"], "perl"),
+            (&["node", "--eval", "script"], "node"),
+            (&["php", "-d", "key=secret", "script"], "script"),
+            (&["sh", "secret"], "sh"),
+            (&["sh"], "sh"),
+            (&["shred", "script"], "shred"),
+        ] {
+            let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
+            assert_eq!(command_name(&argv, |path| path.ends_with("script")), name, "{argv:?}");
+        }
     }
 
     #[test]

@@ -80,6 +80,9 @@ pub(crate) trait Lock: Send {
     /// after the grant.
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released;
 
+    /// How often the lock was asked for.
+    fn attempts(&self) -> u32;
+
     /// Files that keep the lock taken for as long as any process has them open, if the lock is of that kind.
     fn files(&self) -> Vec<Arc<File>> {
         Vec::new()
@@ -189,8 +192,10 @@ pub(crate) struct Grant {
 /// How the servers voted for a grant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Votes {
-    /// How many were asked; zero for a lock without servers.
+    /// How many are configured; zero for a lock without servers.
     pub servers: usize,
+    /// How many of them voted for us, as far as they had answered when that was a majority.
+    pub voted: usize,
     /// Those that could not vote, and why.
     pub failures: Vec<BackendError>,
 }
@@ -214,6 +219,8 @@ pub(crate) struct Blocked {
     pub key: usize,
     /// How many waiters are ahead of us; `None` if we did not queue.
     pub position: Option<usize>,
+    /// How many wait for this key, with us if we have queued.
+    pub queue_length: usize,
     pub by: Blocker,
 }
 
@@ -269,14 +276,20 @@ pub(crate) trait Observer {
     fn waiting(&mut self, blocked: &Blocked, waited: Duration);
     /// After a wait of this length: when to call [`Observer::waiting`] again, if nothing happens.
     fn next_update_in(&self, waited: Duration) -> Duration;
+    /// When [`Observer::tick`] is to be called, if nothing happens before.
+    fn next_tick(&self) -> Option<BootTime> {
+        None
+    }
+    /// Time has passed.
+    fn tick(&mut self) {}
     /// The servers fail; we have waited for this long, and keep trying.
     fn on_unavailable(&mut self, error: &BackendError, waited: Duration);
 }
 
 #[derive(Debug)]
 pub(crate) enum Extended {
-    /// Until the lease's deadline, as a majority has agreed; with the servers that could not vote.
-    Until(Lease, Vec<BackendError>),
+    /// Until the lease's deadline, as a majority has agreed.
+    Until(Lease, Votes),
     /// A clear answer: the lock is no longer ours.
     Lost(Loss),
     /// No clear answer. The current lease holds until its deadline.
@@ -291,6 +304,17 @@ pub(crate) enum Released {
     Lost(Loss),
     /// It will expire by itself.
     Unknown(BackendError),
+}
+
+impl Released {
+    /// `None` if that is not known.
+    pub(crate) fn is_done(&self) -> Option<bool> {
+        match self {
+            Self::Done(_) => Some(true),
+            Self::Lost(_) => Some(false),
+            Self::Unknown(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,6 +18,8 @@ pub(crate) enum Problem {
         quarantined: Vec<(String, Duration)>,
         causes: Vec<BackendError>,
     },
+    /// This server may have lost its data, and does not vote for this long.
+    InQuarantine(Duration),
     ConnectionRefused,
     /// There is no such unix socket.
     NoSocket,
@@ -81,6 +83,7 @@ impl Problem {
                 }
             }
             Self::Quarantined { .. }
+            | Self::InQuarantine(_)
             | Self::ConnectionRefused
             | Self::NoSocket
             | Self::SocketPermission

@@ -56,6 +56,10 @@ impl Lock for Unlocked {
         Ok(None)
     }
 
+    fn attempts(&self) -> u32 {
+        0
+    }
+
     fn extend(&mut self, _grant: &Grant) -> Extended {
         Extended::Unknown(BackendError { at: None, problem: Problem::NoLease })
     }

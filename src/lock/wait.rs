@@ -25,8 +25,10 @@ pub(crate) enum Wait {
 pub(super) fn wait(
     watched: &[(BorrowedFd<'_>, PollFlags)],
     until: BootTime,
-    observer: Option<&mut (dyn Observer + '_)>,
+    mut observer: Option<&mut (dyn Observer + '_)>,
 ) -> Wait {
+    let next_tick = observer.as_ref().and_then(|observer| observer.next_tick());
+    let until = next_tick.map_or(until, |tick| until.min(tick));
     let (is_ready, is_woken) = {
         let wake_fds = observer.as_ref().map_or_else(Vec::new, |observer| observer.wake_on());
         let mut fds: Vec<PollFd<'_>> =
@@ -37,6 +39,11 @@ pub(super) fn wait(
         let (wake_fds, watched) = fds.split_at(wake_fds.len());
         (any_marked(watched), any_marked(wake_fds))
     };
+    if let Some(observer) = &mut observer
+        && next_tick.is_some_and(BootTime::has_passed)
+    {
+        observer.tick();
+    }
     let signal = observer.filter(|_| is_woken).and_then(Observer::cancelled);
     match (signal, is_ready) {
         (Some(signal), _) => Wait::Cancelled(signal),

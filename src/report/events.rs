@@ -1,134 +1,353 @@
-//! `--events`: a JSON object a line for each event.
+//! `--events`: a JSON object a line for each event; docs/operations.md has the fields.
+//!
+//! The last line of every run is `ended`, once. It is written when all else is done, or by the panic hook, which is why
+//! the state of the run is kept here, in a place that every thread can reach.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::format;
-use super::stream::Stream;
-use crate::exit::Exit;
-use crate::lock::{Blocked, Blocker, Grant, Votes};
+use super::json::Object;
+use super::problem::problem;
+use super::stderr::stderr_stream;
+use super::stream::{Descriptor, Stream};
+use crate::clock::BootTime;
+use crate::exit::{self, Exit};
+use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Votes};
+
+/// Of the one run of this process; `None` without `--events`, and after the last event.
+static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
+
+/// Between two `waiting` events.
+const WAITING_EVERY: Duration = Duration::from_secs(30);
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The command ran to its end.
+    Ran,
+    /// The lock was taken, but the command could not be started; or redlock failed before that.
+    NotStarted,
+    Held,
+    Unavailable,
+    /// By a server, the file system or redlock's own checks: waiting would not help.
+    Refused,
+    Lost,
+    MaxHold,
+    /// By a signal, before the command was started; or the command was stopped, as redlock failed.
+    Cancelled,
+}
+
+impl Outcome {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ran => "ran",
+            Self::NotStarted => "not_started",
+            Self::Held => "held",
+            Self::Unavailable => "unavailable",
+            Self::Refused => "refused",
+            Self::Lost => "lost",
+            Self::MaxHold => "max_hold",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+enum Destination {
+    Stderr,
+    File { path: PathBuf, stream: Stream },
+}
 
 pub(super) struct Events {
-    pub(super) stream: Option<Stream>,
+    destination: Destination,
     keys: Vec<String>,
-    has_waited: bool,
+    run: Object,
+    asked_at: Option<BootTime>,
+    last_waiting: Option<BootTime>,
+    attempts: u32,
+    blocked: Option<Blocked>,
+    grant: Option<Grant>,
+    held: Option<Duration>,
+    /// `None` if the lock was never ours; null if it is not known.
+    released: Option<Value>,
+    command_was_started: bool,
+    outcome: Option<Outcome>,
+    cause: Option<String>,
+}
+
+/// From now on events are written. `-` is stderr.
+pub(super) fn open(path: &Path, keys: &[String], run: &HolderInfo) -> std::io::Result<()> {
+    let destination = if path == Path::new("-") {
+        Destination::Stderr
+    } else {
+        Destination::File { path: path.to_owned(), stream: Stream::append_to(path)? }
+    };
+    let events = Events {
+        destination,
+        keys: keys.to_vec(),
+        run: process(run),
+        asked_at: None,
+        last_waiting: None,
+        attempts: 0,
+        blocked: None,
+        grant: None,
+        held: None,
+        released: None,
+        command_was_started: false,
+        outcome: None,
+        cause: None,
+    };
+    *EVENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(events);
+    Ok(())
+}
+
+/// Does nothing without `--events`; or in a panic in the middle of an event.
+pub(super) fn events(note: impl FnOnce(&mut Events)) {
+    let events = EVENTS.try_lock().or_else(|error| match error {
+        TryLockError::Poisoned(error) => Ok(PoisonError::into_inner(error)),
+        TryLockError::WouldBlock => Err(()),
+    });
+    if let Ok(mut events) = events
+        && let Some(events) = events.as_mut()
+    {
+        note(events);
+    }
+}
+
+/// The last event. Returns the path, if it is a file, how many lines were lost, and why.
+pub(super) fn end(exit: Exit, failure: Option<&str>) -> Option<(PathBuf, usize, Option<std::io::Error>)> {
+    events(|events| events.ended(exit, failure));
+    let events = EVENTS.try_lock().ok()?.take()?;
+    match events.destination {
+        Destination::Stderr => None,
+        Destination::File { path, mut stream } => Some((path, stream.finish(), stream.last_error.take())),
+    }
 }
 
 impl Events {
-    pub(super) fn open(path: Option<&Path>, keys: &[String]) -> std::io::Result<Self> {
-        let stream = path.map(Stream::append_to).transpose()?;
-        Ok(Self { stream, keys: keys.to_vec(), has_waited: false })
+    pub(super) fn asks(&mut self) {
+        self.asked_at.get_or_insert_with(BootTime::now);
     }
 
-    pub(super) fn has_waited(&self) -> bool {
-        self.has_waited
+    pub(super) fn asked(&mut self, attempts: u32) {
+        self.attempts = attempts;
     }
 
-    pub(super) fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
-        self.has_waited = true;
-        let holding = match &blocked.by {
-            Blocker::Holder(holding) | Blocker::Reservation(holding) => Some(holding),
-            Blocker::Foreign { .. } | Blocker::Queue | Blocker::Quarantine(_) => None,
-        };
-        self.write("waiting", || {
-            let holder = holding.map(|holding| {
-                let fields = holding.info.fields().into_iter();
-                fields.map(|(name, value)| (name.to_owned(), value.into())).collect::<Map<_, _>>()
-            });
-            json!({
-                "waited_ms": millis(waited),
-                "place": blocked.position,
-                "others": holding.map_or(0, |holding| holding.others),
-                "held_ms": holding.and_then(|holding| holding.held_for).map(millis),
-                "holder": holder,
-            })
-        });
+    /// At the first refusal, and then every 30 s.
+    pub(super) fn waiting(&mut self, blocked: &Blocked, waited: Duration, gives_up_in: Option<Duration>) {
+        self.blocked = Some(blocked.clone());
+        if self.last_waiting.is_some_and(|last| last.elapsed() < WAITING_EVERY) {
+            return;
+        }
+        self.last_waiting = Some(BootTime::now());
+        let event = Object::default()
+            .with("waited_ms", millis(waited))
+            .with_known("gives_up_ms", gives_up_in.map(millis))
+            .and(&self.about_blocked(blocked));
+        self.write("waiting", &event, false);
     }
 
     pub(super) fn acquired(&mut self, grant: &Grant) {
-        self.write("acquired", || about(grant));
+        self.grant = Some(grant.clone());
+        let event = Object::default().with("waited_ms", millis(grant.waited)).and(&about(grant));
+        self.write("acquired", &event, false);
     }
 
     pub(super) fn refreshed(&mut self, grant: &Grant) {
-        self.write("refreshed", || about(grant));
+        let held = grant.taken_at.elapsed();
+        let event = Object::default().with("held_ms", millis(held)).and(&about(grant));
+        self.write("refreshed", &event, false);
     }
 
-    pub(super) fn lost(&mut self, cause: &str) {
-        self.write("lost", || json!({ "cause": cause }));
+    pub(super) fn command_starts(&mut self) {
+        self.command_was_started = true;
     }
 
-    /// `action`: what `--on-unavailable` asked for.
-    pub(super) fn unavailable(&mut self, cause: &str, action: &str) {
-        self.write("unavailable", || json!({ "cause": cause, "action": action }));
+    /// `is_stopped`: the command, because of it.
+    pub(super) fn lost(&mut self, cause: &str, is_stopped: bool) {
+        if is_stopped {
+            self.outcome = Some(Outcome::Lost);
+        }
+        let held = self.grant.as_ref().map(|grant| millis(grant.taken_at.elapsed()));
+        let event = Object::default()
+            .with("cause", cause)
+            .with("action", if is_stopped { "stop" } else { "warn" })
+            .with_known("held_ms", held);
+        self.write("lost", &event, false);
     }
 
     pub(super) fn max_hold_over(&mut self) {
-        self.write("max_hold", || json!({}));
+        self.outcome.get_or_insert(Outcome::MaxHold);
     }
 
-    pub(super) fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
-        self.write("released", || {
-            let mut event = about(grant);
-            event["held_ms"] = millis(held).into();
-            event["exit"] = exit.shell_code().into();
-            if let Exit::Signal(number) = exit {
-                event["signal"] = number.into();
-            }
-            event
-        });
+    /// The lock was not acquired, for this reason.
+    pub(super) fn not_acquired(&mut self, outcome: Outcome, blocked: Option<&Blocked>) {
+        (self.outcome, self.blocked) = (Some(outcome), blocked.cloned());
     }
 
-    fn write(&mut self, event: &str, more: impl FnOnce() -> Value) {
-        let Some(stream) = &mut self.stream else { return };
-        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        let mut line = json!({ "time": time, "event": event });
-        match &self.keys[..] {
-            [key] => line["key"] = key.as_str().into(),
-            keys => line["keys"] = keys.into(),
+    pub(super) fn caused_by(&mut self, cause: &str) {
+        self.cause = Some(cause.to_owned());
+    }
+
+    pub(super) fn released(&mut self, held: Duration, is_released: Option<bool>) {
+        (self.held, self.released) = (Some(held), Some(is_released.into()));
+    }
+
+    fn ended(&mut self, exit: Exit, failure: Option<&str>) {
+        let outcome = self.outcome.unwrap_or_else(|| self.outcome_of(exit, failure.is_some()));
+        let mut event = Object::default().with("outcome", outcome.name());
+        event = match exit {
+            Exit::Code(code) => event.with("exit", code),
+            Exit::Signal(number) => event.with("signal", number),
+        };
+        let waited = match &self.grant {
+            Some(grant) => Some(grant.waited),
+            None => self.asked_at.map(BootTime::elapsed),
+        };
+        let attempts = self.grant.as_ref().map_or(self.attempts, |grant| grant.claim.attempt);
+        event = event
+            .with_known("waited_ms", waited.map(millis))
+            .with_known("held_ms", self.held.map(millis))
+            .with_known("attempts", (attempts > 0).then_some(attempts));
+        if let Some(grant) = &self.grant {
+            event = event.with("fences", grant.fences.as_slice());
         }
-        if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more()) {
-            line.extend(more);
+        event = event.with_known("released", self.released.clone());
+        if outcome == Outcome::Held
+            && let Some(blocked) = &self.blocked
+        {
+            event = event.and(&self.about_blocked(blocked));
         }
-        stream.push(|dropped| {
-            if dropped > 0 {
-                line["dropped"] = dropped.into();
-            }
-            format!("{line}\n").into_bytes()
-        });
+        let event = event.with_known("cause", failure.or(self.cause.as_deref()));
+        self.write("ended", &event, true);
+    }
+
+    /// Where it does not follow from what was reported before.
+    fn outcome_of(&self, exit: Exit, has_failed: bool) -> Outcome {
+        match exit {
+            _ if self.command_was_started && !has_failed => Outcome::Ran,
+            Exit::Code(exit::CANNOT_EXECUTE | exit::NOT_FOUND) => Outcome::NotStarted,
+            Exit::Signal(_) => Outcome::Cancelled,
+            Exit::Code(_) if self.command_was_started => Outcome::Cancelled,
+            Exit::Code(exit::UNAVAILABLE) => Outcome::Unavailable,
+            Exit::Code(exit::USAGE | exit::REFUSED | exit::UNFIT) => Outcome::Refused,
+            Exit::Code(_) => Outcome::NotStarted,
+        }
+    }
+
+    /// What is in the way.
+    fn about_blocked(&self, blocked: &Blocked) -> Object {
+        let key = self.keys.get(blocked.key).filter(|_| self.keys.len() > 1);
+        let (state, holding) = match &blocked.by {
+            Blocker::Holder(holding) => ("held", Some(holding)),
+            Blocker::Reservation(holding) => ("kept", Some(holding)),
+            Blocker::Foreign { .. } => ("foreign", None),
+            Blocker::Queue => ("free", None),
+            Blocker::Quarantine(_) => ("quarantined", None),
+        };
+        let mut object = Object::default()
+            .with_known("key", key.map(String::as_str))
+            .with("state", state)
+            .with_known("position", blocked.position.map(|ahead| ahead + 1))
+            .with_known("queue_length", blocked.position.map(|_| blocked.queue_length));
+        if let Some(holding) = holding {
+            object = object
+                .with_objects("holders", &[holder(holding)])
+                .with_known("other_holders", (holding.others > 0).then_some(holding.others));
+        }
+        if let Blocker::Quarantine(servers) = &blocked.by {
+            let servers: Vec<Object> = servers
+                .iter()
+                .map(|(url, left)| {
+                    Object::default().with("url", url.as_str()).with("quarantined_ms", millis(*left))
+                })
+                .collect();
+            object = object.with_object("servers", &Object::default().with_objects("quarantined", &servers));
+        }
+        object
+    }
+
+    fn write(&mut self, event: &str, more: &Object, is_last: bool) {
+        let start = Object::default()
+            .with("v", 1)
+            .with("time", time(SystemTime::now()))
+            .with("event", event)
+            .with("keys", self.keys.as_slice())
+            .with_object("run", &self.run);
+        let line = |dropped: usize| {
+            let dropped = Object::default().with_known("dropped", (dropped > 0).then_some(dropped));
+            format!("{}\n", start.and(more).and(&dropped).text()).into_bytes()
+        };
+        match &mut self.destination {
+            Destination::Stderr => stderr_stream(|stderr| stderr.push(line)),
+            Destination::File { stream, .. } if is_last => stream.push_last(line),
+            Destination::File { stream, .. } => stream.push(line),
+        }
+    }
+
+    pub(super) fn unwritten(&self) -> Option<Descriptor> {
+        match &self.destination {
+            Destination::Stderr => None,
+            Destination::File { stream, .. } => stream.unwritten(),
+        }
+    }
+
+    pub(super) fn flush(&mut self) {
+        if let Destination::File { stream, .. } = &mut self.destination {
+            stream.flush_ready();
+        }
     }
 }
 
-/// How many of the servers vote, and which do not, and why.
-fn servers(votes: &Votes) -> Value {
-    let failed: Vec<Value> = votes
-        .failures
-        .iter()
-        .map(|error| json!({ "url": error.at, "cause": format::problem(&error.problem) }))
-        .collect();
-    json!({ "configured": votes.servers, "voting": votes.servers - failed.len(), "failed": failed })
+/// A run: this one, or a holder.
+fn process(info: &HolderInfo) -> Object {
+    Object::default()
+        .with_text("host", &info.host)
+        .with_known("pid", info.pid.parse::<u32>().ok())
+        .with_text("user", &info.user)
+        .with_text("label", &info.label)
+        .with_text("command", &info.command)
+        .with_text("job_url", &info.job_url)
 }
 
-fn about(grant: &Grant) -> Value {
-    let mut about = json!({
-        "waited_ms": millis(grant.waited),
-        "attempts": grant.claim.attempt,
-        "token": grant.claim.to_string(),
-    });
-    match grant.fences[..] {
-        [fence] => about["fence"] = fence.into(),
-        _ => about["fences"] = grant.fences.as_slice().into(),
+fn holder(holding: &Holding) -> Object {
+    let since = holding.held_for.and_then(|held| SystemTime::now().checked_sub(held));
+    process(&holding.info)
+        .with_known("since", since.map(time))
+        .with_known("held_ms", holding.held_for.map(millis))
+        .with_known("expires_ms", holding.expires_in.map(millis))
+}
+
+fn about(grant: &Grant) -> Object {
+    let mut object = Object::default()
+        .with("attempts", grant.claim.attempt)
+        .with("token", grant.claim.to_string())
+        .with("fences", grant.fences.as_slice());
+    if !grant.slots.is_empty() {
+        object = object.with("slots", grant.slots.as_slice());
     }
     if grant.votes.servers > 1 {
-        about["servers"] = servers(&grant.votes);
+        object = object.with_object("servers", &servers(&grant.votes));
     }
-    match grant.slots[..] {
-        [] => {}
-        [slot] => about["slot"] = slot.into(),
-        _ => about["slots"] = grant.slots.as_slice().into(),
-    }
-    about
+    object
+}
+
+/// How many of the servers voted, and which could not, and why.
+fn servers(votes: &Votes) -> Object {
+    let failed = |error: &BackendError| {
+        Object::default().with_known("url", error.at.as_deref()).with("cause", problem(&error.problem))
+    };
+    let failed: Vec<Object> = votes.failures.iter().map(failed).collect();
+    Object::default()
+        .with("configured", votes.servers)
+        .with("voted", votes.voted)
+        .with_objects("failed", &failed)
+}
+
+fn time(moment: SystemTime) -> String {
+    humantime::format_rfc3339_millis(moment).to_string()
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -1,18 +1,16 @@
-//! Sentences for people: what blocks a lock, what is wrong with a server or a lock file, and what to do.
+//! Sentences for people: what is waited for, and what is in the way.
 
-use crate::duration::format_seconds;
-use crate::lock::{
-    BackendError, Blocked, Blocker, FileProblem, HolderInfo, Holding, Problem, ServerError, ServerErrorKind,
-    Votes, majority_of,
-};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use super::problem::quarantine;
+use crate::duration::{format, format_seconds};
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, WaitPolicy};
 
 /// How many of several keys a line shows.
 const MOST_SHOWN: usize = 4;
 
-const PASSWORD_MISSING: &str = "the server wants a password: put it into the URL, redis://:password@host";
-const PERMISSION_MISSING: &str =
-    "this user lacks a permission that redlock needs: see docs/operations.md for the ACL";
+/// The wall clock of this place: year, month, day, hour, minute and second of a moment.
+pub(crate) type LocalTime = fn(SystemTime) -> Option<[i32; 6]>;
 
 /// Text that no terminal takes for an escape sequence: control characters and invalid bytes become escapes.
 pub(crate) fn sanitize(bytes: &[u8]) -> String {
@@ -32,12 +30,6 @@ pub(crate) fn sanitize(bytes: &[u8]) -> String {
     out
 }
 
-/// Without the number that Rust adds.
-pub(crate) fn io_error(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error ").next().unwrap_or_default().to_owned()
-}
-
 /// Invisible, and able to reverse a line.
 fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -50,26 +42,69 @@ pub(crate) fn quoted(keys: &[String]) -> String {
     quoted.join(", ") + &and_others(keys.len() - shown)
 }
 
-pub(super) fn waiting(keys: &[String], blocked: &Blocked, waited: Duration) -> String {
-    let mut line = format!("waiting for {}: ", quoted(keys));
-    if let Some(ahead) = blocked.position {
-        line.push_str(&format!("place {} in the queue, ", ahead + 1));
+/// The parts of a wait line, in the order in which they are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WaitLine {
+    /// What is waited for, for how long, and the place in the queue.
+    pub head: String,
+    /// What is in the way, and how long it is still waited for.
+    pub blocker: String,
+    /// The page of the holder's CI job; may be empty.
+    pub job_url: String,
+}
+
+impl WaitLine {
+    pub(super) fn new(
+        keys: &[String],
+        blocked: &Blocked,
+        waited: Duration,
+        gives_up_in: Option<Duration>,
+        local_time: LocalTime,
+    ) -> Self {
+        let mut head = format!("waiting for {}: waited {}", quoted(keys), format_seconds(waited));
+        if let Some(ahead) = blocked.position {
+            head.push_str(&format!(", place {} of {}", ahead + 1, blocked.queue_length.max(ahead + 1)));
+        }
+        let (key, by) = (blocked_key(keys, blocked), blocker_only(&blocked.by, local_time));
+        let mut blocker = format!("{key}{by}");
+        if let Some(left) = gives_up_in {
+            blocker.push_str(&format!(", gives up in {}", format_seconds(left)));
+        }
+        Self { head, blocker, job_url: job_url(&blocked.by).to_owned() }
     }
-    let (key, blocker) = (blocked_key(keys, blocked), blocker(&blocked.by));
-    line.push_str(&format!("{key}{blocker}, waited {}", format_seconds(waited)));
-    line
+
+    pub(super) fn text(&self) -> String {
+        format!("{}, {}{}", self.head, self.blocker, with_comma(&self.job_url))
+    }
 }
 
-/// For one line of a terminal: what changes comes first, what may be cut off last.
-pub(super) fn live_line_text(keys: &[String], blocked: &Blocked, waited: Duration) -> String {
-    let place = blocked.position.map_or_else(String::new, |ahead| format!(", place {}", ahead + 1));
-    let (key, blocker) = (blocked_key(keys, blocked), blocker(&blocked.by));
-    format!("redlock: {}: waited {}{place}, {key}{blocker}", quoted(keys), format_seconds(waited))
+/// How a wait for the lock ended without it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivenUp {
+    pub policy: WaitPolicy,
+    pub attempts: u32,
+    pub waited: Duration,
 }
 
-/// The same while the servers cannot be used.
-pub(super) fn unavailable_live_line(keys: &[String], error: &str, waited: Duration) -> String {
-    format!("redlock: {}: waited {}, {error}; trying again", quoted(keys), format_seconds(waited))
+/// "gave up on "x" after 5 attempts (41s): held by ..."
+pub(super) fn gave_up(
+    keys: &[String],
+    blocked: &Blocked,
+    given_up: GivenUp,
+    local_time: LocalTime,
+) -> String {
+    let GivenUp { policy, attempts, waited } = given_up;
+    let (by, job_url) = (blocker_only(&blocked.by, local_time), with_comma(job_url(&blocked.by)));
+    let after = match policy {
+        WaitPolicy::No => {
+            let key = keys.get(blocked.key).map_or(keys, std::slice::from_ref);
+            return format!("{} is {by}; not waiting (-n){job_url}", quoted(key));
+        }
+        WaitPolicy::Queue { .. } => format(waited),
+        WaitPolicy::Retry { .. } if attempts == 1 => format!("1 attempt ({})", format(waited)),
+        WaitPolicy::Retry { .. } => format!("{attempts} attempts ({})", format(waited)),
+    };
+    format!("gave up on {} after {after}: {}{by}{job_url}", quoted(keys), blocked_key(keys, blocked))
 }
 
 /// Of several keys, the one that is taken.
@@ -81,33 +116,60 @@ fn blocked_key(keys: &[String], blocked: &Blocked) -> String {
     }
 }
 
-/// "held by root@web1 pid 42 (nightly, rsync) for 2m 3s"
-pub(crate) fn blocker(by: &Blocker) -> String {
+/// "held by root@web1 pid 42 (nightly, rsync) since 09:14:05 (2m 3s), https://ci.example/job/17"
+pub(crate) fn blocker(by: &Blocker, local_time: LocalTime) -> String {
+    blocker_only(by, local_time) + &with_comma(job_url(by))
+}
+
+fn blocker_only(by: &Blocker, local_time: LocalTime) -> String {
     match by {
         Blocker::Holder(holding) => {
             let (who, others) = (holder(&holding.info), and_others(holding.others));
-            format!("held by {who}{others}{}", since_and_job(holding))
+            format!("held by {who}{others}{}", since(holding, local_time))
+        }
+        Blocker::Reservation(Holding { info, expires_in: Some(left), .. }) => {
+            let left = format_seconds(*left + Duration::from_millis(999));
+            format!("free again in {left} (--min-hold of {})", holder(info))
         }
         Blocker::Reservation(holding) => {
-            format!("kept by --min-hold of {}{}", holder(&holding.info), since_and_job(holding))
+            format!("kept by --min-hold of {}{}", holder(&holding.info), since(holding, local_time))
         }
-        Blocker::Foreign { .. } => "held by another program".into(),
+        Blocker::Foreign { expires_in: Some(left) } => {
+            format!("held by another program (expires in {})", format(*left))
+        }
+        Blocker::Foreign { expires_in: None } => "held by another program (never expires)".into(),
         Blocker::Queue => "free, but others are ahead in the queue".into(),
-        Blocker::Quarantine(servers) => {
-            let servers: Vec<String> = servers
-                .iter()
-                .map(|(name, left)| format!("{name} is quarantined for another {}", format_seconds(*left)))
-                .collect();
-            format!("{}: may have lost locks (disable with --quarantine off)", servers.join(", "))
-        }
+        Blocker::Quarantine(servers) => quarantine(servers),
     }
 }
 
-fn since_and_job(holding: &Holding) -> String {
-    let held_for = holding.held_for.map_or_else(String::new, |time| format!(" for {}", format_seconds(time)));
-    match holding.info.job_url.as_str() {
-        "" => held_for,
-        job_url => format!("{held_for}, {job_url}"),
+fn job_url(by: &Blocker) -> &str {
+    match by {
+        Blocker::Holder(holding) | Blocker::Reservation(holding) => &holding.info.job_url,
+        Blocker::Foreign { .. } | Blocker::Queue | Blocker::Quarantine(_) => "",
+    }
+}
+
+fn with_comma(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(", {text}") }
+}
+
+/// " since 09:14:05 (2m 3s)", with the date if it is another day's.
+fn since(holding: &Holding, local_time: LocalTime) -> String {
+    let Some(held_for) = holding.held_for else { return String::new() };
+    let now = SystemTime::now();
+    let (today, then) = (local_time(now), now.checked_sub(held_for).and_then(local_time));
+    let held_for = format_seconds(held_for);
+    match (today, then) {
+        (Some(today), Some([year, month, day, hour, minute, second])) => {
+            let date = if today[..3] == [year, month, day] {
+                String::new()
+            } else {
+                format!("{year}-{month:02}-{day:02} ")
+            };
+            format!(" since {date}{hour:02}:{minute:02}:{second:02} ({held_for})")
+        }
+        _ => format!(" for {held_for}"),
     }
 }
 
@@ -132,172 +194,88 @@ fn holder(info: &HolderInfo) -> String {
     text
 }
 
-/// " by 2 of 3 votes (redis://c:6379: connection refused ...)"; nothing if all servers can vote.
-pub(super) fn votes(Votes { servers, failures }: &Votes) -> String {
-    if failures.is_empty() {
-        return String::new();
-    }
-    format!(" by {} of {servers} votes ({})", servers - failures.len(), all(failures))
-}
-
-/// What is wrong, where, and what to do about it.
-pub(crate) fn backend_error(error: &BackendError) -> String {
-    let problem = problem(&error.problem);
-    match &error.at {
-        Some(at) => format!("{at}: {problem}"),
-        None => problem,
-    }
-}
-
-pub(super) fn problem(problem: &Problem) -> String {
-    match problem {
-        Problem::NoMajority { servers, causes } => {
-            let needed = majority_of(*servers);
-            format!("{} of {servers} servers unavailable, {needed} required: {}", causes.len(), all(causes))
-        }
-        Problem::Quarantined { servers, quarantined, causes } => {
-            let list: Vec<String> = quarantined
-                .iter()
-                .map(|(name, left)| format!("{name} for another {}s", left.as_secs_f64().ceil()))
-                .collect();
-            let mut text = format!(
-                "no majority of {servers} servers: quarantined are {}, which may have lost locks that they granted \
-                 (disable with --quarantine off)",
-                list.join(", ")
-            );
-            if !causes.is_empty() {
-                text.push_str(&format!("; {}", all(causes)));
-            }
-            text
-        }
-        Problem::ConnectionRefused => "connection refused (is the server running?)".into(),
-        Problem::NoSocket => "no such socket (is the server running?)".into(),
-        Problem::SocketPermission => "no permission to open the socket".into(),
-        Problem::UnknownHost(why) => format!("cannot resolve the host's name: {why}"),
-        Problem::Connection(text) => text.clone(),
-        Problem::TimedOut => "timed out (server stopped, or network down?)".into(),
-        Problem::UnreadableReply(why) => format!("unreadable reply: {why}"),
-        Problem::UnexpectedReply => "unexpected reply to our script".into(),
-        Problem::StaleReply => "answered an older request".into(),
-        Problem::Server(error) => server_error(error),
-        Problem::Replica => "this server is a replica: name the primary".into(),
-        Problem::ListedTwice { other: Some(other) } => format!("the same server as {other}, listed twice"),
-        Problem::ListedTwice { other: None } => {
-            "the same server is listed twice (by another name, socket or database)".into()
-        }
-        Problem::OtherServerCount(servers) => {
-            format!("the key is held as a lock over {servers} server(s): everyone must name the same ones")
-        }
-        Problem::OtherSlots(0) => "the key is held without --slots: everyone must use it the same way".into(),
-        Problem::OtherSlots(slots) => {
-            format!("the key is held with --slots {slots}: everyone must give the same number")
-        }
-        Problem::GrantedTooLate => {
-            "the lock was granted after its lease had run out (--ttl is too short for this network)".into()
-        }
-        Problem::NoLease => "this lock has no lease to renew".into(),
-        Problem::File(problem) => file_problem(problem),
-    }
-}
-
-fn all(causes: &[BackendError]) -> String {
-    causes.iter().map(backend_error).collect::<Vec<_>>().join("; ")
-}
-
-fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
-    let advice = match kind {
-        ServerErrorKind::PasswordMissing => PASSWORD_MISSING,
-        ServerErrorKind::PasswordWrong => "user or password is wrong",
-        ServerErrorKind::PermissionDenied => PERMISSION_MISSING,
-        ServerErrorKind::ProtectedMode => {
-            "the server is in protected mode and refuses clients from other hosts"
-        }
-        ServerErrorKind::CommandMissing => "the server does not offer a command that redlock needs",
-        ServerErrorKind::ReadOnlyReplica => "this server is a read-only replica: name the primary",
-        ServerErrorKind::WrongType => {
-            "there is something at this key that is not a lock: choose another --key or --prefix"
-        }
-        ServerErrorKind::ClusterNode => "this server is part of a Redis Cluster, which is not supported",
-        ServerErrorKind::OutOfMemory => "the server is out of memory",
-        ServerErrorKind::Loading => "the server is still loading its data",
-        ServerErrorKind::BusyScript => "the server is busy with a script",
-        ServerErrorKind::CannotSave => "the server cannot save to disk and refuses writes",
-        ServerErrorKind::TooFewReplicas => "the server has too few replicas and refuses writes",
-        ServerErrorKind::TooManyClients => "the server has reached its connection limit",
-        ServerErrorKind::CannotServe => "the server cannot serve now",
-        ServerErrorKind::Other => return format!("{during}: {reply}"),
-    };
-    format!("{advice} ({reply})")
-}
-
-fn file_problem(problem: &FileProblem) -> String {
-    match problem {
-        FileProblem::Directory(why) => format!("cannot use the directory: {why}"),
-        FileProblem::NoDirectory => "no such directory: make it, or name another with --local-dir".into(),
-        FileProblem::ReadOnly => {
-            "the directory is read-only here: name another with --local-dir \
-             (in a systemd service with ProtectSystem=strict, add it to ReadWritePaths=)"
-                .into()
-        }
-        FileProblem::NotADirectory => "is not a directory".into(),
-        FileProblem::NotSticky => {
-            "every user may delete files in this directory: set its sticky bit (chmod +t) or name another".into()
-        }
-        FileProblem::OwnedByAnother => {
-            "no permission to use this lock file; it belongs to another user".into()
-        }
-        FileProblem::CannotCreate => {
-            "no permission to create a lock file in this directory: name another with --local-dir".into()
-        }
-        FileProblem::SymbolicLink => "is a symbolic link, which is not followed; remove it".into(),
-        FileProblem::NotRegular => "is not a regular file with one link; remove it".into(),
-        FileProblem::Io(why) => why.clone(),
-        FileProblem::DeletedInUse => "was deleted while in use; try again".into(),
-        FileProblem::OtherSlots(0) => {
-            "is in use without --slots (which is the same as --slots 1): all users of a key must agree on that".into()
-        }
-        FileProblem::OtherSlots(slots) => {
-            format!("is in use with --slots {slots}: all users of a key must agree on that")
-        }
-        FileProblem::WholeFileLocked => "another program has locked the whole file".into(),
-        FileProblem::ForeignLocks => "locked by a program other than redlock".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn held(others: usize) -> Blocked {
+    /// Quarter past nine, whatever the moment; an hour ago it was yesterday.
+    fn clock(moment: SystemTime) -> Option<[i32; 6]> {
+        let was_long_ago = moment.elapsed().unwrap_or_default() > Duration::from_secs(3600);
+        Some([2026, 11, if was_long_ago { 15 } else { 16 }, 9, 14, 5])
+    }
+
+    fn held(others: usize, held_for: Duration) -> Blocked {
         let info = HolderInfo {
             host: "web1".into(),
             pid: "42".into(),
             user: "root".into(),
             label: "nightly".into(),
             command: "rsync".into(),
-            job_url: String::new(),
+            job_url: "https://ci/1".into(),
         };
-        let held_for = Some(Duration::from_millis(123_456));
-        let by = Blocker::Holder(Holding { info, others, held_for, expires_in: None });
-        Blocked { key: 0, position: Some(0), by }
+        let by = Blocker::Holder(Holding { info, others, held_for: Some(held_for), expires_in: None });
+        Blocked { key: 0, position: Some(1), queue_length: 5, by }
+    }
+
+    const SHORT: Duration = Duration::from_millis(123_456);
+
+    fn line(keys: &[&str], blocked: &Blocked, waited: u64, left: Option<u64>) -> String {
+        let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        let left = left.map(Duration::from_secs);
+        WaitLine::new(&keys, blocked, Duration::from_millis(waited), left, clock).text()
     }
 
     #[test]
-    fn a_wait_line_says_who_since_when_and_which_place() {
+    fn a_wait_line_says_how_long_which_place_who_since_when_and_what_is_left() {
         assert_eq!(
-            waiting(&["deploy".into()], &held(0), Duration::from_millis(2100)),
-            "waiting for \"deploy\": place 1 in the queue, held by root@web1 pid 42 (nightly, rsync) for 2m 3s, waited 2s"
+            line(&["deploy"], &held(0, SHORT), 33_100, Some(509)),
+            "waiting for \"deploy\": waited 33s, place 2 of 5, held by root@web1 pid 42 (nightly, rsync) since \
+             09:14:05 (2m 3s), gives up in 8m 29s, https://ci/1"
         );
     }
 
     #[test]
     fn of_several_keys_the_taken_one_is_named() {
-        let blocked = Blocked { key: 1, ..held(2) };
+        let blocked = Blocked { key: 1, ..held(2, SHORT) };
         assert_eq!(
-            waiting(&["a".into(), "b".into()], &blocked, Duration::ZERO),
-            "waiting for \"a\", \"b\": place 1 in the queue, \"b\" is held by root@web1 pid 42 (nightly, rsync) and 2 others for 2m 3s, waited 0s"
+            line(&["a", "b"], &blocked, 0, None),
+            "waiting for \"a\", \"b\": waited 0s, place 2 of 5, \"b\" is held by root@web1 pid 42 (nightly, rsync) \
+             and 2 others since 09:14:05 (2m 3s), https://ci/1"
         );
+    }
+
+    #[test]
+    fn another_day_is_named() {
+        let by = held(0, Duration::from_secs(7200)).by;
+        assert!(blocker(&by, clock).contains(" since 2026-11-15 09:14:05 (2h), https://ci/1"));
+        assert!(blocker(&by, |_| None).contains(" for 2h, https://ci/1"));
+    }
+
+    #[test]
+    fn giving_up_says_after_how_long_or_how_many_attempts() {
+        let sentence = |policy, attempts| {
+            let given_up = GivenUp { policy, attempts, waited: Duration::from_millis(41_000) };
+            gave_up(&["feed".into()], &held(0, SHORT), given_up, clock)
+        };
+        let who = "held by root@web1 pid 42 (nightly, rsync) since 09:14:05 (2m 3s)";
+        assert_eq!(sentence(WaitPolicy::No, 1), format!("\"feed\" is {who}; not waiting (-n), https://ci/1"));
+        assert_eq!(
+            sentence(WaitPolicy::Queue { at_most: None }, 1),
+            format!("gave up on \"feed\" after 41s: {who}, https://ci/1")
+        );
+        let retry = WaitPolicy::Retry { count: 4, interval: Duration::ZERO, at_most: None };
+        assert_eq!(
+            sentence(retry, 5),
+            format!("gave up on \"feed\" after 5 attempts (41s): {who}, https://ci/1")
+        );
+    }
+
+    #[test]
+    fn a_reservation_tells_when_it_is_over() {
+        let Blocker::Holder(holding) = held(0, SHORT).by else { panic!("a holder") };
+        let by = Blocker::Reservation(Holding { expires_in: Some(Duration::from_millis(3100)), ..holding });
+        assert!(blocker(&by, clock).starts_with("free again in 4s (--min-hold of root@web1 pid 42"));
     }
 
     #[test]
@@ -305,20 +283,6 @@ mod tests {
         let keys: Vec<String> = (1..=9).map(|n| n.to_string()).collect();
         assert_eq!(quoted(&keys[..4]), r#""1", "2", "3", "4""#);
         assert_eq!(quoted(&keys), r#""1", "2", "3" and 6 others"#);
-    }
-
-    #[test]
-    fn each_cause_is_named_with_its_server() {
-        let down = |name: &str| BackendError::new(name, Problem::ConnectionRefused);
-        assert_eq!(
-            backend_error(&BackendError::no_majority(vec![down("a"), down("b")], 3)),
-            "2 of 3 servers unavailable, 2 required: a: connection refused (is the server running?); \
-             b: connection refused (is the server running?)"
-        );
-        assert_eq!(
-            backend_error(&BackendError::no_majority(vec![down("a")], 1)),
-            "a: connection refused (is the server running?)"
-        );
     }
 
     #[test]

@@ -2,31 +2,46 @@
 
 use std::io::{IsTerminal, stderr};
 
-use super::stderr_stream;
+use super::format::{WaitLine, sanitize};
+use super::stderr::stderr_stream;
 
 /// Return to the beginning of the line and erase it.
 const ERASE: &str = "\r\x1b[K";
+/// Columns that stay free: an echoed ^C must not begin another line, which would not be erased.
+const FREE: usize = 3;
+const ELLIPSIS: &str = "...";
 
 pub(super) struct LiveLine {
     is_terminal: bool,
-    width: usize,
+    columns: usize,
     is_shown: bool,
 }
 
 impl LiveLine {
     /// `width` of the terminal, for a line that must be erased again.
     pub(super) fn new(width: Option<usize>) -> Self {
-        Self { is_terminal: stderr().is_terminal(), width: width.unwrap_or(80), is_shown: false }
+        let mut line = Self { is_terminal: stderr().is_terminal(), columns: 0, is_shown: false };
+        line.resize(width);
+        line
+    }
+
+    pub(super) fn resize(&mut self, width: Option<usize>) {
+        self.columns = width.unwrap_or(80).saturating_sub(FREE);
     }
 
     pub(super) fn is_available(&self) -> bool {
         self.is_terminal
     }
 
-    /// `line` must be free of control characters.
-    pub(super) fn show(&mut self, line: &str) {
-        stderr_stream(|stderr| stderr.show(format!("{ERASE}{}", fit(line, self.width)).as_bytes()));
+    pub(super) fn show(&mut self, line: &WaitLine) {
+        let text = fit(line, self.columns);
+        stderr_stream(|stderr| stderr.show(format!("{ERASE}{text}").as_bytes()));
         self.is_shown = true;
+    }
+
+    /// Whether the line shows the whole link to the holder's job, if there is one.
+    pub(super) fn has_room_for_job(&self, line: &WaitLine) -> bool {
+        line.job_url.is_empty() || Parts::of(line).leave_room(self.columns).is_some()
     }
 
     pub(super) fn erase(&mut self) {
@@ -36,9 +51,61 @@ impl LiveLine {
     }
 }
 
-/// As much of the line as fits, so that erasing one line erases all of it.
-fn fit(line: &str, width: usize) -> &str {
-    line.char_indices().nth(width.saturating_sub(1)).map_or(line, |(end, _)| &line[..end])
+struct Parts {
+    head: String,
+    middle: String,
+    job: String,
+}
+
+impl Parts {
+    fn of(line: &WaitLine) -> Self {
+        let part = |before: &str, text: &str| format!("{before}{}", sanitize(text.as_bytes()));
+        let job = if line.job_url.is_empty() { String::new() } else { part(", ", &line.job_url) };
+        Self { head: part("redlock: ", &line.head), middle: part(", ", &line.blocker), job }
+    }
+
+    /// What the head and the job leave for the part between them, if that is enough for anything.
+    fn leave_room(&self, columns: usize) -> Option<usize> {
+        let left = columns.checked_sub(width(&self.head) + width(&self.job))?;
+        (left > ELLIPSIS.len() || left >= width(&self.middle)).then_some(left)
+    }
+}
+
+/// What changes comes first. The part in the middle is shortened first, so that the link stays whole; if there is no room
+/// for the link, it is left out.
+fn fit(line: &WaitLine, columns: usize) -> String {
+    let parts = Parts::of(line);
+    match parts.leave_room(columns) {
+        Some(left) => parts.head + &cut(&parts.middle, left) + &parts.job,
+        None => cut(&(parts.head + &parts.middle), columns),
+    }
+}
+
+fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let (mut shortened, mut left) = (String::new(), columns.saturating_sub(ELLIPSIS.len()));
+    for c in text.chars() {
+        match left.checked_sub(columns_of(c)) {
+            Some(rest) => left = rest,
+            None => break,
+        }
+        shortened.push(c);
+    }
+    shortened + &ELLIPSIS[..columns.min(ELLIPSIS.len())]
+}
+
+fn width(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
+/// Chinese, Japanese and Korean characters, and most pictures, take two columns. Too many is harmless.
+fn columns_of(c: char) -> usize {
+    let is_wide = matches!(u32::from(c),
+        0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff | 0xfe30..=0xfe6f
+        | 0xff00..=0xff60 | 0xffe0..=0xffe6 | 0x1f000..=0x1faff | 0x20000..=0x3fffd);
+    if is_wide { 2 } else { 1 }
 }
 
 #[cfg(test)]
@@ -46,10 +113,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn line(job_url: &str) -> WaitLine {
+        WaitLine {
+            head: "waiting for \"x\": waited 3s, place 1 of 1".into(),
+            blocker: "held by ci@runner-3 pid 4711 (deploy.sh) since 09:14:05 (2m 3s)".into(),
+            job_url: job_url.into(),
+        }
+    }
+
+    #[test]
+    fn the_link_stays_whole_and_the_rest_is_shortened() {
+        assert_eq!(
+            fit(&line("https://ci/1"), 80),
+            "redlock: waiting for \"x\": waited 3s, place 1 of 1, held by ci@r..., https://ci/1"
+        );
+        assert_eq!(fit(&line(""), 60), "redlock: waiting for \"x\": waited 3s, place 1 of 1, held b...");
+        let long = format!("https://ci/{}", "1".repeat(40));
+        assert!(!fit(&line(&long), 80).contains("https"), "a part of a link is of no use");
+    }
+
     proptest! {
         #[test]
-        fn a_fitted_line_fits(line in ".{0,200}", width in 1usize..100) {
-            prop_assert!(fit(&line, width).chars().count() < width.max(1));
+        fn a_fitted_line_fits(head in ".{0,60}", blocker in ".{0,90}", job_url in ".{0,90}", columns in 0usize..120) {
+            let line = WaitLine { head, blocker, job_url };
+            prop_assert!(width(&fit(&line, columns)) <= columns);
         }
     }
 }

@@ -5,30 +5,31 @@
 
 mod events;
 mod format;
+mod json;
 mod live_line;
+mod problem;
+mod stderr;
 mod stream;
+mod wait;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-use crate::duration::{format, format_seconds};
-use crate::exit::{Exit, Failure, UNFIT};
-use crate::lock::{BackendError, Blocked, Grant, Loss};
-use events::Events;
+use crate::duration::format;
+use crate::exit::{Exit, Failure, INTERNAL, UNFIT, code_of};
+use crate::lock::{BackendError, Grant, HolderInfo, Loss};
+use crate::secrets::without_passwords;
+use events::{Outcome, events};
 use live_line::LiveLine;
+use problem::votes;
+use stderr::opened_stderr;
 use stream::{Descriptor, Stream};
+use wait::WaitReport;
 
-pub(crate) use format::{backend_error, blocker, io_error, quoted, sanitize};
-
-/// A wait shorter than this is not mentioned.
-const SILENT_WAIT: Duration = Duration::from_secs(2);
-/// Between two wait lines in a log, so that it shows that the job is alive.
-const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
-
-/// Between two updates of the line on a terminal.
-const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
+pub(crate) use format::{GivenUp, LocalTime, blocker, quoted, sanitize};
+pub(crate) use problem::{backend_error, io_error};
+pub(crate) use stderr::{finish, print, print_text};
 
 /// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,76 +53,44 @@ pub(crate) enum LossCause {
 pub(crate) struct Report {
     verbosity: Verbosity,
     keys: Vec<String>,
-    events: Events,
+    local_time: LocalTime,
     live_line: LiveLine,
-    /// How long the wait had lasted when it was last mentioned.
-    mentioned_at: Option<Duration>,
+    wait: WaitReport,
     /// The failure of servers is printed once, until they have recovered.
     failure_printed: bool,
-    /// How long the wait had lasted when that was last printed.
-    unavailable_at: Option<Duration>,
     last_failure: Option<String>,
     /// Servers whose misconfiguration was mentioned.
     mentioned_servers: HashSet<String>,
 }
 
 impl Report {
-    /// `width` of the terminal, for a line that must be erased again.
+    /// `events`: where they are to be written; `run`: what waiters are told about us; `width` of the terminal, for a
+    /// line that must be erased again.
     pub(crate) fn new(
         verbosity: Verbosity,
         keys: &[Vec<u8>],
         events: Option<&Path>,
+        run: &HolderInfo,
         width: Option<usize>,
+        local_time: LocalTime,
     ) -> Result<Self, Failure> {
         let keys: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
-        let cannot_open = |error| {
-            let path = events.unwrap_or(Path::new("")).display();
-            Failure::new(UNFIT, format!("--events: cannot open {path}: {error}"))
-        };
+        if let Some(path) = events {
+            events::open(path, &keys, run).map_err(|error| {
+                let (path, error) = (path.display(), problem::io_error(&error));
+                Failure::new(UNFIT, format!("--events: cannot open {path}: {error}"))
+            })?;
+        }
         Ok(Self {
             verbosity,
-            events: Events::open(events, &keys).map_err(cannot_open)?,
             live_line: LiveLine::new(width),
             keys,
-            mentioned_at: None,
+            local_time,
+            wait: WaitReport::default(),
             failure_printed: false,
-            unavailable_at: None,
             last_failure: None,
             mentioned_servers: HashSet::new(),
         })
-    }
-
-    pub(crate) fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
-        let is_first = self.mentioned_at.is_none() && waited < SILENT_WAIT && !self.events.has_waited();
-        if is_first {
-            self.events.waiting(blocked, waited);
-            self.verbose(|report| format::waiting(&report.keys, blocked, waited));
-        }
-        self.failure_printed = false;
-        if waited < SILENT_WAIT {
-            return;
-        }
-        if self.has_live_line() {
-            let line = format::live_line_text(&self.keys, blocked, waited);
-            self.live_line.show(&sanitize(line.as_bytes()));
-        } else if self.mentioned_at.is_none_or(|mentioned| waited >= mentioned + WAIT_LINE_EVERY) {
-            self.mentioned_at = Some(waited);
-            self.info(&format::waiting(&self.keys, blocked, waited));
-            self.events.waiting(blocked, waited);
-        }
-    }
-
-    /// After a wait of this length: how long until the next line is due.
-    pub(crate) fn next_wait_line(&self, waited: Duration) -> Duration {
-        match (self.has_live_line(), self.mentioned_at) {
-            _ if waited < SILENT_WAIT => SILENT_WAIT.saturating_sub(waited),
-            (true, _) => LIVE_LINE_EVERY,
-            (false, mentioned) => (mentioned.unwrap_or(waited) + WAIT_LINE_EVERY).saturating_sub(waited),
-        }
-    }
-
-    fn has_live_line(&self) -> bool {
-        self.verbosity != Verbosity::Quiet && self.live_line.is_available()
     }
 
     /// Not silenced by -q: the lock may not be where it is believed to be.
@@ -165,7 +134,6 @@ impl Report {
         ));
     }
 
-    /// Printed at once, and then as often as any wait is.
     pub(crate) fn directory_is_private(&mut self, directory: &Path) {
         let directory = directory.display();
         self.info(&format!(
@@ -174,25 +142,11 @@ impl Report {
         ));
     }
 
-    pub(crate) fn servers_unavailable(&mut self, error: &BackendError, waited: Duration) {
-        let error = backend_error(error);
-        if !self.failure_printed || self.verbosity == Verbosity::Verbose {
-            self.unavailable_at = Some(waited);
-            self.failure(&format!("waiting for {}: {error}; trying again", self.lock()));
-        } else if self.has_live_line() {
-            let line = format::unavailable_live_line(&self.keys, &error, waited);
-            self.live_line.show(&sanitize(line.as_bytes()));
-        } else if self.unavailable_at.is_none_or(|mentioned| waited >= mentioned + WAIT_LINE_EVERY) {
-            self.unavailable_at = Some(waited);
-            let waited = format_seconds(waited);
-            self.info(&format!("waiting for {}: {error}; trying again, waited {waited}", self.lock()));
-        }
-    }
-
     pub(crate) fn acquired(&mut self, grant: &Grant) {
         self.erase_live_line();
-        self.events.acquired(grant);
+        events(|events| events.acquired(grant));
         self.misconfigured_servers(&grant.votes.failures);
+        self.announce_acquired(grant.waited);
         let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
         let (fences, waited) = (fences.join(" "), format(grant.waited));
         if !grant.outer.is_empty() {
@@ -201,7 +155,7 @@ impl Report {
             });
             return;
         }
-        let votes = format::votes(&grant.votes);
+        let votes = votes(&grant.votes);
         self.verbose(|report| format!("acquired {}{votes}, fence {fences}, after {waited}", report.lock()));
     }
 
@@ -222,9 +176,9 @@ impl Report {
 
     pub(crate) fn refreshed(&mut self, grant: &Grant) {
         (self.failure_printed, self.last_failure) = (false, None);
-        self.events.refreshed(grant);
+        events(|events| events.refreshed(grant));
         self.misconfigured_servers(&grant.votes.failures);
-        let votes = format::votes(&grant.votes);
+        let votes = votes(&grant.votes);
         self.verbose(|report| format!("renewed {}{votes}", report.lock()));
     }
 
@@ -239,15 +193,16 @@ impl Report {
     }
 
     pub(crate) fn cannot_start_keeper(&mut self, error: &std::io::Error) {
-        self.last_failure = Some(format!("no thread could be started: {error}"));
+        self.last_failure = Some(format!("no thread could be started: {}", problem::io_error(error)));
         self.failure(&format!(
-            "cannot renew {}: no thread can be started: {error}; trying again",
-            self.lock()
+            "cannot renew {}: no thread can be started: {}; trying again",
+            self.lock(),
+            problem::io_error(error)
         ));
     }
 
-    /// `consequence`: what becomes of the command.
-    pub(crate) fn lost(&mut self, cause: LossCause, consequence: &str) {
+    /// `is_stopped`: the command is; otherwise it runs on.
+    pub(crate) fn lost(&mut self, cause: LossCause, is_stopped: bool) {
         let why = match cause {
             LossCause::Reported(Loss::Expired) => {
                 "it was deleted, evicted or flushed on the server, or has expired".into()
@@ -258,17 +213,22 @@ impl Report {
                 None => "it could not be renewed in time (was this machine or this process stopped?)".into(),
             },
         };
+        let consequence = if is_stopped { "stopping the command" } else { "the command runs on without it" };
         self.error(&format!("lost the lock {}: {why}; {consequence}", self.lock()));
-        self.events.lost(match cause {
+        let cause = match cause {
             LossCause::Reported(Loss::Expired) => "expired",
             LossCause::Reported(Loss::Foreign) => "foreign",
             LossCause::Overdue => "overdue",
-        });
+        };
+        events(|events| events.lost(cause, is_stopped));
     }
 
-    pub(crate) fn released(&mut self, grant: &Grant, held: Duration, exit: Exit) {
-        self.events.released(grant, held, exit);
-        self.verbose(|report| format!("released {}, held for {}", report.lock(), format(held)));
+    /// `is_released`: false if it was no longer ours, `None` if that is not known.
+    pub(crate) fn released(&mut self, held: Duration, is_released: Option<bool>) {
+        events(|events| events.released(held, is_released));
+        if is_released == Some(true) {
+            self.verbose(|report| format!("released {}, held for {}", report.lock(), format(held)));
+        }
     }
 
     pub(crate) fn was_no_longer_ours(&mut self, loss: Loss) {
@@ -300,11 +260,11 @@ impl Report {
 
     pub(crate) fn max_hold_over(&mut self, max_hold: Duration) {
         self.error(&format!(
-            "held {} for {} (--max-hold); stopping the command",
+            "{}: --max-hold {} is over; stopping the command",
             self.lock(),
             format(max_hold)
         ));
-        self.events.max_hold_over();
+        events(events::Events::max_hold_over);
     }
 
     /// Not silenced by anything: a reader of the log must not take this run for a locked one.
@@ -314,7 +274,7 @@ impl Report {
             "WARNING: cannot take {}: {error}; running the command WITHOUT the lock (--on-unavailable run)",
             self.lock()
         ));
-        self.events.unavailable(&error, "run");
+        events(|events| events.caused_by(&error));
     }
 
     pub(crate) fn skips(&mut self, error: &BackendError) {
@@ -323,7 +283,10 @@ impl Report {
             "cannot take {}: {error}; the command is skipped (--on-unavailable skip)",
             self.lock()
         ));
-        self.events.unavailable(&error, "skip");
+        events(|events| {
+            events.not_acquired(Outcome::Unavailable, None);
+            events.caused_by(&error);
+        });
     }
 
     /// At every verbosity: the reason why redlock exits as it does.
@@ -361,66 +324,55 @@ impl Report {
         self.live_line.erase();
     }
 
-    /// Descriptors with a backlog: to be polled for writing, and then [`Report::flush`] to be called.
-    pub(crate) fn unwritten(&self) -> Vec<Descriptor> {
-        let mut unwritten = Vec::new();
-        stderr_stream(|stderr| unwritten.extend(stderr.unwritten()));
-        unwritten.extend(self.events.stream.as_ref().and_then(Stream::unwritten));
-        unwritten
-    }
-
-    pub(crate) fn flush(&mut self) {
-        stderr_stream(Stream::flush_ready);
-        self.events.stream.iter_mut().for_each(Stream::flush_ready);
-    }
-
-    /// After the last event: says if some could not be written.
-    pub(crate) fn finish_events(&mut self, path: &Path) {
-        let Some(stream) = &mut self.events.stream else { return };
-        let lost = stream.finish();
-        if lost > 0 {
+    /// How the run ended: its last line, and its last event. Returns the exit.
+    pub(crate) fn ended(&mut self, result: anyhow::Result<Exit>) -> Exit {
+        self.erase_live_line();
+        let (exit, failure) = match result {
+            Ok(exit) => (exit, None),
+            Err(error) => {
+                let message = without_passwords(&format!("{error:#}"));
+                (Exit::Code(code_of(&error)), Some(message))
+            }
+        };
+        if let Some(message) = &failure {
+            print(message);
+        }
+        if let Some((path, lost @ 1.., why)) = events::end(exit, failure.as_deref()) {
             let lines = if lost == 1 { "a line".to_owned() } else { format!("{lost} lines") };
-            let why = stream.last_error.as_ref().map_or_else(|| "nobody reads it".into(), format::io_error);
+            let why = why.as_ref().map_or_else(|| "nobody reads it".into(), problem::io_error);
             self.info(&format!("--events {}: {lines} could not be written: {why}", path.display()));
         }
+        exit
     }
 }
 
-/// Opened with the first word: most runs say nothing. One for the whole program, as every line goes the same way.
-static STDERR: Mutex<Option<Stream>> = Mutex::new(None);
-
-/// Not if it is in use: that is a panic in the middle of a line.
-fn stderr_stream(write: impl FnOnce(&mut Stream)) {
-    let stderr = STDERR.try_lock().or_else(|error| match error {
-        TryLockError::Poisoned(error) => Ok(PoisonError::into_inner(error)),
-        TryLockError::WouldBlock => Err(()),
-    });
-    if let Ok(mut stderr) = stderr {
-        write(stderr.get_or_insert_with(Stream::to_stderr));
-    }
+/// How often the lock was asked for, whether it was acquired or not.
+pub(crate) fn asked(attempts: u32) {
+    events(|events| events.asked(attempts));
 }
 
-/// One line on stderr, in one piece, so that lines of several processes do not mix.
-pub(crate) fn print(message: &str) {
-    let line = format!("redlock: {}\n", sanitize(message.as_bytes()));
-    stderr_stream(|stderr| {
-        stderr.push(|dropped| match dropped {
-            0 => line.into_bytes(),
-            1 => format!("redlock: a line is missing here: it could not be written\n{line}").into_bytes(),
-            _ => format!("redlock: {dropped} lines are missing here: they could not be written\n{line}")
-                .into_bytes(),
-        });
-    });
+/// From here on the command runs, unless it cannot be executed.
+pub(crate) fn command_starts() {
+    events(events::Events::command_starts);
 }
 
-/// Before the exit: the last chance for lines whose reader was away.
-pub(crate) fn finish() {
-    stderr_stream(|stderr| {
-        stderr.finish();
-    });
+/// Descriptors with a backlog: to be polled for writing, and then [`flush`] to be called.
+pub(crate) fn unwritten() -> Vec<Descriptor> {
+    let mut unwritten = Vec::new();
+    opened_stderr(|stderr| unwritten.extend(stderr.unwritten()));
+    events(|events| unwritten.extend(events.unwritten()));
+    unwritten
 }
 
-/// Lines of our own, such as a help text, as they are.
-pub(crate) fn print_text(text: &str) {
-    stderr_stream(|stderr| stderr.push(|_| text.as_bytes().to_vec()));
+/// Write what can be written now of what was kept.
+pub(crate) fn flush() {
+    opened_stderr(Stream::flush_ready);
+    events(events::Events::flush);
+}
+
+/// From the panic hook: the last line and the last event.
+pub(crate) fn panicked(message: &str) {
+    print(message);
+    events::end(Exit::Code(INTERNAL), Some(message));
+    finish();
 }

@@ -220,6 +220,12 @@ impl Stream {
         }
     }
 
+    /// The same, whatever the bound: the last line of all.
+    pub(super) fn push_last(&mut self, line: impl FnOnce(usize) -> Vec<u8>) {
+        self.flush();
+        self.keep(line(self.dropped));
+    }
+
     fn keep(&mut self, text: Vec<u8>) {
         self.backlog.push_back(Line { text, tells_of: std::mem::take(&mut self.dropped) });
         self.is_stalled = false;

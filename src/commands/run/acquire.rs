@@ -7,20 +7,25 @@ use nix::sys::signal::Signal;
 
 use super::outer::OuterRuns;
 use crate::child::signals::{Signals, suspend_self};
+use crate::child::terminal;
+use crate::clock::BootTime;
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
     self, BackendError, Blocked, Error, Fault, Grant, HostLock, Keys, Lock, Mount, Observer, RedisLock,
     Request, Server, Unlocked, lock_name,
 };
-use crate::report::{self, Report, Verbosity};
+use crate::report::{self, GivenUp, Report};
 use crate::settings::{Backend, LocalReason, OnUnavailable, RunSettings};
 
 /// Why the command does not run.
 pub(super) enum NotAcquired {
     /// A signal came first.
     Cancelled(Signal),
-    Failed(Error),
+    Held(Box<Blocked>, GivenUp),
+    /// An outer run holds the lock.
+    Nested,
+    Failed(BackendError),
 }
 
 pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
@@ -73,6 +78,8 @@ pub(super) fn acquire(
     signals: &mut Signals,
     report: &mut Report,
 ) -> Result<(Box<dyn Lock>, Grant), NotAcquired> {
+    report.asks(request.wait);
+    let asked_at = BootTime::now();
     let mut observer = WaitObserver::new(signals, report);
     let inherited = outer.lock_for(&mut *lock, request, &mut observer);
     let result = match inherited {
@@ -86,6 +93,7 @@ pub(super) fn acquire(
     // A signal may have come together with the lock: then the command need not be started.
     let signal = observer.cancelled();
     report.erase_live_line();
+    report::asked(lock.attempts());
     match (result, signal) {
         (Ok(grant), None) => {
             report.acquired(&grant);
@@ -102,7 +110,12 @@ pub(super) fn acquire(
             report.runs_without_lock(&error);
             Ok((Box::new(Unlocked), Unlocked::grant()))
         }
-        (Err(error), None) => Err(NotAcquired::Failed(error)),
+        (Err(Error::Held(blocked)), None) => {
+            let (policy, attempts, waited) = (request.wait, lock.attempts(), asked_at.elapsed());
+            Err(NotAcquired::Held(blocked, GivenUp { policy, attempts, waited }))
+        }
+        (Err(Error::Nested), None) => Err(NotAcquired::Nested),
+        (Err(Error::Backend(error)), None) => Err(NotAcquired::Failed(error)),
     }
 }
 
@@ -112,21 +125,16 @@ pub(super) fn explain(
     settings: &RunSettings,
     report: &mut Report,
 ) -> Result<Exit, Failure> {
-    let error = match not_acquired {
-        NotAcquired::Cancelled(signal) => return Ok(Exit::Signal(signal as i32)),
-        NotAcquired::Failed(error) => error,
-    };
-    match error {
-        // With "-E 0" a lock that is held is as good as done. With -q the code is enough.
-        Error::Held(_) if settings.conflict_exit_code == 0 || settings.verbosity == Verbosity::Quiet => {
+    match not_acquired {
+        NotAcquired::Cancelled(signal) => {
+            report.cancelled(signal);
+            Ok(Exit::Signal(signal as i32))
+        }
+        NotAcquired::Held(blocked, given_up) => {
+            report.gave_up(&blocked, given_up, settings.conflict_exit_code);
             Ok(Exit::Code(settings.conflict_exit_code))
         }
-        Error::Held(blocked) => {
-            let key = report::quoted(&[report::sanitize(&settings.keys[blocked.key])]);
-            let message = format!("{key} is {}", report::blocker(&blocked.by));
-            Err(Failure::new(settings.conflict_exit_code, message))
-        }
-        Error::Nested => {
+        NotAcquired::Nested => {
             let keys = key_names(settings);
             let message = if settings.reentrant {
                 format!(
@@ -141,14 +149,13 @@ pub(super) fn explain(
             };
             Err(Failure::new(exit::USAGE, message))
         }
-        Error::Backend(error)
+        NotAcquired::Failed(error)
             if error.fault() == Fault::Unavailable && settings.on_unavailable == OnUnavailable::Skip =>
         {
             report.skips(&error);
             Ok(Exit::Code(0))
         }
-        Error::Backend(error) => Err(backend_failure(&error, settings)),
-        Error::Cancelled(signal) => Ok(Exit::Signal(signal as i32)),
+        NotAcquired::Failed(error) => Err(backend_failure(&error, settings)),
     }
 }
 
@@ -191,6 +198,7 @@ impl Observer for WaitObserver<'_> {
                     self.report.erase_live_line();
                     suspend_self();
                 }
+                Signal::SIGWINCH => self.report.terminal_resized(terminal::width(&std::io::stderr())),
                 // Meant for a command that does not run yet.
                 _ => {}
             }
@@ -205,6 +213,14 @@ impl Observer for WaitObserver<'_> {
 
     fn next_update_in(&self, waited: Duration) -> Duration {
         self.report.next_wait_line(waited)
+    }
+
+    fn next_tick(&self) -> Option<BootTime> {
+        self.report.next_tick()
+    }
+
+    fn tick(&mut self) {
+        self.report.tick();
     }
 
     fn on_unavailable(&mut self, error: &BackendError, waited: Duration) {

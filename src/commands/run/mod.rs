@@ -6,10 +6,10 @@
 mod acquire;
 mod environment;
 mod outer;
+mod start_error;
 mod supervise;
 
 use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,27 +23,27 @@ use self::outer::OuterRuns;
 use self::supervise::{Outcome, Supervision};
 use super::identity;
 use crate::child::signals::{Signals, install_noop_handler};
-use crate::child::terminal;
 use crate::child::{
     AttachPoint, GuardianConfig, Limits, ProcessGroup, SignalState, StopPolicy, Supervisor, WaitFor,
 };
+use crate::child::{local_time, terminal};
 use crate::clock::{BootTime, jitter};
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::Keeper;
-use crate::lock::{Grant, Lock, Released, Request, Wait, sleep};
-use crate::report::Report;
+use crate::lock::{Grant, HolderInfo, Lock, Released, Request, Wait, sleep};
+use crate::report::{Report, command_starts};
 use crate::settings::{OnUnavailable, RunSettings};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
-    let width = terminal::width(&std::io::stderr());
-    let mut report = Report::new(settings.verbosity, &settings.keys, settings.events.as_deref(), width)?;
+    let holder = identity::describe(&settings.argv, &settings.label);
+    let (events, width) = (settings.events.as_deref(), terminal::width(&std::io::stderr()));
+    let mut report = Report::new(settings.verbosity, &settings.keys, events, &holder, width, local_time)?;
     report.warnings(&settings.warnings);
-    let result = run_under_lock(settings, &mut report);
-    report.finish_events(settings.events.as_deref().unwrap_or(Path::new("")));
-    result
+    let result = run_under_lock(settings, holder, &mut report);
+    Ok(report.ended(result))
 }
 
-fn run_under_lock(settings: &RunSettings, report: &mut Report) -> anyhow::Result<Exit> {
+fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Report) -> anyhow::Result<Exit> {
     let mut lock = acquire::open_lock(settings, report)?;
 
     // From here on signals wait until we look: none is lost between two steps.
@@ -54,7 +54,7 @@ fn run_under_lock(settings: &RunSettings, report: &mut Report) -> anyhow::Result
         return Ok(Exit::Signal(signal as i32));
     }
 
-    let request = request(settings);
+    let request = request(settings, holder);
     let outer = if settings.reentrant { OuterRuns::attach(&request.ancestors) } else { OuterRuns::default() };
     if outer.is_empty() {
         lock.send_ahead(&request);
@@ -85,6 +85,7 @@ fn run_under_lock(settings: &RunSettings, report: &mut Report) -> anyhow::Result
     let started = supervisor.start_command(environment, limits);
     let outcome = match started {
         Ok(()) => {
+            command_starts();
             let (deadline, signals) = (limits.deadline, &mut signals);
             Supervision::new(settings, on_terminal, &supervisor, keeper, deadline, signals, report).run()
         }
@@ -100,20 +101,22 @@ fn delay_start(at_most: Duration, signals: &mut Signals, report: &mut Report) ->
     if at_most.is_zero() {
         return None;
     }
-    match sleep(BootTime::now() + jitter(at_most), &mut WaitObserver::new(signals, report)) {
+    let delay = jitter(at_most);
+    report.delays_start(delay, at_most);
+    match sleep(BootTime::now() + delay, &mut WaitObserver::new(signals, report)) {
         Wait::Cancelled(signal) => Some(signal),
         Wait::Ready | Wait::Over => None,
     }
 }
 
-fn request(settings: &RunSettings) -> Request {
+fn request(settings: &RunSettings, holder: HolderInfo) -> Request {
     Request {
         mode: settings.mode.clone(),
         prefer: settings.prefer,
         wait: settings.wait,
         waits_for_backend: settings.on_unavailable == OnUnavailable::Wait,
         min_hold: settings.min_hold,
-        holder: identity::describe(&settings.argv[0], &settings.label),
+        holder,
         ancestors: ancestors(),
     }
 }
@@ -158,19 +161,19 @@ fn start_keeper(
 
 fn release(outcome: Outcome, settings: &RunSettings, report: &mut Report) -> Result<Exit, Failure> {
     let Outcome { result, keeper, was_stopped } = outcome;
-    let exit = result.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
     // A command that never ran need not be kept from running again.
     let has_run = !matches!(&result, Err(failure) if failure.is_not_executed());
     let min_hold = if has_run { settings.min_hold } else { Duration::ZERO };
     let (mut lock, grant) = keeper.finish();
-    match lock.release(&grant, min_hold) {
+    let released = lock.release(&grant, min_hold);
+    if grant.is_locked() && grant.outer.is_empty() {
+        report.released(grant.taken_at.elapsed(), released.is_done());
+    }
+    match released {
         Released::Done(failures) => report.misconfigured_servers(&failures),
         Released::Lost(_) if was_stopped => {}
         Released::Lost(loss) => report.was_no_longer_ours(loss),
         Released::Unknown(error) => report.cannot_release(&error, settings.backend.ttl()),
-    }
-    if grant.is_locked() && grant.outer.is_empty() {
-        report.released(&grant, grant.taken_at.elapsed(), exit);
     }
     result
 }

@@ -1,20 +1,18 @@
 //! While the command runs: one loop over signals, the guardian's events and the keeper's events.
 
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use super::start_error::start_error;
 use crate::child::signals::{ReceivedSignal, Signals, suspend_self};
 use crate::child::{self, ExitReason, GuardianEvent, Supervisor};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperEvent};
-use crate::report::{LossCause, Report};
+use crate::report::{self, LossCause, Report};
 use crate::settings::{OnLost, RunSettings};
 
 /// `timeout` signals its child, and then the child's whole group: that is one request to stop, not two.
@@ -126,14 +124,14 @@ impl<'a> Supervision<'a> {
                     self.forward_signal(received);
                 }
             }
-            self.report.flush();
+            report::flush();
         };
         Outcome { result, keeper: self.keeper, was_stopped: self.is_lost || self.stop_reason.is_some() }
     }
 
     fn wait(&self) -> Ready {
         let next = [self.keeper.starts_at(), self.take_interrupts_at, self.guardian_deadline()];
-        let (signal_fds, unwritten) = (self.signals.wake_fds(), self.report.unwritten());
+        let (signal_fds, unwritten) = (self.signals.wake_fds(), report::unwritten());
         let mut fds: Vec<PollFd<'_>> = [self.supervisor.wake_fd(), self.keeper.wake_fd()]
             .into_iter()
             .chain(signal_fds.iter().map(AsFd::as_fd))
@@ -174,7 +172,7 @@ impl<'a> Supervision<'a> {
                 return Some(Ok(Exit::Code(exit::LOST)));
             }
             GuardianEvent::NotStarted(errno) => {
-                return Some(Err(not_started(&self.settings.argv[0], errno)));
+                return Some(Err(start_error(&self.settings.argv, errno)));
             }
             GuardianEvent::Vanished => {
                 child::kill_what_is_left();
@@ -217,15 +215,12 @@ impl<'a> Supervision<'a> {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
-        let consequence = match self.settings.on_lost {
-            OnLost::Stop => {
-                // Whatever else was about to stop the command: the loss decides the exit code.
-                self.stop_reason = Some(StopReason::Lost);
-                "stopping the command"
-            }
-            OnLost::Warn => "the command runs on without it",
-        };
-        self.report.lost(cause, consequence);
+        let is_stopped = self.settings.on_lost == OnLost::Stop;
+        if is_stopped {
+            // Whatever else was about to stop the command: the loss decides the exit code.
+            self.stop_reason = Some(StopReason::Lost);
+        }
+        self.report.lost(cause, is_stopped);
     }
 
     fn forward_signal(&mut self, ReceivedSignal { signal, typed, by_our_group }: ReceivedSignal) {
@@ -257,34 +252,4 @@ impl<'a> Supervision<'a> {
             (None, ExitReason::Signal(number)) => Exit::Signal(number),
         }
     }
-}
-
-/// 127 if there is no such command; 126 if there is, but it cannot be run. A script whose interpreter is
-/// missing gives the same error as a missing script.
-#[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-fn not_started(program: &OsStr, errno: i32) -> Failure {
-    let why = Errno::from_raw(errno);
-    let name = program.to_string_lossy();
-    match why {
-        Errno::ENOENT if exists(program) => Failure::new(
-            exit::CANNOT_EXECUTE,
-            format!("{name}: cannot execute: its interpreter was not found"),
-        ),
-        // EACCES: a directory in PATH that we may not search.
-        Errno::ENOENT | Errno::EACCES if !exists(program) => {
-            Failure::new(exit::NOT_FOUND, format!("{name}: command not found"))
-        }
-        why => Failure::new(exit::CANNOT_EXECUTE, format!("{name}: cannot execute: {}", why.desc())),
-    }
-}
-
-fn exists(program: &OsStr) -> bool {
-    if program.is_empty() {
-        return false;
-    }
-    if program.as_encoded_bytes().contains(&b'/') {
-        return Path::new(program).exists();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }

@@ -12,6 +12,8 @@ pub(super) fn inspect(file: &LockFile, key: usize, request: &LocalRequest, ticke
     Blocked {
         key,
         position: ticket.map(|ticket| waiters_ahead(file, request, ticket)),
+        // The kernel does not show us our own lock.
+        queue_length: other_waiters(file, request) + usize::from(ticket.is_some()),
         by: blocker(file, request),
     }
 }
@@ -42,6 +44,11 @@ fn blocker(file: &LockFile, request: &LocalRequest) -> Blocker {
         expires_in: reserved_until.filter(|_| !has_living).map(BootTime::remaining),
     };
     if has_living { Blocker::Holder(holding) } else { Blocker::Reservation(holding) }
+}
+
+fn other_waiters(file: &LockFile, request: &LocalRequest) -> usize {
+    let lanes = [Lane::Preferred, Lane::Fair].map(|lane| request.usage.lane(lane));
+    lanes.into_iter().map(|lane| file.locks().all_writers_in(lane).map_or(0, |waiters| waiters.len())).sum()
 }
 
 fn waiters_ahead(file: &LockFile, request: &LocalRequest, ticket: u64) -> usize {

@@ -346,6 +346,10 @@ impl Lock for HostLock {
         Ok(self.files.iter().map(lock_on).collect())
     }
 
+    fn attempts(&self) -> u32 {
+        self.claim.attempt
+    }
+
     /// There is no lease to renew.
     fn extend(&mut self, _grant: &Grant) -> Extended {
         Extended::Unknown(BackendError { at: None, problem: Problem::NoLease })

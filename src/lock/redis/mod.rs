@@ -145,7 +145,7 @@ impl RedisLock {
                 Attempt::Won(win) if win.lease.deadline().has_passed() => {
                     return Err(self.granted_too_late().into());
                 }
-                Attempt::Won(win) => return Ok(self.grant(win, request, progress)),
+                Attempt::Won(win) => return Ok(self.grant(*win, request, progress)),
                 Attempt::Nested => return Err(Error::Nested),
                 Attempt::Cancelled(signal) => return Err(Error::Cancelled(signal)),
                 Attempt::Queued(blocked) => {
@@ -193,7 +193,10 @@ impl RedisLock {
                     let shortest = quarantined.iter().map(|(_, left)| *left).min();
                     pause_for = shortest.map(|left| left.min(WAITER_RENEWAL));
                     let by = Blocker::Quarantine(quarantined);
-                    observer.waiting(&Blocked { key: 0, position: None, by }, progress.started.elapsed());
+                    observer.waiting(
+                        &Blocked { key: 0, position: None, queue_length: 0, by },
+                        progress.started.elapsed(),
+                    );
                 }
                 Attempt::Failed(error) => {
                     let may_recover = progress.was_answered || request.waits_for_backend;
@@ -213,7 +216,7 @@ impl RedisLock {
     }
 
     fn grant(&self, win: Win, request: &Request, progress: &Progress) -> Grant {
-        let Win { fences, slots, asked, lease, failures } = win;
+        let Win { fences, slots, asked, lease, voted, failures } = win;
         let claim = self.claim();
         // One slot is a lock: the scripts know no number for it.
         let is_only_slot = request.mode == (Mode::Slot { of: 1 });
@@ -225,7 +228,7 @@ impl RedisLock {
             lease: self.ttl.map(|_| lease),
             taken_at: asked,
             waited: asked.since(progress.started),
-            votes: Votes { servers: self.servers.len(), failures },
+            votes: Votes { servers: self.servers.len(), voted, failures },
             outer: Vec::new(),
         }
     }
@@ -352,6 +355,10 @@ impl Lock for RedisLock {
         self.terms = Terms::new(request, self.requests.key_count());
         let claims: Vec<Claim> = outer.iter().map(|lock| lock.claim).collect();
         self.ask_for_outer(request, &claims, observer)
+    }
+
+    fn attempts(&self) -> u32 {
+        self.attempts
     }
 
     fn extend(&mut self, grant: &Grant) -> Extended {

@@ -316,7 +316,7 @@ fn loss(tag: &[u8]) -> Result<Loss, Problem> {
 }
 
 /// Where the fields of the holder's info begin in a 'blocked' reply.
-const INFO: usize = 9;
+const INFO: usize = 10;
 
 /// A script's reply: a list of strings of which the first is the tag, or the tag alone.
 struct Fields(Vec<Vec<u8>>);
@@ -386,6 +386,7 @@ impl Fields {
         Ok(Blocked {
             key,
             position: self.non_negative(2)?,
+            queue_length: self.number(9)?,
             by: match (is_free, info.is_empty(), has_ended) {
                 (true, ..) => Blocker::Queue,
                 (false, true, _) => Blocker::Foreign { expires_in },
@@ -484,14 +485,14 @@ mod tests {
     #[test]
     fn a_holder_is_described() {
         let fields = [
-            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "host", "web1", "gate", "cd", "stamp",
-            "9",
+            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "4", "host", "web1", "gate", "cd",
+            "stamp", "9",
         ];
         let Ok(AcquireReply::Refused(refusal)) = acquire_of(2, &fields) else { panic!("blocked") };
         assert_eq!((refusal.stamp, refusal.holder_stamp), (Some(17), Some(9)));
         assert_eq!((refusal.run_id.as_slice(), refusal.holder_gate.as_slice()), (&b"ab"[..], &b"cd"[..]));
         let blocked = refusal.blocked;
-        assert_eq!((blocked.key, blocked.position), (1, Some(2)));
+        assert_eq!((blocked.key, blocked.position, blocked.queue_length), (1, Some(2), 4));
         let Blocker::Holder(holding) = blocked.by else { panic!("{:?}", blocked.by) };
         assert_eq!((holding.expires_in, holding.others), (None, 3));
         assert_eq!(holding.held_for, Some(Duration::from_secs(2)));
@@ -501,7 +502,7 @@ mod tests {
     #[test]
     fn what_blocks_is_told_apart() {
         let by = |holder: &str, more: &[&str]| {
-            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1"], more].concat();
+            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0"], more].concat();
             match acquire(&fields) {
                 Ok(AcquireReply::Refused(refusal)) => refusal.blocked.by,
                 other => panic!("{other:?}"),

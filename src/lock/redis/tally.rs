@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::reply::{AcquireReply, Granted, Quarantined, Refusal};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Blocked, Extended, Lease, Loss, Problem, majority_of};
+use crate::lock::{BackendError, Blocked, Extended, Lease, Loss, Problem, Votes, majority_of};
 
 /// Servers prove for this long beyond the quarantine that they have kept their data.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
@@ -175,6 +175,19 @@ impl Tally {
         errors.collect()
     }
 
+    /// The servers that cannot vote, and why: those that failed, and those that may have lost their data.
+    pub(super) fn abstentions(&self) -> Vec<BackendError> {
+        let in_quarantine = self.names.iter().zip(&self.votes).filter_map(|(name, vote)| {
+            let left = match vote.as_ref()? {
+                Vote::Quarantined(Quarantined { left, .. }) => *left,
+                Vote::Yes { granted, .. } => self.quarantine_left(granted),
+                Vote::No(_) | Vote::Failed(_) => Duration::ZERO,
+            };
+            (!left.is_zero()).then(|| BackendError::new(name.clone(), Problem::InQuarantine(left)))
+        });
+        self.failures().into_iter().chain(in_quarantine).collect()
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.votes.iter().any(|vote| matches!(vote, Some(Vote::Failed(_))))
     }
@@ -300,7 +313,9 @@ impl RenewalTally {
     /// `renewed` is the lease if it is longer than before; `late` the error if no server reported one.
     pub(super) fn verdict(self, servers: usize, renewed: Option<Lease>, late: BackendError) -> Extended {
         match (renewed, self.lost.iter().max().copied()) {
-            (Some(lease), _) => Extended::Until(lease, self.errors),
+            (Some(lease), _) => {
+                Extended::Until(lease, Votes { servers, voted: self.ours.len(), failures: self.errors })
+            }
             (None, Some(loss)) if self.is_lost(servers) => Extended::Lost(loss),
             _ if self.errors.is_empty() => Extended::Unknown(late),
             _ => Extended::Unknown(BackendError::no_majority(self.errors, servers)),
@@ -325,7 +340,7 @@ mod tests {
     }
 
     fn no() -> Vote {
-        let blocked = Blocked { key: 0, position: None, by: Blocker::Queue };
+        let blocked = Blocked { key: 0, position: None, queue_length: 0, by: Blocker::Queue };
         let (run_id, holder_gate) = (Vec::new(), Vec::new());
         Vote::No(Box::new(Refusal { blocked, run_id, stamp: None, holder_gate, holder_stamp: None }))
     }

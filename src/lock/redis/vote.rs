@@ -28,7 +28,7 @@ const PROPOSAL_LEAD_MS: u64 = 500;
 /// How one attempt ended.
 #[derive(Debug)]
 pub(super) enum Attempt {
-    Won(Win),
+    Won(Box<Win>),
     /// The gate has us in its queue, or would if the request queued.
     Queued(Box<Blocked>),
     /// A process that we run under is in the way.
@@ -52,6 +52,8 @@ pub(super) struct Win {
     /// When the gate's vote was asked for.
     pub asked: BootTime,
     pub lease: Lease,
+    /// How many servers voted for us.
+    pub voted: usize,
     /// The servers that could not vote, and why.
     pub failures: Vec<BackendError>,
 }
@@ -261,7 +263,8 @@ impl RedisLock {
                 for (at, asked) in tally.yes_asked() {
                     self.servers[at].voted_at = Some(asked);
                 }
-                Attempt::Won(Win { fences, slots, asked, lease, failures: tally.failures() })
+                let (voted, failures) = (tally.yes().count(), tally.abstentions());
+                Attempt::Won(Box::new(Win { fences, slots, asked, lease, voted, failures }))
             }
             Ok(_) => Attempt::Failed(self.granted_too_late()),
             Err(error) => Attempt::Failed(error),

@@ -148,6 +148,6 @@ fn all_of_several_keys_stay(backend: &Backend) {
     assert!(!backend.is_free(), "the first key");
     backend.run_on(&["second"]).arg("-n").sh("echo ran").done().expect_code(75);
     let done = backend.run_on(&["third", "second"]).arg("-n").cmd(&["true"]).done().expect_code(75);
-    assert!(done.stderr.contains("\"second\" is kept"), "{done:?}");
+    assert!(done.stderr.contains("\"second\" is free again in "), "{done:?}");
     assert!(backend.run_on(&["third"]).gets_in());
 }

@@ -160,11 +160,11 @@ fn a_longer_wait_is_reported_with_holder_position_and_times(backend: &Backend) {
     assert!(said.starts_with("redlock: waiting for \"k\""), "{said}");
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let pid = format!("pid {}", holder.pid());
-    for part in ["place 1", "held by", host.trim(), &pid, "nightly build", "sh", " for ", "waited "] {
+    for part in ["place 1 of ", "held by", host.trim(), &pid, "nightly build", "sh", " since ", "waited "] {
         assert!(said.contains(part), "{part:?} is missing in {said:?}");
     }
     let behind = second.wait_for_stderr("waiting");
-    assert!(behind.contains("place 2") && behind.contains(&pid), "{behind}");
+    assert!(behind.contains("place 2 of 2") && behind.contains(&pid), "{behind}");
     holder.wait().expect_code(0);
     for job in [first, second] {
         let done = job.wait().expect_code(0);

@@ -158,3 +158,132 @@ fn a_holders_label_cannot_forge_or_colour_a_line() {
     assert!(!done.stderr.trim_end().contains(|c: char| c.is_control()), "{:?}", done.stderr);
     drop(holder);
 }
+
+#[test]
+fn not_waiting_giving_up_and_retrying_are_three_sentences() {
+    let redis = Redis::start();
+    let holder = hold(&redis, &[]);
+    let who = format!("pid {} (sh) since ", holder.pid());
+    let refused = |options: &[&str]| {
+        let done = Run::key(&redis, "deploy").args(options).sh("echo ran").done().expect_code(75);
+        assert!(done.stderr.contains(&who) && done.stderr.lines().count() == 1, "{options:?}: {done:?}");
+        done.stderr
+    };
+    let said = refused(&["-n"]);
+    assert!(said.contains("\"deploy\" is held by ") && said.ends_with("; not waiting (-n)\n"), "{said}");
+    let said = refused(&["-w", "0.2"]);
+    assert!(
+        said.starts_with("redlock: gave up on \"deploy\" after ") && said.contains(": held by "),
+        "{said}"
+    );
+    let said = refused(&["--retries", "2", "--retry-interval", "10ms"]);
+    assert!(said.starts_with("redlock: gave up on \"deploy\" after 3 attempts ("), "{said}");
+}
+
+#[test]
+fn skipping_is_silent_unless_every_step_is_wanted() {
+    let redis = Redis::start();
+    let _holder = hold(&redis, &[]);
+    let run = || Run::key(&redis, "deploy").args(&["-n", "-E", "0"]);
+    assert_eq!(run().sh("echo ran").done().expect_code(0).stderr, "");
+    let done = run().arg("-v").sh("echo ran").done().expect_code(0);
+    assert!(done.stderr.contains("skipped: \"deploy\" is held by "), "{done:?}");
+}
+
+#[test]
+fn a_lock_got_after_a_wait_line_is_announced() {
+    let redis = Redis::start();
+    let holder = hold(&redis, &[]);
+    let next = waiter(&redis, &["-w", "1h"], 1);
+    let said = next.wait_for_stderr("waiting for \"deploy\": waited 2s, place 1 of 1, held by ");
+    assert!(said.contains(", gives up in 59m "), "{said}");
+    holder.signal(SIGTERM);
+    let done = next.wait().expect_code(0);
+    assert!(done.stderr.lines().last().unwrap().starts_with("redlock: got \"deploy\" after "), "{done:?}");
+}
+
+#[test]
+fn a_wait_that_was_told_and_cancelled_says_so() {
+    let redis = Redis::start();
+    let _holder = hold(&redis, &[]);
+    let next = waiter(&redis, &[], 1);
+    next.wait_for_stderr("waiting");
+    next.signal(SIGTERM);
+    let done = next.wait();
+    let last = done.stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("redlock: stopped waiting for \"deploy\" after ") && last.ends_with("(SIGTERM)"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_minimum_hold_tells_when_the_lock_is_free_again() {
+    let redis = Redis::start();
+    Run::key(&redis, "tick").args(&["--min-hold", "1h"]).cmd(&["true"]).done().expect_code(0);
+    let done = Run::key(&redis, "tick").arg("-n").cmd(&["true"]).done().expect_code(75);
+    assert!(
+        done.stderr.contains("\"tick\" is free again in ") && done.stderr.contains("(--min-hold of "),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn another_programs_lock_tells_when_it_expires() {
+    let redis = Redis::start();
+    let refused = || Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75).stderr;
+    redis.cmd(&["SET", "lock:k", "x"]);
+    assert!(refused().contains("held by another program (never expires)"));
+    redis.cmd(&["SET", "lock:k", "x", "PX", "100000"]);
+    assert!(refused().contains("held by another program (expires in 1m 3"), "{}", refused());
+}
+
+#[test]
+fn a_script_goes_by_its_own_name() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("deploy.sh");
+    std::fs::write(&script, "echo ready; exec sleep 60").unwrap();
+    let job =
+        Run::key(&redis, "deploy").arg("--").args(&["sh", "-e"]).arg(&script).arg("hidden-argument").spawn();
+    job.wait_for_line("ready");
+    let done = Run::key(&redis, "deploy").arg("-n").cmd(&["true"]).done().expect_code(75);
+    assert!(done.stderr.contains(&format!("pid {} (deploy.sh) since", job.pid())), "{done:?}");
+    assert!(!redis.cmd(&["HGETALL", "lock-info:deploy"]).contains("hidden-argument"));
+}
+
+#[test]
+fn a_delayed_start_is_told_with_every_other_step() {
+    let redis = Redis::start();
+    let done = Run::key(&redis, "k").args(&["-v", "--jitter", "10ms"]).cmd(&["true"]).done().expect_code(0);
+    assert!(
+        done.stderr.contains("redlock: starting in ") && done.stderr.contains("(--jitter 10ms)"),
+        "{done:?}"
+    );
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_told_why() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let plain = directory.path().join("plain");
+    std::fs::write(&plain, "").unwrap();
+    for (command, code, sentence) in [
+        ("no-such-command", 127, "no-such-command: command not found"),
+        ("./no-such-script", 127, "./no-such-script: no such file"),
+        ("echo hi", 127, "\"echo hi\": command not found (for a shell line use -c)"),
+        ("/", 126, "/: cannot execute: is a directory"),
+        (plain.to_str().unwrap(), 126, "cannot execute: permission denied"),
+    ] {
+        let done = Run::key(&redis, "k").cmd(&[command]).done().expect_code(code);
+        assert!(done.stderr.contains(sentence), "{done:?}");
+    }
+}
+
+#[test]
+fn the_end_of_max_hold_is_told_in_plain_words() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "feed").args(&["--max-hold", "300ms"]);
+    let done = run.sh("exec sleep 60").done().expect_code(124);
+    assert_eq!(done.stderr, "redlock: \"feed\": --max-hold 300ms is over; stopping the command\n");
+}

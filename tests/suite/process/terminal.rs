@@ -185,13 +185,52 @@ fn a_wait_on_a_terminal_is_one_live_line_that_is_gone_before_the_command_speaks(
 }
 
 #[test]
-fn a_live_line_is_never_wider_than_the_terminal() {
+fn a_live_line_leaves_room_for_a_typed_key_and_shows_that_it_is_cut() {
     let redis = Redis::start();
     let _first = holder(&redis, &"x".repeat(200));
     let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
     pty.wait_for_times("deploy", 2);
-    let widest = rendered(&pty.screen()).iter().map(|line| line.chars().count()).max();
-    assert!(widest <= Some(100), "{widest:?} columns on a terminal of 100");
+    let line = rendered(&pty.screen()).remove(0);
+    assert!(line.chars().count() <= 97 && line.ends_with("..."), "on a terminal of 100 columns: {line:?}");
+}
+
+#[test]
+fn the_seconds_of_a_live_line_pass_one_by_one() {
+    let redis = Redis::start();
+    let _first = holder(&redis, "nightly");
+    let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
+    for second in ["waited 2s", "waited 3s", "waited 4s", "waited 5s"] {
+        pty.wait_for(second);
+    }
+}
+
+#[test]
+fn a_link_that_has_no_room_in_the_live_line_is_printed_once() {
+    let redis = Redis::start();
+    let link = format!("https://ci.example/{}", "job/".repeat(15));
+    let run = Run::key(&redis, "deploy").env("CI_JOB_URL", &link).sh("echo ready; exec sleep 60");
+    let first = run.spawn();
+    first.wait_for_line("ready");
+    let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
+    pty.wait_for_times("waited", 4);
+    let screen = rendered(&pty.screen());
+    assert!(screen[0].ends_with(&link) && !screen[1].contains("https"), "{screen:?}");
+    first.signal(SIGTERM);
+    let done = pty.wait();
+    let screen = rendered(&done.stdout);
+    assert!(screen[1].starts_with("redlock: got \"deploy\" after ") && screen[2] == "in", "{screen:?}");
+}
+
+#[test]
+fn ctrl_c_at_a_waiter_leaves_a_clean_line() {
+    let redis = Redis::start();
+    let _first = holder(&redis, &"x".repeat(200));
+    let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
+    pty.wait_for("waited");
+    pty.type_in(CTRL_C);
+    let done = pty.wait();
+    assert_eq!(done.signal, Some(SIGINT as i32));
+    assert_eq!(rendered(&done.stdout), [""], "{:?}", done.stdout);
 }
 
 #[test]

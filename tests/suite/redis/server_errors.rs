@@ -161,7 +161,7 @@ fn a_refused_connection_is_unavailable() {
     let missing = format!("unix://{}", redis.dir().join("no.sock").display());
     redis.kill();
     for url in [url.as_str(), &missing, "redis://no-such-host.invalid:6379"] {
-        let said = ["connect", "reach", "refused", "lookup", "no such"];
+        let said = ["connect", "reach", "refused", "resolve", "no such"];
         refused(Run::at(url, "k"), 69, &said);
         refused(Run::at(url, "k").arg("-n"), 69, &said);
     }

@@ -1,0 +1,227 @@
+//! Sentences for people: what is wrong with a server or a lock file, and what to do about it.
+
+use std::time::Duration;
+
+use crate::duration::format_seconds;
+use crate::lock::{BackendError, FileProblem, Problem, ServerError, ServerErrorKind, Votes, majority_of};
+
+/// What a user for locks only may do, for the default prefix. Also in docs/operations.md.
+const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
+                   +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
+                   +zrank +zscore +zcount +zlexcount +zrangebylex";
+
+const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
+                                REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
+
+/// Without the number that Rust adds.
+pub(crate) fn io_error(error: &std::io::Error) -> String {
+    without_number(&error.to_string()).to_owned()
+}
+
+fn without_number(error: &str) -> &str {
+    error.split(" (os error ").next().unwrap_or_default()
+}
+
+/// " by 2 of 3 votes (redis://c:6379: connection refused ...)"; nothing if all servers can vote.
+pub(super) fn votes(Votes { servers, voted, failures }: &Votes) -> String {
+    if failures.is_empty() {
+        return String::new();
+    }
+    format!(" by {voted} of {servers} votes ({})", all(failures))
+}
+
+/// What is wrong, where, and what to do about it.
+pub(crate) fn backend_error(error: &BackendError) -> String {
+    let problem = problem(&error.problem);
+    match &error.at {
+        Some(at) => format!("{at}: {problem}"),
+        None => problem,
+    }
+}
+
+pub(super) fn problem(problem: &Problem) -> String {
+    match problem {
+        Problem::NoMajority { servers, causes } => {
+            let (left, needed) = (servers - causes.len(), majority_of(*servers));
+            format!("only {left} of {servers} servers can vote, {needed} are needed: {}", all(causes))
+        }
+        Problem::Quarantined { servers, quarantined, causes } => {
+            let mut text = format!(
+                "{} of {servers} servers are new or restarted and do not vote for another {} ({}); wait, or see --quarantine",
+                quarantined.len(),
+                longest(quarantined),
+                names(quarantined)
+            );
+            if !causes.is_empty() {
+                text.push_str(&format!("; {}", all(causes)));
+            }
+            text
+        }
+        Problem::InQuarantine(left) => {
+            format!("new or restarted, does not vote for another {}", round_up(*left))
+        }
+        Problem::ConnectionRefused => "connection refused (is the server running?)".into(),
+        Problem::NoSocket => "no such socket (is the server running?)".into(),
+        Problem::SocketPermission => "no permission to open the socket".into(),
+        Problem::UnknownHost(why) => {
+            let why = why.trim_start_matches("failed to lookup address information: ");
+            format!("cannot resolve this host name ({})", without_number(why))
+        }
+        Problem::Connection(text) => without_number(text).to_owned(),
+        Problem::TimedOut => "timed out (server stopped, or network down?)".into(),
+        Problem::UnreadableReply(why) => format!("unreadable reply: {why}"),
+        Problem::UnexpectedReply => "unexpected reply to our script".into(),
+        Problem::StaleReply => "answered an older request".into(),
+        Problem::Server(error) => server_error(error),
+        Problem::Replica => "this server is a replica: name the primary".into(),
+        Problem::ListedTwice { other: Some(other) } => format!("the same server as {other}, listed twice"),
+        Problem::ListedTwice { other: None } => "the same server is listed twice".into(),
+        Problem::OtherServerCount(1) => {
+            "the key is held as a lock on one server: all clients must name the same servers".into()
+        }
+        Problem::OtherServerCount(servers) => {
+            format!("the key is held as a lock over {servers} servers: all clients must name the same ones")
+        }
+        Problem::OtherSlots(0) => {
+            "the key is held without --slots: all clients must use it the same way".into()
+        }
+        Problem::OtherSlots(slots) => {
+            format!("the key is held with --slots {slots}: all clients must give --slots {slots}")
+        }
+        Problem::GrantedTooLate => {
+            "the lock was granted after its lease had run out (--ttl is too short for this network)".into()
+        }
+        Problem::NoLease => "this lock has no lease to renew".into(),
+        Problem::File(problem) => file_problem(problem),
+    }
+}
+
+fn all(causes: &[BackendError]) -> String {
+    causes.iter().map(backend_error).collect::<Vec<_>>().join("; ")
+}
+
+/// "redis://a:6379, redis://b:6379 are new or restarted and do not vote for another 28s (see --quarantine)"
+pub(super) fn quarantine(servers: &[(String, Duration)]) -> String {
+    let verbs = if servers.len() == 1 { ["is", "does"] } else { ["are", "do"] };
+    format!(
+        "{} {} new or restarted and {} not vote for another {} (see --quarantine)",
+        names(servers),
+        verbs[0],
+        verbs[1],
+        longest(servers)
+    )
+}
+
+fn names(servers: &[(String, Duration)]) -> String {
+    servers.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn longest(servers: &[(String, Duration)]) -> String {
+    round_up(servers.iter().map(|(_, left)| *left).max().unwrap_or_default())
+}
+
+fn round_up(time: Duration) -> String {
+    format_seconds(time + Duration::from_millis(999))
+}
+
+fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
+    let advice = match kind {
+        ServerErrorKind::PasswordMissing => return PASSWORD_MISSING.into(),
+        ServerErrorKind::PermissionDenied => {
+            return format!("this user lacks a permission that redlock needs ({reply}); it needs: {ACL}");
+        }
+        ServerErrorKind::PasswordWrong => "user or password is wrong",
+        ServerErrorKind::ProtectedMode => {
+            "the server is in protected mode and refuses clients from other hosts"
+        }
+        ServerErrorKind::CommandMissing => "the server does not offer a command that redlock needs",
+        ServerErrorKind::ReadOnlyReplica => "this server is a read-only replica: name the primary",
+        ServerErrorKind::WrongType => {
+            "there is something at this key that is not a lock: choose another --key or --prefix"
+        }
+        ServerErrorKind::ClusterNode => "this server is part of a Redis Cluster, which is not supported",
+        ServerErrorKind::OutOfMemory => "the server is out of memory",
+        ServerErrorKind::Loading => "the server is still loading its data",
+        ServerErrorKind::BusyScript => "the server is busy with a script",
+        ServerErrorKind::CannotSave => "the server cannot save to disk and refuses writes",
+        ServerErrorKind::TooFewReplicas => "the server has too few replicas and refuses writes",
+        ServerErrorKind::TooManyClients => "the server has reached its connection limit",
+        ServerErrorKind::CannotServe => "the server cannot serve now",
+        ServerErrorKind::Other => return format!("{during}: {reply}"),
+    };
+    format!("{advice} ({reply})")
+}
+
+fn file_problem(problem: &FileProblem) -> String {
+    match problem {
+        FileProblem::Directory(why) => format!("cannot use the directory: {}", without_number(why)),
+        FileProblem::NoDirectory => "no such directory: make it, or name another with --local-dir".into(),
+        FileProblem::ReadOnly => {
+            "the directory is read-only here: name another with --local-dir \
+             (in a systemd service with ProtectSystem=strict, add it to ReadWritePaths=)"
+                .into()
+        }
+        FileProblem::NotADirectory => "is not a directory".into(),
+        FileProblem::NotSticky => {
+            "every user may delete files in this directory: set its sticky bit (chmod +t) or name another".into()
+        }
+        FileProblem::OwnedByAnother => {
+            "no permission to use this lock file; it belongs to another user".into()
+        }
+        FileProblem::CannotCreate => {
+            "no permission to create a lock file in this directory: name another with --local-dir".into()
+        }
+        FileProblem::SymbolicLink => "is a symbolic link, which is not followed; remove it".into(),
+        FileProblem::NotRegular => "is not a regular file with one link; remove it".into(),
+        FileProblem::Io(why) => without_number(why).to_owned(),
+        FileProblem::DeletedInUse => "was deleted while in use; try again".into(),
+        FileProblem::OtherSlots(0) => {
+            "is in use without --slots (which is the same as --slots 1): all users of a key must agree on that".into()
+        }
+        FileProblem::OtherSlots(slots) => {
+            format!("is in use with --slots {slots}: all users of a key must agree on that")
+        }
+        FileProblem::WholeFileLocked => "another program has locked the whole file".into(),
+        FileProblem::ForeignLocks => "locked by a program other than redlock".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_named_with_its_server() {
+        let down = |name: &str| BackendError::new(name, Problem::ConnectionRefused);
+        assert_eq!(
+            backend_error(&BackendError::no_majority(vec![down("a"), down("b")], 3)),
+            "only 1 of 3 servers can vote, 2 are needed: a: connection refused (is the server running?); \
+             b: connection refused (is the server running?)"
+        );
+        assert_eq!(
+            backend_error(&BackendError::no_majority(vec![down("a")], 1)),
+            "a: connection refused (is the server running?)"
+        );
+    }
+
+    #[test]
+    fn servers_in_quarantine_are_one_sentence() {
+        let left = Duration::from_millis(27_100);
+        let both = [("a".to_owned(), left), ("b".to_owned(), Duration::from_secs(1))];
+        assert_eq!(
+            quarantine(&both),
+            "a, b are new or restarted and do not vote for another 28s (see --quarantine)"
+        );
+        assert!(quarantine(&both[1..]).starts_with("b is new or restarted and does not vote for another 1s"));
+    }
+
+    #[test]
+    fn the_permissions_are_those_of_the_documents() {
+        let documents = include_str!("../../docs/operations.md");
+        let start = documents.find("ACL SETUSER").unwrap();
+        let rule = documents[start..].lines().next().unwrap();
+        let documented: Vec<&str> =
+            rule.split_whitespace().filter(|word| word.starts_with(['+', '~'])).collect();
+        assert_eq!(ACL.split_whitespace().collect::<Vec<_>>(), documented);
+    }
+}

@@ -1,0 +1,58 @@
+//! stderr, which every line of the program goes through.
+
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+use super::format::sanitize;
+use super::stream::Stream;
+
+/// Opened with the first word: most runs say nothing.
+static STDERR: Mutex<Option<Stream>> = Mutex::new(None);
+
+pub(super) fn stderr_stream(write: impl FnOnce(&mut Stream)) {
+    with_stderr(|stderr| write(stderr.get_or_insert_with(Stream::to_stderr)));
+}
+
+/// Does nothing if nothing was ever said.
+pub(super) fn opened_stderr(write: impl FnOnce(&mut Stream)) {
+    with_stderr(|stderr| {
+        if let Some(stderr) = stderr {
+            write(stderr);
+        }
+    });
+}
+
+/// Not if it is in use: that is a panic in the middle of a line.
+fn with_stderr(write: impl FnOnce(&mut Option<Stream>)) {
+    let stderr = STDERR.try_lock().or_else(|error| match error {
+        TryLockError::Poisoned(error) => Ok(PoisonError::into_inner(error)),
+        TryLockError::WouldBlock => Err(()),
+    });
+    if let Ok(mut stderr) = stderr {
+        write(&mut stderr);
+    }
+}
+
+/// One line on stderr, in one piece, so that lines of several processes do not mix.
+pub(crate) fn print(message: &str) {
+    let line = format!("redlock: {}\n", sanitize(message.as_bytes()));
+    stderr_stream(|stderr| {
+        stderr.push(|dropped| match dropped {
+            0 => line.into_bytes(),
+            1 => format!("redlock: a line is missing here: it could not be written\n{line}").into_bytes(),
+            _ => format!("redlock: {dropped} lines are missing here: they could not be written\n{line}")
+                .into_bytes(),
+        });
+    });
+}
+
+/// Lines of our own, such as a help text, as they are.
+pub(crate) fn print_text(text: &str) {
+    stderr_stream(|stderr| stderr.push(|_| text.as_bytes().to_vec()));
+}
+
+/// Before the exit: the last chance for lines whose reader was away.
+pub(crate) fn finish() {
+    opened_stderr(|stderr| {
+        stderr.finish();
+    });
+}

@@ -1,0 +1,231 @@
+//! What is told about a wait: nothing at first, then a line that changes on a terminal, or a line now and then in a log.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::events::{Outcome, events};
+use super::format::{GivenUp, WaitLine, gave_up};
+use super::{Report, Verbosity};
+use crate::clock::BootTime;
+use crate::duration::{format, format_seconds};
+use crate::lock::{BackendError, Blocked, Blocker, Holding, WaitPolicy};
+
+/// A wait shorter than this is not mentioned.
+const SILENT_WAIT: Duration = Duration::from_secs(2);
+/// Between two wait lines in a log, so that it shows that the job is alive.
+const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
+/// Between two updates of the line on a terminal.
+const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
+
+/// The wait, as far as it was told.
+#[derive(Default)]
+pub(super) struct WaitReport {
+    /// When the wait is over, if ever.
+    at_most: Option<Duration>,
+    last: Option<Seen>,
+    /// How long the wait had lasted when it was last mentioned in a line that stays.
+    mentioned_at: Option<Duration>,
+    painted_at: Option<BootTime>,
+    /// The holder's job that such a line has named.
+    job_mentioned: String,
+}
+
+/// What was last in the way.
+#[derive(Clone)]
+struct Seen {
+    obstacle: Obstacle,
+    at: BootTime,
+    waited: Duration,
+}
+
+#[derive(Clone)]
+enum Obstacle {
+    Blocked(Blocked),
+    /// The servers fail, for this reason.
+    Unavailable(String),
+}
+
+impl Seen {
+    fn waited(&self) -> Duration {
+        self.waited + self.at.elapsed()
+    }
+}
+
+impl Report {
+    pub(crate) fn asks(&mut self, policy: WaitPolicy) {
+        self.wait.at_most = match policy {
+            WaitPolicy::No => None,
+            WaitPolicy::Queue { at_most } | WaitPolicy::Retry { at_most, .. } => at_most,
+        };
+        events(super::events::Events::asks);
+    }
+
+    pub(crate) fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
+        let gives_up_in = self.gives_up_in(waited);
+        events(|events| events.waiting(blocked, waited, gives_up_in));
+        let is_first = self.wait.last.is_none();
+        self.failure_printed = false;
+        self.see(Obstacle::Blocked(blocked.clone()), waited);
+        if is_first && waited < SILENT_WAIT {
+            self.verbose(|report| report.wait_line(waited).text());
+        }
+        self.tell(waited);
+    }
+
+    /// The first failure is printed at once.
+    pub(crate) fn servers_unavailable(&mut self, error: &BackendError, waited: Duration) {
+        self.see(Obstacle::Unavailable(super::backend_error(error)), waited);
+        if !self.failure_printed || self.verbosity == Verbosity::Verbose {
+            self.failure_printed = true;
+            self.mention(waited);
+        } else {
+            self.tell(waited);
+        }
+    }
+
+    fn see(&mut self, obstacle: Obstacle, waited: Duration) {
+        self.wait.last = Some(Seen { obstacle, at: BootTime::now(), waited });
+    }
+
+    /// Time has passed since the last news.
+    pub(crate) fn tick(&mut self) {
+        super::flush();
+        if let Some(waited) = self.wait.last.as_ref().map(Seen::waited) {
+            self.tell(waited);
+        }
+    }
+
+    /// When [`Report::tick`] has something to do.
+    pub(crate) fn next_tick(&self) -> Option<BootTime> {
+        let seen = self.wait.last.as_ref().filter(|_| self.verbosity != Verbosity::Quiet)?;
+        let due = match (self.has_live_line(), self.wait.mentioned_at, self.wait.painted_at) {
+            (true, _, Some(painted)) => return Some(painted + LIVE_LINE_EVERY),
+            (false, Some(mentioned), _) => mentioned + WAIT_LINE_EVERY,
+            (true, _, None) | (false, None, _) => SILENT_WAIT,
+        };
+        Some(seen.at + due.saturating_sub(seen.waited))
+    }
+
+    /// After a wait of this length: how long until it should be known who is in the way.
+    pub(crate) fn next_wait_line(&self, waited: Duration) -> Duration {
+        match (self.has_live_line(), self.wait.mentioned_at) {
+            _ if waited < SILENT_WAIT => SILENT_WAIT.saturating_sub(waited),
+            (true, _) => LIVE_LINE_EVERY,
+            (false, mentioned) => (mentioned.unwrap_or(waited) + WAIT_LINE_EVERY).saturating_sub(waited),
+        }
+    }
+
+    fn has_live_line(&self) -> bool {
+        self.verbosity != Verbosity::Quiet && self.live_line.is_available()
+    }
+
+    /// What is due after a wait of this length.
+    fn tell(&mut self, waited: Duration) {
+        if waited < SILENT_WAIT {
+            return;
+        }
+        if !self.has_live_line() {
+            if self.wait.mentioned_at.is_none_or(|mentioned| waited >= mentioned + WAIT_LINE_EVERY) {
+                self.mention(waited);
+            }
+            return;
+        }
+        let line = self.wait_line(waited);
+        // A link that does not fit is printed once, in a line that stays.
+        if !self.live_line.has_room_for_job(&line) && self.wait.job_mentioned != line.job_url {
+            self.mention(waited);
+        }
+        self.wait.painted_at = Some(BootTime::now());
+        self.live_line.show(&line);
+    }
+
+    /// A line that stays.
+    fn mention(&mut self, waited: Duration) {
+        let line = self.wait_line(waited);
+        self.wait.mentioned_at = Some(waited);
+        self.info(&line.text());
+        self.wait.job_mentioned = line.job_url;
+    }
+
+    fn wait_line(&self, waited: Duration) -> WaitLine {
+        let gives_up_in = self.gives_up_in(waited);
+        match &self.wait.last {
+            Some(Seen { obstacle: Obstacle::Unavailable(error), .. }) => {
+                let head = format!("waiting for {}: waited {}", self.lock(), format_seconds(waited));
+                WaitLine { head, blocker: format!("{error}; trying again"), job_url: String::new() }
+            }
+            Some(Seen { obstacle: Obstacle::Blocked(blocked), at, .. }) => {
+                let blocked = later(blocked, at.elapsed());
+                WaitLine::new(&self.keys, &blocked, waited, gives_up_in, self.local_time)
+            }
+            None => WaitLine { head: String::new(), blocker: String::new(), job_url: String::new() },
+        }
+    }
+
+    fn gives_up_in(&self, waited: Duration) -> Option<Duration> {
+        self.wait.at_most.map(|at_most| at_most.saturating_sub(waited))
+    }
+
+    /// After a line that said that we wait there is one that says that it is over.
+    pub(super) fn announce_acquired(&mut self, waited: Duration) {
+        if self.wait.mentioned_at.is_some() && self.verbosity != Verbosity::Verbose {
+            self.info(&format!("got {} after {}", self.lock(), format(waited)));
+        }
+    }
+
+    /// The lock is held, and we wait no longer. With `exit_code` 0 that is as good as done.
+    pub(crate) fn gave_up(&mut self, blocked: &Blocked, given_up: GivenUp, exit_code: u8) {
+        events(|events| events.not_acquired(Outcome::Held, Some(blocked)));
+        let sentence = gave_up(&self.keys, blocked, given_up, self.local_time);
+        match exit_code {
+            0 => self.verbose(|_| format!("skipped: {sentence}")),
+            _ => self.info(&sentence),
+        }
+    }
+
+    /// A signal came while we waited.
+    pub(crate) fn cancelled(&mut self, signal: Signal) {
+        let waited = self.wait.last.as_ref().map(Seen::waited).unwrap_or_default();
+        let sentence = format!("stopped waiting for {} after {} ({signal})", self.lock(), format(waited));
+        if self.wait.mentioned_at.is_some() {
+            self.info(&sentence);
+        } else {
+            self.verbose(|_| sentence);
+        }
+    }
+
+    /// `--jitter`.
+    pub(crate) fn delays_start(&mut self, delay: Duration, at_most: Duration) {
+        self.verbose(|_| format!("starting in {} (--jitter {})", format(delay), format(at_most)));
+    }
+
+    pub(crate) fn terminal_resized(&mut self, width: Option<usize>) {
+        self.live_line.resize(width);
+    }
+}
+
+/// The same obstacle, this much later.
+fn later(blocked: &Blocked, by: Duration) -> Blocked {
+    let mut blocked = blocked.clone();
+    let earlier = |time: &mut Option<Duration>| {
+        if let Some(time) = time {
+            *time = time.saturating_sub(by);
+        }
+    };
+    match &mut blocked.by {
+        Blocker::Holder(Holding { held_for, expires_in, .. })
+        | Blocker::Reservation(Holding { held_for, expires_in, .. }) => {
+            *held_for = held_for.map(|held_for| held_for + by);
+            earlier(expires_in);
+        }
+        Blocker::Foreign { expires_in } => earlier(expires_in),
+        Blocker::Quarantine(servers) => {
+            for (_, left) in servers {
+                *left = left.saturating_sub(by);
+            }
+        }
+        Blocker::Queue => {}
+    }
+    blocked
+}
