@@ -310,10 +310,14 @@ pub(crate) struct OutputArgs {
     pub label: Option<String>,
 
     /// Append a JSON line for each event to FILE
+    ///
+    /// "-" is stderr. The last line of every run is the event "ended".
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
 
     /// Print errors only
+    ///
+    /// A lock that is held is no error: the exit code tells.
     #[arg(short, long)]
     pub quiet: bool,
 

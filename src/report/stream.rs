@@ -29,7 +29,7 @@ use crate::clock::BootTime;
 
 /// How much is kept for a reader that is away.
 const BACKLOG: usize = 64 * 1024;
-/// Not more at once, so that a line of several processes' pipe is one piece (PIPE_BUF).
+/// PIPE_BUF: a pipe that is ready for writing takes this much in one piece.
 const PIECE: usize = 4096;
 /// At the exit, when all else is done: for a reader that is behind, but reads.
 const LINGER: Duration = Duration::from_millis(100);
@@ -87,14 +87,15 @@ impl Way {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = &bytes[..bytes.len().min(PIECE)];
         match self {
+            Self::Write(descriptor) => Ok(write(descriptor, bytes)?),
             Self::Socket(descriptor) => {
-                SockRef::from(&*descriptor).send_with_flags(piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+                SockRef::from(&*descriptor).send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
             }
             Self::Splice { to, reader, writer } => write_by_splice(to, reader, writer, piece),
             Self::Poll(descriptor) if !is_ready(descriptor, PollTimeout::ZERO) => {
                 Err(ErrorKind::WouldBlock.into())
             }
-            Self::Write(descriptor) | Self::Poll(descriptor) => Ok(write(descriptor, piece)?),
+            Self::Poll(descriptor) => Ok(write(descriptor, piece)?),
             Self::Fifo(path) => {
                 let file = open_nonblocking(path).map_err(|error| match error.raw_os_error() {
                     Some(libc::ENXIO) => ErrorKind::WouldBlock.into(),

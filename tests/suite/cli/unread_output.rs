@@ -2,8 +2,10 @@
 //! hang, or lose its lock, if a write to stderr or to the events file could block.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use nix::libc;
@@ -171,6 +173,46 @@ fn a_terminal_stopped_with_ctrl_s_stops_no_signal_and_no_release() {
 }
 
 #[test]
+fn a_terminal_that_belongs_to_another_user_is_not_waited_for_either() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can start processes of other users") };
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["-v", "--ttl", "2s", "--node-timeout", "600ms"]);
+    let pty = Pty::run(users.run(STRANGER, run, "022").sh("echo main $$ up; exec sleep 60"));
+    pty.wait_for("acquired");
+    pty.number_after("main ");
+    pty.type_in("\x13");
+    let before = redis.script_calls();
+    wait_until("it renews though it cannot say so", || redis.script_calls() >= before + 4);
+    send(pty.pid(), SIGTERM);
+    wait_until("the lock is free", || !redis.held("k"));
+    assert_eq!(pty.wait().signal, Some(SIGTERM as i32));
+}
+
+#[test]
+fn a_socket_that_nobody_reads_is_not_waited_for_either() {
+    let redis = Redis::start();
+    let (_ours, mut theirs) = UnixStream::pair().expect("a socket");
+    theirs.set_nonblocking(true).expect("a full socket");
+    while theirs.write(&[b'x'; 4096]).is_ok() {}
+    theirs.set_nonblocking(false).expect("a socket that blocks");
+    let run = Run::key(&redis, "k").args(&["-v", "--max-hold", "300ms"]).cmd(&["sleep", "60"]);
+    let mut child = run.command().stderr(OwnedFd::from(theirs)).spawn().expect("redlock");
+    let mut code = None;
+    wait_until("redlock has ended", || {
+        code = child.try_wait().expect("its state").map(|status| status.code());
+        code.is_some()
+    });
+    assert_eq!(code, Some(Some(124)));
+
+    let (mut ours, theirs) = UnixStream::pair().expect("a socket");
+    let run = Run::key(&redis, "k").arg("-v").cmd(&["true"]);
+    run.command().stderr(OwnedFd::from(theirs)).status().expect("redlock");
+    let mut said = String::new();
+    ours.read_to_string(&mut said).expect("text");
+    assert!(said.contains("acquired") && said.contains("released"), "{said}");
+}
+
+#[test]
 fn a_waiter_on_a_terminal_stopped_with_ctrl_s_says_the_rest_after_ctrl_q() {
     let redis = Redis::start();
     let first = hold(Run::key(&redis, "k"));
@@ -221,6 +263,26 @@ fn a_reader_that_comes_later_gets_the_events_from_the_beginning() {
 }
 
 #[test]
+fn a_reader_may_go_and_another_come() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let path = fifo(directory.path());
+    let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+    let mut reader = Unread { reader: open(), directory: tempfile::tempdir().unwrap() };
+    let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms", "--events"]).arg(&path);
+    let mut job = run.stdin_pipe().sh("echo ready; read x; exit 0").spawn();
+    reader.read_until("acquired");
+    drop(reader);
+    let before = redis.script_calls();
+    wait_until("an event has no reader", || redis.script_calls() >= before + 2);
+    let mut reader = Unread { reader: open(), directory };
+    drop(job.take_stdin());
+    job.wait().expect_code(0);
+    let said = reader.read();
+    assert!(said.contains("refreshed") && said.contains("ended") && !said.contains("dropped"), "{said}");
+}
+
+#[test]
 fn events_to_a_full_device_are_counted_and_do_not_disturb_the_run() {
     let redis = Redis::start();
     let done = Run::key(&redis, "k").args(&["--events", "/dev/full"]).sh("exit 3").done().expect_code(3);
@@ -253,7 +315,7 @@ fn on_a_disk_that_was_full_for_a_while_every_line_is_whole() {
     let before = redis.script_calls();
     wait_until("events were lost", || redis.script_calls() >= before + 7);
     let mut stdin = job.take_stdin();
-    std::io::Write::write_all(&mut stdin, b"\n").unwrap();
+    stdin.write_all(b"\n").unwrap();
     job.wait_for_line("space");
     let before = redis.script_calls();
     wait_until("events are written again", || redis.script_calls() >= before + 2);
