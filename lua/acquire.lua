@@ -3,7 +3,8 @@
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 -- ARGV[7]  ttl         of the locks, ms; 0 = they never expire
 -- ARGV[8]  role        'gate'; 'vote' = the client has the gate's vote; 'newcomer' = it has asked the gate at the same
---                      time; 'again' = a vote that was asked for before with the same attempt
+--                      time; 'again' = a vote that was asked for before with the same attempt; 'ahead' = a vote that
+--                      is followed by BLPOP and 'again' on the same connection
 -- ARGV[9]  queues      '1' = join the queues if blocked; '0' = do not
 -- ARGV[10] gate        run_id of the client's gate, for a vote
 -- ARGV[11] proposed    tokens: the gate's, for a vote; the client's guess, for a newcomer; '' = none
@@ -16,6 +17,7 @@
 --      or {'quarantined', ms, longest quarantine in ms}: this server may have forgotten what it granted, and does not
 --         vote yet
 --      or {'nested'}: an ancestor is in the way
+--      or {'kept'}: nothing changes, since the vote that 'again' is for was granted meanwhile
 --      or {'stale'}: a newer request of this waiter was here first, or the waiter has given up
 --      or {'duplicate_server'}: this very request was granted here already, so the server is listed twice
 --      or {'replica'}
@@ -80,6 +82,9 @@ end
 
 local known_for, longest_quarantine
 
+-- We are blocked until a client releases the lock, and not for a shorter time.
+local waits_for_release
+
 local function grant_all()
   local fences, slots = {}, {}
   for i, k in ipairs(LOCKS) do
@@ -100,12 +105,19 @@ end
 local function decide()
   -- @include turn
   -- @include blocked
+  -- Not a program other than redlock, which wakes no client, nor a claim that expires soon.
+  local function is_released_later(k)
+    local _, info = holder_of(k)
+    local expires = expires_in(k, MODE)
+    return info and (expires < 0 or expires > WAITER_RENEWAL_MS)
+  end
+
   local held, not_our_turn -- the first such key
   for i, k in ipairs(LOCKS) do
     local attempt
     attempt, k.entry = claim_of(k, ME)
-    if attempt == ATTEMPT and SERVERS ~= '1' and ROLE ~= 'again' then
-      return { 'duplicate_server' }
+    if attempt == ATTEMPT and SERVERS ~= '1' then
+      return { ROLE == 'again' and 'kept' or 'duplicate_server' }
     end
     if attempt and attempt > ATTEMPT then
       return { 'stale' }
@@ -141,7 +153,16 @@ local function decide()
     wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
   end
   local i = held or not_our_turn
+  if ROLE == 'ahead' then
+    waits_for_release = not held or is_released_later(LOCKS[i])
+  end
   return blocked_by(i, call('ZRANK', LOCKS[i].queue, QUEUED))
+end
+
+-- The BLPOP behind a vote is to wait for a release, and for nothing else.
+local function end_blpop()
+  -- @include wakeup
+  push_wakeup(ME)
 end
 
 if is_replica() then
@@ -151,14 +172,19 @@ local is_untouched = nothing_exists()
 if not is_untouched and call('EXISTS', TOMBSTONE) == 1 then
   return { 'stale' }
 end
+local reply
 local quarantine
 quarantine, known_for, longest_quarantine = quarantine_left(QUARANTINE)
--- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. It queues no
--- client either, so that all clients turn to the same next gate.
 if quarantine > 0 then
-  return { 'quarantined', int_string(quarantine), int_string(longest_quarantine) }
+  -- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. It queues no
+  -- client either, so that all clients turn to the same next gate.
+  reply = { 'quarantined', int_string(quarantine), int_string(longest_quarantine) }
+elseif is_untouched then
+  reply = grant_all()
+else
+  reply = decide()
 end
-if is_untouched then
-  return grant_all()
+if ROLE == 'ahead' and not waits_for_release then
+  end_blpop()
 end
-return decide()
+return reply

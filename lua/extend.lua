@@ -3,6 +3,8 @@
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 -- ARGV[7] ttl         of the locks from now on, ms
 -- ARGV[8] quarantine  how long a server that lost its data does not vote, ms; 0 = off
+-- ARGV[9] gate        run_id of the client's gate: a newcomer's vote was given before the gate and the stamp were
+--                     known, and is told them now; '' = it knows them
 --
 -- Returns {'extended', run_id, ms of quarantine left or 0}, {'expired'} (free now) or {'foreign'} (not free).
 --
@@ -11,7 +13,7 @@
 --
 -- @include holders
 
-local TTL = ARGV[7]
+local TTL, GATE = ARGV[7], ARGV[9]
 
 local function renew_share(k)
   -- @include share
@@ -37,6 +39,11 @@ for _, k in ipairs(LOCKS) do
     call('PEXPIRE', k.info, TTL)
   else
     renew_share(k)
+  end
+  if GATE ~= '' then
+    local info = read_info(k, ME)
+    set_info_field(k, info, 'gate', GATE)
+    set_info_field(k, info, 'stamp', ARGV[6])
   end
 end
 return { 'extended', run_id(), int_string(quarantined_for) }

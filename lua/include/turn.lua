@@ -2,15 +2,10 @@
 -- and K has capacity for them and for it.
 -- @include holders
 -- @include queue
+-- @include wakeup
 
 -- So many waiters at the head of a queue are woken together; the next ones follow as these enter.
 local SIDE_BY_SIDE = 32
-
--- A woken waiter that does not come for the lock within this time has lost its place.
-local COME_WITHIN_MS = 2000
-
--- A wake-up that was not fetched is forgotten after this time.
-local WAKEUP_TTL_MS = 10000
 
 -- Whether it is our turn, where K has this capacity for our mode. A request that joins is not asked to wait for its
 -- turn while its mode holds the lock.
@@ -23,19 +18,14 @@ local function is_our_turn(k, capacity)
   return ahead == 0 or ahead < capacity and are_of_our_mode(k, ahead)
 end
 
--- Pushes, never publishes: an element that is pushed before the BLPOP waits for it in the list. A waiter that was woken
--- already and has not come yet is on its way.
+-- A waiter that was woken already and has not come yet is on its way.
 local function wake(k, queued)
   local come_until = now_ms() + COME_WITHIN_MS
   if tonumber(call('ZSCORE', k.waiters, queued) or 0) <= come_until then
     return
   end
   call('ZADD', k.waiters, int_string(come_until), queued)
-  local list = NOTIFY .. parse_queued(queued)
-  if call('EXISTS', list) == 0 then
-    call('RPUSH', list, '1')
-    expire_or_delete(list, WAKEUP_TTL_MS)
-  end
+  push_wakeup((parse_queued(queued)))
 end
 
 -- Wakes the waiters whose turn it is. `patient`: not those that need other keys as well, which renew by themselves.

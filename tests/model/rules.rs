@@ -1,4 +1,5 @@
-//! The rules of the protocol, each of which can be switched off to show what it is good for.
+//! The rules of the protocol, each of which can be switched off to show what it is good for. One that is not in force can
+//! be switched on, to show why.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -36,13 +37,15 @@ pub struct Rules {
     pub gate_is_counted: bool,
     /// A proposal is no further ahead of a server's clock than a server that lost its memory rests.
     pub proposals_within_quarantine: bool,
+    /// A vote that a waiter is given for a moment, behind a BLPOP, counts only when it is renewed.
+    pub brief_votes_do_not_count: bool,
     /// Whoever has the gate's vote keeps it when another server refuses it, and asks there again.
     pub keeps_its_turn: bool,
     /// Except from an older one with another gate: then it steps back, and queues where that one does.
     pub younger_yields: bool,
-    /// A gate request that is blocked by a holder with another gate moves there.
+    /// Not in force: a gate request that is blocked by a holder with another gate moves there.
     pub follows_the_holder: bool,
-    /// But not to a newcomer's, whose record tells no stamp: it may be about to be released.
+    /// If it did: not to a newcomer's, whose record tells no stamp, as it may be about to be released.
     pub strays_are_not_followed: bool,
     /// A newcomer that the gate has queued releases the votes of the other servers.
     pub strays_are_released: bool,
@@ -72,9 +75,10 @@ impl Rules {
         clock_floor: true,
         gate_is_counted: true,
         proposals_within_quarantine: true,
+        brief_votes_do_not_count: true,
         keeps_its_turn: true,
         younger_yields: true,
-        follows_the_holder: true,
+        follows_the_holder: false,
         strays_are_not_followed: true,
         strays_are_released: true,
         released_do_not_count: true,

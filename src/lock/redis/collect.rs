@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::BLPOP_SLACK;
 use super::RedisLock;
-use super::reply::{AcquireReply, CollectReply, ExtendReply, Granted, Refusal};
-use super::requests::Ask;
-use super::script::{Call, WAITER_RENEWAL};
+use super::node::State;
+use super::reply::{AcquireReply, Arrival, CollectReply, ExtendReply, Granted, Refusal};
+use super::requests::{Ask, Place, Role};
+use super::script::{Call, WAITER_RENEWAL, Waiting};
 use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
@@ -16,27 +17,17 @@ use crate::lock::{Blocked, Blocker, Observer};
 /// A program other than redlock wakes nobody: so often we look whether it has gone.
 const FOREIGN_RETRY: Duration = Duration::from_millis(100);
 
-/// A vote that a newcomer has given back, or a release that is on its way, has arrived after this time.
-const STRAY_VOTE: Duration = Duration::from_secs(2);
-
 /// What there is when the gate has voted for us.
 pub(super) struct Collected {
-    /// When the gate was asked.
+    /// When the gate was asked; if it voted behind a BLPOP, when we heard of it.
     pub asked: BootTime,
     /// What the gate granted.
     pub granted: Granted,
+    /// The gate's vote counts only when it is renewed: it may have been given to a client that is gone.
+    pub is_brief: bool,
     /// Servers that were asked together with the gate.
     pub others: Vec<usize>,
     pub tally: Tally,
-}
-
-/// Whether a vote that is refused is registered in the server's queue, so that the release there wakes us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Registration {
-    None,
-    First,
-    /// The server was asked before with the same attempt.
-    Again,
 }
 
 /// The replies that are still expected, and when they are overdue.
@@ -84,17 +75,28 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Result<Tally, Attempt> {
-        let Collected { asked, granted, others, mut tally } = votes;
+        let Collected { asked, granted, is_brief, others, mut tally } = votes;
         let started = BootTime::now();
         let gives_up_at = if queues { gives_up_at } else { Some(started + self.servers.node_timeout) };
         let fences = granted.fences.clone();
-        tally.add(self.gate, Vote::Yes { granted, asked });
         let mut pending = Pending(Vec::new());
+        let mut brief = None;
+        if is_brief {
+            brief = Some(granted);
+            self.renew_votes(vec![self.gate], None, &mut pending);
+        } else {
+            tally.add(self.gate, Vote::Yes { granted, asked });
+        }
+        // Their votes do not tell our gate and stamp, which were not known when they were asked.
+        let mut untold = others.clone();
         pending.add(others, asked, asked + self.servers.node_timeout);
         let silent: Vec<usize> =
             tally.missing().into_iter().filter(|at| !pending.servers().contains(at)).collect();
-        let registration = if queues { Registration::First } else { Registration::None };
-        self.ask_votes(silent, &fences, registration, &mut tally, &mut pending);
+        if queues && self.is_far {
+            self.ask_votes_and_wait(silent, &fences, gives_up_at, &mut tally, &mut pending);
+        } else {
+            self.ask_votes(silent, &fences, Role::First, queues, &mut tally, &mut pending);
+        }
         let mut renew_at = self.ttl.map(|ttl| asked + ttl / 3);
         let mut blocked: Option<Blocked> = None;
         while !tally.has_majority() {
@@ -121,41 +123,38 @@ impl RedisLock {
                 match reply {
                     Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
                         self.note_refusal(at, &refusal);
-                        if let Some(follow) = self.must_yield(at, &refusal, started) {
+                        untold.retain(|&other| other != at);
+                        if let Some(follow) = self.must_yield(at, &refusal) {
                             let blocked = Box::new(refusal.blocked);
                             return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
                         }
                         if queues {
                             observer.waiting(&refusal.blocked, started.elapsed());
                         }
-                        if queues || self.is_on_its_way_out(&refusal) {
-                            let is_registered = refusal.stamp.is_some();
-                            if is_registered {
-                                self.wait_for_vote(
-                                    at,
-                                    &refusal,
-                                    &fences,
-                                    gives_up_at,
-                                    &mut tally,
-                                    &mut pending,
-                                );
-                            } else {
-                                // A newcomer's request leaves nothing that a release could wake.
-                                self.ask_votes(
-                                    vec![at],
-                                    &fences,
-                                    Registration::Again,
-                                    &mut tally,
-                                    &mut pending,
-                                );
-                            }
+                        let is_registered = refusal.stamp.is_some();
+                        if self.servers[at].node.state() == State::Blocked {
+                            let at_most = self.longest_blpop(gives_up_at);
+                            pending.add([at], sent_at, self.overdue_after_blpop(at_most));
+                        } else if is_registered && (queues || self.is_on_its_way_out(&refusal)) {
+                            self.wait_for_vote(at, &refusal, &fences, gives_up_at, &mut tally, &mut pending);
+                        } else if queues || self.is_on_its_way_out(&refusal) {
+                            // A newcomer's request leaves nothing that a release could wake.
+                            self.ask_votes(vec![at], &fences, Role::Again, true, &mut tally, &mut pending);
                         }
                         blocked = Some(refusal.blocked.clone());
                         tally.add(at, Vote::No(refusal));
                     }
-                    Ok(CollectReply::Acquire(reply)) => tally.add_reply(at, sent_at, Ok(reply)),
-                    Ok(CollectReply::Extend(ExtendReply::Extended { is_quarantined: false, .. })) => {
-                        tally.renew(at, sent_at);
+                    Ok(CollectReply::Acquire(reply)) => {
+                        self.servers[at].node.ignore_rest();
+                        tally.add_reply(at, sent_at, Ok(reply));
+                    }
+                    Ok(CollectReply::Extend(ExtendReply::Extended { quarantine, .. }))
+                        if quarantine.is_zero() =>
+                    {
+                        match brief.take_if(|_| at == self.gate) {
+                            Some(granted) => tally.add(at, Vote::Yes { granted, asked: sent_at }),
+                            None => tally.renew(at, sent_at),
+                        }
                     }
                     // The vote is lost, or the server has lost its memory of others.
                     Ok(CollectReply::Extend(ExtendReply::Extended { .. } | ExtendReply::Lost(_))) => {
@@ -163,7 +162,7 @@ impl RedisLock {
                             return Err(self.outvoted(blocked, &tally));
                         }
                         tally.remove(at);
-                        self.ask_votes(vec![at], &fences, Registration::Again, &mut tally, &mut pending);
+                        self.ask_votes(vec![at], &fences, Role::Again, true, &mut tally, &mut pending);
                     }
                     Err(error) => tally.add(at, Vote::Failed(error)),
                 }
@@ -176,7 +175,13 @@ impl RedisLock {
             }
             if renew_at.is_some_and(BootTime::has_passed) {
                 renew_at = self.ttl.map(|ttl| BootTime::now() + ttl / 3);
-                self.renew_votes(&tally, &mut pending);
+                self.renew_votes(tally.granted().collect(), self.place(), &mut pending);
+            } else if blocked.is_some() && !tally.has_majority() {
+                // There is a wait, so another client may have to yield to us.
+                let (told, rest) =
+                    untold.into_iter().partition(|&at| tally.granted().any(|other| other == at));
+                untold = rest;
+                self.renew_votes(told, self.place(), &mut pending);
             }
         }
         Ok(tally)
@@ -186,11 +191,12 @@ impl RedisLock {
         &mut self,
         servers: Vec<usize>,
         fences: &[u64],
-        registration: Registration,
+        role: Role,
+        queues: bool,
         tally: &mut Tally,
         pending: &mut Pending,
     ) {
-        let call = self.vote_call(fences, registration);
+        let call = self.vote_call(fences, role, queues);
         let now = BootTime::now();
         let asked = self.servers.ask(servers, |_| call.clone());
         for (at, error) in asked.failed {
@@ -199,11 +205,49 @@ impl RedisLock {
         pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
-    fn vote_call(&self, fences: &[u64], registration: Registration) -> Call {
+    /// The same where a round trip takes long: a release that arrives after the request finds, behind it, what is
+    /// sent to a server that has refused.
+    fn ask_votes_and_wait(
+        &mut self,
+        servers: Vec<usize>,
+        fences: &[u64],
+        gives_up_at: Option<BootTime>,
+        tally: &mut Tally,
+        pending: &mut Pending,
+    ) {
+        let first = self.vote_call(fences, Role::Ahead, true);
+        let waiting = self.waiting(fences, self.longest_blpop(gives_up_at));
+        let now = BootTime::now();
+        for at in servers {
+            match self.servers[at].node.ask_and_wait(first.clone(), waiting.clone()) {
+                Ok(()) => pending.add([at], now, now + self.servers.node_timeout),
+                Err(error) => tally.add(at, Vote::Failed(error)),
+            }
+        }
+    }
+
+    fn vote_call(&self, fences: &[u64], role: Role, queues: bool) -> Call {
         let gate = self.servers[self.gate].run_id.as_slice();
-        let (queues, again) = (registration != Registration::None, registration == Registration::Again);
-        let ask = Ask::Vote { proposed: fences, gate, stamp: self.stamp, queues, again };
+        let ask = Ask::Vote { role, proposed: fences, gate, stamp: self.stamp, queues };
         self.requests.acquire(self.claim(), &self.terms, &ask)
+    }
+
+    /// Another request for a vote, behind a BLPOP.
+    fn waiting(&self, fences: &[u64], at_most: Duration) -> Waiting {
+        let list = self.requests.notify_list(self.waiter);
+        Waiting { list, at_most, call: self.vote_call(fences, Role::Again, true) }
+    }
+
+    /// A vote that is asked for behind a BLPOP counts from before that.
+    fn longest_blpop(&self, gives_up_at: Option<BootTime>) -> Duration {
+        let at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
+        let left = gives_up_at.map_or(at_most, |gives_up_at| gives_up_at.remaining().min(at_most));
+        // Zero would mean "forever" to the server.
+        left.max(Duration::from_millis(1))
+    }
+
+    fn overdue_after_blpop(&self, at_most: Duration) -> BootTime {
+        BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout
     }
 
     /// Ask again as soon as the lock is released there.
@@ -216,48 +260,44 @@ impl RedisLock {
         tally: &mut Tally,
         pending: &mut Pending,
     ) {
-        let mut at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
+        let mut at_most = self.longest_blpop(gives_up_at);
         if refusal.blocked.is_foreign() {
             at_most = at_most.min(FOREIGN_RETRY);
         }
         if let Some(expiry) = refusal.blocked.expires_in() {
             at_most = at_most.min(expiry + Duration::from_millis(1));
         }
-        if let Some(gives_up_at) = gives_up_at {
-            at_most = at_most.min(gives_up_at.remaining());
-        }
-        // Zero would mean "forever" to the server.
-        let at_most = at_most.max(Duration::from_millis(1));
-        let call = self.vote_call(fences, Registration::Again);
-        let list = self.requests.notify_list(self.waiter);
-        let now = BootTime::now();
-        match self.servers[at].node.ask_after_wakeup(list, at_most, call) {
-            Ok(()) => pending.add([at], now, now + at_most + BLPOP_SLACK + self.servers.node_timeout),
+        let (now, waiting) = (BootTime::now(), self.waiting(fences, at_most));
+        match self.servers[at].node.ask_after_wakeup(waiting) {
+            Ok(()) => pending.add([at], now, self.overdue_after_blpop(at_most)),
             Err(error) => tally.add(at, Vote::Failed(error)),
         }
     }
 
-    /// Keep the votes that we have while we wait for the others.
-    fn renew_votes(&mut self, tally: &Tally, pending: &mut Pending) {
-        let call = self.requests.extend(self.claim(), BootTime::now(), &self.terms);
-        let ours: Vec<usize> = tally.granted().collect();
+    /// Our gate and stamp, for votes that were given before they were known.
+    pub(super) fn place(&self) -> Option<Place> {
+        let gate = self.servers[self.gate].run_id.clone();
+        self.stamp.map(|stamp| Place { gate, stamp })
+    }
+
+    /// Keep these votes while we wait for the others.
+    fn renew_votes(&mut self, ours: Vec<usize>, place: Option<Place>, pending: &mut Pending) {
         let now = BootTime::now();
+        let call = self.requests.extend(self.claim(), now, &self.terms, place.as_ref());
         let asked = self.servers.ask(ours, |_| call.clone());
         pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
     /// Where to queue if the refusing claim has another gate and arrived earlier: the older waits, the younger
     /// yields, so no two wait for each other. A claim with our own gate has lost or released it: it is on its way
-    /// out.
-    fn must_yield(&self, at: usize, refusal: &Refusal, started: BootTime) -> Option<usize> {
+    /// out. So may be a newcomer's that does not tell its gate; one that stays tells it soon.
+    fn must_yield(&self, at: usize, refusal: &Refusal) -> Option<usize> {
         let gate = &self.servers[self.gate].run_id;
-        // A newcomer's vote does not tell its gate. One that stays is no stray vote, nor on its way out.
-        let has_other_gate = match refusal.holder_gate.as_slice() {
-            [] => started.elapsed() > STRAY_VOTE,
-            theirs => theirs != gate,
-        };
-        let is_older = match (refusal.holder_stamp, self.stamp) {
-            (Some(theirs), Some(ours)) => theirs < ours,
+        let has_other_gate = !refusal.holder_gate.is_empty() && refusal.holder_gate != *gate;
+        let is_older = match (&refusal.holder_arrival, self.stamp) {
+            (Some(theirs), Some(stamp)) => {
+                *theirs < Arrival { stamp, waiter: self.waiter.to_string().into() }
+            }
             _ => false,
         };
         (has_other_gate && is_older).then(|| self.holder_gate(refusal).unwrap_or(at))

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use super::RedisLock;
 use super::node::State;
+use super::renewal_tally::{RenewalTally, renewal_counts};
 use super::reply::{ExtendReply, FollowUpReply};
 use super::servers::{RoundEnd, stop_if};
-use super::tally::{RenewalTally, renewal_counts};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Extended, Grant, Lease, Loss};
+use crate::lock::{BackendError, Extended, Grant, Lease, Loss, Problem};
 
 /// A renewal is due after a third of the lease, and the command is stopped a third before its end: at least two
 /// attempts must fit between.
@@ -32,12 +32,14 @@ impl RedisLock {
                 node.disconnect();
             }
         }
-        let call = self.requests.extend(grant.claim, grant.taken_at, &self.terms);
+        let place = self.place().filter(|_| servers > 1);
+        let call = |place| self.requests.extend(grant.claim, grant.taken_at, &self.terms, place);
+        let (first, next) = (call(place.as_ref()), call(None));
         // The first time with the whole script: on a slow line there may be no time for a second round trip.
         let (known, new): (Vec<usize>, Vec<usize>) =
             free.into_iter().partition(|&at| self.servers[at].has_renewed);
-        let mut sent = self.servers.ask(known, |_| call.clone());
-        let in_full = self.servers.ask_in_full(new, &call);
+        let mut sent = self.servers.ask(known, |_| next.clone());
+        let in_full = self.servers.ask_in_full(new, &first);
         sent.sent.extend(in_full.sent);
         sent.failed.extend(in_full.failed);
         sent.failed.into_iter().for_each(|(_, error)| tally.add_error(error));
@@ -93,12 +95,12 @@ impl RedisLock {
         let member = &mut self.servers[at];
         let asked = member.renewal_asked_at.take();
         match reply {
-            Ok(ExtendReply::Extended { run_id, is_quarantined }) => {
+            Ok(ExtendReply::Extended { run_id, quarantine }) => {
                 member.has_renewed = true;
                 member.run_id.clone_from(&run_id);
-                if let Some(asked) = asked
-                    && renewal_counts(vote_until, is_quarantined, now)
-                {
+                if !renewal_counts(vote_until, !quarantine.is_zero(), now) {
+                    tally.add_error(member.node.error(Problem::InQuarantine(quarantine)));
+                } else if let Some(asked) = asked {
                     member.voted_at = Some(asked);
                     tally.add_ours(run_id, asked);
                 }

@@ -18,11 +18,17 @@ struct Round {
 
 impl RedisLock {
     /// One token for each key: the largest of the votes, known to a majority. Otherwise a later majority could
-    /// overlap this one only in a server that never heard of it, and grant a smaller one.
-    pub(super) fn agree_on_fence(&mut self, tally: &Tally, lease: Lease) -> Result<Vec<u64>, BackendError> {
+    /// overlap this one only in a server that never heard of it, and grant a smaller one. It is no smaller than
+    /// the gate's, even if the gate's vote does not count: only the gate goes by its clock.
+    pub(super) fn agree_on_fence(
+        &mut self,
+        tally: &Tally,
+        of_gate: Vec<u64>,
+        lease: Lease,
+    ) -> Result<Vec<u64>, BackendError> {
         let votes: Vec<(usize, &[u64])> =
             tally.yes().map(|(at, granted)| (at, granted.fences.as_slice())).collect();
-        let mut fences = vec![0; self.requests.key_count()];
+        let mut fences = of_gate;
         for (_, theirs) in &votes {
             raise_to(&mut fences, theirs, 0);
         }

@@ -23,6 +23,7 @@ mod keys;
 mod node;
 mod outer;
 mod release;
+mod renewal_tally;
 mod reply;
 mod requests;
 mod resolve;
@@ -52,10 +53,10 @@ use super::{
 };
 use release::Release;
 use reply::Woken;
-use requests::{Requests, Terms};
-use script::{Call, WAITER_RENEWAL};
+use requests::{Ask, Requests, Terms};
+use script::{Call, WAITER_RENEWAL, Waiting};
 use servers::{NoReply, Servers};
-use vote::{Attempt, InFlight, Win};
+use vote::{Attempt, InFlight, InFlightState, Win};
 
 /// Servers check the timeouts of blocked clients ten times a second.
 const BLPOP_SLACK: Duration = Duration::from_millis(300);
@@ -85,8 +86,10 @@ pub(crate) struct RedisLock {
     follow: Option<usize>,
     /// The lease of the last renewal that a majority agreed to.
     renewal: Option<Lease>,
-    /// The first requests, if they were sent ahead.
+    /// The next attempt's request to the gate, if it was sent ahead.
     in_flight: Option<InFlight>,
+    /// The gate's first reply took so long that a round trip is worth saving.
+    is_far: bool,
 }
 
 /// The state of one wait, from the first attempt to the grant or the end of patience.
@@ -120,6 +123,7 @@ impl RedisLock {
             follow: None,
             renewal: None,
             in_flight: None,
+            is_far: false,
         }
     }
 
@@ -156,9 +160,12 @@ impl RedisLock {
                     observer.waiting(&blocked, progress.started.elapsed());
                     self.connect_ahead(blocked.position == Some(0));
                     match self.wait_for_wakeup(&blocked, progress.gives_up_at, observer) {
-                        Ok(Woken) => continue,
+                        Ok(()) => continue,
                         Err(NoReply::Cancelled(signal)) => return Err(Error::Cancelled(signal)),
-                        Err(NoReply::Failed(error)) if error.fault() != Fault::Unavailable => {
+                        // One of several servers is passed over in the next attempt.
+                        Err(NoReply::Failed(error))
+                            if self.servers.len() == 1 && error.fault() != Fault::Unavailable =>
+                        {
                             return Err(error.into());
                         }
                         Err(no_reply @ (NoReply::Failed(_) | NoReply::Late(_))) => {
@@ -251,13 +258,14 @@ impl RedisLock {
         }
     }
 
-    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place.
+    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place. With several
+    /// servers the next request is sent behind the BLPOP, so that the gate votes in the moment of the release.
     fn wait_for_wakeup(
         &mut self,
         blocked: &Blocked,
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
-    ) -> Result<Woken, NoReply> {
+    ) -> Result<(), NoReply> {
         let mut at_most = WAITER_RENEWAL;
         if let (Some(0), Some(expiry)) = (blocked.position, blocked.expires_in()) {
             at_most = at_most.min(expiry + Duration::from_millis(1));
@@ -269,9 +277,21 @@ impl RedisLock {
         let at_most = at_most.max(Duration::from_millis(1));
         let list = self.requests.notify_list(self.waiter);
         let until = BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout;
-        let call = Call::BlockingPop { list, at_most };
-        self.servers[self.gate].node.ask(call).map_err(NoReply::Failed)?;
-        self.servers.reply_of(self.gate, until, observer)
+        let (gate, is_next_gate) = (self.gate, self.gates().first() == Some(&self.gate));
+        if self.servers.len() == 1 || !is_next_gate {
+            let call = Call::BlockingPop { list, at_most };
+            self.servers[gate].node.ask(call).map_err(NoReply::Failed)?;
+            return self.servers.reply_of::<Woken>(gate, until, observer).map(drop);
+        }
+        self.attempts += 1;
+        let ask = Ask::Gate { queues: true, stamp: self.stamp, proposed: None, briefly: true };
+        let call = self.requests.acquire(self.claim(), &self.terms, &ask);
+        let waiting = Waiting { list, at_most, call };
+        self.servers[gate].node.ask_after_wakeup(waiting).map_err(NoReply::Failed)?;
+        let reply = self.servers.reply_of(gate, until, observer)?;
+        let state = InFlightState::Answered(reply);
+        self.in_flight = Some(InFlight { gate, asked: BootTime::now(), state });
+        Ok(())
     }
 
     /// The gate is gone for all its waiters, but not all notice it at the same time: those behind let those ahead
@@ -311,9 +331,7 @@ impl Lock for RedisLock {
         self.terms = Terms::new(request, self.requests.key_count());
         if self.servers[0].node.has_address() {
             self.attempts += 1;
-            let others: Vec<usize> =
-                self.servers.all_but(0).filter(|&at| self.servers[at].node.has_address()).collect();
-            self.in_flight = Some(self.ask_all(request.wait.queues(), others));
+            self.in_flight = Some(self.ask_as_newcomer(request.wait.queues()));
         }
     }
 
@@ -330,8 +348,7 @@ impl Lock for RedisLock {
         // A name had to be resolved first.
         if self.in_flight.is_none() && self.attempts == 0 {
             self.attempts = 1;
-            let others = self.servers.all_but(0).collect();
-            self.in_flight = Some(self.ask_all(request.wait.queues(), others));
+            self.in_flight = Some(self.ask_as_newcomer(request.wait.queues()));
         }
         let mut progress = Progress {
             started,

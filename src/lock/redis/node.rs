@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use nix::poll::PollFlags;
 use redis::Value;
@@ -14,7 +13,7 @@ use redis::Value;
 use super::connection::Connection;
 use super::reply::Reply;
 use super::resolve::{Resolution, resolve};
-use super::script::Call;
+use super::script::{Call, Waiting};
 use super::server::{Server, Target};
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Problem, ServerError};
@@ -64,6 +63,8 @@ pub(super) struct Node {
     reached: bool,
     /// How many connections never were: the next one starts with another of the host's addresses.
     failed_connects: usize,
+    /// What was sent behind the last request, until that is answered.
+    behind: Option<Waiting>,
     /// When the connection last came a step further: a request was sent, it was opened, a reply arrived. A line
     /// across an ocean needs several round trips to begin.
     progress_at: BootTime,
@@ -80,6 +81,7 @@ impl Node {
             in_doubt: false,
             reached: false,
             failed_connects: 0,
+            behind: None,
             progress_at: BootTime::now(),
         }
     }
@@ -106,17 +108,32 @@ impl Node {
         self.send(&bytes, [Expected::Reply { call, in_full: true }])
     }
 
-    /// Send a request that the server executes as soon as an element is pushed to this list, or this time is
-    /// over: behind BLPOP on the same connection, so that no round trip is lost between the two.
-    pub(super) fn ask_after_wakeup(
-        &mut self,
-        list: Vec<u8>,
-        at_most: Duration,
-        call: Call,
-    ) -> Result<(), BackendError> {
-        let mut bytes = Call::BlockingPop { list, at_most }.packed();
-        bytes.extend(call.packed());
-        self.send(&bytes, [Expected::WakeUp, Expected::Reply { call, in_full: false }])
+    pub(super) fn ask_after_wakeup(&mut self, waiting: Waiting) -> Result<(), BackendError> {
+        self.send(&waiting.packed(), [Expected::WakeUp, Expected::Reply { call: waiting.call, in_full: false }])
+    }
+
+    /// Send a request, and behind it another one that waits. The first must end the BLPOP itself if there is
+    /// nothing to wait for.
+    pub(super) fn ask_and_wait(&mut self, first: Call, waiting: Waiting) -> Result<(), BackendError> {
+        self.send_both(first, false, waiting)
+    }
+
+    fn send_both(&mut self, first: Call, in_full: bool, waiting: Waiting) -> Result<(), BackendError> {
+        let whole = if in_full { first.packed_in_full() } else { None };
+        let bytes = [whole.unwrap_or_else(|| first.packed()), waiting.packed()].concat();
+        let behind = Expected::Reply { call: waiting.call.clone(), in_full: false };
+        self.send(&bytes, [Expected::Reply { call: first, in_full }, Expected::WakeUp, behind])?;
+        self.behind = Some(waiting);
+        Ok(())
+    }
+
+    /// The replies that have not come yet are no longer wanted.
+    pub(super) fn ignore_rest(&mut self) {
+        for earlier in &mut self.expected {
+            if matches!(earlier, Expected::Reply { .. }) {
+                *earlier = Expected::Abandoned;
+            }
+        }
     }
 
     fn send(
@@ -127,11 +144,8 @@ impl Node {
         if self.connection.is_none() {
             self.connection = Some(self.open_connection().map_err(|e| self.unreachable(&e))?);
         }
-        for earlier in &mut self.expected {
-            if matches!(earlier, Expected::Reply { .. }) {
-                *earlier = Expected::Abandoned;
-            }
-        }
+        self.ignore_rest();
+        self.behind = None;
         if self.is_logging_in() {
             self.after_login.extend(bytes);
         } else if let Some(connection) = &mut self.connection {
@@ -304,9 +318,16 @@ impl Node {
         in_full: bool,
         value: Value,
     ) -> Result<Option<(Call, Value)>, BackendError> {
+        let behind = self.behind.take();
         let Value::ServerError(e) = value else { return Ok(Some((call, value))) };
-        match (e.code(), call.packed_in_full(), &mut self.connection) {
-            ("NOSCRIPT", Some(bytes), Some(connection)) if !in_full => {
+        let whole = call.packed_in_full().filter(|_| e.code() == "NOSCRIPT" && !in_full);
+        match (whole, behind, &mut self.connection) {
+            // The BLPOP behind it is in the way, and nothing has been executed.
+            (Some(_), Some(waiting), _) => {
+                self.disconnect();
+                self.send_both(call, true, waiting).map(|()| None)
+            }
+            (Some(bytes), None, Some(connection)) => {
                 connection.send(&bytes);
                 self.expected.push_back(Expected::Reply { call, in_full: true });
                 Ok(None)

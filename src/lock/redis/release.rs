@@ -62,12 +62,18 @@ impl RedisLock {
         release: Release,
     ) -> Vec<Result<ReleaseReply, BackendError>> {
         let (mut answering, mut silent) = (Vec::new(), Vec::new());
+        let node_timeout = self.servers.node_timeout;
         for at in self.servers.all_but(self.gate).chain([self.gate]) {
-            let node = &mut self.servers[at].node;
+            let member = &mut self.servers[at];
+            let has_voted = member.voted_at.is_some();
+            let node = &mut member.node;
             node.discard_replies();
+            let is_late = node.progress_at().elapsed() > node_timeout;
             match node.state() {
                 State::Unreached => {}
                 State::Idle => answering.push(at),
+                // It was asked to renew its vote a moment ago.
+                State::Silent if has_voted && !is_late => answering.push(at),
                 State::Blocked => {
                     node.disconnect();
                     answering.push(at);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::keys::Keys;
 use super::script::{
-    ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE, Script,
+    ACQUIRE, BREAK, COME_WITHIN, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE,
+    Script,
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
@@ -68,12 +69,30 @@ impl Terms {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask<'a> {
     /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has told it.
-    /// `proposed`: what the others are asked for at the same time.
-    Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64> },
+    /// `proposed`: what the others are asked for at the same time. `briefly`: the vote ends after COME_WITHIN
+    /// unless it is renewed.
+    Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64>, briefly: bool },
     /// At the same time as the gate: only if nobody waits. `proposed`: a guess at the token.
     Newcomer { proposed: u64 },
     /// With the gate's vote in hand. `proposed` are the gate's tokens, `gate` its run_id.
-    Vote { proposed: &'a [u64], gate: &'a [u8], stamp: Option<u64>, queues: bool, again: bool },
+    Vote { role: Role, proposed: &'a [u64], gate: &'a [u8], stamp: Option<u64>, queues: bool },
+}
+
+/// Where a client queues, or queued: the run_id of its gate, and its arrival stamp.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub gate: Vec<u8>,
+    pub stamp: u64,
+}
+
+/// Of a vote that is asked for with the gate's vote in hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    First,
+    /// BLPOP and [`Role::Again`] are sent behind it.
+    Ahead,
+    /// The server was asked before with the same attempt.
+    Again,
 }
 
 /// What all calls of one lock have in common.
@@ -104,18 +123,27 @@ impl Requests {
 
     pub(super) fn acquire(&self, claim: Claim, terms: &Terms, ask: &Ask<'_>) -> Call {
         let keys = self.key_count();
+        let mut ttl = self.key_ttl(terms, Duration::ZERO);
         let (role, queues, stamp, gate, proposed) = match *ask {
-            Ask::Gate { queues, stamp, proposed } => {
+            Ask::Gate { queues, stamp, proposed, briefly } => {
+                if briefly {
+                    ttl = millis(self.timing.ttl.map_or(COME_WITHIN, |ttl| ttl.min(COME_WITHIN)));
+                }
                 let proposed = proposed.map_or_else(Vec::new, |proposed| joined(&vec![proposed; keys]));
                 ("gate", queues, stamp, &[][..], proposed)
             }
             Ask::Newcomer { proposed } => ("newcomer", false, None, &[][..], joined(&vec![proposed; keys])),
-            Ask::Vote { proposed, gate, stamp, queues, again } => {
-                (if again { "again" } else { "vote" }, queues, stamp, gate, joined(proposed))
+            Ask::Vote { role, proposed, gate, stamp, queues } => {
+                let role = match role {
+                    Role::First => "vote",
+                    Role::Ahead => "ahead",
+                    Role::Again => "again",
+                };
+                (role, queues, stamp, gate, joined(proposed))
             }
         };
         let mut args = vec![
-            self.key_ttl(terms, Duration::ZERO),
+            ttl,
             role.into(),
             flag(queues),
             gate.to_vec(),
@@ -127,10 +155,19 @@ impl Requests {
         self.call(&ACQUIRE, claim, terms, stamp, args)
     }
 
-    /// `taken_at`: when the grant, or the vote, was asked for.
-    pub(super) fn extend(&self, claim: Claim, taken_at: BootTime, terms: &Terms) -> Call {
+    /// `taken_at`: when the grant, or the vote, was asked for. `place`: for a vote that was given before
+    /// it was known.
+    pub(super) fn extend(
+        &self,
+        claim: Claim,
+        taken_at: BootTime,
+        terms: &Terms,
+        place: Option<&Place>,
+    ) -> Call {
         let ttl = self.key_ttl(terms, taken_at.elapsed());
-        self.call(&EXTEND, claim, terms, None, vec![ttl, millis(self.timing.quarantine)])
+        let gate = place.map_or_else(Vec::new, |place| place.gate.clone());
+        let more = vec![ttl, millis(self.timing.quarantine), gate];
+        self.call(&EXTEND, claim, terms, place.map(|place| place.stamp), more)
     }
 
     /// `gate` and `stamp` as in the request that was granted.
@@ -260,10 +297,14 @@ mod tests {
         vec![
             (
                 include_str!("../../../lua/acquire.lua"),
-                requests.acquire(claim, &terms, &Ask::Gate { queues: true, stamp: None, proposed: None }),
+                requests.acquire(
+                    claim,
+                    &terms,
+                    &Ask::Gate { queues: true, stamp: None, proposed: None, briefly: false },
+                ),
             ),
             (include_str!("../../../lua/break.lua"), requests.break_lock(claim, true)),
-            (include_str!("../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms)),
+            (include_str!("../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms, None)),
             (include_str!("../../../lua/heal.lua"), requests.heal(&grant, &terms, b"", None)),
             (include_str!("../../../lua/outer.lua"), requests.outer(claim, &terms, &[claim])),
             (include_str!("../../../lua/raise.lua"), requests.raise(claim, &terms, &[7])),

@@ -240,6 +240,24 @@ impl Servers {
         until.max(self[at].node.progress_at() + self.node_timeout)
     }
 
+    /// The reply of one server, if it comes before this moment.
+    pub(super) fn early_reply_of<R: Reply>(
+        &mut self,
+        at: usize,
+        until: BootTime,
+        observer: &mut dyn Observer,
+    ) -> Option<Result<R, NoReply>> {
+        let mut received = None;
+        let ended = self.listen::<R>(vec![at], until, Some(observer), |_, reply| {
+            received = Some(reply.map_err(NoReply::Failed));
+            ControlFlow::Break(())
+        });
+        match ended {
+            RoundEnd::Cancelled(signal) if received.is_none() => Some(Err(NoReply::Cancelled(signal))),
+            RoundEnd::Cancelled(_) | RoundEnd::Complete | RoundEnd::TimedOut => received,
+        }
+    }
+
     /// The reply of one server.
     pub(super) fn reply_of<R: Reply>(
         &mut self,
@@ -247,21 +265,14 @@ impl Servers {
         until: BootTime,
         observer: &mut dyn Observer,
     ) -> Result<R, NoReply> {
-        let mut received = None;
-        let ended = loop {
+        loop {
             let until = self.overdue_at(at, until);
-            let ended = self.listen::<R>(vec![at], until, Some(&mut *observer), |_, reply| {
-                received = Some(reply);
-                ControlFlow::Break(())
-            });
-            if ended != RoundEnd::TimedOut || self.overdue_at(at, until).has_passed() {
-                break ended;
+            if let Some(reply) = self.early_reply_of(at, until, observer) {
+                return reply;
             }
-        };
-        match (received, ended) {
-            (Some(reply), _) => reply.map_err(NoReply::Failed),
-            (None, RoundEnd::Cancelled(signal)) => Err(NoReply::Cancelled(signal)),
-            (None, RoundEnd::Complete | RoundEnd::TimedOut) => Err(NoReply::Late(self[at].node.timed_out())),
+            if self.overdue_at(at, until).has_passed() {
+                return Err(NoReply::Late(self[at].node.timed_out()));
+            }
         }
     }
 }

@@ -3,7 +3,6 @@
 //! A client that has the gate's vote keeps its turn: where the lock is still held by a claim on its way out it
 //! waits for the release and asks again. Only a real disagreement about the gate makes it step back.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -24,6 +23,9 @@ const DUPLICATE_CHECK: (Duration, Duration) = (Duration::from_millis(5), Duratio
 const AVOID_FOR: Duration = Duration::from_secs(10);
 /// A newcomer's proposal for the token is this much ahead of its clock, so that it is seldom behind the gate's.
 const PROPOSAL_LEAD_MS: u64 = 500;
+/// A gate that is near replies within this time. If it queues the newcomer, no other server need be asked; if it
+/// grants, asking the others only now costs next to nothing.
+const HEAD_START: Duration = Duration::from_millis(1);
 
 /// How one attempt ended.
 #[derive(Debug)]
@@ -58,14 +60,24 @@ pub(super) struct Win {
     pub failures: Vec<BackendError>,
 }
 
-/// Requests that are in flight.
+/// A request to the gate that was sent before the attempt began.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    asked: BootTime,
-    /// Whether the gate could be asked.
-    sent: Result<(), BackendError>,
-    /// The other servers that were asked at the same time.
-    others: Vec<usize>,
+    pub gate: usize,
+    pub asked: BootTime,
+    pub state: InFlightState,
+}
+
+#[derive(Debug)]
+pub(super) enum InFlightState {
+    Asked {
+        /// Whether the gate could be asked.
+        sent: Result<(), BackendError>,
+        /// What the other servers are asked for if the gate is not near.
+        newcomer: Option<u64>,
+    },
+    /// It was sent behind a BLPOP, and is answered. If it was granted, then briefly.
+    Answered(AcquireReply),
 }
 
 /// What the gate's reply means for the attempt.
@@ -78,23 +90,17 @@ enum Step {
 }
 
 impl RedisLock {
-    pub(super) fn ask_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
-        let ask = Ask::Gate { queues, stamp: self.stamp, proposed };
+    fn ask_gate(&mut self, gate: usize, queues: bool, newcomer: Option<u64>) -> InFlight {
+        let ask = Ask::Gate { queues, stamp: self.stamp, proposed: newcomer, briefly: false };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         let (asked, sent) = (BootTime::now(), self.servers[gate].node.ask(call));
-        InFlight { asked, sent, others: Vec::new() }
+        InFlight { gate, asked, state: InFlightState::Asked { sent, newcomer } }
     }
 
-    /// A newcomer asks all servers at once: if nobody waits, one round trip is enough.
-    pub(super) fn ask_all(&mut self, queues: bool, others: Vec<usize>) -> InFlight {
-        if others.is_empty() {
-            return self.ask_gate(0, queues, None);
-        }
-        let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;
-        let mut in_flight = self.ask_gate(0, queues, Some(proposed));
-        let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
-        in_flight.others = self.servers.ask(others, |_| call.clone()).sent;
-        in_flight
+    /// The first request of all.
+    pub(super) fn ask_as_newcomer(&mut self, queues: bool) -> InFlight {
+        let has_others = self.servers.len() > 1;
+        self.ask_gate(0, queues, has_others.then(|| wall_clock_millis() + PROPOSAL_LEAD_MS))
     }
 
     /// Ask the gate, then the other servers.
@@ -109,19 +115,17 @@ impl RedisLock {
         if self.in_flight.is_none() {
             self.attempts += 1;
         }
-        let mut candidates = self.gates();
-        let mut tried = Vec::new();
-        while let Some(gate) = candidates.pop_front() {
-            tried.push(gate);
+        for gate in self.gates() {
             self.gate = gate;
-            let InFlight { asked, sent, others } =
-                self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues, None));
-            let step = self.gate_step(asked, sent, observer);
+            let in_flight = self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues, None));
+            let asked = in_flight.asked;
+            let is_brief = matches!(in_flight.state, InFlightState::Answered(_));
+            let (reply, others) = self.gate_reply(in_flight, observer);
+            let step = self.gate_step(reply);
             if let Step::Enter(granted) = step {
                 self.note_member(gate, &granted.run_id, granted.stamp);
-                let slots = granted.slots.clone();
-                let votes = Collected { asked, granted, others, tally };
-                return self.enter(votes, slots, queues, gives_up_at, observer);
+                let votes = Collected { asked, granted, is_brief, others, tally };
+                return self.enter(votes, queues, gives_up_at, observer);
             }
             self.release_strays(others);
             let vote = match step {
@@ -130,20 +134,8 @@ impl RedisLock {
                 Step::NextGate(vote) => vote,
                 Step::Queue(refusal) => {
                     self.note_refusal(gate, &refusal);
-                    // Queue where the holder's gate is, if we can use it.
-                    match self.holder_gate(&refusal).filter(|other| !tried.contains(other)) {
-                        Some(other) if queues => {
-                            first_queue.get_or_insert((gate, Box::new(refusal.blocked.clone())));
-                            candidates.retain(|&at| at != other);
-                            candidates.push_front(other);
-                            continue;
-                        }
-                        _ => {
-                            let blocked = Box::new(refusal.blocked);
-                            let failed = tally.too_many_failed();
-                            return failed.map_or(Attempt::Queued(blocked), Attempt::Failed);
-                        }
-                    }
+                    let failed = tally.too_many_failed();
+                    return failed.map_or(Attempt::Queued(Box::new(refusal.blocked)), Attempt::Failed);
                 }
             };
             if let Vote::No(refusal) = &vote {
@@ -167,17 +159,34 @@ impl RedisLock {
         }
     }
 
-    fn gate_step(
+    /// The gate's reply, and the other servers that were asked meanwhile. A newcomer asks them all if the gate is
+    /// not near: if nobody waits, one round trip is enough.
+    fn gate_reply(
         &mut self,
-        asked: BootTime,
-        sent: Result<(), BackendError>,
+        in_flight: InFlight,
         observer: &mut dyn Observer,
-    ) -> Step {
-        if let Err(error) = sent {
-            return Step::NextGate(Vote::Failed(error));
+    ) -> (Result<AcquireReply, NoReply>, Vec<usize>) {
+        let asked = in_flight.asked;
+        let newcomer = match in_flight.state {
+            InFlightState::Answered(reply) => return (Ok(reply), Vec::new()),
+            InFlightState::Asked { sent: Err(error), .. } => {
+                return (Err(NoReply::Failed(error)), Vec::new());
+            }
+            InFlightState::Asked { sent: Ok(()), newcomer } => newcomer,
+        };
+        let mut others = Vec::new();
+        if let Some(proposed) = newcomer {
+            if let Some(reply) = self.servers.early_reply_of(self.gate, asked + HEAD_START, observer) {
+                return (reply, others);
+            }
+            self.is_far = true;
+            let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
+            others = self.servers.ask(self.servers.all_but(self.gate), |_| call.clone()).sent;
         }
-        let until = asked + self.servers.node_timeout;
-        let reply = self.servers.reply_of::<AcquireReply>(self.gate, until, observer);
+        (self.servers.reply_of(self.gate, asked + self.servers.node_timeout, observer), others)
+    }
+
+    fn gate_step(&mut self, reply: Result<AcquireReply, NoReply>) -> Step {
         let member = &mut self.servers[self.gate];
         match &reply {
             // One late answer does not change the gate.
@@ -216,19 +225,21 @@ impl RedisLock {
         }
     }
 
-    /// Which server may be the gate, in order: where the holders queue, if we were told; then those that answer;
-    /// then the others. If those that answer are too few for a majority, all must be asked anyway.
-    fn gates(&self) -> VecDeque<usize> {
+    /// Which server may be the gate, in order: the one that was asked already; where the client queues that
+    /// outvoted us; then those that answer; then the others. If those that answer are too few for a majority, all must be asked anyway.
+    pub(super) fn gates(&self) -> Vec<usize> {
         let (avoided, others): (Vec<_>, Vec<_>) =
             self.servers.all().partition(|&at| self.servers[at].is_avoided());
-        let mut order: VecDeque<usize> = if others.len() < self.servers.majority() {
+        let mut order = if others.len() < self.servers.majority() {
             self.servers.all().collect()
         } else {
-            [others, avoided].concat().into()
+            [others, avoided].concat()
         };
-        if let Some(first) = self.follow.filter(|&at| !self.servers[at].is_avoided()) {
+        let asked = self.in_flight.as_ref().map(|in_flight| in_flight.gate);
+        let follow = self.follow.filter(|&at| !self.servers[at].is_avoided());
+        if let Some(first) = asked.or(follow) {
             order.retain(|&at| at != first);
-            order.push_front(first);
+            order.insert(0, first);
         }
         order
     }
@@ -237,12 +248,11 @@ impl RedisLock {
     fn enter(
         &mut self,
         votes: Collected,
-        slots: Vec<u32>,
         queues: bool,
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Attempt {
-        let asked = votes.asked;
+        let (asked, Granted { slots, fences: of_gate, .. }) = (votes.asked, votes.granted.clone());
         let mut tally = match self.collect_votes(votes, queues, gives_up_at, observer) {
             Ok(tally) => tally,
             Err(attempt) => return attempt,
@@ -258,7 +268,7 @@ impl RedisLock {
         }
         let Some(lease_from) = tally.lease_from() else { return self.without_majority(tally) };
         let lease = self.lease(lease_from);
-        match self.agree_on_fence(&tally, lease) {
+        match self.agree_on_fence(&tally, of_gate, lease) {
             Ok(fences) if !lease.deadline().has_passed() => {
                 for (at, asked) in tally.yes_asked() {
                     self.servers[at].voted_at = Some(asked);

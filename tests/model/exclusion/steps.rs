@@ -118,9 +118,16 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
             return;
         }
         asked.entries[client] = self.entry(claim);
-        if let Answer::AtOnce(round) = answer {
-            let known_for = asked.known_for;
-            self.count(state, node, client, round, known_for);
+        let known_for = asked.known_for;
+        match answer {
+            Answer::AtOnce(round) => self.count(state, node, client, round, known_for),
+            Answer::Brief(round) => {
+                asked.entries[client].left = 1;
+                if !self.rules.brief_votes_do_not_count {
+                    self.count(state, node, client, round, known_for);
+                }
+            }
+            Answer::Late(_) | Answer::Lost => {}
         }
     }
 

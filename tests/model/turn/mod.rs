@@ -38,8 +38,7 @@ pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
     pub gates: [u8; CLIENTS],
     /// These servers are quarantined, and stay so.
     pub quarantined: Set,
-    /// Newcomers ask all servers at once; else they ask the gate first.
-    pub one_round: bool,
+    pub newcomers: Newcomers,
     /// Waiters may give up.
     pub give_up: bool,
     /// These come again and again, the others once.
@@ -52,9 +51,18 @@ pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Newcomers {
+    AskTheGateFirst,
+    AskAllAtOnce,
+    /// Those that are near to the gate ask it first.
+    DoEither,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     ClientComes {
         client: usize,
+        asks_all: bool,
     },
     ClientGivesUp {
         client: usize,
@@ -128,7 +136,12 @@ impl<const SERVERS: usize, const CLIENTS: usize> Model for Turn<SERVERS, CLIENTS
         for client in 0..CLIENTS {
             let known = state.clients[client];
             if self.may_come(state, client) {
-                actions.push(Action::ClientComes { client });
+                let ways: &[bool] = match self.newcomers {
+                    Newcomers::AskTheGateFirst => &[false],
+                    Newcomers::AskAllAtOnce => &[true],
+                    Newcomers::DoEither => &[false, true],
+                };
+                actions.extend(ways.iter().map(|&asks_all| Action::ClientComes { client, asks_all }));
             }
             if self.give_up && state.waits(client) {
                 actions.push(Action::ClientGivesUp { client });
@@ -169,7 +182,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Model for Turn<SERVERS, CLIENTS
     fn next_state(&self, before: &Self::State, action: Self::Action) -> Option<Self::State> {
         let mut state = *before;
         match action {
-            Action::ClientComes { client } => self.come(&mut state, client),
+            Action::ClientComes { client, asks_all } => self.come(&mut state, client, asks_all),
             Action::ClientGivesUp { client } | Action::ClientReleases { client } => {
                 self.leave(&mut state, client);
             }

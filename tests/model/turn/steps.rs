@@ -20,10 +20,10 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         only(CLIENTS) - 1
     }
 
-    pub fn come(&self, state: &mut State<SERVERS, CLIENTS>, client: usize) {
+    pub fn come(&self, state: &mut State<SERVERS, CLIENTS>, client: usize, asks_all: bool) {
         let reach = self.reach[client];
         let gate = self.gates[client];
-        let (phase, unanswered) = if self.one_round { (Phase::Newcomer, reach) } else { (Phase::Queued, 0) };
+        let (phase, unanswered) = if asks_all { (Phase::Newcomer, reach) } else { (Phase::Queued, 0) };
         let was_served = state.clients[client].was_served;
         state.clients[client] = Client { phase, gate, unanswered, was_served, ..Client::default() };
     }

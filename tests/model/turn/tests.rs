@@ -14,7 +14,7 @@ fn agreed<const SERVERS: usize, const CLIENTS: usize>() -> Turn<SERVERS, CLIENTS
         reach: [only(SERVERS) - 1; CLIENTS],
         gates: [0; CLIENTS],
         quarantined: 0,
-        one_round: true,
+        newcomers: Newcomers::AskAllAtOnce,
         give_up: false,
         loops: 0,
         clocks_differ: false,
@@ -71,13 +71,15 @@ mod order_holds {
 
     #[test]
     fn among_two_who_come_again_and_again() {
-        proves(Turn { loops: 0b11, ..agreed::<3, 2>() });
-        proves(Turn { loops: 0b11, give_up: true, ..agreed::<3, 2>() });
+        for newcomers in [Newcomers::AskAllAtOnce, Newcomers::DoEither] {
+            proves(Turn { loops: 0b11, newcomers, ..agreed::<3, 2>() });
+            proves(Turn { loops: 0b11, newcomers, give_up: true, ..agreed::<3, 2>() });
+        }
     }
 
     #[test]
     fn among_three() {
-        proves(Turn { one_round: false, ..agreed::<3, 3>() });
+        proves(Turn { newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() });
         if full() {
             proves(agreed::<3, 3>());
             proves(Turn { give_up: true, ..agreed::<3, 3>() });
@@ -86,7 +88,7 @@ mod order_holds {
 
     #[test]
     fn among_a_writer_and_readers() {
-        proves(Turn { writers: 1, one_round: false, ..agreed::<3, 3>() });
+        proves(Turn { writers: 1, newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() });
         if full() {
             proves(Turn { writers: 1, ..agreed::<3, 3>() });
         }
@@ -94,12 +96,12 @@ mod order_holds {
 
     #[test]
     fn while_the_first_server_is_quarantined() {
-        proves(Turn { quarantined: 0b001, one_round: false, ..agreed::<3, 3>() });
+        proves(Turn { quarantined: 0b001, newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() });
     }
 
     #[test]
     fn on_five_servers() {
-        proves(Turn { one_round: false, ..agreed::<5, 2>() });
+        proves(Turn { newcomers: Newcomers::AskTheGateFirst, ..agreed::<5, 2>() });
         if full() {
             proves(agreed::<5, 2>());
         }
@@ -114,7 +116,7 @@ mod order_is_violated {
     fn if_whoever_is_refused_elsewhere_gives_up_its_turn() {
         let rules = Rules { keeps_its_turn: false, ..Rules::ALL };
         violates(Turn { rules, ..agreed::<3, 2>() }, ORDER);
-        violates(Turn { rules, one_round: false, ..agreed::<3, 3>() }, ORDER);
+        violates(Turn { rules, newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() }, ORDER);
     }
 
     /// That is why order is promised only where all have the same gate.
@@ -140,8 +142,9 @@ mod all_are_served {
     #[test]
     fn where_all_have_the_same_gate() {
         everybody_is_served(agreed::<3, 2>());
-        everybody_is_served(Turn { one_round: false, ..agreed::<3, 3>() });
-        everybody_is_served(Turn { one_round: false, writers: 1, ..agreed::<3, 3>() });
+        everybody_is_served(Turn { newcomers: Newcomers::DoEither, ..agreed::<3, 2>() });
+        everybody_is_served(Turn { newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() });
+        everybody_is_served(Turn { newcomers: Newcomers::AskTheGateFirst, writers: 1, ..agreed::<3, 3>() });
         if full() {
             everybody_is_served(agreed::<3, 3>());
             everybody_is_served(Turn { writers: 1, ..agreed::<3, 3>() });
@@ -152,8 +155,9 @@ mod all_are_served {
     #[test]
     fn where_gates_differ() {
         everybody_is_served(disagreed::<3, 2>([0, 1]));
+        everybody_is_served(Turn { newcomers: Newcomers::DoEither, ..disagreed::<3, 2>([0, 1]) });
         everybody_is_served(Turn { reach: [ALL, 0b110], ..disagreed::<3, 2>([0, 1]) });
-        everybody_is_served(Turn { one_round: false, ..one_does_not_reach_the_gate() });
+        everybody_is_served(Turn { newcomers: Newcomers::AskTheGateFirst, ..one_does_not_reach_the_gate() });
         everybody_is_served(Turn { reach: [0b011, 0b110, 0b101], ..disagreed::<3, 3>([0, 1, 0]) });
         if full() {
             everybody_is_served(one_does_not_reach_the_gate());
@@ -238,17 +242,28 @@ mod nobody_is_overtaken {
         proves(at_most(0));
     }
 
-    /// Both come again and again. The bounds are exact.
+    /// Both come again and again. The bound is exact.
     #[test]
-    fn more_than_three_times_where_gates_differ() {
+    fn more_than_twice_where_gates_differ() {
         let unreached = Turn { gates: [0, 1], reach: [ALL, 0b110], ..at_most(2) };
-        proves(unreached);
+        for newcomers in [Newcomers::AskAllAtOnce, Newcomers::DoEither] {
+            proves(Turn { newcomers, ..unreached });
+        }
         violates(Turn { overtaken_at_most: Some(1), ..unreached }, OVERTAKEN);
-        violates(Turn { gates: [0, 1], ..at_most(2) }, OVERTAKEN);
         if full() {
-            proves(Turn { gates: [0, 1], ..at_most(3) });
+            proves(Turn { gates: [0, 1], ..at_most(2) });
             // Where clocks differ, one that comes later may be the older one.
             violates(Turn { gates: [0, 1], clocks_differ: true, ..at_most(3) }, OVERTAKEN);
+        }
+    }
+
+    /// Who waits is not sent to the holder's gate: it would be overtaken once more.
+    #[test]
+    fn more_than_twice_unless_the_holder_is_followed() {
+        let rules = Rules { follows_the_holder: true, ..Rules::ALL };
+        violates(Turn { rules, gates: [0, 1], ..at_most(2) }, OVERTAKEN);
+        if full() {
+            proves(Turn { rules, gates: [0, 1], ..at_most(3) });
         }
     }
 
@@ -256,20 +271,8 @@ mod nobody_is_overtaken {
     /// likes: 8 is only the number tried here.
     #[test]
     fn unless_a_stray_vote_is_followed() {
-        let rules = Rules { strays_are_not_followed: false, ..Rules::ALL };
+        let rules = Rules { follows_the_holder: true, strays_are_not_followed: false, ..Rules::ALL };
         let unreached = Turn { gates: [0, 1], reach: [ALL, 0b110], ..at_most(8) };
         violates(Turn { rules, ..unreached }, OVERTAKEN);
-    }
-
-    /// Whoever follows no holder at all is overtaken less, and everybody is served as well.
-    #[test]
-    fn more_than_twice_if_nobody_follows_the_holder() {
-        let rules = Rules { follows_the_holder: false, ..Rules::ALL };
-        proves(Turn { rules, gates: [0, 1], reach: [ALL, 0b110], ..at_most(2) });
-        everybody_is_served(Turn { rules, one_round: false, ..one_does_not_reach_the_gate() });
-        if full() {
-            proves(Turn { rules, gates: [0, 1], ..at_most(2) });
-            everybody_is_served(Turn { rules, ..one_does_not_reach_the_gate() });
-        }
     }
 }

@@ -1,0 +1,104 @@
+//! Counting renewals. Pure, as tally.rs.
+
+use crate::clock::BootTime;
+use crate::lock::{BackendError, Extended, Lease, Loss, Votes, majority_of};
+
+/// Whether the yes of a quarantined server counts in a renewal. A server that lost its data, and was healed,
+/// may have voted for another client before. That is harmless only if its vote for us, from before, has
+/// never run out.
+pub(super) fn renewal_counts(vote_until: Option<BootTime>, is_quarantined: bool, now: BootTime) -> bool {
+    !is_quarantined || vote_until.is_some_and(|until| now < until)
+}
+
+/// The votes that make a lease, each with the moment from which it counts.
+#[derive(Debug, Default)]
+pub(super) struct RenewalTally {
+    /// By identity: a server that is listed twice has one vote.
+    ours: Vec<(Vec<u8>, BootTime)>,
+    lost: Vec<Loss>,
+    errors: Vec<BackendError>,
+}
+
+impl RenewalTally {
+    pub(super) fn add_ours(&mut self, run_id: Vec<u8>, asked: BootTime) {
+        match self.ours.iter_mut().find(|(known, _)| *known == run_id) {
+            Some((_, latest)) => *latest = (*latest).max(asked),
+            None => self.ours.push((run_id, asked)),
+        }
+    }
+
+    pub(super) fn add_lost(&mut self, loss: Loss) {
+        self.lost.push(loss);
+    }
+
+    pub(super) fn add_error(&mut self, error: BackendError) {
+        self.errors.push(error);
+    }
+
+    /// The moment from which a majority has renewed.
+    pub(super) fn renewed_from(&self, servers: usize) -> Option<BootTime> {
+        let mut moments: Vec<BootTime> = self.ours.iter().map(|(_, asked)| *asked).collect();
+        moments.sort_unstable_by(|a, b| b.cmp(a));
+        moments.get(majority_of(servers) - 1).copied()
+    }
+
+    fn is_lost(&self, servers: usize) -> bool {
+        self.lost.len() > servers - majority_of(servers)
+    }
+
+    /// Whether a majority has renewed from this moment on, or cannot any more.
+    pub(super) fn is_decided(&self, servers: usize, asked: BootTime) -> bool {
+        self.is_lost(servers) || self.renewed_from(servers).is_some_and(|from| from >= asked)
+    }
+
+    /// `renewed` is the lease if it is longer than before; `late` the error if no server reported one.
+    pub(super) fn verdict(self, servers: usize, renewed: Option<Lease>, late: BackendError) -> Extended {
+        match (renewed, self.lost.iter().max().copied()) {
+            (Some(lease), _) => {
+                Extended::Until(lease, Votes { servers, voted: self.ours.len(), failures: self.errors })
+            }
+            (None, Some(loss)) if self.is_lost(servers) => Extended::Lost(loss),
+            _ if self.errors.is_empty() => Extended::Unknown(late),
+            _ => Extended::Unknown(BackendError::no_majority(self.errors, servers)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Problem;
+
+    #[test]
+    fn a_healed_server_counts_while_its_last_vote_holds() {
+        let at = |seconds: u64| BootTime::from_nanos(seconds * 1_000_000_000);
+        assert!(renewal_counts(None, false, at(5)), "a server that proved its memory");
+        assert!(renewal_counts(Some(at(6)), true, at(5)));
+        assert!(!renewal_counts(Some(at(5)), true, at(5)));
+        assert!(!renewal_counts(None, true, at(5)));
+    }
+
+    #[test]
+    fn a_renewal_needs_a_majority_of_different_servers() {
+        let at = |seconds: u64| BootTime::from_nanos(seconds * 1_000_000_000);
+        let mut tally = RenewalTally::default();
+        tally.add_ours(b"a".to_vec(), at(9));
+        tally.add_ours(b"a".to_vec(), at(9));
+        assert_eq!(tally.renewed_from(3), None);
+        tally.add_ours(b"b".to_vec(), at(5));
+        assert_eq!(tally.renewed_from(3), Some(at(5)), "a late yes counts from its own round");
+        assert!(!tally.is_decided(3, at(9)));
+        tally.add_ours(b"c".to_vec(), at(9));
+        assert!(tally.is_decided(3, at(9)));
+    }
+
+    #[test]
+    fn a_majority_that_has_lost_the_lock_decides() {
+        let mut tally = RenewalTally::default();
+        tally.add_lost(Loss::Expired);
+        assert!(!tally.is_decided(3, BootTime::now()));
+        tally.add_lost(Loss::Foreign);
+        let late = BackendError::new("n", Problem::TimedOut);
+        assert!(matches!(tally.verdict(3, None, late), Extended::Lost(Loss::Foreign)));
+    }
+}

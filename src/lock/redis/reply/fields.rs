@@ -1,0 +1,109 @@
+//! The strings that a script's reply consists of.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::lock::redis::script::Call;
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Problem};
+
+/// Where the fields of the holder's info begin in a 'blocked' reply.
+const INFO: usize = 10;
+
+/// A script's reply: a list of strings of which the first is the tag, or the tag alone.
+pub(super) struct Fields(Vec<Vec<u8>>);
+
+impl Fields {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    pub(super) fn of(value: &Value) -> Result<Self, Problem> {
+        let fields = match value {
+            Value::Array(items) => items.iter().map(string).collect(),
+            single => string(single).map(|tag| vec![tag]),
+        };
+        fields.map(Self).ok_or(Problem::UnexpectedReply)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn tag(&self) -> Result<&[u8], Problem> {
+        self.bytes(0)
+    }
+
+    pub(super) fn bytes(&self, at: usize) -> Result<&[u8], Problem> {
+        self.0.get(at).map(Vec::as_slice).ok_or(Problem::UnexpectedReply)
+    }
+
+    pub(super) fn number<T: FromStr>(&self, at: usize) -> Result<T, Problem> {
+        parse_number(self.bytes(at)?).ok_or(Problem::UnexpectedReply)
+    }
+
+    /// "7 8"
+    pub(super) fn one_for_each_lock<T: FromStr>(&self, at: usize, call: &Call) -> Result<Vec<T>, Problem> {
+        let numbers = self.bytes(at)?.split(|&b| b == b' ').filter(|number| !number.is_empty());
+        let numbers: Option<Vec<T>> = numbers.map(parse_number).collect();
+        numbers.filter(|numbers| numbers.len() == call.lock_count()).ok_or(Problem::UnexpectedReply)
+    }
+
+    /// `None` for a negative number, which means "never" or "unknown".
+    pub(super) fn non_negative<T: TryFrom<i64>>(&self, at: usize) -> Result<Option<T>, Problem> {
+        self.number::<i64>(at).map(|number| T::try_from(number).ok())
+    }
+
+    pub(super) fn non_negative_millis(&self, at: usize) -> Result<Option<Duration>, Problem> {
+        Ok(self.non_negative(at)?.map(Duration::from_millis))
+    }
+
+    /// A field of the holder's info.
+    pub(super) fn info_field(&self, name: &str) -> Option<&[u8]> {
+        let mut pairs = self.0.get(INFO..)?.chunks_exact(2);
+        pairs.find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].as_slice())
+    }
+
+    /// As `blocked_by` in lua/ writes it.
+    pub(super) fn blocked(&self, call: &Call) -> Result<Blocked, Problem> {
+        let key = self.number(1)?;
+        if key >= call.lock_count() {
+            return Err(Problem::UnexpectedReply);
+        }
+        let is_free = self.bytes(3)?.is_empty();
+        let expires_in = self.non_negative_millis(4)?;
+        let holding = || {
+            Ok(Holding {
+                info: HolderInfo::from_fields(&self.0[INFO..]),
+                others: self.number(6)?,
+                held_for: self.non_negative_millis(5)?,
+                expires_in,
+            })
+        };
+        let info = self.0.get(INFO..).ok_or(Problem::UnexpectedReply)?;
+        let has_ended = info.chunks_exact(2).any(|pair| pair[0] == b"ended");
+        Ok(Blocked {
+            key,
+            position: self.non_negative(2)?,
+            queue_length: self.number(9)?,
+            by: match (is_free, info.is_empty(), has_ended) {
+                (true, ..) => Blocker::Queue,
+                (false, true, _) => Blocker::Foreign { expires_in },
+                (false, false, true) => Blocker::Reservation(holding()?),
+                (false, false, false) => Blocker::Holder(holding()?),
+            },
+        })
+    }
+}
+
+pub(super) fn parse_number<T: FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+fn string(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes.clone()),
+        Value::SimpleString(text) => Some(text.clone().into_bytes()),
+        Value::Int(number) => Some(number.to_string().into_bytes()),
+        _ => None,
+    }
+}

@@ -1,0 +1,297 @@
+//! The replies of the Lua scripts, one type for each. A reply that a script does not make is an error.
+
+mod acquire;
+mod fields;
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::script::{BREAK, Call, EXTEND, HEAL, OUTER, RAISE, RELEASE};
+use crate::lock::{Blocked, Loss, OuterLock, Problem};
+use fields::{Fields, parse_number};
+
+#[cfg(test)]
+pub(super) use acquire::Memory;
+pub(super) use acquire::{AcquireReply, Arrival, Granted, Quarantined, Refusal};
+
+/// The reply to one kind of request.
+pub(super) trait Reply: Sized {
+    /// Whether this is the type of the reply to `call`.
+    fn answers(call: &Call) -> bool;
+
+    /// `call` is the request that this is the reply to.
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem>;
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum ExtendReply {
+    Extended {
+        run_id: Vec<u8>,
+        /// The server may have lost what it granted to others, and is quarantined for this long; zero = it is not.
+        quarantine: Duration,
+    },
+    Lost(Loss),
+}
+
+impl Reply for ExtendReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&EXTEND)
+    }
+
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"extended" => Ok(Self::Extended {
+                run_id: fields.bytes(1)?.to_vec(),
+                quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
+            }),
+            tag => loss(tag).map(Self::Lost),
+        }
+    }
+}
+
+/// While votes are collected: new ones arrive, and those that we have are renewed.
+#[derive(Clone, Debug)]
+pub(super) enum CollectReply {
+    Acquire(AcquireReply),
+    Extend(ExtendReply),
+}
+
+impl Reply for CollectReply {
+    fn answers(call: &Call) -> bool {
+        AcquireReply::answers(call) || ExtendReply::answers(call)
+    }
+
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
+        if ExtendReply::answers(call) {
+            ExtendReply::parse(call, value).map(Self::Extend)
+        } else {
+            AcquireReply::parse(call, value).map(Self::Acquire)
+        }
+    }
+}
+
+/// After a renewal: late replies to it, and replies of servers that were healed.
+#[derive(Clone, Debug)]
+pub(super) enum FollowUpReply {
+    Extend(ExtendReply),
+    Heal,
+}
+
+impl Reply for FollowUpReply {
+    fn answers(call: &Call) -> bool {
+        ExtendReply::answers(call) || call.is(&HEAL)
+    }
+
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
+        if ExtendReply::answers(call) {
+            return ExtendReply::parse(call, value).map(Self::Extend);
+        }
+        match Fields::of(value)?.tag()? {
+            b"healed" | b"foreign" | b"stale" => Ok(Self::Heal),
+            _ => Err(Problem::UnexpectedReply),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum RaiseReply {
+    Raised,
+    /// The tokens here, of which at least one is in the way.
+    Refused(Vec<u64>),
+}
+
+impl Reply for RaiseReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&RAISE)
+    }
+
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"raised" => Ok(Self::Raised),
+            b"refused" => Ok(Self::Refused(fields.one_for_each_lock(1, call)?)),
+            _ => Err(Problem::UnexpectedReply),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReleaseReply {
+    Released,
+    NotOurs(Loss),
+}
+
+impl Reply for ReleaseReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&RELEASE)
+    }
+
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+        match Fields::of(value)?.tag()? {
+            b"released" => Ok(Self::Released),
+            tag => loss(tag).map(Self::NotOurs),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum BreakReply {
+    Free,
+    /// What holds the lock, or held it before it was broken.
+    Held(Box<Blocked>),
+}
+
+impl Reply for BreakReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&BREAK)
+    }
+
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"free" => Ok(Self::Free),
+            b"blocked" => Ok(Self::Held(Box::new(fields.blocked(call)?))),
+            _ => Err(Problem::UnexpectedReply),
+        }
+    }
+}
+
+/// What the runs that we run under hold.
+#[derive(Clone, Debug)]
+pub(super) struct OuterReply {
+    pub run_id: Vec<u8>,
+    /// One for each key, `None` if none of them holds it.
+    pub holds: Vec<Option<OuterHold>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct OuterHold {
+    pub lock: OuterLock,
+    /// Empty if it is held exclusively.
+    pub mode_tag: Vec<u8>,
+}
+
+impl Reply for OuterReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&OUTER)
+    }
+
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+        let fields = Fields::of(value)?;
+        match fields.tag()? {
+            b"outer" => {}
+            b"replica" => return Err(Problem::Replica),
+            _ => return Err(Problem::UnexpectedReply),
+        }
+        let hold = |at: usize| {
+            let claim = fields.bytes(at)?;
+            if claim.is_empty() {
+                return Ok(None);
+            }
+            let claim = parse_number(claim).ok_or(Problem::UnexpectedReply)?;
+            let lock = OuterLock { claim, fence: fields.number(at + 1)?, slot: fields.number(at + 2)? };
+            Ok(Some(OuterHold { lock, mode_tag: fields.bytes(at + 3)?.to_vec() }))
+        };
+        let holds = (2..fields.len()).step_by(4).map(hold).collect::<Result<_, _>>()?;
+        Ok(Self { run_id: fields.bytes(1)?.to_vec(), holds })
+    }
+}
+
+/// BLPOP has returned, with an element or without. It only wakes: the next request tells what has changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Woken;
+
+impl Reply for Woken {
+    fn answers(call: &Call) -> bool {
+        matches!(call, Call::BlockingPop { .. })
+    }
+
+    fn parse(_call: &Call, _value: &Value) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}
+
+fn loss(tag: &[u8]) -> Result<Loss, Problem> {
+    match tag {
+        b"expired" => Ok(Loss::Expired),
+        b"foreign" => Ok(Loss::Foreign),
+        _ => Err(Problem::UnexpectedReply),
+    }
+}
+
+#[cfg(test)]
+mod test_support {
+    use super::{Call, Value};
+    use crate::lock::redis::script::{ACQUIRE, KEYS_OF_LOCK};
+
+    /// A request for this many locks, by whatever script.
+    pub(super) fn call(locks: usize) -> Call {
+        let keys = vec![Vec::new(); locks * KEYS_OF_LOCK + 2];
+        Call::Script { script: &ACQUIRE, keys, args: Vec::new() }
+    }
+
+    pub(super) fn value(fields: &[&str]) -> Value {
+        Value::Array(fields.iter().map(|field| Value::BulkString(field.as_bytes().to_vec())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_support::{call, value};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn acquire(fields: &[&str]) -> Result<AcquireReply, Problem> {
+        AcquireReply::parse(&call(1), &value(fields))
+    }
+
+    #[test]
+    fn each_script_has_replies_of_its_own() {
+        assert!(matches!(
+            ExtendReply::parse(&call(1), &value(&["expired"])),
+            Ok(ExtendReply::Lost(Loss::Expired))
+        ));
+        let single = Value::SimpleString("released".into());
+        assert!(matches!(ReleaseReply::parse(&call(1), &single), Ok(ReleaseReply::Released)));
+        assert!(matches!(RaiseReply::parse(&call(1), &value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
+        assert!(matches!(acquire(&["quarantined", "1500", "30000"]), Ok(AcquireReply::Quarantined(_))));
+        assert!(matches!(acquire(&["slots_mismatch", "4"]), Err(Problem::OtherSlots(4))));
+    }
+
+    #[test]
+    fn an_unexpected_reply_is_an_error() {
+        for wrong in [
+            &["granted"][..],
+            &["granted", "ab", "x", ""],
+            &["granted", "ab", "", "", "1700", "5000", "30000"],
+            &["granted", "ab", "42 43", "", "1700", "5000", "30000"],
+            &["granted", "ab", "42", "0 7", "1700", "5000", "30000"],
+            &["quarantined", "-1"],
+            &["blocked", "1", "-1", "", "-1", "-1", "0", "", "-1"],
+            &["blocked", "0"],
+            &["blocked", "0", "-1", "c.1", "-1", "-1"],
+            &["quarantined", "1", "-1"],
+            &["released"],
+            &["?"],
+            &[],
+        ] {
+            assert!(matches!(acquire(wrong), Err(Problem::UnexpectedReply)), "{wrong:?}");
+        }
+        assert!(matches!(ReleaseReply::parse(&call(1), &Value::Nil), Err(Problem::UnexpectedReply)));
+        assert!(matches!(ReleaseReply::parse(&call(1), &value(&["granted"])), Err(Problem::UnexpectedReply)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_reply_can_upset_the_parsers(fields in proptest::collection::vec("[a-z0-9 -]{0,12}", 0..10)) {
+            let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+            for tag in ["granted", "blocked", "extended", "refused", "quarantined"] {
+                let value = value(&[&[tag], fields.as_slice()].concat());
+                let call = call(1);
+                let _ = (AcquireReply::parse(&call, &value), ExtendReply::parse(&call, &value), RaiseReply::parse(&call, &value));
+            }
+        }
+    }
+}
