@@ -60,7 +60,11 @@ fn shared_constants(include: &str) -> String {
             rust += &match (line.strip_prefix("-- "), name.strip_suffix("_MS")) {
                 (Some(comment), _) => format!("/// {comment}\n"),
                 (None, Some(name)) => {
-                    format!("pub(crate) const {name}: Duration = Duration::from_millis({value});\n")
+                    let duration = match value.strip_suffix("000") {
+                        Some(seconds) => format!("from_secs({seconds})"),
+                        None => format!("from_millis({value})"),
+                    };
+                    format!("pub(crate) const {name}: Duration = Duration::{duration};\n")
                 }
                 (None, None) => format!("pub(crate) const {name}: u8 = b{value};\n"),
             };

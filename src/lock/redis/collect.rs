@@ -64,6 +64,23 @@ impl Pending {
     }
 }
 
+/// The state of the collection.
+struct Collection {
+    queues: bool,
+    gives_up_at: Option<BootTime>,
+    started: BootTime,
+    /// The gate's.
+    fences: Vec<u64>,
+    tally: Tally,
+    pending: Pending,
+    /// What the gate granted, if its vote is still to be renewed.
+    brief: Option<Granted>,
+    /// Servers whose votes do not tell our gate and stamp, which were not known when they were asked.
+    untold: Vec<usize>,
+    /// The last refusal.
+    blocked: Option<Blocked>,
+}
+
 impl RedisLock {
     /// Returns the tally with a majority, or how the attempt ended otherwise. A request waits where it is refused,
     /// and keeps the votes that it has. One that does not queue waits for a moment only, and only where the claim in
@@ -75,39 +92,18 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Result<Tally, Attempt> {
-        let Collected { asked, granted, is_brief, others, mut tally } = votes;
-        let started = BootTime::now();
-        let gives_up_at = if queues { gives_up_at } else { Some(started + self.servers.node_timeout) };
-        let fences = granted.fences.clone();
-        let mut pending = Pending(Vec::new());
-        let mut brief = None;
-        if is_brief {
-            brief = Some(granted);
-            self.renew_votes(vec![self.gate], None, &mut pending);
-        } else {
-            tally.add(self.gate, Vote::Yes { granted, asked });
-        }
-        // Their votes do not tell our gate and stamp, which were not known when they were asked.
-        let mut untold = others.clone();
-        pending.add(others, asked, asked + self.servers.node_timeout);
-        let silent: Vec<usize> =
-            tally.missing().into_iter().filter(|at| !pending.servers().contains(at)).collect();
-        if queues && self.is_far {
-            self.ask_votes_and_wait(silent, &fences, gives_up_at, &mut tally, &mut pending);
-        } else {
-            self.ask_votes(silent, &fences, Role::First, queues, &mut tally, &mut pending);
-        }
+        let asked = votes.asked;
+        let mut all = self.begin_collection(votes, queues, gives_up_at);
         let mut renew_at = self.ttl.map(|ttl| asked + ttl / 3);
-        let mut blocked: Option<Blocked> = None;
-        while !tally.has_majority() {
-            if tally.unfit().is_some() || tally.cannot_be_completed() || pending.0.is_empty() {
-                return Err(self.without_majority(tally));
+        while !all.tally.has_majority() {
+            if all.tally.unfit().is_some() || all.tally.cannot_be_completed() || all.pending.0.is_empty() {
+                return Err(self.without_majority(all.tally));
             }
-            let moments = [pending.first_overdue(), renew_at, gives_up_at];
+            let moments = [all.pending.first_overdue(), renew_at, all.gives_up_at];
             let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
             let mut replies = Vec::new();
             let ended = self.servers.listen::<CollectReply>(
-                pending.servers(),
+                all.pending.servers(),
                 until,
                 Some(&mut *observer),
                 |at, reply| {
@@ -119,129 +115,176 @@ impl RedisLock {
                 return Err(Attempt::Cancelled(signal));
             }
             for (at, reply) in replies {
-                let sent_at = pending.take(at).unwrap_or(asked);
+                let sent_at = all.pending.take(at).unwrap_or(asked);
                 match reply {
                     Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
-                        self.note_refusal(at, &refusal);
-                        untold.retain(|&other| other != at);
-                        if let Some(follow) = self.must_yield(at, &refusal) {
-                            let blocked = Box::new(refusal.blocked);
-                            return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
-                        }
-                        if queues {
-                            observer.waiting(&refusal.blocked, started.elapsed());
-                        }
-                        let is_registered = refusal.stamp.is_some();
-                        if self.servers[at].node.state() == State::Blocked {
-                            let at_most = self.longest_blpop(gives_up_at);
-                            pending.add([at], sent_at, self.overdue_after_blpop(at_most));
-                        } else if is_registered && (queues || self.is_on_its_way_out(&refusal)) {
-                            self.wait_for_vote(at, &refusal, &fences, gives_up_at, &mut tally, &mut pending);
-                        } else if queues || self.is_on_its_way_out(&refusal) {
-                            // A newcomer's request leaves nothing that a release could wake.
-                            self.ask_votes(vec![at], &fences, Role::Again, true, &mut tally, &mut pending);
-                        }
-                        blocked = Some(refusal.blocked.clone());
-                        tally.add(at, Vote::No(refusal));
+                        self.on_refusal(&mut all, at, sent_at, refusal, observer)?;
                     }
                     Ok(CollectReply::Acquire(reply)) => {
                         self.servers[at].node.ignore_rest();
-                        tally.add_reply(at, sent_at, Ok(reply));
+                        all.tally.add_reply(at, sent_at, Ok(reply));
                     }
-                    Ok(CollectReply::Extend(ExtendReply::Extended { quarantine, .. }))
-                        if quarantine.is_zero() =>
-                    {
-                        match brief.take_if(|_| at == self.gate) {
-                            Some(granted) => tally.add(at, Vote::Yes { granted, asked: sent_at }),
-                            None => tally.renew(at, sent_at),
-                        }
-                    }
-                    // The vote is lost, or the server has lost its memory of others.
-                    Ok(CollectReply::Extend(ExtendReply::Extended { .. } | ExtendReply::Lost(_))) => {
-                        if at == self.gate {
-                            return Err(self.outvoted(blocked, &tally));
-                        }
-                        tally.remove(at);
-                        self.ask_votes(vec![at], &fences, Role::Again, true, &mut tally, &mut pending);
-                    }
-                    Err(error) => tally.add(at, Vote::Failed(error)),
+                    Ok(CollectReply::Extend(reply)) => self.on_renewal(&mut all, at, sent_at, &reply)?,
+                    Err(error) => all.tally.add(at, Vote::Failed(error)),
                 }
             }
-            for at in pending.take_overdue(&self.servers) {
-                tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
+            for at in all.pending.take_overdue(&self.servers) {
+                all.tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
             }
-            if gives_up_at.is_some_and(BootTime::has_passed) {
-                return Err(self.outvoted(blocked, &tally));
+            if all.gives_up_at.is_some_and(BootTime::has_passed) {
+                return Err(self.outvoted(&all));
             }
             if renew_at.is_some_and(BootTime::has_passed) {
                 renew_at = self.ttl.map(|ttl| BootTime::now() + ttl / 3);
-                self.renew_votes(tally.granted().collect(), self.place(), &mut pending);
-            } else if blocked.is_some() && !tally.has_majority() {
-                // There is a wait, so another client may have to yield to us.
-                let (told, rest) =
-                    untold.into_iter().partition(|&at| tally.granted().any(|other| other == at));
-                untold = rest;
-                self.renew_votes(told, self.place(), &mut pending);
+                let votes = all.tally.granted().collect();
+                self.renew(&mut all, votes, true);
+            } else if all.blocked.is_some() && !all.tally.has_majority() {
+                self.tell_our_place(&mut all);
             }
         }
-        Ok(tally)
+        Ok(all.tally)
     }
 
-    fn ask_votes(
+    /// Asks all servers that have not been asked; the gate is asked to renew its vote if it is a brief one.
+    fn begin_collection(
         &mut self,
-        servers: Vec<usize>,
-        fences: &[u64],
-        role: Role,
+        votes: Collected,
         queues: bool,
-        tally: &mut Tally,
-        pending: &mut Pending,
-    ) {
-        let call = self.vote_call(fences, role, queues);
+        gives_up_at: Option<BootTime>,
+    ) -> Collection {
+        let Collected { asked, granted, is_brief, others, tally } = votes;
+        let started = BootTime::now();
+        let mut all = Collection {
+            queues,
+            gives_up_at: if queues { gives_up_at } else { Some(started + self.servers.node_timeout) },
+            started,
+            fences: granted.fences.clone(),
+            tally,
+            pending: Pending(Vec::new()),
+            brief: None,
+            untold: others.clone(),
+            blocked: None,
+        };
+        all.pending.add(others, asked, asked + self.servers.node_timeout);
+        if is_brief {
+            all.brief = Some(granted);
+            self.renew(&mut all, vec![self.gate], false);
+        } else {
+            all.tally.add(self.gate, Vote::Yes { granted, asked });
+        }
+        let silent: Vec<usize> =
+            all.tally.missing().into_iter().filter(|at| !all.pending.servers().contains(at)).collect();
+        if queues && self.is_far {
+            self.ask_votes_and_wait(&mut all, silent);
+        } else {
+            self.ask_votes(&mut all, silent, Role::First);
+        }
+        all
+    }
+
+    fn on_refusal(
+        &mut self,
+        all: &mut Collection,
+        at: usize,
+        sent_at: BootTime,
+        refusal: Box<Refusal>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Attempt> {
+        self.note_refusal(at, &refusal);
+        all.untold.retain(|&other| other != at);
+        if let Some(follow) = self.must_yield(at, &refusal) {
+            let blocked = Box::new(refusal.blocked);
+            return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
+        }
+        if all.queues {
+            observer.waiting(&refusal.blocked, all.started.elapsed());
+        }
+        let is_registered = refusal.stamp.is_some();
+        let waits = all.queues || self.is_on_its_way_out(&refusal);
+        if self.servers[at].node.state() == State::Blocked {
+            let at_most = self.longest_blpop(all);
+            all.pending.add([at], sent_at, self.overdue_after_blpop(at_most));
+        } else if waits && is_registered {
+            self.wait_for_vote(all, at, &refusal);
+        } else if waits {
+            // A newcomer's request leaves nothing that a release could wake.
+            self.ask_votes(all, vec![at], Role::Again);
+        }
+        all.blocked = Some(refusal.blocked.clone());
+        all.tally.add(at, Vote::No(refusal));
+        Ok(())
+    }
+
+    fn on_renewal(
+        &mut self,
+        all: &mut Collection,
+        at: usize,
+        sent_at: BootTime,
+        reply: &ExtendReply,
+    ) -> Result<(), Attempt> {
+        match reply {
+            ExtendReply::Extended { quarantine, .. } if quarantine.is_zero() => {
+                match all.brief.take_if(|_| at == self.gate) {
+                    Some(granted) => all.tally.add(at, Vote::Yes { granted, asked: sent_at }),
+                    None => all.tally.renew(at, sent_at),
+                }
+            }
+            // The vote is lost, or the server has lost its memory of others.
+            ExtendReply::Extended { .. } | ExtendReply::Lost(_) if at == self.gate => {
+                let unknown = Blocked { key: 0, position: None, by: Blocker::Queue };
+                let blocked = Box::new(all.blocked.take().unwrap_or(unknown));
+                return Err(Attempt::Outvoted { blocked, follow: None });
+            }
+            ExtendReply::Extended { .. } | ExtendReply::Lost(_) => {
+                all.tally.remove(at);
+                self.ask_votes(all, vec![at], Role::Again);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_votes(&mut self, all: &mut Collection, servers: Vec<usize>, role: Role) {
+        let call = self.vote_call(all, role);
         let now = BootTime::now();
         let asked = self.servers.ask(servers, |_| call.clone());
         for (at, error) in asked.failed {
-            tally.add(at, Vote::Failed(error));
+            all.tally.add(at, Vote::Failed(error));
         }
-        pending.add(asked.sent, now, now + self.servers.node_timeout);
+        all.pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
     /// The same where a round trip takes long: a release that arrives after the request finds, behind it, what is
     /// sent to a server that has refused.
-    fn ask_votes_and_wait(
-        &mut self,
-        servers: Vec<usize>,
-        fences: &[u64],
-        gives_up_at: Option<BootTime>,
-        tally: &mut Tally,
-        pending: &mut Pending,
-    ) {
-        let first = self.vote_call(fences, Role::Ahead, true);
-        let waiting = self.waiting(fences, self.longest_blpop(gives_up_at));
+    fn ask_votes_and_wait(&mut self, all: &mut Collection, servers: Vec<usize>) {
+        let first = self.vote_call(all, Role::Ahead);
+        let waiting = self.waiting(all, self.longest_blpop(all));
         let now = BootTime::now();
         for at in servers {
             match self.servers[at].node.ask_and_wait(first.clone(), waiting.clone()) {
-                Ok(()) => pending.add([at], now, now + self.servers.node_timeout),
-                Err(error) => tally.add(at, Vote::Failed(error)),
+                Ok(()) => all.pending.add([at], now, now + self.servers.node_timeout),
+                Err(error) => all.tally.add(at, Vote::Failed(error)),
             }
         }
     }
 
-    fn vote_call(&self, fences: &[u64], role: Role, queues: bool) -> Call {
+    /// A request that does not queue is registered only where it has been refused and waits.
+    fn vote_call(&self, all: &Collection, role: Role) -> Call {
         let gate = self.servers[self.gate].run_id.as_slice();
-        let ask = Ask::Vote { role, proposed: fences, gate, stamp: self.stamp, queues };
+        let queues = all.queues || role == Role::Again;
+        let ask = Ask::Vote { role, proposed: &all.fences, gate, stamp: self.stamp, queues };
         self.requests.acquire(self.claim(), &self.terms, &ask)
     }
 
     /// Another request for a vote, behind a BLPOP.
-    fn waiting(&self, fences: &[u64], at_most: Duration) -> Waiting {
+    fn waiting(&self, all: &Collection, at_most: Duration) -> Waiting {
         let list = self.requests.notify_list(self.waiter);
-        Waiting { list, at_most, call: self.vote_call(fences, Role::Again, true) }
+        Waiting { list, at_most, call: self.vote_call(all, Role::Again) }
     }
 
     /// A vote that is asked for behind a BLPOP counts from before that.
-    fn longest_blpop(&self, gives_up_at: Option<BootTime>) -> Duration {
+    fn longest_blpop(&self, all: &Collection) -> Duration {
         let at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
-        let left = gives_up_at.map_or(at_most, |gives_up_at| gives_up_at.remaining().min(at_most));
+        let left = all.gives_up_at.map_or(at_most, |gives_up_at| gives_up_at.remaining().min(at_most));
         // Zero would mean "forever" to the server.
         left.max(Duration::from_millis(1))
     }
@@ -251,26 +294,18 @@ impl RedisLock {
     }
 
     /// Ask again as soon as the lock is released there.
-    fn wait_for_vote(
-        &mut self,
-        at: usize,
-        refusal: &Refusal,
-        fences: &[u64],
-        gives_up_at: Option<BootTime>,
-        tally: &mut Tally,
-        pending: &mut Pending,
-    ) {
-        let mut at_most = self.longest_blpop(gives_up_at);
+    fn wait_for_vote(&mut self, all: &mut Collection, at: usize, refusal: &Refusal) {
+        let mut at_most = self.longest_blpop(all);
         if refusal.blocked.is_foreign() {
             at_most = at_most.min(FOREIGN_RETRY);
         }
         if let Some(expiry) = refusal.blocked.expires_in() {
             at_most = at_most.min(expiry + Duration::from_millis(1));
         }
-        let (now, waiting) = (BootTime::now(), self.waiting(fences, at_most));
+        let (now, waiting) = (BootTime::now(), self.waiting(all, at_most));
         match self.servers[at].node.ask_after_wakeup(waiting) {
-            Ok(()) => pending.add([at], now, self.overdue_after_blpop(at_most)),
-            Err(error) => tally.add(at, Vote::Failed(error)),
+            Ok(()) => all.pending.add([at], now, self.overdue_after_blpop(at_most)),
+            Err(error) => all.tally.add(at, Vote::Failed(error)),
         }
     }
 
@@ -280,12 +315,21 @@ impl RedisLock {
         self.stamp.map(|stamp| Place { gate, stamp })
     }
 
+    /// There is a wait, so another client may have to yield to us.
+    fn tell_our_place(&mut self, all: &mut Collection) {
+        let has_granted = |at: &usize| all.tally.granted().any(|other| other == *at);
+        let (told, untold) = std::mem::take(&mut all.untold).into_iter().partition(has_granted);
+        all.untold = untold;
+        self.renew(all, told, true);
+    }
+
     /// Keep these votes while we wait for the others.
-    fn renew_votes(&mut self, ours: Vec<usize>, place: Option<Place>, pending: &mut Pending) {
+    fn renew(&mut self, all: &mut Collection, votes: Vec<usize>, tell_place: bool) {
         let now = BootTime::now();
+        let place = self.place().filter(|_| tell_place);
         let call = self.requests.extend(self.claim(), now, &self.terms, place.as_ref());
-        let asked = self.servers.ask(ours, |_| call.clone());
-        pending.add(asked.sent, now, now + self.servers.node_timeout);
+        let asked = self.servers.ask(votes, |_| call.clone());
+        all.pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
     /// Where to queue if the refusing claim has another gate and arrived earlier: the older waits, the younger
@@ -309,10 +353,10 @@ impl RedisLock {
         matches!(refusal.blocked.by, Blocker::Holder(_)) && (has_our_gate || refusal.holder_gate.is_empty())
     }
 
-    fn outvoted(&self, blocked: Option<Blocked>, tally: &Tally) -> Attempt {
-        match blocked {
-            Some(blocked) => Attempt::Outvoted { blocked: Box::new(blocked), follow: None },
-            None => self.without_majority(tally.clone()),
+    fn outvoted(&self, all: &Collection) -> Attempt {
+        match &all.blocked {
+            Some(blocked) => Attempt::Outvoted { blocked: Box::new(blocked.clone()), follow: None },
+            None => self.without_majority(all.tally.clone()),
         }
     }
 }

@@ -117,6 +117,11 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         if !asked.is_free_for(client, self.writers) || entry.attempt > self.number(claim.attempt) {
             return;
         }
+        // The same request twice: the claim stays as it is.
+        let is_repeated = entry.lives() && entry.attempt == self.number(claim.attempt);
+        if matches!(answer, Answer::Brief(_)) && is_repeated {
+            return;
+        }
         asked.entries[client] = self.entry(claim);
         let known_for = asked.known_for;
         match answer {

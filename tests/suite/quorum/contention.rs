@@ -103,6 +103,27 @@ fn a_killed_head_of_the_queue_costs_seconds_and_not_a_lease() {
     nodes.all_free();
 }
 
+/// Its request to the gate is there already, and is executed when the lock is released; so it has the vote.
+#[test]
+fn a_stopped_head_of_the_queue_costs_seconds_and_not_a_lease() {
+    let nodes = Nodes::start(3);
+    let first = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
+    let head = nodes.run("k").args(&["--ttl", "60s"]).sh("echo mine").spawn();
+    queued(&nodes[0], "k", 1);
+    let next = nodes.run("k").args(&["--ttl", "60s"]).sh("echo mine").spawn();
+    queued(&nodes[0], "k", 2);
+    head.stop();
+    let start = Instant::now();
+    first.wait().expect_code(0);
+    next.wait_for_line("mine");
+    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    next.wait().expect_code(0);
+    head.signal(Signal::SIGCONT);
+    head.wait_for_line("mine");
+    head.wait().expect_code(0);
+    nodes.all_free();
+}
+
 #[test]
 fn plain_redlock_and_redlock_exclude_each_other() {
     let nodes = Nodes::start(3);

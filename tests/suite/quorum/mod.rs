@@ -8,6 +8,7 @@ mod gate;
 mod healing;
 mod late_gate;
 mod lines;
+mod newcomers_votes;
 mod one_round;
 mod order;
 mod quarantine;

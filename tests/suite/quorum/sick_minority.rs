@@ -64,9 +64,13 @@ fn all_servers_in_order_is_no_word_worth() {
 
 /// The acquired event's `servers`.
 fn servers_told(urls: &[String]) -> Value {
+    servers_told_of(Nodes::run_at(urls, "k"))
+}
+
+fn servers_told_of(run: Run) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("events");
-    let run = Nodes::run_at(urls, "k").arg("--events").arg(&file);
+    let run = run.arg("--events").arg(&file);
     run.cmd(&["true"]).done().expect_code(0);
     let text = fs::read_to_string(&file).unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -196,4 +200,27 @@ fn a_server_listed_twice_and_another_number_of_servers_stay_errors() {
     refused(Run::at(&nodes[0].url(), "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
     holder.wait().expect_code(0);
     nodes.all_free();
+}
+
+#[test]
+fn a_quarantined_server_is_told_with_v_and_in_the_events() {
+    for at in 0..3 {
+        println!("at {at}"); // shown if the test fails
+        let mut nodes = Nodes::start(3);
+        nodes.settle();
+        nodes[at].restart();
+        let run = || nodes.run_quarantined("k").args(&["--ttl", "20s", "--quarantine", "20s"]);
+        let port = nodes[at].port().to_string();
+        let done = run().arg("-v").cmd(&["true"]).done().expect_code(0);
+        let told = |line: &str| {
+            line.contains("2 of 3") && line.contains(&port) && line.contains("quarantined for another")
+        };
+        assert!(done.stderr.lines().any(told), "{done:#?}");
+        let servers = servers_told_of(run());
+        assert_eq!((servers["configured"].as_u64(), servers["voting"].as_u64()), (Some(3), Some(2)));
+        let failed = servers["failed"].to_string();
+        assert!(failed.contains(&port) && failed.contains("quarantined"), "{servers}");
+        let done = run().cmd(&["true"]).done().expect_code(0);
+        assert_eq!(done.stderr, "", "not worth a word by itself");
+    }
 }

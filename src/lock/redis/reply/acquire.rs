@@ -172,4 +172,11 @@ mod tests {
         assert!(matches!(by("x", &[]), Blocker::Foreign { expires_in: Some(_) }));
         assert!(matches!(by("x", &["host", "h", "ended", "1"]), Blocker::Reservation(_)));
     }
+
+    #[test]
+    fn of_equal_stamps_the_name_decides() {
+        let arrival = |stamp, waiter: &str| Arrival { stamp, waiter: waiter.into() };
+        assert!(arrival(1, "b") < arrival(2, "a"));
+        assert!(arrival(2, "a") < arrival(2, "b"));
+    }
 }
