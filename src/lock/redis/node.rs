@@ -109,7 +109,10 @@ impl Node {
     }
 
     pub(super) fn ask_after_wakeup(&mut self, waiting: Waiting) -> Result<(), BackendError> {
-        self.send(&waiting.packed(), [Expected::WakeUp, Expected::Reply { call: waiting.call, in_full: false }])
+        self.send(
+            &waiting.packed(),
+            [Expected::WakeUp, Expected::Reply { call: waiting.call, in_full: false }],
+        )
     }
 
     /// Send a request, and behind it another one that waits. The first must end the BLPOP itself if there is

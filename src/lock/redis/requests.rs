@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::keys::Keys;
 use super::script::{
-    ACQUIRE, BREAK, COME_WITHIN, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE,
-    Script,
+    ACQUIRE, BREAK, COME_WITHIN, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE,
+    RELEASE, Script,
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
