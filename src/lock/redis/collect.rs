@@ -231,7 +231,7 @@ impl RedisLock {
             }
             // The vote is lost, or the server has lost its memory of others.
             ExtendReply::Extended { .. } | ExtendReply::Lost(_) if at == self.gate => {
-                let unknown = Blocked { key: 0, position: None, by: Blocker::Queue };
+                let unknown = Blocked { key: 0, position: None, queue_length: 0, by: Blocker::Queue };
                 let blocked = Box::new(all.blocked.take().unwrap_or(unknown));
                 return Err(Attempt::Outvoted { blocked, follow: None });
             }
