@@ -17,7 +17,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     match parsed {
         Some(duration) if duration <= LONGEST => Ok(duration),
         Some(_) => Err(format!("{text:?} is too long")),
-        None => Err(format!("{text:?} is not a duration: write 90s, 5m, 1h30m, or seconds as 0.5")),
+        None => Err(format!("{text:?} is not a duration, such as 90s, 5m, 1h30m, or a number of seconds")),
     }
 }
 

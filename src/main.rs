@@ -48,7 +48,16 @@ fn main() -> ExitCode {
 
 fn start() -> anyhow::Result<Exit> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let (command, inherited) = settings::inherit(Cli::command(), &arguments)?;
+    let (command, inherited) = match settings::inherit(Cli::command(), &arguments) {
+        Ok(inherited) => inherited,
+        // Help works even if a config file is broken.
+        Err(failure) => {
+            return match Cli::command().try_get_matches_from(&arguments) {
+                Err(error) => not_parsed(&error, &arguments),
+                Ok(_) => Err(failure.into()),
+            };
+        }
+    };
     let parsed = command
         .try_get_matches_from(&arguments)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));

@@ -63,11 +63,15 @@ fn mask(url: &mut [u8]) {
     }
 }
 
+/// What our own advice has in place of a password.
+const PLACEHOLDER: &str = ":PASSWORD@";
+
 /// For text that repeats what was typed, where a URL may stand anywhere.
 pub(crate) fn without_passwords(text: &str) -> String {
     let mask_part = |part: &str| {
+        let is_advice = part.contains(PLACEHOLDER) && !part.replacen(PLACEHOLDER, "", 1).contains('@');
         let mut bytes = part.as_bytes().to_vec();
-        if find(&bytes, b"://").is_some() {
+        if find(&bytes, b"://").is_some() && !is_advice {
             mask(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
@@ -89,6 +93,8 @@ mod tests {
             without_passwords("unexpected argument 'redis://:secret@h' found\nUsage: x"),
             "unexpected argument 'redis://*******@h' found\nUsage: x"
         );
+        let advice = "expected redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]";
+        assert_eq!(without_passwords(advice), advice);
     }
 
     #[test]

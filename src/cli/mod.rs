@@ -33,10 +33,15 @@ pub(crate) fn variable(long: &str) -> String {
 /// lock alive; and releases the lock when the command has ended, for whatever reason.
 #[derive(Debug, Parser)]
 #[command(name = "redlock", version, propagate_version = true)]
-#[command(disable_help_subcommand = true, disable_help_flag = true, args_override_self = true)]
+#[command(disable_help_subcommand = true, disable_help_flag = true, disable_version_flag = true)]
+#[command(args_override_self = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub help: HelpArgs,
+
+    /// Print the version
+    #[arg(short = 'V', long, action = ArgAction::Version, global = true)]
+    version: Option<bool>,
 
     #[command(subcommand)]
     pub command: Command,

@@ -96,8 +96,8 @@ impl Report {
     /// Not silenced by -q: the lock may not be where it is believed to be.
     pub(crate) fn only_on_this_host(&mut self) {
         let message = format!(
-            "warning: no Redis server configured, so {} is locked on this host only: other hosts are not kept out \
-             (give --redis URL or set REDLOCK_REDIS; --local if that is what you want)",
+            "warning: no server configured: {} is locked on this host only, other hosts are not kept out \
+             (give --redis URL or set REDLOCK_REDIS; --local silences this)",
             self.lock()
         );
         self.error(&message);

@@ -3,6 +3,7 @@
 //! Inherited values become the options' defaults, so that clap puts typed ones before them. Where each came from is
 //! remembered, to blame it for a bad value. Flags and choices are checked here, before clap sees them.
 
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -132,6 +133,10 @@ fn checked(arg: &Arg, values: Vec<OsString>, origin: &Origin) -> Result<Vec<OsSt
     let name = origin.name();
     if values.len() > 1 && !matches!(arg.get_action(), ArgAction::Append) {
         return bad(&format!("{name}: one value is expected, not a list"));
+    }
+    let is_text = arg.get_value_parser().type_id() == TypeId::of::<String>();
+    if is_text && values.iter().any(|value| value.to_str().is_none()) {
+        return bad(&format!("{name} is not valid UTF-8"));
     }
     let text = values.first().map(|value| value.to_string_lossy().into_owned()).unwrap_or_default();
     if matches!(arg.get_action(), ArgAction::SetTrue) {

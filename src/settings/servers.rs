@@ -63,7 +63,10 @@ const PASSWORD_SOURCES: &str = "set REDLOCK_PASSWORD or give --password-file";
 /// What is wrong with the files that hold passwords.
 pub(super) fn warnings(args: &ServerArgs, sources: Sources<'_>) -> Vec<String> {
     let mut files: Vec<&Path> = Vec::new();
-    if let Some(path) = args.password_file.as_deref().filter(|_| variable().is_none()) {
+    if let Some(path) = &args.password_file
+        && (sources.was_typed("password_file")
+            || env::var_os(PASSWORD).is_none_or(|password| password.is_empty()))
+    {
         files.push(path);
     }
     let has_password = || args.redis.iter().any(|urls| !typed_secrets(urls).is_empty());
@@ -102,14 +105,18 @@ fn is_readable_by_all(path: &Path) -> bool {
     mode & 0o004 != 0 && !path.canonicalize().is_ok_and(is_of_container)
 }
 
-fn variable() -> Option<String> {
-    env::var(PASSWORD).ok().filter(|password| !password.is_empty())
+fn variable() -> Result<Option<String>, Failure> {
+    match env::var(PASSWORD) {
+        Ok(password) => Ok(Some(password).filter(|password| !password.is_empty())),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => Err(usage(format!("{PASSWORD} is not valid UTF-8"))),
+    }
 }
 
 /// For all servers whose URL has none: from the file that was typed, else the variable, else the inherited file.
 fn password(args: &ServerArgs, sources: Sources<'_>) -> Result<Option<String>, Failure> {
     let id = "password_file";
-    match (variable(), &args.password_file) {
+    match (variable()?, &args.password_file) {
         (Some(_), Some(_)) if matches!(sources.origin(id), Some(Origin::Variable(_))) => {
             Err(usage(format!("{PASSWORD} and {} cannot be used together", sources.name(id))))
         }

@@ -210,3 +210,23 @@ fn a_plain_string_of_someone_else_is_a_lock_that_is_held() {
     redis.cmd(&["DEL", "lock:k"]);
     assert_eq!(redis.keys(), Vec::<String>::new());
 }
+
+#[test]
+fn bytes_that_are_not_text_are_refused_by_the_name_of_their_source() {
+    let redis = Redis::start();
+    for name in ["REDLOCK_LABEL", "REDLOCK_TTL", "REDLOCK_PASSWORD", "REDLOCK_PREFIX"] {
+        let done = Run::key(&redis, "k").env(name, os(b"a\xff")).sh("echo ran").done().expect_code(64);
+        assert!(
+            done.stdout.is_empty() && done.stderr.contains(&format!("{name} is not valid UTF-8")),
+            "{done:?}"
+        );
+    }
+    Run::key(&redis, "k")
+        .arg("-s")
+        .env("REDLOCK_READER_GROUP", os(b"a\xff"))
+        .cmd(&["true"])
+        .done()
+        .expect_code(0);
+    let typed = Run::key(&redis, "k").arg("--label").arg(os(b"a\xff")).sh("echo ran").done().expect_code(64);
+    assert!(typed.stderr.contains("UTF-8"), "{typed:?}");
+}

@@ -61,6 +61,7 @@ fn a_mistake_gets_the_hint_that_helps() {
         (&["run", "-k", "a", "-r", "localhost:7711", "true"], &["did you mean redis://localhost:7711?"]),
         (&["run", "-k", "a", "-r", "/run/redis.sock", "true"], &["did you mean unix:///run/redis.sock?"]),
         (&["run", "-k", "a", "-r", "redis://a redis://b", "true"], &["commas"]),
+        (&["run", "-k", "a", "-r", "http://h", "true"], &["redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]"]),
     ];
     for (arguments, parts) in mistakes {
         mistaken(arguments, parts);

@@ -29,9 +29,7 @@ fn check(file: &str, wanted: &str) {
 }
 
 fn declared() -> Command {
-    let mut command = cli::Cli::command();
-    command.build();
-    command
+    cli::Cli::command()
 }
 
 #[test]
