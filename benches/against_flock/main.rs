@@ -6,6 +6,7 @@
 
 mod handover;
 mod holding;
+mod many;
 mod network;
 mod nodes;
 mod nodes_crowd;
@@ -19,7 +20,14 @@ mod stopwatch;
 mod uncontended;
 mod waiting;
 
-// The lines of the tests.
+// Scripts called directly, and the lines of the tests.
+#[allow(dead_code)]
+#[path = "../../tests/suite/support/crowd.rs"]
+mod crowd;
+#[allow(dead_code)]
+#[path = "../../tests/suite/support/script_calls.rs"]
+mod script_calls;
+
 #[allow(dead_code)]
 #[path = "../../tests/suite/support/proxy.rs"]
 mod proxy;
@@ -89,7 +97,15 @@ fn start() -> anyhow::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     let given = |option: &str| arguments.iter().any(|argument| argument == option);
     let effort = if given("--quick") { &QUICK } else { &FULL };
-    if given("--network") { measure_network(effort) } else { measure(effort) }
+    if given("--network") {
+        measure_network(effort)
+    } else if given("--many") {
+        let mut rig = Rig::build()?;
+        report::heading(&mut rig);
+        measure_many(&mut rig)
+    } else {
+        measure(effort)
+    }
 }
 
 fn measure_network(effort: &Effort) -> anyhow::Result<()> {
@@ -117,7 +133,14 @@ fn measure(effort: &Effort) -> anyhow::Result<()> {
     report::section("while waiting", &waiting);
     let holding = holding::measure(&mut rig).context("holding")?;
     report::section("while holding", &holding);
+    measure_many(&mut rig)?;
     measure_nodes(&mut rig, effort).context("five servers")
+}
+
+fn measure_many(rig: &mut Rig) -> anyhow::Result<()> {
+    let many = many::measure(rig).context("many")?;
+    report::section("one call of a script, server time beside 50 / 500 / 5000 others", &many);
+    Ok(())
 }
 
 fn measure_nodes(rig: &mut Rig, effort: &Effort) -> anyhow::Result<()> {

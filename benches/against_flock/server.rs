@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use redis::{Client, Connection};
+use redis::{Client, Connection, Value};
 
 use crate::process::{Guarded, wait_until};
 
@@ -100,6 +100,11 @@ impl Server {
 
     pub fn queue_length(&mut self, key: &str) -> anyhow::Result<usize> {
         Ok(redis::cmd("ZCARD").arg(format!("lock-queue:{key}")).query(&mut self.connection)?)
+    }
+
+    pub fn command(&mut self, words: &[&str]) -> anyhow::Result<Value> {
+        let (name, rest) = words.split_first().context("a command")?;
+        Ok(redis::cmd(name).arg(rest).query(&mut self.connection)?)
     }
 
     pub fn version(&mut self) -> anyhow::Result<String> {

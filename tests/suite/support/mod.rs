@@ -12,6 +12,7 @@ macro_rules! skip {
 
 #[macro_use]
 pub mod backend;
+pub mod crowd;
 pub mod expect;
 pub mod host;
 pub mod links;

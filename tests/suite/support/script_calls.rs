@@ -2,8 +2,6 @@
 //!
 //! The order of KEYS and ARGV is that of the headers in lua/.
 
-use std::time::Duration;
-
 use built::{ACQUIRE, EXTEND, JOINS, MULTI, PREFERRED, RELEASE, Script};
 
 /// What build.rs made from lua/.
@@ -19,6 +17,9 @@ mod built {
     include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 }
 
+/// Longer than anything here takes.
+const TTL_MS: &str = "600000";
+
 /// The command that makes a server know all scripts that are called here.
 pub fn load() -> [[&'static str; 3]; 3] {
     [&ACQUIRE, &EXTEND, &RELEASE].map(|script| ["SCRIPT", "LOAD", script.text])
@@ -33,7 +34,6 @@ pub struct Asker {
     attempt: u32,
     mode: String,
     flags: String,
-    pub ttl: Duration,
 }
 
 impl Asker {
@@ -45,7 +45,6 @@ impl Asker {
             attempt: 1,
             mode: String::new(),
             flags: String::new(),
-            ttl: Duration::from_secs(600),
         }
     }
 
@@ -98,13 +97,12 @@ impl Asker {
     }
 
     pub fn acquire(&self) -> Vec<String> {
-        let ttl = self.ttl.as_millis().to_string();
-        let more = [&ttl, "gate", "1", "", "", "0", "", "host", "h", "pid", "1", "command", "true"];
+        let more = [TTL_MS, "gate", "1", "", "", "0", "", "host", "h", "pid", "1", "command", "true"];
         self.call(&ACQUIRE, &more)
     }
 
     pub fn extend(&self) -> Vec<String> {
-        self.call(&EXTEND, &[&self.ttl.as_millis().to_string(), "0"])
+        self.call(&EXTEND, &[TTL_MS, "0"])
     }
 
     pub fn release(&self) -> Vec<String> {
