@@ -38,7 +38,7 @@ _redlock() {
     fi
     case ${COMP_WORDS[1]} in
         run)
-            options="-k --key -c --command -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --reentrant --jitter -E --conflict-exit-code --ttl --max-hold --min-hold --wait-tree -r --redis --username --password-file --prefix --node-timeout --config --local --local-dir --require-server --quarantine --on-unavailable --on-lost --signal --kill-after --label --events -q --quiet -v --verbose -h --help"
+            options="-k --key -c --command -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --reentrant --jitter -E --conflict-exit-code --ttl --max-hold --min-hold --wait-tree -r --redis --username --password-file --prefix --node-timeout --config --local --local-dir --require-server --quarantine --on-unavailable --on-lost --signal --kill-after --label --events -q --quiet -v --verbose -h --help"
             valued="-k --key -c --command --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --max-hold --min-hold -r --redis --username --password-file --prefix --node-timeout --config --local-dir --quarantine --on-unavailable --on-lost --signal --kill-after --label --events"
             arguments=""
             ;;

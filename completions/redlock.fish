@@ -71,6 +71,7 @@ complete -c redlock -n '__redlock_in_options run' -s n -l nonblock -d 'Fail at o
 complete -c redlock -n '__redlock_in_options run' -s w -l wait -x -d 'Wait at most this long [default: forever]'
 complete -c redlock -n '__redlock_in_options run' -l retries -x -d 'Retry up to N times instead of queueing'
 complete -c redlock -n '__redlock_in_options run' -l retry-interval -x -d 'Pause between retries (+/- 50%) [default: 1s]'
+complete -c redlock -n '__redlock_in_options run' -l supersede -d 'Of the waiters with this option, keep the newest'
 complete -c redlock -n '__redlock_in_options run' -l reentrant -d 'Run at once under the lock of an outer run'
 complete -c redlock -n '__redlock_in_options run' -l jitter -x -d 'Random delay before the first attempt, at most this'
 complete -c redlock -n '__redlock_in_options run' -s E -l conflict-exit-code -x -d 'Exit code if the lock is held [default: 75]'

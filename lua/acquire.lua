@@ -18,6 +18,7 @@
 --         vote yet
 --      or {'nested'}: an ancestor is in the way
 --      or {'kept'}: nothing changes, since the vote that 'again' is for was granted meanwhile
+--      or {'superseded', key, field, value, ...}: a newer request, which is described, has taken our place
 --      or {'stale'}: a newer request of this waiter was here first, or the waiter has given up
 --      or {'duplicate_server'}: this very request was granted here already, so the server is listed twice
 --      or {'replica'}
@@ -85,8 +86,19 @@ local known_for, longest_quarantine
 -- We are blocked until a client releases the lock, and not for a shorter time.
 local waits_for_release
 
+-- Not without a stamp at a server other than the gate: what it would get there is not what other servers know.
+local function supersede_all()
+  -- @include supersede
+  for _, k in ipairs((IS_GATE or STAMP) and LOCKS or {}) do
+    supersede(k, FIRST_FIELD)
+  end
+end
+
 local function grant_all()
   local fences, slots = {}, {}
+  if has(FLAGS, SUPERSEDES) then
+    supersede_all()
+  end
   for i, k in ipairs(LOCKS) do
     fences[i], slots[i] = grant(k, i)
   end
@@ -105,6 +117,7 @@ end
 local function decide()
   -- @include turn
   -- @include blocked
+  -- @include supersede
   -- Not a program other than redlock, which wakes no client, nor a claim that expires soon.
   local function is_released_later(k)
     local _, info = holder_of(k)
@@ -124,6 +137,7 @@ local function decide()
     end
     if not attempt then
       local refusal = current(k) and mismatch(k)
+      refusal = refusal or superseded(k, i)
       if refusal then
         return refusal
       end
@@ -145,6 +159,9 @@ local function decide()
       wake_beside_us()
     end
     return reply
+  end
+  if QUEUES and has(FLAGS, SUPERSEDES) then
+    supersede_all()
   end
   for _, k in ipairs(LOCKS) do
     if QUEUES then
@@ -179,7 +196,7 @@ if quarantine > 0 then
   -- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. It queues no
   -- client either, so that all clients turn to the same next gate.
   reply = { 'quarantined', int_string(quarantine), int_string(longest_quarantine) }
-elseif is_untouched then
+elseif is_untouched and not has(FLAGS, SUPERSEDES) then
   reply = grant_all()
 else
   reply = decide()

@@ -12,5 +12,8 @@ local PREFERRED = '!'
 -- Flag of a request: it joins current holders of its mode, even if others are waiting.
 local JOINS = '+'
 
+-- Flag of a request: it supersedes older waiters with this flag.
+local SUPERSEDES = '^'
+
 -- Flag of a request: it needs other keys as well.
 local MULTI = '&'

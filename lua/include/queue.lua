@@ -1,6 +1,7 @@
 -- The waiters of K, in order.
 -- @include server
 -- @include constants
+-- @include newest
 
 -- How long a waiter counts as alive without renewing its place.
 local WAITER_LEASE_MS = 5000
@@ -135,7 +136,7 @@ local function our_stamp()
     -- Stamps of the same moment are apart by ones.
     stamp = STAMP and (STAMP < now_us() + 1000000 and STAMP or now_us())
     for _, k in ipairs(STAMP and {} or LOCKS) do
-      stamp = math.max(stamp or now_us(), last_stamp(k) + 1)
+      stamp = math.max(stamp or now_us(), last_stamp(k) + 1, newest_stamp(k) + 1)
     end
   end
   return stamp

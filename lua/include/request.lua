@@ -1,6 +1,6 @@
 -- What every script is called with.
 --
--- KEYS: seven for each key K of the user, in the order given, then two for all of them:
+-- KEYS: eight for each key K of the user, in the order given, then two for all of them:
 --   lock:K      the holder's claim, the tag of a mode that several may hold, or a foreign value (string, PX = lease)
 --   queue:K     the waiters in order                   (zset: waiter, flags and mode -> arrival stamp)
 --   waiters:K   until when each waiter counts as alive (zset: the same -> server ms)
@@ -8,6 +8,7 @@
 --   fence:K     the last fencing token                 (string, PX = FENCE_TTL_MS)
 --   shared:K    until when each sharer holds the lock  (zset: claim, '/', slot -> server ms)
 --   modes:K     the waiters by mode: see queue.lua     (zset: mode, place and waiter -> 0)
+--   newest:K    the newest of the requests that supersede each other (string, JSON: see newest.lua)
 --   tombstone   exists if this waiter has given up: its late requests change nothing
 --   marker      this server's run_id, since when it has been known, and the longest quarantine (string, never expires)
 --
@@ -31,10 +32,12 @@ local TOMBSTONE = KEYS[#KEYS - 1]
 local MARKER = KEYS[#KEYS]
 
 local LOCKS = {}
-for i = 1, #KEYS - 2, 7 do
-  local lock, queue, waiters, info, fence, shared, modes = unpack(KEYS, i, i + 6)
-  LOCKS[#LOCKS + 1] =
-    { lock = lock, queue = queue, waiters = waiters, info = info, fence = fence, shared = shared, modes = modes }
+for i = 1, #KEYS - 2, 8 do
+  local lock, queue, waiters, info, fence, shared, modes, newest_key = unpack(KEYS, i, i + 7)
+  LOCKS[#LOCKS + 1] = {
+    lock = lock, queue = queue, waiters = waiters, info = info, fence = fence, shared = shared, modes = modes,
+    newest = newest_key,
+  }
 end
 
 -- Splits a claim, or a sharer's entry, which is a claim followed by '/' and its slot.

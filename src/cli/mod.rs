@@ -230,6 +230,14 @@ pub(crate) struct WaitArgs {
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, hide_short_help = true)]
     pub retry_interval: Option<String>,
 
+    /// Of the waiters with this option, keep the newest
+    ///
+    /// A run that comes later with this option sends an older one away, which then exits as if the lock were held (75,
+    /// or -E). The holder is left alone, and so are waiters without this option. For deploys, of which only the last
+    /// one that waits makes sense. Without effect on a run that does not queue (-n, --retries).
+    #[arg(long)]
+    pub supersede: bool,
+
     /// Run at once under the lock of an outer run
     ///
     /// The outer run must hold all of the keys, exclusively or in the same mode (--shared of the same group, the same

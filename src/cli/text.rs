@@ -85,7 +85,10 @@ const EXIT_STATUS: Section = Section {
         Terms(&[
             ("64", "usage error, or a nested run on a key that is already held (see --reentrant)"),
             ("69", "the servers, or a majority of them, cannot be reached or cannot serve now"),
-            ("75", "the lock is held by another run or program (-E changes it)"),
+            (
+                "75",
+                "the lock is held by another run or program, or a newer run took our place (-E changes it)",
+            ),
             ("77", "a server or the file system refused us: password, permissions"),
             (
                 "78",

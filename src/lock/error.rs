@@ -3,8 +3,8 @@
 
 use nix::sys::signal::Signal;
 
-use super::Blocked;
 use super::problem::{FileProblem, Problem};
+use super::{Blocked, HolderInfo};
 
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -12,10 +12,19 @@ pub(crate) enum Error {
     Held(Box<Blocked>),
     /// The holder is a run that this process runs under: waiting for it would deadlock.
     Nested,
+    /// A newer request has taken our place in the queue.
+    Superseded(Box<Superseded>),
     /// The observer was told to stop by this signal.
     Cancelled(Signal),
     /// The servers, or the lock file, cannot be used.
     Backend(BackendError),
+}
+
+/// Which of the requested keys a newer request waits for, or holds, and who made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superseded {
+    pub key: usize,
+    pub by: HolderInfo,
 }
 
 impl From<BackendError> for Error {

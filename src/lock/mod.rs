@@ -28,7 +28,7 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 
 pub(crate) use claim::{AncestorLock, Claim};
-pub(crate) use error::{BackendError, Error, Fault};
+pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use holder::HolderInfo;
 pub(crate) use lease::Lease;
 #[cfg(fuzzing)]
@@ -103,6 +103,8 @@ pub(crate) struct Request {
     pub wait: WaitPolicy,
     /// Servers, or lock files, that cannot be used at the start are waited for, like those that fail later.
     pub waits_for_backend: bool,
+    /// Of the waiters with this only the newest stays.
+    pub supersedes: bool,
     /// How long the lock is to stay taken at least, even if we are killed; may be zero.
     pub min_hold: Duration,
     /// What waiters are told about the holder.

@@ -59,7 +59,9 @@ fn retry(
             Error::Backend(cause) if may_recover && cause.may_pass() => {
                 observer.on_unavailable(cause, started.elapsed());
             }
-            Error::Backend(_) | Error::Nested | Error::Cancelled(_) => return Err(error),
+            Error::Backend(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_) => {
+                return Err(error);
+            }
         }
         // Give or take a half, so that clients that failed together do not come back together.
         let next = BootTime::now() + retries.interval / 2 + jitter(retries.interval);

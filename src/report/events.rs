@@ -31,6 +31,8 @@ pub(crate) enum Outcome {
     /// The lock was taken, but the command could not be started; or redlock failed before that.
     NotStarted,
     Held,
+    /// A newer run has taken our place in the queue.
+    Superseded,
     Unavailable,
     /// By a server, the file system or redlock's own checks: waiting would not help.
     Refused,
@@ -46,6 +48,7 @@ impl Outcome {
             Self::Ran => "ran",
             Self::NotStarted => "not_started",
             Self::Held => "held",
+            Self::Superseded => "superseded",
             Self::Unavailable => "unavailable",
             Self::Refused => "refused",
             Self::Lost => "lost",
@@ -68,6 +71,7 @@ pub(super) struct Events {
     last_waiting: Option<BootTime>,
     attempts: u32,
     blocked: Option<Blocked>,
+    superseded_by: Option<HolderInfo>,
     grant: Option<Grant>,
     held: Option<Duration>,
     /// `None` if the lock was never ours; null if it is not known.
@@ -92,6 +96,7 @@ pub(super) fn open(path: &Path, keys: &[String], run: &HolderInfo) -> std::io::R
         last_waiting: None,
         attempts: 0,
         blocked: None,
+        superseded_by: None,
         grant: None,
         held: None,
         released: None,
@@ -187,6 +192,11 @@ impl Events {
         (self.outcome, self.blocked) = (Some(outcome), blocked.cloned());
     }
 
+    pub(super) fn superseded(&mut self, by: &HolderInfo) {
+        self.not_acquired(Outcome::Superseded, None);
+        self.superseded_by = Some(by.clone());
+    }
+
     pub(super) fn caused_by(&mut self, cause: &str) {
         self.cause = Some(cause.to_owned());
     }
@@ -219,6 +229,9 @@ impl Events {
             && let Some(blocked) = &self.blocked
         {
             event = event.and(&self.about_blocked(blocked));
+        }
+        if let Some(by) = &self.superseded_by {
+            event = event.with("superseded_by", process(by));
         }
         let event = event.with_known("cause", failure.or(self.cause.as_deref()));
         self.write("ended", &event, true);

@@ -181,7 +181,8 @@ fn and_others(count: usize) -> String {
     }
 }
 
-fn holder(info: &HolderInfo) -> String {
+/// "root@web1 pid 42 (nightly, rsync)"
+pub(super) fn holder(info: &HolderInfo) -> String {
     if info.pid.is_empty() {
         return "an unknown process".into();
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::events::{Outcome, events};
-use super::format::{GivenUp, WaitLine, gave_up};
+use super::format::{GivenUp, WaitLine, gave_up, holder, quoted};
 use super::{Report, Verbosity};
 use crate::clock::BootTime;
 use crate::duration::{format, format_seconds};
-use crate::lock::{BackendError, Blocked, Blocker, Holding, WaitPolicy};
+use crate::lock::{BackendError, Blocked, Blocker, Holding, Superseded, WaitPolicy};
 
 /// A wait shorter than this is not mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -178,6 +178,18 @@ impl Report {
     pub(crate) fn gave_up(&mut self, blocked: &Blocked, given_up: GivenUp, exit_code: u8) {
         events(|events| events.not_acquired(Outcome::Held, Some(blocked)));
         let sentence = gave_up(&self.keys, blocked, given_up, self.local_time);
+        match exit_code {
+            0 => self.verbose(|_| format!("skipped: {sentence}")),
+            _ => self.info(&sentence),
+        }
+    }
+
+    /// A newer run has taken our place. Silent where giving up is.
+    pub(crate) fn superseded(&mut self, superseded: &Superseded, waited: Duration, exit_code: u8) {
+        events(|events| events.superseded(&superseded.by));
+        let key = self.keys.get(superseded.key).map_or(&self.keys[..], std::slice::from_ref);
+        let (key, by, waited) = (quoted(key), holder(&superseded.by), format(waited));
+        let sentence = format!("gave up on {key} after {waited}: superseded by {by} (--supersede)");
         match exit_code {
             0 => self.verbose(|_| format!("skipped: {sentence}")),
             _ => self.info(&sentence),

@@ -49,6 +49,8 @@ pub(crate) struct RunSettings {
     pub mode: Mode,
     pub prefer: Prefer,
     pub wait: WaitPolicy,
+    /// Of the waiters with this only the newest stays.
+    pub supersede: bool,
     /// Run under the lock of a run around this one, if that has it.
     pub reentrant: bool,
     /// Random delay before the first attempt, at most this long; may be zero.
@@ -104,6 +106,7 @@ impl RunSettings {
             mode,
             prefer,
             wait: request::wait_policy(&wait, sources)?,
+            supersede: wait.supersede,
             reentrant: wait.reentrant,
             jitter: duration("jitter", wait.jitter)?.unwrap_or_default(),
             conflict_exit_code: conflict.and_then(|code| u8::try_from(code).ok()).unwrap_or(HELD),

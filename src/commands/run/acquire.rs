@@ -13,7 +13,7 @@ use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
     self, BackendError, Blocked, Error, Fault, Grant, HostLock, Keys, Lock, Mount, Observer, RedisLock,
-    Request, Server, Unlocked, lock_name,
+    Request, Server, Superseded, Unlocked, lock_name,
 };
 use crate::report::{self, GivenUp, Report};
 use crate::settings::{Backend, LocalReason, OnUnavailable, RunSettings};
@@ -23,6 +23,8 @@ pub(super) enum NotAcquired {
     /// A signal came first.
     Cancelled(Signal),
     Held(Box<Blocked>, GivenUp),
+    /// A newer run has taken our place, after so long a wait.
+    Superseded(Box<Superseded>, Duration),
     /// An outer run holds the lock.
     Nested,
     Failed(BackendError),
@@ -114,6 +116,9 @@ pub(super) fn acquire(
             let (policy, attempts, waited) = (request.wait, lock.attempts(), asked_at.elapsed());
             Err(NotAcquired::Held(blocked, GivenUp { policy, attempts, waited }))
         }
+        (Err(Error::Superseded(superseded)), None) => {
+            Err(NotAcquired::Superseded(superseded, asked_at.elapsed()))
+        }
         (Err(Error::Nested), None) => Err(NotAcquired::Nested),
         (Err(Error::Backend(error)), None) => Err(NotAcquired::Failed(error)),
     }
@@ -132,6 +137,10 @@ pub(super) fn explain(
         }
         NotAcquired::Held(blocked, given_up) => {
             report.gave_up(&blocked, given_up, settings.conflict_exit_code);
+            Ok(Exit::Code(settings.conflict_exit_code))
+        }
+        NotAcquired::Superseded(superseded, waited) => {
+            report.superseded(&superseded, waited, settings.conflict_exit_code);
             Ok(Exit::Code(settings.conflict_exit_code))
         }
         NotAcquired::Nested => {

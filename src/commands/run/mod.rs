@@ -115,6 +115,7 @@ fn request(settings: &RunSettings, holder: HolderInfo) -> Request {
         prefer: settings.prefer,
         wait: settings.wait,
         waits_for_backend: settings.on_unavailable == OnUnavailable::Wait,
+        supersedes: settings.supersede,
         min_hold: settings.min_hold,
         holder,
         ancestors: ancestors(),

@@ -1,4 +1,5 @@
-//! What is written in the lock file, and where: a header, the holders' records, the table of reservations.
+//! What is written in the lock file, and where: a header, the holders' records, the table of reservations, the record
+//! of the newest superseding request.
 //!
 //! All of it is a convenience except that table: who holds the lock is decided by the kernel's locks alone, so
 //! truncating or rewriting the file lets no process in beside a living one.
@@ -16,6 +17,9 @@ use crate::lock::{HolderInfo, MOST_SLOTS};
 pub(super) const HEADER: usize = 32;
 const RECORDS: u64 = 64;
 pub(super) const TABLE: u64 = HEADER as u64 + RECORDS * RECORD as u64;
+
+/// Behind the table: the newest of the requests that supersede each other.
+const NEWEST: u64 = TABLE + (ENTRIES * ENTRY) as u64;
 
 /// Zeros if there is none yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +71,18 @@ impl LockFile {
         let mut ticket = [0; 8];
         read_at_most(self, &mut ticket, offset);
         number(&ticket)
+    }
+
+    /// Of this boot.
+    pub(super) fn newest(&self) -> Option<HolderRecord> {
+        let mut bytes = [0; RECORD];
+        self.locks().file().read_exact_at(&mut bytes, NEWEST).ok()?;
+        HolderRecord::from_bytes(&bytes, boot_id())
+    }
+
+    /// Its `since` is the moment of its arrival; the boot takes the ticket's place.
+    pub(super) fn write_newest(&self, record: &HolderRecord) -> io::Result<()> {
+        self.locks().file().write_all_at(&record.to_bytes(boot_id()), NEWEST)
     }
 
     /// The reservations that are in force.

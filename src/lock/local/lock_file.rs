@@ -81,8 +81,8 @@ impl LockFile {
         Ok(Self { path, locks: OfdLocks::new(file), identity })
     }
 
-    pub(super) fn path(&self) -> String {
-        self.path.display().to_string()
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn locks(&self) -> &OfdLocks {

@@ -16,6 +16,7 @@ mod format;
 mod inspect;
 mod lock_file;
 mod mutex;
+mod newest;
 mod ofd_lock;
 mod release_watch;
 mod request;
@@ -36,6 +37,7 @@ use byte_map::{TICKETS_END, UsageMode, byte};
 use format::{HolderRecord, Reservation};
 use inspect::inspect;
 use lock_file::LockFile;
+use newest::Contender;
 use ofd_lock::Kind;
 use release_watch::{INTERRUPT, ReleaseWatch};
 use request::{LocalMode, LocalRequest};
@@ -43,7 +45,7 @@ use request::{LocalMode, LocalRequest};
 pub(crate) use lock_file::{Mount, default_directory};
 
 use super::claim::{HostTicket, WaiterId};
-use super::wait::{Wait, backoff, sleep, wait};
+use super::wait::{Wait, backoff, is_readable, sleep, wait};
 use super::{
     AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, OuterLock, Problem,
     Released, Request, Votes,
@@ -72,7 +74,7 @@ impl HostLock {
 
     /// Where the locks are, in the order of the keys.
     pub(crate) fn paths(&self) -> Vec<String> {
-        self.files.iter().map(LockFile::path).collect()
+        self.files.iter().map(|file| file.path().display().to_string()).collect()
     }
 
     /// How the directory is mounted: the kernel's locks do not reach over a network.
@@ -121,8 +123,12 @@ impl HostLock {
         loop {
             let ticket = queued.as_ref().map(|(ticket, _)| *ticket);
             let mut admission = Admission::begin(file, Some(&mut *waiter.observer))?;
+            if let Some(contender) = &waiter.contender {
+                contender.check(&self.files)?;
+            }
             let blockers = match admission.check(&local, ticket)? {
                 Decision::Free(slot) => {
+                    waiter.become_newest(file)?;
                     let record = self.record(waiter.request);
                     return Ok(admission.admit(&local, ticket, slot, &record)?);
                 }
@@ -137,6 +143,7 @@ impl HostLock {
                     drop(admission);
                     return Err(Error::Held(Box::new(inspect(file, key, &local, None))));
                 }
+                waiter.become_newest(file)?;
                 let ticket = admission.queue(&local)?;
                 let release_watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
                 queued = Some((ticket, release_watch));
@@ -167,6 +174,16 @@ impl HostLock {
     fn record(&self, request: &Request) -> HolderRecord {
         let (claim, since) = (self.claim.to_string(), BootTime::now());
         HolderRecord { claim, since, info: request.holder.clone() }
+    }
+
+    /// If the request supersedes others. It arrives now.
+    fn contender(&self, request: &Request, arrival: BootTime) -> Result<Option<Contender>, Error> {
+        if !request.supersedes {
+            return Ok(None);
+        }
+        let record = HolderRecord { since: arrival, ..self.record(request) };
+        let contender = Contender::new(record, &self.files);
+        Ok(Some(contender.map_err(|e| self.files[0].io_error(&e))?))
     }
 
     /// Reserve the locks for the minimum hold, so that it holds even if we are killed.
@@ -256,6 +273,8 @@ struct Waiter<'a> {
     local: LocalRequest,
     request: &'a Request,
     started: BootTime,
+    /// If the request supersedes others.
+    contender: Option<Contender>,
     observer: &'a mut dyn Observer,
 }
 
@@ -279,9 +298,19 @@ impl Waiter<'_> {
                 return Err(Error::Held(Box::new(inspect(file, key, &self.local, Some(ticket)))));
             }
             let until = [gives_up_at, blockers.until].into_iter().flatten().fold(next_update, BootTime::min);
-            match wait(&[(release_watch.wake_fd(), PollFlags::POLLIN)], until, Some(&mut *self.observer)) {
+            let changes = self.contender.as_ref().map(Contender::wake_fd);
+            let watched: Vec<_> = [release_watch.wake_fd()]
+                .into_iter()
+                .chain(changes)
+                .map(|fd| (fd, PollFlags::POLLIN))
+                .collect();
+            match wait(&watched, until, Some(&mut *self.observer)) {
                 Wait::Ready => {
-                    return release_watch.take_releases().map_err(|e| file.io_error(&e).into());
+                    self.contender.iter().for_each(Contender::discard_changes);
+                    if is_readable(release_watch.wake_fd()) {
+                        release_watch.take_releases().map_err(|e| file.io_error(&e))?;
+                    }
+                    return Ok(());
                 }
                 Wait::Cancelled(signal) => return Err(Error::Cancelled(signal)),
                 Wait::Over if blockers.until.is_some_and(BootTime::has_passed) => return Ok(()),
@@ -289,6 +318,12 @@ impl Waiter<'_> {
                 Wait::Over => {}
             }
         }
+    }
+
+    /// Under the mutex.
+    fn become_newest(&self, file: &LockFile) -> Result<(), Error> {
+        let written = self.contender.as_ref().map_or(Ok(()), |contender| contender.become_newest(file));
+        written.map_err(|e| file.io_error(&e).into())
     }
 
     fn report(&mut self, file: &LockFile, key: usize, ticket: u64) {
@@ -306,7 +341,8 @@ impl Lock for HostLock {
         let local = LocalRequest::new(request);
         self.claim.attempt += 1;
         self.reserved = None;
-        let mut waiter = Waiter { local, request, started, observer };
+        let contender = self.contender(request, started)?;
+        let mut waiter = Waiter { local, request, started, contender, observer };
         let admitted = self.enter_patiently(&mut waiter).inspect_err(|_| self.unlock_all())?;
         let now = BootTime::now();
         if !request.min_hold.is_zero() {
@@ -361,7 +397,9 @@ impl Lock for HostLock {
         match adjusted {
             Err(Error::Backend(error)) => Released::Unknown(error),
             // Without an observer nothing else can come of it.
-            Ok(()) | Err(Error::Held(_) | Error::Nested | Error::Cancelled(_)) => Released::Done(Vec::new()),
+            Ok(()) | Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_)) => {
+                Released::Done(Vec::new())
+            }
         }
     }
 

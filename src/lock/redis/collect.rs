@@ -120,6 +120,9 @@ impl RedisLock {
                     Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
                         self.on_refusal(&mut all, at, sent_at, refusal, observer)?;
                     }
+                    Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => {
+                        return Err(Attempt::Superseded(by));
+                    }
                     Ok(CollectReply::Acquire(reply)) => {
                         self.servers[at].node.ignore_rest();
                         all.tally.add_reply(at, sent_at, Ok(reply));

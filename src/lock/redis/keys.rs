@@ -14,6 +14,7 @@ pub(crate) struct Keys {
     pub fence: Vec<u8>,
     pub shared: Vec<u8>,
     pub modes: Vec<u8>,
+    pub newest: Vec<u8>,
     /// Followed by a waiter's name.
     pub notify: Vec<u8>,
     tombstone: Vec<u8>,
@@ -34,6 +35,7 @@ impl Keys {
             fence: beside("fence"),
             shared: beside("shared"),
             modes: beside("modes"),
+            newest: beside("newest"),
             notify: format!("{family}-notify:").into(),
             tombstone: format!("{family}-tombstone:").into(),
             node: format!("{family}-node").into(),

@@ -151,6 +151,7 @@ impl RedisLock {
                 }
                 Attempt::Won(win) => return Ok(self.grant(*win, request, progress)),
                 Attempt::Nested => return Err(Error::Nested),
+                Attempt::Superseded(by) => return Err(Error::Superseded(by)),
                 Attempt::Cancelled(signal) => return Err(Error::Cancelled(signal)),
                 Attempt::Queued(blocked) => {
                     (progress.was_answered, progress.failures_in_a_row) = (true, 0);
@@ -254,7 +255,11 @@ impl RedisLock {
             {
                 self.send_release_unanswered();
             }
-            Error::Held(_) | Error::Nested | Error::Cancelled(_) | Error::Backend(_) => self.abandon(),
+            Error::Held(_)
+            | Error::Nested
+            | Error::Superseded(_)
+            | Error::Cancelled(_)
+            | Error::Backend(_) => self.abandon(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::keys::Keys;
 use super::script::{
     ACQUIRE, BREAK, COME_WITHIN, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE,
-    RELEASE, Script,
+    RELEASE, SUPERSEDES, Script,
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
@@ -48,11 +48,12 @@ impl Terms {
             (Mode::Exclusive | Mode::Shared { .. } | Mode::Slot { .. }, _) => None,
         };
         let needs_other_keys = (keys > 1).then_some(MULTI);
+        let supersedes = request.supersedes.then_some(SUPERSEDES);
         let ancestors: Vec<String> =
             request.ancestors.iter().map(|lock| lock.claim.waiter.to_string()).collect();
         Self {
             mode_tag,
-            flags: preference.into_iter().chain(needs_other_keys).collect(),
+            flags: preference.into_iter().chain(needs_other_keys).chain(supersedes).collect(),
             ancestors: ancestors.join(" ").into(),
             holder: request
                 .holder
@@ -214,8 +215,8 @@ impl Requests {
         more: Vec<Vec<u8>>,
     ) -> Call {
         let of_key = |keys: &Keys| -> [Vec<u8>; KEYS_OF_LOCK] {
-            let Keys { lock, queue, waiters, info, fence, shared, modes, .. } = keys;
-            [lock, queue, waiters, info, fence, shared, modes].map(Clone::clone)
+            let Keys { lock, queue, waiters, info, fence, shared, modes, newest, .. } = keys;
+            [lock, queue, waiters, info, fence, shared, modes, newest].map(Clone::clone)
         };
         // The last two, and the prefix of the notify lists, are the same for all keys.
         let common = &self.keys[0];

@@ -29,7 +29,7 @@ pub(super) enum Call {
 }
 
 /// How many of a script's keys belong to one lock. A few that all locks share come after them.
-pub(super) const KEYS_OF_LOCK: usize = 7;
+pub(super) const KEYS_OF_LOCK: usize = 8;
 
 impl Call {
     /// How many locks the request is about.

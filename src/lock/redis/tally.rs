@@ -85,7 +85,7 @@ impl Tally {
             Ok(AcquireReply::Granted(granted)) => Vote::Yes { granted, asked },
             Ok(AcquireReply::Quarantined(quarantined)) => Vote::Quarantined(quarantined),
             Ok(AcquireReply::Refused(refusal)) => Vote::No(refusal),
-            Ok(AcquireReply::Nested) => {
+            Ok(AcquireReply::Nested | AcquireReply::Superseded(_)) => {
                 Vote::Failed(BackendError::new(self.names[at].clone(), Problem::UnexpectedReply))
             }
             Err(error) => Vote::Failed(error),

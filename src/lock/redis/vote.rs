@@ -14,7 +14,7 @@ use super::requests::Ask;
 use super::servers::{NoReply, RoundEnd, stop_if};
 use super::tally::{Tally, Verdict, Vote};
 use crate::clock::{BootTime, wall_clock_millis};
-use crate::lock::{BackendError, Blocked, Lease, Observer, Problem};
+use crate::lock::{BackendError, Blocked, Lease, Observer, Problem, Superseded};
 
 /// How long to listen on after the majority, to let the remaining servers reveal duplicates (the same run_id):
 /// twice as long as the majority took, within these bounds.
@@ -35,6 +35,8 @@ pub(super) enum Attempt {
     Queued(Box<Blocked>),
     /// A process that we run under is in the way.
     Nested,
+    /// A newer request has taken our place.
+    Superseded(Box<Superseded>),
     /// The gate is ours, but too many other servers are not.
     Outvoted {
         blocked: Box<Blocked>,
@@ -200,6 +202,7 @@ impl RedisLock {
         match reply {
             Ok(AcquireReply::Granted(granted)) => Step::Enter(granted),
             Ok(AcquireReply::Nested) => Step::Stop(Attempt::Nested),
+            Ok(AcquireReply::Superseded(by)) => Step::Stop(Attempt::Superseded(by)),
             // A program that knows no gate may hold this server and no majority: then the next server is the
             // gate, for every client. If that program has a majority, we wait in the first queue.
             Ok(AcquireReply::Refused(refusal)) if refusal.blocked.is_foreign() && self.servers.len() > 1 => {

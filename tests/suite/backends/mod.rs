@@ -13,3 +13,4 @@ mod retries;
 mod several_keys;
 mod shared;
 mod slots;
+mod supersede;

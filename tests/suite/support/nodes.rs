@@ -135,8 +135,9 @@ impl IndexMut<usize> for Nodes {
 /// server's own, the mark of a waiter that gave up keeps its late requests out, a wake-up that was not fetched
 /// is forgotten by itself.
 fn ours(client: &mut Client) -> Vec<String> {
-    let stays =
-        |key: &str| ["-fence:", "-tombstone:", "-node", "-notify:"].iter().any(|part| key.contains(part));
+    let stays = |key: &str| {
+        ["-fence:", "-newest:", "-tombstone:", "-node", "-notify:"].iter().any(|part| key.contains(part))
+    };
     client.keys().into_iter().filter(|key| !stays(key)).collect()
 }
 

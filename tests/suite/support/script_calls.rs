@@ -111,7 +111,7 @@ impl Asker {
 
     fn call(&self, script: &Script, more: &[&str]) -> Vec<String> {
         let of_key = |key: &String| {
-            let beside = ["queue", "waiters", "info", "fence", "shared", "modes"]
+            let beside = ["queue", "waiters", "info", "fence", "shared", "modes", "newest"]
                 .map(|role| format!("lock-{role}:{key}"));
             [vec![format!("lock:{key}")], beside.to_vec()].concat()
         };

@@ -85,6 +85,7 @@ fn ask(mode: Mode, prefer: Prefer, wait: WaitPolicy) -> Request {
         prefer,
         wait,
         waits_for_backend: false,
+        supersedes: false,
         min_hold: Duration::ZERO,
         holder: HolderInfo::default(),
         ancestors: Vec::new(),

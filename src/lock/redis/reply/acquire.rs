@@ -7,7 +7,7 @@ use redis::Value;
 use super::Reply;
 use super::fields::{Fields, parse_number};
 use crate::lock::redis::script::{ACQUIRE, Call};
-use crate::lock::{Blocked, Problem};
+use crate::lock::{Blocked, Problem, Superseded};
 
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) enum AcquireReply {
@@ -16,6 +16,8 @@ pub(in crate::lock::redis) enum AcquireReply {
     Refused(Box<Refusal>),
     /// A process that we run under is in the way.
     Nested,
+    /// A newer request has taken our place.
+    Superseded(Box<Superseded>),
     /// The server may have lost its data.
     Quarantined(Quarantined),
 }
@@ -106,6 +108,9 @@ impl Reply for AcquireReply {
                 }))
             }
             b"nested" => Self::Nested,
+            b"superseded" => {
+                Self::Superseded(Box::new(Superseded { key: fields.number(1)?, by: fields.info_from(2) }))
+            }
             b"quarantined" => Self::Quarantined(Quarantined {
                 left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
                 longest_quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,

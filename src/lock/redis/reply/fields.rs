@@ -62,6 +62,11 @@ impl Fields {
         pairs.find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].as_slice())
     }
 
+    /// Names and values in turn, from this field on.
+    pub(super) fn info_from(&self, at: usize) -> HolderInfo {
+        HolderInfo::from_fields(self.0.get(at..).unwrap_or_default())
+    }
+
     /// As `blocked_by` in lua/ writes it.
     pub(super) fn blocked(&self, call: &Call) -> Result<Blocked, Problem> {
         let key = self.number(1)?;
@@ -72,7 +77,7 @@ impl Fields {
         let expires_in = self.non_negative_millis(4)?;
         let holding = || {
             Ok(Holding {
-                info: HolderInfo::from_fields(&self.0[INFO..]),
+                info: self.info_from(INFO),
                 others: self.number(6)?,
                 held_for: self.non_negative_millis(5)?,
                 expires_in,

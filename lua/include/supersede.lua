@@ -1,0 +1,41 @@
+-- Of the waiters with the flag SUPERSEDES only the newest stays, by arrival stamp.
+-- @include newest
+-- @include queue
+-- @include wakeup
+
+-- As long as the token of K.
+local NEWEST_TTL_MS = 7 * 24 * 3600 * 1000
+
+-- A reply if a newer request has superseded ours. By the stamps that the clients know, which are the same numbers on
+-- every server; one that has none yet is the newest.
+local function superseded(k, i)
+  local theirs = STAMP and newest_stamp(k) or 0
+  -- Two servers may have given the same stamp: then one of the two must go, and not the other.
+  if theirs < (STAMP or 0) or theirs == 0 or (theirs == STAMP and newest(k).waiter < ME) then
+    return
+  end
+  local reply = { 'superseded', int_string(i - 1) }
+  for field, value in pairs(newest(k)) do
+    reply[#reply + 1] = field
+    reply[#reply + 1] = tostring(value)
+  end
+  return reply
+end
+
+-- Our request queues, or is granted: it is the newest. The waiter that was the newest loses its place and is woken, to
+-- find out why. SET first, as a server that is out of memory refuses that only if it is the first write.
+local function supersede(k, first_field)
+  local old = newest(k)
+  if old and old.waiter == ME then
+    return
+  end
+  local request = { waiter = ME, queued = QUEUED, stamp = int_string(STAMP or our_stamp()) }
+  for i = first_field, #ARGV, 2 do
+    request[ARGV[i]] = ARGV[i + 1]
+  end
+  call('SET', k.newest, cjson.encode(request), 'PX', NEWEST_TTL_MS)
+  if old and old.queued and has_queue(k) and call('ZSCORE', k.queue, old.queued) then
+    remove_waiters(k, { old.queued })
+    push_wakeup((parse_queued(old.queued)))
+  end
+end

@@ -1,0 +1,63 @@
+//! Of the waiters that supersede each other only the newest stays. Each file has the record of the newest one, by
+//! the moment of its arrival on the boot-time clock, which all processes of this host share.
+//!
+//! An older waiter sleeps for a byte to be released, and nothing is released when a newer one comes: it watches the
+//! files for changes instead (inotify), and looks whether the record is still its own.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use super::format::HolderRecord;
+use super::lock_file::LockFile;
+use crate::clock::BootTime;
+use crate::lock::{Error, Superseded};
+
+/// One request that supersedes older ones, and is superseded by newer ones.
+pub(super) struct Contender {
+    record: HolderRecord,
+    changes: Inotify,
+}
+
+impl Contender {
+    /// `record`: ours, since our arrival. Watches from now on, so no change after the first look is missed.
+    pub(super) fn new(record: HolderRecord, files: &[LockFile]) -> io::Result<Self> {
+        let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        for file in files {
+            changes.add_watch(file.path(), AddWatchFlags::IN_MODIFY)?;
+        }
+        Ok(Self { record, changes })
+    }
+
+    /// Whether a newer one has come, for whichever of the keys.
+    pub(super) fn check(&self, files: &[LockFile]) -> Result<(), Error> {
+        for (key, file) in files.iter().enumerate() {
+            if let Some(newest) = file.newest().filter(|newest| self.is_older_than(newest)) {
+                return Err(Error::Superseded(Box::new(Superseded { key, by: newest.info })));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_older_than(&self, newest: &HolderRecord) -> bool {
+        let order = |record: &HolderRecord| (record.since, record.claim.clone());
+        // A record from the future was not written by redlock.
+        order(newest) > order(&self.record) && newest.since <= BootTime::now()
+    }
+
+    /// We queue, or enter. Under the mutex, after [`Contender::check`].
+    pub(super) fn become_newest(&self, file: &LockFile) -> io::Result<()> {
+        let is_ours = file.newest().is_some_and(|newest| newest.claim == self.record.claim);
+        if is_ours { Ok(()) } else { file.write_newest(&self.record) }
+    }
+
+    /// Readable when a file has changed.
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+
+    pub(super) fn discard_changes(&self) {
+        while self.changes.read_events().is_ok_and(|events| !events.is_empty()) {}
+    }
+}
