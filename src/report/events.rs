@@ -231,7 +231,7 @@ impl Events {
             event = event.and(&self.about_blocked(blocked));
         }
         if let Some(by) = &self.superseded_by {
-            event = event.with("superseded_by", process(by));
+            event = event.with_object("superseded_by", &process(by));
         }
         let event = event.with_known("cause", failure.or(self.cause.as_deref()));
         self.write("ended", &event, true);
