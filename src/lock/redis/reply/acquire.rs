@@ -109,7 +109,9 @@ impl Reply for AcquireReply {
             }
             b"nested" => Self::Nested,
             b"superseded" => {
-                Self::Superseded(Box::new(Superseded { key: fields.number(1)?, by: fields.info_from(2) }))
+                let key = Some(fields.number(1)?).filter(|key| *key < call.lock_count());
+                let key = key.ok_or(Problem::UnexpectedReply)?;
+                Self::Superseded(Box::new(Superseded { key, by: fields.info_from(2) }))
             }
             b"quarantined" => Self::Quarantined(Quarantined {
                 left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
