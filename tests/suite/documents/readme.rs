@@ -251,6 +251,20 @@ fn the_packages_have_the_names_that_scripts_make() {
 }
 
 #[test]
+fn the_exit_codes_are_those_of_the_program() {
+    let number = |text: &str| text.trim().parse::<u8>().ok();
+    let table = read(README);
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split('|').next());
+    let told: BTreeSet<u8> = rows.flat_map(|row| row.split(',')).filter_map(number).collect();
+    let source = read("src/exit.rs");
+    let constants = source.lines().filter(|line| line.contains("const ") && line.contains(": u8 = "));
+    let real: BTreeSet<u8> =
+        constants.filter_map(|line| number(line.rsplit('=').next()?.trim_end_matches(';'))).collect();
+    assert!(real.len() >= 10, "{real:?}");
+    assert_eq!(told, real);
+}
+
+#[test]
 fn exit_codes_of_the_first_questions_are_as_told() {
     let desk = Desk::new();
     let holder = hold(Run::key(&desk.redis, "deploy"));
