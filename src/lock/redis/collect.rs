@@ -81,6 +81,14 @@ struct Collection {
     blocked: Option<Blocked>,
 }
 
+impl Collection {
+    /// Patience is for a lock that is held. To answer, servers have their own time.
+    fn ends_at(&self, node_timeout: Duration) -> Option<BootTime> {
+        let answered_by = self.started + node_timeout;
+        self.gives_up_at.map(|at| if self.blocked.is_some() { at } else { at.max(answered_by) })
+    }
+}
+
 impl RedisLock {
     /// Returns the tally with a majority, or how the attempt ended otherwise. A request waits where it is refused,
     /// and keeps the votes that it has. One that does not queue waits for a moment only, and only where the claim in
@@ -99,7 +107,8 @@ impl RedisLock {
             if all.tally.unfit().is_some() || all.tally.cannot_be_completed() || all.pending.0.is_empty() {
                 return Err(self.without_majority(all.tally));
             }
-            let moments = [all.pending.first_overdue(), renew_at, all.gives_up_at];
+            let ends_at = all.ends_at(self.servers.node_timeout);
+            let moments = [all.pending.first_overdue(), renew_at, ends_at];
             let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
             let mut replies = Vec::new();
             let ended = self.servers.listen::<CollectReply>(
@@ -134,7 +143,9 @@ impl RedisLock {
             for at in all.pending.take_overdue(&self.servers) {
                 all.tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
             }
-            if all.gives_up_at.is_some_and(BootTime::has_passed) {
+            // The last vote may have come at the last moment.
+            let ends_at = all.ends_at(self.servers.node_timeout);
+            if ends_at.is_some_and(BootTime::has_passed) && !all.tally.has_majority() {
                 return Err(self.outvoted(&all));
             }
             if renew_at.is_some_and(BootTime::has_passed) {

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Links, Nodes, Redis, Refused, Run, queued, takes_less_than};
+use nix::sys::signal::Signal;
+
+use crate::support::{Links, Nodes, Redis, Refused, Run, queued, takes_less_than, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -92,4 +94,30 @@ fn a_silent_server_is_given_up_in_time() {
         took > Duration::from_millis(1500) && took < Duration::from_secs(12),
         "a third of the ttl: {took:?}"
     );
+}
+
+/// --wait is for a lock that is held: servers that have not answered yet are neither "held" nor unavailable.
+#[test]
+fn a_short_wait_leaves_servers_the_time_to_answer() {
+    let links = Links::one_host_to(Nodes::start(3));
+    links.warm_up();
+    links.lines_of(0)[1..].iter().for_each(|line| line.to_client(400 * MS));
+    let run = links.run(0, "k").args(&["-w", "0.05", "--node-timeout", "5s"]);
+    assert_eq!(run.sh("echo mine").done().expect_code(0).stdout, "mine\n");
+}
+
+#[test]
+fn votes_that_come_together_with_the_end_of_the_wait_count() {
+    let links = Links::one_host_to(Nodes::start(3));
+    links.warm_up();
+    let late = &links.lines_of(0)[1..];
+    late.iter().for_each(|line| line.to_client(2500 * MS));
+    let replies = || late.iter().map(|line| line.replies()).sum::<u64>();
+    let before = replies();
+    let job = links.run(0, "k").args(&["-w", "0.2", "--node-timeout", "2s"]).sh("echo mine").spawn();
+    wait_until("the servers were asked", || links.nodes().claims("k").iter().all(|claim| !claim.is_empty()));
+    job.stop();
+    wait_until("they have answered", || replies() >= before + 2);
+    job.signal(Signal::SIGCONT);
+    assert_eq!(job.wait().expect_code(0).stdout, "mine\n");
 }
