@@ -86,10 +86,10 @@ impl World {
         ["sleep", &self.mark]
     }
 
-    /// A short lease means many renewals.
+    /// A short lease means many renewals; not so short that a busy machine cannot keep it.
     fn long_run(&self, backend: Backend) -> Command {
         let mut command = Command::new(&self.redlock);
-        command.args(["run", "-q", "--key", "held"]).args(self.backend_args(backend, "600ms")).arg("--");
+        command.args(["run", "-q", "--key", "held"]).args(self.backend_args(backend, "3s")).arg("--");
         command
     }
 
@@ -131,13 +131,17 @@ impl World {
 
     /// Their guardians stop the commands a moment later; their locks expire.
     fn wait_for_the_killed(&self) -> anyhow::Result<()> {
-        wait_until("the commands of killed holders are gone, and their locks", || {
-            let mut servers = self.connections.lock().expect("no thread panics");
-            let mut is_quiet = Figures::processes(&self.redlock, &self.mark)? == self.lives.len() as u64 * 2;
-            for server in servers.iter_mut() {
-                is_quiet &= keys(server)?.iter().all(|key| !key.starts_with("lock:") || key == "lock:held");
+        let mut left = String::new();
+        let waited = wait_until("killed holders are gone, and their locks", || {
+            let mut locks = Vec::new();
+            for server in self.connections.lock().expect("no thread panics").iter_mut() {
+                let names = keys(server)?.into_iter();
+                locks.extend(names.filter(|key| key.starts_with("lock:") && key != "lock:held"));
             }
-            Ok(is_quiet)
-        })
+            let processes = Figures::processes(&self.redlock, &self.mark)?;
+            left = format!("{processes} processes of redlock, {locks:?}");
+            Ok(locks.is_empty() && processes == self.lives.len() as u64 * 2)
+        });
+        waited.context(left)
     }
 }
