@@ -6,7 +6,11 @@
 -- What the newest one has told: waiter, name in the queue, stamp, and who it is; nil if there was none, or if our request
 -- is of another kind.
 local function newest(k)
-  local ok, request = pcall(cjson.decode, has(FLAGS, SUPERSEDES) and call('GET', k.newest) or '')
+  local json = has(FLAGS, SUPERSEDES) and call('GET', k.newest)
+  if not json then
+    return
+  end
+  local ok, request = pcall(cjson.decode, json)
   return ok and type(request) == 'table' and tonumber(request.stamp) and request or nil
 end
 

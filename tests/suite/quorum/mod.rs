@@ -15,6 +15,7 @@ mod quarantine;
 mod shared;
 mod sick_minority;
 mod starvation;
+mod supersede;
 mod timeouts;
 mod unfit;
 mod votes;
