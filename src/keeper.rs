@@ -15,7 +15,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::clock::BootTime;
+use crate::fault;
 use crate::lock::{BackendError, Extended, Grant, Lease, Lock, Loss};
+use crate::memory;
 
 /// Between two attempts to renew while the servers fail: a fraction of the lease, within bounds.
 const RETRY_FRACTION: u32 = 30;
@@ -62,18 +64,30 @@ pub(crate) struct Keeper {
     starts_at: Option<BootTime>,
 }
 
+/// The descriptors of a keeper, obtained before there is a lock to keep.
+pub(crate) struct KeeperPipes {
+    wake: (PipeReader, PipeWriter),
+    interrupt: (PipeReader, PipeWriter),
+}
+
+impl KeeperPipes {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { wake: io::pipe()?, interrupt: io::pipe()? })
+    }
+}
+
 impl Keeper {
     /// `renewed` is called in the thread with every new grant, before the event.
     pub(crate) fn new(
+        pipes: KeeperPipes,
         lock: Box<dyn Lock>,
         grant: Grant,
         ttl: Duration,
         renewed: impl Fn(&Grant) + Send + Sync + 'static,
-    ) -> io::Result<Self> {
-        let (wake_fd, waker) = io::pipe()?;
+    ) -> Self {
+        let KeeperPipes { wake: (wake_fd, waker), interrupt: (interrupt, interrupter) } = pipes;
         let (sender, events) = channel();
         let starts_at = grant.lease.map(|lease| lease.refresh_at());
-        let (interrupt, interrupter) = io::pipe()?;
         let owned = Mutex::new(Some(Owned { lock, grant }));
         let refresher = Refresher {
             shared: Arc::new(Shared { owned, taken_back: Condvar::new(), interrupt, interrupter }),
@@ -82,7 +96,7 @@ impl Keeper {
             renewed: Arc::new(renewed),
             retry_interval: (ttl / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1),
         };
-        Ok(Self { events, wake_fd, refresher, starts_at })
+        Self { events, wake_fd, refresher, starts_at }
     }
 
     /// When [`Keeper::start`] must be called; `None` if that is done, or never needed.
@@ -93,6 +107,7 @@ impl Keeper {
     /// If no thread can be started now, it is due again a little later.
     pub(crate) fn start(&mut self) -> io::Result<()> {
         self.starts_at = Some(BootTime::now() + self.refresher.retry_interval);
+        memory::suffices_for_thread()?;
         let refresher = self.refresher.clone();
         thread::Builder::new().name("keeper".into()).spawn(move || refresher.run())?;
         self.starts_at = None;
@@ -142,8 +157,7 @@ impl Refresher {
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
             let Some(Owned { lock, grant }) = &mut *owned else { return };
-            #[cfg(debug_assertions)]
-            panic_if_requested();
+            fault::panic_if_requested("keeper");
             // After a suspend, or a stop, the clock comes before the servers: a lease that is over is
             // not renewed, whatever they would say.
             if grant.is_over() {
@@ -174,11 +188,4 @@ impl Refresher {
         let _ = self.sender.send(event);
         let _ = (&*self.waker).write(&[1]);
     }
-}
-
-/// Lets a test see what a broken refresh thread does to the command. Not in release builds.
-#[cfg(debug_assertions)]
-fn panic_if_requested() {
-    let is_requested = std::env::var_os("REDLOCK_TEST_PANIC").is_some_and(|what| what == "keeper");
-    assert!(!is_requested, "requested by REDLOCK_TEST_PANIC");
 }

@@ -10,14 +10,17 @@
 #[path = "../fuzz/src/mod.rs"]
 pub mod fuzz;
 
+mod arguments;
 mod child;
 mod cli;
 mod clock;
 mod commands;
 mod duration;
 mod exit;
+mod fault;
 mod keeper;
 mod lock;
+mod memory;
 mod report;
 mod secrets;
 mod settings;
@@ -28,6 +31,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
+use child::Emergency;
 use child::signals::exit_by_signal;
 use cli::{Cli, mistakes};
 use exit::Exit;
@@ -96,7 +100,12 @@ fn not_parsed(error: &clap::Error, arguments: &[OsString]) -> anyhow::Result<Exi
 
 /// A panic, in whatever thread: no thread can be trusted with the lock any more, so the command must go first.
 fn stop_everything(panic: &std::panic::PanicHookInfo<'_>) {
-    let consequence = if child::stop_in_emergency() { "; the command was stopped" } else { "" };
+    let emergency = child::stop_in_emergency();
+    lock::give_back_in_emergency(emergency == Emergency::CommandStopped);
+    let consequence = match emergency {
+        Emergency::CommandStopped => "; the command was stopped",
+        Emergency::NothingRan => "",
+    };
     let location = panic.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
     report::panicked(&format!("internal error{location}{consequence}. Please report this"));
     std::process::exit(exit::INTERNAL.into())

@@ -1,26 +1,24 @@
 //! Passwords that were typed as part of a URL: out of sight of `ps`.
 //!
-//! Everyone on the host can read a process's arguments in /proc. What the kernel shows is our own
-//! memory, so we overwrite it there, before anything is started that would inherit it.
+//! Everyone on the host can read a process's arguments in /proc, so they are overwritten before anything is
+//! started that would inherit them.
 
 use std::ffi::OsStr;
-use std::fs::{File, read_to_string};
-use std::io::{self, ErrorKind};
-use std::ops::Range;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+
+use crate::arguments;
 
 /// Mask these URLs in our own argument list. The last `of_the_command` arguments are the command's.
 pub(crate) fn hide(urls: &[&OsStr], of_the_command: usize) -> io::Result<()> {
     if urls.is_empty() {
         return Ok(());
     }
-    let range = arguments()?;
-    let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
-    let length = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::Unsupported)?;
-    let mut bytes = vec![0; length];
-    memory.read_exact_at(&mut bytes, range.start)?;
-    let ours = length_without_last(&bytes, of_the_command);
+    arguments::overwrite(|bytes| hide_in(bytes, urls, of_the_command))
+}
+
+fn hide_in(bytes: &mut [u8], urls: &[&OsStr], of_the_command: usize) {
+    let ours = length_without_last(bytes, of_the_command);
     for url in urls {
         let url = url.as_bytes();
         let mut from = 0;
@@ -30,24 +28,12 @@ pub(crate) fn hide(urls: &[&OsStr], of_the_command: usize) -> io::Result<()> {
             from = end;
         }
     }
-    memory.write_all_at(&bytes, range.start)
 }
 
 /// How many bytes there are before the last `count` arguments, each of which ends with a zero.
 fn length_without_last(bytes: &[u8], count: usize) -> usize {
     let ends: Vec<usize> = bytes.iter().enumerate().filter(|(_, b)| **b == 0).map(|(at, _)| at + 1).collect();
     ends.len().checked_sub(count + 1).map_or(0, |last| ends[last])
-}
-
-/// Where the kernel reads our arguments from: fields 48 and 49 of /proc/self/stat.
-fn arguments() -> io::Result<Range<u64>> {
-    let stat = read_to_string("/proc/self/stat")?;
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = after_name.split_ascii_whitespace().skip(48 - 3).map(str::parse);
-    match (fields.next(), fields.next()) {
-        (Some(Ok(start)), Some(Ok(end))) if start < end => Ok(start..end),
-        _ => Err(ErrorKind::Unsupported.into()),
-    }
 }
 
 /// User and password, before the last @ and in a query, become stars; the length stays.

@@ -18,7 +18,7 @@ use nix::libc;
 use nix::unistd::{Pid, Uid, geteuid};
 use uuid::Uuid;
 
-use super::process_tree;
+use super::process_tree::ProcessTree;
 
 /// A guardian that does not answer within this time is stopped, or busy with killing its tree.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -51,9 +51,9 @@ impl AttachPoint {
 
     /// The runs that have come. Only those of our user, or root's, and only descendants of this process: others
     /// would not be stopped with the tree.
-    pub(super) fn accept(&self) -> Vec<UnixStream> {
+    pub(super) fn accept(&self, tree: &ProcessTree) -> Vec<UnixStream> {
         let come = std::iter::from_fn(|| self.listener.accept().ok());
-        let runs = come.map(|(stream, _)| stream).filter(is_of_our_tree);
+        let runs = come.map(|(stream, _)| stream).filter(|stream| is_of(tree, stream));
         runs.filter(|mut stream| {
             stream.set_nonblocking(true).is_ok() && stream.write(&[WELCOME]).is_ok_and(|sent| sent == 1)
         })
@@ -67,10 +67,10 @@ impl AsFd for AttachPoint {
     }
 }
 
-fn is_of_our_tree(stream: &UnixStream) -> bool {
+fn is_of(tree: &ProcessTree, stream: &UnixStream) -> bool {
     peer(stream).is_some_and(|(pid, user)| {
         let is_trusted = user == geteuid() || user.is_root();
-        is_trusted && process_tree::descendants().iter().any(|process| process.pid == pid)
+        is_trusted && tree.contains(pid)
     })
 }
 

@@ -4,10 +4,11 @@
 //! process that stops the tree: on a command of redlock, because the deadline is near and was not moved
 //! (redlock is stopped, or cannot reach the servers), or because redlock is gone. Forked at the start, while
 //! redlock has one thread, so it may run any code; it has one thread itself, to which the command's
-//! parent-death signal is tied.
+//! parent-death signal is tied. If it is stopped, redlock continues it.
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -20,17 +21,23 @@ use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::unistd::{Pid, dup2_stderr, setpgid};
+use nix::unistd::{Pid, dup2_stderr, getppid, setpgid};
 
 use super::attach::{self, AttachPoint};
+use super::forwarding::{Due, Forwarding, WITNESSED};
 use super::messages::{Channel, Environment, ExitReason, GuardianCommand, GuardianEvent, Limits};
-use super::process_tree::{self, Reaped};
-use super::signal_state::SignalState;
+use super::process_tree::{ProcView, ProcessTree, Reaped, Scope, reap};
+use super::signal_state::{SignalState, is_ignored};
 use super::spawn::{ProcessGroup, spawn};
+use crate::arguments;
 use crate::clock::BootTime;
 
-/// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command.
-const NAME: &std::ffi::CStr = c"lock-guardian";
+/// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The guardian of an outer
+/// run knows it by this name, too.
+pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
+
+/// Of one attempt to tell redlock the end, while it is stopped.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// How to run the command and how to stop it.
 #[derive(Clone, Debug)]
@@ -44,6 +51,26 @@ pub(crate) struct GuardianConfig {
     pub lock_files: Vec<Arc<File>>,
     /// Where runs inside the command attach, if they can.
     pub attach_point: Option<AttachPoint>,
+    pub proc_view: ProcView,
+}
+
+/// What the guardian cannot do without, obtained before it is forked.
+pub(super) struct GuardianFds {
+    signals: SignalFd,
+    timer: TimerFd,
+}
+
+impl GuardianFds {
+    pub(super) fn open() -> nix::Result<Self> {
+        // Signals that were ignored when we were started stay so: blocked, they would be delivered.
+        let witnessed = WITNESSED.into_iter().filter(|&signal| !is_ignored(signal));
+        let signals: SigSet = witnessed.chain([Signal::SIGCHLD]).collect();
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        Ok(Self {
+            signals: SignalFd::with_flags(&signals, flags)?,
+            timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,11 +109,13 @@ struct Child {
     exit_reason: Option<ExitReason>,
 }
 
-pub(super) struct Guardian {
-    redlock: Channel,
+pub(super) struct Guardian<'a> {
+    redlock: &'a Channel,
+    redlock_pid: Pid,
     config: GuardianConfig,
-    child_signals: SignalFd,
-    timer: TimerFd,
+    fds: GuardianFds,
+    tree: ProcessTree,
+    forwarding: Forwarding,
     limits: Limits,
     state: State,
     command: Option<Child>,
@@ -98,21 +127,23 @@ pub(super) struct Guardian {
     time_up: bool,
 }
 
-impl Guardian {
-    pub(super) fn new(redlock: Channel, config: GuardianConfig) -> nix::Result<Self> {
-        // Signals for redlock, or typed at the terminal, do not concern the guardian.
+impl<'a> Guardian<'a> {
+    pub(super) fn new(redlock: &'a Channel, fds: GuardianFds, config: GuardianConfig) -> nix::Result<Self> {
+        // No signal acts on the guardian; what is typed at the terminal does not even reach it.
         SigSet::all().thread_set_mask()?;
         setpgid(Pid::from_raw(0), Pid::from_raw(0)).ok();
         set_name(NAME).ok();
         set_child_subreaper(true)?;
+        let redlock_pid = getppid();
+        // Where it cannot be done (a hardened /proc) it looks like a second redlock.
+        let _ = arguments::overwrite(|bytes| show_title(bytes, redlock_pid));
         Ok(Self {
             redlock,
+            redlock_pid,
+            tree: ProcessTree::new(config.proc_view),
             config,
-            child_signals: SignalFd::with_flags(
-                &SigSet::from(Signal::SIGCHLD),
-                SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC,
-            )?,
-            timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
+            fds,
+            forwarding: Forwarding::default(),
             limits: Limits::default(),
             state: State::Idle,
             command: None,
@@ -130,7 +161,14 @@ impl Guardian {
                 match self.redlock.receive_command() {
                     Ok(Some(command)) => self.on_command(command),
                     // redlock was killed: the lease is not renewed, and the command's exit not waited for.
-                    Ok(None) | Err(_) => return self.kill(),
+                    Ok(None) => return self.kill(),
+                    Err(error) => {
+                        if self.command.is_none() {
+                            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                            self.send(GuardianEvent::NotStarted(errno));
+                        }
+                        return self.kill();
+                    }
                 }
             }
             // Before the clock: a command that has ended was not stopped by it, however late we look.
@@ -140,12 +178,14 @@ impl Guardian {
                 return self.finish(exit_reason);
             }
             self.check_deadline();
+            self.send_due_signals();
         }
     }
 
     /// Sleep until a command comes (true), a child changes or the timer expires.
-    fn wait_for_command(&self) -> bool {
-        let mut fds: Vec<PollFd<'_>> = [self.redlock.as_fd(), self.child_signals.as_fd(), self.timer.as_fd()]
+    fn wait_for_command(&mut self) -> bool {
+        let own = [self.redlock.as_fd(), self.fds.signals.as_fd(), self.fds.timer.as_fd()];
+        let mut fds: Vec<PollFd<'_>> = own
             .into_iter()
             .chain(self.config.attach_point.as_ref().filter(|_| self.may_attach()).map(AsFd::as_fd))
             .chain(self.attached.iter().map(AsFd::as_fd))
@@ -153,11 +193,21 @@ impl Guardian {
             .collect();
         // Every signal is blocked, so only a broken system could make this fail: try again.
         let _ = poll(&mut fds, PollTimeout::NONE);
-        let [has_command, child_changed] = [0, 1].map(|at: usize| fds[at].any().unwrap_or(false));
-        if child_changed {
-            while let Ok(Some(_)) = self.child_signals.read_signal() {}
+        let [has_command, has_signal] = [0, 1].map(|at: usize| fds[at].any().unwrap_or(false));
+        if has_signal {
+            self.read_signals();
         }
         has_command
+    }
+
+    /// That a child has changed is seen when it is reaped.
+    fn read_signals(&mut self) {
+        while let Ok(Some(info)) = self.fds.signals.read_signal() {
+            let signal = i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
+            if let Some(signal) = signal.filter(|signal| WITNESSED.contains(signal)) {
+                self.forwarding.witness(signal, BootTime::now());
+            }
+        }
     }
 
     fn on_command(&mut self, command: GuardianCommand) {
@@ -172,7 +222,7 @@ impl Guardian {
                     self.start(&environment);
                 }
             }
-            GuardianCommand::Forward(signal) => self.forward(signal),
+            GuardianCommand::Forward(signal) => self.forwarding.order(signal, BootTime::now()),
             GuardianCommand::Deadline(moment) => self.limits.deadline = Some(moment),
             GuardianCommand::Stop => self.stop(),
             GuardianCommand::Kill => self.kill(),
@@ -199,7 +249,7 @@ impl Guardian {
     fn reap(&mut self) {
         let Some(mut command) = self.command else { return };
         self.tree_is_gone = loop {
-            match process_tree::reap() {
+            match reap() {
                 Reaped::Ended(pid, exit_reason) if pid == command.pid => {
                     command.exit_reason = Some(exit_reason);
                 }
@@ -223,7 +273,7 @@ impl Guardian {
     fn update_attached(&mut self) {
         self.attached.retain(|run| !attach::is_over(run));
         if self.may_attach() {
-            self.attached.extend(self.config.attach_point.iter().flat_map(AttachPoint::accept));
+            self.attached.extend(self.config.attach_point.iter().flat_map(|point| point.accept(&self.tree)));
         } else if self.command.is_some() {
             // A run that comes now finds the door closed.
             self.config.attach_point = None;
@@ -244,12 +294,22 @@ impl Guardian {
         // redlock may be stopped; a lock without a lease would stay taken until it is continued.
         if self.time_up {
             self.config.lock_files.iter().for_each(|file| unlock(file));
+            // A lock on a server only redlock can release.
+            self.signal_redlock(Signal::SIGCONT);
         }
         // The one message that must arrive; with the tree gone there is nothing left to be late for.
-        let _ = self.redlock.send_waiting(&GuardianEvent::Ended(exit_reason).to_bytes());
+        let ended = GuardianEvent::Ended(exit_reason).to_bytes();
+        while let Err(error) = self.redlock.send_until(&ended, BootTime::now() + PATIENCE)
+            && error.kind() == ErrorKind::WouldBlock
+        {}
     }
 
     /// When to act if no command comes.
+    fn wake_up_at(&self) -> Option<BootTime> {
+        [self.next_moment(), self.forwarding.next_moment()].into_iter().flatten().min()
+    }
+
+    /// When the state changes.
     fn next_moment(&self) -> Option<BootTime> {
         match self.state {
             State::Idle => None,
@@ -266,13 +326,13 @@ impl Guardian {
 
     /// On the boot-time clock: after a suspend it has expired by the time anything else runs.
     fn set_timer(&self) {
-        let result = match self.next_moment() {
+        let result = match self.wake_up_at() {
             // Zero would disarm it.
             Some(moment) => {
                 let left = moment.remaining().max(Duration::from_nanos(1));
-                self.timer.set(Expiration::OneShot(left.into()), TimerSetTimeFlags::empty())
+                self.fds.timer.set(Expiration::OneShot(left.into()), TimerSetTimeFlags::empty())
             }
-            None => self.timer.unset(),
+            None => self.fds.timer.unset(),
         };
         // The values above are valid, and there is nothing better to do than to go on.
         let _ = result;
@@ -313,7 +373,7 @@ impl Guardian {
     fn kill(&mut self) {
         self.state = State::Stopping { kill_at: BootTime::now() };
         self.signal_tree(Signal::SIGKILL);
-        process_tree::kill_tree(|pid, exit_reason| {
+        self.tree.kill(|pid, exit_reason| {
             if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
                 command.exit_reason = Some(exit_reason);
             }
@@ -322,6 +382,22 @@ impl Guardian {
 
     fn living_command(&self) -> Option<Pid> {
         self.command.filter(|command| command.exit_reason.is_none()).map(|command| command.pid)
+    }
+
+    fn send_due_signals(&mut self) {
+        for due in self.forwarding.due(BootTime::now()) {
+            match due {
+                Due::Forward(signal) => self.forward(signal),
+                Due::PassUp(signal) => self.signal_redlock(signal),
+            }
+        }
+    }
+
+    /// Our parent, so its number is not another process's as long as it is that.
+    fn signal_redlock(&self, signal: Signal) {
+        if getppid() == self.redlock_pid {
+            let _ = kill(self.redlock_pid, signal);
+        }
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
@@ -339,6 +415,9 @@ impl Guardian {
 
     /// The command, or its group, first: that works even without /proc.
     fn signal_tree(&self, signal: Signal) {
+        let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::UpToGuardians };
+        // Before the first signal: what a handler starts to clean up is not meant.
+        let processes = self.tree.processes(scope);
         let command = self.living_command();
         let group = command.filter(|_| self.config.group == ProcessGroup::Own);
         let _ = match (group, command) {
@@ -346,9 +425,9 @@ impl Guardian {
             (None, Some(command)) => kill(command, signal),
             (None, None) => Ok(()),
         };
-        for process in process_tree::descendants() {
-            if Some(process.pid) != command && Some(process.group) != group {
-                let _ = kill(process.pid, signal);
+        for process in processes {
+            if Some(process.pid) != command && (group.is_none() || Some(process.group) != group) {
+                process.signal(signal);
             }
         }
     }
@@ -357,6 +436,16 @@ impl Guardian {
         // If redlock is gone we learn it from the socket, in the loop.
         let _ = self.redlock.send(&event.to_bytes());
     }
+}
+
+/// As much of what the guardian is as its argument list has room for.
+fn show_title(arguments: &mut [u8], redlock: Pid) {
+    let titles = [format!("redlock: guardian of pid {redlock}"), format!("guardian of {redlock}")];
+    let room = arguments.len().saturating_sub(1);
+    let title = titles.iter().find(|title| title.len() <= room).unwrap_or(&titles[1]);
+    arguments.fill(0);
+    let length = title.len().min(room);
+    arguments[..length].copy_from_slice(&title.as_bytes()[..length]);
 }
 
 /// Release every lock on this open file.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use socket2::{Domain, Socket, Type};
@@ -65,6 +66,13 @@ pub(crate) enum ExitReason {
     Signal(i32),
 }
 
+/// What fits into the smallest buffer that a socket can have.
+const PIECE: usize = 2048;
+
+/// The first byte of each piece of a message.
+const LAST: u8 = 0;
+const CONTINUED: u8 = 1;
+
 /// One end of the socket.
 #[derive(Debug)]
 pub(super) struct Channel(Socket);
@@ -76,30 +84,53 @@ impl Channel {
     }
 
     /// Never waits for a reader, which may be stopped: a message that finds no room has hundreds of others
-    /// before it, and the guardian keeps the last deadline that it knows anyway.
+    /// before it, and the guardian keeps the last deadline that it knows anyway. For a message of one piece.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
-        self.0.send_with_flags(message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(drop)
+        let piece = tagged(LAST, message);
+        self.0.send_with_flags(&piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(drop)
     }
 
-    /// For a message that must arrive.
-    pub(super) fn send_waiting(&self, message: &[u8]) -> io::Result<()> {
-        self.0.send_with_flags(message, libc::MSG_NOSIGNAL).map(drop)
+    /// For a message that must arrive, however long it is. `WouldBlock` if it found no room until then.
+    pub(super) fn send_until(&self, message: &[u8], until: BootTime) -> io::Result<()> {
+        let mut pieces = message.chunks(PIECE).peekable();
+        while let Some(piece) = pieces.next() {
+            let piece = tagged(if pieces.peek().is_some() { CONTINUED } else { LAST }, piece);
+            loop {
+                match self.0.send_with_flags(&piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && !until.has_passed() => {
+                        // An interrupted one is as good: we look again.
+                        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
+                        let _ = poll(&mut fds, until.poll_timeout());
+                    }
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    result => {
+                        result?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The next message; `None` if the other end is closed.
     fn receive(&self) -> io::Result<Option<Vec<u8>>> {
-        let length = loop {
-            // With MSG_TRUNC the kernel tells the whole length, whatever the buffer takes.
-            match self.0.recv_with_flags(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC) {
-                // The other end was closed with messages of ours unread. That is reported once, before the
-                // messages that it sent.
-                Err(e) if e.kind() == ErrorKind::ConnectionReset => {}
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                result => break result?,
+        let mut message = Vec::new();
+        loop {
+            let Some(piece) = self.receive_piece()? else { return Ok(None) };
+            let Some((&kind, content)) = piece.split_first() else { return Ok(None) };
+            message.extend_from_slice(content);
+            if kind == LAST {
+                return Ok(Some(message));
             }
-        };
+        }
+    }
+
+    fn receive_piece(&self) -> io::Result<Option<Vec<u8>>> {
+        // With MSG_TRUNC the kernel tells the whole length, whatever the buffer takes.
+        let length = again(|| self.0.recv_with_flags(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC))?;
         let mut message = vec![0; length];
-        let read = (&self.0).read(&mut message)?;
+        let read = again(|| (&self.0).read(&mut message))?;
         Ok((read > 0).then_some(message))
     }
 
@@ -124,6 +155,17 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// The result of this call, interrupted or not. That the other end was closed with messages of ours unread is reported
+/// once, before the messages that it sent.
+fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::Interrupted) => {}
+            result => return result,
+        }
     }
 }
 
@@ -263,10 +305,6 @@ mod tests {
                 limits: Limits { deadline: at(7), end: at(9) },
             },
             GuardianCommand::Start { environment: Vec::new(), limits: Limits::default() },
-            GuardianCommand::Start {
-                environment: vec![("LONG".into(), "x".repeat(100_000).into())],
-                limits: Limits::default(),
-            },
             GuardianCommand::Forward(Signal::SIGUSR1),
             GuardianCommand::Deadline(BootTime::from_nanos(1 << 60)),
             GuardianCommand::Stop,
@@ -283,6 +321,33 @@ mod tests {
     }
 
     #[test]
+    fn a_command_longer_than_the_sockets_buffer_arrives_whole() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.0.set_send_buffer_size(1).unwrap(); // as small as it can be
+        let start = |length: usize| GuardianCommand::Start {
+            environment: vec![("LONG".into(), "x".repeat(length).into())],
+            limits: Limits::default(),
+        };
+        let lengths = [0, PIECE - 25, PIECE - 24, PIECE - 23, PIECE - 22, 100_000, 3_000_000];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let until = BootTime::now() + std::time::Duration::from_secs(60);
+                lengths.iter().for_each(|&n| ours.send_until(&start(n).to_bytes(), until).unwrap());
+            });
+            for length in lengths {
+                assert!(theirs.receive_command().unwrap() == Some(start(length)), "{length}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_command_that_nobody_reads_is_given_up() {
+        let (ours, _theirs) = Channel::pair().unwrap();
+        let error = ours.send_until(&vec![0; 10_000_000], BootTime::now()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    }
+
+    #[test]
     fn events_arrive_as_they_were_sent() {
         let (ours, theirs) = Channel::pair().unwrap();
         for event in [
@@ -294,7 +359,7 @@ mod tests {
             GuardianEvent::Ended(ExitReason::Code(255)),
             GuardianEvent::Ended(ExitReason::Signal(64)),
         ] {
-            theirs.send_waiting(&event.to_bytes()).unwrap();
+            theirs.send(&event.to_bytes()).unwrap();
             assert_eq!(ours.receive_event(), event);
         }
         drop(theirs);

@@ -14,9 +14,12 @@
 pub(crate) mod fuzz;
 
 mod attach;
+mod forwarding;
 mod guardian;
 mod local_time;
 mod messages;
+mod pidfd;
+mod proc_entry;
 mod process_tree;
 mod signal_state;
 pub(crate) mod signals;
@@ -27,7 +30,9 @@ use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
@@ -36,24 +41,37 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork};
 
 use crate::clock::BootTime;
+use guardian::{Guardian, GuardianFds};
 use messages::{Channel, GuardianCommand};
+use process_tree::{ProcessTree, Reaped, reap};
 
 pub(crate) use attach::{AttachPoint, Attachment};
 pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
 pub(crate) use local_time::local_time;
 pub(crate) use messages::{Environment, ExitReason, GuardianEvent, Limits};
-pub(crate) use process_tree::is_stopped;
+pub(crate) use process_tree::ProcView;
 pub(crate) use signal_state::SignalState;
 pub(crate) use spawn::ProcessGroup;
 
-/// For the panic hook, which has no other way to the guardian.
-static EMERGENCY: OnceLock<GuardianHandle> = OnceLock::new();
+/// How long a guardian may be deaf when the command is to be started.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For the panic hook and for [`look_after_children`], which have no other way to the guardian.
+static GUARDIAN: OnceLock<GuardianHandle> = OnceLock::new();
 
 /// Sends commands to the guardian; every thread may have one.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardianHandle {
     channel: Arc<Channel>,
+    process: Arc<GuardianProcess>,
+}
+
+#[derive(Debug)]
+struct GuardianProcess {
     pid: Pid,
+    /// From then on its number may be another process's.
+    is_reaped: AtomicBool,
+    was_told_to_start: AtomicBool,
 }
 
 impl GuardianHandle {
@@ -78,11 +96,19 @@ impl GuardianHandle {
 
     /// The command's parent-death signal then ends it, and [`GuardianEvent::Vanished`] follows.
     pub(crate) fn kill_guardian(&self) {
-        let _ = kill(self.pid, Signal::SIGKILL);
+        self.signal(Signal::SIGKILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if !self.process.is_reaped.load(Ordering::Acquire) {
+            let _ = kill(self.process.pid, signal);
+        }
     }
 
     fn wait_for_exit(&self) {
-        while waitpid(self.pid, None) == Err(Errno::EINTR) {}
+        if !self.process.is_reaped.swap(true, Ordering::AcqRel) {
+            while waitpid(self.process.pid, None) == Err(Errno::EINTR) {}
+        }
     }
 
     fn send(&self, command: &GuardianCommand) {
@@ -91,28 +117,52 @@ impl GuardianHandle {
     }
 }
 
+/// All that the guardian needs, before anything is asked for: from here on only the fork can fail.
+pub(crate) struct Preparation {
+    ours: Channel,
+    theirs: Channel,
+    fds: GuardianFds,
+}
+
+impl Preparation {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (ours, theirs) = Channel::pair()?;
+        // If the guardian itself is killed, its descendants become ours to stop.
+        set_child_subreaper(true)?;
+        Ok(Self { ours, theirs, fds: GuardianFds::open()? })
+    }
+}
+
 /// redlock's side of the supervision.
 pub(crate) struct Supervisor {
     guardian: GuardianHandle,
+    tree: ProcessTree,
 }
 
 impl Supervisor {
     /// Fork the guardian. While the program has one thread only.
-    pub(crate) fn start(config: GuardianConfig) -> io::Result<Self> {
-        let (ours, theirs) = Channel::pair()?;
-        // If the guardian itself is killed, its descendants become ours to stop.
-        set_child_subreaper(true)?;
+    pub(crate) fn start(preparation: Preparation, config: GuardianConfig) -> io::Result<Self> {
+        let Preparation { ours, theirs, fds } = preparation;
+        let tree = ProcessTree::beside_strangers(config.proc_view);
         // SAFETY: no thread has been started yet, so the new process may go on like any other.
         match unsafe { fork() }? {
             ForkResult::Child => {
                 drop(ours);
-                let result = guardian::Guardian::new(theirs, config).map(guardian::Guardian::run);
-                std::process::exit(i32::from(result.is_err()))
+                match Guardian::new(&theirs, fds, config) {
+                    Ok(guardian) => guardian.run(),
+                    Err(error) => drop(theirs.send(&GuardianEvent::NotStarted(error as i32).to_bytes())),
+                }
+                std::process::exit(0)
             }
             ForkResult::Parent { child } => {
-                let guardian = GuardianHandle { channel: Arc::new(ours), pid: child };
-                let _ = EMERGENCY.set(guardian.clone());
-                Ok(Self { guardian })
+                let process = GuardianProcess {
+                    pid: child,
+                    is_reaped: AtomicBool::new(false),
+                    was_told_to_start: AtomicBool::new(false),
+                };
+                let guardian = GuardianHandle { channel: Arc::new(ours), process: Arc::new(process) };
+                let _ = GUARDIAN.set(guardian.clone());
+                Ok(Self { guardian, tree })
             }
         }
     }
@@ -122,9 +172,12 @@ impl Supervisor {
     }
 
     /// Start the command, with these variables added to its environment.
-    pub(crate) fn start_command(&self, environment: Environment, limits: Limits) -> io::Result<()> {
+    pub(crate) fn start_command(&mut self, environment: Environment, limits: Limits) -> io::Result<()> {
+        self.tree.set_mark(&environment);
+        self.guardian.process.was_told_to_start.store(true, Ordering::Release);
         let start = GuardianCommand::Start { environment, limits };
-        self.guardian.channel.send_waiting(&start.to_bytes())?;
+        let give_up_at = BootTime::now() + START_TIMEOUT;
+        self.guardian.channel.send_until(&start.to_bytes(), give_up_at)?;
         detach_stdin_and_stdout();
         Ok(())
     }
@@ -139,26 +192,62 @@ impl Supervisor {
         self.guardian.channel.receive_event()
     }
 
+    /// The guardian is gone: kill the command's tree in its place. Returns when nothing of it is left.
+    pub(crate) fn kill_what_is_left(&self) {
+        self.tree.kill(|pid, _| note_reaped(pid));
+    }
+
     /// After the last event, or to give up before the command was started.
     pub(crate) fn shut_down(self) {
         self.guardian.channel.shut_down(Shutdown::Both);
+        // A stopped one would never end.
+        self.guardian.signal(Signal::SIGCONT);
         self.guardian.wait_for_exit();
     }
 }
 
-/// The guardian is gone: kill the command's tree in its place. Returns when nothing of it is left.
-pub(crate) fn kill_what_is_left() {
-    process_tree::kill_tree(|_, _| {});
+/// To be called after SIGCHLD: reap whatever has ended, which as the first process of a container may be any
+/// process, and continue a guardian that was stopped, which could not do its duty.
+pub(crate) fn look_after_children() {
+    loop {
+        match reap() {
+            Reaped::Ended(pid, _) => note_reaped(pid),
+            Reaped::Paused(pid) => {
+                if let Some(guardian) = GUARDIAN.get().filter(|guardian| guardian.process.pid == pid) {
+                    guardian.signal(Signal::SIGCONT);
+                }
+            }
+            Reaped::NothingNew | Reaped::NoChildren => return,
+        }
+    }
 }
 
-/// From the panic hook: have the tree killed, and return when it is. False if there was none.
-pub(crate) fn stop_in_emergency() -> bool {
-    if let Some(guardian) = EMERGENCY.get() {
-        guardian.kill_tree();
-        guardian.channel.shut_down(Shutdown::Write);
-        guardian.wait_for_exit();
+fn note_reaped(pid: Pid) {
+    if let Some(guardian) = GUARDIAN.get().filter(|guardian| guardian.process.pid == pid) {
+        guardian.process.is_reaped.store(true, Ordering::Release);
     }
-    EMERGENCY.get().is_some()
+}
+
+/// What a panic has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emergency {
+    NothingRan,
+    /// It was, if it had been started at all.
+    CommandStopped,
+}
+
+/// From the panic hook: have the tree killed, and return when it is.
+pub(crate) fn stop_in_emergency() -> Emergency {
+    let Some(guardian) = GUARDIAN.get() else { return Emergency::NothingRan };
+    guardian.kill_tree();
+    guardian.channel.shut_down(Shutdown::Write);
+    guardian.signal(Signal::SIGCONT);
+    guardian.wait_for_exit();
+    if guardian.process.was_told_to_start.load(Ordering::Acquire) {
+        Emergency::CommandStopped
+    } else {
+        Emergency::NothingRan
+    }
 }
 
 /// They are the command's: the process at the other end must see it close them.

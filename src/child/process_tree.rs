@@ -2,8 +2,10 @@
 //!
 //! Both redlock and its guardian are child subreapers: a descendant whose parent has died becomes our
 //! child, whatever group or session it has moved to. So the tree is gone when we have no child left.
+//!
+//! Only the tree is looked at, from parent to children: what it costs depends on the tree, not on the host.
 
-use std::fs;
+use std::collections::HashSet;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -12,64 +14,197 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 
-use super::messages::ExitReason;
+use super::messages::{Environment, ExitReason};
+use super::pidfd::PidFd;
+use super::proc_entry::{Process, all_processes, carries, children, lists_children};
 
 /// Between two rounds of SIGKILL, for processes forked meanwhile: at first, and at most.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Process {
-    pub pid: Pid,
-    pub group: Pid,
-    parent: Pid,
-    state: u8,
+/// Which of the processes below us are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    Everything,
+    /// What is below the guardian of another run is left to that one, and the guardian itself.
+    UpToGuardians,
+}
+
+/// Whether /proc shows the processes that we have the numbers of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcView {
+    Ours,
+    /// It is not mounted, or that of another PID namespace: the numbers in it are other processes'.
+    Unusable,
+}
+
+impl ProcView {
+    pub(crate) fn check() -> Self {
+        if Process::is_us("self") { Self::Ours } else { Self::Unusable }
+    }
+
+    /// Whether this process, whose number we know, is stopped.
+    pub(crate) fn is_stopped(self, pid: Pid) -> bool {
+        match self {
+            Self::Ours => Process::read(pid).is_some_and(|process| process.is_stopped()),
+            // We were told so, and cannot look again.
+            Self::Unusable => true,
+        }
+    }
+}
+
+/// The processes below this one that are the command's.
+pub(super) struct ProcessTree {
+    view: ProcView,
+    /// Children that may be of others, if there are any.
+    strangers: Option<Strangers>,
+}
+
+/// Children that we did not start: those of the shell that has executed us, and, as the first process of a PID
+/// namespace, whatever has lost its parent.
+struct Strangers {
+    /// Those that were here before the command.
+    known: Vec<Process>,
+    /// What the command and its descendants have in their environment.
+    mark: Environment,
+}
+
+impl ProcessTree {
+    /// Below a process that has started nothing but the command.
+    pub(super) fn new(view: ProcView) -> Self {
+        Self { view, strangers: None }
+    }
+
+    /// Below a process that may have other children. To be called before the first child is started.
+    pub(super) fn beside_strangers(view: ProcView) -> Self {
+        let known: Vec<Process> = match view {
+            ProcView::Ours => children(getpid()).into_iter().filter_map(Process::read).collect(),
+            ProcView::Unusable => Vec::new(),
+        };
+        let may_have_strangers = !known.is_empty() || getpid() == Pid::from_raw(1);
+        Self { view, strangers: may_have_strangers.then_some(Strangers { known, mark: Vec::new() }) }
+    }
+
+    /// The command is started with these variables.
+    pub(super) fn set_mark(&mut self, environment: &Environment) {
+        if let Some(strangers) = &mut self.strangers {
+            strangers.mark.clone_from(environment);
+        }
+    }
+
+    /// Everything alive in the tree, to be signalled together.
+    pub(super) fn processes(&self, scope: Scope) -> Vec<Process> {
+        let mut found = self.walk(scope);
+        // A list of children from which one is removed while it is read may leave out another.
+        let seen: HashSet<_> = found.iter().map(|process| process.pid).collect();
+        found.extend(self.walk(scope).into_iter().filter(|process| !seen.contains(&process.pid)));
+        found
+    }
+
+    /// Whether this process is alive in the tree.
+    pub(super) fn contains(&self, pid: Pid) -> bool {
+        self.processes(Scope::Everything).iter().any(|process| process.pid == pid)
+    }
+
+    fn walk(&self, scope: Scope) -> Vec<Process> {
+        let us = getpid();
+        if self.view == ProcView::Unusable {
+            return Vec::new();
+        }
+        if !lists_children(us) {
+            return self.search(scope);
+        }
+        let mut found = Vec::new();
+        let mut known = HashSet::from([us]);
+        let mut parents = vec![us];
+        while let Some(parent) = parents.pop() {
+            for process in children(parent).into_iter().filter_map(Process::read) {
+                // Its number may be another process's by now. If its parent has died it is our child, or that of
+                // a process on the way to it.
+                let is_below_us = known.contains(&process.parent);
+                let is_ours = parent != us || self.is_ours(&process);
+                if is_below_us && is_ours && scope.includes(&process) && known.insert(process.pid) {
+                    parents.push(process.pid);
+                    found.push(process);
+                }
+            }
+        }
+        found.retain(|process| !process.is_dead());
+        found
+    }
+
+    /// The same for a kernel that does not list a process's children.
+    fn search(&self, scope: Scope) -> Vec<Process> {
+        let all = all_processes();
+        let mut found: Vec<Process> = Vec::new();
+        let mut parents = vec![getpid()];
+        while let Some(parent) = parents.pop() {
+            for process in all.iter().filter(|process| process.parent == parent) {
+                let is_ours = parent != getpid() || self.is_ours(process);
+                if is_ours && scope.includes(process) {
+                    parents.push(process.pid);
+                    found.push(*process);
+                }
+            }
+        }
+        found.retain(|process| !process.is_dead());
+        found
+    }
+
+    /// Of a child of ours: whether it belongs to the command.
+    fn is_ours(&self, child: &Process) -> bool {
+        self.strangers.as_ref().is_none_or(|Strangers { known, mark }| {
+            !known.iter().any(|stranger| stranger.is_same(child)) && carries(child.pid, mark)
+        })
+    }
+
+    /// SIGKILL the whole tree and return when none of it is left. `ended` is called for each child that was
+    /// reaped.
+    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, ExitReason)) {
+        // Only what can be seen can be killed, and only the command's is waited for.
+        let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
+        let (mut pause, longest) = ROUND;
+        let mut rounds_unseen = 0;
+        loop {
+            let processes = self.walk(Scope::Everything);
+            for process in &processes {
+                process.signal(Signal::SIGKILL);
+            }
+            loop {
+                match reap() {
+                    Reaped::Ended(pid, exit_reason) => ended(pid, exit_reason),
+                    Reaped::Paused(_) => {}
+                    Reaped::NothingNew => break,
+                    Reaped::NoChildren => return,
+                }
+            }
+            rounds_unseen = if processes.is_empty() { rounds_unseen + 1 } else { 0 };
+            if ends_when_unseen && rounds_unseen > 1 {
+                return;
+            }
+            sleep(pause);
+            pause = (pause * 2).min(longest);
+        }
+    }
+}
+
+impl Scope {
+    fn includes(self, process: &Process) -> bool {
+        self == Self::Everything || !process.is_guardian
+    }
 }
 
 impl Process {
-    fn read(pid: &str) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// "pid (name) state parent group ...", where the name may hold anything, brackets too.
-    fn parse(stat: &str) -> Option<Self> {
-        let (pid, rest) = stat.split_once(' ')?;
-        let mut fields = rest.rsplit_once(')')?.1.split_ascii_whitespace();
-        let state = *fields.next()?.as_bytes().first()?;
-        let mut number = || fields.next()?.parse().ok().map(Pid::from_raw);
-        Some(Self { pid: Pid::from_raw(pid.parse().ok()?), parent: number()?, group: number()?, state })
-    }
-
-    fn is_dead(&self) -> bool {
-        matches!(self.state, b'Z' | b'X')
-    }
-}
-
-pub(crate) fn is_stopped(pid: Pid) -> bool {
-    Process::read(&pid.to_string()).is_some_and(|process| matches!(process.state, b'T' | b't'))
-}
-
-/// Everything alive below this process.
-pub(super) fn descendants() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let all: Vec<Process> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.starts_with(|c: char| c.is_ascii_digit()))
-        .filter_map(|pid| Process::read(&pid))
-        .collect();
-    let mut found: Vec<Process> = Vec::new();
-    let mut parents = vec![getpid()];
-    while let Some(parent) = parents.pop() {
-        for process in all.iter().filter(|process| process.parent == parent) {
-            parents.push(process.pid);
-            if !process.is_dead() {
-                found.push(*process);
-            }
+    /// Only if it is still the process that was found.
+    pub(super) fn signal(&self, signal: Signal) {
+        let is_still_there = || Process::read(self.pid).is_some_and(|process| process.is_same(self));
+        match PidFd::open(self.pid) {
+            Ok(process) if is_still_there() => drop(process.send(signal)),
+            Ok(_) | Err(Errno::ESRCH) => {}
+            // An old kernel, a filter of system calls, no descriptor left: by number, as soon as it was checked.
+            Err(_) if is_still_there() => drop(kill(self.pid, signal)),
+            Err(_) => {}
         }
     }
-    found
 }
 
 /// What has become of our children.
@@ -105,47 +240,22 @@ pub(super) fn reap() -> Reaped {
     }
 }
 
-/// SIGKILL the whole tree and return when none of it is left. `ended` is called for each child that was reaped.
-pub(super) fn kill_tree(mut ended: impl FnMut(Pid, ExitReason)) {
-    let (mut pause, longest) = ROUND;
-    loop {
-        for process in descendants() {
-            let _ = kill(process.pid, Signal::SIGKILL);
-        }
-        loop {
-            match reap() {
-                Reaped::Ended(pid, exit_reason) => ended(pid, exit_reason),
-                Reaped::Paused(_) => {}
-                Reaped::NothingNew => break,
-                Reaped::NoChildren => return,
-            }
-        }
-        sleep(pause);
-        pause = (pause * 2).min(longest);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_anything() {
-        let process = Process::parse("42 (a) R 1 (b)) S 7 8 9 0 -1").unwrap();
-        assert_eq!(
-            (process.pid, process.parent, process.group),
-            (Pid::from_raw(42), Pid::from_raw(7), Pid::from_raw(8))
-        );
-        assert_eq!(process.state, b'S');
-    }
-
-    #[test]
-    fn a_child_is_found_below_us() {
+    fn a_child_is_found_below_us_with_and_without_lists_of_children() {
+        let tree = ProcessTree::new(ProcView::check());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
-        assert!(descendants().iter().any(|process| process.pid == pid));
+        for find in [ProcessTree::walk, ProcessTree::search] {
+            assert!(find(&tree, Scope::UpToGuardians).iter().any(|process| process.pid == pid));
+        }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!descendants().iter().any(|process| process.pid == pid));
+        for find in [ProcessTree::walk, ProcessTree::search] {
+            assert!(!find(&tree, Scope::UpToGuardians).iter().any(|process| process.pid == pid));
+        }
     }
 }

@@ -12,11 +12,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::{Pid, getpgid, getpgrp};
 
 use super::signal_state::is_ignored;
+use crate::memory;
 
-const HANDLED: [Signal; 9] = [
+const HANDLED: [Signal; 10] = [
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -26,6 +26,7 @@ const HANDLED: [Signal; 9] = [
     Signal::SIGWINCH,
     Signal::SIGCONT,
     Signal::SIGTSTP,
+    Signal::SIGCHLD,
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,6 @@ pub(crate) struct ReceivedSignal {
     pub signal: Signal,
     /// From the terminal: the command, in the same process group, has received it too.
     pub typed: bool,
-    /// By a process of our own group, which may have meant us and then the whole group, as `timeout` does.
-    pub by_our_group: bool,
 }
 
 pub(crate) struct Signals {
@@ -65,6 +64,7 @@ impl Signals {
     }
 
     fn try_ctrlc(&mut self) -> anyhow::Result<()> {
+        memory::suffices_for_thread()?;
         let (reader, mut writer) = std::io::pipe()?;
         ctrlc::try_set_handler(move || {
             // The reader is gone only when the program is about to end.
@@ -89,14 +89,12 @@ impl Signals {
             && is_readable(pipe.as_fd())
             && pipe.read(&mut [0; 1]).is_ok_and(|length| length == 1)
         {
-            return Some(ReceivedSignal { signal: Signal::SIGINT, typed: false, by_our_group: false });
+            return Some(ReceivedSignal { signal: Signal::SIGINT, typed: false });
         }
         let info = self.descriptor.read_signal().ok().flatten()?;
         let signal = i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok())?;
         let typed = info.ssi_code == libc::SI_KERNEL;
-        let sender = Pid::from_raw(info.ssi_pid.cast_signed());
-        let by_our_group = !typed && getpgid(Some(sender)).is_ok_and(|group| group == getpgrp());
-        Some(ReceivedSignal { signal, typed, by_our_group })
+        Some(ReceivedSignal { signal, typed })
     }
 }
 

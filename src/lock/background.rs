@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
+use crate::memory;
+
 #[derive(Debug)]
 pub(super) struct Background<T> {
     wake_fd: PipeReader,
@@ -16,6 +18,7 @@ impl<T: Send + 'static> Background<T> {
         name: &str,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<Self> {
+        memory::suffices_for_thread()?;
         let (wake_fd, mut waker) = io::pipe()?;
         let (sender, result) = sync_channel(1);
         thread::Builder::new().name(name.into()).spawn(move || {

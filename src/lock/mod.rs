@@ -9,6 +9,7 @@ mod background;
 mod claim;
 mod error;
 mod holder;
+mod last_resort;
 mod lease;
 mod local;
 mod name;
@@ -30,6 +31,7 @@ use crate::clock::BootTime;
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use holder::HolderInfo;
+pub(crate) use last_resort::{LastResort, give_back_in_emergency};
 pub(crate) use lease::Lease;
 #[cfg(fuzzing)]
 pub(crate) use local::fuzz as fuzz_local;
@@ -82,6 +84,13 @@ pub(crate) trait Lock: Send {
 
     /// How often the lock was asked for.
     fn attempts(&self) -> u32;
+
+    /// Give back whatever was asked for: a request in flight, a place in a queue, a grant. For a run whose
+    /// command was not started, so without a minimum hold.
+    fn abandon(&mut self);
+
+    /// How to give it back if this value cannot be used any more, as after a panic in the middle of a request.
+    fn last_resort(&self, request: &Request) -> Option<LastResort>;
 
     /// Files that keep the lock taken for as long as any process has them open, if the lock is of that kind.
     fn files(&self) -> Vec<Arc<File>> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::claim::WaiterId;
 use super::{
-    AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, OuterLock, Problem,
-    Released, Request, Votes,
+    AncestorLock, BackendError, Claim, Error, Extended, Grant, LastResort, Lock, Mode, Observer, OuterLock,
+    Problem, Released, Request, Votes,
 };
 use crate::clock::BootTime;
 
@@ -66,5 +66,11 @@ impl Lock for Unlocked {
 
     fn release(&mut self, _grant: &Grant, _min_hold: Duration) -> Released {
         Released::Done(Vec::new())
+    }
+
+    fn abandon(&mut self) {}
+
+    fn last_resort(&self, _request: &Request) -> Option<LastResort> {
+        None
     }
 }

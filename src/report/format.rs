@@ -6,6 +6,13 @@ use super::problem::quarantine;
 use crate::duration::{format, format_seconds};
 use crate::lock::{Blocked, Blocker, HolderInfo, Holding, WaitPolicy};
 
+/// What follows if /proc cannot be used.
+pub(crate) fn cannot_see_processes() -> &'static str {
+    "/proc is not mounted here, or is that of another PID namespace: a process that has left the command's process \
+     group could not be stopped with the command. Mount it (unshare --mount-proc), or accept this with \
+     --on-lost warn"
+}
+
 /// How many of several keys a line shows.
 const MOST_SHOWN: usize = 4;
 

@@ -27,7 +27,7 @@ use stderr::opened_stderr;
 use stream::{Descriptor, Stream};
 use wait::WaitReport;
 
-pub(crate) use format::{GivenUp, LocalTime, blocker, quoted, sanitize};
+pub(crate) use format::{GivenUp, LocalTime, blocker, cannot_see_processes, quoted, sanitize};
 pub(crate) use problem::{backend_error, io_error};
 pub(crate) use stderr::{finish, print, print_text};
 
@@ -132,6 +132,10 @@ impl Report {
         self.info(&format!(
             "{directory} is on a network file system: other hosts may not see this lock, or not in time"
         ));
+    }
+
+    pub(crate) fn cannot_see_processes(&mut self) {
+        self.info(&format!("warning: {}", cannot_see_processes()));
     }
 
     pub(crate) fn directory_is_private(&mut self, directory: &Path) {

@@ -35,8 +35,8 @@ const MOST_KEYS: usize = 64;
 const DEFAULT_PREFIX: &str = "lock";
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 /// Share of the lease reserved for a killed tree to exit, within bounds.
-const MARGIN_FRACTION: u32 = 20;
-const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+const MARGIN_FRACTION: u32 = 10;
+const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// All that `redlock run` needs to know.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::outer::OuterRuns;
+use crate::child;
 use crate::child::signals::{Signals, suspend_self};
 use crate::child::terminal;
 use crate::clock::BootTime;
@@ -15,6 +16,7 @@ use crate::lock::{
     self, BackendError, Blocked, Error, Fault, Grant, HostLock, Keys, Lock, Mount, Observer, RedisLock,
     Request, Server, Superseded, Unlocked, lock_name,
 };
+use crate::memory;
 use crate::report::{self, GivenUp, Report};
 use crate::settings::{Backend, LocalReason, OnUnavailable, RunSettings};
 
@@ -71,9 +73,47 @@ fn format_servers(servers: &[Server]) -> String {
     }
 }
 
+/// A lock that something may have been asked for. Whatever happens before the command is started: what was asked
+/// for is given back.
+pub(super) struct Asked(Option<Box<dyn Lock>>);
+
+impl Asked {
+    /// Before the first request.
+    pub(super) fn new(lock: Box<dyn Lock>, request: &Request) -> Self {
+        memory::open_reserve();
+        if let Some(last_resort) = lock.last_resort(request) {
+            last_resort.register();
+        }
+        Self(Some(lock))
+    }
+
+    pub(super) fn send_ahead(&mut self, request: &Request) {
+        if let Some(lock) = &mut self.0 {
+            lock.send_ahead(request);
+        }
+    }
+
+    pub(super) fn lock(&self) -> &dyn Lock {
+        &**self.0.as_ref().expect("into_lock() consumes it")
+    }
+
+    /// From here on it is the caller's to release.
+    fn into_lock(mut self) -> Box<dyn Lock> {
+        self.0.take().expect("into_lock() consumes it")
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(lock) = &mut self.0 {
+            lock.abandon();
+        }
+    }
+}
+
 /// The lock that was taken, which is none with `--on-unavailable run` or under an outer run's lock, and its grant.
 pub(super) fn acquire(
-    mut lock: Box<dyn Lock>,
+    asked: Asked,
     request: &Request,
     outer: OuterRuns,
     settings: &RunSettings,
@@ -82,6 +122,8 @@ pub(super) fn acquire(
 ) -> Result<(Box<dyn Lock>, Grant), NotAcquired> {
     report.asks(request.wait);
     let asked_at = BootTime::now();
+    // On an error it leaves nothing behind itself.
+    let mut lock = asked.into_lock();
     let mut observer = WaitObserver::new(signals, report);
     let inherited = outer.lock_for(&mut *lock, request, &mut observer);
     let result = match inherited {
@@ -101,8 +143,8 @@ pub(super) fn acquire(
             report.acquired(&grant);
             Ok((lock, grant))
         }
-        (Ok(grant), Some(signal)) => {
-            lock.release(&grant, Duration::ZERO);
+        (Ok(_), Some(signal)) => {
+            lock.abandon();
             Err(NotAcquired::Cancelled(signal))
         }
         (Err(Error::Cancelled(signal)), _) | (Err(_), Some(signal)) => Err(NotAcquired::Cancelled(signal)),
@@ -208,6 +250,7 @@ impl Observer for WaitObserver<'_> {
                     suspend_self();
                 }
                 Signal::SIGWINCH => self.report.terminal_resized(terminal::width(&std::io::stderr())),
+                Signal::SIGCHLD => child::look_after_children(),
                 // Meant for a command that does not run yet.
                 _ => {}
             }

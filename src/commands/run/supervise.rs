@@ -8,15 +8,19 @@ use nix::sys::signal::Signal;
 
 use super::start_error::start_error;
 use crate::child::signals::{ReceivedSignal, Signals, suspend_self};
-use crate::child::{self, ExitReason, GuardianEvent, Supervisor};
+use crate::child::{self, ExitReason, GuardianEvent, Limits, ProcView, Supervisor};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperEvent};
 use crate::report::{self, LossCause, Report};
 use crate::settings::{OnLost, RunSettings};
 
-/// `timeout` signals its child, and then the child's whole group: that is one request to stop, not two.
-const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
+/// Several requests to stop within this time are one: `timeout` signals its child and then the child's whole group,
+/// and a wrapper passes on what has reached us already.
+const ONE_WISH: Duration = Duration::from_millis(200);
+
+/// How much later than it should a guardian may act on --max-hold before it is stopped itself.
+const GUARDIAN_DELAY: Duration = Duration::from_secs(1);
 
 /// Delay before starting ctrlc's thread; short commands end before.
 const CTRLC_DELAY: Duration = Duration::from_millis(10);
@@ -27,11 +31,14 @@ pub(super) struct Outcome {
     pub keeper: Keeper,
     /// The command was stopped by us, and the reason was reported.
     pub was_stopped: bool,
+    /// Whether the command was started.
+    pub has_run: bool,
 }
 
 impl Outcome {
     pub(super) fn not_started(keeper: Keeper, message: String) -> Self {
-        Self { result: Err(Failure::new(exit::INTERNAL, message)), keeper, was_stopped: false }
+        let result = Err(Failure::new(exit::INTERNAL, message));
+        Self { result, keeper, was_stopped: false, has_run: false }
     }
 }
 
@@ -53,6 +60,7 @@ pub(super) struct Supervision<'a> {
     settings: &'a RunSettings,
     on_terminal: bool,
     supervisor: &'a Supervisor,
+    proc_view: ProcView,
     keeper: Keeper,
     signals: &'a mut Signals,
     report: &'a mut Report,
@@ -63,18 +71,23 @@ pub(super) struct Supervision<'a> {
     stop_reason: Option<StopReason>,
     /// Not at once: most commands have ended before they could be interrupted.
     take_interrupts_at: Option<BootTime>,
+    has_run: bool,
     /// When the command must be gone, as far as we know.
     deadline: Option<BootTime>,
+    /// When a guardian has let it run for too long.
+    end_overdue_at: Option<BootTime>,
 }
 
 impl<'a> Supervision<'a> {
-    /// `deadline`: when the command must be gone, unless the lease is renewed.
+    /// `limits`: as the guardian knows them.
+    #[allow(clippy::too_many_arguments, reason = "each is one thing that the loop looks after")]
     pub(super) fn new(
         settings: &'a RunSettings,
         on_terminal: bool,
         supervisor: &'a Supervisor,
+        proc_view: ProcView,
         keeper: Keeper,
-        deadline: Option<BootTime>,
+        limits: Limits,
         signals: &'a mut Signals,
         report: &'a mut Report,
     ) -> Self {
@@ -82,6 +95,7 @@ impl<'a> Supervision<'a> {
             settings,
             on_terminal,
             supervisor,
+            proc_view,
             keeper,
             signals,
             report,
@@ -89,7 +103,9 @@ impl<'a> Supervision<'a> {
             is_lost: false,
             stop_reason: None,
             take_interrupts_at: Some(BootTime::now() + CTRLC_DELAY),
-            deadline,
+            has_run: true,
+            deadline: limits.deadline,
+            end_overdue_at: limits.end.map(|end| end + settings.kill_after + GUARDIAN_DELAY),
         }
     }
 
@@ -114,23 +130,36 @@ impl<'a> Supervision<'a> {
             if ready.keeper {
                 self.keeper.take_events().into_iter().for_each(|event| self.on_keeper_event(event));
             }
-            if !ready.guardian && self.guardian_deadline().is_some_and(BootTime::has_passed) {
-                self.deadline = None;
-                self.supervisor.guardian().kill_guardian();
-                self.report_loss(LossCause::Overdue);
+            if !ready.guardian {
+                self.check_guardian();
             }
             if ready.signals {
                 while let Some(received) = self.signals.next() {
-                    self.forward_signal(received);
+                    self.on_signal(received);
                 }
             }
             report::flush();
         };
-        Outcome { result, keeper: self.keeper, was_stopped: self.is_lost || self.stop_reason.is_some() }
+        let was_stopped = self.is_lost || self.stop_reason.is_some();
+        Outcome { result, keeper: self.keeper, was_stopped, has_run: self.has_run }
+    }
+
+    /// A guardian that has not acted in time is stopped itself: if it dies, the command dies with it.
+    fn check_guardian(&mut self) {
+        if self.guardian_deadline().is_some_and(BootTime::has_passed) {
+            self.deadline = None;
+            self.supervisor.guardian().kill_guardian();
+            self.report_loss(LossCause::Overdue);
+        }
+        if self.end_overdue_at.take_if(|moment| moment.has_passed()).is_some() {
+            self.supervisor.guardian().kill_guardian();
+            self.on_time_up();
+        }
     }
 
     fn wait(&self) -> Ready {
-        let next = [self.keeper.starts_at(), self.take_interrupts_at, self.guardian_deadline()];
+        let guardian_moments = [self.guardian_deadline(), self.end_overdue_at];
+        let next = [self.keeper.starts_at(), self.take_interrupts_at].into_iter().chain(guardian_moments);
         let (signal_fds, unwritten) = (self.signals.wake_fds(), report::unwritten());
         let mut fds: Vec<PollFd<'_>> = [self.supervisor.wake_fd(), self.keeper.wake_fd()]
             .into_iter()
@@ -138,7 +167,7 @@ impl<'a> Supervision<'a> {
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .chain(unwritten.iter().map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLOUT)))
             .collect();
-        let timeout = next.into_iter().flatten().min().map_or(PollTimeout::NONE, BootTime::poll_timeout);
+        let timeout = next.flatten().min().map_or(PollTimeout::NONE, BootTime::poll_timeout);
         // A failed poll is an interrupted one: nothing is readable, and we come back.
         let _ = poll(&mut fds, timeout);
         let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
@@ -146,7 +175,7 @@ impl<'a> Supervision<'a> {
         Ready { guardian, keeper, signals: ready.take(signal_fds.len()).any(|is_ready| is_ready) }
     }
 
-    /// When a guardian that has not acted must be stopped itself: if it dies, the command dies with it.
+    /// When a guardian has not acted on the end of the lease.
     fn guardian_deadline(&self) -> Option<BootTime> {
         self.deadline.map(|moment| moment.minus(self.settings.margin() / 2))
     }
@@ -157,33 +186,40 @@ impl<'a> Supervision<'a> {
             GuardianEvent::Paused(command) => {
                 // The shell waits for us, not for the command: only if we stop as well does it take over.
                 // Unless both were continued in the meantime.
-                if self.on_terminal && child::is_stopped(command) {
+                if self.on_terminal && self.proc_view.is_stopped(command) {
                     suspend_self();
                 }
             }
             GuardianEvent::Overdue => self.report_loss(LossCause::Overdue),
-            GuardianEvent::TimeUp => {
-                self.stop_reason.get_or_insert(StopReason::MaxHold);
-                self.report.max_hold_over(self.settings.max_hold.unwrap_or_default());
-            }
+            GuardianEvent::TimeUp => self.on_time_up(),
             GuardianEvent::Ended(exit_reason) => return Some(Ok(self.exit(exit_reason))),
             GuardianEvent::TooLate => {
+                self.has_run = false;
                 self.report_loss(LossCause::Overdue);
                 return Some(Ok(Exit::Code(exit::LOST)));
             }
             GuardianEvent::NotStarted(errno) => {
+                self.has_run = false;
                 return Some(Err(start_error(&self.settings.argv, errno)));
             }
             GuardianEvent::Vanished => {
-                child::kill_what_is_left();
-                if self.stop_reason == Some(StopReason::Lost) {
-                    return Some(Ok(Exit::Code(exit::LOST)));
-                }
+                self.supervisor.kill_what_is_left();
                 let message = "the guardian process was killed; the command was stopped";
-                return Some(Err(Failure::new(exit::INTERNAL, message)));
+                return Some(match self.stop_reason {
+                    Some(StopReason::Lost) => Ok(Exit::Code(exit::LOST)),
+                    Some(StopReason::MaxHold) => Ok(Exit::Code(exit::TIME_UP)),
+                    None => Err(Failure::new(exit::INTERNAL, message)),
+                });
             }
         }
         None
+    }
+
+    fn on_time_up(&mut self) {
+        if self.stop_reason.is_none() {
+            self.stop_reason = Some(StopReason::MaxHold);
+            self.report.max_hold_over(self.settings.max_hold.unwrap_or_default());
+        }
     }
 
     fn on_keeper_event(&mut self, event: KeeperEvent) {
@@ -223,7 +259,10 @@ impl<'a> Supervision<'a> {
         self.report.lost(cause, is_stopped);
     }
 
-    fn forward_signal(&mut self, ReceivedSignal { signal, typed, by_our_group }: ReceivedSignal) {
+    fn on_signal(&mut self, ReceivedSignal { signal, typed }: ReceivedSignal) {
+        if signal == Signal::SIGCHLD {
+            return child::look_after_children();
+        }
         // A typed signal has reached the command by itself, which decides what to make of it.
         if typed {
             return;
@@ -231,11 +270,8 @@ impl<'a> Supervision<'a> {
         let guardian = self.supervisor.guardian();
         let is_stop_request = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
         match self.told_to_stop_at {
-            Some(first)
-                if is_stop_request && (!by_our_group || (first + REPEATED_SIGNAL_WINDOW).has_passed()) =>
-            {
-                guardian.kill_tree();
-            }
+            Some(first) if is_stop_request && !(first + ONE_WISH).has_passed() => {}
+            Some(_) if is_stop_request => guardian.kill_tree(),
             Some(_) => guardian.forward(signal),
             None => {
                 self.told_to_stop_at = is_stop_request.then(BootTime::now);

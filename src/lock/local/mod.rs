@@ -26,7 +26,7 @@ mod tests;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::poll::PollFlags;
@@ -47,19 +47,35 @@ pub(crate) use lock_file::{Mount, default_directory};
 use super::claim::{HostTicket, WaiterId};
 use super::wait::{Wait, backoff, is_readable, sleep, wait};
 use super::{
-    AncestorLock, BackendError, Claim, Error, Extended, Grant, Lock, Mode, Observer, OuterLock, Problem,
-    Released, Request, Votes,
+    AncestorLock, BackendError, Claim, Error, Extended, Grant, LastResort, Lock, Mode, Observer, OuterLock,
+    Problem, Released, Request, Votes,
 };
 use crate::clock::BootTime;
 
 pub(crate) struct HostLock {
     /// One for each key, in the order given.
-    files: Vec<LockFile>,
+    files: Arc<Vec<LockFile>>,
     /// The order in which every process takes several of them, so that no two wait for each other.
     order: Vec<usize>,
     claim: Claim,
-    /// The reservations made for the minimum hold, and that hold.
-    reserved: Option<(Duration, Vec<Reservation>)>,
+    reserved: Arc<Mutex<Option<Reserved>>>,
+}
+
+/// The reservations made for the minimum hold, and that hold.
+#[derive(Clone)]
+struct Reserved {
+    min_hold: Duration,
+    /// One for each file.
+    reservations: Vec<Reservation>,
+}
+
+impl Reserved {
+    fn write(&self, files: &[LockFile], until: BootTime) -> Result<(), Error> {
+        for (file, reservation) in files.iter().zip(&self.reservations) {
+            Admission::begin(file, None)?.reserve(Reservation { until, ..*reservation })?;
+        }
+        Ok(())
+    }
 }
 
 impl HostLock {
@@ -69,7 +85,8 @@ impl HostLock {
         let files = names.iter().map(|name| LockFile::open(directory, name)).collect::<Result<_, _>>()?;
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by_key(|&key| &names[key]);
-        Ok(Self { files, order, claim: Claim { waiter: WaiterId::random(), attempt: 0 }, reserved: None })
+        let claim = Claim { waiter: WaiterId::random(), attempt: 0 };
+        Ok(Self { files: Arc::new(files), order, claim, reserved: Arc::default() })
     }
 
     /// Where the locks are, in the order of the keys.
@@ -188,7 +205,7 @@ impl HostLock {
 
     /// Reserve the locks for the minimum hold, so that it holds even if we are killed.
     fn reserve(
-        &mut self,
+        &self,
         local: &LocalRequest,
         admitted: &[Admitted],
         from: BootTime,
@@ -200,24 +217,22 @@ impl HostLock {
             until,
             ticket: admitted.ticket,
         };
-        self.reserved = Some((min_hold, admitted.iter().map(reservation).collect()));
-        self.write_reservations(until).inspect_err(|_| drop(self.write_reservations(from)))
+        let reserved = Reserved { min_hold, reservations: admitted.iter().map(reservation).collect() };
+        *self.reserved() = Some(reserved.clone());
+        reserved.write(&self.files, until).inspect_err(|_| drop(reserved.write(&self.files, from)))
     }
 
     /// At the release, if the minimum hold is now another one than was reserved.
     fn adjust_reservations(&self, from: BootTime, min_hold: Duration) -> Result<(), Error> {
-        match &self.reserved {
-            Some((reserved, _)) if *reserved != min_hold => self.write_reservations(from + min_hold),
-            _ => Ok(()),
+        let reserved = self.reserved().clone();
+        match reserved.filter(|reserved| reserved.min_hold != min_hold) {
+            Some(reserved) => reserved.write(&self.files, from + min_hold),
+            None => Ok(()),
         }
     }
 
-    fn write_reservations(&self, until: BootTime) -> Result<(), Error> {
-        let reservations = self.reserved.iter().flat_map(|(_, reservations)| reservations);
-        for (file, reservation) in self.files.iter().zip(reservations) {
-            Admission::begin(file, None)?.reserve(Reservation { until, ..*reservation })?;
-        }
-        Ok(())
+    fn reserved(&self) -> MutexGuard<'_, Option<Reserved>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unlock_all(&self) {
@@ -340,7 +355,7 @@ impl Lock for HostLock {
         let started = BootTime::now();
         let local = LocalRequest::new(request);
         self.claim.attempt += 1;
-        self.reserved = None;
+        *self.reserved() = None;
         let contender = self.contender(request, started)?;
         let mut waiter = Waiter { local, request, started, contender, observer };
         let admitted = self.enter_patiently(&mut waiter).inspect_err(|_| self.unlock_all())?;
@@ -401,6 +416,22 @@ impl Lock for HostLock {
                 Released::Done(Vec::new())
             }
         }
+    }
+
+    fn abandon(&mut self) {
+        let _ = self.adjust_reservations(BootTime::now(), Duration::ZERO);
+        self.unlock_all();
+    }
+
+    /// The kernel frees everything but a reservation.
+    fn last_resort(&self, request: &Request) -> Option<LastResort> {
+        let (files, reserved) = (Arc::clone(&self.files), Arc::clone(&self.reserved));
+        Some(LastResort::new(request.min_hold, move |min_hold| {
+            let reserved = reserved.try_lock().ok().and_then(|reserved| reserved.clone());
+            if let Some(reserved) = reserved.filter(|_| min_hold.is_zero()) {
+                let _ = reserved.write(&files, BootTime::now());
+            }
+        }))
     }
 
     fn files(&self) -> Vec<Arc<File>> {

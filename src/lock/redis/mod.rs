@@ -20,6 +20,7 @@ mod connection;
 mod extend;
 mod fence;
 mod keys;
+mod last_resort;
 mod node;
 mod outer;
 mod release;
@@ -48,9 +49,10 @@ pub(crate) use server::Server;
 use super::claim::{Claim, WaiterId};
 use super::wait::{Wait, backoff, sleep};
 use super::{
-    AncestorLock, BackendError, Blocked, Blocker, Error, Extended, Fault, Grant, Lease, Lock, Mode, Observer,
-    OuterLock, Problem, Released, Request, Votes,
+    AncestorLock, BackendError, Blocked, Blocker, Error, Extended, Fault, Grant, LastResort, Lease, Lock,
+    Mode, Observer, OuterLock, Problem, Released, Request, Votes,
 };
+use last_resort::Identity;
 use release::Release;
 use reply::Woken;
 use requests::{Ask, Requests, Terms};
@@ -90,6 +92,8 @@ pub(crate) struct RedisLock {
     in_flight: Option<InFlight>,
     /// The gate's first reply took so long that a round trip is worth saving.
     is_far: bool,
+    /// For the last resort.
+    identity: Identity,
 }
 
 /// The state of one wait, from the first attempt to the grant or the end of patience.
@@ -110,11 +114,13 @@ impl Progress {
 
 impl RedisLock {
     pub(crate) fn new(servers: Vec<Server>, keys: Vec<Keys>, timing: Timing) -> Self {
+        let waiter = WaiterId::random();
         Self {
+            identity: Identity::new(&servers, &keys, timing, waiter),
             requests: Requests::new(keys, servers.len(), timing),
             servers: Servers::new(servers, timing.node_timeout),
             ttl: timing.ttl,
-            waiter: WaiterId::random(),
+            waiter,
             attempts: 0,
             terms: Terms::default(),
             abandoned: false,
@@ -259,7 +265,7 @@ impl RedisLock {
             | Error::Nested
             | Error::Superseded(_)
             | Error::Cancelled(_)
-            | Error::Backend(_) => self.abandon(),
+            | Error::Backend(_) => self.stop_waiting(),
         }
     }
 
@@ -345,6 +351,7 @@ impl Lock for RedisLock {
         self.terms = Terms::new(request, self.requests.key_count());
         if std::mem::take(&mut self.abandoned) {
             (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
+            self.identity.set_waiter(self.waiter);
         }
         // Connections of an earlier request may have been closed since.
         if self.in_flight.is_none() {
@@ -394,5 +401,14 @@ impl Lock for RedisLock {
     fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
         let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
         self.release_claim(grant.claim, Release::Final { stay_until })
+    }
+
+    fn abandon(&mut self) {
+        self.stop_waiting();
+    }
+
+    fn last_resort(&self, request: &Request) -> Option<LastResort> {
+        let terms = Terms::new(request, self.requests.key_count());
+        Some(self.identity.last_resort(terms, request.min_hold))
     }
 }

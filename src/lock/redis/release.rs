@@ -136,7 +136,7 @@ impl RedisLock {
     }
 
     /// Stop waiting. What cannot be released now expires by itself.
-    pub(super) fn abandon(&mut self) {
+    pub(super) fn stop_waiting(&mut self) {
         self.abandoned = true;
         let _ = self.release_claim(self.claim(), Release::Final { stay_until: None });
     }
@@ -147,5 +147,14 @@ impl RedisLock {
         self.abandoned = true;
         let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, Duration::ZERO);
         let _ = self.servers[self.gate].node.ask(call);
+    }
+
+    /// Over new connections, for a value that has asked for nothing itself; requests of the old ones, which may
+    /// still be under way, are refused when they arrive.
+    pub(super) fn release_for_another(&mut self, min_hold: Duration) {
+        let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, min_hold);
+        let asked = self.servers.ask_in_full(self.servers.all(), &call);
+        let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_TIMEOUT);
+        let _ = self.servers.collect::<ReleaseReply>(asked, until);
     }
 }

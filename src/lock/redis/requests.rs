@@ -22,7 +22,7 @@ pub(crate) struct Timing {
 }
 
 /// A request in the scripts' terms.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Terms {
     /// The value at the lock's key while it is shared; empty for an exclusive lock.
     pub mode_tag: Vec<u8>,

@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
-use crate::support::processes::{self, guardian_of, pid_in, send};
+use crate::support::processes::{self, a_breath_later, guardian_of, pid_in, send};
 use crate::support::{DEAF_TREE, Host, Job, LOOK, Run, TREE, alive, hold, tree_of, wait_until};
 
 /// The first in the queue, which looks whether the tree is gone.
@@ -59,10 +59,10 @@ fn a_forced_stop_frees_the_lock_only_after_the_tree_is_gone() {
     let tree = tree_of(&job);
     let next = onlooker(&host, &tree);
     job.signal(SIGTERM);
-    job.signal(SIGTERM);
+    a_breath_later();
     wait_until("two signals end it", || {
         if alive(tree[0]) {
-            job.signal(SIGTERM); // two may have been merged into one
+            job.signal(SIGTERM); // the first may have been read late, and both be one wish
         }
         !alive(tree[0])
     });

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use crate::support::processes::{self, guardian_of, pid_in, send};
+use crate::support::processes::{self, Frozen, a_breath_later, guardian_of, pid_in, send, status_field};
 use crate::support::{
     Job, LOOK, Proxy, Pty, Redis, Run, alive, process_state, wait_until, wait_until_within,
 };
@@ -202,6 +202,7 @@ fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
         wait_until("the next holder waits", || redis.queue_len("k") == 1);
         job.signal(SIGTERM);
         job.wait_for_line("first");
+        a_breath_later();
         job.signal(SIGTERM);
         assert_eq!(next.wait().stdout, "looked\n", "round {round}");
         job.wait();
@@ -255,7 +256,7 @@ const TAKE_AWAY: &str = "redis.call('SET', 'lease', 'x', 'PX', redis.call('PTTL'
     return redis.call('SET', KEYS[1], 'foreign')";
 
 #[test]
-fn a_stopped_guardian_does_not_let_the_command_outlive_its_lease() {
+fn a_frozen_guardian_does_not_let_the_command_outlive_its_lease() {
     let redis = Redis::start();
     for deaf in ["", "trap '' TERM INT HUP; "] {
         redis.cmd(&["DEL", "lock:k"]);
@@ -263,14 +264,85 @@ fn a_stopped_guardian_does_not_let_the_command_outlive_its_lease() {
         let job = run.sh(&format!("{deaf}echo main $$; exec sleep 60")).spawn();
         let main = pid_in(&job.wait_for_line("main"));
         let guardian = guardian_of(job.pid());
-        processes::stop(guardian);
+        let frozen = Frozen::new(guardian);
         assert_eq!(redis.cmd(&["EVAL", TAKE_AWAY, "1", "lock:k"]), "OK");
         wait_until("the lease is over", || redis.cmd(&["EXISTS", "lease"]) == "0");
         assert!(!alive(main), "alive after the lease");
+        frozen.killed();
         let done = job.wait();
         assert!(matches!(done.code, Some(79 | 125)), "{done:?}");
         assert!(done.stderr.starts_with("redlock: "), "{done:?}");
         assert!(!alive(guardian));
         assert_eq!(redis.cmd(&["GET", "lock:k"]), "foreign", "a stranger's lock is not touched");
     }
+}
+
+#[test]
+fn a_guardian_that_is_stopped_is_continued_and_the_lock_released_when_the_command_ends() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").stdin_pipe().sh("echo main $$; read x; exit 5").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    let guardian = guardian_of(job.pid());
+    // Again and again, and the last time without an end.
+    for _ in 0..20 {
+        send(guardian, SIGSTOP);
+    }
+    assert!(alive(main) && redis.held("k"));
+    let done = job.wait(); // closes its stdin
+    assert_eq!((done.code, done.stderr.as_str()), (Some(5), ""));
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_guardian_that_is_stopped_while_the_run_waits_is_continued_too() {
+    let redis = Redis::start();
+    let mut holder = Run::key(&redis, "k").stdin_pipe().sh("echo ready; read x").spawn();
+    holder.wait_for_line("ready");
+    let waiter = Run::key(&redis, "k").sh("exit 6").spawn();
+    wait_until("the waiter is queued", || redis.queue_len("k") == 1);
+    send(guardian_of(waiter.pid()), SIGSTOP);
+    drop(holder.take_stdin());
+    assert_eq!(waiter.wait().code, Some(6));
+    assert!(!redis.held("k"));
+}
+
+#[test]
+fn a_frozen_guardian_does_not_let_the_command_outlive_max_hold() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "90s", "--max-hold", "500ms", "--kill-after", "100ms"]);
+    let job = run.sh("trap '' TERM; echo main $$; while :; do sleep 0.1; done").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    let frozen = Frozen::new(guardian_of(job.pid()));
+    frozen.killed();
+    let done = job.wait();
+    assert_eq!(done.code, Some(124), "{done:?}");
+    assert!(!alive(main) && !redis.held("k"));
+}
+
+/// On a server nothing but redlock can release the lock.
+#[test]
+fn a_stopped_redlock_is_continued_when_max_hold_is_over() {
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k").args(&["--ttl", "none", "--max-hold", "1s", "--kill-after", "100ms"]);
+    let job = run.sh("echo main $$; exec sleep 60").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    job.stop();
+    wait_until("the lock is released", || !redis.held("k"));
+    assert!(!alive(main));
+    assert_eq!(job.wait().code, Some(124));
+}
+
+#[test]
+fn the_guardian_is_told_apart_in_the_list_of_processes() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    let guardian = guardian_of(job.pid());
+    let arguments = |pid: i32| {
+        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        String::from_utf8(bytes).unwrap().trim_end_matches('\0').replace('\0', " ")
+    };
+    assert_eq!(arguments(guardian), format!("redlock: guardian of pid {}", job.pid()));
+    assert!(arguments(job.pid()).contains("run --redis"), "redlock itself shows its own");
+    assert_eq!(status_field(guardian, "Name"), "lock-guardian");
 }

@@ -3,7 +3,10 @@
 mod exit_codes;
 mod guardian;
 mod inheritance;
+mod leaks;
+mod one_wish;
 mod signals;
 mod streams;
 mod terminal;
 mod terminal_jobs;
+mod tree;

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::support::nodes::renewed;
 use crate::support::proc_stat::cpu_ticks;
@@ -196,8 +195,8 @@ fn on_lost_warn_warns_too_of_a_lease_that_could_not_be_renewed() {
 
 #[test]
 fn a_lease_that_ended_before_the_command_could_start_starts_nothing() {
-    // A pause of the machine between the grant and the start, staged by stopping first the guardian and
-    // then redlock.
+    // A pause of the machine between the grant and the start, staged by freezing first the guardian and then
+    // stopping redlock.
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "60s"]);
     let theirs = redis.cmd(&["GET", "lock:k"]);
@@ -205,17 +204,14 @@ fn a_lease_that_ended_before_the_command_could_start_starts_nothing() {
     let late = Run::key(&redis, "k").args(&["--ttl", "1s"]).cmd(&["./no-such-command"]).spawn();
     wait_until("queued", || redis.queue_len("k") == 1);
     let guardian = crate::support::processes::guardian_of(late.pid());
-    let signal = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).expect("signal");
-    processes::stop(guardian);
+    let frozen = processes::Frozen::new(guardian);
     first.wait().expect_code(0);
     wait_until("granted", || redis.held("k") && redis.cmd(&["GET", "lock:k"]) != theirs);
-    wait_until("renewed, so that the orders are on their way", || {
-        redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap() > 950
-    });
+    renewed(&redis, "k", 1); // so the order to start is on its way
     late.signal(Signal::SIGSTOP);
     wait_until("expired", || !redis.held("k"));
     let next = holder(&redis, "k", &["--ttl", "60s"]);
-    signal(guardian, Signal::SIGCONT);
+    frozen.thaw();
     late.signal(Signal::SIGCONT);
     late.wait().expect_code(79);
     next.wait().expect_code(0);

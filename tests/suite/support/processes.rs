@@ -4,7 +4,9 @@ use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::{alive, all_pids, parent, process_state, wait_until};
@@ -68,6 +70,39 @@ pub fn send(pid: i32, signal: Signal) {
 pub fn stop(pid: i32) {
     send(pid, Signal::SIGSTOP);
     wait_until("the process is stopped", || process_state(pid) == Some('T'));
+}
+
+/// After this, a second request to stop is not the first one any more.
+pub fn a_breath_later() {
+    std::thread::sleep(Duration::from_millis(300)); // not for a fact: the time is what counts
+}
+
+/// A process that does nothing any more, and that SIGCONT does not wake; only SIGKILL has an effect. Its tracer is
+/// this thread.
+pub struct Frozen(Pid);
+
+impl Frozen {
+    pub fn new(pid: i32) -> Frozen {
+        let pid = Pid::from_raw(pid);
+        ptrace::seize(pid, ptrace::Options::empty()).expect("a process of ours can be traced");
+        ptrace::interrupt(pid).expect("it is traced");
+        assert!(
+            matches!(waitpid(pid, Some(WaitPidFlag::__WALL)), Ok(WaitStatus::PtraceEvent(..))),
+            "it stops"
+        );
+        Frozen(pid)
+    }
+
+    /// It goes on as if nothing had been.
+    pub fn thaw(self) {
+        ptrace::detach(self.0, None).expect("it is traced");
+    }
+
+    /// Waits until something has killed it. Its parent learns of that afterwards.
+    pub fn killed(self) {
+        let ended = waitpid(self.0, Some(WaitPidFlag::__WALL));
+        assert!(matches!(ended, Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _))), "{ended:?}");
+    }
 }
 
 /// One line of /proc/PID/status, such as `SigIgn`.

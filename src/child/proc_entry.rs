@@ -1,0 +1,139 @@
+//! Single entries of /proc: a process, its children, its environment.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+use nix::unistd::{Pid, getpid};
+
+use super::guardian::NAME;
+use super::messages::Environment;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Process {
+    pub pid: Pid,
+    pub group: Pid,
+    pub parent: Pid,
+    /// By its name.
+    pub is_guardian: bool,
+    state: u8,
+    /// When it was started: another process with this number has another time.
+    started: u64,
+}
+
+impl Process {
+    pub(super) fn read(pid: Pid) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// "pid (name) state parent group ...", where the name may hold any bytes, brackets too.
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
+        let name = stat.get(open + 1..close)?;
+        let pid = str::from_utf8(&stat[..open]).ok()?.trim_end();
+        let mut fields = str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace();
+        let state = *fields.next()?.as_bytes().first()?;
+        let mut number = || fields.next()?.parse().ok().map(Pid::from_raw);
+        let (parent, group) = (number()?, number()?);
+        Some(Self {
+            pid: Pid::from_raw(pid.parse().ok()?),
+            group,
+            parent,
+            is_guardian: name == NAME.to_bytes(),
+            state,
+            // Field 22; the fifth of the whole line was read last.
+            started: fields.nth(22 - 6)?.parse().ok()?,
+        })
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (self.pid, self.started) == (other.pid, other.started)
+    }
+
+    /// Whether this entry is ours, and shows the number that we know ourselves by and no other: in the /proc of a
+    /// PID namespace around ours we have one in each.
+    pub(super) fn is_us(entry: &str) -> bool {
+        let status = fs::read_to_string(format!("/proc/{entry}/status")).unwrap_or_default();
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let numbers = field("NSpid:").or_else(|| field("Pid:")).unwrap_or_default();
+        numbers.trim() == getpid().to_string()
+    }
+}
+
+/// Whether the kernel lists a process's children.
+pub(super) fn lists_children(us: Pid) -> bool {
+    fs::metadata(format!("/proc/{us}/task/{us}/children")).is_ok()
+}
+
+/// Of all its threads.
+pub(super) fn children(of: Pid) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_ascii_whitespace().filter_map(pid).collect::<Vec<_>>()).collect()
+}
+
+pub(super) fn all_processes() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Process::read(pid(entry.file_name().to_str()?)?)).collect()
+}
+
+fn pid(text: &str) -> Option<Pid> {
+    text.parse().ok().map(Pid::from_raw)
+}
+
+/// Whether a process was started with all of these variables. False if that cannot be told.
+pub(super) fn carries(pid: Pid, variables: &Environment) -> bool {
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    let has = |name: &OsStr, value: &OsStr| {
+        let entry = [name.as_bytes(), value.as_bytes()].join(&b'=');
+        environment.split(|&b| b == 0).any(|found| found == entry)
+    };
+    variables.iter().all(|(name, value)| has(name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let stat = b"42 (a) R 1 (\xff)) S 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 12345 99";
+        let process = Process::parse(stat).unwrap();
+        assert_eq!(
+            (process.pid, process.parent, process.group),
+            (Pid::from_raw(42), Pid::from_raw(7), Pid::from_raw(8))
+        );
+        assert_eq!((process.state, process.started), (b'S', 12345));
+        assert!(!process.is_guardian);
+    }
+
+    #[test]
+    fn this_process_is_the_one_that_proc_shows() {
+        assert!(Process::is_us("self"));
+        assert!(!Process::is_us("1") && !Process::is_us("none"));
+        assert!(Process::read(getpid()).unwrap().is_same(&Process::read(getpid()).unwrap()));
+    }
+
+    #[test]
+    fn a_process_is_known_by_the_variables_that_it_was_started_with() {
+        let mark = ("REDLOCK_TEST".into(), "a b".into());
+        let mut sleep = std::process::Command::new("sleep");
+        let mut child = sleep.arg("60").env("REDLOCK_TEST", "a b").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        // Until it has executed the program it has our environment.
+        while Process::read(pid).is_some_and(|_| !carries(pid, &vec![mark.clone()])) {
+            std::thread::yield_now();
+        }
+        assert!(carries(pid, &vec![mark]) && !carries(pid, &vec![("REDLOCK_TEST".into(), "a".into())]));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
