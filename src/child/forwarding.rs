@@ -16,6 +16,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How much later than the guardian redlock may say that it was signalled.
 const WINDOW: Duration = Duration::from_millis(200);
 
+/// How long the guardian's copy of a signal that the command has got belongs to the same wish: a sender may be slow.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// What it is to be known of that the guardian was sent it.
 pub(super) const WITNESSED: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
@@ -35,7 +38,7 @@ pub(super) struct Forwarding {
     ordered: Vec<(Signal, BootTime)>,
     /// Received by the guardian; redlock has not spoken of it yet.
     witnessed: Vec<(Signal, BootTime)>,
-    /// Received by both. More of the same, until this moment, is the same wish.
+    /// The command has got it. What the guardian receives of it until this moment is the same wish.
     settled: Vec<(Signal, BootTime)>,
 }
 
@@ -62,7 +65,7 @@ impl Forwarding {
     }
 
     fn settle(&mut self, signal: Signal, now: BootTime) {
-        self.settled.push((signal, now + WINDOW));
+        self.settled.push((signal, now + SETTLED));
     }
 
     /// When there is something to decide.
@@ -72,14 +75,17 @@ impl Forwarding {
 
     /// What is to be sent now, in the order in which it came.
     pub(super) fn due(&mut self, now: BootTime) -> Vec<Due> {
-        let ordered =
-            self.ordered.extract_if(.., |(_, at)| *at <= now).map(|(signal, _)| Due::Forward(signal));
+        let ordered = self.ordered.extract_if(.., |(_, at)| *at <= now);
+        let ordered: Vec<Signal> = ordered.map(|(signal, _)| signal).collect();
+        for &signal in &ordered {
+            self.settle(signal, now);
+        }
         let witnessed = self.witnessed.extract_if(.., |(_, at)| *at <= now);
         // Others are between a process and its parent, and would end a command that does not handle them.
         let passed_up = witnessed
             .filter(|(signal, _)| !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2))
             .map(|(signal, _)| Due::PassUp(signal));
-        ordered.chain(passed_up).collect()
+        ordered.into_iter().map(Due::Forward).chain(passed_up).collect()
     }
 }
 
@@ -125,8 +131,17 @@ mod tests {
         forwarding.witness(SIGTERM, at(1));
         forwarding.witness(SIGTERM, at(100));
         assert_eq!(forwarding.next_moment(), None);
-        forwarding.witness(SIGTERM, at(300));
-        assert_eq!(forwarding.due(at(500)), [Due::PassUp(SIGTERM)]);
+        forwarding.witness(SIGTERM, at(1100));
+        assert_eq!(forwarding.due(at(1300)), [Due::PassUp(SIGTERM)]);
+    }
+
+    #[test]
+    fn a_sender_that_is_slow_is_no_second_wish_either() {
+        let mut forwarding = Forwarding::default();
+        forwarding.order(SIGTERM, at(0));
+        assert_eq!(forwarding.due(at(50)), [Due::Forward(SIGTERM)]);
+        forwarding.witness(SIGTERM, at(60));
+        assert_eq!(forwarding.next_moment(), None);
     }
 
     #[test]

@@ -84,8 +84,8 @@ fn few_processes() {
     assert!(have_run > 0, "it never was enough");
 }
 
-/// The call number FAULT_AT of the function FAULT fails, in redlock and in its guardian; or,
-/// with FAULT_MEMORY, every allocation from there on. That it did is shown by the file FAULT_HIT. Arguments are passed on as they are.
+/// The call number FAULT_AT of the function FAULT fails, in redlock and in its guardian; or, with FAULT_MEMORY, every
+/// allocation from there on. That it came to it is shown by the file FAULT_HIT. Arguments are passed on as they are.
 const SHIM: &str = r#"
 extern void *dlsym(void *, const char *);
 extern char *getenv(const char *);
@@ -94,6 +94,7 @@ extern int atoi(const char *);
 extern int creat(const char *, unsigned);
 extern int *__errno_location(void);
 extern char *program_invocation_short_name;
+#pragma GCC diagnostic ignored "-Wbuiltin-declaration-mismatch"
 #define REAL(name) ({ static long (*real)(); if (!real) real = dlsym((void *)-1, name); real; })
 static int seen, at, no_memory, ready;
 static const char *fault, *hit;

@@ -74,7 +74,7 @@ impl Scene {
             let inner_line = inner.shell_line();
             let line = match wrapper {
                 Some(wrapper) => format!("exec sh -c {} sh {inner_line}", quoted(wrapper)),
-                None => inner_line,
+                None => format!("exec {inner_line}"),
             };
             inner = self.run(&format!("level-{level}")).sh(&line);
         }
@@ -144,6 +144,18 @@ fn a_signal_to_every_process_of_the_job_reaches_the_command_once() {
             }
         }
     }
+}
+
+/// The same by a sender that has little of the processor.
+#[test]
+fn a_slow_sender_does_not_make_it_a_second_wish() {
+    let scene = Scene::new();
+    let job = scene.start(scene.run("k").sh(CLEANER));
+    let guardian = guardian_of(job.pid());
+    job.signal(SIGTERM);
+    scene.said("got 1");
+    send(guardian, SIGTERM);
+    scene.ended_well(job);
 }
 
 /// systemd's KillMode=mixed, `docker stop`, GitHub's runner, an operator.
