@@ -75,7 +75,7 @@ fn what_is_dead_costs_something_once() {
         with_server(|server| {
             server.expect(&Asker::new(newcomer(0), &["k", "l"]).acquire(), "granted");
             server.queued(1000, asker);
-            server.all_live_for("-1");
+            server.all_live_for(-1);
             cost(1000, server, &writer(newcomer(1)).acquire());
             assert_eq!(server.cmd(&["ZCARD", "lock-queue:k"]), "1", "the one that asked");
         });

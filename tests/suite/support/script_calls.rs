@@ -102,7 +102,7 @@ impl Asker {
     }
 
     pub fn extend(&self) -> Vec<String> {
-        self.call(&EXTEND, &[TTL_MS, "0"])
+        self.call(&EXTEND, &[TTL_MS, "0", ""])
     }
 
     pub fn release(&self) -> Vec<String> {
