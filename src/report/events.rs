@@ -140,9 +140,25 @@ impl Events {
         self.attempts = attempts;
     }
 
-    /// At the first refusal, and then every 30 s.
+    /// The lock is taken.
     pub(super) fn waiting(&mut self, blocked: &Blocked, waited: Duration, gives_up_in: Option<Duration>) {
         self.blocked = Some(blocked.clone());
+        self.waiting_for(&self.about_blocked(blocked), waited, gives_up_in);
+    }
+
+    /// The servers cannot serve now.
+    pub(super) fn waiting_for_servers(
+        &mut self,
+        cause: &str,
+        waited: Duration,
+        gives_up_in: Option<Duration>,
+    ) {
+        let obstacle = Object::default().with("state", "unavailable").with("cause", cause);
+        self.waiting_for(&obstacle, waited, gives_up_in);
+    }
+
+    /// At first, and then every 30 s.
+    fn waiting_for(&mut self, obstacle: &Object, waited: Duration, gives_up_in: Option<Duration>) {
         if self.last_waiting.is_some_and(|last| last.elapsed() < WAITING_EVERY) {
             return;
         }
@@ -150,7 +166,7 @@ impl Events {
         let event = Object::default()
             .with("waited_ms", millis(waited))
             .with_known("gives_up_ms", gives_up_in.map(millis))
-            .and(&self.about_blocked(blocked));
+            .and(obstacle);
         self.write("waiting", &event, false);
     }
 

@@ -68,14 +68,17 @@ impl Report {
         self.failure_printed = false;
         self.see(Obstacle::Blocked(blocked.clone()), waited);
         if is_first && waited < SILENT_WAIT {
-            self.verbose(|report| report.wait_line(waited).text());
+            let line = self.wait_line(waited).map(|line| line.text());
+            self.verbose(|_| line.unwrap_or_default());
         }
         self.tell(waited);
     }
 
     /// The first failure is printed at once.
     pub(crate) fn servers_unavailable(&mut self, error: &BackendError, waited: Duration) {
-        self.see(Obstacle::Unavailable(super::backend_error(error)), waited);
+        let (error, gives_up_in) = (super::backend_error(error), self.gives_up_in(waited));
+        events(|events| events.waiting_for_servers(&error, waited, gives_up_in));
+        self.see(Obstacle::Unavailable(error), waited);
         if !self.failure_printed || self.verbosity == Verbosity::Verbose {
             self.failure_printed = true;
             self.mention(waited);
@@ -131,7 +134,7 @@ impl Report {
             }
             return;
         }
-        let line = self.wait_line(waited);
+        let Some(line) = self.wait_line(waited) else { return };
         // A link that does not fit is printed once, in a line that stays.
         if !self.live_line.has_room_for_job(&line) && self.wait.job_mentioned != line.job_url {
             self.mention(waited);
@@ -142,25 +145,25 @@ impl Report {
 
     /// A line that stays.
     fn mention(&mut self, waited: Duration) {
-        let line = self.wait_line(waited);
+        let Some(line) = self.wait_line(waited) else { return };
         self.wait.mentioned_at = Some(waited);
         self.info(&line.text());
         self.wait.job_mentioned = line.job_url;
     }
 
-    fn wait_line(&self, waited: Duration) -> WaitLine {
-        let gives_up_in = self.gives_up_in(waited);
-        match &self.wait.last {
-            Some(Seen { obstacle: Obstacle::Unavailable(error), .. }) => {
+    /// `None` before anything was in the way.
+    fn wait_line(&self, waited: Duration) -> Option<WaitLine> {
+        let Seen { obstacle, at, .. } = self.wait.last.as_ref()?;
+        Some(match obstacle {
+            Obstacle::Unavailable(error) => {
                 let head = format!("waiting for {}: waited {}", self.lock(), format_seconds(waited));
                 WaitLine { head, blocker: format!("{error}; trying again"), job_url: String::new() }
             }
-            Some(Seen { obstacle: Obstacle::Blocked(blocked), at, .. }) => {
+            Obstacle::Blocked(blocked) => {
                 let blocked = later(blocked, at.elapsed());
-                WaitLine::new(&self.keys, &blocked, waited, gives_up_in, self.local_time)
+                WaitLine::new(&self.keys, &blocked, waited, self.gives_up_in(waited), self.local_time)
             }
-            None => WaitLine { head: String::new(), blocker: String::new(), job_url: String::new() },
-        }
+        })
     }
 
     fn gives_up_in(&self, waited: Duration) -> Option<Duration> {

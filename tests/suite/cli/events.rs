@@ -219,6 +219,22 @@ fn servers_that_are_down_or_refuse_us_are_told_apart() {
 }
 
 #[test]
+fn a_wait_for_servers_is_told() {
+    let mut redis = Redis::start();
+    redis.kill();
+    let log = Log::new();
+    let job =
+        log.of(Run::key(&redis, "k").args(&["--on-unavailable", "wait", "-w", "1h"])).sh("exit 3").spawn();
+    wait_until("the wait is reported", || log.names() == ["waiting"]);
+    let waiting = log.events()[0].clone();
+    assert!(waiting["state"] == "unavailable" && waiting["cause"].is_string(), "{waiting}");
+    assert!(waiting["gives_up_ms"].as_u64() > Some(3_000_000), "{waiting}");
+    redis.restart();
+    job.wait().expect_code(3);
+    assert_eq!(log.names(), ["waiting", "acquired", "ended"]);
+}
+
+#[test]
 fn a_lock_file_that_cannot_be_opened_is_an_end_too() {
     let log = Log::new();
     let run = Run::bare().args(&["run", "--local", "--local-dir", "/no/such/directory", "--key", "k"]);

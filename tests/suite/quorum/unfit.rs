@@ -82,7 +82,7 @@ fn a_key_held_through_one_server_is_refused_to_three_and_the_other_way_round() {
     for at in 0..3 {
         let single = holder(&nodes[at], "k", &["--ttl", "60s"]);
         let claim = nodes.claims("k");
-        unfit(&nodes.urls(), &["over 1 server", "over 3 server"]);
+        unfit(&nodes.urls(), &["on one server", "over 3 servers"]);
         wait_until("only the holder's claim is there", || nodes.claims("k") == claim);
         single.wait().expect_code(0);
         nodes.all_free();
@@ -90,11 +90,11 @@ fn a_key_held_through_one_server_is_refused_to_three_and_the_other_way_round() {
     let several = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
     let claims = nodes.claims("k");
     for redis in nodes.iter() {
-        refused(Run::key(redis, "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
-        refused(Run::key(redis, "k"), 78, &["over 1 server", "over 3 server"]);
+        refused(Run::key(redis, "k").arg("-n"), 78, &["on one server", "over 3 servers"]);
+        refused(Run::key(redis, "k"), 78, &["on one server", "over 3 servers"]);
     }
     let five = [nodes.urls(), vec!["redis://127.0.0.1:1".into(), "redis://127.0.0.1:2".into()]].concat();
-    refused(Nodes::run_at(&five, "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
+    refused(Nodes::run_at(&five, "k").arg("-n"), 78, &["on one server", "over 3 servers"]);
     assert_eq!(nodes.claims("k"), claims);
     several.wait().expect_code(0);
     nodes.all_free();
