@@ -109,7 +109,7 @@ fn outside_of_a_command(option: &str, command: &Command) -> String {
     if is_of_run {
         format!("the command is missing before {option}: redlock run {option} ...")
     } else {
-        format!("unknown option {option:?}")
+        format!("unknown option {option}")
     }
 }
 

@@ -21,7 +21,7 @@ const SECRETS_OF_CONTAINERS: &str = "/run/secrets";
 
 const EXPECTED: &str = "expected redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:///PATH[?db=N]";
 const ENCODE: &str = "special characters in a password must be percent-encoded (@ is %40, # is %23, / is %2F, \
-                      ? is %3F, a comma is %2C); or set REDLOCK_PASSWORD instead";
+                      ? is %3F, a comma is %2C, a blank is %20); or set REDLOCK_PASSWORD instead";
 
 pub(super) fn servers(args: &ServerArgs, sources: Sources<'_>) -> Result<Vec<Server>, Failure> {
     let urls: Vec<&str> = args.redis.iter().flat_map(|urls| split(urls)).collect();
@@ -141,7 +141,8 @@ fn read(path: &Path, name: &str) -> Result<String, Failure> {
 /// What cannot be right is found before the URL is parsed: of "redis://:p@ss#1@host" a parser makes the host "ss".
 fn parse(url: &str) -> Result<Server, String> {
     if url.contains(char::is_whitespace) {
-        return Err("separate several servers by commas".into());
+        let is_list = !url.contains('@') || url.matches("://").count() > 1;
+        return Err(if is_list { "separate several servers by commas" } else { ENCODE }.into());
     }
     let Some((scheme, rest)) = url.split_once("://") else { return Err(without_scheme(url)) };
     match scheme {
@@ -210,6 +211,7 @@ mod tests {
             ("redis://:pa/ss@h", "percent-encoded"),
             ("redis://:pa?ss@h", "percent-encoded"),
             ("redis://me@corp:Secret#9@h", "percent-encoded"),
+            ("redis://:pa ss@h", "percent-encoded"),
             ("redis://h:77111", "out of range"),
             ("redis://h/foo", "database"),
             ("rediss://h", "TLS"),
