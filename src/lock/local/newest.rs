@@ -61,3 +61,53 @@ impl Contender {
         while self.changes.read_events().is_ok_and(|events| !events.is_empty()) {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::tests::LockDirectory;
+    use super::*;
+    use crate::lock::HolderInfo;
+
+    fn record(claim: &str, since: BootTime) -> HolderRecord {
+        HolderRecord { claim: claim.into(), since, info: HolderInfo::default() }
+    }
+
+    #[test]
+    fn of_any_number_only_the_newest_stays_in_whatever_order_they_come() {
+        let directory = LockDirectory::new();
+        let files = [directory.observer_handle()];
+        let now = BootTime::now();
+        // The second and the third arrived in the same nanosecond.
+        let ages = [3, 1, 1, 2].map(Duration::from_secs);
+        let names = ["a", "b", "c", "d"];
+        let contenders: Vec<Contender> = names
+            .iter()
+            .zip(ages)
+            .map(|(name, age)| Contender::new(record(name, now.minus(age)), &files).unwrap())
+            .collect();
+        for contender in contenders.iter().chain(&contenders).chain(contenders.iter().rev()) {
+            if contender.check(&files).is_ok() {
+                contender.become_newest(&files[0]).unwrap();
+            }
+        }
+        let staying = contenders.iter().filter(|contender| contender.check(&files).is_ok());
+        assert_eq!(staying.map(|contender| contender.record.claim.as_str()).collect::<Vec<_>>(), ["c"]);
+    }
+
+    #[test]
+    fn a_change_is_noticed_and_a_record_from_the_future_is_not() {
+        let directory = LockDirectory::new();
+        let files = [directory.observer_handle()];
+        let ours = Contender::new(record("a", BootTime::now()), &files).unwrap();
+        files[0].write_newest(&record("b", BootTime::now() + Duration::from_secs(60))).unwrap();
+        assert!(crate::lock::wait::is_readable(ours.wake_fd()));
+        assert!(ours.check(&files).is_ok());
+        ours.discard_changes();
+        assert!(!crate::lock::wait::is_readable(ours.wake_fd()));
+        files[0].write_newest(&record("c", BootTime::now())).unwrap();
+        assert!(crate::lock::wait::is_readable(ours.wake_fd()));
+        assert!(matches!(ours.check(&files), Err(Error::Superseded(_))));
+    }
+}
