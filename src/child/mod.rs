@@ -59,6 +59,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the panic hook and for [`look_after_children`], which have no other way to the guardian.
 static GUARDIAN: OnceLock<GuardianHandle> = OnceLock::new();
 
+/// A thread has panicked, and ends the program when the tree is gone.
+static IN_EMERGENCY: AtomicBool = AtomicBool::new(false);
+
 /// Sends commands to the guardian; every thread may have one.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardianHandle {
@@ -189,7 +192,12 @@ impl Supervisor {
 
     /// The next event; blocks until there is one.
     pub(crate) fn next_event(&self) -> GuardianEvent {
-        self.guardian.channel.receive_event()
+        let event = self.guardian.channel.receive_event();
+        // What ended the command was the panic, and it is said by the thread that panicked.
+        while IN_EMERGENCY.load(Ordering::Acquire) {
+            std::thread::park();
+        }
+        event
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when nothing of it is left.
@@ -238,6 +246,7 @@ pub(crate) enum Emergency {
 
 /// From the panic hook: have the tree killed, and return when it is.
 pub(crate) fn stop_in_emergency() -> Emergency {
+    IN_EMERGENCY.store(true, Ordering::Release);
     let Some(guardian) = GUARDIAN.get() else { return Emergency::NothingRan };
     guardian.kill_tree();
     guardian.channel.shut_down(Shutdown::Write);

@@ -17,9 +17,10 @@ fn ways(backend: &Backend) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// On a busy machine its output may be read too late.
+/// On a busy machine its output may be read too late, and a fault in a thread may stop it before it has printed.
 fn has_run(done: &Done) -> bool {
-    done.stdout.contains("ran") || done.code == Some(0)
+    let was_stopped = done.stderr.contains("the command was stopped. Please report");
+    done.stdout.contains("ran") || done.code == Some(0) || was_stopped
 }
 
 /// If the command has not run, the key is free: nothing stands on a server but fences, and on this host one attempt
