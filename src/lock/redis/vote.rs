@@ -178,7 +178,9 @@ impl RedisLock {
         };
         let mut others = Vec::new();
         if let Some(proposed) = newcomer {
-            if let Some(reply) = self.servers.early_reply_of(self.gate, asked + HEAD_START, observer) {
+            // Counted from now: on a busy machine the server may not have had its turn yet.
+            let until = BootTime::now() + HEAD_START;
+            if let Some(reply) = self.servers.early_reply_of(self.gate, until, observer) {
                 return (reply, others);
             }
             self.is_far = true;
