@@ -269,8 +269,8 @@ impl RedisLock {
         }
     }
 
-    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place. With several
-    /// servers the next request is sent behind the BLPOP, so that the gate votes in the moment of the release.
+    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place. If the gate of
+    /// several servers is far, the next request is sent behind the BLPOP, so that it votes in the moment of the release.
     fn wait_for_wakeup(
         &mut self,
         blocked: &Blocked,
@@ -289,7 +289,7 @@ impl RedisLock {
         let list = self.requests.notify_list(self.waiter);
         let until = BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout;
         let (gate, is_next_gate) = (self.gate, self.gates().first() == Some(&self.gate));
-        if self.servers.len() == 1 || !is_next_gate {
+        if !self.is_far || !is_next_gate {
             let call = Call::BlockingPop { list, at_most };
             self.servers[gate].node.ask(call).map_err(NoReply::Failed)?;
             return self.servers.reply_of::<Woken>(gate, until, observer).map(drop);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Job, Nodes, OverlapCheck, PlainRedlock, TREE, alive, all_end_well, queued, tree_of, wait_until,
+    Job, Links, Nodes, OverlapCheck, PlainRedlock, TREE, alive, all_end_well, queued, tree_of, wait_until,
     wait_until_within,
 };
 
@@ -106,12 +106,15 @@ fn a_killed_head_of_the_queue_costs_seconds_and_not_a_lease() {
 /// Its request to the gate is there already, and is executed when the lock is released; so it has the vote.
 #[test]
 fn a_stopped_head_of_the_queue_costs_seconds_and_not_a_lease() {
-    let nodes = Nodes::start(3);
-    let first = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
-    let head = nodes.run("k").args(&["--ttl", "60s"]).sh("echo mine").spawn();
-    queued(&nodes[0], "k", 1);
-    let next = nodes.run("k").args(&["--ttl", "60s"]).sh("echo mine").spawn();
-    queued(&nodes[0], "k", 2);
+    let links = Links::one_host(3);
+    links.warm_up();
+    links.each_way(Duration::from_millis(10));
+    let run = || links.run(0, "k").args(&["--ttl", "60s"]);
+    let first = links.nodes().hold(run(), "k");
+    let head = run().sh("echo mine").spawn();
+    queued(&links[0], "k", 1);
+    let next = run().sh("echo mine").spawn();
+    queued(&links[0], "k", 2);
     head.stop();
     let start = Instant::now();
     first.wait().expect_code(0);
@@ -121,7 +124,7 @@ fn a_stopped_head_of_the_queue_costs_seconds_and_not_a_lease() {
     head.signal(Signal::SIGCONT);
     head.wait_for_line("mine");
     head.wait().expect_code(0);
-    nodes.all_free();
+    links.nodes().all_free();
 }
 
 #[test]
