@@ -99,14 +99,14 @@ fn whole_file() {
                     assert!(matches!(enter(&FILE, &request), Ok(None)));
                 }
                 let blocked = inspect(&FILE, 0, &request, None);
-                let text = report::blocker(&blocked.by);
+                let text = report::blocker(&blocked.by, |_| None);
                 assert!(text.contains("fuzz@host pid 1"), "{text}");
                 file.locks().unlock_all();
             }
             Ok(None) => {
                 assert!(!reserved.is_empty());
                 let blocked = inspect(&FILE, 0, &request, None);
-                assert_printable(&report::blocker(&blocked.by), false);
+                assert_printable(&report::blocker(&blocked.by, |_| None), false);
             }
             Err(error) => {
                 assert!(!reserved.is_empty(), "{error:?}");
