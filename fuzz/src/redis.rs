@@ -253,7 +253,9 @@ pub(crate) fn urls(data: &[u8]) {
     let Ok(url) = std::str::from_utf8(data) else { return };
     assert_printable(&secrets::without_passwords(url), is_only_password(url));
     // In a path the same words are no password.
-    let is_first = |(_, rest): (&str, &str)| rest.starts_with(&format!(":{SECRET}@"));
+    let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
+    let is_first =
+        |(scheme, rest): (&str, &str)| is_scheme(scheme) && rest.starts_with(&format!(":{SECRET}@"));
     let is_secret = is_only_password(url) && url.split_once("://").is_some_and(is_first);
     match memory::at_most(64 * 1024 + 32 * url.len(), || Server::parse(url)) {
         Err(message) => assert_printable(&message, url.contains(SECRET)),
