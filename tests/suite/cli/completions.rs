@@ -61,7 +61,7 @@ fn bash_completes_options_values_and_the_command() {
         .env("TERM", "dumb");
     let shell = Pty::program(bash);
     shell.type_in("bind 'set enable-bracketed-paste off'; bind 'set bell-style none'\n");
-    shell.type_in(&format!("source {DIRECTORY}/redlock.bash; echo REA''DY\n"));
+    shell.type_in(&format!("source '{DIRECTORY}/redlock.bash'; echo REA''DY\n"));
     shell.wait_for("READY");
     check(&shell);
 }
@@ -76,7 +76,7 @@ fn zsh_completes_options_values_and_the_command() {
     let shell = Pty::program(zsh);
     let options =
         "unset zle_bracketed_paste; setopt no_beep no_list_ambiguous no_auto_remove_slash; PROMPT_EOL_MARK=";
-    let load = format!("fpath=({DIRECTORY} $fpath); autoload -U compinit; compinit -u -D");
+    let load = format!("fpath=('{DIRECTORY}' $fpath); autoload -U compinit; compinit -u -D");
     shell.type_in(&format!("{options}; {load}; echo REA''DY\n"));
     shell.wait_for("READY");
     check(&shell);
@@ -89,7 +89,7 @@ fn fish_completes_options_values_and_the_command() {
     }
     let home = tempfile::tempdir().unwrap();
     let offered = |line: &str| {
-        let script = format!("source {DIRECTORY}/redlock.fish; complete -C '{line}'");
+        let script = format!("source '{DIRECTORY}/redlock.fish'; complete -C '{line}'");
         let output = Command::new("fish").args(["-c", &script]).env("HOME", home.path()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{line}");
         let offered = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -201,7 +201,9 @@ fn the_home_of_another_user_is_not_looked_into() {
     let run = |home: &TempDir| host.run().env("HOME", home.path()).env("XDG_CONFIG_HOME", "");
     users.run(STRANGER, run(&home), "022").cmd(&["true"]).done().expect_code(0);
     // One that is there and cannot be read may say what must be known.
-    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for directory in ["", ".config", ".config/redlock"] {
+        fs::set_permissions(home.path().join(directory), fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let config = home.path().join(".config/redlock/config.toml");
     fs::set_permissions(config, fs::Permissions::from_mode(0o600)).unwrap();
     users.run(STRANGER, run(&home), "022").cmd(&["true"]).done().expect_code(78);

@@ -240,9 +240,10 @@ fn a_private_tmp_is_warned_of() {
     let outside = tempfile::tempdir_in("/var/tmp").unwrap();
     let private = outside.path().join("systemd-private-0-x.service-0/tmp");
     fs::create_dir_all(&private).unwrap();
-    let script = "chmod 1777 \"$0\" && mount --bind \"$0\" /tmp && exec \"$@\"";
+    // The program may itself be below /tmp, so it is opened before that is covered.
+    let script = "chmod 1777 \"$0\" && exec 9<\"$1\" && shift && mount --bind \"$0\" /tmp && exec /proc/self/fd/9 \"$@\"";
     let unshared =
-        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(&private).arg("true").status();
+        Command::new("unshare").args(["-m", "sh", "-c", script]).arg(&private).arg("/bin/true").status();
     if !unshared.is_ok_and(|status| status.success()) {
         skip!("only root can have a mount namespace");
     }
