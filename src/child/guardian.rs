@@ -36,6 +36,9 @@ use crate::clock::BootTime;
 /// run knows it by this name, too.
 pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
 
+/// How long the guardian waits for the command's start before it tells `ps` what it is.
+const TITLE_AFTER_MS: u8 = 20;
+
 /// Of one attempt to tell redlock the end, while it is stopped.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
@@ -125,6 +128,8 @@ pub(super) struct Guardian<'a> {
     tree_is_gone: bool,
     /// The command is being stopped because its time is up.
     time_up: bool,
+    /// `ps` shows what this process is.
+    has_title: bool,
 }
 
 impl<'a> Guardian<'a> {
@@ -135,8 +140,6 @@ impl<'a> Guardian<'a> {
         set_name(NAME).ok();
         set_child_subreaper(true)?;
         let redlock_pid = getppid();
-        // Where it cannot be done (a hardened /proc) it looks like a second redlock.
-        let _ = arguments::overwrite(|bytes| show_title(bytes, redlock_pid));
         Ok(Self {
             redlock,
             redlock_pid,
@@ -150,6 +153,7 @@ impl<'a> Guardian<'a> {
             attached: Vec::new(),
             tree_is_gone: false,
             time_up: false,
+            has_title: false,
         })
     }
 
@@ -192,12 +196,24 @@ impl<'a> Guardian<'a> {
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         // Every signal is blocked, so only a broken system could make this fail: try again.
-        let _ = poll(&mut fds, PollTimeout::NONE);
+        let timeout = if self.has_title { PollTimeout::NONE } else { TITLE_AFTER_MS.into() };
+        let ready = poll(&mut fds, timeout);
         let [has_command, has_signal] = [0, 1].map(|at: usize| fds[at].any().unwrap_or(false));
         if has_signal {
             self.read_signals();
         }
+        if ready == Ok(0) {
+            self.show_title();
+        }
         has_command
+    }
+
+    /// Not before the command is started, if that is soon: the command would have to wait for it.
+    fn show_title(&mut self) {
+        if !std::mem::replace(&mut self.has_title, true) {
+            // Where it cannot be done (a hardened /proc) it looks like a second redlock.
+            let _ = arguments::overwrite(|bytes| write_title(bytes, self.redlock_pid));
+        }
     }
 
     /// That a child has changed is seen when it is reaped.
@@ -240,6 +256,7 @@ impl<'a> Guardian<'a> {
                 self.command = Some(Child { pid, exit_reason: None });
                 self.state = State::Running;
                 detach_stdio();
+                self.show_title();
             }
             Err(error) => self.send(GuardianEvent::NotStarted(error as i32)),
         }
@@ -439,7 +456,7 @@ impl<'a> Guardian<'a> {
 }
 
 /// As much of what the guardian is as its argument list has room for.
-fn show_title(arguments: &mut [u8], redlock: Pid) {
+fn write_title(arguments: &mut [u8], redlock: Pid) {
     let titles = [format!("redlock: guardian of pid {redlock}"), format!("guardian of {redlock}")];
     let room = arguments.len().saturating_sub(1);
     let title = titles.iter().find(|title| title.len() <= room).unwrap_or(&titles[1]);

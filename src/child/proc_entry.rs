@@ -1,8 +1,10 @@
 //! Single entries of /proc: a process, its children, its environment.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 
 use nix::unistd::{Pid, getpid};
 
@@ -61,11 +63,20 @@ impl Process {
     /// Whether this entry is ours, and shows the number that we know ourselves by and no other: in the /proc of a
     /// PID namespace around ours we have one in each.
     pub(super) fn is_us(entry: &str) -> bool {
-        let status = fs::read_to_string(format!("/proc/{entry}/status")).unwrap_or_default();
+        let status = read_at_once(&format!("/proc/{entry}/status")).unwrap_or_default();
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
         let numbers = field("NSpid:").or_else(|| field("Pid:")).unwrap_or_default();
         numbers.trim() == getpid().to_string()
     }
+}
+
+/// For entries that are shorter than this: every run reads them, and the standard library would read them in a dozen
+/// small pieces, since their size is not known before.
+fn read_at_once(path: &str) -> io::Result<String> {
+    let mut bytes = vec![0; 4096];
+    let length = File::open(path)?.read_at(&mut bytes, 0)?;
+    bytes.truncate(length);
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether the kernel lists a process's children.

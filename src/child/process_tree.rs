@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getpid};
 
 use super::messages::{Environment, ExitReason};
@@ -52,6 +53,12 @@ impl ProcView {
     }
 }
 
+/// One call, for the many runs that have none.
+fn has_children() -> bool {
+    let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, any) != Err(Errno::ECHILD)
+}
+
 /// The processes below this one that are the command's.
 pub(super) struct ProcessTree {
     view: ProcView,
@@ -77,8 +84,10 @@ impl ProcessTree {
     /// Below a process that may have other children. To be called before the first child is started.
     pub(super) fn beside_strangers(view: ProcView) -> Self {
         let known: Vec<Process> = match view {
-            ProcView::Ours => children(getpid()).into_iter().filter_map(Process::read).collect(),
-            ProcView::Unusable => Vec::new(),
+            ProcView::Ours if has_children() => {
+                children(getpid()).into_iter().filter_map(Process::read).collect()
+            }
+            ProcView::Ours | ProcView::Unusable => Vec::new(),
         };
         let may_have_strangers = !known.is_empty() || getpid() == Pid::from_raw(1);
         Self { view, strangers: may_have_strangers.then_some(Strangers { known, mark: Vec::new() }) }

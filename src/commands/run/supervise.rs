@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use super::start_error::start_error;
 use crate::child::signals::{ReceivedSignal, Signals, suspend_self};
@@ -66,6 +67,8 @@ pub(super) struct Supervision<'a> {
     report: &'a mut Report,
     /// When a process first told us to stop.
     told_to_stop_at: Option<BootTime>,
+    /// The command with which we stopped ourselves, until we are continued.
+    suspended_with: Option<Pid>,
     /// The loss of the lock was reported.
     is_lost: bool,
     stop_reason: Option<StopReason>,
@@ -100,6 +103,7 @@ impl<'a> Supervision<'a> {
             signals,
             report,
             told_to_stop_at: None,
+            suspended_with: None,
             is_lost: false,
             stop_reason: None,
             take_interrupts_at: Some(BootTime::now() + CTRLC_DELAY),
@@ -187,6 +191,7 @@ impl<'a> Supervision<'a> {
                 // The shell waits for us, not for the command: only if we stop as well does it take over.
                 // Unless both were continued in the meantime.
                 if self.on_terminal && self.proc_view.is_stopped(command) {
+                    self.suspended_with = Some(command);
                     suspend_self();
                 }
             }
@@ -262,6 +267,12 @@ impl<'a> Supervision<'a> {
     fn on_signal(&mut self, ReceivedSignal { signal, typed }: ReceivedSignal) {
         if signal == Signal::SIGCHLD {
             return child::look_after_children();
+        }
+        // `fg` continues the whole job. A second time might undo a ^Z that was typed in between.
+        if signal == Signal::SIGCONT
+            && self.suspended_with.take().is_some_and(|command| !self.proc_view.is_stopped(command))
+        {
+            return;
         }
         // A typed signal has reached the command by itself, which decides what to make of it.
         if typed {
