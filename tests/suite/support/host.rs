@@ -76,10 +76,13 @@ impl Host {
         assert_eq!(locked, Vec::<PathBuf>::new(), "left in the kernel");
     }
 
-    /// Waits until `n` waiters have drawn their tickets.
+    /// Waits until `n` waiters have drawn their tickets: in the one lock file, or of several in that of "k".
     #[track_caller]
     pub fn queued(&self, n: usize) {
-        let file = self.file();
+        let file = match &lock_files(self.path())[..] {
+            [file] => file.clone(),
+            _ => self.beside("redlock-lock%3Ak"),
+        };
         wait_until(&format!("{n} waiters in the queue"), || tickets_waiting(&file) == n);
     }
 
