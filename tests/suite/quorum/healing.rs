@@ -13,13 +13,13 @@ const MS: Duration = Duration::from_millis(1);
 fn rolling_restarts_under_a_long_quarantine_go_unnoticed() {
     let mut nodes = Nodes::start(3);
     nodes.settle();
-    let run = nodes.run_quarantined("k").args(&["--ttl", "3s", "--quarantine", "20s"]);
+    let run = nodes.run_quarantined("k").args(&["--ttl", "6s", "--quarantine", "1m"]);
     let mut job = nodes.hold(run, "k");
     let claim = nodes.claims("k")[0].clone();
     for at in [0, 1, 2, 0] {
         nodes[at].restart();
         let healed = || nodes[at].cmd(&["GET", "lock:k"]) == claim;
-        wait_until_within(Duration::from_millis(2500), "it is healed at the next renewal", healed);
+        wait_until_within(Duration::from_secs(5), "it is healed at the next renewal", healed);
         renewed(&nodes[at], "k", 1);
         assert!(job.is_running(), "{}", job.stderr_so_far());
     }

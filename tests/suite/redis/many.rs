@@ -1,5 +1,7 @@
 //! What a request costs a server does not grow with the number of sharers, slots and waiters.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use crate::support::Redis;
 use crate::support::crowd::{
     LOCKS, READERS, READERS_OF_TWO, SHARERS, SLOTS, Scenario, Server, WRITERS, newcomer, reader,
@@ -30,38 +32,51 @@ fn flat(scenarios: &[Scenario]) {
     }
 }
 
+/// One of these tests at a time: each keeps a server busy, and together they would starve those of other modules.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn a_lock_costs_the_same_beside_few_and_many_others() {
+    let _alone = alone();
     flat(&LOCKS);
 }
 
 #[test]
 fn sharers_cost_the_same_beside_few_and_many() {
+    let _alone = alone();
     flat(&SHARERS);
 }
 
 #[test]
 fn a_queue_of_writers_costs_the_same_for_few_and_many() {
+    let _alone = alone();
     flat(&WRITERS);
 }
 
 #[test]
 fn a_queue_of_readers_costs_the_same_for_few_and_many() {
+    let _alone = alone();
     flat(&READERS);
 }
 
 #[test]
 fn a_queue_of_readers_of_two_keys_costs_the_same_for_few_and_many() {
+    let _alone = alone();
     flat(&READERS_OF_TWO);
 }
 
 #[test]
 fn a_queue_for_slots_costs_the_same_for_few_and_many() {
+    let _alone = alone();
     flat(&SLOTS);
 }
 
 #[test]
 fn what_is_dead_costs_something_once() {
+    let _alone = alone();
     let cost = |others: usize, server: &mut Server, call: &[String]| {
         let before = server.commands();
         server.expect(call, "");
@@ -94,6 +109,7 @@ fn what_is_dead_costs_something_once() {
 
 #[test]
 fn readers_behind_many_that_wait_for_another_key_enter() {
+    let _alone = alone();
     with_server(|server| {
         server.expect(&Asker::new(newcomer(0), &["l"]).acquire(), "granted");
         (0..100).for_each(|number| server.expect(&reader_of_two(number).acquire(), "blocked"));
@@ -107,6 +123,7 @@ fn readers_behind_many_that_wait_for_another_key_enter() {
 
 #[test]
 fn a_queue_in_which_older_versions_stand_is_served_in_order() {
+    let _alone = alone();
     with_server(|server| {
         server.expect(&writer(newcomer(0)).acquire(), "granted");
         (0..4).for_each(|number| server.expect(&reader(number).acquire(), "blocked"));
@@ -134,6 +151,7 @@ fn a_queue_in_which_older_versions_stand_is_served_in_order() {
 
 #[test]
 fn slots_that_an_older_version_took_or_gave_back_are_seen() {
+    let _alone = alone();
     with_server(|server| {
         let number_of = |reply: String| reply.lines().nth(3).expect("a slot").to_owned();
         let take = |server: &mut Server, number| number_of(server.call(&slot(number).acquire()));
@@ -154,6 +172,7 @@ fn slots_that_an_older_version_took_or_gave_back_are_seen() {
 
 #[test]
 fn a_sharer_that_asks_again_after_an_unheard_grant_expired_keeps_its_record() {
+    let _alone = alone();
     for asker in [reader, slot] {
         with_server(|server| {
             server.granted(2, asker);

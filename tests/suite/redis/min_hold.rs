@@ -37,8 +37,8 @@ fn on_one_server_it_stays_for_the_rest_of_the_time_however_the_command_ends() {
 fn it_may_be_longer_than_the_ttl() {
     let redis = Redis::start();
     let start = Instant::now();
-    let run = Run::key(&redis, "k").args(&["--ttl", "1500ms", "--min-hold", "1m"]).stdin_pipe();
-    let job = run.sh("echo ready; sleep 2; exit 4").spawn();
+    let run = Run::key(&redis, "k").args(&["--ttl", "3s", "--min-hold", "1m"]).stdin_pipe();
+    let job = run.sh("echo ready; sleep 4; exit 4").spawn();
     job.wait_for_line("ready");
     job.wait().expect_code(4);
     a_minute_from_the_grant(&redis, "k", start);
