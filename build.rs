@@ -19,7 +19,21 @@ fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-changed=lua");
     fs::write(out.join("scripts.rs"), lua()?)?;
-    link_libgcc_statically(&out)
+    let is_gnu = env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|abi| abi == "gnu");
+    let is_native = env::var("HOST") == env::var("TARGET");
+    let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    let features = env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+    let is_static = features.split(',').any(|feature| feature == "crt-static");
+    if is_gnu && is_native && is_release {
+        if !is_static {
+            // At a fixed address: the loader would write 4,000 addresses into 17 pages at every start, and each page that
+            // is written to costs as much as a hundred allocations. A static binary is told so by its own flags: see
+            // scripts/package.
+            println!("cargo:rustc-link-arg-bins=-no-pie");
+        }
+        link_libgcc_statically(&out)?;
+    }
+    Ok(())
 }
 
 /// A Rust constant for each script, with the hash under which servers remember it, and for each constant that the
@@ -78,10 +92,7 @@ fn shared_constants(include: &str) -> String {
 /// name, found first, gives the static parts instead. Where there are none (another libc, another
 /// compiler) the usual library is linked.
 fn link_libgcc_statically(out: &Path) -> io::Result<()> {
-    let is_gnu = env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|abi| abi == "gnu");
-    let is_native = env::var("HOST") == env::var("TARGET");
-    let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
-    if is_gnu && is_native && is_release && has_static_libgcc() {
+    if has_static_libgcc() {
         fs::write(out.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n")?;
         println!("cargo:rustc-link-search=native={}", out.display());
     }

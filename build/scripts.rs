@@ -4,8 +4,9 @@
 //! a row of paragraphs, separated by blank lines. A paragraph defines local functions or variables; a script gets
 //! those that it uses, directly or through others, because Redis creates every function anew in each call.
 //!
-//! If such a line stands at the beginning of a function, the paragraphs are put there, and their functions are created
-//! only when that function is called.
+//! The paragraphs are put where the line stands, so that what only the rest of a script uses is not created if the script
+//! has returned before. If the line stands at the beginning of a function or of an `if`, they are created only when that
+//! function is called, or that condition true.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,22 +25,42 @@ pub type Includes = BTreeMap<String, String>;
 
 /// The script as it is sent, without comments and indentation. Adds the names that it takes from includes to `used`.
 pub fn assemble(script: &str, includes: &Includes, used: &mut BTreeSet<String>) -> Result<String, String> {
-    let mut outer = Selection::default();
-    let (top, nested) = split(script);
-    outer.add(&top, includes)?;
-    let mut text = outer.with(&strip(&top));
-    check(&text)?;
-    used.extend(outer.names.iter().cloned());
-    for function in nested {
-        let mut inner = Selection { names: outer.names.clone(), ..Selection::default() };
-        inner.add(&function, includes)?;
-        used.extend(inner.names.iter().cloned());
-        let body = strip(&function);
-        let (head, rest) = body.split_once('\n').unwrap_or((&body, ""));
-        text = text.replacen(&format!("{head}\nend"), &format!("{head}\n{}", inner.with(rest)), 1);
+    let (mut text, mut names) = (String::new(), BTreeSet::new());
+    for section in sections(script) {
+        let mut outer = Selection { names, ..Selection::default() };
+        let (top, nested) = split(&section);
+        outer.add(&top, includes)?;
+        text += &(outer.with(&strip(&top)) + "\n");
+        check(&text)?;
+        for function in nested {
+            let mut inner = Selection { names: outer.names.clone(), ..Selection::default() };
+            inner.add(&function, includes)?;
+            used.extend(inner.names.iter().cloned());
+            let body = strip(&function);
+            let (head, rest) = body.split_once('\n').unwrap_or((&body, ""));
+            text = text.replacen(&format!("{head}\nend"), &format!("{head}\n{}", inner.with(rest)), 1);
+        }
+        names = outer.names;
     }
+    used.extend(names);
     check(&text)?;
+    text.pop();
     Ok(text)
+}
+
+/// The parts of a script, each with its own includes at its beginning.
+fn sections(script: &str) -> Vec<String> {
+    let mut sections = vec![String::new()];
+    let mut has_code = false;
+    for line in script.split_inclusive('\n') {
+        if has_code && line.starts_with("-- @include ") {
+            sections.push(String::new());
+            has_code = false;
+        }
+        has_code |= !strip(line).is_empty();
+        sections.last_mut().expect("one at least").push_str(line);
+    }
+    sections
 }
 
 /// What a script, or a function that includes something itself, takes from includes.
@@ -80,13 +101,13 @@ impl Selection {
     }
 }
 
-/// The functions that include something themselves are taken out; their first and last lines stay.
+/// The functions and blocks that include something themselves are taken out; their first and last lines stay.
 fn split(script: &str) -> (String, Vec<String>) {
     let (mut top, mut functions) = (String::new(), Vec::new());
     let mut lines = script.split_inclusive('\n');
     while let Some(line) = lines.next() {
         top += line;
-        if line.starts_with("local function ") {
+        if line.starts_with("local function ") || line.starts_with("if ") {
             let mut function: String = lines.by_ref().take_while(|line| !line.starts_with("end")).collect();
             if function.contains("-- @include ") {
                 functions.push(format!("{line}{function}end\n"));
@@ -263,6 +284,19 @@ mod tests {
         assert_eq!(hoisted.matches("function seldom").count(), 1);
         let without = outside.replacen("-- @include a\n", "", 1);
         assert!(assembled(&without, &[("a", a)]).unwrap_err().contains("`often` is not defined"));
+    }
+
+    #[test]
+    fn what_only_the_rest_needs_is_created_behind_what_comes_before() {
+        let a = "local function often()\nend\n\nlocal function seldom()\n  often()\nend\n";
+        let script = "-- @include a\n\nif often() then\n  return 1\nend\n\n-- Seldom.\n-- @include a\n\nreturn seldom()\n";
+        assert_eq!(
+            assembled(script, &[("a", a)]).unwrap(),
+            "local function often()\nend\nif often() then\nreturn 1\nend\nlocal function seldom()\noften()\nend\n\
+             return seldom()"
+        );
+        let too_early = script.replace("return 1", "return seldom()");
+        assert_eq!(assembled(&too_early, &[("a", a)]).unwrap().matches("function seldom").count(), 1);
     }
 
     #[test]

@@ -10,7 +10,8 @@
 -- ARGV[11] proposed    tokens: the gate's, for a vote; the client's guess, for a newcomer; '' = none
 -- ARGV[12] quarantine  how long a server that lost its data does not vote, ms; 0 = off
 -- ARGV[13] ancestors   waiters that the client runs under
--- ARGV[14...]          field, value, ... for info:K
+-- ARGV[14] history     how many finished runs log:K keeps; 0 = none
+-- ARGV[15...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots, stamp, ms that this server has been known, longest quarantine in ms}
 --      or {'blocked', key, position, holder...}: see include/blocked.lua
@@ -28,14 +29,16 @@
 -- Atomic, so that "free", "our turn" and "taken" are one moment for all keys, and so that waiters for several keys join
 -- all their queues in the same order and cannot wait for each other.
 --
+-- Most often nothing of the lock exists, and it is asked for exclusively. That is decided first, before the functions for
+-- everything else are created.
+--
+-- @include constants
 -- @include grant
 -- @include fence
--- @include queue
--- @include untouched
 
 local TTL, ROLE, QUEUES, GATE, PROPOSED = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10], ARGV[11]
 local QUARANTINE, ANCESTORS = tonumber(ARGV[12]), ARGV[13]
-local FIRST_FIELD = 14
+local HISTORY, FIRST_FIELD = ARGV[14], 15
 local IS_GATE = ROLE == 'gate'
 local PROPOSED_FENCES = PROPOSED == '' and {} or numbers(PROPOSED)
 
@@ -43,15 +46,74 @@ local PROPOSED_FENCES = PROPOSED == '' and {} or numbers(PROPOSED)
 -- tokens growing, and a quarantine lasts longer than this.
 local GUESS_AHEAD_MS = 1000
 
--- No token is below this. At the gate none is below the server's clock, so that tokens keep growing after the counter
--- was lost; a vote is never below the gate's token.
-local function lowest_fence(i)
-  local proposed = PROPOSED_FENCES[i] or 0
-  if (IS_GATE or ROLE == 'newcomer') and proposed > now_ms() + GUESS_AHEAD_MS then
-    proposed = 0
-  end
-  return math.max(proposed, IS_GATE and now_ms() or 0)
+if IS_REPLICA then
+  return { 'replica' }
 end
+
+-- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about all keys.
+local keys = { TOMBSTONE }
+for _, k in ipairs(LOCKS) do
+  local n = #keys
+  keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = k.lock, k.queue, k.info, k.shared
+  k.history = HISTORY
+end
+local is_untouched = call('EXISTS', unpack(keys)) == 0
+for _, k in ipairs(is_untouched and LOCKS or {}) do
+  k.value, k.has_queue, k.is_untouched = false, false, true
+end
+if not is_untouched and call('EXISTS', TOMBSTONE) == 1 then
+  return { 'stale' }
+end
+local quarantine, known_for, longest_quarantine = 0, 0, 0
+if has_marker(QUARANTINE) then
+  -- @include server
+  quarantine, known_for, longest_quarantine = quarantine_left(QUARANTINE)
+end
+
+-- Grants with write() and undo(), see store_grant(); before that, prepare() is called, if there is anything to prepare.
+-- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
+-- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
+-- was never used, and other clients may have had larger ones meanwhile.
+local function grant_all(arrival, write, undo, prepare)
+  local now, stamp_text, fences, slots = now_ms(), int_string(arrival), {}, {}
+  for i, k in ipairs(LOCKS) do
+    -- No token is below these. At the gate none is below the server's clock, so that tokens keep growing after the counter
+    -- was lost; a vote is never below the gate's token.
+    local proposed, clock = PROPOSED_FENCES[i] or 0, IS_GATE and now or 0
+    if (IS_GATE or ROLE == 'newcomer') and proposed > now + GUESS_AHEAD_MS then
+      proposed = 0
+    end
+    local info = {
+      fence = int_string(next_fence(k, math.max(proposed, clock))), since = int_string(now),
+      gate = IS_GATE and RUN_ID or GATE, stamp = stamp_text, claim = CLAIM, nodes = SERVERS,
+    }
+    set_fence(k, info.fence)
+    if prepare then
+      prepare(k)
+    end
+    store_grant(k, info, TTL, FIRST_FIELD, write, undo)
+    fences[i], slots[i] = info.fence, info.slot
+  end
+  return {
+    'granted',
+    RUN_ID,
+    table.concat(fences, ' '),
+    table.concat(slots, ' '),
+    stamp_text,
+    int_string(known_for),
+    int_string(longest_quarantine),
+  }
+end
+
+-- An 'ahead' that is granted must end the BLPOP behind it.
+local is_plain = MODE == '' and ROLE ~= 'ahead' and not has(FLAGS, SUPERSEDES)
+if is_untouched and is_plain and quarantine <= 0 then
+  return grant_all(FIRST_STAMP, write_exclusive)
+end
+
+-- Everything else.
+--
+-- @include queue
 
 -- The functions for what is seldom there are created only where it is.
 local function leave(k)
@@ -59,32 +121,15 @@ local function leave(k)
   return leave_queue(k)
 end
 
-local function store_share(k, info)
+local function write_shared(...)
   -- @include share
-  store_grant(k, info, TTL, FIRST_FIELD, write_share)
+  write_share(...)
 end
 
--- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
--- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
--- was never used, and other clients may have had larger ones meanwhile.
-local function grant(k, i)
-  local info = { fence = int_string(next_fence(k, lowest_fence(i))), since = int_string(now_ms()) }
-  info.gate, info.stamp = IS_GATE and run_id() or GATE, int_string(our_stamp())
-  set_fence(k, info.fence)
-  k.was_queued = has_queue(k) and leave(k)
-  k.was_free = not current(k)
-  if MODE == '' then
-    store_grant(k, info, TTL, FIRST_FIELD, write_exclusive)
-  else
-    store_share(k, info)
-  end
-  return info.fence, info.slot
+local function undo_shared(...)
+  -- @include share
+  undo_share(...)
 end
-
-local known_for, longest_quarantine
-
--- We are blocked until a client releases the lock, and not for a shorter time.
-local waits_for_release
 
 -- Not without a stamp at a server other than the gate: what it would get there is not what other servers know.
 local function supersede_all()
@@ -94,24 +139,31 @@ local function supersede_all()
   end
 end
 
-local function grant_all()
-  local fences, slots = {}, {}
+local function log_expired_holders(k)
+  -- @include expired
+  pcall(log_expired, k)
+end
+
+local function leave_if_queued(k)
+  k.was_queued = has_queue(k) and leave(k)
+  k.was_free = not current(k)
+  if k.was_free and not k.is_untouched then
+    log_expired_holders(k)
+  end
+end
+
+local function take_turn()
   if has(FLAGS, SUPERSEDES) then
     supersede_all()
   end
-  for i, k in ipairs(LOCKS) do
-    fences[i], slots[i] = grant(k, i)
+  if MODE == '' then
+    return grant_all(our_stamp(), write_exclusive, nil, leave_if_queued)
   end
-  return {
-    'granted',
-    run_id(),
-    table.concat(fences, ' '),
-    table.concat(slots, ' '),
-    int_string(our_stamp()),
-    int_string(known_for),
-    int_string(longest_quarantine),
-  }
+  return grant_all(our_stamp(), write_shared, undo_shared, leave_if_queued)
 end
+
+-- We are blocked until a client releases the lock, and not for a shorter time.
+local waits_for_release
 
 -- Decides about locks of which at least one may be held or waited for.
 local function decide()
@@ -154,7 +206,7 @@ local function decide()
     end
   end
   if not held and not not_our_turn then
-    local reply = grant_all()
+    local reply = take_turn()
     if MODE ~= '' then
       wake_beside_us()
     end
@@ -165,7 +217,7 @@ local function decide()
   end
   for _, k in ipairs(LOCKS) do
     if QUEUES then
-      enqueue(k)
+      enqueue(k, FIRST_FIELD)
     end
     wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
   end
@@ -176,28 +228,30 @@ local function decide()
   return blocked_by(i, call('ZRANK', LOCKS[i].queue, QUEUED))
 end
 
+-- The only server: when its quarantine is over, the waiters are served in the order in which they came.
+local function join_queues()
+  -- @include queue
+  for _, k in ipairs(LOCKS) do
+    enqueue(k, FIRST_FIELD)
+  end
+end
+
 -- The BLPOP behind a vote is to wait for a release, and for nothing else.
 local function end_blpop()
   -- @include wakeup
   push_wakeup(ME)
 end
 
-if is_replica() then
-  return { 'replica' }
-end
-local is_untouched = nothing_exists()
-if not is_untouched and call('EXISTS', TOMBSTONE) == 1 then
-  return { 'stale' }
-end
 local reply
-local quarantine
-quarantine, known_for, longest_quarantine = quarantine_left(QUARANTINE)
 if quarantine > 0 then
-  -- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. It queues no
-  -- client either, so that all clients turn to the same next gate.
+  -- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. One of several
+  -- queues no client either, so that all clients turn to the same next gate.
+  if QUEUES and SERVERS == '1' then
+    join_queues()
+  end
   reply = { 'quarantined', int_string(quarantine), int_string(longest_quarantine) }
 elseif is_untouched and not has(FLAGS, SUPERSEDES) then
-  reply = grant_all()
+  reply = take_turn()
 else
   reply = decide()
 end

@@ -1,23 +1,169 @@
--- Take a lock away from its holder, and wake the next waiter.
+-- Look at the holders of a lock; mark their claims as broken, or take the lock away at once.
 --
--- KEYS, ARGV[1] to ARGV[6]: see include/request.lua; for one key only
--- ARGV[7] yes         '1' = break it; '0' = only look
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua; for one key only. The claim's waiter is the breaking client
+-- ARGV[7] action      'look'; 'mark' = tell the holders, which are to give the lock back; 'unmark' = take back the marks of
+--                     this client; 'free' = at once, whatever the holders do
+-- ARGV[8] claims      of the holders that are meant, separated by spaces
+-- ARGV[9...]          field, value, ... of the breaking client
 --
--- Returns {'blocked', '0', '-1', holder...}, see include/blocked.lua, or {'free'}.
+-- Returns {'holders', run_id, length of the queue, then for each holder: claim, slot (-1 = none), ms until it expires
+-- (-1 = never), ms held (-1 = unknown), its info as JSON, its mark: '', 'new' or 'old'}; as it is after 'mark' and
+-- 'unmark', as it was before 'free'. The claim of another program is 'foreign:' and a digest of its value. Or {'replica'},
+-- or {'different_server_count', n}: held as a lock over n servers.
 --
--- Atomic, so that the holder in the reply is the one that was broken. The token stays, so that the next one is larger.
+-- Atomic, so that what is marked or freed is what was looked at. The token stays, so that the next one is larger. Marking
+-- renews nothing and frees nothing but claims that no process holds: of `redlock acquire` without a keeper, and of runs
+-- that have ended and that only --min-hold keeps.
 --
--- @include blocked
+-- @include log
+-- @include mark
+-- @include trace
+-- @include share
 -- @include turn
 
+local ACTION, FIRST_FIELD = ARGV[7], 9
 local k = LOCKS[1]
-if not current(k) then
-  return { 'free' }
+
+local meant = {}
+for claim in string.gmatch(ARGV[8], '%S+') do
+  meant[claim] = true
 end
-local reply = blocked_by(1)
-if ARGV[7] == '1' then
-  call('DEL', k.lock, k.shared, k.info)
-  k.value = false
-  wake_next(k)
+
+-- A claim without its slot and its mark. The value of another program stands for itself only: a request that comes late
+-- must not hit the next one.
+local function plain(entry)
+  return parse_claim(entry) and string.match(entry, '^[%x-]+%.%d+') or 'foreign:' .. redis.sha1hex(entry)
+end
+
+local is_shared_lock = is_shared(k)
+
+local function entries()
+  if not is_shared_lock then
+    return { current(k) or nil }
+  end
+  local from, to = live_range()
+  return call('ZRANGEBYSCORE', k.shared, from, to)
+end
+
+local BREAKER = { notify = ME }
+for i = FIRST_FIELD, #ARGV, 2 do
+  BREAKER[ARGV[i]] = ARGV[i + 1]
+end
+
+local function who()
+  return cjson.encode(BREAKER)
+end
+
+-- Changes the claim, or the entry, of a holder and the field `broken` of its record; `broken` = '' for none. If a command is
+-- refused, the holder still has its claim.
+local function replace(entry, new, info, broken)
+  local waiter = parse_claim(entry)
+  if entry == current(k) then
+    if info and broken ~= '' then
+      call('HSET', k.info, 'broken', broken)
+    else
+      call('HDEL', k.info, 'broken')
+    end
+    call('SET', k.lock, new, 'KEEPTTL')
+    k.value = new
+    return
+  end
+  local until_ms = call('ZSCORE', k.shared, entry)
+  if info then
+    call('HSET', k.info, waiter, cjson.encode(info)) -- is it permitted?
+  end
+  call('ZREM', k.shared, '') -- and this?
+  call('ZADD', k.shared, until_ms, new)
+  call('ZREM', k.shared, entry)
+  if info then
+    info.claim, info.broken = new, broken ~= '' and broken or nil
+    call('HSET', k.info, waiter, cjson.encode(info))
+  end
+end
+
+-- What the holder reads when it wakes: it has been broken, and by whom, even if nothing of its claim is left.
+local function tell(entry)
+  local list = NOTIFY .. parse_claim(entry)
+  -- A command that takes no memory comes first: a server that is out of memory lets such a script go on.
+  call('PEXPIRE', list, WAKEUP_TTL_MS)
+  call('RPUSH', list, plain(entry) .. ' ' .. who())
+  expire_or_delete(list, WAKEUP_TTL_MS)
+end
+
+-- The holder may not be there any more to write down how its run ended.
+local function note_end(entry, info)
+  if info and not info.ended then
+    leave_trace(string.sub(TOMBSTONE, 1, -#ME - 1) .. parse_claim(entry), 'broken', BREAKER)
+  end
+  log_for_holder(k, entry, info, 'broken', now_ms(), who())
+end
+
+local function free(entry)
+  if entry == current(k) then
+    call('DEL', k.lock, k.shared, k.info)
+    k.value = false
+  else
+    remove_entry(k, entry)
+  end
+end
+
+-- Returns what stands for the holder afterwards, if it is still there.
+local function act_on(entry, info)
+  local waiter = parse_claim(entry)
+  if ACTION == 'free' and meant[plain(entry)] then
+    if waiter then
+      tell(entry)
+      note_end(entry, info)
+    end
+    free(entry)
+  elseif ACTION == 'mark' and waiter and meant[plain(entry)] then
+    if info and info.ended then
+      free(entry)
+    elseif info and info.keeper == 'none' then
+      -- No process holds it: there is nothing to stop, and nothing to wait for.
+      note_end(entry, info)
+      free(entry)
+    elseif not is_marked(entry) then
+      tell(entry)
+      replace(entry, entry .. MARK, info, who())
+      return entry .. MARK
+    end
+  elseif ACTION == 'unmark' and meant[plain(entry)] and is_marked(entry) and broken_by(k, waiter).notify == ME then
+    push_wakeup(waiter) -- to look again
+    replace(entry, string.sub(entry, 1, -2), info, '')
+    return string.sub(entry, 1, -2)
+  end
+  return entry
+end
+
+if IS_REPLICA then
+  return { 'replica' }
+end
+local _, held_with = unpack(current(k) and { holder_of(k) } or {})
+if held_with and held_with.nodes and held_with.nodes ~= SERVERS then
+  return { 'different_server_count', held_with.nodes }
+end
+local reply = { 'holders', RUN_ID, int_string(count_waiters(k)) }
+for _, entry in ipairs(entries()) do
+  local waiter = parse_claim(entry)
+  local info = read_info(k, waiter)
+  local since = info and tonumber(info.since)
+  local until_ms = is_shared_lock and call('ZSCORE', k.shared, entry)
+  local left = until_ms == 'inf' and -1 or until_ms and until_ms - now_ms() or call('PTTL', k.lock)
+  local now_there = act_on(entry, info)
+  local is_broken = waiter and is_marked(now_there)
+  for _, field in ipairs({
+    plain(entry),
+    string.match(entry, '/(%d+)') or '-1',
+    int_string(left),
+    since and int_string(math.max(now_ms() - since, 0)) or '-1',
+    cjson.encode(is_broken and read_info(k, waiter) or info or {}),
+    is_broken and (now_there == entry and 'old' or 'new') or '',
+  }) do
+    reply[#reply + 1] = field
+  end
+end
+if ACTION == 'free' or ACTION == 'mark' then
+  pcall(wake_next, k) -- what is done is done; waiters come by themselves, only later
 end
 return reply

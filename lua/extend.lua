@@ -1,44 +1,112 @@
 -- Renew the locks, but only if all are still ours.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
--- ARGV[7] ttl         of the locks from now on, ms
+-- ARGV[7] ttl         of the locks from now on, ms; 0 = they never expire
 -- ARGV[8] quarantine  how long a server that lost its data does not vote, ms; 0 = off
 -- ARGV[9] gate        run_id of the client's gate: a newcomer's vote was given before the gate and the stamp were
 --                     known, and is told them now; '' = it knows them
+-- ARGV[10] history    how many finished runs log:K keeps; 0 = none
 --
--- Returns {'extended', run_id, ms of quarantine left or 0}, {'expired'} (free now) or {'foreign'} (not free).
+-- Returns {'extended', run_id, ms of quarantine left or 0}, to a bearer with the record of each lock behind it, as JSON and
+-- with held_for, the ms since the grant; {'expired'} (free now), {'foreign'} (not free),
+-- {'broken', field, value, ...}: still ours, but marked, and not renewed; the fields tell who broke it; or
+-- {'ended', how, field, value, ...}: it was given back by its token ('released') or 'broken', by the client that is
+-- described. To a bearer also {'different_server_count', n}.
 --
--- Atomic, so that what is renewed is what was looked at. It never creates a lock: one that was broken, flushed or has
+-- Atomic, so that what is renewed is what was looked at. It never creates a lock: one that was freed, flushed or has
 -- expired may have been held by another client in between.
 --
 -- @include holders
+-- @include mark
+-- @include bearer
 
-local TTL, GATE = ARGV[7], ARGV[9]
+local TTL, QUARANTINE, GATE = ARGV[7], tonumber(ARGV[8]), ARGV[9]
 
-local function renew_share(k)
-  -- @include share
-  renew_entry(k, k.entry, TTL)
+-- The only client that counts on the lease is the one that has the token; but a process that renews it counts on what it
+-- has been told, and a minimum hold is what was asked for.
+local function bearers_ttl(k)
+  -- @include bearer
+  local at_least = min_hold_left(k.holder_record)
+  if has_process(k.holder_record) then
+    local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
+    local left = until_ms == 'inf' and -1 or until_ms and until_ms - now_ms() or call('PTTL', k.lock)
+    if left < 0 then
+      return '0'
+    end
+    at_least = math.max(at_least, left)
+  end
+  return TTL == '0' and TTL or int_string(math.max(tonumber(TTL), at_least))
 end
 
-local quarantined_for = math.max(quarantine_left(tonumber(ARGV[8])), 0)
-local lost
+-- What is needed to heal a server that has lost the claim.
+local function record_of(k)
+  local since = tonumber(k.holder_record.since)
+  k.holder_record.held_for = since and int_string(math.max(now_ms() - since, 0))
+  return cjson.encode(k.holder_record)
+end
+
+local function refuse()
+  -- @include bearer
+  return refusal()
+end
+
+local function how_it_ended()
+  -- @include trace
+  return trace_reply()
+end
+
+local function tell_keeper()
+  -- @include bearer
+  tell_holder('extended ' .. TTL)
+end
+
+local function renew_share(k, ttl)
+  -- @include share
+  renew_entry(k, k.entry, ttl)
+end
+
+local function set_ttl(key, ttl)
+  if ttl == '0' then
+    call('PERSIST', key)
+  else
+    call('PEXPIRE', key, ttl)
+  end
+end
+
+local refused = IS_BEARER and refuse()
+if refused then
+  return refused
+end
+local quarantined_for = 0
+if has_marker(QUARANTINE) then
+  -- @include server
+  quarantined_for = math.max(quarantine_left(QUARANTINE), 0)
+end
+local lost, broken
 for _, k in ipairs(LOCKS) do
   local attempt, entry = claim_of(k, ME, true)
-  k.entry = entry
-  if attempt ~= ATTEMPT then
+  k.entry, k.holder_record = entry, read_info(k, ME) or {}
+  k.history = IS_BEARER and k.holder_record.history or ARGV[10]
+  broken = broken or (attempt == ATTEMPT and is_marked(entry) and k)
+  -- Given back by its token, and only its minimum hold keeps it.
+  if attempt ~= ATTEMPT or k.holder_record.ended then
     lost = (free_capacity(k, MODE) <= 0 or lost == 'foreign') and 'foreign' or 'expired'
   end
 end
 if lost then
-  return { lost }
+  return how_it_ended() or { lost }
+end
+if broken then
+  return broken_reply(broken)
 end
 for _, k in ipairs(LOCKS) do
+  local ttl = IS_BEARER and bearers_ttl(k) or TTL
   -- A command that takes no memory comes first: a server that is out of memory lets such a script go on.
-  call('PEXPIRE', k.lock, TTL)
-  if MODE == '' then
-    call('PEXPIRE', k.info, TTL)
+  set_ttl(k.lock, ttl)
+  if is_shared(k) then
+    renew_share(k, ttl)
   else
-    renew_share(k)
+    set_ttl(k.info, ttl == '0' and ttl or record_ttl(k, ttl))
   end
   if GATE ~= '' then
     local info = read_info(k, ME)
@@ -46,4 +114,11 @@ for _, k in ipairs(LOCKS) do
     set_info_field(k, info, 'stamp', ARGV[6])
   end
 end
-return { 'extended', run_id(), int_string(quarantined_for) }
+if IS_BEARER and tonumber(LOCKS[1].holder_record.keeper) then
+  tell_keeper()
+end
+local reply = { 'extended', RUN_ID, int_string(quarantined_for) }
+for _, k in ipairs(IS_BEARER and LOCKS or {}) do
+  reply[#reply + 1] = record_of(k)
+end
+return reply

@@ -6,7 +6,8 @@
 -- ARGV[8] fences      the locks' tokens: the server's are raised to them, never lowered
 -- ARGV[9] held_for    ms since the grant
 -- ARGV[10] gate       run_id of the client's gate
--- ARGV[11...]         field, value, ... for info:K
+-- ARGV[11] history    how many finished runs log:K keeps; 0 = none
+-- ARGV[12...]         field, value, ... for info:K
 --
 -- Returns 'healed', 'foreign' (not free) or 'stale' (this waiter has given up meanwhile).
 --
@@ -16,12 +17,13 @@
 -- @include share
 -- @include fence
 
-local TTL, FENCES, HELD_FOR, GATE, FIRST_FIELD = ARGV[7], numbers(ARGV[8]), tonumber(ARGV[9]), ARGV[10], 11
+local TTL, FENCES, HELD_FOR, GATE, FIRST_FIELD = ARGV[7], numbers(ARGV[8]), tonumber(ARGV[9]), ARGV[10], 12
 
 if call('EXISTS', TOMBSTONE) == 1 then
   return 'stale'
 end
 for _, k in ipairs(LOCKS) do
+  k.history = ARGV[11]
   k.is_ours = claim_of(k, ME, true) == ATTEMPT
   if not k.is_ours and free_capacity(k, MODE) <= 0 then
     return 'foreign'
@@ -29,10 +31,16 @@ for _, k in ipairs(LOCKS) do
 end
 for i, k in ipairs(LOCKS) do
   if not k.is_ours then
-    local info = { fence = int_string(FENCES[i]), since = int_string(now_ms() - HELD_FOR) }
-    info.gate, info.stamp = GATE, ARGV[6]
+    local info = {
+      fence = int_string(FENCES[i]), since = int_string(now_ms() - HELD_FOR), gate = GATE, stamp = ARGV[6],
+      claim = CLAIM, nodes = SERVERS,
+    }
     set_fence(k, int_string(math.max(tonumber(last_fence(k)), FENCES[i])))
-    store_grant(k, info, TTL, FIRST_FIELD, MODE == '' and write_exclusive or write_share)
+    if MODE == '' then
+      store_grant(k, info, TTL, FIRST_FIELD, write_exclusive)
+    else
+      store_grant(k, info, TTL, FIRST_FIELD, write_share, undo_share)
+    end
   end
 end
 return 'healed'

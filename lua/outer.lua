@@ -16,14 +16,14 @@ local function holds(k, claim)
   local attempt, entry = claim_of(k, waiter, true)
   local info = attempt == wanted and read_info(k, waiter)
   if info and info.fence and not info.ended then
-    return { claim, info.fence, string.match(entry, '/(%d+)$') or '0', max_holders(current(k)) and current(k) or '' }
+    return { claim, info.fence, string.match(entry, '/(%d+)') or '0', max_holders(current(k)) and current(k) or '' }
   end
 end
 
-if is_replica() then
+if IS_REPLICA then
   return { 'replica' }
 end
-local reply = { 'outer', run_id() }
+local reply = { 'outer', RUN_ID }
 for _, k in ipairs(LOCKS) do
   local found = { '', '', '', '' }
   for claim in string.gmatch(ARGV[7], '%S+') do

@@ -16,13 +16,39 @@ pub(crate) fn overwrite(change: impl FnOnce(&mut [u8])) -> io::Result<()> {
     memory.write_all_at(&bytes, range.start)
 }
 
+/// The list becomes this one text. If it is longer, it goes on where the environment begins, as with setproctitle(3): the
+/// kernel shows it up to the first zero if the list does not end with one.
+pub(crate) fn set_title(title: &[u8]) -> io::Result<()> {
+    let [arguments, environment] = ranges()?;
+    let room =
+        if title.len() as u64 > arguments.end - arguments.start - 1 && arguments.end == environment.start {
+            arguments.start..environment.end
+        } else {
+            arguments.clone()
+        };
+    let length = |range: &Range<u64>| {
+        usize::try_from(range.end - range.start).map_err(|_| io::Error::from(ErrorKind::Unsupported))
+    };
+    let shown = &title[..title.len().min(length(&room)? - 1)];
+    let mut bytes = vec![0; length(&arguments)?.max(shown.len() + 1)];
+    bytes[..shown.len()].copy_from_slice(shown);
+    File::options().write(true).open("/proc/self/mem")?.write_all_at(&bytes, room.start)
+}
+
 /// Where the kernel reads it from: fields 48 and 49 of /proc/self/stat.
 fn range() -> io::Result<Range<u64>> {
+    ranges().map(|[arguments, _]| arguments)
+}
+
+/// The same, and behind it the environment: fields 50 and 51.
+fn ranges() -> io::Result<[Range<u64>; 2]> {
     let stat = read_to_string("/proc/self/stat")?;
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = after_name.split_ascii_whitespace().skip(48 - 3).map(str::parse);
-    match (fields.next(), fields.next()) {
-        (Some(Ok(start)), Some(Ok(end))) if start < end => Ok(start..end),
+    let fields = after_name.split_ascii_whitespace().skip(48 - 3).map_while(|field| field.parse().ok());
+    match fields.take(4).collect::<Vec<u64>>()[..] {
+        [start, end, env_start, env_end] if start < end && env_start <= env_end => {
+            Ok([start..end, env_start..env_end])
+        }
         _ => Err(ErrorKind::Unsupported.into()),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+/// `doctor` has found a problem.
+pub(crate) const PROBLEM_FOUND: u8 = 1;
 /// A flag, a value or the command is missing or wrong; or a nested run on a key that is already held.
 pub(crate) const USAGE: u8 = 64;
 /// The servers cannot be reached, or cannot serve now.

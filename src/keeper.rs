@@ -14,6 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 use crate::clock::BootTime;
 use crate::fault;
 use crate::lock::{BackendError, Extended, Grant, Lease, Lock, Loss};
@@ -114,7 +116,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Readable when there are events.
+    /// Readable when there are events, or a renewal is complete.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
@@ -123,6 +125,15 @@ impl Keeper {
     pub(crate) fn take_events(&mut self) -> Vec<KeeperEvent> {
         let _ = self.wake_fd.read(&mut [0; 64]);
         self.events.try_iter().collect()
+    }
+
+    /// The same, whether it is readable or not.
+    pub(crate) fn take_ready_events(&mut self) -> Vec<KeeperEvent> {
+        let mut fds = [PollFd::new(self.wake_fd.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::ZERO) {
+            Ok(1..) => self.take_events(),
+            _ => Vec::new(),
+        }
     }
 
     /// End the refreshing and take the lock back. A renewal in progress is waited for (at most a node
@@ -170,6 +181,8 @@ impl Refresher {
                     next = lease.refresh_at();
                     self.send(KeeperEvent::Refreshed(grant.clone()));
                     lock.follow_up(grant, self.shared.interrupt.as_fd());
+                    // A caller that gives memory back while nothing is to be done does so when we are done.
+                    self.wake();
                 }
                 Extended::Unknown(error) => {
                     next = BootTime::now() + self.retry_interval;
@@ -186,6 +199,10 @@ impl Refresher {
     /// The receiver is gone only when the program is about to end.
     fn send(&self, event: KeeperEvent) {
         let _ = self.sender.send(event);
+        self.wake();
+    }
+
+    fn wake(&self) {
         let _ = (&*self.waker).write(&[1]);
     }
 }

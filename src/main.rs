@@ -4,6 +4,8 @@
 #![cfg_attr(not(test), warn(unreachable_pub, clippy::pedantic, clippy::wildcard_enum_match_arm))]
 // Prose in comments, names that differ by a letter on purpose, and format! where it reads best.
 #![allow(clippy::doc_markdown, clippy::similar_names, clippy::format_push_string)]
+// The entry is child/entry.rs.
+#![cfg_attr(not(any(test, fuzzing)), no_main)]
 
 /// The way in for the targets in fuzz/.
 #[cfg(fuzzing)]
@@ -21,12 +23,12 @@ mod fault;
 mod keeper;
 mod lock;
 mod memory;
+mod moment;
 mod report;
 mod secrets;
 mod settings;
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
@@ -36,38 +38,40 @@ use child::signals::exit_by_signal;
 use cli::{Cli, mistakes};
 use exit::Exit;
 
-fn main() -> ExitCode {
+child::entry::entry!(launch);
+
+#[cfg_attr(any(test, fuzzing), allow(dead_code, reason = "they have entries of their own"))]
+fn launch(arguments: &[OsString]) -> ! {
     std::panic::set_hook(Box::new(stop_everything));
-    let exit = start().unwrap_or_else(|error| {
+    let exit = start(arguments).unwrap_or_else(|error| {
         // It may repeat a setting, and a URL may stand where it does not belong.
         report::print(&secrets::without_passwords(&format!("{error:#}")));
         Exit::Code(exit::code_of(&error))
     });
     report::finish();
     match exit {
-        Exit::Code(code) => code.into(),
+        Exit::Code(code) => std::process::exit(code.into()),
         Exit::Signal(number) => exit_by_signal(number),
     }
 }
 
-fn start() -> anyhow::Result<Exit> {
-    let arguments: Vec<OsString> = std::env::args_os().collect();
-    let (command, inherited) = match settings::inherit(Cli::command(), &arguments) {
+fn start(arguments: &[OsString]) -> anyhow::Result<Exit> {
+    let (command, inherited) = match settings::inherit(arguments) {
         Ok(inherited) => inherited,
         // Help works even if a config file is broken.
         Err(failure) => {
-            return match Cli::command().try_get_matches_from(&arguments) {
-                Err(error) => not_parsed(&error, &arguments),
+            return match Cli::command().try_get_matches_from(arguments) {
+                Err(error) => not_parsed(&error, arguments),
                 Ok(_) => Err(failure.into()),
             };
         }
     };
     let parsed = command
-        .try_get_matches_from(&arguments)
+        .try_get_matches_from(arguments)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
     match parsed {
         Ok((cli, matches)) => commands::dispatch(cli.command, &matches, &inherited),
-        Err(error) => not_parsed(&error, &arguments),
+        Err(error) => not_parsed(&error, arguments),
     }
 }
 

@@ -8,7 +8,7 @@
 local function holder_fields(k, our_place)
   local queued = int_string(call('ZCOUNT', k.queue, '-inf', '+inf'))
   if not current(k) then
-    return '', '0', '-1', '0', run_id(), our_place, queued
+    return '', '0', '-1', '0', RUN_ID, our_place, queued
   end
   local holder, info = holder_of(k)
   local since = info and tonumber(info.since)
@@ -18,7 +18,7 @@ local function holder_fields(k, our_place)
     int_string(expires_in(k, MODE)),
     since and int_string(math.max(now_ms() - since, 0)) or '-1',
     int_string(others),
-    run_id(),
+    RUN_ID,
     our_place,
     queued,
   }

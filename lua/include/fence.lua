@@ -2,7 +2,7 @@
 -- @include server
 
 -- A token outlives its lock; when it is forgotten, the server's clock keeps the tokens growing.
-local FENCE_TTL_MS = 7 * 24 * 3600 * 1000
+local FENCE_TTL_MS = '604800000' -- 7 days
 
 local function last_fence(k)
   return call('GET', k.fence) or '0'

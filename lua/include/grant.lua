@@ -12,28 +12,29 @@ end
 
 -- For store_grant(). A grant of a mode that several may hold: write_share().
 local function write_exclusive(k, info, ttl, first_field)
-  info.claim = CLAIM
-  write_holder_info(k, info, first_field)
+  call('HSET', k.info, 'claim', info.claim, 'fence', info.fence, 'since', info.since, 'nodes', info.nodes,
+    'gate', info.gate, 'stamp', info.stamp, 'history', k.history, unpack(ARGV, first_field))
   if ttl == '0' then
     call('PERSIST', k.info)
   else
-    call('PEXPIRE', k.info, ttl)
+    call('PEXPIRE', k.info, record_ttl(k, ttl))
   end
   set_lock(k, CLAIM, ttl)
 end
 
--- Makes K ours for `ttl` ms ('0' = forever). `info` has the grant's fence and since; `write` adds the claim and the slot.
--- ARGV from `first_field` on describes the client. If a command is refused half-way, no client is locked out and nothing
--- is left behind.
-local function store_grant(k, info, ttl, first_field, write)
+-- Makes K ours for `ttl` ms ('0' = forever). `info` has the grant's claim, fence, since, gate, stamp and nodes; `write`
+-- may add the slot. ARGV from `first_field` on describes the client. If a command is refused half-way, no client is locked
+-- out and nothing is left behind: `undo` removes what `write` has added to what was there.
+local function store_grant(k, info, ttl, first_field, write, undo)
   local is_new = not current(k)
   if is_new and not k.is_untouched then
-    call('DEL', k.shared, k.info) -- left by holders whose lock was deleted
+    call('DEL', k.shared, k.info) -- left by holders whose lock has expired, or was deleted
   end
   local ok, why = pcall(write, k, info, ttl, first_field, is_new)
   if not ok then
-    redis.pcall('HDEL', k.info, ME, SLOTS)
-    redis.pcall('ZREM', k.shared, info.claim or CLAIM)
+    if undo then
+      undo(k, info)
+    end
     if is_new then
       redis.pcall('DEL', k.lock, k.shared, k.info)
     end

@@ -1,15 +1,34 @@
 -- What holders tell about themselves, in info:K.
 -- @include value
 
+-- The log of a lock that is not used any more is forgotten after this time.
+local LOG_TTL_MS = '2592000000' -- 30 days
+
+-- For how long what describes a holder stays, if its lease ends in `ttl` ms: beyond the lease, so that the next client can
+-- write into the log that it expired. Not if this client wants no history.
+local function record_ttl(k, ttl)
+  return (k.history or '0') == '0' and ttl or int_string(ttl + LOG_TTL_MS)
+end
+
+-- When the lease of the exclusive holder ended whose record this is. One that does not expire is of a lock that was
+-- deleted just now, as far as we know.
+local function lease_end(info_key)
+  local left = call('PTTL', info_key)
+  return now_ms() - (left < 0 and 0 or math.max(LOG_TTL_MS - left, 0))
+end
+
+local function decode_info(json)
+  local ok, decoded = pcall(cjson.decode, json or '')
+  return ok and type(decoded) == 'table' and decoded or nil
+end
+
 -- The info of a holder; nil if it is not redlock's, or its info is lost.
 local function read_info(k, waiter)
   if not waiter then
     return
   end
-  if max_holders(current(k) or '') then
-    local json = call('HGET', k.info, waiter)
-    local ok, decoded = pcall(cjson.decode, json or '')
-    return ok and type(decoded) == 'table' and decoded or nil
+  if is_shared(k) then
+    return decode_info(call('HGET', k.info, waiter))
   end
   local flat, info = call('HGETALL', k.info), {}
   for i = 1, #flat, 2 do
@@ -21,27 +40,12 @@ end
 -- Field of info:K: '<n> <signs>', how many slots are taken, and a sign for each slot from 0 on, '#' if it is taken.
 local SLOTS = 'slots'
 
--- Writes the info of a grant: its details, and what the client tells about itself, which is field, value, ... in ARGV
--- from `first` on.
-local function write_holder_info(k, info, first)
-  info.nodes = SERVERS
-  if MODE == '' then
-    call('HSET', k.info, 'claim', info.claim, 'fence', info.fence, 'since', info.since, 'nodes', info.nodes,
-      'gate', info.gate, 'stamp', info.stamp, unpack(ARGV, first))
-    return
-  end
-  for i = first, #ARGV, 2 do
-    info[ARGV[i]] = ARGV[i + 1]
-  end
-  call('HSET', k.info, ME, cjson.encode(info))
-end
-
 -- Sets a field of our info. Lost info is not created anew: it would never get a time to live.
 local function set_info_field(k, info, field, value)
   if not info then
     return
   end
-  if MODE == '' then
+  if not is_shared(k) then
     call('HSET', k.info, field, value)
     return
   end

@@ -47,8 +47,9 @@ local function mode_entry(queued, score)
 end
 
 local function remove_waiters(k, list)
-  local entries = {}
-  for _, queued in ipairs(list) do
+  local entries, names = {}, {}
+  for i, queued in ipairs(list) do
+    names[i] = parse_queued(queued)
     local is_exclusive = queued == parse_queued(queued)
     local score = not is_exclusive and call('ZSCORE', k.queue, queued)
     entries[#entries + 1] = score and mode_entry(queued, score) or nil
@@ -58,6 +59,7 @@ local function remove_waiters(k, list)
   if #entries > 0 then
     call('ZREM', k.modes, unpack(entries))
   end
+  redis.pcall('HDEL', k.who, unpack(names)) -- for people only: never a reason to fail
 end
 
 -- Where there is a queue. ZSCORE first: a user without permission for ZREM that never queued must not get an error.
@@ -128,15 +130,14 @@ local function last_stamp(k)
 end
 
 -- The arrival stamp of this request. It keeps the client's place when it has to queue at another server. A new one is
--- larger than those of all waiters that came here before. One from the future counts as now: the clock of the server
--- that gave it is ahead.
+-- larger than those of all waiters that came here before.
 local stamp
 local function our_stamp()
   if not stamp then
-    -- Stamps of the same moment are apart by ones.
-    stamp = STAMP and (STAMP < now_us() + 1000000 and STAMP or now_us())
+    stamp = FIRST_STAMP
     for _, k in ipairs(STAMP and {} or LOCKS) do
-      stamp = math.max(stamp or now_us(), last_stamp(k) + 1, newest_stamp(k) + 1)
+      -- Stamps of the same moment are apart by ones.
+      stamp = math.max(stamp, last_stamp(k) + 1, newest_stamp(k) + 1)
     end
   end
   return stamp
@@ -188,9 +189,20 @@ local function are_of_our_mode(k, ahead)
   return are_of_mode(k, MODE, ahead, (STAMP and place_text(our_score()) or '') .. '~')
 end
 
+-- For `redlock status`: what the client tells about itself, which is field, value, ... in ARGV from `first` on. For people
+-- only: never a reason to fail.
+local function tell_who(k, first, ttl)
+  local who = {}
+  for i = first, #ARGV, 2 do
+    who[ARGV[i]] = ARGV[i + 1]
+  end
+  redis.pcall('HSET', k.who, ME, cjson.encode(who))
+  redis.pcall('PEXPIRE', k.who, ttl)
+end
+
 -- Joins the queue, or renews our place in it. PEXPIRE first: if the user has no permission for it, the queue, which
 -- other clients use as well, is not touched at all.
-local function enqueue(k)
+local function enqueue(k, first_field)
   local keys_live, new = WAITER_LEASE_MS + 1000, {}
   for _, key in ipairs({ k.queue, k.waiters, MODE ~= '' and k.modes or nil }) do
     if call('PEXPIRE', key, keys_live) == 0 then
@@ -198,9 +210,13 @@ local function enqueue(k)
     end
   end
   local score = call('ZSCORE', k.queue, QUEUED)
-  if not score then
+  local is_new = not score
+  if is_new then
     score = int_string(our_score())
     call('ZADD', k.queue, score, QUEUED)
+  end
+  if is_new or call('PEXPIRE', k.who, keys_live) == 0 then
+    tell_who(k, first_field, keys_live)
   end
   k.has_queue = true
   call('ZADD', k.waiters, int_string(now_ms() + WAITER_LEASE_MS), QUEUED)

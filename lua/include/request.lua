@@ -1,6 +1,6 @@
 -- What every script is called with.
 --
--- KEYS: eight for each key K of the user, in the order given, then two for all of them:
+-- KEYS: ten for each key K of the user, in the order given, then two for all of them:
 --   lock:K      the holder's claim, the tag of a mode that several may hold, or a foreign value (string, PX = lease)
 --   queue:K     the waiters in order                   (zset: waiter, flags and mode -> arrival stamp)
 --   waiters:K   until when each waiter counts as alive (zset: the same -> server ms)
@@ -9,13 +9,16 @@
 --   shared:K    until when each sharer holds the lock  (zset: claim, '/', slot -> server ms)
 --   modes:K     the waiters by mode: see queue.lua     (zset: mode, place and waiter -> 0)
 --   newest:K    the newest of the requests that supersede each other (string, JSON: see newest.lua)
---   tombstone   exists if this waiter has given up: its late requests change nothing
---   marker      this server's run_id, since when it has been known, and the longest quarantine (string, never expires)
+--   log:K       the finished runs                      (stream, PX = LOG_TTL_MS: see log.lua)
+--   who:K       what waiters tell about themselves      (hash: waiter -> JSON)
+--   tombstone   exists if this waiter has given up: its late requests change nothing; or how its grant ended: see trace.lua
+--   marker      this server's reign (see server.lua), since when it has been known, and the longest quarantine (string, never expires)
 --
 -- ARGV[1] claim     '<waiter>.<attempt>'
 -- ARGV[2] notify    prefix of the wake-up lists, followed by the waiter's name
 -- ARGV[3] servers   how many servers the lock is spread over
 -- ARGV[4] mode      '' = exclusive; 'shared:<group>'; 'slots:<n>': the tag at lock:K while it is held in this mode
+--  or '?': that of the grant, whichever it is, for a client that has only its token (see bearer.lua)
 -- ARGV[5] flags     how the request queues: see constants.lua
 -- ARGV[6] stamp     the client's arrival stamp, server time in microseconds, if an earlier reply has told it; '' = none
 --
@@ -32,17 +35,17 @@ local TOMBSTONE = KEYS[#KEYS - 1]
 local MARKER = KEYS[#KEYS]
 
 local LOCKS = {}
-for i = 1, #KEYS - 2, 8 do
-  local lock, queue, waiters, info, fence, shared, modes, newest_key = unpack(KEYS, i, i + 7)
+for i = 1, #KEYS - 2, 10 do
+  local lock, queue, waiters, info, fence, shared, modes, newest_key, log, who = unpack(KEYS, i, i + 9)
   LOCKS[#LOCKS + 1] = {
     lock = lock, queue = queue, waiters = waiters, info = info, fence = fence, shared = shared, modes = modes,
-    newest = newest_key,
+    newest = newest_key, log = log, who = who,
   }
 end
 
--- Splits a claim, or a sharer's entry, which is a claim followed by '/' and its slot.
+-- Splits a claim, or a sharer's entry, which is a claim followed by '/' and its slot. Either may be marked: see mark.lua.
 local function parse_claim(claim)
-  local waiter, attempt = string.match(claim, '^([%x-]+)%.(%d+)/?%d*$')
+  local waiter, attempt = string.match(claim, '^([%x-]+)%.(%d+)/?%d*!?$')
   return waiter, tonumber(attempt)
 end
 

@@ -3,11 +3,11 @@
 
 -- From Redis 7 on an error may carry fields: name the command that was refused, since the server's own text does not.
 -- Older servers keep their plain text.
-local call = redis.call
+local call, try, type_of = redis.call, redis.pcall, type
 if redis.REDIS_VERSION_NUM then
   call = function(command, key, ...)
-    local reply = redis.pcall(command, key, ...)
-    if type(reply) == 'table' and reply.err then
+    local reply = try(command, key, ...)
+    if type_of(reply) == 'table' and reply.err then
       error({ err = reply.err .. ' [' .. command .. ' ' .. (key or '') .. ']' })
     end
     return reply
@@ -34,9 +34,16 @@ local function now_ms()
   return math.floor(now_us() / 1000)
 end
 
-local function is_replica()
-  return not string.find(call('INFO', 'replication'), 'role:master', 1, true)
-end
+-- The arrival stamp that the client knows, or else now. One from the future counts as now: the clock of the server that
+-- gave it is ahead.
+local FIRST_STAMP = STAMP and STAMP < now_us() + 1000000 and STAMP or now_us()
+
+local REPLICATION = redis.pcall('INFO', 'replication')
+REPLICATION = type(REPLICATION) == 'string' and REPLICATION or ''
+
+-- A server that does not offer INFO is taken for a primary: a replica refuses to be written to, unless it was made
+-- writable.
+local IS_REPLICA = string.find(REPLICATION, 'role:slave', 1, true) ~= nil
 
 local id
 local function server_id()
@@ -45,25 +52,32 @@ local function server_id()
 end
 
 -- Identifies this server for a client that counts votes. With one server there is no vote, and INFO is slow.
-local function run_id()
-  return SERVERS == '1' and '' or server_id()
+local RUN_ID = SERVERS == '1' and '' or server_id()
+
+-- Identifies a time in which this server has been a master without a break: its run_id, and the ID of its replication
+-- history, which is a new one each time it becomes a master. A server that was demoted, never got the data of the new
+-- master, and is promoted again has the run_id, and the data, of before.
+local function reign()
+  return server_id() .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
+end
+
+-- A single server without a quarantine votes at once, whatever it may have forgotten.
+local function has_marker(quarantine)
+  return quarantine ~= 0 or SERVERS ~= '1'
 end
 
 -- For how many ms this server must not vote yet; for how long it has been known; the longest quarantine that any client
--- came with. A server proves that it has kept its data by a marker with its run_id. If the marker is missing (fresh,
--- flushed, restarted empty) or names another run_id (restarted, promoted, restored), the quarantine starts anew. The
+-- came with. A server proves that it has kept its data by a marker with its reign. If the marker is missing (fresh,
+-- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine starts anew. The
 -- longest quarantine counts for every client: the lease that was forgotten may have been another client's.
 local function quarantine_left(quarantine)
-  if quarantine == 0 and SERVERS == '1' then
-    return 0, 0, 0
-  end
-  local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%x+) (%d+) (%d+)$')
+  local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
   -- A time in the future is from before the clock was set back.
-  if marked ~= server_id() or since > now_ms() or longest < quarantine then
-    since = marked == server_id() and math.min(since, now_ms()) or now_ms()
+  if marked ~= reign() or since > now_ms() or longest < quarantine then
+    since = marked == reign() and math.min(since, now_ms()) or now_ms()
     longest = math.max(longest, quarantine)
-    call('SET', MARKER, table.concat({ server_id(), int_string(since), int_string(longest) }, ' '))
+    call('SET', MARKER, table.concat({ reign(), int_string(since), int_string(longest) }, ' '))
   end
   local known_for = now_ms() - since
   return longest > 0 and longest + 1000 - known_for or 0, known_for, longest

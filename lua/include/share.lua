@@ -1,4 +1,5 @@
 -- Changing the entries in shared:K. Apart from sharers.lua, since exclusive locks have none.
+-- @include expired
 -- @include grant
 -- @include sharers
 
@@ -20,7 +21,7 @@ local function write_slots(k, taken, signs)
 end
 
 local function slot_of(entry)
-  return tonumber(string.match(entry, '%d*$')) or 0
+  return tonumber(string.match(entry, '/(%d+)')) or 0
 end
 
 -- Takes the lowest slot that is free for an entry that will be added. Expired entries must have been removed.
@@ -61,14 +62,19 @@ end
 -- Each entry costs something once. No more at a time than unpack() can take.
 local function remove_expired(k)
   repeat
-    local expired = call('ZRANGEBYSCORE', k.shared, '-inf', int_string(now_ms()), 'LIMIT', 0, 1000)
+    local with_scores = call('ZRANGEBYSCORE', k.shared, '-inf', int_string(now_ms()), 'WITHSCORES', 'LIMIT', 0, 1000)
+    local expired = {}
+    for i = 1, #with_scores, 2 do
+      expired[#expired + 1] = with_scores[i]
+    end
     if #expired > 0 then
+      pcall(log_expired_entries, k, with_scores)
       remove_entries(k, expired)
     end
   until #expired < 1000
 end
 
--- After a change among the sharers: the keys live as long as the last entry.
+-- After a change among the sharers: the lock lives as long as the last entry.
 local function live_as_the_last_entry(k)
   local last = call('ZRANGE', k.shared, -1, -1, 'WITHSCORES')[2]
   if not last then
@@ -80,7 +86,8 @@ local function live_as_the_last_entry(k)
     if last == 'inf' then
       call('PERSIST', key)
     else
-      call('PEXPIRE', key, int_string(tonumber(last) - now_ms()))
+      local left = int_string(tonumber(last) - now_ms())
+      call('PEXPIRE', key, key == k.lock and left or record_ttl(k, left))
     end
   end
 end
@@ -91,9 +98,9 @@ local function remove_entry(k, entry)
   live_as_the_last_entry(k)
 end
 
--- The entry lives for `ttl` ms from now on.
+-- The entry lives for `ttl` ms from now on; '0' = forever.
 local function renew_entry(k, entry, ttl)
-  call('ZADD', k.shared, int_string(now_ms() + tonumber(ttl)), entry)
+  call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(now_ms() + tonumber(ttl)), entry)
   remove_expired(k)
   live_as_the_last_entry(k)
 end
@@ -110,7 +117,11 @@ local function write_share(k, info, ttl, first_field, is_new)
     info.slot = take_slot(k)
   end
   info.claim = CLAIM .. '/' .. (info.slot or '')
-  write_holder_info(k, info, first_field)
+  info.mode, info.history = MODE, k.history
+  for i = first_field, #ARGV, 2 do
+    info[ARGV[i]] = ARGV[i + 1]
+  end
+  call('HSET', k.info, ME, cjson.encode(info))
   call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(now_ms() + tonumber(ttl)), info.claim)
   if not is_new then
     live_as_the_last_entry(k)
@@ -118,7 +129,12 @@ local function write_share(k, info, ttl, first_field, is_new)
   end
   set_lock(k, MODE, ttl)
   if ttl ~= '0' then
-    call('PEXPIRE', k.shared, ttl)
-    call('PEXPIRE', k.info, ttl)
+    call('PEXPIRE', k.shared, record_ttl(k, ttl))
+    call('PEXPIRE', k.info, record_ttl(k, ttl))
   end
+end
+
+local function undo_share(k, info)
+  redis.pcall('HDEL', k.info, ME, SLOTS)
+  redis.pcall('ZREM', k.shared, info.claim)
 end

@@ -22,3 +22,8 @@ local function max_holders(mode)
   end
   return slots_of(mode)
 end
+
+-- Whether K is held in a mode that several may hold.
+local function is_shared(k)
+  return max_holders(current(k) or '') ~= nil
+end

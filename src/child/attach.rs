@@ -75,7 +75,7 @@ fn is_of(tree: &ProcessTree, stream: &UnixStream) -> bool {
 }
 
 /// The process that connected; none of another PID namespace than one below ours.
-fn peer(stream: &UnixStream) -> Option<(Pid, Uid)> {
+pub(super) fn peer(stream: &UnixStream) -> Option<(Pid, Uid)> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
     // SAFETY: both pointers are valid for the call, and `size` is the size of what the first one points to.

@@ -1,4 +1,4 @@
-//! One wish is one signal: whether the command still has to be sent what redlock was sent.
+//! One request is one signal: whether the command still has to be sent what redlock was sent.
 //!
 //! A service manager or a CI runner that ends a job may signal each of its processes: redlock, the guardian and
 //! the command. The guardian, in a process group of its own, is the witness: what it receives as well, the
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How much later than the guardian redlock may say that it was signalled.
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// How long the guardian's copy of a signal that the command has got belongs to the same wish: a sender may be slow.
+/// How long the guardian's copy of a signal that the command has got belongs to the same request: a sender may be slow.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// What it is to be known of that the guardian was sent it.
@@ -38,7 +38,7 @@ pub(super) struct Forwarding {
     ordered: Vec<(Signal, BootTime)>,
     /// Received by the guardian; redlock has not spoken of it yet.
     witnessed: Vec<(Signal, BootTime)>,
-    /// The command has got it. What the guardian receives of it until this moment is the same wish.
+    /// The command has got it. What the guardian receives of it until this moment is the same request.
     settled: Vec<(Signal, BootTime)>,
 }
 

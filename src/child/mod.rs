@@ -6,7 +6,7 @@
 //!     redlock  --commands-->  guardian  --parent of-->  command -> ...
 //!              <--events----
 //!
-//! See guardian.rs for when the tree is stopped, and by which process.
+//! See guardian/mod.rs for when the tree is stopped, and by which process.
 
 /// The way in for fuzz/, which sees what this room sees.
 #[cfg(fuzzing)]
@@ -14,9 +14,15 @@
 pub(crate) mod fuzz;
 
 mod attach;
+mod control;
+mod detach;
+pub(crate) mod entry;
 mod forwarding;
 mod guardian;
+mod host;
+mod idle;
 mod local_time;
+mod lock_holder;
 mod messages;
 mod pidfd;
 mod proc_entry;
@@ -25,6 +31,7 @@ mod signal_state;
 pub(crate) mod signals;
 mod spawn;
 pub(crate) mod terminal;
+mod watched;
 
 use std::fs::File;
 use std::io;
@@ -46,12 +53,18 @@ use messages::{Channel, GuardianCommand};
 use process_tree::{ProcessTree, Reaped, reap};
 
 pub(crate) use attach::{AttachPoint, Attachment};
+pub(crate) use control::{ControlAnswer, ControlPoint, ControlRequest, ask_holder};
+pub(crate) use detach::{FromWorker, Front, FrontLink, Printed, Side, heed_all_signals, split};
 pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
+pub(crate) use host::{has_pidfd, has_subreaper};
+pub(crate) use idle::{LONG_COMMAND, LONG_WAIT, forget_code};
 pub(crate) use local_time::local_time;
+pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder};
 pub(crate) use messages::{Environment, ExitReason, GuardianEvent, Limits};
 pub(crate) use process_tree::ProcView;
-pub(crate) use signal_state::SignalState;
+pub(crate) use signal_state::{SignalState, stdout_was_closed};
 pub(crate) use spawn::ProcessGroup;
+pub(crate) use watched::WatchedProcess;
 
 /// How long a guardian may be deaf when the command is to be started.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -155,7 +168,7 @@ impl Supervisor {
                     Ok(guardian) => guardian.run(),
                     Err(error) => drop(theirs.send(&GuardianEvent::NotStarted(error as i32).to_bytes())),
                 }
-                std::process::exit(0)
+                end_guardian()
             }
             ForkResult::Parent { child } => {
                 let process = GuardianProcess {
@@ -212,6 +225,12 @@ impl Supervisor {
         self.guardian.signal(Signal::SIGCONT);
         self.guardian.wait_for_exit();
     }
+}
+
+/// Without the cleaning up of a program: the process is a copy, and what it has is redlock's.
+fn end_guardian() -> ! {
+    // SAFETY: it ends the process, and nothing is left to be written.
+    unsafe { nix::libc::_exit(0) }
 }
 
 /// To be called after SIGCHLD: reap whatever has ended, which as the first process of a container may be any

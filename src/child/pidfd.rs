@@ -1,14 +1,22 @@
 //! Signals to a process, not to a number: what a number stands for may end at any moment, and the number be given
 //! to another process.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getuid};
 
+#[derive(Debug)]
 pub(super) struct PidFd(OwnedFd);
+
+/// Readable when the process has ended.
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl PidFd {
     /// Of the process that has this number now.
@@ -27,4 +35,58 @@ impl PidFd {
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal as i32, no_info, 0) };
         Errno::result(sent).map(drop)
     }
+
+    /// Whether we may send it signals.
+    pub(super) fn may_send(&self) -> bool {
+        let (fd, no_info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
+        // SAFETY: as in `send`; 0 is no signal, and only the permission is checked.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, no_info, 0) };
+        Errno::result(sent) != Err(Errno::EPERM)
+    }
+
+    /// A signal by number, with a number of the sender's that the receiver finds in its siginfo.
+    pub(super) fn send_number(&self, signal: libc::c_int, number: u32) -> nix::Result<()> {
+        let info = queued_signal(signal, number);
+        let (fd, info) = (self.0.as_raw_fd(), &raw const info);
+        // SAFETY: the descriptor is open, and the pointer is to a whole siginfo_t.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
+        Errno::result(sent).map(drop)
+    }
+}
+
+#[repr(C)]
+union SignalInfo {
+    whole: libc::siginfo_t,
+    queued: QueuedSignal,
+}
+
+/// The fields of a siginfo_t that sigqueue(3) fills in; libc does not show them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct QueuedSignal {
+    signal: libc::c_int,
+    error: libc::c_int,
+    code: libc::c_int,
+    sender: Sender,
+}
+
+/// Aligned as a pointer, as the union that it is part of.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Sender {
+    pid: libc::pid_t,
+    user: libc::uid_t,
+    value: usize,
+}
+
+const _: () = assert!(size_of::<QueuedSignal>() <= size_of::<libc::siginfo_t>());
+
+fn queued_signal(signal: libc::c_int, number: u32) -> SignalInfo {
+    // SAFETY: a siginfo_t consists of numbers and pointers, for which zero is valid.
+    let mut info = SignalInfo { whole: unsafe { std::mem::zeroed() } };
+    let (pid, user) = (getpid().as_raw(), getuid().as_raw());
+    // A number of 32 bits fits on all that Linux runs on.
+    let sender = Sender { pid, user, value: usize::try_from(number).unwrap_or_default() };
+    info.queued = QueuedSignal { signal, error: 0, code: libc::SI_QUEUE, sender };
+    info
 }

@@ -9,16 +9,25 @@ use nix::sys::signal::{SigSet, Signal};
 
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Rust's runtime ignores SIGPIPE before `main` and cannot tell what it was: look before it does.
-extern "C" fn remember_sigpipe() {
+/// At the start of the program, before anything is written: a reader that is gone is an error like any other.
+#[cfg_attr(any(test, fuzzing), allow(dead_code, reason = "Rust's own entry does it there"))]
+pub(super) fn ignore_sigpipe() {
     SIGPIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+    set(Signal::SIGPIPE, libc::SIG_IGN);
 }
 
-// SAFETY: the loader calls what stands in .init_array, on the only thread there is, before main. The
-// function touches nothing of the Rust runtime: it makes one system call and stores one atomic.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// At the start of the program: /dev/null takes the place of a standard descriptor that is closed.
+#[cfg_attr(any(test, fuzzing), allow(dead_code, reason = "their entry is another"))]
+pub(super) fn remember_closed_stdout() {
+    STDOUT_WAS_CLOSED.store(true, Ordering::Relaxed);
+}
+
+/// Whether we were started without stdout: what is written there reaches nobody.
+pub(crate) fn stdout_was_closed() -> bool {
+    STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
+}
 
 /// Whether the signal was ignored when we were started, as by nohup.
 pub(super) fn is_ignored(signal: Signal) -> bool {
@@ -54,6 +63,11 @@ impl SignalState {
         set(Signal::SIGCHLD, disposition(self.sigchld_was_ignored));
         self.mask.thread_set_mask()
     }
+}
+
+/// Not ignored any more.
+pub(super) fn set_default(signal: Signal) {
+    set(signal, libc::SIG_DFL);
 }
 
 /// SIG_DFL or SIG_IGN.

@@ -5,7 +5,7 @@
 //! the new process borrows our memory until it executes the command, as posix_spawn does it.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null;
@@ -45,20 +45,42 @@ struct Job<'a> {
     error: AtomicI32,
 }
 
+/// What is known of the command before it is started: made ready while the lock is asked for.
+pub(super) struct Prepared {
+    argv: Vec<CString>,
+    /// By name: our own, to which some are added.
+    environment: BTreeMap<OsString, CString>,
+    /// Aligned as stacks must be. Not zeroed: of most of it no page is ever touched.
+    stack: Vec<u128>,
+}
+
+impl Prepared {
+    pub(super) fn new(argv: &[OsString]) -> Result<Self, Errno> {
+        let argv: Vec<CString> = argv.iter().map(|arg| c_string(arg)).collect::<Result<_, _>>()?;
+        let environment = std::env::vars_os().map(variable).collect::<Result<_, _>>()?;
+        // A script without an interpreter line is run by sh, with one argument more.
+        let pointers = 2 * size_of::<*const c_char>() * (argv.len() + 1);
+        Ok(Self { argv, environment, stack: Vec::with_capacity((STACK + pointers) / size_of::<u128>()) })
+    }
+}
+
 /// Start the command. From a process with one thread that blocks all signals. It is killed when that process
 /// dies, and gets the signal mask and dispositions that redlock was started with.
 pub(super) fn spawn(
-    argv: &[OsString],
+    prepared: &mut Prepared,
     added: &Environment,
     group: ProcessGroup,
     keep_open: &[Arc<File>],
     signal_state: SignalState,
 ) -> Result<Pid, Errno> {
-    let argv: Vec<CString> = argv.iter().map(|arg| c_string(arg)).collect::<Result<_, _>>()?;
-    let environment: Vec<CString> = environment(added)?;
+    let Prepared { argv, environment, stack } = prepared;
+    for added in added {
+        let (name, text) = variable(added.clone())?;
+        environment.insert(name, text);
+    }
     let job = Job {
-        argv: &pointers(&argv),
-        environment: &pointers(&environment),
+        argv: &pointers(argv.iter()),
+        environment: &pointers(environment.values()),
         group: match group {
             ProcessGroup::Own => Pid::from_raw(0),
             ProcessGroup::Join(group) => group,
@@ -68,14 +90,12 @@ pub(super) fn spawn(
         guardian: getpid(),
         error: AtomicI32::new(0),
     };
-    // Aligned as stacks must be. A script without an interpreter line is run by sh, with one argument more.
-    let mut stack = vec![0_u128; (STACK + 2 * size_of_val(job.argv)) / size_of::<u128>()];
     // SAFETY: the stack grows down from its end and is not used otherwise until clone returns, which, with
     // CLONE_VFORK, is when the new process has executed the command or ended; `job` lives as long. Until
     // then this thread, the only one, sleeps. `run` makes only calls that are allowed after fork, and with
     // all signals blocked nothing else runs on that stack.
     let pid = unsafe {
-        let top = stack.as_mut_ptr_range().end.cast::<c_void>();
+        let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast::<c_void>();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         libc::clone(run, top, flags, (&raw const job).cast_mut().cast())
     };
@@ -120,17 +140,16 @@ fn execute(job: &Job<'_>) -> Errno {
     Errno::last()
 }
 
-/// Our own, with what was added in place of what was inherited.
-fn environment(added: &Environment) -> Result<Vec<CString>, Errno> {
-    let mut all: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
-    all.extend(added.iter().cloned());
-    all.into_iter().map(|(name, value)| c_string(&[name, value].join(OsStr::new("=")))).collect()
+/// `NAME=value`, by its name.
+fn variable((name, value): (OsString, OsString)) -> Result<(OsString, CString), Errno> {
+    let text = c_string(&[name.as_os_str(), &value].join(OsStr::new("=")))?;
+    Ok((name, text))
 }
 
 fn c_string(text: &OsStr) -> Result<CString, Errno> {
     CString::new(OsStrExt::as_bytes(text)).map_err(|_| Errno::EINVAL)
 }
 
-fn pointers(list: &[CString]) -> Vec<*const c_char> {
-    list.iter().map(|text| CStr::as_ptr(text)).chain([null()]).collect()
+fn pointers<'a>(list: impl Iterator<Item = &'a CString>) -> Vec<*const c_char> {
+    list.map(|text| text.as_ptr()).chain([null()]).collect()
 }

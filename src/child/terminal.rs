@@ -15,6 +15,11 @@ pub(crate) fn has_controlling_terminal() -> bool {
 
 /// How many characters this stream's terminal shows in a line.
 pub(crate) fn width(stream: &impl AsRawFd) -> Option<usize> {
+    size(stream).map(|(_, columns)| columns)
+}
+
+/// How many lines this stream's terminal shows, and how many characters in each.
+pub(crate) fn size(stream: &impl AsRawFd) -> Option<(usize, usize)> {
     let mut size = MaybeUninit::<libc::winsize>::uninit();
     // SAFETY: TIOCGWINSZ fills in a winsize, which `size` is valid for; it is read only if the call says
     // that it did.
@@ -22,5 +27,5 @@ pub(crate) fn width(stream: &impl AsRawFd) -> Option<usize> {
         (libc::ioctl(stream.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr()) == 0)
             .then(|| size.assume_init())
     };
-    size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0)
+    size.map(|size| (usize::from(size.ws_row), usize::from(size.ws_col))).filter(|&(_, columns)| columns > 0)
 }

@@ -5,11 +5,18 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
 /// Commands of other tools, and ours for the same purpose.
-const OTHER_COMMANDS: [(&str, &str); 13] = [
+const OTHER_COMMANDS: &[(&str, &str)] = &[
     ("exec", "run"),
     ("lock", "run"),
     ("with", "run"),
     ("start", "run"),
+    ("ls", "list"),
+    ("locks", "list"),
+    ("ps", "list"),
+    ("show", "status"),
+    ("info", "status"),
+    ("who", "status"),
+    ("check", "status"),
     ("unlock", "break"),
     ("force-unlock", "break"),
     ("steal", "break"),

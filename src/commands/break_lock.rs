@@ -1,31 +1,234 @@
-//! `redlock break`: take a lock away from its holder.
+//! `redlock break`: take a lock away from its holders, and say what came of it.
 
-use super::exit_code;
-use crate::child::local_time;
-use crate::exit::{self, Failure};
-use crate::lock::{Keys, break_lock};
-use crate::report::{backend_error, blocker, print, quoted, sanitize};
-use crate::settings::BreakSettings;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::time::Duration;
 
-/// Returns the sentence for stdout.
-pub(super) fn run(settings: BreakSettings) -> Result<String, Failure> {
-    for warning in &settings.warnings {
-        print(warning);
+use super::{exit_code, identity, print};
+use crate::child::{AskedHolder, LockedByte, ask_lock_holder, local_time};
+use crate::clock::BootTime;
+use crate::exit::{self, Exit, Failure};
+use crate::lock::{
+    AskedHost, BackendError, BreakTarget, Breaker, HeldBy, HostBreaker, HostHolder, How, Keys, RedisBreaker,
+    lock_name,
+};
+use crate::report::{self, BreakReport};
+use crate::settings::{Backend, BreakSettings, LocalReason};
+
+/// How long a holder without a lease may take to answer, if nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A wait for the holder is mentioned after this time.
+const MENTIONED_AFTER: Duration = Duration::from_secs(2);
+
+/// A lease is over a little later than its server said.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// A holder that was told, and when it is over by itself.
+struct Told {
+    held: BreakTarget,
+    ends_at: Option<BootTime>,
+}
+
+/// What came of those that were told.
+struct Followed {
+    /// Those that are gone, and how long that took.
+    gone: Vec<(Told, Duration)>,
+    left: Vec<Told>,
+}
+
+pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
+    settings.warnings.iter().for_each(|warning| report::print(warning));
+    let report = BreakReport::new(&settings.key, local_time);
+    let failed = |error: BackendError| Failure::new(exit_code(error.fault()), report.cannot_break(&error));
+    let mut breaker = open(settings, &report).map_err(failed)?;
+    let meant = choose(&breaker.holders().map_err(failed)?, settings, &report)?;
+    if meant.is_empty() {
+        return print(&format!("{}\n", report.is_free(settings.slot)));
     }
-    let key = quoted(&[sanitize(&settings.key)]);
-    let keys = Keys::new(&settings.prefix, &settings.key);
-    let holder = break_lock(settings.servers, keys, settings.timing, settings.yes).map_err(|error| {
-        let message = format!("cannot break {key}: {}", backend_error(&error));
-        Failure::new(exit_code(error.fault()), message)
-    })?;
-    match holder {
-        None => Ok(format!("{key} is free")),
-        Some(blocked) if settings.yes => {
-            Ok(format!("{key} was {}; it is free now", blocker(&blocked.by, local_time)))
-        }
-        Some(blocked) => {
-            let message = format!("{key} is {}; pass --yes to break it", blocker(&blocked.by, local_time));
-            Err(Failure::new(exit::USAGE, message))
+    let is_stranger = |held: &BreakTarget| held.by == HeldBy::Stranger;
+    let may_delete = settings.how == How::AtOnce && breaker.frees_at_once();
+    if !may_delete && meant.iter().any(is_stranger) {
+        return Err(Failure::new(exit::HELD, report.cannot_be_told(&meant, breaker.frees_at_once())).into());
+    }
+    let meant = if settings.yes { meant } else { confirm(&mut *breaker, &meant, settings, &report)? };
+    if meant.is_empty() {
+        return Ok(Exit::Code(0));
+    }
+    let started = BootTime::now();
+    let untold = breaker.tell(&meant, settings.how).map_err(failed)?;
+    let is_untold = |held: &BreakTarget| untold.iter().any(|untold| untold.token == held.token);
+    let (left_alone, meant): (Vec<BreakTarget>, Vec<BreakTarget>) = meant.into_iter().partition(is_untold);
+    if let (Some(first), true) = (untold.first(), meant.is_empty()) {
+        return Err(failed(first.error.clone()).into());
+    }
+    for held in &left_alone {
+        if let Some(untold) = untold.iter().find(|untold| untold.token == held.token) {
+            report::print(&report.cannot_tell(held, &untold.error));
         }
     }
+    if settings.how == How::AtOnce && breaker.frees_at_once() {
+        return print(&format!("{}\n", report.freed(&meant)));
+    }
+    let Followed { gone, left } = follow(&mut *breaker, meant, started, settings, &report);
+    for (told, after) in &gone {
+        let is_expired = told.ends_at.is_some_and(|ends_at| started + *after >= ends_at);
+        print(&format!("{}\n", report.broke(&told.held, *after, is_expired)))?;
+    }
+    for told in &left {
+        let ends_in = told.ends_at.map(BootTime::remaining);
+        report::print(&report.still_holds(&told.held, started.elapsed(), ends_in, breaker.frees_at_once()));
+    }
+    Ok(Exit::Code(match untold.first() {
+        Some(untold) => exit_code(untold.error.fault()),
+        None if left.is_empty() => 0,
+        None => exit::HELD,
+    }))
+}
+
+/// Shows the holders and asks, if there is a terminal to ask on. Returns those that are still there.
+fn confirm(
+    breaker: &mut dyn Breaker,
+    shown: &[BreakTarget],
+    settings: &BreakSettings,
+    report: &BreakReport,
+) -> anyhow::Result<Vec<BreakTarget>> {
+    if !is_on_terminal() {
+        print(&format!("{}\n", report.holders(shown)))?;
+        return Err(Failure::new(exit::HELD, report.needs_yes()).into());
+    }
+    let question = report.question(shown, settings.how, breaker.frees_at_once());
+    report::print_text(&format!("{}\n{question}", report.holders(shown)));
+    if !is_answered_yes() {
+        return Err(Failure::new(exit::HELD, report.nothing_changed()).into());
+    }
+    // An answer may take minutes. Those that have come since were not asked about.
+    let mut holders = breaker
+        .holders()
+        .map_err(|error| Failure::new(exit_code(error.fault()), report.cannot_break(&error)))?;
+    for ended in shown.iter().filter(|shown| !holders.iter().any(|held| is_same(shown, held, settings))) {
+        print(&format!("{}\n", report.ended_meanwhile(ended)))?;
+    }
+    holders.retain(|held| shown.iter().any(|shown| is_same(shown, held, settings)));
+    Ok(holders)
+}
+
+fn open(settings: &BreakSettings, report: &BreakReport) -> Result<Box<dyn Breaker>, BackendError> {
+    let who = identity::describe(&[], "");
+    match &settings.backend {
+        Backend::Servers { servers, timing } => {
+            let keys = Keys::new(servers, &settings.prefix, &settings.key);
+            Ok(Box::new(RedisBreaker::new(servers.clone(), keys, *timing, who)))
+        }
+        Backend::Host { directory, reason } => {
+            if *reason == LocalReason::NothingElseConfigured {
+                report::print(&report.only_on_this_host());
+            }
+            let name = lock_name(&settings.prefix, &settings.key);
+            Ok(Box::new(HostBreaker::open(directory, &name, who, Box::new(ask_process))?))
+        }
+    }
+}
+
+pub(super) fn ask_process(holder: &HostHolder, number: u32) -> AskedHost {
+    let HostHolder { device, inode, offset, pid } = *holder;
+    match ask_lock_holder(LockedByte { device, inode, offset }, pid, number) {
+        AskedHolder::Yes => AskedHost::Yes,
+        AskedHolder::NotFound => AskedHost::NotFound,
+        AskedHolder::Refused => AskedHost::Refused,
+        AskedHolder::TooOld => AskedHost::TooOld,
+    }
+}
+
+/// The holders that are meant. Empty if the lock, or the slot, is free.
+fn choose(
+    holders: &[BreakTarget],
+    settings: &BreakSettings,
+    report: &BreakReport,
+) -> Result<Vec<BreakTarget>, Failure> {
+    if let Some(number) = settings.slot
+        && holders.iter().any(|held| held.slot.is_none())
+    {
+        return Err(Failure::new(exit::UNFIT, report.has_no_slots(number)));
+    }
+    let is_meant = |held: &BreakTarget| {
+        settings.token.as_ref().is_none_or(|token| held.token == *token)
+            && settings.slot.is_none_or(|number| held.slot == Some(number))
+    };
+    let meant: Vec<BreakTarget> = holders.iter().filter(|held| is_meant(held)).cloned().collect();
+    if settings.token.is_some() && meant.is_empty() {
+        return Err(Failure::new(exit::LOST, report.not_held_by_token(holders)));
+    }
+    Ok(meant)
+}
+
+fn is_on_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// From the terminal itself, whatever else stdin may hold.
+fn is_answered_yes() -> bool {
+    let Ok(terminal) = File::open("/dev/tty") else { return false };
+    let mut answer = String::new();
+    let read = BufReader::new(terminal).read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+}
+
+/// Wait until these holders are gone, or that is not worth waiting for any more.
+fn follow(
+    breaker: &mut dyn Breaker,
+    meant: Vec<BreakTarget>,
+    started: BootTime,
+    settings: &BreakSettings,
+    report: &BreakReport,
+) -> Followed {
+    let ends_at = |held: &BreakTarget| held.expires_in.map(|left| BootTime::now() + left);
+    let mut left: Vec<Told> = meant.into_iter().map(|held| Told { ends_at: ends_at(&held), held }).collect();
+    let (mut gone, mut is_mentioned, mut is_last_lease) = (Vec::new(), false, false);
+    loop {
+        // A holder that was about to release has done so.
+        let holders = breaker.holders();
+        if let Ok(holders) = &holders {
+            // It may have renewed after it was shown; since it was told it cannot.
+            if !std::mem::replace(&mut is_last_lease, true) {
+                for told in &mut left {
+                    let now = holders.iter().find(|held| is_same(&told.held, held, settings));
+                    told.ends_at = now.map_or(told.ends_at, ends_at);
+                }
+            }
+            let is_there = |told: &Told| holders.iter().any(|held| is_same(&told.held, held, settings));
+            let (stay, leave): (Vec<Told>, Vec<Told>) = left.into_iter().partition(is_there);
+            gone.extend(leave.into_iter().map(|told| (told, started.elapsed())));
+            left = stay;
+        }
+        let ends = left.iter().map(|told| told.ends_at.unwrap_or(started + PATIENCE)).max();
+        let give_up_at = match settings.wait {
+            Some(wait) => started + wait,
+            None => ends.unwrap_or(started) + SLACK,
+        };
+        if left.is_empty() || give_up_at.has_passed() {
+            return Followed { gone, left };
+        }
+        if (started + MENTIONED_AFTER).has_passed() && !std::mem::replace(&mut is_mentioned, true) {
+            for told in &left {
+                report::print(&report.waiting_for(&told.held, told.ends_at.map(BootTime::remaining)));
+            }
+        }
+        // Servers that fail now may come back; what was told stays.
+        let again: Vec<BreakTarget> = holders
+            .into_iter()
+            .flatten()
+            .filter(|held| left.iter().any(|told| is_same(&told.held, held, settings)))
+            .collect();
+        let _ = breaker.tell(&again, settings.how);
+        let next_end = left.iter().filter_map(|told| told.ends_at).filter(|end| !end.has_passed()).min();
+        let until = next_end.map_or(give_up_at, |end| end.min(give_up_at));
+        breaker.wait(until + Duration::from_millis(1));
+    }
+}
+
+/// The same holder: with --token the same grant, otherwise the same run, which may have asked again after a lost reply.
+fn is_same(told: &BreakTarget, held: &BreakTarget, settings: &BreakSettings) -> bool {
+    let run = |held: &BreakTarget| held.token.split('.').next().map(str::to_owned);
+    told.token == held.token || (settings.token.is_none() && run(told) == run(held))
 }

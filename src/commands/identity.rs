@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::unistd::{gethostname, getuid};
 
-use crate::lock::HolderInfo;
+use crate::lock::{HolderInfo, Renewal};
 
 /// Of the command only its name is told. Its arguments are not: they may be secret.
 pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
@@ -17,6 +17,7 @@ pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
         label: label.to_owned(),
         command: command_name(argv, Path::is_file),
         job_url: ci_job_url(variable).unwrap_or_default(),
+        renewal: Renewal::Run,
     }
 }
 

@@ -1,10 +1,23 @@
 //! One file for each subcommand, and the way to it.
 
+mod acquire;
+mod bearer;
 mod break_lock;
 mod completions;
+mod doctor;
+mod environment;
+mod extend;
 pub(crate) mod help;
+mod history;
 mod identity;
+mod list;
+mod look;
+mod outer;
+mod release;
 mod run;
+mod status;
+mod take;
+mod watch;
 
 use std::io::{self, ErrorKind, Write};
 
@@ -12,9 +25,12 @@ use clap::ArgMatches;
 
 use crate::cli::Command;
 use crate::exit::{self, Exit};
-use crate::lock::Fault;
+use crate::lock::{Fault, Server};
 use crate::secrets;
-use crate::settings::{BreakSettings, Inherited, RunSettings, Sources, typed_secrets};
+use crate::settings::{
+    AcquireSettings, BreakSettings, DoctorSettings, ExtendSettings, HistorySettings, Inherited, ListSettings,
+    RunSettings, Sources, StatusSettings, TokenSettings, typed_secrets,
+};
 
 /// `matches` are those of the whole command line.
 pub(crate) fn dispatch(
@@ -24,17 +40,20 @@ pub(crate) fn dispatch(
 ) -> anyhow::Result<Exit> {
     let (_, matches) = matches.subcommand().expect("clap requires a subcommand");
     let sources = Sources { matches, inherited };
+    if let Some(servers) = command.servers() {
+        // Where it cannot be done (a hardened /proc) the lock is still worth having.
+        let _ = secrets::hide(&typed_secrets(servers, sources), command.argv().len());
+    }
     match command {
-        Command::Run(args) => {
-            // Where it cannot be done (a hardened /proc) the lock is still worth having.
-            let _ = secrets::hide(&typed_secrets(&args.servers, sources), args.argv.len());
-            run::run(&RunSettings::resolve(*args, sources)?)
-        }
-        Command::Break(args) => {
-            let _ = secrets::hide(&typed_secrets(&args.servers, sources), 0);
-            let outcome = break_lock::run(BreakSettings::resolve(args, sources)?)?;
-            print(&format!("{outcome}\n"))
-        }
+        Command::Run(args) => run::run(&RunSettings::resolve(*args, sources)?),
+        Command::Acquire(args) => acquire::run(&AcquireSettings::resolve(*args, sources)?),
+        Command::Extend(args) => extend::run(&ExtendSettings::resolve(*args, sources)?),
+        Command::Release(args) => release::run(&TokenSettings::of_release(*args, sources)?),
+        Command::Status(args) => status::run(&StatusSettings::resolve(*args, sources)?),
+        Command::List(args) => list::run(&ListSettings::resolve(*args, sources)?),
+        Command::History(args) => history::run(&HistorySettings::resolve(*args, sources)?),
+        Command::Doctor(args) => doctor::run(&DoctorSettings::resolve(*args, sources)?),
+        Command::Break(args) => break_lock::run(&BreakSettings::resolve(*args, sources)?),
         Command::Completions { shell, .. } => print(completions::script(shell)),
         Command::Help { command, .. } => help::explain(command.as_deref()),
     }
@@ -56,5 +75,13 @@ fn exit_code(fault: Fault) -> u8 {
         Fault::Unavailable => exit::UNAVAILABLE,
         Fault::Refused => exit::REFUSED,
         Fault::Unfit => exit::UNFIT,
+    }
+}
+
+fn format_servers(servers: &[Server]) -> String {
+    let names: Vec<String> = servers.iter().map(Server::to_string).collect();
+    match names.len() {
+        1 => names.concat(),
+        count => format!("{count} servers ({})", names.join(", ")),
     }
 }

@@ -1,7 +1,7 @@
 //! What a holder tells waiters about itself.
 
 /// Kept beside the lock for as long as it is held. Never the command's arguments: they may be secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HolderInfo {
     pub host: String,
     pub pid: String,
@@ -10,18 +10,52 @@ pub(crate) struct HolderInfo {
     pub command: String,
     /// The CI job's page.
     pub job_url: String,
+    pub renewal: Renewal,
+}
+
+/// Who keeps the lease of a holder alive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Renewal {
+    /// The run itself, for as long as its command runs.
+    #[default]
+    Run,
+    /// Nobody: the lock is held until the lease is over, or the token is used.
+    Nobody,
+    /// A keeper, which is the process with this number, for another process.
+    Keeper(u32),
+}
+
+impl Renewal {
+    /// As it is stored; empty for a run.
+    fn text(self) -> String {
+        match self {
+            Self::Run => String::new(),
+            Self::Nobody => "none".into(),
+            Self::Keeper(pid) => pid.to_string(),
+        }
+    }
+
+    fn from_text(text: &str) -> Self {
+        match text {
+            "none" => Self::Nobody,
+            text => text.parse().map_or(Self::Run, Self::Keeper),
+        }
+    }
 }
 
 impl HolderInfo {
-    pub(crate) fn fields(&self) -> [(&'static str, &str); 6] {
-        [
+    /// A run tells nothing about its renewal.
+    pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
+        let fields = [
             ("host", &self.host),
             ("pid", &self.pid),
             ("user", &self.user),
             ("label", &self.label),
             ("command", &self.command),
             ("job_url", &self.job_url),
-        ]
+        ];
+        let renewal = Some(("keeper", self.renewal.text())).filter(|(_, text)| !text.is_empty());
+        fields.into_iter().map(|(name, value)| (name, value.clone())).chain(renewal).collect()
     }
 
     /// From names and values in turn, as a server keeps them. Names of a newer version are passed over.
@@ -36,10 +70,23 @@ impl HolderInfo {
                 b"label" => info.label = value,
                 b"command" => info.command = value,
                 b"job_url" => info.job_url = value,
+                b"keeper" => info.renewal = Renewal::from_text(&value),
                 _ => {}
             }
         }
         info
+    }
+
+    /// From a JSON object, as scripts keep it. `None` if it is none.
+    pub(crate) fn from_json(text: &[u8]) -> Option<Self> {
+        let object: serde_json::Value = serde_json::from_slice(text).ok()?;
+        let mut fields = Vec::new();
+        for (name, value) in object.as_object()? {
+            if let Some(value) = value.as_str() {
+                fields.extend([name.as_bytes().to_vec(), value.as_bytes().to_vec()]);
+            }
+        }
+        Some(Self::from_fields(&fields))
     }
 }
 
@@ -55,10 +102,13 @@ mod tests {
             job_url: "https://ci/1".into(),
             ..HolderInfo::default()
         };
-        let mut flat: Vec<Vec<u8>> = vec![b"newer".to_vec(), b"?".to_vec()];
-        for (name, value) in info.fields() {
-            flat.extend([name.into(), value.into()]);
+        for renewal in [Renewal::Run, Renewal::Nobody, Renewal::Keeper(42)] {
+            let info = HolderInfo { renewal, ..info.clone() };
+            let mut flat: Vec<Vec<u8>> = vec![b"newer".to_vec(), b"?".to_vec()];
+            for (name, value) in info.fields() {
+                flat.extend([name.into(), value.into()]);
+            }
+            assert_eq!(HolderInfo::from_fields(&flat), info);
         }
-        assert_eq!(HolderInfo::from_fields(&flat), info);
     }
 }

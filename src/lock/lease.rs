@@ -23,6 +23,15 @@ impl Lease {
         self.asked + self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
     }
 
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// When the servers forget it, if it is not renewed.
+    pub(crate) fn end(&self) -> BootTime {
+        self.asked + self.ttl
+    }
+
     /// When to renew: with two thirds of the lease left for retries and for stopping the command.
     pub(crate) fn refresh_at(&self) -> BootTime {
         self.asked + self.ttl / 3

@@ -6,8 +6,14 @@
 //! values without sentences.
 
 mod background;
+mod bearer;
+mod break_watch;
+mod breaker;
+pub(crate) mod checkup;
 mod claim;
 mod error;
+mod glob;
+mod history;
 mod holder;
 mod last_resort;
 mod lease;
@@ -16,6 +22,8 @@ mod name;
 mod problem;
 mod redis;
 mod retry;
+mod status;
+mod tls_problem;
 mod unlocked;
 mod wait;
 
@@ -28,20 +36,37 @@ use nix::sys::signal::Signal;
 
 use crate::clock::BootTime;
 
+pub(crate) use bearer::Bearer;
+pub(crate) use break_watch::{BreakWatch, Broken, Notice};
+pub(crate) use breaker::{BreakTarget, Breaker, HeldBy, How, Untold};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
-pub(crate) use holder::HolderInfo;
+pub(crate) use history::{Ending, FinishedRun, History, HowEnded};
+pub(crate) use holder::{HolderInfo, Renewal};
 pub(crate) use last_resort::{LastResort, give_back_in_emergency};
 pub(crate) use lease::Lease;
+pub(crate) use local::Asked as AskedHost;
 #[cfg(fuzzing)]
 pub(crate) use local::fuzz as fuzz_local;
-pub(crate) use local::{HostLock, Mount, default_directory};
+pub(crate) use local::{AskKeeper, AskProcess, KeeperAnswer, KeeperRequest};
+pub(crate) use local::{
+    HostBearer, HostBreaker, HostHolder, HostLock, HostView, Mount, check_directory_for_locks,
+    default_directory,
+};
 pub(crate) use name::lock_name;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
 #[cfg(fuzzing)]
 pub(crate) use redis::fuzz as fuzz_redis;
-pub(crate) use redis::{Keys, RedisLock, Server, Timing, break_lock};
+pub(crate) use redis::{
+    Keys, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing, Tls, TlsOptions, between_trials,
+    check_servers,
+};
 pub(crate) use retry::acquire;
+pub(crate) use status::{
+    Detail, Difference, HolderStatus, Listing, Seen, ServerState, ServerStatus, State, Status, View,
+    WaiterStatus,
+};
+pub(crate) use tls_problem::{TlsProblem, TlsSetupProblem};
 pub(crate) use unlocked::Unlocked;
 pub(crate) use wait::{Wait, sleep};
 
@@ -78,9 +103,20 @@ pub(crate) trait Lock: Send {
     /// Returns after a bounded time, or as soon as `interrupt` is readable.
     fn follow_up(&mut self, _grant: &Grant, _interrupt: BorrowedFd<'_>) {}
 
-    /// Release a grant, only if it is still ours. With `min_hold` the lock stays taken until that long
-    /// after the grant.
-    fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released;
+    /// Release a grant, only if it is still ours. How the run ended is written into the history.
+    fn release(&mut self, grant: &Grant, ending: &Ending) -> Released;
+
+    /// Write a request that did not queue, and was refused, into the history. One that did has been written there by
+    /// [`Lock::acquire`], in the step in which it left the queue.
+    fn record_refusal(&mut self, _error: &Error, _started: BootTime) {}
+
+    /// How the holder of this grant learns that it is being taken away, if it can.
+    fn break_watch(&self, _grant: &Grant) -> Option<Box<dyn BreakWatch>> {
+        None
+    }
+
+    /// From the next renewal on the lease is this long; `None` = forever.
+    fn set_ttl(&mut self, _ttl: Option<Duration>) {}
 
     /// How often the lock was asked for.
     fn attempts(&self) -> u32;
@@ -116,6 +152,10 @@ pub(crate) struct Request {
     pub supersedes: bool,
     /// How long the lock is to stay taken at least, even if we are killed; may be zero.
     pub min_hold: Duration,
+    /// How many finished runs the history keeps; zero = this run leaves nothing there.
+    pub history: u32,
+    /// With which code the run exits if it does not get the lock, for the history.
+    pub exit_if_held: u8,
     /// What waiters are told about the holder.
     pub holder: HolderInfo,
     /// The locks of the runs that this process runs under: waiting for one of them would deadlock.
@@ -293,6 +333,8 @@ pub(crate) trait Observer {
     }
     /// Time has passed.
     fn tick(&mut self) {}
+    /// The thread sleeps now, until something happens.
+    fn falls_asleep(&self) {}
     /// The servers fail; we have waited for this long, and keep trying.
     fn on_unavailable(&mut self, error: &BackendError, waited: Duration);
 }
@@ -328,10 +370,15 @@ impl Released {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Of several, the one that tells most is the largest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
     /// Nobody holds it: expired, deleted, flushed or evicted.
     Expired,
     /// Another client holds it.
     Foreign,
+    /// It was given back with its token, by `redlock release`.
+    Released { by: Box<HolderInfo> },
+    /// It was taken away by `redlock break`. On a server the claim may still be there, marked: see [`BreakWatch`].
+    Broken { by: Box<HolderInfo> },
 }

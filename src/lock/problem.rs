@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::error::{BackendError, Fault};
 use super::majority_of;
+use super::tls_problem::TlsProblem;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Problem {
@@ -29,6 +30,9 @@ pub(crate) enum Problem {
     /// Any other error of the connection.
     Connection(String),
     TimedOut,
+    Tls(TlsProblem),
+    /// The server ended a connection without TLS before it had answered anything.
+    ClosedUnanswered,
     /// Bytes that are not the Redis protocol.
     UnreadableReply(String),
     /// The protocol, but nothing that our scripts reply.
@@ -38,6 +42,16 @@ pub(crate) enum Problem {
     /// The server's own error.
     Server(ServerError),
     Replica,
+    /// The server was a master when it was found, and is one no longer.
+    NoLongerMaster,
+    /// No Sentinel has named a master that can be used; what was wrong with each, or with the server it named.
+    NoMaster(Vec<BackendError>),
+    /// The Sentinel knows no service of this name.
+    UnknownService(String),
+    /// The Sentinel did not let us in; its reply.
+    SentinelLogin(String),
+    /// It is no Sentinel; its reply.
+    NotASentinel(String),
     /// The same server by another name, socket or database; that name, if it is known.
     ListedTwice {
         other: Option<String>,
@@ -50,6 +64,8 @@ pub(crate) enum Problem {
     GrantedTooLate,
     /// The grant has no lease that could be renewed.
     NoLease,
+    /// A claim that no other client knows was gone before its lease was over.
+    ClaimVanished,
     /// A lock file cannot be used.
     File(FileProblem),
 }
@@ -82,7 +98,15 @@ impl Problem {
                     Fault::Unavailable
                 }
             }
+            // Refused or unfit only if all of them say so: another one may come back, or learn where the master is.
+            Self::NoMaster(causes) => {
+                let all = |fault| causes.iter().all(|cause| cause.fault() == fault);
+                let kind = [Fault::Refused, Fault::Unfit].into_iter().find(|fault| all(*fault));
+                kind.filter(|_| !causes.is_empty()).unwrap_or(Fault::Unavailable)
+            }
+            Self::SentinelLogin(_) => Fault::Refused,
             Self::Quarantined { .. }
+            | Self::NoLongerMaster
             | Self::InQuarantine(_)
             | Self::ConnectionRefused
             | Self::NoSocket
@@ -90,16 +114,21 @@ impl Problem {
             | Self::UnknownHost(_)
             | Self::Connection(_)
             | Self::TimedOut
+            | Self::ClosedUnanswered
             | Self::UnreadableReply(_)
             | Self::StaleReply
             | Self::GrantedTooLate => Fault::Unavailable,
             Self::UnexpectedReply
             | Self::Replica
+            | Self::UnknownService(_)
+            | Self::NotASentinel(_)
             | Self::ListedTwice { .. }
             | Self::OtherServerCount(_)
             | Self::OtherSlots(_)
-            | Self::NoLease => Fault::Unfit,
+            | Self::NoLease
+            | Self::ClaimVanished => Fault::Unfit,
             Self::Server(error) => error.kind.fault(),
+            Self::Tls(problem) => problem.fault(),
             Self::File(problem) => problem.fault(),
         }
     }
@@ -125,6 +154,8 @@ pub(crate) enum ServerErrorKind {
     ReadOnlyReplica,
     WrongType,
     ClusterNode,
+    /// It was addressed as a node of a cluster, and is a server of its own.
+    NotACluster,
     OutOfMemory,
     Loading,
     BusyScript,
@@ -143,7 +174,9 @@ impl ServerErrorKind {
             | Self::PermissionDenied
             | Self::ProtectedMode
             | Self::CommandMissing => Fault::Refused,
-            Self::ReadOnlyReplica | Self::WrongType | Self::ClusterNode | Self::Other => Fault::Unfit,
+            Self::ReadOnlyReplica | Self::WrongType | Self::ClusterNode | Self::NotACluster | Self::Other => {
+                Fault::Unfit
+            }
             Self::OutOfMemory
             | Self::Loading
             | Self::BusyScript
@@ -181,15 +214,27 @@ pub(crate) enum FileProblem {
     WholeFileLocked,
     /// Locked by a program other than redlock.
     ForeignLocks,
+    /// The process that holds the lock may not be asked by us to give it back.
+    HolderOfAnotherUser,
+    /// The process that holds the lock is not to be seen from here.
+    HolderNotFound,
+    /// The process that holds the lock cannot be asked by this version.
+    HolderTooOld,
+    /// The process that holds the lock was asked, and has not done it.
+    HolderSilent,
 }
 
 impl FileProblem {
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            Self::Io(_) | Self::DeletedInUse | Self::WholeFileLocked | Self::ForeignLocks => {
-                Fault::Unavailable
-            }
+            Self::Io(_)
+            | Self::DeletedInUse
+            | Self::WholeFileLocked
+            | Self::ForeignLocks
+            | Self::HolderSilent => Fault::Unavailable,
             Self::OwnedByAnother
+            | Self::HolderOfAnotherUser
+            | Self::HolderNotFound
             | Self::CannotCreate
             | Self::ReadOnly
             | Self::SymbolicLink
@@ -198,6 +243,7 @@ impl FileProblem {
             | Self::NoDirectory
             | Self::NotADirectory
             | Self::NotSticky
+            | Self::HolderTooOld
             | Self::OtherSlots(_) => Fault::Unfit,
         }
     }

@@ -12,13 +12,20 @@ pub(crate) fn acquire(
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Grant, Error> {
-    match request.wait {
+    let started = BootTime::now();
+    let result = match request.wait {
         WaitPolicy::No | WaitPolicy::Queue { .. } => lock.acquire(request, observer),
         WaitPolicy::Retry { count, interval, at_most } => {
             let attempt = Request { wait: WaitPolicy::No, ..request.clone() };
             retry(lock, &attempt, Retries { count, interval, at_most }, observer)
         }
+    };
+    if let Err(error) = &result
+        && !request.wait.queues()
+    {
+        lock.record_refusal(error, started);
     }
+    result
 }
 
 #[derive(Clone, Copy)]

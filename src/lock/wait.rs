@@ -34,6 +34,9 @@ pub(super) fn wait(
         let mut fds: Vec<PollFd<'_>> =
             wake_fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
         fds.extend(watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)));
+        if let Some(observer) = &observer {
+            observer.falls_asleep();
+        }
         // A failed poll is an interrupted one: no descriptor is marked.
         let _ = poll(&mut fds, until.poll_timeout());
         let (wake_fds, watched) = fds.split_at(wake_fds.len());

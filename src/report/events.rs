@@ -15,7 +15,7 @@ use super::stderr::stderr_stream;
 use super::stream::{Descriptor, Stream};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
-use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Votes};
+use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Renewal, Votes};
 
 /// Of the one run of this process; `None` without `--events`, and after the last event.
 static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
@@ -29,6 +29,10 @@ pub(crate) enum Outcome {
     /// The command ran to its end.
     Ran,
     /// The lock was taken, but the command could not be started; or redlock failed before that.
+    /// The lock was taken, and its token printed.
+    Acquired,
+    /// A keeper has given the lock back.
+    Released,
     NotStarted,
     Held,
     /// A newer run has taken our place in the queue.
@@ -46,6 +50,8 @@ impl Outcome {
     fn name(self) -> &'static str {
         match self {
             Self::Ran => "ran",
+            Self::Acquired => "acquired",
+            Self::Released => "released",
             Self::NotStarted => "not_started",
             Self::Held => "held",
             Self::Superseded => "superseded",
@@ -182,20 +188,38 @@ impl Events {
         self.write("refreshed", &event, false);
     }
 
+    pub(super) fn lost_by_keeper(&mut self) {
+        self.outcome = Some(Outcome::Lost);
+    }
+
+    /// A keeper has kept the lock until it was not needed any more.
+    pub(super) fn kept(&mut self) {
+        self.outcome.get_or_insert(Outcome::Released);
+    }
+
+    /// The lock is the bearer's of its token.
+    pub(super) fn handed_out(&mut self) {
+        self.outcome = Some(Outcome::Acquired);
+    }
+
     pub(super) fn command_starts(&mut self) {
         self.command_was_started = true;
     }
 
-    /// `is_stopped`: the command, because of it.
-    pub(super) fn lost(&mut self, cause: &str, is_stopped: bool) {
+    /// `by`: who took the lock away, if that is the cause, and the field that tells it. `is_stopped`: the command, because
+    /// of it.
+    pub(super) fn lost(&mut self, cause: &str, by: Option<(&str, &HolderInfo)>, is_stopped: bool) {
         if is_stopped {
             self.outcome = Some(Outcome::Lost);
         }
         let held = self.grant.as_ref().map(|grant| millis(grant.taken_at.elapsed()));
-        let event = Object::default()
+        let mut event = Object::default()
             .with("cause", cause)
             .with("action", if is_stopped { "stop" } else { "warn" })
             .with_known("held_ms", held);
+        if let Some((field, by)) = by {
+            event = event.with_object(field, &process(by));
+        }
         self.write("lost", &event, false);
     }
 
@@ -331,7 +355,7 @@ impl Events {
 }
 
 /// A run: this one, or a holder.
-fn process(info: &HolderInfo) -> Object {
+pub(super) fn process(info: &HolderInfo) -> Object {
     Object::default()
         .with_text("host", &info.host)
         .with_known("pid", info.pid.parse::<u32>().ok())
@@ -339,6 +363,8 @@ fn process(info: &HolderInfo) -> Object {
         .with_text("label", &info.label)
         .with_text("command", &info.command)
         .with_text("job_url", &info.job_url)
+        .with_known("keeper", if let Renewal::Keeper(pid) = info.renewal { Some(pid) } else { None })
+        .with_known("renewed", (info.renewal == Renewal::Nobody).then_some(false))
 }
 
 fn holder(holding: &Holding) -> Object {
@@ -375,10 +401,10 @@ fn servers(votes: &Votes) -> Object {
         .with_objects("failed", &failed)
 }
 
-fn time(moment: SystemTime) -> String {
+pub(super) fn time(moment: SystemTime) -> String {
     humantime::format_rfc3339_millis(moment).to_string()
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)
 }

@@ -1,10 +1,11 @@
 //! Sentences for people: what is waited for, and what is in the way.
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::problem::quarantine;
 use crate::duration::{format, format_seconds};
-use crate::lock::{Blocked, Blocker, HolderInfo, Holding, WaitPolicy};
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Renewal, WaitPolicy};
 
 /// What follows if /proc cannot be used.
 pub(crate) fn cannot_see_processes() -> &'static str {
@@ -42,6 +43,12 @@ fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// "config /etc/redlock/config.toml"
+pub(super) fn config_files(paths: &[PathBuf]) -> String {
+    let files: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    if files.is_empty() { "no config file".into() } else { format!("config {}", files.join(", ")) }
+}
+
 /// `"a", "b"`; of many, the first few.
 pub(crate) fn quoted(keys: &[String]) -> String {
     let shown = if keys.len() > MOST_SHOWN { MOST_SHOWN - 1 } else { keys.len() };
@@ -72,7 +79,7 @@ impl WaitLine {
         if let Some(ahead) = blocked.position {
             head.push_str(&format!(", place {} of {}", ahead + 1, blocked.queue_length.max(ahead + 1)));
         }
-        let (key, by) = (blocked_key(keys, blocked), blocker_only(&blocked.by, local_time));
+        let (key, by) = (blocked_key(keys, blocked), blocker(&blocked.by, local_time));
         let mut blocker = format!("{key}{by}");
         if let Some(left) = gives_up_in {
             blocker.push_str(&format!(", gives up in {}", format_seconds(left)));
@@ -101,7 +108,7 @@ pub(super) fn gave_up(
     local_time: LocalTime,
 ) -> String {
     let GivenUp { policy, attempts, waited } = given_up;
-    let (by, job_url) = (blocker_only(&blocked.by, local_time), with_comma(job_url(&blocked.by)));
+    let (by, job_url) = (blocker(&blocked.by, local_time), with_comma(job_url(&blocked.by)));
     let after = match policy {
         WaitPolicy::No => {
             let key = keys.get(blocked.key).map_or(keys, std::slice::from_ref);
@@ -123,16 +130,13 @@ fn blocked_key(keys: &[String], blocked: &Blocked) -> String {
     }
 }
 
-/// "held by root@web1 pid 42 (nightly, rsync) since 09:14:05 (2m 3s), https://ci.example/job/17"
+/// "held by root@web1 pid 42 (nightly, rsync) since 09:14:05 (2m 3s)"
 pub(crate) fn blocker(by: &Blocker, local_time: LocalTime) -> String {
-    blocker_only(by, local_time) + &with_comma(job_url(by))
-}
-
-fn blocker_only(by: &Blocker, local_time: LocalTime) -> String {
     match by {
         Blocker::Holder(holding) => {
             let (who, others) = (holder(&holding.info), and_others(holding.others));
-            format!("held by {who}{others}{}", since(holding, local_time))
+            let when = until(holding, local_time).unwrap_or_else(|| since(holding, local_time));
+            format!("held by {who}{others}{when}")
         }
         Blocker::Reservation(Holding { info, expires_in: Some(left), .. }) => {
             let left = format_seconds(*left + Duration::from_millis(999));
@@ -161,26 +165,43 @@ fn with_comma(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(", {text}") }
 }
 
+/// " until 14:00:00", if nobody renews the lease.
+fn until(holding: &Holding, local_time: LocalTime) -> Option<String> {
+    let left = holding.expires_in.filter(|_| holding.info.renewal == Renewal::Nobody)?;
+    until_moment(left, local_time)
+}
+
+/// " until 14:00:00", with the date if it is another day's.
+pub(super) fn until_moment(left: Duration, local_time: LocalTime) -> Option<String> {
+    let end = SystemTime::now().checked_add(left).and_then(|end| clock_time(end, local_time))?;
+    Some(format!(" until {end}"))
+}
+
 /// " since 09:14:05 (2m 3s)", with the date if it is another day's.
 fn since(holding: &Holding, local_time: LocalTime) -> String {
-    let Some(held_for) = holding.held_for else { return String::new() };
-    let now = SystemTime::now();
-    let (today, then) = (local_time(now), now.checked_sub(held_for).and_then(local_time));
+    since_moment(holding.held_for, local_time)
+}
+
+pub(super) fn since_moment(held_for: Option<Duration>, local_time: LocalTime) -> String {
+    let Some(held_for) = held_for else { return String::new() };
+    let then = SystemTime::now().checked_sub(held_for).and_then(|then| clock_time(then, local_time));
     let held_for = format_seconds(held_for);
-    match (today, then) {
-        (Some(today), Some([year, month, day, hour, minute, second])) => {
-            let date = if today[..3] == [year, month, day] {
-                String::new()
-            } else {
-                format!("{year}-{month:02}-{day:02} ")
-            };
-            format!(" since {date}{hour:02}:{minute:02}:{second:02} ({held_for})")
-        }
-        _ => format!(" for {held_for}"),
+    match then {
+        Some(then) => format!(" since {then} ({held_for})"),
+        None => format!(" for {held_for}"),
     }
 }
 
-fn and_others(count: usize) -> String {
+/// "09:14:05", with the date if it is another day's.
+pub(super) fn clock_time(moment: SystemTime, local_time: LocalTime) -> Option<String> {
+    let today = local_time(SystemTime::now())?;
+    let [year, month, day, hour, minute, second] = local_time(moment)?;
+    let date =
+        if today[..3] == [year, month, day] { String::new() } else { format!("{year}-{month:02}-{day:02} ") };
+    Some(format!("{date}{hour:02}:{minute:02}:{second:02}"))
+}
+
+pub(super) fn and_others(count: usize) -> String {
     match count {
         0 => String::new(),
         1 => " and another".into(),
@@ -188,18 +209,33 @@ fn and_others(count: usize) -> String {
     }
 }
 
-/// "root@web1 pid 42 (nightly, rsync)"
+/// "root@web1 pid 42 (nightly, rsync)"; "alice@bastion (release freeze)" if no process holds the lock.
 pub(super) fn holder(info: &HolderInfo) -> String {
-    if info.pid.is_empty() {
-        return "an unknown process".into();
-    }
-    let mut text = format!("{}@{} pid {}", info.user, info.host, info.pid);
+    let pid = match (info.pid.as_str(), info.renewal) {
+        (_, Renewal::Nobody) => String::new(),
+        ("", Renewal::Run | Renewal::Keeper(_)) => return "an unknown process".into(),
+        (pid, Renewal::Run | Renewal::Keeper(_)) => format!(" pid {pid}"),
+    };
+    let mut text = format!("{}@{}{pid}", info.user, info.host);
     let about: Vec<&str> =
         [&info.label, &info.command].into_iter().map(String::as_str).filter(|s| !s.is_empty()).collect();
     if !about.is_empty() {
         text.push_str(&format!(" ({})", about.join(", ")));
     }
     text
+}
+
+/// "broken by alice@bastion pid 4711"
+pub(super) fn broken_by(info: &HolderInfo) -> String {
+    format!("broken by {}", holder(info))
+}
+
+/// "released by alice@bastion pid 4711"
+pub(super) fn released_by(info: &HolderInfo) -> String {
+    match info.pid.as_str() {
+        "" => "it was released".into(),
+        _ => format!("released by {} (redlock release)", holder(info)),
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +257,7 @@ mod tests {
             label: "nightly".into(),
             command: "rsync".into(),
             job_url: "https://ci/1".into(),
+            renewal: Renewal::Run,
         };
         let by = Blocker::Holder(Holding { info, others, held_for: Some(held_for), expires_in: None });
         Blocked { key: 0, position: Some(1), queue_length: 5, by }
@@ -256,8 +293,8 @@ mod tests {
     #[test]
     fn another_day_is_named() {
         let by = held(0, Duration::from_secs(7200)).by;
-        assert!(blocker(&by, clock).contains(" since 2026-11-15 09:14:05 (2h), https://ci/1"));
-        assert!(blocker(&by, |_| None).contains(" for 2h, https://ci/1"));
+        assert!(blocker(&by, clock).ends_with(" since 2026-11-15 09:14:05 (2h)"));
+        assert!(blocker(&by, |_| None).ends_with(" for 2h"));
     }
 
     #[test]

@@ -3,18 +3,29 @@
 //! Nothing when all is well: cron mails every line. Text is sanitized first (a key or a server's text may
 //! contain anything). No line waits for its reader: see stream.rs.
 
+mod break_lock;
+mod doctor;
 mod events;
 mod format;
+mod history;
+mod journal;
 mod json;
+mod list;
 mod live_line;
 mod problem;
+mod screen;
+mod status;
 mod stderr;
 mod stream;
+mod tls;
+mod token;
 mod wait;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use nix::sys::signal::Signal;
 
 use crate::duration::format;
 use crate::exit::{Exit, Failure, INTERNAL, UNFIT, code_of};
@@ -27,9 +38,27 @@ use stderr::opened_stderr;
 use stream::{Descriptor, Stream};
 use wait::WaitReport;
 
-pub(crate) use format::{GivenUp, LocalTime, blocker, cannot_see_processes, quoted, sanitize};
+use format::{broken_by, released_by};
+
+pub(crate) use break_lock::BreakReport;
+pub(crate) use doctor::{Diagnosis, Place, diagnosis_json, diagnosis_text};
+#[cfg(fuzzing)]
+pub(crate) use format::blocker;
+pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, quoted, sanitize};
+pub(crate) use history::{Clock, Style, history_json, history_svg, history_text};
+pub(crate) use list::{list_keys, list_table};
 pub(crate) use problem::{backend_error, io_error};
+pub(crate) use screen::{LongLines, Size, draw_screen, enter_screen, leave_screen};
+pub(crate) use status::{
+    failed_look, gave_up_waiting, looking_at, looking_at_this_host_only, status_json, status_text,
+    still_taken, watch_heading,
+};
 pub(crate) use stderr::{finish, print, print_text};
+pub(crate) use tls::setup_problem as tls_setup_problem;
+pub(crate) use token::{
+    cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept, key_names,
+    no_longer_ours, released, shell_exports, token_json, token_printed_too_late, watched_has_ended,
+};
 
 /// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +71,24 @@ pub(crate) enum Verbosity {
 }
 
 /// Why a lock was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LossCause {
     /// A server's clear answer.
     Reported(Loss),
     /// It could not be renewed in time.
     Overdue,
+}
+
+/// What follows from the loss of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consequence {
+    CommandStops,
+    CommandRunsOn,
+    /// The process that a keeper watched.
+    Signalled(i32, Signal),
+    ProcessRunsOn(i32),
+    /// There was none.
+    KeeperEnds,
 }
 
 pub(crate) struct Report {
@@ -105,9 +146,7 @@ impl Report {
 
     /// Where the settings came from, and where the lock is.
     pub(crate) fn location(&mut self, config_files: &[PathBuf], location: &str, meaningless: &[String]) {
-        let files: Vec<String> = config_files.iter().map(|path| path.display().to_string()).collect();
-        let files =
-            if files.is_empty() { "no config file".into() } else { format!("config {}", files.join(", ")) };
+        let files = format::config_files(config_files);
         self.verbose(|report| format!("{files}; lock {} on {location}", report.lock()));
         if !meaningless.is_empty() {
             let options = meaningless.join(", ");
@@ -205,26 +244,35 @@ impl Report {
         ));
     }
 
-    /// `is_stopped`: the command is; otherwise it runs on.
-    pub(crate) fn lost(&mut self, cause: LossCause, is_stopped: bool) {
+    pub(crate) fn lost(&mut self, cause: &LossCause, consequence: Consequence) {
         let why = match cause {
             LossCause::Reported(Loss::Expired) => {
                 "it was deleted, evicted or flushed on the server, or has expired".into()
             }
             LossCause::Reported(Loss::Foreign) => "another client holds it now".into(),
+            LossCause::Reported(Loss::Broken { by }) => broken_by(by),
+            LossCause::Reported(Loss::Released { by }) => released_by(by),
             LossCause::Overdue => match &self.last_failure {
                 Some(failure) => format!("it could not be renewed in time: {failure}"),
                 None => "it could not be renewed in time (was this machine or this process stopped?)".into(),
             },
         };
-        let consequence = if is_stopped { "stopping the command" } else { "the command runs on without it" };
-        self.error(&format!("lost the lock {}: {why}; {consequence}", self.lock()));
-        let cause = match cause {
-            LossCause::Reported(Loss::Expired) => "expired",
-            LossCause::Reported(Loss::Foreign) => "foreign",
-            LossCause::Overdue => "overdue",
+        let (then, is_stopped) = match consequence {
+            Consequence::CommandStops => ("stopping the command".into(), true),
+            Consequence::CommandRunsOn => ("the command runs on without it".into(), false),
+            Consequence::Signalled(pid, signal) => (format!("process {pid} was sent {signal}"), true),
+            Consequence::ProcessRunsOn(pid) => (format!("process {pid} runs on without it"), false),
+            Consequence::KeeperEnds => ("its keeper ends".into(), false),
         };
-        events(|events| events.lost(cause, is_stopped));
+        self.error(&format!("lost the lock {}: {why}; {then}", self.lock()));
+        let (cause, by) = match cause {
+            LossCause::Reported(Loss::Expired) => ("expired", None),
+            LossCause::Reported(Loss::Foreign) => ("foreign", None),
+            LossCause::Reported(Loss::Broken { by }) => ("broken", Some(("broken_by", &**by))),
+            LossCause::Reported(Loss::Released { by }) => ("released", Some(("released_by", &**by))),
+            LossCause::Overdue => ("overdue", None),
+        };
+        events(|events| events.lost(cause, by, is_stopped));
     }
 
     /// `is_released`: false if it was no longer ours, `None` if that is not known.
@@ -235,10 +283,12 @@ impl Report {
         }
     }
 
-    pub(crate) fn was_no_longer_ours(&mut self, loss: Loss) {
+    pub(crate) fn was_no_longer_ours(&mut self, loss: &Loss) {
         let who = match loss {
-            Loss::Expired => "it had been deleted, evicted or flushed on the server, or had expired",
-            Loss::Foreign => "another client holds it now",
+            Loss::Expired => "it had been deleted, evicted or flushed on the server, or had expired".into(),
+            Loss::Foreign => "another client holds it now".into(),
+            Loss::Broken { by } => broken_by(by),
+            Loss::Released { by } => released_by(by),
         };
         self.info(&format!(
             "the lock {} was no longer ours when the command ended: {who}; another command may have run at the same time",
@@ -257,7 +307,7 @@ impl Report {
 
     pub(crate) fn never_expires(&mut self) {
         self.info(&format!(
-            "--ttl none: if this run is killed, {} stays locked until `redlock break`",
+            "--ttl none: if this run is killed, {} stays locked until `redlock break --now`",
             self.lock()
         ));
     }
@@ -313,7 +363,7 @@ impl Report {
     }
 
     /// The name of the lock.
-    fn lock(&self) -> String {
+    pub(crate) fn lock(&self) -> String {
         quoted(&self.keys)
     }
 
@@ -376,6 +426,7 @@ pub(crate) fn flush() {
 
 /// From the panic hook: the last line and the last event.
 pub(crate) fn panicked(message: &str) {
+    screen::leave_screen_in_panic();
     print(message);
     events::end(Exit::Code(INTERNAL), Some(message));
     finish();

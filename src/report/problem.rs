@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use super::tls;
 use crate::duration::format_seconds;
 use crate::lock::{BackendError, FileProblem, Problem, ServerError, ServerErrorKind, Votes, majority_of};
 
 /// What a user for locks only may do, for the default prefix. Also in docs/operations.md.
 const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
                    +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
-                   +zrank +zscore +zcount +zlexcount +zrangebylex";
+                   +zrank +zscore +zcount +zlexcount +zrangebylex +xadd";
 
 const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
                                 REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
@@ -45,9 +46,10 @@ pub(super) fn problem(problem: &Problem) -> String {
             let (left, needed) = (servers - causes.len(), majority_of(*servers));
             format!("only {left} of {servers} servers can vote, {needed} are needed: {}", all(causes))
         }
+        Problem::Quarantined { servers: 1, quarantined, .. } => quarantine(quarantined),
         Problem::Quarantined { servers, quarantined, causes } => {
             let mut text = format!(
-                "{} of {servers} servers are new or restarted and do not vote for another {} ({}); wait, or see --quarantine",
+                "{} of {servers} servers are new, restarted or promoted and do not vote for another {} ({}); wait, or see --quarantine",
                 quarantined.len(),
                 longest(quarantined),
                 names(quarantined)
@@ -58,7 +60,7 @@ pub(super) fn problem(problem: &Problem) -> String {
             text
         }
         Problem::InQuarantine(left) => {
-            format!("new or restarted, does not vote for another {}", round_up(*left))
+            format!("new, restarted or promoted, does not vote for another {}", round_up(*left))
         }
         Problem::ConnectionRefused => "connection refused (is the server running?)".into(),
         Problem::NoSocket => "no such socket (is the server running?)".into(),
@@ -69,11 +71,28 @@ pub(super) fn problem(problem: &Problem) -> String {
         }
         Problem::Connection(text) => without_number(text).to_owned(),
         Problem::TimedOut => "timed out (server stopped, or network down?)".into(),
+        Problem::Tls(problem) => tls::problem(problem),
+        Problem::ClosedUnanswered => {
+            "the server closed the connection without an answer (does it expect TLS? then use rediss://)"
+                .into()
+        }
         Problem::UnreadableReply(why) => format!("unreadable reply: {why}"),
         Problem::UnexpectedReply => "unexpected reply to our script".into(),
         Problem::StaleReply => "answered an older request".into(),
         Problem::Server(error) => server_error(error),
         Problem::Replica => "this server is a replica: name the primary".into(),
+        Problem::NoLongerMaster => "no longer the master: looking for the one that took its place".into(),
+        Problem::NoMaster(causes) => format!("no Sentinel names a usable master: {}", all(causes)),
+        Problem::UnknownService(service) => {
+            format!("knows no service {service:?} (SENTINEL MASTERS lists the names of services)")
+        }
+        Problem::SentinelLogin(reply) => format!(
+            "does not let us in ({reply}): a Sentinel's own password goes into REDLOCK_SENTINEL_PASSWORD or \
+             --sentinel-password-file; the one in the URL is the master's"
+        ),
+        Problem::NotASentinel(reply) => {
+            format!("is not a Sentinel, whose port is 26379 by default ({reply})")
+        }
         Problem::ListedTwice { other: Some(other) } => format!("the same server as {other}, listed twice"),
         Problem::ListedTwice { other: None } => "the same server is listed twice".into(),
         Problem::OtherServerCount(1) => {
@@ -92,19 +111,36 @@ pub(super) fn problem(problem: &Problem) -> String {
             "the lock was granted after its lease had run out (--ttl is too short for this network)".into()
         }
         Problem::NoLease => "this lock has no lease to renew".into(),
+        Problem::ClaimVanished => {
+            "a lock that was granted was gone a moment later: the server does not keep what is written to it"
+                .into()
+        }
         Problem::File(problem) => file_problem(problem),
     }
 }
 
+/// What is wrong with several servers is said once.
 fn all(causes: &[BackendError]) -> String {
-    causes.iter().map(backend_error).collect::<Vec<_>>().join("; ")
+    let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
+    for cause in causes {
+        let (at, problem) = (cause.at.as_deref(), problem(&cause.problem));
+        match groups.iter_mut().find(|(names, other)| *other == problem && !names.is_empty()) {
+            Some((names, _)) => names.extend(at),
+            None => groups.push((at.into_iter().collect(), problem)),
+        }
+    }
+    let told = |(names, problem): &(Vec<&str>, String)| match names.as_slice() {
+        [] => problem.clone(),
+        names => format!("{}: {problem}", names.join(", ")),
+    };
+    groups.iter().map(told).collect::<Vec<_>>().join("; ")
 }
 
-/// "redis://a:6379, redis://b:6379 are new or restarted and do not vote for another 28s (see --quarantine)"
+/// "redis://a:6379, redis://b:6379 are new, restarted or promoted and do not vote for another 28s (see --quarantine)"
 pub(super) fn quarantine(servers: &[(String, Duration)]) -> String {
     let verbs = if servers.len() == 1 { ["is", "does"] } else { ["are", "do"] };
     format!(
-        "{} {} new or restarted and {} not vote for another {} (see --quarantine)",
+        "{} {} new, restarted or promoted and {} not vote for another {} (see --quarantine)",
         names(servers),
         verbs[0],
         verbs[1],
@@ -134,12 +170,21 @@ fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
         ServerErrorKind::ProtectedMode => {
             "the server is in protected mode and refuses clients from other hosts"
         }
+        ServerErrorKind::CommandMissing if reply.contains("EVAL") => {
+            "the server does not offer scripts, which redlock needs (if it is a Sentinel, give \
+             redis+sentinel://HOST:PORT/SERVICE)"
+        }
         ServerErrorKind::CommandMissing => "the server does not offer a command that redlock needs",
         ServerErrorKind::ReadOnlyReplica => "this server is a read-only replica: name the primary",
         ServerErrorKind::WrongType => {
             "there is something at this key that is not a lock: choose another --key or --prefix"
         }
-        ServerErrorKind::ClusterNode => "this server is part of a Redis Cluster, which is not supported",
+        ServerErrorKind::ClusterNode => {
+            "this server is part of a Redis Cluster: give redis+cluster://HOST:PORT instead of redis://"
+        }
+        ServerErrorKind::NotACluster => {
+            "this server is not part of a Redis Cluster: give redis://HOST:PORT instead of redis+cluster://"
+        }
         ServerErrorKind::OutOfMemory => "the server is out of memory",
         ServerErrorKind::Loading => "the server is still loading its data",
         ServerErrorKind::BusyScript => "the server is busy with a script",
@@ -183,6 +228,18 @@ fn file_problem(problem: &FileProblem) -> String {
         }
         FileProblem::WholeFileLocked => "another program has locked the whole file".into(),
         FileProblem::ForeignLocks => "locked by a program other than redlock".into(),
+        FileProblem::HolderOfAnotherUser => {
+            "the holder is another user's: only that user, or root, may ask it to give the lock back".into()
+        }
+        FileProblem::HolderNotFound => {
+            "the holder cannot be seen from here: is it another user's, or in a container of its own?".into()
+        }
+        FileProblem::HolderSilent => {
+            "the process that holds the lock does not answer: is it stopped, or busy with stopping its command?".into()
+        }
+        FileProblem::HolderTooOld => {
+            "the holder is an older redlock, which cannot be asked to give the lock back: end it with kill(1)".into()
+        }
     }
 }
 
@@ -195,8 +252,13 @@ mod tests {
         let down = |name: &str| BackendError::new(name, Problem::ConnectionRefused);
         assert_eq!(
             backend_error(&BackendError::no_majority(vec![down("a"), down("b")], 3)),
-            "only 1 of 3 servers can vote, 2 are needed: a: connection refused (is the server running?); \
-             b: connection refused (is the server running?)"
+            "only 1 of 3 servers can vote, 2 are needed: a, b: connection refused (is the server running?)"
+        );
+        let late = BackendError::new("c", Problem::TimedOut);
+        assert_eq!(
+            backend_error(&BackendError::no_majority(vec![down("a"), late, down("b")], 3)),
+            "only 0 of 3 servers can vote, 2 are needed: a, b: connection refused (is the server running?); \
+             c: timed out (server stopped, or network down?)"
         );
         assert_eq!(
             backend_error(&BackendError::no_majority(vec![down("a")], 1)),
@@ -205,14 +267,24 @@ mod tests {
     }
 
     #[test]
+    fn the_only_server_is_not_counted() {
+        let quarantined = vec![("a".to_owned(), Duration::from_secs(5))];
+        let only = Problem::Quarantined { servers: 1, quarantined, causes: Vec::new() };
+        assert!(problem(&only).starts_with("a is new, restarted or promoted and does not vote for another"));
+    }
+
+    #[test]
     fn servers_in_quarantine_are_one_sentence() {
         let left = Duration::from_millis(27_100);
         let both = [("a".to_owned(), left), ("b".to_owned(), Duration::from_secs(1))];
         assert_eq!(
             quarantine(&both),
-            "a, b are new or restarted and do not vote for another 28s (see --quarantine)"
+            "a, b are new, restarted or promoted and do not vote for another 28s (see --quarantine)"
         );
-        assert!(quarantine(&both[1..]).starts_with("b is new or restarted and does not vote for another 1s"));
+        assert!(
+            quarantine(&both[1..])
+                .starts_with("b is new, restarted or promoted and does not vote for another 1s")
+        );
     }
 
     #[test]

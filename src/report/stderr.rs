@@ -1,8 +1,10 @@
 //! stderr, which every line of the program goes through.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 use super::format::sanitize;
+use super::journal;
 use super::stream::Stream;
 
 /// Opened with the first word: most runs say nothing.
@@ -32,8 +34,24 @@ fn with_stderr(write: impl FnOnce(&mut Option<Stream>)) {
     }
 }
 
+/// Set when nobody reads stderr any more.
+static IS_DETACHED: AtomicBool = AtomicBool::new(false);
+
+/// From here on lines go to the system log. What was said before is written, as far as it is read.
+pub(super) fn detach() {
+    with_stderr(|stderr| {
+        if let Some(mut stream) = stderr.take() {
+            stream.finish();
+        }
+    });
+    IS_DETACHED.store(true, Ordering::Relaxed);
+}
+
 /// One line on stderr, in one piece, so that lines of several processes do not mix.
 pub(crate) fn print(message: &str) {
+    if IS_DETACHED.load(Ordering::Relaxed) {
+        return journal::send(&sanitize(message.as_bytes()));
+    }
     let line = format!("redlock: {}\n", sanitize(message.as_bytes()));
     stderr_stream(|stderr| {
         stderr.push(|dropped| match dropped {

@@ -54,10 +54,10 @@ impl AsFd for Descriptor {
 enum Way {
     /// A regular file, or an open file of our own with O_NONBLOCK: a plain write.
     Write(Descriptor),
-    /// The kernel takes the wish not to wait with each call.
+    /// The kernel is told not to wait with each call.
     Socket(Descriptor),
     /// A pipe that we may not open anew, as it belongs to another user (cron's, sudo's): through a pipe of our own, since
-    /// splice, too, takes that wish with each call.
+    /// splice, too, is told that with each call.
     Splice { to: Descriptor, reader: PipeReader, writer: PipeWriter },
     /// Nothing better is left (no descriptor is free): poll first, and hope that no other writer comes in between.
     Poll(Descriptor),

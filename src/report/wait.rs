@@ -41,7 +41,7 @@ struct Seen {
 
 #[derive(Clone)]
 enum Obstacle {
-    Blocked(Blocked),
+    Blocked(Box<Blocked>),
     /// The servers fail, for this reason.
     Unavailable(String),
 }
@@ -65,11 +65,15 @@ impl Report {
         let gives_up_in = self.gives_up_in(waited);
         events(|events| events.waiting(blocked, waited, gives_up_in));
         let is_first = self.wait.last.is_none();
-        self.failure_printed = false;
-        self.see(Obstacle::Blocked(blocked.clone()), waited);
+        let was_failure = std::mem::take(&mut self.failure_printed);
+        self.see(Obstacle::Blocked(Box::new(blocked.clone())), waited);
         if is_first && waited < SILENT_WAIT {
             let line = self.wait_line(waited).map(|line| line.text());
             self.verbose(|_| line.unwrap_or_default());
+        }
+        // The failure has passed, and what follows from it has not.
+        if was_failure && matches!(blocked.by, Blocker::Quarantine(_)) {
+            return self.mention(waited);
         }
         self.tell(waited);
     }

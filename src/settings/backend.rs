@@ -6,18 +6,33 @@ use std::time::Duration;
 use super::servers::servers;
 use super::sources::Sources;
 use super::usage;
-use crate::cli::{BackendArgs, ServerArgs};
+use crate::cli::{BackendArgs, HostArgs, ServerArgs};
 use crate::duration::format;
 use crate::exit::{Failure, UNFIT};
-use crate::lock::{Mode, Server, Timing, default_directory};
+use crate::lock::{Keys, Mode, Server, Timing, default_directory};
 
 /// Options that mean nothing on this host. They are accepted, so that a script runs with and without servers.
-const OF_SERVERS: [&str; 5] = ["ttl", "node_timeout", "quarantine", "username", "password_file"];
+const OF_SERVERS: [&str; 11] = [
+    "ttl",
+    "node_timeout",
+    "quarantine",
+    "username",
+    "password_file",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_server_name",
+    "sentinel_username",
+    "sentinel_password_file",
+];
 
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
 const LONGEST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
+/// For this long after a failover the old master may go on granting: until every Sentinel, or node of the cluster, has
+/// heard of the new one.
+const FAILOVER_LAG: Duration = Duration::from_secs(5);
 /// With several servers, where the others answer instead of a slow one.
 const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// With one server there is no other to turn to, and a line across an ocean needs several round trips to begin.
@@ -45,17 +60,17 @@ impl Backend {
         mode: &Mode,
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
-        if let Some(reason) = is_local(args, &backend, sources)? {
+        if let Some(reason) = is_local(args, &backend.host, sources)? {
             // What is typed must make sense, even where it has no meaning.
             if sources.was_typed("ttl") {
-                parse_ttl(ttl, sources, 1)?;
+                parse_ttl(ttl, sources, false)?;
             }
             for (id, text) in [("node_timeout", &args.node_timeout), ("quarantine", &backend.quarantine)] {
                 if sources.was_typed(id) && text.as_deref() != Some("off") {
                     sources.duration(id, text.as_deref())?;
                 }
             }
-            return Ok(Self::Host { directory: directory(backend.local_dir)?, reason });
+            return Ok(Self::Host { directory: directory(backend.host.local_dir)?, reason });
         }
         let servers = servers(args, sources)?;
         let count = servers.len();
@@ -65,28 +80,55 @@ impl Backend {
                 "--slots works with one server only (a vote of 3 servers with 2 permits each could admit 3 holders)",
             ));
         }
-        let ttl = parse_ttl(ttl, sources, count)?;
-        let timing = Timing {
-            ttl,
-            node_timeout: node_timeout(args, sources, ttl, count)?,
-            quarantine: quarantine(backend.quarantine.as_deref(), sources, ttl, count)?,
-        };
-        Ok(Self::Servers { servers, timing })
+        // What one server has granted another may not know.
+        let may_fail_over = servers.iter().any(Server::may_fail_over);
+        let may_forget = count > 1 || may_fail_over;
+        let quarantine = quarantine(backend.quarantine.as_deref(), sources, may_forget)?;
+        let ttl = parse_ttl(ttl, sources, may_forget || !quarantine.is_zero())?;
+        check_quarantine(quarantine, ttl, sources)?;
+        let lag = if may_fail_over && !quarantine.is_zero() { FAILOVER_LAG } else { Duration::ZERO };
+        let node_timeout = node_timeout(args, sources, ttl, count)?;
+        Ok(Self::Servers { servers, timing: Timing { ttl, node_timeout, quarantine: quarantine + lag } })
     }
 
-    /// For a command that has nothing to do on this host.
-    pub(crate) fn only_servers(
+    /// For a command that takes no lock of its own.
+    pub(crate) fn to_look_at(
         args: &ServerArgs,
+        host: HostArgs,
         sources: Sources<'_>,
-    ) -> Result<(Vec<Server>, Timing), Failure> {
-        let servers = servers(args, sources)?;
-        if servers.is_empty() {
-            let message = "no server given: the kernel frees a lock on this host when its holder has ended; \
-                           on a server, give --redis URL";
-            return Err(usage(message));
+    ) -> Result<Self, Failure> {
+        if let Some(reason) = is_local(args, &host, sources)? {
+            return Ok(Self::Host { directory: directory(host.local_dir)?, reason });
         }
+        let servers = servers(args, sources)?;
         let node_timeout = node_timeout(args, sources, None, servers.len())?;
-        Ok((servers, Timing { ttl: None, node_timeout, quarantine: Duration::ZERO }))
+        Ok(Self::Servers { servers, timing: Timing { ttl: None, node_timeout, quarantine: Duration::ZERO } })
+    }
+
+    /// On a cluster all names of a lock, and all locks that are taken together, must be in one slot.
+    pub(crate) fn check_names(
+        &self,
+        prefix: &str,
+        keys: &[Vec<u8>],
+        sources: Sources<'_>,
+    ) -> Result<(), Failure> {
+        let Self::Servers { servers, .. } = self else { return Ok(()) };
+        if !servers.iter().any(Server::is_cluster) {
+            return Ok(());
+        }
+        if prefix.contains('{') {
+            return Err(
+                sources.must("prefix", "not contain { on a Redis Cluster, where it begins a hash tag")
+            );
+        }
+        let mut slots = keys.iter().map(|key| Keys::new(servers, prefix, key).slot());
+        let first = slots.next();
+        if slots.any(|slot| Some(slot) != first) {
+            return Err(usage(
+                "on a Redis Cluster several keys must have a hash tag in common, as in {app}:a and {app}:b",
+            ));
+        }
+        Ok(())
     }
 
     /// The options that were typed and mean nothing here.
@@ -112,7 +154,7 @@ impl Backend {
 /// Why the lock is on this host, if it is. No server at all means this host, unless that is forbidden.
 fn is_local(
     args: &ServerArgs,
-    backend: &BackendArgs,
+    host: &HostArgs,
     sources: Sources<'_>,
 ) -> Result<Option<LocalReason>, Failure> {
     let has_server = args.redis.iter().any(|url| !url.is_empty());
@@ -121,26 +163,23 @@ fn is_local(
     }
     // A directory that is inherited only says where, if it is to be on this host.
     let typed_directory = sources.was_typed("local_dir");
-    let local = if backend.local { "local" } else { "local_dir" };
-    let is_requested = backend.local || typed_directory;
+    let local = if host.local { "local" } else { "local_dir" };
+    let is_requested = host.local || typed_directory;
     if is_requested && has_server && sources.was_typed("redis") && sources.was_typed(local) {
         return Err(sources.exclusive(local, "redis"));
     }
-    if is_requested
-        && backend.require_server
-        && sources.was_typed(local)
-        && sources.was_typed("require_server")
+    if is_requested && host.require_server && sources.was_typed(local) && sources.was_typed("require_server")
     {
         return Err(sources.exclusive(local, "require_server"));
     }
     let is_local = !has_server || is_requested && sources.distance(local) <= sources.distance("redis");
-    if is_local && backend.require_server && !(is_requested && sources.was_typed(local)) {
+    if is_local && host.require_server && !(is_requested && sources.was_typed(local)) {
         let name = sources.name("require_server");
         let message =
             format!("no server configured, and {name} is set: give --redis URL or set REDLOCK_REDIS");
         return Err(Failure::new(UNFIT, message));
     }
-    let reason = if is_requested || backend.local_dir.is_some() {
+    let reason = if is_requested || host.local_dir.is_some() {
         LocalReason::Requested
     } else {
         LocalReason::NothingElseConfigured
@@ -148,7 +187,8 @@ fn is_local(
     Ok(is_local.then_some(reason))
 }
 
-fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
+/// Where locks on this host are.
+pub(super) fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     given.filter(|directory| !directory.as_os_str().is_empty()).or_else(default_directory).ok_or_else(|| {
         Failure::new(
             UNFIT,
@@ -157,11 +197,18 @@ fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     })
 }
 
-fn parse_ttl(text: Option<&str>, sources: Sources<'_>, servers: usize) -> Result<Option<Duration>, Failure> {
+/// `may_forget`: there are several servers, another one may take the place of the only one, or that may come back
+/// without its data.
+fn parse_ttl(
+    text: Option<&str>,
+    sources: Sources<'_>,
+    may_forget: bool,
+) -> Result<Option<Duration>, Failure> {
     match text {
-        Some("none") if servers > 1 => Err(sources.bad(
+        Some("none") if may_forget => Err(sources.bad(
             "ttl",
-            "--ttl none is not possible with several servers: one that lost its data could never vote again",
+            "--ttl none is not possible with several servers, Sentinel, Cluster or --quarantine: a server that lost its \
+             data could never vote again",
         )),
         Some("none") => Ok(None),
         text => {
@@ -173,6 +220,11 @@ fn parse_ttl(text: Option<&str>, sources: Sources<'_>, servers: usize) -> Result
             Ok(Some(ttl))
         }
     }
+}
+
+/// The same of a lock on this host, where a process holds it for as long.
+pub(super) fn lease_on_host(text: Option<&str>, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
+    parse_ttl(text, sources, false)
 }
 
 fn node_timeout(
@@ -193,25 +245,28 @@ fn node_timeout(
     Ok(longest.map_or(timeout, |longest| timeout.min(longest)))
 }
 
-fn quarantine(
-    text: Option<&str>,
-    sources: Sources<'_>,
-    ttl: Option<Duration>,
-    servers: usize,
-) -> Result<Duration, Failure> {
+/// Off by default where there is one server, and no other can take its place.
+fn quarantine(text: Option<&str>, sources: Sources<'_>, may_forget: bool) -> Result<Duration, Failure> {
     let quarantine = match text {
         Some("off") => Some(Duration::ZERO),
         text => sources.duration("quarantine", text)?,
     };
-    let quarantine = quarantine.unwrap_or(if servers > 1 { DEFAULT_QUARANTINE } else { Duration::ZERO });
-    // A server that has waited it out must have outlasted every lease.
+    Ok(quarantine.unwrap_or(if may_forget { DEFAULT_QUARANTINE } else { Duration::ZERO }))
+}
+
+/// A server that has waited it out must have outlasted every lease.
+fn check_quarantine(
+    quarantine: Duration,
+    ttl: Option<Duration>,
+    sources: Sources<'_>,
+) -> Result<(), Failure> {
     match ttl {
-        Some(ttl) if servers > 1 && !quarantine.is_zero() && ttl > quarantine => {
+        Some(ttl) if !quarantine.is_zero() && ttl > quarantine => {
             let (ttl, quarantine) = (format(ttl), format(quarantine));
             let at_fault = if sources.origin("ttl").is_none() { "ttl" } else { "quarantine" };
             Err(sources
                 .bad(at_fault, format!("--ttl ({ttl}) must not be longer than --quarantine ({quarantine})")))
         }
-        _ => Ok(quarantine),
+        _ => Ok(()),
     }
 }

@@ -9,10 +9,10 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::file::{self, ConfigFile, Entry};
-use crate::cli::{is_setting, mistakes, variable};
+use crate::cli::{Cli, declare, is_setting, mistakes, variable};
 use crate::exit::{Failure, UNFIT, USAGE};
 
 /// Where an inherited value came from.
@@ -28,6 +28,14 @@ impl Origin {
         match self {
             Self::Variable(name) => name.clone(),
             Self::File { path, line, key } => format!("{}:{line}: {key}", path.display()),
+        }
+    }
+
+    /// Without the setting's own name.
+    pub(super) fn place(&self) -> String {
+        match self {
+            Self::Variable(name) => name.clone(),
+            Self::File { path, line, .. } => format!("{}:{line}", path.display()),
         }
     }
 
@@ -49,8 +57,9 @@ pub(crate) struct Inherited {
 }
 
 /// The command line with what its subcommand inherits, and where that came from.
-pub(crate) fn inherit(command: Command, arguments: &[OsString]) -> Result<(Command, Inherited), Failure> {
+pub(crate) fn inherit(arguments: &[OsString]) -> Result<(Command, Inherited), Failure> {
     let name = arguments.get(1).and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let command = declare(&name);
     // Help and completions work even if the config file is broken.
     let has_settings = |known: &Command| known.get_arguments().any(|arg| arg.get_id() == "config");
     if !command.find_subcommand(&name).is_some_and(has_settings) {
@@ -60,7 +69,8 @@ pub(crate) fn inherit(command: Command, arguments: &[OsString]) -> Result<(Comma
         typed_config(&command, arguments).or_else(|| set_variable("REDLOCK_CONFIG").map(PathBuf::from));
     let files = file::read_all(named)?;
     for file in &files {
-        file.entries.iter().try_for_each(|entry| is_known(entry, &command, file))?;
+        let all = Cli::command();
+        file.entries.iter().try_for_each(|entry| is_known(entry, &all, file))?;
     }
     let mut inherited =
         Inherited { origins: HashMap::new(), files: files.iter().map(|file| file.path.clone()).collect() };

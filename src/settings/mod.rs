@@ -1,33 +1,50 @@
 //! From the command line, the environment and the config file to one validated value. Below this nothing
 //! checks again.
 
+mod acquire;
 mod backend;
+mod break_lock;
+mod doctor;
 mod file;
+mod history;
 mod inherited;
+mod list;
+mod lock;
 mod request;
 mod servers;
 mod sources;
+mod status;
+mod tls;
+mod token;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::cli::{BreakArgs, OutputArgs, RunArgs, ServerArgs};
+use crate::cli::{KeyArgs, RunArgs, ServerArgs};
 use crate::clock::BootTime;
 use crate::duration::format;
-use crate::exit::{Failure, HELD, USAGE};
-use crate::lock::{Grant, Mode, Prefer, Server, Timing, WaitPolicy};
+use crate::exit::{Failure, USAGE};
+use crate::lock::Grant;
 use crate::report::Verbosity;
+use lock::LockArgs;
 
 pub(crate) use crate::cli::{OnLost, OnUnavailable};
+pub(crate) use acquire::{AcquireSettings, TokenFormat, Watched};
 pub(crate) use backend::{Backend, LocalReason};
+pub(crate) use break_lock::BreakSettings;
+pub(crate) use doctor::DoctorSettings;
+pub(crate) use history::{Form, HistorySettings};
 pub(crate) use inherited::{Inherited, inherit};
+pub(crate) use list::ListSettings;
+pub(crate) use lock::LockSettings;
 pub(crate) use sources::Sources;
+pub(crate) use status::{Checked, Location, Purpose, StatusSettings};
+pub(crate) use token::{ExtendSettings, TokenSettings};
 
 const LONGEST_KEY: usize = 1024;
 /// All keys go into one request, so their number is bounded.
@@ -41,23 +58,7 @@ const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration
 /// All that `redlock run` needs to know.
 #[derive(Debug)]
 pub(crate) struct RunSettings {
-    /// At least one, none twice, in the order given.
-    pub keys: Vec<Vec<u8>>,
-    pub backend: Backend,
-    /// Prefix of our keys' names; may be empty.
-    pub prefix: String,
-    pub mode: Mode,
-    pub prefer: Prefer,
-    pub wait: WaitPolicy,
-    /// Of the waiters with this only the newest stays.
-    pub supersede: bool,
-    /// Run under the lock of a run around this one, if that has it.
-    pub reentrant: bool,
-    /// Random delay before the first attempt, at most this long; may be zero.
-    pub jitter: Duration,
-    /// Exit code if the lock is held.
-    pub conflict_exit_code: u8,
-    pub on_unavailable: OnUnavailable,
+    pub lock: LockSettings,
     /// The command, not empty.
     pub argv: Vec<OsString>,
     /// First signal to a command that must stop, and the time until SIGKILL: at most a third of a ttl.
@@ -66,67 +67,55 @@ pub(crate) struct RunSettings {
     pub on_lost: OnLost,
     /// The command is stopped when it has had the lock for this long.
     pub max_hold: Option<Duration>,
-    /// How long the lock stays taken in any case; may be zero.
-    pub min_hold: Duration,
     /// Hold the lock until the last descendant has ended.
     pub wait_tree: bool,
-    /// Shown to waiters; may be empty.
-    pub label: String,
-    pub verbosity: Verbosity,
-    pub events: Option<PathBuf>,
-    /// The config files that were read.
-    pub config_files: Vec<PathBuf>,
-    /// Options that were typed and mean nothing where the lock is.
-    pub meaningless: Vec<String>,
-    /// What is wrong with the settings without making them unusable.
-    pub warnings: Vec<String>,
 }
 
 impl RunSettings {
     pub(crate) fn resolve(args: RunArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let RunArgs { keys, shell_command, argv, servers, backend, mode, wait, hold, failure, output } = args;
-        let keys = validate_keys(keys, &argv)?;
-        let prefer = request::prefer(mode.prefer);
-        let mode = request::mode(mode, sources)?;
-        let backend = Backend::resolve(&servers, backend, hold.ttl.as_deref(), &mode, sources)?;
-        let longest_grace = backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
-        let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
-        let conflict =
-            sources.whole_number("conflict_exit_code", wait.conflict_exit_code.as_deref(), 0, 255)?;
-        Ok(Self {
+        let RunArgs {
             keys,
-            meaningless: backend.meaningless(sources),
-            warnings: match &backend {
-                Backend::Servers { .. } => servers::warnings(&servers, sources),
-                Backend::Host { .. } => Vec::new(),
-            },
-            config_files: sources.config_files().to_vec(),
+            shell_command,
+            argv,
+            servers,
             backend,
-            prefix: prefix(servers),
             mode,
-            prefer,
-            wait: request::wait_policy(&wait, sources)?,
-            supersede: wait.supersede,
-            reentrant: wait.reentrant,
-            jitter: duration("jitter", wait.jitter)?.unwrap_or_default(),
-            conflict_exit_code: conflict.and_then(|code| u8::try_from(code).ok()).unwrap_or(HELD),
+            wait,
+            nested,
+            hold,
+            failure,
+            output,
+        } = args;
+        let lock = LockArgs {
+            keys: validate_keys(keys, &argv)?,
+            servers,
+            backend,
+            mode,
+            wait,
+            ttl: hold.ttl,
+            min_hold: hold.min_hold,
+            reentrant: nested.reentrant,
             on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),
+            output,
+        };
+        let lock = LockSettings::resolve(lock, sources)?;
+        let longest_grace = lock.backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
+        let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
+        Ok(Self {
+            lock,
             argv: command(argv, shell_command)?,
             stop_signal: failure.signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
             kill_after: kill_after(duration("kill_after", failure.kill_after)?, longest_grace, sources)?,
             on_lost: failure.on_lost.unwrap_or(OnLost::Stop),
             max_hold: max_hold(duration("max_hold", hold.max_hold)?, sources)?,
-            min_hold: duration("min_hold", hold.min_hold)?.unwrap_or_default(),
             wait_tree: hold.wait_tree,
-            verbosity: verbosity(&output, sources)?,
-            label: output.label.unwrap_or_default(),
-            events: output.events.filter(|path| !path.as_os_str().is_empty()),
         })
     }
 
     /// Left of the lease for a killed tree to exit.
     pub(crate) fn margin(&self) -> Duration {
-        (self.backend.ttl().unwrap_or_default() / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
+        (self.lock.backend.ttl().unwrap_or_default() / MARGIN_FRACTION)
+            .clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
     }
 }
 
@@ -140,31 +129,9 @@ impl OnLost {
     }
 }
 
-/// All that `redlock break` needs to know.
-#[derive(Debug)]
-pub(crate) struct BreakSettings {
-    pub key: Vec<u8>,
-    pub servers: Vec<Server>,
-    pub timing: Timing,
-    pub prefix: String,
-    /// Otherwise only show the holder.
-    pub yes: bool,
-    /// What is wrong with the settings without making them unusable.
-    pub warnings: Vec<String>,
-}
-
-impl BreakSettings {
-    pub(crate) fn resolve(args: BreakArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let key = one_key(args.key_argument, args.key)?;
-        let (servers, timing) = Backend::only_servers(&args.servers, sources)?;
-        let warnings = servers::warnings(&args.servers, sources);
-        Ok(Self { key, servers, timing, prefix: prefix(args.servers), yes: args.yes, warnings })
-    }
-}
-
 /// The key as an argument, or as an option.
-fn one_key(argument: Option<OsString>, option: Option<OsString>) -> Result<Vec<u8>, Failure> {
-    let key = match (argument, option) {
+fn one_key(args: KeyArgs) -> Result<Vec<u8>, Failure> {
+    let key = match (args.argument, args.option) {
         (Some(argument), Some(option)) if argument != option => {
             return Err(usage("give one key: as an argument, or with --key"));
         }
@@ -183,8 +150,8 @@ fn usage(message: impl Into<String>) -> Failure {
     Failure::new(USAGE, message)
 }
 
-fn prefix(args: ServerArgs) -> String {
-    args.prefix.unwrap_or_else(|| DEFAULT_PREFIX.into())
+fn prefix(given: Option<String>) -> String {
+    given.unwrap_or_else(|| DEFAULT_PREFIX.into())
 }
 
 /// `argv` is the command, to explain where the key went.
@@ -227,8 +194,8 @@ fn key_missing(argv: &[OsString]) -> Failure {
     }
 }
 
-fn verbosity(args: &OutputArgs, sources: Sources<'_>) -> Result<Verbosity, Failure> {
-    Ok(match sources.one_of(&[("quiet", args.quiet), ("verbose", args.verbose)])? {
+fn verbosity(quiet: bool, verbose: bool, sources: Sources<'_>) -> Result<Verbosity, Failure> {
+    Ok(match sources.one_of(&[("quiet", quiet), ("verbose", verbose)])? {
         Some("quiet") => Verbosity::Quiet,
         Some(_) => Verbosity::Verbose,
         None => Verbosity::Normal,

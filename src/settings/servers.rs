@@ -8,6 +8,7 @@ use std::{env, fs};
 
 use super::inherited::Origin;
 use super::sources::Sources;
+use super::tls::{tls, without_tls};
 use super::usage;
 use crate::cli::ServerArgs;
 use crate::exit::{Failure, UNFIT};
@@ -19,7 +20,10 @@ const PASSWORD: &str = "REDLOCK_PASSWORD";
 /// Where Docker, Podman and Kubernetes put secrets, readable by all users of the container.
 const SECRETS_OF_CONTAINERS: &str = "/run/secrets";
 
-const EXPECTED: &str = "expected redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:///PATH[?db=N]";
+const SENTINEL_PASSWORD: &str = "REDLOCK_SENTINEL_PASSWORD";
+
+const EXPECTED: &str = "expected redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] (rediss:// with TLS), unix:///PATH[?db=N], \
+                        redis+sentinel://HOST,HOST/SERVICE or redis+cluster://HOST,HOST";
 const ENCODE: &str = "special characters in a password must be percent-encoded (@ is %40, # is %23, / is %2F, \
                       ? is %3F, a comma is %2C, a blank is %20); or set REDLOCK_PASSWORD instead";
 
@@ -38,11 +42,14 @@ pub(super) fn servers(args: &ServerArgs, sources: Sources<'_>) -> Result<Vec<Ser
         1 => sources.bad("redis", format!("{name}: {why}")),
         _ => sources.bad("redis", format!("{name}, server {}: {why}", at + 1)),
     };
-    let password = password(args, sources)?;
+    let password = password(PASSWORD, args.password_file.as_deref(), "password_file", sources)?;
+    let of_sentinels = password_of_sentinels(args, sources)?;
     let parse = |(at, url): (usize, &&str)| {
         let server = parse(url).map_err(|why| bad(at, &why))?;
         let has_user = server.has_username();
-        let server = server.with_login(args.username.as_deref(), password.as_deref());
+        let server = server
+            .with_login(args.username.as_deref(), password.as_deref())
+            .with_sentinel_login(args.sentinel_username.as_deref(), of_sentinels.as_deref());
         if server.has_username() && server.password().is_none() {
             return Err(if has_user {
                 bad(at, "a user without a password; for a password alone write redis://:PASSWORD@HOST")
@@ -55,19 +62,44 @@ pub(super) fn servers(args: &ServerArgs, sources: Sources<'_>) -> Result<Vec<Ser
         }
         Ok(server)
     };
-    urls.iter().enumerate().map(parse).collect()
+    let servers: Vec<Server> = urls.iter().enumerate().map(parse).collect::<Result<_, _>>()?;
+    if servers.iter().any(Server::is_cluster) && !servers.iter().all(Server::is_cluster) {
+        // The names of the keys differ.
+        return Err(sources
+            .bad("redis", format!("{name}: a Redis Cluster and other servers cannot hold a lock together")));
+    }
+    if !servers.iter().any(Server::uses_tls) {
+        without_tls(sources)?;
+        return Ok(servers);
+    }
+    let tls = tls(&args.tls, sources)?;
+    Ok(servers.into_iter().map(|server| server.with_tls(&tls)).collect())
+}
+
+/// The Sentinels' own password.
+fn password_of_sentinels(args: &ServerArgs, sources: Sources<'_>) -> Result<Option<String>, Failure> {
+    let (file, id) = (args.sentinel_password_file.as_deref(), "sentinel_password_file");
+    let password = password(SENTINEL_PASSWORD, file, id, sources)?;
+    if password.is_none() && args.sentinel_username.is_some() {
+        let name = sources.name("sentinel_username");
+        let message =
+            format!("{name} needs a password: set {SENTINEL_PASSWORD} or give --sentinel-password-file");
+        return Err(sources.bad("sentinel_username", message));
+    }
+    Ok(password)
 }
 
 const PASSWORD_SOURCES: &str = "set REDLOCK_PASSWORD or give --password-file";
 
-/// What is wrong with the files that hold passwords.
+/// What is wrong with the files that hold secrets.
 pub(super) fn warnings(args: &ServerArgs, sources: Sources<'_>) -> Vec<String> {
     let mut files: Vec<&Path> = Vec::new();
-    if let Some(path) = &args.password_file
-        && (sources.was_typed("password_file")
-            || env::var_os(PASSWORD).is_none_or(|password| password.is_empty()))
-    {
-        files.push(path);
+    for (file, id, variable) in [
+        (&args.password_file, "password_file", PASSWORD),
+        (&args.sentinel_password_file, "sentinel_password_file", SENTINEL_PASSWORD),
+    ] {
+        let is_set = env::var_os(variable).is_some_and(|password| !password.is_empty());
+        files.extend(file.as_deref().filter(|_| sources.was_typed(id) || !is_set));
     }
     let has_password = || args.redis.iter().any(|urls| !typed_secrets(urls).is_empty());
     if let Some(Origin::File { path, .. }) = sources.origin("redis")
@@ -75,12 +107,19 @@ pub(super) fn warnings(args: &ServerArgs, sources: Sources<'_>) -> Vec<String> {
     {
         files.push(path);
     }
-    files.retain(|path| is_readable_by_all(path));
-    let warn = |path: &Path| {
+    let key = args.tls.key.as_deref().filter(|_| uses_tls(args));
+    let secrets = files.into_iter().map(|path| (path, "a password"));
+    let secrets = secrets.chain(key.map(|path| (path, "a private key")));
+    let warn = |(path, what): (&Path, &str)| {
         let path = path.display();
-        format!("warning: {path} holds a password, and all users of this host can read it: chmod o-r {path}")
+        format!("warning: {path} holds {what}, and all users of this host can read it: chmod o-r {path}")
     };
-    files.into_iter().map(warn).collect()
+    secrets.filter(|(path, _)| is_readable_by_all(path)).map(warn).collect()
+}
+
+fn uses_tls(args: &ServerArgs) -> bool {
+    let urls = args.redis.iter().flat_map(|urls| split(urls));
+    urls.filter_map(|url| Server::parse(url).ok()).any(|server| server.uses_tls())
 }
 
 /// The URLs in this text that may hold a password.
@@ -95,8 +134,20 @@ pub(super) fn is_url(word: &OsStr) -> bool {
     !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+')
 }
 
+/// The URLs of a list. What has no scheme goes on with the hosts of the URL before it, if that may have several.
 fn split(urls: &str) -> impl Iterator<Item = &str> {
-    urls.split(',').map(str::trim).filter(|url| !url.is_empty())
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    let mut start = 0;
+    for item in urls.split(',') {
+        let end = start + item.len();
+        let has_several_hosts = |url: &str| url.contains("+sentinel://") || url.contains("+cluster://");
+        match parts.last_mut() {
+            Some(last) if !item.contains("://") && has_several_hosts(&urls[last.0..last.1]) => last.1 = end,
+            _ => parts.push((start, end)),
+        }
+        start = end + 1;
+    }
+    parts.into_iter().map(|(start, end)| urls[start..end].trim()).filter(|url| !url.is_empty())
 }
 
 fn is_readable_by_all(path: &Path) -> bool {
@@ -105,20 +156,24 @@ fn is_readable_by_all(path: &Path) -> bool {
     mode & 0o004 != 0 && !path.canonicalize().is_ok_and(is_of_container)
 }
 
-fn variable() -> Result<Option<String>, Failure> {
-    match env::var(PASSWORD) {
+fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match env::var(name) {
         Ok(password) => Ok(Some(password).filter(|password| !password.is_empty())),
         Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(_)) => Err(usage(format!("{PASSWORD} is not valid UTF-8"))),
+        Err(env::VarError::NotUnicode(_)) => Err(usage(format!("{name} is not valid UTF-8"))),
     }
 }
 
 /// For all servers whose URL has none: from the file that was typed, else the variable, else the inherited file.
-fn password(args: &ServerArgs, sources: Sources<'_>) -> Result<Option<String>, Failure> {
-    let id = "password_file";
-    match (variable()?, &args.password_file) {
+fn password(
+    variable_name: &str,
+    file: Option<&Path>,
+    id: &str,
+    sources: Sources<'_>,
+) -> Result<Option<String>, Failure> {
+    match (variable(variable_name)?, file) {
         (Some(_), Some(_)) if matches!(sources.origin(id), Some(Origin::Variable(_))) => {
-            Err(usage(format!("{PASSWORD} and {} cannot be used together", sources.name(id))))
+            Err(usage(format!("{variable_name} and {} cannot be used together", sources.name(id))))
         }
         (variable, Some(path)) if variable.is_none() || sources.was_typed(id) => {
             read(path, &sources.name(id)).map(Some)
@@ -140,34 +195,34 @@ fn read(path: &Path, name: &str) -> Result<String, Failure> {
 
 /// What cannot be right is found before the URL is parsed: of "redis://:p@ss#1@host" a parser makes the host "ss".
 fn parse(url: &str) -> Result<Server, String> {
-    if url.contains(char::is_whitespace) {
+    let has_several_hosts = url.contains("+sentinel://") || url.contains("+cluster://");
+    if url.contains(char::is_whitespace) && !has_several_hosts {
         let is_list = !url.contains('@') || url.matches("://").count() > 1;
         return Err(if is_list { "separate several servers by commas" } else { ENCODE }.into());
     }
     let Some((scheme, rest)) = url.split_once("://") else { return Err(without_scheme(url)) };
     match scheme {
-        "redis" | "valkey" => {}
+        "redis" | "valkey" | "rediss" | "valkeys" => {}
         "unix" | "redis+unix" | "valkey+unix" => {
             return Server::parse(url).map_err(|_| format!("not a server's URL: {EXPECTED}"));
         }
-        "rediss" | "valkeys" => {
-            return Err(
-                "TLS (rediss://) is not supported yet: use a tunnel (stunnel, ssh -L) or a unix socket"
-                    .into(),
-            );
-        }
+        _ if has_several_hosts => {}
         scheme if scheme.contains("sentinel") => {
-            return Err("Sentinel is not supported yet: name the primary".into());
+            return Err("not a server's URL: expected redis+sentinel://HOST[:PORT][,HOST...]/SERVICE".into());
         }
         scheme if scheme.contains("cluster") => {
-            return Err("Redis Cluster is not supported yet: name one independent primary".into());
+            return Err("not a server's URL: expected redis+cluster://HOST[:PORT][,HOST...]".into());
         }
         _ => return Err(format!("not a server's URL: {EXPECTED}")),
     }
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    if path.contains('@') {
+    let login = authority.rsplit_once('@').map_or("", |(login, _)| login);
+    if path.contains('@') || login.contains([',', ' ']) {
         return Err(ENCODE.into());
+    }
+    if has_several_hosts {
+        return Server::parse(url);
     }
     Server::parse(url).map_err(|_| {
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -214,15 +269,40 @@ mod tests {
             ("redis://:pa ss@h", "percent-encoded"),
             ("redis://h:77111", "out of range"),
             ("redis://h/foo", "database"),
-            ("rediss://h", "TLS"),
-            ("redis+sentinel://h", "Sentinel"),
+            ("rediss://h/foo", "database"),
+            ("rediss+unix:///x", "expected redis://"),
+            ("redis+sentinel://h", "name of the service is missing"),
+            ("redis+sentinel://:p,x@h/m", "percent-encoded"),
+            ("redis+sentinel://:p/x@h/m", "percent-encoded"),
+            ("redis-sentinel://h/m", "expected redis+sentinel://"),
+            ("redis-cluster://h", "expected redis+cluster://"),
             ("http://h", "expected redis://"),
         ] {
             let why = parse(url).expect_err(url);
             assert!(why.contains(hint), "{url}: {why}");
         }
-        for url in ["redis://:p%40ss@h", "redis://h:1/2", "unix:///run/a@b", "redis://[::1]:7"] {
+        for url in [
+            "redis://:p%40ss@h",
+            "redis://h:1/2",
+            "rediss://h:1/2",
+            "unix:///run/a@b",
+            "redis://[::1]:7",
+            "redis+sentinel://:p%2C@a, b/m",
+            "redis+cluster://a,b:1",
+            "rediss+sentinel://a/m",
+        ] {
             assert!(parse(url).is_ok(), "{url}");
         }
+    }
+
+    #[test]
+    fn in_a_list_hosts_go_on_with_the_url_before_them() {
+        let of = |urls| split(urls).collect::<Vec<_>>();
+        assert_eq!(of("redis://a, redis://b,"), ["redis://a", "redis://b"]);
+        assert_eq!(
+            of("redis+sentinel://a, b:1,c/m,redis://d,redis+cluster://e,f"),
+            ["redis+sentinel://a, b:1,c/m", "redis://d", "redis+cluster://e,f"]
+        );
+        assert_eq!(of("redis://a,b"), ["redis://a", "b"]);
     }
 }

@@ -4,9 +4,6 @@
 //! can fail for want of a descriptor is obtained before the first request; that is sent before the fork, so that
 //! the server works meanwhile; threads are started after it.
 
-mod acquire;
-mod environment;
-mod outer;
 mod start_error;
 mod supervise;
 
@@ -15,51 +12,54 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nix::sys::signal::Signal;
 use nix::unistd::getpgrp;
 
-use self::acquire::{Asked, WaitObserver};
-use self::environment::{ancestors, environment};
-use self::outer::OuterRuns;
 use self::supervise::{Outcome, Supervision};
+use super::environment::environment;
 use super::identity;
+use super::outer::OuterRuns;
+use super::take::{self, Asked};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{
     AttachPoint, GuardianConfig, Limits, Preparation, ProcView, ProcessGroup, SignalState, StopPolicy,
     Supervisor, WaitFor,
 };
 use crate::child::{local_time, terminal};
-use crate::clock::{BootTime, jitter};
 use crate::exit::{self, Exit, Failure};
 use crate::fault;
 use crate::keeper::{Keeper, KeeperPipes};
-use crate::lock::{Grant, HolderInfo, Lock, Released, Request, Wait, sleep};
+use crate::lock::{Ending, Grant, HolderInfo, HowEnded, Lock, Released};
 use crate::report::{self, Report, command_starts};
-use crate::settings::{OnLost, OnUnavailable, RunSettings};
+use crate::settings::{Backend, OnLost, RunSettings};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
-    let holder = identity::describe(&settings.argv, &settings.label);
-    let (events, width) = (settings.events.as_deref(), terminal::width(&std::io::stderr()));
-    let mut report = Report::new(settings.verbosity, &settings.keys, events, &holder, width, local_time)?;
-    report.warnings(&settings.warnings);
+    let holder = identity::describe(&settings.argv, &settings.lock.label);
+    let (events, width) = (settings.lock.events.as_deref(), terminal::width(&std::io::stderr()));
+    let mut report =
+        Report::new(settings.lock.verbosity, &settings.lock.keys, events, &holder, width, local_time)?;
+    report.warnings(&settings.lock.warnings);
     let result = run_under_lock(settings, holder, &mut report);
     Ok(report.ended(result))
 }
 
 fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Report) -> anyhow::Result<Exit> {
     let proc_view = check_proc(settings, report)?;
-    let lock = acquire::open_lock(settings, report)?;
+    if matches!(&settings.lock.backend, Backend::Servers { timing, .. } if timing.ttl.is_none()) {
+        report.never_expires();
+    }
+    let lock = take::open_lock(&settings.lock, report)?;
 
     // From here on signals wait until we look: none is lost between two steps.
     let on_terminal = terminal::has_controlling_terminal();
     let signal_state = SignalState::remember()?;
-    let mut signals = Signals::block(on_terminal)?;
-    if let Some(signal) = delay_start(settings.jitter, &mut signals, report) {
+    let mut signals = Signals::block()?;
+    if let Some(signal) = take::delay_start(settings.lock.jitter, &mut signals, report) {
         return Ok(Exit::Signal(signal as i32));
     }
 
-    let request = request(settings, holder);
-    let outer = if settings.reentrant { OuterRuns::attach(&request.ancestors) } else { OuterRuns::default() };
+    let request = take::request(&settings.lock, holder);
+    let outer =
+        if settings.lock.reentrant { OuterRuns::attach(&request.ancestors) } else { OuterRuns::default() };
     let attach_point = AttachPoint::open().ok();
     let attach_id = attach_point.as_ref().map(AttachPoint::id);
     let lock_files = lock.files().into_iter().chain(outer.files()?).collect();
@@ -75,11 +75,11 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
         install_noop_handler(signal).context("cannot handle a signal")?;
     }
 
-    let (lock, grant) = match acquire::acquire(asked, &request, outer, settings, &mut signals, report) {
+    let (lock, grant) = match take::acquire(asked, &request, outer, &settings.lock, &mut signals, report) {
         Ok(acquired) => acquired,
         Err(not_acquired) => {
             supervisor.shut_down();
-            return Ok(acquire::explain(not_acquired, settings, report)?);
+            return Ok(take::explain(not_acquired, &settings.lock, report)?);
         }
     };
 
@@ -88,14 +88,16 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
         end: settings.max_hold.map(|max_hold| grant.taken_at + max_hold),
     };
     fault::panic_if_requested("granted");
-    let environment = environment(&settings.keys, &grant, &request.ancestors, attach_id);
+    let environment = environment(&settings.lock.keys, &grant, &request.ancestors, attach_id);
+    let watch = lock.break_watch(&grant);
     let keeper = new_keeper(pipes, lock, grant, settings, &supervisor);
     let started = supervisor.start_command(environment, limits);
     let outcome = match started {
         Ok(()) => {
             command_starts();
             let (view, signals) = (proc_view, &mut signals);
-            Supervision::new(settings, on_terminal, &supervisor, view, keeper, limits, signals, report).run()
+            Supervision::new(settings, on_terminal, &supervisor, view, keeper, watch, limits, signals, report)
+                .run()
         }
         Err(error) => Outcome::not_started(keeper, format!("cannot start the command: {error}")),
     };
@@ -120,32 +122,6 @@ fn check_proc(settings: &RunSettings, report: &mut Report) -> Result<ProcView, F
 /// Whatever can fail for want of a descriptor, before anything is asked for.
 fn prepare() -> std::io::Result<(Preparation, KeeperPipes)> {
     Ok((Preparation::new()?, KeeperPipes::open()?))
-}
-
-/// Sleep for a random part of `at_most`. `Some` if a signal came instead.
-fn delay_start(at_most: Duration, signals: &mut Signals, report: &mut Report) -> Option<Signal> {
-    if at_most.is_zero() {
-        return None;
-    }
-    let delay = jitter(at_most);
-    report.delays_start(delay, at_most);
-    match sleep(BootTime::now() + delay, &mut WaitObserver::new(signals, report)) {
-        Wait::Cancelled(signal) => Some(signal),
-        Wait::Ready | Wait::Over => None,
-    }
-}
-
-fn request(settings: &RunSettings, holder: HolderInfo) -> Request {
-    Request {
-        mode: settings.mode.clone(),
-        prefer: settings.prefer,
-        wait: settings.wait,
-        waits_for_backend: settings.on_unavailable == OnUnavailable::Wait,
-        supersedes: settings.supersede,
-        min_hold: settings.min_hold,
-        holder,
-        ancestors: ancestors(),
-    }
 }
 
 fn guardian_config(
@@ -186,23 +162,29 @@ fn new_keeper(
             guardian.set_deadline(deadline);
         }
     };
-    Keeper::new(pipes, lock, grant, settings.backend.ttl().unwrap_or_default(), renewed)
+    Keeper::new(pipes, lock, grant, settings.lock.backend.ttl().unwrap_or_default(), renewed)
 }
 
 fn release(outcome: Outcome, settings: &RunSettings, report: &mut Report) -> Result<Exit, Failure> {
-    let Outcome { result, keeper, was_stopped, has_run } = outcome;
-    // A command that never ran need not be kept from running again.
-    let min_hold = if has_run { settings.min_hold } else { Duration::ZERO };
+    let Outcome { result, keeper, was_stopped, how } = outcome;
+    // A command that never ran need not be kept from running again; and a broken lock is to be free.
+    let is_kept = !matches!(how, HowEnded::NotStarted | HowEnded::Broken { .. });
+    let min_hold = if is_kept { settings.lock.min_hold } else { Duration::ZERO };
+    let (exit, signal) = match &result {
+        Ok(Exit::Code(code)) => (Some((*code).into()), None),
+        Ok(Exit::Signal(number)) => (None, Some(*number)),
+        Err(failure) => (Some(failure.code.into()), None),
+    };
     let (mut lock, grant) = keeper.finish();
-    let released = lock.release(&grant, min_hold);
+    let released = lock.release(&grant, &Ending { how, exit, signal, min_hold });
     if grant.is_locked() && grant.outer.is_empty() {
         report.released(grant.taken_at.elapsed(), released.is_done());
     }
     match released {
         Released::Done(failures) => report.misconfigured_servers(&failures),
         Released::Lost(_) if was_stopped => {}
-        Released::Lost(loss) => report.was_no_longer_ours(loss),
-        Released::Unknown(error) => report.cannot_release(&error, settings.backend.ttl()),
+        Released::Lost(loss) => report.was_no_longer_ours(&loss),
+        Released::Unknown(error) => report.cannot_release(&error, settings.lock.backend.ttl()),
     }
     result
 }

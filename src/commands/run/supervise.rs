@@ -9,22 +9,22 @@ use nix::unistd::Pid;
 
 use super::start_error::start_error;
 use crate::child::signals::{ReceivedSignal, Signals, suspend_self};
-use crate::child::{self, ExitReason, GuardianEvent, Limits, ProcView, Supervisor};
+use crate::child::{
+    self, ExitReason, GuardianEvent, LONG_COMMAND, Limits, ProcView, Supervisor, forget_code,
+};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperEvent};
-use crate::report::{self, LossCause, Report};
+use crate::lock::{BreakWatch, Broken, HolderInfo, HowEnded, Loss, Notice};
+use crate::report::{self, Consequence, LossCause, Report};
 use crate::settings::{OnLost, RunSettings};
 
 /// Several requests to stop within this time are one: `timeout` signals its child and then the child's whole group,
 /// and a wrapper passes on what has reached us already.
-const ONE_WISH: Duration = Duration::from_millis(200);
+const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 
 /// How much later than it should a guardian may act on --max-hold before it is stopped itself.
 const GUARDIAN_DELAY: Duration = Duration::from_secs(1);
-
-/// Delay before starting ctrlc's thread; short commands end before.
-const CTRLC_DELAY: Duration = Duration::from_millis(10);
 
 /// How the command ended.
 pub(super) struct Outcome {
@@ -32,14 +32,14 @@ pub(super) struct Outcome {
     pub keeper: Keeper,
     /// The command was stopped by us, and the reason was reported.
     pub was_stopped: bool,
-    /// Whether the command was started.
-    pub has_run: bool,
+    /// For the history.
+    pub how: HowEnded,
 }
 
 impl Outcome {
     pub(super) fn not_started(keeper: Keeper, message: String) -> Self {
         let result = Err(Failure::new(exit::INTERNAL, message));
-        Self { result, keeper, was_stopped: false, has_run: false }
+        Self { result, keeper, was_stopped: false, how: HowEnded::NotStarted }
     }
 }
 
@@ -50,11 +50,13 @@ enum StopReason {
     MaxHold,
 }
 
-/// Which descriptors are readable.
+/// Which descriptors are ready.
+#[allow(clippy::struct_excessive_bools, reason = "one for each thing that the loop waits for")]
 struct Ready {
     guardian: bool,
     keeper: bool,
     signals: bool,
+    watch: bool,
 }
 
 pub(super) struct Supervision<'a> {
@@ -63,6 +65,8 @@ pub(super) struct Supervision<'a> {
     supervisor: &'a Supervisor,
     proc_view: ProcView,
     keeper: Keeper,
+    /// Tells that the lock is being taken away.
+    watch: Option<Box<dyn BreakWatch>>,
     signals: &'a mut Signals,
     report: &'a mut Report,
     /// When a process first told us to stop.
@@ -71,14 +75,16 @@ pub(super) struct Supervision<'a> {
     suspended_with: Option<Pid>,
     /// The loss of the lock was reported.
     is_lost: bool,
+    /// Who took it away, if that was the loss.
+    broken_by: Option<Box<HolderInfo>>,
     stop_reason: Option<StopReason>,
-    /// Not at once: most commands have ended before they could be interrupted.
-    take_interrupts_at: Option<BootTime>,
     has_run: bool,
     /// When the command must be gone, as far as we know.
     deadline: Option<BootTime>,
     /// When a guardian has let it run for too long.
     end_overdue_at: Option<BootTime>,
+    /// From then on the command is none that ends in a moment.
+    idle_from: BootTime,
 }
 
 impl<'a> Supervision<'a> {
@@ -90,6 +96,7 @@ impl<'a> Supervision<'a> {
         supervisor: &'a Supervisor,
         proc_view: ProcView,
         keeper: Keeper,
+        watch: Option<Box<dyn BreakWatch>>,
         limits: Limits,
         signals: &'a mut Signals,
         report: &'a mut Report,
@@ -100,16 +107,18 @@ impl<'a> Supervision<'a> {
             supervisor,
             proc_view,
             keeper,
+            watch,
             signals,
             report,
             told_to_stop_at: None,
             suspended_with: None,
             is_lost: false,
+            broken_by: None,
             stop_reason: None,
-            take_interrupts_at: Some(BootTime::now() + CTRLC_DELAY),
             has_run: true,
             deadline: limits.deadline,
             end_overdue_at: limits.end.map(|end| end + settings.kill_after + GUARDIAN_DELAY),
+            idle_from: BootTime::now() + LONG_COMMAND,
         }
     }
 
@@ -122,9 +131,6 @@ impl<'a> Supervision<'a> {
             {
                 break result;
             }
-            if self.take_interrupts_at.take_if(|moment| moment.has_passed()).is_some() {
-                self.signals.take_interrupts();
-            }
             if self.keeper.starts_at().is_some_and(BootTime::has_passed)
                 && let Err(error) = self.keeper.start()
             {
@@ -134,6 +140,11 @@ impl<'a> Supervision<'a> {
             if ready.keeper {
                 self.keeper.take_events().into_iter().for_each(|event| self.on_keeper_event(event));
             }
+            if ready.watch
+                && let Some(notice) = self.watch.as_mut().and_then(|watch| watch.advance())
+            {
+                self.on_notice(notice);
+            }
             if !ready.guardian {
                 self.check_guardian();
             }
@@ -141,11 +152,29 @@ impl<'a> Supervision<'a> {
                 while let Some(received) = self.signals.next() {
                     self.on_signal(received);
                 }
+                while let Some(number) = self.signals.next_asked() {
+                    if let Some(notice) = self.watch.as_mut().and_then(|watch| watch.asked(number)) {
+                        self.on_notice(notice);
+                    }
+                }
             }
             report::flush();
         };
         let was_stopped = self.is_lost || self.stop_reason.is_some();
-        Outcome { result, keeper: self.keeper, was_stopped, has_run: self.has_run }
+        Outcome { result, was_stopped, how: self.how_ended(), keeper: self.keeper }
+    }
+
+    fn how_ended(&self) -> HowEnded {
+        match self.stop_reason {
+            _ if !self.has_run => HowEnded::NotStarted,
+            _ if self.is_lost => match &self.broken_by {
+                Some(by) => HowEnded::Broken { by: by.clone() },
+                None => HowEnded::Lost,
+            },
+            Some(StopReason::Lost) => HowEnded::Lost,
+            Some(StopReason::MaxHold) => HowEnded::MaxHold,
+            None => HowEnded::Released,
+        }
     }
 
     /// A guardian that has not acted in time is stopped itself: if it dies, the command dies with it.
@@ -153,7 +182,7 @@ impl<'a> Supervision<'a> {
         if self.guardian_deadline().is_some_and(BootTime::has_passed) {
             self.deadline = None;
             self.supervisor.guardian().kill_guardian();
-            self.report_loss(LossCause::Overdue);
+            self.report_loss(&LossCause::Overdue);
         }
         if self.end_overdue_at.take_if(|moment| moment.has_passed()).is_some() {
             self.supervisor.guardian().kill_guardian();
@@ -163,20 +192,31 @@ impl<'a> Supervision<'a> {
 
     fn wait(&self) -> Ready {
         let guardian_moments = [self.guardian_deadline(), self.end_overdue_at];
-        let next = [self.keeper.starts_at(), self.take_interrupts_at].into_iter().chain(guardian_moments);
+        let watch_moment = self.watch.as_ref().and_then(|watch| watch.next_moment());
+        let is_idle = self.idle_from.has_passed();
+        let next = [self.keeper.starts_at(), watch_moment, (!is_idle).then_some(self.idle_from)];
+        let next = next.into_iter().chain(guardian_moments);
         let (signal_fds, unwritten) = (self.signals.wake_fds(), report::unwritten());
+        let watched = self.watch.as_ref().map_or_else(Vec::new, |watch| watch.poll_for());
         let mut fds: Vec<PollFd<'_>> = [self.supervisor.wake_fd(), self.keeper.wake_fd()]
             .into_iter()
             .chain(signal_fds.iter().map(AsFd::as_fd))
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .chain(watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)))
             .chain(unwritten.iter().map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLOUT)))
             .collect();
         let timeout = next.flatten().min().map_or(PollTimeout::NONE, BootTime::poll_timeout);
+        if is_idle {
+            forget_code();
+        }
         // A failed poll is an interrupted one: nothing is readable, and we come back.
         let _ = poll(&mut fds, timeout);
         let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
         let (guardian, keeper) = (ready.next() == Some(true), ready.next() == Some(true));
-        Ready { guardian, keeper, signals: ready.take(signal_fds.len()).any(|is_ready| is_ready) }
+        let signals = ready.by_ref().take(signal_fds.len()).filter(|is_ready| *is_ready).count() > 0;
+        let is_watch_ready = ready.take(watched.len()).any(|is_ready| is_ready);
+        let watch = is_watch_ready || watch_moment.is_some_and(BootTime::has_passed);
+        Ready { guardian, keeper, signals, watch }
     }
 
     /// When a guardian has not acted on the end of the lease.
@@ -195,12 +235,12 @@ impl<'a> Supervision<'a> {
                     suspend_self();
                 }
             }
-            GuardianEvent::Overdue => self.report_loss(LossCause::Overdue),
+            GuardianEvent::Overdue => self.report_loss(&LossCause::Overdue),
             GuardianEvent::TimeUp => self.on_time_up(),
             GuardianEvent::Ended(exit_reason) => return Some(Ok(self.exit(exit_reason))),
             GuardianEvent::TooLate => {
                 self.has_run = false;
-                self.report_loss(LossCause::Overdue);
+                self.report_loss(&LossCause::Overdue);
                 return Some(Ok(Exit::Code(exit::LOST)));
             }
             GuardianEvent::NotStarted(errno) => {
@@ -239,29 +279,55 @@ impl<'a> Supervision<'a> {
                 let left = lease.map_or(Duration::MAX, |lease| lease.deadline().remaining());
                 self.report.cannot_refresh(&error, left);
             }
-            KeeperEvent::Overdue => self.on_loss(LossCause::Overdue),
-            KeeperEvent::Lost(loss) => self.on_loss(LossCause::Reported(loss)),
+            KeeperEvent::Overdue => self.on_loss(&LossCause::Overdue),
+            KeeperEvent::Lost(loss) => self.on_loss(&LossCause::Reported(loss)),
         }
     }
 
+    fn on_notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::Broken(broken) => self.on_broken(broken),
+            // The command runs, and the lock is gone: another client has taken it away from us.
+            Notice::Released { by } => {
+                self.on_loss(&LossCause::Reported(Loss::Released { by: Box::new(by) }));
+            }
+            // We renew the lease ourselves.
+            Notice::Extended { .. } => {}
+        }
+    }
+
+    fn on_broken(&mut self, broken: Broken) {
+        let cause = LossCause::Reported(Loss::Broken { by: Box::new(broken.by) });
+        if broken.at_once {
+            // Whatever --on-lost says: on this host there is no other way to free the lock.
+            self.supervisor.guardian().kill_tree();
+            self.stop_reason = Some(StopReason::Lost);
+        }
+        self.on_loss(&cause);
+    }
+
     /// The command is stopped first: printing may have to wait for a reader.
-    fn on_loss(&mut self, cause: LossCause) {
+    fn on_loss(&mut self, cause: &LossCause) {
         if self.settings.on_lost == OnLost::Stop {
             self.supervisor.guardian().stop_tree();
         }
         self.report_loss(cause);
     }
 
-    fn report_loss(&mut self, cause: LossCause) {
+    fn report_loss(&mut self, cause: &LossCause) {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
-        let is_stopped = self.settings.on_lost == OnLost::Stop;
+        if let LossCause::Reported(Loss::Broken { by }) = cause {
+            self.broken_by = Some(by.clone());
+        }
+        let is_stopped = self.settings.on_lost == OnLost::Stop || self.stop_reason == Some(StopReason::Lost);
         if is_stopped {
             // Whatever else was about to stop the command: the loss decides the exit code.
             self.stop_reason = Some(StopReason::Lost);
         }
-        self.report.lost(cause, is_stopped);
+        let consequence = if is_stopped { Consequence::CommandStops } else { Consequence::CommandRunsOn };
+        self.report.lost(cause, consequence);
     }
 
     fn on_signal(&mut self, ReceivedSignal { signal, typed }: ReceivedSignal) {
@@ -281,7 +347,7 @@ impl<'a> Supervision<'a> {
         let guardian = self.supervisor.guardian();
         let is_stop_request = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
         match self.told_to_stop_at {
-            Some(first) if is_stop_request && !(first + ONE_WISH).has_passed() => {}
+            Some(first) if is_stop_request && !(first + REPEATED_SIGNAL_WINDOW).has_passed() => {}
             Some(_) if is_stop_request => guardian.kill_tree(),
             Some(_) => guardian.forward(signal),
             None => {

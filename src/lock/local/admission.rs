@@ -3,15 +3,21 @@
 //! Under the mutex no participant can be added; participants may only disappear.
 
 use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::time::SystemTime;
 
 use super::byte_map::{ALL_PARTICIPANTS, Lane, TICKETS_END, UsageMode, byte};
-use super::format::{Header, HolderRecord, Reservation, ReservationKind, slot_for};
+use super::format::{Header, WAITERS_START};
 use super::lock_file::LockFile;
 use super::mutex;
 use super::ofd_lock::{Kind, OfdLocks};
+use super::record::{Record, Tenure};
 use super::request::{LocalMode, LocalRequest};
+use super::reservation::{Reservation, ReservationKind, slot_for};
+use super::run_log::killed;
 use crate::clock::{BootTime, wall_clock_millis};
-use crate::lock::{BackendError, Error, FileProblem, Observer};
+use crate::lock::{BackendError, Error, FileProblem, Mode, Observer};
 
 /// A year. Tokens are milliseconds, and more than one in each is not granted for long.
 const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
@@ -51,6 +57,8 @@ pub(super) struct Admission<'a> {
     reservations: Vec<Reservation>,
     /// No other process holds or waits.
     is_alone: bool,
+    /// Of the file.
+    length: u64,
 }
 
 impl Drop for Admission<'_> {
@@ -65,12 +73,25 @@ impl<'a> Admission<'a> {
         observer: Option<&mut (dyn Observer + '_)>,
     ) -> Result<Self, Error> {
         mutex::lock(file, observer)?;
-        // From here on dropping unlocks the mutex.
+        Self::look(file)
+    }
+
+    /// `None` if the mutex is not free at once, or the file cannot be used.
+    pub(super) fn try_begin(file: &'a LockFile) -> Option<Self> {
+        mutex::try_lock(file).ok()?.then(|| Self::look(file).ok())?
+    }
+
+    /// With the mutex.
+    fn look(file: &'a LockFile) -> Result<Self, Error> {
+        // From here on dropping unlocks it.
         let mut admission =
-            Self { file, header: Header::default(), reservations: Vec::new(), is_alone: false };
-        if file.is_deleted().map_err(|e| file.io_error(&e))? {
+            Self { file, header: Header::default(), reservations: Vec::new(), is_alone: false, length: 0 };
+        let about = file.locks().file().metadata().map_err(|e| file.io_error(&e))?;
+        // Its name was removed: other processes do not see our locks on it.
+        if about.nlink() == 0 {
             return Err(file.error(FileProblem::DeletedInUse).into());
         }
+        admission.length = about.len();
         admission.header = file.header();
         admission.reservations = file.reservations(&admission.header);
         let others = file.locks().writer_in(ALL_PARTICIPANTS).map_err(|e| file.io_error(&e))?;
@@ -195,10 +216,12 @@ impl<'a> Admission<'a> {
     }
 
     /// Join the end of the queue. Returns our ticket.
-    pub(super) fn queue(&mut self, request: &LocalRequest) -> Result<u64, BackendError> {
+    pub(super) fn queue(&mut self, request: &LocalRequest, record: &Record) -> Result<u64, BackendError> {
         let ticket = self.next_ticket(request.usage)?;
         self.lock_byte(request.usage.ticket(request.lane, ticket), Kind::Write)?;
         self.file.write_header(&self.header).map_err(|e| self.io_error(&e))?;
+        // A waiter without a record is a waiter all the same.
+        let _ = self.file.write_waiter_record(ticket, record, |other| self.waits(request.usage, other));
         Ok(ticket)
     }
 
@@ -228,13 +251,13 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Nothing is in the way: become a holder, and no longer a waiter.
+    /// Nothing is in the way: become a holder, and no longer a waiter. `record`: as of a waiter.
     pub(super) fn admit(
         &mut self,
         request: &LocalRequest,
         queued: Option<u64>,
         slot: u32,
-        record: &HolderRecord,
+        record: &Record,
     ) -> Result<Admitted, BackendError> {
         let ticket = match queued {
             Some(ticket) => ticket,
@@ -242,7 +265,11 @@ impl<'a> Admission<'a> {
         };
         self.lock_marks(request, ticket, slot)?;
         let fence = self.next_fence();
-        self.store(request.usage, ticket, fence, record).map_err(|e| self.io_error(&e))?;
+        self.write_fence(fence).map_err(|e| self.io_error(&e))?;
+        let since = BootTime::now();
+        let tenure = Some(Tenure { fence, slot, waited: since.since(record.since), until: None });
+        let record = Record { since, since_ms: wall_clock_millis(), tenure, ..record.clone() };
+        self.tell(request.usage, ticket, &record, queued.is_some());
         if let Some(ticket) = queued {
             self.locks().unlock(byte(request.usage.ticket(request.lane, ticket)));
         }
@@ -264,22 +291,54 @@ impl<'a> Admission<'a> {
         }
     }
 
-    fn store(&mut self, usage: UsageMode, ticket: u64, fence: u64, record: &HolderRecord) -> io::Result<()> {
+    fn write_fence(&mut self, fence: u64) -> io::Result<()> {
         self.header.last_fence = fence;
         // Reservations that are over need not be read again.
         if self.reservations.is_empty() {
             (self.header.reserved_until, self.header.reservations) = (0, 0);
         }
-        self.file.write_header(&self.header)?;
-        let is_present =
-            |other| !self.is_alone && other != 0 && other < TICKETS_END && self.holds(usage, other);
-        self.file.write_record(ticket, record, is_present)
+        self.file.write_header(&self.header)
     }
 
-    /// Whether another process holds with this ticket. A look that fails is as good as a yes.
+    /// Leave our record for others. It decides nothing, so we hold the lock without it as well.
+    fn tell(&self, usage: UsageMode, ticket: u64, record: &Record, has_waited: bool) {
+        let is_reserved = |other| self.reservations.iter().any(|reservation| reservation.ticket == other);
+        let is_present = |other| is_reserved(other) || self.holds(usage, other);
+        let (offset, earlier) = self.file.place_for_record(ticket, is_present);
+        if let Some((other, earlier)) = earlier.filter(|(_, earlier)| earlier.is_open()) {
+            // What a waiter has waited for was the only holder's end.
+            let ended = (has_waited && earlier.mode == Mode::Exclusive).then(SystemTime::now);
+            let _ = self.file.log_if_missing(other, &killed(&earlier, ended));
+        }
+        let _ = self.file.write_record(offset, ticket, record);
+        if self.is_alone && self.length > WAITERS_START {
+            let _ = self.locks().file().set_len(WAITERS_START);
+        }
+    }
+
+    /// For a run that neither queues nor enters, but is to stand in the history.
+    pub(super) fn draw_ticket(&mut self, request: &LocalRequest) -> Result<u64, BackendError> {
+        let ticket = self.next_ticket(request.usage)?;
+        self.file.write_header(&self.header).map_err(|e| self.io_error(&e))?;
+        Ok(ticket)
+    }
+
+    /// Whether another process holds with this ticket.
     fn holds(&self, usage: UsageMode, ticket: u64) -> bool {
-        let marks = [usage.owners(), usage.sharers()].map(|marks| byte(marks.start + ticket));
-        marks.into_iter().any(|mark| !matches!(self.locks().writer_in(mark), Ok(None)))
+        self.is_locked(ticket, [usage.owners(), usage.sharers()])
+    }
+
+    /// Whether another process waits with this ticket.
+    fn waits(&self, usage: UsageMode, ticket: u64) -> bool {
+        self.is_locked(ticket, [Lane::Preferred, Lane::Fair].map(|lane| usage.lane(lane)))
+    }
+
+    /// A look that fails is as good as a yes.
+    fn is_locked(&self, ticket: u64, ranges: [Range<u64>; 2]) -> bool {
+        let is_ticket = !self.is_alone && ticket != 0 && ticket < TICKETS_END;
+        let is_locked =
+            |range: Range<u64>| !matches!(self.locks().writer_in(byte(range.start + ticket)), Ok(None));
+        is_ticket && ranges.into_iter().any(is_locked)
     }
 
     fn next_fence(&self) -> u64 {

@@ -20,7 +20,9 @@ const USAGE_BITS: u32 = 50;
 const LANE: u64 = 1 << 49;
 const SHARED_MARKS: u64 = 1 << 41;
 const SLOTS: u64 = 1 << 42;
-const MARKS: u64 = 1 << 61;
+pub(super) const MARKS: u64 = 1 << 61;
+/// Behind all bytes that mean something.
+pub(super) const END: u64 = u64::MAX >> 1;
 const GROUPS: u64 = 3 << 61;
 const GROUP_BITS: u32 = 60;
 
@@ -43,6 +45,20 @@ pub(super) struct UsageMode(u32);
 pub(super) enum Lane {
     Preferred,
     Fair,
+}
+
+/// What a locked byte shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// A waiter, or a holder, with this ticket.
+    Waiter(UsageMode, u64),
+    /// Exclusive, or of a slot.
+    Owner(UsageMode, u64),
+    Sharer(UsageMode, u64),
+    /// Nobody that another byte would not show, too.
+    Other,
+    /// No byte that redlock locks.
+    Foreign,
 }
 
 impl UsageMode {
@@ -114,6 +130,29 @@ impl UsageMode {
         [0..this, next..end, MARKS..MARKS + this, MARKS + next..MARKS + end]
     }
 
+    /// What a lock for writing on this byte shows.
+    pub(super) fn presence(offset: u64) -> Presence {
+        let usage = Self::at(offset);
+        let ticket_in = |range: Range<u64>| {
+            let ticket = offset.checked_sub(range.start)?;
+            range.contains(&offset).then_some(ticket).filter(|ticket| *ticket > 0)
+        };
+        let presences = [
+            (usage.lane(Lane::Preferred), Presence::Waiter as fn(UsageMode, u64) -> Presence),
+            (usage.lane(Lane::Fair), Presence::Waiter),
+            (usage.owners(), Presence::Owner),
+            (usage.sharers(), Presence::Sharer),
+        ];
+        let found = presences.into_iter().find_map(|(range, of)| Some(of(usage, ticket_in(range)?)));
+        let is_slot = usage != Self::PLAIN && usage.all_slots().contains(&offset);
+        match found {
+            _ if usage.0 > MOST_SLOTS => Presence::Foreign,
+            Some(presence) => presence,
+            None if is_slot || MUTEX_BYTE.contains(&offset) || offset >= GROUPS => Presence::Other,
+            None => Presence::Foreign,
+        }
+    }
+
     /// The usage mode that this byte belongs to.
     pub(super) fn at(offset: u64) -> Self {
         Self(u32::try_from((offset % MARKS) >> USAGE_BITS).unwrap_or(0))
@@ -181,6 +220,25 @@ mod tests {
                 assert_eq!(usage.ticket_of_mark(marks.end - 1), TICKETS_END - 1);
             }
         }
+    }
+
+    #[test]
+    fn a_byte_shows_who_is_there() {
+        for usage in [UsageMode::PLAIN, UsageMode::slots_of(2), UsageMode::slots_of(1024)] {
+            for lane in [Lane::Preferred, Lane::Fair] {
+                let ticket = usage.ticket(lane, 7);
+                assert_eq!(UsageMode::presence(ticket), Presence::Waiter(usage, 7));
+                assert_eq!(UsageMode::presence(ticket - 7), Presence::Foreign, "there is no ticket 0");
+            }
+            assert_eq!(UsageMode::presence(usage.owners().start + 7), Presence::Owner(usage, 7));
+            assert_eq!(UsageMode::presence(usage.sharers().start + 7), Presence::Sharer(usage, 7));
+            assert_eq!(UsageMode::presence(usage.lane(Lane::Fair).end), Presence::Foreign);
+        }
+        assert_eq!(UsageMode::presence(UsageMode::slots_of(3).slot(2)), Presence::Other);
+        assert_eq!(UsageMode::presence(UsageMode::slots_of(3).slot(3)), Presence::Foreign);
+        assert_eq!(UsageMode::presence(MUTEX_BYTE.start), Presence::Other);
+        assert_eq!(UsageMode::presence(ReaderGroup::named(b"g").offset()), Presence::Other);
+        assert_eq!(UsageMode::presence(u64::from(MOST_SLOTS + 1) << USAGE_BITS), Presence::Foreign);
     }
 
     #[test]

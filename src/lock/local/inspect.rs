@@ -37,11 +37,12 @@ fn blocker(file: &LockFile, request: &LocalRequest) -> Blocker {
         return Blocker::Queue;
     }
     let record = tickets.iter().find_map(|ticket| file.record(*ticket));
+    let ends = record.as_ref().filter(|_| has_living).and_then(|record| record.tenure?.until);
     let holding = Holding {
         held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
         info: record.map(|record| record.info).unwrap_or_default(),
         others: tickets.len() - 1,
-        expires_in: reserved_until.filter(|_| !has_living).map(BootTime::remaining),
+        expires_in: ends.or(reserved_until.filter(|_| !has_living)).map(BootTime::remaining),
     };
     if has_living { Blocker::Holder(holding) } else { Blocker::Reservation(holding) }
 }

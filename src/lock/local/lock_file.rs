@@ -1,5 +1,6 @@
 //! The lock file: where it is, and who may open it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
@@ -7,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 use nix::sys::stat::{Mode, umask};
-use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, fstatfs};
-use uuid::Uuid;
+use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, Statfs, fstatfs};
 
+use super::file_name;
 use super::ofd_lock::OfdLocks;
 use crate::lock::{BackendError, FileProblem, Problem};
 
@@ -18,7 +19,12 @@ const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 
 /// Not in nix: the one that today's Windows shares are mounted as.
 const SMB2_SUPER_MAGIC: FsType = FsType(0xfe53_4d42);
-const LONGEST_NAME: usize = 200;
+
+/// Kept free for lock files: each needs a page.
+const ROOM_FOR_LOCKS: u64 = 1024 * 1024;
+
+/// Never through a symbolic link, never waiting for a pipe's other end.
+const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// How the directory of the lock file is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,30 +49,37 @@ pub(super) struct LockFile {
     path: PathBuf,
     locks: OfdLocks,
     identity: (u64, u64),
+    /// How the file system was when the file was opened; `None` if that is not known.
+    file_system: Option<Statfs>,
 }
 
 impl LockFile {
-    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    /// To take part: created if there is none.
     pub(super) fn open(directory: &Path, name: &[u8]) -> Result<Self, BackendError> {
-        let path = directory.join(file_name(name));
-        let fail = |problem| BackendError::new(path.display().to_string(), Problem::File(problem));
-        let unusable = |problem| BackendError::new(directory.display().to_string(), Problem::File(problem));
-        let about = fs::metadata(directory).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => unusable(FileProblem::NoDirectory),
-            io::ErrorKind::PermissionDenied => unusable(FileProblem::CannotCreate),
-            _ => unusable(FileProblem::Directory(e.to_string())),
-        })?;
-        if !about.is_dir() {
-            return Err(unusable(FileProblem::NotADirectory));
-        }
-        if about.mode() & 0o1002 == 0o0002 {
-            return Err(unusable(FileProblem::NotSticky));
-        }
+        let path = directory.join(file_name::encode(name));
+        let about = check_directory(directory)?;
         // A user that may create files in the directory may use the locks in it.
-        let file = open_or_make(&path, &about).map_err(|e| match e.kind() {
+        let file = Self::opened(open_or_make(&path, &about), path, directory)?;
+        file.keep_name(name);
+        Ok(file)
+    }
+
+    /// To look only: nothing is created or written, and reading it is enough. `None` if there is no such file.
+    pub(super) fn open_to_look(directory: &Path, file_name: &OsStr) -> Result<Option<Self>, BackendError> {
+        let path = directory.join(file_name);
+        match OpenOptions::new().read(true).custom_flags(SAFELY).open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => Self::opened(opened, path, directory).map(Some),
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    fn opened(opened: io::Result<File>, path: PathBuf, directory: &Path) -> Result<Self, BackendError> {
+        let fail = |problem| BackendError::new(path.display().to_string(), Problem::File(problem));
+        let file = opened.map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied if path.exists() => fail(FileProblem::OwnedByAnother),
-            io::ErrorKind::PermissionDenied => unusable(FileProblem::CannotCreate),
-            io::ErrorKind::ReadOnlyFilesystem => unusable(FileProblem::ReadOnly),
+            io::ErrorKind::PermissionDenied => unusable(directory, FileProblem::CannotCreate),
+            io::ErrorKind::ReadOnlyFilesystem => unusable(directory, FileProblem::ReadOnly),
             _ if e.raw_os_error() == Some(libc::ELOOP) => fail(FileProblem::SymbolicLink),
             _ if matches!(e.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
                 fail(FileProblem::NotRegular)
@@ -78,7 +91,8 @@ impl LockFile {
             return Err(fail(FileProblem::NotRegular));
         }
         let identity = (about.dev(), about.ino());
-        Ok(Self { path, locks: OfdLocks::new(file), identity })
+        let file_system = fstatfs(&file).ok();
+        Ok(Self { path, locks: OfdLocks::new(file), identity, file_system })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -96,11 +110,19 @@ impl LockFile {
 
     pub(super) fn mount(&self) -> Mount {
         let over_network = [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, SMB2_SUPER_MAGIC];
-        match fstatfs(self.locks.file()) {
-            Ok(about) if over_network.contains(&about.filesystem_type()) => Mount::OverNetwork,
+        match &self.file_system {
+            Some(about) if over_network.contains(&about.filesystem_type()) => Mount::OverNetwork,
             _ if self.is_private_to_service() => Mount::PrivateToService,
             _ => Mount::OnThisHost,
         }
+    }
+
+    /// Whether there is room for more than locks need. /run/lock has 5 MB on Debian, for all that is in it.
+    pub(super) fn has_room(&self) -> bool {
+        self.file_system.as_ref().is_none_or(|about| {
+            let block = u64::try_from(about.block_size()).unwrap_or(0);
+            about.blocks_available().saturating_mul(block) >= ROOM_FOR_LOCKS
+        })
     }
 
     /// systemd mounts a directory of its own over /tmp and /var/tmp; its name is all that tells.
@@ -116,11 +138,6 @@ impl LockFile {
         })
     }
 
-    /// Its name was removed: other processes do not see our locks on it.
-    pub(super) fn is_deleted(&self) -> io::Result<bool> {
-        Ok(self.locks.file().metadata()?.nlink() == 0)
-    }
-
     pub(super) fn io_error(&self, error: &io::Error) -> BackendError {
         self.error(FileProblem::Io(error.to_string()))
     }
@@ -130,11 +147,34 @@ impl LockFile {
     }
 }
 
-/// Never through a symbolic link, never truncating, never waiting for a pipe's other end. Asks to create
-/// only where nothing is: Linux refuses that for another's file in a directory like /tmp.
+/// The directory must be one in which no user can delete another's lock.
+#[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+pub(super) fn check_directory(directory: &Path) -> Result<Metadata, BackendError> {
+    let about = fs::metadata(directory).map_err(|e| {
+        let problem = match e.kind() {
+            io::ErrorKind::NotFound => FileProblem::NoDirectory,
+            io::ErrorKind::PermissionDenied => FileProblem::CannotCreate,
+            _ => FileProblem::Directory(e.to_string()),
+        };
+        unusable(directory, problem)
+    })?;
+    if !about.is_dir() {
+        return Err(unusable(directory, FileProblem::NotADirectory));
+    }
+    if about.mode() & 0o1002 == 0o0002 {
+        return Err(unusable(directory, FileProblem::NotSticky));
+    }
+    Ok(about)
+}
+
+pub(super) fn unusable(directory: &Path, problem: FileProblem) -> BackendError {
+    BackendError::new(directory.display().to_string(), Problem::File(problem))
+}
+
+/// Asks to create only where nothing is: Linux refuses that for another's file in a directory like /tmp.
 fn open_or_make(path: &Path, directory: &Metadata) -> io::Result<File> {
     let mut existing = OpenOptions::new();
-    existing.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    existing.read(true).write(true).custom_flags(SAFELY);
     loop {
         match existing.open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -152,50 +192,6 @@ fn open_or_make(path: &Path, directory: &Metadata) -> io::Result<File> {
                 let _ = fchown(&file, None, Some(directory.gid()));
                 return Ok(file);
             }
-        }
-    }
-}
-
-/// Readable, and different for different keys: harmless characters stand for themselves, all others as
-/// %XX, and what would be too long for a file name as a digest.
-fn file_name(name: &[u8]) -> String {
-    let mut encoded = String::from("redlock-");
-    for &byte in name {
-        if byte.is_ascii_alphanumeric() || b"_-".contains(&byte) {
-            encoded.push(byte.into());
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    if encoded.len() > LONGEST_NAME {
-        encoded.truncate(LONGEST_NAME / 2);
-        encoded.push_str(&format!("~{}", Uuid::new_v5(&Uuid::NAMESPACE_OID, name)));
-    }
-    encoded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn odd_keys_become_harmless_names() {
-        assert_eq!(file_name(b"lock:deploy"), "redlock-lock%3Adeploy");
-        assert_eq!(file_name(b"../a b"), "redlock-%2E%2E%2Fa%20b");
-        assert_ne!(file_name(&[b'x'; 400]), file_name(&[b'x'; 401]));
-    }
-
-    proptest! {
-        #[test]
-        fn every_key_has_a_short_plain_name(name: Vec<u8>) {
-            let name = file_name(&name);
-            prop_assert!(name.len() < 255 && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/'));
-        }
-
-        #[test]
-        fn different_keys_have_different_files(a: Vec<u8>, b: Vec<u8>) {
-            prop_assert_eq!(a == b, file_name(&a) == file_name(&b));
         }
     }
 }

@@ -11,46 +11,60 @@
 pub(crate) mod fuzz;
 
 mod admission;
+mod bearer;
+mod break_request;
 mod byte_map;
+mod checkup;
+mod endings;
+mod enter;
+mod file_name;
 mod format;
 mod inspect;
 mod lock_file;
+mod look;
 mod mutex;
 mod newest;
 mod ofd_lock;
+mod outer;
+mod record;
 mod release_watch;
 mod request;
+mod reservation;
+mod run_log;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::fs::File;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 
-use admission::{Admission, Admitted, Blockers, Decision};
-use byte_map::{TICKETS_END, UsageMode, byte};
-use format::{HolderRecord, Reservation};
-use inspect::inspect;
+use admission::{Admission, Admitted};
+use break_request::HostBreakWatch;
+use endings::LastRequest;
+use enter::Waiter;
 use lock_file::LockFile;
 use newest::Contender;
-use ofd_lock::Kind;
-use release_watch::{INTERRUPT, ReleaseWatch};
-use request::{LocalMode, LocalRequest};
+use record::Record;
+use release_watch::INTERRUPT;
+use request::LocalRequest;
+use reservation::Reservation;
 
+pub(crate) use bearer::{AskKeeper, HostBearer, KeeperAnswer, KeeperRequest};
+pub(crate) use break_request::{AskProcess, Asked, HostBreaker, HostHolder};
+pub(crate) use checkup::check_directory_for_locks;
 pub(crate) use lock_file::{Mount, default_directory};
+pub(crate) use view::HostView;
 
 use super::claim::{HostTicket, WaiterId};
-use super::wait::{Wait, backoff, is_readable, sleep, wait};
 use super::{
-    AncestorLock, BackendError, Claim, Error, Extended, Grant, LastResort, Lock, Mode, Observer, OuterLock,
-    Problem, Released, Request, Votes,
+    AncestorLock, BackendError, BreakWatch, Claim, Ending, Error, Extended, Grant, LastResort, Lease, Lock,
+    Mode, Observer, OuterLock, Problem, Released, Request, Votes,
 };
-use crate::clock::BootTime;
+use crate::clock::{BootTime, wall_clock_millis};
 
 pub(crate) struct HostLock {
     /// One for each key, in the order given.
@@ -59,6 +73,9 @@ pub(crate) struct HostLock {
     order: Vec<usize>,
     claim: Claim,
     reserved: Arc<Mutex<Option<Reserved>>>,
+    last_request: Option<LastRequest>,
+    /// Of a grant that ends by itself.
+    ttl: Option<Duration>,
 }
 
 /// The reservations made for the minimum hold, and that hold.
@@ -86,7 +103,14 @@ impl HostLock {
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by_key(|&key| &names[key]);
         let claim = Claim { waiter: WaiterId::random(), attempt: 0 };
-        Ok(Self { files: Arc::new(files), order, claim, reserved: Arc::default() })
+        Ok(Self {
+            files: Arc::new(files),
+            order,
+            claim,
+            reserved: Arc::default(),
+            last_request: None,
+            ttl: None,
+        })
     }
 
     /// Where the locks are, in the order of the keys.
@@ -99,107 +123,24 @@ impl HostLock {
         self.files[0].mount()
     }
 
-    /// Lock files that cannot be used are waited for, if the request asks for it.
-    fn enter_patiently(&self, waiter: &mut Waiter<'_>) -> Result<Vec<Admitted>, Error> {
-        let gives_up_at = waiter.request.wait.gives_up_at(waiter.started);
-        let mut failures = 0;
-        loop {
-            let error = match self.enter_all(waiter) {
-                Err(Error::Backend(error)) if waiter.request.waits_for_backend && error.may_pass() => error,
-                result => return result,
-            };
-            if gives_up_at.is_some_and(BootTime::has_passed) {
-                return Err(error.into());
-            }
-            self.unlock_all();
-            waiter.observer.on_unavailable(&error, waiter.started.elapsed());
-            let until = BootTime::now() + backoff(failures);
-            failures += 1;
-            if let Wait::Cancelled(signal) =
-                sleep(gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at)), waiter.observer)
-            {
-                return Err(Error::Cancelled(signal));
-            }
+    /// What is told about a request that arrives now.
+    fn record(&self, request: &Request, arrival: BootTime) -> Record {
+        Record {
+            claim: self.claim.to_string(),
+            since: arrival,
+            since_ms: wall_clock_millis(),
+            mode: request.mode.clone(),
+            info: request.holder.clone(),
+            tenure: None,
         }
     }
 
-    fn enter_all(&self, waiter: &mut Waiter<'_>) -> Result<Vec<Admitted>, Error> {
-        if self.would_wait_for_ancestor(waiter)? {
-            return Err(Error::Nested);
-        }
-        let mut admitted = vec![None; self.files.len()];
-        for &key in &self.order {
-            admitted[key] = Some(self.enter(key, waiter)?);
-        }
-        Ok(admitted.into_iter().flatten().collect())
-    }
-
-    fn enter(&self, key: usize, waiter: &mut Waiter<'_>) -> Result<Admitted, Error> {
-        let (file, local) = (&self.files[key], waiter.local);
-        let mut queued: Option<(u64, ReleaseWatch)> = None;
-        loop {
-            let ticket = queued.as_ref().map(|(ticket, _)| *ticket);
-            let mut admission = Admission::begin(file, Some(&mut *waiter.observer))?;
-            if let Some(contender) = &waiter.contender {
-                contender.check(&self.files)?;
-            }
-            let blockers = match admission.check(&local, ticket)? {
-                Decision::Free(slot) => {
-                    waiter.become_newest(file)?;
-                    let record = self.record(waiter.request);
-                    return Ok(admission.admit(&local, ticket, slot, &record)?);
-                }
-                Decision::Blocked(blockers) => blockers,
-            };
-            if queued.is_none() {
-                if ancestor_holds(file, &local, waiter.request) {
-                    return Err(Error::Nested);
-                }
-                // A process that does not wait must not be in the way of others.
-                if !waiter.request.wait.queues() {
-                    drop(admission);
-                    return Err(Error::Held(Box::new(inspect(file, key, &local, None))));
-                }
-                waiter.become_newest(file)?;
-                let ticket = admission.queue(&local)?;
-                let release_watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-                queued = Some((ticket, release_watch));
-                drop(admission);
-                waiter.report(file, key, ticket);
-            } else {
-                drop(admission);
-            }
-            if let Some((ticket, release_watch)) = &mut queued {
-                waiter.sleep(file, key, *ticket, release_watch, &blockers)?;
-            }
-        }
-    }
-
-    /// Whether one of the keys would have to wait for a run that this process runs under. Checked for all keys
-    /// before the first is waited for.
-    fn would_wait_for_ancestor(&self, waiter: &mut Waiter<'_>) -> Result<bool, Error> {
-        let (local, request) = (waiter.local, waiter.request);
-        for file in self.files.iter().filter(|file| ancestor_holds(file, &local, request)) {
-            let admission = Admission::begin(file, Some(&mut *waiter.observer))?;
-            if let Decision::Blocked(_) = admission.check(&local, None)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn record(&self, request: &Request) -> HolderRecord {
-        let (claim, since) = (self.claim.to_string(), BootTime::now());
-        HolderRecord { claim, since, info: request.holder.clone() }
-    }
-
-    /// If the request supersedes others. It arrives now.
-    fn contender(&self, request: &Request, arrival: BootTime) -> Result<Option<Contender>, Error> {
+    /// If the request supersedes others.
+    fn contender(&self, request: &Request, record: &Record) -> Result<Option<Contender>, Error> {
         if !request.supersedes {
             return Ok(None);
         }
-        let record = HolderRecord { since: arrival, ..self.record(request) };
-        let contender = Contender::new(record, &self.files);
+        let contender = Contender::new(record.clone(), &self.files);
         Ok(Some(contender.map_err(|e| self.files[0].io_error(&e))?))
     }
 
@@ -247,106 +188,6 @@ impl HostLock {
     }
 }
 
-/// The ticket of this lock, if it is on this file.
-fn ticket_on<'a>(file: &LockFile, lock: &'a AncestorLock) -> Option<&'a HostTicket> {
-    let ticket = lock.host_ticket.as_ref()?;
-    let is_here = (ticket.device, ticket.inode) == file.identity() && ticket.ticket < TICKETS_END;
-    is_here.then_some(ticket)
-}
-
-/// Whether the holder with this ticket has all that the request asks for, and if so, whether in the same mode
-/// (`true`) or exclusively.
-fn suffices(file: &LockFile, request: &LocalRequest, ticket: u64) -> Option<bool> {
-    let holds = |marks: Range<u64>| matches!(file.locks().writer_in(byte(marks.start + ticket)), Ok(Some(_)));
-    if holds(UsageMode::PLAIN.owners()) {
-        return Some(false);
-    }
-    let is_same = match request.mode {
-        LocalMode::Exclusive => false,
-        LocalMode::Slot => holds(request.usage.owners()),
-        // Readers of different groups never hold it at the same time.
-        LocalMode::Shared(group) => {
-            let readers = file.locks().conflict_in(byte(group.offset()), Kind::Write);
-            holds(request.usage.sharers()) && matches!(readers, Ok(Some(_)))
-        }
-    };
-    is_same.then_some(true)
-}
-
-/// Whether a run that this process runs under is still a holder. By its ticket, as the kernel knows it: the
-/// record in the file may have been overwritten since.
-fn ancestor_holds(file: &LockFile, local: &LocalRequest, request: &Request) -> bool {
-    let mut tickets = request.ancestors.iter().filter_map(|lock| ticket_on(file, lock));
-    tickets.any(|HostTicket { ticket, .. }| {
-        let marks = [local.usage.owners(), local.usage.sharers()].map(|marks| marks.start + ticket);
-        marks.iter().any(|mark| matches!(file.locks().writer_in(byte(*mark)), Ok(Some(_))))
-    })
-}
-
-/// A request on its way, and the observer of its wait.
-struct Waiter<'a> {
-    local: LocalRequest,
-    request: &'a Request,
-    started: BootTime,
-    /// If the request supersedes others.
-    contender: Option<Contender>,
-    observer: &'a mut dyn Observer,
-}
-
-impl Waiter<'_> {
-    /// Until there is a reason to check again.
-    fn sleep(
-        &mut self,
-        file: &LockFile,
-        key: usize,
-        ticket: u64,
-        release_watch: &mut ReleaseWatch,
-        blockers: &Blockers,
-    ) -> Result<(), Error> {
-        for offset in &blockers.offsets {
-            release_watch.watch(*offset).map_err(|e| file.io_error(&e))?;
-        }
-        let gives_up_at = self.request.wait.gives_up_at(self.started);
-        loop {
-            let next_update = BootTime::now() + self.observer.next_update_in(self.started.elapsed());
-            if gives_up_at.is_some_and(BootTime::has_passed) {
-                return Err(Error::Held(Box::new(inspect(file, key, &self.local, Some(ticket)))));
-            }
-            let until = [gives_up_at, blockers.until].into_iter().flatten().fold(next_update, BootTime::min);
-            let changes = self.contender.as_ref().map(Contender::wake_fd);
-            let watched: Vec<_> = [release_watch.wake_fd()]
-                .into_iter()
-                .chain(changes)
-                .map(|fd| (fd, PollFlags::POLLIN))
-                .collect();
-            match wait(&watched, until, Some(&mut *self.observer)) {
-                Wait::Ready => {
-                    self.contender.iter().for_each(Contender::discard_changes);
-                    if is_readable(release_watch.wake_fd()) {
-                        release_watch.take_releases().map_err(|e| file.io_error(&e))?;
-                    }
-                    return Ok(());
-                }
-                Wait::Cancelled(signal) => return Err(Error::Cancelled(signal)),
-                Wait::Over if blockers.until.is_some_and(BootTime::has_passed) => return Ok(()),
-                Wait::Over if next_update.has_passed() => self.report(file, key, ticket),
-                Wait::Over => {}
-            }
-        }
-    }
-
-    /// Under the mutex.
-    fn become_newest(&self, file: &LockFile) -> Result<(), Error> {
-        let written = self.contender.as_ref().map_or(Ok(()), |contender| contender.become_newest(file));
-        written.map_err(|e| file.io_error(&e).into())
-    }
-
-    fn report(&mut self, file: &LockFile, key: usize, ticket: u64) {
-        let blocked = inspect(file, key, &self.local, Some(ticket));
-        self.observer.waiting(&blocked, self.started.elapsed());
-    }
-}
-
 impl Lock for HostLock {
     /// The kernel answers at once.
     fn send_ahead(&mut self, _request: &Request) {}
@@ -356,13 +197,36 @@ impl Lock for HostLock {
         let local = LocalRequest::new(request);
         self.claim.attempt += 1;
         *self.reserved() = None;
-        let contender = self.contender(request, started)?;
-        let mut waiter = Waiter { local, request, started, contender, observer };
-        let admitted = self.enter_patiently(&mut waiter).inspect_err(|_| self.unlock_all())?;
+        let record = self.record(request, started);
+        let contender = self.contender(request, &record)?;
+        self.last_request = Some(LastRequest {
+            record: record.clone(),
+            local,
+            is_logged: request.history > 0,
+            exit_if_held: request.exit_if_held,
+            admitted: Vec::new(),
+        });
+        let tickets = vec![None; self.files.len()];
+        let mut waiter = Waiter { local, request, started, record, tickets, contender, observer };
+        let entered = self.enter_patiently(&mut waiter);
+        let tickets = waiter.tickets;
         let now = BootTime::now();
-        if !request.min_hold.is_zero() {
-            self.reserve(&local, &admitted, now, request.min_hold).inspect_err(|_| self.unlock_all())?;
-        }
+        let entered = entered.and_then(|admitted| {
+            if !request.min_hold.is_zero() {
+                self.reserve(&local, &admitted, now, request.min_hold)?;
+            }
+            Ok(admitted)
+        });
+        let admitted = entered.inspect_err(|error| {
+            if request.wait.queues() {
+                self.log_refusal(&tickets, error, started);
+            } else {
+                // `record_refusal` is to come.
+                self.end_records(&tickets);
+            }
+            self.unlock_all();
+        })?;
+        self.last_request.iter_mut().for_each(|request| request.admitted.clone_from(&admitted));
         let slots: Vec<u32> = admitted.iter().map(|admitted| admitted.slot).collect();
         let ancestor_locks = admitted.iter().enumerate();
         Ok(Grant {
@@ -386,28 +250,37 @@ impl Lock for HostLock {
         _observer: &mut dyn Observer,
     ) -> Result<Option<Vec<OuterLock>>, Error> {
         let local = LocalRequest::new(request);
-        let lock_on = |file: &LockFile| {
-            let mut nearest_first = outer.iter().rev();
-            nearest_first.find_map(|lock| {
-                let ticket = ticket_on(file, lock)?;
-                let slot = suffices(file, &local, ticket.ticket)?.then_some(ticket.slot);
-                Some(OuterLock { claim: lock.claim, fence: ticket.fence, slot: slot.unwrap_or(0) })
-            })
-        };
-        Ok(self.files.iter().map(lock_on).collect())
+        Ok(self.files.iter().map(|file| outer::lock_on(file, &local, outer)).collect())
+    }
+
+    fn break_watch(&self, _grant: &Grant) -> Option<Box<dyn BreakWatch>> {
+        Some(Box::new(HostBreakWatch { files: Arc::clone(&self.files) }))
     }
 
     fn attempts(&self) -> u32 {
         self.claim.attempt
     }
 
-    /// There is no lease to renew.
-    fn extend(&mut self, _grant: &Grant) -> Extended {
-        Extended::Unknown(BackendError { at: None, problem: Problem::NoLease })
+    fn set_ttl(&mut self, ttl: Option<Duration>) {
+        self.ttl = ttl;
     }
 
-    fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
-        let adjusted = self.adjust_reservations(grant.taken_at, min_hold);
+    /// There is no lease to renew. The record tells when we are going to give the lock back.
+    fn extend(&mut self, _grant: &Grant) -> Extended {
+        let now = BootTime::now();
+        let admitted = self.last_request.iter().flat_map(|request| &request.admitted);
+        for (file, admitted) in self.files.iter().zip(admitted) {
+            file.set_end(admitted.ticket, self.ttl.map(|ttl| now + ttl));
+        }
+        match self.ttl {
+            Some(ttl) => Extended::Until(Lease::new(now, ttl), Votes::default()),
+            None => Extended::Unknown(BackendError { at: None, problem: Problem::NoLease }),
+        }
+    }
+
+    fn release(&mut self, grant: &Grant, ending: &Ending) -> Released {
+        let adjusted = self.adjust_reservations(grant.taken_at, ending.min_hold);
+        self.log_release(grant, ending);
         self.unlock_all();
         match adjusted {
             Err(Error::Backend(error)) => Released::Unknown(error),
@@ -416,6 +289,10 @@ impl Lock for HostLock {
                 Released::Done(Vec::new())
             }
         }
+    }
+
+    fn record_refusal(&mut self, error: &Error, started: BootTime) {
+        self.log_refusal(&vec![None; self.files.len()], error, started);
     }
 
     fn abandon(&mut self) {

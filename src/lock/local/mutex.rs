@@ -8,7 +8,7 @@ use super::lock_file::LockFile;
 use super::ofd_lock::Kind;
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, sleep};
-use crate::lock::{Error, FileProblem, Observer};
+use crate::lock::{BackendError, Error, FileProblem, Observer};
 
 /// Other processes hold the mutex for a few system calls. One that holds it longer is stopped, or not redlock.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,17 +19,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Alone with the file until [`unlock`].
 pub(super) fn lock(file: &LockFile, observer: Option<&mut (dyn Observer + '_)>) -> Result<(), Error> {
-    let try_lock = || file.locks().try_lock(MUTEX_BYTE, Kind::Write).map_err(|e| file.io_error(&e));
-    for _ in 0..YIELDS {
-        if try_lock()? {
-            return Ok(());
-        }
-        thread::yield_now();
+    if try_lock(file)? {
+        return Ok(());
     }
     let gives_up_at = BootTime::now() + TIMEOUT;
     let mut observer = observer;
     while !gives_up_at.has_passed() {
-        if try_lock()? {
+        if try_once(file)? {
             return Ok(());
         }
         match &mut observer {
@@ -42,6 +38,21 @@ pub(super) fn lock(file: &LockFile, observer: Option<&mut (dyn Observer + '_)>) 
         }
     }
     Err(file.error(FileProblem::WholeFileLocked).into())
+}
+
+/// False if it does not become free soon.
+pub(super) fn try_lock(file: &LockFile) -> Result<bool, BackendError> {
+    for _ in 0..YIELDS {
+        if try_once(file)? {
+            return Ok(true);
+        }
+        thread::yield_now();
+    }
+    Ok(false)
+}
+
+fn try_once(file: &LockFile) -> Result<bool, BackendError> {
+    file.locks().try_lock(MUTEX_BYTE, Kind::Write).map_err(|e| file.io_error(&e))
 }
 
 pub(super) fn unlock(file: &LockFile) {

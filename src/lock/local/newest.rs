@@ -9,20 +9,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use super::format::HolderRecord;
 use super::lock_file::LockFile;
+use super::record::Record;
 use crate::clock::BootTime;
 use crate::lock::{Error, Superseded};
 
 /// One request that supersedes older ones, and is superseded by newer ones.
 pub(super) struct Contender {
-    record: HolderRecord,
+    record: Record,
     changes: Inotify,
 }
 
 impl Contender {
     /// `record`: ours, since our arrival. Watches from now on, so no change after the first look is missed.
-    pub(super) fn new(record: HolderRecord, files: &[LockFile]) -> io::Result<Self> {
+    pub(super) fn new(record: Record, files: &[LockFile]) -> io::Result<Self> {
         let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         for file in files {
             changes.add_watch(file.path(), AddWatchFlags::IN_MODIFY)?;
@@ -40,8 +40,8 @@ impl Contender {
         Ok(())
     }
 
-    fn is_older_than(&self, newest: &HolderRecord) -> bool {
-        let order = |record: &HolderRecord| (record.since, record.claim.clone());
+    fn is_older_than(&self, newest: &Record) -> bool {
+        let order = |record: &Record| (record.since, record.claim.clone());
         // A record from the future was not written by redlock.
         order(newest) > order(&self.record) && newest.since <= BootTime::now()
     }
@@ -68,11 +68,7 @@ mod tests {
 
     use super::super::tests::LockDirectory;
     use super::*;
-    use crate::lock::HolderInfo;
-
-    fn record(claim: &str, since: BootTime) -> HolderRecord {
-        HolderRecord { claim: claim.into(), since, info: HolderInfo::default() }
-    }
+    use crate::lock::local::record::tests::record;
 
     #[test]
     fn of_any_number_only_the_newest_stays_in_whatever_order_they_come() {

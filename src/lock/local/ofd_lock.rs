@@ -12,6 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
+use super::byte_map::END;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -70,28 +72,35 @@ impl OfdLocks {
     }
 
     pub(super) fn unlock_all(&self) {
-        self.unlock(0..u64::MAX >> 1);
+        self.unlock(0..END);
     }
 
     /// Another open file's lock in this range that conflicts with one of this kind, whichever the kernel finds
     /// first.
-    #[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
     pub(super) fn conflict_in(&self, range: Range<u64>, kind: Kind) -> io::Result<Option<Range<u64>>> {
-        if range.is_empty() {
-            return Ok(None);
-        }
-        let mut found = request(&range, kind);
-        fcntl(&*self.0, FcntlArg::F_OFD_GETLK(&mut found))?;
-        if found.l_type == libc::F_UNLCK as libc::c_short {
-            return Ok(None);
-        }
+        let Some(found) = self.first_conflict(&range, kind)? else { return Ok(None) };
         let start = found.l_start.cast_unsigned();
         // A length of zero reaches to the end.
         let length = match found.l_len.cast_unsigned() {
-            0 => u64::MAX >> 1,
+            0 => END,
             length => length,
         };
         Ok(Some(start.max(range.start)..start.saturating_add(length).min(range.end)))
+    }
+
+    /// The process that has such a lock, if it is one of a process and not of an open file.
+    pub(super) fn pid_of_conflict(&self, range: &Range<u64>, kind: Kind) -> io::Result<Option<i32>> {
+        Ok(self.first_conflict(range, kind)?.map(|found| found.l_pid).filter(|pid| *pid > 0))
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
+    fn first_conflict(&self, range: &Range<u64>, kind: Kind) -> io::Result<Option<libc::flock>> {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let mut found = request(range, kind);
+        fcntl(&*self.0, FcntlArg::F_OFD_GETLK(&mut found))?;
+        Ok((found.l_type != libc::F_UNLCK as libc::c_short).then_some(found))
     }
 
     /// A byte in this range that another process has locked for writing.
@@ -129,16 +138,22 @@ impl OfdLocks {
 
     /// Where other processes have locked something for writing in this range, in order: one entry for each lock.
     pub(super) fn all_writers_in(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
+        Ok(self.all_conflicts_in(range, Kind::Read)?.into_iter().map(|locked| locked.start).collect())
+    }
+
+    /// Other processes' locks in this range that conflict with one of this kind, in order. Of those that overlap only
+    /// one.
+    pub(super) fn all_conflicts_in(&self, range: Range<u64>, kind: Kind) -> io::Result<Vec<Range<u64>>> {
         let mut found = Vec::new();
         let mut unknown = vec![range];
         while let Some(range) = unknown.pop() {
-            if let Some(locked) = self.conflict_in(range.clone(), Kind::Read)? {
+            if let Some(locked) = self.conflict_in(range.clone(), kind)? {
                 unknown.push(range.start..locked.start);
                 unknown.push(locked.end..range.end);
-                found.push(locked.start);
+                found.push(locked);
             }
         }
-        found.sort_unstable();
+        found.sort_unstable_by_key(|locked| locked.start);
         Ok(found)
     }
 }

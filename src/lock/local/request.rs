@@ -1,7 +1,7 @@
 //! A request in the lock file's terms.
 
 use super::byte_map::{Lane, ReaderGroup, UsageMode};
-use super::format::ReservationKind;
+use super::reservation::ReservationKind;
 use crate::lock::{Mode, Prefer, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::BLPOP_SLACK;
 use super::RedisLock;
 use super::node::State;
 use super::reply::{AcquireReply, Arrival, CollectReply, ExtendReply, Granted, Refusal};
@@ -11,6 +10,7 @@ use super::script::{Call, WAITER_RENEWAL, Waiting};
 use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
+use super::waiting::BLPOP_SLACK;
 use crate::clock::BootTime;
 use crate::lock::{Blocked, Blocker, Observer};
 

@@ -2,21 +2,71 @@
 //!
 //! The redis crate's own connection blocks in `read` and does not show its descriptor, so a waiter could
 //! be woken neither by a signal nor by the first of several servers; here all of them sit in one `poll`.
+//! tls.rs is between the bytes and the socket if the server has a `rediss://` URL.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use nix::poll::PollFlags;
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
 use super::resp::{LONGEST_REPLY, reply_length};
+use super::tls::{Tls, TlsStream};
+use crate::lock::TlsProblem;
+
+/// A router or a proxy between us may forget a connection that is silent for some minutes.
+const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
+
+/// Why a connection came to its end.
+#[derive(Debug)]
+pub(super) enum ConnectionError {
+    Io(io::Error),
+    /// The server closed a connection without TLS before it had answered anything.
+    Unanswered,
+    Tls(TlsProblem),
+    /// The server closed a connection with TLS before it had answered anything, and did not say why. Most often for this.
+    ClosedWithTls(TlsProblem),
+}
+
+impl From<io::Error> for ConnectionError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<TlsProblem> for ConnectionError {
+    fn from(problem: TlsProblem) -> Self {
+        Self::Tls(problem)
+    }
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(Socket),
+    Tls(Box<TlsStream>),
+}
+
+impl Stream {
+    fn socket(&self) -> &Socket {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.socket(),
+        }
+    }
+}
+
+/// How to speak TLS to a server, and its host as the URL has it.
+pub(super) type Security = (Arc<Tls>, String);
 
 #[derive(Debug, Default)]
 pub(super) struct Connection {
+    security: Option<Security>,
     /// `None` until there is an address to connect to.
-    socket: Option<Socket>,
+    stream: Option<Stream>,
     connected: bool,
     /// The host's other addresses, tried when this one does not answer.
     alternatives: VecDeque<SockAddr>,
@@ -26,14 +76,21 @@ pub(super) struct Connection {
     read: usize,
     /// Why nothing more will come. Reported only when all that did come has been read: a server that
     /// turns us away says why before it hangs up.
-    broken: Option<io::Error>,
+    broken: Option<ConnectionError>,
+    /// Something was received.
+    has_heard_server: bool,
 }
 
 impl Connection {
+    /// With TLS if this says so; before it connects.
+    pub(super) fn set_security(&mut self, security: Option<Security>) {
+        self.security = security;
+    }
+
     /// Start connecting to the first of these that does not fail on the spot, and send what is queued.
     pub(super) fn connect(&mut self, addresses: Vec<SockAddr>) {
         self.alternatives = addresses.into();
-        self.try_next(io::Error::new(ErrorKind::NotFound, "the name has no address"));
+        self.try_next(io::Error::new(ErrorKind::NotFound, "the name has no address").into());
         self.send(&[]);
     }
 
@@ -48,17 +105,41 @@ impl Connection {
 
     /// What to poll for; `None` before there is a socket.
     pub(super) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        let flags = match (self.connected, self.outgoing.is_empty()) {
-            (false, _) => PollFlags::POLLOUT,
-            (true, false) => PollFlags::POLLIN | PollFlags::POLLOUT,
-            (true, true) => PollFlags::POLLIN,
+        let stream = self.stream.as_ref()?;
+        let wants_write = match stream {
+            Stream::Plain(_) => !self.outgoing.is_empty(),
+            Stream::Tls(stream) => stream.wants_write(),
         };
-        self.socket.as_ref().map(|socket| (socket.as_fd(), flags))
+        let flags = match (self.connected, wants_write) {
+            (false, _) => PollFlags::POLLOUT,
+            (true, true) => PollFlags::POLLIN | PollFlags::POLLOUT,
+            (true, false) => PollFlags::POLLIN,
+        };
+        Some((stream.socket().as_fd(), flags))
     }
 
-    /// Has the server been reached?
+    /// Has the server been reached, and can it have received anything?
     pub(super) fn is_open(&self) -> bool {
-        self.connected
+        self.stage() == Stage::Open
+    }
+
+    /// How far it is. Each stage takes a round trip, and none comes twice.
+    pub(super) fn stage(&self) -> Stage {
+        match &self.stream {
+            Some(Stream::Plain(_)) if self.connected => Stage::Open,
+            Some(Stream::Tls(stream)) if stream.is_established() => Stage::Open,
+            Some(Stream::Tls(stream)) if stream.has_heard_server() => Stage::Handshake,
+            Some(Stream::Tls(_)) if self.connected => Stage::Connected,
+            _ => Stage::Connecting,
+        }
+    }
+
+    /// When the certificate of a server with TLS expires.
+    pub(super) fn certificate_expires(&self) -> Option<SystemTime> {
+        match self.stream.as_ref()? {
+            Stream::Plain(_) => None,
+            Stream::Tls(stream) => stream.certificate_expires(),
+        }
     }
 
     /// Go on after poll has reported something.
@@ -70,7 +151,7 @@ impl Connection {
     }
 
     /// The next complete reply, if it has arrived.
-    pub(super) fn next_reply(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn next_reply(&mut self) -> Result<Option<Vec<u8>>, ConnectionError> {
         let unread = &self.incoming[self.read..];
         match reply_length(unread)? {
             Some(length) => {
@@ -83,21 +164,22 @@ impl Connection {
     }
 
     fn is_connected(&mut self) -> bool {
-        if let (Some(socket), false) = (&self.socket, self.connected) {
+        if let (Some(stream), false) = (&self.stream, self.connected) {
+            let socket = stream.socket();
             match socket.take_error() {
                 Ok(None) => self.connected = socket.peer_addr().is_ok(),
-                Ok(Some(error)) | Err(error) => self.try_next(error),
+                Ok(Some(error)) | Err(error) => self.try_next(error.into()),
             }
         }
         self.connected
     }
 
     /// `last` is why the address before did not do.
-    fn try_next(&mut self, mut last: io::Error) {
+    fn try_next(&mut self, mut last: ConnectionError) {
         while let Some(address) = self.alternatives.pop_front() {
-            match connect(&address) {
-                Ok((socket, connected)) => {
-                    (self.socket, self.connected) = (Some(socket), connected);
+            match self.start(&address) {
+                Ok((stream, connected)) => {
+                    (self.stream, self.connected) = (Some(stream), connected);
                     return;
                 }
                 Err(error) => last = error,
@@ -106,59 +188,106 @@ impl Connection {
         self.broken = Some(last);
     }
 
+    fn start(&self, address: &SockAddr) -> Result<(Stream, bool), ConnectionError> {
+        let (socket, connected) = connect(address)?;
+        let stream = match &self.security {
+            None => Stream::Plain(socket),
+            Some((tls, host)) => Stream::Tls(Box::new(tls.start(host, socket)?)),
+        };
+        Ok((stream, connected))
+    }
+
     fn flush(&mut self) {
-        let Some(socket) = &mut self.socket else { return };
-        while !self.outgoing.is_empty() {
-            match socket.write(&self.outgoing) {
-                Ok(sent) => drop(self.outgoing.drain(..sent)),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) => {
-                    self.outgoing.clear();
-                    self.broken.get_or_insert(e);
-                }
-            }
+        let sent = match &mut self.stream {
+            None => return,
+            Some(Stream::Plain(socket)) => send(socket, &mut self.outgoing).map_err(ConnectionError::from),
+            Some(Stream::Tls(stream)) => stream.send(&mut self.outgoing),
+        };
+        if let Err(error) = sent {
+            self.outgoing.clear();
+            self.broken.get_or_insert(error);
         }
     }
 
     /// Not more than a reply can be long: a server that sends faster than we read must not keep us here.
     fn fill(&mut self) {
-        let Some(socket) = &mut self.socket else { return };
         self.incoming.drain(..std::mem::take(&mut self.read));
-        let mut chunk = [0; 4096];
-        while self.incoming.len() <= LONGEST_REPLY {
-            match socket.read(&mut chunk) {
-                Ok(0) => {
-                    self.broken.get_or_insert(io::Error::new(
-                        ErrorKind::UnexpectedEof,
-                        "the server closed the connection",
-                    ));
-                    return;
-                }
-                Ok(length) => {
-                    self.incoming.extend_from_slice(&chunk[..length]);
-                    if length < chunk.len() {
-                        return;
-                    }
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) => {
-                    self.broken.get_or_insert(e);
-                    return;
-                }
-            }
+        let before = self.incoming.len();
+        let received = match &mut self.stream {
+            None => return,
+            Some(Stream::Plain(socket)) => receive(socket, &mut self.incoming).map_err(ConnectionError::from),
+            Some(Stream::Tls(stream)) => stream.receive(&mut self.incoming, LONGEST_REPLY),
+        };
+        self.has_heard_server |= self.incoming.len() > before;
+        if let Err(error) = received {
+            let is_unanswered = !self.has_heard_server && self.is_plain_tcp() && is_end(&error);
+            self.broken.get_or_insert(if is_unanswered { ConnectionError::Unanswered } else { error });
         }
     }
+
+    fn is_plain_tcp(&self) -> bool {
+        let is_tcp = |socket: &Socket| socket.domain().is_ok_and(|domain| domain != Domain::UNIX);
+        matches!(&self.stream, Some(Stream::Plain(socket)) if is_tcp(socket))
+    }
 }
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Connecting,
+    /// The server is there, but has not begun to speak TLS.
+    Connected,
+    Handshake,
+    Open,
+}
+
+fn is_end(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::Io(e)
+        if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
+}
+
+fn send(mut socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<()> {
+    while !outgoing.is_empty() {
+        match socket.write(outgoing) {
+            Ok(sent) => drop(outgoing.drain(..sent)),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn receive(mut socket: &Socket, incoming: &mut Vec<u8>) -> io::Result<()> {
+    let mut chunk = [0; 4096];
+    while incoming.len() <= LONGEST_REPLY {
+        match socket.read(&mut chunk) {
+            Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, CLOSED)),
+            Ok(length) => {
+                incoming.extend_from_slice(&chunk[..length]);
+                if length < chunk.len() {
+                    break;
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+pub(super) const CLOSED: &str = "the server closed the connection";
 
 /// The guardian has a copy of every descriptor that was open when it was forked: closing ours alone would
 /// leave the server waiting for us.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
-            let _ = socket.shutdown(Shutdown::Both);
+        let Some(stream) = &mut self.stream else { return };
+        if let Stream::Tls(stream) = stream {
+            stream.close();
         }
+        let _ = stream.socket().shutdown(Shutdown::Both);
     }
 }
 
@@ -167,6 +296,11 @@ fn connect(address: &SockAddr) -> io::Result<(Socket, bool)> {
     socket.set_nonblocking(true)?;
     if address.domain() != Domain::UNIX {
         socket.set_tcp_nodelay(true)?;
+    }
+    // Between processes of this host nothing forgets a connection.
+    let is_elsewhere = address.as_socket().is_some_and(|address| !address.ip().is_loopback());
+    if is_elsewhere {
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER))?;
     }
     match socket.connect(address) {
         Ok(()) => Ok((socket, true)),

@@ -75,7 +75,9 @@ impl RedisLock {
         if self.renewal.is_some() {
             self.heal(grant);
         }
-        tally.verdict(servers, self.renewal, self.servers[self.gate].node.timed_out())
+        let timed_out = |at: usize| self.servers[at].node.timed_out();
+        let late = pending.iter().map(|&at| timed_out(at)).collect();
+        tally.verdict(servers, self.renewal, late, timed_out(self.gate))
     }
 
     fn owes_a_reply(&self, at: usize) -> bool {
@@ -95,7 +97,7 @@ impl RedisLock {
         let member = &mut self.servers[at];
         let asked = member.renewal_asked_at.take();
         match reply {
-            Ok(ExtendReply::Extended { run_id, quarantine }) => {
+            Ok(ExtendReply::Extended { run_id, quarantine, .. }) => {
                 member.has_renewed = true;
                 member.run_id.clone_from(&run_id);
                 if !renewal_counts(vote_until, !quarantine.is_zero(), now) {
@@ -106,7 +108,7 @@ impl RedisLock {
                 }
             }
             Ok(ExtendReply::Lost(loss)) => {
-                member.lost_claim = loss == Loss::Expired;
+                member.lost_claim = matches!(loss, Loss::Expired);
                 tally.add_lost(loss);
             }
             Err(error) => tally.add_error(error),
@@ -123,7 +125,8 @@ impl RedisLock {
     /// votes count from the next round on.
     fn heal(&mut self, grant: &Grant) {
         let gate = self.servers[self.gate].run_id.clone();
-        let call = self.requests.heal(grant, &self.terms, &gate, self.stamp);
+        let held = (grant.fences.as_slice(), grant.taken_at.elapsed());
+        let call = self.requests.heal(grant.claim, held, &self.terms, &gate, self.stamp);
         for member in self.servers.iter_mut().filter(|member| member.lost_claim) {
             member.lost_claim = false;
             // With the whole script: a server that has restarted does not know it.

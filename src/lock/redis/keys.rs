@@ -1,5 +1,7 @@
 //! The names of our keys on a server.
 
+use super::server::Server;
+use super::slot::{slot_of, tag_in, tag_of};
 use crate::lock::claim::WaiterId;
 use crate::lock::lock_name;
 
@@ -15,6 +17,9 @@ pub(crate) struct Keys {
     pub shared: Vec<u8>,
     pub modes: Vec<u8>,
     pub newest: Vec<u8>,
+    /// The finished runs.
+    pub log: Vec<u8>,
+    pub who: Vec<u8>,
     /// Followed by a waiter's name.
     pub notify: Vec<u8>,
     tombstone: Vec<u8>,
@@ -23,12 +28,42 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
+    /// On these servers.
+    pub(crate) fn new(servers: &[Server], prefix: &str, key: &[u8]) -> Self {
+        if servers.iter().any(Server::is_cluster) {
+            Self::in_cluster(prefix, key)
+        } else {
+            Self::plain(prefix, key)
+        }
+    }
+
     /// An empty prefix makes the lock the bare key, for programs that use no prefix.
-    pub(crate) fn new(prefix: &str, key: &[u8]) -> Self {
+    fn plain(prefix: &str, key: &[u8]) -> Self {
+        Self::named(prefix, lock_name(prefix, key), key, "")
+    }
+
+    /// On a cluster: all names are in one slot. What is not about one lock is the same for all locks of the slot, so
+    /// that a waiter for several of them can be woken by the holder of any.
+    fn in_cluster(prefix: &str, key: &[u8]) -> Self {
+        let tagged = tagged(key);
+        // A bare key is in the slot of its own tag, or of the whole key, which is then the tag.
+        let is_in_its_slot = slot_of(key) == slot_of(&tagged);
+        let lock = lock_name(prefix, if prefix.is_empty() && is_in_its_slot { key } else { &tagged });
+        let slot_tag = format!(":{{{}}}", tag_in(slot_of(&tagged)));
+        Self::named(prefix, lock, &tagged, &slot_tag)
+    }
+
+    /// The slot of all names on a cluster.
+    pub(crate) fn slot(&self) -> u16 {
+        slot_of(&self.queue)
+    }
+
+    /// `behind`: what follows the names that are not about one lock.
+    fn named(prefix: &str, lock: Vec<u8>, key: &[u8], behind: &str) -> Self {
         let family = if prefix.is_empty() { "bare" } else { prefix };
         let beside = |role: &str| [family.as_bytes(), b"-", role.as_bytes(), b":", key].concat();
         Self {
-            lock: lock_name(prefix, key),
+            lock,
             queue: beside("queue"),
             waiters: beside("waiters"),
             info: beside("info"),
@@ -36,9 +71,11 @@ impl Keys {
             shared: beside("shared"),
             modes: beside("modes"),
             newest: beside("newest"),
-            notify: format!("{family}-notify:").into(),
-            tombstone: format!("{family}-tombstone:").into(),
-            node: format!("{family}-node").into(),
+            log: beside("log"),
+            who: beside("who"),
+            notify: format!("{family}-notify{behind}:").into(),
+            tombstone: format!("{family}-tombstone{behind}:").into(),
+            node: format!("{family}-node{behind}").into(),
         }
     }
 
@@ -51,13 +88,109 @@ impl Keys {
     }
 }
 
+/// For a scan: what comes before the user's key in a name, and the pattern that names of taken locks match. Without a
+/// prefix a lock's own name could be anything: there the locks are found by what their holders tell about themselves.
+pub(crate) fn lock_pattern(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
+    let before = if prefix.is_empty() { Keys::plain("", b"").info } else { lock_name(prefix, b"") };
+    let mut glob = Vec::new();
+    for &byte in &before {
+        if b"*?[]\\^".contains(&byte) {
+            glob.push(b'\\');
+        }
+        glob.push(byte);
+    }
+    glob.extend_from_slice(pattern.unwrap_or(b"*"));
+    (before, glob)
+}
+
+/// The same on a cluster, where a key's tag stands before it.
+pub(crate) fn cluster_patterns(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let Some(pattern) = pattern else {
+        let (before, glob) = lock_pattern(prefix, Some(b"{*"));
+        return (before, vec![glob]);
+    };
+    let globs = [[b"{", pattern, b"}"].concat(), [b"{*}:", pattern].concat()];
+    let globs = globs.map(|glob| lock_pattern(prefix, Some(&glob)).1);
+    (lock_pattern(prefix, None).0, globs.to_vec())
+}
+
+/// The key of [`tagged`] names.
+pub(crate) fn untagged(name: &[u8]) -> Option<&[u8]> {
+    let end = name.iter().position(|&b| b == b'}')?;
+    match name.split_at(end) {
+        ([b'{', key @ ..], b"}") | (_, [b'}', b':', key @ ..]) => Some(key),
+        _ => None,
+    }
+}
+
+/// The key with a hash tag in front of all other braces: "{K}" if there are none in it; otherwise "{T}:K", where T is
+/// the key's own tag, as servers see it, or what is left of the key without its braces. Behind the first '}' stands
+/// nothing or the whole key, so no two keys have the same name.
+fn tagged(key: &[u8]) -> Vec<u8> {
+    let is_brace = |b: &u8| matches!(b, b'{' | b'}');
+    if !key.iter().any(is_brace) {
+        return [b"{", key, b"}"].concat();
+    }
+    let without_braces = || key.iter().copied().filter(|b| !is_brace(b)).collect::<Vec<u8>>();
+    let tag = tag_of(key).map_or_else(without_braces, <[u8]>::to_vec);
+    let tag = if tag.is_empty() { b"_".as_slice() } else { &tag };
+    [b"{", tag, b"}:", key].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn all(keys: &Keys) -> Vec<Vec<u8>> {
+        let waiter = WaiterId::random();
+        let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, node, .. } =
+            keys.clone();
+        let own = [lock, queue, waiters, info, fence, shared, modes, newest, log, who, node];
+        own.into_iter().chain([keys.notify_of(waiter), keys.tombstone_of(waiter)]).collect()
+    }
+
+    #[test]
+    fn on_a_cluster_the_key_is_the_tag() {
+        let names = Keys::in_cluster("lock", b"deploy");
+        assert_eq!(names.lock, b"lock:{deploy}");
+        assert_eq!(names.queue, b"lock-queue:{deploy}");
+        assert!(names.notify.starts_with(b"lock-notify:{") && names.notify.ends_with(b"}:"));
+        assert_eq!(Keys::in_cluster("lock", b"{app}:a").lock, b"lock:{app}:{app}:a");
+        assert_eq!(Keys::in_cluster("lock", b"x{app}").slot(), Keys::in_cluster("lock", b"{app}y").slot());
+        assert_eq!(Keys::in_cluster("lock", b"app").slot(), Keys::in_cluster("lock", b"{app}").slot());
+        assert_eq!(Keys::in_cluster("lock", b"app").notify, Keys::in_cluster("lock", b"{app}").notify);
+    }
+
+    #[test]
+    fn on_a_cluster_a_bare_key_is_the_lock() {
+        for key in [&b"deploy"[..], b"{app}:a", b"x{app}"] {
+            assert_eq!(Keys::in_cluster("", key).lock, key);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn on_a_cluster_all_names_are_in_one_slot(key in "[ab{}:]{1,6}", prefix in prop_oneof!["lock", ""]) {
+            let keys = Keys::in_cluster(&prefix, key.as_bytes());
+            for name in all(&keys) {
+                prop_assert_eq!(slot_of(&name), keys.slot(), "{}", String::from_utf8_lossy(&name));
+            }
+        }
+
+        #[test]
+        fn on_a_cluster_no_two_keys_have_the_same_name(one in "[ab{}:]{1,5}", other in "[ab{}:]{1,5}") {
+            if one != other {
+                prop_assert_ne!(tagged(one.as_bytes()), tagged(other.as_bytes()));
+            }
+            let name = tagged(one.as_bytes());
+            prop_assert_eq!(untagged(&name), Some(one.as_bytes()));
+        }
+    }
 
     #[test]
     fn the_prefix_names_the_family() {
-        let names = Keys::new("lock", b"deploy");
+        let names = Keys::plain("lock", b"deploy");
         assert_eq!(names.lock, b"lock:deploy");
         assert_eq!(names.queue, b"lock-queue:deploy");
         assert_eq!(names.notify, b"lock-notify:");
@@ -65,13 +198,20 @@ mod tests {
 
     #[test]
     fn without_a_prefix_the_lock_is_the_bare_key() {
-        let names = Keys::new("", b"deploy");
+        let names = Keys::plain("", b"deploy");
         assert_eq!(names.lock, b"deploy");
         assert_eq!(names.queue, b"bare-queue:deploy");
     }
 
     #[test]
+    fn a_scan_takes_the_prefix_as_it_is() {
+        assert_eq!(lock_pattern("lock", None), (b"lock:".to_vec(), b"lock:*".to_vec()));
+        assert_eq!(lock_pattern("a*[b", Some(b"x?")), (b"a*[b:".to_vec(), br"a\*\[b:x?".to_vec()));
+        assert_eq!(lock_pattern("", None), (b"bare-info:".to_vec(), b"bare-info:*".to_vec()));
+    }
+
+    #[test]
     fn any_bytes_are_a_key() {
-        assert_eq!(Keys::new("p", b"\xff\0'").lock, b"p:\xff\0'");
+        assert_eq!(Keys::plain("p", b"\xff\0'").lock, b"p:\xff\0'");
     }
 }

@@ -27,6 +27,10 @@ impl Identity {
         *self.waiter.lock().unwrap_or_else(PoisonError::into_inner) = waiter;
     }
 
+    pub(super) fn servers(&self) -> Vec<Server> {
+        self.servers.clone()
+    }
+
     pub(super) fn last_resort(&self, terms: Terms, min_hold: Duration) -> LastResort {
         let Self { servers, keys, timing, waiter } = self;
         let (servers, keys, timing, waiter) = (servers.clone(), keys.clone(), *timing, Arc::clone(waiter));

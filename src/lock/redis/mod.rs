@@ -14,13 +14,25 @@
 #[path = "../../../fuzz/src/redis.rs"]
 pub(crate) mod fuzz;
 
+mod address;
+mod bearer;
 mod break_lock;
+mod break_watch;
+mod certificate;
+mod checkup;
+mod cluster;
 mod collect;
 mod connection;
+mod discovery_url;
 mod extend;
 mod fence;
+mod grant_record;
 mod keys;
 mod last_resort;
+mod listening;
+mod log;
+mod lookup;
+mod masters;
 mod node;
 mod outer;
 mod release;
@@ -29,43 +41,48 @@ mod reply;
 mod requests;
 mod resolve;
 mod resp;
+mod route;
 mod script;
+mod sentinel;
 mod server;
 mod server_error;
 mod servers;
+mod slot;
+mod system_roots;
 mod tally;
+mod tls;
+mod view;
 mod vote;
+mod waiting;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::clock::BootTime;
 
-pub(crate) use break_lock::break_lock;
+pub(crate) use bearer::RedisBearer;
+pub(crate) use break_lock::RedisBreaker;
+pub(crate) use checkup::{between_trials, check_servers};
 pub(crate) use keys::Keys;
 pub(crate) use requests::Timing;
 pub(crate) use server::Server;
+pub(crate) use tls::{Tls, TlsOptions};
+pub(crate) use view::RedisView;
 
 use super::claim::{Claim, WaiterId};
-use super::wait::{Wait, backoff, sleep};
+use super::wait::Wait;
 use super::{
-    AncestorLock, BackendError, Blocked, Blocker, Error, Extended, Fault, Grant, LastResort, Lease, Lock,
-    Mode, Observer, OuterLock, Problem, Released, Request, Votes,
+    AncestorLock, BackendError, Blocked, Blocker, BreakWatch, Ending, Error, Extended, Fault, Grant,
+    LastResort, Lease, Lock, Mode, Observer, OuterLock, Problem, Released, Request, Votes,
 };
 use last_resort::Identity;
+use log::Entry;
 use release::Release;
-use reply::Woken;
-use requests::{Ask, Requests, Terms};
-use script::{Call, WAITER_RENEWAL, Waiting};
+use requests::{Requests, Terms};
+use script::WAITER_RENEWAL;
 use servers::{NoReply, Servers};
-use vote::{Attempt, InFlight, InFlightState, Win};
-
-/// Servers check the timeouts of blocked clients ten times a second.
-const BLPOP_SLACK: Duration = Duration::from_millis(300);
-
-/// How long a waiter gives each waiter ahead of it to turn to the next server, for at most this many of them.
-const TURN: Duration = Duration::from_millis(20);
-const MOST_TURNS: u32 = 50;
+use vote::{Attempt, InFlight, Win};
+use waiting::{Progress, pause};
 
 /// The lease of a lock that never expires, as far as our own clock is concerned.
 const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
@@ -94,22 +111,6 @@ pub(crate) struct RedisLock {
     is_far: bool,
     /// For the last resort.
     identity: Identity,
-}
-
-/// The state of one wait, from the first attempt to the grant or the end of patience.
-struct Progress {
-    started: BootTime,
-    gives_up_at: Option<BootTime>,
-    /// A server has replied. Servers that fail before that are an error at once; servers that fail later may
-    /// come back.
-    was_answered: bool,
-    failures_in_a_row: u32,
-}
-
-impl Progress {
-    fn is_over(&self) -> bool {
-        self.gives_up_at.is_some_and(BootTime::has_passed)
-    }
 }
 
 impl RedisLock {
@@ -230,7 +231,7 @@ impl RedisLock {
     }
 
     fn grant(&self, win: Win, request: &Request, progress: &Progress) -> Grant {
-        let Win { fences, slots, asked, lease, voted, failures } = win;
+        let Win { fences, slots, taken_at, lease, voted, failures } = win;
         let claim = self.claim();
         // One slot is a lock: the scripts know no number for it.
         let is_only_slot = request.mode == (Mode::Slot { of: 1 });
@@ -240,15 +241,15 @@ impl RedisLock {
             fences,
             slots: if is_only_slot { vec![0; self.requests.key_count()] } else { slots },
             lease: self.ttl.map(|_| lease),
-            taken_at: asked,
-            waited: asked.since(progress.started),
+            taken_at,
+            waited: progress.started.elapsed(),
             votes: Votes { servers: self.servers.len(), voted, failures },
             outer: Vec::new(),
         }
     }
 
     /// Leave nothing behind after a failed acquisition.
-    fn clean_up(&mut self, error: &Error, was_answered: bool) {
+    fn clean_up(&mut self, error: &Error, was_answered: bool, entry: Option<Entry>) {
         let is_only_server = self.servers.len() == 1;
         match error {
             // A request that did not even queue.
@@ -265,75 +266,9 @@ impl RedisLock {
             | Error::Nested
             | Error::Superseded(_)
             | Error::Cancelled(_)
-            | Error::Backend(_) => self.stop_waiting(),
+            | Error::Backend(_) => self.stop_waiting(entry),
         }
     }
-
-    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place. If the gate of
-    /// several servers is far, the next request is sent behind the BLPOP, so that it votes in the moment of the release.
-    fn wait_for_wakeup(
-        &mut self,
-        blocked: &Blocked,
-        gives_up_at: Option<BootTime>,
-        observer: &mut dyn Observer,
-    ) -> Result<(), NoReply> {
-        let mut at_most = WAITER_RENEWAL;
-        if let (Some(0), Some(expiry)) = (blocked.position, blocked.expires_in()) {
-            at_most = at_most.min(expiry + Duration::from_millis(1));
-        }
-        if let Some(gives_up_at) = gives_up_at {
-            at_most = at_most.min(gives_up_at.remaining());
-        }
-        // Zero would mean "forever" to the server.
-        let at_most = at_most.max(Duration::from_millis(1));
-        let list = self.requests.notify_list(self.waiter);
-        let until = BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout;
-        let (gate, is_next_gate) = (self.gate, self.gates().first() == Some(&self.gate));
-        if !self.is_far || !is_next_gate {
-            let call = Call::BlockingPop { list, at_most };
-            self.servers[gate].node.ask(call).map_err(NoReply::Failed)?;
-            return self.servers.reply_of::<Woken>(gate, until, observer).map(drop);
-        }
-        self.attempts += 1;
-        let ask = Ask::Gate { queues: true, stamp: self.stamp, proposed: None, briefly: true };
-        let call = self.requests.acquire(self.claim(), &self.terms, &ask);
-        let waiting = Waiting { list, at_most, call };
-        self.servers[gate].node.ask_after_wakeup(waiting).map_err(NoReply::Failed)?;
-        let reply = self.servers.reply_of(gate, until, observer)?;
-        let state = InFlightState::Answered(reply);
-        self.in_flight = Some(InFlight { gate, asked: BootTime::now(), state });
-        Ok(())
-    }
-
-    /// The gate is gone for all its waiters, but not all notice it at the same time: those behind let those ahead
-    /// turn to the next server first.
-    fn yield_to_those_ahead(&self, blocked: &Blocked, no_reply: &NoReply) -> Option<Duration> {
-        let ahead = blocked.position.filter(|&ahead| ahead > 0 && self.servers.len() > 1)?;
-        let in_turn = TURN * u32::try_from(ahead).unwrap_or(u32::MAX).min(MOST_TURNS);
-        Some(match no_reply {
-            // A silent server is noticed at the next renewal.
-            NoReply::Late(_) => WAITER_RENEWAL + in_turn,
-            NoReply::Failed(_) | NoReply::Cancelled(_) => in_turn,
-        })
-    }
-
-    /// A waiter needs one connection; the next in line opens those to the other servers.
-    fn connect_ahead(&mut self, we_are_next: bool) {
-        for at in self.servers.all_but(self.gate) {
-            let member = &mut self.servers[at];
-            if we_are_next && !member.is_avoided() {
-                member.node.connect();
-            } else {
-                member.node.disconnect();
-            }
-        }
-    }
-}
-
-/// A pause that grows with each failure in a row, and differs between waiters; or as long as is given.
-fn pause(progress: &Progress, exactly: Option<Duration>, observer: &mut dyn Observer) -> Wait {
-    let until = BootTime::now() + exactly.unwrap_or_else(|| backoff(progress.failures_in_a_row));
-    sleep(progress.gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at)), observer)
 }
 
 impl Lock for RedisLock {
@@ -370,7 +305,9 @@ impl Lock for RedisLock {
         };
         let result = self.wait_for_grant(request, &mut progress, observer);
         if let Err(error) = &result {
-            self.clean_up(error, progress.was_answered);
+            let entry = Entry::of_waiter(error, request.exit_if_held, started);
+            let entry = entry.filter(|_| request.wait.queues());
+            self.clean_up(error, progress.was_answered, entry);
         }
         result
     }
@@ -386,6 +323,15 @@ impl Lock for RedisLock {
         self.ask_for_outer(request, &claims, observer)
     }
 
+    fn break_watch(&self, grant: &Grant) -> Option<Box<dyn BreakWatch>> {
+        Some(Box::new(self.watch_for_break(grant, self.identity.servers())))
+    }
+
+    fn set_ttl(&mut self, ttl: Option<Duration>) {
+        self.ttl = ttl;
+        self.requests.set_ttl(ttl);
+    }
+
     fn attempts(&self) -> u32 {
         self.attempts
     }
@@ -398,13 +344,18 @@ impl Lock for RedisLock {
         self.finish_renewal(grant, interrupt);
     }
 
-    fn release(&mut self, grant: &Grant, min_hold: Duration) -> Released {
-        let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
-        self.release_claim(grant.claim, Release::Final { stay_until })
+    fn release(&mut self, grant: &Grant, ending: &Ending) -> Released {
+        let stay_until = (!ending.min_hold.is_zero()).then(|| grant.taken_at + ending.min_hold);
+        let entry = Some(Entry::of_grant(grant, ending));
+        self.release_claim(grant.claim, &Release::Final { stay_until, entry })
+    }
+
+    fn record_refusal(&mut self, error: &Error, started: BootTime) {
+        self.send_entry(error, started);
     }
 
     fn abandon(&mut self) {
-        self.stop_waiting();
+        self.stop_waiting(None);
     }
 
     fn last_resort(&self, request: &Request) -> Option<LastResort> {

@@ -3,63 +3,83 @@
 use std::time::Duration;
 
 use super::RedisLock;
+use super::log::Entry;
 use super::node::State;
 use super::reply::ReleaseReply;
-use super::servers::Asked;
+use super::servers::{Asked, Replies, Servers, stop_if};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Claim, Fault, Problem, Released};
+use crate::exit;
+use crate::lock::{BackendError, Claim, Error, Fault, Problem, Released};
 
 /// What releasing may take at most, whatever the node timeout: the caller waits for us to end.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to listen on when a majority has released: twice as long as that took, within these bounds.
+const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 /// A request still in flight when its client gives up will have arrived after this time.
 const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// Whether this waiter will ask again. Then a late request of it does no harm: the next attempt takes it over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Release {
-    /// The locks stay taken until then.
     Final {
+        /// The locks stay taken until then.
         stay_until: Option<BootTime>,
+        /// For the history.
+        entry: Option<Entry>,
     },
     BeforeRetry,
 }
 
 impl Release {
-    fn min_hold(self) -> Duration {
+    fn min_hold(&self) -> Duration {
         match self {
-            Self::Final { stay_until } => stay_until.map_or(Duration::ZERO, BootTime::remaining),
+            Self::Final { stay_until, .. } => stay_until.map_or(Duration::ZERO, BootTime::remaining),
             Self::BeforeRetry => Duration::ZERO,
         }
+    }
+
+    fn entry(&self) -> Option<&Entry> {
+        match self {
+            Self::Final { entry, .. } => entry.as_ref(),
+            Self::BeforeRetry => None,
+        }
+    }
+}
+
+/// What the replies of all servers that were asked mean together.
+pub(super) fn verdict(replies: Vec<Result<ReleaseReply, BackendError>>, servers: &Servers) -> Released {
+    let (mut released, mut lost, mut errors) = (0, None, Vec::new());
+    for reply in replies {
+        match reply {
+            Ok(ReleaseReply::Released) => released += 1,
+            Ok(ReleaseReply::NotOurs(loss)) => lost = lost.max(Some(loss)),
+            // Only a bearer is told that, and then tells the run.
+            Ok(ReleaseReply::HeldByRun) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    match lost {
+        _ if released >= servers.majority() => Released::Done(errors),
+        _ if errors.len() > servers.tolerated() => {
+            Released::Unknown(BackendError::no_majority(errors, servers.len()))
+        }
+        Some(loss) => Released::Lost(loss),
+        None => Released::Done(errors),
     }
 }
 
 impl RedisLock {
     /// Release on every server: the others first, then the gate, which wakes the next waiter. Sent in this
     /// order without waiting in between: the next holder's requests to the others arrive after ours.
-    pub(super) fn release_claim(&mut self, claim: Claim, release: Release) -> Released {
-        let (mut released, mut lost, mut errors) = (0, None, Vec::new());
-        for reply in self.release_everywhere(claim, release) {
-            match reply {
-                Ok(ReleaseReply::Released) => released += 1,
-                Ok(ReleaseReply::NotOurs(loss)) => lost = lost.max(Some(loss)),
-                Err(error) => errors.push(error),
-            }
-        }
-        match lost {
-            _ if released >= self.servers.majority() => Released::Done(errors),
-            _ if errors.len() > self.servers.tolerated() => {
-                Released::Unknown(BackendError::no_majority(errors, self.servers.len()))
-            }
-            Some(loss) => Released::Lost(loss),
-            None => Released::Done(errors),
-        }
+    pub(super) fn release_claim(&mut self, claim: Claim, release: &Release) -> Released {
+        verdict(self.release_everywhere(claim, release), &self.servers)
     }
 
     /// Servers that answered so far get one retry, over a new connection.
     fn release_everywhere(
         &mut self,
         claim: Claim,
-        release: Release,
+        release: &Release,
     ) -> Vec<Result<ReleaseReply, BackendError>> {
         let (mut answering, mut silent) = (Vec::new(), Vec::new());
         let node_timeout = self.servers.node_timeout;
@@ -101,25 +121,32 @@ impl RedisLock {
         replies
     }
 
-    fn send_release(&mut self, to: &[usize], claim: Claim, release: Release) -> Asked {
-        let call =
-            |tombstone_ttl| self.requests.release(claim, &self.terms, tombstone_ttl, release.min_hold());
-        let (plain, with_tombstone) = (call(Duration::ZERO), call(TOMBSTONE_TTL));
+    fn send_release(&mut self, to: &[usize], claim: Claim, release: &Release) -> Asked {
+        // Most often there is one server, and one of the two is needed.
+        let (mut plain, mut with_tombstone) = (None, None);
+        let (requests, terms) = (&self.requests, &self.terms);
         self.servers.ask(to.iter().copied(), |member| {
-            let may_execute_late = release != Release::BeforeRetry && member.node.is_in_doubt();
-            if may_execute_late { with_tombstone.clone() } else { plain.clone() }
+            let may_execute_late = !matches!(release, Release::BeforeRetry) && member.node.is_in_doubt();
+            let (call, ttl) = if may_execute_late {
+                (&mut with_tombstone, TOMBSTONE_TTL)
+            } else {
+                (&mut plain, Duration::ZERO)
+            };
+            call.get_or_insert_with(|| {
+                requests.release(claim, terms, ttl, release.min_hold(), release.entry())
+            })
+            .clone()
         })
     }
 
-    fn release_once(
-        &mut self,
-        to: &[usize],
-        claim: Claim,
-        release: Release,
-    ) -> Vec<(usize, Result<ReleaseReply, BackendError>)> {
+    fn release_once(&mut self, to: &[usize], claim: Claim, release: &Release) -> Replies<ReleaseReply> {
         let asked = self.send_release(to, claim, release);
         let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_TIMEOUT);
-        let replies = self.servers.collect(asked, until);
+        let replies = match release {
+            Release::Final { .. } => self.collect_majority(asked, until),
+            // These servers are asked again in a moment.
+            Release::BeforeRetry => self.servers.collect(asked, until),
+        };
         for (at, reply) in &replies {
             if matches!(reply, Err(BackendError { problem: Problem::TimedOut, .. })) {
                 self.servers[*at].node.disconnect();
@@ -128,31 +155,63 @@ impl RedisLock {
         replies
     }
 
+    /// When a majority has released, the outcome is certain, and a server that is further away than that is not waited
+    /// for: the request is on its way, and its reply changes nothing.
+    fn collect_majority(&mut self, asked: Asked, until: BootTime) -> Replies<ReleaseReply> {
+        let (asked_at, majority) = (BootTime::now(), self.servers.majority());
+        let mut released = 0;
+        let (mut replies, late) = self.servers.collect_some(asked, until, |reply| {
+            released += usize::from(matches!(reply, Ok(ReleaseReply::Released)));
+            stop_if(released >= majority)
+        });
+        if released < majority {
+            replies.extend(late.into_iter().map(|at| (at, Err(self.servers[at].node.timed_out()))));
+            return replies;
+        }
+        let (shortest, longest) = FOR_STRAGGLERS;
+        let until = until.min(BootTime::now() + (asked_at.elapsed() * 2).clamp(shortest, longest));
+        let late = Asked { sent: late, failed: Vec::new() };
+        replies.extend(self.servers.collect_some(late, until, |_| stop_if(false)).0);
+        replies
+    }
+
     /// Give the votes back until the next attempt. A single server keeps our place in its queue.
     pub(super) fn release_votes(&mut self) {
         if self.servers.len() > 1 {
-            let _ = self.release_claim(self.claim(), Release::BeforeRetry);
+            let _ = self.release_claim(self.claim(), &Release::BeforeRetry);
         }
     }
 
     /// Stop waiting. What cannot be released now expires by itself.
-    pub(super) fn stop_waiting(&mut self) {
+    pub(super) fn stop_waiting(&mut self, entry: Option<Entry>) {
         self.abandoned = true;
-        let _ = self.release_claim(self.claim(), Release::Final { stay_until: None });
+        let _ = self.release_claim(self.claim(), &Release::Final { stay_until: None, entry });
     }
 
     /// Stop waiting for a server that has not said a word: when it responds again it finds our request and,
     /// behind it, the release.
     pub(super) fn send_release_unanswered(&mut self) {
         self.abandoned = true;
-        let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, Duration::ZERO);
+        let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, Duration::ZERO, None);
         let _ = self.servers[self.gate].node.ask(call);
+    }
+
+    /// For the history: a request that did not queue, and has nothing to give back, was refused. The reply is not waited
+    /// for, and with the script's whole text none is needed.
+    pub(super) fn send_entry(&mut self, error: &Error, started: BootTime) {
+        let Some(entry) = Entry::of_waiter(error, self.terms.exit_if_held, started) else { return };
+        let call =
+            self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, Some(&entry));
+        let idle: Vec<usize> =
+            self.servers.all().filter(|&at| self.servers[at].node.state() == State::Idle).collect();
+        self.servers.ask_in_full(idle, &call);
     }
 
     /// Over new connections, for a value that has asked for nothing itself; requests of the old ones, which may
     /// still be under way, are refused when they arrive.
     pub(super) fn release_for_another(&mut self, min_hold: Duration) {
-        let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, min_hold);
+        let entry = Entry::of_failure(exit::INTERNAL);
+        let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, min_hold, Some(&entry));
         let asked = self.servers.ask_in_full(self.servers.all(), &call);
         let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_TIMEOUT);
         let _ = self.servers.collect::<ReleaseReply>(asked, until);

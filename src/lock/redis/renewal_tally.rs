@@ -51,15 +51,22 @@ impl RenewalTally {
         self.is_lost(servers) || self.renewed_from(servers).is_some_and(|from| from >= asked)
     }
 
-    /// `renewed` is the lease if it is longer than before; `late` the error if no server reported one.
-    pub(super) fn verdict(self, servers: usize, renewed: Option<Lease>, late: BackendError) -> Extended {
-        match (renewed, self.lost.iter().max().copied()) {
+    /// `renewed` is the lease if it is longer than before; `late` are the errors of the servers that have not replied,
+    /// `otherwise` the error if all have, and none has reported one.
+    pub(super) fn verdict(
+        self,
+        servers: usize,
+        renewed: Option<Lease>,
+        late: Vec<BackendError>,
+        otherwise: BackendError,
+    ) -> Extended {
+        match (renewed, self.lost.iter().max().cloned()) {
             (Some(lease), _) => {
                 Extended::Until(lease, Votes { servers, voted: self.ours.len(), failures: self.errors })
             }
             (None, Some(loss)) if self.is_lost(servers) => Extended::Lost(loss),
-            _ if self.errors.is_empty() => Extended::Unknown(late),
-            _ => Extended::Unknown(BackendError::no_majority(self.errors, servers)),
+            _ if self.errors.is_empty() && late.is_empty() => Extended::Unknown(otherwise),
+            _ => Extended::Unknown(BackendError::no_majority([self.errors, late].concat(), servers)),
         }
     }
 }
@@ -68,6 +75,10 @@ impl RenewalTally {
 mod tests {
     use super::*;
     use crate::lock::Problem;
+
+    fn timed_out(server: &str) -> BackendError {
+        BackendError::new(server, Problem::TimedOut)
+    }
 
     #[test]
     fn a_healed_server_counts_while_its_last_vote_holds() {
@@ -98,7 +109,19 @@ mod tests {
         tally.add_lost(Loss::Expired);
         assert!(!tally.is_decided(3, BootTime::now()));
         tally.add_lost(Loss::Foreign);
-        let late = BackendError::new("n", Problem::TimedOut);
-        assert!(matches!(tally.verdict(3, None, late), Extended::Lost(Loss::Foreign)));
+        assert!(matches!(tally.verdict(3, None, Vec::new(), timed_out("a")), Extended::Lost(Loss::Foreign)));
+    }
+
+    #[test]
+    fn a_server_that_has_renewed_is_not_blamed() {
+        let mut tally = RenewalTally::default();
+        tally.add_ours(b"a".to_vec(), BootTime::now());
+        tally.add_error(timed_out("b"));
+        let Extended::Unknown(error) = tally.verdict(3, None, vec![timed_out("c")], timed_out("a")) else {
+            panic!("no majority has renewed")
+        };
+        let Problem::NoMajority { causes, .. } = &error.problem else { panic!("{error:?}") };
+        let blamed: Vec<_> = causes.iter().map(|cause| cause.at.as_deref()).collect();
+        assert_eq!(blamed, [Some("b"), Some("c")]);
     }
 }

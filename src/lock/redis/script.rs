@@ -1,4 +1,4 @@
-//! Requests to a server: our Lua scripts, and the one plain command that we need.
+//! Requests to a server: our Lua scripts, and plain commands.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ pub(super) struct Script {
     hash: &'static str,
 }
 
-// Made by build.rs from lua/: the scripts ACQUIRE, BREAK, EXTEND, HEAL, OUTER, RAISE and RELEASE, and the constants of
-// lua/include/constants.lua.
+// Made by build.rs from lua/: the scripts ACQUIRE, BREAK, EXTEND, HEAL, INSPECT, OUTER, RAISE, RELEASE and WATCH, and the
+// constants of lua/include/constants.lua.
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
 /// One request: one round trip.
@@ -26,17 +26,22 @@ pub(super) enum Call {
         list: Vec<u8>,
         at_most: Duration,
     },
+    /// Anything else, by its name and its arguments. The reply is a [`CommandReply`](super::reply::CommandReply).
+    Command {
+        name: &'static str,
+        args: Vec<Vec<u8>>,
+    },
 }
 
 /// How many of a script's keys belong to one lock. A few that all locks share come after them.
-pub(super) const KEYS_OF_LOCK: usize = 8;
+pub(super) const KEYS_OF_LOCK: usize = 10;
 
 impl Call {
     /// How many locks the request is about.
     pub(super) fn lock_count(&self) -> usize {
         match self {
             Self::Script { keys, .. } => keys.len() / KEYS_OF_LOCK,
-            Self::BlockingPop { .. } => 0,
+            Self::BlockingPop { .. } | Self::Command { .. } => 0,
         }
     }
 
@@ -51,6 +56,16 @@ impl Call {
                 .arg(list)
                 .arg(format!("{:.3}", at_most.as_secs_f64()))
                 .get_packed_command(),
+            Self::Command { name, args } => redis::cmd(name).arg(args).get_packed_command(),
+        }
+    }
+
+    /// What is asked, to name it in an error.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Script { .. } => "the lock script",
+            Self::BlockingPop { .. } => "BLPOP",
+            Self::Command { name, .. } => name,
         }
     }
 
@@ -58,7 +73,7 @@ impl Call {
     pub(super) fn packed_in_full(&self) -> Option<Vec<u8>> {
         match self {
             Self::Script { script, keys, args } => Some(evaluate("EVAL", script.text, keys, args)),
-            Self::BlockingPop { .. } => None,
+            Self::BlockingPop { .. } | Self::Command { .. } => None,
         }
     }
 }
@@ -95,7 +110,7 @@ mod tests {
 
     #[test]
     fn no_script_defines_a_function_that_it_does_not_use() {
-        for script in [&ACQUIRE, &BREAK, &EXTEND, &HEAL, &OUTER, &RAISE, &RELEASE] {
+        for script in [&ACQUIRE, &BREAK, &EXTEND, &HEAL, &INSPECT, &OUTER, &RAISE, &RELEASE, &WATCH] {
             let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
             let words: Vec<&str> = script.text.split(|c| !is_word(c)).collect();
             for pair in words.windows(2).filter(|pair| pair[0] == "function" && !pair[1].is_empty()) {

@@ -1,18 +1,36 @@
 //! Where a server is, and how to log in to it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use socket2::SockAddr;
 
+use super::address::Address;
+use super::connection::Security;
+use super::discovery_url;
 use super::resolve::literal;
+use super::tls::Tls;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
-    Tcp { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
     Unix(PathBuf),
+    /// The master of this service, which any of these Sentinels names.
+    Sentinel {
+        sentinels: Vec<Address>,
+        service: String,
+    },
+    /// The master of a key's slot, which any node of the cluster names.
+    Cluster {
+        nodes: Vec<Address>,
+    },
 }
 
 /// Where a server is and how to log in.
@@ -22,17 +40,32 @@ pub(crate) struct Server {
     db: i64,
     username: Option<String>,
     password: Option<String>,
+    /// `None` without TLS.
+    tls: Option<Arc<Tls>>,
+    /// The Sentinels' own user and password.
+    sentinel_login: Option<(Option<String>, String)>,
 }
 
 impl Server {
+    /// The master of a service, or of a slot; `login` is where the URL's user, password and database are from.
+    pub(super) fn discovered(target: Target, login: Self) -> Self {
+        Self { target, ..login }
+    }
+
     /// The error never repeats the URL: it may hold a password.
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
-        if url.starts_with("rediss:") || url.starts_with("valkeys:") {
-            return Err("TLS (rediss://) is not supported yet".into());
+        if let Some((scheme, rest)) = url.split_once("://")
+            && let Some(kind) = discovery_url::kind(scheme)
+        {
+            return Self::parse_discovery(kind, scheme, rest);
         }
-        let info = url.into_connection_info().map_err(|_| {
-            "not a server's URL: expected redis://[user:password@]host[:port][/db] or unix:///path[?db=N]"
+        // The redis crate knows these schemes only if it is to speak TLS itself.
+        let is_tls = url.starts_with("rediss:") || url.starts_with("valkeys:");
+        let plain = if is_tls { Cow::Owned(url.replacen("s:", ":", 1)) } else { Cow::Borrowed(url) };
+        let info = plain.as_ref().into_connection_info().map_err(|_| {
+            "not a server's URL: expected redis://[user:password@]host[:port][/db] (rediss:// with TLS) or \
+             unix:///path[?db=N]"
         })?;
         let target = match info.addr() {
             ConnectionAddr::Tcp(host, port) => Target::Tcp { host: host.clone(), port: *port },
@@ -45,6 +78,8 @@ impl Server {
             db: login.db(),
             username: login.username().map(Into::into),
             password: login.password().map(Into::into),
+            tls: is_tls.then(Arc::default),
+            sentinel_login: None,
         })
     }
 
@@ -71,12 +106,68 @@ impl Server {
         self
     }
 
-    /// Where to connect, if no name must be resolved for it.
+    pub(crate) fn uses_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// With these settings for TLS, if it uses TLS.
+    pub(crate) fn with_tls(mut self, tls: &Arc<Tls>) -> Self {
+        self.tls = self.tls.map(|_| Arc::clone(tls));
+        self
+    }
+
+    /// For a connection to this host.
+    pub(super) fn security(&self, host: &str) -> Option<Security> {
+        self.tls.as_ref().map(|tls| (Arc::clone(tls), host.to_owned()))
+    }
+
+    pub(crate) fn with_sentinel_login(mut self, username: Option<&str>, password: Option<&str>) -> Self {
+        self.sentinel_login = password.map(|password| (username.map(Into::into), password.into()));
+        self
+    }
+
+    /// Whether another server may take its place, which may not know all that this one has granted.
+    pub(crate) fn may_fail_over(&self) -> bool {
+        matches!(self.target, Target::Sentinel { .. } | Target::Cluster { .. })
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.target, Target::Cluster { .. })
+    }
+
+    pub(crate) fn is_sentinel(&self) -> bool {
+        matches!(self.target, Target::Sentinel { .. })
+    }
+
+    /// Where to connect first, if no name must be resolved for it.
     pub(super) fn address(&self) -> io::Result<Option<SockAddr>> {
         match &self.target {
             Target::Tcp { host, port } => Ok(literal(host, *port)),
             Target::Unix(path) => SockAddr::unix(path).map(Some),
+            Target::Sentinel { sentinels: first, .. } | Target::Cluster { nodes: first } => {
+                Ok(first.first().and_then(Address::literal))
+            }
         }
+    }
+
+    /// What a Sentinel is sent before anything else.
+    pub(super) fn sentinel_login(&self) -> Option<Vec<u8>> {
+        let (username, password) = self.sentinel_login.as_ref()?;
+        Some(redis::cmd("AUTH").arg(username).arg(password).get_packed_command())
+    }
+
+    /// The first of its Sentinels, as a server that is asked other things than where the master is.
+    pub(super) fn as_its_sentinel(&self) -> Option<Self> {
+        let Target::Sentinel { sentinels, .. } = &self.target else { return None };
+        let Address { host, port } = sentinels.first()?.clone();
+        let login = self.sentinel_login.clone();
+        Some(Self {
+            target: Target::Tcp { host, port },
+            db: 0,
+            username: login.as_ref().and_then(|(username, _)| username.clone()),
+            password: login.map(|(_, password)| password),
+            ..self.clone()
+        })
     }
 
     /// AUTH and SELECT travel together: one round trip.
@@ -89,24 +180,40 @@ impl Server {
         if self.db != 0 {
             steps.push(("SELECT", redis::cmd("SELECT").arg(self.db).get_packed_command()));
         }
+        // A Sentinel may be behind the times.
+        if self.is_sentinel() {
+            steps.push((ROLE, redis::cmd("INFO").arg("replication").get_packed_command()));
+        }
         steps
     }
 }
 
+/// The step of a login that asks whether the server is a master.
+pub(super) const ROLE: &str = "INFO replication";
+
 /// Without user and password.
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.uses_tls() { "rediss" } else { "redis" };
         match &self.target {
-            Target::Tcp { host, port } if host.contains(':') => write!(f, "redis://[{host}]:{port}")?,
-            Target::Tcp { host, port } => write!(f, "redis://{host}:{port}")?,
+            Target::Tcp { host, port } if host.contains(':') => write!(f, "{scheme}://[{host}]:{port}")?,
+            Target::Tcp { host, port } => write!(f, "{scheme}://{host}:{port}")?,
             Target::Unix(path) => write!(f, "unix://{}", path.display())?,
+            Target::Sentinel { sentinels, service } => {
+                write!(f, "{scheme}+sentinel://{}/{service}", joined(sentinels))?;
+            }
+            Target::Cluster { nodes } => write!(f, "{scheme}+cluster://{}", joined(nodes))?,
         }
         match (&self.target, self.db) {
             (_, 0) => Ok(()),
-            (Target::Tcp { .. }, db) => write!(f, "/{db}"),
+            (Target::Tcp { .. } | Target::Sentinel { .. } | Target::Cluster { .. }, db) => write!(f, "/{db}"),
             (Target::Unix(_), db) => write!(f, "?db={db}"),
         }
     }
+}
+
+fn joined(addresses: &[Address]) -> String {
+    addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(",")
 }
 
 impl fmt::Debug for Server {
@@ -124,6 +231,8 @@ mod tests {
         for (url, shown) in [
             ("redis://me:secret@db.example:7000/3", "redis://db.example:7000/3"),
             ("redis://:secret@[::1]", "redis://[::1]:6379"),
+            ("rediss://:secret@[::1]:1/2", "rediss://[::1]:1/2"),
+            ("valkeys://:secret@h", "rediss://h:6379"),
             ("unix:///run/r.sock?db=2&pass=secret", "unix:///run/r.sock?db=2"),
         ] {
             let server = Server::parse(url).unwrap();
@@ -136,7 +245,7 @@ mod tests {
     #[test]
     fn bad_urls_are_refused_without_being_repeated() {
         for url in
-            ["", "host:6379", "http://:secret@h", "redis://", "redis://:secret@h/x", "rediss://:secret@h"]
+            ["", "host:6379", "http://:secret@h", "redis://", "redis://:secret@h/x", "rediss://:secret@h/x"]
         {
             let error = Server::parse(url).unwrap_err();
             assert!(!error.contains("secret"), "{error}");

@@ -37,9 +37,9 @@ pub(super) struct Member {
 }
 
 impl Member {
-    fn new(server: Server) -> Self {
+    fn new(server: Server, node_timeout: Duration) -> Self {
         Self {
-            node: Node::new(server),
+            node: Node::new(server, node_timeout),
             run_id: Vec::new(),
             timeouts: 0,
             avoid_until: None,
@@ -87,6 +87,9 @@ pub(super) struct Asked {
     pub failed: Vec<(usize, BackendError)>,
 }
 
+/// The servers that have answered, and what.
+pub(super) type Replies<R> = Vec<(usize, Result<R, BackendError>)>;
+
 pub(super) fn stop_if(enough: bool) -> ControlFlow<()> {
     if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
@@ -95,7 +98,8 @@ impl Servers {
     /// In the order of their addresses, which is the same for all clients.
     pub(super) fn new(mut servers: Vec<Server>, node_timeout: Duration) -> Self {
         servers.sort_by(|a, b| a.order().cmp(&b.order()));
-        Self { members: servers.into_iter().map(Member::new).collect(), node_timeout }
+        let members = servers.into_iter().map(|server| Member::new(server, node_timeout)).collect();
+        Self { members, node_timeout }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -131,7 +135,7 @@ impl Servers {
     pub(super) fn ask(
         &mut self,
         whom: impl IntoIterator<Item = usize>,
-        call: impl Fn(&Member) -> Call,
+        mut call: impl FnMut(&Member) -> Call,
     ) -> Asked {
         let mut asked = Asked::default();
         for at in whom {
@@ -165,7 +169,7 @@ impl Servers {
         mut observer: Option<&mut dyn Observer>,
         listener: impl FnMut(usize, Result<R, BackendError>) -> ControlFlow<()>,
     ) -> RoundEnd {
-        self.listen_with(pending, until, listener, |watched| {
+        self.listen_with(pending, until, listener, |watched, until| {
             match wait(watched, until, observer.as_deref_mut()) {
                 Wait::Cancelled(signal) => Some(RoundEnd::Cancelled(signal)),
                 Wait::Ready | Wait::Over => None,
@@ -181,7 +185,7 @@ impl Servers {
         interrupt: BorrowedFd<'_>,
         listener: impl FnMut(usize, Result<R, BackendError>) -> ControlFlow<()>,
     ) -> RoundEnd {
-        self.listen_with(pending, until, listener, |watched| {
+        self.listen_with(pending, until, listener, |watched, until| {
             let mut watched = watched.to_vec();
             watched.push((interrupt, PollFlags::POLLIN));
             wait(&watched, until, None);
@@ -194,7 +198,7 @@ impl Servers {
         mut pending: Vec<usize>,
         until: BootTime,
         mut listener: impl FnMut(usize, Result<R, BackendError>) -> ControlFlow<()>,
-        mut wait: impl FnMut(&[(BorrowedFd<'_>, PollFlags)]) -> Option<RoundEnd>,
+        mut wait: impl FnMut(&[(BorrowedFd<'_>, PollFlags)], BootTime) -> Option<RoundEnd>,
     ) -> RoundEnd {
         loop {
             let mut is_enough = false;
@@ -212,25 +216,53 @@ impl Servers {
                 return RoundEnd::TimedOut;
             }
             let watched: Vec<_> = pending.iter().filter_map(|&at| self.members[at].node.poll_for()).collect();
-            if let Some(end) = wait(&watched) {
+            let until =
+                pending.iter().filter_map(|&at| self.members[at].node.wake_at()).fold(until, BootTime::min);
+            if let Some(end) = wait(&watched, until) {
                 return end;
             }
         }
     }
 
-    /// Every reply, with an error for each server that could not be asked or did not answer in time.
-    pub(super) fn collect<R: Reply>(
+    /// The replies that come until the listener has heard enough, with an error for each server that could not be asked;
+    /// and the servers that have not answered.
+    pub(super) fn collect_some<R: Reply>(
         &mut self,
         asked: Asked,
         until: BootTime,
-    ) -> Vec<(usize, Result<R, BackendError>)> {
+        mut listener: impl FnMut(&Result<R, BackendError>) -> ControlFlow<()>,
+    ) -> (Replies<R>, Vec<usize>) {
         let mut replies: Vec<_> = asked.failed.into_iter().map(|(at, error)| (at, Err(error))).collect();
         let mut late = asked.sent.clone();
         self.listen::<R>(asked.sent, until, None, |at, reply| {
             late.retain(|&other| other != at);
+            let heard = listener(&reply);
             replies.push((at, reply));
-            ControlFlow::Continue(())
+            heard
         });
+        (replies, late)
+    }
+
+    /// Every reply, with an error for each server that could not be asked or did not answer in time.
+    pub(super) fn collect<R: Reply>(&mut self, asked: Asked, until: BootTime) -> Replies<R> {
+        let (mut replies, late) = self.collect_some(asked, until, |_| ControlFlow::Continue(()));
+        replies.extend(late.into_iter().map(|at| (at, Err(self[at].node.timed_out()))));
+        replies
+    }
+
+    /// The same, for callers that are in no hurry: each step of a connection has its own time, as a line across an ocean
+    /// needs several round trips to begin.
+    pub(super) fn collect_patiently<R: Reply>(&mut self, asked: Asked) -> Replies<R> {
+        let mut replies: Vec<_> = asked.failed.into_iter().map(|(at, error)| (at, Err(error))).collect();
+        let (mut late, mut until) = (asked.sent, BootTime::now() + self.node_timeout);
+        while !late.is_empty() && !until.has_passed() {
+            self.listen::<R>(late.clone(), until, None, |at, reply| {
+                late.retain(|&other| other != at);
+                replies.push((at, reply));
+                ControlFlow::Continue(())
+            });
+            until = late.iter().map(|&at| self.overdue_at(at, until)).fold(until, BootTime::max);
+        }
         replies.extend(late.into_iter().map(|at| (at, Err(self[at].node.timed_out()))));
         replies
     }

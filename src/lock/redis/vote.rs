@@ -53,8 +53,8 @@ pub(super) enum Attempt {
 pub(super) struct Win {
     pub fences: Vec<u64>,
     pub slots: Vec<u32>,
-    /// When the gate's vote was asked for.
-    pub asked: BootTime,
+    /// When the oldest of the votes that count was asked for, or last renewed: the gate's alone may have been ours for long.
+    pub taken_at: BootTime,
     pub lease: Lease,
     /// How many servers voted for us.
     pub voted: usize,
@@ -220,7 +220,7 @@ impl RedisLock {
     /// The attempt is lost anyway, but the error should name every server that does not answer.
     fn probe_rest(&mut self, tally: &mut Tally) {
         // Harmless, as there is nothing to release.
-        let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO);
+        let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
         let asked = self.servers.ask(tally.missing(), |_| call.clone());
         let until = BootTime::now() + self.servers.node_timeout;
         for (at, reply) in self.servers.collect::<ReleaseReply>(asked, until) {
@@ -271,15 +271,15 @@ impl RedisLock {
         if tally.unfit().is_some() {
             return self.without_majority(tally);
         }
-        let Some(lease_from) = tally.lease_from() else { return self.without_majority(tally) };
-        let lease = self.lease(lease_from);
+        let Some(taken_at) = tally.lease_from() else { return self.without_majority(tally) };
+        let lease = self.lease(taken_at);
         match self.agree_on_fence(&tally, of_gate, lease) {
             Ok(fences) if !lease.deadline().has_passed() => {
                 for (at, asked) in tally.yes_asked() {
                     self.servers[at].voted_at = Some(asked);
                 }
                 let (voted, failures) = (tally.yes().count(), tally.abstentions());
-                Attempt::Won(Box::new(Win { fences, slots, asked, lease, voted, failures }))
+                Attempt::Won(Box::new(Win { fences, slots, taken_at, lease, voted, failures }))
             }
             Ok(_) => Attempt::Failed(self.granted_too_late()),
             Err(error) => Attempt::Failed(error),
@@ -345,7 +345,7 @@ impl RedisLock {
         if others.is_empty() {
             return;
         }
-        let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO);
+        let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
         self.servers.ask(others, |_| call.clone());
         // What is asked from now on is not what was released.
         self.attempts += 1;

@@ -1,5 +1,7 @@
 //! Several locks on one file in one process: each has its own open file, so to the kernel they are strangers.
 
+mod history;
+mod look;
 mod random;
 
 use std::fs::Permissions;
@@ -10,10 +12,10 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use super::byte_map::{Lane, MUTEX_BYTE, UsageMode};
+use super::byte_map::{Lane, MUTEX_BYTE, TICKETS_END, UsageMode, byte};
 use super::ofd_lock::Kind;
 use super::*;
-use crate::lock::{Blocked, Blocker, FileProblem, HolderInfo, Holding, Prefer, WaitPolicy};
+use crate::lock::{Blocked, Blocker, FileProblem, HolderInfo, Holding, HowEnded, Prefer, WaitPolicy};
 
 const FOREVER: WaitPolicy = WaitPolicy::Queue { at_most: None };
 const FAR: Duration = Duration::from_secs(3600);
@@ -87,9 +89,15 @@ fn ask(mode: Mode, prefer: Prefer, wait: WaitPolicy) -> Request {
         waits_for_backend: false,
         supersedes: false,
         min_hold: Duration::ZERO,
+        history: 0,
+        exit_if_held: 75,
         holder: HolderInfo::default(),
         ancestors: Vec::new(),
     }
+}
+
+fn ending(min_hold: Duration) -> Ending {
+    Ending { min_hold, ..Ending::new(HowEnded::Released) }
 }
 
 fn shared(group: &str) -> Mode {
@@ -138,7 +146,7 @@ fn an_attempt_that_failed_leaves_nothing_and_the_next_has_the_next_number() {
     for mode in [Mode::Exclusive, shared(""), Mode::Slot { of: 1 }] {
         is_held(attempt(&mut two, mode));
     }
-    one.release(&grant, Duration::ZERO);
+    one.release(&grant, &ending(Duration::ZERO));
     assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
     assert_eq!(attempt(&mut two, Mode::Slot { of: 1 }).unwrap().claim.attempt, 4);
     two.unlock_all();
@@ -189,7 +197,7 @@ fn a_key_in_use_otherwise_is_refused_even_by_a_waiter() {
     // And what stays taken counts as well.
     handle.locks().unlock_all();
     let grant = reserved_for(&mut one, Mode::Slot { of: 4 }, FAR);
-    one.release(&grant, FAR);
+    one.release(&grant, &ending(FAR));
     uses_other_slots(attempt(&mut other, Mode::Exclusive), 4);
     assert_eq!(attempt(&mut other, Mode::Slot { of: 4 }).unwrap().slots, [1]);
 }
@@ -224,15 +232,15 @@ fn only_a_preferred_writer_passes_waiters() {
 fn more_readers_reserve_than_the_table_has_room_for() {
     let directory = LockDirectory::new();
     let (mut reader, mut writer) = (directory.open(), directory.open());
-    for _ in 0..format::ENTRIES + 5 {
+    for _ in 0..reservation::ENTRIES + 5 {
         let grant = reserved_for(&mut reader, shared("g"), FAR);
-        reader.release(&grant, FAR);
+        reader.release(&grant, &ending(FAR));
     }
     // A reader that ends its own reservation leaves those of others alone.
     let grant = reserved_for(&mut reader, shared("g"), FAR);
-    reader.release(&grant, Duration::ZERO);
+    reader.release(&grant, &ending(Duration::ZERO));
     let handle = directory.observer_handle();
-    assert_eq!(handle.reservations(&handle.header()).len(), format::ENTRIES);
+    assert_eq!(handle.reservations(&handle.header()).len(), reservation::ENTRIES);
     let blocked = is_held(attempt(&mut writer, Mode::Exclusive));
     assert!(matches!(blocked.by, Blocker::Reservation(_)), "{blocked:?}");
     assert!(blocked.expires_in().is_some_and(|left| left > FAR / 2), "{blocked:?}");
@@ -247,7 +255,7 @@ fn a_reservation_that_is_over_is_forgotten() {
     let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
     one.unlock_all();
     is_held(attempt(&mut other, Mode::Exclusive));
-    one.release(&grant, Duration::ZERO);
+    one.release(&grant, &ending(Duration::ZERO));
     assert_eq!(handle.reservations(&handle.header()), []);
     attempt(&mut other, Mode::Exclusive).unwrap();
     let header = handle.header();
@@ -259,7 +267,7 @@ fn a_reservation_may_be_shortened_at_the_release() {
     let directory = LockDirectory::new();
     let (mut one, mut other) = (directory.open(), directory.open());
     let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
-    one.release(&grant, Duration::from_millis(300));
+    one.release(&grant, &ending(Duration::from_millis(300)));
     let blocked = is_held(attempt(&mut other, Mode::Exclusive));
     assert!(blocked.expires_in().unwrap() <= Duration::from_millis(300));
     let waits = ask(Mode::Exclusive, Prefer::Fair, FOREVER);
@@ -275,7 +283,7 @@ fn no_reservation_survives_a_reboot_and_garbage_keeps_nobody_out() {
     one.unlock_all();
     let header = handle.header();
     let reservation = handle.reservations(&header)[0];
-    let table = std::fs::metadata(lock_file_path(&directory)).unwrap().len() - format::ENTRY as u64;
+    let table = std::fs::metadata(lock_file_path(&directory)).unwrap().len() - reservation::ENTRY as u64;
     handle.locks().file().write_all_at(&reservation.to_bytes(format::boot_id() ^ 1), table).unwrap();
     attempt(&mut other, Mode::Exclusive).unwrap();
     other.unlock_all();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::lock::redis::script::Call;
-use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Problem};
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Mode, Problem};
 
 /// Where the fields of the holder's info begin in a 'blocked' reply.
 const INFO: usize = 10;
@@ -18,8 +18,8 @@ impl Fields {
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(super) fn of(value: &Value) -> Result<Self, Problem> {
         let fields = match value {
-            Value::Array(items) => items.iter().map(string).collect(),
-            single => string(single).map(|tag| vec![tag]),
+            Value::Array(items) => items.iter().map(bytes_of).collect(),
+            single => bytes_of(single).map(|tag| vec![tag]),
         };
         fields.map(Self).ok_or(Problem::UnexpectedReply)
     }
@@ -34,6 +34,11 @@ impl Fields {
 
     pub(super) fn bytes(&self, at: usize) -> Result<&[u8], Problem> {
         self.0.get(at).map(Vec::as_slice).ok_or(Problem::UnexpectedReply)
+    }
+
+    /// All from this one on.
+    pub(super) fn rest(&self, at: usize) -> Vec<Vec<u8>> {
+        self.0.get(at..).unwrap_or_default().to_vec()
     }
 
     pub(super) fn number<T: FromStr>(&self, at: usize) -> Result<T, Problem> {
@@ -65,6 +70,12 @@ impl Fields {
     /// Names and values in turn, from this field on.
     pub(super) fn info_from(&self, at: usize) -> HolderInfo {
         HolderInfo::from_fields(self.0.get(at..).unwrap_or_default())
+    }
+
+    /// Whether this name and this value are among them.
+    pub(super) fn has_pair(&self, at: usize, name: &str, value: &str) -> bool {
+        let mut pairs = self.0.get(at..).unwrap_or_default().chunks_exact(2);
+        pairs.any(|pair| pair[0] == name.as_bytes() && pair[1] == value.as_bytes())
     }
 
     /// As `blocked_by` in lua/ writes it.
@@ -99,12 +110,21 @@ impl Fields {
     }
 }
 
-pub(super) fn parse_number<T: FromStr>(text: &[u8]) -> Option<T> {
+/// The mode whose tag this is: see lua/include/request.lua.
+pub(in crate::lock::redis) fn parse_mode(tag: &[u8]) -> Mode {
+    match (tag.strip_prefix(b"shared:"), tag.strip_prefix(b"slots:").and_then(parse_number)) {
+        (Some(group), _) => Mode::Shared { group: group.to_vec() },
+        (None, Some(of)) => Mode::Slot { of },
+        (None, None) => Mode::Exclusive,
+    }
+}
+
+pub(in crate::lock::redis) fn parse_number<T: FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-fn string(value: &Value) -> Option<Vec<u8>> {
+pub(super) fn bytes_of(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::BulkString(bytes) => Some(bytes.clone()),
         Value::SimpleString(text) => Some(text.clone().into_bytes()),

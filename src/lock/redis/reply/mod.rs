@@ -1,19 +1,24 @@
 //! The replies of the Lua scripts, one type for each. A reply that a script does not make is an error.
 
 mod acquire;
+mod breaking;
 mod fields;
+mod inspect;
 
 use std::time::Duration;
 
 use redis::Value;
 
-use super::script::{BREAK, Call, EXTEND, HEAL, OUTER, RAISE, RELEASE};
-use crate::lock::{Blocked, Loss, OuterLock, Problem};
-use fields::{Fields, parse_number};
+use super::script::{Call, EXTEND, HEAL, OUTER, RAISE, RELEASE};
+use crate::lock::{HolderInfo, Loss, OuterLock, Problem};
+use fields::Fields;
 
 #[cfg(test)]
 pub(super) use acquire::Memory;
 pub(super) use acquire::{AcquireReply, Arrival, Granted, Quarantined, Refusal};
+pub(super) use breaking::{BreakReply, Mark, ServerHolder, WatchReply};
+pub(super) use fields::{parse_mode, parse_number};
+pub(super) use inspect::{Holder, InspectReply, Queue, Record, Tag, Waiter};
 
 /// The reply to one kind of request.
 pub(super) trait Reply: Sized {
@@ -30,6 +35,8 @@ pub(super) enum ExtendReply {
         run_id: Vec<u8>,
         /// The server may have lost what it granted to others, and is quarantined for this long; zero = it is not.
         quarantine: Duration,
+        /// To a bearer of the token: the grant's record of each lock, as JSON.
+        records: Vec<Vec<u8>>,
     },
     Lost(Loss),
 }
@@ -45,8 +52,10 @@ impl Reply for ExtendReply {
             b"extended" => Ok(Self::Extended {
                 run_id: fields.bytes(1)?.to_vec(),
                 quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
+                records: fields.rest(3),
             }),
-            tag => loss(tag).map(Self::Lost),
+            b"broken" => Ok(Self::Lost(taken_away(fields.info_from(1), fields.has_pair(1, DEED, RELEASED)))),
+            _ => loss(&fields).map(Self::Lost),
         }
     }
 }
@@ -117,10 +126,12 @@ impl Reply for RaiseReply {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum ReleaseReply {
     Released,
     NotOurs(Loss),
+    /// To a bearer of the token: a run holds the lock, and has to be told.
+    HeldByRun,
 }
 
 impl Reply for ReleaseReply {
@@ -129,31 +140,11 @@ impl Reply for ReleaseReply {
     }
 
     fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
-        match Fields::of(value)?.tag()? {
-            b"released" => Ok(Self::Released),
-            tag => loss(tag).map(Self::NotOurs),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum BreakReply {
-    Free,
-    /// What holds the lock, or held it before it was broken.
-    Held(Box<Blocked>),
-}
-
-impl Reply for BreakReply {
-    fn answers(call: &Call) -> bool {
-        call.is(&BREAK)
-    }
-
-    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = Fields::of(value)?;
         match fields.tag()? {
-            b"free" => Ok(Self::Free),
-            b"blocked" => Ok(Self::Held(Box::new(fields.blocked(call)?))),
-            _ => Err(Problem::UnexpectedReply),
+            b"released" => Ok(Self::Released),
+            b"run" => Ok(Self::HeldByRun),
+            _ => loss(&fields).map(Self::NotOurs),
         }
     }
 }
@@ -213,10 +204,38 @@ impl Reply for Woken {
     }
 }
 
-fn loss(tag: &[u8]) -> Result<Loss, Problem> {
-    match tag {
-        b"expired" => Ok(Loss::Expired),
-        b"foreign" => Ok(Loss::Foreign),
+/// The reply to a plain command, as the server made it.
+#[derive(Clone, Debug)]
+pub(super) struct CommandReply(pub Value);
+
+impl Reply for CommandReply {
+    fn answers(call: &Call) -> bool {
+        matches!(call, Call::Command { .. })
+    }
+
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+        Ok(Self(value.clone()))
+    }
+}
+
+/// What a client that has marked a claim tells about itself, beside who it is: that it has the token.
+pub(super) const DEED: &str = "deed";
+pub(super) const RELEASED: &str = "released";
+
+fn taken_away(by: HolderInfo, is_release: bool) -> Loss {
+    let by = Box::new(by);
+    if is_release { Loss::Released { by } } else { Loss::Broken { by } }
+}
+
+/// Why the lock is not ours; or, to a bearer of its token, that it asks the wrong number of servers.
+fn loss(fields: &Fields) -> Result<Loss, Problem> {
+    let by = || Box::new(fields.info_from(2));
+    match (fields.tag()?, fields.bytes(1)) {
+        (b"expired", _) => Ok(Loss::Expired),
+        (b"foreign", _) => Ok(Loss::Foreign),
+        (b"ended", Ok(b"released")) => Ok(Loss::Released { by: by() }),
+        (b"ended", Ok(b"broken")) => Ok(Loss::Broken { by: by() }),
+        (b"different_server_count", _) => Err(Problem::OtherServerCount(fields.number(1)?)),
         _ => Err(Problem::UnexpectedReply),
     }
 }

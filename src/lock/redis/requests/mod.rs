@@ -1,15 +1,20 @@
 //! The script calls of one lock, put together. The order of KEYS and ARGV is that of the headers in lua/.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use super::keys::Keys;
+use super::log::{Entry, as_json};
+use super::reply::{DEED, RELEASED};
 use super::script::{
     ACQUIRE, BREAK, COME_WITHIN, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE,
-    RELEASE, SUPERSEDES, Script,
+    RELEASE, SUPERSEDES, Script, WATCH,
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
-use crate::lock::{Grant, Mode, Prefer, Request};
+use crate::lock::{HolderInfo, HowEnded, Mode, Prefer, Request};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
@@ -31,7 +36,13 @@ pub(super) struct Terms {
     ancestors: Vec<u8>,
     /// Field and value in turn.
     holder: Vec<Vec<u8>>,
+    /// The same, of what the holder's record tells beside that.
+    more: Vec<Vec<u8>>,
     min_hold: Duration,
+    /// How many finished runs are kept.
+    history: u32,
+    /// For the history of a run that does not get the lock.
+    pub exit_if_held: u8,
 }
 
 impl Terms {
@@ -55,14 +66,33 @@ impl Terms {
             mode_tag,
             flags: preference.into_iter().chain(needs_other_keys).chain(supersedes).collect(),
             ancestors: ancestors.join(" ").into(),
-            holder: request
-                .holder
-                .fields()
-                .into_iter()
-                .flat_map(|(field, value)| [field, value].map(Into::into))
-                .collect(),
+            holder: described(&request.holder),
+            more: recorded(request.min_hold),
             min_hold: request.min_hold,
+            history: request.history,
+            exit_if_held: request.exit_if_held,
         }
+    }
+
+    /// Without the fields that say nothing: the server need not store them.
+    fn holder_details(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.holder.chunks_exact(2).filter(|pair| !pair[1].is_empty()).flatten().cloned()
+    }
+
+    /// Of a grant that is known by its record.
+    pub(super) fn of_record(
+        mode_tag: Vec<u8>,
+        holder: &HolderInfo,
+        min_hold: Duration,
+        history: u32,
+    ) -> Self {
+        let (holder, more) = (described(holder), recorded(min_hold));
+        Self { mode_tag, holder, more, min_hold, history, ..Self::default() }
+    }
+
+    /// Of a client that has nothing but a token.
+    pub(super) fn of_bearer(client: &HolderInfo) -> Self {
+        Self { mode_tag: b"?".to_vec(), holder: described(client), ..Self::default() }
     }
 }
 
@@ -96,6 +126,15 @@ pub(super) enum Role {
     Again,
 }
 
+/// What lua/break.lua does with the holders that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BreakAction {
+    Look,
+    Mark,
+    Unmark,
+    Free,
+}
+
 /// What all calls of one lock have in common.
 #[derive(Debug)]
 pub(super) struct Requests {
@@ -107,6 +146,10 @@ pub(super) struct Requests {
 impl Requests {
     pub(super) fn new(keys: Vec<Keys>, servers: usize, timing: Timing) -> Self {
         Self { keys, servers, timing }
+    }
+
+    pub(super) fn set_ttl(&mut self, ttl: Option<Duration>) {
+        self.timing.ttl = ttl;
     }
 
     pub(super) fn key_count(&self) -> usize {
@@ -151,8 +194,10 @@ impl Requests {
             proposed,
             millis(self.timing.quarantine),
             terms.ancestors.clone(),
+            terms.history.to_string().into(),
         ];
-        args.extend_from_slice(&terms.holder);
+        args.extend(terms.holder_details());
+        args.extend_from_slice(&terms.more);
         self.call(&ACQUIRE, claim, terms, stamp, args)
     }
 
@@ -167,17 +212,25 @@ impl Requests {
     ) -> Call {
         let ttl = self.key_ttl(terms, taken_at.elapsed());
         let gate = place.map_or_else(Vec::new, |place| place.gate.clone());
-        let more = vec![ttl, millis(self.timing.quarantine), gate];
+        let more = vec![ttl, millis(self.timing.quarantine), gate, terms.history.to_string().into()];
         self.call(&EXTEND, claim, terms, place.map(|place| place.stamp), more)
     }
 
-    /// `gate` and `stamp` as in the request that was granted.
-    pub(super) fn heal(&self, grant: &Grant, terms: &Terms, gate: &[u8], stamp: Option<u64>) -> Call {
-        let held_for = grant.taken_at.elapsed();
+    /// Of a grant with these fences. `gate` and `stamp` as in the request that was granted.
+    pub(super) fn heal(
+        &self,
+        claim: Claim,
+        (fences, held_for): (&[u64], Duration),
+        terms: &Terms,
+        gate: &[u8],
+        stamp: Option<u64>,
+    ) -> Call {
+        let history = terms.history.to_string().into();
         let mut args =
-            vec![self.key_ttl(terms, held_for), joined(&grant.fences), millis(held_for), gate.to_vec()];
-        args.extend_from_slice(&terms.holder);
-        self.call(&HEAL, grant.claim, terms, stamp, args)
+            vec![self.key_ttl(terms, held_for), joined(fences), millis(held_for), gate.to_vec(), history];
+        args.extend(terms.holder_details());
+        args.extend_from_slice(&terms.more);
+        self.call(&HEAL, claim, terms, stamp, args)
     }
 
     pub(super) fn raise(&self, claim: Claim, terms: &Terms, fences: &[u64]) -> Call {
@@ -185,15 +238,31 @@ impl Requests {
     }
 
     /// `tombstone_ttl`: how long late requests of this waiter are refused. `min_hold`: how long the locks stay
-    /// taken from now on.
+    /// taken from now on. `entry`: for the history.
     pub(super) fn release(
         &self,
         claim: Claim,
         terms: &Terms,
         tombstone_ttl: Duration,
         min_hold: Duration,
+        entry: Option<&Entry>,
     ) -> Call {
-        self.call(&RELEASE, claim, terms, None, vec![millis(tombstone_ttl), millis(min_hold)])
+        let mut args = vec![millis(tombstone_ttl), millis(min_hold), terms.history.to_string().into()];
+        if let Some(entry) = entry.filter(|_| terms.history > 0) {
+            args.extend(entry.args());
+            args.extend_from_slice(&terms.holder);
+        }
+        self.call(&RELEASE, claim, terms, None, args)
+    }
+
+    /// Of a grant that the client does not know: its record tells the rest. `client`: who releases it.
+    pub(super) fn release_by_token(&self, claim: Claim, terms: &Terms, client: &HolderInfo) -> Call {
+        let unknown = Vec::new;
+        let mut args = vec![millis(Duration::ZERO), millis(Duration::ZERO), terms.history.to_string().into()];
+        args.extend([unknown(), unknown(), HowEnded::Released.name().into()]);
+        args.extend([unknown(), unknown(), unknown(), unknown(), as_json(client)]);
+        args.extend_from_slice(&terms.holder);
+        self.call(&RELEASE, claim, terms, None, args)
     }
 
     /// `claims`: of runs that we run under.
@@ -202,8 +271,32 @@ impl Requests {
         self.call(&OUTER, claim, terms, None, vec![claims.join(" ").into()])
     }
 
-    pub(super) fn break_lock(&self, claim: Claim, yes: bool) -> Call {
-        self.call(&BREAK, claim, &Terms::default(), None, vec![flag(yes)])
+    pub(super) fn watch(&self, claim: Claim, terms: &Terms) -> Call {
+        self.call(&WATCH, claim, terms, None, Vec::new())
+    }
+
+    /// `breaker`: the client that breaks, and who it is. `claims`: of the holders that are meant. `has_token`: it has that
+    /// of the grant.
+    pub(super) fn break_lock(
+        &self,
+        (breaker, who): (WaiterId, &HolderInfo),
+        action: BreakAction,
+        claims: &[Vec<u8>],
+        has_token: bool,
+    ) -> Call {
+        let action = match action {
+            BreakAction::Look => "look",
+            BreakAction::Mark => "mark",
+            BreakAction::Unmark => "unmark",
+            BreakAction::Free => "free",
+        };
+        let mut args = vec![action.into(), claims.join(&b' ')];
+        args.extend(described(who));
+        if has_token {
+            args.extend([DEED.into(), RELEASED.into()]);
+        }
+        let claim = Claim { waiter: breaker, attempt: 0 };
+        self.call(&BREAK, claim, &Terms::default(), None, args)
     }
 
     fn call(
@@ -215,8 +308,8 @@ impl Requests {
         more: Vec<Vec<u8>>,
     ) -> Call {
         let of_key = |keys: &Keys| -> [Vec<u8>; KEYS_OF_LOCK] {
-            let Keys { lock, queue, waiters, info, fence, shared, modes, newest, .. } = keys;
-            [lock, queue, waiters, info, fence, shared, modes, newest].map(Clone::clone)
+            let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, .. } = keys;
+            [lock, queue, waiters, info, fence, shared, modes, newest, log, who].map(Clone::clone)
         };
         // The last two, and the prefix of the notify lists, are the same for all keys.
         let common = &self.keys[0];
@@ -242,100 +335,25 @@ impl Requests {
     }
 }
 
+/// Field and value of a minimum hold, if there is one.
+fn recorded(min_hold: Duration) -> Vec<Vec<u8>> {
+    if min_hold.is_zero() { Vec::new() } else { vec![b"min_hold".to_vec(), millis(min_hold)] }
+}
+
+/// Field and value in turn.
+fn described(client: &HolderInfo) -> Vec<Vec<u8>> {
+    client.fields().into_iter().flat_map(|(field, value)| [field.into(), value.into()]).collect()
+}
+
 fn flag(is_set: bool) -> Vec<u8> {
     u8::from(is_set).to_string().into_bytes()
 }
 
-fn millis(duration: Duration) -> Vec<u8> {
+pub(super) fn millis(duration: Duration) -> Vec<u8> {
     duration.as_millis().to_string().into_bytes()
 }
 
-fn joined(numbers: &[u64]) -> Vec<u8> {
+pub(super) fn joined(numbers: &[u64]) -> Vec<u8> {
     let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
     numbers.join(" ").into_bytes()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lock::{HolderInfo, Votes};
-
-    /// The arguments that the headers of a script and of include/request.lua list: how many, and whether fields
-    /// of the holder follow.
-    fn listed(script: &str) -> (usize, bool) {
-        let request = include_str!("../../../lua/include/request.lua");
-        let header = request.lines().chain(script.lines()).filter_map(|line| line.strip_prefix("-- ARGV["));
-        let (more, single): (Vec<&str>, Vec<&str>) = header.partition(|line| line.contains("...]"));
-        let number = |line: &str| line.split([']', '.']).next().unwrap().parse::<usize>().unwrap();
-        let numbers: Vec<usize> = single.iter().chain(&more).map(|line| number(line)).collect();
-        assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>(), "each once, in order");
-        (single.len(), !more.is_empty())
-    }
-
-    fn calls(of: usize) -> Vec<(&'static str, Call)> {
-        let timing = Timing {
-            ttl: Some(Duration::from_secs(30)),
-            node_timeout: Duration::from_secs(1),
-            quarantine: Duration::ZERO,
-        };
-        let requests = Requests::new(vec![Keys::new("lock", b"k"); of], 1, timing);
-        let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
-        let terms = Terms {
-            holder: vec![b"?".to_vec(); HolderInfo::default().fields().len() * 2],
-            ..Terms::default()
-        };
-        let grant = Grant {
-            claim,
-            ancestor_locks: Vec::new(),
-            fences: vec![7; of],
-            slots: Vec::new(),
-            lease: None,
-            taken_at: BootTime::now(),
-            waited: Duration::ZERO,
-            votes: Votes::default(),
-            outer: Vec::new(),
-        };
-        vec![
-            (
-                include_str!("../../../lua/acquire.lua"),
-                requests.acquire(
-                    claim,
-                    &terms,
-                    &Ask::Gate { queues: true, stamp: None, proposed: None, briefly: false },
-                ),
-            ),
-            (include_str!("../../../lua/break.lua"), requests.break_lock(claim, true)),
-            (include_str!("../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms, None)),
-            (include_str!("../../../lua/heal.lua"), requests.heal(&grant, &terms, b"", None)),
-            (include_str!("../../../lua/outer.lua"), requests.outer(claim, &terms, &[claim])),
-            (include_str!("../../../lua/raise.lua"), requests.raise(claim, &terms, &[7])),
-            (
-                include_str!("../../../lua/release.lua"),
-                requests.release(claim, &terms, Duration::ZERO, Duration::ZERO),
-            ),
-        ]
-    }
-
-    #[test]
-    fn each_script_gets_the_arguments_that_its_header_lists() {
-        for (script, call) in calls(1) {
-            let Call::Script { args, .. } = call else { panic!("{call:?}") };
-            let (listed, has_fields) = listed(script);
-            let fields = if has_fields { HolderInfo::default().fields().len() * 2 } else { 0 };
-            assert_eq!(args.len(), listed + fields, "{}", script.lines().next().unwrap());
-        }
-    }
-
-    #[test]
-    fn each_script_gets_the_keys_that_the_header_lists() {
-        let request = include_str!("../../../lua/include/request.lua");
-        let names = request.lines().filter_map(|line| line.strip_prefix("--   "));
-        let (of_one_key, common): (Vec<&str>, Vec<&str>) = names.partition(|name| name.contains(":K "));
-        for of in [1, 3] {
-            for (script, call) in calls(of) {
-                let Call::Script { keys, .. } = call else { panic!("{call:?}") };
-                assert_eq!(keys.len(), of * of_one_key.len() + common.len(), "{script}");
-            }
-        }
-    }
 }

@@ -1,48 +1,46 @@
-//! Taking the lock for `run`: open it, wait for it, and say what happened if it was not acquired.
+//! Taking the lock, for `run` and `acquire`: open it, wait for it, and say what happened if it was not acquired.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::environment::ancestors;
 use super::outer::OuterRuns;
 use crate::child;
 use crate::child::signals::{Signals, suspend_self};
-use crate::child::terminal;
-use crate::clock::BootTime;
-use crate::commands::exit_code;
+use crate::child::{LONG_WAIT, forget_code, terminal};
+use crate::clock::{BootTime, jitter};
+use crate::commands::{exit_code, format_servers};
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, BackendError, Blocked, Error, Fault, Grant, HostLock, Keys, Lock, Mount, Observer, RedisLock,
-    Request, Server, Superseded, Unlocked, lock_name,
+    self, BackendError, Blocked, Ending, Error, Fault, Grant, HolderInfo, HostLock, Keys, Lock, Mount,
+    Observer, RedisLock, Request, Superseded, Unlocked, Wait, lock_name, sleep,
 };
 use crate::memory;
 use crate::report::{self, GivenUp, Report};
-use crate::settings::{Backend, LocalReason, OnUnavailable, RunSettings};
+use crate::settings::{Backend, LocalReason, LockSettings, OnUnavailable};
 
-/// Why the command does not run.
+/// Why the lock is not ours.
 pub(super) enum NotAcquired {
     /// A signal came first.
     Cancelled(Signal),
     Held(Box<Blocked>, GivenUp),
-    /// A newer run has taken our place, after so long a wait.
+    /// A newer run has taken our place, after a wait of this length.
     Superseded(Box<Superseded>, Duration),
     /// An outer run holds the lock.
     Nested,
     Failed(BackendError),
 }
 
-pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
+pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
     match &settings.backend {
         Backend::Servers { servers, timing } => {
             if servers.len() % 2 == 0 {
                 report.even_number_of_servers(servers.len());
             }
-            if timing.ttl.is_none() {
-                report.never_expires();
-            }
             report.location(&settings.config_files, &format_servers(servers), &settings.meaningless);
-            let keys = settings.keys.iter().map(|key| Keys::new(&settings.prefix, key)).collect();
+            let keys = settings.keys.iter().map(|key| Keys::new(servers, &settings.prefix, key)).collect();
             Ok(Box::new(RedisLock::new(servers.clone(), keys, *timing)))
         }
         Backend::Host { directory, reason } => {
@@ -65,15 +63,35 @@ pub(super) fn open_lock(settings: &RunSettings, report: &mut Report) -> Result<B
     }
 }
 
-fn format_servers(servers: &[Server]) -> String {
-    let names: Vec<String> = servers.iter().map(Server::to_string).collect();
-    match names.len() {
-        1 => names.concat(),
-        count => format!("{count} servers ({})", names.join(", ")),
+/// Sleep for a random part of `at_most`. `Some` if a signal came instead.
+pub(super) fn delay_start(at_most: Duration, signals: &mut Signals, report: &mut Report) -> Option<Signal> {
+    if at_most.is_zero() {
+        return None;
+    }
+    let delay = jitter(at_most);
+    report.delays_start(delay, at_most);
+    match sleep(BootTime::now() + delay, &mut WaitObserver::new(signals, report)) {
+        Wait::Cancelled(signal) => Some(signal),
+        Wait::Ready | Wait::Over => None,
     }
 }
 
-/// A lock that something may have been asked for. Whatever happens before the command is started: what was asked
+pub(super) fn request(settings: &LockSettings, holder: HolderInfo) -> Request {
+    Request {
+        mode: settings.mode.clone(),
+        prefer: settings.prefer,
+        wait: settings.wait,
+        waits_for_backend: settings.on_unavailable == OnUnavailable::Wait,
+        supersedes: settings.supersede,
+        min_hold: settings.min_hold,
+        history: settings.history,
+        exit_if_held: settings.conflict_exit_code,
+        holder,
+        ancestors: ancestors(),
+    }
+}
+
+/// A lock that something may have been asked for. Whatever happens before it is granted: what was asked
 /// for is given back.
 pub(super) struct Asked(Option<Box<dyn Lock>>);
 
@@ -116,7 +134,7 @@ pub(super) fn acquire(
     asked: Asked,
     request: &Request,
     outer: OuterRuns,
-    settings: &RunSettings,
+    settings: &LockSettings,
     signals: &mut Signals,
     report: &mut Report,
 ) -> Result<(Box<dyn Lock>, Grant), NotAcquired> {
@@ -143,8 +161,8 @@ pub(super) fn acquire(
             report.acquired(&grant);
             Ok((lock, grant))
         }
-        (Ok(_), Some(signal)) => {
-            lock.abandon();
+        (Ok(grant), Some(signal)) => {
+            lock.release(&grant, &Ending::cancelled(signal));
             Err(NotAcquired::Cancelled(signal))
         }
         (Err(Error::Cancelled(signal)), _) | (Err(_), Some(signal)) => Err(NotAcquired::Cancelled(signal)),
@@ -169,7 +187,7 @@ pub(super) fn acquire(
 /// The exit of a run that did not get the lock.
 pub(super) fn explain(
     not_acquired: NotAcquired,
-    settings: &RunSettings,
+    settings: &LockSettings,
     report: &mut Report,
 ) -> Result<Exit, Failure> {
     match not_acquired {
@@ -210,12 +228,11 @@ pub(super) fn explain(
     }
 }
 
-fn key_names(settings: &RunSettings) -> String {
-    let keys: Vec<String> = settings.keys.iter().map(|key| report::sanitize(key)).collect();
-    report::quoted(&keys)
+pub(super) fn key_names(settings: &LockSettings) -> String {
+    report::key_names(&settings.keys)
 }
 
-fn backend_failure(error: &BackendError, settings: &RunSettings) -> Failure {
+fn backend_failure(error: &BackendError, settings: &LockSettings) -> Failure {
     let message = format!("cannot take {}: {}", key_names(settings), report::backend_error(error));
     Failure::new(exit_code(error.fault()), message)
 }
@@ -225,11 +242,12 @@ pub(super) struct WaitObserver<'a> {
     signals: &'a mut Signals,
     report: &'a mut Report,
     cancelled_by: Option<Signal>,
+    is_long: bool,
 }
 
 impl<'a> WaitObserver<'a> {
     pub(super) fn new(signals: &'a mut Signals, report: &'a mut Report) -> Self {
-        Self { signals, report, cancelled_by: None }
+        Self { signals, report, cancelled_by: None, is_long: false }
     }
 }
 
@@ -259,8 +277,14 @@ impl Observer for WaitObserver<'_> {
     }
 
     fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
-        self.signals.take_interrupts();
         self.report.waiting(blocked, waited);
+        self.is_long |= waited >= LONG_WAIT;
+    }
+
+    fn falls_asleep(&self) {
+        if self.is_long {
+            forget_code();
+        }
     }
 
     fn next_update_in(&self, waited: Duration) -> Duration {
@@ -276,7 +300,6 @@ impl Observer for WaitObserver<'_> {
     }
 
     fn on_unavailable(&mut self, error: &BackendError, waited: Duration) {
-        self.signals.take_interrupts();
         self.report.servers_unavailable(error, waited);
     }
 }

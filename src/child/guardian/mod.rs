@@ -6,7 +6,10 @@
 //! redlock has one thread, so it may run any code; it has one thread itself, to which the command's
 //! parent-death signal is tied. If it is stopped, redlock continues it.
 
-use std::ffi::OsString;
+mod config;
+mod rest;
+mod signalling;
+
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -14,84 +17,32 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::prctl::{set_child_subreaper, set_name};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
 use nix::unistd::{Pid, dup2_stderr, getppid, setpgid};
 
-use super::attach::{self, AttachPoint};
+use super::attach;
 use super::forwarding::{Due, Forwarding, WITNESSED};
 use super::messages::{Channel, Environment, ExitReason, GuardianCommand, GuardianEvent, Limits};
-use super::process_tree::{ProcView, ProcessTree, Reaped, Scope, reap};
-use super::signal_state::{SignalState, is_ignored};
-use super::spawn::{ProcessGroup, spawn};
-use crate::arguments;
+use super::process_tree::{ProcessTree, Reaped, reap};
+use super::spawn::{Prepared, ProcessGroup, spawn};
 use crate::clock::BootTime;
+
+pub(super) use config::GuardianFds;
+pub(crate) use config::{GuardianConfig, StopPolicy, WaitFor};
+use rest::Rest;
 
 /// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The guardian of an outer
 /// run knows it by this name, too.
 pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
 
-/// How long the guardian waits for the command's start before it tells `ps` what it is.
-const TITLE_AFTER_MS: u8 = 20;
-
 /// Of one attempt to tell redlock the end, while it is stopped.
 const PATIENCE: Duration = Duration::from_secs(3600);
-
-/// How to run the command and how to stop it.
-#[derive(Clone, Debug)]
-pub(crate) struct GuardianConfig {
-    pub argv: Vec<OsString>,
-    pub group: ProcessGroup,
-    pub stop: StopPolicy,
-    pub wait_for: WaitFor,
-    pub signal_state: SignalState,
-    /// Files whose locks are redlock's: the guardian keeps them open, too.
-    pub lock_files: Vec<Arc<File>>,
-    /// Where runs inside the command attach, if they can.
-    pub attach_point: Option<AttachPoint>,
-    pub proc_view: ProcView,
-}
-
-/// What the guardian cannot do without, obtained before it is forked.
-pub(super) struct GuardianFds {
-    signals: SignalFd,
-    timer: TimerFd,
-}
-
-impl GuardianFds {
-    pub(super) fn open() -> nix::Result<Self> {
-        // Signals that were ignored when we were started stay so: blocked, they would be delivered.
-        let witnessed = WITNESSED.into_iter().filter(|&signal| !is_ignored(signal));
-        let signals: SigSet = witnessed.chain([Signal::SIGCHLD]).collect();
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        Ok(Self {
-            signals: SignalFd::with_flags(&signals, flags)?,
-            timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
-        })
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StopPolicy {
-    pub signal: Signal,
-    /// Between that signal and SIGKILL.
-    pub grace: Duration,
-    /// Left before the deadline for the killed tree to exit.
-    pub margin: Duration,
-}
-
-/// When the command counts as ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitFor {
-    Command,
-    /// The last descendant. As with flock, a process that still has the lock file open still has the lock.
-    Tree,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum State {
@@ -117,6 +68,7 @@ pub(super) struct Guardian<'a> {
     redlock_pid: Pid,
     config: GuardianConfig,
     fds: GuardianFds,
+    prepared: Result<Prepared, Errno>,
     tree: ProcessTree,
     forwarding: Forwarding,
     limits: Limits,
@@ -128,8 +80,7 @@ pub(super) struct Guardian<'a> {
     tree_is_gone: bool,
     /// The command is being stopped because its time is up.
     time_up: bool,
-    /// `ps` shows what this process is.
-    has_title: bool,
+    rest: Rest,
 }
 
 impl<'a> Guardian<'a> {
@@ -144,6 +95,7 @@ impl<'a> Guardian<'a> {
             redlock,
             redlock_pid,
             tree: ProcessTree::new(config.proc_view),
+            prepared: Prepared::new(&config.argv),
             config,
             fds,
             forwarding: Forwarding::default(),
@@ -153,7 +105,7 @@ impl<'a> Guardian<'a> {
             attached: Vec::new(),
             tree_is_gone: false,
             time_up: false,
-            has_title: false,
+            rest: Rest::Awake,
         })
     }
 
@@ -196,24 +148,15 @@ impl<'a> Guardian<'a> {
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         // Every signal is blocked, so only a broken system could make this fail: try again.
-        let timeout = if self.has_title { PollTimeout::NONE } else { TITLE_AFTER_MS.into() };
-        let ready = poll(&mut fds, timeout);
+        let ready = poll(&mut fds, self.rest.timeout());
         let [has_command, has_signal] = [0, 1].map(|at: usize| fds[at].any().unwrap_or(false));
         if has_signal {
             self.read_signals();
         }
         if ready == Ok(0) {
-            self.show_title();
+            self.rest.deepen(self.redlock_pid);
         }
         has_command
-    }
-
-    /// Not before the command is started, if that is soon: the command would have to wait for it.
-    fn show_title(&mut self) {
-        if !std::mem::replace(&mut self.has_title, true) {
-            // Where it cannot be done (a hardened /proc) it looks like a second redlock.
-            let _ = arguments::overwrite(|bytes| write_title(bytes, self.redlock_pid));
-        }
     }
 
     /// That a child has changed is seen when it is reaped.
@@ -246,17 +189,20 @@ impl<'a> Guardian<'a> {
     }
 
     fn start(&mut self, environment: &Environment) {
-        let GuardianConfig { argv, group, wait_for, signal_state, lock_files, .. } = &self.config;
+        let GuardianConfig { group, wait_for, signal_state, lock_files, .. } = &self.config;
         let keep_open: &[Arc<File>] = match wait_for {
             WaitFor::Command => &[],
             WaitFor::Tree => lock_files,
         };
-        match spawn(argv, environment, *group, keep_open, *signal_state) {
+        let prepared = self.prepared.as_mut().map_err(|error| *error);
+        let started =
+            prepared.and_then(|prepared| spawn(prepared, environment, *group, keep_open, *signal_state));
+        match started {
             Ok(pid) => {
                 self.command = Some(Child { pid, exit_reason: None });
                 self.state = State::Running;
                 detach_stdio();
-                self.show_title();
+                self.rest.command_runs(self.redlock_pid);
             }
             Err(error) => self.send(GuardianEvent::NotStarted(error as i32)),
         }
@@ -370,33 +316,6 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    fn stop(&mut self) {
-        match self.state {
-            State::Idle | State::Stopping { .. } => return,
-            State::Running => {}
-        }
-        let StopPolicy { signal, grace, margin } = self.config.stop;
-        let mut kill_at = BootTime::now() + grace;
-        if let Some(deadline) = self.limits.deadline {
-            kill_at = kill_at.min(deadline.minus(margin));
-        }
-        self.state = State::Stopping { kill_at };
-        self.signal_tree(signal);
-        // A stopped process handles the signal only when it is continued.
-        self.signal_tree(Signal::SIGCONT);
-    }
-
-    /// SIGKILL to everything; returns when nothing is left.
-    fn kill(&mut self) {
-        self.state = State::Stopping { kill_at: BootTime::now() };
-        self.signal_tree(Signal::SIGKILL);
-        self.tree.kill(|pid, exit_reason| {
-            if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
-                command.exit_reason = Some(exit_reason);
-            }
-        });
-    }
-
     fn living_command(&self) -> Option<Pid> {
         self.command.filter(|command| command.exit_reason.is_none()).map(|command| command.pid)
     }
@@ -417,52 +336,10 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-    fn forward(&self, signal: Signal) {
-        match signal {
-            // Between its sender and the command; it would kill helpers that do not handle it.
-            Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
-                if let Some(command) = self.living_command() {
-                    let _ = kill(command, signal);
-                }
-            }
-            _ => self.signal_tree(signal),
-        }
-    }
-
-    /// The command, or its group, first: that works even without /proc.
-    fn signal_tree(&self, signal: Signal) {
-        let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::UpToGuardians };
-        // Before the first signal: what a handler starts to clean up is not meant.
-        let processes = self.tree.processes(scope);
-        let command = self.living_command();
-        let group = command.filter(|_| self.config.group == ProcessGroup::Own);
-        let _ = match (group, command) {
-            (Some(group), _) => killpg(group, signal),
-            (None, Some(command)) => kill(command, signal),
-            (None, None) => Ok(()),
-        };
-        for process in processes {
-            if Some(process.pid) != command && (group.is_none() || Some(process.group) != group) {
-                process.signal(signal);
-            }
-        }
-    }
-
     fn send(&self, event: GuardianEvent) {
         // If redlock is gone we learn it from the socket, in the loop.
         let _ = self.redlock.send(&event.to_bytes());
     }
-}
-
-/// As much of what the guardian is as its argument list has room for.
-fn write_title(arguments: &mut [u8], redlock: Pid) {
-    let titles = [format!("redlock: guardian of pid {redlock}"), format!("guardian of {redlock}")];
-    let room = arguments.len().saturating_sub(1);
-    let title = titles.iter().find(|title| title.len() <= room).unwrap_or(&titles[1]);
-    arguments.fill(0);
-    let length = title.len().min(room);
-    arguments[..length].copy_from_slice(&title.as_bytes()[..length]);
 }
 
 /// Release every lock on this open file.

@@ -10,11 +10,19 @@ use crate::lock::{AncestorLock, Grant};
 
 const HELD: &str = "REDLOCK_HELD";
 const SLOT: &str = "REDLOCK_SLOT";
+const ATTEMPTS: &str = "REDLOCK_ATTEMPTS";
 
 /// The locks of the runs that this process runs under.
 pub(super) fn ancestors() -> Vec<AncestorLock> {
     let held = std::env::var(HELD).unwrap_or_default();
     held.split_ascii_whitespace().filter_map(|lock| lock.parse().ok()).collect()
+}
+
+/// For the eval of a shell that has the token.
+pub(super) fn shell_variables(keys: &[Vec<u8>], grant: &Grant) -> Environment {
+    let mut variables = environment(keys, grant, &ancestors(), None);
+    variables.retain(|(name, _)| name != ATTEMPTS);
+    variables
 }
 
 /// Overrides what the command inherits.
@@ -36,7 +44,7 @@ pub(super) fn environment(
         ("REDLOCK_KEY".into(), OsString::from_vec(keys.join(&b'\n'))),
         text("REDLOCK_TOKEN", token(grant)),
         text("REDLOCK_FENCE", fences.join(" ")),
-        text("REDLOCK_ATTEMPTS", attempts.to_string()),
+        text(ATTEMPTS, attempts.to_string()),
         text(HELD, held.join(" ")),
     ];
     // An outer run's slot is not of this lock.

@@ -3,20 +3,27 @@
 //! A request is sent without waiting ([`Node::ask`]) and its reply is read later ([`Node::reply`]), so
 //! that one thread can have several servers at work.
 
+mod errors;
+mod replies;
+mod routing;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, SystemTime};
 
 use nix::poll::PollFlags;
 use redis::Value;
 
+use self::routing::{Delay, Postponed};
+use super::address::Address;
 use super::connection::Connection;
-use super::reply::Reply;
-use super::resolve::{Resolution, resolve};
+use super::lookup::Lookup;
+use super::route::Route;
 use super::script::{Call, Waiting};
 use super::server::{Server, Target};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Problem, ServerError};
+use crate::lock::BackendError;
 
 /// What the next reply on the connection belongs to.
 #[derive(Debug)]
@@ -50,9 +57,9 @@ pub(super) enum State {
 pub(super) struct Node {
     server: Server,
     connection: Option<Connection>,
-    /// The server's name is being resolved. Kept when a connection is given up, so that there is one look-up
-    /// at a time.
-    resolution: Option<Resolution>,
+    /// Of the server's name. Kept when a connection is given up, so that there is one at a time.
+    lookup: Lookup,
+    route: Route,
     expected: VecDeque<Expected>,
     /// Requests that are not sent before we are logged in: they would be executed as another user, or in
     /// another database.
@@ -61,6 +68,8 @@ pub(super) struct Node {
     in_doubt: bool,
     /// An earlier connection was open.
     reached: bool,
+    /// It has answered something, on whichever connection.
+    has_answered: bool,
     /// How many connections never were: the next one starts with another of the host's addresses.
     failed_connects: usize,
     /// What was sent behind the last request, until that is answered.
@@ -68,21 +77,43 @@ pub(super) struct Node {
     /// When the connection last came a step further: a request was sent, it was opened, a reply arrived. A line
     /// across an ocean needs several round trips to begin.
     progress_at: BootTime,
+    /// How long the last reply took, from the step before it.
+    last_step: Duration,
+    /// When the last request was made.
+    asked_at: BootTime,
+    /// What a server that is looked for may take for a step before another one is tried.
+    step_timeout: Duration,
+    postponed: Option<Postponed>,
+    /// A reply that counts only if the server is still the master.
+    unconfirmed: Option<(Call, Value)>,
+    /// Why the cluster did not execute the last request at once.
+    delay: Option<Delay>,
 }
 
+/// As long as there are others, a server that is looked for has this part of the node timeout for a step.
+const STEPS_IN_TIMEOUT: u32 = 4;
+
 impl Node {
-    pub(super) fn new(server: Server) -> Self {
+    pub(super) fn new(server: Server, node_timeout: Duration) -> Self {
         Self {
+            route: Route::to(&server),
             server,
             connection: None,
-            resolution: None,
+            lookup: Lookup::default(),
             expected: VecDeque::new(),
             after_login: Vec::new(),
             in_doubt: false,
             reached: false,
+            has_answered: false,
             failed_connects: 0,
             behind: None,
             progress_at: BootTime::now(),
+            last_step: Duration::ZERO,
+            asked_at: BootTime::now(),
+            step_timeout: node_timeout / STEPS_IN_TIMEOUT,
+            postponed: None,
+            unconfirmed: None,
+            delay: None,
         }
     }
 
@@ -144,25 +175,27 @@ impl Node {
         bytes: &[u8],
         expected: impl IntoIterator<Item = Expected>,
     ) -> Result<(), BackendError> {
+        (self.postponed, self.unconfirmed, self.delay) = (None, None, None);
         if self.connection.is_none() {
-            self.connection = Some(self.open_connection().map_err(|e| self.unreachable(&e))?);
+            self.open_connection().map_err(|e| self.unreachable(&e))?;
         }
         self.ignore_rest();
         self.behind = None;
-        if self.is_logging_in() {
+        if !self.is_ready() {
             self.after_login.extend(bytes);
         } else if let Some(connection) = &mut self.connection {
             connection.send(bytes);
         }
         self.expected.extend(expected);
         self.progress_at = BootTime::now();
+        self.asked_at = self.progress_at;
         Ok(())
     }
 
     /// Start connecting, if there is no connection. A failure is reported when something is asked.
     pub(super) fn connect(&mut self) {
-        if self.connection.is_none() {
-            self.connection = self.open_connection().ok();
+        if self.connection.is_none() && self.open_connection().is_err() {
+            self.disconnect();
         }
     }
 
@@ -175,6 +208,7 @@ impl Node {
         self.in_doubt |= was_open && self.has_unanswered_script();
         self.expected.clear();
         self.after_login.clear();
+        (self.postponed, self.unconfirmed) = (None, None);
         self.connection = None;
     }
 
@@ -184,7 +218,7 @@ impl Node {
     }
 
     pub(super) fn is_resolving(&self) -> bool {
-        self.resolution.is_some()
+        self.lookup.is_running() || self.route.is_resolving()
     }
 
     /// Whether there is a connection, however far it is.
@@ -192,8 +226,19 @@ impl Node {
         self.connection.is_some()
     }
 
+    /// When the certificate of a server with TLS expires, if there is a connection.
+    pub(super) fn certificate_expires(&self) -> Option<SystemTime> {
+        self.connection.as_ref()?.certificate_expires()
+    }
+
     pub(super) fn progress_at(&self) -> BootTime {
-        self.progress_at
+        let is_stalled = self.delay.as_ref().is_some_and(|delay| delay.is_stalled);
+        if is_stalled { self.asked_at } else { self.progress_at }
+    }
+
+    /// The round trip of the last reply, without what the connection took to begin.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.last_step
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {
@@ -203,9 +248,9 @@ impl Node {
     pub(super) fn state(&self) -> State {
         let is_blocked = self.expected.iter().any(|expected| match expected {
             Expected::WakeUp | Expected::Reply { call: Call::BlockingPop { .. }, .. } => true,
-            Expected::Reply { call: Call::Script { .. }, .. } | Expected::Login(_) | Expected::Abandoned => {
-                false
-            }
+            Expected::Reply { call: Call::Script { .. } | Call::Command { .. }, .. }
+            | Expected::Login(_)
+            | Expected::Abandoned => false,
         });
         if !self.in_doubt && !self.reached && !self.is_connected() {
             State::Unreached
@@ -219,150 +264,43 @@ impl Node {
     }
 
     pub(super) fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        let resolving = || Some((self.resolution.as_ref()?.wake_fd(), PollFlags::POLLIN));
-        self.connection.as_ref().and_then(Connection::interest).or_else(resolving)
-    }
-
-    /// The reply to the last request, if it has arrived.
-    pub(super) fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
-        let result = self.next_reply(R::answers)?;
-        Some(result.and_then(|(call, value)| R::parse(&call, &value).map_err(|problem| self.error(problem))))
-    }
-
-    /// Read and drop the replies that have arrived and that no caller waits for.
-    pub(super) fn discard_replies(&mut self) {
-        while self.next_reply(|_| true).is_some() {}
-    }
-
-    /// The next reply to a request of this kind; replies to others are dropped.
-    fn next_reply(
-        &mut self,
-        is_wanted: impl Fn(&Call) -> bool,
-    ) -> Option<Result<(Call, Value), BackendError>> {
-        if let Err(e) = self.finish_resolution() {
-            self.disconnect();
-            return Some(Err(self.error(Problem::UnknownHost(e.to_string()))));
+        if self.unconfirmed.is_some() {
+            return self.route.poll_for();
         }
-        let was_connected = self.is_connected();
-        self.connection.as_mut()?.advance();
-        if !was_connected && self.is_connected() {
-            self.progress_at = BootTime::now();
-        }
-        loop {
-            let bytes = match self.connection.as_mut()?.next_reply() {
-                Ok(bytes) => bytes?,
-                Err(e) => return Some(Err(self.broken(&e))),
-            };
-            let value = match redis::parse_redis_value(&bytes) {
-                Ok(value) => value,
-                Err(e) => {
-                    self.disconnect();
-                    return Some(Err(self.error(Problem::UnreadableReply(e.to_string()))));
-                }
-            };
-            self.progress_at = BootTime::now();
-            let outcome = match self.expected.pop_front() {
-                Some(Expected::Abandoned) => Ok(None),
-                Some(Expected::WakeUp) => self.on_wakeup(&value).map(|()| None),
-                Some(Expected::Login(step)) => self.on_login(step, &value).map(|()| None),
-                Some(Expected::Reply { call, in_full }) => {
-                    let reply = self.on_reply(call, in_full, value);
-                    reply.map(|reply| reply.filter(|(call, _)| is_wanted(call)))
-                }
-                None => Err(self.on_unsolicited(&value)),
-            };
-            if let Some(result) = outcome.transpose() {
-                return Some(result);
+        let connection = self.connection.as_ref().and_then(Connection::interest);
+        let resolving = || Some((self.lookup.wake_fd()?, PollFlags::POLLIN));
+        connection.or_else(resolving).or_else(|| self.route.poll_for())
+    }
+
+    fn open_connection(&mut self) -> io::Result<()> {
+        let mut connection = self.connection_with_login();
+        let address = match (&self.server.target, self.route.start()) {
+            (Target::Tcp { host, port }, _) => Some(Address { host: host.clone(), port: *port }),
+            (_, found) => found,
+        };
+        let address = match address {
+            Some(address) => {
+                connection.set_security(self.server.security(&address.host));
+                self.lookup.start(&address)
             }
+            // A path needs no look-up; Sentinels are asked first.
+            None if self.route.is_fixed() => self.server.address(),
+            None => Ok(None),
+        };
+        if let Some(address) = address.inspect_err(|_| self.expected.clear())? {
+            connection.connect(vec![address]);
         }
-    }
-
-    /// Connect, if the name was resolved meanwhile.
-    fn finish_resolution(&mut self) -> io::Result<()> {
-        let Some(connection) = &mut self.connection else { return Ok(()) };
-        let Some(found) = self.resolution.as_ref().and_then(Resolution::result) else { return Ok(()) };
-        self.resolution = None;
-        let mut addresses = found?;
-        let first = self.failed_connects % addresses.len().max(1);
-        addresses.rotate_left(first);
-        connection.connect(addresses);
+        self.connection = Some(connection);
         Ok(())
     }
 
-    /// After the last step the waiting requests are sent.
-    fn on_login(&mut self, step: &'static str, value: &Value) -> Result<(), BackendError> {
-        if let Value::ServerError(e) = value {
-            self.disconnect();
-            return Err(self.server_error(e, step));
-        }
-        if let (false, Some(connection)) = (self.is_logging_in(), &mut self.connection) {
-            connection.send(&std::mem::take(&mut self.after_login));
-        }
-        Ok(())
-    }
-
-    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-    fn on_wakeup(&mut self, value: &Value) -> Result<(), BackendError> {
-        match value {
-            Value::ServerError(e) => {
-                let error = self.server_error(e, "BLPOP");
-                // What was sent behind it is not worth waiting for.
-                self.disconnect();
-                Err(error)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// `None` if the script was unknown, and has been sent again as a whole.
-    fn on_reply(
-        &mut self,
-        call: Call,
-        in_full: bool,
-        value: Value,
-    ) -> Result<Option<(Call, Value)>, BackendError> {
-        let behind = self.behind.take();
-        let Value::ServerError(e) = value else { return Ok(Some((call, value))) };
-        let whole = call.packed_in_full().filter(|_| e.code() == "NOSCRIPT" && !in_full);
-        match (whole, behind, &mut self.connection) {
-            // The BLPOP behind it is in the way, and nothing has been executed.
-            (Some(_), Some(waiting), _) => {
-                self.disconnect();
-                self.send_both(call, true, waiting).map(|()| None)
-            }
-            (Some(bytes), None, Some(connection)) => {
-                connection.send(&bytes);
-                self.expected.push_back(Expected::Reply { call, in_full: true });
-                Ok(None)
-            }
-            _ => Err(self.server_error(&e, "the lock script")),
-        }
-    }
-
-    /// A server that rejects a connection (too many clients, protected mode) says so unasked. After anything else
-    /// no reply could be trusted to belong to its request.
-    fn on_unsolicited(&mut self, value: &Value) -> BackendError {
-        self.disconnect();
-        if let Value::ServerError(e) = value {
-            return self.server_error(e, "connecting");
-        }
-        self.error(Problem::UnreadableReply("nothing was asked".into()))
-    }
-
-    fn open_connection(&mut self) -> io::Result<Connection> {
+    fn connection_with_login(&mut self) -> Connection {
         let mut connection = Connection::default();
         for (step, bytes) in self.server.login() {
             connection.send(&bytes);
             self.expected.push_back(Expected::Login(step));
         }
-        match (self.server.address()?, &self.server.target) {
-            (Some(address), _) => connection.connect(vec![address]),
-            (None, Target::Tcp { host, port }) if self.resolution.is_none() => {
-                self.resolution = Some(resolve(host, *port)?);
-            }
-            (None, Target::Tcp { .. } | Target::Unix(_)) => {}
-        }
-        Ok(connection)
+        connection
     }
 
     fn is_connected(&self) -> bool {
@@ -377,35 +315,9 @@ impl Node {
     fn has_unanswered_script(&self) -> bool {
         self.expected.iter().any(|expected| match expected {
             Expected::Reply { call: Call::Script { .. }, .. } | Expected::Abandoned => true,
-            Expected::Reply { call: Call::BlockingPop { .. }, .. }
+            Expected::Reply { call: Call::BlockingPop { .. } | Call::Command { .. }, .. }
             | Expected::WakeUp
             | Expected::Login(_) => false,
-        })
-    }
-
-    pub(super) fn timed_out(&self) -> BackendError {
-        self.error(Problem::TimedOut)
-    }
-
-    pub(super) fn error(&self, problem: Problem) -> BackendError {
-        BackendError::new(self.name(), problem)
-    }
-
-    fn server_error(&self, error: &redis::ServerError, during: &'static str) -> BackendError {
-        self.error(Problem::Server(ServerError::new(error.code(), error.details(), during)))
-    }
-
-    fn broken(&mut self, error: &io::Error) -> BackendError {
-        self.disconnect();
-        self.unreachable(error)
-    }
-
-    fn unreachable(&self, error: &io::Error) -> BackendError {
-        self.error(match (error.kind(), &self.server.target) {
-            (io::ErrorKind::ConnectionRefused, _) => Problem::ConnectionRefused,
-            (io::ErrorKind::NotFound, Target::Unix(_)) => Problem::NoSocket,
-            (io::ErrorKind::PermissionDenied, _) => Problem::SocketPermission,
-            _ => Problem::Connection(error.to_string()),
         })
     }
 }

@@ -1,0 +1,138 @@
+-- Look at locks: who holds them, and who waits for them. Writes nothing, so that it runs for a user who may only read,
+-- on a server that is out of memory, and on a replica.
+--
+-- KEYS: eight for each key K of the user, then one for all of them:
+--   lock:K, queue:K, waiters:K, info:K, fence:K, shared:K, who:K, log:K, marker: see include/request.lua
+--
+-- ARGV[1] holders     how many holders of each lock are described, at most
+-- ARGV[2] waiters     how many waiters for each lock are described, at most
+-- ARGV[3] log         '1' = tell the last entry of the first lock's log, and what is not in it yet; '0' = do not
+--
+-- Returns {server time in microseconds, run_id, '1' if this server is a replica, ms of quarantine left, id of the
+--   last entry of the first log ('' = not asked for), holders of the first lock whose lease has ended and of which no
+--   client has written that down: {claim or entry, ms at which it ended, info}, then for each key
+--   {'lock', value ('' = free), ms until it expires (-1 = never), last token ('' = none), number of holders, holders,
+--    number of waiters, waiters} or {'wrong_type'}}. A holder is {claim or entry, ms until it expires, info}, where the
+-- info is {field, value, ...} of an exclusive holder, or JSON. A waiter is {name in the queue, score there, JSON}.
+--
+-- Atomic, so that what is told of a lock was true at one moment.
+--
+-- @include sharers
+
+local MOST_HOLDERS, MOST_WAITERS = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+-- Whether a caught error says that something else is at a key.
+local function is_wrong_type(why)
+  return string.find(tostring(type(why) == 'table' and why.err or why), 'WRONGTYPE', 1, true)
+end
+
+local function expires_in(until_ms)
+  return until_ms == 'inf' and -1 or math.max(tonumber(until_ms) - now_ms(), 0)
+end
+
+local function sharers(k)
+  local list, after, to = {}, live_range()
+  local entries = call('ZRANGEBYSCORE', k.shared, after, to, 'WITHSCORES', 'LIMIT', 0, MOST_HOLDERS)
+  for i = 1, #entries, 2 do
+    local json = call('HGET', k.info, parse_claim(entries[i]) or '')
+    list[#list + 1] = { entries[i], expires_in(entries[i + 1]), json or '' }
+  end
+  return count_live(k), list
+end
+
+local function holders(k)
+  local value = current(k)
+  if parse_claim(value) then
+    return 1, { { value, call('PTTL', k.lock), call('HGETALL', k.info) } }
+  elseif max_holders(value) then
+    return sharers(k)
+  end
+  return 0, {}
+end
+
+-- Those that are alive, in order.
+local function waiters(k)
+  local list, now = {}, now_ms()
+  local queued = MOST_WAITERS > 0 and call('ZRANGE', k.queue, 0, MOST_WAITERS - 1, 'WITHSCORES') or {}
+  for i = 1, #queued, 2 do
+    if tonumber(call('ZSCORE', k.waiters, queued[i]) or 0) > now then
+      local who = redis.pcall('HGET', k.who, string.match(queued[i], '^%S+'))
+      list[#list + 1] = { queued[i], queued[i + 1], type(who) == 'string' and who or '' }
+    end
+  end
+  return call('ZCOUNT', k.waiters, '(' .. int_string(now), '+inf'), list
+end
+
+local function look_at(k)
+  local value = current(k)
+  local holder_count, holder_list = 0, {}
+  if value then
+    holder_count, holder_list = holders(k)
+  end
+  local waiter_count, waiter_list = waiters(k)
+  local expires = value and call('PTTL', k.lock) or -1
+  -- Longer than any tag of ours: the value of another program may be of any size.
+  return { 'lock', string.sub(value or '', 1, 2000), expires, call('GET', k.fence) or '', holder_count, holder_list,
+    waiter_count, waiter_list }
+end
+
+-- Without writing the marker, as quarantine_left() does.
+local function look_at_marker(identity)
+  local marked, since, longest = string.match(call('GET', KEYS[#KEYS]) or '', '^(%S+) (%d+) (%d+)$')
+  if not marked then
+    return 0 -- no client has ever asked
+  end
+  local known_for = identity ~= '' and marked == reign() and math.max(now_ms() - tonumber(since), 0) or 0
+  return longest ~= '0' and math.max(tonumber(longest) + 1000 - known_for, 0) or 0
+end
+
+-- '$', which is the end whatever it is, if something else is there.
+local function last_log_id()
+  local ok, entries = pcall(call, 'XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1)
+  if ok then
+    return entries[1] and entries[1][1] or '0-0'
+  end
+  return is_wrong_type(entries) and '$' or fail(entries)
+end
+
+-- As log_expired() of include/expired.lua would find them. Never an error.
+local function expired_holders()
+  local list, claim = {}, call('HGET', KEYS[4], 'claim')
+  if claim then
+    if parse_claim(claim) ~= parse_claim(call('GET', KEYS[1]) or '') then
+      list[1] = { claim, int_string(lease_end(KEYS[4])), call('HGETALL', KEYS[4]) }
+    end
+    return list
+  end
+  local entries = call('ZRANGEBYSCORE', KEYS[6], '-inf', int_string(now_ms()), 'WITHSCORES', 'LIMIT', 0, MOST_HOLDERS)
+  for i = 1, #entries, 2 do
+    list[#list + 1] = { entries[i], entries[i + 1], call('HGET', KEYS[4], parse_claim(entries[i]) or '') or '' }
+  end
+  return list
+end
+
+local function expired_or_nothing()
+  local ok, list = pcall(expired_holders)
+  return ok and list or {}
+end
+
+-- A look does without the server's identity, if INFO is not offered.
+local is_offered, identity = pcall(server_id)
+identity = is_offered and identity or ''
+
+local WITH_LOG = ARGV[3] == '1'
+local reply = { now_us(), identity, IS_REPLICA and '1' or '0', look_at_marker(identity), WITH_LOG and last_log_id() or '',
+  WITH_LOG and expired_or_nothing() or {} }
+for i = 1, #KEYS - 1, 8 do
+  local lock, queue, waiters_key, info, fence, shared, who = unpack(KEYS, i, i + 6)
+  local k = { lock = lock, queue = queue, waiters = waiters_key, info = info, fence = fence, shared = shared, who = who }
+  local ok, found = pcall(look_at, k)
+  if not ok then
+    if not is_wrong_type(found) then
+      fail(found)
+    end
+    found = { 'wrong_type' }
+  end
+  reply[#reply + 1] = found
+end
+return reply

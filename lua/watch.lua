@@ -1,0 +1,21 @@
+-- Tell a holder whether its claim was broken.
+--
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
+--
+-- Returns {'ours', run_id}, {'broken', run_id, field, value, ... of the client that broke it}, or {'gone', run_id}.
+--
+-- Atomic, so that all keys are looked at in the same moment. It writes nothing.
+--
+-- @include holders
+-- @include mark
+
+for _, k in ipairs(LOCKS) do
+  local attempt, entry = claim_of(k, ME, true)
+  if attempt ~= ATTEMPT then
+    return { 'gone', RUN_ID }
+  end
+  if is_marked(entry) then
+    return broken_reply(k, RUN_ID)
+  end
+end
+return { 'ours', RUN_ID }

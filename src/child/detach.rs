@@ -1,0 +1,203 @@
+//! A process that stays behind when its caller has got what it called for.
+//!
+//! The caller's child is a front: it stays in the foreground, passes signals on and prints the result. Its own child, the
+//! worker, does the work, and detaches when the result was printed. Until then it dies with the front.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use nix::errno::Errno;
+use nix::sys::prctl::{set_name, set_pdeathsig};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, getppid, setsid};
+
+use super::signal_state::set_default;
+use super::watched::WatchedProcess;
+use crate::arguments;
+use crate::clock::BootTime;
+
+/// In `ps`, beside the title.
+const NAME: &std::ffi::CStr = c"redlock-keeper";
+
+pub(crate) enum Side {
+    Front(Front),
+    Worker(FrontLink),
+}
+
+/// The front's end of the channel, and its worker.
+pub(crate) struct Front {
+    worker: Pid,
+    channel: UnixStream,
+}
+
+/// What the worker has sent.
+pub(crate) enum FromWorker {
+    /// To be printed before this moment, if there is one.
+    Print { text: Vec<u8>, deadline: Option<BootTime> },
+    /// It has detached.
+    Detached,
+    /// It has ended, or is about to.
+    Ended,
+}
+
+/// What became of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Printed {
+    Done,
+    Cancelled(i32),
+    TooLate,
+    /// The error's number.
+    Failed(i32),
+}
+
+/// The worker's end, and /dev/null, which may not be had later.
+pub(crate) struct FrontLink {
+    channel: UnixStream,
+    null: File,
+}
+
+/// Fork. While the program has one thread, and before it has opened anything of its own but `watched`: the worker closes
+/// what it has inherited from the caller.
+pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
+    let (front, worker) = UnixStream::pair()?;
+    let us = nix::unistd::getpid();
+    // SAFETY: there is one thread, so the child may do whatever the parent may.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(Side::Front(Front { worker: child, channel: front })),
+        ForkResult::Child => {
+            drop(front);
+            set_pdeathsig(Signal::SIGTERM)?;
+            if getppid() != us {
+                return Err(Errno::ESRCH.into());
+            }
+            let null = File::options().read(true).write(true).open("/dev/null")?;
+            dup2_stdin(&null)?;
+            dup2_stdout(&null)?;
+            let mut kept = vec![worker.as_raw_fd(), null.as_raw_fd()];
+            kept.extend(watched.map(|watched| watched.as_fd().as_raw_fd()));
+            close_all_but(&kept);
+            Ok(Side::Worker(FrontLink { channel: worker, null }))
+        }
+    }
+}
+
+/// Descriptors from 3 on, which are the caller's.
+fn close_all_but(kept: &[RawFd]) {
+    let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
+        // SAFETY: nothing of this program has opened it, as `split` demands; the one of the listing above is closed by now,
+        // and to close it again is an error without consequences while there is one thread.
+        unsafe { nix::libc::close(fd) };
+    }
+}
+
+impl Front {
+    /// To be called when the channel is readable.
+    pub(crate) fn receive(&mut self) -> FromWorker {
+        let mut head = [0; 13];
+        if self.channel.read_exact(&mut head).is_err() {
+            return FromWorker::Ended;
+        }
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let (length, deadline) = (number(&head[1..5]), number(&head[5..]));
+        if head[0] == b'd' {
+            return FromWorker::Detached;
+        }
+        let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
+        match self.channel.read_exact(&mut text) {
+            Ok(()) => {
+                let deadline = (deadline > 0).then(|| BootTime::from_nanos(deadline));
+                FromWorker::Print { text, deadline }
+            }
+            Err(_) => FromWorker::Ended,
+        }
+    }
+
+    pub(crate) fn answer(&mut self, printed: Printed) {
+        let (tag, number) = match printed {
+            Printed::Done => (b'd', 0),
+            Printed::Cancelled(signal) => (b'c', signal),
+            Printed::TooLate => (b'l', 0),
+            Printed::Failed(error) => (b'f', error),
+        };
+        let bytes = [&[tag][..], &number.to_le_bytes()].concat();
+        let _ = self.channel.write_all(&bytes);
+    }
+
+    pub(crate) fn forward(&self, signal: Signal) {
+        let _ = kill(self.worker, signal);
+    }
+
+    /// How it ended: a code, or the signal that it died of.
+    pub(crate) fn wait_for_end(&self) -> Result<i32, i32> {
+        loop {
+            match waitpid(self.worker, None) {
+                Ok(WaitStatus::Exited(_, code)) => return Ok(code),
+                Ok(WaitStatus::Signaled(_, signal, _)) => return Err(signal as i32),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => return Ok(crate::exit::INTERNAL.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Front {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl FrontLink {
+    /// Have the front print this; waits until it has. A front that is gone has failed.
+    pub(crate) fn print(&mut self, text: &[u8], deadline: Option<BootTime>) -> Printed {
+        let mut answer = [0; 5];
+        let deadline = deadline.map_or(0, BootTime::as_nanos);
+        let sent = self.send(b't', text, deadline).and_then(|()| self.channel.read_exact(&mut answer));
+        let number = i32::from_le_bytes([answer[1], answer[2], answer[3], answer[4]]);
+        match (sent, answer[0]) {
+            (Ok(()), b'd') => Printed::Done,
+            (Ok(()), b'c') => Printed::Cancelled(number),
+            (Ok(()), b'l') => Printed::TooLate,
+            (Ok(()), b'f') => Printed::Failed(number),
+            _ => Printed::Failed(Errno::EPIPE as i32),
+        }
+    }
+
+    fn send(&mut self, tag: u8, text: &[u8], deadline: u64) -> io::Result<()> {
+        let length = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let message = [&[tag][..], &length.to_le_bytes(), &deadline.to_le_bytes(), text].concat();
+        self.channel.write_all(&message)
+    }
+
+    /// Leave the caller: its session, its directory, its descriptors. Needs nothing that it could not get. The front is
+    /// told last.
+    pub(crate) fn detach(mut self, title: &[u8]) {
+        // None of these can fail here; if one did, the lock would be kept all the same.
+        let _ = set_pdeathsig(None);
+        let _ = setsid();
+        let _ = chdir("/");
+        umask(Mode::from_bits_truncate(0o077));
+        let _ = dup2_stderr(&self.null);
+        set_name(NAME).ok();
+        // Where it cannot be done (a hardened /proc) the name alone tells.
+        let _ = arguments::set_title(title);
+        let _ = self.send(b'd', &[], 0);
+    }
+}
+
+/// Signals that our caller ignored, as for a job in the background, are heard from here on. To be followed by
+/// [`Signals::block`](super::signals::Signals::block).
+pub(crate) fn heed_all_signals() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        set_default(signal);
+    }
+}

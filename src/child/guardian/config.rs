@@ -1,0 +1,67 @@
+//! What the guardian is told, and what it needs, before it is forked.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::timerfd::{ClockId, TimerFd, TimerFlags};
+
+use crate::child::attach::AttachPoint;
+use crate::child::forwarding::WITNESSED;
+use crate::child::process_tree::ProcView;
+use crate::child::signal_state::{SignalState, is_ignored};
+use crate::child::spawn::ProcessGroup;
+
+/// How to run the command and how to stop it.
+#[derive(Clone, Debug)]
+pub(crate) struct GuardianConfig {
+    pub argv: Vec<OsString>,
+    pub group: ProcessGroup,
+    pub stop: StopPolicy,
+    pub wait_for: WaitFor,
+    pub signal_state: SignalState,
+    /// Files whose locks are redlock's: the guardian keeps them open, too.
+    pub lock_files: Vec<Arc<File>>,
+    /// Where runs inside the command attach, if they can.
+    pub attach_point: Option<AttachPoint>,
+    pub proc_view: ProcView,
+}
+
+/// What the guardian cannot do without, obtained before it is forked.
+pub(in crate::child) struct GuardianFds {
+    pub(super) signals: SignalFd,
+    pub(super) timer: TimerFd,
+}
+
+impl GuardianFds {
+    pub(in crate::child) fn open() -> nix::Result<Self> {
+        // Signals that were ignored when we were started stay so: blocked, they would be delivered.
+        let witnessed = WITNESSED.into_iter().filter(|&signal| !is_ignored(signal));
+        let signals: SigSet = witnessed.chain([Signal::SIGCHLD]).collect();
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        Ok(Self {
+            signals: SignalFd::with_flags(&signals, flags)?,
+            timer: TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StopPolicy {
+    pub signal: Signal,
+    /// Between that signal and SIGKILL.
+    pub grace: Duration,
+    /// Left before the deadline for the killed tree to exit.
+    pub margin: Duration,
+}
+
+/// When the command counts as ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitFor {
+    Command,
+    /// The last descendant. As with flock, a process that still has the lock file open still has the lock.
+    Tree,
+}

@@ -1,0 +1,70 @@
+//! Signals to the command and its descendants.
+
+use nix::sys::signal::{Signal, kill, killpg};
+
+use super::{Guardian, State, StopPolicy};
+use crate::child::process_tree::Scope;
+use crate::child::spawn::ProcessGroup;
+use crate::clock::BootTime;
+
+impl Guardian<'_> {
+    /// Stop the tree, gently first.
+    pub(super) fn stop(&mut self) {
+        match self.state {
+            State::Idle | State::Stopping { .. } => return,
+            State::Running => {}
+        }
+        let StopPolicy { signal, grace, margin } = self.config.stop;
+        let mut kill_at = BootTime::now() + grace;
+        if let Some(deadline) = self.limits.deadline {
+            kill_at = kill_at.min(deadline.minus(margin));
+        }
+        self.state = State::Stopping { kill_at };
+        self.signal_tree(signal);
+        // A stopped process handles the signal only when it is continued.
+        self.signal_tree(Signal::SIGCONT);
+    }
+
+    /// SIGKILL to everything; returns when nothing is left.
+    pub(super) fn kill(&mut self) {
+        self.state = State::Stopping { kill_at: BootTime::now() };
+        self.signal_tree(Signal::SIGKILL);
+        self.tree.kill(|pid, exit_reason| {
+            if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
+                command.exit_reason = Some(exit_reason);
+            }
+        });
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    pub(super) fn forward(&self, signal: Signal) {
+        match signal {
+            // Between its sender and the command; it would kill helpers that do not handle it.
+            Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
+                if let Some(command) = self.living_command() {
+                    let _ = kill(command, signal);
+                }
+            }
+            _ => self.signal_tree(signal),
+        }
+    }
+
+    /// The command, or its group, first: that works even without /proc.
+    fn signal_tree(&self, signal: Signal) {
+        let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::UpToGuardians };
+        // Before the first signal: what a handler starts to clean up is not meant.
+        let processes = self.tree.processes(scope);
+        let command = self.living_command();
+        let group = command.filter(|_| self.config.group == ProcessGroup::Own);
+        let _ = match (group, command) {
+            (Some(group), _) => killpg(group, signal),
+            (None, Some(command)) => kill(command, signal),
+            (None, None) => Ok(()),
+        };
+        for process in processes {
+            if Some(process.pid) != command && (group.is_none() || Some(process.group) != group) {
+                process.signal(signal);
+            }
+        }
+    }
+}

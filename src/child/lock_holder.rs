@@ -1,0 +1,128 @@
+//! Asking the process that has a lock on a file to give it back: a signal of ours that carries a number, to the process
+//! itself and not to what may have its number by now.
+//!
+//! A process that would die of the signal is not sent it: redlock blocks it from its start to its end.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::pidfd::PidFd;
+use super::proc_entry::{Process, all_processes};
+
+/// A real-time signal, by its number: glibc and musl count them from different ones on.
+pub(super) const ASK: libc::c_int = 50;
+
+/// A byte of a file, as /proc shows locks on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockedByte {
+    pub device: u64,
+    pub inode: u64,
+    pub offset: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AskedHolder {
+    Yes,
+    /// No process that we can see has the lock.
+    NotFound,
+    /// It is another user's.
+    Refused,
+    /// It does not know the signal.
+    TooOld,
+}
+
+/// `pid`: of the holder, as it has told. The signal carries the number.
+pub(crate) fn ask_lock_holder(byte: LockedByte, pid: Option<i32>, number: u32) -> AskedHolder {
+    let told = pid.map(Pid::from_raw);
+    let of_told = told.map_or(Ok(false), |pid| holds(pid, byte));
+    let is_hidden = of_told.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    let holders: Vec<Pid> = if let (Some(pid), Ok(true)) = (told, of_told) {
+        vec![pid]
+    } else {
+        let all = all_processes().into_iter().map(|process| process.pid);
+        all.filter(|pid| holds(*pid, byte).unwrap_or(false)).collect()
+    };
+    let mut answer = if is_hidden { AskedHolder::Refused } else { AskedHolder::NotFound };
+    for pid in holders {
+        let asked = match ask(pid, byte, number) {
+            Ok(true) => return AskedHolder::Yes,
+            Ok(false) => AskedHolder::TooOld,
+            Err(Errno::EPERM | Errno::EACCES) => AskedHolder::Refused,
+            Err(_) => continue,
+        };
+        answer = asked;
+    }
+    answer
+}
+
+/// False if it does not know the signal: a command that has inherited the file (--wait-tree), or an older redlock.
+fn ask(pid: Pid, byte: LockedByte, number: u32) -> nix::Result<bool> {
+    let process = PidFd::open(pid)?;
+    // From here on it cannot be another one. Is it the right one?
+    if !holds(pid, byte).unwrap_or(false) {
+        return Err(Errno::ESRCH);
+    }
+    if !blocks(pid, ASK) {
+        return Ok(false);
+    }
+    process.send_number(ASK, number)?;
+    if Process::read(pid).is_some_and(|process| process.is_stopped()) {
+        process.send(Signal::SIGCONT)?;
+    }
+    Ok(true)
+}
+
+/// Whether a process has this byte locked for writing, through a file that it has open.
+fn holds(pid: Pid, byte: LockedByte) -> io::Result<bool> {
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        let name = entry?.file_name();
+        let Some(fd) = name.to_str() else { continue };
+        let is_file = fs::metadata(format!("/proc/{pid}/fd/{fd}"))
+            .is_ok_and(|about| (about.dev(), about.ino()) == (byte.device, byte.inode));
+        if is_file && covers(&fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"))?, byte.offset) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// From lines such as "lock: 1: OFDLCK  ADVISORY  WRITE -1 00:19:7 2305843009213693953 2305843009213693953".
+fn covers(fdinfo: &str, offset: u64) -> bool {
+    let mut locks = fdinfo.lines().filter_map(|line| line.strip_prefix("lock:"));
+    locks.any(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [.., kind, _, _, first, last] = fields[..] else { return false };
+        let last = if last == "EOF" { Some(u64::MAX) } else { last.parse().ok() };
+        let range = first.parse().ok().zip(last);
+        kind == "WRITE" && range.is_some_and(|(first, last): (u64, u64)| (first..=last).contains(&offset))
+    })
+}
+
+fn blocks(pid: Pid, signal: libc::c_int) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_found_in_what_proc_shows() {
+        let shown = "pos:\t0\nflags:\t02100002\nlock:\t1: OFDLCK  ADVISORY  WRITE -1 00:19:7 10 12\n\
+                     lock:\t2: OFDLCK  ADVISORY  READ -1 00:19:7 20 20\nlock:\t3: POSIX  ADVISORY  WRITE 1 00:19:7 30 EOF\n";
+        for (offset, is_locked) in [(9, false), (10, true), (12, true), (13, false), (20, false), (99, true)]
+        {
+            assert_eq!(covers(shown, offset), is_locked, "{offset}");
+        }
+        assert!(!covers("lock:\tx\nlock:", 0));
+    }
+}

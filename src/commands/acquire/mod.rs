@@ -1,0 +1,156 @@
+//! `redlock acquire`: take the lock, print its token, and leave the lock taken.
+//!
+//! Until the token is printed everything can be undone: a signal, or a token that nobody can read, gives the lock back.
+
+mod front;
+mod keep;
+mod output;
+
+use anyhow::Context;
+
+use self::output::{deliver, token_text};
+use super::identity;
+use super::outer::OuterRuns;
+use super::take::{self, Asked, NotAcquired};
+use crate::child::signals::{Signals, install_noop_handler};
+use crate::child::{self, Printed, Side, WatchedProcess, local_time, terminal};
+use crate::exit::{self, Exit, Failure};
+use crate::fault;
+use crate::lock::{Ending, Grant, HolderInfo, HowEnded, Lock, Renewal};
+use crate::report::{self, Report};
+use crate::settings::{AcquireSettings, Backend, OnLost, TokenFormat, Watched};
+
+pub(super) fn run(settings: &AcquireSettings) -> anyhow::Result<Exit> {
+    let result = acquire_and_keep(settings);
+    if settings.format == TokenFormat::Shell {
+        tell_eval(&result);
+    }
+    result
+}
+
+/// The exit code of a command substitution is lost in eval "$(...)": what it prints has to fail, too.
+fn tell_eval(result: &anyhow::Result<Exit>) {
+    let code = match result {
+        Ok(Exit::Code(code)) => i32::from(*code),
+        Ok(Exit::Signal(signal)) => 128 + signal,
+        Err(error) => exit::code_of(error).into(),
+    };
+    if code != 0 {
+        // A reader that is gone, or a full disk, is as good as none.
+        let _ = super::print(&format!("(exit {code})\n"));
+    }
+}
+
+fn acquire_and_keep(settings: &AcquireSettings) -> anyhow::Result<Exit> {
+    let watched = watched_process(settings)?;
+    // A lock on this host ends with the process that holds it.
+    let is_on_host = matches!(settings.lock.backend, Backend::Host { .. });
+    if watched.is_none() && !is_on_host {
+        return run_without_keeper(settings);
+    }
+    match child::split(watched.as_ref()).context("cannot start the keeper")? {
+        Side::Front(front) => front::run(front),
+        Side::Worker(link) => keep::run(settings, watched, link),
+    }
+}
+
+/// Before anything is asked for: from here on its number may be given to another process.
+fn watched_process(settings: &AcquireSettings) -> Result<Option<WatchedProcess>, Failure> {
+    let (opened, what) = match settings.watched {
+        None => return Ok(None),
+        Some(Watched::Parent) => (WatchedProcess::calling_shell(), "--for-shell: the calling shell".into()),
+        Some(Watched::Process(pid)) => (WatchedProcess::open(pid), format!("--watch-pid: process {pid}")),
+    };
+    let watched = opened.map_err(|error| Failure::new(exit::USAGE, report::cannot_watch(&what, error)))?;
+    if settings.on_lost == OnLost::Stop && !watched.may_be_signalled() {
+        return Err(Failure::new(exit::REFUSED, report::cannot_stop(&what)));
+    }
+    Ok(Some(watched))
+}
+
+fn run_without_keeper(settings: &AcquireSettings) -> anyhow::Result<Exit> {
+    let holder = HolderInfo { renewal: Renewal::Nobody, ..identity::describe(&[], &settings.lock.label) };
+    let mut report = new_report(settings, &holder)?;
+    let result = acquire(settings, holder, &mut report);
+    Ok(report.ended(result))
+}
+
+fn new_report(settings: &AcquireSettings, holder: &HolderInfo) -> Result<Report, Failure> {
+    let (events, width) = (settings.lock.events.as_deref(), terminal::width(&std::io::stderr()));
+    let mut report =
+        Report::new(settings.lock.verbosity, &settings.lock.keys, events, holder, width, local_time)?;
+    report.warnings(&settings.lock.warnings);
+    Ok(report)
+}
+
+fn acquire(settings: &AcquireSettings, holder: HolderInfo, report: &mut Report) -> anyhow::Result<Exit> {
+    let mut signals = Signals::block()?;
+    let (mut lock, grant) = match take(settings, holder, &mut signals, report)? {
+        Ok(taken) => taken,
+        Err(exit) => return Ok(exit),
+    };
+    let deadline = grant.lease.map(|lease| lease.deadline());
+    let printed = deliver(&token_text(settings, &grant, None), deadline, &mut signals);
+    if printed != Printed::Done {
+        return give_back(&mut *lock, &grant, printed, report);
+    }
+    report::handed_out();
+    Ok(Exit::Code(0))
+}
+
+/// The lock; or the exit, if it is not ours.
+type Taken = Result<(Box<dyn Lock>, Grant), Exit>;
+
+fn take(
+    settings: &AcquireSettings,
+    holder: HolderInfo,
+    signals: &mut Signals,
+    report: &mut Report,
+) -> anyhow::Result<Taken> {
+    if settings.ttl.is_none() && settings.watched.is_none() {
+        report.stays_locked();
+    }
+    let lock = take::open_lock(&settings.lock, report)?;
+    if let Some(signal) = take::delay_start(settings.lock.jitter, signals, report) {
+        return Ok(Err(Exit::Signal(signal as i32)));
+    }
+    let request = take::request(&settings.lock, holder);
+    let mut asked = Asked::new(lock, &request);
+    asked.send_ahead(&request);
+    if let Some(signal) = asked.lock().interrupt_signal() {
+        install_noop_handler(signal).context("cannot handle a signal")?;
+    }
+    match take::acquire(asked, &request, OuterRuns::default(), &settings.lock, signals, report) {
+        Ok(taken) => {
+            fault::panic_if_requested("granted");
+            Ok(Ok(taken))
+        }
+        Err(NotAcquired::Nested) => {
+            let keys = take::key_names(&settings.lock);
+            let message = format!("an outer run already holds {keys}: waiting for it would deadlock");
+            Err(Failure::new(exit::USAGE, message).into())
+        }
+        Err(not_acquired) => Ok(Err(take::explain(not_acquired, &settings.lock, report)?)),
+    }
+}
+
+/// Nobody has read the token.
+fn give_back(lock: &mut dyn Lock, grant: &Grant, why: Printed, report: &mut Report) -> anyhow::Result<Exit> {
+    let ending = match why {
+        Printed::Cancelled(signal) => Ending { signal: Some(signal), ..Ending::new(HowEnded::Cancelled) },
+        Printed::Done | Printed::TooLate | Printed::Failed(_) => Ending::new(HowEnded::NotStarted),
+    };
+    let released = lock.release(grant, &ending);
+    report.released(grant.taken_at.elapsed(), released.is_done());
+    match why {
+        Printed::Done => Ok(Exit::Code(0)),
+        Printed::Cancelled(signal) => Ok(Exit::Signal(signal)),
+        Printed::TooLate => {
+            Err(Failure::new(exit::LOST, report::token_printed_too_late(&report.lock())).into())
+        }
+        Printed::Failed(error) => {
+            let error = std::io::Error::from_raw_os_error(error);
+            Err(Failure::new(exit::INTERNAL, report::cannot_print_token(&report.lock(), &error)).into())
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `redlock status`: one lock, looked at.
+
+use std::time::Duration;
+
+use super::look::{cannot_look, open_view};
+use super::print;
+use super::watch::watch;
+use crate::child::local_time;
+use crate::clock::BootTime;
+use crate::exit::{Exit, Failure, HELD};
+use crate::lock::{BackendError, Seen, Status, View};
+use crate::report::{self, LongLines, Verbosity, quoted, sanitize, status_json, status_text};
+use crate::settings::{Checked, Purpose, StatusSettings};
+
+/// A wait is mentioned after this time, and then in these intervals.
+const FIRST_MENTION: Duration = Duration::from_secs(2);
+const MENTION_EVERY: Duration = Duration::from_secs(30);
+
+pub(super) fn run(settings: &StatusSettings) -> anyhow::Result<Exit> {
+    let mut view = open_view(&settings.location);
+    match settings.purpose {
+        Purpose::Show => {
+            let status = look(&mut *view, settings)?;
+            print(&shown(&status, settings))
+        }
+        Purpose::Watch(interval) => watch(interval, LongLines::Folded, || {
+            look(&mut *view, settings).map(|status| shown(&status, settings))
+        }),
+        Purpose::Check(check) => {
+            let status = look(&mut *view, settings)?;
+            print_if_asked(&status, settings)?;
+            decided(&status, settings)?;
+            Ok(Exit::Code(u8::from(!is_so(&status, check))))
+        }
+        Purpose::WaitFree(at_most) => wait_until_free(&mut *view, at_most, settings),
+    }
+}
+
+fn look(view: &mut dyn View, settings: &StatusSettings) -> Result<Status, Failure> {
+    view.status(&settings.key).map_err(|error| failure(&error, settings))
+}
+
+fn failure(error: &BackendError, settings: &StatusSettings) -> Failure {
+    cannot_look(&quoted(&[sanitize(&settings.key)]), error)
+}
+
+fn shown(status: &Status, settings: &StatusSettings) -> String {
+    if settings.json { format!("{}\n", status_json(status)) } else { status_text(status, local_time) }
+}
+
+/// Where the exit code is the answer.
+fn print_if_asked(status: &Status, settings: &StatusSettings) -> anyhow::Result<()> {
+    if settings.json || settings.location.verbosity == Verbosity::Verbose {
+        print(&shown(status, settings))?;
+    }
+    Ok(())
+}
+
+/// Not to know is not to say no.
+fn decided(status: &Status, settings: &StatusSettings) -> Result<(), Failure> {
+    status.undecided.as_ref().map_or(Ok(()), |error| Err(failure(error, settings)))
+}
+
+fn is_so(status: &Status, check: Checked) -> bool {
+    match check {
+        Checked::Held => status.is_taken(),
+        Checked::Free => !status.is_taken(),
+        Checked::Owned(claim) => {
+            let token = claim.to_string();
+            status.holders.iter().any(|holder| holder.token.as_ref() == Some(&token) && !holder.has_ended)
+        }
+    }
+}
+
+fn wait_until_free(
+    view: &mut dyn View,
+    at_most: Option<Duration>,
+    settings: &StatusSettings,
+) -> anyhow::Result<Exit> {
+    let started = BootTime::now();
+    let is_quiet = settings.location.verbosity == Verbosity::Quiet;
+    let mut next_mention = started + FIRST_MENTION;
+    let mut is_failing = false;
+    let mut observer = |seen: Seen<'_>| match seen {
+        _ if is_quiet => {}
+        Seen::Failing(error) => {
+            if !std::mem::replace(&mut is_failing, true) {
+                report::print(&format!("{}; still waiting", failure(error, settings).message));
+            }
+        }
+        Seen::Taken(status) => {
+            is_failing = false;
+            if next_mention.has_passed() {
+                next_mention = BootTime::now() + MENTION_EVERY;
+                report::still_taken(status, started.elapsed(), local_time);
+            }
+        }
+    };
+    let until = at_most.map(|at_most| started + at_most);
+    let status = view
+        .wait_until_free(&settings.key, until, &mut observer)
+        .map_err(|error| failure(&error, settings))?;
+    print_if_asked(&status, settings)?;
+    decided(&status, settings)?;
+    if status.is_idle() {
+        return Ok(Exit::Code(0));
+    }
+    if !is_quiet {
+        report::print(&report::gave_up_waiting(&status, started.elapsed(), local_time));
+    }
+    Ok(Exit::Code(HELD))
+}

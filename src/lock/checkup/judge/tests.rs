@@ -1,0 +1,418 @@
+use super::*;
+use crate::lock::checkup::{Clock, Config, Found, Info, Marker, ServerFacts, ServerKind, Trial, TrialStep};
+use crate::lock::{Problem, ServerError};
+
+const NOW_MS: u64 = 1_800_000_000_000;
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(NOW_MS)
+}
+
+const ALONE: Terms = Terms {
+    ttl: Some(Duration::from_secs(30)),
+    node_timeout: Duration::from_secs(5),
+    quarantine: Duration::ZERO,
+};
+const SEVERAL: Terms = Terms {
+    ttl: Some(Duration::from_secs(30)),
+    node_timeout: Duration::from_secs(1),
+    quarantine: Duration::from_secs(30),
+};
+
+fn denied() -> BackendError {
+    BackendError::new("a", Problem::Server(ServerError::new("NOPERM", Some("no"), "INFO")))
+}
+
+fn info() -> Info {
+    Info {
+        engine: "Redis".into(),
+        version: Some("7.0.15".into()),
+        mode: Some("standalone".into()),
+        run_id: Some("id".into()),
+        replication_id: Some("history".into()),
+        uptime: Some(Duration::from_secs(3600)),
+        is_replica: Some(false),
+        master: None,
+        replicas: Some(0),
+        demands_replicas: false,
+        max_memory: Some(0),
+        used_memory: Some(1000),
+        eviction_policy: Some("noeviction".into()),
+        evicted_keys: Some(0),
+        has_append_only_file: Some(true),
+        cannot_save: false,
+        is_cluster: false,
+    }
+}
+
+fn found() -> Found {
+    Found {
+        rtt: Duration::from_millis(1),
+        clock: Ok(Clock { now_ms: NOW_MS, ahead_ms: 0, uncertainty: Duration::ZERO }),
+        info: Ok(info()),
+        config: Ok(Config::default()),
+        marker: Ok(Some(Marker {
+            reign: "id.history".into(),
+            since_ms: NOW_MS - 3_600_000,
+            longest_ms: 30_000,
+        })),
+        certificate_expires: None,
+        trial: Some(Ok(Trial { took: Duration::from_millis(1), is_in_history: true })),
+    }
+}
+
+fn server(configured: usize, kind: ServerKind, found: Result<Found, BackendError>) -> ServerFacts {
+    ServerFacts { name: format!("s{configured}"), configured, kind, others: None, found }
+}
+
+fn checkup(servers: Vec<ServerFacts>) -> ServersCheckup {
+    let configured = servers.iter().map(|server| server.configured + 1).max().unwrap_or(0);
+    ServersCheckup { configured, servers, sentinels: Vec::new() }
+}
+
+fn host() -> HostFacts {
+    HostFacts {
+        directory: Some("/run/lock".into()),
+        trial: Some(Ok(HostTrial { mount: Mount::OnThisHost, took: Duration::ZERO })),
+        has_subreaper: true,
+        has_proc: true,
+        has_pidfd: true,
+    }
+}
+
+/// The levels of this check, of all servers together.
+fn levels(checkup: &ServersCheckup, terms: &Terms, check: Check) -> Vec<Level> {
+    let judgement = judge(Some((checkup, terms)), &host(), now());
+    let of_check = judgement.findings.iter().filter(|finding| finding.what.check() == check);
+    of_check.map(|finding| finding.level).collect()
+}
+
+/// One plain server with these changes.
+fn of_one(check: Check, terms: &Terms, change: impl FnOnce(&mut Found)) -> Vec<Level> {
+    of_kind(ServerKind::Plain, check, terms, change)
+}
+
+fn of_kind(kind: ServerKind, check: Check, terms: &Terms, change: impl FnOnce(&mut Found)) -> Vec<Level> {
+    let mut facts = found();
+    change(&mut facts);
+    levels(&checkup(vec![server(0, kind, Ok(facts))]), terms, check)
+}
+
+fn of_info(check: Check, change: impl FnOnce(&mut Info)) -> Vec<Level> {
+    of_one(check, &ALONE, |found| change(found.info.as_mut().unwrap()))
+}
+
+use Level::{Ok as Fine, Problem as Bad, Unknown, Warning};
+
+#[test]
+fn a_healthy_server_has_nothing_but_ok() {
+    let checkup = checkup(vec![server(0, ServerKind::Plain, Ok(found()))]);
+    let judgement = judge(Some((&checkup, &ALONE)), &host(), now());
+    assert!(judgement.findings.iter().all(|finding| finding.level == Fine), "{judgement:?}");
+    assert_eq!(judgement.votes, [true]);
+}
+
+#[test]
+fn each_fact_of_info_has_its_level() {
+    let text = |text: &str| Some(text.to_owned());
+    for (check, change, level) in [
+        (
+            Check::Version,
+            Box::new(|info: &mut Info| info.version = text("5.0.14")) as Box<dyn Fn(&mut Info)>,
+            Bad,
+        ),
+        (Check::Version, Box::new(|info| info.version = None), Unknown),
+        (Check::Version, Box::new(|info| info.engine = "Garnet".into()), Warning),
+        (
+            Check::Version,
+            Box::new(|info| (info.engine, info.version) = ("Valkey".into(), text("8.1.0"))),
+            Fine,
+        ),
+        (Check::Role, Box::new(|info| info.is_replica = Some(true)), Bad),
+        (Check::Role, Box::new(|info| info.is_replica = None), Unknown),
+        (Check::Role, Box::new(|info| info.mode = text("sentinel")), Bad),
+        (Check::Role, Box::new(|info| info.is_cluster = true), Bad),
+        (Check::Eviction, Box::new(|info| info.eviction_policy = text("allkeys-lru")), Fine),
+        (
+            Check::Eviction,
+            Box::new(|info| (info.eviction_policy, info.max_memory) = (text("volatile-ttl"), Some(1 << 30))),
+            Bad,
+        ),
+        (
+            Check::Eviction,
+            Box::new(|info| (info.eviction_policy, info.evicted_keys) = (text("allkeys-lru"), Some(1))),
+            Bad,
+        ),
+        (Check::Eviction, Box::new(|info| info.eviction_policy = None), Unknown),
+        (
+            Check::Eviction,
+            Box::new(|info| (info.eviction_policy, info.evicted_keys) = (None, Some(3))),
+            Warning,
+        ),
+        (Check::Persistence, Box::new(|info| info.has_append_only_file = Some(false)), Warning),
+        (Check::Persistence, Box::new(|info| info.has_append_only_file = None), Unknown),
+    ] {
+        assert_eq!(of_info(check, change), [level], "{check:?}");
+    }
+    let full = |info: &mut Info| (info.used_memory, info.max_memory) = (Some(95), Some(100));
+    assert_eq!(of_info(Check::Memory, full), [Warning]);
+    assert_eq!(of_info(Check::Persistence, |info| info.cannot_save = true), [Fine, Warning]);
+}
+
+#[test]
+fn what_is_denied_is_unknown_and_never_ok() {
+    let without_info = |found: &mut Found| (found.info, found.config) = (Err(denied()), Err(denied()));
+    for check in [Check::Version, Check::Role, Check::Eviction, Check::Persistence] {
+        assert_eq!(of_one(check, &ALONE, without_info), [Unknown], "{check:?}");
+    }
+    assert_eq!(of_one(Check::Clock, &ALONE, |found| found.clock = Err(denied())), [Unknown]);
+    // One server does without its identity. Several cannot, nor can a quarantine.
+    assert_eq!(of_one(Check::Identity, &ALONE, without_info), []);
+    assert_eq!(of_one(Check::Identity, &SEVERAL, without_info), [Bad]);
+    assert_eq!(of_one(Check::Quorum, &SEVERAL, without_info), [Bad]);
+}
+
+#[test]
+fn a_restart_does_no_harm_where_a_quarantine_follows() {
+    let forgets = |found: &mut Found| found.info.as_mut().unwrap().has_append_only_file = Some(false);
+    assert_eq!(of_one(Check::Persistence, &ALONE, forgets), [Warning]);
+    assert_eq!(of_one(Check::Persistence, &SEVERAL, forgets), [Fine]);
+}
+
+#[test]
+fn how_often_a_file_is_synced_must_be_told() {
+    let fsync = |fsync: &str| Ok(Config { append_fsync: Some(fsync.into()), ..Config::default() });
+    for (config, level) in
+        [(fsync("everysec"), Fine), (fsync("always"), Fine), (fsync("no"), Warning), (Err(denied()), Unknown)]
+    {
+        assert_eq!(
+            of_one(Check::Persistence, &ALONE, |found| found.config = config.clone()),
+            [level],
+            "{config:?}"
+        );
+    }
+}
+
+#[test]
+fn a_quarantine_is_counted_as_the_scripts_do() {
+    let marker = |reign: &str, age_ms: u64, longest_ms| {
+        Ok(Some(Marker { reign: reign.into(), since_ms: NOW_MS - age_ms, longest_ms }))
+    };
+    let own = "id.history";
+    let off = Terms { quarantine: Duration::ZERO, ..SEVERAL };
+    for (marker, terms, level, quorum) in [
+        (marker(own, 31_000, 30_000), SEVERAL, Fine, Fine),
+        (marker(own, 30_500, 30_000), SEVERAL, Warning, Bad),
+        (marker("other.history", 3_600_000, 30_000), SEVERAL, Warning, Bad),
+        (marker("id.other", 3_600_000, 30_000), SEVERAL, Warning, Bad),
+        // The longest that any client came with counts.
+        (marker(own, 31_000, 60_000), SEVERAL, Warning, Bad),
+        (marker(own, 31_000, 0), SEVERAL, Fine, Fine),
+        (Ok(None), SEVERAL, Warning, Warning),
+        (Err(denied()), SEVERAL, Bad, Bad),
+        (Ok(None), off, Fine, Fine),
+    ] {
+        let change = |found: &mut Found| found.marker = marker.clone();
+        assert_eq!(of_one(Check::Quarantine, &terms, change), [level], "{marker:?}");
+        assert_eq!(of_one(Check::Quorum, &terms, change), [quorum], "{marker:?}");
+    }
+    let both = checkup(vec![
+        server(0, ServerKind::Plain, Ok(found())),
+        server(1, ServerKind::Plain, Ok(Found { marker: marker(own, 0, 60_000), ..found() })),
+    ]);
+    assert_eq!(levels(&both, &off, Check::Quarantine), [Fine, Warning], "off goes by the marker of several");
+}
+
+#[test]
+fn a_round_trip_is_measured_against_timeout_and_ttl() {
+    let takes = |ms| move |found: &mut Found| found.rtt = Duration::from_millis(ms);
+    let short = Terms { ttl: Some(Duration::from_secs(1)), ..ALONE };
+    assert_eq!(of_one(Check::Latency, &ALONE, takes(300)), [Fine]);
+    assert_eq!(of_one(Check::Latency, &ALONE, takes(1700)), [Warning]);
+    assert_eq!(of_one(Check::Latency, &short, takes(150)), [Warning]);
+    assert_eq!(of_one(Check::Latency, &SEVERAL, takes(400)), [Warning]);
+}
+
+#[test]
+fn clocks_matter_more_with_several_servers() {
+    let ahead = |ahead_ms, uncertainty| {
+        let uncertainty = Duration::from_millis(uncertainty);
+        let clock = Ok(Clock { now_ms: NOW_MS, ahead_ms, uncertainty });
+        Ok(Found { clock, ..found() })
+    };
+    let one = |found| checkup(vec![server(0, ServerKind::Plain, found)]);
+    assert_eq!(levels(&one(ahead(-5000, 0)), &ALONE, Check::Clock), [Fine]);
+    assert_eq!(levels(&one(ahead(-90_000, 0)), &ALONE, Check::Clock), [Warning]);
+    let two = |a, b| checkup(vec![server(0, ServerKind::Plain, a), server(1, ServerKind::Plain, b)]);
+    assert_eq!(levels(&two(ahead(-300, 0), ahead(300, 0)), &SEVERAL, Check::Clock), [Fine, Fine, Warning]);
+    assert_eq!(levels(&two(ahead(-300, 200), ahead(300, 200)), &SEVERAL, Check::Clock), [Fine, Fine]);
+    let both_ahead = two(ahead(2000, 0), ahead(2000, 0));
+    assert_eq!(levels(&both_ahead, &SEVERAL, Check::Clock), [Warning, Warning]);
+}
+
+#[test]
+fn replicas_matter_where_they_may_take_over() {
+    let with = |replicas, demands_replicas| {
+        move |found: &mut Found| {
+            let info = found.info.as_mut().unwrap();
+            (info.replicas, info.demands_replicas) = (replicas, demands_replicas);
+        }
+    };
+    for kind in [ServerKind::OfSentinels, ServerKind::OfCluster] {
+        // How far they may lag is not told.
+        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(1), true)), [Unknown]);
+        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(1), false)), [Warning]);
+        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(0), false)), [Warning]);
+        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(None, false)), [Unknown]);
+    }
+    assert_eq!(of_one(Check::Replicas, &ALONE, with(Some(1), false)), []);
+}
+
+#[test]
+fn a_master_that_is_cut_off_must_stop_before_another_takes_over() {
+    let lag = |seconds| {
+        move |found: &mut Found| {
+            found.info.as_mut().unwrap().demands_replicas = true;
+            found.config = Ok(Config {
+                max_lag: Some(Duration::from_secs(seconds)),
+                cluster_node_timeout: Some(Duration::from_secs(15)),
+                ..Config::default()
+            });
+        }
+    };
+    assert_eq!(of_kind(ServerKind::OfCluster, Check::Replicas, &SEVERAL, lag(15)), [Fine]);
+    assert_eq!(of_kind(ServerKind::OfCluster, Check::Replicas, &SEVERAL, lag(16)), [Warning]);
+    let denies = |found: &mut Found| {
+        found.info.as_mut().unwrap().demands_replicas = true;
+        found.config = Err(denied());
+    };
+    assert_eq!(of_kind(ServerKind::OfCluster, Check::Replicas, &SEVERAL, denies), [Unknown]);
+    for (seconds, level) in [(5, Fine), (6, Warning)] {
+        let mut facts = found();
+        lag(seconds)(&mut facts);
+        let sentinel = SentinelFacts {
+            name: "x".into(),
+            configured: 0,
+            master: Ok("y".into()),
+            down_after: Some(Duration::from_secs(5)),
+        };
+        let all = ServersCheckup {
+            sentinels: vec![sentinel],
+            ..checkup(vec![server(0, ServerKind::OfSentinels, Ok(facts))])
+        };
+        assert_eq!(levels(&all, &SEVERAL, Check::Replicas), [level]);
+    }
+}
+
+#[test]
+fn a_certificate_is_to_be_renewed_in_time() {
+    let days = |days: u64| {
+        move |found: &mut Found| {
+            found.certificate_expires = Some(now() + Duration::from_secs(days * 24 * 3600));
+        }
+    };
+    assert_eq!(of_one(Check::Certificate, &ALONE, days(30)), [Fine]);
+    assert_eq!(of_one(Check::Certificate, &ALONE, days(13)), [Warning]);
+    assert_eq!(of_one(Check::Certificate, &ALONE, |_| {}), []);
+}
+
+#[test]
+fn a_failed_trial_is_a_problem_and_a_missing_history_is_not() {
+    let fails = |found: &mut Found| {
+        found.trial = Some(Err(TrialFailure { step: TrialStep::Wait, why: denied() }));
+    };
+    assert_eq!(of_one(Check::Permissions, &ALONE, fails), [Bad]);
+    assert_eq!(of_one(Check::Quorum, &ALONE, fails), [Bad]);
+    let unwritten = |found: &mut Found| {
+        found.trial = Some(Ok(Trial { took: Duration::ZERO, is_in_history: false }));
+    };
+    assert_eq!(of_one(Check::History, &ALONE, unwritten), [Warning]);
+    assert_eq!(of_one(Check::Quorum, &ALONE, unwritten), [Fine]);
+}
+
+#[test]
+fn a_majority_is_enough_and_every_failure_is_told() {
+    let other = |id: &str| {
+        let mut facts = found();
+        let info = facts.info.as_mut().unwrap();
+        info.run_id = Some(id.into());
+        facts.marker = Ok(Some(Marker { reign: format!("{id}.history"), since_ms: 0, longest_ms: 0 }));
+        Ok(facts)
+    };
+    let down = || Err(BackendError::new("s", Problem::ConnectionRefused));
+    let of = |found: Vec<Result<Found, BackendError>>| {
+        let servers = found.into_iter().enumerate();
+        checkup(servers.map(|(at, found)| server(at, ServerKind::Plain, found)).collect())
+    };
+    let quorum = |checkup: &ServersCheckup| {
+        let quorum = judge(Some((checkup, &SEVERAL)), &host(), now()).quorum.unwrap();
+        (levels(checkup, &SEVERAL, Check::Quorum), quorum.can_vote, quorum.may_fail())
+    };
+    assert_eq!(quorum(&of(vec![other("a"), other("b"), other("c")])), (vec![Fine], 3, 1));
+    assert_eq!(quorum(&of(vec![other("a"), other("b"), down()])), (vec![Warning], 2, 0));
+    assert_eq!(quorum(&of(vec![other("a"), down(), down()])), (vec![Bad], 1, 0));
+    assert_eq!(quorum(&of(vec![other("a"), other("b")])), (vec![Fine, Warning], 2, 0));
+    let twins = of(vec![other("a"), other("a"), other("b")]);
+    assert_eq!(levels(&twins, &SEVERAL, Check::Identity), [Fine, Bad, Fine]);
+    assert_eq!(quorum(&twins), (vec![Warning], 2, 0));
+}
+
+#[test]
+fn a_cluster_serves_if_all_its_masters_do() {
+    let master = |found| server(0, ServerKind::OfCluster, found);
+    let cluster = |mut second: Found| {
+        second.info.as_mut().unwrap().run_id = Some("other".into());
+        checkup(vec![master(Ok(found())), master(Ok(second))])
+    };
+    assert_eq!(levels(&cluster(found()), &SEVERAL, Check::Quorum), [Fine]);
+    let fails = Some(Err(TrialFailure { step: TrialStep::Take, why: denied() }));
+    assert_eq!(levels(&cluster(Found { trial: fails, ..found() }), &SEVERAL, Check::Quorum), [Bad]);
+}
+
+/// Each slot has a marker of its own, of which none is older than the server.
+#[test]
+fn a_master_of_a_cluster_that_has_just_started_is_in_quarantine() {
+    for (uptime, level) in [(30, Warning), (31, Fine)] {
+        let up = |found: &mut Found| {
+            found.info.as_mut().unwrap().uptime = Some(Duration::from_secs(uptime));
+            found.marker = Ok(None);
+        };
+        assert_eq!(of_kind(ServerKind::OfCluster, Check::Quarantine, &SEVERAL, up), [level], "{uptime}");
+        assert_eq!(of_kind(ServerKind::OfCluster, Check::Quorum, &SEVERAL, up), [level], "{uptime}");
+    }
+}
+
+#[test]
+fn sentinels_are_compared_with_the_master_that_is_used() {
+    let mut facts = server(0, ServerKind::OfSentinels, Ok(found()));
+    facts.name = "redis+sentinel://x/main (10.0.0.1:6379)".into();
+    let sentinel = |master: Result<&str, BackendError>| SentinelFacts {
+        name: "Sentinel x".into(),
+        configured: 0,
+        master: master.map(ToOwned::to_owned),
+        down_after: None,
+    };
+    let sentinels =
+        vec![sentinel(Ok("10.0.0.1:6379")), sentinel(Ok("10.0.0.2:6379")), sentinel(Err(denied()))];
+    let all = ServersCheckup { sentinels, ..checkup(vec![facts]) };
+    assert_eq!(levels(&all, &SEVERAL, Check::Sentinel), [Fine, Warning, Warning]);
+}
+
+#[test]
+fn this_host_must_work_where_locks_are_there() {
+    let fails = HostFacts { trial: Some(Err(denied())), ..host() };
+    let level = |servers: Option<(&ServersCheckup, &Terms)>, host: &HostFacts, check| {
+        let findings = judge(servers, host, now()).findings;
+        findings.iter().find(|finding| finding.what.check() == check).map(|finding| finding.level)
+    };
+    let servers = checkup(vec![server(0, ServerKind::Plain, Ok(found()))]);
+    assert_eq!(level(None, &host(), Check::LockDirectory), Some(Fine));
+    assert_eq!(level(None, &fails, Check::LockDirectory), Some(Bad));
+    assert_eq!(level(Some((&servers, &ALONE)), &fails, Check::LockDirectory), Some(Warning));
+    let none = HostFacts { directory: None, trial: None, ..host() };
+    assert_eq!(level(None, &none, Check::LockDirectory), Some(Bad));
+    let bare = HostFacts { has_subreaper: false, has_proc: false, has_pidfd: false, ..host() };
+    for check in [Check::Subreaper, Check::Proc, Check::Pidfd] {
+        assert_eq!(level(None, &bare, check), Some(Bad), "{check:?}");
+    }
+}

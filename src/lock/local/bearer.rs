@@ -1,0 +1,265 @@
+//! Extending and releasing by the token alone. A process holds the lock, and has to do it: a keeper is asked over its
+//! socket, a run by a signal of ours. If there is none, the file tells what became of the grant.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::poll::PollFlags;
+
+use super::break_request::{AskProcess, RELEASE, ask_run};
+use super::file_name;
+use super::lock_file::{LockFile, check_directory};
+use super::look::{Participant, Present};
+use super::release_watch::ReleaseWatch;
+use crate::clock::BootTime;
+use crate::lock::wait::wait;
+use crate::lock::{
+    BackendError, Bearer, Claim, Extended, FileProblem, HolderInfo, HowEnded, Lease, Loss, Released, Votes,
+};
+
+/// How long a run may take to stop its command and to give the lock back.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const RELEASED: &[u8] = b"released";
+const EXTENDED: &[u8] = b"extended";
+const OTHER: &[u8] = b"other";
+
+/// Asks the keeper of this name.
+pub(crate) type AskKeeper = Box<dyn Fn(&str, &[u8]) -> KeeperAnswer>;
+
+/// What a keeper has answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeeperAnswer {
+    Said(Vec<u8>),
+    NotThere,
+    /// It is another user's.
+    Refused,
+    /// It is stopped, or busy.
+    Silent,
+}
+
+/// What a keeper on this host is asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeeperRequest {
+    Release {
+        by: HolderInfo,
+    },
+    /// `None` = forever.
+    Extend {
+        ttl: Option<Duration>,
+    },
+}
+
+impl KeeperRequest {
+    /// Of these files, which the keeper must all hold.
+    fn to_bytes(&self, files: &[LockFile]) -> Vec<u8> {
+        let mut text = String::new();
+        for (device, inode) in files.iter().map(LockFile::identity) {
+            let _ = write!(text, "{device}:{inode} ");
+        }
+        let verb = match self {
+            Self::Release { by } => {
+                let fields = by.fields().into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+                let fields: Vec<String> = fields.map(|part| part.replace('\0', "")).collect();
+                format!("release\0{}", fields.join("\0"))
+            }
+            Self::Extend { ttl } => format!("extend\0{}", ttl.map_or(0, |ttl| ttl.as_millis())),
+        };
+        format!("{text}\0{verb}").into_bytes()
+    }
+
+    /// `None` if it makes no sense, or is about other files than these, by device and inode.
+    pub(crate) fn parse(message: &[u8], files: &[(u64, u64)]) -> Option<Self> {
+        let mut parts = message.split(|&byte| byte == 0).map(<[u8]>::to_vec);
+        let named = String::from_utf8(parts.next()?).ok()?;
+        let mut named = named.split_ascii_whitespace().map(|file| {
+            let (device, inode) = file.split_once(':')?;
+            Some((device.parse().ok()?, inode.parse().ok()?))
+        });
+        if !named.all(|file| file.is_some_and(|file| files.contains(&file))) {
+            return None;
+        }
+        match parts.next()?.as_slice() {
+            b"release" => Some(Self::Release { by: HolderInfo::from_fields(&parts.collect::<Vec<_>>()) }),
+            b"extend" => {
+                let ttl: u64 = String::from_utf8(parts.next()?).ok()?.parse().ok()?;
+                Some(Self::Extend { ttl: (ttl > 0).then(|| Duration::from_millis(ttl)) })
+            }
+            _ => None,
+        }
+    }
+
+    /// What is answered when it is done.
+    pub(crate) fn done(&self) -> &'static [u8] {
+        match self {
+            Self::Release { .. } => RELEASED,
+            Self::Extend { .. } => EXTENDED,
+        }
+    }
+
+    /// What is answered to a request that was not understood.
+    pub(crate) fn not_ours() -> &'static [u8] {
+        OTHER
+    }
+}
+
+pub(crate) struct HostBearer {
+    directory: PathBuf,
+    names: Vec<Vec<u8>>,
+    /// `None` if one of the locks was never used.
+    files: Option<Vec<LockFile>>,
+    claim: Claim,
+    who: HolderInfo,
+    ttl: Option<Duration>,
+    ask_keeper: AskKeeper,
+    ask_process: AskProcess,
+}
+
+/// What became of a request.
+enum Asked {
+    Done,
+    Lost(Loss),
+    Failed(BackendError),
+    /// A run holds the lock, at these bytes.
+    Run(Vec<(usize, Participant)>),
+}
+
+impl HostBearer {
+    pub(crate) fn open(
+        directory: &Path,
+        names: &[Vec<u8>],
+        (claim, who): (Claim, HolderInfo),
+        ttl: Option<Duration>,
+        (ask_keeper, ask_process): (AskKeeper, AskProcess),
+    ) -> Result<Self, BackendError> {
+        check_directory(directory)?;
+        let look = |name: &Vec<u8>| LockFile::open_to_look(directory, OsStr::new(&file_name::encode(name)));
+        let files: Vec<Option<LockFile>> = names.iter().map(look).collect::<Result<_, _>>()?;
+        let (directory, names) = (directory.to_owned(), names.to_vec());
+        let files = files.into_iter().collect();
+        Ok(Self { directory, names, files, claim, who, ttl, ask_keeper, ask_process })
+    }
+
+    fn ask(&self, request: &KeeperRequest) -> Asked {
+        let Some(files) = &self.files else { return Asked::Lost(Loss::Expired) };
+        match (self.ask_keeper)(&self.claim.to_string(), &request.to_bytes(files)) {
+            KeeperAnswer::Said(answer) if answer == request.done() => self.confirm(request, files),
+            KeeperAnswer::Refused => Asked::Failed(files[0].error(FileProblem::HolderOfAnotherUser)),
+            KeeperAnswer::Silent => Asked::Failed(files[0].error(FileProblem::HolderSilent)),
+            KeeperAnswer::Said(_) | KeeperAnswer::NotThere => self.look(files).unwrap_or_else(Asked::Failed),
+        }
+    }
+
+    /// The name of a keeper that is gone is free for every process that knows the token: a lock that it says to have
+    /// extended must be there.
+    fn confirm(&self, request: &KeeperRequest, files: &[LockFile]) -> Asked {
+        match request {
+            KeeperRequest::Release { .. } => Asked::Done,
+            KeeperRequest::Extend { .. } => match self.look(files) {
+                Ok(Asked::Run(_)) => Asked::Done,
+                other => other.unwrap_or_else(Asked::Failed),
+            },
+        }
+    }
+
+    /// What do the files say?
+    fn look(&self, files: &[LockFile]) -> Result<Asked, BackendError> {
+        let claim = self.claim.to_string();
+        let (mut ours, mut is_held, mut ended) = (Vec::new(), false, None);
+        for (at, file) in files.iter().enumerate() {
+            let present = Present::look(file).map_err(|e| file.io_error(&e))?;
+            let is_ours = |holder: &&Participant| {
+                file.record(holder.ticket).is_some_and(|record| record.claim == claim)
+            };
+            let holder = present.holders.iter().find(is_ours).copied();
+            is_held |= !present.holders.is_empty() || present.foreign.is_some();
+            ours.extend(holder.map(|holder| (at, holder)));
+            let logged = file.logged_runs().into_iter().rev();
+            ended = ended.or(logged.map(|(_, run)| run).find(|run| run.token == claim).map(|run| run.how));
+        }
+        if ours.len() == files.len() {
+            return Ok(Asked::Run(ours));
+        }
+        Ok(Asked::Lost(match ended {
+            Some(HowEnded::Broken { by }) => Loss::Broken { by },
+            Some(HowEnded::Released | HowEnded::MaxHold | HowEnded::NotStarted | HowEnded::Cancelled) => {
+                Loss::Released { by: Box::default() }
+            }
+            _ if is_held => Loss::Foreign,
+            Some(HowEnded::Lost | HowEnded::Expired | HowEnded::GaveUp | HowEnded::Superseded { .. })
+            | None => Loss::Expired,
+        }))
+    }
+
+    /// A run stops its command and gives all its locks back.
+    fn release_run(&self, held: &[(usize, Participant)]) -> Result<Released, BackendError> {
+        let Some((at, holder)) = held.first() else { return Ok(Released::Lost(Loss::Expired)) };
+        // To write the request into it.
+        let file = &LockFile::open(&self.directory, &self.names[*at])?;
+        let mut watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
+        watch.watch(holder.offset).map_err(|e| file.io_error(&e))?;
+        ask_run(file, holder, &self.who, RELEASE, &self.ask_process)?;
+        let until = BootTime::now() + PATIENCE;
+        while !until.has_passed() {
+            let present = Present::look(file).map_err(|e| file.io_error(&e))?;
+            if !present.holders.contains(holder) {
+                return Ok(Released::Done(Vec::new()));
+            }
+            wait(&[(watch.wake_fd(), PollFlags::POLLIN)], until, None);
+        }
+        Err(file.error(FileProblem::HolderSilent))
+    }
+}
+
+impl Bearer for HostBearer {
+    fn extend(&mut self) -> Extended {
+        let lease = Lease::new(BootTime::now(), self.ttl.unwrap_or(Duration::MAX / 4));
+        match self.ask(&KeeperRequest::Extend { ttl: self.ttl }) {
+            // The lock of a run has no lease here: it is held for as long as the run lives.
+            Asked::Done | Asked::Run(_) => Extended::Until(lease, Votes::default()),
+            Asked::Lost(loss) => Extended::Lost(loss),
+            Asked::Failed(error) => Extended::Unknown(error),
+        }
+    }
+
+    fn release(&mut self) -> Released {
+        match self.ask(&KeeperRequest::Release { by: self.who.clone() }) {
+            Asked::Done => Released::Done(Vec::new()),
+            Asked::Run(held) => self.release_run(&held).unwrap_or_else(Released::Unknown),
+            Asked::Lost(loss) => Released::Lost(loss),
+            Asked::Failed(error) => Released::Unknown(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_keeper_reads_what_it_is_asked() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = [LockFile::open(directory.path(), b"lock:a").unwrap()];
+        let known = [files[0].identity()];
+        let by = HolderInfo { user: "alice".into(), label: "\u{fc}".into(), ..HolderInfo::default() };
+        for request in [
+            KeeperRequest::Release { by },
+            KeeperRequest::Extend { ttl: None },
+            KeeperRequest::Extend { ttl: Some(Duration::from_secs(5)) },
+        ] {
+            let bytes = request.to_bytes(&files);
+            assert_eq!(KeeperRequest::parse(&bytes, &known), Some(request));
+            assert_eq!(KeeperRequest::parse(&bytes, &[(1, 2)]), None, "another file");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_upset_a_keeper(bytes: Vec<u8>) {
+            let _ = KeeperRequest::parse(&bytes, &[]);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A lock on a file of our own, taken and released: whether the directory can be used, and whether its file system has
+//! the kernel's locks. The file is deleted again; nobody else knows its name.
+
+use std::fs;
+use std::path::Path;
+
+use super::HostLock;
+use crate::clock::BootTime;
+use crate::lock::checkup::{HostTrial, Unobserved, trial_request};
+use crate::lock::claim::WaiterId;
+use crate::lock::{BackendError, Ending, Error, HowEnded, Lock, Problem, WaitPolicy};
+
+pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, BackendError> {
+    let name = format!("doctor-{}", WaiterId::random()).into_bytes();
+    let started = BootTime::now();
+    let mut lock = HostLock::open(directory, &[name])?;
+    let mount = lock.mount();
+    let result = lock.acquire(&trial_request(WaitPolicy::No), &mut Unobserved);
+    let result = result.map(|grant| lock.release(&grant, &Ending::new(HowEnded::Released)));
+    for path in lock.paths() {
+        let _ = fs::remove_file(path);
+    }
+    match result {
+        Ok(_) => Ok(HostTrial { mount, took: started.elapsed() }),
+        Err(Error::Backend(error)) => Err(error),
+        // Nobody else knows the file.
+        Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_)) => {
+            Err(BackendError::new(directory.display().to_string(), Problem::ClaimVanished))
+        }
+    }
+}

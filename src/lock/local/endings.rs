@@ -1,0 +1,85 @@
+//! Leaving: what a run that ends writes into the history of its locks. Never a reason for anything to fail.
+
+use std::time::{Duration, SystemTime};
+
+use super::HostLock;
+use super::admission::{Admission, Admitted};
+use super::lock_file::LockFile;
+use super::record::Record;
+use super::request::LocalRequest;
+use crate::clock::BootTime;
+use crate::lock::{Ending, Error, FinishedRun, Grant, Mode};
+
+/// The request that was made last, as the history tells of it.
+#[derive(Clone, Debug)]
+pub(super) struct LastRequest {
+    pub record: Record,
+    pub local: LocalRequest,
+    pub is_logged: bool,
+    /// If it is not granted.
+    pub exit_if_held: u8,
+    /// One for each file, if it was granted.
+    pub admitted: Vec<Admitted>,
+}
+
+impl LastRequest {
+    fn finished(&self, ending: &Ending, waited: Duration, held: Option<Duration>) -> FinishedRun {
+        FinishedRun {
+            ended: SystemTime::now(),
+            waited: Some(waited),
+            held,
+            info: self.record.info.clone(),
+            mode: self.record.mode.clone(),
+            slot: None,
+            token: self.record.claim.clone(),
+            fence: None,
+            exit: ending.exit,
+            signal: ending.signal,
+            how: ending.how.clone(),
+        }
+    }
+}
+
+impl HostLock {
+    /// Before anything is unlocked: the next holder is to find it.
+    pub(super) fn log_release(&self, grant: &Grant, ending: &Ending) {
+        let Some(request) = &self.last_request else { return };
+        let run = request.finished(ending, grant.waited, Some(grant.taken_at.elapsed()));
+        for (file, admitted) in self.files.iter().zip(&request.admitted) {
+            let Admitted { ticket, fence, slot } = *admitted;
+            let slot = matches!(run.mode, Mode::Slot { .. }).then_some(slot);
+            self.log(file, ticket, &FinishedRun { fence: Some(fence), slot, ..run.clone() });
+        }
+    }
+
+    /// Of a run that did not get the lock. `tickets`: those that it has drawn, one for each file.
+    pub(super) fn log_refusal(&self, tickets: &[Option<u64>], error: &Error, started: BootTime) {
+        let Some(request) = &self.last_request else { return };
+        let Some(ending) = Ending::of_refusal(error, request.exit_if_held) else {
+            return self.end_records(tickets);
+        };
+        let run = request.finished(&ending, started.elapsed(), None);
+        for (file, ticket) in self.files.iter().zip(tickets) {
+            let draw = || Admission::try_begin(file)?.draw_ticket(&request.local).ok();
+            if let Some(ticket) = ticket.or_else(|| request.is_logged.then(draw)?) {
+                self.log(file, ticket, &run);
+            }
+        }
+    }
+
+    /// What has been entered is left again, without a word in the history.
+    pub(super) fn end_records(&self, tickets: &[Option<u64>]) {
+        for (file, ticket) in self.files.iter().zip(tickets) {
+            if let Some(ticket) = ticket {
+                file.end_record(*ticket);
+            }
+        }
+    }
+
+    fn log(&self, file: &LockFile, ticket: u64, run: &FinishedRun) {
+        let is_logged = self.last_request.as_ref().is_some_and(|request| request.is_logged);
+        if !is_logged || !file.has_room() || file.log(ticket, run).is_err() {
+            file.end_record(ticket);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The records in the lock file: what holders and waiters tell about themselves. For people: whether a process holds
+//! the lock, or waits for it, only the kernel's locks say.
+
+use std::io;
+use std::iter::once;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use super::format::{
+    NEWEST, RECORDS, RECORDS_START, WAITER_RECORDS, WAITERS_START, boot_id, number, read_at_most,
+};
+use super::lock_file::LockFile;
+use crate::clock::BootTime;
+use crate::lock::{HolderInfo, Mode};
+
+/// Size of a record.
+pub(super) const RECORD: usize = 1024;
+
+/// One holder, or one waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub claim: String,
+    /// Since when it holds the lock, or waits.
+    pub since: BootTime,
+    /// The same moment on the wall clock, in milliseconds, which outlives the boot. Zero if it is not known.
+    pub since_ms: u64,
+    pub mode: Mode,
+    pub info: HolderInfo,
+    /// Of a holder.
+    pub tenure: Option<Tenure>,
+}
+
+/// What a holder has, and a waiter has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tenure {
+    pub fence: u64,
+    pub slot: u32,
+    pub waited: Duration,
+    /// When it is going to give the lock back, if that is known.
+    pub until: Option<BootTime>,
+}
+
+impl Record {
+    /// What does not fit is cut off.
+    pub(super) fn to_bytes(&self, ticket: u64) -> [u8; RECORD] {
+        let mut fields = vec![("since_ms", self.since_ms.to_string().into_bytes())];
+        match &self.mode {
+            Mode::Exclusive => {}
+            Mode::Shared { group } => fields.push(("group", group.clone())),
+            Mode::Slot { of } => fields.push(("slots", of.to_string().into_bytes())),
+        }
+        if let Some(Tenure { fence, slot, waited, until }) = self.tenure {
+            let numbers = [("fence", fence), ("slot", slot.into()), ("waited_ms", millis(waited))];
+            let until = until.map(|until| ("until", until.as_nanos()));
+            let numbers = numbers.into_iter().chain(until);
+            fields.extend(numbers.map(|(name, number)| (name, number.to_string().into_bytes())));
+        }
+        fields.extend(self.info.fields().into_iter().map(|(name, value)| (name, value.into_bytes())));
+        let mut text = vec![self.claim.clone().into_bytes(), self.since.as_nanos().to_string().into_bytes()];
+        text.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value]));
+        let text = text.into_iter().flat_map(|part| part.into_iter().filter(|&b| b != 0).chain([0]));
+        let mut bytes = [0; RECORD];
+        bytes[..8].copy_from_slice(&ticket.to_le_bytes());
+        bytes[8..].iter_mut().zip(text).for_each(|(to, from)| *to = from);
+        bytes
+    }
+
+    /// `None` if it is another ticket's, or no record at all.
+    pub(super) fn from_bytes(bytes: &[u8; RECORD], ticket: u64) -> Option<Self> {
+        let (owner, text) = bytes.split_at(8);
+        if owner != ticket.to_le_bytes() {
+            return None;
+        }
+        let mut parts = text.split(|&b| b == 0).map(<[u8]>::to_vec);
+        let claim = String::from_utf8(parts.next()?).ok()?;
+        let since = String::from_utf8(parts.next()?).ok()?.parse().ok()?;
+        let fields: Vec<Vec<u8>> = parts.collect();
+        let field = |name: &str| {
+            fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].clone())
+        };
+        let number = |name| String::from_utf8(field(name)?).ok()?.parse::<u64>().ok();
+        let mode = match (number("slots"), field("group")) {
+            (Some(of), _) => Mode::Slot { of: of.try_into().ok()? },
+            (None, Some(group)) => Mode::Shared { group },
+            (None, None) => Mode::Exclusive,
+        };
+        let tenure = number("fence").map(|fence| Tenure {
+            fence,
+            slot: number("slot").and_then(|slot| slot.try_into().ok()).unwrap_or(0),
+            waited: Duration::from_millis(number("waited_ms").unwrap_or(0)),
+            until: number("until").map(BootTime::from_nanos),
+        });
+        let since_ms = number("since_ms").unwrap_or(0);
+        let info = HolderInfo::from_fields(&fields);
+        Some(Self { claim, since: BootTime::from_nanos(since), since_ms, mode, info, tenure })
+    }
+}
+
+impl Record {
+    /// Whether it is a holder's that has not said that it ended. One of an older version never does.
+    pub(super) fn is_open(&self) -> bool {
+        self.tenure.is_some() && self.since_ms != 0
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl LockFile {
+    /// The record of the holder with this ticket, if it was not overwritten.
+    pub(super) fn record(&self, ticket: u64) -> Option<Record> {
+        let offset = record_offsets(ticket).find(|offset| self.owner_of_record(*offset) == ticket)?;
+        self.record_at(offset, ticket)
+    }
+
+    /// Where to write a holder's record, and the record of the earlier holder that is there. Not over that of a present
+    /// holder, as long as there is room.
+    pub(super) fn place_for_record(
+        &self,
+        ticket: u64,
+        is_present: impl Fn(u64) -> bool,
+    ) -> (u64, Option<(u64, Record)>) {
+        for offset in record_offsets(ticket) {
+            let mut bytes = [0; RECORD];
+            read_at_most(self, &mut bytes, offset);
+            let owner = number(&bytes[..8]);
+            if !is_present(owner) {
+                return (offset, Record::from_bytes(&bytes, owner).map(|record| (owner, record)));
+            }
+        }
+        (record_offsets(ticket).nth(1).unwrap_or(RECORDS_START), None)
+    }
+
+    pub(super) fn write_record(&self, offset: u64, ticket: u64, record: &Record) -> io::Result<()> {
+        self.locks().file().write_all_at(&record.to_bytes(ticket), offset)
+    }
+
+    /// When this holder is going to give the lock back; `None` if that is not known.
+    pub(super) fn set_end(&self, ticket: u64, until: Option<BootTime>) {
+        self.change_record(ticket, |record| Record {
+            tenure: record.tenure.map(|tenure| Tenure { until, ..tenure }),
+            ..record
+        });
+    }
+
+    /// The holder ends, and leaves nothing in the history: it is not to be taken for one that was killed.
+    pub(super) fn end_record(&self, ticket: u64) {
+        self.change_record(ticket, |record| Record { since_ms: 0, ..record });
+    }
+
+    fn change_record(&self, ticket: u64, change: impl FnOnce(Record) -> Record) {
+        let offset = record_offsets(ticket).find(|offset| self.owner_of_record(*offset) == ticket);
+        if let Some((offset, record)) =
+            offset.and_then(|offset| Some((offset, self.record_at(offset, ticket)?)))
+        {
+            let _ = self.write_record(offset, ticket, &change(record));
+        }
+    }
+
+    /// Those of all holders that have not said that they ended, by their tickets.
+    pub(super) fn open_records(&self) -> Vec<(u64, Record)> {
+        let mut bytes = vec![0; RECORDS * RECORD];
+        let read = read_at_most(self, &mut bytes, RECORDS_START);
+        let records = bytes[..read].as_chunks::<RECORD>().0.iter();
+        let records = records.map(|bytes| (number(&bytes[..8]), bytes));
+        let records = records.filter_map(|(owner, bytes)| Some((owner, Record::from_bytes(bytes, owner)?)));
+        records.filter(|(owner, record)| *owner > 0 && record.is_open()).collect()
+    }
+
+    /// The record of the waiter with this ticket, if it has one.
+    pub(super) fn waiter_record(&self, ticket: u64) -> Option<Record> {
+        self.record_at(waiter_offset(ticket), ticket)
+    }
+
+    /// A present waiter's record is not overwritten: it is ahead of us.
+    pub(super) fn write_waiter_record(
+        &self,
+        ticket: u64,
+        record: &Record,
+        is_present: impl Fn(u64) -> bool,
+    ) -> io::Result<()> {
+        let offset = waiter_offset(ticket);
+        if is_present(self.owner_of_record(offset)) {
+            return Ok(());
+        }
+        self.locks().file().write_all_at(&record.to_bytes(ticket), offset)
+    }
+
+    fn record_at(&self, offset: u64, ticket: u64) -> Option<Record> {
+        let mut bytes = [0; RECORD];
+        self.locks().file().read_exact_at(&mut bytes, offset).ok()?;
+        Record::from_bytes(&bytes, ticket)
+    }
+
+    /// The ticket whose record is at this offset; zero if there is none.
+    fn owner_of_record(&self, offset: u64) -> u64 {
+        let mut ticket = [0; 8];
+        read_at_most(self, &mut ticket, offset);
+        number(&ticket)
+    }
+
+    /// Of this boot.
+    pub(super) fn newest(&self) -> Option<Record> {
+        self.record_at(NEWEST, boot_id())
+    }
+
+    /// Its `since` is the moment of its arrival; the boot takes the ticket's place.
+    pub(super) fn write_newest(&self, record: &Record) -> io::Result<()> {
+        self.locks().file().write_all_at(&record.to_bytes(boot_id()), NEWEST)
+    }
+}
+
+/// Where a holder's record may be: at the first place, so that a lock with one holder at a time has a small file, then
+/// at the ticket's own, then at the others.
+fn record_offsets(ticket: u64) -> impl Iterator<Item = u64> {
+    let count = RECORDS as u64;
+    let places = once(0).chain((0..count).map(move |next| (ticket % count + next) % count));
+    places.map(|place| RECORDS_START + place * RECORD as u64)
+}
+
+fn waiter_offset(ticket: u64) -> u64 {
+    WAITERS_START + ticket % WAITER_RECORDS * RECORD as u64
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A waiter of which nothing else is known.
+    pub fn record(claim: &str, since: BootTime) -> Record {
+        let (mode, info) = (Mode::Exclusive, HolderInfo::default());
+        Record { claim: claim.into(), since, since_ms: 0, mode, info, tenure: None }
+    }
+
+    fn holder() -> Record {
+        let info = HolderInfo { host: "web1".into(), label: "nightly".into(), ..HolderInfo::default() };
+        let until = Some(BootTime::from_nanos(43));
+        let tenure = Tenure { fence: u64::MAX, slot: 3, waited: Duration::from_millis(7), until };
+        Record { since_ms: 1, info, tenure: Some(tenure), ..record("c.1", BootTime::from_nanos(42)) }
+    }
+
+    #[test]
+    fn a_record_is_its_tickets() {
+        for mode in [Mode::Exclusive, Mode::Shared { group: b"\xff".to_vec() }, Mode::Slot { of: 7 }] {
+            let record = Record { mode, ..holder() };
+            let bytes = record.to_bytes(7);
+            assert_eq!(Record::from_bytes(&bytes, 7), Some(record));
+            assert_eq!(Record::from_bytes(&bytes, 8), None);
+        }
+        assert_eq!(Record::from_bytes(&[0; RECORD], 0), None);
+    }
+
+    #[test]
+    fn separators_in_a_value_are_left_out() {
+        let info = HolderInfo { label: "x\0host\0y".into(), host: "web1".into(), ..HolderInfo::default() };
+        let read = Record::from_bytes(&Record { info, ..holder() }.to_bytes(7), 7).unwrap();
+        assert_eq!((read.info.host.as_str(), read.info.label.as_str()), ("web1", "xhosty"));
+    }
+
+    #[test]
+    fn a_record_of_an_older_version_lacks_only_what_it_did_not_tell() {
+        let mut bytes = [0; RECORD];
+        bytes[0] = 7;
+        bytes[8..].iter_mut().zip(b"c.1\x0042\x00host\x00web1\x00").for_each(|(to, from)| *to = *from);
+        let read = Record::from_bytes(&bytes, 7).unwrap();
+        assert_eq!((read.info.host.as_str(), read.since_ms, read.tenure), ("web1", 0, None));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_can_upset_a_record(bytes: Vec<u8>) {
+            let mut record = [0; RECORD];
+            record.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+            let _ = Record::from_bytes(&record, number(&record[..8]));
+        }
+    }
+}

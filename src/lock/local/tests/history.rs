@@ -1,0 +1,173 @@
+//! The history in the lock file.
+
+use std::time::{Duration, SystemTime};
+
+use super::super::format::{LOGGED_RUNS, WAITERS_START};
+use super::{FOREVER, LockDirectory, NoObserver, ask, attempt, ending, is_held, reserved_for, shared};
+use crate::clock::BootTime;
+use crate::lock::{
+    Ending, Error, FinishedRun, Grant, HolderInfo, HowEnded, Lock, Mode, Prefer, Request, WaitPolicy,
+};
+
+impl LockDirectory {
+    /// By their tickets.
+    fn logged(&self) -> Vec<FinishedRun> {
+        let mut runs = self.observer_handle().logged_runs();
+        runs.sort_by_key(|(ticket, _)| *ticket);
+        runs.into_iter().map(|(_, run)| run).collect()
+    }
+
+    fn file_length(&self) -> u64 {
+        self.observer_handle().locks().file().metadata().unwrap().len()
+    }
+}
+
+fn logged(mode: Mode, wait: WaitPolicy) -> Request {
+    Request { history: 1, ..ask(mode, Prefer::Fair, wait) }
+}
+
+fn take(lock: &mut super::HostLock, mode: Mode) -> Grant {
+    lock.acquire(&logged(mode, WaitPolicy::No), &mut NoObserver(None)).unwrap()
+}
+
+#[test]
+fn a_release_is_told_with_all_that_is_known() {
+    let directory = LockDirectory::new();
+    let mut lock = directory.open();
+    let holder = HolderInfo { host: "web1".into(), command: "deploy".into(), ..HolderInfo::default() };
+    let request = Request { holder: holder.clone(), ..logged(Mode::Slot { of: 3 }, FOREVER) };
+    let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
+    let asked = Ending { exit: Some(7), ..Ending::new(HowEnded::MaxHold) };
+    lock.release(&grant, &asked);
+    let runs = directory.logged();
+    let [run] = &runs[..] else { panic!("{runs:?}") };
+    assert_eq!((&run.info, &run.how, run.exit, run.signal), (&holder, &HowEnded::MaxHold, Some(7), None));
+    assert_eq!((run.token.as_str(), run.fence), (grant.claim.to_string().as_str(), Some(grant.fences[0])));
+    assert_eq!((&run.mode, run.slot), (&Mode::Slot { of: 3 }, Some(0)));
+    assert!(run.held.is_some() && run.waited.is_some());
+    assert!(run.ended.elapsed().is_ok_and(|ago| ago < Duration::from_secs(60)));
+}
+
+#[test]
+fn the_log_keeps_the_last_runs_and_no_more() {
+    let directory = LockDirectory::new();
+    let mut lock = directory.open();
+    let mut fences = Vec::new();
+    for _ in 0..LOGGED_RUNS + 10 {
+        let grant = take(&mut lock, Mode::Exclusive);
+        fences.push(Some(grant.fences[0]));
+        lock.release(&grant, &ending(Duration::ZERO));
+    }
+    let logged: Vec<Option<u64>> = directory.logged().iter().map(|run| run.fence).collect();
+    assert_eq!(logged, fences[10..]);
+    assert!(directory.file_length() <= WAITERS_START);
+}
+
+#[test]
+fn a_holder_that_left_without_a_word_is_told_of_by_the_next() {
+    let directory = LockDirectory::new();
+    let (mut first, mut next) = (directory.open(), directory.open());
+    for mode in [Mode::Exclusive, shared("g"), Mode::Slot { of: 2 }] {
+        let killed = take(&mut first, mode.clone());
+        first.unlock_all();
+        let grant = take(&mut next, mode);
+        let runs = directory.logged();
+        let run = runs.last().unwrap();
+        assert_eq!((run.fence, &run.how, run.held), (Some(killed.fences[0]), &HowEnded::Expired, None));
+        next.release(&grant, &ending(Duration::ZERO));
+    }
+    assert_eq!(directory.logged().len(), 6);
+}
+
+#[test]
+fn a_waiter_knows_when_the_holder_was_killed() {
+    let directory = LockDirectory::new();
+    let (mut first, mut next) = (directory.open(), directory.open());
+    take(&mut first, Mode::Exclusive);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            next.acquire(&logged(Mode::Exclusive, FOREVER), &mut NoObserver(None)).unwrap();
+        });
+        directory.wait_for_waiters(super::UsageMode::PLAIN, 1);
+        first.unlock_all();
+        waiter.join().unwrap();
+    });
+    let runs = directory.logged();
+    assert!(runs.len() == 1 && runs[0].how == HowEnded::Expired && runs[0].held.is_some(), "{runs:?}");
+    assert!(runs[0].ended <= SystemTime::now());
+}
+
+#[test]
+fn without_a_history_nothing_is_told_and_nobody_is_taken_for_killed() {
+    let directory = LockDirectory::new();
+    let (mut silent, mut other) = (directory.open(), directory.open());
+    let grant = attempt(&mut silent, Mode::Exclusive).unwrap();
+    is_held(attempt(&mut other, Mode::Exclusive));
+    silent.release(&grant, &ending(Duration::ZERO));
+    take(&mut other, Mode::Exclusive);
+    assert_eq!(directory.logged(), []);
+}
+
+#[test]
+fn a_kept_lock_is_no_killed_holders() {
+    let directory = LockDirectory::new();
+    let (mut first, mut reader) = (directory.open(), directory.open());
+    let grant = reserved_for(&mut first, shared("g"), super::FAR);
+    first.release(&grant, &ending(super::FAR));
+    let record = directory.observer_handle().record(1).unwrap();
+    take(&mut reader, shared("g"));
+    assert_eq!(directory.observer_handle().record(1), Some(record), "who keeps it is still known");
+    assert_eq!(directory.logged(), []);
+}
+
+#[test]
+fn a_run_that_did_not_get_the_lock_is_told_of_once() {
+    let directory = LockDirectory::new();
+    let (mut holder, mut other) = (directory.open_all(&["k"]), directory.open_all(&["a", "k"]));
+    take(&mut holder, Mode::Exclusive);
+    let started = BootTime::now();
+    // Of the two keys it has the first one.
+    let refused = other.acquire(&logged(Mode::Exclusive, WaitPolicy::No), &mut NoObserver(None));
+    let Err(error @ Error::Held(_)) = refused else { panic!("{refused:?}") };
+    assert_eq!(directory.logged(), [], "see record_refusal");
+    other.record_refusal(&error, started);
+    let soon = WaitPolicy::Queue { at_most: Some(Duration::from_millis(20)) };
+    assert!(other.acquire(&logged(Mode::Exclusive, soon), &mut NoObserver(None)).is_err());
+    other.acquire(&logged(Mode::Exclusive, FOREVER), &mut NoObserver::cancelled()).unwrap_err();
+    let logs = [directory.logged(), {
+        let file = super::LockFile::open(directory.0.path(), b"a").unwrap();
+        let mut runs = file.logged_runs();
+        runs.sort_by_key(|(ticket, _)| *ticket);
+        runs.into_iter().map(|(_, run)| run).collect()
+    }];
+    for runs in logs {
+        let ends: Vec<&str> = runs.iter().map(|run| run.how.name()).collect();
+        assert_eq!(ends, ["gave_up", "gave_up", "cancelled"]);
+        assert!(runs.iter().all(|run| run.held.is_none() && run.fence.is_none()));
+    }
+}
+
+#[test]
+fn waiters_leave_records_that_vanish_with_the_queue() {
+    let directory = LockDirectory::new();
+    let mut holder = directory.open();
+    let grant = take(&mut holder, Mode::Exclusive);
+    std::thread::scope(|scope| {
+        let mut waiter = directory.open();
+        scope.spawn(move || {
+            let request = Request {
+                holder: HolderInfo { label: "second".into(), ..HolderInfo::default() },
+                ..logged(shared("g"), FOREVER)
+            };
+            let grant = waiter.acquire(&request, &mut NoObserver(None)).unwrap();
+            waiter.release(&grant, &ending(Duration::ZERO));
+        });
+        directory.wait_for_waiters(super::UsageMode::PLAIN, 1);
+        let handle = directory.observer_handle();
+        let record = std::iter::repeat_with(|| handle.waiter_record(2)).find_map(|record| record).unwrap();
+        assert_eq!((record.info.label.as_str(), record.mode), ("second", shared("g")));
+        holder.release(&grant, &ending(Duration::ZERO));
+    });
+    take(&mut holder, Mode::Exclusive);
+    assert_eq!(directory.file_length(), WAITERS_START);
+}

@@ -1,0 +1,273 @@
+//! Looking at a lock file without taking part.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc;
+
+use super::*;
+use crate::lock::{Detail, State, Status, View};
+
+impl LockDirectory {
+    fn view(&self) -> HostView {
+        HostView::new(self.0.path().to_owned(), String::new())
+    }
+
+    fn status(&self) -> Status {
+        self.view().status(b"k").unwrap()
+    }
+
+    fn listed(&self) -> Vec<Vec<u8>> {
+        let listing = self.view().list(None, Detail::Summary).unwrap();
+        listing.locks.into_iter().map(|lock| lock.key).collect()
+    }
+}
+
+fn named(label: &str, mode: Mode, wait: WaitPolicy) -> Request {
+    let holder = HolderInfo { label: label.into(), ..HolderInfo::default() };
+    Request { holder, ..ask(mode, Prefer::Fair, wait) }
+}
+
+fn labels(status: &Status) -> Vec<&str> {
+    status.waiters.iter().map(|waiter| waiter.info.label.as_str()).collect()
+}
+
+#[test]
+fn looking_creates_nothing() {
+    let directory = LockDirectory::new();
+    assert_eq!(directory.status().state, State::Free);
+    assert_eq!(directory.listed(), Vec::<Vec<u8>>::new());
+    assert_eq!(std::fs::read_dir(directory.0.path()).unwrap().count(), 0);
+    assert!(HostView::new("/no/such/directory".into(), String::new()).status(b"k").is_err());
+}
+
+#[test]
+fn the_state_is_the_kernels() {
+    let directory = LockDirectory::new();
+    let mut lock = directory.open();
+    for (mode, state) in [
+        (Mode::Exclusive, State::Held),
+        (shared("g"), State::Shared),
+        (Mode::Slot { of: 3 }, State::Slots { of: 3 }),
+        (Mode::Slot { of: 1 }, State::Held),
+    ] {
+        let grant = attempt(&mut lock, mode).unwrap();
+        let status = directory.status();
+        assert_eq!((status.state, status.holder_count), (state, 1));
+        let holder = &status.holders[0];
+        assert_eq!((holder.fence, &holder.token), (Some(grant.fences[0]), &Some(grant.claim.to_string())));
+        // Whatever the file says.
+        directory.observer_handle().locks().file().set_len(0).unwrap();
+        assert_eq!((directory.status().state, directory.status().holder_count), (state, 1));
+        assert_eq!(directory.listed(), [b"k"]);
+        lock.unlock_all();
+        assert_eq!((directory.status().state, directory.listed()), (State::Free, Vec::new()));
+    }
+}
+
+#[test]
+fn a_lock_is_held_as_long_as_any_process_has_the_file() {
+    let directory = LockDirectory::new();
+    let mut lock = directory.open();
+    lock.acquire(&named("killed", Mode::Exclusive, WaitPolicy::No), &mut NoObserver(None)).unwrap();
+    // As the guardian has it.
+    let file = lock.files()[0].try_clone().unwrap();
+    drop(lock);
+    let status = directory.status();
+    assert_eq!((status.state, status.holders[0].info.label.as_str()), (State::Held, "killed"));
+    drop(file);
+    assert_eq!(directory.status().state, State::Free);
+}
+
+#[test]
+fn a_kept_lock_says_by_whom_and_for_how_long() {
+    let directory = LockDirectory::new();
+    let mut lock = directory.open();
+    let request = Request { min_hold: FAR, ..named("tick", Mode::Slot { of: 3 }, WaitPolicy::No) };
+    let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
+    assert_eq!(directory.status().state, State::Slots { of: 3 }, "its command runs");
+    lock.release(&grant, &ending(FAR));
+    let status = directory.status();
+    assert_eq!((status.state, status.holder_count), (State::Kept, 1));
+    let holder = &status.holders[0];
+    assert!(holder.has_ended && holder.info.label == "tick" && holder.slot == Some(0));
+    assert!(holder.expires_in.is_some_and(|left| left > FAR / 2 && left <= FAR));
+    let mut beside = directory.open();
+    attempt(&mut beside, Mode::Slot { of: 3 }).unwrap();
+    let status = directory.status();
+    assert_eq!((status.state, status.holder_count), (State::Slots { of: 3 }, 2));
+    assert_eq!(status.holders.iter().filter(|holder| holder.has_ended).count(), 1);
+}
+
+#[test]
+fn the_queue_is_in_order_and_names_everybody() {
+    let directory = LockDirectory::new();
+    let mut holder = directory.open();
+    let grant = attempt(&mut holder, Mode::Exclusive).unwrap();
+    thread::scope(|scope| {
+        let mut expected = Vec::new();
+        for number in 0..20 {
+            let label = format!("waiter {number}");
+            let mode = if number % 2 == 0 { Mode::Exclusive } else { shared("g") };
+            let request = named(&label, mode, FOREVER);
+            let mut waiter = directory.open();
+            scope.spawn(move || {
+                let grant = waiter.acquire(&request, &mut NoObserver(None)).unwrap();
+                waiter.release(&grant, &ending(Duration::ZERO));
+            });
+            directory.wait_for_waiters(UsageMode::PLAIN, number + 1);
+            expected.push(label);
+        }
+        // One that goes ahead of all.
+        let mut writer = directory.open();
+        scope.spawn(move || {
+            let request = Request { prefer: Prefer::Writers, ..named("first", Mode::Exclusive, FOREVER) };
+            let grant = writer.acquire(&request, &mut NoObserver(None)).unwrap();
+            writer.release(&grant, &ending(Duration::ZERO));
+        });
+        directory.wait_for_waiters(UsageMode::PLAIN, 21);
+        expected.insert(0, "first".into());
+        // The record is written a moment after the ticket is drawn.
+        let status = std::iter::repeat_with(|| directory.status())
+            .find(|status| status.waiters[0].waited.is_some() && status.waiters[20].waited.is_some())
+            .unwrap();
+        assert_eq!(labels(&status), expected);
+        let positions: Vec<usize> = status.waiters.iter().map(|waiter| waiter.position).collect();
+        assert_eq!(positions, (1..=21).collect::<Vec<_>>());
+        assert_eq!((&status.waiters[1].mode, &status.waiters[2].mode), (&Mode::Exclusive, &shared("g")));
+        holder.release(&grant, &ending(Duration::ZERO));
+    });
+    assert_eq!(directory.status().waiter_count, 0);
+}
+
+#[test]
+fn waiters_beyond_the_room_for_records_are_counted() {
+    let directory = LockDirectory::new();
+    let mut holder = directory.open();
+    attempt(&mut holder, Mode::Exclusive).unwrap();
+    let count = format::WAITER_RECORDS + 5;
+    let local = LocalRequest::new(&ask(Mode::Exclusive, Prefer::Fair, FOREVER));
+    let waiters: Vec<LockFile> = (0..count).map(|_| directory.observer_handle()).collect();
+    for (number, file) in waiters.iter().enumerate() {
+        let record = record::tests::record(&format!("c{number}.1"), BootTime::now());
+        Admission::begin(file, None).unwrap().queue(&local, &record).unwrap();
+    }
+    let status = directory.status();
+    let known: Vec<bool> = status.waiters.iter().map(|waiter| waiter.waited.is_some()).collect();
+    let expected: Vec<bool> = (0..count).map(|number| number < format::WAITER_RECORDS).collect();
+    assert_eq!(known, expected, "those that come first are known");
+}
+
+#[test]
+fn locks_of_other_programs_are_foreign() {
+    let directory = LockDirectory::new();
+    let other = directory.observer_handle();
+    for (range, kind) in [
+        (0..u64::MAX >> 1, Kind::Write),
+        (0..u64::MAX >> 1, Kind::Read),
+        (0..1, Kind::Write),
+        (0..100, Kind::Read),
+    ] {
+        assert!(other.locks().try_lock(range, kind).unwrap());
+        assert_eq!(directory.status().state, State::Foreign);
+        other.locks().unlock_all();
+    }
+    // The mutex, and a process that waits for another, are nobody's hold.
+    for (range, kind) in [(MUTEX_BYTE, Kind::Write), (byte(UsageMode::PLAIN.owners().start + 3), Kind::Read)]
+    {
+        assert!(other.locks().try_lock(range, kind).unwrap());
+        assert_eq!(directory.status().state, State::Free);
+        other.locks().unlock_all();
+    }
+}
+
+#[test]
+fn a_list_has_all_kinds_of_keys_and_no_other_files() {
+    let directory = LockDirectory::new();
+    let keys = [vec![b'x'; 1000], b"\xff\n/..".to_vec(), b"lock:deploy".to_vec(), b"-".to_vec()];
+    let mut locks: Vec<HostLock> = Vec::new();
+    for key in &keys {
+        let mut lock = HostLock::open(directory.0.path(), std::slice::from_ref(key)).unwrap();
+        attempt(&mut lock, Mode::Exclusive).unwrap();
+        locks.push(lock);
+    }
+    let free = HostLock::open(directory.0.path(), &[b"free".to_vec()]).unwrap();
+    let path = |name: &str| directory.0.path().join(name);
+    std::fs::write(path("redlock-%zz"), "no name of ours").unwrap();
+    std::fs::write(path("redlock-xx~no-digest"), "no name of ours").unwrap();
+    std::fs::write(path("other"), "not ours").unwrap();
+    std::fs::create_dir(path("redlock-directory")).unwrap();
+    std::os::unix::fs::symlink(&free.paths()[0], path("redlock-link")).unwrap();
+    nix::unistd::mkfifo(&path("redlock-pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut expected = keys.to_vec();
+    let sorted = |mut keys: Vec<Vec<u8>>| {
+        keys.sort();
+        keys
+    };
+    assert_eq!(sorted(directory.listed()), sorted(expected.clone()));
+    let mut view = HostView::new(directory.0.path().to_owned(), "lock".into());
+    let listing = view.list(Some(b"d*"), Detail::Full).unwrap();
+    assert_eq!(listing.locks.len(), 1);
+    assert_eq!((&listing.locks[0].key, listing.locks[0].state), (&b"deploy".to_vec(), State::Held));
+    assert!(view.list(Some(b"e*"), Detail::Full).unwrap().locks.is_empty());
+    // A name that is not the file's counts for nothing.
+    let long = LockFile::open(directory.0.path(), &keys[0]).unwrap();
+    long.locks().file().write_all_at(b"\x03\0\0\0\0\0\0\0lie", format::NAME).unwrap();
+    expected.remove(0);
+    assert_eq!(sorted(directory.listed()), sorted(expected));
+}
+
+#[test]
+fn to_look_is_to_read() {
+    let directory = LockDirectory::new();
+    let mut lock = directory.open();
+    attempt(&mut lock, Mode::Exclusive).unwrap();
+    std::fs::set_permissions(lock_file_path(&directory), Permissions::from_mode(0o444)).unwrap();
+    assert_eq!(directory.status().state, State::Held);
+    let before = std::fs::read(lock_file_path(&directory)).unwrap();
+    let (seen, has_seen) = mpsc::channel();
+    thread::scope(|scope| {
+        let view = directory.view();
+        let waiting = scope.spawn(move || {
+            view.wait_until_idle(b"k", None, &mut |status| seen.send(status.state).unwrap()).unwrap()
+        });
+        assert_eq!(has_seen.recv().unwrap(), State::Held);
+        assert_eq!(std::fs::read(lock_file_path(&directory)).unwrap(), before);
+        lock.unlock_all();
+        assert_eq!(waiting.join().unwrap().state, State::Free);
+    });
+}
+
+#[test]
+fn a_wait_for_a_free_lock_waits_for_its_queue_and_for_a_minimum_hold() {
+    let directory = LockDirectory::new();
+    let mut holder = directory.open();
+    let grant = attempt(&mut holder, Mode::Exclusive).unwrap();
+    let (go, may_go) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let mut next = directory.open();
+        scope.spawn(move || {
+            let request = named("next", shared("g"), FOREVER);
+            let grant = next.acquire(&request, &mut NoObserver(None)).unwrap();
+            may_go.recv().unwrap();
+            next.release(&grant, &ending(Duration::ZERO));
+        });
+        directory.wait_for_waiters(UsageMode::PLAIN, 1);
+        let mut states = Vec::new();
+        let soon = BootTime::now() + Duration::from_millis(30);
+        assert!(directory.view().wait_until_idle(b"k", Some(soon), &mut |_| {}).unwrap().is_taken());
+        holder.release(&grant, &ending(Duration::ZERO));
+        let mut go = Some(go);
+        let status = directory.view().wait_until_idle(b"k", None, &mut |status| {
+            states.push(status.state);
+            if status.state == State::Shared
+                && let Some(go) = go.take()
+            {
+                go.send(()).unwrap();
+            }
+        });
+        assert!(status.unwrap().state == State::Free && states.contains(&State::Shared), "{states:?}");
+    });
+    let grant = reserved_for(&mut holder, Mode::Exclusive, Duration::from_millis(200));
+    holder.release(&grant, &ending(Duration::from_millis(200)));
+    assert_eq!(directory.view().wait_until_idle(b"k", None, &mut |_| {}).unwrap().state, State::Free);
+    assert!(grant.taken_at.elapsed() >= Duration::from_millis(200));
+}

@@ -1,0 +1,225 @@
+//! The check-up of servers: everything that decides whether they are fit to hold locks, found out with the user's own
+//! login. Each server has a thread of its own, so that one that hangs delays no other; each request has the node timeout.
+//!
+//! What a server refuses to tell is an error in the facts and no reason to stop; a server that does not answer is not
+//! asked again.
+
+mod info;
+mod sentinels;
+mod trial;
+
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::Value;
+
+use super::masters::{Master, masters};
+use super::reply::CommandReply;
+use super::script::Call;
+use super::servers::{NoReply, Servers};
+use super::slot::tag_in;
+use super::{Keys, RedisLock, Server, Timing};
+use crate::clock::BootTime;
+use crate::lock::checkup::{
+    Clock, Config, Found, Info, Marker, ServerFacts, ServerKind, ServersCheckup, Unobserved,
+};
+use crate::lock::claim::WaiterId;
+use crate::lock::{BackendError, Problem, ServerErrorKind};
+use info::{add_config, parse_info, parse_marker};
+
+pub(crate) use trial::between_trials;
+
+/// What CONFIG is asked for, one name or pattern at a time, as servers before Redis 7 want it. Never a pattern that
+/// matches a password.
+const CONFIG: [&str; 4] = ["min-replicas-*", "cluster-node-timeout", "appendfsync", "save"];
+
+/// All servers at once.
+pub(crate) fn check_servers(servers: &[Server], prefix: &str, node_timeout: Duration) -> ServersCheckup {
+    let mut checkup = ServersCheckup { configured: servers.len(), ..ServersCheckup::default() };
+    thread::scope(|scope| {
+        let threads = servers.iter().enumerate().map(|(at, server)| {
+            let members = scope.spawn(move || members(server, at, prefix, node_timeout));
+            let sentinels = scope.spawn(move || sentinels::ask_each(server, at, node_timeout));
+            (members, sentinels)
+        });
+        for (members, sentinels) in threads.collect::<Vec<_>>() {
+            checkup.servers.extend(members.join().unwrap_or_default());
+            checkup.sentinels.extend(sentinels.join().unwrap_or_default());
+        }
+    });
+    checkup
+}
+
+/// The servers behind a configured one.
+fn members(configured: &Server, at: usize, prefix: &str, node_timeout: Duration) -> Vec<ServerFacts> {
+    if !configured.is_cluster() {
+        let kind = if configured.is_sentinel() { ServerKind::OfSentinels } else { ServerKind::Plain };
+        let keys = Keys::new(&[], prefix, random_key().as_bytes());
+        return vec![facts(configured, at, kind, &keys, node_timeout)];
+    }
+    let kind = ServerKind::OfCluster;
+    let keys_of = |key: &str| Keys::new(std::slice::from_ref(configured), prefix, key.as_bytes());
+    let cluster = match masters(configured, node_timeout) {
+        Ok(masters) => masters,
+        // Then the master of whatever slot the key is in.
+        Err(error) if is_not_told(&error) => {
+            let one = facts(configured, at, kind, &keys_of(&random_key()), node_timeout);
+            return vec![ServerFacts { others: Some(error), ..one }];
+        }
+        Err(error) => {
+            let name = configured.to_string();
+            return vec![ServerFacts { name, configured: at, kind, others: None, found: Err(error) }];
+        }
+    };
+    thread::scope(|scope| {
+        let check = |Master { server, slot }: &Master| {
+            let key = format!("{{{}}}{}", tag_in(*slot), random_key());
+            facts(server, at, kind, &keys_of(&key), node_timeout)
+        };
+        let threads: Vec<_> = cluster.iter().map(|master| scope.spawn(move || check(master))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+fn random_key() -> String {
+    format!("redlock-doctor-{}", WaiterId::random())
+}
+
+fn facts(
+    server: &Server,
+    configured: usize,
+    kind: ServerKind,
+    keys: &Keys,
+    node_timeout: Duration,
+) -> ServerFacts {
+    let mut contact = Contact::new(server.clone(), node_timeout);
+    let found = contact.find_out(kind, keys, server, node_timeout);
+    ServerFacts { name: contact.name(), configured, kind, others: None, found }
+}
+
+/// The connection to one server, on which questions are asked one by one.
+struct Contact {
+    servers: Servers,
+}
+
+impl Contact {
+    fn new(server: Server, node_timeout: Duration) -> Self {
+        Self { servers: Servers::new(vec![server], node_timeout) }
+    }
+
+    fn find_out(
+        &mut self,
+        kind: ServerKind,
+        keys: &Keys,
+        server: &Server,
+        node_timeout: Duration,
+    ) -> Result<Found, BackendError> {
+        let info = self.info()?;
+        let certificate_expires = self.servers[0].node.certificate_expires();
+        let clock = self.clock()?;
+        let rtt = self.round_trip();
+        let marker = self.marker(keys)?;
+        let config = self.config()?;
+        let cannot_work = info.as_ref().is_ok_and(|info| {
+            let is_stray_node = info.is_cluster && kind != ServerKind::OfCluster;
+            is_stray_node || info.is_replica == Some(true) || info.mode.as_deref() == Some("sentinel")
+        });
+        let trial = (!cannot_work).then(|| trial::try_lock(server, keys, node_timeout, self));
+        Ok(Found { rtt, clock, info, config, marker, certificate_expires, trial })
+    }
+
+    /// With the server that the name in the URL stands for now.
+    fn name(&self) -> String {
+        let node = &self.servers[0].node;
+        match node.present() {
+            Some(address) => format!("{} ({address})", node.name()),
+            None => node.name(),
+        }
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.servers[0].node.round_trip()
+    }
+
+    fn error(&self, problem: Problem) -> BackendError {
+        self.servers[0].node.error(problem)
+    }
+
+    fn ask(&mut self, call: Call) -> Result<Value, BackendError> {
+        self.servers[0].node.ask(call)?;
+        let until = BootTime::now() + self.servers.node_timeout;
+        match self.servers.reply_of::<CommandReply>(0, until, &mut Unobserved) {
+            Ok(CommandReply(value)) => Ok(value),
+            Err(NoReply::Failed(error) | NoReply::Late(error)) => {
+                self.servers[0].node.disconnect();
+                Err(error)
+            }
+            Err(NoReply::Cancelled(_)) => Err(self.error(Problem::TimedOut)),
+        }
+    }
+
+    /// The inner error: it does not tell. The outer one: it cannot be asked.
+    fn ask_for<T>(
+        &mut self,
+        (name, args): (&'static str, &[&[u8]]),
+        parse: impl FnOnce(Value) -> Option<T>,
+    ) -> Result<Result<T, BackendError>, BackendError> {
+        let args = args.iter().map(|arg| arg.to_vec()).collect();
+        match self.ask(Call::Command { name, args }) {
+            Ok(value) => Ok(parse(value).ok_or_else(|| self.error(Problem::UnexpectedReply))),
+            Err(error) if is_not_told(&error) => Ok(Err(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn info(&mut self) -> Result<Result<Info, BackendError>, BackendError> {
+        let text = |value| redis::from_redis_value::<String>(value).ok();
+        self.ask_for(("INFO", &[]), |value| text(value).map(|text| parse_info(&text)))
+    }
+
+    fn clock(&mut self) -> Result<Result<Clock, BackendError>, BackendError> {
+        let asked_at = wall_clock();
+        let time = |value| redis::from_redis_value::<(u64, u64)>(value).ok();
+        let told = self.ask_for(("TIME", &[]), time)?;
+        // Half of the round trip ago, give or take that half.
+        let half = self.round_trip() / 2;
+        Ok(told.map(|(seconds, micros)| {
+            let there = Duration::from_secs(seconds) + Duration::from_micros(micros);
+            let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+            let (theirs, ours) = (millis(there), millis(asked_at + half));
+            Clock { now_ms: theirs.unsigned_abs(), ahead_ms: theirs - ours, uncertainty: half }
+        }))
+    }
+
+    fn marker(&mut self, keys: &Keys) -> Result<Result<Option<Marker>, BackendError>, BackendError> {
+        let text = |value| redis::from_redis_value::<Option<Vec<u8>>>(value).ok();
+        let marker = |value| text(value).map(|text| text.and_then(|text| parse_marker(&text)));
+        self.ask_for(("GET", &[&keys.node]), marker)
+    }
+
+    fn config(&mut self) -> Result<Result<Config, BackendError>, BackendError> {
+        let mut config = Config::default();
+        for name in CONFIG {
+            match self.ask_for(("CONFIG", &[b"GET", name.as_bytes()]), Some)? {
+                Ok(reply) => add_config(&mut config, reply),
+                // The others would be refused, too.
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(config))
+    }
+}
+
+/// Denied, not offered, or something of its own: the server answers, and can be asked other things.
+fn is_not_told(error: &BackendError) -> bool {
+    use ServerErrorKind as Kind;
+    let told =
+        |kind| matches!(kind, Kind::PermissionDenied | Kind::CommandMissing | Kind::WrongType | Kind::Other);
+    // Of a cluster's node a name may be in another slot.
+    let is_elsewhere = |kind| matches!(kind, Kind::ClusterNode | Kind::CannotServe | Kind::Loading);
+    matches!(&error.problem, Problem::Server(error) if told(error.kind) || is_elsewhere(error.kind))
+}
+
+fn wall_clock() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

@@ -1,0 +1,216 @@
+//! The history on servers: what is told about a run that has ended, and how it is read again.
+
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::reply::{parse_mode, parse_number};
+use super::requests::{joined, millis};
+use crate::clock::BootTime;
+use crate::lock::{Claim, Ending, Error, FinishedRun, Grant, HolderInfo, HowEnded};
+
+/// A run that has ended, in the terms of release.lua.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    ending: Ending,
+    fences: Vec<u64>,
+    slots: Vec<u64>,
+    waited: Option<Duration>,
+    held: Option<Duration>,
+}
+
+impl Entry {
+    pub(super) fn of_grant(grant: &Grant, ending: &Ending) -> Self {
+        Self {
+            ending: ending.clone(),
+            fences: grant.fences.clone(),
+            slots: grant.slots.iter().map(|&slot| slot.into()).collect(),
+            waited: Some(grant.waited),
+            held: Some(grant.taken_at.elapsed()),
+        }
+    }
+
+    /// Of a run that did not get the lock, if the history is to tell of it.
+    pub(super) fn of_waiter(error: &Error, exit_if_held: u8, started: BootTime) -> Option<Self> {
+        let ending = Ending::of_refusal(error, exit_if_held)?;
+        let waited = Some(started.elapsed());
+        Some(Self { ending, fences: Vec::new(), slots: Vec::new(), waited, held: None })
+    }
+
+    /// Of a run that fails: it is not known how long it has had the lock.
+    pub(super) fn of_failure(exit: u8) -> Self {
+        let ending = Ending { exit: Some(exit.into()), ..Ending::new(HowEnded::Released) };
+        Self { ending, fences: Vec::new(), slots: Vec::new(), waited: None, held: None }
+    }
+
+    pub(super) fn args(&self) -> [Vec<u8>; 8] {
+        let text = |number: Option<i32>| number.map_or_else(Vec::new, |number| number.to_string().into());
+        let time = |time: Option<Duration>| time.map_or_else(Vec::new, millis);
+        let Ending { how, exit, signal, .. } = &self.ending;
+        [
+            joined(&self.fences),
+            joined(&self.slots),
+            how.name().into(),
+            text(*exit),
+            text(*signal),
+            time(self.waited),
+            time(self.held),
+            how.by().map_or_else(Vec::new, as_json),
+        ]
+    }
+}
+
+pub(super) fn as_json(info: &HolderInfo) -> Vec<u8> {
+    let fields = info.fields().into_iter().filter(|(_, value)| !value.is_empty());
+    let object: serde_json::Map<String, serde_json::Value> =
+        fields.map(|(name, value)| (name.to_owned(), value.into())).collect();
+    serde_json::Value::Object(object).to_string().into()
+}
+
+/// Names and values in turn.
+struct Fields<'a>(&'a [Vec<u8>]);
+
+impl Fields<'_> {
+    /// Empty if there is none.
+    fn get(&self, name: &str) -> &[u8] {
+        let pair = self.0.chunks_exact(2).find(|pair| pair[0] == name.as_bytes());
+        pair.map_or(&[], |pair| pair[1].as_slice())
+    }
+
+    fn number<T: FromStr>(&self, name: &str) -> Option<T> {
+        parse_number(self.get(name))
+    }
+
+    fn millis(&self, name: &str) -> Option<Duration> {
+        self.number(name).map(Duration::from_millis)
+    }
+}
+
+/// An entry of the log; `id` tells when it was written. `None` if it is none, or of a newer version.
+pub(super) fn finished_run(id: &[u8], fields: &[Vec<u8>]) -> Option<FinishedRun> {
+    let written = parse_number(id.split(|&b| b == b'-').next()?)?;
+    let info = HolderInfo::from_fields(fields);
+    let fields = Fields(fields);
+    let by = HolderInfo::from_json(fields.get("by")).unwrap_or_default();
+    Some(FinishedRun {
+        ended: moment(fields.number("ended").unwrap_or(written))?,
+        waited: fields.millis("waited"),
+        held: fields.millis("held"),
+        info,
+        mode: parse_mode(fields.get("mode")),
+        slot: fields.number("slot"),
+        token: parse_number::<Claim>(fields.get("claim"))?.to_string(),
+        fence: fields.number("fence"),
+        exit: fields.number("exit"),
+        signal: fields.number("signal"),
+        how: HowEnded::from_name(fields.get("how"), by)?,
+    })
+}
+
+/// A holder whose lease ended at this moment, in ms, and of which no client has written that down yet: from its claim, or
+/// entry, and its record. `None` if it has told its end itself, or no history is wanted.
+pub(super) fn expired_run(claim: &[u8], ended: u64, record: &[Vec<u8>]) -> Option<FinishedRun> {
+    let info = HolderInfo::from_fields(record);
+    let fields = Fields(record);
+    if !fields.get("ended").is_empty() || fields.number::<u32>("history").unwrap_or(0) == 0 {
+        return None;
+    }
+    let since: Option<u64> = fields.number("since");
+    // In microseconds, and of the server itself if there is only one.
+    let asked =
+        fields.number::<u64>("stamp").filter(|_| fields.get("nodes") == b"1").map(|stamp| stamp / 1000);
+    let between = |from: Option<u64>, to: Option<u64>| {
+        from.zip(to).map(|(from, to)| Duration::from_millis(to.saturating_sub(from)))
+    };
+    Some(FinishedRun {
+        ended: moment(ended)?,
+        waited: between(asked, since),
+        held: between(since, Some(ended)),
+        info,
+        mode: parse_mode(fields.get("mode")),
+        slot: fields.number("slot"),
+        token: parse_number::<Claim>(claim.split(|&b| b == b'/' || b == b'!').next()?)?.to_string(),
+        fence: fields.number("fence"),
+        exit: None,
+        signal: None,
+        how: HowEnded::Expired,
+    })
+}
+
+fn moment(millis: u64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::Mode;
+    use proptest::prelude::*;
+
+    const CLAIM: &str = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.2";
+
+    fn fields(pairs: &[(&str, &str)]) -> Vec<Vec<u8>> {
+        pairs.iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.as_bytes().to_vec()]).collect()
+    }
+
+    #[test]
+    fn an_entry_reads_back() {
+        let pairs = [
+            ("claim", CLAIM),
+            ("how", "broken"),
+            ("exit", "79"),
+            ("signal", ""),
+            ("waited", "5"),
+            ("held", "7000"),
+            ("fence", "1794824022857"),
+            ("mode", "slots:4"),
+            ("slot", "3"),
+            ("by", r#"{"user":"alice","host":"bastion"}"#),
+            ("host", "web1"),
+            ("pid", "42"),
+        ];
+        let run = finished_run(b"1794824022857-3", &fields(&pairs)).unwrap();
+        assert_eq!(
+            (run.exit, run.signal, run.slot, run.mode),
+            (Some(79), None, Some(3), Mode::Slot { of: 4 })
+        );
+        assert_eq!((run.waited, run.held), (Some(Duration::from_millis(5)), Some(Duration::from_secs(7))));
+        assert_eq!((run.token.as_str(), run.fence), (CLAIM, Some(1_794_824_022_857)));
+        assert_eq!(run.ended, moment(1_794_824_022_857).unwrap());
+        assert_eq!((run.how.by().unwrap().user.as_str(), run.info.host.as_str()), ("alice", "web1"));
+        let late = [&pairs[..], &[("ended", "1000")]].concat();
+        assert_eq!(finished_run(b"1794824022857-3", &fields(&late)).unwrap().ended, moment(1000).unwrap());
+    }
+
+    #[test]
+    fn what_a_newer_version_writes_is_passed_over() {
+        assert_eq!(finished_run(b"1-0", &fields(&[("claim", CLAIM), ("how", "evaporated")])), None);
+        assert_eq!(finished_run(b"1-0", &fields(&[("claim", "?"), ("how", "released")])), None);
+    }
+
+    #[test]
+    fn a_record_that_is_left_tells_of_an_expired_run() {
+        let pairs = [
+            ("since", "5000"),
+            ("stamp", "3000000"),
+            ("nodes", "1"),
+            ("history", "200"),
+            ("mode", "shared:g"),
+        ];
+        let run = expired_run(format!("{CLAIM}/").as_bytes(), 9000, &fields(&pairs)).unwrap();
+        assert_eq!((run.waited, run.held), (Some(Duration::from_secs(2)), Some(Duration::from_secs(4))));
+        assert_eq!((run.token.as_str(), run.mode), (CLAIM, Mode::Shared { group: b"g".to_vec() }));
+        for (name, value) in [("ended", "1"), ("history", "0")] {
+            let pairs = [&[(name, value)][..], &pairs].concat();
+            assert_eq!(expired_run(CLAIM.as_bytes(), 9000, &fields(&pairs)), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_entry_can_upset_the_reader(id: Vec<u8>, names in prop::collection::vec("[a-z]{2,6}", 0..6), value: Vec<u8>) {
+            let fields: Vec<Vec<u8>> = names.into_iter().flat_map(|name| [name.into_bytes(), value.clone()]).collect();
+            let _ = finished_run(&id, &fields);
+            let _ = expired_run(&value, u64::MAX, &fields);
+        }
+    }
+}

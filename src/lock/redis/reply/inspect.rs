@@ -1,0 +1,305 @@
+//! What a server replies when it is only looked at.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::Reply;
+use super::fields::{bytes_of, parse_mode, parse_number};
+use crate::clock::BootTime;
+use crate::lock::redis::log::expired_run;
+use crate::lock::redis::script::{Call, INSPECT};
+use crate::lock::{Claim, FinishedRun, HolderInfo, Mode, Problem};
+
+/// Scores of waiters that go ahead of all others are this much smaller: see lua/include/queue.lua.
+const PREFERRED_LANE: i64 = 4_000_000_000_000_000;
+
+#[derive(Clone, Debug)]
+pub(in crate::lock::redis) struct InspectReply {
+    /// Identifies the server.
+    pub run_id: Vec<u8>,
+    pub is_replica: bool,
+    /// The server does not vote for this long; zero = it does.
+    pub quarantine: Duration,
+    /// Of the first lock, if it was asked for.
+    pub last_log_id: Option<Vec<u8>>,
+    /// Of the first lock, if the log was asked for: holders whose lease has ended, which no client has written down yet.
+    pub expired: Vec<FinishedRun>,
+    /// One for each key.
+    pub locks: Vec<Record>,
+    heard_at: BootTime,
+}
+
+impl InspectReply {
+    /// As it is by now: other servers may have been waited for since this one replied.
+    pub(in crate::lock::redis) fn up_to_date(mut self) -> Self {
+        let age = self.heard_at.elapsed();
+        let later = |left: &mut Option<Duration>| *left = left.map(|left| left.saturating_sub(age));
+        for record in &mut self.locks {
+            let queue = match record {
+                Record::Free { queue } => queue,
+                Record::Held { holders, queue, .. } => {
+                    for holder in holders {
+                        later(&mut holder.expires_in);
+                        holder.held_for = holder.held_for.map(|held_for| held_for + age);
+                    }
+                    queue
+                }
+                Record::Foreign { expires_in, queue } => {
+                    later(expires_in);
+                    queue
+                }
+                Record::WrongType => continue,
+            };
+            queue.waiters.iter_mut().for_each(|waiter| waiter.waited += age);
+        }
+        self
+    }
+}
+
+/// What one server has of one lock.
+#[derive(Clone, Debug)]
+pub(in crate::lock::redis) enum Record {
+    Free {
+        queue: Queue,
+    },
+    Held {
+        tag: Tag,
+        holders: Vec<Holder>,
+        holder_count: usize,
+        queue: Queue,
+    },
+    /// `None`: it never expires.
+    Foreign {
+        expires_in: Option<Duration>,
+        queue: Queue,
+    },
+    /// Something that is no lock.
+    WrongType,
+}
+
+/// In which way it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::lock::redis) enum Tag {
+    Exclusive,
+    Shared,
+    Slots(u32),
+}
+
+#[derive(Clone, Debug)]
+pub(in crate::lock::redis) struct Holder {
+    pub claim: Claim,
+    pub slot: Option<u32>,
+    pub expires_in: Option<Duration>,
+    /// Empty if its record was lost.
+    pub info: HolderInfo,
+    pub fence: Option<u64>,
+    /// Known if the clock that it came by is this server's: there is no other server.
+    pub waited: Option<Duration>,
+    pub held_for: Option<Duration>,
+    pub has_ended: bool,
+    /// Its claim is marked: it is to give the lock back.
+    pub broken_by: Option<HolderInfo>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(in crate::lock::redis) struct Queue {
+    pub count: usize,
+    pub waiters: Vec<Waiter>,
+}
+
+#[derive(Clone, Debug)]
+pub(in crate::lock::redis) struct Waiter {
+    /// Its identity.
+    pub name: Vec<u8>,
+    pub mode: Mode,
+    /// Its place among all waiters.
+    pub score: i64,
+    pub waited: Duration,
+    pub info: HolderInfo,
+}
+
+impl Reply for InspectReply {
+    fn answers(call: &Call) -> bool {
+        call.is(&INSPECT)
+    }
+
+    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+        let [now, run_id, is_replica, quarantine, last_log_id, left, locks @ ..] = list(value)? else {
+            return Err(Problem::UnexpectedReply);
+        };
+        let now: u64 = number(now)?;
+        Ok(Self {
+            run_id: bytes(run_id)?,
+            is_replica: bytes(is_replica)? == b"1",
+            quarantine: Duration::from_millis(number(quarantine)?),
+            last_log_id: Some(bytes(last_log_id)?).filter(|id| !id.is_empty()),
+            expired: left_behind(left)?,
+            locks: locks.iter().map(|lock| record(lock, now)).collect::<Result<_, _>>()?,
+            heard_at: BootTime::now(),
+        })
+    }
+}
+
+/// Claim or entry, when its lease ended in ms, record.
+fn left_behind(value: &Value) -> Result<Vec<FinishedRun>, Problem> {
+    let mut runs = Vec::new();
+    for left in list(value)? {
+        let [claim, ended, record] = list(left)? else { return Err(Problem::UnexpectedReply) };
+        runs.extend(expired_run(&bytes(claim)?, number(ended)?, &info_fields(record)?));
+    }
+    Ok(runs)
+}
+
+fn record(value: &Value, now: u64) -> Result<Record, Problem> {
+    let [tag, fields @ ..] = list(value)? else { return Err(Problem::UnexpectedReply) };
+    let [value, expires, fence, holder_count, holders, waiter_count, waiters] = fields else {
+        return if bytes(tag)? == b"wrong_type" {
+            Ok(Record::WrongType)
+        } else {
+            Err(Problem::UnexpectedReply)
+        };
+    };
+    let waiters = list(waiters)?.iter().map(|waiter| parse_waiter(waiter, now));
+    let queue = Queue { count: number(waiter_count)?, waiters: waiters.collect::<Result<_, _>>()? };
+    let value = without_mark(bytes(value)?);
+    if value.is_empty() {
+        return Ok(Record::Free { queue });
+    }
+    let last_fence = parse_number(&bytes(fence)?);
+    let holders =
+        list(holders)?.iter().filter_map(|holder| parse_holder(holder, now, last_fence).transpose());
+    let holders: Vec<Holder> = holders.collect::<Result<_, _>>()?;
+    let tag = if parse_number::<Claim>(&value).is_some() {
+        Some(Tag::Exclusive)
+    } else if value.starts_with(b"shared:") {
+        Some(Tag::Shared)
+    } else {
+        value.strip_prefix(b"slots:").and_then(parse_number).map(Tag::Slots)
+    };
+    match tag {
+        // A tag without sharers was set by another program, or its sharers were lost: it must expire.
+        Some(tag) if !holders.is_empty() => {
+            Ok(Record::Held { tag, holders, holder_count: number(holder_count)?, queue })
+        }
+        _ => Ok(Record::Foreign { expires_in: millis(expires)?, queue }),
+    }
+}
+
+/// `None` for an entry that is not ours.
+fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Option<Holder>, Problem> {
+    let [name, expires, info] = list(value)? else { return Err(Problem::UnexpectedReply) };
+    let name = bytes(name)?;
+    let is_marked = name.ends_with(MARK);
+    let name = without_mark(name);
+    let is_exclusive = !name.contains(&b'/');
+    let mut parts = name.split(|&b| b == b'/');
+    let Some(claim) = parts.next().and_then(parse_number::<Claim>) else { return Ok(None) };
+    let mut fields = info_fields(info)?;
+    let field =
+        |name: &str| fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| &pair[1]);
+    // What a holder before this one has left.
+    let of_this_claim =
+        field("claim").and_then(|text| parse_number::<Claim>(text.split(|&b| b == b'/').next()?));
+    if of_this_claim.is_some_and(|other| other.waiter != claim.waiter) {
+        fields.clear();
+    }
+    let field =
+        |name: &str| fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| &pair[1]);
+    let since: Option<u64> = field("since").and_then(|text| parse_number(text));
+    Ok(Some(Holder {
+        claim,
+        slot: parts.next().and_then(parse_number),
+        expires_in: millis(expires)?,
+        fence: field("fence").and_then(|text| parse_number(text)).or(last_fence.filter(|_| is_exclusive)),
+        waited: field("stamp").filter(|_| field("nodes").is_some_and(|nodes| nodes == b"1")).and_then(
+            |stamp| {
+                let asked = parse_number::<u64>(stamp)? / 1000;
+                Some(Duration::from_millis(since?.saturating_sub(asked)))
+            },
+        ),
+        held_for: since.map(|since| Duration::from_micros(now.saturating_sub(since.saturating_mul(1000)))),
+        has_ended: field("ended").is_some(),
+        broken_by: is_marked
+            .then(|| field("broken").and_then(|who| HolderInfo::from_json(who)).unwrap_or_default()),
+        info: HolderInfo::from_fields(&fields),
+    }))
+}
+
+/// As lua/include/mark.lua marks a claim that was broken.
+const MARK: &[u8] = b"!";
+
+fn without_mark(mut claim: Vec<u8>) -> Vec<u8> {
+    if claim.ends_with(MARK)
+        && parse_number::<Claim>(claim.split(|&b| b == b'/' || b == b'!').next().unwrap_or_default())
+            .is_some()
+    {
+        claim.pop();
+    }
+    claim
+}
+
+fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
+    let [queued, score, who] = list(value)? else { return Err(Problem::UnexpectedReply) };
+    let (queued, score) = (bytes(queued)?, score_of(&bytes(score)?)?);
+    // As parse_queued() of lua/include/queue.lua reads it.
+    let (name, rest) = match queued.iter().position(|&b| b == b' ') {
+        Some(at) => (&queued[..at], &queued[at + 1..]),
+        None => (&queued[..], &[][..]),
+    };
+    let flags = rest.iter().take_while(|b| b.is_ascii_punctuation()).count();
+    let tag = &rest[flags..];
+    let stamp = if score < 0 { score + PREFERRED_LANE } else { score };
+    Ok(Waiter {
+        name: name.to_vec(),
+        mode: parse_mode(tag),
+        score,
+        waited: Duration::from_micros(now.saturating_sub(u64::try_from(stamp).unwrap_or(now))),
+        info: HolderInfo::from_fields(&info_fields(who)?),
+    })
+}
+
+/// Names and values in turn.
+fn info_fields(info: &Value) -> Result<Vec<Vec<u8>>, Problem> {
+    if let Ok(fields) = list(info) {
+        return fields.iter().map(bytes).collect();
+    }
+    let json: serde_json::Value = serde_json::from_slice(&bytes(info)?).unwrap_or_default();
+    let text = |value: &serde_json::Value| match value.as_str() {
+        Some(text) => text.to_owned().into_bytes(),
+        None => value.to_string().into_bytes(),
+    };
+    let fields = json.as_object().into_iter().flatten();
+    Ok(fields.flat_map(|(name, value)| [name.clone().into_bytes(), text(value)]).collect())
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+fn list(value: &Value) -> Result<&[Value], Problem> {
+    match value {
+        Value::Array(items) => Ok(items),
+        _ => Err(Problem::UnexpectedReply),
+    }
+}
+
+fn bytes(value: &Value) -> Result<Vec<u8>, Problem> {
+    bytes_of(value).ok_or(Problem::UnexpectedReply)
+}
+
+fn number<T: std::str::FromStr>(value: &Value) -> Result<T, Problem> {
+    parse_number(&bytes(value)?).ok_or(Problem::UnexpectedReply)
+}
+
+/// `None` for a negative number, which means "never".
+fn millis(value: &Value) -> Result<Option<Duration>, Problem> {
+    Ok(u64::try_from(number::<i64>(value)?).ok().map(Duration::from_millis))
+}
+
+/// Servers write large scores with an exponent.
+fn score_of(text: &[u8]) -> Result<i64, Problem> {
+    let score: f64 = parse_number(text).ok_or(Problem::UnexpectedReply)?;
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "scores are whole numbers below 2^53; others saturate"
+    )]
+    Ok(score as i64)
+}

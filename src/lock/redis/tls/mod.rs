@@ -1,0 +1,221 @@
+//! TLS on a socket that does not block. rustls does no I/O of its own: it is fed with what the socket has, and asked
+//! what the socket shall send. Nothing of it is touched, and no certificate is read, without a `rediss://` server.
+//!
+//! The server's certificate is always verified, and nothing is sent before it has been.
+
+mod stream;
+
+use std::cell::Cell;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
+use socket2::Socket;
+
+use super::system_roots::system_roots;
+use crate::lock::{TlsProblem, TlsSetupProblem};
+
+pub(super) use stream::TlsStream;
+
+/// What a user has set; the contents of files, in PEM.
+#[derive(Default)]
+pub(crate) struct TlsOptions {
+    /// Certificates of authorities, instead of the system's.
+    pub authorities: Option<Vec<u8>>,
+    /// A certificate chain and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// What the certificate must be for, instead of the host in the URL.
+    pub server_name: Option<String>,
+}
+
+/// How to speak TLS to all servers of this process. They share it, so that a later connection can resume the session of
+/// an earlier one: with TLS 1.2 this saves a round trip, with 1.3 the certificates.
+#[derive(Default)]
+pub(crate) struct Tls {
+    options: TlsOptions,
+    config: OnceLock<Result<Arc<ClientConfig>, TlsSetupProblem>>,
+}
+
+impl Tls {
+    pub(crate) fn new(options: TlsOptions) -> Self {
+        Self { options, config: OnceLock::new() }
+    }
+
+    /// Read and check what is needed, at the first call.
+    pub(crate) fn prepare(&self) -> Result<(), TlsSetupProblem> {
+        if self.options.server_name.as_deref().is_some_and(|name| server_name(name).is_none()) {
+            return Err(TlsSetupProblem::ServerName);
+        }
+        self.config().map(|_| ()).map_err(Clone::clone)
+    }
+
+    fn config(&self) -> Result<&Arc<ClientConfig>, &TlsSetupProblem> {
+        self.config.get_or_init(|| configure(&self.options).map(Arc::new)).as_ref()
+    }
+
+    /// Start a session with this host; nothing is sent yet.
+    pub(in crate::lock::redis) fn start(&self, host: &str, socket: Socket) -> Result<TlsStream, TlsProblem> {
+        let name = self.options.server_name.as_deref().unwrap_or(host);
+        let name = server_name(name).ok_or(TlsSetupProblem::ServerName).map_err(TlsProblem::Setup)?;
+        let config = self.config().map_err(|problem| TlsProblem::Setup(problem.clone()))?;
+        let mut session = ClientConnection::new(Arc::clone(config), name)
+            .map_err(|error| TlsProblem::Handshake(error.to_string()))?;
+        // As without TLS: what is queued is bounded by what we ask.
+        session.set_buffer_limit(None);
+        let TlsOptions { identity, authorities, .. } = &self.options;
+        Ok(TlsStream::new(socket, session, identity.is_some(), authorities.is_some()))
+    }
+}
+
+/// Nothing of it is for anyone's eyes.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
+#[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+fn configure(options: &TlsOptions) -> Result<ClientConfig, TlsSetupProblem> {
+    let roots = match &options.authorities {
+        Some(pem) => authorities(pem)?,
+        None => system_roots().ok_or(TlsSetupProblem::NoSystemRoots)?,
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsSetupProblem::Key(error.to_string()))?
+        .with_root_certificates(roots);
+    let Some((certificate, key)) = &options.identity else {
+        return Ok(watched(builder.with_no_client_auth()));
+    };
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+        .collect::<Result<_, _>>()
+        .map_err(|_| TlsSetupProblem::NoCertificate)?;
+    if chain.is_empty() {
+        return Err(TlsSetupProblem::NoCertificate);
+    }
+    let is_encrypted = key.windows(10).any(|part| part == b"ENCRYPTED ");
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| if is_encrypted { TlsSetupProblem::EncryptedKey } else { TlsSetupProblem::NoKey })?;
+    builder.with_client_auth_cert(chain, key).map(watched).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => TlsSetupProblem::OtherKey,
+        error => TlsSetupProblem::Key(error.to_string()),
+    })
+}
+
+fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsSetupProblem> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        certificate
+            .ok()
+            .and_then(|certificate| roots.add(certificate).ok())
+            .ok_or(TlsSetupProblem::NoAuthority)?;
+    }
+    if roots.is_empty() { Err(TlsSetupProblem::NoAuthority) } else { Ok(roots) }
+}
+
+/// A name or an address; the dot at the end of an absolute name is in no certificate.
+fn server_name(host: &str) -> Option<ServerName<'static>> {
+    match host.parse::<IpAddr>() {
+        Ok(address) => Some(ServerName::IpAddress(address.into())),
+        Err(_) => ServerName::try_from(host.trim_end_matches('.').to_owned()).ok(),
+    }
+}
+
+thread_local! {
+    /// A server has asked for our certificate in what this thread feeds to a session. The configuration, with which
+    /// sessions are resumed, must be the same for all of them, so it cannot tell them apart.
+    static WAS_ASKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Our certificate, if we have one; it notes that a server has asked for it.
+#[derive(Debug)]
+struct WatchedIdentity(Arc<dyn ResolvesClientCert>);
+
+fn watched(mut config: ClientConfig) -> ClientConfig {
+    config.client_auth_cert_resolver = Arc::new(WatchedIdentity(config.client_auth_cert_resolver));
+    config
+}
+
+impl ResolvesClientCert for WatchedIdentity {
+    fn resolve(&self, hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        WAS_ASKED.set(true);
+        self.0.resolve(hints, schemes)
+    }
+
+    fn has_certs(&self) -> bool {
+        self.0.has_certs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::{HandshakeKind, ServerConfig, ServerConnection, SupportedProtocolVersion};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn server(version: &'static SupportedProtocolVersion) -> (Arc<ServerConfig>, Tls) {
+        let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivatePkcs8KeyDer::from(issued.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![issued.cert.der().clone()], key.into())
+            .unwrap();
+        config.ticketer = rustls::crypto::ring::Ticketer::new().unwrap();
+        let authorities = Some(issued.cert.pem().into_bytes());
+        (Arc::new(config), Tls::new(TlsOptions { authorities, ..TlsOptions::default() }))
+    }
+
+    /// One connection on which a request is answered.
+    fn converse(server: &Arc<ServerConfig>, tls: &Tls) -> HandshakeKind {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut stream = tls.start("localhost", Socket::from(std::os::fd::OwnedFd::from(ours))).unwrap();
+        let mut session = ServerConnection::new(Arc::clone(server)).unwrap();
+        let (mut request, mut reply) = (b"PING".to_vec(), Vec::new());
+        theirs.set_nonblocking(true).unwrap();
+        for _ in 0..100 {
+            stream.send(&mut request).unwrap();
+            let _ = session.read_tls(&mut theirs);
+            session.process_new_packets().unwrap();
+            if session.reader().read(&mut [0; 4]).is_ok_and(|length| length == 4) {
+                session.writer().write_all(b"PONG").unwrap();
+            }
+            while session.wants_write() {
+                session.write_tls(&mut theirs).unwrap();
+            }
+            stream.receive(&mut reply, 100).unwrap();
+            if reply == b"PONG" {
+                return stream.session.handshake_kind().unwrap();
+            }
+        }
+        panic!("no reply, but {reply:?}");
+    }
+
+    #[test]
+    fn a_later_connection_resumes_the_session() {
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let (server, tls) = server(version);
+            assert_eq!(converse(&server, &tls), HandshakeKind::Full);
+            assert_eq!(converse(&server, &tls), HandshakeKind::Resumed);
+        }
+    }
+
+    #[test]
+    fn a_host_is_looked_for_in_the_certificate_without_its_last_dot() {
+        for (host, name) in [("a.example.", "a.example"), ("my_redis", "my_redis"), ("::1", "::1")] {
+            assert_eq!(server_name(host).unwrap().to_str(), name);
+        }
+        assert_eq!(server_name("a b"), None);
+    }
+}

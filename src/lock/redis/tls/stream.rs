@@ -1,0 +1,231 @@
+//! A connection with TLS: bytes in and out, and what its failures mean.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::UnixTime;
+use rustls::{AlertDescription, CertificateError, ClientConnection};
+use socket2::Socket;
+
+use super::WAS_ASKED;
+use crate::lock::TlsProblem;
+use crate::lock::redis::certificate::expires;
+use crate::lock::redis::connection::{CLOSED, ConnectionError};
+
+#[derive(Debug)]
+struct Identity {
+    is_there: bool,
+    /// The server has asked for it.
+    was_asked: bool,
+}
+
+/// How far the server's side has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Heard {
+    Nothing,
+    /// Something of the handshake.
+    Handshake,
+    /// What it sent after the handshake; only now it is sure that it accepts us.
+    Reply,
+}
+
+#[derive(Debug)]
+pub(in crate::lock::redis) struct TlsStream {
+    socket: Socket,
+    pub(super) session: ClientConnection,
+    identity: Identity,
+    has_own_authorities: bool,
+    heard: Heard,
+}
+
+impl TlsStream {
+    pub(super) fn new(
+        socket: Socket,
+        session: ClientConnection,
+        has_identity: bool,
+        has_own_authorities: bool,
+    ) -> Self {
+        let identity = Identity { is_there: has_identity, was_asked: false };
+        Self { socket, session, identity, has_own_authorities, heard: Heard::Nothing }
+    }
+
+    pub(in crate::lock::redis) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub(in crate::lock::redis) fn wants_write(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    pub(in crate::lock::redis) fn has_heard_server(&self) -> bool {
+        self.heard > Heard::Nothing
+    }
+
+    pub(in crate::lock::redis) fn is_established(&self) -> bool {
+        !self.session.is_handshaking()
+    }
+
+    /// When the server's certificate expires.
+    pub(in crate::lock::redis) fn certificate_expires(&self) -> Option<SystemTime> {
+        expires(self.session.peer_certificates()?.first()?)
+    }
+
+    /// Take these bytes, and send what the socket takes now. Before the handshake is over none of them goes out.
+    pub(in crate::lock::redis) fn send(&mut self, outgoing: &mut Vec<u8>) -> Result<(), ConnectionError> {
+        self.session.writer().write_all(outgoing)?;
+        outgoing.clear();
+        self.flush().map_err(|error| self.cut_off(error))
+    }
+
+    /// Tell the server that this is the end, so that it does not take it for an attack.
+    pub(in crate::lock::redis) fn close(&mut self) {
+        self.session.send_close_notify();
+        let _ = self.flush();
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut &self.socket) {
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Append what has arrived, until there is no more or it is as long as this. What was decrypted is always taken as
+    /// a whole: poll knows nothing of it.
+    pub(in crate::lock::redis) fn receive(
+        &mut self,
+        incoming: &mut Vec<u8>,
+        at_most: usize,
+    ) -> Result<(), ConnectionError> {
+        let mut chunk = [0; 4096];
+        while incoming.len() <= at_most {
+            match (&self.socket).read(&mut chunk) {
+                Ok(0) => return Err(self.cut_off(io::Error::new(ErrorKind::UnexpectedEof, CLOSED))),
+                Ok(length) => self.decrypt(&chunk[..length], incoming)?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => return Err(self.cut_off(e)),
+            }
+        }
+        // The handshake goes on, or the server wants new keys.
+        self.flush().map_err(|error| self.cut_off(error))
+    }
+
+    fn decrypt(&mut self, mut bytes: &[u8], incoming: &mut Vec<u8>) -> Result<(), ConnectionError> {
+        // A server without TLS answers in words.
+        if self.heard == Heard::Nothing && !is_tls_record(bytes) {
+            return Err(TlsProblem::NotTls.into());
+        }
+        self.heard = self.heard.max(Heard::Handshake);
+        while !bytes.is_empty() {
+            self.session.read_tls(&mut bytes)?;
+            WAS_ASKED.set(false);
+            let processed = self.session.process_new_packets();
+            self.identity.was_asked |= WAS_ASKED.get();
+            let state = processed.map_err(|error| {
+                // Tell the server why.
+                let _ = self.flush();
+                self.failed(error)
+            })?;
+            let arrived = state.plaintext_bytes_to_read();
+            if arrived > 0 {
+                self.heard = Heard::Reply;
+                let start = incoming.len();
+                incoming.resize(start + arrived, 0);
+                self.session.reader().read_exact(&mut incoming[start..])?;
+            }
+            if state.peer_has_closed() {
+                return Err(self.cut_off(io::Error::new(ErrorKind::UnexpectedEof, CLOSED)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection has ended without a word about why. A server that is not content with our certificate says so,
+    /// but what we sent meanwhile may make the network drop that.
+    fn cut_off(&self, error: io::Error) -> ConnectionError {
+        if self.identity.was_asked && self.heard < Heard::Reply {
+            ConnectionError::ClosedWithTls(self.refused(None))
+        } else if !self.is_established() {
+            TlsProblem::ClosedInHandshake.into()
+        } else {
+            error.into()
+        }
+    }
+
+    fn refused(&self, alert: Option<AlertDescription>) -> TlsProblem {
+        if self.identity.is_there {
+            TlsProblem::IdentityRefused(alert.map(|alert| format!("{alert:?}")))
+        } else {
+            TlsProblem::IdentityWanted
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    fn failed(&self, error: rustls::Error) -> ConnectionError {
+        use AlertDescription as Alert;
+        match error {
+            rustls::Error::InvalidCertificate(error) => self.unfit_certificate(error).into(),
+            rustls::Error::AlertReceived(
+                alert @ (Alert::CertificateRequired
+                | Alert::NoCertificate
+                | Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied),
+            ) => self.refused(Some(alert)).into(),
+            rustls::Error::AlertReceived(alert) if self.identity.was_asked && self.heard < Heard::Reply => {
+                self.refused(Some(alert)).into()
+            }
+            error if self.is_established() => io::Error::new(ErrorKind::InvalidData, error).into(),
+            error => TlsProblem::Handshake(error.to_string()).into(),
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    fn unfit_certificate(&self, error: CertificateError) -> TlsProblem {
+        match error {
+            CertificateError::ExpiredContext { not_after, .. } => TlsProblem::Expired(moment(not_after)),
+            CertificateError::NotValidYetContext { not_before, .. } => {
+                TlsProblem::NotYetValid(moment(not_before))
+            }
+            CertificateError::NotValidForNameContext { expected, presented } => TlsProblem::OtherName {
+                wanted: expected.to_str().into_owned(),
+                names: presented.iter().map(|name| bare_name(name)).collect(),
+            },
+            // An authority of the same name, but with another key.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                TlsProblem::UnknownIssuer { has_own_authorities: self.has_own_authorities }
+            }
+            CertificateError::Other(error) if error.to_string().contains("CaUsedAsEndEntity") => {
+                TlsProblem::IsAuthority
+            }
+            error => TlsProblem::Certificate(error.to_string()),
+        }
+    }
+}
+
+/// The types of the records with which a handshake may begin.
+fn is_tls_record(bytes: &[u8]) -> bool {
+    const ALERT: u8 = 0x15;
+    const HANDSHAKE: u8 = 0x16;
+    bytes.first().is_some_and(|kind| [ALERT, HANDSHAKE].contains(kind))
+}
+
+fn moment(time: UnixTime) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs())
+}
+
+/// rustls writes `DnsName("*.example")` and `IpAddress(127.0.0.1)`.
+fn bare_name(name: &str) -> String {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
+    inner.trim_matches('"').to_owned()
+}

@@ -1,0 +1,187 @@
+//! Moments as people write them: how long ago, or a date and a time of day.
+
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// This long before now.
+    Ago(Duration),
+    Exact(SystemTime),
+    /// The local clock showed this; as if it were UTC.
+    Local(SystemTime),
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(ago) = duration::parse(text) {
+            return Ok(Self::Ago(ago));
+        }
+        date(text).ok_or_else(|| {
+            format!(
+                "be a duration, such as 90m or 7d, or a moment, such as \"2026-11-16 09:00\", not {text:?}"
+            )
+        })
+    }
+}
+
+impl Moment {
+    /// `local_time`: year, month, day, hour, minute and second by the local clock.
+    pub(crate) fn at(
+        self,
+        now: SystemTime,
+        local_time: impl Fn(SystemTime) -> Option<[i32; 6]>,
+    ) -> SystemTime {
+        match self {
+            Self::Ago(ago) => now.checked_sub(ago).unwrap_or(UNIX_EPOCH),
+            Self::Exact(moment) => moment,
+            Self::Local(shown) => {
+                // The offset of a moment near it, then its own: they differ where the clock is changed.
+                let near = before(shown, utc_offset(shown, &local_time));
+                before(shown, utc_offset(near, &local_time))
+            }
+        }
+    }
+}
+
+/// By how many seconds the local clock is ahead of UTC.
+pub(crate) fn utc_offset(moment: SystemTime, local_time: impl Fn(SystemTime) -> Option<[i32; 6]>) -> i64 {
+    let seconds = |moment: SystemTime| {
+        moment.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_secs()).ok())
+    };
+    let shown = local_time(moment).and_then(|[year, month, day, hour, minute, second]| {
+        // A leap second is not known to the parser.
+        let second = second.min(59);
+        utc(&format!("{year:04}-{month:02}-{day:02}"), &format!("{hour:02}:{minute:02}:{second:02}"))
+    });
+    shown.and_then(seconds).zip(seconds(moment)).map_or(0, |(shown, moment)| shown - moment)
+}
+
+/// The moment by so many seconds earlier, or later if they are negative.
+fn before(moment: SystemTime, seconds: i64) -> SystemTime {
+    let by = Duration::from_secs(seconds.unsigned_abs());
+    let moved = if seconds < 0 { moment.checked_add(by) } else { moment.checked_sub(by) };
+    moved.unwrap_or(UNIX_EPOCH)
+}
+
+/// "2026-11-16", "2026-11-16 09:00", "2026-11-16T09:00:05.5Z", "2026-11-16T09:00:05+01:00"
+fn date(text: &str) -> Option<Moment> {
+    let (day, rest) = text.split_at_checked(10)?;
+    if rest.is_empty() {
+        return utc(day, "00:00").map(Moment::Local);
+    }
+    let rest = rest.strip_prefix(['T', 't', ' '])?;
+    let zone_at = rest.find(['Z', 'z', '+', '-']).unwrap_or(rest.len());
+    let (clock, zone) = rest.split_at(zone_at);
+    let shown = utc(day, clock)?;
+    match zone {
+        "" => Some(Moment::Local(shown)),
+        "Z" | "z" => Some(Moment::Exact(shown)),
+        _ => {
+            let (sign, offset) = zone.split_at(1);
+            let (hours, minutes) = offset.split_once(':')?;
+            let digits = |text: &str| {
+                (text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit()))
+                    .then(|| text.parse::<i64>().ok())?
+            };
+            let (hours, minutes) = (digits(hours)?, digits(minutes)?);
+            let ahead = (hours * 60 + minutes) * 60;
+            (hours < 24 && minutes < 60)
+                .then(|| Moment::Exact(before(shown, if sign == "-" { -ahead } else { ahead })))
+        }
+    }
+}
+
+/// `clock` with or without seconds.
+fn utc(day: &str, clock: &str) -> Option<SystemTime> {
+    let seconds = if clock.len() == 5 { ":00" } else { "" };
+    humantime::parse_rfc3339(&format!("{day}T{clock}{seconds}Z")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOON: &str = "2026-11-16T12:00:00Z";
+
+    fn exact(text: &str) -> SystemTime {
+        humantime::parse_rfc3339(text).unwrap()
+    }
+
+    /// A clock that is so many seconds ahead of UTC.
+    fn ahead(seconds: i64) -> impl Fn(SystemTime) -> Option<[i32; 6]> {
+        move |moment| {
+            let shown = humantime::format_rfc3339_seconds(before(moment, -seconds)).to_string();
+            let numbers: Vec<i32> =
+                shown.split(['-', 'T', ':', 'Z']).filter_map(|n| n.parse().ok()).collect();
+            numbers.try_into().ok()
+        }
+    }
+
+    fn at(text: &str, clock: i64) -> String {
+        let moment = text.parse::<Moment>().unwrap_or_else(|why| panic!("{text}: {why}"));
+        humantime::format_rfc3339_seconds(moment.at(exact(NOON), ahead(clock))).to_string()
+    }
+
+    #[test]
+    fn a_moment_is_so_long_ago_or_a_date() {
+        for (text, clock, moment) in [
+            ("90m", 0, "2026-11-16T10:30:00Z"),
+            ("3600", 0, "2026-11-16T11:00:00Z"),
+            ("2026-11-16", 3600, "2026-11-15T23:00:00Z"),
+            ("2026-11-16 09:00", 3600, "2026-11-16T08:00:00Z"),
+            ("2026-11-16 09:00:07", -5 * 3600, "2026-11-16T14:00:07Z"),
+            ("2026-11-16T09:00", 0, "2026-11-16T09:00:00Z"),
+            ("2026-11-16T09:00:00Z", 3600, "2026-11-16T09:00:00Z"),
+            ("2026-11-16T09:00:00.250Z", 3600, "2026-11-16T09:00:00Z"),
+            ("2026-11-16T09:00:00+05:30", 0, "2026-11-16T03:30:00Z"),
+            ("2026-11-16 09:00-08:00", 0, "2026-11-16T17:00:00Z"),
+        ] {
+            assert_eq!(at(text, clock), moment, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_offset_is_that_of_the_moment_itself() {
+        // From 01:00 UTC on the clock is two hours ahead instead of one.
+        let changed = exact("2026-03-29T01:00:00Z");
+        let clock = |moment: SystemTime| ahead(if moment < changed { 3600 } else { 7200 })(moment);
+        let at = |text: &str| {
+            let moment = text.parse::<Moment>().unwrap().at(exact(NOON), clock);
+            humantime::format_rfc3339_seconds(moment).to_string()
+        };
+        assert_eq!(at("2026-03-29 01:30"), "2026-03-29T00:30:00Z");
+        assert_eq!(at("2026-03-29 03:30"), "2026-03-29T01:30:00Z");
+    }
+
+    #[test]
+    fn nonsense_is_no_moment() {
+        for text in [
+            "",
+            "yesterday",
+            "2026-13-01",
+            "2026-02-30 10:00",
+            "2026-11-16 25:00",
+            "2026-11-16 9:00",
+            "2026-11-16x09:00",
+            "2026-11-16T09:00:00+1:00",
+            "2026-11-16T09:00:00+99:00",
+            "-5m",
+        ] {
+            assert!(text.parse::<Moment>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_can_upset_the_parser(text in ".{0,30}", date in "[0-9]{4}-[0-9]{2}-[0-9]{2}[T ].{0,12}") {
+            let _ = text.parse::<Moment>();
+            let _ = date.parse::<Moment>();
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What `redlock break` says.
+
+use std::time::Duration;
+
+use super::format::{LocalTime, holder, quoted, sanitize, since_moment};
+use super::problem::backend_error;
+use crate::duration::{format, format_seconds};
+use crate::lock::{BackendError, BreakTarget, HeldBy, HolderInfo, How, Renewal};
+
+/// The sentences about one lock.
+pub(crate) struct BreakReport {
+    key: String,
+    local_time: LocalTime,
+}
+
+impl BreakReport {
+    pub(crate) fn new(key: &[u8], local_time: LocalTime) -> Self {
+        Self { key: quoted(&[sanitize(key)]), local_time }
+    }
+
+    pub(crate) fn cannot_break(&self, error: &BackendError) -> String {
+        format!("cannot break {}: {}; nothing was broken", self.key, backend_error(error))
+    }
+
+    pub(crate) fn only_on_this_host(&self) -> String {
+        format!(
+            "warning: no server configured: this is about {} on this host only (give --redis URL or set REDLOCK_REDIS; \
+             --local silences this)",
+            self.key
+        )
+    }
+
+    pub(crate) fn is_free(&self, slot: Option<u32>) -> String {
+        match slot {
+            Some(number) => format!("slot {number} of {} is free", self.key),
+            None => format!("{} is free", self.key),
+        }
+    }
+
+    /// Who would be hit: a line for each.
+    pub(crate) fn holders(&self, holders: &[BreakTarget]) -> String {
+        let line = |held: &BreakTarget| format!("{} is {}", self.lock(held), self.held(held));
+        holders.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    fn lock(&self, held: &BreakTarget) -> String {
+        match held.slot {
+            Some(number) => format!("slot {number} of {}", self.key),
+            None => self.key.clone(),
+        }
+    }
+
+    fn held(&self, held: &BreakTarget) -> String {
+        let since = since_moment(held.held_for, self.local_time);
+        let expires = match held.expires_in {
+            Some(left) => format!(", expires in {}", format_seconds(left)),
+            None => String::new(),
+        };
+        let job_url = if held.info.job_url.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", sanitize(held.info.job_url.as_bytes()))
+        };
+        let broken =
+            held.broken_by.as_ref().map_or_else(String::new, |by| format!(", being broken by {}", who(by)));
+        match held.by {
+            HeldBy::Run => {
+                format!("held by {}{since}{expires}{broken}, token {}{job_url}", who(&held.info), held.token)
+            }
+            HeldBy::Reservation => {
+                format!("kept by --min-hold of {}, which has ended{expires}", who(&held.info))
+            }
+            HeldBy::Stranger if !held.info.pid.is_empty() => {
+                format!("locked by another program, pid {}", sanitize(held.info.pid.as_bytes()))
+            }
+            HeldBy::Stranger => format!("held by another program{expires}"),
+        }
+    }
+
+    pub(crate) fn needs_yes(&self) -> String {
+        format!("{} was not broken: that needs --yes where there is no terminal to ask on", self.key)
+    }
+
+    /// `frees`: whether --now frees the lock, or kills the command.
+    pub(crate) fn question(&self, holders: &[BreakTarget], how: How, frees: bool) -> String {
+        let runs = holders.iter().filter(|held| runs_a_command(held)).count();
+        let is_kept = |held: &BreakTarget| held.by == HeldBy::Run && !runs_a_command(held);
+        let consequence = match (runs, how) {
+            (0, _) if holders.iter().any(is_kept) => "What it was acquired for is not stopped.",
+            (0, _) => "The lock is free then.",
+            (1, How::Gently) => "Its command will be stopped.",
+            (_, How::Gently) => "Their commands will be stopped.",
+            (1, How::AtOnce) if !frees => "Its command will be killed.",
+            (_, How::AtOnce) if !frees => "Their commands will be killed.",
+            (1, How::AtOnce) => "Its command may run beside the next one.",
+            (_, How::AtOnce) => "Their commands may run beside the next one.",
+        };
+        format!("{consequence} Break {}? [y/N] ", self.key)
+    }
+
+    pub(crate) fn nothing_changed(&self) -> String {
+        format!("{} was not broken", self.key)
+    }
+
+    /// `frees`: whether --now deletes the lock of another program.
+    pub(crate) fn cannot_be_told(&self, holders: &[BreakTarget], frees: bool) -> String {
+        let advice = if frees {
+            "--now deletes its lock, whatever that program does"
+        } else {
+            "only its end frees the lock"
+        };
+        format!("{}, which cannot be told: {advice}", self.holders(holders))
+    }
+
+    /// While the question was open.
+    pub(crate) fn ended_meanwhile(&self, held: &BreakTarget) -> String {
+        let who = if held.by == HeldBy::Stranger { "that program".into() } else { who(&held.info) };
+        format!("{} is no longer held by {who}: nothing was broken", self.lock(held))
+    }
+
+    /// Others were.
+    pub(crate) fn cannot_tell(&self, held: &BreakTarget, error: &BackendError) -> String {
+        format!("{} stays held by {}: {}", self.lock(held), who(&held.info), backend_error(error))
+    }
+
+    pub(crate) fn has_no_slots(&self, number: u32) -> String {
+        format!("--slot {number}: {} is held without slots", self.key)
+    }
+
+    pub(crate) fn not_held_by_token(&self, holders: &[BreakTarget]) -> String {
+        let now = if holders.is_empty() { self.is_free(None) } else { self.holders(holders) };
+        format!("that grant does not hold {} (any more), and nothing was broken; {now}", self.key)
+    }
+
+    /// The holder no longer has the lock.
+    pub(crate) fn broke(&self, held: &BreakTarget, after: Duration, is_expired: bool) -> String {
+        let (lock, who, after) = (self.lock(held), who(&held.info), format(after));
+        let held_for =
+            held.held_for.map_or_else(String::new, |time| format!(", held for {}", format_seconds(time)));
+        match (held.by, is_expired) {
+            (HeldBy::Run, false) if runs_a_command(held) => {
+                format!("broke {lock}: taken from {who}{held_for}; its command was stopped, after {after}")
+            }
+            (HeldBy::Run, false) => {
+                format!("broke {lock}: taken from {who}{held_for}, after {after}; warning: {}", goes_on(held))
+            }
+            (HeldBy::Run, true) => {
+                format!(
+                    "broke {lock}: taken from {who}{held_for}; it did not answer, and its lease was over after {after}"
+                )
+            }
+            (HeldBy::Reservation, _) => format!("broke {lock}: no longer kept by --min-hold of {who}"),
+            (HeldBy::Stranger, _) => format!("broke {lock}: taken from another program"),
+        }
+    }
+
+    /// It was told, and that is waited for.
+    pub(crate) fn waiting_for(&self, held: &BreakTarget, ends_in: Option<Duration>) -> String {
+        let until = ends_in.map_or_else(String::new, |left| {
+            format!(", or its lease to end, in {} at the latest", format_seconds(left))
+        });
+        format!("waiting for {} to give {} back{until}", who(&held.info), self.lock(held))
+    }
+
+    /// It was told, and has not given the lock back. `ends_in`: `None` if it never expires.
+    /// `frees`: whether --now frees the lock, or kills the command.
+    pub(crate) fn still_holds(
+        &self,
+        held: &BreakTarget,
+        waited: Duration,
+        ends_in: Option<Duration>,
+        frees: bool,
+    ) -> String {
+        let (lock, who, waited) = (self.lock(held), who(&held.info), format_seconds(waited));
+        let then = match ends_in {
+            Some(left) => format!("it ends with its lease in {} at the latest", format_seconds(left)),
+            None if frees => "it never expires: if its run is dead, --now frees it".to_owned(),
+            None => "--now kills its command".to_owned(),
+        };
+        format!("told {who} to give {lock} back, which it has not done within {waited}; {then}")
+    }
+
+    /// At once, whatever the holders do.
+    pub(crate) fn freed(&self, holders: &[BreakTarget]) -> String {
+        let line = |held: &BreakTarget| {
+            let (lock, who) = (self.lock(held), who(&held.info));
+            match (held.by, held.expires_in) {
+                (HeldBy::Run, _) if !runs_a_command(held) => {
+                    format!("freed {lock}: taken from {who}; warning: {}", goes_on(held))
+                }
+                (HeldBy::Run, Some(left)) => format!(
+                    "freed {lock}: taken from {who}; warning: its command may run beside the next one, for up to {}",
+                    format_seconds(left)
+                ),
+                (HeldBy::Run, None) => format!(
+                    "freed {lock}: taken from {who}; warning: its command may run beside the next one, until it is told"
+                ),
+                (HeldBy::Reservation, _) => format!("freed {lock}: no longer kept by --min-hold of {who}"),
+                (HeldBy::Stranger, _) => {
+                    format!(
+                        "freed {lock}: taken from another program; warning: it may go on as if it held it"
+                    )
+                }
+            }
+        };
+        holders.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Not for `redlock acquire`, which starts none.
+fn runs_a_command(held: &BreakTarget) -> bool {
+    held.by == HeldBy::Run && held.info.renewal == Renewal::Run
+}
+
+/// What becomes of that for which `redlock acquire` took the lock.
+fn goes_on(held: &BreakTarget) -> String {
+    match held.info.renewal {
+        Renewal::Keeper(_) if !held.info.pid.is_empty() => {
+            format!("pid {} may go on beside the next one", sanitize(held.info.pid.as_bytes()))
+        }
+        Renewal::Keeper(_) | Renewal::Nobody | Renewal::Run => {
+            "what it was acquired for may go on beside the next one".into()
+        }
+    }
+}
+
+/// Harmless on a terminal, whatever the holder has told.
+fn who(info: &HolderInfo) -> String {
+    sanitize(holder(info).as_bytes())
+}

@@ -1,0 +1,147 @@
+//! One run, whether it has ended, holds the lock or waits for it.
+
+use std::time::{Duration, SystemTime};
+
+use nix::sys::signal::Signal;
+
+use super::super::format::{broken_by, sanitize};
+use super::super::list::short_name;
+use crate::lock::{FinishedRun, History, HolderInfo, HolderStatus, HowEnded, Mode, State, WaiterStatus};
+
+pub(super) struct Run<'a> {
+    pub info: &'a HolderInfo,
+    /// When it asked for the lock, as far as that is known.
+    pub asked: SystemTime,
+    /// How long it waited, or has been waiting.
+    pub waited: Option<Duration>,
+    /// From when to when it had the lock; until now, if it has it.
+    pub held: Option<(SystemTime, SystemTime)>,
+    pub mode: Mode,
+    pub slot: Option<u32>,
+    pub fence: Option<u64>,
+    pub phase: Phase<'a>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Phase<'a> {
+    Ended(&'a FinishedRun),
+    Running(&'a HolderStatus),
+    Waiting(&'a WaiterStatus),
+}
+
+/// All of them, the first to start first.
+pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
+    let mode = match history.status.state {
+        State::Slots { of } => Mode::Slot { of },
+        State::Shared => Mode::Shared { group: Vec::new() },
+        State::Free | State::Held | State::Kept | State::Foreign => Mode::Exclusive,
+    };
+    let running = history.running().map(|holder| {
+        let since = holder.since.unwrap_or(now);
+        Run {
+            info: &holder.info,
+            asked: since.checked_sub(holder.waited.unwrap_or_default()).unwrap_or(since),
+            waited: holder.waited,
+            held: Some((since, now)),
+            mode: mode.clone(),
+            slot: holder.slot,
+            fence: holder.fence,
+            phase: Phase::Running(holder),
+        }
+    });
+    let waiting = history.status.waiters.iter().map(|waiter| Run {
+        info: &waiter.info,
+        asked: now.checked_sub(waiter.waited.unwrap_or_default()).unwrap_or(now),
+        waited: waiter.waited,
+        held: None,
+        mode: waiter.mode.clone(),
+        slot: None,
+        fence: None,
+        phase: Phase::Waiting(waiter),
+    });
+    let ended = history.runs.iter().map(|run| Run {
+        info: &run.info,
+        asked: run.asked(),
+        waited: run.waited,
+        held: run.had_lock().then(|| (run.began(), run.ended)),
+        mode: run.mode.clone(),
+        slot: run.slot,
+        fence: run.fence,
+        phase: Phase::Ended(run),
+    });
+    let mut runs: Vec<Run<'_>> = ended.chain(running).chain(waiting).collect();
+    runs.sort_by_key(|run| (run.started(), run.asked));
+    runs
+}
+
+impl Run<'_> {
+    /// When it got the lock; if it never did, when it asked for it.
+    pub(super) fn started(&self) -> SystemTime {
+        self.held.map_or(self.asked, |(from, _)| from)
+    }
+
+    /// When it ended; `None` if it has not.
+    pub(super) fn ended(&self) -> Option<SystemTime> {
+        match self.phase {
+            Phase::Ended(run) => Some(run.ended),
+            Phase::Running(_) | Phase::Waiting(_) => None,
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting(_))
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.phase, Phase::Ended(run) if run.has_failed())
+    }
+
+    /// It ended without having had the lock.
+    pub(super) fn was_turned_away(&self) -> bool {
+        matches!(self.phase, Phase::Ended(run) if !run.had_lock())
+    }
+
+    /// How long it has had the lock, if that is known.
+    pub(super) fn held_for(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Ended(run) => run.held.filter(|_| run.had_lock()),
+            Phase::Running(holder) => holder.held_for,
+            Phase::Waiting(_) => None,
+        }
+    }
+
+    /// "0", "SIGTERM", "79 lost", "79 broken by alice@bastion pid 7", "gave up", "running"
+    pub(super) fn exit(&self) -> String {
+        let run = match self.phase {
+            Phase::Ended(run) => run,
+            Phase::Running(_) => return "running".into(),
+            Phase::Waiting(_) => return "waiting".into(),
+        };
+        let code = run.signal.map(signal_name).or_else(|| run.exit.map(|exit| exit.to_string()));
+        let how = match &run.how {
+            HowEnded::Released if code.is_some() => None,
+            HowEnded::Released => Some("released".into()),
+            HowEnded::NotStarted => Some("not started".into()),
+            HowEnded::Lost => Some("lost".into()),
+            HowEnded::Expired => Some("expired".into()),
+            HowEnded::Broken { by } => Some(broken_by(by)),
+            HowEnded::MaxHold => Some("max-hold".into()),
+            HowEnded::GaveUp => Some("gave up".into()),
+            HowEnded::Superseded { by } if by.host.is_empty() => Some("superseded".into()),
+            HowEnded::Superseded { by } => Some(format!("superseded by {}", short_name(by))),
+            HowEnded::Cancelled => Some("cancelled".into()),
+        };
+        let words: Vec<String> = [code, how].into_iter().flatten().collect();
+        sanitize(words.join(" ").as_bytes())
+    }
+
+    /// "ci@runner-3 4711 deploy.sh  https://ci/1"
+    pub(super) fn who(&self) -> String {
+        let url = sanitize(self.info.job_url.as_bytes());
+        format!("{}  {url}", short_name(self.info)).trim_end().to_owned()
+    }
+}
+
+fn signal_name(number: i32) -> String {
+    Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_owned())
+}

@@ -1,0 +1,121 @@
+//! The runs in figures.
+
+use std::time::Duration;
+
+use super::between;
+use super::run::Run;
+use super::timeline::Timeline;
+use crate::duration::format;
+
+pub(super) struct Summary {
+    /// Those that have had the lock, and have ended.
+    runs: usize,
+    running: usize,
+    waiting: usize,
+    failed: usize,
+    /// They gave up, or were sent away.
+    turned_away: usize,
+    /// Sorted.
+    waited: Vec<Duration>,
+    held: Vec<Duration>,
+    most_waiting: usize,
+    /// Of the time that is shown, in percent.
+    held_percent: u32,
+}
+
+impl Summary {
+    pub(super) fn new(runs: &[Run<'_>], timeline: &Timeline) -> Self {
+        let count = |is_meant: &dyn Fn(&Run<'_>) -> bool| runs.iter().filter(|run| is_meant(run)).count();
+        let sorted = |times: Vec<Duration>| {
+            let mut times = times;
+            times.sort_unstable();
+            times
+        };
+        let (mut held, mut last) = (Duration::ZERO, timeline.from);
+        for bar in timeline.bars() {
+            held += between(bar.from.max(last), bar.to);
+            last = last.max(bar.to);
+        }
+        let span = between(timeline.from, timeline.to).as_secs_f64();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
+        let held_percent = (held.as_secs_f64() / span * 100.0).round().clamp(0.0, 100.0) as u32;
+        Self {
+            runs: count(&|run| run.ended().is_some() && !run.was_turned_away()),
+            running: count(&|run| run.ended().is_none() && !run.is_waiting()),
+            waiting: count(&|run| run.is_waiting()),
+            failed: count(&|run| run.has_failed()),
+            turned_away: count(&|run| run.was_turned_away()),
+            waited: sorted(
+                runs.iter().filter(|run| run.ended().is_some()).filter_map(|run| run.waited).collect(),
+            ),
+            held: sorted(runs.iter().filter(|run| run.ended().is_some()).filter_map(Run::held_for).collect()),
+            most_waiting: timeline.most_waiting(),
+            held_percent,
+        }
+    }
+
+    /// "212 runs since 2026-11-16 07:58, 9 failed, 3 did not get the lock"
+    pub(super) fn sentence(&self, period: &str) -> String {
+        let mut text = format!("{} {period}", counted(self.runs, "run"));
+        let mut add = |count: usize, what: &str| {
+            if count > 0 {
+                text += &format!(", {count} {what}");
+            }
+        };
+        add(self.failed, "failed");
+        add(self.turned_away, "did not get the lock");
+        add(self.running, "running");
+        add(self.waiting, "waiting");
+        text
+    }
+
+    /// A small table.
+    pub(super) fn figures(&self) -> String {
+        let cells = |name: &str, times: &[Duration]| {
+            let [half, most, longest] = quantiles(times).map(|times| times.map(format)).unwrap_or_default();
+            format!("{name:<8}{half:<9}{most:<9}{longest}").trim_end().to_owned()
+        };
+        let most_waiting = match self.most_waiting {
+            0 => String::new(),
+            most => format!(", up to {most} at once"),
+        };
+        let waited = cells("waited", &self.waited) + &most_waiting;
+        let held = format!("{}, {}% of the time", cells("held", &self.held), self.held_percent);
+        format!("{:<8}{:<9}{:<9}longest\n{waited}\n{held}\n", "", "p50", "p95")
+    }
+
+    /// The same in words.
+    pub(super) fn sentences(&self) -> String {
+        let words = |name: &str, times: &[Duration]| {
+            let [half, most, longest] = quantiles(times)?.map(format);
+            Some(format!("{name}: p50 {half}, p95 {most}, longest {longest}"))
+        };
+        let share = Some(format!("held {}% of the time", self.held_percent));
+        let all = [share, words("held", &self.held), words("waited", &self.waited)];
+        all.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// That which half of them, and 95 of 100, do not exceed, and the longest. `None` if there are none. `times` are sorted.
+fn quantiles(times: &[Duration]) -> Option<[Duration; 3]> {
+    let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied();
+    Some([rank(50)?, rank(95)?, rank(100)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_times_that_were_measured() {
+        let times = |seconds: &[u64]| seconds.iter().copied().map(Duration::from_secs).collect::<Vec<_>>();
+        assert_eq!(quantiles(&[]), None);
+        assert_eq!(quantiles(&times(&[7])).unwrap().to_vec(), times(&[7, 7, 7]));
+        let all: Vec<u64> = (1..=100).collect();
+        assert_eq!(quantiles(&times(&all)).unwrap().to_vec(), times(&[50, 95, 100]));
+    }
+}

@@ -1,0 +1,95 @@
+//! Locks, as `redlock list` shows them: a table.
+
+use super::format::sanitize;
+use super::status::server_lines;
+use crate::duration::format_seconds;
+use crate::lock::{HolderInfo, Listing, ServerState, State, Status};
+
+const HEADINGS: [&str; 6] = ["KEY", "STATE", "HOLDER", "SINCE", "EXPIRES", "WAITING"];
+
+/// The headings, and a line for each lock. Below it the servers, if not all of them answer.
+pub(crate) fn list_table(listing: &Listing) -> String {
+    let headings = [HEADINGS.map(str::to_owned)];
+    let rows: Vec<[String; 6]> = headings.into_iter().chain(listing.locks.iter().map(row)).collect();
+    let mut table = align(&rows);
+    let is_well = listing.servers.iter().all(|server| matches!(server.state, ServerState::Serves));
+    if !is_well {
+        table += &format!("\n{}", server_lines(&listing.servers));
+    }
+    table
+}
+
+/// A line for each key that is plain text, as a shell can offer it.
+pub(crate) fn list_keys(listing: &Listing) -> String {
+    let plain =
+        |key: &[u8]| Some(String::from_utf8(key.to_vec()).ok()?).filter(|text| *text == sanitize(key));
+    let keys: Vec<String> = listing.locks.iter().filter_map(|lock| plain(&lock.key)).collect();
+    keys.iter().flat_map(|key| [key.as_str(), "\n"]).collect()
+}
+
+/// What is longer is cut: a key may have 1024 bytes, and the other columns are to be seen.
+const LONGEST_CELL: usize = 60;
+
+fn cut(text: String) -> String {
+    match text.char_indices().nth(LONGEST_CELL) {
+        Some(_) => text.chars().take(LONGEST_CELL - 3).chain("...".chars()).collect(),
+        None => text,
+    }
+}
+
+/// Rows of cells, each column as wide as its widest cell.
+pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[String; N]| {
+        let cells: Vec<String> =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn row(status: &Status) -> [String; 6] {
+    let others = status.holder_count.saturating_sub(1);
+    let oldest = status.holders.first();
+    let expires = status.holders.iter().map(|holder| holder.expires_in);
+    // The last of them frees it.
+    let expires = expires.max_by_key(|expires| expires.unwrap_or(std::time::Duration::MAX)).flatten();
+    [
+        cut(sanitize(&status.key)),
+        match status.state {
+            State::Free => "free".into(),
+            State::Held => "held".into(),
+            State::Shared => format!("shared {}", status.holder_count),
+            State::Slots { of } => format!("{}/{of} slots", status.holder_count),
+            State::Kept => "kept".into(),
+            State::Foreign => "foreign".into(),
+        },
+        match (cut(oldest.map(|holder| short_name(&holder.info)).unwrap_or_default()), others) {
+            _ if status.is_wrong_type => "(not a lock)".into(),
+            (holder, 0) => holder,
+            (holder, others) => format!("{holder} (+{others})"),
+        },
+        oldest.and_then(|holder| holder.held_for).map(format_seconds).unwrap_or_default(),
+        match expires {
+            Some(left) => format_seconds(left),
+            // On this host a lock ends with its process.
+            None if status.servers.is_empty() => "-".into(),
+            None => "never".into(),
+        },
+        status.waiter_count.to_string(),
+    ]
+}
+
+/// "ci@runner-3 4711 deploy.sh"
+pub(super) fn short_name(info: &HolderInfo) -> String {
+    if info.pid.is_empty() {
+        return "-".into();
+    }
+    let about = if info.label.is_empty() { &info.command } else { &info.label };
+    sanitize(format!("{}@{} {} {about}", info.user, info.host, info.pid).trim_end().as_bytes())
+}

@@ -1,0 +1,141 @@
+//! A terminal's whole screen, redrawn in place, for `--watch`.
+//!
+//! What was on the screen before is there again afterwards, however the program ends: by itself, by ^C, in a panic.
+
+use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::format::sanitize;
+use super::status::COLUMN;
+
+/// The alternate screen, without the cursor; the terminal itself wraps no line.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+/// Whether the screen is ours. Held while it is written to, so that nothing is written after it was left.
+static SCREEN: Mutex<bool> = Mutex::new(false);
+
+/// Where the frame has to fit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub rows: usize,
+    pub columns: usize,
+}
+
+/// What becomes of a line that is wider than the screen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LongLines {
+    /// Of a table.
+    Cut,
+    /// Between two words, with the rest below where the text of a line begins.
+    Folded,
+}
+
+pub(crate) fn enter_screen() -> io::Result<()> {
+    let mut is_ours = lock();
+    *is_ours = true;
+    write(ENTER)
+}
+
+/// Draws these lines from the top, under the heading; what does not fit is counted in the last line.
+pub(crate) fn draw_screen(heading: &str, text: &str, long: LongLines, size: Size) -> io::Result<()> {
+    let is_ours = lock();
+    if *is_ours { write(&frame(heading, text, long, size)) } else { Ok(()) }
+}
+
+/// The terminal as it was. The caller keeps the guard for as long as nothing may be drawn again.
+pub(crate) fn leave_screen() -> MutexGuard<'static, bool> {
+    let mut is_ours = lock();
+    if std::mem::take(&mut *is_ours) {
+        let _ = write(LEAVE);
+    }
+    is_ours
+}
+
+/// In a panic, perhaps in the middle of a frame.
+pub(super) fn leave_screen_in_panic() {
+    if let Ok(mut is_ours) = SCREEN.try_lock()
+        && std::mem::take(&mut *is_ours)
+    {
+        let _ = write(LEAVE);
+    }
+}
+
+fn lock() -> MutexGuard<'static, bool> {
+    SCREEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In one piece, so that a terminal never shows half a frame.
+fn write(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// Every line is written over the old one, and the rest of it erased: nothing flickers.
+fn frame(heading: &str, text: &str, long: LongLines, size: Size) -> String {
+    let mut lines: Vec<String> = vec![sanitize(heading.as_bytes()), String::new()];
+    match long {
+        LongLines::Cut => lines.extend(text.lines().map(str::to_owned)),
+        LongLines::Folded => lines.extend(text.lines().flat_map(|line| fold(line, size.columns))),
+    }
+    if lines.len() > size.rows {
+        let left = lines.len() - size.rows.saturating_sub(1);
+        lines.truncate(size.rows.saturating_sub(1));
+        lines.push(format!("and {left} more lines"));
+    }
+    let cut = |line: &String| line.chars().take(size.columns).collect::<String>();
+    let lines: Vec<String> = lines.iter().map(|line| format!("{}\x1b[K", cut(line))).collect();
+    format!("\x1b[H{}\x1b[J", lines.join("\r\n"))
+}
+
+fn fold(line: &str, columns: usize) -> Vec<String> {
+    let mut folded = Vec::new();
+    let mut rest: Vec<char> = line.chars().collect();
+    while rest.len() > columns && columns > 2 * COLUMN {
+        let blank = (COLUMN + 1..=columns).rev().find(|&at| rest[at] == ' ');
+        let (end, next) = blank.map_or((columns, columns), |at| (at, at + 1));
+        folded.push(rest[..end].iter().collect());
+        rest = std::iter::repeat_n(' ', COLUMN).chain(rest.drain(next..)).collect();
+    }
+    folded.push(rest.into_iter().collect());
+    folded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_folded_between_words() {
+        let size = Size { rows: 9, columns: 20 };
+        let drawn = frame("h", "holder   one two three\nx", LongLines::Folded, size);
+        assert_eq!(
+            drawn,
+            "\x1b[Hh\x1b[K\r\n\x1b[K\r\nholder   one two\x1b[K\r\n         three\x1b[K\r\nx\x1b[K\x1b[J"
+        );
+        assert_eq!(
+            fold(&"w".repeat(30), 20),
+            ["w".repeat(20), format!("{}{}", " ".repeat(9), "w".repeat(10))]
+        );
+        assert_eq!(fold("one two", 0), ["one two"]);
+    }
+
+    #[test]
+    fn a_frame_fits_the_screen() {
+        let size = Size { rows: 4, columns: 5 };
+        let drawn = frame("head", "1234567\nb\nc\nd\n", LongLines::Cut, size);
+        assert_eq!(drawn, "\x1b[Hhead\x1b[K\r\n\x1b[K\r\n12345\x1b[K\r\nand 3\x1b[K\x1b[J");
+        let drawn = frame("head", "a\n", LongLines::Cut, size);
+        assert_eq!(drawn, "\x1b[Hhead\x1b[K\r\n\x1b[K\r\na\x1b[K\x1b[J");
+    }
+
+    #[test]
+    fn a_screen_without_a_size_harms_nobody() {
+        for (rows, columns) in [(0, 0), (1, 1), (0, 80)] {
+            for long in [LongLines::Cut, LongLines::Folded] {
+                let _ = frame("head", "a b\nb\n", long, Size { rows, columns });
+            }
+        }
+    }
+}

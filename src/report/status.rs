@@ -1,0 +1,313 @@
+//! A lock, as `redlock status` shows it: for people and as JSON.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use super::events::{millis, process, time};
+use super::format::{
+    LocalTime, and_others, broken_by, clock_time, config_files, holder, quoted, sanitize, until_moment,
+};
+use super::json::Object;
+use super::problem::problem;
+use super::stderr::print;
+use crate::duration::{format, format_seconds};
+use crate::lock::{
+    Difference, Fault, HolderStatus, Mode, Renewal, ServerState, ServerStatus, State, Status, WaiterStatus,
+};
+
+/// Where what is said begins, behind the name of what it is about.
+pub(super) const COLUMN: usize = 9;
+
+/// Where the settings came from, and where the locks are that are looked at.
+pub(crate) fn looking_at(paths: &[PathBuf], location: &str) {
+    print(&format!("{}; locks on {location}", config_files(paths)));
+}
+
+/// Locks on a server may be held while those of this host are free.
+pub(crate) fn looking_at_this_host_only() {
+    print(
+        "warning: no server configured: looking at locks on this host only \
+         (give --redis URL or set REDLOCK_REDIS; --local silences this)",
+    );
+}
+
+/// The first line of a screen that is drawn again and again.
+pub(crate) fn watch_heading(interval: Duration, now: SystemTime, local_time: LocalTime) -> String {
+    let time = clock_time(now, local_time).unwrap_or_default();
+    format!("Every {}   {time}   ^C ends", format(interval))
+}
+
+/// What a screen shows when the locks cannot be looked at.
+pub(crate) fn failed_look(message: &str) -> String {
+    format!("{}\n", sanitize(message.as_bytes()))
+}
+
+/// The lock is waited for, and this is in the way.
+pub(crate) fn still_taken(status: &Status, waited: Duration, local_time: LocalTime) {
+    let (key, waited) = (quoted(&[sanitize(&status.key)]), format_seconds(waited));
+    print(&format!("waiting until {key} is free: waited {waited}, {}", obstacle(status, local_time)));
+}
+
+/// The time to wait is over.
+pub(crate) fn gave_up_waiting(status: &Status, waited: Duration, local_time: LocalTime) -> String {
+    let key = quoted(&[sanitize(&status.key)]);
+    format!("{key} is not free after {}: {}", format(waited), obstacle(status, local_time))
+}
+
+/// "held by root@web1 pid 42 (rsync) since 09:14:05 (2m 3s), 2 waiting"
+pub(super) fn obstacle(status: &Status, local_time: LocalTime) -> String {
+    let by = match (status.state, status.holders.first()) {
+        (State::Held | State::Shared | State::Slots { .. }, Some(first)) => {
+            let until = first.expires_in.filter(|_| first.info.renewal == Renewal::Nobody);
+            let until = until.and_then(|left| until_moment(left, local_time));
+            let since = || first.held_for.map(|held_for| since(held_for, first.since, local_time));
+            let since = until.or_else(since);
+            let others = and_others(status.holder_count.saturating_sub(1));
+            format!("held by {}{others}{}", holder(&first.info), since.unwrap_or_default())
+        }
+        _ => summary(status),
+    };
+    if status.waiter_count > 0 { format!("{by}, {} waiting", status.waiter_count) } else { by }
+}
+
+/// Several lines.
+pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
+    let mut text = format!("{}: {}\n", sanitize(&status.key), summary(status));
+    let mut name = "holder";
+    for holder in status.holders.iter().filter(|_| status.state != State::Foreign) {
+        // A lock of this host ends with its process, so it says nothing that it has no lease.
+        let has_leases = !status.servers.is_empty();
+        for line in holder_lines(holder, has_leases, local_time) {
+            text += &format!("{name:<COLUMN$}{line}\n");
+            name = "";
+        }
+    }
+    let holders_left = status.holder_count.saturating_sub(status.holders.len());
+    if holders_left > 0 {
+        text += &format!("{:<COLUMN$}and {holders_left} more\n", "");
+    }
+    let mut name = "queue";
+    let width = status.waiters.len().to_string().len();
+    for waiter in &status.waiters {
+        text += &format!("{name:<COLUMN$}{:>width$}  {}\n", waiter.position, waiter_line(waiter));
+        name = "";
+    }
+    let waiters_left = status.waiter_count.saturating_sub(status.waiters.len());
+    if waiters_left > 0 {
+        text += &format!("{name:<COLUMN$}and {waiters_left} more\n");
+    }
+    text + &server_lines(&status.servers)
+}
+
+/// "held", "3 of 4 slots are taken", ...
+fn summary(status: &Status) -> String {
+    let first = status.holders.first();
+    let expires = |lead: &str| match first.and_then(|holder| holder.expires_in) {
+        Some(left) => format!("{lead} {}", format_seconds(left)),
+        None => "never expires".into(),
+    };
+    match status.state {
+        State::Free if status.undecided.is_some() => match status.servers.len() {
+            1 => "not held, as far as the server knows".into(),
+            _ => "not held, as far as the servers that vote know".into(),
+        },
+        State::Free if status.waiter_count > 0 => "free, the next waiter is about to take it".into(),
+        State::Free => "free".into(),
+        State::Held => "held".into(),
+        State::Shared => format!("shared by {}", status.holder_count),
+        State::Slots { of } => format!("{} of {of} slots are taken", status.holder_count),
+        State::Kept => {
+            let left = status.holders.iter().filter_map(|holder| holder.expires_in).max();
+            left.map_or_else(
+                || "kept by --min-hold".into(),
+                |left| format!("kept by --min-hold, free again in {}", format_seconds(left)),
+            )
+        }
+        State::Foreign if status.servers.is_empty() => match first.map(|holder| holder.info.pid.as_str()) {
+            None | Some("") => "locked by another program".into(),
+            Some(pid) => format!("locked by another program, pid {}", sanitize(pid.as_bytes())),
+        },
+        State::Foreign => format!("held by another program, {}", expires("expires in")),
+    }
+}
+
+fn holder_lines(status: &HolderStatus, has_leases: bool, local_time: LocalTime) -> Vec<String> {
+    let mut line = slot(status) + &sanitize(holder(&status.info).as_bytes());
+    if let Some(held_for) = status.held_for {
+        line += &since(held_for, status.since, local_time);
+    }
+    line += match (status.expires_in, status.has_ended) {
+        (_, true) => ", has ended".into(),
+        (Some(left), false) => format!(", lease ends in {}", format_seconds(left)),
+        (None, false) if has_leases && status.token.is_some() => ", never expires".into(),
+        (None, false) => String::new(),
+    }
+    .as_str();
+    if let Some(by) = &status.broken_by {
+        line += &format!(", {}", sanitize(broken_by(by).as_bytes()));
+    }
+    let mut lines = vec![line];
+    if !status.info.job_url.is_empty() {
+        lines.push(sanitize(status.info.job_url.as_bytes()));
+    }
+    if let (Renewal::Keeper(pid), false) = (status.info.renewal, status.has_ended) {
+        lines.push(format!("kept by redlock-keeper pid {pid}"));
+    }
+    let fence = status.fence.map(|fence| format!("fence {fence}"));
+    let token = status.token.as_ref().map(|token| format!("token {}", sanitize(token.as_bytes())));
+    let about: Vec<String> = [fence, token].into_iter().flatten().collect();
+    if !about.is_empty() {
+        lines.push(about.join(", "));
+    }
+    lines
+}
+
+fn slot(status: &HolderStatus) -> String {
+    status.slot.map_or_else(String::new, |slot| format!("slot {slot}: "))
+}
+
+/// " since 09:14:05 (2m 3s)"
+fn since(held_for: Duration, since: Option<SystemTime>, local_time: LocalTime) -> String {
+    match since.and_then(|since| clock_time(since, local_time)) {
+        Some(since) => format!(" since {since} ({})", format_seconds(held_for)),
+        None => format!(" for {}", format_seconds(held_for)),
+    }
+}
+
+fn waiter_line(waiter: &WaiterStatus) -> String {
+    let mut line = sanitize(holder(&waiter.info).as_bytes());
+    if let Some(waited) = waiter.waited {
+        line += &format!(", waiting {}", format_seconds(waited));
+    }
+    line += &match &waiter.mode {
+        Mode::Exclusive => String::new(),
+        Mode::Shared { group } if group.is_empty() => ", shared".into(),
+        Mode::Shared { group } => format!(", shared in group \"{}\"", sanitize(group)),
+        Mode::Slot { of } => format!(", for one of {of} slots"),
+    };
+    if !waiter.info.job_url.is_empty() {
+        line += &format!(", {}", sanitize(waiter.info.job_url.as_bytes()));
+    }
+    line
+}
+
+/// Where there are several, or the one is not what it should be.
+pub(super) fn server_lines(servers: &[ServerStatus]) -> String {
+    let mut text = String::new();
+    let mut name = "servers";
+    let is_alone = servers.len() == 1;
+    for server in servers.iter().filter(|server| !is_alone || !matches!(server.state, ServerState::Serves)) {
+        let what = match (&server.state, server_cause(server)) {
+            (ServerState::Fails(_), cause) => format!("FAILS: {}", cause.unwrap_or_default()),
+            (_, Some(cause)) => cause,
+            (_, None) if server.vote == Some(true) => "agrees".into(),
+            (_, None) => "ok".into(),
+        };
+        text += &format!("{name:<COLUMN$}{} {what}\n", server.name);
+        name = "";
+    }
+    text
+}
+
+/// What is wrong with a server, or what it says that the majority does not.
+fn server_cause(server: &ServerStatus) -> Option<String> {
+    match (&server.state, &server.differs) {
+        (ServerState::Fails(error), _) => Some(sanitize(problem(&error.problem).as_bytes())),
+        (ServerState::Replica, _) => Some("is a replica".into()),
+        (ServerState::Quarantined(left), _) => {
+            let left = format_seconds(*left + Duration::from_millis(999));
+            Some(format!("is new, restarted or promoted and does not vote for another {left}"))
+        }
+        (ServerState::Serves, Some(Difference::Free)) => Some("says free".into()),
+        (ServerState::Serves, Some(Difference::HeldBy(info))) => {
+            Some(format!("says held by {}", sanitize(holder(info).as_bytes())))
+        }
+        (ServerState::Serves, Some(Difference::Foreign)) => Some("says held by another program".into()),
+        (ServerState::Serves, None) => None,
+    }
+}
+
+/// One line.
+pub(crate) fn status_json(status: &Status) -> String {
+    let (state, slots) = match status.state {
+        State::Free => ("free", None),
+        State::Held => ("held", None),
+        State::Shared => ("shared", None),
+        State::Slots { of } => ("slots", Some(of)),
+        State::Kept => ("kept", None),
+        State::Foreign => ("foreign", None),
+    };
+    let holders: Vec<Object> = status.holders.iter().map(holder_object).collect();
+    let waiters: Vec<Object> = status.waiters.iter().map(waiter_object).collect();
+    let mut object = key_object(&status.key)
+        .with("state", state)
+        .with_known("of", slots)
+        .with_objects("holders", &holders)
+        .with_objects("waiters", &waiters);
+    if !status.servers.is_empty() {
+        let servers: Vec<Object> = status.servers.iter().map(server_object).collect();
+        object = object.with_objects("servers", &servers);
+    }
+    object.text()
+}
+
+/// A key that is no text is told by its bytes as well.
+pub(super) fn key_object(key: &[u8]) -> Object {
+    if let Ok(text) = std::str::from_utf8(key) {
+        return Object::default().with("key", text);
+    }
+    let mut hex = String::new();
+    for byte in key {
+        hex += &format!("{byte:02x}");
+    }
+    Object::default().with("key", sanitize(key)).with("key_hex", hex)
+}
+
+fn holder_object(holder: &HolderStatus) -> Object {
+    let object = process(&holder.info)
+        .with_known("token", holder.token.as_deref())
+        .with_known("fence", holder.fence)
+        .with_known("slot", holder.slot)
+        .with_known("since", holder.since.map(time))
+        .with_known("held_ms", holder.held_for.map(millis))
+        .with_known("expires_ms", holder.expires_in.map(millis))
+        .with_known("ended", holder.has_ended.then_some(true));
+    match &holder.broken_by {
+        Some(by) => object.with_object("broken_by", &process(by)),
+        None => object,
+    }
+}
+
+pub(super) fn mode_name(mode: &Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared { .. } => "shared",
+        Mode::Slot { .. } => "slots",
+    }
+}
+
+fn waiter_object(waiter: &WaiterStatus) -> Object {
+    process(&waiter.info)
+        .with("mode", mode_name(&waiter.mode))
+        .with("position", waiter.position)
+        .with_known("waited_ms", waiter.waited.map(millis))
+}
+
+fn server_object(server: &ServerStatus) -> Object {
+    let state = match &server.state {
+        ServerState::Serves => "ok",
+        ServerState::Replica => "replica",
+        ServerState::Quarantined(_) => "quarantined",
+        ServerState::Fails(error) => match error.fault() {
+            Fault::Unavailable => "down",
+            Fault::Refused => "refused",
+            Fault::Unfit => "unfit",
+        },
+    };
+    Object::default()
+        .with("url", server.name.as_str())
+        .with("state", state)
+        .with_known("vote", server.vote)
+        .with_known("cause", server_cause(server))
+        .with_known("rtt_ms", server.rtt.map(|rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3))
+}

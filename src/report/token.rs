@@ -1,0 +1,195 @@
+//! What is said about a grant that is known by its token: `redlock acquire`, `extend` and `release`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime};
+
+use nix::errno::Errno;
+use nix::unistd::Pid;
+
+use super::events::{millis, time};
+use super::format::{LocalTime, broken_by, quoted, released_by, sanitize};
+use super::json::Object;
+use super::problem::io_error;
+use super::status::obstacle;
+use super::stderr::print;
+use super::{Consequence, LossCause, Report, events};
+use crate::duration::format;
+use crate::lock::{Grant, Loss, Status};
+
+/// The token was printed: from here on the lock is its bearer's.
+pub(crate) fn handed_out() {
+    events::events(events::Events::handed_out);
+}
+
+/// A keeper has given the lock back.
+pub(crate) fn kept() {
+    events::events(events::Events::kept);
+}
+
+impl Report {
+    /// From here on words go to the system log: nobody reads stderr any more.
+    pub(crate) fn detach(&mut self) {
+        self.erase_live_line();
+        super::stderr::detach();
+    }
+
+    /// The lock was lost while a keeper had it: that decides the outcome, whatever follows from it.
+    pub(crate) fn lost_by_keeper(&mut self, cause: &LossCause, consequence: Consequence) {
+        self.lost(cause, consequence);
+        events::events(events::Events::lost_by_keeper);
+    }
+
+    /// A keeper wanted to give it back, and it was gone.
+    pub(crate) fn was_lost_when_given_back(&mut self, loss: &Loss) {
+        self.info(&no_longer_this_tokens(&self.lock(), &why(loss)));
+    }
+
+    /// `--ttl none`.
+    pub(crate) fn stays_locked(&mut self) {
+        self.info(&format!("--ttl none: {} stays locked until it is released, or broken", self.lock()));
+    }
+}
+
+/// `"a", "b"`
+pub(crate) fn key_names(keys: &[Vec<u8>]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
+    quoted(&keys)
+}
+
+pub(crate) fn token_printed_too_late(lock: &str) -> String {
+    format!("the lease of {lock} was over before its token could be printed")
+}
+
+pub(crate) fn cannot_print_token(lock: &str, error: &std::io::Error) -> String {
+    format!("cannot print the token of {lock}: {}; the lock was given back", io_error(error))
+}
+
+/// `what`: the process that was to be watched.
+pub(crate) fn cannot_watch(what: &str, error: Errno) -> String {
+    if error == Errno::ESRCH {
+        return format!("{what} has ended, or never was: there is nothing to keep the lock for");
+    }
+    format!("{what} cannot be watched: {}", error.desc())
+}
+
+/// With `--on-lost stop`.
+pub(crate) fn cannot_stop(what: &str) -> String {
+    format!("{what} is another user's, and --on-lost stop could not send it a signal: use --on-lost warn")
+}
+
+/// The process that the lock was to be kept for.
+pub(crate) fn watched_has_ended(lock: &str, pid: i32) -> String {
+    format!("stopped waiting for {lock}: process {pid}, which it was to be kept for, has ended")
+}
+
+/// What `ps` shows of a keeper.
+pub(crate) fn keeper_title(keys: &[Vec<u8>], watched: Option<Pid>) -> String {
+    let watched = watched.map_or_else(String::new, |pid| format!(" for pid {pid}"));
+    format!("redlock: keeper of {}{watched}", key_names(keys))
+}
+
+/// One line. `expires_in`: `None` if the lease is renewed, or never ends.
+pub(crate) fn token_json(
+    keys: &[Vec<u8>],
+    grant: &Grant,
+    expires_in: Option<Duration>,
+    keeper: Option<u32>,
+) -> String {
+    let names: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
+    let expires_at = expires_in.and_then(|left| SystemTime::now().checked_add(left));
+    let slots = (!grant.slots.is_empty()).then_some(grant.slots.as_slice());
+    let object = Object::default()
+        .with_known("key", names.first().map(String::as_str))
+        .with("keys", names.as_slice())
+        .with("token", grant.claim.to_string())
+        .with("fences", grant.fences.as_slice())
+        .with_known("slots", slots)
+        .with_known("expires_ms", expires_in.map(millis))
+        .with_known("expires_at", expires_at.map(time))
+        .with_known("keeper", keeper);
+    format!("{}\n", object.text())
+}
+
+/// Lines for eval.
+pub(crate) fn shell_exports(variables: &[(OsString, OsString)]) -> Vec<u8> {
+    let export = |(name, value): &(OsString, OsString)| {
+        [b"export ", name.as_bytes(), b"=", &shell_quoted(value.as_bytes()), b"\n"].concat()
+    };
+    variables.iter().flat_map(export).collect()
+}
+
+/// As one word for every shell of the POSIX family, whatever the bytes.
+fn shell_quoted(value: &[u8]) -> Vec<u8> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".-_".contains(byte);
+    if !value.is_empty() && value.iter().all(is_plain) {
+        return value.to_vec();
+    }
+    let mut quoted = vec![b'\''];
+    for &byte in value {
+        if byte == b'\'' {
+            quoted.extend(b"'\\''");
+        } else {
+            quoted.push(byte);
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+/// The token's lock is over. `now`: the lock, if it is held again.
+pub(crate) fn no_longer_ours(keys: &[Vec<u8>], loss: &Loss, now: Option<&Status>, local_time: LocalTime) {
+    let why = now.map_or_else(|| why(loss), |status| obstacle(status, local_time));
+    print(&no_longer_this_tokens(&key_names(keys), &why));
+}
+
+fn no_longer_this_tokens(lock: &str, why: &str) -> String {
+    format!("this token no longer holds {lock}: {why}")
+}
+
+fn why(loss: &Loss) -> String {
+    match loss {
+        Loss::Expired => "it has expired, or was deleted".into(),
+        Loss::Foreign => "another client holds it now".into(),
+        Loss::Broken { by } => broken_by(by),
+        Loss::Released { by } => released_by(by),
+    }
+}
+
+/// `ttl`: `None` = forever.
+pub(crate) fn extended(keys: &[Vec<u8>], ttl: Option<Duration>) {
+    let until = ttl.map_or_else(|| "forever".into(), |ttl| format!("for {}", format(ttl)));
+    print(&format!("{} is held {until} from now on", key_names(keys)));
+}
+
+pub(crate) fn released(keys: &[Vec<u8>]) {
+    print(&format!("released {}", key_names(keys)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStringExt;
+    use std::process::Command;
+
+    #[test]
+    fn plain_words_need_no_quotes() {
+        assert_eq!(shell_quoted(b"3f2b8c1e-9a4d.1"), b"3f2b8c1e-9a4d.1");
+        assert_eq!(shell_quoted(b"1 2"), b"'1 2'");
+        assert_eq!(shell_quoted(b"it's"), b"'it'\\''s'");
+        assert_eq!(shell_quoted(b""), b"''");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn a_shell_reads_back_whatever_the_bytes(value in proptest::collection::vec(1u8..=255, 0..40)) {
+            let name = OsString::from("REDLOCK_KEY");
+            let script = shell_exports(&[(name, OsString::from_vec(value.clone()))]);
+            let line = [&script[..], b"printf %s. \"$REDLOCK_KEY\""].concat();
+            let output = Command::new("/bin/sh").arg("-c").arg(OsString::from_vec(line)).output().unwrap();
+            prop_assert_eq!(output.stdout, [&value[..], b"."].concat());
+        }
+    }
+}

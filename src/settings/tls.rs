@@ -1,0 +1,73 @@
+//! The files and names that TLS needs. They are read only if a server has a `rediss://` URL.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::sources::Sources;
+use crate::cli::TlsArgs;
+use crate::exit::{Failure, UNFIT};
+use crate::lock::{Tls, TlsOptions, TlsSetupProblem};
+use crate::report::{io_error, tls_setup_problem};
+
+const IDS: [&str; 4] = ["tls_ca", "tls_cert", "tls_key", "tls_server_name"];
+
+/// For servers that use TLS.
+pub(super) fn tls(args: &TlsArgs, sources: Sources<'_>) -> Result<Arc<Tls>, Failure> {
+    let identity = match (&args.cert, &args.key) {
+        (Some(certificate), Some(key)) => {
+            Some((read(certificate, "tls_cert", sources)?, read(key, "tls_key", sources)?))
+        }
+        (Some(_), None) => return Err(incomplete("tls_cert", "--tls-key", sources)),
+        (None, Some(_)) => return Err(incomplete("tls_key", "--tls-cert", sources)),
+        (None, None) => None,
+    };
+    let authorities = args.ca.as_deref().map(|path| read(path, "tls_ca", sources)).transpose()?;
+    let server_name = args.server_name.clone();
+    let tls = Tls::new(TlsOptions { authorities, identity, server_name });
+    tls.prepare().map_err(|problem| failure(&problem, args, sources))?;
+    Ok(Arc::new(tls))
+}
+
+/// An option that was typed for nothing: its user believes that the connection is protected.
+pub(super) fn without_tls(sources: Sources<'_>) -> Result<(), Failure> {
+    match IDS.iter().find(|id| sources.was_typed(id)) {
+        Some(id) => Err(sources.bad(id, format!("{} needs a server with TLS (rediss://)", sources.name(id)))),
+        None => Ok(()),
+    }
+}
+
+fn incomplete(id: &str, missing: &str, sources: Sources<'_>) -> Failure {
+    sources.bad(id, format!("{} needs {missing}, too", sources.name(id)))
+}
+
+fn read(path: &Path, id: &str, sources: Sources<'_>) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| {
+        Failure::new(UNFIT, format!("{}: {}: {}", sources.name(id), path.display(), io_error(&error)))
+    })
+}
+
+fn failure(problem: &TlsSetupProblem, args: &TlsArgs, sources: Sources<'_>) -> Failure {
+    let about = match problem {
+        TlsSetupProblem::NoSystemRoots => None,
+        TlsSetupProblem::NoAuthority => Some(("tls_ca", &args.ca)),
+        TlsSetupProblem::NoCertificate => Some(("tls_cert", &args.cert)),
+        TlsSetupProblem::NoKey
+        | TlsSetupProblem::EncryptedKey
+        | TlsSetupProblem::OtherKey
+        | TlsSetupProblem::Key(_) => Some(("tls_key", &args.key)),
+        TlsSetupProblem::ServerName => {
+            let name = sources.name("tls_server_name");
+            return sources.bad("tls_server_name", format!("{name}: {}", tls_setup_problem(problem)));
+        }
+    };
+    let why = tls_setup_problem(problem);
+    let path = |path: &Option<PathBuf>| path.as_deref().unwrap_or(Path::new("")).display().to_string();
+    Failure::new(
+        UNFIT,
+        match about {
+            Some((id, file)) => format!("{}: {}: {why}", sources.name(id), path(file)),
+            None => why,
+        },
+    )
+}
