@@ -14,38 +14,111 @@ _redlock_command() {
     fi
 }
 
+# The keys of locks that are taken, where the options that were typed say. Bounded in time, and silent if there is none.
+_redlock_keys() {
+    local cur=$1 where=() word key i breaks=
+    for ((i = 2; i < ${#words[@]} - 1; i++)); do
+        word=${words[i]//[\"\']/}
+        case $word in
+            --) break ;;
+            --local | -r?*) where+=("$word") ;;
+            -r | --redis | --username | --password-file | --sentinel-username | --sentinel-password-file | --tls-ca | --tls-cert | --tls-key | --tls-server-name | --prefix | --config | --local-dir) where+=("$word" "${words[++i]//[\"\']/}") ;;
+            --*=*) case ${word%%=*} in -r | --redis | --username | --password-file | --sentinel-username | --sentinel-password-file | --tls-ca | --tls-cert | --tls-key | --tls-server-name | --prefix | --config | --local-dir) where+=("$word") ;; esac ;;
+        esac
+    done
+    # bash replaces only what stands behind a colon.
+    if [[ $COMP_WORDBREAKS == *:* ]]; then breaks=${cur%"${cur##*:}"}; fi
+    cur=${cur//\\/}
+    while IFS= read -r key; do
+        if [[ $key == "$cur"* ]]; then COMPREPLY+=("$(printf %q "${key#"$breaks"}")"); fi
+    done < <(timeout 2 redlock list --keys --node-timeout 500ms "${where[@]}" 2>/dev/null </dev/null)
+}
+
 # The values of an option.
 _redlock_values() {
     local cur=$2
     case $1 in
+        -k | --key) _redlock_keys "$cur" ;;
         --prefer) COMPREPLY=($(compgen -W "fair writers readers" -- "$cur")) ;;
         --password-file) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+        --sentinel-password-file) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+        --tls-ca) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+        --tls-cert) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+        --tls-key) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
         --config) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
         --local-dir) compopt -o filenames; COMPREPLY=($(compgen -d -- "$cur")) ;;
         --on-unavailable) COMPREPLY=($(compgen -W "fail skip run wait" -- "$cur")) ;;
         --on-lost) COMPREPLY=($(compgen -W "stop warn" -- "$cur")) ;;
         --signal) COMPREPLY=($(compgen -W "TERM INT HUP QUIT KILL USR1 USR2" -- "$cur")) ;;
         --events) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
+        --check) COMPREPLY=($(compgen -W "held free owned" -- "$cur")) ;;
+        --svg) compopt -o filenames; COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac
 }
 
 _redlock() {
-    local cur=${COMP_WORDS[COMP_CWORD]} options valued arguments word option i
+    local line=$COMP_LINE rest words=() first=() cur options valued arguments word option= i
     COMPREPLY=()
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "run break completions help --help --version" -- "$cur"))
+    # COMP_WORDS, with what bash takes apart at : and = put together again, and where each of them begins.
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        rest=${line#"${line%%[![:blank:]]*}"}
+        if [ "$i" -eq 0 ] || [ "$rest" != "$line" ]; then
+            words+=("")
+            first+=("$i")
+        fi
+        words[${#words[@]} - 1]+=${COMP_WORDS[i]}
+        line=${rest#"${COMP_WORDS[i]}"}
+    done
+    cur=${words[${#words[@]} - 1]}
+    if [ "${#words[@]}" -eq 2 ]; then
+        COMPREPLY=($(compgen -W "run acquire extend release status list doctor history break completions help --help --version" -- "$cur"))
         return
     fi
-    case ${COMP_WORDS[1]} in
+    case ${words[1]} in
         run)
-            options="-k --key -c --command -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --reentrant --jitter -E --conflict-exit-code --ttl --max-hold --min-hold --wait-tree -r --redis --username --password-file --prefix --node-timeout --config --local --local-dir --require-server --quarantine --on-unavailable --on-lost --signal --kill-after --label --events -q --quiet -v --verbose -h --help"
-            valued="-k --key -c --command --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --max-hold --min-hold -r --redis --username --password-file --prefix --node-timeout --config --local-dir --quarantine --on-unavailable --on-lost --signal --kill-after --label --events"
+            options="-k --key -c --command -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --reentrant --ttl --max-hold --min-hold --wait-tree -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine --on-unavailable --on-lost --signal --kill-after --label --events --history -q --quiet -v --verbose -h --help"
+            valued="-k --key -c --command --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --max-hold --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine --on-unavailable --on-lost --signal --kill-after --label --events --history"
             arguments=""
             ;;
-        break)
-            options="-k --key --yes -h --help -r --redis --username --password-file --prefix --node-timeout --config"
-            valued="-k --key -r --redis --username --password-file --prefix --node-timeout --config"
+        acquire)
+            options="-k --key --json --shell -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --min-hold --for-shell --watch-pid --on-lost --signal --on-unavailable -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine --label --events --history -q --quiet -v --verbose -h --help"
+            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --min-hold --watch-pid --on-lost --signal --on-unavailable -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine --label --events --history"
             arguments=""
+            ;;
+        extend)
+            options="-k --key -t --token --ttl -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine"
+            valued="-k --key -t --token --ttl -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine"
+            arguments="KEY"
+            ;;
+        release)
+            options="-k --key -t --token -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            valued="-k --key -t --token -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
+            arguments="KEY"
+            ;;
+        status)
+            options="-k --key --check --token --wait-free -w --wait --watch --interval --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            valued="-k --key --check --token -w --wait --interval -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
+            arguments="KEY"
+            ;;
+        list)
+            options="--keys --watch --interval --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            valued="--interval -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
+            arguments=""
+            ;;
+        doctor)
+            options="--json -q --quiet -v --verbose --ttl -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine"
+            valued="--ttl -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine"
+            arguments=""
+            ;;
+        history)
+            options="-k --key --since -n --limit --svg --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            valued="-k --key --since -n --limit --svg -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
+            arguments="KEY"
+            ;;
+        break)
+            options="-k --key --yes --token --slot --now -w --wait -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            valued="-k --key --token --slot -w --wait -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
+            arguments="KEY"
             ;;
         completions)
             options="-h --help"
@@ -55,40 +128,45 @@ _redlock() {
         help)
             options="-h --help"
             valued=""
-            arguments="run break completions help"
+            arguments="run acquire extend release status list doctor history break completions help"
             ;;
         *) return ;;
     esac
 
-    # Where options end, and which of them waits for its value. bash makes words of --ttl=5s: "--ttl" "=" "5s".
-    option=
-    for ((i = 2; i < COMP_CWORD; i++)); do
-        word=${COMP_WORDS[i]}
+    # Where options end, and which of them waits for its value.
+    for ((i = 2; i < ${#words[@]} - 1; i++)); do
+        word=${words[i]}
         if [ -n "$option" ]; then
-            if [ "$word" != = ]; then option=; fi
+            option=
             continue
         fi
         case $word in
             --)
-                if [ "${COMP_WORDS[1]}" = run ]; then _redlock_command $((i + 1)); fi
+                if [ "${words[1]}" = run ]; then _redlock_command "${first[i + 1]}"; fi
                 return
                 ;;
             --*) case " $valued " in *" $word "*) option=$word ;; esac ;;
             -*) case " $valued " in *" -${word: -1} "*) option=-${word: -1} ;; esac ;;
             *)
-                if [ "${COMP_WORDS[1]}" = run ]; then _redlock_command "$i"; fi
-                return
+                if [ "${words[1]}" = run ]; then
+                    _redlock_command "${first[i]}"
+                    return
+                fi
                 ;;
         esac
     done
 
+    if [[ -z $option && $cur == --*=* ]]; then
+        option=${cur%%=*} cur=${cur#*=}
+    fi
     if [ -n "$option" ]; then
-        if [ "$cur" = = ]; then cur=; fi
         _redlock_values "$option" "$cur"
     elif [[ $cur == -* ]]; then
         COMPREPLY=($(compgen -W "$options" -- "$cur"))
-    elif [ "${COMP_WORDS[1]}" = run ]; then
+    elif [ "${words[1]}" = run ]; then
         _redlock_command "$COMP_CWORD"
+    elif [ "$arguments" = KEY ]; then
+        _redlock_keys "$cur"
     else
         COMPREPLY=($(compgen -W "$arguments" -- "$cur"))
     fi
