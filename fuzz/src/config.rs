@@ -39,7 +39,7 @@ pub fn config(data: &[u8]) {
 fn resolve(arguments: &[&str]) -> Result<(), String> {
     let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
     let failed = |failure: Failure| secrets::without_passwords(&failure.to_string());
-    let (command, inherited) = inherit(Cli::command(), &arguments).map_err(failed)?;
+    let (command, inherited) = inherit(&arguments).map_err(failed)?;
     let usage = |error: clap::Error| {
         secrets::without_passwords(&mistakes::explain(
             &error,
@@ -53,7 +53,7 @@ fn resolve(arguments: &[&str]) -> Result<(), String> {
     let sources = Sources { matches, inherited: &inherited };
     let resolved = match cli.command {
         Command::Run(args) => RunSettings::resolve(*args, sources).map(drop),
-        Command::Break(args) => BreakSettings::resolve(args, sources).map(drop),
+        Command::Break(args) => BreakSettings::resolve(*args, sources).map(drop),
         _ => Ok(()),
     };
     resolved.map_err(failed)

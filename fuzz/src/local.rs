@@ -6,15 +6,16 @@ use std::sync::LazyLock;
 
 use super::admission::{Admission, Admitted, Decision};
 use super::byte_map::{Lane, ReaderGroup, TICKETS_END, UsageMode};
-use super::format::{
-    ENTRY, HEADER, HolderRecord, RECORD, Reservation, ReservationKind, TABLE, boot_id, number, slot_for,
-};
+use super::format::{HEADER, LOG, LOGGED_RUNS, NAME, RECORDS, TABLE, WAITERS_START, boot_id, number};
 use super::inspect::inspect;
 use super::lock_file::LockFile;
+use super::record::{RECORD, Record};
 use super::request::{LocalMode, LocalRequest};
+use super::reservation::{ENTRY, Reservation, ReservationKind, slot_for};
+use super::view::HostView;
 use crate::clock::BootTime;
 use crate::fuzz::{assert_printable, memory};
-use crate::lock::{BackendError, Error, HolderInfo};
+use crate::lock::{BackendError, Error, HolderInfo, Mode, State, View};
 use crate::report;
 
 /// In an input: stands for the id of this boot, which no input can know.
@@ -37,9 +38,13 @@ pub(crate) fn lock_file(data: &[u8]) {
     let [entries, records] = part(rest, usize::from(header.get(24).copied().unwrap_or(0)) * ENTRY);
     parts(entries, records);
     let file = FILE.locks().file();
-    let written = file.set_len(0).and_then(|()| file.write_all_at(header, 0));
-    let written = written.and_then(|()| file.write_all_at(records, HEADER as u64));
-    written.and_then(|()| file.write_all_at(entries, TABLE)).expect("written");
+    file.set_len(0).expect("emptied");
+    let parts = [(header, 0), (records, HEADER as u64), (entries, TABLE)];
+    for (bytes, offset) in parts.into_iter().chain([LOG, NAME, WAITERS_START].map(|offset| (records, offset)))
+    {
+        file.write_all_at(bytes, offset).expect("written");
+    }
+    looked_at();
     whole_file();
 }
 
@@ -61,10 +66,10 @@ fn parts(entries: &[u8], records: &[u8]) {
     let mut record = [0; RECORD];
     record.iter_mut().zip(records).for_each(|(to, from)| *to = *from);
     let ticket = number(&record[..8]);
-    if let Some(read) = HolderRecord::from_bytes(&record, ticket) {
+    if let Some(read) = Record::from_bytes(&record, ticket) {
         let written = read.to_bytes(ticket);
         // What has no room is cut off; the fields before it are whole.
-        let again = HolderRecord::from_bytes(&written, ticket);
+        let again = Record::from_bytes(&written, ticket);
         let is_whole = written.ends_with(&[0]);
         assert!(!is_whole || again.as_ref() == Some(&read), "{read:?} {again:?}");
     }
@@ -79,6 +84,21 @@ fn parts(entries: &[u8], records: &[u8]) {
         if let Some((entry, _)) = slot_for(&reservations, *reservation) {
             assert!(entry <= reservations.len());
         }
+    }
+}
+
+/// Whatever is in the file, what is shown of it is harmless; and it is free, or kept.
+fn looked_at() {
+    let mut view = HostView::new(DIRECTORY.clone(), String::new());
+    let status = memory::at_most(1024 * 1024, || view.status(b"k").expect("a status"));
+    assert!(matches!(status.state, State::Free | State::Kept) && status.waiters.is_empty());
+    // Printed as it is, the lines of the text apart.
+    report::status_text(&status, |_| None).lines().for_each(|line| assert!(!line.contains(char::is_control)));
+    let runs = memory::at_most(1024 * 1024, || view.history(b"k", None).expect("a history").runs);
+    assert!(runs.len() <= LOGGED_RUNS + RECORDS && runs.is_sorted_by_key(|run| run.ended));
+    FILE.name().iter().for_each(|name| assert_eq!(name, b"k"));
+    for ticket in [1, TICKETS_END - 1, u64::MAX] {
+        let _ = (FILE.record(ticket), FILE.waiter_record(ticket));
     }
 }
 
@@ -124,7 +144,8 @@ fn enter(file: &LockFile, request: &LocalRequest) -> Result<Option<Admitted>, Ba
     };
     let info =
         HolderInfo { host: "host".into(), pid: "1".into(), user: "fuzz".into(), ..HolderInfo::default() };
-    let record = HolderRecord { claim: "c.1".into(), since: BootTime::now(), info };
+    let (since, mode) = (BootTime::now(), Mode::Exclusive);
+    let record = Record { claim: "c.1".into(), since, since_ms: 0, mode, info, tenure: None };
     match admission.check(request, None)? {
         Decision::Free(slot) => admission.admit(request, None, slot, &record).map(Some),
         Decision::Blocked(_) => Ok(None),

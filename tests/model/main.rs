@@ -1,7 +1,7 @@
 //! The protocol of several servers (docs/protocol.md), model-checked with stateright: 3 servers (nodes), for some
 //! questions 5, and 2 to 4 clients.
 //!
-//! Three models, since they rest on different assumptions.
+//! Five models, since they rest on different assumptions.
 //! - `exclusion`: who holds the lock, writers and sharers. There is a clock of whole ticks that all share. A
 //!   claim on a node expires `ttl` ticks after the node carried out the request, a yes counts until `ttl` ticks
 //!   after its round was sent: so never longer than the claim that it relies on. Clients acquire, keep votes
@@ -13,6 +13,10 @@
 //!   like. Grants come in the order of arrival at the gate if all have the same; if not, everybody is served
 //!   all the same. That is asked of the whole graph of states (`graph`): from each there is a way to the end,
 //!   and no circle that a run could stay in unless something that can be done all the time is never done.
+//! - `failover`: one server whose replica takes its place, as with Sentinel and Cluster. Replication is
+//!   asynchronous, and the roles may change as often as one likes.
+//! - `breaking`: a claim is taken away from its holder (`redlock break`), server by server, while the holder renews and
+//!   heals. The next client never holds beside the old command, and the lease that the holder has is its last.
 //!
 //! In `exclusion` and `fence` the network is as bad as can be. Whatever was once sent may be carried out by a node
 //! at any later time, any number of times, in any order, or never; the request of an attempt that was given back
@@ -42,7 +46,9 @@
 //! largest parts (`fence` with three clients, two losses of memory or fences up to 5; `exclusion` with three or four
 //! clients and leftovers) have not been run to their end: what is claimed is what the tests without it prove.
 
+mod breaking;
 mod exclusion;
+mod failover;
 mod fence;
 mod graph;
 mod names;

@@ -19,6 +19,9 @@ pub struct Rules {
     pub votes_are_new: bool,
     /// A restarted node rests: it does not vote until every lease it may have granted is over.
     pub quarantine: bool,
+    /// A marker names the time since which the server has been the master, not only the process: a server that is promoted
+    /// rests, even if it finds its own marker.
+    pub marker_names_reign: bool,
     /// While it rests a node grants nothing, not even to the waiter whose claim it still carries.
     pub rest_comes_first: bool,
     /// A resting node's "extended" counts only before our last yes from that node has run out.
@@ -55,6 +58,14 @@ pub struct Rules {
     pub lost_gate_steps_back: bool,
     /// A renewal writes the stamp into the record of a newcomer's vote, which was given before it was known.
     pub renewals_tell_the_stamp: bool,
+    /// `redlock break` marks a claim, and a marked claim is not renewed.
+    pub marked_is_not_renewed: bool,
+    /// A marked claim is freed by its holder, or when its lease is over; else by the client that breaks it.
+    pub freed_by_holder_or_lease: bool,
+    /// Marks count when they are found again in a second round.
+    pub marks_are_confirmed: bool,
+    /// A client that has found marks on a majority does not take them back.
+    pub told_is_not_taken_back: bool,
 }
 
 impl Rules {
@@ -67,6 +78,7 @@ impl Rules {
         setter_only: true,
         votes_are_new: true,
         quarantine: true,
+        marker_names_reign: true,
         rest_comes_first: true,
         rest_breaks_chain: true,
         quarantined_queue_nobody: true,
@@ -84,5 +96,9 @@ impl Rules {
         released_do_not_count: true,
         lost_gate_steps_back: true,
         renewals_tell_the_stamp: true,
+        marked_is_not_renewed: true,
+        freed_by_holder_or_lease: true,
+        marks_are_confirmed: true,
+        told_is_not_taken_back: true,
     };
 }

@@ -1,20 +1,35 @@
 //! The promises of redlock, tested on real servers, with the real binary, real children and real signals.
 //!
 //! - `backends`: the same on one server, on several and on this host
+//! - `break_lock`: a lock is taken away from its holder
 //! - `redis`: locks on servers; `quorum`: locks on several servers
-//! - `host`: locks of this host
+//! - `sentinel`, `cluster`: servers that others may replace
+//! - `host`: locks of this host; `look`: what status and list show; `history`: what is remembered of runs
+//! - `keep`: locks without a command: acquire, extend, release, the keeper
+//! - `doctor`: are these servers, and is this host, fit for locks?
+//! - `tls`: servers that speak TLS
 //! - `process`: the command, its process tree, signals, terminals
 //! - `cli`: options, settings, messages, generated files
+//! - `costs`: what one run costs, in things that can be counted
 //! - `documents`: what README.md and docs/ say; `packages`: what is installed
 
 #[macro_use]
 mod support;
 
 mod backends;
+mod break_lock;
 mod cli;
+mod cluster;
+mod costs;
+mod doctor;
 mod documents;
+mod history;
 mod host;
+mod keep;
+mod look;
 mod packages;
 mod process;
 mod quorum;
 mod redis;
+mod sentinel;
+mod tls;

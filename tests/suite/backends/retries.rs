@@ -28,10 +28,6 @@ fn warm_server() -> Redis {
     redis
 }
 
-fn script_calls(redis: &Redis) -> u64 {
-    redis.calls("evalsha") + redis.calls("eval")
-}
-
 /// So many retries, after short pauses.
 fn retrying(run: Run, retries: u32) -> Run {
     run.args(&["--retries", &retries.to_string(), "--retry-interval", "40ms"])
@@ -42,15 +38,14 @@ fn n_retries_are_one_attempt_and_n_more_and_then_75() {
     let redis = warm_server();
     foreign(&redis);
     let asked = |run: Run| {
-        let before = script_calls(&redis);
-        let done = run.sh("echo ran").done().expect_code(75);
+        let (attempts, done) = redis.attempts_during(|| run.sh("echo ran").done().expect_code(75));
         assert_eq!(done.stdout, "");
         assert!(done.stderr.starts_with("redlock: "), "{done:?}");
-        script_calls(&redis) - before
+        attempts
     };
-    let once = asked(Run::key(&redis, "k").arg("-n"));
+    assert_eq!(asked(Run::key(&redis, "k").arg("-n")), 1);
     for retries in [0, 1, 5] {
-        assert_eq!(asked(retrying(Run::key(&redis, "k"), retries)), once * (1 + u64::from(retries)));
+        assert_eq!(asked(retrying(Run::key(&redis, "k"), retries)), 1 + u64::from(retries));
     }
 }
 
@@ -82,16 +77,14 @@ fn the_attempts_are_counted_for_the_command_everywhere(backend: &Backend) {
 fn every_attempt_that_the_server_saw_is_counted() {
     let redis = warm_server();
     foreign(&redis);
-    let before = script_calls(&redis);
-    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
-    let in_vain = script_calls(&redis) - before;
-    let before = script_calls(&redis);
-    let job = retrying(Run::key(&redis, "k"), 2000).sh("echo $REDLOCK_ATTEMPTS").spawn();
-    wait_until("five attempts were made", || script_calls(&redis) >= before + 5 * in_vain);
-    redis.cmd(&["DEL", "lock:k"]);
-    let made: u64 = job.wait().expect_code(0).stdout.trim().parse().expect("a number");
-    let with_success = 2; // to take and to release
-    assert_eq!(script_calls(&redis) - before, (made - 1) * in_vain + with_success);
+    let (seen, done) = redis.attempts_during(|| {
+        let before = redis.script_calls();
+        let job = retrying(Run::key(&redis, "k"), 2000).sh("echo $REDLOCK_ATTEMPTS").spawn();
+        wait_until("five attempts were made", || redis.script_calls() >= before + 5);
+        redis.cmd(&["DEL", "lock:k"]);
+        job.wait().expect_code(0)
+    });
+    assert_eq!(done.stdout.trim().parse(), Ok(seen));
 }
 
 #[test]
@@ -172,9 +165,11 @@ fn the_pauses_are_jittered_around_the_interval() {
     // An attempt may be more than one request: the longest gaps are the pauses.
     let mut gaps: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     gaps.sort_by(|a, b| b.cmp(a));
-    let pauses = &gaps[..12];
-    // Twelve that fall into a fifth of the range by chance: once in millions.
-    assert!(pauses[0] - pauses[11] > INTERVAL / 5, "all alike: {pauses:?}");
+    gaps.truncate(12);
+    // On a busy machine two requests may be seen as one.
+    assert!(gaps.len() >= 9, "{gaps:?}");
+    // Nine that fall into a fifth of the range by chance: once in many thousands.
+    assert!(gaps[0] - gaps[gaps.len() - 1] > INTERVAL / 5, "all alike: {gaps:?}");
 }
 
 fn the_default_interval_is_a_second(backend: &Backend) {
@@ -222,10 +217,10 @@ fn a_server_that_is_gone_is_never_reported_as_held() {
     retrying(Run::at(&refused.url(), "k"), 3).sh("echo ran").done().expect_code(69);
     let mut redis = warm_server();
     foreign(&redis);
-    let before = script_calls(&redis);
+    let before = redis.script_calls();
     let job = Run::key(&redis, "k").args(&["--retries", "6", "--retry-interval", "200ms"]);
     let job = job.sh("echo ran").spawn();
-    wait_until("the first attempt", || script_calls(&redis) > before);
+    wait_until("the first attempt", || redis.script_calls() > before);
     redis.kill();
     assert_eq!(job.wait().expect_code(69).stdout, "");
 }
@@ -235,15 +230,13 @@ fn of_nonblock_and_retries_the_typed_one_wins() {
     let redis = warm_server();
     foreign(&redis);
     let asked = |run: Run| {
-        let before = script_calls(&redis);
-        run.env("REDLOCK_RETRY_INTERVAL", "20ms").cmd(&["true"]).done().expect_code(75);
-        script_calls(&redis) - before
+        let run = run.env("REDLOCK_RETRY_INTERVAL", "20ms").cmd(&["true"]);
+        redis.attempts_during(|| run.done().expect_code(75)).0
     };
-    let once = asked(Run::key(&redis, "k").arg("-n"));
-    assert_eq!(asked(Run::key(&redis, "k").arg("-n").env("REDLOCK_RETRIES", "3")), once);
+    assert_eq!(asked(Run::key(&redis, "k").arg("-n").env("REDLOCK_RETRIES", "3")), 1);
     let typed = Run::key(&redis, "k").args(&["--retries", "3"]).env("REDLOCK_NONBLOCK", "1");
-    assert_eq!(asked(typed), 4 * once);
-    assert_eq!(asked(Run::key(&redis, "k").env("REDLOCK_RETRIES", "3")), 4 * once);
+    assert_eq!(asked(typed), 4);
+    assert_eq!(asked(Run::key(&redis, "k").env("REDLOCK_RETRIES", "3")), 4);
 }
 
 #[test]

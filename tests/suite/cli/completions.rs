@@ -1,8 +1,9 @@
 //! Completions in the shells themselves: options and values of redlock, then those of the command that is run.
 
+use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Pty, wait_until};
+use crate::support::{Job, Pty, Redis, holder, wait_until};
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/completions");
 
@@ -11,7 +12,7 @@ fn is_installed(shell: &str) -> bool {
 }
 
 /// A line that ends where TAB is pressed, and what the shell makes of it.
-const COMPLETED: [(&str, &str); 11] = [
+const COMPLETED: [(&str, &str); 14] = [
     ("redlock ru", "redlock run "),
     ("redlock run --conf", "redlock run --conf"), // --config or --conflict-exit-code
     ("redlock run --nonb", "redlock run --nonblock "),
@@ -23,11 +24,52 @@ const COMPLETED: [(&str, &str); 11] = [
     ("redlock run -w 5 --key a setpri", "redlock run -w 5 --key a setpriv "),
     ("redlock run --key a -- cat /etc/hostn", "redlock run --key a -- cat /etc/hostname "),
     ("redlock completions fi", "redlock completions fish "),
+    ("redlock run -r redis://h:1,redis://i:2 --nonb", "redlock run -r redis://h:1,redis://i:2 --nonblock "),
+    ("redlock run -r redis://h:1 -k a setpri", "redlock run -r redis://h:1 -k a setpriv "),
+    ("redlock break deploy --ye", "redlock break deploy --yes "),
 ];
 
 /// After these there is nothing to offer.
 const SILENT: [&str; 4] =
     ["redlock run --ttl ", "redlock run --key ", "redlock run -w ", "redlock break --yes "];
+
+/// The same with keys of locks, which `redlock list` tells: URL is a server's, DEAD that of none.
+const KEYS: [(&str, &str); 6] = [
+    ("redlock status -r URL dep", "redlock status -r URL deploy-web "),
+    ("redlock break --redis=URL --yes dep", "redlock break --redis=URL --yes deploy-web "),
+    ("redlock run -r URL --key app:", "redlock run -r URL --key app:db "),
+    ("redlock status -r URL app:d", "redlock status -r URL app:db "),
+    ("redlock status -r URL my", "redlock status -r URL my\\ key "),
+    ("redlock status -r DEAD dep", "redlock status -r DEAD dep"),
+];
+
+struct Locks {
+    redis: Redis,
+    _holders: Vec<Job>,
+}
+
+impl Locks {
+    fn new() -> Self {
+        let redis = Redis::start();
+        // What cannot be typed is not offered.
+        let keys = ["deploy-web", "app:db", "my key", "deploy\n-odd"];
+        Self { _holders: keys.map(|key| holder(&redis, key, &[])).into(), redis }
+    }
+
+    fn lines(&self) -> Vec<(String, String)> {
+        let filled =
+            |text: &str| text.replace("URL", &self.redis.url()).replace("DEAD", "redis://127.0.0.1:1");
+        KEYS.iter().map(|(typed, completed)| (filled(typed), filled(completed))).collect()
+    }
+}
+
+/// With the program that is tested in the PATH.
+fn with_redlock(mut shell: Command) -> Command {
+    let directory = Path::new(env!("CARGO_BIN_EXE_redlock")).parent().unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    shell.env("PATH", format!("{}:{path}", directory.display()));
+    shell
+}
 
 /// Shells paint a line piece by piece, with more blanks than it has.
 #[track_caller]
@@ -38,7 +80,9 @@ fn shows(shell: &Pty, line: &str) {
 
 /// Types each line and TAB, then a mark, and compares what stands on the screen; ^U clears the line.
 fn check(shell: &Pty) {
-    for (number, (typed, completed)) in COMPLETED.iter().enumerate() {
+    let locks = Locks::new();
+    let plain = COMPLETED.map(|(typed, completed)| (typed.to_owned(), completed.to_owned()));
+    for (number, (typed, completed)) in plain.into_iter().chain(locks.lines()).enumerate() {
         let mark = format!("MARK{number}");
         shell.type_in(&format!("{typed}\t{mark}"));
         shows(shell, &format!("{completed}{mark}"));
@@ -59,7 +103,7 @@ fn bash_completes_options_values_and_the_command() {
         .env("PS1", "$ ")
         .env("HISTFILE", "/dev/null")
         .env("TERM", "dumb");
-    let shell = Pty::program(bash);
+    let shell = Pty::program(with_redlock(bash));
     shell.type_in("bind 'set enable-bracketed-paste off'; bind 'set bell-style none'\n");
     shell.type_in(&format!("source '{DIRECTORY}/redlock.bash'; echo REA''DY\n"));
     shell.wait_for("READY");
@@ -73,7 +117,7 @@ fn zsh_completes_options_values_and_the_command() {
     }
     let mut zsh = Command::new("zsh");
     zsh.args(["-f", "-i"]).env("PS1", "$ ").env("TERM", "dumb");
-    let shell = Pty::program(zsh);
+    let shell = Pty::program(with_redlock(zsh));
     let options =
         "unset zle_bracketed_paste; setopt no_beep no_list_ambiguous no_auto_remove_slash; PROMPT_EOL_MARK=";
     let load = format!("fpath=('{DIRECTORY}' $fpath); autoload -U compinit; compinit -u -D");
@@ -90,17 +134,24 @@ fn fish_completes_options_values_and_the_command() {
     let home = tempfile::tempdir().unwrap();
     let offered = |line: &str| {
         let script = format!("source '{DIRECTORY}/redlock.fish'; complete -C '{line}'");
-        let output = Command::new("fish").args(["-c", &script]).env("HOME", home.path()).output().unwrap();
+        let mut fish = with_redlock(Command::new("fish"));
+        let output = fish.args(["-c", &script]).env("HOME", home.path()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{line}");
         let offered = String::from_utf8_lossy(&output.stdout).into_owned();
         offered.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
+    let locks = Locks::new();
+    for (typed, completed) in locks.lines() {
+        let word = completed.trim_start_matches(typed.rsplit_once(' ').unwrap().0).trim().replace('\\', "");
+        let is_offered = offered(&typed).contains(&word);
+        assert_eq!(is_offered, !typed.contains("127.0.0.1:1 "), "{typed:?}: {word:?}");
+    }
     for (typed, completed) in COMPLETED {
         let word = completed.trim_end().rsplit(' ').next().unwrap();
         let offered = offered(typed);
         assert!(offered.iter().any(|offer| offer.starts_with(word)), "{typed:?}: {offered:?}");
     }
-    for typed in SILENT.iter().filter(|typed| !typed.contains("break")) {
+    for typed in SILENT {
         assert_eq!(offered(typed), Vec::<String>::new(), "{typed:?}");
     }
     assert!(offered("redlock run --key a -- tar --creat").contains(&"--create".to_owned()));

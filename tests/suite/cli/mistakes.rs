@@ -38,8 +38,10 @@ fn a_mistake_gets_the_hint_that_helps() {
         (&["exec", "a"], &["redlock run"]),
         (&["force-unlock", "a"], &["redlock break"]),
         (&["unlock", "a"], &["redlock break"]),
+        (&["ls"], &["redlock list"]),
+        (&["who", "a"], &["redlock status"]),
         (&["version"], &["redlock --version"]),
-        (&["frobnicate"], &["run, break, completions, help"]),
+        (&["frobnicate"], &["the commands are run, ", "completions, help"]),
         (&["help", "rum"], &["redlock run"]),
         (&["run", "--waitt", "5", "true"], &["--waitt", "did you mean --wait?"]),
         (&["run", "--config-file", "x"], &["--config-file"]),
@@ -54,6 +56,10 @@ fn a_mistake_gets_the_hint_that_helps() {
         (&["run", "-k", "a", "--local=yes", "true"], &["--local takes no value"]),
         (&["completions"], &["which shell?", "bash|zsh|fish"]),
         (&["completions", "tcsh"], &["bash, zsh or fish"]),
+        (&["status"], &["which lock?"]),
+        (&["status", "a", "--check", "mine"], &["held, free or owned", "\"mine\""]),
+        (&["status", "a", "--check", "owned"], &["which token?", "REDLOCK_TOKEN"]),
+        (&["status", "a", "--token", "x"], &["--check owned"]),
         (&["break"], &["which lock?"]),
         (&["break", "a", "b"], &["\"b\""]),
         (&["break", "a", "--key", "b"], &["one key"]),
@@ -128,7 +134,7 @@ fn a_key_to_break_is_an_argument_or_an_option() {
     let redis = Redis::start();
     for arguments in [&["break", "k", "--yes"][..], &["break", "--key", "k", "-y"], &["break", "-f", "k"]] {
         redis.cmd(&["SET", "lock:k", "someone else"]);
-        let run = Run::bare().args(arguments).env("REDLOCK_REDIS", redis.url());
+        let run = Run::bare().args(arguments).arg("--now").env("REDLOCK_REDIS", redis.url());
         run.done().expect_code(0);
         assert_eq!(redis.cmd(&["EXISTS", "lock:k"]), "0", "{arguments:?}");
     }

@@ -14,6 +14,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
+use crate::support::nodes::renewed;
 use crate::support::processes::{self, send};
 use crate::support::{
     Job, OtherUsers, PATIENCE, Pty, Redis, Run, STRANGER, hold, holder, wait_until, wait_until_within,
@@ -91,8 +92,7 @@ fn a_holder_hears_a_signal_though_nobody_reads_stderr() {
     let run = Run::key(&redis, "k").args(&["-v", "--ttl", "2s"]);
     let job = stderr.as_stderr_of(run).sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
-    let before = redis.script_calls();
-    wait_until("it has more to say", || redis.script_calls() >= before + 3);
+    renewed(&redis, "k", 3); // it has more to say
     job.signal(SIGTERM);
     assert_eq!(job.wait().signal, Some(SIGTERM as i32));
     assert!(!redis.held("k"));
@@ -117,8 +117,7 @@ fn a_reader_that_was_away_for_longer_than_the_ttl_misses_nothing_and_kills_nobod
     let run = Run::key(&redis, "k").args(&["-v", "--ttl", "2s", "--node-timeout", "600ms"]);
     let mut job = stderr.as_stderr_of(run).stdin_pipe().sh("echo ready; read x; exit 7").spawn();
     job.wait_for_line("ready");
-    let before = redis.script_calls();
-    wait_until("its lease would be over", || redis.script_calls() >= before + 4);
+    renewed(&redis, "k", 4); // its lease would be over
     assert!(job.is_running(), "a healthy command runs on");
     let said = stderr.read_until("renewed");
     assert!(said.find("acquired") < said.find("renewed"), "in order: {said}");
@@ -163,8 +162,7 @@ fn a_terminal_stopped_with_ctrl_s_stops_no_signal_and_no_release() {
         Pty::run(Run::key(&redis, "k").args(&["-v", "--ttl", "2s", "--node-timeout", "600ms"]).sh(script));
     pty.number_after("main ");
     pty.type_in("\x13");
-    let before = redis.script_calls();
-    wait_until("it renews though it cannot say so", || redis.script_calls() >= before + 4);
+    renewed(&redis, "k", 4); // it renews though it cannot say so
     assert!(redis.held("k"));
     send(pty.pid(), SIGTERM);
     wait_until("the lock is free", || !redis.held("k"));
@@ -181,8 +179,7 @@ fn a_terminal_that_belongs_to_another_user_is_not_waited_for_either() {
     pty.wait_for("acquired");
     pty.number_after("main ");
     pty.type_in("\x13");
-    let before = redis.script_calls();
-    wait_until("it renews though it cannot say so", || redis.script_calls() >= before + 4);
+    renewed(&redis, "k", 4); // it renews though it cannot say so
     send(pty.pid(), SIGTERM);
     wait_until("the lock is free", || !redis.held("k"));
     assert_eq!(pty.wait().signal, Some(SIGTERM as i32));
@@ -269,12 +266,11 @@ fn a_reader_may_go_and_another_come() {
     let path = fifo(directory.path());
     let open = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
     let mut reader = Unread { reader: open(), directory: tempfile::tempdir().unwrap() };
-    let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms", "--events"]).arg(&path);
+    let run = Run::key(&redis, "k").args(&["--ttl", "4s", "--node-timeout", "1s", "--events"]).arg(&path);
     let mut job = run.stdin_pipe().sh("echo ready; read x; exit 0").spawn();
     reader.read_until("acquired");
     drop(reader);
-    let before = redis.script_calls();
-    wait_until("an event has no reader", || redis.script_calls() >= before + 2);
+    renewed(&redis, "k", 2); // the event of the first has been made, and has no reader
     let mut reader = Unread { reader: open(), directory };
     drop(job.take_stdin());
     job.wait().expect_code(0);
@@ -304,21 +300,19 @@ fn on_a_disk_that_was_full_for_a_while_every_line_is_whole() {
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
     // With a long key a page of the disk holds few lines.
-    let run =
-        Run::key(&redis, &"k".repeat(900)).args(&["--ttl", "2s", "--node-timeout", "600ms", "--events"]);
+    let key = "k".repeat(900);
+    let run = Run::key(&redis, &key).args(&["--ttl", "4s", "--node-timeout", "1s", "--events"]);
     let run = on_small_disk(run.arg(directory.path().join("events")), directory.path());
     let copy = tempfile::tempdir().unwrap();
     let script = "cd \"$AT\" && { cat /dev/zero > filling 2>/dev/null
         echo full; read x; rm filling; echo space; read x; cat events > \"$COPY/events\"; }";
     let mut job = run.env("AT", directory.path()).env("COPY", copy.path()).stdin_pipe().sh(script).spawn();
     job.wait_for_line("full");
-    let before = redis.script_calls();
-    wait_until("events were lost", || redis.script_calls() >= before + 7);
+    renewed(&redis, &key, 7); // events were lost
     let mut stdin = job.take_stdin();
     stdin.write_all(b"\n").unwrap();
     job.wait_for_line("space");
-    let before = redis.script_calls();
-    wait_until("events are written again", || redis.script_calls() >= before + 2);
+    renewed(&redis, &key, 2); // events are written again
     drop(stdin);
     job.wait().expect_code(0);
     let text = fs::read_to_string(copy.path().join("events")).unwrap();

@@ -4,11 +4,13 @@ use std::path::Path;
 
 use super::blocks::{path, read};
 
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/operations.md",
+    "docs/fencing.md",
+    "docs/ci.md",
     "docs/protocol.md",
     "docs/architecture.md",
 ];

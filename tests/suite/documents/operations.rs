@@ -69,19 +69,21 @@ fn the_three_forms_of_the_user_are_one() {
 }
 
 #[test]
-fn servers_can_be_asked_about_a_lock() {
+fn a_monitoring_system_gets_the_codes_that_it_knows() {
     let desk = Desk::new();
-    let holder = hold(Run::key(&desk.redis, "deploy").args(&["--label", "release"]));
-    let waiter = Run::key(&desk.redis, "deploy").cmd(&["true"]).spawn();
-    crate::support::wait_until("it waits", || desk.redis.queue_len("deploy") == 1);
-    let lines = block("sh", "redis-cli -h cache.internal --scan");
-    let said = desk.shell(&lines.replace("-h cache.internal", &format!("-p {}", desk.redis.port())), &[]);
-    let said: Vec<&str> = said.lines().collect();
-    assert_eq!((said[0], said[said.len() - 1]), ("lock:deploy", "1"), "{said:?}");
-    assert!(said[1].parse::<u32>().is_ok_and(|left| left > 0 && left <= 30_000), "{said:?}");
-    assert!(said.contains(&"release"), "{said:?}");
-    holder.wait().expect_code(0);
-    waiter.wait().expect_code(0);
+    let plugin = desk.path("check_redlock");
+    fs::write(&plugin, block("sh", "#!/bin/sh\n# check_redlock")).unwrap();
+    let check = |args: &[&str]| {
+        let argv = [&["sh", plugin.to_str().unwrap()], args].concat();
+        let output = desk.command(&argv, &[]);
+        let first = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
+        (output.status.code().unwrap(), first.split(':').next().unwrap_or_default().to_owned())
+    };
+    assert_eq!(check(&["--quarantine", "30s"]), (0, "WARNING".to_owned()));
+    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]), "OK");
+    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]), "OK");
+    assert_eq!(check(&[]), (2, "PROBLEM".to_owned()));
+    assert_eq!(check(&["--bad-option"]).0, 3);
 }
 
 #[test]
@@ -111,4 +113,46 @@ fn config_files_are_accepted() {
         let variables = [("REDLOCK_CONFIG", file.to_str().unwrap()), ("REDLOCK_REDIS", &url)];
         quiet_success(&text, &desk.command(&argv, &variables));
     }
+}
+
+fn has_jq() -> bool {
+    Command::new("jq").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn looking_as_it_is_documented() {
+    let desk = Desk::new();
+    let lines = block("sh", "redlock list ").replace("--check free", "--check held");
+    let job = hold(Run::key(&desk.redis, "deploy").args(&["--label", "nightly"]));
+    let (looking, waiting) = lines.rsplit_once("redlock status").expect("the wait comes last");
+    let shown = desk.shell(looking, &[]);
+    assert_eq!(shown.matches("nightly").count(), 2, "{shown}");
+    job.wait().expect_code(0);
+    assert_eq!(desk.shell(&format!("redlock status{waiting}"), &[]), "");
+}
+
+#[test]
+fn the_check_of_a_monitoring_system() {
+    if !has_jq() {
+        skip!("there is no jq");
+    }
+    let desk = Desk::new();
+    let block = block("sh", "redlock list --json");
+    let line = block.trim_end();
+    let _job = hold(Run::key(&desk.redis, "deploy"));
+    assert_eq!(desk.shell(&format!("{line} || [ $? = 4 ]"), &[]), "", "nothing is wrong");
+    assert_eq!(desk.shell(&line.replace("36e5", "0"), &[]).trim(), "\"deploy\"");
+}
+
+#[test]
+fn a_script_breaks_what_it_has_looked_at() {
+    if !has_jq() {
+        skip!("there is no jq");
+    }
+    let desk = Desk::new();
+    let script = block("sh", "token=");
+    assert_eq!(desk.shell(&script, &[]), "", "it is free");
+    let job = hold(Run::key(&desk.redis, "deploy").args(&["--ttl", "30s"]));
+    assert!(desk.shell(&script, &[]).contains("its command was stopped"));
+    job.wait().expect_code(79);
 }

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use yaml_rust2::{Yaml, YamlLoader};
-
 use super::blocks::{Block, blocks_in, read};
 use super::desk::{Desk, quiet_success};
-use crate::support::{Run, hold};
+use super::jobs::{ci_environment, yaml_with};
+use crate::support::{Run, hold, wait_until};
 
 const README: &str = "README.md";
 
@@ -29,9 +28,10 @@ fn the_first_command_runs_without_a_server() {
 fn shell_recipes_run() {
     let recipes: Vec<Block> = blocks_in(README, "sh")
         .into_iter()
-        .filter(|block| block.text.contains("redlock run") && !block.text.starts_with("cargo"))
+        .filter(|block| block.text.contains("redlock run") || block.text.contains("redlock acquire"))
+        .filter(|block| !block.text.starts_with("cargo"))
         .collect();
-    assert!(recipes.len() >= 2, "{recipes:?}");
+    assert!(recipes.len() >= 4, "{recipes:?}");
     for recipe in recipes {
         let desk = Desk::new();
         let scripts = desk.scripts_of(&recipe.text);
@@ -40,6 +40,7 @@ fn shell_recipes_run() {
         let ran: BTreeSet<String> = desk.ran().into_iter().filter(|name| name != "make").collect();
         assert_eq!(ran, scripts, "{}", recipe.text);
         assert!(!recipe.text.contains("--events") || desk.path("events.jsonl").exists());
+        wait_until("no lock is left", || !desk.redis.keys().iter().any(|key| key.starts_with("lock:")));
     }
 }
 
@@ -74,8 +75,8 @@ fn crontabs_run_and_send_no_mail() {
         let (variables, commands) = crontab(&text);
         assert!(!commands.is_empty(), "{text}");
         for command in commands {
-            let program = command.split_once(" -- ").expect("a command").1;
-            desk.programs([program]);
+            let program = command.split_once(" -- ").map(|(_, program)| program);
+            desk.programs(program);
             // Twice, as on two hosts: with --min-hold the second finds the lock taken.
             let before = desk.ran().len();
             for _ in 0..2 {
@@ -83,38 +84,16 @@ fn crontabs_run_and_send_no_mail() {
                 assert_eq!(quiet_success(command, &output), "");
             }
             let times = if command.contains("--min-hold") { 1 } else { 2 };
-            assert_eq!(desk.ran()[before..], vec![program; times], "{command}");
+            let expected = program.map_or_else(Vec::new, |program| vec![program; times]);
+            assert_eq!(desk.ran()[before..], expected, "{command}");
         }
     }
-}
-
-/// The only document of a YAML text.
-fn yaml(text: &str) -> Yaml {
-    let mut documents = YamlLoader::load_from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    assert_eq!(documents.len(), 1, "{text}");
-    documents.remove(0)
-}
-
-/// The YAML block that contains this.
-fn yaml_with(mark: &str) -> Yaml {
-    let blocks = blocks_in(README, "yaml");
-    yaml(&blocks.iter().find(|block| block.text.contains(mark)).expect(mark).text)
-}
-
-/// The environment of a CI job: its secret, as this or that, is the desk's server.
-fn ci_environment<'a>(declared: &'a Yaml, secret: &str, url: &'a str) -> Vec<(&'a str, &'a str)> {
-    let declared = declared.as_hash().expect("variables");
-    let value = |text: &'a str| if text == secret { url } else { text };
-    let variables: Vec<_> =
-        declared.iter().map(|(name, text)| (name.as_str().unwrap(), value(text.as_str().unwrap()))).collect();
-    assert!(variables.contains(&("REDLOCK_REDIS", url)), "{variables:?}");
-    variables
 }
 
 #[test]
 fn the_gitlab_job_runs() {
     let desk = Desk::new();
-    let job = yaml_with(".gitlab-ci.yml");
+    let job = yaml_with(README, ".gitlab-ci.yml");
     let job = &job["deploy"];
     let url = desk.redis.url();
     let mut variables = ci_environment(&job["variables"], "$LOCK_REDIS_URL", &url);
@@ -129,7 +108,7 @@ fn the_gitlab_job_runs() {
 #[test]
 fn the_github_workflow_runs() {
     let desk = Desk::new();
-    let workflow = yaml_with(".github/workflows");
+    let workflow = yaml_with(README, ".github/workflows");
     let job = &workflow["jobs"]["deploy"];
     assert!(job["runs-on"].as_str().is_some() && !workflow["on"].is_badvalue(), "{workflow:?}");
     let url = desk.redis.url();
@@ -156,7 +135,7 @@ fn the_jenkins_step_runs() {
 #[test]
 fn the_kubernetes_job_runs() {
     let desk = Desk::new();
-    let job = yaml_with("kind: CronJob");
+    let job = yaml_with(README, "kind: CronJob");
     assert_eq!(job["spec"]["schedule"].as_str().expect("a schedule").split(' ').count(), 5);
     let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
     let command = container["command"].as_vec().expect("a command");
@@ -276,4 +255,33 @@ fn exit_codes_of_the_first_questions_are_as_told() {
     let down = format!("redis://127.0.0.1:{}", crate::support::redis::free_port());
     Run::at(&down, "deploy").cmd(&["true"]).done().expect_code(69);
     Run::at(&down, "deploy").args(&["--on-unavailable", "skip"]).cmd(&["false"]).done().expect_code(0);
+}
+
+/// What `redlock list` and `redlock status` print looks like this.
+#[test]
+fn the_examples_of_looking_have_the_form_of_the_real_ones() {
+    let shown =
+        blocks_in(README, "console").into_iter().find(|block| block.text.starts_with("$ redlock list"));
+    let shown = shown.expect("the examples").text;
+    let desk = Desk::new();
+    let holder = Run::key(&desk.redis, "deploy").args(&["--label", "release 1.4"]);
+    let _holder = hold(holder.env("CI_JOB_URL", "https://ci.example/job/17").env("GITLAB_CI", "true"));
+    let _waiter = Run::key(&desk.redis, "deploy").cmd(&["true"]).spawn();
+    crate::support::queued(&desk.redis, "deploy", 1);
+    let real = desk.shell("redlock list; redlock status deploy", &[]);
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let heading = |text: &str| text.lines().find(|line| line.starts_with("KEY")).map(words);
+    assert_eq!(heading(&shown), heading(&real));
+    for part in [
+        "\ndeploy: held\nholder   ",
+        "(release 1.4, ",
+        " since ",
+        "), lease ends in ",
+        "\n         https://ci.example/job/17\n         fence ",
+        ", token ",
+        "\nqueue    1  ",
+        "), waiting ",
+    ] {
+        assert!(shown.contains(part) && real.contains(part), "{part:?}: {real}");
+    }
 }

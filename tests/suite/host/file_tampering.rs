@@ -132,7 +132,7 @@ fn a_deleted_file_is_noticed_by_its_waiters() {
 }
 
 /// A program that is not redlock locks these bytes.
-fn outsider(file: &Path, start: i64, len: i64) -> File {
+pub(super) fn outsider(file: &Path, start: i64, len: i64) -> File {
     let file = open(file);
     let wanted = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

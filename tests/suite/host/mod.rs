@@ -4,6 +4,7 @@ mod choice;
 mod directory;
 mod file_tampering;
 mod holder;
+mod look;
 mod min_hold;
 mod modes;
 mod queue;

@@ -342,7 +342,8 @@ fn the_guardian_is_told_apart_in_the_list_of_processes() {
         let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
         String::from_utf8(bytes).unwrap().trim_end_matches('\0').replace('\0', " ")
     };
-    assert_eq!(arguments(guardian), format!("redlock: guardian of pid {}", job.pid()));
+    let title = format!("redlock: guardian of pid {}", job.pid());
+    wait_until("it says what it is", || arguments(guardian) == title);
     assert!(arguments(job.pid()).contains("run --redis"), "redlock itself shows its own");
     assert_eq!(status_field(guardian, "Name"), "lock-guardian");
 }

@@ -233,6 +233,26 @@ on_backends!(
     one_server, this_host: a_failing_call, no_memory
 );
 
+/// The same over TLS, whose sessions take more memory and more calls.
+mod tls_server {
+    use super::Backend;
+
+    #[test]
+    fn a_failing_call() {
+        super::a_failing_call(&Backend::tls_server());
+    }
+
+    #[test]
+    fn no_memory() {
+        super::no_memory(&Backend::tls_server());
+    }
+
+    #[test]
+    fn a_panic() {
+        super::a_panic(&Backend::tls_server());
+    }
+}
+
 /// The guardian is gone before the command could be started: it has not run, so nothing keeps the key.
 #[test]
 fn a_guardian_killed_while_the_run_waits() {

@@ -4,7 +4,7 @@ mod exit_codes;
 mod guardian;
 mod inheritance;
 mod leaks;
-mod one_wish;
+mod one_request;
 mod signals;
 mod streams;
 mod terminal;

@@ -60,6 +60,21 @@ fn two_of_five_killed_while_held_change_nothing_and_a_third_stops_the_command() 
     job.wait().expect_code(79).expect_said(&["lost"]);
 }
 
+#[test]
+fn the_servers_that_hang_are_named_and_no_other_is() {
+    let nodes = Nodes::start(3);
+    let job = nodes.run("k").args(&["--ttl", "3s"]).cmd(&["sleep", "300"]).spawn();
+    wait_until("all have voted", || nodes.claims("k").iter().all(|claim| !claim.is_empty()));
+    nodes[1].stop();
+    nodes[2].stop();
+    let lost = job.wait().expect_code(79);
+    nodes[1].cont();
+    nodes[2].cont();
+    let line = lost.stderr.lines().find(|line| line.contains("lost the lock")).expect("a line");
+    assert!(line.contains(&nodes[1].url()) && line.contains(&nodes[2].url()), "{line}");
+    assert!(!line.contains(&nodes[0].url()), "{line}");
+}
+
 /// By the node's own mark and clock.
 fn has_sat_out(node: &Redis, quarantine_ms: u64) -> bool {
     let since = node.cmd(&["GET", "lock-node"]);
@@ -196,6 +211,26 @@ fn the_vote_of_a_straggler_is_not_left_behind() {
 }
 
 #[test]
+fn a_release_does_not_wait_for_a_server_that_is_further_away_than_a_majority() {
+    let nodes = Nodes::start(3);
+    nodes.warm_up();
+    for at in 0..3 {
+        takes_less_than(Duration::from_millis(1500), || {
+            let proxy = Proxy::to(&nodes[at]);
+            let run = Nodes::run_at(&through(&nodes, at, &proxy), "k").args(&["--node-timeout", "5s"]);
+            let job = nodes.hold(run, "k");
+            proxy.delay(Duration::from_secs(2));
+            let start = Instant::now();
+            let done = job.wait().expect_code(0);
+            assert_eq!(done.stderr, "");
+            let spent = start.elapsed();
+            nodes.all_free();
+            spent
+        });
+    }
+}
+
+#[test]
 fn a_node_that_stops_and_comes_back_while_held_is_not_noticed_and_gives_its_vote_back() {
     let nodes = Nodes::start(3);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "2s"]), "k");
@@ -227,7 +262,7 @@ fn a_node_that_was_down_at_the_start_is_taken_in_while_held() {
 #[test]
 fn a_healed_server_counts_min_hold_from_the_grant() {
     let nodes = Nodes::start(3);
-    let run = nodes.run("k").args(&["--ttl", "1500ms", "--min-hold", "60s"]);
+    let run = nodes.run("k").args(&["--ttl", "4s", "--min-hold", "60s"]);
     let job = hold(run);
     let healthy = pttl(&nodes[0], "k");
     nodes[2].cmd(&["FLUSHALL"]);

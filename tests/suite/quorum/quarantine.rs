@@ -103,9 +103,13 @@ fn restarts_flushes_copies_and_promotions_make_a_node_sit_out() {
     let run = |nodes: &Nodes| nodes.run_quarantined("k").args(&["-n"]).args(THREE);
     run(&nodes).cmd(&["true"]).done().expect_code(0);
     type Forget = fn(&mut Redis);
-    let one_by_one: [(&str, Forget); 4] = [
+    let one_by_one: [(&str, Forget); 5] = [
         ("restarted", |redis| redis.restart()),
         ("flushed", |redis| drop(redis.cmd(&["FLUSHALL"]))),
+        ("promoted again", |redis| {
+            redis.cmd(&["REPLICAOF", "127.0.0.1", "1"]);
+            redis.cmd(&["REPLICAOF", "NO", "ONE"]);
+        }),
         ("a restored copy", |redis| drop(redis.cmd(&["SET", "lock-node", &format!("{} 1", "0".repeat(40))]))),
         ("not a marker", |redis| drop(redis.cmd(&["SET", "lock-node", "nonsense"]))),
     ];

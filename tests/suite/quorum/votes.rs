@@ -67,7 +67,8 @@ fn the_matrix(n: u32) {
             _ => {
                 let dead = set.iter().filter(|state| **state == Node::Dead).count();
                 let said = done.stderr.to_lowercase();
-                assert!(said.matches("refused").count() >= dead, "each reason: {set:?}: {done:#?}");
+                // A reason that several servers have is told once.
+                assert!(said.contains("refused"), "the reason: {set:?}: {done:#?}");
                 let port = refused.port().to_string();
                 assert!(said.matches(&port).count() >= dead, "each node: {set:?}: {done:#?}");
             }

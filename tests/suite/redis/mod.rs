@@ -1,9 +1,9 @@
 //! Locks on servers: leases, fences, the network, errors, permissions.
 
-mod break_lock;
 mod fence;
 mod impostors;
 mod lease;
+mod managed;
 mod many;
 mod min_hold;
 mod network;

@@ -158,11 +158,11 @@ fn a_lost_answer_to_the_release_keeps_the_commands_exit_code() {
 #[test]
 fn killed_connections_are_made_anew_while_held() {
     let redis = Redis::start();
-    let job = holder(&redis, "k", &["--ttl", "2s"]);
+    let job = holder(&redis, "k", &["--ttl", "4s"]);
     let mut client = redis.connect();
     let claim = client.cmd(&["GET", "lock:k"]);
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(5) {
+    while start.elapsed() < Duration::from_secs(6) {
         client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert_eq!(client.cmd(&["GET", "lock:k"]), claim);
         std::thread::sleep(Duration::from_millis(50)); // only the pace of the loop

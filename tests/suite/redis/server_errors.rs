@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::redis::is_before_7;
 use crate::support::{
     Client, Redis, Run, holder, impostor, nothing_left, refused, refused_both_ways, wait_until,
 };
@@ -46,7 +47,7 @@ fn out_of_memory_refuses_newcomers_but_holders_live_on() {
 
 #[test]
 fn a_busy_script_means_unavailable_to_newcomers_and_no_loss_to_holders() {
-    let redis = Redis::start_with(&["--busy-reply-threshold", "100"]);
+    let redis = Redis::start_with(&["--lua-time-limit", "100"]);
     let job = holder(&redis, "held", &["--ttl", "20s"]);
     let mut endless = redis.connect();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
@@ -61,7 +62,7 @@ fn a_busy_script_means_unavailable_to_newcomers_and_no_loss_to_holders() {
 
 #[test]
 fn a_refresh_that_meets_a_busy_server_is_tried_again() {
-    let redis = Redis::start_with(&["--busy-reply-threshold", "100"]);
+    let redis = Redis::start_with(&["--lua-time-limit", "100"]);
     let job = holder(&redis, "k", &["--ttl", "6s"]);
     let mut endless = redis.connect();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
@@ -75,6 +76,9 @@ fn a_refresh_that_meets_a_busy_server_is_tried_again() {
 
 #[test]
 fn a_loading_server_is_unavailable() {
+    if is_before_7() {
+        skip!("Redis 6 answers nothing while it loads so little");
+    }
     let redis = Redis::start();
     for n in 0..300 {
         redis.cmd(&["SET", &format!("filling:{n}"), &"x".repeat(100)]);
@@ -93,7 +97,8 @@ fn a_loading_server_is_unavailable() {
 
 #[test]
 fn a_server_that_cannot_save_is_unavailable() {
-    let redis = Redis::start_with(&["--save", "3600 100000"]);
+    let redis = Redis::start();
+    assert_eq!(redis.cmd(&["CONFIG", "SET", "save", "3600 100000"]), "OK");
     std::fs::create_dir_all(redis.dir().join("dump.rdb/in-the-way")).unwrap();
     redis.cmd(&["BGSAVE"]);
     wait_until("the save failed", || redis.info("rdb_last_bgsave_status") == "err");
@@ -214,9 +219,11 @@ fn turned_away(answer: &'static str, codes: &[i32]) {
 fn a_server_that_goes_away_during_a_wait_is_reported_and_waited_for_until_wait_ends() {
     let mut redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "60s"]);
-    let waiter = Run::key(&redis, "k").args(&["-w", "5"]).sh("echo ran").spawn();
-    let patient = Run::key(&redis, "k").sh("echo mine").spawn();
-    wait_until("queued", || redis.queue_len("k") == 2);
+    let waiter = Run::key(&redis, "k").args(&["-w", "5", "-v"]).sh("echo ran").spawn();
+    let patient = Run::key(&redis, "k").arg("-v").sh("echo mine").spawn();
+    // They know that they are queued; one that has not been answered yet leaves at once.
+    waiter.wait_for_stderr("place");
+    patient.wait_for_stderr("place");
     redis.kill();
     let done = waiter.wait().expect_code(69);
     assert_eq!(done.stdout, "");

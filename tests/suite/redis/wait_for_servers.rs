@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::support::redis::is_before_7;
 use crate::support::{Blackhole, Nodes, Redis, Refused, Run, holder, queued, stays_free, wait_until};
 
 const WAIT: &[&str] = &["--on-unavailable", "wait"];
@@ -117,7 +118,7 @@ fn attempts_become_rare() {
 
 #[test]
 fn a_busy_and_a_full_server_are_waited_for() {
-    let redis = Redis::start_with(&["--busy-reply-threshold", "100"]);
+    let redis = Redis::start_with(&["--lua-time-limit", "100"]);
     let mut endless = redis.connect();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
     wait_until("busy", || redis.cmd(&["PING"]).starts_with("BUSY"));
@@ -135,6 +136,9 @@ fn a_busy_and_a_full_server_are_waited_for() {
 
 #[test]
 fn a_loading_server_is_waited_for() {
+    if is_before_7() {
+        skip!("Redis 6 answers nothing while it loads so little");
+    }
     let redis = Redis::start();
     for n in 0..100 {
         redis.cmd(&["SET", &format!("filling:{n}"), &"x".repeat(100)]);

@@ -5,11 +5,14 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
+use super::tls::{Authority, TlsRedis, url};
 use super::{HOLD, Host, Job, Nodes, Redis, Run, queued, wait_until};
 
 /// A backend for the locks of one test, with a directory for the notes of its commands. The key is "k" unless said.
 pub struct Backend {
     pub locks: Locks,
+    /// The one server is asked over TLS, on this port.
+    tls: Option<(Authority, u16)>,
     notes: TempDir,
 }
 
@@ -24,6 +27,12 @@ impl Backend {
         Backend::of(Locks::OneServer(Redis::start()))
     }
 
+    pub fn tls_server() -> Backend {
+        let authority = Authority::new();
+        let TlsRedis { plain, port } = authority.serve();
+        Backend { tls: Some((authority, port)), ..Backend::of(Locks::OneServer(plain)) }
+    }
+
     pub fn three_servers() -> Backend {
         Backend::of(Locks::ThreeServers(Nodes::start(3)))
     }
@@ -32,8 +41,8 @@ impl Backend {
         Backend::of(Locks::ThisHost(Host::new()))
     }
 
-    fn of(locks: Locks) -> Backend {
-        Backend { locks, notes: tempfile::tempdir().expect("a temporary directory") }
+    pub fn of(locks: Locks) -> Backend {
+        Backend { locks, tls: None, notes: tempfile::tempdir().expect("a temporary directory") }
     }
 
     /// The server of `one_server`.
@@ -54,12 +63,42 @@ impl Backend {
 
     /// The same with any keys.
     pub fn run_on(&self, keys: &[&str]) -> Run {
-        let first = match &self.locks {
-            Locks::OneServer(redis) => Run::key(redis, keys[0]),
-            Locks::ThreeServers(nodes) => nodes.run(keys[0]),
-            Locks::ThisHost(host) => host.run_on(keys[0]),
+        let first = match (&self.locks, &self.tls) {
+            (_, Some((authority, port))) => authority.run(&url(*port), keys[0]),
+            (Locks::OneServer(redis), None) => Run::key(redis, keys[0]),
+            (Locks::ThreeServers(nodes), None) => nodes.run(keys[0]),
+            (Locks::ThisHost(host), None) => host.run_on(keys[0]),
         };
         keys[1..].iter().fold(first.dir(self.notes()), |run, key| run.args(&["--key", key]))
+    }
+
+    /// `redlock COMMAND` where these locks are, for a command that looks, or breaks one.
+    pub fn looking(&self, command: &str) -> Run {
+        match &self.locks {
+            Locks::OneServer(redis) => Run::bare().args(&[command, "--redis", &redis.url()]),
+            Locks::ThreeServers(nodes) => Run::bare().args(&[command, "--redis", &nodes.urls().join(",")]),
+            Locks::ThisHost(host) => host.looking(command),
+        }
+    }
+
+    /// `redlock ARGS`, with the backend in its environment.
+    pub fn command(&self, args: &[&str]) -> Run {
+        let variables = self.variables().into_iter();
+        variables.fold(Run::bare().dir(self.notes()), |run, (name, value)| run.env(name, value)).args(args)
+    }
+
+    /// What a script needs in its environment to use the locks of this test.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        match &self.locks {
+            Locks::OneServer(redis) => vec![("REDLOCK_REDIS", redis.url())],
+            Locks::ThreeServers(nodes) => {
+                vec![("REDLOCK_REDIS", nodes.urls().join(",")), ("REDLOCK_QUARANTINE", "off".to_owned())]
+            }
+            Locks::ThisHost(host) => {
+                let directory = host.path().to_str().expect("UTF-8").to_owned();
+                vec![("REDLOCK_LOCAL", "1".to_owned()), ("REDLOCK_LOCAL_DIR", directory)]
+            }
+        }
     }
 
     /// The same on "k", for a reader.

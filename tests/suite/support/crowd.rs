@@ -181,13 +181,13 @@ fn least(micros: impl FnMut(usize) -> u64) -> u64 {
 }
 
 /// Beside so many other locks.
-fn lock(server: &mut Server, others: usize, keys: &[&str]) -> Vec<Row> {
+pub fn lock(server: &mut Server, others: usize, keys: &[&str]) -> Vec<Row> {
     server.granted(others, |number| Asker::new(number, &[&format!("other-{number}")]));
     let (asker, mut renews, mut leaves) = (Asker::new(newcomer(0), keys), u64::MAX, u64::MAX);
     let takes = least(|_| {
         let takes = server.micros(&asker.acquire(), "granted");
         renews = renews.min(server.micros(&asker.extend(), "extended"));
-        leaves = leaves.min(server.micros(&asker.release(), "released"));
+        leaves = leaves.min(server.micros(&asker.release_with_history(), "released"));
         takes
     });
     vec![("is taken", takes), ("is renewed", renews), ("is released", leaves)]

@@ -54,6 +54,11 @@ impl Host {
         Run::bare().args(&["run", "--local", "--local-dir"]).arg(self.path()).arg("--key").arg(key)
     }
 
+    /// `redlock COMMAND --local-dir DIR`, for a command that looks.
+    pub fn looking(&self, command: &str) -> Run {
+        Run::bare().args(&[command, "--local-dir"]).arg(self.path())
+    }
+
     /// The one lock file that was made so far.
     #[track_caller]
     pub fn file(&self) -> PathBuf {

@@ -12,6 +12,7 @@ macro_rules! skip {
 
 #[macro_use]
 pub mod backend;
+pub mod cluster;
 pub mod crowd;
 pub mod expect;
 pub mod host;
@@ -28,7 +29,9 @@ pub mod reader_writer_log;
 pub mod redis;
 pub mod run;
 pub mod script_calls;
+pub mod sentinel;
 pub mod server_clock;
+pub mod tls;
 pub mod users;
 pub mod wire;
 

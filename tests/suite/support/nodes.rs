@@ -138,13 +138,24 @@ fn ours(client: &mut Client) -> Vec<String> {
     let stays = |key: &str| {
         ["-fence:", "-newest:", "-tombstone:", "-node", "-notify:"].iter().any(|part| key.contains(part))
     };
-    client.keys().into_iter().filter(|key| !stays(key)).collect()
+    let keys = client.keys();
+    // The record of a holder that was killed, for the history, is no lock.
+    let is_record = |key: &str| {
+        let of = key.strip_prefix("lock-info:").or_else(|| key.strip_prefix("lock-shared:"));
+        of.is_some_and(|of| !keys.contains(&format!("lock:{of}")))
+    };
+    keys.iter().filter(|key| !stays(key) && !is_record(key)).cloned().collect()
 }
 
 /// The marker of a server that has been known for an hour.
 pub fn settle(redis: &Redis) {
     let now: u64 = redis.cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("seconds");
-    redis.cmd(&["SET", "lock-node", &format!("{} {} 0", redis.info("run_id"), (now - 3600) * 1000)]);
+    redis.cmd(&["SET", "lock-node", &format!("{} {} 0", reign(redis), (now - 3600) * 1000)]);
+}
+
+/// What the marker of a server that has kept its data begins with.
+pub fn reign(redis: &Redis) -> String {
+    format!("{}.{}", redis.info("run_id"), redis.info("master_replid"))
 }
 
 /// The lock's remaining time in ms; below zero if it is not there.
@@ -155,12 +166,12 @@ pub fn pttl(redis: &Redis, key: &str) -> i64 {
 /// Waits until the lock has been renewed at this node, `times` times from now.
 #[track_caller]
 pub fn renewed(redis: &Redis, key: &str, times: usize) {
-    let mut client = redis.connect();
-    let mut left = || client.cmd(&["PTTL", &format!("lock:{key}")]).parse::<i64>().expect("a number");
+    // A Sentinel that has promoted the server ends its connections.
+    let left = || redis.connect().try_cmd(&["PTTL", &format!("lock:{key}")]).ok()?.parse::<i64>().ok();
     for _ in 0..times {
-        let mut last = left();
+        let mut last = i64::MAX;
         wait_until_within(PATIENCE, "the lock is renewed", || {
-            let now = left();
+            let now = left().unwrap_or(last);
             let grown = now > last;
             last = now;
             grown

@@ -1,17 +1,20 @@
 //! A real redis-server of the test's own, and a raw client that speaks to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
+use std::iter;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use super::{PATIENCE, Proxy, processes};
+use super::{PATIENCE, Proxy, processes, script_calls};
 
 /// A redis-server on a free port, without persistence, killed when dropped.
 pub struct Redis {
@@ -117,7 +120,7 @@ impl Redis {
         self.connect().cmd(args)
     }
 
-    /// KEYS *, sorted.
+    /// KEYS *, sorted, but not the logs of finished runs: almost every run leaves an entry there.
     pub fn keys(&self) -> Vec<String> {
         self.connect().keys()
     }
@@ -140,7 +143,7 @@ impl Redis {
 
     /// A number of INFO, such as `evicted_keys`.
     pub fn info(&self, field: &str) -> String {
-        let info = self.cmd(&["INFO", "everything"]);
+        let info = self.cmd(&[self.info_command(), "everything"]);
         let line = info.lines().find_map(|l| l.strip_prefix(&format!("{field}:")));
         line.unwrap_or("").trim().to_owned()
     }
@@ -158,18 +161,43 @@ impl Redis {
         commands.iter().map(|command| self.calls(command)).sum()
     }
 
-    /// The commands of each script call while `work` runs, in lower case.
-    pub fn script_commands<T>(&self, work: impl FnOnce() -> T) -> (Vec<BTreeSet<String>>, T) {
+    /// What MONITOR shows while `work` runs.
+    fn monitor<T>(&self, work: impl FnOnce() -> T) -> (Vec<String>, T) {
+        const END: &str = "end of what is monitored";
         let mut monitor = self.connect();
         assert_eq!(monitor.cmd(&["MONITOR"]), "OK");
         let result = work();
-        self.cmd(&["ECHO", "end of the script commands"]);
+        self.cmd(&["ECHO", END]);
+        let lines = iter::from_fn(|| {
+            let line = monitor.reply().expect("a line of MONITOR");
+            Some(String::from_utf8_lossy(&line).into_owned())
+        });
+        (lines.take_while(|line| !line.contains(END)).collect(), result)
+    }
+
+    /// How often the lock was asked for while `work` runs, by clients that have made the server know the scripts.
+    pub fn attempts_during<T>(&self, work: impl FnOnce() -> T) -> (u64, T) {
+        let (lines, result) = self.monitor(work);
+        let asks = |line: &&String| line.to_lowercase().contains(script_calls::acquire_call().as_str());
+        (lines.iter().filter(asks).count() as u64, result)
+    }
+
+    /// How often each command was executed while `work` runs, by clients and in scripts, in lower case.
+    pub fn commands_during<T>(&self, work: impl FnOnce() -> T) -> (BTreeMap<String, usize>, T) {
+        let (lines, result) = self.monitor(work);
+        let mut commands = BTreeMap::new();
+        for line in lines {
+            let name = line.split('"').nth(1).expect("its name").to_lowercase();
+            *commands.entry(name).or_default() += 1;
+        }
+        (commands, result)
+    }
+
+    /// The commands of each script call while `work` runs, in lower case.
+    pub fn script_commands<T>(&self, work: impl FnOnce() -> T) -> (Vec<BTreeSet<String>>, T) {
+        let (lines, result) = self.monitor(work);
         let mut scripts = Vec::new();
-        loop {
-            let line = String::from_utf8_lossy(&monitor.reply().expect("a line of MONITOR")).into_owned();
-            if line.contains("end of the script commands") {
-                return (scripts, result);
-            }
+        for line in lines {
             // `1700000000.123456 [0 lua] "get" "lock:k"`
             let (by, command) = line.split_once("] \"").expect("who did what");
             let name = command.split('"').next().expect("its name").to_lowercase();
@@ -181,6 +209,13 @@ impl Redis {
                 _ => {}
             }
         }
+        (scripts, result)
+    }
+
+    /// INFO, by the name that `--rename-command` has given it.
+    fn info_command(&self) -> &str {
+        let renamed = self.args.windows(2).find(|pair| pair[0] == "INFO");
+        renamed.map_or("INFO", |pair| &pair[1])
     }
 
     fn log(&self) -> String {
@@ -193,7 +228,7 @@ impl Redis {
             .append(true)
             .open(self.dir.path().join("log"))
             .expect("the server's log");
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(program());
         command
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--port", &self.port.to_string()])
@@ -201,12 +236,14 @@ impl Redis {
             .arg(self.socket())
             .arg("--dir")
             .arg(self.dir.path())
-            .args(["--enable-debug-command", "yes"])
             .args(&self.args)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("the server's log"))
             .stderr(log);
+        if !is_before_7() {
+            command.args(["--enable-debug-command", "yes"]);
+        }
         // SAFETY: prctl is async-signal-safe; nothing else runs between fork and exec.
         unsafe {
             command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
@@ -234,7 +271,7 @@ impl Redis {
         let Ok(mut client) = self.try_connect() else {
             return false;
         };
-        match client.try_cmd(&["INFO", "server"]) {
+        match client.try_cmd(&[self.info_command(), "server"]) {
             Ok(info) => info.contains(&format!("process_id:{pid}\r\n")),
             Err(_) => false,
         }
@@ -288,13 +325,19 @@ impl Client {
     }
 
     pub fn keys(&mut self) -> Vec<String> {
+        let mut keys = self.all_keys();
+        keys.retain(|key| !key.contains("-log:"));
+        keys
+    }
+
+    fn all_keys(&mut self) -> Vec<String> {
         let mut keys: Vec<String> = self.cmd(&["KEYS", "*"]).lines().map(str::to_owned).collect();
         keys.sort();
         keys
     }
 
     pub fn keys_without_ttl(&mut self) -> Vec<String> {
-        let mut keys = self.keys();
+        let mut keys = self.all_keys();
         keys.retain(|key| self.cmd(&["PTTL", key]) == "-1");
         keys
     }
@@ -340,6 +383,27 @@ impl Client {
             _ => Err(io::Error::other(format!("not RESP: {line}"))),
         }
     }
+}
+
+/// redis-server, or another engine that REDLOCK_TEST_REDIS_SERVER names: an older one, or valkey-server.
+pub fn program() -> OsString {
+    std::env::var_os("REDLOCK_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
+}
+
+/// Redis 6 allows DEBUG to all clients, and does not know the option.
+pub fn is_before_7() -> bool {
+    static IS_BEFORE_7: LazyLock<bool> = LazyLock::new(|| {
+        let version = Command::new(program()).arg("--version").output().expect("redis-server is installed");
+        String::from_utf8_lossy(&version.stdout).contains("v=6.")
+    });
+    *IS_BEFORE_7
+}
+
+/// As [`free_port`], for a node of a cluster, which uses a second port, higher by 10,000: that one is below the range, too.
+pub fn free_port_for_cluster() -> u16 {
+    let both_are_free =
+        |port: &u16| *port < 22_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok();
+    iter::repeat_with(free_port).find(both_are_free).expect("a free port")
 }
 
 /// A free port below the range from which the kernel takes ports for outgoing connections,

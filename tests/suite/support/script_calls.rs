@@ -19,10 +19,17 @@ mod built {
 
 /// Longer than anything here takes.
 const TTL_MS: &str = "600000";
+/// As `redlock run` has it without an option.
+const HISTORY: &str = "200";
 
 /// The command that makes a server know all scripts that are called here.
 pub fn load() -> [[&'static str; 3]; 3] {
     [&ACQUIRE, &EXTEND, &RELEASE].map(|script| ["SCRIPT", "LOAD", script.text])
+}
+
+/// A call of acquire.lua as MONITOR shows it, where the server knows the script.
+pub fn acquire_call() -> String {
+    format!("\"evalsha\" \"{}\"", ACQUIRE.hash)
 }
 
 /// A client of one server, by its name in the queue, and what it asks for.
@@ -97,21 +104,29 @@ impl Asker {
     }
 
     pub fn acquire(&self) -> Vec<String> {
-        let more = [TTL_MS, "gate", "1", "", "", "0", "", "host", "h", "pid", "1", "command", "true"];
+        let more =
+            [TTL_MS, "gate", "1", "", "", "0", "", HISTORY, "host", "h", "pid", "1", "command", "true"];
         self.call(&ACQUIRE, &more)
     }
 
     pub fn extend(&self) -> Vec<String> {
-        self.call(&EXTEND, &[TTL_MS, "0", ""])
+        self.call(&EXTEND, &[TTL_MS, "0", "", HISTORY])
     }
 
     pub fn release(&self) -> Vec<String> {
-        self.call(&RELEASE, &["0", "0"])
+        self.call(&RELEASE, &["0", "0", HISTORY])
+    }
+
+    /// As a run that has ended well does it.
+    pub fn release_with_history(&self) -> Vec<String> {
+        let ended = ["200", "1", "", "released", "0", "", "0", "5", ""];
+        let who = ["host", "h", "pid", "1", "user", "u", "label", "", "command", "true", "job_url", ""];
+        self.call(&RELEASE, &[&["0", "0"][..], &ended, &who].concat())
     }
 
     fn call(&self, script: &Script, more: &[&str]) -> Vec<String> {
         let of_key = |key: &String| {
-            let beside = ["queue", "waiters", "info", "fence", "shared", "modes", "newest"]
+            let beside = ["queue", "waiters", "info", "fence", "shared", "modes", "newest", "log", "who"]
                 .map(|role| format!("lock-{role}:{key}"));
             [vec![format!("lock:{key}")], beside.to_vec()].concat()
         };

@@ -3,7 +3,7 @@
 use clap::Command;
 
 use super::cli::help::visible_subcommands;
-use super::{Values, arguments, options, spellings, values};
+use super::{Values, arguments, options, place_options, spellings, takes_key, values};
 
 pub fn script(command: &Command) -> String {
     let names: Vec<&str> = visible_subcommands(command).map(Command::get_name).collect();
@@ -18,7 +18,7 @@ pub fn script(command: &Command) -> String {
             subcommand.get_name(),
             all.join(" "),
             valued.join(" "),
-            arguments(subcommand, command).join(" ")
+            if takes_key(subcommand) { "KEY".to_owned() } else { arguments(subcommand, command).join(" ") }
         );
     }
     let mut kinds = String::new();
@@ -33,6 +33,7 @@ pub fn script(command: &Command) -> String {
             Some(Values::Directories) => {
                 "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\"))".to_owned()
             }
+            Some(Values::Keys) => "_redlock_keys \"$cur\"".to_owned(),
             Some(Values::Free) | None => continue,
         };
         if !seen.contains(&pattern) {
@@ -40,7 +41,10 @@ pub fn script(command: &Command) -> String {
             seen.push(pattern);
         }
     }
+    let (valued, flags) = place_options(command);
     TEMPLATE
+        .replace("@VALUED@", &valued.join(" | "))
+        .replace("@FLAGS@", &flags.join(" | "))
         .replace("@COMMANDS@", &names.join(" "))
         .replace("@CASES@", cases.trim_end())
         .replace("@KINDS@", kinds.trim_end())
@@ -62,6 +66,26 @@ _redlock_command() {
     fi
 }
 
+# The keys of locks that are taken, where the options that were typed say. Bounded in time, and silent if there is none.
+_redlock_keys() {
+    local cur=$1 where=() word key i breaks=
+    for ((i = 2; i < ${#words[@]} - 1; i++)); do
+        word=${words[i]//[\"\']/}
+        case $word in
+            --) break ;;
+            @FLAGS@ | -r?*) where+=("$word") ;;
+            @VALUED@) where+=("$word" "${words[++i]//[\"\']/}") ;;
+            --*=*) case ${word%%=*} in @VALUED@) where+=("$word") ;; esac ;;
+        esac
+    done
+    # bash replaces only what stands behind a colon.
+    if [[ $COMP_WORDBREAKS == *:* ]]; then breaks=${cur%"${cur##*:}"}; fi
+    cur=${cur//\\/}
+    while IFS= read -r key; do
+        if [[ $key == "$cur"* ]]; then COMPREPLY+=("$(printf %q "${key#"$breaks"}")"); fi
+    done < <(timeout 2 redlock list --keys --node-timeout 500ms "${where[@]}" 2>/dev/null </dev/null)
+}
+
 # The values of an option.
 _redlock_values() {
     local cur=$2
@@ -71,46 +95,62 @@ _redlock_values() {
 }
 
 _redlock() {
-    local cur=${COMP_WORDS[COMP_CWORD]} options valued arguments word option i
+    local line=$COMP_LINE rest words=() first=() cur options valued arguments word option= i
     COMPREPLY=()
-    if [ "$COMP_CWORD" -eq 1 ]; then
+    # COMP_WORDS, with what bash takes apart at : and = put together again, and where each of them begins.
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        rest=${line#"${line%%[![:blank:]]*}"}
+        if [ "$i" -eq 0 ] || [ "$rest" != "$line" ]; then
+            words+=("")
+            first+=("$i")
+        fi
+        words[${#words[@]} - 1]+=${COMP_WORDS[i]}
+        line=${rest#"${COMP_WORDS[i]}"}
+    done
+    cur=${words[${#words[@]} - 1]}
+    if [ "${#words[@]}" -eq 2 ]; then
         COMPREPLY=($(compgen -W "@COMMANDS@ --help --version" -- "$cur"))
         return
     fi
-    case ${COMP_WORDS[1]} in
+    case ${words[1]} in
 @CASES@
         *) return ;;
     esac
 
-    # Where options end, and which of them waits for its value. bash makes words of --ttl=5s: "--ttl" "=" "5s".
-    option=
-    for ((i = 2; i < COMP_CWORD; i++)); do
-        word=${COMP_WORDS[i]}
+    # Where options end, and which of them waits for its value.
+    for ((i = 2; i < ${#words[@]} - 1; i++)); do
+        word=${words[i]}
         if [ -n "$option" ]; then
-            if [ "$word" != = ]; then option=; fi
+            option=
             continue
         fi
         case $word in
             --)
-                if [ "${COMP_WORDS[1]}" = run ]; then _redlock_command $((i + 1)); fi
+                if [ "${words[1]}" = run ]; then _redlock_command "${first[i + 1]}"; fi
                 return
                 ;;
             --*) case " $valued " in *" $word "*) option=$word ;; esac ;;
             -*) case " $valued " in *" -${word: -1} "*) option=-${word: -1} ;; esac ;;
             *)
-                if [ "${COMP_WORDS[1]}" = run ]; then _redlock_command "$i"; fi
-                return
+                if [ "${words[1]}" = run ]; then
+                    _redlock_command "${first[i]}"
+                    return
+                fi
                 ;;
         esac
     done
 
+    if [[ -z $option && $cur == --*=* ]]; then
+        option=${cur%%=*} cur=${cur#*=}
+    fi
     if [ -n "$option" ]; then
-        if [ "$cur" = = ]; then cur=; fi
         _redlock_values "$option" "$cur"
     elif [[ $cur == -* ]]; then
         COMPREPLY=($(compgen -W "$options" -- "$cur"))
-    elif [ "${COMP_WORDS[1]}" = run ]; then
+    elif [ "${words[1]}" = run ]; then
         _redlock_command "$COMP_CWORD"
+    elif [ "$arguments" = KEY ]; then
+        _redlock_keys "$cur"
     else
         COMPREPLY=($(compgen -W "$arguments" -- "$cur"))
     fi

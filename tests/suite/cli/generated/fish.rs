@@ -3,7 +3,7 @@
 use clap::Command;
 
 use super::cli::help::visible_subcommands;
-use super::{Values, about, arguments, options, spellings, values};
+use super::{Values, about, arguments, options, place_options, spellings, takes_key, values};
 
 pub fn script(command: &Command) -> String {
     let mut lines = String::new();
@@ -31,6 +31,7 @@ pub fn script(command: &Command) -> String {
                 Some(Values::Words(words)) => format!(" -x -a '{}'", words.join(" ")),
                 Some(Values::Files) => " -r -F".into(),
                 Some(Values::Directories) => " -x -a '(__fish_complete_directories)'".into(),
+                Some(Values::Keys) => " -x -a '(__redlock_keys)'".into(),
                 Some(Values::Free) => " -x".into(),
             };
             if name == "run" && values(option).is_some() {
@@ -38,12 +39,20 @@ pub fn script(command: &Command) -> String {
             }
             lines += &format!("{line} -d {}\n", quoted(&about(option)));
         }
+        if takes_key(subcommand) {
+            lines += &format!("complete -c redlock -n '__redlock_in_options {name}' -a '(__redlock_keys)'\n");
+        }
         let words = arguments(subcommand, command).join(" ");
         if !words.is_empty() {
             lines += &format!("complete -c redlock -n '__redlock_in_options {name}' -a '{words}'\n");
         }
     }
-    TEMPLATE.replace("@VALUED@", &valued.join(" ")).replace("@LINES@", lines.trim_end())
+    let (where_valued, where_flags) = place_options(command);
+    TEMPLATE
+        .replace("@WHERE_VALUED@", &where_valued.join(" "))
+        .replace("@WHERE_FLAGS@", &where_flags.join(" "))
+        .replace("@VALUED@", &valued.join(" "))
+        .replace("@LINES@", lines.trim_end())
 }
 
 fn quoted(text: &str) -> String {
@@ -81,6 +90,28 @@ function __redlock_in_options
     set -l words (commandline -opc)
     test (count $words) -ge 2; and test "$words[2]" = $argv[1]; or return 1
     test $argv[1] != run; or test (__redlock_command_begins $words) -eq 0
+end
+
+# The keys of locks that are taken, where the options that were typed say. Bounded in time, and silent if there is none.
+function __redlock_keys
+    set -l words (commandline -opc)
+    set -l valued @WHERE_VALUED@
+    set -l flags @WHERE_FLAGS@
+    set -l where
+    set -l i 3
+    while test $i -le (count $words)
+        set -l word $words[$i]
+        if test "$word" = --
+            break
+        else if contains -- $word $valued; and test $i -lt (count $words)
+            set i (math $i + 1)
+            set -a where $word $words[$i]
+        else if contains -- $word $flags; or contains -- (string split -m 1 = -- $word)[1] $valued; or string match -q -- '-r?*' $word
+            set -a where $word
+        end
+        set i (math $i + 1)
+    end
+    timeout 2 redlock list --keys --node-timeout 500ms $where 2>/dev/null </dev/null
 end
 
 # At the command that is run, or in its arguments?

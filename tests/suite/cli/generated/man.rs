@@ -47,7 +47,13 @@ pub fn page(command: &Command) -> String {
         roff += &blocks(section.blocks);
     }
     roff + &see_also(match command.get_name() {
-        "redlock" => &["redlock-run(1)", "redlock-break(1)", "redlock-completions(1)", "redlock.toml(5)"],
+        "redlock" => &[
+            "redlock-run(1)",
+            "redlock-break(1)",
+            "redlock-doctor(1)",
+            "redlock-completions(1)",
+            "redlock.toml(5)",
+        ],
         "run" => {
             &["redlock(1)", "redlock-break(1)", "redlock.toml(5)", "flock(1)", "timeout(1)", "redis-cli(1)"]
         }

@@ -3,7 +3,7 @@
 
 mod bash;
 // Shared with the program; these tests need only its declarations.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../../../src/cli/mod.rs"]
 mod cli;
 mod fish;
@@ -92,6 +92,8 @@ enum Values {
     Words(Vec<String>),
     Files,
     Directories,
+    /// Of locks that are taken.
+    Keys,
     /// A number, a time, a name: nothing to offer.
     Free,
 }
@@ -106,6 +108,7 @@ fn values(option: &Arg) -> Option<Values> {
         "SIGNAL" => Values::Words("TERM INT HUP QUIT KILL USR1 USR2".split(' ').map(str::to_owned).collect()),
         "FILE" => Values::Files,
         "DIR" => Values::Directories,
+        "KEY" => Values::Keys,
         _ => Values::Free,
     })
 }
@@ -134,6 +137,26 @@ fn arguments(command: &Command, all: &Command) -> Vec<String> {
         "help" => cli::help::visible_subcommands(all).map(|known| known.get_name().to_owned()).collect(),
         _ => words.iter().map(|value| value.get_name().to_owned()).collect(),
     }
+}
+
+/// Whether a subcommand takes a key as its argument.
+fn takes_key(command: &Command) -> bool {
+    let positional = command.get_positionals().next();
+    positional.and_then(cli::help::value_name) == Some("KEY")
+}
+
+/// The options that say where locks are, so that `redlock list` is asked for those of this place: with a value, and
+/// without.
+fn place_options(command: &Command) -> (Vec<String>, Vec<String>) {
+    let list = command.find_subcommand("list").expect("redlock list");
+    let is_place = |option: &&Arg| {
+        option.get_help_heading() == Some("Lock backend")
+            && !matches!(option.get_id().as_str(), "node_timeout" | "require_server")
+    };
+    let (valued, flags): (Vec<&Arg>, Vec<&Arg>) =
+        options(list).into_iter().filter(is_place).partition(|option| values(option).is_some());
+    let all = |options: Vec<&Arg>| options.into_iter().flat_map(spellings).collect();
+    (all(valued), all(flags))
 }
 
 fn about(option: &Arg) -> String {

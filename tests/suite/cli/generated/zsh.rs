@@ -3,7 +3,7 @@
 use clap::{Arg, Command};
 
 use super::cli::help::{value_name, visible_subcommands};
-use super::{Values, about, arguments, options, spellings, values};
+use super::{Values, about, arguments, options, place_options, spellings, takes_key, values};
 
 pub fn script(command: &Command) -> String {
     let mut commands = String::new();
@@ -18,14 +18,20 @@ pub fn script(command: &Command) -> String {
             "run" => {
                 vec!["'(-):command: _command_names -e'".to_owned(), "'*::arguments: _normal'".to_owned()]
             }
-            "break" => vec!["'1::key:( )'".to_owned()],
+            "doctor" => Vec::new(),
+            _ if takes_key(subcommand) => vec!["'1::key:_redlock_keys'".to_owned()],
             _ => vec![format!("'1:{name}:({words})'")],
         });
         cases += &format!("        {name})\n            _arguments -s -S : \\\n");
         cases += &format!("                {} && ret=0\n", specifications.join(" \\\n                "));
         cases += "            ;;\n";
     }
-    TEMPLATE.replace("@COMMANDS@", commands.trim_end()).replace("@CASES@", cases.trim_end())
+    let (valued, flags) = place_options(command);
+    TEMPLATE
+        .replace("@COMMANDS@", commands.trim_end())
+        .replace("@CASES@", cases.trim_end())
+        .replace("@VALUED@", &valued.join(" | "))
+        .replace("@FLAGS@", &flags.join(" | "))
 }
 
 /// As _arguments takes it. An option that may be given once excludes its other spelling.
@@ -40,6 +46,7 @@ fn specification(option: &Arg) -> String {
                 Values::Words(words) => format!("({})", words.join(" ")),
                 Values::Files => "_files".into(),
                 Values::Directories => "_files -/".into(),
+                Values::Keys => "_redlock_keys".into(),
                 Values::Free => " ".into(),
             };
             format!(":{name}:{action}")
@@ -80,6 +87,23 @@ _redlock_commands() {
 @COMMANDS@
     )
     _describe -t commands command commands
+}
+
+# The keys of locks that are taken, where the options that were typed say. Bounded in time, and silent if there is none.
+_redlock_keys() {
+    local -a keys where
+    local i word
+    for ((i = 2; i < CURRENT; i++)); do
+        word=${(Q)words[i]}
+        case $word in
+            (--) break ;;
+            (@FLAGS@ | -r?*) where+=("$word") ;;
+            (@VALUED@) where+=("$word" "${(Q)words[++i]}") ;;
+            (--*=*) case ${word%%=*} in (@VALUED@) where+=("$word") ;; esac ;;
+        esac
+    done
+    keys=(${(f)"$(timeout 2 redlock list --keys --node-timeout 500ms $where 2>/dev/null </dev/null)"})
+    (($#keys)) && compadd -a keys
 }
 
 _redlock() {

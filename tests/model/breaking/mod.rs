@@ -1,0 +1,272 @@
+//! `redlock break`: one holder, one client that breaks its claim, and one that waits to be the next. Time is a clock of
+//! whole ticks, kept as "ticks left", as in `exclusion`.
+//!
+//! The claim is marked on the servers one by one, while the holder renews in rounds, heals servers that lost their data,
+//! and is told or not. Once the breaking client has found marks on a majority it says that the holder's lease is its last.
+//! A request is carried out at once or never; a heal that was sent, at any later time. A round of renewals is one moment:
+//! if a server answers it before it is marked, and another one loses its mark and answers it after that, the holder heals
+//! that one and goes on. So the breaking client does not only mark, but marks again for as long as it waits.
+//!
+//! A client that reaches too few servers gives up, and takes its marks back: each of these requests is carried out at any
+//! later time, or never, and so is a mark that is still under way.
+
+mod tests;
+
+use stateright::{Model, Property};
+
+use crate::rules::Rules;
+use crate::{MAJORITY, NODES};
+
+pub const EXCLUSION: &str = "the next one never holds beside the broken one";
+pub const LAST_LEASE: &str = "a broken holder's lease is its last";
+pub const HANDED_OVER: &str = "the next one holds";
+pub const TAKEN_BACK: &str = "the holder goes on after its marks were taken back";
+pub const TOLD: &str = "the holder gives it back because it was told";
+
+#[derive(Clone, Copy, Debug)]
+pub struct Breaking {
+    pub rules: Rules,
+    pub ttl: u8,
+    /// Servers that lose their data, in all.
+    pub losses: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum At {
+    #[default]
+    Free,
+    Holder,
+    /// The holder's claim, marked.
+    Marked,
+    Next,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Server {
+    claim: At,
+    /// Ticks until the claim expires.
+    lease: u8,
+    /// Ticks for which it does not vote, as it lost its data.
+    rest: u8,
+    /// Ticks for which the holder counts on it.
+    counts: u8,
+    /// A heal is under way.
+    heal_sent: bool,
+    /// The breaking client was told that it has the mark.
+    marked: bool,
+    /// A request to take the mark back is under way.
+    unmark_sent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    servers: [Server; NODES],
+    /// The holder's command.
+    runs: bool,
+    was_told: bool,
+    /// Ticks of the last lease, since the breaking client knew that it was the last.
+    last_lease: Option<u8>,
+    /// The breaking client has ended.
+    gave_up: bool,
+    losses_left: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    Tick,
+    /// A round of renewals, which reaches these servers, a bit for each.
+    HolderRenews {
+        reached: u8,
+    },
+    ServerHeals(usize),
+    /// The holder hears of marks on a majority.
+    HolderIsTold,
+    /// Of a holder whose command is gone.
+    ServerReleases(usize),
+    ServerMarks {
+        server: usize,
+        answered: bool,
+    },
+    /// The breaking client finds marks that were there before on a majority. What was marked before its second round
+    /// began, and still is when it is asked, was marked when the first of them was asked: so this is one moment.
+    MarksAreConfirmed,
+    BreakIsGivenUp,
+    ServerUnmarks(usize),
+    ServerVotesForNext(usize),
+    ServerLosesData(usize),
+}
+
+impl State {
+    fn count(&self, what: impl Fn(&Server) -> bool) -> usize {
+        self.servers.iter().filter(|server| what(server)).count()
+    }
+
+    fn holder_holds(&self) -> bool {
+        self.runs && self.count(|server| server.counts > 0) >= MAJORITY
+    }
+
+    fn next_holds(&self) -> bool {
+        self.count(|server| server.claim == At::Next) >= MAJORITY
+    }
+}
+
+impl Breaking {
+    fn tick(&self, state: &mut State) {
+        for server in &mut state.servers {
+            server.lease = server.lease.saturating_sub(1);
+            server.rest = server.rest.saturating_sub(1);
+            server.counts = server.counts.saturating_sub(1);
+            if server.lease == 0 && matches!(server.claim, At::Holder | At::Marked) {
+                server.claim = At::Free;
+            }
+        }
+        // Its guardian stops the command in time.
+        if state.runs && !state.holder_holds() {
+            state.runs = false;
+        }
+        state.last_lease = state.last_lease.map(|left| left.saturating_sub(1));
+    }
+
+    fn renew(&self, state: &mut State, reached: u8) {
+        let (mut ours, mut expired) = (0, Vec::new());
+        for (at, server) in state.servers.iter_mut().enumerate().filter(|(at, _)| reached >> at & 1 == 1) {
+            match server.claim {
+                At::Marked if self.rules.marked_is_not_renewed => {}
+                At::Holder | At::Marked => {
+                    (server.lease, server.counts) = (self.ttl, self.ttl);
+                    ours += 1;
+                }
+                At::Free => expired.push(at),
+                At::Next => {}
+            }
+        }
+        if ours >= MAJORITY {
+            expired.into_iter().for_each(|at| state.servers[at].heal_sent = true);
+        }
+    }
+
+    fn mark(&self, state: &mut State, at: usize, answered: bool) {
+        let server = &mut state.servers[at];
+        if !matches!(server.claim, At::Holder | At::Marked) {
+            return;
+        }
+        server.claim = if self.rules.freed_by_holder_or_lease { At::Marked } else { At::Free };
+        server.marked |= answered && !state.gave_up;
+        if !self.rules.marks_are_confirmed {
+            self.conclude(state, |server| server.marked);
+        }
+    }
+
+    fn conclude(&self, state: &mut State, is_marked: impl Fn(&Server) -> bool) {
+        if state.last_lease.is_none() && !state.gave_up && state.count(is_marked) >= MAJORITY {
+            state.last_lease = Some(self.ttl);
+        }
+    }
+}
+
+impl Model for Breaking {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let held = Server { claim: At::Holder, lease: self.ttl, counts: self.ttl, ..Server::default() };
+        let (servers, losses_left) = ([held; NODES], self.losses);
+        vec![State { servers, runs: true, was_told: false, last_lease: None, gave_up: false, losses_left }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.extend([
+            Action::Tick,
+            Action::HolderIsTold,
+            Action::MarksAreConfirmed,
+            Action::BreakIsGivenUp,
+        ]);
+        actions.extend((1..1 << NODES).map(|reached| Action::HolderRenews { reached }));
+        for at in 0..NODES {
+            actions.extend([
+                Action::ServerHeals(at),
+                Action::ServerReleases(at),
+                Action::ServerMarks { server: at, answered: true },
+                Action::ServerMarks { server: at, answered: false },
+                Action::ServerUnmarks(at),
+                Action::ServerVotesForNext(at),
+            ]);
+            if state.losses_left > 0 {
+                actions.push(Action::ServerLosesData(at));
+            }
+        }
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut state = *before;
+        match action {
+            Action::Tick => self.tick(&mut state),
+            Action::HolderRenews { reached } if state.runs => self.renew(&mut state, reached),
+            Action::ServerHeals(at) => {
+                let server = &mut state.servers[at];
+                if std::mem::take(&mut server.heal_sent) && server.claim == At::Free {
+                    (server.claim, server.lease) = (At::Holder, self.ttl);
+                }
+            }
+            Action::HolderIsTold if state.count(|server| server.claim == At::Marked) >= MAJORITY => {
+                state.was_told |= state.runs;
+                state.runs = false;
+            }
+            Action::ServerReleases(at) if !state.runs => {
+                let server = &mut state.servers[at];
+                if matches!(server.claim, At::Holder | At::Marked) {
+                    server.claim = At::Free;
+                }
+            }
+            Action::ServerMarks { server, answered } => self.mark(&mut state, server, answered),
+            Action::MarksAreConfirmed if state.count(|server| server.marked) >= MAJORITY => {
+                self.conclude(&mut state, |server| server.claim == At::Marked);
+            }
+            Action::BreakIsGivenUp
+                if !state.gave_up && (state.last_lease.is_none() || !self.rules.told_is_not_taken_back) =>
+            {
+                state.gave_up = true;
+                state.servers.iter_mut().for_each(|server| server.unmark_sent = true);
+            }
+            Action::ServerUnmarks(at) => {
+                let server = &mut state.servers[at];
+                if std::mem::take(&mut server.unmark_sent) && server.claim == At::Marked {
+                    server.claim = At::Holder;
+                }
+            }
+            Action::ServerVotesForNext(at) => {
+                let server = &mut state.servers[at];
+                if server.claim == At::Free && server.rest == 0 {
+                    server.claim = At::Next;
+                }
+            }
+            Action::ServerLosesData(at) => {
+                state.losses_left -= 1;
+                let server = &mut state.servers[at];
+                (server.claim, server.rest) = (At::Free, self.ttl);
+            }
+            Action::HolderRenews { .. }
+            | Action::HolderIsTold
+            | Action::ServerReleases(_)
+            | Action::MarksAreConfirmed
+            | Action::BreakIsGivenUp => return None,
+        }
+        // Servers differ in their names only.
+        state.servers.sort_unstable();
+        (state != *before).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(EXCLUSION, |_, state: &State| !(state.runs && state.next_holds())),
+            Property::always(LAST_LEASE, |_, state: &State| state.last_lease != Some(0) || !state.runs),
+            Property::sometimes(HANDED_OVER, |_, state: &State| state.next_holds()),
+            Property::sometimes(TAKEN_BACK, |_, state: &State| {
+                state.runs
+                    && state.count(|server| server.marked && server.claim == At::Holder && server.counts > 0)
+                        >= MAJORITY
+            }),
+            Property::sometimes(TOLD, |_, state: &State| state.was_told && state.next_holds()),
+        ]
+    }
+}

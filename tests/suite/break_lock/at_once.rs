@@ -1,0 +1,58 @@
+//! `--now`: the lock is free at once, and the output says what that means.
+
+use super::break_in;
+use super::break_on;
+use crate::support::Redis;
+use crate::support::{Backend, Run, hold, holder, wait_until};
+
+on_backends!(
+    one_server, three_servers:
+        the_lock_is_free_at_once_and_the_holder_is_told_who_did_it,
+        the_next_one_is_woken,
+);
+
+fn the_lock_is_free_at_once_and_the_holder_is_told_who_did_it(backend: &Backend) {
+    let job =
+        backend.run().args(&["--ttl", "30s"]).sh("trap '' TERM; echo ready; while :; do sleep 0.1; done");
+    let job = job.spawn();
+    job.wait_for_line("ready");
+    let done = break_in(backend).args(&["--yes", "--now"]).env("USER", "alice").done().expect_code(0);
+    assert!(done.stdout.contains("freed \"k\": taken from "), "{done:?}");
+    assert!(done.stdout.contains("warning: its command may run beside the next one, for up to "), "{done:?}");
+    assert!(backend.is_free());
+    job.wait_for_stderr("broken by alice@");
+    job.wait().expect_code(79);
+}
+
+fn the_next_one_is_woken(backend: &Backend) {
+    let _first = hold(backend.run().args(&["--ttl", "30s"]));
+    let next = backend.waiter(backend.run().cmd(&["echo", "mine"]), 1);
+    break_in(backend).args(&["--yes", "--now"]).done().expect_code(0);
+    assert_eq!(next.wait().expect_code(0).stdout, "mine\n");
+}
+
+/// Even the first run of a key, whose log is not there yet when the lock is freed.
+#[test]
+fn the_history_has_it_once() {
+    let redis = Redis::start();
+    for n in 1..=2 {
+        let job = holder(&redis, "k", &["--ttl", "30s"]);
+        break_on(&redis).args(&["--yes", "--now"]).env("USER", "alice").done().expect_code(0);
+        job.wait_for_stderr("broken by ");
+        job.wait().expect_code(79);
+        let log = redis.cmd(&["XRANGE", "lock-log:k", "-", "+"]);
+        assert_eq!((log.matches("broken").count(), log.matches("alice").count()), (n, n), "{log}");
+    }
+}
+
+#[test]
+fn a_renewal_does_not_bring_it_back() {
+    let redis = Redis::start();
+    let job = holder(&redis, "k", &["--ttl", "1s", "--on-lost", "warn"]);
+    break_on(&redis).args(&["--yes", "--now"]).done().expect_code(0);
+    job.wait_for_stderr("lost the lock");
+    assert!(!redis.held("k"));
+    job.wait().expect_code(0);
+    assert!(Run::key(&redis, "k").gets_in());
+    wait_until("nothing is left", || redis.keys().iter().all(|key| !key.starts_with("lock-notify")));
+}

@@ -1,0 +1,139 @@
+//! On this host the holder is asked by a signal that only its user and root can send, and that means nothing by itself.
+
+use nix::libc;
+
+use crate::support::{
+    DEAF_TREE, Host, LOOK, OtherUsers, Run, STRANGER, TREE, alive, hold, tree_of, wait_until,
+};
+
+fn break_on(host: &Host) -> Run {
+    Run::bare().args(&["break", "--local-dir"]).arg(host.path()).arg("k")
+}
+
+/// The number of the signal, as src/child/lock_holder.rs has it.
+const ASK: i32 = 50;
+
+#[test]
+fn now_kills_the_command_before_the_lock_is_free() {
+    let host = Host::new();
+    let job = host.run().args(&["--kill-after", "10m", "--on-lost", "warn"]).sh(DEAF_TREE).spawn();
+    let tree: Vec<String> = tree_of(&job).iter().map(i32::to_string).collect();
+    let next = host.run().env("TREE", tree.join(" ")).sh(LOOK).spawn();
+    host.queued(1);
+    let done = break_on(&host).args(&["--yes", "--now"]).done().expect_code(0);
+    assert!(done.stdout.contains("its command was stopped"), "{done:?}");
+    let broken = job.wait().expect_code(79);
+    assert!(
+        broken.stderr.contains("broken by ") && broken.stderr.contains("stopping the command"),
+        "{broken:?}"
+    );
+    assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
+}
+
+#[test]
+fn a_command_that_is_not_to_be_stopped_keeps_the_lock_until_it_ends() {
+    let host = Host::new();
+    let job = hold(host.run().args(&["--on-lost", "warn"]));
+    let done = break_on(&host).args(&["--yes", "-w", "300ms"]).done().expect_code(75);
+    assert!(done.stderr.contains("--now kills its command"), "{done:?}");
+    job.wait_for_stderr("broken by ");
+    assert!(!host.run().gets_in());
+    job.wait().expect_code(0);
+    assert!(host.run().gets_in());
+}
+
+#[test]
+fn a_stopped_holder_is_continued_and_stops_its_command() {
+    let host = Host::new();
+    let job = host.run().sh(TREE).spawn();
+    let tree = tree_of(&job);
+    job.stop();
+    break_on(&host).arg("--yes").done().expect_code(0);
+    job.wait().expect_code(79);
+    assert!(!tree.iter().any(|pid| alive(*pid)), "{tree:?}");
+}
+
+#[test]
+fn a_stray_signal_does_nothing() {
+    let host = Host::new();
+    let mut job = hold(host.run());
+    // SAFETY: sends a signal to a process of ours.
+    assert_eq!(unsafe { libc::kill(job.pid(), ASK) }, 0);
+    let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(1) };
+    // SAFETY: the same.
+    assert_eq!(unsafe { libc::sigqueue(job.pid(), ASK, value) }, 0);
+    wait_until("both were taken", || pending(job.pid()) & (1 << (ASK - 1)) == 0);
+    assert!(job.is_running());
+    job.wait().expect_code(0);
+}
+
+/// The signals that wait for a process.
+fn pending(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0");
+    u64::from_str_radix(mask.trim(), 16).expect("a mask")
+}
+
+#[test]
+fn another_users_lock_is_not_broken() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    let job = hold(host.run());
+    let done = users.run(STRANGER, break_on(&host).arg("--yes"), "022").done().expect_code(77);
+    assert!(done.stderr.contains("only that user, or root"), "{done:?}");
+    assert!(!host.run().gets_in());
+    job.wait().expect_code(0);
+}
+
+/// Those that may be told are told, and it is said which one was not.
+#[test]
+fn of_several_users_that_share_it_the_own_one_is_broken() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    let reader = || host.run().arg("--shared");
+    let roots = hold(reader());
+    let theirs = hold(users.run(STRANGER, reader(), "022"));
+    let done = users.run(STRANGER, break_on(&host).arg("--yes"), "022").done().expect_code(77);
+    assert!(done.stdout.contains("its command was stopped"), "{done:?}");
+    assert!(done.stderr.contains("\"k\" stays held by ") && done.stderr.contains("or root"), "{done:?}");
+    theirs.wait().expect_code(79);
+    roots.wait().expect_code(0);
+}
+
+#[test]
+fn what_only_a_minimum_hold_keeps_is_freed() {
+    let host = Host::new();
+    host.run().args(&["--min-hold", "10m"]).cmd(&["true"]).done().expect_code(0);
+    assert!(!host.run().gets_in());
+    let done = break_on(&host).arg("--yes").done().expect_code(0);
+    assert!(done.stdout.contains("no longer kept by --min-hold"), "{done:?}");
+    assert!(host.run().gets_in());
+}
+
+#[test]
+fn one_slot_is_broken_and_the_others_stay() {
+    let host = Host::new();
+    let mut jobs: Vec<_> = (0..2).map(|_| hold(host.run().args(&["--slots", "2"]))).collect();
+    break_on(&host).args(&["--yes", "--slot", "0"]).done().expect_code(0);
+    jobs.remove(0).wait().expect_code(79);
+    assert!(jobs[0].is_running());
+    jobs.remove(0).wait().expect_code(0);
+}
+
+#[test]
+fn a_lock_that_was_never_used_is_free_and_no_file_is_made() {
+    let host = Host::new();
+    assert_eq!(break_on(&host).arg("--yes").done().expect_code(0).stdout, "\"k\" is free\n");
+    assert_eq!(std::fs::read_dir(host.path()).expect("the directory").count(), 0);
+}
+
+/// With --wait-tree the command has the file open, too: it is not the one that is asked.
+#[test]
+fn what_inherited_the_lock_is_stopped_by_its_redlock() {
+    let host = Host::new();
+    let job = host.run().arg("--wait-tree").sh(TREE).spawn();
+    let tree = tree_of(&job);
+    break_on(&host).args(&["--yes", "-w", "20s"]).done().expect_code(0);
+    job.wait().expect_code(79);
+    assert!(!tree.iter().any(|pid| alive(*pid)), "{tree:?}");
+}

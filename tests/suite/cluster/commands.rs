@@ -1,0 +1,141 @@
+//! Other commands than `run` on a cluster; TLS; nodes that are of no use.
+
+use crate::documents::blocks::blocks_in;
+use crate::support::cluster::Cluster;
+use crate::support::redis::free_port;
+use crate::support::tls::Authority;
+use crate::support::{Blackhole, Run, hold, impostor, refused, takes_less_than, wait_until};
+
+#[test]
+fn a_lock_is_looked_at_and_broken_at_the_owner_of_its_slot() {
+    let cluster = Cluster::start(3);
+    let url = cluster.url();
+    let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
+    // One for each master.
+    for key in ["one", "two", "three"] {
+        let run = || cluster.run(key).args(&["--quarantine", "off", "--label", key]);
+        let holder = hold(run());
+        let waiter = run().sh("echo mine").spawn();
+        let queue = format!("lock-queue:{{{key}}}");
+        wait_until("it waits", || cluster.keys().contains(&queue));
+        let status = ask(&["status", key]).expect_code(0);
+        assert!(
+            status.stdout.contains(&format!("label {key}")) || status.stdout.contains(key),
+            "{status:#?}"
+        );
+        ask(&["status", key, "--check", "held"]).expect_code(0);
+        ask(&["break", key, "--yes"]).expect_code(0);
+        holder.wait().expect_code(79);
+        assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
+        ask(&["status", key, "--check", "free"]).expect_code(0);
+    }
+}
+
+/// One for each master.
+#[test]
+fn locks_for_several_steps_are_kept_where_their_slots_are() {
+    let cluster = Cluster::start(3);
+    let url = cluster.url();
+    let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
+    let pid = std::process::id().to_string();
+    for (key, keeper) in [("one", None), ("two", Some(&pid)), ("three", None)] {
+        let watch: Vec<&str> = keeper.iter().flat_map(|pid| ["--watch-pid", pid]).collect();
+        let acquire = ["acquire", "--key", key, "--ttl", "20s", "--quarantine", "off"];
+        let token = ask(&[&acquire[..], &watch].concat()).expect_code(0).stdout;
+        let token = token.trim();
+        refused(cluster.run(key).args(&["-n", "--quarantine", "off"]), 75, &["held by"]);
+        ask(&["status", key, "--check", "owned", "--token", token]).expect_code(0);
+        ask(&["extend", key, "--token", token, "--ttl", "29s"]).expect_code(0);
+        cluster.renewed(cluster.owner(key), key, 20_000);
+        assert!(ask(&["list"]).expect_code(0).stdout.contains(key));
+        ask(&["release", key, "--token", token]).expect_code(0);
+        ask(&["extend", key, "--token", token]).expect_code(79);
+        assert!(!cluster.keys().contains(&format!("lock:{{{key}}}")));
+        let history = ask(&["history", key]).expect_code(0).stdout;
+        assert!(history.contains("1 run"), "{history}");
+    }
+}
+
+/// Each slot has a quarantine of its own.
+#[test]
+fn a_slot_in_quarantine_is_told_by_status_and_not_by_list() {
+    let cluster = Cluster::start(3);
+    let url = cluster.url();
+    let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
+    ask(&["status", "k", "--check", "free"]).expect_code(0);
+    refused(cluster.run("k").arg("-n"), 69, &["new, restarted or promoted"]);
+    ask(&["status", "k", "--check", "free"]).expect_code(69).expect_said(&["promoted"]);
+    let holder = hold(cluster.run("k").args(&["--quarantine", "off"]));
+    ask(&["status", "k", "--check", "held"]).expect_code(0);
+    let status = ask(&["status", "k"]).expect_code(0).stdout;
+    assert!(status.starts_with("k: held\n") && status.contains("does not vote"), "{status}");
+    let listed = ask(&["list"]).expect_code(0).stdout;
+    assert!(listed.contains('k') && !listed.contains("vote"), "{listed}");
+    holder.wait().expect_code(0);
+}
+
+/// What docs/operations.md says of permissions on a cluster.
+#[test]
+fn the_documented_users_can_take_and_list_locks_on_a_cluster() {
+    let cluster = Cluster::start(3);
+    let rules = |user: &str| {
+        let blocks = blocks_in("docs/operations.md", "redis");
+        let start = format!("ACL SETUSER {user} ");
+        let rules = blocks.iter().find_map(|block| block.text.strip_prefix(&start)).expect("the rules");
+        rules.split_ascii_whitespace().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let grant = |user: &str, more: &[&str]| {
+        let rules = rules(user);
+        let rules = rules.iter().map(String::as_str).chain(more.iter().copied());
+        let command: Vec<&str> = ["ACL", "SETUSER", user, "reset"].into_iter().chain(rules).collect();
+        (0..3).for_each(|at| assert_eq!(cluster[at].cmd(&command), "OK"));
+        cluster.url().replace("://", &format!("://{user}:password@"))
+    };
+    let locker = grant("locker", &["+asking"]);
+    let holders: Vec<_> = ["one", "two", "three"]
+        .into_iter()
+        .map(|key| hold(Run::at(&locker, key).args(&["--quarantine", "off"])))
+        .collect();
+    let list = |url: &str| Run::bare().args(&["list", "--redis", url]).done();
+    let listed = list(&grant("viewer", &["+cluster|slots"])).expect_code(0);
+    assert!(["one", "two", "three"].iter().all(|key| listed.stdout.contains(key)), "{listed:#?}");
+    list(&grant("viewer", &[])).expect_code(77).expect_said(&["cluster"]);
+    holders.into_iter().for_each(|holder| drop(holder.wait().expect_code(0)));
+}
+
+#[test]
+fn all_nodes_may_speak_tls() {
+    let authority = Authority::new();
+    let cluster = Cluster::with_tls(3, &authority);
+    for key in ["one", "two", "three"] {
+        let run = || {
+            let run = cluster.run(key).arg("--tls-ca").arg(authority.file());
+            run.args(&["--quarantine", "off"])
+        };
+        let holder = hold(run());
+        refused(run().arg("-n"), 75, &["held by"]);
+        holder.wait().expect_code(0);
+    }
+    refused(cluster.run("k"), 78, &["certificate"]);
+}
+
+/// The URL names some nodes of the cluster: one of them that lives, and tells the truth, is enough.
+#[test]
+fn nodes_that_are_of_no_use_are_passed_over() {
+    let cluster = Cluster::start(3);
+    let (hole, dead) = (Blackhole::new(), free_port());
+    let of = |url: &str| url.split_once("://").expect("a scheme").1.to_owned();
+    let moved_to_itself = of(&impostor("-MOVED 1 :0\r\n"));
+    for useless in [format!("127.0.0.1:{dead}"), of(&hole.url()), moved_to_itself.clone()] {
+        let url = cluster.url().replace("://", &format!("://{useless},"));
+        let run = Run::at(&url, "k").args(&["--quarantine", "off", "--node-timeout", "2s"]);
+        run.cmd(&["true"]).done().expect_code(0);
+    }
+    // Nodes that send us in a circle are unavailable, within the time that one may take.
+    let run = || Run::at(&format!("redis+cluster://{moved_to_itself}"), "k").args(&["--node-timeout", "1s"]);
+    takes_less_than(std::time::Duration::from_secs(5), || {
+        let start = std::time::Instant::now();
+        refused(run(), 69, &["MOVED"]);
+        start.elapsed()
+    });
+}

@@ -1,0 +1,6 @@
+//! A Redis Cluster: all names of a lock in one slot, which may move, and whose master may be replaced.
+
+mod commands;
+mod failover;
+mod names;
+mod resharding;

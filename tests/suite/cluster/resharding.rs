@@ -1,0 +1,93 @@
+//! A lock's slot moves to another master.
+
+use std::time::{Duration, Instant};
+
+use crate::support::cluster::Cluster;
+use crate::support::{OverlapCheck, hold, refused, wait_until};
+
+fn name(key: &str, role: &str) -> String {
+    format!("lock{role}:{{{key}}}")
+}
+
+#[test]
+fn holders_and_waiters_follow_a_slot_that_moves() {
+    let cluster = Cluster::start(3);
+    let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
+    let check = OverlapCheck::new();
+    let run = |args: &[&str]| cluster.run("k").args(&["--quarantine", "off"]).args(args).dir(check.dir());
+    let holder = hold(run(&["--ttl", "3s"]));
+    let waiter = run(&[]).sh(&OverlapCheck::script("waiter")).spawn();
+    let queue_length = |at: usize| cluster[at].cmd(&["ZCARD", &name("k", "-queue")]);
+    wait_until("it is queued", || queue_length(from) == "1");
+    // While the slot is on its way neither node serves it. The waiter asks meanwhile, and the holder renews.
+    cluster.begin_move("k", from, to);
+    let postponed = Instant::now();
+    let errors = || cluster[from].info("errorstat_TRYAGAIN") + &cluster[to].info("errorstat_TRYAGAIN");
+    wait_until("both were told to try again", || errors().contains("count="));
+    cluster.finish_move("k", from, to);
+    assert!(postponed.elapsed() < Duration::from_secs(10), "{:?}", postponed.elapsed());
+    cluster.renewed(to, "k", 2500);
+    wait_until("the waiter queues at the new owner", || queue_length(to) == "1");
+    holder.wait().expect_code(0);
+    waiter.wait().expect_code(0);
+    check.clean(1);
+    // Asked by a client that knows nothing of the move, from whichever node.
+    cluster.run("k").args(&["--quarantine", "off", "-n"]).cmd(&["true"]).done().expect_code(0);
+    // An idle holder's slot moves back between two renewals.
+    let holder = hold(run(&["--ttl", "3s"]));
+    cluster.begin_move("k", to, from);
+    cluster.finish_move("k", to, from);
+    cluster.renewed(from, "k", 2500);
+    holder.wait().expect_code(0);
+    assert_eq!(cluster[from].cmd(&["EXISTS", &name("k", "")]), "0");
+}
+
+/// A waiter that sleeps in BLPOP is sent away by the node.
+#[test]
+fn a_move_wakes_a_sleeping_waiter() {
+    let cluster = Cluster::start(3);
+    let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
+    let holder = hold(cluster.run("k").args(&["--quarantine", "off"]));
+    let waiter = cluster.run("k").args(&["--quarantine", "off"]).sh("echo mine").spawn();
+    wait_until("it sleeps", || cluster[from].info("blocked_clients") == "1");
+    cluster.begin_move("k", from, to);
+    cluster.finish_move("k", from, to);
+    wait_until("it sleeps at the new owner", || cluster[to].info("blocked_clients") == "1");
+    holder.wait().expect_code(0);
+    waiter.wait_for_line("mine");
+    waiter.wait().expect_code(0);
+}
+
+/// The new owner cannot tell a slot that was moved from one that it got by a failover, so the quarantine begins anew. The
+/// holder is not troubled.
+#[test]
+fn a_slot_that_was_moved_is_quarantined_where_it_arrives() {
+    let cluster = Cluster::start(3);
+    let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
+    cluster.settle("k", from);
+    let run = || cluster.run("k").args(&["--ttl", "3s", "--quarantine", "3s"]);
+    let holder = hold(run());
+    cluster.begin_move("k", from, to);
+    cluster.finish_move("k", from, to);
+    cluster.renewed(to, "k", 2500);
+    refused(run().arg("-n"), 69, &["new, restarted or promoted"]);
+    let waiter = run().sh("echo mine").spawn();
+    waiter.wait_for_stderr("promoted");
+    holder.wait().expect_code(0);
+    assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
+}
+
+/// None of a free lock's names is at the old owner, which sends the request on.
+#[test]
+fn a_free_lock_is_taken_when_its_slot_has_arrived() {
+    let cluster = Cluster::start(3);
+    let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
+    cluster.begin_move("k", from, to);
+    let run = || cluster.run("k").args(&["--quarantine", "off"]);
+    refused(run().args(&["-n", "--node-timeout", "500ms"]), 69, &["TRYAGAIN", "ASK"]);
+    let waits = run().args(&["--on-unavailable", "wait"]).sh("echo mine").spawn();
+    let errors = || cluster[from].info("errorstat_ASK") + &cluster[to].info("errorstat_TRYAGAIN");
+    wait_until("it was sent on", || errors().matches("count=").count() == 2);
+    cluster.finish_move("k", from, to);
+    assert_eq!(waits.wait().expect_code(0).stdout, "mine\n");
+}

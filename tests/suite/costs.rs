@@ -1,0 +1,182 @@
+//! What one run costs, in things that can be counted on every machine: processes, connections, requests, server commands,
+//! system calls and memory. The figures are bounds: a change that lowers one lowers it here, too.
+
+use std::fs;
+
+use crate::support::processes::status_field;
+use crate::support::{Host, Job, Nodes, Redis, Run, hold, processes, queued, wait_until};
+
+/// System calls that depend on the allocator and on the C library, not on what we do. (A debug build also asks fcntl
+/// about each descriptor that it closes.)
+const NOT_OURS: [&str; 8] =
+    ["brk", "mmap", "munmap", "mprotect", "madvise", "futex", "sched_getaffinity", "restart_syscall"];
+
+/// Each run is counted this often, and the least counts: on a busy machine a reply may come in two parts, or a timer may
+/// expire.
+const TRIES: usize = 4;
+
+/// What one run has made, without the command's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Costs {
+    processes: usize,
+    connections: usize,
+    /// Writes to servers.
+    requests: usize,
+    /// From the moment at which the settings are read, in all processes. With several servers some depend on how many
+    /// replies come together.
+    system_calls: usize,
+}
+
+/// A line of strace(1): which process, which call, and the rest.
+fn parse(line: &str) -> Option<(&str, &str, &str)> {
+    let (pid, rest) = line.split_once(' ')?;
+    let (call, rest) = rest.trim_start().split_once('(')?;
+    let is_name = call.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then_some((pid, call, rest))
+}
+
+impl Costs {
+    fn of(trace: &str) -> Costs {
+        let calls: Vec<_> = trace.lines().filter_map(parse).collect();
+        let is_exec = |rest: &str| rest.contains("/true");
+        // From then on it is the command's process. The call itself is ours.
+        let command = calls.iter().rposition(|(_, call, rest)| *call == "execve" && is_exec(rest));
+        let command = command.expect("the command is executed");
+        let started = calls.iter().position(|(.., rest)| rest.contains("config.toml")).expect("settings");
+        let of_ours = |at: &usize| *at <= command || calls[*at].0 != calls[command].0;
+        let ours: Vec<_> = (started..calls.len()).filter(of_ours).map(|at| calls[at]).collect();
+        let count = |wanted: &dyn Fn(&str, &str) -> bool| {
+            ours.iter().filter(|(_, call, rest)| wanted(call, rest)).count()
+        };
+        let is_clone = |call: &str| ["fork", "vfork", "clone", "clone3"].contains(&call);
+        let has_thread = |rest: &str| rest.contains("CLONE_THREAD");
+        Costs {
+            processes: count(&|call, rest| is_clone(call) && !has_thread(rest)),
+            connections: count(&|call, rest| call == "connect" && rest.contains("AF_INET")),
+            requests: count(&|call, rest| ["sendto", "write"].contains(&call) && rest.contains("\"*")),
+            system_calls: count(&|call, rest| !NOT_OURS.contains(&call) && !rest.contains("F_GETFD")),
+        }
+    }
+
+    /// None is larger than in the other.
+    #[track_caller]
+    fn at_most(&self, bound: &Costs) {
+        let of = |costs: &Costs| [costs.processes, costs.connections, costs.requests, costs.system_calls];
+        assert!(of(self).iter().zip(of(bound)).all(|(is, most)| *is <= most), "{self:?}, at most {bound:?}");
+    }
+}
+
+fn can_trace() -> bool {
+    processes::is_installed("strace")
+        && std::process::Command::new("strace")
+            .args(["-o", "/dev/null", "true"])
+            .output()
+            .is_ok_and(|o| o.status.success())
+}
+
+/// Counts runs of `redlock ... -- /bin/true`. `meanwhile` gets the job as soon as it was started.
+#[track_caller]
+fn count(
+    run: &Run,
+    mut before: impl FnMut() -> Option<Job>,
+    mut meanwhile: impl FnMut(Option<Job>),
+) -> Costs {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let strace = ["strace", "-f", "-q", "-s", "24", "-o", trace.to_str().unwrap(), "--"];
+    let costs = (0..TRIES).map(|_| {
+        let holder = before();
+        let job = run.clone().through(&strace).cmd(&["/bin/true"]).spawn();
+        meanwhile(holder);
+        job.wait().expect_code(0);
+        Costs::of(&fs::read_to_string(&trace).unwrap())
+    });
+    costs.min_by_key(|costs| costs.system_calls).unwrap()
+}
+
+#[track_caller]
+fn costs_of(run: &Run) -> Costs {
+    run.clone().cmd(&["/bin/true"]).done().expect_code(0); // the servers know the scripts from now on
+    count(run, || None, drop)
+}
+
+#[test]
+fn a_run_on_this_host() {
+    if !can_trace() {
+        skip!("strace is missing, or may not trace");
+    }
+    let host = Host::new();
+    costs_of(&host.run()).at_most(&Costs { processes: 2, connections: 0, requests: 0, system_calls: 162 });
+}
+
+#[test]
+fn a_run_on_servers() {
+    if !can_trace() {
+        skip!("strace is missing, or may not trace");
+    }
+    for (servers, system_calls) in [(1, 148), (3, 190), (5, 230)] {
+        let nodes = Nodes::start(servers);
+        let run = if servers == 1 { Run::key(&nodes[0], "k") } else { nodes.run("k") };
+        let bound = Costs { processes: 2, connections: servers, requests: 2 * servers, system_calls };
+        costs_of(&run).at_most(&bound);
+    }
+}
+
+#[test]
+fn a_run_that_waits_for_a_server() {
+    if !can_trace() {
+        skip!("strace is missing, or may not trace");
+    }
+    let redis = Redis::start();
+    let run = Run::key(&redis, "k");
+    run.clone().cmd(&["/bin/true"]).done().expect_code(0);
+    let costs = count(
+        &run,
+        || Some(hold(Run::key(&redis, "k"))),
+        |holder| {
+            queued(&redis, "k", 1);
+            wait_until("it sleeps", || redis.info("blocked_clients") != "0");
+            let mut holder = holder.expect("a holder");
+            drop(holder.take_stdin());
+            holder.wait().expect_code(0);
+        },
+    );
+    // Asked, BLPOP, asked again, released.
+    costs.at_most(&Costs { processes: 2, connections: 1, requests: 4, system_calls: 166 });
+}
+
+/// Of a run and its guardian, resident, in KiB. The tests' binary is not optimized; the release build has two thirds of it.
+const MEMORY: u64 = 5 * 1024;
+
+#[track_caller]
+fn becomes_small(redlock: i32) {
+    let kib = |pid| status_field(pid, "VmRSS").trim_end_matches(" kB").trim().parse::<u64>().expect("a size");
+    let guardian = processes::guardian_of(redlock);
+    wait_until("the run and its guardian need little memory", || kib(redlock) + kib(guardian) < MEMORY);
+}
+
+#[test]
+fn the_memory_of_a_run_whose_command_takes_long_and_of_one_that_waits_for_long() {
+    let (redis, host) = (Redis::start(), Host::new());
+    for run in [Run::key(&redis, "k"), host.run()] {
+        let holder = hold(run.clone());
+        becomes_small(holder.pid());
+        let waiter = run.sh("echo served").spawn();
+        becomes_small(waiter.pid());
+        holder.wait().expect_code(0);
+        waiter.wait().expect_code(0);
+    }
+}
+
+#[test]
+fn a_run_makes_the_server_execute_these_commands_and_no_others() {
+    let redis = Redis::start();
+    let run = || Run::key(&redis, "k").cmd(&["/bin/true"]);
+    run().done().expect_code(0);
+    let (commands, _) = redis.commands_during(|| run().done().expect_code(0));
+    let text: Vec<String> = commands.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    assert_eq!(
+        text.join(", "),
+        "del 1, evalsha 2, exists 2, get 2, hset 1, info 1, pexpire 2, set 2, time 1, xadd 1"
+    );
+}

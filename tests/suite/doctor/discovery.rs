@@ -1,0 +1,114 @@
+//! Sentinel, Cluster and TLS.
+
+use super::{all_keys, diagnosis, doctor, expect, results, text};
+use crate::support::cluster::Cluster;
+use crate::support::redis::free_port;
+use crate::support::sentinel::{SERVICE, Sentinels};
+use crate::support::tls::{Authority, Valid};
+use crate::support::{Redis, Run, wait_until};
+
+#[test]
+fn a_master_behind_sentinels_needs_min_replicas() {
+    let all = Sentinels::start();
+    let before = all_keys(&all.master);
+    let found = diagnosis(doctor(&all.url()), 0);
+    expect(&found, "replicas", "warning", "min-replicas-to-write is 0");
+    expect(&found, "role", "ok", "master with 1 replica");
+    expect(&found, "sentinel", "ok", &format!("names 127.0.0.1:{}", all.master.port()));
+    expect(&found, "quorum", "ok", "grants locks");
+    assert!(
+        text(&found["servers"][0]["url"]).ends_with(&format!("(127.0.0.1:{})", all.master.port())),
+        "{found:#}"
+    );
+    assert_eq!(all_keys(&all.master), before);
+    all.master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    wait_until("the replica counts", || all.master.info("min_slaves_good_slaves") == "1");
+    // The Sentinel waits for half a second only.
+    expect(&diagnosis(doctor(&all.url()), 0), "replicas", "warning", "min-replicas-max-lag is 10s");
+    assert_eq!(all.ask(&["SENTINEL", "SET", SERVICE, "down-after-milliseconds", "60000"]), "OK");
+    expect(&diagnosis(doctor(&all.url()), 0), "replicas", "ok", "min-replicas-to-write 1");
+    let found = diagnosis(doctor(&all.url_behind(&[free_port()])), 0);
+    let sentinels = results(&found, "sentinel");
+    assert!(
+        sentinels[0].starts_with("warning connection refused") && sentinels[1].starts_with("ok"),
+        "{sentinels:?}"
+    );
+    // The Sentinel taken for a server.
+    let found = diagnosis(doctor(&format!("redis://127.0.0.1:{}", all.port())), 1);
+    expect(&found, "role", "problem", "is a Sentinel");
+}
+
+#[test]
+fn every_master_of_a_cluster_is_examined() {
+    let mut cluster = Cluster::start(3);
+    let found = diagnosis(doctor(&cluster.url()), 0);
+    assert_eq!(found["servers"].as_array().unwrap().len(), 3, "{found:#}");
+    assert_eq!(results(&found, "permissions").iter().filter(|said| said.starts_with("ok took")).count(), 3);
+    assert!(results(&found, "replicas").iter().all(|said| said == "warning has no replica"), "{found:#}");
+    // It has just been started.
+    let resting = results(&found, "quarantine");
+    assert!(resting.iter().all(|said| said.starts_with("warning does not vote for another ")), "{found:#}");
+    assert_eq!(
+        (&found["quorum"]["servers"], &found["quorum"]["can_vote"]),
+        (&1.into(), &0.into()),
+        "{found:#}"
+    );
+    let found = diagnosis(doctor(&cluster.url()).args(&["--quarantine", "off"]), 0);
+    assert_eq!(found["quorum"]["can_vote"], 1, "{found:#}");
+    assert_eq!(cluster.keys(), Vec::<String>::new());
+    assert!((0..3).all(|at| all_keys(&cluster[at]).is_empty()));
+    // Without the list of masters one of them is examined.
+    for at in 0..3 {
+        let rules = ["ACL", "SETUSER", "limited", "on", ">word", "~*", "&*", "+@all", "-cluster"];
+        assert_eq!(cluster[at].cmd(&rules), "OK");
+    }
+    let found = diagnosis(doctor(&cluster.url().replace("://", "://limited:word@")), 0);
+    expect(&found, "masters", "unknown", "cluster");
+    expect(&found, "permissions", "ok", "took");
+    assert!((0..3).all(|at| all_keys(&cluster[at]).is_empty()));
+    let found = diagnosis(doctor(&cluster[0].url()), 1);
+    expect(&found, "role", "problem", "node of a Redis Cluster");
+    let fix = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == "role").unwrap();
+    assert!(text(&fix["fix"]).contains("redis+cluster://"), "{fix}");
+    cluster[2].kill();
+    let found = diagnosis(doctor(&cluster.url()), 1);
+    expect(&found, "reachable", "problem", "connection refused");
+}
+
+/// The names of its locks would not be those that clients with the right URL use.
+#[test]
+fn a_single_server_is_not_a_cluster() {
+    let redis = Redis::start();
+    let url = redis.url().replace("redis://", "redis+cluster://");
+    let found = diagnosis(doctor(&url), 1);
+    expect(&found, "reachable", "problem", "not part of a Redis Cluster: give redis://");
+    let listed = Run::bare().args(&["list", "--redis", &url]).done().expect_code(78);
+    listed.expect_said(&["not part of a Redis Cluster"]);
+    assert!(all_keys(&redis).is_empty());
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_decides_what_to_do() {
+    let authority = Authority::new();
+    let fix = |valid: Valid, names: &[&str]| {
+        let server = authority.serve_with(names, valid, &[]);
+        let found = diagnosis(doctor(&server.url()).arg("--tls-ca").arg(authority.file()), 1);
+        expect(&found, "reachable", "problem", "certificate");
+        let checks = found["checks"].as_array().unwrap();
+        text(&checks.iter().find(|check| check["name"] == "reachable").unwrap()["fix"]).to_owned()
+    };
+    assert!(fix(Valid::Before, &["127.0.0.1"]).contains("renew its certificate"));
+    assert!(fix(Valid::Now, &["other.example"]).contains("--tls-server-name"));
+}
+
+#[test]
+fn a_certificate_that_expires_soon_is_a_warning() {
+    let authority = Authority::new();
+    let at = |url: &str| doctor(url).arg("--tls-ca").arg(authority.file());
+    let server = authority.serve();
+    expect(&diagnosis(at(&server.url()), 0), "certificate", "ok", "valid for");
+    let server = authority.serve_with(&["127.0.0.1"], Valid::Soon, &[]);
+    expect(&diagnosis(at(&server.url()), 0), "certificate", "warning", "expires in 4 days");
+    let server = authority.serve_with(&["127.0.0.1"], Valid::Before, &[]);
+    expect(&diagnosis(at(&server.url()), 1), "reachable", "problem", "expired");
+}

@@ -1,0 +1,125 @@
+//! What the user may not do is found by doing it; what is denied is not known; and nothing is left behind.
+
+use super::{all_keys, diagnosis, doctor, expect, results};
+use crate::documents::blocks::blocks_in;
+use crate::support::redis::is_before_7;
+use crate::support::{Redis, holder, wait_until};
+
+/// The address for a user that may do all but this.
+fn without(redis: &Redis, rules: &[&str]) -> String {
+    let mut acl = vec!["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "&*", "+@all"];
+    acl.extend(rules);
+    assert_eq!(redis.cmd(&acl), "OK");
+    redis.cmd(&["SCRIPT", "FLUSH"]);
+    format!("redis://limited:word@127.0.0.1:{}", redis.port())
+}
+
+#[test]
+fn nothing_is_left_behind_and_no_lock_is_touched() {
+    let redis = Redis::start();
+    let job = holder(&redis, "k", &["--ttl", "600s"]);
+    redis.cmd(&["SET", "other", "value"]);
+    let lease = || redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap();
+    let (before, left) = (all_keys(&redis), lease());
+    diagnosis(doctor(&redis.url()), 0);
+    diagnosis(doctor(&redis.url()).args(&["--quarantine", "30s"]), 0);
+    doctor(&redis.url()).args(&["--prefix", ""]).done().expect_code(0);
+    assert_eq!(all_keys(&redis), before);
+    assert!(lease() <= left, "not renewed");
+    job.wait().expect_code(0);
+}
+
+#[test]
+fn a_command_that_is_denied_is_a_problem_and_is_named() {
+    let redis = Redis::start();
+    for command in ["eval", "blpop", "zadd", "hset", "pexpire", "rpush", "get"] {
+        let found = diagnosis(
+            doctor(&without(&redis, &[&format!("-{command}")])),
+            if command == "rpush" { 0 } else { 1 },
+        );
+        match command {
+            // A release pushes only if somebody waits.
+            "rpush" => expect(&found, "permissions", "ok", ""),
+            "blpop" | "zadd" => expect(&found, "permissions", "problem", "cannot be waited for"),
+            _ => expect(&found, "permissions", "problem", "lacks a permission"),
+        }
+        assert_eq!(all_keys(&redis), Vec::<String>::new(), "{command}");
+    }
+    let found = diagnosis(doctor(&without(&redis, &["resetkeys", "~other:*"])), 1);
+    expect(&found, "permissions", "problem", "lacks a permission");
+    // What cannot be deleted expires.
+    diagnosis(doctor(&without(&redis, &["-del"])), 1);
+    assert_eq!(redis.keys_without_ttl(), Vec::<String>::new());
+}
+
+/// Every script names the marker among its keys, so that the server looks whether it may be written.
+#[test]
+fn a_marker_that_may_not_be_written_is_a_problem() {
+    if is_before_7() {
+        return;
+    }
+    let redis = Redis::start();
+    let keys = ["resetkeys", "~lock:*", "~lock-[^n]*", "~lock-ne*", "~lock-no[^d]*"];
+    diagnosis(doctor(&without(&redis, &[&keys[..], &["~lock-node"]].concat())), 0);
+    let found = diagnosis(doctor(&without(&redis, &[&keys[..], &["%R~lock-node"]].concat())), 1);
+    expect(&found, "permissions", "problem", "lacks a permission");
+}
+
+#[test]
+fn without_xadd_there_is_no_history() {
+    let redis = Redis::start();
+    let found = diagnosis(doctor(&without(&redis, &["-xadd"])), 0);
+    expect(&found, "history", "warning", "not written down");
+    expect(&found, "permissions", "ok", "took");
+}
+
+#[test]
+fn what_is_denied_is_unknown() {
+    let redis = Redis::start_with(&["--appendonly", "yes"]);
+    let found = diagnosis(doctor(&without(&redis, &["-config"])), 0);
+    expect(&found, "persistence", "unknown", "persistence");
+    expect(&found, "eviction", "ok", "noeviction");
+    let found = diagnosis(doctor(&without(&redis, &["-info", "-config", "-time"])), 1);
+    for check in ["version", "role", "eviction", "persistence", "clock"] {
+        expect(&found, check, "unknown", check);
+    }
+    // Scripts ask for the time, too.
+    expect(&found, "permissions", "problem", "lacks a permission");
+}
+
+/// As services have it that offer neither INFO nor CONFIG.
+#[test]
+fn a_service_without_info_is_unknown_and_not_a_failure() {
+    let hidden = || {
+        Redis::start_with(&["--rename-command", "INFO", "INFO_OF_THE_TEST", "--rename-command", "CONFIG", ""])
+    };
+    let redis = hidden();
+    let found = diagnosis(doctor(&redis.url()), 0);
+    assert_eq!((&found["problems"], &found["unknown"]), (&0.into(), &4.into()), "{found:#}");
+    expect(&found, "eviction", "unknown", "eviction");
+    expect(&found, "permissions", "ok", "took");
+    // Several are told apart by what INFO tells.
+    let others = [hidden(), hidden()];
+    let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
+    let found = diagnosis(doctor(&urls), 1);
+    assert!(
+        results(&found, "identity").iter().all(|said| said.starts_with("problem does not tell its run_id"))
+    );
+    expect(&found, "quorum", "problem", "0 of 3");
+}
+
+#[test]
+fn the_documented_user_is_enough() {
+    let redis = Redis::start_with(&["--appendonly", "yes"]);
+    let rules = blocks_in("docs/operations.md", "redis").remove(0).text;
+    let words: Vec<&str> = rules.split_ascii_whitespace().collect();
+    assert_eq!(redis.cmd(&words), "OK");
+    let url = format!("redis://locker:password@127.0.0.1:{}", redis.port());
+    let found = diagnosis(doctor(&url), 0);
+    assert_eq!((&found["warnings"], &found["unknown"]), (&0.into(), &1.into()), "{found:#}");
+    expect(&found, "persistence", "unknown", "persistence");
+    // What the documents add for doctor.
+    assert_eq!(redis.cmd(&["ACL", "SETUSER", "locker", "+config|get"]), "OK");
+    wait_until("it takes", || redis.cmd(&["ACL", "GETUSER", "locker"]).contains("config|get"));
+    assert_eq!(diagnosis(doctor(&url), 0)["unknown"], 0);
+}

@@ -1,0 +1,30 @@
+//! What is remembered of runs: every ending is written down, once, never at the cost of the run; and `redlock history`
+//! shows it without changing anything.
+
+mod endings;
+mod kept;
+mod refused;
+mod servers;
+mod shown;
+
+use serde_json::Value;
+
+use crate::support::Backend;
+
+/// `redlock history KEY --json`.
+#[track_caller]
+fn history(backend: &Backend, key: &str) -> Vec<Value> {
+    let done = backend.looking("history").args(&[key, "--json"]).done().expect_code(0);
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+    done.stdout.lines().map(parse).collect()
+}
+
+/// What they say of this field, "" where they say nothing.
+fn all(runs: &[Value], field: &str) -> Vec<String> {
+    let text = |value: &Value| match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    runs.iter().map(|run| text(&run[field])).collect()
+}

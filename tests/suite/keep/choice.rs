@@ -1,0 +1,161 @@
+//! What may be asked for, as with `run`: waiting, modes, slots, several keys, supersede; and the forms of the answer.
+
+use serde_json::Value;
+
+use super::{acquire, acquire_for, becomes_free, release, token, token_in};
+use crate::support::{Backend, hold, wait_until};
+
+on_backends!(one_server, three_servers, this_host:
+    the_token_alone_is_on_stdout,
+    as_json_it_is_one_object,
+    what_is_held_is_75_or_as_chosen,
+    what_is_held_is_never_zero,
+    it_waits_and_gives_up_in_time,
+    it_waits_and_gets_the_lock,
+    readers_share_and_keep_writers_out,
+    several_keys_are_taken_and_released_together,
+    of_waiting_acquires_with_supersede_only_the_newest_stays,
+    fences_grow_with_those_of_runs,
+    a_cancelled_wait_leaves_nothing;
+one_server, this_host:
+    slots_have_numbers,
+);
+
+fn the_token_alone_is_on_stdout(backend: &Backend) {
+    let token = token(acquire(backend));
+    assert!(token.parse::<u64>().is_err(), "{token}");
+    release(backend, &token).done().expect_code(0);
+}
+
+fn as_json_it_is_one_object(backend: &Backend) {
+    let done = acquire(backend).arg("--json").done().expect_code(0);
+    assert_eq!(done.stdout.lines().count(), 1, "{done:?}");
+    let object: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    assert_eq!((&object["key"], &object["keys"]), (&"k".into(), &Value::from(vec!["k"])), "{object}");
+    assert!(object["fences"][0].as_u64().is_some_and(|fence| fence > 0), "{object}");
+    assert!(object["expires_ms"].as_u64().is_some_and(|left| left > 0 && left <= 60_000), "{object}");
+    let token = object["token"].as_str().expect("a token");
+    release(backend, token).done().expect_code(0);
+    becomes_free(backend);
+}
+
+fn what_is_held_is_75_or_as_chosen(backend: &Backend) {
+    let token = token(acquire(backend).args(&["--label", "release freeze"]));
+    let done = acquire(backend).arg("-n").done().expect_code(75);
+    assert!(done.stdout.is_empty() && done.stderr.contains("release freeze"), "{done:?}");
+    acquire(backend).args(&["-n", "-E", "9"]).done().expect_code(9);
+    backend.run().args(&["-n"]).cmd(&["true"]).done().expect_code(75).expect_said(&["release freeze"]);
+    release(backend, &token).done().expect_code(0);
+}
+
+/// A script that goes on after 0 has the lock.
+fn what_is_held_is_never_zero(backend: &Backend) {
+    let token = token(acquire(backend));
+    for format in [&[][..], &["--shell"]] {
+        let typed = acquire(backend).args(&["-n", "-E", "0"]).args(format).done().expect_code(64);
+        assert!(typed.stderr.contains("--conflict-exit-code"), "{typed:?}");
+        // Meant for runs, whose command is skipped.
+        let inherited = acquire(backend).arg("-n").args(format).env("REDLOCK_CONFLICT_EXIT_CODE", "0");
+        inherited.done().expect_code(75);
+    }
+    release(backend, &token).done().expect_code(0);
+}
+
+fn it_waits_and_gives_up_in_time(backend: &Backend) {
+    let holder = hold(backend.run_for_long());
+    let done = acquire(backend).args(&["-w", "300ms"]).done().expect_code(75);
+    assert!(done.stdout.is_empty() && done.stderr.contains("gave up"), "{done:?}");
+    holder.wait().expect_code(0);
+    becomes_free(backend);
+}
+
+fn it_waits_and_gets_the_lock(backend: &Backend) {
+    let holder = hold(backend.run_for_long());
+    let waiter = backend.waiter(acquire(backend).args(&["-w", "50s"]), 1);
+    holder.wait().expect_code(0);
+    let done = waiter.wait().expect_code(0);
+    let token = done.stdout.trim();
+    assert!(!backend.is_free());
+    release(backend, token).done().expect_code(0);
+    becomes_free(backend);
+}
+
+fn readers_share_and_keep_writers_out(backend: &Backend) {
+    let first = token(acquire(backend).arg("--shared"));
+    let second = token(acquire(backend).args(&["--shared", "-n"]));
+    assert!(backend.reader().gets_in());
+    assert!(!backend.is_free());
+    release(backend, &first).done().expect_code(0);
+    assert!(!backend.is_free(), "the second reader is still there");
+    release(backend, &first).done().expect_code(79);
+    assert!(!backend.is_free(), "the second reader is still there");
+    release(backend, &second).done().expect_code(0);
+    becomes_free(backend);
+}
+
+fn slots_have_numbers(backend: &Backend) {
+    let slots = |n: &str| acquire(backend).args(&["--slots", "2", "-n"]).args(&["--label", n]);
+    let (first, second) = (token(slots("a")), token(slots("b")));
+    slots("c").done().expect_code(75);
+    release(backend, &first).done().expect_code(0);
+    let third = token(slots("c"));
+    slots("d").done().expect_code(75);
+    for token in [second, third] {
+        release(backend, &token).done().expect_code(0);
+    }
+    becomes_free(backend);
+}
+
+fn several_keys_are_taken_and_released_together(backend: &Backend) {
+    let both = || backend.command(&["acquire", "--key", "k", "--key", "j", "--ttl", "60s"]);
+    let holder = hold(backend.run_on(&["j"]));
+    both().arg("-n").done().expect_code(75);
+    becomes_free(backend);
+    holder.wait().expect_code(0);
+    let token = token(both());
+    assert!(!backend.run_on(&["j"]).gets_in() && !backend.is_free());
+    let release = backend.command(&["release", "--key", "k", "--key", "j", "--token", &token]);
+    release.done().expect_code(0);
+    backend.all_free(&["k", "j"]);
+}
+
+fn of_waiting_acquires_with_supersede_only_the_newest_stays(backend: &Backend) {
+    let holder = hold(backend.run_for_long());
+    let old = backend.waiter(acquire(backend).arg("--supersede"), 1);
+    let new = acquire(backend).arg("--supersede").spawn();
+    old.wait().expect_code(75).expect_said(&["superseded"]);
+    holder.wait().expect_code(0);
+    let token = new.wait().expect_code(0).stdout;
+    release(backend, token.trim()).done().expect_code(0);
+}
+
+fn fences_grow_with_those_of_runs(backend: &Backend) {
+    let fence_of = || {
+        let done = acquire_for(backend, "60s").arg("--json").done().expect_code(0);
+        let object: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        release(backend, object["token"].as_str().expect("a token")).done().expect_code(0);
+        object["fences"][0].as_u64().expect("a fence")
+    };
+    let fences = [fence_of(), backend.run().fence(), fence_of(), backend.run().fence()];
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
+}
+
+fn a_cancelled_wait_leaves_nothing(backend: &Backend) {
+    use nix::sys::signal::Signal::{SIGINT, SIGTERM};
+    let holder = hold(backend.run_for_long());
+    for signal in [SIGTERM, SIGINT] {
+        let waiter = backend.waiter(acquire(backend), 1);
+        waiter.signal(signal);
+        let done = waiter.wait();
+        assert_eq!((done.signal, done.stdout.as_str()), (Some(signal as i32), ""), "{done:?}");
+        wait_until("the queue is empty", || {
+            backend.queued(0);
+            true
+        });
+    }
+    holder.wait().expect_code(0);
+    backend.all_free(&["k"]);
+    // As ever.
+    let token = token_in(&acquire(backend).done());
+    release(backend, &token).done().expect_code(0);
+}

@@ -1,0 +1,87 @@
+//! Extend: the lease anew, longer or shorter, and never a lock that is not there.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
+
+use nix::sys::signal::Signal::SIGKILL;
+
+use super::{acquire, acquire_briefly, acquire_for, becomes_free, extend, is_ours, keeper, release, token};
+use crate::support::processes::send;
+use crate::support::{Backend, hold};
+
+on_backends!(one_server, three_servers, this_host:
+    a_longer_lease_counts,
+    a_shorter_lease_counts,
+    it_says_nothing_when_all_is_well,
+    an_expired_lock_is_not_made_again,
+    a_lock_of_another_holder_is_left_alone,
+    a_released_lock_is_not_made_again,
+);
+
+fn a_longer_lease_counts(backend: &Backend) {
+    let token = token(acquire_for(backend, "4s"));
+    extend(backend, &token, "60s").done().expect_code(0);
+    std::thread::sleep(Duration::from_millis(4500)); // not for a fact: the first lease must be over
+    assert!(is_ours(backend, &token));
+    release(backend, &token).done().expect_code(0);
+}
+
+fn a_shorter_lease_counts(backend: &Backend) {
+    let token = token(acquire_for(backend, "90s"));
+    extend(backend, &token, "500ms").done().expect_code(0);
+    becomes_free(backend);
+    release(backend, &token).done().expect_code(79);
+}
+
+fn it_says_nothing_when_all_is_well(backend: &Backend) {
+    let token = token(acquire(backend));
+    let done = extend(backend, &token, "50s").done().expect_code(0);
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
+    release(backend, &token).done().expect_code(0);
+}
+
+fn an_expired_lock_is_not_made_again(backend: &Backend) {
+    let token = token(acquire_briefly(backend));
+    becomes_free(backend);
+    let done = extend(backend, &token, "60s").done().expect_code(79);
+    assert!(done.stderr.contains("expired"), "{done:?}");
+    assert!(backend.is_free());
+}
+
+fn a_released_lock_is_not_made_again(backend: &Backend) {
+    let token = token(acquire(backend));
+    release(backend, &token).done().expect_code(0);
+    extend(backend, &token, "60s").done().expect_code(79);
+    assert!(backend.is_free());
+}
+
+fn a_lock_of_another_holder_is_left_alone(backend: &Backend) {
+    let old = token(acquire_briefly(backend));
+    becomes_free(backend);
+    let holder = hold(backend.run_for_long().args(&["--label", "another run"]));
+    let done = extend(backend, &old, "300ms").done().expect_code(79);
+    assert!(done.stderr.contains("held by") && done.stderr.contains("another run"), "{done:?}");
+    assert!(!backend.is_free());
+    holder.wait().expect_code(0);
+}
+
+/// Any process that knows the token can take the name of a keeper that is gone.
+#[test]
+fn the_word_of_a_process_that_holds_nothing_is_not_enough() {
+    let backend = Backend::this_host();
+    let token = token(acquire(&backend));
+    send(keeper(&backend), SIGKILL);
+    becomes_free(&backend);
+    let name = SocketAddr::from_abstract_name(format!("redlock-keeper-{token}")).unwrap();
+    let impostor = UnixListener::bind_addr(&name).unwrap();
+    let answers = std::thread::spawn(move || {
+        let (mut client, _) = impostor.accept().unwrap();
+        client.read_to_end(&mut Vec::new()).unwrap();
+        client.write_all(b"extended").unwrap();
+    });
+    extend(&backend, &token, "60s").done().expect_code(79);
+    answers.join().unwrap();
+    assert!(backend.is_free());
+}

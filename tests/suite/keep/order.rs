@@ -1,0 +1,36 @@
+//! Locks without a command stand in the same queue as runs.
+
+use super::{acquire, release, token};
+use crate::support::{Backend, all_end_well, hold};
+
+on_backends!(one_server, three_servers, this_host:
+    a_release_lets_the_waiting_runs_in_as_they_came,
+    an_acquire_waits_for_its_turn_among_runs,
+);
+
+fn a_release_lets_the_waiting_runs_in_as_they_came(backend: &Backend) {
+    let token = token(acquire(backend));
+    let waiters: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .enumerate()
+        .map(|(position, word)| backend.noting_waiter(backend.run(), word, position + 1))
+        .collect();
+    release(backend, &token).done().expect_code(0);
+    // Long before the 60 s of the lease are over, or the rig ends the test.
+    all_end_well(waiters);
+    assert_eq!(backend.order(), ["a", "b", "c"]);
+}
+
+fn an_acquire_waits_for_its_turn_among_runs(backend: &Backend) {
+    let holder = hold(backend.run_for_long());
+    let first = backend.noting_waiter(backend.run(), "a", 1);
+    let acquiring = backend.waiter(acquire(backend), 2);
+    let last = backend.noting_waiter(backend.run(), "b", 3);
+    holder.wait().expect_code(0);
+    let token = acquiring.wait().expect_code(0).stdout;
+    first.wait().expect_code(0);
+    assert_eq!(backend.order(), ["a"]);
+    release(backend, token.trim()).done().expect_code(0);
+    last.wait().expect_code(0);
+    assert_eq!(backend.order(), ["a", "b"]);
+}

@@ -1,0 +1,101 @@
+//! Release: ours, expired, of another holder, twice.
+
+use super::{acquire, acquire_briefly, becomes_free, extend, is_ours, no_keeper, release, token};
+use crate::support::{Backend, hold, wait_until};
+
+on_backends!(one_server, three_servers, this_host:
+    what_is_ours_is_free_afterwards,
+    a_second_release_is_79_and_disturbs_no_later_holder,
+    an_expired_lock_and_that_of_another_holder_are_told_apart,
+    the_token_of_an_earlier_grant_releases_nothing,
+    key_and_token_come_from_options_arguments_or_the_environment,
+    a_minimum_hold_outlives_the_release,
+    a_run_is_not_released_by_a_token_that_is_not_its_own,
+);
+
+fn what_is_ours_is_free_afterwards(backend: &Backend) {
+    let token = token(acquire(backend));
+    assert!(is_ours(backend, &token));
+    assert!(!backend.is_free());
+    let done = release(backend, &token).done().expect_code(0);
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
+    backend.all_free(&["k"]);
+    no_keeper(backend);
+}
+
+fn a_second_release_is_79_and_disturbs_no_later_holder(backend: &Backend) {
+    let first = token(acquire(backend));
+    release(backend, &first).done().expect_code(0);
+    let on_free = release(backend, &first).done().expect_code(79);
+    assert!(on_free.stderr.starts_with("redlock: "), "{on_free:?}");
+    let second = token(acquire(backend));
+    release(backend, &first).done().expect_code(79);
+    assert!(is_ours(backend, &second));
+    release(backend, &second).done().expect_code(0);
+    becomes_free(backend);
+}
+
+fn an_expired_lock_and_that_of_another_holder_are_told_apart(backend: &Backend) {
+    let expired = token(acquire_briefly(backend));
+    becomes_free(backend);
+    let gone = release(backend, &expired).done().expect_code(79);
+    let other = hold(backend.run_for_long().args(&["--label", "another run"]));
+    let foreign = release(backend, &expired).done().expect_code(79);
+    assert!(gone.stderr.contains("expired") && gone.stderr.contains("\"k\""), "{gone:?}");
+    assert!(foreign.stderr.contains("another run") && foreign.stderr.contains("held by"), "{foreign:?}");
+    assert!(!backend.is_free());
+    other.wait().expect_code(0);
+}
+
+fn the_token_of_an_earlier_grant_releases_nothing(backend: &Backend) {
+    let tokens: Vec<String> = (0..3)
+        .map(|_| {
+            let token = token(acquire(backend));
+            release(backend, &token).done().expect_code(0);
+            token
+        })
+        .collect();
+    let last = token(acquire(backend));
+    for earlier in &tokens {
+        assert_ne!(*earlier, last);
+        release(backend, earlier).done().expect_code(79);
+        extend(backend, earlier, "1s").done().expect_code(79);
+    }
+    assert!(is_ours(backend, &last));
+    release(backend, &last).done().expect_code(0);
+}
+
+fn key_and_token_come_from_options_arguments_or_the_environment(backend: &Backend) {
+    for by_argument in [true, false] {
+        let first = token(acquire(backend));
+        let key: &[&str] = if by_argument { &["k"] } else { &[] };
+        let with_key = |command: &str| backend.command(&[command]).args(key).env("REDLOCK_TOKEN", &first);
+        let with_key = |command: &str| {
+            if by_argument { with_key(command) } else { with_key(command).env("REDLOCK_KEY", "k") }
+        };
+        with_key("extend").args(&["--ttl", "60s"]).done().expect_code(0);
+        // What is typed comes before what is inherited.
+        let typed = with_key("release").env("REDLOCK_KEY", "k").args(&["--token", &first.replace('.', ".9")]);
+        typed.done().expect_code(79);
+        with_key("release").done().expect_code(0);
+        becomes_free(backend);
+    }
+}
+
+/// It is a promise about the key, so whoever releases it cannot shorten it.
+fn a_minimum_hold_outlives_the_release(backend: &Backend) {
+    let token = token(acquire(backend).args(&["--min-hold", "3s"]));
+    release(backend, &token).done().expect_code(0);
+    assert!(!backend.is_free(), "the minimum hold is not over");
+    no_keeper(backend);
+    wait_until("the minimum hold is over", || backend.is_free());
+}
+
+fn a_run_is_not_released_by_a_token_that_is_not_its_own(backend: &Backend) {
+    let held = hold(backend.run_for_long());
+    let token = token(backend.command(&["acquire", "--key", "other", "--ttl", "60s"]));
+    release(backend, &token).done().expect_code(79);
+    assert!(!backend.is_free());
+    held.wait().expect_code(0);
+    backend.command(&["release", "other", "--token", &token]).done().expect_code(0);
+}

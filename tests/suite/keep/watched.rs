@@ -1,0 +1,164 @@
+//! Which process is watched, and that it is that one and no other.
+
+use nix::sys::signal::Signal::SIGKILL;
+use nix::unistd::geteuid;
+
+use super::{Watched, acquire, becomes_free, keeper, no_keeper, token};
+use crate::support::processes::{is_installed, send};
+use crate::support::{Backend, OtherUsers, Run, STRANGER, hold, process_state, wait_until};
+
+on_backends!(one_server, three_servers, this_host:
+    a_process_that_is_not_there_is_64_and_takes_nothing,
+    a_process_that_has_ended_and_was_not_reaped_is_not_there,
+    a_process_that_is_killed_frees_the_lock,
+    a_process_that_ends_during_the_wait_ends_the_wait,
+    the_calling_shell_is_watched_until_the_script_ends,
+    in_a_command_substitution_too_it_is_the_script_that_is_watched,
+    a_script_that_is_killed_frees_the_lock,
+);
+
+fn watching(backend: &Backend, pid: i32) -> Run {
+    acquire(backend).args(&["--watch-pid", &pid.to_string()])
+}
+
+#[track_caller]
+fn refused(backend: &Backend, pid: i32) {
+    let done = watching(backend, pid).done().expect_code(64);
+    assert!(done.stdout.is_empty() && done.stderr.contains(&pid.to_string()), "{done:?}");
+    backend.all_free(&["k"]);
+    no_keeper(backend);
+}
+
+fn a_process_that_is_not_there_is_64_and_takes_nothing(backend: &Backend) {
+    let watched = Watched::start();
+    let pid = watched.pid();
+    watched.end();
+    refused(backend, pid);
+    refused(backend, i32::MAX);
+}
+
+/// Said while there is time to choose otherwise, and not in a log when the lock is lost.
+#[test]
+fn a_process_that_may_not_be_stopped_is_no_choice_for_on_lost_stop() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can be another user") };
+    let (backend, watched) = (Backend::one_server(), Watched::start());
+    let as_stranger = |action: &str| {
+        users.run(STRANGER, watching(&backend, watched.pid()).args(&["--on-lost", action]), "077").done()
+    };
+    let done = as_stranger("stop").expect_code(77).expect_said(&["--on-lost", &watched.pid().to_string()]);
+    assert!(done.stdout.is_empty(), "{done:?}");
+    backend.all_free(&["k"]);
+    as_stranger("warn").expect_code(0);
+    watched.end();
+    becomes_free(&backend);
+}
+
+fn a_process_that_has_ended_and_was_not_reaped_is_not_there(backend: &Backend) {
+    let watched = Watched::start();
+    send(watched.pid(), SIGKILL);
+    wait_until("it is a zombie", || process_state(watched.pid()) == Some('Z'));
+    refused(backend, watched.pid());
+}
+
+fn a_process_that_is_killed_frees_the_lock(backend: &Backend) {
+    let watched = Watched::start();
+    token(watching(backend, watched.pid()));
+    keeper(backend);
+    send(watched.pid(), SIGKILL); // not reaped: its end is what counts
+    becomes_free(backend);
+    no_keeper(backend);
+}
+
+fn a_process_that_ends_during_the_wait_ends_the_wait(backend: &Backend) {
+    let holder = hold(backend.run_for_long());
+    let watched = Watched::start();
+    let waiter = backend.waiter(watching(backend, watched.pid()), 1);
+    watched.end();
+    let done = waiter.wait();
+    assert!(done.code != Some(0) && done.stdout.is_empty(), "{done:?}");
+    backend.queued(0);
+    holder.wait().expect_code(0);
+    backend.all_free(&["k"]);
+    no_keeper(backend);
+}
+
+/// A script with redlock in "$@".
+#[track_caller]
+fn script(backend: &Backend, shell: &str, text: &str) {
+    let job = acquire(backend).arg("--for-shell").through(&[shell, "-c", text, shell]).stdin_pipe().spawn();
+    job.wait_for_line("locked");
+    keeper(backend);
+    assert!(!backend.is_free(), "{shell}: {text}");
+    job.wait().expect_code(0);
+    becomes_free(backend);
+    no_keeper(backend);
+}
+
+fn the_calling_shell_is_watched_until_the_script_ends(backend: &Backend) {
+    for shell in ["sh", "bash"] {
+        script(backend, shell, r#""$@" >token && test -s token && echo locked; read x; true"#);
+        // The token goes where the script's own output goes: into a pipe that the caller of the script reads.
+        script(backend, shell, r#""$@" && echo locked; read x; true"#);
+    }
+}
+
+fn in_a_command_substitution_too_it_is_the_script_that_is_watched(backend: &Backend) {
+    let simple = r#"token=$("$@"); sleep 0.3; echo "locked $token"; read x; true"#;
+    let trapped = format!("trap 'true' EXIT; {simple}");
+    let eval = r#"lock=$("$@" --shell) || exit; eval "$lock"; sleep 0.3; echo locked; read x; true"#;
+    let piped = r#"token=$("$@" | cat); sleep 0.3; echo "locked $token"; read x; true"#;
+    let function =
+        r#"lock() { "$@"; true; }; token=$(lock "$@"); sleep 0.3; echo "locked $token"; read x; true"#;
+    for shell in ["sh", "bash"] {
+        for text in [simple, &trapped, eval, piped, function] {
+            script(backend, shell, text);
+        }
+    }
+}
+
+fn a_script_that_is_killed_frees_the_lock(backend: &Backend) {
+    let text = r#"token=$("$@" --watch-pid $$); echo locked; read x; true"#;
+    let job = acquire(backend).via(text).stdin_pipe().spawn();
+    job.wait_for_line("locked");
+    keeper(backend);
+    job.signal(SIGKILL);
+    job.wait();
+    becomes_free(backend);
+    no_keeper(backend);
+}
+
+/// While acquire waits, the process ends and another one gets its number.
+#[test]
+fn another_process_with_the_same_number_is_not_the_one_that_was_named() {
+    if !geteuid().is_root() || !is_installed("unshare") {
+        skip!("only root can make PID namespaces");
+    }
+    let backend = Backend::one_server();
+    let holder = hold(backend.run_for_long());
+    let script = r#"sleep 300 & first=$!
+        "$@" --watch-pid $first >token 2>said & acquiring=$!
+        until [ -e queued ]; do sleep 0.02; done
+        kill -9 $first; wait $first 2>/dev/null
+        for attempt in 1 2 3 4 5 6 7 8 9; do
+            echo $((first - 1)) >/proc/sys/kernel/ns_last_pid; sleep 300 & second=$!
+            [ $second -ne $first ] || break; kill -9 $second
+        done
+        [ $second -eq $first ] || { echo "no reuse: $first $second"; exit 9; }
+        echo reused; wait $acquiring; echo "status $?"; read x"#;
+    let namespace =
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script, "bash"];
+    let job = acquire(&backend).through(&namespace).dir(backend.notes()).stdin_pipe().spawn();
+    backend.queued(1);
+    std::fs::write(backend.notes().join("queued"), "").unwrap();
+    job.wait_for_line("reused");
+    holder.wait().expect_code(0);
+    let status = job.wait_for_line("status ");
+    assert_ne!(
+        status,
+        "status 0",
+        "{}",
+        std::fs::read_to_string(backend.notes().join("said")).unwrap_or_default()
+    );
+    becomes_free(&backend);
+    job.wait();
+}

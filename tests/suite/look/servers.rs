@@ -1,0 +1,81 @@
+//! Several servers in one view: the majority decides, and what differs is shown.
+
+use super::{look, objects, status};
+use crate::support::{Nodes, Redis, hold, holder, wait_until};
+
+#[test]
+fn a_server_that_is_down_is_shown_and_a_majority_of_them_is_69() {
+    let mut nodes = Nodes::start(3);
+    let urls = nodes.urls().join(",");
+    let _holder = hold(nodes.run("k").args(&["--ttl", "20s"]));
+    wait_until("all have voted", || nodes.claims("k").len() == 3);
+    let found = status(&urls, "k");
+    assert!(found["servers"].as_array().unwrap().iter().all(|server| server["vote"] == true), "{found}");
+    nodes[0].kill();
+    let found = status(&urls, "k");
+    assert_eq!((&found["state"], &found["servers"][0]["state"]), (&"held".into(), &"down".into()));
+    assert!(found["servers"][0]["cause"].as_str().unwrap().contains("refused"), "{found}");
+    assert!(found["servers"][0]["vote"].is_null(), "{found}");
+    let text = look("status", &urls, &["k"]).done().expect_code(0).stdout;
+    assert!(text.contains("FAILS: connection refused") && text.contains("agrees"), "{text}");
+    let list = look("list", &urls, &[]).done().expect_code(0).stdout;
+    assert!(list.contains("k    held") && list.contains("FAILS: connection refused"), "{list}");
+    nodes[1].kill();
+    look("status", &urls, &["k"]).done().expect_code(69);
+    look("list", &urls, &[]).done().expect_code(69);
+}
+
+#[test]
+fn a_minority_is_no_lock_but_it_is_shown() {
+    let nodes = Nodes::start(3);
+    let urls = nodes.urls().join(",");
+    let stray = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1";
+    nodes[1].cmd(&["SET", "lock:k", stray, "PX", "600000"]);
+    let found = status(&urls, "k");
+    assert_eq!((&found["state"], &found["servers"][1]["vote"]), (&"free".into(), &false.into()), "{found}");
+    assert!(found["servers"][1]["cause"].as_str().unwrap().starts_with("says held by"), "{found}");
+    assert!(objects(&look("list", &urls, &["--json"]).done().expect_code(0)).is_empty());
+    // What a server that cannot be asked might make a majority of is no free lock.
+    let down = [nodes.urls()[1].clone(), nodes.urls()[2].clone(), "redis://127.0.0.1:1".into()].join(",");
+    look("status", &down, &["k", "--check", "free"]).done().expect_code(1);
+    nodes[0].cmd(&["SET", "lock:k", stray, "PX", "600000"]);
+    let found = status(&urls, "k");
+    assert_eq!((&found["state"], &found["servers"][2]["cause"]), (&"held".into(), &"says free".into()));
+}
+
+/// Nobody can take it now, and the servers that do not vote may have forgotten who has it.
+#[test]
+fn too_few_voters_cannot_tell_that_it_is_free() {
+    let nodes = Nodes::start(3);
+    let urls = nodes.urls().join(",");
+    nodes.run_quarantined("k").arg("-n").cmd(&["true"]).done().expect_code(69);
+    for check in ["free", "held"] {
+        let done = look("status", &urls, &["k", "--check", check]).done().expect_code(69);
+        assert!(done.stderr.contains("only 0 of 3 servers can vote"), "{done:?}");
+    }
+    look("status", &urls, &["k", "--wait-free", "-w", "10ms"]).done().expect_code(69);
+    let shown = look("status", &urls, &["k"]).done().expect_code(0).stdout;
+    assert!(shown.starts_with("k: not held, as far as") && shown.contains("does not vote for"), "{shown}");
+}
+
+#[test]
+fn the_same_server_twice_counts_once() {
+    let (a, b) = (Redis::start(), Redis::start());
+    let twice = [a.url(), format!("redis://localhost:{}", a.port()), b.url()].join(",");
+    let found = status(&twice, "k");
+    let twins =
+        found["servers"].as_array().unwrap().iter().filter(|server| server["state"] == "unfit").count();
+    assert_eq!(twins, 1, "{found}");
+}
+
+#[test]
+fn a_replica_is_looked_at_and_named() {
+    let primary = Redis::start();
+    let _holder = holder(&primary, "k", &["--ttl", "60s"]);
+    let replica = Redis::start();
+    replica.cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    wait_until("it has the lock", || replica.cmd(&["EXISTS", "lock:k"]) == "1");
+    let found = status(&replica.url(), "k");
+    assert_eq!((&found["state"], &found["servers"][0]["state"]), (&"held".into(), &"replica".into()));
+    assert_eq!(objects(&look("list", &replica.url(), &["--json"]).done().expect_code(0)).len(), 1);
+}

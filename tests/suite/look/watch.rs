@@ -1,0 +1,93 @@
+//! `--watch`: redrawn in place, and the terminal is left as it was.
+
+use nix::sys::signal::Signal;
+
+use super::look;
+use crate::support::{Pty, Redis, holder, wait_until};
+
+const ENTER: &str = "\u{1b}[?1049h";
+const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+
+fn list(redis: &Redis) -> crate::support::Run {
+    look("list", &redis.url(), &["--watch", "--interval", "100ms"])
+}
+
+#[test]
+fn it_shows_what_changes_and_ctrl_c_leaves_the_terminal_as_it_was() {
+    let redis = Redis::start();
+    let pty = Pty::run(list(&redis));
+    pty.wait_for("KEY");
+    let first = holder(&redis, "deploy", &[]);
+    pty.wait_for("deploy  held");
+    first.wait().expect_code(0);
+    let frames = |text: &str| pty.screen().matches(text).count();
+    let before = frames("KEY");
+    wait_until("it goes on", || frames("KEY") > before + 2);
+    let last = pty.screen().rsplit("\u{1b}[H").next().unwrap().to_owned();
+    assert!(!last.contains("deploy"), "{last:?}");
+    pty.type_in("\u{3}");
+    let done = pty.wait();
+    assert_eq!(done.signal, Some(Signal::SIGINT as i32), "{done:?}");
+    assert_eq!((done.stdout.matches(ENTER).count(), done.stdout.matches(LEAVE).count()), (1, 1), "{done:?}");
+    assert!(done.stdout.trim_end_matches("^C").ends_with(LEAVE), "{done:?}");
+}
+
+#[test]
+fn a_frame_follows_the_size_of_the_terminal() {
+    let redis = Redis::start();
+    let _holder = holder(&redis, "a-key-with-a-long-name", &[]);
+    let pty = Pty::run(look("list", &redis.url(), &["--watch", "--interval", "60s"]));
+    pty.wait_for("a-key-with-a-long-name");
+    pty.resize(10, 12);
+    pty.wait_for("a-key-with-a\u{1b}[K");
+    pty.resize(3, 80);
+    pty.wait_for("and 2 more lines");
+}
+
+#[test]
+fn a_signal_ends_it_cleanly_and_a_stopped_one_goes_on() {
+    let redis = Redis::start();
+    let shell = Pty::shell();
+    shell.type_in(&format!("{}\n", list(&redis).shell_line()));
+    shell.wait_for("KEY");
+    shell.type_in("\u{1a}");
+    shell.wait_for("Stopped");
+    assert_eq!(shell.screen().matches(LEAVE).count(), 1);
+    shell.type_in("fg\n");
+    shell.wait_for_times(ENTER, 2);
+    shell.type_in("\u{3}");
+    shell.wait_for_times(LEAVE, 2);
+    shell.type_in("echo status=$?\n");
+    shell.wait_for("status=130");
+    let pty = Pty::run(list(&redis));
+    pty.wait_for("KEY");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pty.pid()), Signal::SIGTERM).unwrap();
+    let done = pty.wait();
+    assert_eq!(done.signal, Some(Signal::SIGTERM as i32));
+    assert!(done.stdout.ends_with(LEAVE), "{done:?}");
+}
+
+#[test]
+fn a_server_that_goes_is_named_on_the_screen_and_comes_back() {
+    let mut redis = Redis::start();
+    let pty = Pty::run(look("status", &redis.url(), &["k", "--watch", "--interval", "100ms"]));
+    pty.wait_for("k: free");
+    redis.kill();
+    pty.wait_for("cannot look at \"k\"");
+    let before = pty.screen().matches("k: free").count();
+    redis.restart();
+    pty.wait_for_times("k: free", before + 1);
+    // The first look must succeed.
+    redis.kill();
+    Pty::run(list(&redis)).wait().expect_code(69);
+}
+
+#[test]
+fn elsewhere_it_is_one_snapshot_after_the_other_until_nobody_reads() {
+    let redis = Redis::start();
+    let _holder = holder(&redis, "k", &[]);
+    let done = list(&redis).arg("--json").via("\"$@\" | head -n 3").done().expect_code(0);
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert!(lines.len() == 3 && lines[0].starts_with("{\"key\":\"k\"") && lines[1].is_empty(), "{done:?}");
+    assert!(!done.stdout.contains('\u{1b}'));
+}

@@ -1,0 +1,83 @@
+//! Servers as services and proxies offer them: without some commands, with connections that are closed when they are
+//! idle, behind names whose address changes, on IPv6.
+
+use std::net::TcpListener;
+
+use nix::unistd::geteuid;
+
+use crate::support::{Proxy, Redis, Run, hold, holder, queued, refused, stays_free};
+
+/// As services have it that offer neither INFO nor CONFIG.
+fn without_info() -> Redis {
+    Redis::start_with(&["--rename-command", "INFO", "INFO_OF_THE_TEST", "--rename-command", "CONFIG", ""])
+}
+
+#[test]
+fn one_server_without_info_and_config_is_enough() {
+    let redis = without_info();
+    let first = holder(&redis, "k", &[]);
+    let waiter = Run::key(&redis, "k").sh("echo next").spawn();
+    queued(&redis, "k", 1);
+    Run::bare().args(&["status", "--redis", &redis.url(), "k"]).done().expect_code(0);
+    first.wait().expect_code(0);
+    assert_eq!(waiter.wait().expect_code(0).stdout, "next\n");
+    stays_free(&redis);
+}
+
+/// Votes are counted by the servers' identities.
+#[test]
+fn several_servers_without_info_are_refused() {
+    let servers = [without_info(), without_info(), without_info()];
+    let urls = servers.each_ref().map(Redis::url).join(",");
+    refused(
+        Run::at(&urls, "k").args(&["--quarantine", "off"]),
+        77,
+        &["INFO server", "called from Lua script"],
+    );
+    for redis in servers {
+        assert!(!redis.held("k"));
+    }
+}
+
+#[test]
+fn an_idle_connection_that_was_closed_is_made_anew() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "1h"]));
+    let connections = proxy.connections();
+    proxy.cut();
+    job.wait().expect_code(0);
+    assert!(proxy.connections() > connections);
+    stays_free(&redis);
+}
+
+#[test]
+fn a_server_on_ipv6_is_reached() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        skip!("there is no IPv6 here");
+    }
+    let redis = Redis::start_with(&["--bind", "127.0.0.1", "::1"]);
+    let url = format!("redis://[::1]:{}", redis.port());
+    let done = Run::at(&url, "k").args(&["-v"]).cmd(&["true"]).done().expect_code(0);
+    assert!(done.stderr.contains(&url), "{done:?}");
+}
+
+/// The name is looked up again for each connection.
+#[test]
+fn a_name_whose_address_changes_is_followed() {
+    if !geteuid().is_root() {
+        skip!("only root can give a process its own /etc/hosts");
+    }
+    let name = "moving.redlock.test";
+    let redis = Redis::start();
+    let hosts = redis.dir().join("hosts");
+    let points_to = |address: &str| std::fs::write(&hosts, format!("{address} {name}\n")).unwrap();
+    points_to("127.0.0.9"); // where there is no server
+    let script =
+        format!("mount --make-rprivate / && mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
+    let run = Run::at(&format!("redis://{name}:{}", redis.port()), "k").args(&["--on-unavailable", "wait"]);
+    let job = run.sh("echo ran").through(&["unshare", "-m", "sh", "-c", &script, "sh"]).spawn();
+    job.wait_for_stderr("connection refused");
+    points_to("127.0.0.1");
+    assert_eq!(job.wait().expect_code(0).stdout, "ran\n");
+}

@@ -1,0 +1,170 @@
+//! A replica takes the master's place. It may not know all that the master granted.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::nodes::renewed;
+use crate::support::sentinel::{Mute, SERVICE, Sentinels};
+use crate::support::{
+    LOOK, OverlapCheck, Run, TREE, alive, hold, queued, refused, tree_of, wait_until, wait_until_within,
+};
+
+#[test]
+fn the_quarantine_is_on_and_the_lease_is_no_longer() {
+    let all = Sentinels::start();
+    all.master.cmd(&["DEL", "lock-node"]);
+    refused(all.run("k").arg("-n"), 69, &["new, restarted or promoted", "--quarantine"]);
+    all.run("k").args(&["-n", "--quarantine", "off"]).cmd(&["true"]).done().expect_code(0);
+    refused(all.run("k").args(&["--ttl", "none"]), 64, &["--ttl none"]);
+    refused(all.run("k").args(&["--ttl", "31s"]), 64, &["--quarantine"]);
+}
+
+fn holds(name: &str) -> String {
+    format!(
+        "mkdir inside || echo {name} >> overlaps; echo ready; read x; n=$(cat counter); echo $((n + 1)) > counter; \
+         echo {name} $REDLOCK_FENCE >> order; rmdir inside"
+    )
+}
+
+/// The holder is renewed by the new master, the waiters go there, are served in order, and not before every lease of the
+/// old master is over.
+#[test]
+fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
+    let mut all = Sentinels::start();
+    let check = OverlapCheck::new();
+    let run = |name: &str| {
+        let run = all.run("k").args(&["--ttl", "8s", "--quarantine", "8s"]).dir(check.dir());
+        (name.to_owned(), run)
+    };
+    let (name, first) = run("first");
+    let holder = first.stdin_pipe().sh(&holds(&name)).spawn();
+    holder.wait_for_line("ready");
+    let wait = |name: &str| run(name).1.sh(&OverlapCheck::script(name)).spawn();
+    let second = wait("second");
+    queued(&all.master, "k", 1);
+    let third = wait("third");
+    queued(&all.master, "k", 2);
+    wait_until("the replica has it all", || all.replica.queue_len("k") == 2);
+    all.master.kill();
+    all.wait_for_failover();
+    let promoted = Instant::now();
+    second.wait_for_stderr("promoted");
+    renewed(&all.replica, "k", 1);
+    holder.wait().expect_code(0);
+    for waiter in [second, third] {
+        waiter.wait().expect_code(0);
+    }
+    check.clean(3);
+    assert_eq!(check.order(), ["first", "second", "third"]);
+    assert!(check.fences().is_sorted_by(|a, b| a < b), "{:?}", check.fences());
+    assert!(promoted.elapsed() > Duration::from_secs(5), "the quarantine: {:?}", promoted.elapsed());
+}
+
+/// What the replica has not heard of is not there after the failover: the holder is told, and stopped, and the next one
+/// starts when it is gone, although the new master has never known it.
+#[test]
+fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
+    let mut all = Sentinels::start();
+    let run = || all.run("k").args(&["--ttl", "6s", "--quarantine", "6s"]);
+    run().cmd(&["true"]).done().expect_code(0);
+    wait_until("the marker is replicated", || all.replica.cmd(&["GET", "lock-node"]).ends_with("11000"));
+    // Stopped first, or it would connect again at once.
+    all.replica.stop();
+    all.master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let lost = run().sh(TREE).spawn();
+    let tree = tree_of(&lost);
+    let pids = tree.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
+    let next = run().env("TREE", pids).sh(LOOK);
+    all.master.kill();
+    all.replica.cont();
+    all.wait_for_failover();
+    assert!(!all.replica.held("k"), "the claim was not replicated");
+    let next = next.done().expect_code(0);
+    assert_eq!(next.stdout, "looked\n", "{next:#?}");
+    lost.wait().expect_code(79);
+    assert!(tree.iter().all(|pid| !alive(*pid)));
+}
+
+/// The old master lives on, and for seconds does not know that it is no longer the master.
+#[test]
+fn after_a_planned_failover_nothing_that_the_old_master_says_counts() {
+    let all = Sentinels::start();
+    let run = |key: &str| all.run(key).args(&["--ttl", "6s"]);
+    let holder = hold(run("k"));
+    let waiter = run("k").sh("echo mine").spawn();
+    queued(&all.master, "k", 1);
+    wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
+    all.fail_over();
+    renewed(&all.replica, "k", 2);
+    refused(run("other").arg("-n"), 69, &["promoted"]);
+    // It leaves the old master at the latest when the claim there has expired.
+    waiter.wait_for_stderr("promoted");
+    waiter.signal(Signal::SIGTERM);
+    assert_eq!(waiter.wait().stdout, "");
+    assert!(all.replica.held("k"));
+    holder.wait().expect_code(0);
+    assert!(!all.replica.held("k"));
+}
+
+/// A server that was the master and comes back, with or without its data, is made a replica; what it is told before that
+/// counts for nothing.
+#[test]
+fn an_old_master_that_comes_back_is_not_used() {
+    let mut all = Sentinels::start();
+    let run = all.run("k").args(&["--ttl", "8s", "--quarantine", "8s"]);
+    let holder = hold(run.clone());
+    let waiter = run.clone().sh("echo $REDLOCK_FENCE").spawn();
+    queued(&all.master, "k", 1);
+    let fence: u64 = all.master.cmd(&["GET", "lock-fence:k"]).parse().unwrap();
+    wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
+    all.master.kill();
+    all.wait_for_failover();
+    all.master.restart();
+    renewed(&all.replica, "k", 1);
+    // The Sentinel takes its time, and ends all connections when it does so.
+    wait_until_within(Duration::from_secs(50), "the Sentinel has made it a replica", || {
+        all.master.connect().try_cmd(&["ROLE"]).is_ok_and(|role| role.starts_with("slave"))
+    });
+    renewed(&all.replica, "k", 1);
+    refused(Run::key(&all.master, "k"), 78, &["replica"]);
+    holder.wait().expect_code(0);
+    let done = waiter.wait().expect_code(0);
+    assert!(done.stdout.trim().parse::<u64>().unwrap() > fence, "{done:#?}");
+    // And back again: the server that comes after this one is as new as any.
+    all.begin_failover();
+    let named = format!("127.0.0.1\n{}", all.master.port());
+    wait_until("the first one is the master again", || {
+        all.ask(&["SENTINEL", "get-master-addr-by-name", SERVICE]) == named
+    });
+    refused(run.arg("-n"), 69, &["promoted"]);
+}
+
+/// Without any Sentinel there is no failover: what is held goes on, and is given back.
+#[test]
+fn a_holder_and_a_waiter_outlive_the_sentinels() {
+    let mut all = Sentinels::start();
+    let holder = hold(all.run("k").args(&["--ttl", "2s"]));
+    let waiter = all.run("k").sh("echo mine").spawn();
+    queued(&all.master, "k", 1);
+    all.kill_sentinel();
+    // The Sentinels are asked again for each of these.
+    renewed(&all.master, "k", 3);
+    holder.wait().expect_code(0);
+    assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
+    refused(all.run("k").arg("-n"), 69, &["Sentinel", "connection refused"]);
+}
+
+/// Nor do any number of them that take connections and say nothing.
+#[test]
+fn a_holder_outlives_sentinels_that_hang() {
+    let mut all = Sentinels::start();
+    let mute: Vec<Mute> = (0..8).map(|_| Mute::start()).collect();
+    let hosts: String = mute.iter().map(|mute| format!(",127.0.0.1:{}", mute.port())).collect();
+    let url = all.url().replace(&format!("/{SERVICE}"), &format!("{hosts}/{SERVICE}"));
+    let holder = hold(Run::at(&url, "k").args(&["--ttl", "6s"]));
+    all.kill_sentinel();
+    // Longer than the lease that it had when the Sentinels fell silent.
+    renewed(&all.master, "k", 4);
+    holder.wait().expect_code(0);
+}

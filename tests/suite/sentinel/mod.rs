@@ -1,0 +1,5 @@
+//! Servers that Sentinels name: the master is found, and a failover does not break the lock.
+
+mod commands;
+mod discovery;
+mod failover;

@@ -1,0 +1,41 @@
+//! Lines that are slow, and servers that stop in the middle of a handshake.
+
+use std::time::Duration;
+
+use crate::support::tls::{Authority, url};
+use crate::support::{refused, stays_free, takes_less_than};
+
+/// Each step of the handshake has the whole time-out, as every step of a connection has.
+#[test]
+fn a_handshake_over_a_slow_line_takes_its_time() {
+    let authority = Authority::new();
+    let server = authority.serve();
+    authority.run(&server.url(), "k").cmd(&["true"]).done().expect_code(0);
+    let proxy = server.proxy();
+    proxy.each_way(Duration::from_millis(350));
+    let run = authority.run(&url(proxy.port()), "k");
+    run.args(&["--node-timeout", "1s"]).cmd(&["true"]).done().expect_code(0);
+    stays_free(&server.plain);
+}
+
+#[test]
+fn a_server_that_is_stopped_before_or_in_the_handshake_is_unavailable() {
+    let authority = Authority::new();
+    let server = authority.serve();
+    server.plain.stop();
+    let run = || authority.run(&server.url(), "k").args(&["--node-timeout", "400ms"]);
+    takes_less_than(Duration::from_secs(3), || {
+        let start = std::time::Instant::now();
+        refused(run(), 69, &["no answer to the TLS handshake"]);
+        start.elapsed()
+    });
+    server.plain.cont();
+    // The server's part of the handshake arrives, our next one is lost.
+    let proxy = server.proxy();
+    proxy.to_client(Duration::from_millis(300));
+    let job = authority.run(&url(proxy.port()), "k").args(&["--node-timeout", "1s"]).cmd(&["true"]).spawn();
+    crate::support::wait_until("the handshake has begun", || proxy.requests() > 0);
+    proxy.strand();
+    job.wait().expect_code(69).expect_said(&["timed out"]);
+    stays_free(&server.plain);
+}
