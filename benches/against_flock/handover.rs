@@ -14,7 +14,7 @@ use crate::stamp::{self, Stamp};
 use crate::statistics::Summary;
 
 /// redlock / flock.
-const GOAL: f64 = 1.5;
+const GOAL: f64 = 1.3;
 const GOAL_HERE: f64 = 1.2;
 
 #[derive(Clone, Copy)]
@@ -92,7 +92,7 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
     let key = rig.new_name();
     let notes = rig.file(&format!("{key}.notes"));
     let url = rig.server.tcp_url();
-    fs::create_dir(rig.host_folder(&key))?;
+    fs::create_dir(rig.host_directory(&key))?;
     let command = |rig: &Rig, place: usize| {
         let locked = match tool {
             Tool::Flock => rig.flock(&key),
@@ -109,7 +109,7 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
         wait_until("the waiter has come", || match tool {
             Tool::Flock => Ok(name_of(waiter.pid())? == "flock" && is_asleep(waiter.pid())?),
             Tool::Redlock => Ok(rig.server.queue_length(&key)? == place),
-            Tool::RedlockHere => Ok(tickets_waiting(&rig.host_folder(&key))? == place),
+            Tool::RedlockHere => Ok(tickets_waiting(&rig.host_directory(&key))? == place),
         })?;
         queue.push(waiter);
     }

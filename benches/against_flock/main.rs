@@ -4,6 +4,7 @@
 //! all alike and the ratios mean something where the times do not. Missing a goal is a figure, not a
 //! failure: the exit code tells only whether it could be measured.
 
+mod growth;
 mod handover;
 mod holding;
 mod many;
@@ -14,6 +15,8 @@ mod process;
 mod report;
 mod rig;
 mod server;
+mod server_time;
+mod spawner;
 mod stamp;
 mod statistics;
 mod stopwatch;
@@ -58,7 +61,7 @@ const FULL: Effort = Effort {
     uncontended_rounds: 400,
     handovers: [(8, 16), (50, 5)],
     waiting_for: Duration::from_secs(10),
-    node_rounds: 200,
+    node_rounds: 400,
     crowds: 5,
     network: network::Effort { runs: 30, handovers: 5 },
 };
@@ -103,6 +106,10 @@ fn start() -> anyhow::Result<()> {
         let mut rig = Rig::build()?;
         report::heading(&mut rig);
         measure_many(&mut rig)
+    } else if given("--growth") {
+        let mut rig = Rig::build()?;
+        report::heading(&mut rig);
+        measure_growth(&mut rig)
     } else {
         measure(effort)
     }
@@ -121,6 +128,8 @@ fn measure(effort: &Effort) -> anyhow::Result<()> {
     report::section("uncontended: the whole process, start to end", &uncontended);
     let counts = uncontended::count_requests(&mut rig).context("requests")?;
     report::section("uncontended: what the server sees of one run", &counts);
+    let server_time = server_time::measure(&mut rig).context("server time")?;
+    report::section("uncontended: the server's time for a take or a release, the mean of both", &server_time);
     for (waiters, rounds) in effort.handovers {
         let rows = handover::measure(&mut rig, waiters, rounds)
             .with_context(|| format!("hand-over with {waiters} waiters"))?;
@@ -143,8 +152,20 @@ fn measure_many(rig: &mut Rig) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn measure_growth(rig: &mut Rig) -> anyhow::Result<()> {
+    let rows = growth::waiters_and_slots(rig).context("waiters and slots")?;
+    report::section("server time of a call beside 50 / 500 / 5000 waiters, or holders of slots", &rows);
+    let rows = growth::keys_of_a_run(rig).context("keys")?;
+    report::section("server time of a call for 1 / 4 / 16 / 64 keys at once", &rows);
+    let rows = growth::keys_on_the_server(rig).context("keys on the server")?;
+    report::section("server time of a call beside 1 / 1,000 / 100,000 / 1,000,000 other keys", &rows);
+    let rows = growth::servers(rig).context("servers")?;
+    report::section("whole runs over servers of this machine", &rows);
+    Ok(())
+}
+
 fn measure_nodes(rig: &mut Rig, effort: &Effort) -> anyhow::Result<()> {
-    let mut nodes = nodes::Nodes::start(rig)?;
+    let mut nodes = nodes::Nodes::start(rig, nodes::FIVE)?;
     let uncontended = nodes::uncontended(rig, &nodes, effort.node_rounds).context("uncontended")?;
     report::section("five servers, uncontended: the whole process, start to end", &uncontended);
     let counts = nodes::count_requests(rig, &mut nodes).context("requests")?;

@@ -20,8 +20,13 @@ pub fn measure(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
         &crowd::READERS,
         &crowd::READERS_OF_TWO,
     ];
+    beside(rig, &scenarios.concat())
+}
+
+/// The same for some of them.
+pub fn beside(rig: &mut Rig, scenarios: &[Scenario]) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (who, measure) in scenarios.into_iter().flatten() {
+    for (who, measure) in scenarios {
         let mut beside = Vec::new();
         for others in OTHERS {
             rig.server.command(&["FLUSHALL"])?;
@@ -42,7 +47,7 @@ pub fn measure(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
 }
 
 /// An array as lines.
-fn text(value: Value) -> String {
+pub fn text(value: Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Value::SimpleString(line) => line,

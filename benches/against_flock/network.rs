@@ -57,10 +57,10 @@ struct Site {
 impl Site {
     fn start(rig: &mut Rig, n: usize) -> anyhow::Result<Self> {
         let start = |_| {
-            let folder = rig.new_name();
-            let folder = rig.file(&folder);
-            fs::create_dir(&folder)?;
-            Server::start(&folder)
+            let directory = rig.new_name();
+            let directory = rig.file(&directory);
+            fs::create_dir(&directory)?;
+            Server::start(&directory)
         };
         let servers = (0..n).map(start).collect::<anyhow::Result<Vec<_>>>()?;
         let ports: Vec<u16> = servers.iter().map(Server::port).collect();

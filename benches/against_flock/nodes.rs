@@ -11,13 +11,13 @@ use socket2::{Domain, Socket, Type};
 use crate::report::{Row, ms, warn_of_noise};
 use crate::rig::{Rig, with};
 use crate::server::Server;
+use crate::spawner::time_in_turn;
 use crate::statistics::Summary;
 use crate::stopwatch::Stopwatch;
 
-const NODES: usize = 5;
-const WARM_UP_ROUNDS: usize = 5;
+pub const FIVE: usize = 5;
 /// Five servers / flock.
-const GOAL: f64 = 1.8;
+const GOAL: f64 = 1.9;
 /// One of five refused / all five.
 const GOAL_REFUSED: f64 = 1.1;
 /// redlock's own default for its default lease.
@@ -27,7 +27,7 @@ const SLACK: Duration = Duration::from_millis(20);
 /// A silent gate costs a second each time.
 const SILENT_GATE_SHARE: usize = 40;
 
-/// Five servers, an address that refuses, and one where connecting never ends.
+/// Servers, an address that refuses, and one where connecting never ends.
 pub struct Nodes {
     servers: Vec<Server>,
     refused: Deaf,
@@ -35,13 +35,13 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub fn start(rig: &Rig) -> anyhow::Result<Self> {
+    pub fn start(rig: &Rig, count: usize) -> anyhow::Result<Self> {
         let start = |at: usize| {
-            let folder = rig.file(&format!("node-{at}"));
-            fs::create_dir(&folder)?;
-            Server::start(&folder)
+            let directory = rig.file(&format!("node-{at}"));
+            fs::create_dir(&directory)?;
+            Server::start(&directory)
         };
-        let servers = (0..NODES).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+        let servers = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Self { servers, refused: Deaf::refusing()?, silent: Deaf::silent()? })
     }
 
@@ -63,58 +63,46 @@ pub fn redlock_run(rig: &Rig, urls: &[String], key: &str) -> Command {
     command
 }
 
-struct Contender {
-    what: &'static str,
-    command: Command,
-    samples: Vec<Duration>,
-}
-
 pub fn uncontended(rig: &mut Rig, nodes: &Nodes, rounds: usize) -> anyhow::Result<Vec<Row>> {
     let (stopwatch, key) = (Stopwatch::new(), rig.new_name());
     let redlock = |urls: Vec<String>| with(redlock_run(rig, &urls, &key), "true");
-    let contender = |what, command| Contender { what, command, samples: Vec::new() };
-    let mut contenders = [
-        contender("flock FILE true", with(rig.flock(&key), "true")),
-        contender("five servers", redlock(nodes.urls())),
-        contender("one of five refused", redlock(nodes.urls_with(2, &nodes.refused))),
-        contender("the gate refused", redlock(nodes.urls_with(0, &nodes.refused))),
-        contender("one of five silent", redlock(nodes.urls_with(2, &nodes.silent))),
+    let mut commands = vec![
+        with(rig.flock(&key), "true"),
+        redlock(nodes.urls()),
+        redlock(nodes.urls_with(2, &nodes.refused)),
+        redlock(nodes.urls_with(0, &nodes.refused)),
+        redlock(nodes.urls_with(2, &nodes.silent)),
     ];
-    for round in 0..WARM_UP_ROUNDS + rounds {
-        for place in 0..contenders.len() {
-            // Another one begins each round: to be first, or to follow a certain other, may matter.
-            let turn = (round + place) % contenders.len();
-            let took = stopwatch.time(&mut contenders[turn].command)?;
-            if round >= WARM_UP_ROUNDS {
-                contenders[turn].samples.push(took);
-            }
-        }
-    }
-    let mut silent_gate = contender("the gate silent", redlock(nodes.urls_with(0, &nodes.silent)));
-    for _ in 0..(rounds / SILENT_GATE_SHARE).max(3) {
-        silent_gate.samples.push(stopwatch.time(&mut silent_gate.command)?);
-    }
-    Ok(rows(&contenders, &silent_gate))
+    commands.extend(rig.rslock(&nodes.urls().join(","), &key).map(|rslock| with(rslock, "true")));
+    let samples = time_in_turn(rig, &commands, rounds)?;
+    let mut silent_gate = redlock(nodes.urls_with(0, &nodes.silent));
+    let runs = (rounds / SILENT_GATE_SHARE).max(3);
+    let silent_gate =
+        (0..runs).map(|_| stopwatch.time(&mut silent_gate)).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(rows(&samples, &silent_gate))
 }
 
-fn rows(contenders: &[Contender; 5], silent_gate: &Contender) -> Vec<Row> {
-    let [flock, five, refused, refused_gate, silent] =
-        [0, 1, 2, 3, 4].map(|at: usize| Summary::of(&contenders[at].samples));
+fn rows(samples: &[Vec<Duration>], silent_gate: &[Duration]) -> Vec<Row> {
+    let summary = |at: usize| Summary::of(&samples[at]);
+    let [flock, five, refused, refused_gate, silent] = [0, 1, 2, 3, 4].map(summary);
+    let gate = Summary::of(silent_gate);
     warn_of_noise(&flock);
-    let row = |at: usize, summary: &Summary| Row::timed(contenders[at].what, summary, &flock);
     let of_five = |summary: &Summary| format!("<= {GOAL_REFUSED} x five: {:.2} x", summary.ratio_to(&five));
     let is_met = |summary: &Summary| summary.ratio_to(&five) <= GOAL_REFUSED;
     let within = format!("<= five + {}", ms(NODE_TIMEOUT));
     let is_within = |summary: &Summary| summary.median <= five.median + NODE_TIMEOUT + SLACK;
-    let gate = Summary::of(&silent_gate.samples);
-    vec![
-        row(0, &flock),
-        row(1, &five).goal(format!("<= {GOAL} x flock"), five.ratio_to(&flock) <= GOAL),
-        row(2, &refused).goal(of_five(&refused), is_met(&refused)),
-        row(3, &refused_gate).goal(of_five(&refused_gate), is_met(&refused_gate)),
-        row(4, &silent).goal(format!("{within}: {:.2} x", silent.ratio_to(&five)), is_within(&silent)),
-        Row::timed(silent_gate.what, &gate, &flock).goal(within, is_within(&gate)),
-    ]
+    let row = |what, summary| Row::timed(what, summary, &flock);
+    let mut rows = vec![
+        row("flock FILE true", &flock),
+        row("five servers", &five).goal(format!("<= {GOAL} x flock"), five.ratio_to(&flock) <= GOAL),
+        row("one of five refused", &refused).goal(of_five(&refused), is_met(&refused)),
+        row("the gate refused", &refused_gate).goal(of_five(&refused_gate), is_met(&refused_gate)),
+        row("one of five silent", &silent)
+            .goal(format!("{within}: {:.2} x", silent.ratio_to(&five)), is_within(&silent)),
+        row("the gate silent", &gate).goal(within, is_within(&gate)),
+    ];
+    rows.extend(samples.get(5).map(|rslock| Row::timed("rslock", &Summary::of(rslock), &flock)));
+    rows
 }
 
 /// What one run makes of connections and commands: at the gate, and at all together.
@@ -130,7 +118,7 @@ pub fn count_requests(rig: &mut Rig, nodes: &mut Nodes) -> anyhow::Result<Vec<Ro
     let caused: Vec<_> = after.iter().zip(&before).map(|(after, before)| after.since(before)).collect();
     let connections: u64 = caused.iter().map(|traffic| traffic.connections).sum();
     let commands: u64 = caused.iter().map(|traffic| traffic.total_commands()).sum();
-    let nodes = NODES as u64;
+    let nodes = FIVE as u64;
     Ok(vec![
         Row::new("connections to five servers", connections.to_string())
             .goal(nodes.to_string(), connections == nodes),

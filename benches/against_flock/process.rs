@@ -107,9 +107,9 @@ pub fn is_asleep(pid: u32) -> anyhow::Result<bool> {
         .is_some_and(|state| state == "S"))
 }
 
-/// How many sleep before the one lock of this folder, by the kernel's list of who asks for a byte of another's.
-pub fn tickets_waiting(folder: &Path) -> anyhow::Result<usize> {
-    let file = fs::read_dir(folder)?.next().context("no lock file")??;
+/// How many sleep before the one lock of this directory, by the kernel's list of who asks for a byte of another's.
+pub fn tickets_waiting(directory: &Path) -> anyhow::Result<usize> {
+    let file = fs::read_dir(directory)?.next().context("no lock file")??;
     let of = format!(":{}", file.ino());
     let locks = fs::read_to_string("/proc/locks")?;
     let asks = |line: &&str| {

@@ -1,7 +1,7 @@
-//! What is measured and where: the programs, the server, a folder that goes away.
+//! What is measured and where: the programs, the server, a directory that goes away.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
@@ -11,20 +11,29 @@ use crate::server::Server;
 
 pub struct Rig {
     pub redlock: PathBuf,
+    /// The static build, if its target is installed.
+    pub static_redlock: Option<PathBuf>,
+    /// See benches/spawner.rs.
+    pub spawner: PathBuf,
     floor: PathBuf,
+    /// A program made by hand around the rslock crate, if there is one: docs/performance.md.
+    rslock: Option<PathBuf>,
     pub server: Server,
-    folder: TempDir,
+    directory: TempDir,
     names_given: u32,
 }
 
 impl Rig {
     pub fn build() -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("redlock-bench-").tempdir()?;
+        let directory = tempfile::Builder::new().prefix("redlock-bench-").tempdir()?;
         Ok(Self {
             redlock: path_in("BENCH_REDLOCK")?,
+            static_redlock: path_in("BENCH_REDLOCK_STATIC").ok(),
+            spawner: path_in("BENCH_SPAWNER")?,
             floor: path_in("BENCH_FLOOR")?,
-            server: Server::start(folder.path())?,
-            folder,
+            rslock: path_in("BENCH_RSLOCK").ok(),
+            server: Server::start(directory.path())?,
+            directory,
             names_given: 0,
         })
     }
@@ -36,7 +45,7 @@ impl Rig {
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// `redlock run` up to the command.
@@ -46,20 +55,37 @@ impl Rig {
 
     /// The same with these options.
     pub fn redlock_run_as(&self, options: &[&str], url: &str, key: &str) -> Command {
-        let mut command = Command::new(&self.redlock);
-        command.args(["run", "--redis", url, "--key", key]).args(options).arg("--");
+        let mut command = run_on_server(&self.redlock, url, key);
+        command.args(options).arg("--");
         command
     }
 
-    /// The same without a server, in a folder of its own.
+    /// The same without a server, in a directory of its own.
     pub fn redlock_run_here(&self, key: &str) -> Command {
-        let mut command = Command::new(&self.redlock);
-        command.args(["run", "--local", "--local-dir"]).arg(self.host_folder(key)).args(["--key", key, "--"]);
+        self.run_here(&self.redlock, key)
+    }
+
+    /// The same two with the static build.
+    pub fn static_runs(&self, url: &str, key: &str) -> Option<[Command; 2]> {
+        let program = self.static_redlock.as_ref()?;
+        Some([with(run_on_server(program, url, key), "--"), self.run_here(program, key)])
+    }
+
+    fn run_here(&self, program: &Path, key: &str) -> Command {
+        let mut command = Command::new(program);
+        command.args(["run", "--local", "--local-dir"]).arg(self.host_directory(key));
+        command.args(["--key", key, "--"]);
         command
+    }
+
+    pub fn rslock(&self, urls: &str, key: &str) -> Option<Command> {
+        let mut command = Command::new(self.rslock.as_ref()?);
+        command.args([urls, key]);
+        Some(command)
     }
 
     /// To be made before the first run.
-    pub fn host_folder(&self, key: &str) -> PathBuf {
+    pub fn host_directory(&self, key: &str) -> PathBuf {
         self.file(&format!("{key}.locks"))
     }
 
@@ -74,6 +100,12 @@ impl Rig {
         command.args([&self.server.address(), key]);
         command
     }
+}
+
+fn run_on_server(program: &Path, url: &str, key: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["run", "--redis", url, "--key", key]);
+    command
 }
 
 /// Nice to read in a list of commands to compare.

@@ -47,19 +47,19 @@ impl Traffic {
 }
 
 impl Server {
-    pub fn start(folder: &Path) -> anyhow::Result<Self> {
+    pub fn start(directory: &Path) -> anyhow::Result<Self> {
         for _ in 0..ATTEMPTS_TO_START {
             // Somebody may take the port before the server does: then another one.
             let port = free_port()?;
-            if let Some(server) = Self::launch(folder, port)? {
+            if let Some(server) = Self::launch(directory, port)? {
                 return Ok(server);
             }
         }
         bail!("redis-server does not start")
     }
 
-    fn launch(folder: &Path, port: u16) -> anyhow::Result<Option<Self>> {
-        let socket = folder.join("redis.sock");
+    fn launch(directory: &Path, port: u16) -> anyhow::Result<Option<Self>> {
+        let socket = directory.join("redis.sock");
         let mut command = Command::new("redis-server");
         command.args([
             "--bind",
@@ -71,7 +71,7 @@ impl Server {
             "--appendonly",
             "no",
         ]);
-        command.arg("--unixsocket").arg(&socket).arg("--dir").arg(folder);
+        command.arg("--unixsocket").arg(&socket).arg("--dir").arg(directory);
         let mut process = Guarded::spawn(&mut command).context("redis-server")?;
         let client = Client::open(format!("unix://{}", socket.display()))?;
         let mut connection = None;

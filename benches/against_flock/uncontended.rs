@@ -2,18 +2,19 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::report::{Row, warn_of_noise};
 use crate::rig::{Rig, with};
 use crate::server::Traffic;
+use crate::spawner::time_in_turn;
 use crate::statistics::Summary;
 use crate::stopwatch::Stopwatch;
 
-const WARM_UP_ROUNDS: usize = 5;
 /// redlock run / flock.
-const GOAL: Goal = Goal { at_most: 1.5, words: "<= 1.5 x flock (aim 1.25)" };
-const GOAL_HERE: Goal = Goal { at_most: 1.3, words: "<= 1.3 x flock" };
+const GOAL: Goal = Goal { at_most: 1.45, words: "<= 1.45 x flock" };
+const GOAL_HERE: Goal = Goal { at_most: 1.25, words: "<= 1.25 x flock" };
+const GOAL_STATIC: Goal = Goal { at_most: 1.3, words: "<= 1.3 x flock" };
+const GOAL_STATIC_HERE: Goal = Goal { at_most: 1.15, words: "<= 1.15 x flock" };
 
 struct Goal {
     at_most: f64,
@@ -24,41 +25,42 @@ struct Contender {
     what: &'static str,
     command: Command,
     goal: Option<Goal>,
-    samples: Vec<Duration>,
 }
 
 pub fn measure(rig: &mut Rig, rounds: usize) -> anyhow::Result<Vec<Row>> {
-    let stopwatch = Stopwatch::new();
-    let mut contenders = contenders(rig)?;
-    for round in 0..WARM_UP_ROUNDS + rounds {
-        for place in 0..contenders.len() {
-            // Another one begins each round: to be first, or to follow a certain other, may matter.
-            let turn = (round + place) % contenders.len();
-            let took = stopwatch.time(&mut contenders[turn].command)?;
-            if round >= WARM_UP_ROUNDS {
-                contenders[turn].samples.push(took);
-            }
+    let (commands, contenders): (Vec<_>, Vec<_>) =
+        contenders(rig)?.into_iter().map(|it| (it.command, (it.what, it.goal))).unzip();
+    let summaries: Vec<Summary> =
+        time_in_turn(rig, &commands, rounds)?.iter().map(|samples| Summary::of(samples)).collect();
+    let flock = &summaries[FLOCK];
+    warn_of_noise(flock);
+    let row = |((what, goal), summary): ((&str, Option<Goal>), &Summary)| {
+        let row = Row::timed(what, summary, flock);
+        match goal {
+            Some(Goal { at_most, words }) => row.goal(words, summary.ratio_to(flock) <= at_most),
+            None => row,
         }
-    }
-    Ok(rows(&contenders))
+    };
+    Ok(contenders.into_iter().zip(&summaries).map(row).collect())
 }
 
 const FLOCK: usize = 1;
 
-fn contenders(rig: &mut Rig) -> anyhow::Result<[Contender; 9]> {
+fn contenders(rig: &mut Rig) -> anyhow::Result<Vec<Contender>> {
     let name = rig.new_name();
-    fs::create_dir(rig.host_folder(&name))?;
-    let redlock = |url: String| with(rig.redlock_run(&url, &name), "true");
+    fs::create_dir(rig.host_directory(&name))?;
+    let tcp = rig.server.tcp_url();
+    let redlock = |url: &str| with(rig.redlock_run(url, &name), "true");
     let mode = |options: &[&str], key: &str| {
-        with(rig.redlock_run_as(options, &rig.server.tcp_url(), &format!("{name}-{key}")), "true")
+        with(rig.redlock_run_as(options, &tcp, &format!("{name}-{key}")), "true")
     };
-    let contender = |what, command, goal| Contender { what, command, goal, samples: Vec::new() };
-    Ok([
+    let contender = |what, command, goal| Contender { what, command, goal };
+    let mut contenders = vec![
         contender("true", Command::new("true"), None),
         contender("flock FILE true", with(rig.flock(&name), "true"), None),
         contender("floor: SET, true, EVAL", with(rig.floor(&name), "true"), None),
-        contender("redlock run -- true, TCP", redlock(rig.server.tcp_url()), Some(GOAL)),
-        contender("redlock run -- true, unix", redlock(rig.server.unix_url()), Some(GOAL)),
+        contender("redlock run -- true, TCP", redlock(&tcp), Some(GOAL)),
+        contender("redlock run -- true, unix", redlock(&rig.server.unix_url()), Some(GOAL)),
         contender("redlock run --shared, TCP", mode(&["--shared"], "shared"), Some(GOAL)),
         contender("redlock run --slots 8, TCP", mode(&["--slots", "8"], "slots"), Some(GOAL)),
         contender("redlock run, three keys, TCP", mode(&["--key", "a", "--key", "b"], "keys"), Some(GOAL)),
@@ -67,21 +69,15 @@ fn contenders(rig: &mut Rig) -> anyhow::Result<[Contender; 9]> {
             with(rig.redlock_run_here(&name), "true"),
             Some(GOAL_HERE),
         ),
-    ])
-}
-
-fn rows(contenders: &[Contender]) -> Vec<Row> {
-    let flock = Summary::of(&contenders[FLOCK].samples);
-    warn_of_noise(&flock);
-    let row = |contender: &Contender| {
-        let summary = Summary::of(&contender.samples);
-        let row = Row::timed(contender.what, &summary, &flock);
-        match &contender.goal {
-            Some(Goal { at_most, words }) => row.goal(*words, summary.ratio_to(&flock) <= *at_most),
-            None => row,
-        }
-    };
-    contenders.iter().map(row).collect()
+    ];
+    if let Some([on_server, here]) = rig.static_runs(&tcp, &name) {
+        contenders.push(contender("static build, TCP", with(on_server, "true"), Some(GOAL_STATIC)));
+        contenders.push(contender("static build, this host", with(here, "true"), Some(GOAL_STATIC_HERE)));
+    }
+    if let Some(rslock) = rig.rslock(&tcp, &name) {
+        contenders.push(contender("rslock, TCP", with(rslock, "true"), None));
+    }
+    Ok(contenders)
 }
 
 /// What one run on a server that knows our scripts makes of connections and commands.
