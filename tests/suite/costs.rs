@@ -4,7 +4,9 @@
 use std::fs;
 
 use crate::support::processes::status_field;
-use crate::support::{Host, Job, Nodes, Redis, Run, hold, processes, queued, wait_until};
+use crate::support::{
+    Host, Job, Nodes, Redis, Run, behind_a_listening_holder, hold, processes, queued, wait_until,
+};
 
 /// System calls that depend on the allocator and on the C library, not on what we do. (A debug build also asks fcntl
 /// about each descriptor that it closes.)
@@ -135,7 +137,7 @@ fn a_run_that_waits_for_a_server() {
         || Some(hold(Run::key(&redis, "k"))),
         |holder| {
             queued(&redis, "k", 1);
-            wait_until("it sleeps", || redis.info("blocked_clients") != "0");
+            behind_a_listening_holder(&redis);
             let mut holder = holder.expect("a holder");
             drop(holder.take_stdin());
             holder.wait().expect_code(0);

@@ -1,7 +1,9 @@
 //! A replica takes the place of the master of a lock's slot.
 
 use crate::support::cluster::Cluster;
-use crate::support::{LOOK, OverlapCheck, TREE, alive, hold, refused, tree_of, wait_until};
+use crate::support::{
+    LOOK, OverlapCheck, TREE, alive, behind_a_listening_holder, hold, refused, tree_of, wait_until,
+};
 
 const ARGS: [&str; 4] = ["--ttl", "6s", "--quarantine", "6s"];
 
@@ -14,7 +16,7 @@ fn a_holder_goes_on_and_a_waiter_waits_for_every_lease_of_the_old_master() {
     let holder = hold(cluster.run("k").args(&ARGS));
     let fence: u64 = cluster[master].cmd(&["GET", "lock-fence:{k}"]).parse().unwrap();
     let waiter = cluster.run("k").args(&ARGS).dir(check.dir()).sh(&OverlapCheck::script("waiter")).spawn();
-    wait_until("it sleeps", || cluster[master].info("blocked_clients") == "1");
+    behind_a_listening_holder(&cluster[master]);
     cluster.wait_for_replica(replica, &["ZCARD", "lock-queue:{k}"], "1");
     cluster[master].kill();
     cluster.wait_for_promotion(replica);
@@ -66,7 +68,7 @@ fn a_planned_failover_is_followed_by_holders_and_waiters() {
     cluster.settle("k", master);
     let holder = hold(cluster.run("k").args(&ARGS));
     let waiter = cluster.run("k").args(&ARGS).sh("echo mine").spawn();
-    wait_until("it sleeps", || cluster[master].info("blocked_clients") == "1");
+    behind_a_listening_holder(&cluster[master]);
     wait_until("the replica takes over", || cluster[replica].cmd(&["CLUSTER", "FAILOVER"]) == "OK");
     cluster.wait_for_promotion(replica);
     cluster.renewed(replica, "k", 5000);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::Cluster;
-use crate::support::{OverlapCheck, hold, refused, wait_until};
+use crate::support::{OverlapCheck, behind_a_listening_holder, hold, refused, wait_until};
 
 fn name(key: &str, role: &str) -> String {
     format!("lock{role}:{{{key}}}")
@@ -49,10 +49,10 @@ fn a_move_wakes_a_sleeping_waiter() {
     let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
     let holder = hold(cluster.run("k").args(&["--quarantine", "off"]));
     let waiter = cluster.run("k").args(&["--quarantine", "off"]).sh("echo mine").spawn();
-    wait_until("it sleeps", || cluster[from].info("blocked_clients") == "1");
+    behind_a_listening_holder(&cluster[from]);
     cluster.begin_move("k", from, to);
     cluster.finish_move("k", from, to);
-    wait_until("it sleeps at the new owner", || cluster[to].info("blocked_clients") == "1");
+    behind_a_listening_holder(&cluster[to]);
     holder.wait().expect_code(0);
     waiter.wait_for_line("mine");
     waiter.wait().expect_code(0);

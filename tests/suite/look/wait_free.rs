@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::look;
-use crate::support::{Job, Nodes, Redis, Run, hold, holder, queued, wait_until};
+use crate::support::{Job, Nodes, Redis, Run, behind_a_listening_holder, hold, holder, queued};
 
 fn waits(redis: &Redis) -> Job {
     let job = look("status", &redis.url(), &["k", "--wait-free"]).spawn();
-    wait_until("it blocks", || redis.info("blocked_clients") == "1");
+    behind_a_listening_holder(redis);
     job
 }
 
@@ -91,7 +91,7 @@ fn on_several_servers_a_majority_must_be_free() {
     let nodes = Nodes::start(3);
     let first = hold(nodes.run("k").args(&["--ttl", "30s"]));
     let job = look("status", &nodes.urls().join(","), &["k", "--wait-free"]).spawn();
-    wait_until("it blocks", || nodes.iter().all(|redis| redis.info("blocked_clients") == "1"));
+    nodes.iter().for_each(behind_a_listening_holder);
     first.wait().expect_code(0);
     job.wait().expect_code(0);
 }

@@ -15,6 +15,12 @@ pub fn queued(redis: &Redis, key: &str, n: usize) {
     wait_until(&format!("{n} waiters in the queue"), || redis.queue_len(key) == n);
 }
 
+/// Waits until one client sleeps at the server beside a holder, which listens for a break after its first half second.
+#[track_caller]
+pub fn behind_a_listening_holder(redis: &Redis) {
+    wait_until("one client sleeps, and the holder listens", || redis.blocked_clients() == 2);
+}
+
 /// The key is free, and nothing late takes it again within a second and a half.
 #[track_caller]
 pub fn stays_free(redis: &Redis) {

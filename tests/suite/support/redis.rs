@@ -148,6 +148,11 @@ impl Redis {
         line.unwrap_or("").trim().to_owned()
     }
 
+    /// Clients that sleep in BLPOP.
+    pub fn blocked_clients(&self) -> usize {
+        self.info("blocked_clients").parse().expect("a number")
+    }
+
     /// How often clients called this command, by INFO commandstats.
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.info(&format!("cmdstat_{command}"));

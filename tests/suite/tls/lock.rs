@@ -3,7 +3,9 @@
 use nix::sys::signal::Signal;
 
 use crate::support::tls::{Authority, TlsRedis, Valid};
-use crate::support::{all_end_well, hold, queued, refused, stays_free, wait_until};
+use crate::support::{
+    all_end_well, behind_a_listening_holder, hold, queued, refused, stays_free, wait_until,
+};
 
 #[test]
 fn waiters_block_and_are_served_in_order() {
@@ -17,7 +19,7 @@ fn waiters_block_and_are_served_in_order() {
         waiters.push(authority.run(&server.url(), "k").sh(&turn(&n.to_string())).spawn());
         queued(&server.plain, "k", n + 1);
     }
-    assert!(server.plain.info("blocked_clients").parse::<u32>().unwrap() > 0, "they wait in BLPOP");
+    assert!(server.plain.blocked_clients() > 0, "they wait in BLPOP");
     holder.wait().expect_code(0);
     all_end_well(waiters);
     assert_eq!(std::fs::read_to_string(log).unwrap(), "0\n1\n2\n");
@@ -86,6 +88,8 @@ fn a_connection_is_made_anew_for_a_holder_and_a_waiter() {
     let holder = hold(authority.run(&url, "k").args(&["--ttl", "3s"]));
     let waiter = authority.run(&url, "k").sh("echo next").spawn();
     queued(&server.plain, "k", 1);
+    // To be queued is not to know it: one that is cut off before its first reply has met no server at all, and ends.
+    behind_a_listening_holder(&server.plain);
     let claim = server.plain.cmd(&["GET", "lock:k"]);
     let connections = proxy.connections();
     proxy.cut();
