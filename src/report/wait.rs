@@ -106,6 +106,9 @@ impl Report {
     /// When [`Report::tick`] has something to do.
     pub(crate) fn next_tick(&self) -> Option<BootTime> {
         let seen = self.wait.last.as_ref().filter(|_| self.verbosity != Verbosity::Quiet)?;
+        if self.is_over(seen.waited()) {
+            return None;
+        }
         let due = match (self.has_live_line(), self.wait.mentioned_at, self.wait.painted_at) {
             (true, _, Some(painted)) => return Some(painted + LIVE_LINE_EVERY),
             (false, Some(mentioned), _) => mentioned + WAIT_LINE_EVERY,
@@ -127,9 +130,9 @@ impl Report {
         self.verbosity != Verbosity::Quiet && self.live_line.is_available()
     }
 
-    /// What is due after a wait of this length.
+    /// What is due after a wait of this length. Nothing of one that is over: what has become of it is said next.
     fn tell(&mut self, waited: Duration) {
-        if waited < SILENT_WAIT {
+        if waited < SILENT_WAIT || self.is_over(waited) {
             return;
         }
         if !self.has_live_line() {
@@ -172,6 +175,10 @@ impl Report {
 
     fn gives_up_in(&self, waited: Duration) -> Option<Duration> {
         self.wait.at_most.map(|at_most| at_most.saturating_sub(waited))
+    }
+
+    fn is_over(&self, waited: Duration) -> bool {
+        self.gives_up_in(waited).is_some_and(|left| left.is_zero())
     }
 
     /// After a line that said that we wait there is one that says that it is over.
