@@ -69,6 +69,7 @@ fn start(arguments: &[OsString]) -> anyhow::Result<Exit> {
     let parsed = command
         .try_get_matches_from(arguments)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    memory::start_afresh();
     match parsed {
         Ok((cli, matches)) => commands::dispatch(cli.command, &matches, &inherited),
         Err(error) => not_parsed(&error, arguments),

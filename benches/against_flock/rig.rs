@@ -25,7 +25,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn build() -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("redlock-bench-").tempdir()?;
+        let directory = make_directory()?;
         Ok(Self {
             redlock: path_in("BENCH_REDLOCK")?,
             static_redlock: path_in("BENCH_REDLOCK_STATIC").ok(),
@@ -100,6 +100,13 @@ impl Rig {
         command.args([&self.server.address(), key]);
         command
     }
+}
+
+/// Where lock files are by default. (In /tmp redlock has to find out whether the directory is private to a service.)
+fn make_directory() -> std::io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("redlock-bench-");
+    builder.tempdir_in("/run/lock").or_else(|_| builder.tempdir())
 }
 
 fn run_on_server(program: &Path, url: &str, key: &str) -> Command {

@@ -8,6 +8,8 @@
 //! A program that cannot allocate is aborted, with a lock taken and nobody to release it. So there is a reserve for
 //! that case. Before anything was asked for an abort does no harm.
 
+mod pool;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::hint::black_box;
@@ -15,18 +17,15 @@ use std::io::{self, ErrorKind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What a short run needs. Pages that are not used cost nothing.
-const FIRST: usize = 256 * 1024;
-/// Sizes in the first block are multiples of this, and everything in it is aligned to it.
-const UNIT: usize = 16;
-/// Parts of up to this many units are given back to a list of parts of their size, larger ones to one list.
-const SMALL: usize = 64;
+use pool::Pool;
+
 /// Enough to start or to stop a command and to release its lock. Costs nothing until it is used.
 const RESERVE: usize = 1 << 20;
 /// More than the standard library needs for a thread, its stack apart.
 const FOR_THREAD: usize = 16 * 1024;
+const PAGE: usize = 4096;
 /// The largest that is asked for is a page.
-const ALIGNMENT: usize = 4096;
+const ALIGNMENT: usize = PAGE;
 
 // Fuzzing counts what is allocated with an allocator of its own.
 #[cfg_attr(not(fuzzing), global_allocator)]
@@ -35,6 +34,12 @@ static MEMORY: Memory = Memory::new();
 /// To be called before the first request: from now on the reserve may be used.
 pub(crate) fn open_reserve() {
     MEMORY.may_use_reserve.store(true, Ordering::Relaxed);
+}
+
+/// To be called when the command line has been parsed: what was allocated until then is left as it is, even if it is not
+/// used any more. Its free parts lie scattered over many pages, and a page that is written to after a fork is copied.
+pub(crate) fn start_afresh() {
+    MEMORY.first.start_afresh();
 }
 
 /// Whether there is memory for a thread. The standard library aborts the program if the system has none for it, whatever
@@ -102,152 +107,6 @@ impl<const SIZE: usize> Block<SIZE> {
             }
         }
     }
-}
-
-/// The first block, of which parts are given out again. A thread that finds another one at work here turns to the
-/// system, or leaves its part unused.
-struct Pool {
-    bytes: Bytes<FIRST>,
-    is_busy: AtomicBool,
-    state: UnsafeCell<PoolState>,
-}
-
-struct PoolState {
-    used: usize,
-    /// By size in units.
-    small: [*mut Free; SMALL + 1],
-    large: *mut Free,
-}
-
-/// The beginning of a part that was given back.
-struct Free {
-    size: usize,
-    next: *mut Free,
-}
-
-// SAFETY: the state, and what it points to, is touched only by the thread that has set `is_busy`.
-unsafe impl Sync for Pool {}
-
-impl Pool {
-    #[allow(clippy::large_stack_arrays, reason = "evaluated at compile time")]
-    const fn new() -> Self {
-        let state = PoolState { used: 0, small: [null_mut(); SMALL + 1], large: null_mut() };
-        Self {
-            bytes: Bytes(UnsafeCell::new([0; FIRST])),
-            is_busy: AtomicBool::new(false),
-            state: UnsafeCell::new(state),
-        }
-    }
-
-    fn has(&self, pointer: *mut u8) -> bool {
-        (pointer as usize).wrapping_sub(self.bytes.0.get() as usize) < FIRST
-    }
-
-    /// `None` if another thread is at work here.
-    fn with_state<T>(&self, work: impl FnOnce(&mut PoolState) -> T) -> Option<T> {
-        if self.is_busy.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        // SAFETY: no other thread comes here until `is_busy` is false again, and `work` does not allocate.
-        let result = work(unsafe { &mut *self.state.get() });
-        self.is_busy.store(false, Ordering::Release);
-        Some(result)
-    }
-
-    /// A part of at least this size; null if there is none.
-    fn take(&self, layout: Layout) -> *mut u8 {
-        if layout.align() > UNIT {
-            return null_mut();
-        }
-        let size = rounded(layout.size());
-        self.with_state(|state| {
-            let again = state.take_free(size);
-            if !again.is_null() || state.used + size > FIRST {
-                return again.cast();
-            }
-            state.used += size;
-            self.bytes.0.get().cast::<u8>().wrapping_add(state.used - size)
-        })
-        .unwrap_or_default()
-    }
-
-    /// Whether a part has room for this size where it is. The last one grows; what one that shrinks leaves is not used.
-    fn resize(&self, pointer: *mut u8, old: usize, new: usize) -> bool {
-        let from = (pointer as usize).wrapping_sub(self.bytes.0.get() as usize);
-        let grow = |state: &mut PoolState| {
-            let is_last = from + rounded(old) == state.used && from + rounded(new) <= FIRST;
-            if is_last {
-                state.used = from + rounded(new);
-            }
-            is_last
-        };
-        rounded(new) <= rounded(old) || self.with_state(grow).unwrap_or_default()
-    }
-
-    /// Takes a part back.
-    ///
-    /// # Safety
-    ///
-    /// It was given out with this layout, and is not used any more.
-    unsafe fn give_back(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: it is as large as a multiple of the unit that is not smaller than the layout's size.
-        self.with_state(|state| unsafe { state.add_free(pointer, rounded(layout.size())) });
-    }
-}
-
-impl PoolState {
-    fn take_free(&mut self, size: usize) -> *mut Free {
-        if size / UNIT <= SMALL {
-            let list = &mut self.small[size / UNIT];
-            let first = *list;
-            if !first.is_null() {
-                // SAFETY: what is in a list is a part that was given back, and has a `Free` at its beginning.
-                *list = unsafe { (*first).next };
-                return first;
-            }
-        }
-        self.cut_large(size)
-    }
-
-    /// From the first of the large ones that suffices; what is left of it is free.
-    fn cut_large(&mut self, size: usize) -> *mut Free {
-        let mut link = &raw mut self.large;
-        // SAFETY: what is in a list is a part that was given back, and has a `Free` at its beginning; what is cut off
-        // is a part of one, aligned, and at least a unit long, which a `Free` is, too.
-        unsafe {
-            while !(*link).is_null() {
-                let part = *link;
-                if (*part).size >= size {
-                    *link = (*part).next;
-                    let left = (*part).size - size;
-                    if left > 0 {
-                        self.add_free(part.cast::<u8>().wrapping_add(size), left);
-                    }
-                    return part;
-                }
-                link = &raw mut (*part).next;
-            }
-        }
-        null_mut()
-    }
-
-    /// # Safety
-    ///
-    /// The part belongs to the pool, is of this size, a multiple of the unit, and is not used.
-    unsafe fn add_free(&mut self, pointer: *mut u8, size: usize) {
-        #[allow(clippy::cast_ptr_alignment, reason = "everything in the pool is aligned to the unit")]
-        let part = pointer.cast::<Free>();
-        let list = if size / UNIT <= SMALL { &mut self.small[size / UNIT] } else { &mut self.large };
-        // SAFETY: it is aligned to the unit, and a unit has room for a `Free`.
-        unsafe { part.write(Free { size, next: *list }) };
-        *list = part;
-    }
-}
-
-const _: () = assert!(size_of::<Free>() <= UNIT && align_of::<Free>() <= UNIT);
-
-fn rounded(size: usize) -> usize {
-    size.next_multiple_of(UNIT)
 }
 
 /// The first block, then the system's allocator, and behind it the reserve.
@@ -322,7 +181,7 @@ unsafe impl GlobalAlloc for Memory {
 mod tests {
     use super::*;
 
-    fn layout(size: usize, align: usize) -> Layout {
+    pub(super) fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).unwrap()
     }
 
@@ -337,37 +196,6 @@ mod tests {
         assert!(!BLOCK.take(layout(1024 - 128, 1)).is_null());
         assert!(BLOCK.take(layout(1, 1)).is_null());
         assert!(!BLOCK.has(a.wrapping_sub(1)) && !BLOCK.has(a.wrapping_add(1024)));
-    }
-
-    #[test]
-    fn what_is_given_back_to_the_pool_is_given_out_again() {
-        static POOL: Pool = Pool::new();
-        // SAFETY: each was given out with this layout, and nothing is done with it.
-        let give_back = |pointer, size| unsafe { POOL.give_back(pointer, layout(size, 8)) };
-        let (a, b) = (POOL.take(layout(20, 8)), POOL.take(layout(32, 16)));
-        assert!(POOL.has(a) && POOL.has(b) && (a as usize).is_multiple_of(UNIT));
-        assert_eq!(b as usize - a as usize, 32);
-        give_back(a, 20);
-        assert_ne!(POOL.take(layout(33, 8)), a);
-        assert_eq!(POOL.take(layout(25, 1)), a);
-        let last = POOL.take(layout(8, 8));
-        assert!(POOL.resize(last, 8, 100) && !POOL.resize(b, 32, 33) && POOL.resize(b, 32, 20));
-        assert_eq!(POOL.take(layout(1, 1)) as usize - last as usize, 112);
-        // A large one serves small ones, one after the other, and the rest of it, too.
-        let large = POOL.take(layout(4096, 8));
-        give_back(large, 4096);
-        let parts = [40, 1000, 4096 - 48 - 1008].map(|size| POOL.take(layout(size, 8)) as usize);
-        assert_eq!(parts, [0, 48, 48 + 1008].map(|at| large as usize + at));
-    }
-
-    #[test]
-    fn a_pool_that_is_busy_exhausted_or_not_aligned_enough_gives_nothing() {
-        static POOL: Pool = Pool::new();
-        assert!(POOL.take(layout(16, 2 * UNIT)).is_null());
-        assert!(POOL.take(layout(FIRST + 1, 1)).is_null());
-        POOL.with_state(|_| assert!(POOL.take(layout(1, 1)).is_null()));
-        assert!(!POOL.take(layout(FIRST, 1)).is_null());
-        assert!(POOL.take(layout(1, 1)).is_null());
     }
 
     #[test]
