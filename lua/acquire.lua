@@ -50,14 +50,12 @@ if IS_REPLICA then
   return { 'replica' }
 end
 
--- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about all keys.
-local keys = { TOMBSTONE }
+-- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about a key.
+local is_untouched = true
 for _, k in ipairs(LOCKS) do
-  local n = #keys
-  keys[n + 1], keys[n + 2], keys[n + 3], keys[n + 4] = k.lock, k.queue, k.info, k.shared
   k.history = HISTORY
+  is_untouched = is_untouched and call('EXISTS', TOMBSTONE, k.lock, k.queue, k.info, k.shared) == 0
 end
-local is_untouched = call('EXISTS', unpack(keys)) == 0
 for _, k in ipairs(is_untouched and LOCKS or {}) do
   k.value, k.has_queue, k.is_untouched = false, false, true
 end
