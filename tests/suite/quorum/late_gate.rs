@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, OverlapCheck, Run, all_end_well, process_state, queued, wait_until};
+use crate::support::{
+    Job, Links, OverlapCheck, Run, all_end_well, asleep_at, process_state, queued, wait_until,
+};
 
 const MS: Duration = Duration::from_millis(1);
 /// Patience with a server, in every run.
@@ -32,6 +34,8 @@ impl Scene {
             queued(&scene.links[0], "k", number);
             std::thread::sleep(pause);
         }
+        // They know when they came, and the holder listens.
+        asleep_at(&scene.links[0], waiters + 1);
         scene
     }
 
@@ -137,7 +141,7 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
     links.warm_up();
     links.nodes().settle();
     let run = |links: &Links, host: usize| links.run_quarantined(host, "k").args(&["--quarantine", "20s"]);
-    let holder = links.nodes().hold(run(&links, 0).args(&["--ttl", "3s"]), "k");
+    let holder = links.nodes().hold(run(&links, 0).args(&["--ttl", "6s"]), "k");
     let check = OverlapCheck::new();
     let mut waiters = Vec::new();
     for name in 0..5 {
@@ -145,6 +149,7 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
         waiters.push(run(&links, name + 1).args(&["--ttl", "9s"]).dir(check.dir()).sh(&script).spawn());
         queued(&links[0], "k", name + 1);
     }
+    asleep_at(&links[0], 6); // they know when they came, and the holder listens
     links.restart(0);
     queued(&links[1], "k", 5);
     wait_until("the claim is healed", || links[0].held("k"));
