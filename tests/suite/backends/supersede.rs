@@ -3,7 +3,10 @@
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
 use crate::support::host::tickets_waiting;
-use crate::support::{Backend, Done, Job, Locks, Run, all_end_well, hold, wait_until};
+use crate::support::processes::asleep;
+use crate::support::{
+    Backend, Done, Job, Locks, Run, all_end_well, behind_a_listening_holder, hold, wait_until,
+};
 
 on_backends!(one_server, three_servers, this_host:
     an_older_waiter_leaves_at_once_and_says_who_superseded_it,
@@ -148,10 +151,20 @@ fn queue_is_empty(backend: &Backend) -> bool {
     }
 }
 
+/// Stops a waiter that sleeps behind a holder: one that is stopped before that may have more than its place, on this host
+/// even the mutex of the queue.
+fn stop_asleep(backend: &Backend, waiter: &Job) {
+    match backend.gate() {
+        Some(gate) => behind_a_listening_holder(gate),
+        None => asleep(waiter.pid()),
+    }
+    waiter.stop();
+}
+
 fn a_stopped_waiter_leaves_when_it_is_continued(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let older = backend.noting_waiter(superseding(backend), "older", 1);
-    older.stop();
+    stop_asleep(backend, &older);
     let newer = superseding(backend).sh("echo newer >> order").spawn();
     let by = format!("pid {}", newer.pid());
     if backend.is_this_host() {
@@ -185,7 +198,7 @@ fn newest(backend: &Backend) -> String {
 fn a_newer_run_that_need_not_wait_supersedes_as_well(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let older = backend.noting_waiter(superseding(backend), "older", 1);
-    older.stop();
+    stop_asleep(backend, &older);
     first.wait().expect_code(0);
     // The stopped waiter loses its place; until then the newer one may have to wait.
     let newer = superseding(backend).sh("echo newer >> order").spawn();
