@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::nodes::{renewed, settle};
 use crate::support::{
-    Nodes, Proxy, Redis, TREE, alive, hold, pttl, takes_less_than, tree_of, wait_until, wait_until_within,
+    Links, Nodes, Proxy, Redis, TREE, alive, hold, pttl, takes_less_than, tree_of, wait_until,
+    wait_until_within,
 };
 
 /// Addresses of which the one at this index leads through the proxy.
@@ -227,6 +228,18 @@ fn a_release_does_not_wait_for_a_server_that_is_further_away_than_a_majority() {
             nodes.all_free();
             spent
         });
+    }
+}
+
+/// Its first answer to it would be that it does not know the script, and comes when the run is over.
+#[test]
+fn the_first_release_of_all_reaches_a_server_that_is_further_away_than_a_majority() {
+    for at in 0..3 {
+        let links = Links::one_host(3); // fresh servers
+        let job = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
+        links.line(0, at).delay(Duration::from_millis(500));
+        job.wait().expect_code(0);
+        links.nodes().all_free();
     }
 }
 
