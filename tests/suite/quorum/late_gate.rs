@@ -145,7 +145,9 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
     let mut links = Links::start(3, 6);
     links.warm_up();
     links.nodes().settle();
-    let run = |links: &Links, host: usize| links.run_quarantined(host, "k").args(&["--quarantine", "20s"]);
+    let run = |links: &Links, host: usize| {
+        links.run_quarantined(host, "k").args(&["--quarantine", "20s", "--node-timeout", "2s"])
+    };
     let holder = links.nodes().hold(run(&links, 0).args(&["--ttl", "6s"]), "k");
     let check = OverlapCheck::new();
     let mut waiters = Vec::new();
