@@ -31,6 +31,9 @@ pub enum Oracle {
     ExitCode,
 }
 
+/// After a failure of one of several servers: a client avoids a gate that was late for 10 s.
+pub const ORDER_RECOVERS_IN_MS: u64 = 12_000;
+
 pub const ORACLES: [Oracle; 8] = [
     Oracle::Overlap,
     Oracle::LostUpdate,
@@ -149,8 +152,7 @@ impl Checker {
             passed: HashMap::new(),
             failures: Vec::new(),
             failing: 0,
-            // Several: a client avoids a gate that was late for 10 s.
-            order_recovers_in: Duration::from_millis(if nodes > 1 { 12_000 } else { 500 }),
+            order_recovers_in: Duration::from_millis(if nodes > 1 { ORDER_RECOVERS_IN_MS } else { 500 }),
             on_this_host: nodes == 0,
             violations: Vec::new(),
             checks: BTreeMap::new(),

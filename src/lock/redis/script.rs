@@ -37,6 +37,10 @@ pub(super) enum Call {
 pub(super) const KEYS_OF_LOCK: usize = 10;
 
 impl Call {
+    pub(super) fn is_release(&self) -> bool {
+        matches!(self, Self::Script { script, .. } if script.hash == RELEASE.hash)
+    }
+
     /// How many locks the request is about.
     pub(super) fn lock_count(&self) -> usize {
         match self {

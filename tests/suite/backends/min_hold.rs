@@ -103,11 +103,10 @@ fn a_readers_entry_stays_and_keeps_writers_out_but_not_readers(backend: &Backend
         backend.run().args(&["-n", "-s"]).cmd(&["true"]).done().expect_code(0);
     }
     // Nor does a lease that ran out take it along: that of a killed reader.
-    let short: &[&str] = if backend.is_this_host() { &[] } else { &["--ttl", "300ms"] };
-    let killed = hold(backend.run().args(&["-n", "-s"]).args(short));
+    let killed = hold(backend.run().args(&["-n", "-s"]).args(backend.short_ttl()));
     killed.signal(SIGKILL);
     killed.wait();
-    let writer = backend.run().args(&["-w", "1.5"]).sh("echo ran").done();
+    let writer = backend.run().args(&["-w", "4"]).sh("echo ran").done(); // longer than that lease
     assert_eq!(writer.code, Some(75));
 }
 

@@ -89,7 +89,7 @@ fn the_conflict_exit_code_is_the_users_and_zero_skips_quietly(backend: &Backend)
 fn a_waiter_that_gives_up_disturbs_no_other(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let ahead = backend.noting_waiter(backend.run(), "ahead", 1);
-    let quitter = backend.waiter(backend.run().args(&["-w", "2.5"]).sh("echo ran"), 2);
+    let quitter = backend.waiter(backend.run().args(&["-w", "6"]).sh("echo ran"), 2);
     let behind = backend.noting_waiter(backend.run(), "behind", 3);
     assert_eq!(quitter.wait().expect_code(75).stdout, "");
     backend.queued(2);

@@ -96,8 +96,8 @@ fn a_crowd_of_readers_comes_in_together(backend: &Backend) {
     for reader in &crowd {
         reader.wait_for_line("ready"); // all of them while none has left
     }
-    // One after the other by their own renewals, every two seconds, would take longer than this.
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // One after the other by their own renewals, every two seconds, would take four times as long.
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert!(!backend.run().gets_in());
     for reader in crowd {
         reader.wait().expect_code(0);

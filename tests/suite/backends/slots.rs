@@ -199,14 +199,14 @@ fn a_run_inside_a_run_gets_another_slot_or_fails_at_once(backend: &Backend) {
 fn the_slot_of_a_killed_holder_returns_after_its_ttl_on_a_server() {
     let backend = Backend::one_server();
     let (stays, _) = hold_slot(slots(&backend, "2").args(&["--ttl", "60s"]));
-    let (victim, slot) = hold_slot(slots(&backend, "2").args(&["--ttl", "3s"]));
+    let (victim, slot) = hold_slot(slots(&backend, "2").args(&["--ttl", "6s"]));
     let waiter = backend.waiter(slots(&backend, "2").stdin_pipe().sh(HOLD_SLOT), 1);
+    let killed = Instant::now();
     victim.signal(Signal::SIGKILL);
     victim.wait();
-    let killed = Instant::now();
     assert_eq!(slot_of(&waiter), slot);
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
-    assert!(killed.elapsed() < Duration::from_secs(12), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     assert!(!slots(&backend, "2").gets_in(), "both are taken again");
     waiter.wait().expect_code(0);
     stays.wait().expect_code(0);
@@ -231,9 +231,9 @@ fn the_slot_of_a_killed_holder_returns_on_this_host_as_soon_as_its_tree_is_gone(
 fn a_slot_is_kept_longer_than_its_ttl_and_lost_with_the_servers_memory() {
     let backend = Backend::one_server();
     let redis = backend.server();
-    let run = || slots(&backend, "2").args(&["--ttl", "2s"]);
+    let run = || slots(&backend, "2").args(&["--ttl", "3s"]);
     let (mut holders, start) = ([hold(run()), hold(run())], Instant::now());
-    while start.elapsed() < Duration::from_secs(4) {
+    while start.elapsed() < Duration::from_secs(6) {
         assert!(!slots(&backend, "2").gets_in(), "after {:?}", start.elapsed());
     }
     redis.cmd(&["FLUSHALL"]);

@@ -48,7 +48,7 @@ fn the_history_has_it_once() {
 #[test]
 fn a_renewal_does_not_bring_it_back() {
     let redis = Redis::start();
-    let job = holder(&redis, "k", &["--ttl", "1s", "--on-lost", "warn"]);
+    let job = holder(&redis, "k", &["--ttl", "3s", "--on-lost", "warn"]);
     break_on(&redis).args(&["--yes", "--now"]).done().expect_code(0);
     job.wait_for_stderr("lost the lock");
     assert!(!redis.held("k"));

@@ -11,7 +11,7 @@ on_backends!(
 );
 
 fn a_stopped_holder_loses_it_with_its_lease_and_the_next_one_never_runs_beside_it(backend: &Backend) {
-    let job = backend.run().args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let job = backend.run().args(&["--ttl", "6s"]).sh(TREE).spawn();
     let tree = tree_of(&job);
     job.stop();
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();

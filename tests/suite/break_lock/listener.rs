@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::{break_at, break_on};
-use crate::support::{Proxy, Redis, Run, hold, holder, wait_until, wait_until_within};
+use crate::support::{Proxy, Redis, Run, hold, holder, of_a_short_run, wait_until, wait_until_within};
 
 fn connected(redis: &Redis) -> usize {
     redis.cmd(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("cmd=blpop")).count()
@@ -18,11 +18,15 @@ fn listens(redis: &Redis) {
 #[test]
 fn a_short_run_opens_no_connection_for_it() {
     let redis = Redis::start();
-    let before = redis.info("total_connections_received").parse::<u32>().expect("a number");
-    Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
-    let after = redis.info("total_connections_received").parse::<u32>().expect("a number");
-    assert_eq!(after - before, 2, "its own, and ours for this question");
-    assert_eq!(redis.calls("blpop"), 0);
+    let received = || redis.info("total_connections_received").parse::<u32>().expect("a number");
+    let (connections, pops) = of_a_short_run(|| {
+        let (pops, before, start) = (redis.calls("blpop"), received(), Instant::now());
+        Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
+        let (took, after) = (start.elapsed(), received());
+        (took, (after - before, redis.calls("blpop") - pops))
+    });
+    assert_eq!(connections, 2, "its own, and ours for this question");
+    assert_eq!(pops, 0);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_majority_is_enough() {
 #[test]
 fn a_mark_on_a_minority_stops_nothing_and_does_not_last() {
     let nodes = Nodes::start(3);
-    let mut job = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
+    let mut job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
     mark_on_one(&nodes, 1);
     wait_until("the mark is gone", || {
         let claims = nodes.claims("k");

@@ -90,7 +90,7 @@ fn a_minimum_hold_does_not_keep_a_broken_lock(backend: &Backend) {
 
 /// The lock is not renewed any more, and ends with its lease.
 fn a_command_that_is_not_to_be_stopped_runs_on(backend: &Backend) {
-    let job = hold(backend.run().args(&["--ttl", "4s", "--on-lost", "warn"]));
+    let job = hold(backend.run().args(&["--ttl", "8s", "--on-lost", "warn"]));
     let done = break_in(backend).args(&["--yes", "-w", "1s"]).done().expect_code(75);
     assert!(done.stderr.contains("ends with its lease in "), "{done:?}");
     job.wait_for_stderr("broken by ");

@@ -21,7 +21,7 @@ fn a_user_who_may_not_write_it_runs_all_the_same() {
     }
     assert_eq!(log_length(&redis), "0");
     // Nor can it tell of a holder that was killed.
-    let first = hold(Run::at(&url, "k").args(&["--ttl", "2s"]));
+    let first = hold(Run::at(&url, "k").args(&["--ttl", "3s"]));
     first.signal(SIGKILL);
     first.wait();
     wait_until("the lease is over", || !redis.held("k"));
@@ -60,7 +60,7 @@ fn without_a_history_nothing_is_left() {
     let silent = |ttl: &str| Run::key(&redis, "k").args(&["--history", "0", "--ttl", ttl]);
     silent("30s").cmd(&["true"]).done().expect_code(0);
     silent("30s").arg("-s").cmd(&["true"]).done().expect_code(0);
-    let first = hold(silent("2s"));
+    let first = hold(silent("3s"));
     silent("30s").arg("-n").cmd(&["true"]).done().expect_code(75);
     first.signal(SIGKILL);
     first.wait();

@@ -39,7 +39,7 @@ fn a_vote_that_was_never_a_lock_is_no_run() {
     let mut backend = Backend::three_servers();
     let url = nodes(&mut backend)[0].url();
     // As if a client had died with one vote: a lock of this server alone.
-    let first = crate::support::hold(Run::at(&url, "k").args(&["--ttl", "2s"]));
+    let first = crate::support::hold(Run::at(&url, "k").args(&["--ttl", "3s"]));
     first.signal(SIGKILL);
     first.wait();
     wait_until("its lease is over", || !nodes(&mut backend)[0].held("k"));

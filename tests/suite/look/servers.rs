@@ -1,14 +1,13 @@
 //! Several servers in one view: the majority decides, and what differs is shown.
 
 use super::{look, objects, status};
-use crate::support::{Nodes, Redis, hold, holder, wait_until};
+use crate::support::{Nodes, Redis, holder, wait_until};
 
 #[test]
 fn a_server_that_is_down_is_shown_and_a_majority_of_them_is_69() {
     let mut nodes = Nodes::start(3);
     let urls = nodes.urls().join(",");
-    let _holder = hold(nodes.run("k").args(&["--ttl", "20s"]));
-    wait_until("all have voted", || nodes.claims("k").len() == 3);
+    let _holder = nodes.hold(nodes.run("k").args(&["--ttl", "20s"]), "k");
     let found = status(&urls, "k");
     assert!(found["servers"].as_array().unwrap().iter().all(|server| server["vote"] == true), "{found}");
     nodes[0].kill();

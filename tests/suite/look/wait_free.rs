@@ -58,7 +58,7 @@ fn waiters_come_first_and_keep_their_order() {
 #[test]
 fn a_lease_that_ends_is_noticed() {
     let redis = Redis::start();
-    let dead = hold(Run::key(&redis, "k").args(&["--ttl", "1s"]));
+    let dead = hold(Run::key(&redis, "k").args(&["--ttl", "3s"]));
     let job = waits(&redis);
     dead.signal(Signal::SIGKILL);
     job.wait().expect_code(0);

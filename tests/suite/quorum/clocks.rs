@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::support::{Nodes, Redis, Run, ServerClock, hold, queued, wait_until, wait_until_within};
 
 const HOUR: i64 = 3600;
-const THREE: &[&str] = &["--quarantine", "3s", "--ttl", "3s"];
+const THREE: &[&str] = &["--quarantine", "3s", "--ttl", "3s", "--node-timeout", "1s"];
 
 fn servers() -> (Nodes, Vec<ServerClock>) {
     let mut all: Vec<(Redis, ServerClock)> = (0..3).map(|_| ServerClock::start()).collect();

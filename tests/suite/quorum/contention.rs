@@ -69,13 +69,14 @@ fn five_rounds_of_eight_with_two_nodes_dying_lose_no_update() {
 #[test]
 fn a_killed_holder_dies_with_its_tree_and_is_succeeded_after_its_lease() {
     let nodes = Nodes::start(3);
-    let first = nodes.run("k").args(&["--ttl", "3s"]).sh(TREE).spawn();
+    let first = nodes.run("k").args(&["--ttl", "6s"]).sh(TREE).spawn();
     let tree = tree_of(&first);
     let next = nodes.run("k").args(&["--ttl", "3s"]).sh("echo mine").spawn();
     queued(&nodes[0], "k", 1);
-    first.signal(Signal::SIGKILL);
     let killed = Instant::now();
-    wait_until_within(Duration::from_secs(3), "the tree is dead within the lease", || {
+    first.signal(Signal::SIGKILL);
+    // Two thirds of the lease are left.
+    wait_until_within(Duration::from_secs(4), "the tree is dead within the lease", || {
         !tree.iter().any(|pid| alive(*pid))
     });
     next.wait_for_line("mine");

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::nodes::{renewed, settle};
 use crate::support::{
-    Nodes, Proxy, Redis, TREE, alive, hold, pttl, takes_less_than, tree_of, wait_until, wait_until_within,
+    Links, Nodes, Proxy, Redis, TREE, alive, hold, pttl, takes_less_than, tree_of, wait_until,
+    wait_until_within,
 };
 
 /// Addresses of which the one at this index leads through the proxy.
@@ -31,8 +32,8 @@ fn one_slow_node_of_five_is_not_noticed() {
     }
     // While it is held, too: several refreshes with an answer that comes after the next one is due.
     let proxy = Proxy::to(&nodes[3]);
-    proxy.delay(Duration::from_millis(900));
-    let run = Nodes::run_at(&through(&nodes, 3, &proxy), "k").args(&["--ttl", "1500ms"]);
+    proxy.delay(Duration::from_millis(1800));
+    let run = Nodes::run_at(&through(&nodes, 3, &proxy), "k").args(&["--ttl", "3s"]);
     let job = nodes.hold(run, "k");
     renewed(&nodes[0], "k", 5);
     let done = job.wait().expect_code(0);
@@ -63,7 +64,7 @@ fn two_of_five_killed_while_held_change_nothing_and_a_third_stops_the_command() 
 #[test]
 fn the_servers_that_hang_are_named_and_no_other_is() {
     let nodes = Nodes::start(3);
-    let job = nodes.run("k").args(&["--ttl", "3s"]).cmd(&["sleep", "300"]).spawn();
+    let job = nodes.run("k").args(&["--ttl", "3s", "--node-timeout", "1s"]).cmd(&["sleep", "300"]).spawn();
     wait_until("all have voted", || nodes.claims("k").iter().all(|claim| !claim.is_empty()));
     nodes[1].stop();
     nodes[2].stop();
@@ -88,7 +89,7 @@ fn has_sat_out(node: &Redis, quarantine_ms: u64) -> bool {
 fn every_node_forgets_in_turn(run_args: &[&str], mut forget: impl FnMut(&mut Nodes, usize)) {
     let mut nodes = Nodes::start(3);
     nodes.settle();
-    let run = nodes.run_quarantined("k").args(&["--ttl", "2s"]).args(run_args);
+    let run = nodes.run_quarantined("k").args(&["--ttl", "3s"]).args(run_args);
     let mut job = nodes.hold(run, "k");
     let claim = nodes.claims("k")[0].clone();
     for at in 0..3 {
@@ -96,12 +97,12 @@ fn every_node_forgets_in_turn(run_args: &[&str], mut forget: impl FnMut(&mut Nod
         wait_until("healed", || nodes[at].cmd(&["GET", "lock:k"]) == claim);
         renewed(&nodes[at], "k", 1);
         // A node that was away for long is healed, but counts again only when it has sat out.
-        wait_until("sat out", || run_args.contains(&"off") || has_sat_out(&nodes[at], 2000));
+        wait_until("sat out", || run_args.contains(&"off") || has_sat_out(&nodes[at], 3000));
         renewed(&nodes[at], "k", 1); // and counted from then on
         assert!(job.is_running(), "{}", job.stderr_so_far());
     }
     assert_eq!(nodes.claims("k"), [&claim; 3].map(String::as_str));
-    let held = nodes.run_quarantined("k").args(&["-n", "--ttl", "2s"]).args(run_args);
+    let held = nodes.run_quarantined("k").args(&["-n", "--ttl", "3s"]).args(run_args);
     let code = held.sh("echo ran").done().code;
     assert!(matches!(code, Some(75 | 69)), "{code:?}");
     job.wait().expect_code(0);
@@ -115,12 +116,12 @@ fn every_node_restarted_empty_in_turn_goes_unnoticed() {
 
 #[test]
 fn every_node_restarted_empty_in_turn_goes_unnoticed_under_quarantine() {
-    every_node_forgets_in_turn(&["--quarantine", "2s"], |nodes, at| nodes[at].restart());
+    every_node_forgets_in_turn(&["--quarantine", "3s"], |nodes, at| nodes[at].restart());
 }
 
 #[test]
 fn flushall_at_every_node_in_turn_goes_unnoticed() {
-    every_node_forgets_in_turn(&["--quarantine", "2s"], |nodes, at| {
+    every_node_forgets_in_turn(&["--quarantine", "3s"], |nodes, at| {
         nodes[at].cmd(&["FLUSHALL"]);
     });
 }
@@ -132,7 +133,7 @@ fn a_lock_broken_at_a_majority_is_lost_and_never_comes_back() {
     for (quarantine, broken) in sets {
         let nodes = Nodes::start(3);
         nodes.settle();
-        let run = nodes.run_quarantined("k").args(&["--ttl", "1500ms", "--quarantine", quarantine]);
+        let run = nodes.run_quarantined("k").args(&["--ttl", "3s", "--quarantine", quarantine]);
         let job = run.sh(TREE).spawn();
         let tree = tree_of(&job);
         wait_until("all have voted", || nodes.claims("k").iter().all(|claim| !claim.is_empty()));
@@ -153,7 +154,7 @@ fn a_lock_broken_at_a_majority_is_lost_and_never_comes_back() {
 #[test]
 fn a_lock_broken_at_a_minority_is_healed_but_a_foreign_value_is_left_alone() {
     let nodes = Nodes::start(5);
-    let job = nodes.hold(nodes.run("k").args(&["--ttl", "2s"]), "k");
+    let job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
     let claim = nodes.claims("k")[0].clone();
     for at in 0..5 {
         nodes[at].cmd(&["DEL", "lock:k"]);
@@ -172,7 +173,7 @@ fn a_lock_broken_at_a_minority_is_healed_but_a_foreign_value_is_left_alone() {
 #[test]
 fn a_majority_taken_by_another_program_is_a_lost_lock() {
     let nodes = Nodes::start(3);
-    let job = nodes.hold(nodes.run("k").args(&["--ttl", "2s"]), "k");
+    let job = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
     for at in [0, 1] {
         nodes[at].cmd(&["SET", "lock:k", "foreign", "PX", "60000"]);
     }
@@ -230,10 +231,22 @@ fn a_release_does_not_wait_for_a_server_that_is_further_away_than_a_majority() {
     }
 }
 
+/// Its first answer to it would be that it does not know the script, and comes when the run is over.
+#[test]
+fn the_first_release_of_all_reaches_a_server_that_is_further_away_than_a_majority() {
+    for at in 0..3 {
+        let links = Links::one_host(3); // fresh servers
+        let job = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
+        links.line(0, at).delay(Duration::from_millis(500));
+        job.wait().expect_code(0);
+        links.nodes().all_free();
+    }
+}
+
 #[test]
 fn a_node_that_stops_and_comes_back_while_held_is_not_noticed_and_gives_its_vote_back() {
     let nodes = Nodes::start(3);
-    let job = nodes.hold(nodes.run("k").args(&["--ttl", "2s"]), "k");
+    let job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
     nodes[0].stop();
     renewed(&nodes[1], "k", 3);
     nodes[0].cont();
@@ -248,7 +261,7 @@ fn a_node_that_was_down_at_the_start_is_taken_in_while_held() {
     let mut nodes = Nodes::start(3);
     nodes.settle();
     nodes[1].kill();
-    let run = nodes.run_quarantined("k").args(&["--ttl", "2s", "--quarantine", "3s"]);
+    let run = nodes.run_quarantined("k").args(&["--ttl", "3s", "--quarantine", "3s"]);
     let job = nodes.hold(run, "k");
     nodes[1].restart();
     settle(&nodes[1]);
@@ -268,6 +281,8 @@ fn a_healed_server_counts_min_hold_from_the_grant() {
     nodes[2].cmd(&["FLUSHALL"]);
     wait_until("it is healed", || nodes[2].held("k"));
     job.wait().expect_code(0);
-    let left = [0, 2].map(|at| pttl(&nodes[at], "k"));
-    assert!(left[0] < healthy && (left[0] - left[1]).abs() < 500, "{left:?}, at first {healthy}");
+    // Looked at before and after the healed one, as the machine may pause between two looks.
+    let left = [0, 2, 0].map(|at| pttl(&nodes[at], "k"));
+    let is_alike = left[1] < left[0] + 500 && left[1] > left[2] - 500;
+    assert!(left[0] < healthy && is_alike, "{left:?}, at first {healthy}");
 }

@@ -6,7 +6,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::nodes::renewed;
 use crate::support::{
-    Blackhole, Job, Nodes, OverlapCheck, Proxy, Run, alive, all_end_well, queued, takes_less_than, wait_until,
+    Blackhole, Job, Nodes, OverlapCheck, Proxy, Run, alive, all_end_well, asleep_at,
+    behind_a_listening_holder, queued, takes_less_than, wait_until,
 };
 
 /// How long one run takes on these addresses.
@@ -54,7 +55,7 @@ fn a_foreign_value_at_the_gate_alone_delays_no_run() {
 #[test]
 fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
     let (mut nodes, check) = (Nodes::start(3), OverlapCheck::new());
-    let first = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
+    let first = nodes.hold(nodes.run("k").args(&["--ttl", "6s"]), "k");
     let waiter = |i: usize| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
     let mut waiters: Vec<Job> = (0..3).map(waiter).collect();
     queued(&nodes[0], "k", 3);
@@ -73,12 +74,12 @@ fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
 #[test]
 fn a_waiter_whose_servers_all_go_away_keeps_asking_until_its_time_is_over() {
     let mut nodes = Nodes::start(3);
-    let first = nodes.hold(nodes.run("k").args(&["--ttl", "2s"]), "k");
+    let first = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
     let mut waiters = [
-        nodes.run("k").args(&["-w", "6s"]).sh("echo ran").spawn(),
+        nodes.run("k").args(&["-w", "9s"]).sh("echo ran").spawn(),
         nodes.run("k").args(&["-w", "50s"]).sh("echo ran").spawn(),
     ];
-    queued(&nodes[0], "k", 2);
+    asleep_at(&nodes[0], 3); // one that was not answered yet has met no majority, and would end
     nodes[0].kill();
     nodes[2].kill();
     first.wait_for_stderr("lost");
@@ -188,7 +189,8 @@ fn a_signal_while_waiting_leaves_nothing_on_any_node() {
     let claims = nodes.claims("k");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let waiter = nodes.run("k").sh("echo ran").spawn();
-        queued(&nodes[0], "k", 1);
+        // What is under way when it is cancelled is not waited for.
+        behind_a_listening_holder(&nodes[0]);
         cancelled(waiter, signal);
         assert_eq!(nodes.claims("k"), claims);
         for redis in nodes.iter() {

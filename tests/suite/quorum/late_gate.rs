@@ -2,11 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, OverlapCheck, Run, all_end_well, process_state, queued, wait_until};
+use crate::support::{
+    Job, Links, OverlapCheck, Run, all_end_well, asleep_at, process_state, queued, wait_until,
+};
 
 const MS: Duration = Duration::from_millis(1);
 /// Patience with a server, in every run.
-const TIMEOUT: &[&str] = &["--node-timeout", "400ms"];
+const TIMEOUT: &[&str] = &["--node-timeout", "1s"];
+/// More than that.
+const LATE: Duration = Duration::from_millis(1500);
 
 /// A holder, and waiters in the queue behind it, each on a host of its own: the holder on host 0.
 struct Scene {
@@ -32,6 +36,8 @@ impl Scene {
             queued(&scene.links[0], "k", number);
             std::thread::sleep(pause);
         }
+        // They know when they came, and the holder listens.
+        asleep_at(&scene.links[0], waiters + 1);
         scene
     }
 
@@ -57,7 +63,7 @@ impl Scene {
 #[test]
 fn who_comes_last_and_gets_a_late_answer_is_served_last() {
     let mut scene = Scene::with(4);
-    scene.links.line(5, 0).to_client(700 * MS);
+    scene.links.line(5, 0).to_client(LATE);
     scene.come();
     queued(&scene.links[0], "k", 5);
     let line = scene.links.line(5, 0);
@@ -72,11 +78,14 @@ fn who_has_waited_and_gets_a_late_answer_keeps_its_place() {
     let scene = Scene::with(4);
     for host in [1, 3] {
         let line = scene.links.line(host, 0);
-        line.to_client(700 * MS);
+        line.to_client(LATE);
         let before = line.replies();
         wait_until("the late answer has come", || line.replies() > before);
         line.to_client(Duration::ZERO);
     }
+    // Those behind the first turn to the gate again after a pause, and who is not there when its turn comes is passed over.
+    queued(&scene.links[0], "k", 4);
+    asleep_at(&scene.links[0], 5);
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }
 
@@ -136,8 +145,10 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
     let mut links = Links::start(3, 6);
     links.warm_up();
     links.nodes().settle();
-    let run = |links: &Links, host: usize| links.run_quarantined(host, "k").args(&["--quarantine", "20s"]);
-    let holder = links.nodes().hold(run(&links, 0).args(&["--ttl", "3s"]), "k");
+    let run = |links: &Links, host: usize| {
+        links.run_quarantined(host, "k").args(&["--quarantine", "20s", "--node-timeout", "2s"])
+    };
+    let holder = links.nodes().hold(run(&links, 0).args(&["--ttl", "6s"]), "k");
     let check = OverlapCheck::new();
     let mut waiters = Vec::new();
     for name in 0..5 {
@@ -145,8 +156,10 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
         waiters.push(run(&links, name + 1).args(&["--ttl", "9s"]).dir(check.dir()).sh(&script).spawn());
         queued(&links[0], "k", name + 1);
     }
+    asleep_at(&links[0], 6); // they know when they came, and the holder listens
     links.restart(0);
     queued(&links[1], "k", 5);
+    asleep_at(&links[1], 6); // who is not there when its turn comes is passed over
     wait_until("the claim is healed", || links[0].held("k"));
     assert_eq!(links[0].queue_len("k"), 0, "who sits out queues nobody");
     holder.wait().expect_code(0);
@@ -160,5 +173,6 @@ fn waiters_of_a_gate_that_was_killed_are_served_as_they_came() {
     let mut scene = Scene::with(4);
     scene.links.kill(0);
     queued(&scene.links[1], "k", 4);
+    asleep_at(&scene.links[1], 5); // who is not there when its turn comes is passed over
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }

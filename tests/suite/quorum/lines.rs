@@ -30,7 +30,7 @@ fn a_delay_is_one_of_its_direction_and_changes_at_once() {
         line.to_server(there * MS);
         line.to_client(back * MS);
         let due = (there + back) * MS;
-        takes_less_than(due + 30 * MS, || {
+        takes_less_than(due + 50 * MS, || {
             let before = redis.calls("ping");
             let start = Instant::now();
             client.send(&["PING"]).unwrap();
@@ -43,11 +43,11 @@ fn a_delay_is_one_of_its_direction_and_changes_at_once() {
         });
     }
     // The first bytes of a connection, as if its handshake had taken a round trip.
-    line.each_way(20 * MS);
+    line.each_way(50 * MS);
     line.handshake(true);
     let mut fresh = self::client(&line);
-    assert!(ping(&mut fresh) >= 80 * MS);
-    takes_less_than(60 * MS, || ping(&mut fresh));
+    assert!(ping(&mut fresh) >= 200 * MS);
+    takes_less_than(180 * MS, || ping(&mut fresh));
 }
 
 #[test]
@@ -131,7 +131,8 @@ fn hosts_call_a_server_by_one_name_and_reach_it_by_lines_of_their_own() {
     assert!(ports.is_sorted() && ports.iter().all(|port| port.len() == 5), "{ports:?}");
     for host in [0, 1] {
         links.run(host, "k").cmd(&["true"]).done().expect_code(0);
-        assert!(links.lines_of(host).iter().all(|line| line.connections() > 0), "by its own lines");
+        // A line may accept later than a majority has answered.
+        wait_until("by its own lines", || links.lines_of(host).iter().all(|line| line.connections() > 0));
         assert!(links.lines_of(1).iter().all(|line| (line.connections() > 0) == (host == 1)));
     }
     let own = Links::own_names(3, 2);

@@ -37,10 +37,12 @@ fn of_two_with_two_votes_each_the_younger_yields() {
         (0..4).for_each(|at| links.line(host, at).each_way(each_way[at] * MS));
         links.line(host, 4).refuse();
     };
-    lines(0, [20, 400, 20, 400]);
-    lines(1, [0, 2, 400, 2]);
+    // Far enough for the second to be started while the first one's requests are under way.
+    lines(0, [20, 1500, 20, 1500]);
+    lines(1, [0, 2, 1500, 2]);
     links.line(1, 0).refuse();
-    let run = |host| links.run(host, "k").args(&["--ttl", "60s"]).sh("echo mine").spawn();
+    let args = ["--ttl", "60s", "--node-timeout", "6s"];
+    let run = |host| links.run(host, "k").args(&args).sh("echo mine").spawn();
     let older: Job = run(0);
     wait_until("the first has two votes", || [0, 2].iter().all(|&at| links[at].held("k")));
     let younger = run(1);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, Nodes, Redis, wait_until};
+use crate::support::{Job, Links, Nodes, Redis, of_a_short_run, wait_until};
 
 /// Much longer than what a busy machine takes to start a process.
 const ROUND_TRIP: Duration = Duration::from_millis(80);
@@ -37,16 +37,28 @@ fn round_trips(servers: usize) -> f64 {
     low(far).saturating_sub(low(near)).div_duration_f64(ROUND_TRIP)
 }
 
+/// A busy machine makes runs longer, not shorter: of three measurements one must tell two.
+#[track_caller]
+fn takes_two_round_trips(servers: usize) {
+    let mut measured = Vec::new();
+    while measured.len() < 3 {
+        let trips = round_trips(servers);
+        if trips < 2.6 {
+            return;
+        }
+        measured.push(trips);
+    }
+    panic!("not once two round trips: {measured:.2?}");
+}
+
 #[test]
 fn a_run_on_three_servers_takes_two_round_trips() {
-    let trips = round_trips(3);
-    assert!(trips < 2.6, "{trips:.2} round trips");
+    takes_two_round_trips(3);
 }
 
 #[test]
 fn a_run_on_five_servers_takes_two_round_trips() {
-    let trips = round_trips(5);
-    assert!(trips < 2.6, "{trips:.2} round trips");
+    takes_two_round_trips(5);
 }
 
 /// The tokens' agreement is part of the round, also where the servers' tokens differ.
@@ -59,14 +71,21 @@ fn tokens_that_differ_cost_no_round() {
     let run = || nodes.run("k").fence();
     nodes.warm_up();
     let calls = |redis: &Redis| redis.script_calls();
-    let before: Vec<u64> = nodes.iter().map(calls).collect();
-    let first = run();
-    // The run does not wait for the slowest server's reply to the release.
-    for (redis, before) in nodes.iter().zip(before) {
-        wait_until("the vote and the release", || calls(redis) - before >= 2);
-        assert_eq!(calls(redis) - before, 2, "and nothing else");
-    }
-    assert!(first < run());
+    let mut last = 0;
+    let cost = of_a_short_run(|| {
+        let (before, start): (Vec<u64>, _) = (nodes.iter().map(calls).collect(), Instant::now());
+        let token = run();
+        let took = start.elapsed();
+        assert!(std::mem::replace(&mut last, token) < token);
+        // The run does not wait for the slowest server's reply to the release.
+        let cost = nodes.iter().zip(before).map(|(redis, before)| {
+            wait_until("the vote and the release", || calls(redis) - before >= 2);
+            calls(redis) - before
+        });
+        (took, cost.collect::<Vec<u64>>())
+    });
+    assert_eq!(cost, [2; 3], "and nothing else");
+    assert!(last < run());
 }
 
 /// They ask all servers at once: the one that is near to the gate finds the votes of the other at the other servers.

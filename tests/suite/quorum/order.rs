@@ -253,6 +253,20 @@ fn hand_over(links: &Links) -> Duration {
 
 const ROUND_TRIP: Duration = Duration::from_millis(240);
 
+/// A busy machine makes hand-overs longer, not shorter: of three measurements one must be below this.
+#[track_caller]
+fn takes_less_than_round_trips(limit: f64, set_lines: impl Fn(&Links)) {
+    let mut measured = Vec::new();
+    while measured.len() < 3 {
+        let trips = round_trips(&set_lines);
+        if trips < limit {
+            return;
+        }
+        measured.push(trips);
+    }
+    panic!("not once less than {limit} round trips: {measured:.2?}");
+}
+
 /// What a hand-over takes longer with these lines than without a latency, in the waiter's round trips.
 fn round_trips(set_lines: impl Fn(&Links)) -> f64 {
     let links = Links::start(3, 2);
@@ -275,18 +289,16 @@ fn round_trips(set_lines: impl Fn(&Links)) -> f64 {
 
 #[test]
 fn after_a_far_release_the_next_starts_within_a_round_trip_of_its_arrival() {
-    let trips = round_trips(|links| {
+    // The other servers vote in the moment in which the release arrives there: half a round trip.
+    takes_less_than_round_trips(0.9, |links| {
         // The release is longer on its way than the waiter's round trip.
         links.lines_of(0)[1..].iter().for_each(|line| line.each_way(300 * MS));
         links.lines_of(1).iter().for_each(|line| line.each_way(ROUND_TRIP / 2));
     });
-    // The other servers vote in the moment in which the release arrives there: half a round trip.
-    assert!(trips < 0.9, "{trips:.2} round trips");
 }
 
 #[test]
 fn on_equal_lines_the_next_starts_one_and_a_half_round_trips_after_the_release() {
-    let trips = round_trips(|links| links.each_way(ROUND_TRIP / 2));
     // Half a round trip for the gate's vote, one for the others'.
-    assert!(trips < 1.9, "{trips:.2} round trips");
+    takes_less_than_round_trips(1.9, |links| links.each_way(ROUND_TRIP / 2));
 }

@@ -70,7 +70,7 @@ fn readers_share_while_any_one_server_is_down() {
 #[test]
 fn readers_outlive_the_death_of_a_server_and_heal_it_when_it_is_back() {
     let mut nodes = Nodes::start(3);
-    let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("2s"))).collect();
+    let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("4s"))).collect();
     everywhere(&nodes, 3);
     for at in [0, 2] {
         nodes[at].kill();
@@ -89,17 +89,17 @@ fn readers_outlive_the_death_of_a_server_and_heal_it_when_it_is_back() {
 fn a_killed_reader_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
     let nodes = Nodes::start(3);
     let long = hold(nodes.run("k").shared("30s"));
-    let victim = hold(nodes.run("k").shared("3s"));
+    let victim = hold(nodes.run("k").shared("6s"));
     everywhere(&nodes, 2);
     let writer = nodes.run("k").sh("echo mine").spawn();
     queued(&nodes[0], "k", 1);
+    let killed = Instant::now();
     victim.signal(Signal::SIGKILL);
     victim.wait();
-    let killed = Instant::now();
     long.wait().expect_code(0);
     writer.wait_for_line("mine");
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
-    assert!(killed.elapsed() < Duration::from_secs(12), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     writer.wait().expect_code(0);
     nodes.all_free();
 }
@@ -124,7 +124,7 @@ fn a_lock_deleted_at_a_majority_is_lost_for_every_reader() {
 #[test]
 fn a_lock_deleted_at_one_server_is_healed_for_every_reader() {
     let nodes = Nodes::start(3);
-    let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("2s"))).collect();
+    let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("4s"))).collect();
     everywhere(&nodes, 3);
     for at in [1, 0] {
         nodes[at].cmd(&["DEL", "lock:k", "lock-shared:k"]);

@@ -31,9 +31,9 @@ fn works(links: &Links, run: impl Fn() -> Run, held_for: &str) {
 }
 
 #[test]
-fn a_line_of_200_ms_works_with_a_lease_of_1500_ms() {
+fn a_line_of_200_ms_works_with_a_lease_of_3_s() {
     let links = slow(Nodes::start(1), 200 * MS);
-    works(&links, || Run::at(&links.urls(0)[0], "k").args(&["--ttl", "1500ms"]), "4");
+    works(&links, || Run::at(&links.urls(0)[0], "k").args(&["--ttl", "3s"]), "7");
 }
 
 #[test]
@@ -53,10 +53,10 @@ fn lines_of_300_ms_to_three_servers_work_with_a_password_and_default_settings() 
 }
 
 #[test]
-fn lines_of_50_ms_to_three_servers_work_with_a_lease_of_1500_ms() {
+fn lines_of_50_ms_to_three_servers_work_with_a_lease_of_3_s() {
     let links = slow(Nodes::start(3), 50 * MS);
     links.warm_up();
-    works(&links, || links.run(0, "k").args(&["--ttl", "1500ms"]), "4");
+    works(&links, || links.run(0, "k").args(&["--ttl", "3s"]), "7");
 }
 
 #[test]

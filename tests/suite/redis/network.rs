@@ -4,8 +4,16 @@ use std::time::{Duration, Instant};
 
 use crate::support::nodes::renewed;
 use crate::support::{
-    Proxy, Redis, Run, hold, holder, stays_free, takes_less_than, wait_until, wait_until_within,
+    Job, Proxy, Redis, Run, asleep_at, hold, holder, stays_free, takes_less_than, wait_until,
+    wait_until_within,
 };
+
+/// A holder through this proxy that listens for a break, so that the next that it sends is a refresh.
+fn listening_holder(redis: &Redis, proxy: &Proxy, ttl: &str) -> Job {
+    let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", ttl]));
+    asleep_at(redis, 1);
+    job
+}
 
 /// Lets the server know the scripts: a request for an unknown one does nothing, however late it comes.
 fn warm_up(redis: &Redis) {
@@ -16,7 +24,7 @@ fn warm_up(redis: &Redis) {
 fn a_short_blackhole_or_a_cut_connection_is_survived() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
-    let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "6s"]));
+    let job = listening_holder(&redis, &proxy, "6s");
     let claim = redis.cmd(&["GET", "lock:k"]);
     let sent = proxy.requests();
     proxy.pause();
@@ -99,7 +107,7 @@ fn a_request_that_arrives_after_its_sender_has_come_and_gone_takes_nothing() {
 fn a_late_release_never_frees_a_later_holder() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
-    let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "2s"]));
+    let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "4s"]));
     let sent = proxy.requests();
     proxy.pause();
     job.wait().expect_code(0); // its release is stuck in the hole
@@ -119,7 +127,7 @@ fn a_refresh_in_flight_while_the_command_ends_takes_nothing_back() {
     let redis = Redis::start();
     for _ in 0..4 {
         let proxy = Proxy::to(&redis);
-        let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "3s"]));
+        let job = listening_holder(&redis, &proxy, "3s");
         proxy.delay(Duration::from_millis(60));
         let sent = proxy.requests();
         wait_until("a refresh is under way", || proxy.requests() > sent);
@@ -133,7 +141,7 @@ fn a_refresh_in_flight_while_the_command_ends_takes_nothing_back() {
 fn a_refresh_stuck_on_the_way_while_the_command_ends_takes_nothing_back() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
-    let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "3s"]));
+    let job = listening_holder(&redis, &proxy, "3s");
     let sent = proxy.requests();
     proxy.pause();
     wait_until("a refresh is stuck", || proxy.requests() > sent);
@@ -158,14 +166,14 @@ fn a_lost_answer_to_the_release_keeps_the_commands_exit_code() {
 #[test]
 fn killed_connections_are_made_anew_while_held() {
     let redis = Redis::start();
-    let job = holder(&redis, "k", &["--ttl", "4s"]);
+    let job = holder(&redis, "k", &["--ttl", "6s"]);
     let mut client = redis.connect();
     let claim = client.cmd(&["GET", "lock:k"]);
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(6) {
+    while start.elapsed() < Duration::from_secs(8) {
         client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert_eq!(client.cmd(&["GET", "lock:k"]), claim);
-        std::thread::sleep(Duration::from_millis(50)); // only the pace of the loop
+        std::thread::sleep(Duration::from_millis(100)); // only the pace of the loop
     }
     job.wait().expect_code(0);
     stays_free(&redis);
@@ -176,7 +184,7 @@ fn killed_connections_are_made_anew_while_waiting() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "30s"]);
     let waiters: Vec<_> = (0..3).map(|_| Run::key(&redis, "k").sh("echo mine").spawn()).collect();
-    wait_until("queued", || redis.queue_len("k") == 3);
+    asleep_at(&redis, 4); // one that was not answered yet has met no server, and would end
     let mut client = redis.connect();
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(4) {
@@ -209,7 +217,7 @@ fn an_answer_to_the_release_that_was_lost_once_is_no_cause_for_alarm() {
 fn a_holder_whose_refresh_went_unanswered_releases_on_a_full_server() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
-    let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "4s"]));
+    let job = listening_holder(&redis, &proxy, "8s");
     let sent = proxy.requests();
     proxy.drop_replies(true);
     wait_until("a refresh went unanswered, and was sent again", || proxy.requests() > sent + 1);

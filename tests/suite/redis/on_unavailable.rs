@@ -5,8 +5,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
 
 use crate::support::{
-    Blackhole, Done, Nodes, Redis, Refused, Run, TREE, alive, hold, holder, queued, stays_free, tree_of,
-    wait_until, wait_until_within,
+    Blackhole, Done, Nodes, Redis, Refused, Run, TREE, alive, behind_a_listening_holder, hold, holder,
+    stays_free, tree_of, wait_until, wait_until_within,
 };
 
 /// Tells what it got for a lock.
@@ -94,9 +94,9 @@ fn servers_that_go_away_while_we_wait() {
     for how in ["fail", "skip", "run"] {
         let mut nodes = Nodes::start(3);
         let _holder = hold(nodes.run("k").args(&["--ttl", "90s"]));
-        let run = nodes.run("k").args(&["-w", "2", "--on-unavailable", how]);
+        let run = nodes.run("k").args(&["-w", "5", "--on-unavailable", how]);
         let waiter = run.sh(SHOW).spawn();
-        queued(&nodes[0], "k", 1);
+        behind_a_listening_holder(&nodes[0]);
         nodes[0].kill();
         nodes[1].kill();
         let done = waiter.wait();
@@ -115,8 +115,8 @@ fn the_only_server_goes_away_while_we_wait() {
     for (how, code, said) in [("fail", 69, ""), ("skip", 0, ""), ("run", 7, NO_LOCK)] {
         let mut redis = Redis::start();
         let _holder = holder(&redis, "k", &["--ttl", "90s"]);
-        let waiter = Run::key(&redis, "k").args(&["-w", "2", "--on-unavailable", how]).sh(SHOW).spawn();
-        queued(&redis, "k", 1);
+        let waiter = Run::key(&redis, "k").args(&["-w", "5", "--on-unavailable", how]).sh(SHOW).spawn();
+        behind_a_listening_holder(&redis);
         redis.kill();
         let done = waiter.wait();
         assert_eq!((done.code, done.stdout.as_str()), (Some(code), said), "{how}: {done:?}");
@@ -169,7 +169,7 @@ fn a_refused_password_stays_77_and_an_unfit_server_78() {
 #[test]
 fn a_lock_that_is_lost_stays_79() {
     let mut redis = Redis::start();
-    let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--on-unavailable", "run"]);
+    let run = Run::key(&redis, "k").args(&["--ttl", "3s", "--on-unavailable", "run"]);
     let job = run.sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
     redis.kill();

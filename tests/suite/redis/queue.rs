@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal::{self, SIGKILL};
 
 use crate::support::{
-    Job, Redis, Run, Watch, all_end_well, holder, queued, takes_less_than, wait_until, wait_until_within,
+    Job, Redis, Run, Watch, all_end_well, behind_a_listening_holder, holder, queued, takes_less_than,
+    wait_until, wait_until_within,
 };
 
 /// A waiter that appends its name to a file when it runs.
@@ -56,7 +57,8 @@ fn a_waiter_sends_at_most_one_command_a_second() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "120s"]);
     let waiter = Run::key(&redis, "k").cmd(&["true"]).spawn();
-    queued(&redis, "k", 1);
+    // The holder has said all that it says until its renewal: only the waiter is counted.
+    behind_a_listening_holder(&redis);
     let sent = || redis.calls("blpop") + redis.script_calls();
     let (before, start) = (sent(), Instant::now());
     std::thread::sleep(Duration::from_secs(6)); // the span itself is measured
@@ -234,11 +236,12 @@ fn a_dead_waiter_of_whom_no_sign_of_life_is_known_does_not_block_the_queue() {
     assert_eq!(next.wait().code, Some(0));
 }
 
-/// The one client that sleeps in BLPOP.
-fn sleeper(redis: &Redis) -> Option<String> {
+/// The client that sleeps in BLPOP beside the holder, which does that, too.
+fn sleeper(redis: &Redis, holder: Option<&str>) -> Option<String> {
     let clients = redis.cmd(&["CLIENT", "LIST"]);
-    let line = clients.lines().find(|line| line.contains(" cmd=blpop") && line.contains(" flags=b"))?;
-    Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned())
+    let sleeping = clients.lines().filter(|line| line.contains(" cmd=blpop") && line.contains(" flags=b"));
+    let mut ids = sleeping.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+    ids.find(|id| Some(*id) != holder).map(str::to_owned)
 }
 
 #[test]
@@ -246,16 +249,19 @@ fn a_waiter_whose_sleep_the_server_breaks_off_goes_on_waiting() {
     let redis = Redis::start();
     for how in ["ERROR", "TIMEOUT"] {
         let first = holder(&redis, "k", &[]);
+        wait_until("the holder listens", || sleeper(&redis, None).is_some());
+        let listener = sleeper(&redis, None);
+        let sleeper = || sleeper(&redis, listener.as_deref());
         let mut waiter = Run::key(&redis, "k").sh("echo got it").spawn();
         for round in 0..3 {
             let mut unblocked = false;
             // It may wake by itself between the look and the word.
             wait_until("it is woken", || {
-                let woken = sleeper(&redis).map(|id| redis.cmd(&["CLIENT", "UNBLOCK", &id, how]));
+                let woken = sleeper().map(|id| redis.cmd(&["CLIENT", "UNBLOCK", &id, how]));
                 unblocked = woken.as_deref() == Some("1");
                 unblocked
             });
-            wait_until("it sleeps again", || !waiter.is_running() || sleeper(&redis).is_some());
+            wait_until("it sleeps again", || !waiter.is_running() || sleeper().is_some());
             assert!(waiter.is_running(), "{how}, round {round}: {:?}", waiter.stderr_so_far());
         }
         queued(&redis, "k", 1);

@@ -40,7 +40,8 @@ fn a_crowd_comes_in_though_many_of_it_are_dead() {
     first.wait().expect_code(0);
     let start = Instant::now();
     living.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
-    assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+    // The dead ones, one after the other, would take twice as long.
+    assert!(start.elapsed() < Duration::from_secs(18), "{:?}", start.elapsed());
     all_end_well(living);
 }
 

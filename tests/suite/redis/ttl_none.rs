@@ -135,12 +135,12 @@ fn the_grace_before_sigkill_has_no_ttl_to_fit_into() {
 fn a_reader_without_expiry_is_not_given_one_by_another_reader() {
     let redis = Redis::start();
     let job = hold(without_expiry(&redis).arg("-s"));
-    Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("sleep 2").done().expect_code(0);
+    Run::key(&redis, "k").args(&["-s", "--ttl", "3s"]).sh("sleep 4").done().expect_code(0);
     // The other one's lease, as a killed reader leaves it.
-    let other = Run::key(&redis, "k").args(&["-s", "--ttl", "1500ms"]).sh("echo in; exec sleep 60").spawn();
+    let other = Run::key(&redis, "k").args(&["-s", "--ttl", "3s"]).sh("echo in; exec sleep 60").spawn();
     other.wait_for_line("in");
     drop(other);
-    let writer = Run::key(&redis, "k").args(&["-w", "1.5"]).sh("echo ran").done().expect_code(75);
+    let writer = Run::key(&redis, "k").args(&["-w", "4"]).sh("echo ran").done().expect_code(75);
     assert_eq!(writer.stdout, "", "a writer got in beside the reader");
     assert!(redis.held("k"));
     job.wait().expect_code(0);

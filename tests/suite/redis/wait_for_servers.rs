@@ -140,11 +140,11 @@ fn a_loading_server_is_waited_for() {
         skip!("Redis 6 answers nothing while it loads so little");
     }
     let redis = Redis::start();
-    for n in 0..100 {
+    for n in 0..250 {
         redis.cmd(&["SET", &format!("filling:{n}"), &"x".repeat(100)]);
     }
     redis.cmd(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
-    redis.cmd(&["CONFIG", "SET", "key-load-delay", "20000"]); // 100 keys, 20 ms each
+    redis.cmd(&["CONFIG", "SET", "key-load-delay", "20000"]); // 250 keys, 20 ms each
     let mut reloading = redis.connect();
     reloading.send(&["DEBUG", "RELOAD"]).unwrap();
     wait_until("loading", || redis.cmd(&["GET", "x"]).starts_with("LOADING"));
@@ -192,7 +192,7 @@ fn a_quarantined_majority_is_waited_for_and_then_unavailable() {
     assert_eq!(done.stdout, "");
     run.clone().arg("-n").sh("echo ran").done().expect_code(69);
     let short = Nodes::start(3);
-    let run = short.run_quarantined("k").args(WAIT).args(&["--quarantine", "2s", "--ttl", "2s"]);
+    let run = short.run_quarantined("k").args(WAIT).args(&["--quarantine", "3s", "--ttl", "3s"]);
     assert_eq!(run.sh("echo ran").done().expect_code(0).stdout, "ran\n");
 }
 

@@ -113,7 +113,7 @@ impl Backend {
 
     /// The options of a run that will be killed: its lease blocks the others only briefly. This host has none.
     pub fn short_ttl(&self) -> &'static [&'static str] {
-        if self.is_this_host() { &[] } else { &["--ttl", "2s"] }
+        if self.is_this_host() { &[] } else { &["--ttl", "3s"] }
     }
 
     /// Started, and in the queue of "k" at this position.
@@ -134,6 +134,15 @@ impl Backend {
     #[track_caller]
     pub fn noting_waiter(&self, run: Run, word: &str, position: usize) -> Job {
         self.waiter(run.sh(&format!("echo {word} >> order")), position)
+    }
+
+    /// The only server, or the first of three, which is the gate; none on this host.
+    pub fn gate(&self) -> Option<&Redis> {
+        match &self.locks {
+            Locks::OneServer(redis) => Some(redis),
+            Locks::ThreeServers(nodes) => Some(&nodes[0]),
+            Locks::ThisHost(_) => None,
+        }
     }
 
     /// Waits until `n` waiters are in the queue of "k".

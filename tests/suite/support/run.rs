@@ -1,7 +1,8 @@
 //! The redlock binary as a builder, a running job, and its end.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 
@@ -372,33 +374,45 @@ impl Done {
 struct Lines {
     shared: Arc<(Mutex<Collected>, Condvar)>,
     reader: Option<JoinHandle<()>>,
+    /// To see whether the reader has something to read.
+    stream: OwnedFd,
 }
 
 #[derive(Default)]
 struct Collected {
     bytes: Vec<u8>,
+    /// What was read is not in `bytes` yet.
+    reading: bool,
     ended: bool,
 }
 
 impl Lines {
-    fn of(stream: impl Read + Send + 'static) -> Lines {
+    fn of(mut stream: impl Read + AsFd + Send + 'static) -> Lines {
         let shared = Arc::new((Mutex::new(Collected::default()), Condvar::new()));
         let theirs = Arc::clone(&shared);
+        let second_handle = stream.as_fd().try_clone_to_owned().expect("a second handle");
         let reader = std::thread::spawn(move || {
-            let mut stream = BufReader::new(stream);
+            let (mut begun, mut buffer): (Vec<u8>, _) = (Vec::new(), [0; 65536]);
             loop {
-                let mut line = Vec::new();
-                let read = stream.read_until(b'\n', &mut line).unwrap_or(0);
+                has_input(stream.as_fd(), PollTimeout::NONE);
+                theirs.0.lock().expect("the lines").reading = true;
+                let read = match stream.read(&mut buffer) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    read => read.unwrap_or(0),
+                };
+                begun.extend(&buffer[..read]);
+                let lines_end = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                let is_over = read == 0;
                 let mut collected = theirs.0.lock().expect("the lines");
-                collected.bytes.extend(line);
-                collected.ended = read == 0;
+                collected.bytes.extend(begun.drain(..if is_over { begun.len() } else { lines_end }));
+                (collected.reading, collected.ended) = (false, is_over);
                 theirs.1.notify_all();
-                if read == 0 {
+                if is_over {
                     return;
                 }
             }
         });
-        Lines { shared, reader: Some(reader) }
+        Lines { shared, reader: Some(reader), stream: second_handle }
     }
 
     fn text(&self) -> String {
@@ -421,13 +435,17 @@ impl Lines {
         }
     }
 
-    /// All of it; of a stream that others keep open, what came within half a second.
+    /// All of it; of a stream that others keep open, what came within half a second, however late the reader is.
     fn finish(&mut self) -> Vec<u8> {
-        let deadline = Instant::now() + Duration::from_millis(500);
+        let start = Instant::now();
         let mut collected = self.shared.0.lock().expect("the lines");
-        while !collected.ended && Instant::now() < deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            collected = self.shared.1.wait_timeout(collected, left).expect("the lines").0;
+        while !collected.ended && start.elapsed() < PATIENCE {
+            let is_all_read = !collected.reading && !has_input(self.stream.as_fd(), PollTimeout::ZERO);
+            if is_all_read && start.elapsed() > Duration::from_millis(500) {
+                break;
+            }
+            collected =
+                self.shared.1.wait_timeout(collected, Duration::from_millis(20)).expect("the lines").0;
         }
         let bytes = collected.bytes.clone();
         let ended = collected.ended;
@@ -437,6 +455,11 @@ impl Lines {
         }
         bytes
     }
+}
+
+/// Whether there are bytes to read, or their end, before this timeout.
+fn has_input(stream: BorrowedFd, timeout: PollTimeout) -> bool {
+    poll(&mut [PollFd::new(stream, PollFlags::POLLIN)], timeout).is_ok_and(|ready| ready > 0)
 }
 
 /// Arguments that are not UTF-8.
