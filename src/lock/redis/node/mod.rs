@@ -70,8 +70,8 @@ pub(super) struct Node {
     reached: bool,
     /// It has answered something, on whichever connection.
     has_answered: bool,
-    /// How many scripts it did not know: it may not know the others either.
-    lacked_scripts: u32,
+    /// It did not know a script: it may not know the others either.
+    lacks_scripts: bool,
     /// How many connections never were: the next one starts with another of the host's addresses.
     failed_connects: usize,
     /// What was sent behind the last request, until that is answered.
@@ -107,7 +107,7 @@ impl Node {
             in_doubt: false,
             reached: false,
             has_answered: false,
-            lacked_scripts: 0,
+            lacks_scripts: false,
             failed_connects: 0,
             behind: None,
             progress_at: BootTime::now(),
@@ -131,7 +131,7 @@ impl Node {
         // Behind an unanswered request the reply may go unread, even one that says that the script is unknown. So may that to a
         // release, which is not waited for longer than a majority takes: a server that is new gets all of it.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
-        if may_go_unread || (self.lacked_scripts > 0 && call.is_release()) {
+        if may_go_unread || self.lacks_scripts && call.is_release() {
             return self.ask_in_full(call);
         }
         self.send(&call.packed(), [Expected::Reply { call, in_full: false }])

@@ -131,7 +131,7 @@ impl Node {
             return self.follow(&redirection, call, behind, &e);
         }
         let whole = call.packed_in_full().filter(|_| e.code() == "NOSCRIPT" && !in_full);
-        self.lacked_scripts += u32::from(whole.is_some());
+        self.lacks_scripts |= whole.is_some();
         match (whole, behind, &mut self.connection) {
             // The BLPOP behind it is in the way, and nothing has been executed.
             (Some(_), Some(waiting), _) => {
