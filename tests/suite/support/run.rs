@@ -1,7 +1,9 @@
 //! The redlock binary as a builder, a running job, and its end.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 
@@ -368,8 +371,9 @@ impl Done {
     }
 }
 
-/// A stream collected line by line by a thread of its own.
+/// A stream collected by a thread of its own.
 struct Lines {
+    stream: Arc<File>,
     shared: Arc<(Mutex<Collected>, Condvar)>,
     reader: Option<JoinHandle<()>>,
 }
@@ -380,17 +384,30 @@ struct Collected {
     ended: bool,
 }
 
+impl Collected {
+    /// All lines that are whole.
+    fn lines(&self) -> String {
+        let last = self.bytes.iter().rposition(|byte| *byte == b'\n');
+        let whole = if self.ended { self.bytes.len() } else { last.map_or(0, |end| end + 1) };
+        String::from_utf8_lossy(&self.bytes[..whole]).into_owned()
+    }
+}
+
 impl Lines {
-    fn of(stream: impl Read + Send + 'static) -> Lines {
+    fn of(stream: impl Into<OwnedFd>) -> Lines {
+        let stream = Arc::new(File::from(stream.into()));
         let shared = Arc::new((Mutex::new(Collected::default()), Condvar::new()));
-        let theirs = Arc::clone(&shared);
+        let (source, theirs) = (Arc::clone(&stream), Arc::clone(&shared));
         let reader = std::thread::spawn(move || {
-            let mut stream = BufReader::new(stream);
+            let mut buffer = [0; 65536];
             loop {
-                let mut line = Vec::new();
-                let read = stream.read_until(b'\n', &mut line).unwrap_or(0);
+                if !has_more(&source, PollTimeout::NONE) {
+                    continue; // interrupted
+                }
+                // Only now, so that what was read is collected for everybody who has the lock.
                 let mut collected = theirs.0.lock().expect("the lines");
-                collected.bytes.extend(line);
+                let read = (&*source).read(&mut buffer).unwrap_or(0);
+                collected.bytes.extend(&buffer[..read]);
                 collected.ended = read == 0;
                 theirs.1.notify_all();
                 if read == 0 {
@@ -398,19 +415,18 @@ impl Lines {
                 }
             }
         });
-        Lines { shared, reader: Some(reader) }
+        Lines { stream, shared, reader: Some(reader) }
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.shared.0.lock().expect("the lines").bytes).into_owned()
+        self.shared.0.lock().expect("the lines").lines()
     }
 
     fn wait_for(&self, text: &str) -> Option<String> {
         let deadline = Instant::now() + PATIENCE;
         let mut collected = self.shared.0.lock().expect("the lines");
         loop {
-            let all = String::from_utf8_lossy(&collected.bytes).into_owned();
-            if let Some(line) = all.lines().find(|line| line.contains(text)) {
+            if let Some(line) = collected.lines().lines().find(|line| line.contains(text)) {
                 return Some(line.to_owned());
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -421,13 +437,20 @@ impl Lines {
         }
     }
 
-    /// All of it; of a stream that others keep open, what came within half a second.
+    /// All of it; of a stream that others keep open, what came within half a second. On a busy machine the thread that
+    /// reads may be late: what is there to be read is waited for.
     fn finish(&mut self) -> Vec<u8> {
-        let deadline = Instant::now() + Duration::from_millis(500);
+        let start = Instant::now();
         let mut collected = self.shared.0.lock().expect("the lines");
-        while !collected.ended && Instant::now() < deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            collected = self.shared.1.wait_timeout(collected, left).expect("the lines").0;
+        while !collected.ended {
+            let patience =
+                if has_more(&self.stream, PollTimeout::ZERO) { PATIENCE } else { Duration::from_millis(500) };
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            let pause = left.min(Duration::from_millis(500));
+            collected = self.shared.1.wait_timeout(collected, pause).expect("the lines").0;
         }
         let bytes = collected.bytes.clone();
         let ended = collected.ended;
@@ -437,6 +460,11 @@ impl Lines {
         }
         bytes
     }
+}
+
+/// Whether something can be read, or its end has come.
+fn has_more(stream: &File, timeout: PollTimeout) -> bool {
+    poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], timeout).is_ok_and(|ready| ready > 0)
 }
 
 /// Arguments that are not UTF-8.
