@@ -196,14 +196,18 @@ fn a_signal_to_the_guardian_of_a_waiter_ends_the_wait() {
 /// timeout(1) signals its child, and then its own group, of which the child is one.
 #[test]
 fn a_command_under_timeout_gets_it_once_and_has_its_time() {
-    let scene = Scene::new();
-    for signal in ["TERM", "INT"] {
+    let rounds = |signal: &str| {
+        let scene = Scene::new();
         for _ in 0..ROUNDS {
-            let run = scene.run("k").through(&["timeout", "-s", signal, "2"]);
+            let run = scene.run("k").through(&["timeout", "-s", signal, "5"]); // time to start the command
             let job = scene.start(run.sh(CLEANER));
             scene.ended_well(job);
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| rounds("INT"));
+        rounds("TERM");
+    });
 }
 
 #[test]
@@ -247,6 +251,7 @@ fn what_the_handler_starts_is_left_alone() {
         echo "main $$" >> "$LOG"; echo "got 1" >> "$LOG"; while :; do sleep 0.02; done"#;
     for _ in 0..ROUNDS {
         let job = scene.start(scene.run("k").sh(script));
+        scene.said("got 1");
         job.signal(SIGTERM);
         scene.ended_well(job);
     }
