@@ -18,7 +18,14 @@ pub fn queued(redis: &Redis, key: &str, n: usize) {
 /// Waits until one client sleeps at the server beside a holder, which listens for a break after its first half second.
 #[track_caller]
 pub fn behind_a_listening_holder(redis: &Redis) {
-    wait_until("one client sleeps, and the holder listens", || redis.blocked_clients() == 2);
+    all_behind_a_listening_holder(redis, 1);
+}
+
+/// The same with so many clients. Each has had its first reply: one that is cut off before that has met no server at all,
+/// and ends.
+#[track_caller]
+pub fn all_behind_a_listening_holder(redis: &Redis, n: usize) {
+    wait_until(&format!("{n} sleep, and the holder listens"), || redis.blocked_clients() == n + 1);
 }
 
 /// The key is free, and nothing late takes it again within a second and a half.

@@ -199,7 +199,8 @@ fn open() -> (File, File) {
     grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other end");
     let name = ptsname_r(&master).expect("its name");
     let mut options = File::options();
-    let slave = options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).expect("its other end");
+    let slave =
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).expect("its other end");
     (File::from(OwnedFd::from(master)), slave)
 }
 
