@@ -110,7 +110,7 @@ fn verbose_reports_acquiring_and_releasing() {
 #[test]
 fn a_lost_lock_is_reported_in_plain_words() {
     let redis = Redis::start();
-    let holder = hold(&redis, &["--ttl", "2s", "--node-timeout", "600ms"]);
+    let holder = hold(&redis, &["--ttl", "5s", "--node-timeout", "1s"]);
     redis.cmd(&["DEL", "lock:deploy"]);
     let done = holder.wait().expect_code(79).expect_said(&["lost"]).expect_said(&["\"deploy\""]);
     assert!(done.stderr.lines().all(|line| line.starts_with("redlock: ")), "{:?}", done.stderr);

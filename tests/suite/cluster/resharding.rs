@@ -84,7 +84,7 @@ fn a_free_lock_is_taken_when_its_slot_has_arrived() {
     let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
     cluster.begin_move("k", from, to);
     let run = || cluster.run("k").args(&["--quarantine", "off"]);
-    refused(run().args(&["-n", "--node-timeout", "500ms"]), 69, &["TRYAGAIN", "ASK"]);
+    refused(run().args(&["-n", "--node-timeout", "2s"]), 69, &["TRYAGAIN", "ASK"]);
     let waits = run().args(&["--on-unavailable", "wait"]).sh("echo mine").spawn();
     let errors = || cluster[from].info("errorstat_ASK") + &cluster[to].info("errorstat_TRYAGAIN");
     wait_until("it was sent on", || errors().matches("count=").count() == 2);
