@@ -175,7 +175,9 @@ fn a_run_makes_the_server_execute_these_commands_and_no_others() {
     let redis = Redis::start();
     let run = || Run::key(&redis, "k").cmd(&["/bin/true"]);
     run().done().expect_code(0);
-    let (commands, _) = redis.commands_during(|| run().done().expect_code(0));
+    // One that takes longer than half a second also listens for a break.
+    let commands = (0..TRIES).map(|_| redis.commands_during(|| run().done().expect_code(0)).0);
+    let commands = commands.min_by_key(|commands| commands.values().sum::<usize>()).unwrap();
     let text: Vec<String> = commands.iter().map(|(name, count)| format!("{name} {count}")).collect();
     assert_eq!(
         text.join(", "),

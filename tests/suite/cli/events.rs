@@ -135,7 +135,7 @@ fn a_wait_tells_of_the_holder(backend: &Backend) {
 fn events_tell_of_waiting_refreshing_and_loss() {
     let (redis, log) = (Redis::start(), Log::new());
     let holder = holder(&redis, "deploy", &[]);
-    let run = log.of(Run::key(&redis, "deploy").args(&["--ttl", "2s", "--node-timeout", "600ms"]));
+    let run = log.of(Run::key(&redis, "deploy").args(&["--ttl", "6s", "--node-timeout", "2s"]));
     let job = run.sh("echo ready; exec sleep 60").spawn();
     wait_until("waiting is told", || log.names().contains(&"waiting".to_owned()));
     assert!(!log.names().contains(&"acquired".to_owned()));
@@ -304,7 +304,7 @@ fn ctrl_c_at_a_terminal_is_told() {
 #[test]
 fn redlocks_own_failure_is_told() {
     let (redis, log) = (Redis::start(), Log::new());
-    let run = log.of(Run::key(&redis, "k").args(&["--ttl", "1s"])).env("REDLOCK_TEST_PANIC", "keeper");
+    let run = log.of(Run::key(&redis, "k").args(&["--ttl", "6s"])).env("REDLOCK_TEST_PANIC", "keeper");
     run.sh("exec sleep 60").done().expect_code(125);
     let ended = expect_outcome(&log, "cancelled", 125);
     assert!(ended["cause"].as_str().unwrap().contains("internal error"), "{ended}");

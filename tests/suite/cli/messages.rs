@@ -1,8 +1,10 @@
 //! What redlock says, to whom, and when it says nothing at all.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Job, Redis, Run, wait_until};
+use crate::support::{Job, Redis, Run, takes_less_than, wait_until};
 
 /// A holder whose command has an argument that no other user may see.
 fn hold(redis: &Redis, options: &[&str]) -> Job {
@@ -30,11 +32,18 @@ fn nothing_is_said_when_all_is_well() {
 #[test]
 fn nothing_is_said_after_a_short_wait() {
     let redis = Redis::start();
-    let holder = hold(&redis, &[]);
-    let next = waiter(&redis, &[], 1);
-    holder.signal(SIGTERM);
-    let done = next.wait().expect_code(0);
-    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("in\n", ""));
+    // Of five waits one at least is short, however busy the machine is.
+    takes_less_than(Duration::from_secs(2), || {
+        let holder = hold(&redis, &[]);
+        let began = Instant::now();
+        let next = waiter(&redis, &[], 1);
+        holder.signal(SIGTERM);
+        let done = next.wait().expect_code(0);
+        let took = began.elapsed();
+        let said = if took < Duration::from_secs(2) { done.stderr.as_str() } else { "" };
+        assert_eq!((done.stdout.as_str(), said), ("in\n", ""));
+        took
+    });
 }
 
 #[test]
@@ -56,7 +65,7 @@ fn the_holders_arguments_are_not_on_the_server_but_its_name_is() {
 fn a_refusal_names_the_holder() {
     let redis = Redis::start();
     let holder = hold(&redis, &["--label", "nightly"]);
-    for how in [&["-n"][..], &["-w", "1.5"]] {
+    for how in [&["-n"][..], &["-w", "0.3"]] {
         let done = Run::key(&redis, "deploy").args(how).sh("echo ran").done().expect_code(75);
         for part in ["\"deploy\"", "nightly", &holder.pid().to_string()] {
             assert!(done.stderr.contains(part), "{part:?} is missing in {:?}", done.stderr);
@@ -101,7 +110,7 @@ fn verbose_reports_acquiring_and_releasing() {
 #[test]
 fn a_lost_lock_is_reported_in_plain_words() {
     let redis = Redis::start();
-    let holder = hold(&redis, &["--ttl", "2s", "--node-timeout", "600ms"]);
+    let holder = hold(&redis, &["--ttl", "5s", "--node-timeout", "1s"]);
     redis.cmd(&["DEL", "lock:deploy"]);
     let done = holder.wait().expect_code(79).expect_said(&["lost"]).expect_said(&["\"deploy\""]);
     assert!(done.stderr.lines().all(|line| line.starts_with("redlock: ")), "{:?}", done.stderr);
@@ -195,8 +204,8 @@ fn a_lock_got_after_a_wait_line_is_announced() {
     let redis = Redis::start();
     let holder = hold(&redis, &[]);
     let next = waiter(&redis, &["-w", "1h"], 1);
-    let said = next.wait_for_stderr("waiting for \"deploy\": waited 2s, place 1 of 1, held by ");
-    assert!(said.contains(", gives up in 59m "), "{said}");
+    let said = next.wait_for_stderr("waiting for \"deploy\": waited ");
+    assert!(said.contains("s, place 1 of 1, held by ") && said.contains(", gives up in 59m "), "{said}");
     holder.signal(SIGTERM);
     let done = next.wait().expect_code(0);
     assert!(done.stderr.lines().last().unwrap().starts_with("redlock: got \"deploy\" after "), "{done:?}");

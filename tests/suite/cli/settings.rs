@@ -1,12 +1,11 @@
 //! Settings: what is refused, where they may come from, and which one wins.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Redis, Run, holder, wait_until};
+use crate::support::{Redis, Run, executable, holder, wait_until};
 
 /// Refused with 64 and a reason that names one of `words`; the command never runs, the server is not touched.
 #[track_caller]
@@ -35,7 +34,10 @@ fn a_ttl_must_be_between_100ms_and_a_year() {
         refused(&redis, Run::key(&redis, "k").args(&["--ttl", bad]), &["--ttl"]);
     }
     for good in ["100ms", "0.1", "1", "1.5", "90s", "5m", "1h 30m", "365d"] {
-        Run::key(&redis, "k").args(&["--ttl", good]).cmd(&["true"]).done().expect_code(0);
+        // It is accepted; but on a busy machine the shortest may be over before the command is.
+        let run = || Run::key(&redis, "k").args(&["--ttl", good]).cmd(&["true"]).done();
+        let done = (0..20).map(|_| run()).find(|done| done.code != Some(79)).expect("a lease that is kept");
+        done.expect_code(0);
     }
 }
 
@@ -46,7 +48,7 @@ fn the_grace_before_sigkill_is_at_most_a_third_of_the_ttl() {
     refused(&redis, Run::key(&redis, "k").args(&["--kill-after", "1h"]), &["--kill-after"]);
     Run::key(&redis, "k").args(&["--ttl", "30s", "--kill-after", "10s"]).cmd(&["true"]).done().expect_code(0);
     // The default of 5 s adapts itself to a short TTL.
-    Run::key(&redis, "k").args(&["--ttl", "1s"]).cmd(&["true"]).done().expect_code(0);
+    Run::key(&redis, "k").args(&["--ttl", "3s"]).cmd(&["true"]).done().expect_code(0);
 }
 
 #[test]
@@ -198,8 +200,7 @@ fn dash_c_runs_the_callers_shell() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let shell = dir.path().join("shell");
-    fs::write(&shell, "#!/bin/sh\necho \"shell: $1|$2|$#\"\n").unwrap();
-    fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&shell, "#!/bin/sh\necho \"shell: $1|$2|$#\"\n");
     let run = Run::key(&redis, "k").env("SHELL", &shell).args(&["-c", "echo a  'b'; exit 3"]);
     assert_eq!(run.done().expect_code(0).stdout, "shell: -c|echo a  'b'; exit 3|2\n");
 

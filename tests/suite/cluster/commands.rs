@@ -128,7 +128,7 @@ fn nodes_that_are_of_no_use_are_passed_over() {
     let moved_to_itself = of(&impostor("-MOVED 1 :0\r\n"));
     for useless in [format!("127.0.0.1:{dead}"), of(&hole.url()), moved_to_itself.clone()] {
         let url = cluster.url().replace("://", &format!("://{useless},"));
-        let run = Run::at(&url, "k").args(&["--quarantine", "off", "--node-timeout", "2s"]);
+        let run = Run::at(&url, "k").args(&["--quarantine", "off", "--node-timeout", "5s"]);
         run.cmd(&["true"]).done().expect_code(0);
     }
     // Nodes that send us in a circle are unavailable, within the time that one may take.

@@ -5,7 +5,8 @@ use crate::support::{
     LOOK, OverlapCheck, TREE, alive, behind_a_listening_holder, hold, refused, tree_of, wait_until,
 };
 
-const ARGS: [&str; 4] = ["--ttl", "6s", "--quarantine", "6s"];
+/// Of such a lease enough is left when the replica has become the master.
+const ARGS: [&str; 4] = ["--ttl", "12s", "--quarantine", "12s"];
 
 #[test]
 fn a_holder_goes_on_and_a_waiter_waits_for_every_lease_of_the_old_master() {
@@ -18,10 +19,11 @@ fn a_holder_goes_on_and_a_waiter_waits_for_every_lease_of_the_old_master() {
     let waiter = cluster.run("k").args(&ARGS).dir(check.dir()).sh(&OverlapCheck::script("waiter")).spawn();
     behind_a_listening_holder(&cluster[master]);
     cluster.wait_for_replica(replica, &["ZCARD", "lock-queue:{k}"], "1");
+    cluster.is_quick_to_notice();
     cluster[master].kill();
     cluster.wait_for_promotion(replica);
     // The holder is renewed there, and no other is granted anything.
-    cluster.renewed(replica, "k", 5000);
+    cluster.renewed(replica, "k", 11_000);
     waiter.wait_for_stderr("promoted");
     refused(cluster.run("k").args(&ARGS).arg("-n"), 69, &["promoted"]);
     holder.wait().expect_code(0);
@@ -45,6 +47,7 @@ fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
     cluster.run("k").args(&ARGS).cmd(&["true"]).done().expect_code(0);
     cluster.wait_for_replica(replica, &["EXISTS", "lock-fence:{k}"], "1");
     // The replica is stopped first, or it would connect again at once.
+    cluster.is_quick_to_notice();
     cluster[replica].stop();
     cluster[master].cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
     let lost = cluster.run("k").args(&ARGS).sh(TREE).spawn();
@@ -71,7 +74,7 @@ fn a_planned_failover_is_followed_by_holders_and_waiters() {
     behind_a_listening_holder(&cluster[master]);
     wait_until("the replica takes over", || cluster[replica].cmd(&["CLUSTER", "FAILOVER"]) == "OK");
     cluster.wait_for_promotion(replica);
-    cluster.renewed(replica, "k", 5000);
+    cluster.renewed(replica, "k", 11_000);
     waiter.wait_for_stderr("promoted");
     holder.wait().expect_code(0);
     assert_eq!(cluster[replica].cmd(&["EXISTS", "lock:{k}"]), "0");

@@ -15,7 +15,7 @@ fn holders_and_waiters_follow_a_slot_that_moves() {
     let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
     let check = OverlapCheck::new();
     let run = |args: &[&str]| cluster.run("k").args(&["--quarantine", "off"]).args(args).dir(check.dir());
-    let holder = hold(run(&["--ttl", "3s"]));
+    let holder = hold(run(&["--ttl", "9s"]));
     let waiter = run(&[]).sh(&OverlapCheck::script("waiter")).spawn();
     let queue_length = |at: usize| cluster[at].cmd(&["ZCARD", &name("k", "-queue")]);
     wait_until("it is queued", || queue_length(from) == "1");
@@ -26,7 +26,7 @@ fn holders_and_waiters_follow_a_slot_that_moves() {
     wait_until("both were told to try again", || errors().contains("count="));
     cluster.finish_move("k", from, to);
     assert!(postponed.elapsed() < Duration::from_secs(10), "{:?}", postponed.elapsed());
-    cluster.renewed(to, "k", 2500);
+    cluster.renewed(to, "k", 8000);
     wait_until("the waiter queues at the new owner", || queue_length(to) == "1");
     holder.wait().expect_code(0);
     waiter.wait().expect_code(0);
@@ -34,10 +34,10 @@ fn holders_and_waiters_follow_a_slot_that_moves() {
     // Asked by a client that knows nothing of the move, from whichever node.
     cluster.run("k").args(&["--quarantine", "off", "-n"]).cmd(&["true"]).done().expect_code(0);
     // An idle holder's slot moves back between two renewals.
-    let holder = hold(run(&["--ttl", "3s"]));
+    let holder = hold(run(&["--ttl", "9s"]));
     cluster.begin_move("k", to, from);
     cluster.finish_move("k", to, from);
-    cluster.renewed(from, "k", 2500);
+    cluster.renewed(from, "k", 8000);
     holder.wait().expect_code(0);
     assert_eq!(cluster[from].cmd(&["EXISTS", &name("k", "")]), "0");
 }
@@ -65,11 +65,11 @@ fn a_slot_that_was_moved_is_quarantined_where_it_arrives() {
     let cluster = Cluster::start(3);
     let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
     cluster.settle("k", from);
-    let run = || cluster.run("k").args(&["--ttl", "3s", "--quarantine", "3s"]);
+    let run = || cluster.run("k").args(&["--ttl", "9s", "--quarantine", "9s"]);
     let holder = hold(run());
     cluster.begin_move("k", from, to);
     cluster.finish_move("k", from, to);
-    cluster.renewed(to, "k", 2500);
+    cluster.renewed(to, "k", 8000);
     refused(run().arg("-n"), 69, &["new, restarted or promoted"]);
     let waiter = run().sh("echo mine").spawn();
     waiter.wait_for_stderr("promoted");
@@ -84,7 +84,7 @@ fn a_free_lock_is_taken_when_its_slot_has_arrived() {
     let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
     cluster.begin_move("k", from, to);
     let run = || cluster.run("k").args(&["--quarantine", "off"]);
-    refused(run().args(&["-n", "--node-timeout", "500ms"]), 69, &["TRYAGAIN", "ASK"]);
+    refused(run().args(&["-n", "--node-timeout", "2s"]), 69, &["TRYAGAIN", "ASK"]);
     let waits = run().args(&["--on-unavailable", "wait"]).sh("echo mine").spawn();
     let errors = || cluster[from].info("errorstat_ASK") + &cluster[to].info("errorstat_TRYAGAIN");
     wait_until("it was sent on", || errors().matches("count=").count() == 2);

@@ -3,7 +3,7 @@
 use super::{all_keys, diagnosis, doctor, expect, results, text};
 use crate::support::cluster::Cluster;
 use crate::support::redis::free_port;
-use crate::support::sentinel::{SERVICE, Sentinels};
+use crate::support::sentinel::Sentinels;
 use crate::support::tls::{Authority, Valid};
 use crate::support::{Redis, Run, wait_until};
 
@@ -23,9 +23,10 @@ fn a_master_behind_sentinels_needs_min_replicas() {
     assert_eq!(all_keys(&all.master), before);
     all.master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     wait_until("the replica counts", || all.master.info("min_slaves_good_slaves") == "1");
-    // The Sentinel waits for half a second only.
+    // The Sentinel waits for half of that only.
+    all.is_down_after(5_000);
     expect(&diagnosis(doctor(&all.url()), 0), "replicas", "warning", "min-replicas-max-lag is 10s");
-    assert_eq!(all.ask(&["SENTINEL", "SET", SERVICE, "down-after-milliseconds", "60000"]), "OK");
+    all.is_down_after(60_000);
     expect(&diagnosis(doctor(&all.url()), 0), "replicas", "ok", "min-replicas-to-write 1");
     let found = diagnosis(doctor(&all.url_behind(&[free_port()])), 0);
     let sentinels = results(&found, "sentinel");

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-use crate::support::Redis;
 use crate::support::run::binary;
+use crate::support::{Redis, executable};
 
 /// The server of the documents.
 const DOCUMENTED_SERVER: &str = "redis://cache.internal";
@@ -48,8 +48,7 @@ impl Desk {
         for name in names {
             let path = name.strip_prefix("./").map_or_else(|| self.bin().join(name), |name| self.path(name));
             let log = self.path("ran");
-            fs::write(&path, format!("#!/bin/sh\necho {name} >>'{}'\n", log.display())).expect("a program");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("to be executable");
+            executable(&path, &format!("#!/bin/sh\necho {name} >>'{}'\n", log.display()));
         }
     }
 

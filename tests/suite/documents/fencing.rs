@@ -1,14 +1,13 @@
 //! What docs/fencing.md gives to paste: a table and a file refuse the writer whose lock has passed on.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal::SIGCONT;
 
 use super::blocks::{Block, blocks, blocks_in};
 use super::desk::Desk;
 use crate::support::processes::{children, guardian_of, is_installed, send, stop};
-use crate::support::{Job, Run, wait_until};
+use crate::support::{Job, Run, executable, wait_until};
 
 const FENCING: &str = "docs/fencing.md";
 
@@ -25,8 +24,7 @@ fn desk() -> Desk {
         let comment = script.text.lines().nth(1).expect("what it is");
         let name = comment.trim_start_matches("# ").split(':').next().expect("its name");
         let path = desk.path(name);
-        fs::write(&path, &script.text).expect("a script");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("to be executable");
+        executable(&path, &script.text);
     }
     desk
 }
@@ -69,7 +67,8 @@ impl Late {
     #[track_caller]
     fn holder(desk: &Desk, key: &str, deed: &str) -> Late {
         let script = format!("echo ready; read enter; {deed}; echo status $?");
-        let job = run(desk, key).args(&["--ttl", "1s"]).stdin_pipe().sh(&script).spawn();
+        // Time enough to be stopped, process by process, before the guardian acts.
+        let job = run(desk, key).args(&["--ttl", "6s"]).stdin_pipe().sh(&script).spawn();
         job.wait_for_line("ready");
         let (redlock, guardian) = (job.pid(), guardian_of(job.pid()));
         let [command] = children(guardian)[..] else { panic!("not one command") };
@@ -204,9 +203,9 @@ fn a_crash_while_the_file_is_written_keeps_the_older_writer_out() {
     let script = fs::read_to_string(desk.path("fenced-write")).unwrap();
     let crashing = script.replace("mv \"$new\" \"$file\"", "kill -9 $$");
     assert_ne!(script, crashing);
-    fs::write(desk.path("fenced-write"), crashing).unwrap();
+    executable(&desk.path("fenced-write"), &crashing);
     run(&desk, "rates").sh("echo new | ./fenced-write rates.json").done().expect_code(137);
-    fs::write(desk.path("fenced-write"), script).unwrap();
+    executable(&desk.path("fenced-write"), &script);
     late.goes_on_and_is_refused();
     assert!(!desk.path("rates.json").exists());
 }

@@ -57,7 +57,7 @@ fn a_killed_run_keeps_it_as_well() {
 #[test]
 fn a_stopped_waiter_keeps_its_place_over_the_end() {
     let host = Host::new();
-    keeping(&host, "2s").cmd(&["true"]).done().expect_code(0);
+    keeping(&host, "8s").cmd(&["true"]).done().expect_code(0);
     let sleeper = host.noting_waiter("sleeper", 1);
     let behind = host.noting_waiter("behind", 2);
     sleeper.stop();

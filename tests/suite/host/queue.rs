@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
 
 use crate::support::proc_stat::cpu_ticks;
-use crate::support::{Host, Job, all_end_well, hold, processes};
+use crate::support::{Host, Job, all_end_well, hold, process_state, processes, wait_until};
 
 #[test]
 fn a_waiter_whose_guardian_was_killed_does_not_run_unprotected() {
@@ -62,6 +62,8 @@ fn many_waiters_cost_no_processor_time_and_are_served_in_order() {
     let waiters: Vec<Job> = (0..WAITERS).map(waiter).collect();
     let pids = processes::marked(&mark);
     assert!(pids.len() >= WAITERS, "{} processes", pids.len());
+    // To have a ticket is not to be at rest.
+    wait_until("all sleep", || pids.iter().all(|pid| process_state(*pid) == Some('S')));
     let before = activity(&pids);
     std::thread::sleep(Duration::from_secs(2)); // not for a fact: this is the time that is measured
     let after = activity(&pids);

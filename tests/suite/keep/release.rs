@@ -84,7 +84,7 @@ fn key_and_token_come_from_options_arguments_or_the_environment(backend: &Backen
 
 /// It is a promise about the key, so whoever releases it cannot shorten it.
 fn a_minimum_hold_outlives_the_release(backend: &Backend) {
-    let token = token(acquire(backend).args(&["--min-hold", "3s"]));
+    let token = token(acquire(backend).args(&["--min-hold", "9s"]));
     release(backend, &token).done().expect_code(0);
     assert!(!backend.is_free(), "the minimum hold is not over");
     no_keeper(backend);

@@ -1,7 +1,7 @@
 //! What is installed runs. The packages of a release are made and tried by scripts/check-packages, which builds for
 //! minutes; here they are made of the binary under test.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +9,13 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::documents::blocks::path;
+use crate::support::executable;
 use crate::support::run::binary;
 
 /// A small program that becomes the binary under test, which is large.
 fn stand_in(directory: &Path) -> PathBuf {
     let program = directory.join("redlock");
-    fs::write(&program, format!("#!/bin/sh\nexec '{}' \"$@\"\n", binary().display())).unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    executable(&program, &format!("#!/bin/sh\nexec '{}' \"$@\"\n", binary().display()));
     program
 }
 

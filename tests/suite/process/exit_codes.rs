@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{OtherUsers, Redis, Run, holder, processes, wait_until};
+use crate::support::{Job, OtherUsers, Redis, Run, executable, holder, processes, wait_until};
 
 #[test]
 fn every_exit_code_of_the_command_is_redlocks_own() {
@@ -61,8 +61,7 @@ fn a_command_that_cannot_be_executed_gives_126_and_frees_the_key_at_once() {
     fs::write(&plain, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).unwrap();
     let orphan = dir.path().join("orphan");
-    fs::write(&orphan, "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(&orphan, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(&orphan, "#!/no/such/interpreter\n");
 
     for bad in [plain.as_path(), orphan.as_path(), dir.path()] {
         let done = Run::key(&redis, "k").cmd(&[bad.to_str().unwrap()]).done();
@@ -151,10 +150,11 @@ fn where_no_thread_can_be_started_the_command_still_runs_to_its_own_end() {
     let run = users.run_through(uid, Run::key(&redis, "k"), &["prlimit", "--nproc=3:3"]);
     let mut job = run.stdin_pipe().sh(script).spawn();
     job.wait_for_line("ready");
+    let threads = |job: &Job| processes::status_field(job.pid(), "Threads").parse().unwrap_or(0);
+    let mut most = threads(&job); // by now: it may end before it is looked at again
     drop(job.take_stdin());
-    let mut most = 0;
     while job.is_running() {
-        most = processes::status_field(job.pid(), "Threads").parse().unwrap_or(0).max(most);
+        most = most.max(threads(&job));
         std::thread::sleep(Duration::from_millis(2)); // only the pace of the loop
     }
     let done = job.wait();

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nix::sys::signal::{kill, killpg};
@@ -67,6 +68,21 @@ impl Scene {
         fs::remove_file(self.log()).unwrap();
     }
 
+    /// The same with a sender that says whether it was as quick as it had to be. A busy machine may keep it from running:
+    /// then the scene is set once more.
+    #[track_caller]
+    fn ends_well_if_quick(&self, run: &Run, send: impl Fn(&Job) -> bool) {
+        for _ in 0..20 {
+            let job = self.start(run.clone());
+            if send(&job) {
+                return self.ended_well(job);
+            }
+            job.wait();
+            fs::remove_file(self.log()).unwrap();
+        }
+        panic!("the sender was never quick enough");
+    }
+
     /// `redlock run` inside `redlock run`, through this wrapper, so many levels deep.
     fn nested(&self, levels: usize, wrapper: Option<&str>) -> Run {
         let mut inner = self.run("level-0").sh(CLEANER);
@@ -86,14 +102,17 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// As a service manager does: each process, in the order of their numbers, redlock's first.
-fn signal_each_process(job: &Job, signal: Signal) {
+/// As a service manager does: each process, in the order of their numbers, redlock's first. Whether it took less than the
+/// time for which redlock waits to see who has got it.
+fn signal_each_process(job: &Job, signal: Signal) -> bool {
     let mut all = descendants(job.pid());
     all.sort_unstable();
+    let began = Instant::now();
     send(job.pid(), signal);
     for pid in all {
         let _ = kill(Pid::from_raw(pid), signal); // it may have ended
     }
+    began.elapsed() < Duration::from_millis(50)
 }
 
 const ROUNDS: usize = 3;
@@ -138,9 +157,7 @@ fn a_signal_to_every_process_of_the_job_reaches_the_command_once() {
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
         for levels in [1, 3] {
             for _ in 0..ROUNDS {
-                let job = scene.start(scene.nested(levels, None));
-                signal_each_process(&job, signal);
-                scene.ended_well(job);
+                scene.ends_well_if_quick(&scene.nested(levels, None), |job| signal_each_process(job, signal));
             }
         }
     }
@@ -150,12 +167,14 @@ fn a_signal_to_every_process_of_the_job_reaches_the_command_once() {
 #[test]
 fn a_slow_sender_does_not_make_it_a_second_wish() {
     let scene = Scene::new();
-    let job = scene.start(scene.run("k").sh(CLEANER));
-    let guardian = guardian_of(job.pid());
-    job.signal(SIGTERM);
-    scene.said("got 1");
-    send(guardian, SIGTERM);
-    scene.ended_well(job);
+    scene.ends_well_if_quick(&scene.run("k").sh(CLEANER), |job| {
+        let guardian = guardian_of(job.pid());
+        let began = Instant::now();
+        job.signal(SIGTERM);
+        scene.said("got 1");
+        let _ = kill(Pid::from_raw(guardian), SIGTERM); // it may have ended
+        began.elapsed() < Duration::from_secs(1)
+    });
 }
 
 /// systemd's KillMode=mixed, `docker stop`, GitHub's runner, an operator.
@@ -196,14 +215,18 @@ fn a_signal_to_the_guardian_of_a_waiter_ends_the_wait() {
 /// timeout(1) signals its child, and then its own group, of which the child is one.
 #[test]
 fn a_command_under_timeout_gets_it_once_and_has_its_time() {
-    let scene = Scene::new();
-    for signal in ["TERM", "INT"] {
+    let rounds = |signal: &str| {
+        let scene = Scene::new();
         for _ in 0..ROUNDS {
-            let run = scene.run("k").through(&["timeout", "-s", signal, "2"]);
+            let run = scene.run("k").through(&["timeout", "-s", signal, "5"]); // time to start the command
             let job = scene.start(run.sh(CLEANER));
             scene.ended_well(job);
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| rounds("INT"));
+        rounds("TERM");
+    });
 }
 
 #[test]
@@ -247,6 +270,7 @@ fn what_the_handler_starts_is_left_alone() {
         echo "main $$" >> "$LOG"; echo "got 1" >> "$LOG"; while :; do sleep 0.02; done"#;
     for _ in 0..ROUNDS {
         let job = scene.start(scene.run("k").sh(script));
+        scene.said("got 1");
         job.signal(SIGTERM);
         scene.ended_well(job);
     }

@@ -89,7 +89,7 @@ fn after_one_signal_the_command_may_take_its_time_and_the_lock_is_kept_for_it() 
     let dir = tempfile::tempdir().unwrap();
     let (end, events) = (dir.path().join("end"), dir.path().join("events"));
     let job = Run::key(&redis, "k")
-        .args(&["--ttl", "1500ms", "--node-timeout", "400ms", "--kill-after", "100ms", "--events"])
+        .args(&["--ttl", "4s", "--node-timeout", "1s", "--kill-after", "100ms", "--events"])
         .arg(&events)
         .env("END", &end)
         .sh("trap 'echo ending; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 3' TERM

@@ -13,7 +13,7 @@ const LEAVES_DAEMON: &str = "(setsid sh -c 'echo daemon $$; while [ ! -e \"$END\
 
 fn daemon_run(redis: &Redis, dir: &tempfile::TempDir) -> (Run, std::path::PathBuf) {
     let end = dir.path().join("end");
-    (Run::key(redis, "k").args(&["--ttl", "1500ms", "--node-timeout", "400ms"]).env("END", &end), end)
+    (Run::key(redis, "k").args(&["--ttl", "4s", "--node-timeout", "1s"]).env("END", &end), end)
 }
 
 #[test]

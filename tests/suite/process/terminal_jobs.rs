@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::support::nodes::renewed;
 use crate::support::processes::{self, children};
 use crate::support::{Pty, Redis, Run, alive, process_state, wait_until};
 
@@ -57,10 +58,7 @@ fn ctrl_z_past_the_lease_ends_the_command_and_fg_says_79() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let pty = Pty::shell();
-    pty.type_in(&format!(
-        "{}\n",
-        script(&redis, &["--ttl", "2s", "--node-timeout", "600ms"], dir.path(), ASKS)
-    ));
+    pty.type_in(&format!("{}\n", script(&redis, &["--ttl", "4s", "--node-timeout", "1s"], dir.path(), ASKS)));
     let main = pty.number_after("main ");
     pty.type_in(CTRL_Z);
     pty.wait_for("Stopped");
@@ -164,16 +162,17 @@ fn less_at_the_end_of_a_pipeline_works() {
 fn a_command_that_ignores_ctrl_z_keeps_its_lock() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
-    // Two leases long.
+    let end = dir.path().join("end");
     let text =
-        "trap '' TSTP; i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo tick=$i.; sleep 0.1; done; exit 6";
-    let line = script(&redis, &["--ttl", "2s"], dir.path(), text);
+        format!("trap '' TSTP; echo deaf; while [ ! -e '{}' ]; do sleep 0.05; done; exit 6", end.display());
+    let line = script(&redis, &["--ttl", "4s"], dir.path(), &text);
     let pty = Pty::shell();
     pty.type_in(&format!("{line}; echo sta''tus=$?\n"));
-    pty.wait_for("tick=1.");
+    pty.wait_for("deaf");
     pty.type_in("\x1a");
-    pty.wait_for("tick=38.");
+    renewed(&redis, "k", 6); // two leases long
     assert!(redis.held("k"), "the lock was lost while the command ran on");
+    fs::write(&end, "").unwrap();
     pty.wait_for("status=");
     assert!(pty.screen().contains("status=6"), "{}", pty.screen());
     wait_until("the key is free", || !redis.held("k"));

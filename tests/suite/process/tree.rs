@@ -61,7 +61,7 @@ fn children_from_before_and_their_orphans_outlive_a_killed_guardian() {
 #[test]
 fn they_outlive_a_lost_lock_and_a_forced_stop_too() {
     let redis = Redis::start();
-    let run = Run::key(&redis, "k").args(&["--ttl", "2s", "--node-timeout", "600ms"]);
+    let run = Run::key(&redis, "k").args(&["--ttl", "5s", "--node-timeout", "1s"]);
     let job = run.via(WITH_JOBS).sh("echo main $$; exec sleep 300").spawn();
     let main = pid_in(&job.wait_for_line("main"));
     let strangers = ["job", "orphan"].map(|who| pid_in(&job.wait_for_stderr(who)));
@@ -111,7 +111,7 @@ fn only_the_tree_is_looked_at_not_the_whole_host() {
     let host = Host::new();
     let log = host.beside("opened");
     // Stopped by --max-hold; with the guardian killed; by a second signal.
-    for (options, kills_guardian) in [(&["--max-hold", "500ms"][..], false), (&[], true)] {
+    for (options, kills_guardian) in [(&["--max-hold", "3s"][..], false), (&[], true)] {
         let run = host.run().args(options).env("OPENED", &log);
         let run = run.env("LD_PRELOAD", preload::library("opened", OPENED));
         let job = run.sh("setsid sh -c 'echo away $$; exec sleep 300' & echo main $$; wait").spawn();

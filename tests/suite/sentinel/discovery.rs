@@ -20,18 +20,18 @@ fn the_lock_is_on_the_master_that_a_sentinel_names() {
     // A replica is passed over even if a Sentinel names it; so is what is dead, mute, or no Sentinel.
     let (mute, redis) = (Mute::start(), Redis::start());
     let useless = [mute.port(), liar(all.replica.port()), liar(free_port()), free_port(), redis.port()];
-    let run = Run::at(&all.url_behind(&useless), "k").args(&["--node-timeout", "2s", "-v"]);
+    let run = Run::at(&all.url_behind(&useless), "k").args(&["--node-timeout", "5s", "-v"]);
     let done = run.cmd(&["true"]).done().expect_code(0);
     assert!(done.stderr.contains("redis+sentinel://"), "{done:#?}");
     // A server that a Sentinel names, and that never answers.
-    let run = Run::at(&all.url_behind(&[liar(mute.port())]), "k").args(&["--node-timeout", "2s"]);
+    let run = Run::at(&all.url_behind(&[liar(mute.port())]), "k").args(&["--node-timeout", "5s"]);
     run.cmd(&["true"]).done().expect_code(0);
 }
 
 #[test]
 fn what_is_wrong_with_sentinels_is_told() {
     let all = Sentinels::start();
-    let at = |url: &str| Run::at(url, "k").args(&["--node-timeout", "1s"]);
+    let at = |url: &str| Run::at(url, "k").args(&["--node-timeout", "3s"]);
     let sentinel = format!("127.0.0.1:{}", all.port());
     refused(at(&format!("redis+sentinel://{sentinel}/other")), 78, &["knows no service \"other\""]);
     refused(at(&format!("redis+sentinel://{sentinel}")), 64, &["name of the service is missing"]);

@@ -7,7 +7,8 @@ use nix::sys::signal::Signal;
 use crate::support::nodes::renewed;
 use crate::support::sentinel::{Mute, SERVICE, Sentinels};
 use crate::support::{
-    LOOK, OverlapCheck, Run, TREE, alive, hold, queued, refused, tree_of, wait_until, wait_until_within,
+    LOOK, OverlapCheck, Run, TREE, alive, all_behind_a_listening_holder, behind_a_listening_holder, hold,
+    queued, refused, tree_of, wait_until, wait_until_within,
 };
 
 #[test]
@@ -34,7 +35,7 @@ fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
     let mut all = Sentinels::start();
     let check = OverlapCheck::new();
     let run = |name: &str| {
-        let run = all.run("k").args(&["--ttl", "8s", "--quarantine", "8s"]).dir(check.dir());
+        let run = all.run("k").args(&["--ttl", "12s", "--quarantine", "12s"]).dir(check.dir());
         (name.to_owned(), run)
     };
     let (name, first) = run("first");
@@ -45,10 +46,11 @@ fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
     queued(&all.master, "k", 1);
     let third = wait("third");
     queued(&all.master, "k", 2);
+    all_behind_a_listening_holder(&all.master, 2);
     wait_until("the replica has it all", || all.replica.queue_len("k") == 2);
-    all.master.kill();
+    let killed = Instant::now();
+    all.kill_master();
     all.wait_for_failover();
-    let promoted = Instant::now();
     second.wait_for_stderr("promoted");
     renewed(&all.replica, "k", 1);
     holder.wait().expect_code(0);
@@ -58,7 +60,7 @@ fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
     check.clean(3);
     assert_eq!(check.order(), ["first", "second", "third"]);
     assert!(check.fences().is_sorted_by(|a, b| a < b), "{:?}", check.fences());
-    assert!(promoted.elapsed() > Duration::from_secs(5), "the quarantine: {:?}", promoted.elapsed());
+    assert!(killed.elapsed() > Duration::from_secs(12), "the quarantine: {:?}", killed.elapsed());
 }
 
 /// What the replica has not heard of is not there after the failover: the holder is told, and stopped, and the next one
@@ -76,7 +78,7 @@ fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
     let tree = tree_of(&lost);
     let pids = tree.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
     let next = run().env("TREE", pids).sh(LOOK);
-    all.master.kill();
+    all.kill_master();
     all.replica.cont();
     all.wait_for_failover();
     assert!(!all.replica.held("k"), "the claim was not replicated");
@@ -93,7 +95,7 @@ fn after_a_planned_failover_nothing_that_the_old_master_says_counts() {
     let run = |key: &str| all.run(key).args(&["--ttl", "6s"]);
     let holder = hold(run("k"));
     let waiter = run("k").sh("echo mine").spawn();
-    queued(&all.master, "k", 1);
+    behind_a_listening_holder(&all.master);
     wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
     all.fail_over();
     renewed(&all.replica, "k", 2);
@@ -112,13 +114,13 @@ fn after_a_planned_failover_nothing_that_the_old_master_says_counts() {
 #[test]
 fn an_old_master_that_comes_back_is_not_used() {
     let mut all = Sentinels::start();
-    let run = all.run("k").args(&["--ttl", "8s", "--quarantine", "8s"]);
+    let run = all.run("k").args(&["--ttl", "12s", "--quarantine", "12s"]);
     let holder = hold(run.clone());
     let waiter = run.clone().sh("echo $REDLOCK_FENCE").spawn();
-    queued(&all.master, "k", 1);
+    behind_a_listening_holder(&all.master);
     let fence: u64 = all.master.cmd(&["GET", "lock-fence:k"]).parse().unwrap();
     wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
-    all.master.kill();
+    all.kill_master();
     all.wait_for_failover();
     all.master.restart();
     renewed(&all.replica, "k", 1);
@@ -144,7 +146,7 @@ fn an_old_master_that_comes_back_is_not_used() {
 #[test]
 fn a_holder_and_a_waiter_outlive_the_sentinels() {
     let mut all = Sentinels::start();
-    let holder = hold(all.run("k").args(&["--ttl", "2s"]));
+    let holder = hold(all.run("k").args(&["--ttl", "5s"]));
     let waiter = all.run("k").sh("echo mine").spawn();
     queued(&all.master, "k", 1);
     all.kill_sentinel();

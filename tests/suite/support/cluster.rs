@@ -19,7 +19,7 @@ const ARGS: [&str; 8] = [
     "--cluster-enabled",
     "yes",
     "--cluster-node-timeout",
-    "1000",
+    "15000", // on a busy machine they would soon take each other for dead
     "--repl-diskless-sync-delay",
     "0",
     "--repl-ping-replica-period",
@@ -81,6 +81,12 @@ impl Cluster {
         let hosts: Vec<String> = order.map(|at| format!("127.0.0.1:{}", self.found_at(at))).collect();
         let scheme = if self.tls_ports.is_empty() { "redis" } else { "rediss" };
         format!("{scheme}+cluster://{}", hosts.join(","))
+    }
+
+    /// From now on the nodes soon notice that one of them has died.
+    pub fn is_quick_to_notice(&self) {
+        let set = ["CONFIG", "SET", "cluster-node-timeout", "1000"];
+        self.nodes.iter().for_each(|node| assert_eq!(node.cmd(&set), "OK"));
     }
 
     /// The port under which clients find a node.

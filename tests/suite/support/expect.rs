@@ -18,7 +18,14 @@ pub fn queued(redis: &Redis, key: &str, n: usize) {
 /// Waits until one client sleeps at the server beside a holder, which listens for a break after its first half second.
 #[track_caller]
 pub fn behind_a_listening_holder(redis: &Redis) {
-    asleep_at(redis, 2);
+    all_behind_a_listening_holder(redis, 1);
+}
+
+/// The same with so many clients. Each has had its first reply: one that is cut off before that has met no server at all,
+/// and ends.
+#[track_caller]
+pub fn all_behind_a_listening_holder(redis: &Redis, n: usize) {
+    asleep_at(redis, n + 1);
 }
 
 /// Waits until so many clients sleep at the server: waiters, which then know that they wait, and holders, each of which

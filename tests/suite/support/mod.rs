@@ -52,7 +52,8 @@ pub use users::{OtherUsers, STRANGER};
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a fact may take to come true on a busy machine.
@@ -160,6 +161,14 @@ pub fn tree_of(job: &Job) -> Vec<i32> {
     let pids: Vec<i32> = pids.collect();
     assert!(pids.iter().all(|p| alive(*p)), "the tree lives: {pids:?}");
     pids
+}
+
+/// A program with this text. Made by another process: a descriptor of ours, inherited by a child of another thread, would
+/// make it busy.
+pub fn executable(path: &Path, text: &str) {
+    let mut write = Command::new("sh");
+    write.args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"]).arg(path).arg(text);
+    assert!(write.status().expect("a shell").success(), "{} can be written", path.display());
 }
 
 /// A config file with this text, for REDLOCK_CONFIG; gone with its directory.

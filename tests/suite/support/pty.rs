@@ -3,14 +3,16 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::libc;
-use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -62,11 +64,8 @@ impl Pty {
     }
 
     fn start(mut command: Command) -> Pty {
-        let size = Winsize { ws_row: 24, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-        let OpenptyResult { master, slave } = openpty(&size, None).expect("a pty");
-        // Only the session may keep the terminal open: its end is seen when the last user is gone.
-        set_cloexec(&master);
-        set_cloexec(&slave);
+        let (keyboard, slave) = open();
+        set_size(&keyboard, 24, 100);
         let stream = || Stdio::from(slave.try_clone().expect("the terminal"));
         if !command.get_envs().any(|(name, _)| name == "TERM") {
             command.env("TERM", "xterm");
@@ -85,7 +84,6 @@ impl Pty {
         let child = command.spawn().expect("the program can be started");
         drop(command);
         drop(slave);
-        let keyboard = File::from(master);
         let screen = Arc::new(Mutex::new(Vec::new()));
         let theirs = Arc::clone(&screen);
         let mut output = keyboard.try_clone().expect("the terminal");
@@ -148,10 +146,7 @@ impl Pty {
 
     /// A new size, and SIGWINCH to the foreground job.
     pub fn resize(&self, rows: u16, columns: u16) {
-        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the descriptor is open and the pointer is to a live winsize.
-        let result = unsafe { libc::ioctl(self.keyboard.as_raw_fd(), libc::TIOCSWINSZ, &size) };
-        assert_eq!(result, 0, "resize");
+        set_size(&self.keyboard, rows, columns);
     }
 
     /// The session leader's end, up to a minute; stdout is the screen, with all that was written to it. If others keep
@@ -197,7 +192,21 @@ fn like(run: &Run, mut command: Command) -> Command {
     command
 }
 
-fn set_cloexec(fd: &OwnedFd) {
-    use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-    fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("close on exec");
+/// Both ends of a new terminal. Only the session may keep it open: its end is seen when the last user is gone. So no child
+/// of another thread may get a descriptor of it, not even one that is forked right now.
+fn open() -> (File, File) {
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).expect("a pty");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other end");
+    let name = ptsname_r(&master).expect("its name");
+    let mut options = File::options();
+    let slave =
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).expect("its other end");
+    (File::from(OwnedFd::from(master)), slave)
+}
+
+fn set_size(terminal: &File, rows: u16, columns: u16) {
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptor is open and the pointer is to a live winsize.
+    let result = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+    assert_eq!(result, 0, "a size");
 }

@@ -49,7 +49,8 @@ impl Redis {
             password: password.map(str::to_owned),
         };
         for _ in 0..20 {
-            redis.port = free_port();
+            let is_of_cluster = args.contains(&"--cluster-enabled");
+            redis.port = if is_of_cluster { free_port_for_cluster() } else { free_port() };
             if redis.launch() {
                 return redis;
             }

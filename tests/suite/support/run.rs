@@ -1,8 +1,9 @@
 //! The redlock binary as a builder, a running job, and its end.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -370,61 +371,62 @@ impl Done {
     }
 }
 
-/// A stream collected line by line by a thread of its own.
+/// A stream collected by a thread of its own.
 struct Lines {
+    stream: Arc<File>,
     shared: Arc<(Mutex<Collected>, Condvar)>,
     reader: Option<JoinHandle<()>>,
-    /// To see whether the reader has something to read.
-    stream: OwnedFd,
 }
 
 #[derive(Default)]
 struct Collected {
     bytes: Vec<u8>,
-    /// What was read is not in `bytes` yet.
-    reading: bool,
     ended: bool,
 }
 
+impl Collected {
+    /// All lines that are whole.
+    fn lines(&self) -> String {
+        let last = self.bytes.iter().rposition(|byte| *byte == b'\n');
+        let whole = if self.ended { self.bytes.len() } else { last.map_or(0, |end| end + 1) };
+        String::from_utf8_lossy(&self.bytes[..whole]).into_owned()
+    }
+}
+
 impl Lines {
-    fn of(mut stream: impl Read + AsFd + Send + 'static) -> Lines {
+    fn of(stream: impl Into<OwnedFd>) -> Lines {
+        let stream = Arc::new(File::from(stream.into()));
         let shared = Arc::new((Mutex::new(Collected::default()), Condvar::new()));
-        let theirs = Arc::clone(&shared);
-        let second_handle = stream.as_fd().try_clone_to_owned().expect("a second handle");
+        let (source, theirs) = (Arc::clone(&stream), Arc::clone(&shared));
         let reader = std::thread::spawn(move || {
-            let (mut begun, mut buffer): (Vec<u8>, _) = (Vec::new(), [0; 65536]);
+            let mut buffer = [0; 65536];
             loop {
-                has_input(stream.as_fd(), PollTimeout::NONE);
-                theirs.0.lock().expect("the lines").reading = true;
-                let read = match stream.read(&mut buffer) {
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    read => read.unwrap_or(0),
-                };
-                begun.extend(&buffer[..read]);
-                let lines_end = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-                let is_over = read == 0;
+                if !has_more(&source, PollTimeout::NONE) {
+                    continue; // interrupted
+                }
+                // Only now, so that what was read is collected for everybody who has the lock.
                 let mut collected = theirs.0.lock().expect("the lines");
-                collected.bytes.extend(begun.drain(..if is_over { begun.len() } else { lines_end }));
-                (collected.reading, collected.ended) = (false, is_over);
+                let read = (&*source).read(&mut buffer).unwrap_or(0);
+                collected.bytes.extend(&buffer[..read]);
+                collected.ended = read == 0;
                 theirs.1.notify_all();
-                if is_over {
+                if read == 0 {
                     return;
                 }
             }
         });
-        Lines { shared, reader: Some(reader), stream: second_handle }
+        Lines { stream, shared, reader: Some(reader) }
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.shared.0.lock().expect("the lines").bytes).into_owned()
+        self.shared.0.lock().expect("the lines").lines()
     }
 
     fn wait_for(&self, text: &str) -> Option<String> {
         let deadline = Instant::now() + PATIENCE;
         let mut collected = self.shared.0.lock().expect("the lines");
         loop {
-            let all = String::from_utf8_lossy(&collected.bytes).into_owned();
-            if let Some(line) = all.lines().find(|line| line.contains(text)) {
+            if let Some(line) = collected.lines().lines().find(|line| line.contains(text)) {
                 return Some(line.to_owned());
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -435,17 +437,20 @@ impl Lines {
         }
     }
 
-    /// All of it; of a stream that others keep open, what came within half a second, however late the reader is.
+    /// All of it; of a stream that others keep open, what came within half a second. On a busy machine the thread that
+    /// reads may be late: what is there to be read is waited for.
     fn finish(&mut self) -> Vec<u8> {
         let start = Instant::now();
         let mut collected = self.shared.0.lock().expect("the lines");
-        while !collected.ended && start.elapsed() < PATIENCE {
-            let is_all_read = !collected.reading && !has_input(self.stream.as_fd(), PollTimeout::ZERO);
-            if is_all_read && start.elapsed() > Duration::from_millis(500) {
+        while !collected.ended {
+            let patience =
+                if has_more(&self.stream, PollTimeout::ZERO) { PATIENCE } else { Duration::from_millis(500) };
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
                 break;
             }
-            collected =
-                self.shared.1.wait_timeout(collected, Duration::from_millis(20)).expect("the lines").0;
+            let pause = left.min(Duration::from_millis(500));
+            collected = self.shared.1.wait_timeout(collected, pause).expect("the lines").0;
         }
         let bytes = collected.bytes.clone();
         let ended = collected.ended;
@@ -457,9 +462,9 @@ impl Lines {
     }
 }
 
-/// Whether there are bytes to read, or their end, before this timeout.
-fn has_input(stream: BorrowedFd, timeout: PollTimeout) -> bool {
-    poll(&mut [PollFd::new(stream, PollFlags::POLLIN)], timeout).is_ok_and(|ready| ready > 0)
+/// Whether something can be read, or its end has come.
+fn has_more(stream: &File, timeout: PollTimeout) -> bool {
+    poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], timeout).is_ok_and(|ready| ready > 0)
 }
 
 /// Arguments that are not UTF-8.

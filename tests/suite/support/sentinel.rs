@@ -71,7 +71,7 @@ impl Sentinels {
         let config = dir.path().join("sentinel.conf");
         let monitor = format!("monitor {SERVICE} 127.0.0.1 {} 1", found_at[1]);
         let text = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel {monitor}\nsentinel down-after-milliseconds {SERVICE} 500\n\
+            "port {port}\nbind 127.0.0.1\nsentinel {monitor}\nsentinel down-after-milliseconds {SERVICE} 30000\n\
              sentinel failover-timeout {SERVICE} 4000\n{lines}\n"
         );
         fs::write(&config, text).expect("the Sentinel's configuration");
@@ -119,6 +119,19 @@ impl Sentinels {
         Client::to_port(self.port).expect("the Sentinel").cmd(args)
     }
 
+    /// The master dies, and the Sentinel is not slow to notice it. Before, on a busy machine, it would have taken a living one
+    /// for dead.
+    pub fn kill_master(&mut self) {
+        self.is_down_after(500);
+        self.master.kill();
+    }
+
+    /// How long a server may be silent.
+    pub fn is_down_after(&self, ms: u32) {
+        let set = ["SENTINEL", "SET", SERVICE, "down-after-milliseconds", &ms.to_string()];
+        assert_eq!(self.ask(&set), "OK");
+    }
+
     /// The replica takes the master's place; returns when the Sentinel says so.
     pub fn fail_over(&self) {
         self.begin_failover();
@@ -137,7 +150,7 @@ impl Sentinels {
                 && self.replica.info("role") == "master"
         });
         // On a busy machine it would soon take the new master for dead.
-        assert_eq!(self.ask(&["SENTINEL", "SET", SERVICE, "down-after-milliseconds", "30000"]), "OK");
+        self.is_down_after(30_000);
     }
 
     /// The Sentinel dies.

@@ -97,9 +97,13 @@ fn older_protocols_are_spoken_but_not_too_old_ones() {
 fn a_port_without_tls_is_told_apart() {
     let authority = Authority::new();
     let plain = Redis::start();
-    let run = |port: u16| authority.run(&url(port), "k").args(&["--node-timeout", "500ms"]);
+    let run = |port: u16| authority.run(&url(port), "k");
     // A real one waits for the end of what it takes for a line.
-    refused(run(plain.port()), 69, &["without TLS on this port? then use redis://"]);
+    refused(
+        run(plain.port()).args(&["--node-timeout", "500ms"]),
+        69,
+        &["without TLS on this port? then use redis://"],
+    );
     nothing_left(&plain);
     for answer in ["-ERR unknown command\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"] {
         let impostor = crate::support::impostor(answer);

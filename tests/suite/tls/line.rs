@@ -12,9 +12,9 @@ fn a_handshake_over_a_slow_line_takes_its_time() {
     let server = authority.serve();
     authority.run(&server.url(), "k").cmd(&["true"]).done().expect_code(0);
     let proxy = server.proxy();
-    proxy.each_way(Duration::from_millis(350));
+    proxy.each_way(Duration::from_millis(800));
     let run = authority.run(&url(proxy.port()), "k");
-    run.args(&["--node-timeout", "1s"]).cmd(&["true"]).done().expect_code(0);
+    run.args(&["--node-timeout", "3s"]).cmd(&["true"]).done().expect_code(0);
     stays_free(&server.plain);
 }
 
@@ -32,8 +32,8 @@ fn a_server_that_is_stopped_before_or_in_the_handshake_is_unavailable() {
     server.plain.cont();
     // The server's part of the handshake arrives, our next one is lost.
     let proxy = server.proxy();
-    proxy.to_client(Duration::from_millis(300));
-    let job = authority.run(&url(proxy.port()), "k").args(&["--node-timeout", "1s"]).cmd(&["true"]).spawn();
+    proxy.to_client(Duration::from_secs(2));
+    let job = authority.run(&url(proxy.port()), "k").args(&["--node-timeout", "5s"]).cmd(&["true"]).spawn();
     crate::support::wait_until("the handshake has begun", || proxy.requests() > 0);
     proxy.strand();
     job.wait().expect_code(69).expect_said(&["timed out"]);

@@ -4,7 +4,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::tls::{Authority, TlsRedis, Valid};
 use crate::support::{
-    all_end_well, behind_a_listening_holder, hold, queued, refused, stays_free, wait_until,
+    all_behind_a_listening_holder, all_end_well, behind_a_listening_holder, hold, queued, refused,
+    stays_free, wait_until,
 };
 
 #[test]
@@ -19,7 +20,7 @@ fn waiters_block_and_are_served_in_order() {
         waiters.push(authority.run(&server.url(), "k").sh(&turn(&n.to_string())).spawn());
         queued(&server.plain, "k", n + 1);
     }
-    assert!(server.plain.blocked_clients() > 0, "they wait in BLPOP");
+    all_behind_a_listening_holder(&server.plain, 3);
     holder.wait().expect_code(0);
     all_end_well(waiters);
     assert_eq!(std::fs::read_to_string(log).unwrap(), "0\n1\n2\n");
@@ -85,10 +86,9 @@ fn a_connection_is_made_anew_for_a_holder_and_a_waiter() {
     let server = authority.serve();
     let proxy = server.proxy();
     let url = crate::support::tls::url(proxy.port());
-    let holder = hold(authority.run(&url, "k").args(&["--ttl", "3s"]));
+    let holder = hold(authority.run(&url, "k").args(&["--ttl", "6s"]));
     let waiter = authority.run(&url, "k").sh("echo next").spawn();
     queued(&server.plain, "k", 1);
-    // To be queued is not to know it: one that is cut off before its first reply has met no server at all, and ends.
     behind_a_listening_holder(&server.plain);
     let claim = server.plain.cmd(&["GET", "lock:k"]);
     let connections = proxy.connections();
@@ -110,7 +110,7 @@ fn a_connection_that_is_closed_after_the_handshake_was_not_refused_if_an_earlier
     let identity = authority.issue(&["client"], Valid::Now);
     let url = server.url();
     let run = |is_known: bool| {
-        let run = authority.run(&url, "k").args(&["--ttl", "2s"]);
+        let run = authority.run(&url, "k").args(&["--ttl", "4s"]);
         if !is_known {
             return run;
         }
@@ -120,7 +120,7 @@ fn a_connection_that_is_closed_after_the_handshake_was_not_refused_if_an_earlier
     let holder = hold(run(true));
     let waiters =
         [true, false].map(|is_known| run(is_known).args(&["-v", "-w", "60s"]).sh("echo mine").spawn());
-    queued(&server.plain, "k", 2);
+    all_behind_a_listening_holder(&server.plain, 2);
     server.plain.kill();
     let closing = authority.closes_after_handshake(server.port());
     for newcomer in newcomers {

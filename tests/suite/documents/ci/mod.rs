@@ -11,7 +11,6 @@ mod shell;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ChildStdin;
 
@@ -20,7 +19,7 @@ use nix::unistd::Pid;
 
 use super::desk::Desk;
 use crate::support::processes::{mark, none_marked};
-use crate::support::{Job, Run, descendants, hold, wait_until};
+use crate::support::{Job, Run, descendants, executable, hold, wait_until};
 
 const CI: &str = "docs/ci.md";
 
@@ -47,8 +46,7 @@ impl Bench {
     fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.desk.path(name);
         fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
-        fs::write(&path, text).expect("a script");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("to be executable");
+        executable(&path, text);
         path
     }
 
