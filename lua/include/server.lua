@@ -66,16 +66,66 @@ local function has_marker(quarantine)
   return quarantine ~= 0 or SERVERS ~= '1'
 end
 
+-- On a cluster: the slots that this node has, and who it is as their owner: its ID and its epoch, which is a new one when
+-- it has taken a slot over from another master. Nothing if that is not told, or while a slot is on its way from or to it.
+local function shard()
+  local nodes = string.find(MARKER, '%-node:{%d+}$') and redis.pcall('CLUSTER', 'NODES')
+  for line in string.gmatch(type(nodes) == 'string' and nodes or '', '[^\n]+') do
+    local id, flags, epoch, slots = string.match(line, '^(%x+) %S+ (%S+) %S+ %d+ %d+ (%d+) %S+ ([%d%- ]+)$')
+    if id and string.find(flags, 'myself,master', 1, true) then
+      return table.concat({ id, epoch, slots }, ' '), slots
+    end
+  end
+end
+
+-- The name of the shard marker: in the first slot that a number is in, and this node has. A node with a handful of slots
+-- may have none among so many numbers; no script is to search for long.
+local function shard_marker(slots)
+  for tag = 0, 999 do
+    local name = string.gsub(MARKER, '%-node:{%d+}$', '-shard:{' .. tag .. '}')
+    local slot = redis.pcall('CLUSTER', 'KEYSLOT', name)
+    if type(slot) ~= 'number' then
+      return nil
+    end
+    for first, last in string.gmatch(slots, '(%d+)%-?(%d*)') do
+      if slot >= tonumber(first) and slot <= tonumber(last ~= '' and last or first) then
+        return name
+      end
+    end
+  end
+end
+
+-- On a cluster: since when this node is known to have kept its data and its slots, by the shard marker: its reign, the
+-- time, its shard. It is lost with the data, and what it says changes with each slot that comes or goes. Where there
+-- is none it is written, unless this is but a look. Elsewhere, and if anything is in doubt: since now.
+local function shard_known_since(is_look)
+  local owner, slots = shard()
+  local name = owner and shard_marker(slots)
+  local marked = name and redis.pcall('GET', name)
+  if not name or type(marked) == 'table' then
+    return now_ms()
+  end
+  local known, since, known_owner = string.match(marked or '', '^(%S+) (%d+) (.+)$')
+  if known == reign() and known_owner == owner and tonumber(since) <= now_ms() then
+    return tonumber(since)
+  end
+  if not is_look then
+    redis.pcall('SET', name, table.concat({ reign(), int_string(now_ms()), owner }, ' '))
+  end
+  return now_ms()
+end
+
 -- For how many ms this server must not vote yet; for how long it has been known; the longest quarantine that any client
 -- came with. A server proves that it has kept its data by a marker with its reign. If the marker is missing (fresh,
--- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine starts anew. The
--- longest quarantine counts for every client: the lease that was forgotten may have been another client's.
+-- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine starts anew, on a
+-- cluster unless the shard marker proves the same. The longest quarantine counts for every client: the lease that was
+-- forgotten may have been another client's.
 local function quarantine_left(quarantine)
   local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
   -- A time in the future is from before the clock was set back.
   if marked ~= reign() or since > now_ms() or longest < quarantine then
-    since = marked == reign() and math.min(since, now_ms()) or now_ms()
+    since = marked == reign() and math.min(since, now_ms()) or shard_known_since()
     longest = math.max(longest, quarantine)
     call('SET', MARKER, table.concat({ reign(), int_string(since), int_string(longest) }, ' '))
   end

@@ -91,7 +91,11 @@ fn the_documented_users_can_take_and_list_locks_on_a_cluster() {
         (0..3).for_each(|at| assert_eq!(cluster[at].cmd(&command), "OK"));
         cluster.url().replace("://", &format!("://{user}:password@"))
     };
-    let locker = grant("locker", &["+asking"]);
+    let locker = grant("locker", &["+asking", "+cluster|nodes", "+cluster|keyslot"]);
+    let [used, new] = cluster.keys_of(1);
+    refused(Run::at(&locker, &used).arg("-n"), 69, &["new, restarted or promoted"]);
+    cluster.age_shard_marker(1);
+    Run::at(&locker, &new).arg("-n").cmd(&["true"]).done().expect_code(0);
     let holders: Vec<_> = ["one", "two", "three"]
         .into_iter()
         .map(|key| hold(Run::at(&locker, key).args(&["--quarantine", "off"])))

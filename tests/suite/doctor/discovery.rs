@@ -45,9 +45,8 @@ fn every_master_of_a_cluster_is_examined() {
     assert_eq!(found["servers"].as_array().unwrap().len(), 3, "{found:#}");
     assert_eq!(results(&found, "permissions").iter().filter(|said| said.starts_with("ok took")).count(), 3);
     assert!(results(&found, "replicas").iter().all(|said| said == "warning has no replica"), "{found:#}");
-    // It has just been started.
-    let resting = results(&found, "quarantine");
-    assert!(resting.iter().all(|said| said.starts_with("warning does not vote for another ")), "{found:#}");
+    let unused = results(&found, "quarantine");
+    assert!(unused.iter().all(|said| said.starts_with("warning no lock was taken here yet")), "{found:#}");
     assert_eq!(
         (&found["quorum"]["servers"], &found["quorum"]["can_vote"]),
         (&1.into(), &0.into()),
@@ -73,6 +72,40 @@ fn every_master_of_a_cluster_is_examined() {
     cluster[2].kill();
     let found = diagnosis(doctor(&cluster.url()), 1);
     expect(&found, "reachable", "problem", "connection refused");
+}
+
+/// Its first lock would wait, and so does the advice say, with a key that is its own.
+#[test]
+fn a_master_of_a_cluster_is_known_by_its_shard_marker() {
+    let mut cluster = Cluster::with_replicas(3);
+    let state = |port: u16| {
+        let found = diagnosis(doctor(&cluster.url()), 0);
+        let checks = found["checks"].as_array().unwrap();
+        let is_it = |check: &&serde_json::Value| {
+            check["name"] == "quarantine" && text(&check["server"]).contains(&port.to_string())
+        };
+        checks.iter().find(is_it).cloned().unwrap_or_else(|| panic!("{found:#}"))
+    };
+    let fix = text(&state(cluster[0].port())["fix"]).to_owned();
+    let key = fix.split_ascii_whitespace().skip_while(|word| *word != "--key").nth(1).expect(&fix);
+    assert_eq!(cluster.owner(key), 0, "{fix}");
+    cluster.run(key).arg("-n").cmd(&["true"]).done().expect_code(69);
+    let said = state(cluster[0].port());
+    assert!(text(&said["text"]).starts_with("does not vote for another "), "{said}");
+    cluster.age_shard_marker(0);
+    assert_eq!(state(cluster[0].port())["level"], "ok");
+    let names = cluster[0].keys();
+    let name = names.iter().find(|name| name.starts_with("lock-shard:")).expect("a shard marker");
+    cluster.wait_for_replica(3, &["GET", name], &cluster[0].cmd(&["GET", name]));
+    // Whoever is promoted has not been known for long, however long it has been up.
+    let port = cluster[3].port();
+    cluster[0].kill();
+    cluster.wait_for_promotion(3);
+    cluster.wait_until_it_serves(1..=3);
+    let url = format!("redis+cluster://127.0.0.1:{port}");
+    let found = diagnosis(doctor(&url), 0);
+    let said = results(&found, "quarantine");
+    assert!(said.iter().any(|said| said.starts_with("warning does not vote for another 36")), "{found:#}");
 }
 
 /// The names of its locks would not be those that clients with the right URL use.
