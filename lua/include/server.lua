@@ -61,16 +61,39 @@ local function reign()
   return server_id() .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
 end
 
+-- Only where all servers were given as clusters the marker is that of a slot.
+local function is_marker_of_slot()
+  return string.find(MARKER, '%-node:{%d+}$')
+end
+
+-- CLUSTER with these arguments; nothing if it is not told. A server that was given as a cluster must be part of one:
+-- clients that give it as what it is use other names for the same locks.
+local function ask_cluster(...)
+  local reply = redis.pcall('CLUSTER', ...)
+  if type(reply) ~= 'table' or not reply.err then
+    return reply
+  end
+  if string.find(reply.err, 'cluster support disabled', 1, true) then
+    fail(reply.err)
+  end
+end
+
 -- A single server without a quarantine votes at once, whatever it may have forgotten.
 local function has_marker(quarantine)
-  return quarantine ~= 0 or SERVERS ~= '1'
+  if quarantine ~= 0 or SERVERS ~= '1' then
+    return true
+  end
+  if is_marker_of_slot() then
+    ask_cluster('KEYSLOT', MARKER)
+  end
+  return false
 end
 
 -- On a cluster: the slots that this node has, and who it is as their owner: its ID and its epoch, which is a new one when
 -- it has taken a slot over from another master. Nothing if that is not told, or while a slot is on its way from or to it.
 local function shard()
-  local nodes = string.find(MARKER, '%-node:{%d+}$') and redis.pcall('CLUSTER', 'NODES')
-  for line in string.gmatch(type(nodes) == 'string' and nodes or '', '[^\n]+') do
+  local nodes = is_marker_of_slot() and ask_cluster('NODES') or ''
+  for line in string.gmatch(nodes, '[^\n]+') do
     local id, flags, epoch, slots = string.match(line, '^(%x+) %S+ (%S+) %S+ %d+ %d+ (%d+) %S+ ([%d%- ]+)$')
     if id and string.find(flags, 'myself,master', 1, true) then
       return table.concat({ id, epoch, slots }, ' '), slots
@@ -83,8 +106,8 @@ end
 local function shard_marker(slots)
   for tag = 0, 999 do
     local name = string.gsub(MARKER, '%-node:{%d+}$', '-shard:{' .. tag .. '}')
-    local slot = redis.pcall('CLUSTER', 'KEYSLOT', name)
-    if type(slot) ~= 'number' then
+    local slot = ask_cluster('KEYSLOT', name)
+    if not slot then
       return nil
     end
     for first, last in string.gmatch(slots, '(%d+)%-?(%d*)') do

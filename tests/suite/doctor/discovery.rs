@@ -5,7 +5,7 @@ use crate::support::cluster::Cluster;
 use crate::support::redis::free_port;
 use crate::support::sentinel::{SERVICE, Sentinels};
 use crate::support::tls::{Authority, Valid};
-use crate::support::{Redis, Run, wait_until};
+use crate::support::{Redis, Run, refused, wait_until};
 
 #[test]
 fn a_master_behind_sentinels_needs_min_replicas() {
@@ -117,6 +117,12 @@ fn a_single_server_is_not_a_cluster() {
     expect(&found, "reachable", "problem", "not part of a Redis Cluster: give redis://");
     let listed = Run::bare().args(&["list", "--redis", &url]).done().expect_code(78);
     listed.expect_said(&["not part of a Redis Cluster"]);
+    for quarantine in ["off", "30s"] {
+        let args = ["--quarantine", quarantine];
+        refused(Run::at(&url, "k").args(&args), 78, &["not part of a Redis Cluster: give redis://"]);
+        let acquire = Run::bare().args(&["acquire", "--key", "k", "--redis", &url]).args(&args);
+        acquire.done().expect_code(78).expect_said(&["not part of a Redis Cluster"]);
+    }
     assert!(all_keys(&redis).is_empty());
 }
 
