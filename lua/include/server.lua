@@ -61,9 +61,10 @@ local function reign()
   return server_id() .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
 end
 
--- Only where all servers were given as clusters the marker is that of a slot.
-local function is_marker_of_slot()
-  return string.find(MARKER, '%-node:{%d+}$')
+-- A single server without a quarantine votes at once, whatever it may have forgotten. One that was given as a cluster
+-- is asked whether it is: the marker of a slot ends with its tag.
+local function has_marker(quarantine)
+  return quarantine ~= 0 or SERVERS ~= '1' or string.sub(MARKER, -1) == '}'
 end
 
 -- CLUSTER with these arguments; nothing if it is not told. A server that was given as a cluster must be part of one:
@@ -78,21 +79,10 @@ local function ask_cluster(...)
   end
 end
 
--- A single server without a quarantine votes at once, whatever it may have forgotten.
-local function has_marker(quarantine)
-  if quarantine ~= 0 or SERVERS ~= '1' then
-    return true
-  end
-  if is_marker_of_slot() then
-    ask_cluster('KEYSLOT', MARKER)
-  end
-  return false
-end
-
 -- On a cluster: the slots that this node has, and who it is as their owner: its ID and its epoch, which is a new one when
 -- it has taken a slot over from another master. Nothing if that is not told, or while a slot is on its way from or to it.
 local function shard()
-  local nodes = is_marker_of_slot() and ask_cluster('NODES') or ''
+  local nodes = string.sub(MARKER, -1) == '}' and ask_cluster('NODES') or ''
   for line in string.gmatch(nodes, '[^\n]+') do
     local id, flags, epoch, slots = string.match(line, '^(%x+) %S+ (%S+) %S+ %d+ %d+ (%d+) %S+ ([%d%- ]+)$')
     if id and string.find(flags, 'myself,master', 1, true) then
@@ -144,6 +134,10 @@ end
 -- cluster unless the shard marker proves the same. The longest quarantine counts for every client: the lease that was
 -- forgotten may have been another client's.
 local function quarantine_left(quarantine)
+  if quarantine == 0 and SERVERS == '1' then
+    ask_cluster('KEYSLOT', MARKER)
+    return 0, 0, 0
+  end
   local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
   -- A time in the future is from before the clock was set back.

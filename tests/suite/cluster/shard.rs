@@ -126,7 +126,7 @@ fn a_slot_that_is_taken_from_a_dead_master_is_quarantined() {
 #[test]
 fn a_master_that_does_not_tell_its_slots_is_quarantined_for_each() {
     let cluster = Cluster::start(3);
-    let [used, new, other] = cluster.keys_of(0);
+    let [used, new, other, last] = cluster.keys_of(0);
     use_long_ago(&cluster, 0, &used);
     for denied in ["-cluster|nodes", "-cluster|keyslot"] {
         for at in 0..3 {
@@ -137,4 +137,10 @@ fn a_master_that_does_not_tell_its_slots_is_quarantined_for_each() {
         refused(Run::at(&url, &new).args(&ARGS), 69, &WAITS);
     }
     granted(&cluster, &other);
+    // Something else is there.
+    let name = shard_marker(&cluster, 0);
+    cluster[0].cmd(&["DEL", &name]);
+    cluster[0].cmd(&["RPUSH", &name, "x"]);
+    quarantined(&cluster, &last);
+    assert_eq!(cluster[0].cmd(&["TYPE", &name]), "list");
 }
