@@ -84,7 +84,7 @@ local function look_at_marker(identity)
   end
   local known_for = 0
   if identity ~= '' then
-    known_for = math.max(now_ms() - (marked == reign() and tonumber(since) or shard_known_since(true)), 0)
+    known_for = math.max(now_ms() - (marked == reign() and tonumber(since) or shard_known_since('look')), 0)
   end
   return longest ~= '0' and math.max(tonumber(longest) + 1000 - known_for, 0) or 0
 end
