@@ -76,13 +76,16 @@ local function look_at(k)
     waiter_count, waiter_list }
 end
 
--- Without writing the marker, as quarantine_left() does.
+-- Without writing a marker, as quarantine_left() does.
 local function look_at_marker(identity)
   local marked, since, longest = string.match(call('GET', KEYS[#KEYS]) or '', '^(%S+) (%d+) (%d+)$')
   if not marked then
     return 0 -- no client has ever asked
   end
-  local known_for = identity ~= '' and marked == reign() and math.max(now_ms() - tonumber(since), 0) or 0
+  local known_for = 0
+  if identity ~= '' then
+    known_for = math.max(now_ms() - (marked == reign() and tonumber(since) or shard_known_since('look')), 0)
+  end
   return longest ~= '0' and math.max(tonumber(longest) + 1000 - known_for, 0) or 0
 end
 

@@ -13,6 +13,8 @@
 --   who:K       what waiters tell about themselves      (hash: waiter -> JSON)
 --   tombstone   exists if this waiter has given up: its late requests change nothing; or how its grant ended: see trace.lua
 --   marker      this server's reign (see server.lua), since when it has been known, and the longest quarantine (string, never expires)
+-- On a cluster there is one key that is not named here, since only the server knows in which of its slots it is: see
+-- shard_known_since() of server.lua.
 --
 -- ARGV[1] claim     '<waiter>.<attempt>'
 -- ARGV[2] notify    prefix of the wake-up lists, followed by the waiter's name

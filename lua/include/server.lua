@@ -61,21 +61,91 @@ local function reign()
   return server_id() .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
 end
 
--- A single server without a quarantine votes at once, whatever it may have forgotten.
+-- A single server without a quarantine votes at once, whatever it may have forgotten. One that was given as a cluster
+-- is asked whether it is: the marker of a slot ends with its tag.
 local function has_marker(quarantine)
-  return quarantine ~= 0 or SERVERS ~= '1'
+  return quarantine ~= 0 or SERVERS ~= '1' or string.sub(MARKER, -1) == '}'
+end
+
+-- On a cluster: since when this node is known to have kept its data and its slots, by the shard marker: its reign, the
+-- time, its ID, epoch and slots. It is lost with the data, and what it says changes with each slot that comes or goes.
+-- Where there is none it is written, unless this is but a look. Elsewhere, and if anything is in doubt: since now.
+-- With 'check' only whether it is a cluster at all.
+-- Its functions are created only when they are needed: few requests come here.
+local function shard_known_since(purpose)
+  -- CLUSTER with these arguments; nothing if it is not told. A server that was given as a cluster must be part of one:
+  -- clients that give it as what it is use other names for the same locks.
+  local function ask_cluster(...)
+    local reply = redis.pcall('CLUSTER', ...)
+    if type(reply) ~= 'table' or not reply.err then
+      return reply
+    end
+    if string.find(reply.err, 'cluster support disabled', 1, true) then
+      fail(reply.err)
+    end
+  end
+  -- The slots that this node has, and who it is as their owner. Its epoch is a new one when it has taken a slot over from
+  -- another master. Nothing if that is not told, or while a slot is on its way from or to it.
+  local function shard()
+    for line in string.gmatch(ask_cluster('NODES') or '', '[^\n]+') do
+      local id, flags, epoch, slots = string.match(line, '^(%x+) %S+ (%S+) %S+ %d+ %d+ (%d+) %S+ ([%d%- ]+)$')
+      if id and string.find(flags, 'myself,master', 1, true) then
+        return table.concat({ id, epoch, slots }, ' '), slots
+      end
+    end
+  end
+  -- The shard marker is in the first slot that a number is in, and this node has. A node with a handful of slots may have
+  -- none among so many numbers; no script is to search for long.
+  local function marker_in(slots)
+    for tag = 0, 999 do
+      local name = string.gsub(MARKER, '%-node:{%d+}$', '-shard:{' .. tag .. '}')
+      local slot = ask_cluster('KEYSLOT', name)
+      for first, last in string.gmatch(slot and slots or '', '(%d+)%-?(%d*)') do
+        if slot >= tonumber(first) and slot <= tonumber(last ~= '' and last or first) then
+          return name
+        end
+      end
+      if not slot then
+        return nil
+      end
+    end
+  end
+  if string.sub(MARKER, -1) ~= '}' then
+    return now_ms()
+  elseif purpose == 'check' then
+    return ask_cluster('KEYSLOT', MARKER)
+  end
+  local owner, slots = shard()
+  local name = owner and marker_in(slots)
+  local marked = name and redis.pcall('GET', name)
+  if not name or type(marked) == 'table' then
+    return now_ms()
+  end
+  local known, since, known_owner = string.match(marked or '', '^(%S+) (%d+) (.+)$')
+  if known == reign() and known_owner == owner and tonumber(since) <= now_ms() then
+    return tonumber(since)
+  end
+  if purpose ~= 'look' then
+    redis.pcall('SET', name, table.concat({ reign(), int_string(now_ms()), owner }, ' '))
+  end
+  return now_ms()
 end
 
 -- For how many ms this server must not vote yet; for how long it has been known; the longest quarantine that any client
 -- came with. A server proves that it has kept its data by a marker with its reign. If the marker is missing (fresh,
--- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine starts anew. The
--- longest quarantine counts for every client: the lease that was forgotten may have been another client's.
+-- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine starts anew, on a
+-- cluster unless the shard marker proves the same. The longest quarantine counts for every client: the lease that was
+-- forgotten may have been another client's.
 local function quarantine_left(quarantine)
+  if quarantine == 0 and SERVERS == '1' then
+    shard_known_since('check')
+    return 0, 0, 0
+  end
   local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
   -- A time in the future is from before the clock was set back.
   if marked ~= reign() or since > now_ms() or longest < quarantine then
-    since = marked == reign() and math.min(since, now_ms()) or now_ms()
+    since = marked == reign() and math.min(since, now_ms()) or shard_known_since('use')
     longest = math.max(longest, quarantine)
     call('SET', MARKER, table.concat({ reign(), int_string(since), int_string(longest) }, ' '))
   end

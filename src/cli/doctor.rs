@@ -14,9 +14,9 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 /// reason and with what to set. The first line is the verdict.
 ///
 /// On every server a lock is taken, waited for, extended and released under a random key, as a run would do it, and its
-/// keys are deleted; no other lock is touched. The mark by which a server proves that it has kept its data (lock-node) is
-/// read and never written, so a server that was not used before stays unused. In the same way a lock file is made and
-/// deleted on this host.
+/// keys are deleted; no other lock is touched. The mark by which a server proves that it has kept its data (lock-node, on
+/// a cluster lock-shard) is read and never written, so a server that was not used before stays unused. In the same way a
+/// lock file is made and deleted on this host.
 ///
 /// A server that does not answer is given up after --node-timeout, all servers at the same time.
 #[derive(Debug, Args)]

@@ -61,7 +61,11 @@ const EXIT_STATUS: Section = Section {
     blocks: &[Terms(&[
         ("0", "listed, even if there is none"),
         ("64", "usage error"),
-        ("69", "the servers, or a majority of them, cannot be reached or cannot serve now"),
+        (
+            "69",
+            "the servers, or a majority of them, cannot be reached or cannot serve now; or some masters of a cluster, and \
+             what the others have is listed",
+        ),
         ("77", "a server refused us: password, permissions"),
         ("78", "servers or settings that cannot work"),
     ])],

@@ -51,6 +51,8 @@ pub(crate) struct Listing {
     pub locks: Vec<Status>,
     /// Empty on this host.
     pub servers: Vec<ServerStatus>,
+    /// What could not be asked, and has locks that no other server knows: masters of a cluster.
+    pub missing: Vec<BackendError>,
 }
 
 #[derive(Clone, Debug)]

@@ -1,9 +1,10 @@
 //! Locks, as `redlock list` shows them: a table.
 
 use super::format::sanitize;
+use super::problem::backend_error;
 use super::status::server_lines;
 use crate::duration::format_seconds;
-use crate::lock::{HolderInfo, Listing, ServerState, State, Status};
+use crate::lock::{BackendError, HolderInfo, Listing, ServerState, State, Status};
 
 const HEADINGS: [&str; 6] = ["KEY", "STATE", "HOLDER", "SINCE", "EXPIRES", "WAITING"];
 
@@ -25,6 +26,12 @@ pub(crate) fn list_keys(listing: &Listing) -> String {
         |key: &[u8]| Some(String::from_utf8(key.to_vec()).ok()?).filter(|text| *text == sanitize(key));
     let keys: Vec<String> = listing.locks.iter().filter_map(|lock| plain(&lock.key)).collect();
     keys.iter().flat_map(|key| [key.as_str(), "\n"]).collect()
+}
+
+/// Which servers have locks that are not in the list.
+pub(crate) fn incomplete_list(missing: &[BackendError]) -> String {
+    let servers: Vec<String> = missing.iter().map(backend_error).collect();
+    format!("the list is not complete: {}", servers.join("; "))
 }
 
 /// What is longer is cut: a key may have 1024 bytes, and the other columns are to be seen.

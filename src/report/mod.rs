@@ -46,7 +46,7 @@ pub(crate) use doctor::{Diagnosis, Place, diagnosis_json, diagnosis_text};
 pub(crate) use format::blocker;
 pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, quoted, sanitize};
 pub(crate) use history::{Clock, Style, history_json, history_svg, history_text};
-pub(crate) use list::{list_keys, list_table};
+pub(crate) use list::{incomplete_list, list_keys, list_table};
 pub(crate) use problem::{backend_error, io_error};
 pub(crate) use screen::{LongLines, Size, draw_screen, enter_screen, leave_screen};
 pub(crate) use status::{

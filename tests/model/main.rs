@@ -1,7 +1,7 @@
 //! The protocol of several servers (docs/protocol.md), model-checked with stateright: 3 servers (nodes), for some
 //! questions 5, and 2 to 4 clients.
 //!
-//! Five models, since they rest on different assumptions.
+//! Six models, since they rest on different assumptions.
 //! - `exclusion`: who holds the lock, writers and sharers. There is a clock of whole ticks that all share. A
 //!   claim on a node expires `ttl` ticks after the node carried out the request, a yes counts until `ttl` ticks
 //!   after its round was sent: so never longer than the claim that it relies on. Clients acquire, keep votes
@@ -15,6 +15,8 @@
 //!   and no circle that a run could stay in unless something that can be done all the time is never done.
 //! - `failover`: one server whose replica takes its place, as with Sentinel and Cluster. Replication is
 //!   asynchronous, and the roles may change as often as one likes.
+//! - `shard`: one slot of a cluster that moves between two masters, which lose their data now and then. A master that is
+//!   known to have kept its data and its slots grants the first lock of a slot at once.
 //! - `breaking`: a claim is taken away from its holder (`redlock break`), server by server, while the holder renews and
 //!   heals. The next client never holds beside the old command, and the lease that the holder has is its last.
 //!
@@ -53,6 +55,7 @@ mod fence;
 mod graph;
 mod names;
 mod rules;
+mod shard;
 mod turn;
 
 use std::fmt::Debug;

@@ -22,6 +22,12 @@ pub struct Rules {
     /// A marker names the time since which the server has been the master, not only the process: a server that is promoted
     /// rests, even if it finds its own marker.
     pub marker_names_reign: bool,
+    /// So does the marker of all slots that a master of a cluster has.
+    pub shard_marker_names_reign: bool,
+    /// It names these slots.
+    pub shard_marker_names_slots: bool,
+    /// And the epoch since which the master has had the last one of them.
+    pub shard_marker_names_epoch: bool,
     /// While it rests a node grants nothing, not even to the waiter whose claim it still carries.
     pub rest_comes_first: bool,
     /// A resting node's "extended" counts only before our last yes from that node has run out.
@@ -79,6 +85,9 @@ impl Rules {
         votes_are_new: true,
         quarantine: true,
         marker_names_reign: true,
+        shard_marker_names_reign: true,
+        shard_marker_names_slots: true,
+        shard_marker_names_epoch: true,
         rest_comes_first: true,
         rest_breaks_chain: true,
         quarantined_queue_nobody: true,

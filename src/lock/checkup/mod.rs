@@ -32,6 +32,8 @@ pub(crate) struct ServerFacts {
     pub kind: ServerKind,
     /// Why the other masters of its cluster are not known, if they are not.
     pub others: Option<BackendError>,
+    /// A key whose lock is on it, to begin with.
+    pub first_key: String,
     /// An error if it cannot be asked anything.
     pub found: Result<Found, BackendError>,
 }
@@ -50,6 +52,7 @@ pub(crate) struct Found {
     pub clock: Result<Clock, BackendError>,
     pub info: Result<Info, BackendError>,
     pub config: Result<Config, BackendError>,
+    /// On a cluster that of all its slots.
     pub marker: Result<Option<Marker>, BackendError>,
     /// Of the certificate of a server with TLS.
     pub certificate_expires: Option<SystemTime>,

@@ -150,13 +150,13 @@ fn said(what: &What) -> Sentences {
                 "wait; see --quarantine",
             )
         }
-        What::NeverUsed { quarantine } => found(
+        What::NeverUsed { quarantine, first_key } => found(
             format!(
                 "no lock was taken here yet: it does not vote for {} after the first use",
                 format_seconds(*quarantine)
             ),
             "it may have been emptied, and have forgotten locks",
-            "let a run start that may wait: redlock run --key first -- true",
+            format!("let a run start that may wait: redlock run --key {first_key} -- true"),
         ),
         What::MarkerDenied(error) => found(
             format!("the key lock-node cannot be read: {}", problem(&error.problem)),
@@ -306,7 +306,8 @@ fn said(what: &What) -> Sentences {
         What::Unknown { check, why } => found(
             format!("{}{}", topic(*check), because(why.as_ref())),
             "the server does not tell",
-            "allow INFO and CONFIG GET for this check (+info +config|get in the ACL), or ask its operator",
+            "allow INFO, CONFIG GET and CLUSTER NODES for this check (+info +config|get +cluster|nodes in the ACL), or \
+             ask its operator",
         ),
     }
 }

@@ -74,6 +74,45 @@ fn a_slot_in_quarantine_is_told_by_status_and_not_by_list() {
     holder.wait().expect_code(0);
 }
 
+/// What the others have is shown, as far as they serve.
+#[test]
+fn a_list_without_one_of_the_masters_is_told_to_be_incomplete() {
+    let mut cluster = Cluster::start(3);
+    for at in 0..3 {
+        assert_eq!(cluster[at].cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
+    }
+    let keys: [[String; 1]; 3] = [cluster.keys_of(0), cluster.keys_of(1), cluster.keys_of(2)];
+    let take = |[key]: &[String; 1]| {
+        let args =
+            ["acquire", "--ttl", "60s", "--quarantine", "off", "--redis", &cluster.url(), "--key", key];
+        Run::bare().args(&args).done().expect_code(0);
+    };
+    keys.iter().for_each(take);
+    let (url, dead) = (cluster.url(), cluster[2].port().to_string());
+    let list = |args: &[&str]| {
+        let args = [&["list", "--node-timeout", "2s", "--redis", &url], args].concat();
+        Run::bare().args(&args).done()
+    };
+    assert!(list(&[]).expect_code(0).stderr.is_empty());
+    cluster[2].kill();
+    for args in [&[][..], &["--json"], &["--keys"]] {
+        let listed = list(args).expect_code(69);
+        let said = format!("redlock: the list is not complete: redis://127.0.0.1:{dead}: connection refused");
+        assert!(listed.stderr.starts_with(&said) && listed.stderr.lines().count() == 1, "{listed:#?}");
+        let shown = keys.each_ref().map(|[key]| listed.stdout.contains(key.as_str()));
+        assert_eq!(shown, [true, true, false], "{listed:#?}");
+    }
+    assert!(list(&[]).stdout.contains("FAILS: connection refused"));
+    // None of those that live has one.
+    list(&["no-such-lock"]).expect_code(69).expect_said(&["not complete"]);
+    // They know their locks, but do not serve.
+    for at in 0..2 {
+        assert_eq!(cluster[at].cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]), "OK");
+    }
+    wait_until("the cluster is down", || cluster[0].cmd(&["CLUSTER", "INFO"]).contains("cluster_state:fail"));
+    list(&[]).expect_code(69).expect_said(&["cannot look at the locks"]).expect_said(&["CLUSTERDOWN"]);
+}
+
 /// What docs/operations.md says of permissions on a cluster.
 #[test]
 fn the_documented_users_can_take_and_list_locks_on_a_cluster() {
@@ -91,7 +130,11 @@ fn the_documented_users_can_take_and_list_locks_on_a_cluster() {
         (0..3).for_each(|at| assert_eq!(cluster[at].cmd(&command), "OK"));
         cluster.url().replace("://", &format!("://{user}:password@"))
     };
-    let locker = grant("locker", &["+asking"]);
+    let locker = grant("locker", &["+asking", "+cluster|nodes", "+cluster|keyslot"]);
+    let [used, new] = cluster.keys_of(1);
+    refused(Run::at(&locker, &used).arg("-n"), 69, &["new, restarted or promoted"]);
+    cluster.age_shard_marker(1);
+    Run::at(&locker, &new).arg("-n").cmd(&["true"]).done().expect_code(0);
     let holders: Vec<_> = ["one", "two", "three"]
         .into_iter()
         .map(|key| hold(Run::at(&locker, key).args(&["--quarantine", "off"])))

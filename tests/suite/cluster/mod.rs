@@ -4,3 +4,4 @@ mod commands;
 mod failover;
 mod names;
 mod resharding;
+mod shard;

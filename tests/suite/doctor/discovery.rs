@@ -5,7 +5,7 @@ use crate::support::cluster::Cluster;
 use crate::support::redis::free_port;
 use crate::support::sentinel::Sentinels;
 use crate::support::tls::{Authority, Valid};
-use crate::support::{Redis, Run, wait_until};
+use crate::support::{Redis, Run, refused, wait_until};
 
 #[test]
 fn a_master_behind_sentinels_needs_min_replicas() {
@@ -46,9 +46,8 @@ fn every_master_of_a_cluster_is_examined() {
     assert_eq!(found["servers"].as_array().unwrap().len(), 3, "{found:#}");
     assert_eq!(results(&found, "permissions").iter().filter(|said| said.starts_with("ok took")).count(), 3);
     assert!(results(&found, "replicas").iter().all(|said| said == "warning has no replica"), "{found:#}");
-    // It has just been started.
-    let resting = results(&found, "quarantine");
-    assert!(resting.iter().all(|said| said.starts_with("warning does not vote for another ")), "{found:#}");
+    let unused = results(&found, "quarantine");
+    assert!(unused.iter().all(|said| said.starts_with("warning no lock was taken here yet")), "{found:#}");
     assert_eq!(
         (&found["quorum"]["servers"], &found["quorum"]["can_vote"]),
         (&1.into(), &0.into()),
@@ -76,6 +75,40 @@ fn every_master_of_a_cluster_is_examined() {
     expect(&found, "reachable", "problem", "connection refused");
 }
 
+/// Its first lock would wait, and so does the advice say, with a key that is its own.
+#[test]
+fn a_master_of_a_cluster_is_known_by_its_shard_marker() {
+    let mut cluster = Cluster::with_replicas(3);
+    let state = |port: u16| {
+        let found = diagnosis(doctor(&cluster.url()), 0);
+        let checks = found["checks"].as_array().unwrap();
+        let is_it = |check: &&serde_json::Value| {
+            check["name"] == "quarantine" && text(&check["server"]).contains(&port.to_string())
+        };
+        checks.iter().find(is_it).cloned().unwrap_or_else(|| panic!("{found:#}"))
+    };
+    let fix = text(&state(cluster[0].port())["fix"]).to_owned();
+    let key = fix.split_ascii_whitespace().skip_while(|word| *word != "--key").nth(1).expect(&fix);
+    assert_eq!(cluster.owner(key), 0, "{fix}");
+    cluster.run(key).arg("-n").cmd(&["true"]).done().expect_code(69);
+    let said = state(cluster[0].port());
+    assert!(text(&said["text"]).starts_with("does not vote for another "), "{said}");
+    cluster.age_shard_marker(0);
+    assert_eq!(state(cluster[0].port())["level"], "ok");
+    let names = cluster[0].keys();
+    let name = names.iter().find(|name| name.starts_with("lock-shard:")).expect("a shard marker");
+    cluster.wait_for_replica(3, &["GET", name], &cluster[0].cmd(&["GET", name]));
+    // Whoever is promoted has not been known for long, however long it has been up.
+    let port = cluster[3].port();
+    cluster[0].kill();
+    cluster.wait_for_promotion(3);
+    cluster.wait_until_it_serves(1..=3);
+    let url = format!("redis+cluster://127.0.0.1:{port}");
+    let found = diagnosis(doctor(&url), 0);
+    let said = results(&found, "quarantine");
+    assert!(said.iter().any(|said| said.starts_with("warning does not vote for another 36")), "{found:#}");
+}
+
 /// The names of its locks would not be those that clients with the right URL use.
 #[test]
 fn a_single_server_is_not_a_cluster() {
@@ -85,6 +118,12 @@ fn a_single_server_is_not_a_cluster() {
     expect(&found, "reachable", "problem", "not part of a Redis Cluster: give redis://");
     let listed = Run::bare().args(&["list", "--redis", &url]).done().expect_code(78);
     listed.expect_said(&["not part of a Redis Cluster"]);
+    for quarantine in ["off", "30s"] {
+        let args = ["--quarantine", quarantine];
+        refused(Run::at(&url, "k").args(&args), 78, &["not part of a Redis Cluster: give redis://"]);
+        let acquire = Run::bare().args(&["acquire", "--key", "k", "--redis", &url]).args(&args);
+        acquire.done().expect_code(78).expect_said(&["not part of a Redis Cluster"]);
+    }
     assert!(all_keys(&redis).is_empty());
 }
 

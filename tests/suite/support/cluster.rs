@@ -124,6 +124,22 @@ impl Cluster {
         assert_eq!(self[at].cmd(&["SET", &format!("lock-node:{{{tag}}}"), &marker]), "OK");
     }
 
+    /// Keys of different slots that this master has in the beginning.
+    pub fn keys_of<const N: usize>(&self, at: usize) -> [String; N] {
+        let keys = (0..).map(|n| format!("new-{n}")).filter(|key| self.owner(key) == at);
+        keys.take(N).collect::<Vec<_>>().try_into().expect("there are as many as one likes")
+    }
+
+    /// As if an hour had passed since a node's shard marker was written.
+    pub fn age_shard_marker(&self, at: usize) {
+        let names = self[at].keys();
+        let name = names.iter().find(|name| name.starts_with("lock-shard:{")).expect("a shard marker");
+        let marker = self[at].cmd(&["GET", name]);
+        let [reign, since, owner] = marker.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{marker}") };
+        let since = since.parse::<u64>().expect("a time") - 3_600_000;
+        assert_eq!(self[at].cmd(&["SET", name, &format!("{reign} {since} {owner}")]), "OK");
+    }
+
     /// The reply of a replica, which answers only to those who know what they ask.
     pub fn wait_for_replica(&self, at: usize, command: &[&str], reply: &str) {
         let mut client = self[at].connect();
@@ -133,6 +149,12 @@ impl Cluster {
 
     pub fn wait_for_promotion(&self, at: usize) {
         wait_until("the replica is the master", || self[at].info("role") == "master");
+    }
+
+    /// These nodes know of each other's slots, and serve.
+    pub fn wait_until_it_serves(&self, nodes: impl Iterator<Item = usize> + Clone) {
+        let is_ok = |at: usize| self[at].cmd(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        wait_until("the cluster serves", || nodes.clone().all(is_ok));
     }
 
     /// A holder has renewed its lease at this node: more than so many ms are left of it.

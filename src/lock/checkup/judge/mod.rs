@@ -119,6 +119,7 @@ pub(crate) enum What {
     /// It will be in quarantine for this long after its first use.
     NeverUsed {
         quarantine: Duration,
+        first_key: String,
     },
     /// The marker of the quarantine may not be read.
     MarkerDenied(BackendError),

@@ -51,7 +51,7 @@ pub(super) fn judge(checkup: &ServersCheckup, at: usize, terms: &Terms, now: Sys
         findings.push(role(info, server.kind));
         findings.extend(identity(checkup, at, info, needs_identity(several, terms)));
     }
-    let (quarantine, vote) = quarantine(found, server.kind, several, terms);
+    let (quarantine, vote) = quarantine(found, server, several, terms);
     findings.extend(quarantine);
     findings.push(latency(found.rtt, terms));
     findings.push(clock(found, several));
@@ -219,42 +219,40 @@ fn without_info(error: &BackendError, kind: ServerKind, needs_identity: bool) ->
 }
 
 /// As lua/include/server.lua counts it.
-fn quarantine(found: &Found, kind: ServerKind, several: bool, terms: &Terms) -> (Option<Judged>, Vote) {
+fn quarantine(found: &Found, server: &ServerFacts, several: bool, terms: &Terms) -> (Option<Judged>, Vote) {
     let info = found.info.as_ref().ok();
     let uptime = info.and_then(|info| info.uptime);
     let ok = (Level::Ok, What::Votes { uptime });
     let own = u64::try_from(terms.quarantine.as_millis()).unwrap_or(u64::MAX);
-    // In a cluster each slot has its own, which cannot have begun before the server did.
-    if kind == ServerKind::OfCluster && own > 0 {
-        let whole = Duration::from_millis(own.saturating_add(AFTER_QUARANTINE_MS));
-        let left = uptime.and_then(|uptime| whole.checked_sub(uptime)).filter(|left| !left.is_zero());
-        return match left {
-            Some(left) => (Some((Level::Warning, What::Quarantined { left, uptime })), Vote::AfterFirstUse),
-            None => (uptime.map(|_| ok), Vote::Can),
-        };
-    }
-    if kind == ServerKind::OfCluster || !needs_identity(several, terms) {
+    let in_cluster = server.kind == ServerKind::OfCluster;
+    if (in_cluster && own == 0) || !needs_identity(several, terms) {
         return (uptime.map(|_| ok), Vote::Can);
     }
     let reign = info.and_then(|info| Some((info.run_id.as_ref()?, info.replication_id.as_deref())));
     let reign = reign.map(|(run_id, history)| format!("{run_id}.{}", history.unwrap_or_default()));
     let now_ms = found.clock.as_ref().ok().map(|clock| clock.now_ms);
+    let unknown = |why: Option<&BackendError>| {
+        let what = What::Unknown { check: Check::Quarantine, why: why.cloned() };
+        (Some((Level::Unknown, what)), Vote::Can)
+    };
     match (&found.marker, reign.zip(now_ms)) {
+        // Without the marker of all its slots there are those of each, of which nothing is known here.
+        (Err(error), _) if in_cluster => unknown(Some(error)),
         (Err(error), _) => (Some((Level::Problem, What::MarkerDenied(error.clone()))), Vote::Cannot),
         (Ok(None), _) if own == 0 => (Some(ok), Vote::Can),
         (Ok(None), _) => {
             let quarantine = Duration::from_millis(own.saturating_add(AFTER_QUARANTINE_MS));
-            (Some((Level::Warning, What::NeverUsed { quarantine })), Vote::AfterFirstUse)
+            let what = What::NeverUsed { quarantine, first_key: server.first_key.clone() };
+            (Some((Level::Warning, what)), Vote::AfterFirstUse)
         }
-        (Ok(Some(_)), None) => {
-            let why = found.clock.as_ref().err().or(found.info.as_ref().err()).cloned();
-            (Some((Level::Unknown, What::Unknown { check: Check::Quarantine, why })), Vote::Can)
-        }
+        (Ok(Some(_)), None) => unknown(found.clock.as_ref().err().or(found.info.as_ref().err())),
         (Ok(Some(marker)), Some((reign, now_ms))) => match left_ms(marker, &reign, now_ms, own) {
             0 => (Some(ok), Vote::Can),
             left => {
                 let what = What::Quarantined { left: Duration::from_millis(left), uptime };
-                (Some((Level::Warning, what)), Vote::Cannot)
+                // A slot that was used before may have a marker that is older.
+                let vote = if in_cluster { Vote::AfterFirstUse } else { Vote::Cannot };
+                (Some((Level::Warning, what)), vote)
             }
         },
     }

@@ -62,7 +62,8 @@ fn found() -> Found {
 }
 
 fn server(configured: usize, kind: ServerKind, found: Result<Found, BackendError>) -> ServerFacts {
-    ServerFacts { name: format!("s{configured}"), configured, kind, others: None, found }
+    let (name, first_key) = (format!("s{configured}"), "first".to_owned());
+    ServerFacts { name, configured, kind, others: None, first_key, found }
 }
 
 fn checkup(servers: Vec<ServerFacts>) -> ServersCheckup {
@@ -362,6 +363,7 @@ fn a_cluster_serves_if_all_its_masters_do() {
     let master = |found| server(0, ServerKind::OfCluster, found);
     let cluster = |mut second: Found| {
         second.info.as_mut().unwrap().run_id = Some("other".into());
+        second.marker = Ok(Some(Marker { reign: "other.history".into(), since_ms: 0, longest_ms: 0 }));
         checkup(vec![master(Ok(found())), master(Ok(second))])
     };
     assert_eq!(levels(&cluster(found()), &SEVERAL, Check::Quorum), [Fine]);
@@ -369,16 +371,28 @@ fn a_cluster_serves_if_all_its_masters_do() {
     assert_eq!(levels(&cluster(Found { trial: fails, ..found() }), &SEVERAL, Check::Quorum), [Bad]);
 }
 
-/// Each slot has a marker of its own, of which none is older than the server.
+/// However long it has been up: slots that were used before may have markers that are older.
 #[test]
-fn a_master_of_a_cluster_that_has_just_started_is_in_quarantine() {
-    for (uptime, level) in [(30, Warning), (31, Fine)] {
-        let up = |found: &mut Found| {
-            found.info.as_mut().unwrap().uptime = Some(Duration::from_secs(uptime));
-            found.marker = Ok(None);
-        };
-        assert_eq!(of_kind(ServerKind::OfCluster, Check::Quarantine, &SEVERAL, up), [level], "{uptime}");
-        assert_eq!(of_kind(ServerKind::OfCluster, Check::Quorum, &SEVERAL, up), [level], "{uptime}");
+fn a_master_of_a_cluster_that_is_not_known_with_its_slots_grants_later() {
+    let marker = |reign: &str, age_ms: u64| {
+        let now_ms = found().clock.unwrap().now_ms;
+        Ok(Some(Marker { reign: reign.to_owned(), since_ms: now_ms - age_ms, longest_ms: 0 }))
+    };
+    for (marker, level, quorum) in [
+        (marker("id.history", 31_000), Fine, Fine),
+        (marker("id.history", 30_000), Warning, Warning),
+        (marker("id.other", 3_600_000), Warning, Warning),
+        (marker("", 3_600_000), Warning, Warning),
+        (Ok(None), Warning, Warning),
+        (Err(denied()), Unknown, Fine),
+    ] {
+        let change = |found: &mut Found| found.marker = marker.clone();
+        assert_eq!(
+            of_kind(ServerKind::OfCluster, Check::Quarantine, &SEVERAL, change),
+            [level],
+            "{marker:?}"
+        );
+        assert_eq!(of_kind(ServerKind::OfCluster, Check::Quorum, &SEVERAL, change), [quorum], "{marker:?}");
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod info;
 mod sentinels;
+mod shard;
 mod trial;
 
 use std::thread;
@@ -26,12 +27,15 @@ use crate::lock::checkup::{
 use crate::lock::claim::WaiterId;
 use crate::lock::{BackendError, Problem, ServerErrorKind};
 use info::{add_config, parse_info, parse_marker};
+use shard::Shard;
 
 pub(crate) use trial::between_trials;
 
 /// What CONFIG is asked for, one name or pattern at a time, as servers before Redis 7 want it. Never a pattern that
 /// matches a password.
 const CONFIG: [&str; 4] = ["min-replicas-*", "cluster-node-timeout", "appendfsync", "save"];
+
+const FIRST_KEY: &str = "first";
 
 /// All servers at once.
 pub(crate) fn check_servers(servers: &[Server], prefix: &str, node_timeout: Duration) -> ServersCheckup {
@@ -68,13 +72,22 @@ fn members(configured: &Server, at: usize, prefix: &str, node_timeout: Duration)
         }
         Err(error) => {
             let name = configured.to_string();
-            return vec![ServerFacts { name, configured: at, kind, others: None, found: Err(error) }];
+            let first_key = FIRST_KEY.to_owned();
+            return vec![ServerFacts {
+                name,
+                configured: at,
+                kind,
+                others: None,
+                first_key,
+                found: Err(error),
+            }];
         }
     };
     thread::scope(|scope| {
         let check = |Master { server, slot }: &Master| {
             let key = format!("{{{}}}{}", tag_in(*slot), random_key());
-            facts(server, at, kind, &keys_of(&key), node_timeout)
+            let facts = facts(server, at, kind, &keys_of(&key), node_timeout);
+            ServerFacts { first_key: format!("{{{}}}first", tag_in(*slot)), ..facts }
         };
         let threads: Vec<_> = cluster.iter().map(|master| scope.spawn(move || check(master))).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
@@ -94,7 +107,8 @@ fn facts(
 ) -> ServerFacts {
     let mut contact = Contact::new(server.clone(), node_timeout);
     let found = contact.find_out(kind, keys, server, node_timeout);
-    ServerFacts { name: contact.name(), configured, kind, others: None, found }
+    let first_key = FIRST_KEY.to_owned();
+    ServerFacts { name: contact.name(), configured, kind, others: None, first_key, found }
 }
 
 /// The connection to one server, on which questions are asked one by one.
@@ -118,7 +132,10 @@ impl Contact {
         let certificate_expires = self.servers[0].node.certificate_expires();
         let clock = self.clock()?;
         let rtt = self.round_trip();
-        let marker = self.marker(keys)?;
+        let marker = match kind {
+            ServerKind::Plain | ServerKind::OfSentinels => self.marker(keys)?,
+            ServerKind::OfCluster => self.shard_marker(keys)?,
+        };
         let config = self.config()?;
         let cannot_work = info.as_ref().is_ok_and(|info| {
             let is_stray_node = info.is_cluster && kind != ServerKind::OfCluster;
@@ -195,6 +212,23 @@ impl Contact {
         let text = |value| redis::from_redis_value::<Option<Vec<u8>>>(value).ok();
         let marker = |value| text(value).map(|text| text.and_then(|text| parse_marker(&text)));
         self.ask_for(("GET", &[&keys.node]), marker)
+    }
+
+    /// A marker of no reign if the server cannot be known with the slots that it has.
+    fn shard_marker(&mut self, keys: &Keys) -> Result<Result<Option<Marker>, BackendError>, BackendError> {
+        let text = |value| redis::from_redis_value::<String>(value).ok();
+        let nodes = match self.ask_for(("CLUSTER", &[b"NODES"]), text)? {
+            Ok(nodes) => nodes,
+            Err(error) => return Ok(Err(error)),
+        };
+        let shard = Shard::parse(&nodes);
+        let Some((shard, name)) = shard.and_then(|shard| shard.marker_name(keys).map(|name| (shard, name)))
+        else {
+            return Ok(Ok(Some(Marker { reign: String::new(), since_ms: 0, longest_ms: 0 })));
+        };
+        let text = |value| redis::from_redis_value::<Option<Vec<u8>>>(value).ok();
+        let marker = |value| text(value).map(|text| text.and_then(|text| shard.parse_marker(&text)));
+        self.ask_for(("GET", &[&name]), marker)
     }
 
     fn config(&mut self) -> Result<Result<Config, BackendError>, BackendError> {

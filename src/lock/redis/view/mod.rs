@@ -1,16 +1,14 @@
 //! Locks on servers, looked at. Every server is asked, and what they say is merged into one view.
 
 mod history;
+mod list;
 mod merge;
 mod pages;
 mod wait;
 
 use std::time::{Duration, SystemTime};
 
-use redis::Value;
-
-use super::keys::{Keys, cluster_patterns, lock_pattern, untagged};
-use super::masters::masters;
+use super::keys::Keys;
 use super::reply::{InspectReply, Record};
 use super::script::{Call, INSPECT};
 use super::server::Server;
@@ -25,13 +23,6 @@ use pages::read_pages;
 
 /// How many holders and waiters of one lock are described: a reply has to have a bound.
 const MOST_DESCRIBED: usize = 500;
-/// The same where many locks are described in one reply. What has more is asked for by itself.
-const FEW_DESCRIBED: usize = 10;
-/// How many locks one request is about: a server does nothing else meanwhile.
-const LOCKS_AT_ONCE: usize = 50;
-/// How many keys a server looks at in one step of a scan. It does nothing else meanwhile, and its reply has to have a
-/// bound.
-const SCAN_COUNT: usize = 500;
 
 pub(crate) struct RedisView {
     servers: Servers,
@@ -174,64 +165,6 @@ impl RedisView {
             [limits.holders, limits.waiters, limits.log.into()].map(|number| number.to_string().into_bytes());
         Call::Script { script: &INSPECT, keys: names, args: args.to_vec() }
     }
-
-    /// The keys of all locks that any server has.
-    fn find_keys(&mut self, pattern: Option<&[u8]>) -> Result<Vec<Vec<u8>>, BackendError> {
-        let (before, mut keys): (_, Vec<Vec<u8>>);
-        if self.is_cluster() {
-            let globs;
-            (before, globs) = cluster_patterns(&self.prefix, pattern);
-            let mut found = Vec::new();
-            for server in &self.configured {
-                let masters = masters(server, self.servers.node_timeout)?;
-                let masters = masters.into_iter().map(|master| master.server).collect();
-                let mut masters = Servers::new(masters, self.servers.node_timeout);
-                for glob in &globs {
-                    found.extend(scan(&mut masters, glob, 0)?);
-                }
-            }
-            let key = |name: &Vec<u8>| untagged(name.strip_prefix(before.as_slice())?).map(<[u8]>::to_vec);
-            keys = found.iter().filter_map(key).collect();
-        } else {
-            let glob;
-            (before, glob) = lock_pattern(&self.prefix, pattern);
-            let tolerated = self.servers.tolerated();
-            let found = scan(&mut self.servers, &glob, tolerated)?;
-            let key = |name: &Vec<u8>| name.strip_prefix(before.as_slice()).map(<[u8]>::to_vec);
-            keys = found.iter().filter_map(key).collect();
-        }
-        // A scan may name a key twice, and several servers name the same ones.
-        keys.sort_unstable();
-        keys.dedup();
-        Ok(keys)
-    }
-
-    /// What is asked for in one request: on a cluster the locks of one slot.
-    fn batches(&self, mut keys: Vec<Vec<u8>>) -> Vec<Vec<Vec<u8>>> {
-        let chunks = |keys: &[Vec<u8>]| keys.chunks(LOCKS_AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
-        if !self.is_cluster() {
-            return chunks(&keys);
-        }
-        let slot = |key: &Vec<u8>| self.keys(key).slot();
-        keys.sort_by_cached_key(slot);
-        keys.chunk_by(|a, b| slot(a) == slot(b)).flat_map(chunks).collect()
-    }
-}
-
-/// The names that match this pattern, of all servers; so many of them may fail.
-fn scan(servers: &mut Servers, pattern: &[u8], tolerated: usize) -> Result<Vec<Vec<u8>>, BackendError> {
-    let call = |cursor: &Vec<u8>| {
-        let count = SCAN_COUNT.to_string().into_bytes();
-        let args = vec![cursor.clone(), b"MATCH".to_vec(), pattern.to_vec(), b"COUNT".to_vec(), count];
-        Call::Command { name: "SCAN", args }
-    };
-    let mut found = Vec::new();
-    read_pages(servers, b"0".to_vec(), tolerated, call, |_, reply| {
-        let (cursor, names) = scan_step(reply)?;
-        found.extend(names);
-        Some(Some(cursor).filter(|cursor| cursor != b"0"))
-    })?;
-    Ok(found)
 }
 
 impl Looked {
@@ -251,36 +184,7 @@ impl View for RedisView {
     }
 
     fn list(&mut self, pattern: Option<&[u8]>, detail: Detail) -> Result<Listing, BackendError> {
-        let keys = self.find_keys(pattern)?;
-        let limits = match detail {
-            Detail::Summary => Limits { holders: FEW_DESCRIBED, waiters: 0, log: false },
-            Detail::Full => Limits { holders: FEW_DESCRIBED, waiters: FEW_DESCRIBED, log: false },
-        };
-        let mut locks = Vec::new();
-        let mut servers = Vec::new();
-        // Without any lock the servers are still asked, to tell how they are.
-        let batches = if keys.is_empty() { vec![Vec::new()] } else { self.batches(keys) };
-        for batch in &batches {
-            let looked = self.look_at(batch, limits)?;
-            for (at, key) in batch.iter().enumerate() {
-                let status = self.merged(key, &looked, at);
-                // Which of them has held it longest is not known before all are.
-                let is_cut = status.holders.len() < status.holder_count
-                    || detail == Detail::Full && status.waiters.len() < status.waiter_count;
-                let status = if is_cut { self.status(key)? } else { status };
-                if status.is_taken() {
-                    locks.push(status);
-                }
-            }
-            servers = self.server_states(&looked);
-        }
-        // On a cluster each slot has a quarantine of its own, and the last one that was asked for is not the cluster.
-        for server in servers.iter_mut().filter(|_| self.is_cluster()) {
-            if matches!(server.state, ServerState::Quarantined(_)) {
-                server.state = ServerState::Serves;
-            }
-        }
-        Ok(Listing { locks, servers })
+        self.list_all(pattern, detail)
     }
 
     fn history(&mut self, key: &[u8], since: Option<SystemTime>) -> Result<History, BackendError> {
@@ -336,10 +240,4 @@ impl RedisView {
         };
         names.map(status).collect()
     }
-}
-
-/// The next cursor, and the names.
-fn scan_step(reply: Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
-    let (cursor, names): (Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(reply).ok()?;
-    Some((cursor, names))
 }

@@ -1,0 +1,181 @@
+//! All locks: their names are found on every server, or on every master of a cluster, and then they are looked at.
+
+use redis::Value;
+
+use super::{Limits, Looked, RedisView, read_pages};
+use crate::lock::redis::keys::{cluster_patterns, lock_pattern, untagged};
+use crate::lock::redis::masters::masters;
+use crate::lock::redis::script::Call;
+use crate::lock::redis::servers::Servers;
+use crate::lock::{BackendError, Detail, Listing, ServerState, ServerStatus, Status, View};
+
+/// How many holders and waiters of one lock are described where many locks are in one reply. What has more is asked for
+/// by itself.
+const FEW_DESCRIBED: usize = 10;
+/// How many locks one request is about: a server does nothing else meanwhile.
+const LOCKS_AT_ONCE: usize = 50;
+/// How many keys a server looks at in one step of a scan. It does nothing else meanwhile, and its reply has to have a
+/// bound.
+const SCAN_COUNT: usize = 500;
+
+/// The keys of all locks that any server has.
+#[derive(Default)]
+struct FoundKeys {
+    keys: Vec<Vec<u8>>,
+    /// The masters of clusters that could not be asked, if the others cannot know what they have.
+    missing: Vec<BackendError>,
+}
+
+impl RedisView {
+    pub(super) fn list_all(
+        &mut self,
+        pattern: Option<&[u8]>,
+        detail: Detail,
+    ) -> Result<Listing, BackendError> {
+        let FoundKeys { keys, mut missing } = self.find_keys(pattern)?;
+        let limits = match detail {
+            Detail::Summary => Limits { holders: FEW_DESCRIBED, waiters: 0, log: false },
+            Detail::Full => Limits { holders: FEW_DESCRIBED, waiters: FEW_DESCRIBED, log: false },
+        };
+        let mut locks = Vec::new();
+        let mut servers = Vec::new();
+        // Without any lock the servers are still asked, to tell how they are.
+        let is_empty = keys.is_empty() && missing.is_empty();
+        let batches = if is_empty { vec![Vec::new()] } else { self.batches(keys) };
+        for batch in &batches {
+            match self.look_at_batch(batch, limits, detail) {
+                Ok((looked, taken)) => {
+                    locks.extend(taken);
+                    servers = self.server_states(&looked);
+                }
+                // Part of a cluster is down.
+                Err(error) if self.is_cluster() => missing.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if servers.is_empty() && !batches.is_empty() {
+            let masters = missing.len();
+            return Err(BackendError::no_majority(missing, masters));
+        }
+        // On a cluster each slot has a quarantine of its own, and the last one that was asked for is not the cluster.
+        for server in servers.iter_mut().filter(|_| self.is_cluster()) {
+            if matches!(server.state, ServerState::Quarantined(_)) {
+                server.state = ServerState::Serves;
+            }
+        }
+        missing.dedup_by(|one, other| one.at == other.at);
+        servers.extend(missing.iter().map(failing));
+        Ok(Listing { locks, servers, missing })
+    }
+
+    /// What the servers said about these locks, and those of them that are taken.
+    fn look_at_batch(
+        &mut self,
+        batch: &[Vec<u8>],
+        limits: Limits,
+        detail: Detail,
+    ) -> Result<(Vec<Looked>, Vec<Status>), BackendError> {
+        let looked = self.look_at(batch, limits)?;
+        let mut taken = Vec::new();
+        for (at, key) in batch.iter().enumerate() {
+            let status = self.merged(key, &looked, at);
+            // Which of them has held it longest is not known before all are.
+            let is_cut = status.holders.len() < status.holder_count
+                || detail == Detail::Full && status.waiters.len() < status.waiter_count;
+            let status = if is_cut { self.status(key)? } else { status };
+            if status.is_taken() {
+                taken.push(status);
+            }
+        }
+        Ok((looked, taken))
+    }
+
+    fn find_keys(&mut self, pattern: Option<&[u8]>) -> Result<FoundKeys, BackendError> {
+        let mut found = if self.is_cluster() {
+            self.find_keys_of_clusters(pattern)?
+        } else {
+            let (before, glob) = lock_pattern(&self.prefix, pattern);
+            let tolerated = self.servers.tolerated();
+            let (names, _) = scan(&mut self.servers, &glob, tolerated)?;
+            let key = |name: &Vec<u8>| name.strip_prefix(before.as_slice()).map(<[u8]>::to_vec);
+            FoundKeys { keys: names.iter().filter_map(key).collect(), missing: Vec::new() }
+        };
+        // A scan may name a key twice, and several servers name the same ones.
+        found.keys.sort_unstable();
+        found.keys.dedup();
+        Ok(found)
+    }
+
+    /// Of several clusters a majority knows every lock that is held; of one, each master knows its own.
+    fn find_keys_of_clusters(&self, pattern: Option<&[u8]>) -> Result<FoundKeys, BackendError> {
+        let (before, globs) = cluster_patterns(&self.prefix, pattern);
+        let timeout = self.servers.node_timeout;
+        let (mut names, mut incomplete, mut missing) = (Vec::new(), 0, Vec::new());
+        for server in &self.configured {
+            let masters = masters(server, timeout)?.into_iter().map(|master| master.server).collect();
+            let mut masters = Servers::new(masters, timeout);
+            // If none of them can be asked there is nothing to show.
+            let tolerated = masters.len().saturating_sub(1);
+            let known = missing.len();
+            for glob in &globs {
+                let (found, failed) = scan(&mut masters, glob, tolerated)?;
+                names.extend(found);
+                missing.extend(failed.into_iter().map(|(_, error)| error));
+            }
+            incomplete += usize::from(missing.len() > known);
+        }
+        if incomplete <= self.servers.tolerated() {
+            missing.clear();
+        }
+        missing.sort_by(|one, other| one.at.cmp(&other.at));
+        missing.dedup_by(|one, other| one.at == other.at);
+        let key = |name: &Vec<u8>| untagged(name.strip_prefix(before.as_slice())?).map(<[u8]>::to_vec);
+        Ok(FoundKeys { keys: names.iter().filter_map(key).collect(), missing })
+    }
+
+    /// What is asked for in one request: on a cluster the locks of one slot.
+    fn batches(&self, mut keys: Vec<Vec<u8>>) -> Vec<Vec<Vec<u8>>> {
+        let chunks = |keys: &[Vec<u8>]| keys.chunks(LOCKS_AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
+        if !self.is_cluster() {
+            return chunks(&keys);
+        }
+        let slot = |key: &Vec<u8>| self.keys(key).slot();
+        keys.sort_by_cached_key(slot);
+        keys.chunk_by(|a, b| slot(a) == slot(b)).flat_map(chunks).collect()
+    }
+}
+
+fn failing(error: &BackendError) -> ServerStatus {
+    ServerStatus {
+        name: error.at.clone().unwrap_or_default(),
+        state: ServerState::Fails(error.clone()),
+        vote: None,
+        differs: None,
+        rtt: None,
+    }
+}
+
+/// Names, and the servers that could not be asked for theirs.
+type Names = (Vec<Vec<u8>>, Vec<(usize, BackendError)>);
+
+/// The names that match this pattern, of all servers; so many of them may fail.
+fn scan(servers: &mut Servers, pattern: &[u8], tolerated: usize) -> Result<Names, BackendError> {
+    let call = |cursor: &Vec<u8>| {
+        let count = SCAN_COUNT.to_string().into_bytes();
+        let args = vec![cursor.clone(), b"MATCH".to_vec(), pattern.to_vec(), b"COUNT".to_vec(), count];
+        Call::Command { name: "SCAN", args }
+    };
+    let mut found = Vec::new();
+    let failed = read_pages(servers, b"0".to_vec(), tolerated, call, |_, reply| {
+        let (cursor, names) = scan_step(reply)?;
+        found.extend(names);
+        Some(Some(cursor).filter(|cursor| cursor != b"0"))
+    })?;
+    Ok((found, failed))
+}
+
+/// The next cursor, and the names.
+fn scan_step(reply: Value) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
+    let (cursor, names): (Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(reply).ok()?;
+    Some((cursor, names))
+}
