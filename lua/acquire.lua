@@ -146,7 +146,10 @@ local function leave_if_queued(k)
   k.was_queued = has_queue(k) and leave(k)
   k.was_free = not current(k)
   if k.was_free and not k.is_untouched then
-    log_expired_holders(k)
+    k.is_untouched = call('EXISTS', k.info, k.shared) == 0 -- but for the queue
+    if not k.is_untouched then
+      log_expired_holders(k)
+    end
   end
 end
 

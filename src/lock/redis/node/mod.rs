@@ -53,6 +53,14 @@ pub(super) enum State {
     Silent,
 }
 
+/// What a server knows of our scripts, as far as it has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ScriptCache {
+    Warm,
+    /// It did not know one: it may not know the others either.
+    Cold,
+}
+
 #[derive(Debug)]
 pub(super) struct Node {
     server: Server,
@@ -70,8 +78,7 @@ pub(super) struct Node {
     reached: bool,
     /// It has answered something, on whichever connection.
     has_answered: bool,
-    /// It did not know a script: it may not know the others either.
-    lacks_scripts: bool,
+    script_cache: ScriptCache,
     /// How many connections never were: the next one starts with another of the host's addresses.
     failed_connects: usize,
     /// What was sent behind the last request, until that is answered.
@@ -107,7 +114,7 @@ impl Node {
             in_doubt: false,
             reached: false,
             has_answered: false,
-            lacks_scripts: false,
+            script_cache: ScriptCache::Warm,
             failed_connects: 0,
             behind: None,
             progress_at: BootTime::now(),
@@ -131,7 +138,7 @@ impl Node {
         // Behind an unanswered request the reply may go unread, even one that says that the script is unknown. So may that to a
         // release, which is not waited for longer than a majority takes: a server that is new gets all of it.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
-        if may_go_unread || self.lacks_scripts && call.is_release() {
+        if may_go_unread || self.script_cache == ScriptCache::Cold && call.is_release() {
             return self.ask_in_full(call);
         }
         self.send(&call.packed(), [Expected::Reply { call, in_full: false }])

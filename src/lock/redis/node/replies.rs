@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{Expected, Node};
+use super::{Expected, Node, ScriptCache};
 use crate::clock::BootTime;
 use crate::lock::redis::reply::Reply;
 use crate::lock::redis::script::Call;
@@ -131,7 +131,9 @@ impl Node {
             return self.follow(&redirection, call, behind, &e);
         }
         let whole = call.packed_in_full().filter(|_| e.code() == "NOSCRIPT" && !in_full);
-        self.lacks_scripts |= whole.is_some();
+        if whole.is_some() {
+            self.script_cache = ScriptCache::Cold;
+        }
         match (whole, behind, &mut self.connection) {
             // The BLPOP behind it is in the way, and nothing has been executed.
             (Some(_), Some(waiting), _) => {
