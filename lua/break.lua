@@ -6,7 +6,7 @@
 -- ARGV[8] claims      of the holders that are meant, separated by spaces
 -- ARGV[9...]          field, value, ... of the breaking client
 --
--- Returns {'holders', run_id, length of the queue, then for each holder: claim, slot (-1 = none), ms until it expires
+-- Returns {'holders', run_id, number of slots (0 = none), then for each holder: claim, slot (-1 = none), ms until it expires
 -- (-1 = never), ms held (-1 = unknown), its info as JSON, its mark: '', 'new' or 'old'}; as it is after 'mark' and
 -- 'unmark', as it was before 'free'. The claim of another program is 'foreign:' and a digest of its value. Or {'replica'},
 -- or {'different_server_count', n}: held as a lock over n servers.
@@ -143,7 +143,7 @@ local _, held_with = unpack(current(k) and { holder_of(k) } or {})
 if held_with and held_with.nodes and held_with.nodes ~= SERVERS then
   return { 'different_server_count', held_with.nodes }
 end
-local reply = { 'holders', RUN_ID, int_string(count_waiters(k)) }
+local reply = { 'holders', RUN_ID, int_string(slots_of(current(k) or '') or 0) }
 for _, entry in ipairs(entries()) do
   local waiter = parse_claim(entry)
   local info = read_info(k, waiter)

@@ -42,9 +42,10 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     let report = BreakReport::new(&settings.key, local_time);
     let failed = |error: BackendError| Failure::new(exit_code(error.fault()), report.cannot_break(&error));
     let mut breaker = open(settings, &report).map_err(failed)?;
-    let meant = choose(&breaker.holders().map_err(failed)?, settings, &report)?;
+    let holders = breaker.holders().map_err(failed)?;
+    let meant = choose(&holders, settings, &report)?;
     if meant.is_empty() {
-        return print(&format!("{}\n", report.is_free(settings.slot)));
+        return print(&format!("{}\n", report.is_free(settings.slot, &holders)));
     }
     let is_stranger = |held: &BreakTarget| held.by == HeldBy::Stranger;
     let may_delete = settings.how == How::AtOnce && breaker.frees_at_once();
@@ -147,9 +148,9 @@ fn choose(
     report: &BreakReport,
 ) -> Result<Vec<BreakTarget>, Failure> {
     if let Some(number) = settings.slot
-        && holders.iter().any(|held| held.slot.is_none())
+        && holders.iter().any(|held| held.slots.is_none_or(|slots| number >= slots))
     {
-        return Err(Failure::new(exit::UNFIT, report.has_no_slots(number)));
+        return Err(Failure::new(exit::UNFIT, report.has_no_such_slot(number, holders)));
     }
     let is_meant = |held: &BreakTarget| {
         settings.token.as_ref().is_none_or(|token| held.token == *token)

@@ -44,6 +44,8 @@ pub(crate) struct BreakTarget {
     /// Empty if its record was lost.
     pub info: HolderInfo,
     pub slot: Option<u32>,
+    /// Of how many, if it has one.
+    pub slots: Option<u32>,
     pub held_for: Option<Duration>,
     /// `None` if it never does.
     pub expires_in: Option<Duration>,

@@ -30,10 +30,15 @@ impl BreakReport {
         )
     }
 
-    pub(crate) fn is_free(&self, slot: Option<u32>) -> String {
-        match slot {
-            Some(number) => format!("slot {number} of {} is free", self.key),
-            None => format!("{} is free", self.key),
+    /// `holders`: of other slots.
+    pub(crate) fn is_free(&self, slot: Option<u32>, holders: &[BreakTarget]) -> String {
+        match (slot, holders.iter().find_map(|held| held.slots)) {
+            (Some(number), Some(slots)) => {
+                let held = holders.len();
+                format!("slot {number} of {} is free: {held} of its {slots} slots are held", self.key)
+            }
+            // How many slots it has is known only while it is held.
+            (Some(_) | None, _) => format!("{} is free", self.key),
         }
     }
 
@@ -123,12 +128,15 @@ impl BreakReport {
         format!("{} stays held by {}: {}", self.lock(held), who(&held.info), backend_error(error))
     }
 
-    pub(crate) fn has_no_slots(&self, number: u32) -> String {
-        format!("--slot {number}: {} is held without slots", self.key)
+    pub(crate) fn has_no_such_slot(&self, number: u32, holders: &[BreakTarget]) -> String {
+        match holders.iter().find_map(|held| held.slots) {
+            Some(slots) => format!("--slot {number}: {} has {slots} slots (0 to {})", self.key, slots - 1),
+            None => format!("--slot {number}: {} is held without slots", self.key),
+        }
     }
 
     pub(crate) fn not_held_by_token(&self, holders: &[BreakTarget]) -> String {
-        let now = if holders.is_empty() { self.is_free(None) } else { self.holders(holders) };
+        let now = if holders.is_empty() { self.is_free(None, &[]) } else { self.holders(holders) };
         format!("that grant does not hold {} (any more), and nothing was broken; {now}", self.key)
     }
 

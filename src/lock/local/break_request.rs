@@ -150,6 +150,7 @@ fn target(by: HeldBy, record: Option<Record>, usage: UsageMode, ticket: u64) -> 
         // Without a record the ticket is all that tells it from others.
         token: record.as_ref().map_or_else(|| format!("ticket {ticket}"), |record| record.claim.clone()),
         slot: slot.filter(|_| usage != UsageMode::PLAIN),
+        slots: (usage != UsageMode::PLAIN).then(|| usage.slots()),
         held_for: record.as_ref().map(|record| record.since.elapsed()),
         info: record.map(|record| record.info).unwrap_or_default(),
         expires_in: None,

@@ -170,6 +170,7 @@ impl Round {
                 token: String::from_utf8_lossy(claim).into_owned(),
                 info: known.info.clone().unwrap_or_default(),
                 slot: known.slot,
+                slots: self.replies.iter().find_map(|reply| reply.slots),
                 held_for: known.held_for,
                 expires_in: self.expires_in(&votes),
                 broken_by: votes.iter().find_map(|vote| vote.broken_by.clone()),
@@ -225,9 +226,11 @@ mod tests {
             mark: *mark,
         };
         let holders = marks.iter().map(|mark| vec![holder(mark)]).chain((0..free).map(|_| Vec::new()));
-        let replies = holders
-            .enumerate()
-            .map(|(at, holders)| BreakReply { run_id: vec![u8::try_from(at).unwrap()], holders });
+        let replies = holders.enumerate().map(|(at, holders)| BreakReply {
+            run_id: vec![u8::try_from(at).unwrap()],
+            slots: None,
+            holders,
+        });
         let replies: Vec<BreakReply> = replies.collect();
         let errors = (replies.len()..3).map(|_| BackendError::new("n", Problem::TimedOut)).collect();
         Round { replies, errors, servers: 3 }
