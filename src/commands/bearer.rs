@@ -59,7 +59,8 @@ pub(super) fn no_longer_ours(settings: &TokenSettings, loss: &Loss) -> Exit {
 /// The client that holds one of the locks instead.
 fn holder_now(settings: &TokenSettings) -> Option<Status> {
     let mut view = look::view(&settings.location);
-    let held = |status: &Status| !matches!(status.state, State::Free | State::Kept);
+    let held =
+        |status: &Status| !matches!(status.state, State::Free | State::Kept) && status.undecided.is_none();
     settings.keys.iter().find_map(|key| view.status(key).ok().filter(held))
 }
 

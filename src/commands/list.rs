@@ -6,31 +6,45 @@ use super::look::{cannot_look, open_view};
 use super::print;
 use super::watch::watch;
 use crate::exit::{Exit, Failure};
-use crate::lock::{Detail, Status, View};
+use crate::lock::{BackendError, Detail, Listing, Status, View};
 use crate::report::{LongLines, list_keys, list_table, status_json};
 use crate::settings::ListSettings;
 
 pub(super) fn run(settings: &ListSettings) -> anyhow::Result<Exit> {
     let mut view = open_view(&settings.location);
-    match settings.watch {
-        Some(interval) => watch(interval, LongLines::Cut, || list(&mut *view, settings)),
-        None => print(&list(&mut *view, settings)?),
+    if let Some(interval) = settings.watch {
+        return watch(interval, LongLines::Cut, || {
+            look(&mut *view, settings).map(|listing| shown(&listing, settings))
+        });
+    }
+    let listing = look(&mut *view, settings)?;
+    print(&shown(&listing, settings))?;
+    match &listing.undecided {
+        Some(error) => Err(failure(error).into()),
+        None => Ok(Exit::Code(0)),
     }
 }
 
-fn list(view: &mut dyn View, settings: &ListSettings) -> Result<String, Failure> {
+fn look(view: &mut dyn View, settings: &ListSettings) -> Result<Listing, Failure> {
     let detail = if settings.json { Detail::Full } else { Detail::Summary };
-    let mut listing =
-        view.list(settings.pattern.as_deref(), detail).map_err(|error| cannot_look("the locks", &error))?;
+    let mut listing = view.list(settings.pattern.as_deref(), detail).map_err(|error| failure(&error))?;
     listing.locks.sort_by_key(|lock| Reverse(held_for(lock)));
+    Ok(listing)
+}
+
+fn failure(error: &BackendError) -> Failure {
+    cannot_look("the locks", error)
+}
+
+fn shown(listing: &Listing, settings: &ListSettings) -> String {
     if settings.keys {
-        return Ok(list_keys(&listing));
+        return list_keys(listing);
     }
     if !settings.json {
-        return Ok(list_table(&listing));
+        return list_table(listing);
     }
     let lines: Vec<String> = listing.locks.iter().map(status_json).collect();
-    Ok(lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect())
+    lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
 }
 
 fn held_for(lock: &Status) -> Option<std::time::Duration> {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{BackendError, History, HolderInfo, Mode};
+use super::{BackendError, History, HolderInfo, Mode, majority_of};
 use crate::clock::BootTime;
 
 /// The seam for looking, between the places where locks are (servers, this host) and the commands that show them.
@@ -51,6 +51,8 @@ pub(crate) struct Listing {
     pub locks: Vec<Status>,
     /// Empty on this host.
     pub servers: Vec<ServerStatus>,
+    /// A majority of the servers does not answer: why. These are the locks that the others know.
+    pub undecided: Option<BackendError>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +71,8 @@ pub(crate) struct Status {
     pub waiter_count: usize,
     /// Empty on this host.
     pub servers: Vec<ServerStatus>,
-    /// Too few servers vote to tell whether it is free: why. No client can take it now.
+    /// Too few servers vote to tell whether it is free, or too few answer to tell who holds it: why. No client can take it
+    /// now.
     pub undecided: Option<BackendError>,
 }
 
@@ -92,6 +95,18 @@ impl Status {
     /// Some client has it.
     pub(crate) fn is_taken(&self) -> bool {
         self.state != State::Free
+    }
+
+    /// A majority of the servers does not answer: why. Then all that is known is what the others say.
+    pub(crate) fn lacks_majority(&self) -> Option<&BackendError> {
+        let answering = self.answering();
+        self.undecided.as_ref().filter(|_| answering < majority_of(self.servers.len()))
+    }
+
+    /// How many servers.
+    pub(crate) fn answering(&self) -> usize {
+        let answers = |server: &&ServerStatus| !matches!(server.state, ServerState::Fails(_));
+        self.servers.iter().filter(answers).count()
     }
 
     /// No client has it or waits for it.

@@ -78,8 +78,7 @@ impl RedisView {
         self.configured.iter().any(Server::is_cluster)
     }
 
-    /// Asks all servers about these locks. An error if a majority cannot be asked: what the others know could be a
-    /// lock.
+    /// Asks all servers about these locks. An error if none of them can be asked.
     fn look_at(&mut self, keys: &[Vec<u8>], limits: Limits) -> Result<Vec<Looked>, BackendError> {
         let call = self.inspect(keys, limits);
         let asked = self.servers.ask(self.servers.all(), |_| call.clone());
@@ -116,11 +115,16 @@ impl RedisView {
                 },
             });
         }
+        self.unless_fewer_answer(1, &looked)?;
+        Ok(looked)
+    }
+
+    fn unless_fewer_answer(&self, than: usize, looked: &[Looked]) -> Result<(), BackendError> {
         let errors: Vec<BackendError> = looked.iter().filter_map(Looked::error).collect();
-        if errors.len() > self.servers.tolerated() {
+        if errors.len() + than > self.servers.len() {
             return Err(BackendError::no_majority(errors, self.servers.len()));
         }
-        Ok(looked)
+        Ok(())
     }
 
     /// The same about one lock: a server with something else at its key fails.
@@ -133,10 +137,14 @@ impl RedisView {
                 looked.records.clear();
             }
         }
-        let errors: Vec<BackendError> = looked.iter().filter_map(Looked::error).collect();
-        if errors.len() > self.servers.tolerated() {
-            return Err(BackendError::no_majority(errors, self.servers.len()));
-        }
+        self.unless_fewer_answer(1, &looked)?;
+        Ok(looked)
+    }
+
+    /// The same, and an error if less than a majority can be asked: what the others know could be a lock.
+    fn look_with_majority(&mut self, key: &[u8], limits: Limits) -> Result<Vec<Looked>, BackendError> {
+        let looked = self.look_at_one(key, limits)?;
+        self.unless_fewer_answer(self.servers.majority(), &looked)?;
         Ok(looked)
     }
 
@@ -195,7 +203,8 @@ impl RedisView {
         } else {
             let glob;
             (before, glob) = lock_pattern(&self.prefix, pattern);
-            let tolerated = self.servers.tolerated();
+            // What a minority knows is listed as that.
+            let tolerated = self.servers.len() - 1;
             let found = scan(&mut self.servers, &glob, tolerated)?;
             let key = |name: &Vec<u8>| name.strip_prefix(before.as_slice()).map(<[u8]>::to_vec);
             keys = found.iter().filter_map(key).collect();
@@ -257,7 +266,7 @@ impl View for RedisView {
             Detail::Full => Limits { holders: FEW_DESCRIBED, waiters: FEW_DESCRIBED, log: false },
         };
         let mut locks = Vec::new();
-        let mut servers = Vec::new();
+        let (mut servers, mut undecided) = (Vec::new(), None);
         // Without any lock the servers are still asked, to tell how they are.
         let batches = if keys.is_empty() { vec![Vec::new()] } else { self.batches(keys) };
         for batch in &batches {
@@ -273,6 +282,7 @@ impl View for RedisView {
                 }
             }
             servers = self.server_states(&looked);
+            undecided = undecided.or(self.unless_fewer_answer(self.servers.majority(), &looked).err());
         }
         // On a cluster each slot has a quarantine of its own, and the last one that was asked for is not the cluster.
         for server in servers.iter_mut().filter(|_| self.is_cluster()) {
@@ -280,7 +290,7 @@ impl View for RedisView {
                 server.state = ServerState::Serves;
             }
         }
-        Ok(Listing { locks, servers })
+        Ok(Listing { locks, servers, undecided })
     }
 
     fn history(&mut self, key: &[u8], since: Option<SystemTime>) -> Result<History, BackendError> {
@@ -302,15 +312,18 @@ impl RedisView {
         let records: Vec<Option<&Record>> = looked.iter().map(|looked| looked.records.get(at)).collect();
         let merged = merge(&records, self.servers.majority());
         let mut servers = self.server_states(looked);
+        let no_majority = self.unless_fewer_answer(self.servers.majority(), looked).err();
         // A server that was promoted may know a holder. That there is none it cannot know.
         let is_sure = |state: &ServerState| !matches!(state, ServerState::Quarantined(_));
         for (server, (vote, differs)) in servers.iter_mut().zip(merged.votes) {
-            (server.vote, server.differs) = (vote.filter(|_| is_sure(&server.state)), differs);
+            let vote = vote.filter(|_| no_majority.is_none() && is_sure(&server.state));
+            (server.vote, server.differs) = (vote, differs);
         }
         let is_counted = |looked: &&Looked| looked.records.len() > at && is_sure(&looked.state);
         let counted = looked.iter().filter(is_counted).count();
         let is_decided = merged.status.is_taken() || counted >= self.servers.majority();
-        let undecided = (!is_decided).then(|| BackendError::no_majority(self.silent(looked), servers.len()));
+        let too_few_vote = || BackendError::no_majority(self.silent(looked), servers.len());
+        let undecided = no_majority.or_else(|| (!is_decided).then(too_few_vote));
         Status { key: key.to_vec(), servers, undecided, ..merged.status }
     }
 
