@@ -66,7 +66,10 @@ fn holder_now(settings: &TokenSettings) -> Option<Status> {
 
 /// `what` could not be done.
 pub(super) fn failure(what: &str, settings: &TokenSettings, error: &BackendError) -> Failure {
-    let message =
-        format!("cannot {what} {}: {}", report::key_names(&settings.keys), report::backend_error(error));
-    Failure::new(exit_code(error.fault()), message)
+    let keys = report::key_names(&settings.keys);
+    let (code, why) = match error.other_lock_count() {
+        Some(error) => (exit::USAGE, report::backend_error(&error)),
+        None => (exit_code(error.fault()), report::backend_error(error)),
+    };
+    Failure::new(code, format!("cannot {what} {keys}: {why}"))
 }

@@ -103,10 +103,7 @@ pub(super) fn ask_run(
     let written = file.locks().file().write_all_at(&request.to_bytes(number.into()), BREAK_REQUEST);
     written.map_err(|e| file.io_error(&e))?;
     let (device, inode) = file.identity();
-    let pid = file.record(holder.ticket).and_then(|record| match record.info.renewal {
-        Renewal::Keeper(keeper) => i32::try_from(keeper).ok(),
-        Renewal::Run | Renewal::Nobody => record.info.pid.parse().ok(),
-    });
+    let pid = pid_of(file, holder);
     let problem = match ask(&HostHolder { device, inode, offset: holder.offset, pid }, number) {
         Asked::Yes => return Ok(()),
         Asked::NotFound if is_gone(file, holder)? => return Ok(()),
@@ -115,6 +112,15 @@ pub(super) fn ask_run(
         Asked::TooOld => FileProblem::HolderTooOld,
     };
     Err(file.error(problem))
+}
+
+/// The number of the process that holds it, as it has told.
+pub(super) fn pid_of(file: &LockFile, holder: &Participant) -> Option<i32> {
+    let info = file.record(holder.ticket)?.info;
+    match info.renewal {
+        Renewal::Keeper(keeper) => i32::try_from(keeper).ok(),
+        Renewal::Run | Renewal::Nobody => info.pid.parse().ok(),
+    }
 }
 
 fn is_gone(file: &LockFile, holder: &Participant) -> Result<bool, BackendError> {
