@@ -49,6 +49,8 @@ pub(crate) struct BreakArgs {
     /// The holder is told as well, but the next command may start before the old one has ended: for as long as the holder
     /// takes to stop it. On this host, where no lock can be taken from a living process, the old command is killed instead,
     /// without the time that --kill-after would leave it.
+    ///
+    /// Of several servers a majority must agree before any of them frees it: otherwise nothing is changed.
     #[arg(long)]
     pub now: bool,
 

@@ -9,8 +9,8 @@ use crate::child::{AskedHolder, LockedByte, ask_lock_holder, local_time};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    AskedHost, BackendError, BreakTarget, Breaker, HeldBy, HostBreaker, HostHolder, How, Keys, RedisBreaker,
-    lock_name,
+    self, AskedHost, BackendError, BreakTarget, Breaker, Freed, HeldBy, HostBreaker, HostHolder, How, Keys,
+    RedisBreaker, lock_name,
 };
 use crate::report::{self, BreakReport};
 use crate::settings::{Backend, BreakSettings, LocalReason};
@@ -57,7 +57,7 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
         return Ok(Exit::Code(0));
     }
     let started = BootTime::now();
-    let untold = breaker.tell(&meant, settings.how).map_err(failed)?;
+    let lock::Told { untold, freed } = breaker.tell(&meant, settings.how).map_err(failed)?;
     let is_untold = |held: &BreakTarget| untold.iter().any(|untold| untold.token == held.token);
     let (left_alone, meant): (Vec<BreakTarget>, Vec<BreakTarget>) = meant.into_iter().partition(is_untold);
     if let (Some(first), true) = (untold.first(), meant.is_empty()) {
@@ -68,8 +68,13 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
             report::print(&report.cannot_tell(held, &untold.error));
         }
     }
-    if settings.how == How::AtOnce && breaker.frees_at_once() {
-        return print(&format!("{}\n", report.freed(&meant)));
+    match freed {
+        Freed::Yes => return print(&format!("{}\n", report.freed(&meant))),
+        Freed::Unknown(error) => {
+            return Err(Failure::new(exit_code(error.fault()), report.may_be_freed(&error)).into());
+        }
+        Freed::OnlyTold(error) => report::print(&report.not_freed_at_once(&error)),
+        Freed::No => {}
     }
     let Followed { gone, left } = follow(&mut *breaker, meant, started, settings, &report);
     for (told, after) in &gone {

@@ -22,6 +22,17 @@ impl BreakReport {
         format!("cannot break {}: {}; nothing was broken", self.key, backend_error(error))
     }
 
+    /// With --now.
+    pub(crate) fn may_be_freed(&self, error: &BackendError) -> String {
+        let error = backend_error(error);
+        format!("cannot break {}: {error}; some servers may have freed it: see redlock status", self.key)
+    }
+
+    /// With --now: it is broken as without.
+    pub(crate) fn not_freed_at_once(&self, error: &BackendError) -> String {
+        format!("{} could not be freed at once: {}; its holder was told", self.key, backend_error(error))
+    }
+
     pub(crate) fn only_on_this_host(&self) -> String {
         format!(
             "warning: no server configured: this is about {} on this host only (give --redis URL or set REDLOCK_REDIS; \

@@ -21,8 +21,8 @@ use super::reservation::Reservation;
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakTarget, BreakWatch, Breaker, Broken, Error, FileProblem, HeldBy, HolderInfo, How,
-    Mode, Notice, Renewal, Untold,
+    BackendError, BreakTarget, BreakWatch, Breaker, Broken, Error, FileProblem, Freed, HeldBy, HolderInfo,
+    How, Mode, Notice, Renewal, Told, Untold,
 };
 
 /// A request that is older means nothing.
@@ -171,12 +171,12 @@ impl Breaker for HostBreaker {
         Ok(targets(file, &present).into_iter().map(|(target, _)| target).collect())
     }
 
-    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Vec<Untold>, BackendError> {
-        let Some(file) = &self.file else { return Ok(Vec::new()) };
+    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Told, BackendError> {
+        let mut untold = Vec::new();
+        let Some(file) = &self.file else { return Ok(Told { untold, freed: Freed::No }) };
         let present = Present::look(file).map_err(|e| file.io_error(&e))?;
         let is_meant = |token: &str| holders.iter().any(|holder| holder.token == token);
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        let mut untold = Vec::new();
         for (target, participant) in targets(file, &present) {
             let Some(holder) = participant.filter(|_| is_meant(&target.token)) else { continue };
             match ask_run(file, &holder, &self.who, if how == How::AtOnce { KILL } else { "" }, &self.ask) {
@@ -192,7 +192,7 @@ impl Breaker for HostBreaker {
             }
         }
         self.released = Some(released);
-        Ok(untold)
+        Ok(Told { untold, freed: Freed::No })
     }
 
     fn wait(&mut self, until: BootTime) {

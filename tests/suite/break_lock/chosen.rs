@@ -12,7 +12,7 @@ on_backends!(
 );
 
 /// Holds the lock until its stdin is closed, and its token.
-fn holder_with_token(run: Run) -> (Job, String) {
+pub(super) fn holder_with_token(run: Run) -> (Job, String) {
     let job = run.stdin_pipe().sh("echo token $REDLOCK_TOKEN.; read x; exit 0").spawn();
     let line = job.wait_for_line("token ");
     (job, line.trim_start_matches("token ").trim_end_matches('.').to_owned())

@@ -84,9 +84,9 @@ impl ServerHolder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lock::redis) enum Mark {
     None,
-    /// By this request.
+    /// By this client with this request; before it, at most others had marked it.
     New,
-    /// Before it.
+    /// By this client before.
     Old,
 }
 
