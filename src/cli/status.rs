@@ -64,11 +64,11 @@ pub(crate) struct StatusArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Check {
-    /// Some client has it: redlock or another program
+    /// Some client has it: redlock, even if only --min-hold keeps it, or another program
     Held,
     /// No client has it
     Free,
-    /// The run with the token has it
+    /// The run with the token has it, and has not ended
     Owned,
 }
 
