@@ -11,7 +11,7 @@
 -- with held_for, the ms since the grant; {'expired'} (free now), {'foreign'} (not free),
 -- {'broken', field, value, ...}: still ours, but marked, and not renewed; the fields tell who broke it; or
 -- {'ended', how, field, value, ...}: it was given back by its token ('released') or 'broken', by the client that is
--- described. To a bearer also {'different_server_count', n}.
+-- described. To a bearer also {'different_server_count', n} and {'different_lock_count', n}.
 --
 -- Atomic, so that what is renewed is what was looked at. It never creates a lock: one that was freed, flushed or has
 -- expired may have been held by another client in between.

@@ -17,7 +17,7 @@
 --
 -- Returns 'released', or if one was not ours: 'expired' (free now) or 'foreign' (not free), or {'ended', how, field, value,
 -- ...}: it was given back by its token before ('released') or 'broken', by the client that is described. To a bearer,
--- which does not know the grant, also {'different_server_count', n}, or {'run'}: nothing was done, since a run holds the
+-- which does not know the grant, also {'different_server_count', n}, {'different_lock_count', n}, or {'run'}: nothing was done, since a run holds the
 -- lock and has to be told (break.lua); min_hold is then that of the grant, and the history
 -- tells what the grant's record does.
 --

@@ -2,7 +2,8 @@
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 --
--- Returns {'ours', run_id}, {'broken', run_id, field, value, ... of the client that broke it}, or {'gone', run_id}.
+-- Returns {'ours', run_id}, {'broken', run_id, field, value, ... of the client that broke it}, or {'gone', run_id}:
+-- released by its token, too, if only its minimum hold keeps it.
 --
 -- Atomic, so that all keys are looked at in the same moment. It writes nothing.
 --
@@ -16,6 +17,9 @@ for _, k in ipairs(LOCKS) do
   end
   if is_marked(entry) then
     return broken_reply(k, RUN_ID)
+  end
+  if (read_info(k, ME) or {}).ended then
+    return { 'gone', RUN_ID }
   end
 end
 return { 'ours', RUN_ID }

@@ -11,12 +11,16 @@ local function min_hold_left(info)
   return since and min_hold and math.max(since + min_hold - now_ms(), 0) or 0
 end
 
--- A reply if the grant is spread over another number of servers than the client asks.
+-- A reply if the grant is spread over another number of servers than the client asks; or has another number of locks than it
+-- names, since a token stands for all of them. A run gives all its locks back, whichever is named.
 local function refusal()
   for _, k in ipairs(LOCKS) do
     local info = claim_of(k, ME, true) == ATTEMPT and read_info(k, ME)
     if info and info.nodes and info.nodes ~= SERVERS then
       return { 'different_server_count', info.nodes }
+    end
+    if info and info.keeper and (tonumber(info.locks) or 1) ~= #LOCKS then
+      return { 'different_lock_count', info.locks or '1' }
     end
   end
 end

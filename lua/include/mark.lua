@@ -1,6 +1,8 @@
 -- The mark of a broken claim: the claim at lock:K, or the sharer's entry, ends with '!'. So no version of redlock renews
 -- it: to those that know no marks it is not their claim any more. It is freed by its holder, or when its lease is over.
--- Who broke it stands in info:K, field `broken` of the holder's record, as JSON.
+-- Who broke it stands in info:K, field `broken` of the holder's record, as JSON: the first client that did, with `notify`, the
+-- client that is woken when the lock is given back, and, of several, `markers`, all of them. The mark stays until the last of
+-- them has taken it back.
 -- @include info
 
 local MARK = '!'

@@ -96,7 +96,8 @@ pub(crate) struct KeeperArgs {
 
     /// If the keeper loses the lock: stop PID, or warn
     ///
-    /// With "stop" the process is sent --signal; either way a line goes to the system log, and to --events. [default: warn]
+    /// With "stop" the process is sent --signal: at once, or, if the lock cannot be renewed, 5s before its lease is over (a
+    /// third of --ttl, if that is less), so that it can be gone by then. It is not killed. Either way a line goes to the system log, and to --events. [default: warn]
     #[arg(long, value_name = "ACTION")]
     pub on_lost: Option<OnLost>,
 

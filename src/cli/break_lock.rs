@@ -38,6 +38,9 @@ pub(crate) struct BreakArgs {
     pub token: Option<String>,
 
     /// Break the holder of this slot only
+    ///
+    /// From 0 on, as REDLOCK_SLOT has it and redlock status shows it. If no run holds it, the exit code is 0; if the lock does
+    /// not have as many slots, or is held without slots, 78.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub slot: Option<String>,
 
@@ -46,6 +49,8 @@ pub(crate) struct BreakArgs {
     /// The holder is told as well, but the next command may start before the old one has ended: for as long as the holder
     /// takes to stop it. On this host, where no lock can be taken from a living process, the old command is killed instead,
     /// without the time that --kill-after would leave it.
+    ///
+    /// Of several servers a majority must agree before any of them frees it: otherwise nothing is changed.
     #[arg(long)]
     pub now: bool,
 
@@ -87,7 +92,7 @@ const EXIT_STATUS: Section = Section {
             "the servers, or a majority of them, cannot be reached or cannot serve now; nothing was broken",
         ),
         ("77", "a server refused us: password, permissions; or the holder on this host is another user's"),
-        ("78", "servers or settings that cannot work; or --slot, and the lock is held without slots"),
+        ("78", "servers or settings that cannot work; or --slot, and the lock has no such slot"),
     ])],
 };
 

@@ -17,6 +17,9 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 /// With a PATTERN only keys that match it as a whole: * stands for any text, ? for one character, [a-z] for one of
 /// these, [^a-z] for any other; \ before a sign means the sign itself.
 ///
+/// If a majority of several servers does not answer, what the others know is listed with a question mark, as it decides
+/// nothing, and the exit code is 69.
+///
 /// On servers the locks are found with SCAN, in small steps between which a server serves others. With --prefix ''
 /// those of other programs are not found, as their names tell nothing.
 #[derive(Debug, Args)]
@@ -63,8 +66,8 @@ const EXIT_STATUS: Section = Section {
         ("64", "usage error"),
         (
             "69",
-            "the servers, or a majority of them, cannot be reached or cannot serve now; or some masters of a cluster, and \
-             what the others have is listed",
+            "the servers, or a majority of them, or some masters of a cluster, cannot be reached or cannot serve now; what \
+             the others know is listed",
         ),
         ("77", "a server refused us: password, permissions"),
         ("78", "servers or settings that cannot work"),

@@ -12,7 +12,8 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 /// Looking changes nothing: no key appears, no lease is renewed, no waiter is disturbed. It needs no permission to write.
 ///
 /// Of several servers the majority decides; a server that says something else, or does not answer, is shown. A lock that
-/// a server which does not answer might complete to a majority counts as held.
+/// a server which does not answer might complete to a majority counts as held. If a majority does not answer, nothing is
+/// decided: what the others say is shown as that, and the exit code is 69.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -63,11 +64,11 @@ pub(crate) struct StatusArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Check {
-    /// Some client has it: redlock or another program
+    /// Some client has it: redlock, even if only --min-hold keeps it, or another program
     Held,
     /// No client has it
     Free,
-    /// The run with the token has it
+    /// The run with the token has it, and has not ended
     Owned,
 }
 
@@ -101,7 +102,10 @@ pub(super) const JSON: Section = Section {
         Text("What is not known is absent. Times are milliseconds, moments RFC 3339 in UTC."),
         Terms(&[
             ("key", "the key; what is not UTF-8 is written as \\xff, and key_hex has its bytes"),
-            ("state", "as above; with slots, of is their number"),
+            (
+                "state",
+                "as above; absent if too few servers vote, or answer, to tell; with slots, of is their number",
+            ),
             (
                 "holders",
                 "host, pid, user, label, command, job_url, token, fence, slot, since, held_ms, expires_ms; keeper, the \
@@ -127,7 +131,11 @@ const EXIT_STATUS: Section = Section {
         ("0", "shown; with --check, it is so; with --wait-free, it is free"),
         ("1", "with --check, it is not so"),
         ("64", "usage error"),
-        ("69", "the servers, or a majority of them, cannot be reached or cannot serve now"),
+        (
+            "69",
+            "the servers, or a majority of them, cannot be reached or cannot serve now; what the others say is shown, but \
+             decides nothing",
+        ),
         ("75", "with --wait-free, it was not free before --wait was over"),
         ("77", "a server refused us: password, permissions"),
         ("78", "servers or settings that cannot work"),

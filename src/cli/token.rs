@@ -18,7 +18,8 @@ pub(crate) struct TokenArgs {
 
     /// Name of the lock, as an option
     ///
-    /// Repeat for a token of several locks.
+    /// Repeat for a token of several locks, which stands for all of them: less is an error (64), unless it is that of a
+    /// redlock run.
     #[arg(id = "key", short, long, value_name = "KEY")]
     pub options: Vec<OsString>,
 
@@ -107,7 +108,7 @@ const EXIT_STATUS: Section = Section {
             "79",
             "it is not this token's lock (any more): expired, released, broken, or held by another client",
         ),
-        ("64", "usage error: no key, or what cannot be a token"),
+        ("64", "usage error: no key, or what cannot be a token; or the token is of another number of locks"),
         ("69", "the servers, or a majority of them, cannot be reached or cannot serve now"),
         ("77", "a server refused us: password, permissions; or the keeper on this host is another user's"),
         ("78", "servers or settings that cannot work; or the lock is spread over another number of servers"),

@@ -59,13 +59,17 @@ pub(super) fn no_longer_ours(settings: &TokenSettings, loss: &Loss) -> Exit {
 /// The client that holds one of the locks instead.
 fn holder_now(settings: &TokenSettings) -> Option<Status> {
     let mut view = look::view(&settings.location);
-    let held = |status: &Status| !matches!(status.state, State::Free | State::Kept);
+    let held =
+        |status: &Status| !matches!(status.state, State::Free | State::Kept) && status.undecided.is_none();
     settings.keys.iter().find_map(|key| view.status(key).ok().filter(held))
 }
 
 /// `what` could not be done.
 pub(super) fn failure(what: &str, settings: &TokenSettings, error: &BackendError) -> Failure {
-    let message =
-        format!("cannot {what} {}: {}", report::key_names(&settings.keys), report::backend_error(error));
-    Failure::new(exit_code(error.fault()), message)
+    let keys = report::key_names(&settings.keys);
+    let (code, why) = match error.other_lock_count() {
+        Some(error) => (exit::USAGE, report::backend_error(&error)),
+        None => (exit_code(error.fault()), report::backend_error(error)),
+    };
+    Failure::new(code, format!("cannot {what} {keys}: {why}"))
 }

@@ -9,8 +9,8 @@ use crate::child::{AskedHolder, LockedByte, ask_lock_holder, local_time};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    AskedHost, BackendError, BreakTarget, Breaker, HeldBy, HostBreaker, HostHolder, How, Keys, RedisBreaker,
-    lock_name,
+    self, AskedHost, BackendError, BreakTarget, Breaker, Freed, HeldBy, HostBreaker, HostHolder, How, Keys,
+    RedisBreaker, lock_name,
 };
 use crate::report::{self, BreakReport};
 use crate::settings::{Backend, BreakSettings, LocalReason};
@@ -42,9 +42,10 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     let report = BreakReport::new(&settings.key, local_time);
     let failed = |error: BackendError| Failure::new(exit_code(error.fault()), report.cannot_break(&error));
     let mut breaker = open(settings, &report).map_err(failed)?;
-    let meant = choose(&breaker.holders().map_err(failed)?, settings, &report)?;
+    let holders = breaker.holders().map_err(failed)?;
+    let meant = choose(&holders, settings, &report)?;
     if meant.is_empty() {
-        return print(&format!("{}\n", report.is_free(settings.slot)));
+        return print(&format!("{}\n", report.is_free(settings.slot, &holders)));
     }
     let is_stranger = |held: &BreakTarget| held.by == HeldBy::Stranger;
     let may_delete = settings.how == How::AtOnce && breaker.frees_at_once();
@@ -56,7 +57,7 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
         return Ok(Exit::Code(0));
     }
     let started = BootTime::now();
-    let untold = breaker.tell(&meant, settings.how).map_err(failed)?;
+    let lock::Told { untold, freed } = breaker.tell(&meant, settings.how).map_err(failed)?;
     let is_untold = |held: &BreakTarget| untold.iter().any(|untold| untold.token == held.token);
     let (left_alone, meant): (Vec<BreakTarget>, Vec<BreakTarget>) = meant.into_iter().partition(is_untold);
     if let (Some(first), true) = (untold.first(), meant.is_empty()) {
@@ -67,8 +68,13 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
             report::print(&report.cannot_tell(held, &untold.error));
         }
     }
-    if settings.how == How::AtOnce && breaker.frees_at_once() {
-        return print(&format!("{}\n", report.freed(&meant)));
+    match freed {
+        Freed::Yes => return print(&format!("{}\n", report.freed(&meant))),
+        Freed::Unknown(error) => {
+            return Err(Failure::new(exit_code(error.fault()), report.may_be_freed(&error)).into());
+        }
+        Freed::OnlyTold(error) => report::print(&report.not_freed_at_once(&error)),
+        Freed::No => {}
     }
     let Followed { gone, left } = follow(&mut *breaker, meant, started, settings, &report);
     for (told, after) in &gone {
@@ -147,9 +153,9 @@ fn choose(
     report: &BreakReport,
 ) -> Result<Vec<BreakTarget>, Failure> {
     if let Some(number) = settings.slot
-        && holders.iter().any(|held| held.slot.is_none())
+        && holders.iter().any(|held| held.slots.is_none_or(|slots| number >= slots))
     {
-        return Err(Failure::new(exit::UNFIT, report.has_no_slots(number)));
+        return Err(Failure::new(exit::UNFIT, report.has_no_such_slot(number, holders)));
     }
     let is_meant = |held: &BreakTarget| {
         settings.token.as_ref().is_none_or(|token| held.token == *token)

@@ -6,43 +6,51 @@ use super::look::{cannot_look, open_view};
 use super::watch::watch;
 use super::{exit_code, print};
 use crate::exit::{Exit, Failure};
-use crate::lock::{Detail, Status, View};
+use crate::lock::{BackendError, Detail, Listing, Status, View};
 use crate::report::{LongLines, incomplete_list, list_keys, list_table, status_json};
 use crate::settings::ListSettings;
 
 pub(super) fn run(settings: &ListSettings) -> anyhow::Result<Exit> {
     let mut view = open_view(&settings.location);
     if let Some(interval) = settings.watch {
-        return watch(interval, LongLines::Cut, || Ok(list(&mut *view, settings)?.text));
+        return watch(interval, LongLines::Cut, || {
+            look(&mut *view, settings).map(|listing| shown(&listing, settings))
+        });
     }
-    let Listed { text, incomplete } = list(&mut *view, settings)?;
-    let done = print(&text)?;
-    incomplete.map_or(Ok(done), |failure| Err(failure.into()))
+    let listing = look(&mut *view, settings)?;
+    let done = print(&shown(&listing, settings))?;
+    incomplete(&listing).map_or(Ok(done), |failure| Err(failure.into()))
 }
 
-struct Listed {
-    text: String,
-    /// What is missing in it.
-    incomplete: Option<Failure>,
-}
-
-fn list(view: &mut dyn View, settings: &ListSettings) -> Result<Listed, Failure> {
+fn look(view: &mut dyn View, settings: &ListSettings) -> Result<Listing, Failure> {
     let detail = if settings.json { Detail::Full } else { Detail::Summary };
-    let mut listing =
-        view.list(settings.pattern.as_deref(), detail).map_err(|error| cannot_look("the locks", &error))?;
+    let mut listing = view.list(settings.pattern.as_deref(), detail).map_err(|error| failure(&error))?;
     listing.locks.sort_by_key(|lock| Reverse(held_for(lock)));
-    let text = if settings.keys {
-        list_keys(&listing)
-    } else if settings.json {
-        let lines: Vec<String> = listing.locks.iter().map(status_json).collect();
-        lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
-    } else {
-        list_table(&listing)
+    Ok(listing)
+}
+
+fn failure(error: &BackendError) -> Failure {
+    cannot_look("the locks", error)
+}
+
+/// What the list does not tell.
+fn incomplete(listing: &Listing) -> Option<Failure> {
+    let missing = || {
+        let first = listing.missing.first()?;
+        Some(Failure::new(exit_code(first.fault()), incomplete_list(&listing.missing)))
     };
-    let first = listing.missing.first();
-    let incomplete =
-        first.map(|first| Failure::new(exit_code(first.fault()), incomplete_list(&listing.missing)));
-    Ok(Listed { text, incomplete })
+    listing.undecided.as_ref().map(failure).or_else(missing)
+}
+
+fn shown(listing: &Listing, settings: &ListSettings) -> String {
+    if settings.keys {
+        return list_keys(listing);
+    }
+    if !settings.json {
+        return list_table(listing);
+    }
+    let lines: Vec<String> = listing.locks.iter().map(status_json).collect();
+    lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()
 }
 
 fn held_for(lock: &Status) -> Option<std::time::Duration> {

@@ -21,7 +21,11 @@ pub(super) fn run(settings: &StatusSettings) -> anyhow::Result<Exit> {
     match settings.purpose {
         Purpose::Show => {
             let status = look(&mut *view, settings)?;
-            print(&shown(&status, settings))
+            print(&shown(&status, settings))?;
+            match status.lacks_majority() {
+                Some(error) => Err(failure(error, settings).into()),
+                None => Ok(Exit::Code(0)),
+            }
         }
         Purpose::Watch(interval) => watch(interval, LongLines::Folded, || {
             look(&mut *view, settings).map(|status| shown(&status, settings))

@@ -9,15 +9,35 @@ pub(crate) trait Breaker {
     /// All holders, now. Nothing is changed.
     fn holders(&mut self) -> Result<Vec<BreakTarget>, BackendError>;
 
-    /// Tell these holders to give the lock back. May be repeated. Returns those that cannot be told while others can. An
-    /// error if too few servers can be reached to make a difference; then nothing is changed, as far as possible.
-    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Vec<Untold>, BackendError>;
+    /// Tell these holders to give the lock back. May be repeated. An error if too few servers can be reached to make a
+    /// difference; then nothing is changed, as far as possible.
+    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Told, BackendError>;
 
     /// Sleep until the holders that were told may have changed, at the latest until this moment.
     fn wait(&mut self, until: BootTime);
 
     /// Whether the lock can be taken away from a holder that goes on.
     fn frees_at_once(&self) -> bool;
+}
+
+/// What came of telling holders.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// Those that cannot be told while others can.
+    pub untold: Vec<Untold>,
+    pub freed: Freed,
+}
+
+/// Whether the lock is free, whatever the holders do.
+#[derive(Debug)]
+pub(crate) enum Freed {
+    Yes,
+    /// That was not asked for, or cannot be had here.
+    No,
+    /// Too few servers have done it: why. The holders cannot renew the lock any more, and are told.
+    OnlyTold(BackendError),
+    /// Too few servers have said that they have done it: why.
+    Unknown(BackendError),
 }
 
 /// A holder that cannot be told, and why.
@@ -44,6 +64,8 @@ pub(crate) struct BreakTarget {
     /// Empty if its record was lost.
     pub info: HolderInfo,
     pub slot: Option<u32>,
+    /// Of how many, if it has one.
+    pub slots: Option<u32>,
     pub held_for: Option<Duration>,
     /// `None` if it never does.
     pub expires_in: Option<Duration>,

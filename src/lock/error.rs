@@ -72,6 +72,15 @@ impl BackendError {
         self.problem.fault()
     }
 
+    /// That a token was used for some of its locks only, or for others, too, if this is what is wrong.
+    pub(crate) fn other_lock_count(&self) -> Option<Self> {
+        if let Problem::NoMajority { causes, .. } = &self.problem {
+            return causes.iter().find_map(Self::other_lock_count);
+        }
+        let is_it = matches!(self.problem, Problem::OtherLockCount(_));
+        is_it.then(|| Self { at: None, problem: self.problem.clone() })
+    }
+
     /// Whether trying again may help. A lock file that was deleted is another one when it is there again.
     pub(crate) fn may_pass(&self) -> bool {
         let is_deleted = matches!(self.problem, Problem::File(FileProblem::DeletedInUse));

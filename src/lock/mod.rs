@@ -38,7 +38,7 @@ use crate::clock::BootTime;
 
 pub(crate) use bearer::Bearer;
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
-pub(crate) use breaker::{BreakTarget, Breaker, HeldBy, How, Untold};
+pub(crate) use breaker::{BreakTarget, Breaker, Freed, HeldBy, How, Told, Untold};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use history::{Ending, FinishedRun, History, HowEnded};

@@ -58,6 +58,8 @@ pub(crate) enum Problem {
     },
     /// The key is held as a lock over this many servers.
     OtherServerCount(usize),
+    /// The token is of this many locks.
+    OtherLockCount(usize),
     /// The key is held with this many slots; 0 = without.
     OtherSlots(u32),
     /// The lease was over when the grant arrived.
@@ -124,6 +126,7 @@ impl Problem {
             | Self::NotASentinel(_)
             | Self::ListedTwice { .. }
             | Self::OtherServerCount(_)
+            | Self::OtherLockCount(_)
             | Self::OtherSlots(_)
             | Self::NoLease
             | Self::ClaimVanished => Fault::Unfit,
@@ -220,8 +223,11 @@ pub(crate) enum FileProblem {
     HolderNotFound,
     /// The process that holds the lock cannot be asked by this version.
     HolderTooOld,
-    /// The process that holds the lock was asked, and has not done it.
-    HolderSilent,
+    /// The process that holds the lock was asked, and has not done it; its number, if it is known.
+    HolderSilent {
+        pid: Option<i32>,
+        is_keeper: bool,
+    },
 }
 
 impl FileProblem {
@@ -231,7 +237,7 @@ impl FileProblem {
             | Self::DeletedInUse
             | Self::WholeFileLocked
             | Self::ForeignLocks
-            | Self::HolderSilent => Fault::Unavailable,
+            | Self::HolderSilent { .. } => Fault::Unavailable,
             Self::OwnedByAnother
             | Self::HolderOfAnotherUser
             | Self::HolderNotFound

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{BackendError, History, HolderInfo, Mode};
+use super::{BackendError, History, HolderInfo, Mode, majority_of};
 use crate::clock::BootTime;
 
 /// The seam for looking, between the places where locks are (servers, this host) and the commands that show them.
@@ -53,6 +53,8 @@ pub(crate) struct Listing {
     pub servers: Vec<ServerStatus>,
     /// What could not be asked, and has locks that no other server knows: masters of a cluster.
     pub missing: Vec<BackendError>,
+    /// A majority of the servers does not answer: why. These are the locks that the others know.
+    pub undecided: Option<BackendError>,
 }
 
 #[derive(Clone, Debug)]
@@ -71,7 +73,8 @@ pub(crate) struct Status {
     pub waiter_count: usize,
     /// Empty on this host.
     pub servers: Vec<ServerStatus>,
-    /// Too few servers vote to tell whether it is free: why. No client can take it now.
+    /// Too few servers vote to tell whether it is free, or too few answer to tell who holds it: why. No client can take it
+    /// now.
     pub undecided: Option<BackendError>,
 }
 
@@ -94,6 +97,18 @@ impl Status {
     /// Some client has it.
     pub(crate) fn is_taken(&self) -> bool {
         self.state != State::Free
+    }
+
+    /// A majority of the servers does not answer: why. Then all that is known is what the others say.
+    pub(crate) fn lacks_majority(&self) -> Option<&BackendError> {
+        let answering = self.answering();
+        self.undecided.as_ref().filter(|_| answering < majority_of(self.servers.len()))
+    }
+
+    /// How many servers.
+    pub(crate) fn answering(&self) -> usize {
+        let answers = |server: &&ServerStatus| !matches!(server.state, ServerState::Fails(_));
+        self.servers.iter().filter(answers).count()
     }
 
     /// No client has it or waits for it.

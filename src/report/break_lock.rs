@@ -22,6 +22,17 @@ impl BreakReport {
         format!("cannot break {}: {}; nothing was broken", self.key, backend_error(error))
     }
 
+    /// With --now.
+    pub(crate) fn may_be_freed(&self, error: &BackendError) -> String {
+        let error = backend_error(error);
+        format!("cannot break {}: {error}; some servers may have freed it: see redlock status", self.key)
+    }
+
+    /// With --now: it is broken as without.
+    pub(crate) fn not_freed_at_once(&self, error: &BackendError) -> String {
+        format!("{} could not be freed at once: {}; its holder was told", self.key, backend_error(error))
+    }
+
     pub(crate) fn only_on_this_host(&self) -> String {
         format!(
             "warning: no server configured: this is about {} on this host only (give --redis URL or set REDLOCK_REDIS; \
@@ -30,10 +41,15 @@ impl BreakReport {
         )
     }
 
-    pub(crate) fn is_free(&self, slot: Option<u32>) -> String {
-        match slot {
-            Some(number) => format!("slot {number} of {} is free", self.key),
-            None => format!("{} is free", self.key),
+    /// `holders`: of other slots.
+    pub(crate) fn is_free(&self, slot: Option<u32>, holders: &[BreakTarget]) -> String {
+        match (slot, holders.iter().find_map(|held| held.slots)) {
+            (Some(number), Some(slots)) => {
+                let held = holders.len();
+                format!("slot {number} of {} is free: {held} of its {slots} slots are held", self.key)
+            }
+            // How many slots it has is known only while it is held.
+            (Some(_) | None, _) => format!("{} is free", self.key),
         }
     }
 
@@ -123,12 +139,15 @@ impl BreakReport {
         format!("{} stays held by {}: {}", self.lock(held), who(&held.info), backend_error(error))
     }
 
-    pub(crate) fn has_no_slots(&self, number: u32) -> String {
-        format!("--slot {number}: {} is held without slots", self.key)
+    pub(crate) fn has_no_such_slot(&self, number: u32, holders: &[BreakTarget]) -> String {
+        match holders.iter().find_map(|held| held.slots) {
+            Some(slots) => format!("--slot {number}: {} has {slots} slots (0 to {})", self.key, slots - 1),
+            None => format!("--slot {number}: {} is held without slots", self.key),
+        }
     }
 
     pub(crate) fn not_held_by_token(&self, holders: &[BreakTarget]) -> String {
-        let now = if holders.is_empty() { self.is_free(None) } else { self.holders(holders) };
+        let now = if holders.is_empty() { self.is_free(None, &[]) } else { self.holders(holders) };
         format!("that grant does not hold {} (any more), and nothing was broken; {now}", self.key)
     }
 

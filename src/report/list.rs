@@ -2,7 +2,7 @@
 
 use super::format::sanitize;
 use super::problem::backend_error;
-use super::status::server_lines;
+use super::status::{server_lines, those_that_answer};
 use crate::duration::format_seconds;
 use crate::lock::{BackendError, HolderInfo, Listing, ServerState, State, Status};
 
@@ -14,6 +14,9 @@ pub(crate) fn list_table(listing: &Listing) -> String {
     let rows: Vec<[String; 6]> = headings.into_iter().chain(listing.locks.iter().map(row)).collect();
     let mut table = align(&rows);
     let is_well = listing.servers.iter().all(|server| matches!(server.state, ServerState::Serves));
+    if let (Some(_), Some(first)) = (&listing.undecided, listing.locks.first()) {
+        table += &format!("\n? not decided: as far as {} can tell\n", those_that_answer(first));
+    }
     if !is_well {
         table += &format!("\n{}", server_lines(&listing.servers));
     }
@@ -68,14 +71,7 @@ fn row(status: &Status) -> [String; 6] {
     let expires = expires.max_by_key(|expires| expires.unwrap_or(std::time::Duration::MAX)).flatten();
     [
         cut(sanitize(&status.key)),
-        match status.state {
-            State::Free => "free".into(),
-            State::Held => "held".into(),
-            State::Shared => format!("shared {}", status.holder_count),
-            State::Slots { of } => format!("{}/{of} slots", status.holder_count),
-            State::Kept => "kept".into(),
-            State::Foreign => "foreign".into(),
-        },
+        state_cell(status),
         match (cut(oldest.map(|holder| short_name(&holder.info)).unwrap_or_default()), others) {
             _ if status.is_wrong_type => "(not a lock)".into(),
             (holder, 0) => holder,
@@ -90,6 +86,18 @@ fn row(status: &Status) -> [String; 6] {
         },
         status.waiter_count.to_string(),
     ]
+}
+
+fn state_cell(status: &Status) -> String {
+    let state = match status.state {
+        State::Free => "free".into(),
+        State::Held => "held".into(),
+        State::Shared => format!("shared {}", status.holder_count),
+        State::Slots { of } => format!("{}/{of} slots", status.holder_count),
+        State::Kept => "kept".into(),
+        State::Foreign => "foreign".into(),
+    };
+    if status.undecided.is_some() { state + "?" } else { state }
 }
 
 /// "ci@runner-3 4711 deploy.sh"

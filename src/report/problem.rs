@@ -101,6 +101,10 @@ pub(super) fn problem(problem: &Problem) -> String {
         Problem::OtherServerCount(servers) => {
             format!("the key is held as a lock over {servers} servers: all clients must name the same ones")
         }
+        Problem::OtherLockCount(1) => "the token is of one lock: name that one only".into(),
+        Problem::OtherLockCount(locks) => {
+            format!("the token is of {locks} locks, which it stands for together: name all of them")
+        }
         Problem::OtherSlots(0) => {
             "the key is held without --slots: all clients must use it the same way".into()
         }
@@ -234,12 +238,21 @@ fn file_problem(problem: &FileProblem) -> String {
         FileProblem::HolderNotFound => {
             "the holder cannot be seen from here: is it another user's, or in a container of its own?".into()
         }
-        FileProblem::HolderSilent => {
-            "the process that holds the lock does not answer: is it stopped, or busy with stopping its command?".into()
-        }
+        FileProblem::HolderSilent { pid, is_keeper } => silent_holder(*pid, *is_keeper),
         FileProblem::HolderTooOld => {
             "the holder is an older redlock, which cannot be asked to give the lock back: end it with kill(1)".into()
         }
+    }
+}
+
+fn silent_holder(pid: Option<i32>, is_keeper: bool) -> String {
+    let who = if is_keeper { "its keeper" } else { "the run that holds it" };
+    let why = if is_keeper { "is it stopped?" } else { "is it stopped, or busy with stopping its command?" };
+    match pid {
+        Some(pid) => format!(
+            "{who} (pid {pid}) does not answer: {why} kill -CONT {pid} lets it go on, kill -9 {pid} ends it and frees the lock"
+        ),
+        None => format!("{who} does not answer: {why}"),
     }
 }
 

@@ -101,6 +101,19 @@ pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
 
 /// "held", "3 of 4 slots are taken", ...
 fn summary(status: &Status) -> String {
+    if status.lacks_majority().is_none() {
+        return state(status);
+    }
+    let seen = if status.is_taken() { state(status) } else { "not held".into() };
+    format!("not decided: {seen}, as far as {} can tell", those_that_answer(status))
+}
+
+/// "1 of 3 servers"
+pub(super) fn those_that_answer(status: &Status) -> String {
+    format!("{} of {} servers", status.answering(), status.servers.len())
+}
+
+fn state(status: &Status) -> String {
     let first = status.holders.first();
     let expires = |lead: &str| match first.and_then(|holder| holder.expires_in) {
         Some(left) => format!("{lead} {}", format_seconds(left)),
@@ -230,17 +243,19 @@ fn server_cause(server: &ServerStatus) -> Option<String> {
 /// One line.
 pub(crate) fn status_json(status: &Status) -> String {
     let (state, slots) = match status.state {
-        State::Free => ("free", None),
-        State::Held => ("held", None),
-        State::Shared => ("shared", None),
-        State::Slots { of } => ("slots", Some(of)),
-        State::Kept => ("kept", None),
-        State::Foreign => ("foreign", None),
+        // What is not known is absent.
+        _ if status.undecided.is_some() => (None, None),
+        State::Free => (Some("free"), None),
+        State::Held => (Some("held"), None),
+        State::Shared => (Some("shared"), None),
+        State::Slots { of } => (Some("slots"), Some(of)),
+        State::Kept => (Some("kept"), None),
+        State::Foreign => (Some("foreign"), None),
     };
     let holders: Vec<Object> = status.holders.iter().map(holder_object).collect();
     let waiters: Vec<Object> = status.waiters.iter().map(waiter_object).collect();
     let mut object = key_object(&status.key)
-        .with("state", state)
+        .with_known("state", state)
         .with_known("of", slots)
         .with_objects("holders", &holders)
         .with_objects("waiters", &waiters);

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::events::{millis, time};
@@ -43,6 +44,15 @@ impl Report {
     /// A keeper wanted to give it back, and it was gone.
     pub(crate) fn was_lost_when_given_back(&mut self, loss: &Loss) {
         self.info(&no_longer_this_tokens(&self.lock(), &why(loss)));
+    }
+
+    /// A keeper could not renew the lock, and has told the process that it watches before the lease is over.
+    pub(crate) fn told_in_time(&mut self, pid: Pid, signal: Signal) {
+        let why = self.last_failure.as_ref().map_or_else(String::new, |failure| format!(" ({failure})"));
+        self.error(&format!(
+            "cannot renew the lock {} in time{why}: process {pid} was sent {signal} before the lease is over",
+            self.lock()
+        ));
     }
 
     /// `--ttl none`.

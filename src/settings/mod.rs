@@ -50,7 +50,7 @@ const LONGEST_KEY: usize = 1024;
 /// All keys go into one request, so their number is bounded.
 const MOST_KEYS: usize = 64;
 const DEFAULT_PREFIX: &str = "lock";
-const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 /// Share of the lease reserved for a killed tree to exit, within bounds.
 const MARGIN_FRACTION: u32 = 10;
 const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));

@@ -72,6 +72,8 @@ pub struct Rules {
     pub marks_are_confirmed: bool,
     /// A client that has found marks on a majority does not take them back.
     pub told_is_not_taken_back: bool,
+    /// A mark stays until all clients that have made it have taken it back.
+    pub marks_have_authors: bool,
 }
 
 impl Rules {
@@ -109,5 +111,6 @@ impl Rules {
         freed_by_holder_or_lease: true,
         marks_are_confirmed: true,
         told_is_not_taken_back: true,
+        marks_have_authors: true,
     };
 }

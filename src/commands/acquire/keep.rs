@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::output::token_text;
+use super::stop::Stop;
 use super::{give_back, new_report, take};
 use crate::child::signals::Signals;
 use crate::child::{
@@ -26,7 +27,7 @@ use crate::lock::{
     Renewal,
 };
 use crate::report::{self, Consequence, LossCause, Report};
-use crate::settings::{AcquireSettings, OnLost};
+use crate::settings::AcquireSettings;
 
 /// In the worker, which becomes the keeper when the lock is granted.
 pub(super) fn run(
@@ -112,13 +113,14 @@ fn keep(
     while signals.next().is_some() {}
     let watch = lock.break_watch(&grant);
     let ttl = settings.lock.backend.ttl().unwrap_or_default();
+    let stop = watched.map(|watched| Stop::new(settings, watched, grant.lease));
     Keeping {
         settings,
         keeper: Some(Keeper::new(pipes, lock, grant, ttl, |_| {})),
         watch,
         control,
         files: identities(&files),
-        watched,
+        stop,
         until,
         signals,
         report,
@@ -153,7 +155,8 @@ struct Keeping<'a> {
     control: Option<ControlPoint>,
     /// The lock files, by device and inode.
     files: Vec<(u64, u64)>,
-    watched: Option<WatchedProcess>,
+    /// The watched process.
+    stop: Option<Stop>,
     /// On this host, without a watched process: when the time is over.
     until: Option<BootTime>,
     signals: Signals,
@@ -180,6 +183,7 @@ impl Keeping<'_> {
         let moments = [
             self.keeper().starts_at(),
             self.watch.as_ref().and_then(|watch| watch.next_moment()),
+            self.stop.as_ref().and_then(Stop::next_moment),
             self.until,
         ];
         let (signal_fds, unwritten) = (self.signals.wake_fds(), report::unwritten());
@@ -187,7 +191,7 @@ impl Keeping<'_> {
         let readable = [self.keeper().wake_fd()]
             .into_iter()
             .chain(signal_fds.iter().map(AsFd::as_fd))
-            .chain(self.watched.as_ref().map(AsFd::as_fd))
+            .chain(self.stop.as_ref().map(|stop| stop.watched().as_fd()))
             .chain(self.control.as_ref().map(AsFd::as_fd))
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         let mut fds: Vec<PollFd<'_>> = readable
@@ -217,14 +221,14 @@ impl Keeping<'_> {
         }
         while let Some(request) = self.control.as_ref().and_then(ControlPoint::accept) {
             match KeeperRequest::parse(&request.message, &self.files) {
-                Some(asked @ KeeperRequest::Release { .. }) => {
+                Ok(asked @ KeeperRequest::Release { .. }) => {
                     return Some(End::Released(Some((request, asked))));
                 }
-                Some(asked @ KeeperRequest::Extend { ttl }) => {
+                Ok(asked @ KeeperRequest::Extend { ttl }) => {
                     self.extend_here(ttl);
                     request.answer(asked.done());
                 }
-                None => request.answer(KeeperRequest::not_ours()),
+                Err(answer) => request.answer(&answer),
             }
         }
         while let Some(received) = self.signals.next() {
@@ -243,15 +247,23 @@ impl Keeping<'_> {
                 return Some(end);
             }
         }
-        if self.watched.as_ref().is_some_and(WatchedProcess::has_ended) {
+        if self.stop.as_ref().is_some_and(|stop| stop.watched().has_ended()) {
             return Some(End::NotNeeded);
+        }
+        if let Some(stop) = &mut self.stop
+            && let Some(signal) = stop.advance()
+        {
+            self.report.told_in_time(stop.watched().pid(), signal);
         }
         self.until.filter(|until| until.has_passed()).map(|_| End::TimeOver)
     }
 
     fn on_keeper_event(&mut self, event: KeeperEvent) -> Option<End> {
         match event {
-            KeeperEvent::Refreshed(grant) => self.report.refreshed(&grant),
+            KeeperEvent::Refreshed(grant) => {
+                self.on_renewal(&grant);
+                self.report.refreshed(&grant);
+            }
             KeeperEvent::Failed(error, lease) => {
                 let left = lease.map_or(Duration::MAX, |lease| lease.deadline().remaining());
                 self.report.cannot_refresh(&error, left);
@@ -261,6 +273,12 @@ impl Keeping<'_> {
             KeeperEvent::Overdue => return Some(End::Lost(LossCause::Overdue)),
         }
         None
+    }
+
+    fn on_renewal(&mut self, grant: &Grant) {
+        if let Some(stop) = &mut self.stop {
+            stop.renewed(grant.lease);
+        }
     }
 
     fn on_notice(&mut self, notice: Notice) -> Option<End> {
@@ -275,7 +293,7 @@ impl Keeping<'_> {
 
     /// On this host the lease is our own business.
     fn extend_here(&mut self, ttl: Option<Duration>) {
-        if self.watched.is_some() {
+        if self.stop.is_some() {
             return;
         }
         self.until = ttl.map(|ttl| BootTime::now() + ttl);
@@ -314,6 +332,7 @@ impl Keeping<'_> {
         let pipes = KeeperPipes::open().ok()?;
         let (mut lock, mut grant) = self.keeper.take().expect("only a change takes it out").finish();
         let end = change(&mut *lock, &mut grant);
+        self.on_renewal(&grant);
         let ttl = grant.lease.map(|lease| lease.ttl()).unwrap_or_default();
         self.keeper = Some(Keeper::new(pipes, lock, grant, ttl, |_| {}));
         end
@@ -330,10 +349,13 @@ impl Keeping<'_> {
                 (HowEnded::Broken { by: by.clone() }, None)
             }
             End::Lost(LossCause::Reported(_) | LossCause::Overdue) => (HowEnded::Lost, None),
-            // The servers have done it, and written it down. There may be other keys.
+            // The servers have done it, and written it down; not all of them may have been reached. What a minimum hold keeps
+            // must not be deleted: a server that has not heard of it keeps its claim until the lease is over.
             End::Released(None) => {
                 if self.files.is_empty() {
-                    lock.abandon();
+                    if grant.taken_at.elapsed() >= min_hold {
+                        lock.abandon();
+                    }
                     self.report.released(grant.taken_at.elapsed(), Some(true));
                     return report::kept();
                 }
@@ -341,7 +363,7 @@ impl Keeping<'_> {
             }
         };
         if let End::Lost(cause) = &end {
-            let consequence = self.consequence();
+            let consequence = self.stop.as_mut().map_or(Consequence::KeeperEnds, Stop::lost);
             self.report.lost_by_keeper(cause, consequence);
         }
         let is_kept = !matches!(how, HowEnded::Broken { .. });
@@ -361,16 +383,6 @@ impl Keeping<'_> {
         }
         if let End::Released(Some((request, asked))) = end {
             request.answer(asked.done());
-        }
-    }
-
-    /// What follows for the watched process, which is told at once.
-    fn consequence(&self) -> Consequence {
-        let Some(watched) = &self.watched else { return Consequence::KeeperEnds };
-        let (pid, signal) = (watched.pid().as_raw(), self.settings.stop_signal);
-        match self.settings.on_lost {
-            OnLost::Stop if watched.send(signal).is_ok() => Consequence::Signalled(pid, signal),
-            OnLost::Stop | OnLost::Warn => Consequence::ProcessRunsOn(pid),
         }
     }
 }

@@ -5,6 +5,7 @@
 mod front;
 mod keep;
 mod output;
+mod stop;
 
 use anyhow::Context;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
-use super::break_request::{AskProcess, RELEASE, ask_run};
+use super::break_request::{AskProcess, RELEASE, ask_run, pid_of};
 use super::file_name;
 use super::lock_file::{LockFile, check_directory};
 use super::look::{Participant, Present};
@@ -16,7 +16,8 @@ use super::release_watch::ReleaseWatch;
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, Bearer, Claim, Extended, FileProblem, HolderInfo, HowEnded, Lease, Loss, Released, Votes,
+    BackendError, Bearer, Claim, Extended, FileProblem, HolderInfo, HowEnded, Lease, Loss, Problem, Released,
+    Votes,
 };
 
 /// How long a run may take to stop its command and to give the lock back.
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RELEASED: &[u8] = b"released";
 const EXTENDED: &[u8] = b"extended";
 const OTHER: &[u8] = b"other";
+/// And how many: the keeper has another number of locks than it was asked for.
+const LOCKS: &str = "locks ";
 
 /// Asks the keeper of this name.
 pub(crate) type AskKeeper = Box<dyn Fn(&str, &[u8]) -> KeeperAnswer>;
@@ -70,17 +73,25 @@ impl KeeperRequest {
         format!("{text}\0{verb}").into_bytes()
     }
 
-    /// `None` if it makes no sense, or is about other files than these, by device and inode.
-    pub(crate) fn parse(message: &[u8], files: &[(u64, u64)]) -> Option<Self> {
+    /// What is to be answered if it makes no sense, or is about other files than these, by device and inode: a token stands
+    /// for all of them.
+    pub(crate) fn parse(message: &[u8], files: &[(u64, u64)]) -> Result<Self, Vec<u8>> {
         let mut parts = message.split(|&byte| byte == 0).map(<[u8]>::to_vec);
-        let named = String::from_utf8(parts.next()?).ok()?;
-        let mut named = named.split_ascii_whitespace().map(|file| {
-            let (device, inode) = file.split_once(':')?;
+        let named = parts.next().and_then(|named| String::from_utf8(named).ok()).unwrap_or_default();
+        let file = |text: &str| -> Option<(u64, u64)> {
+            let (device, inode) = text.split_once(':')?;
             Some((device.parse().ok()?, inode.parse().ok()?))
-        });
-        if !named.all(|file| file.is_some_and(|file| files.contains(&file))) {
-            return None;
+        };
+        let named: Vec<_> = named.split_ascii_whitespace().map(file).collect();
+        let is_ours = |file: &Option<(u64, u64)>| file.is_some_and(|file| files.contains(&file));
+        if named.iter().any(is_ours) && named.len() != files.len() {
+            return Err(format!("{LOCKS}{}", files.len()).into());
         }
+        let request = if named.iter().all(is_ours) { Self::parse_verb(parts) } else { None };
+        request.ok_or_else(|| OTHER.to_vec())
+    }
+
+    fn parse_verb(mut parts: impl Iterator<Item = Vec<u8>>) -> Option<Self> {
         match parts.next()?.as_slice() {
             b"release" => Some(Self::Release { by: HolderInfo::from_fields(&parts.collect::<Vec<_>>()) }),
             b"extend" => {
@@ -97,11 +108,6 @@ impl KeeperRequest {
             Self::Release { .. } => RELEASED,
             Self::Extend { .. } => EXTENDED,
         }
-    }
-
-    /// What is answered to a request that was not understood.
-    pub(crate) fn not_ours() -> &'static [u8] {
-        OTHER
     }
 }
 
@@ -147,9 +153,21 @@ impl HostBearer {
         match (self.ask_keeper)(&self.claim.to_string(), &request.to_bytes(files)) {
             KeeperAnswer::Said(answer) if answer == request.done() => self.confirm(request, files),
             KeeperAnswer::Refused => Asked::Failed(files[0].error(FileProblem::HolderOfAnotherUser)),
-            KeeperAnswer::Silent => Asked::Failed(files[0].error(FileProblem::HolderSilent)),
+            KeeperAnswer::Silent => Asked::Failed(self.silent_keeper(files)),
+            KeeperAnswer::Said(answer) if answer.starts_with(LOCKS.as_bytes()) => {
+                let count = String::from_utf8_lossy(&answer[LOCKS.len()..]).parse().unwrap_or(files.len());
+                Asked::Failed(BackendError { at: None, problem: Problem::OtherLockCount(count) })
+            }
             KeeperAnswer::Said(_) | KeeperAnswer::NotThere => self.look(files).unwrap_or_else(Asked::Failed),
         }
+    }
+
+    fn silent_keeper(&self, files: &[LockFile]) -> BackendError {
+        let pid = match self.look(files) {
+            Ok(Asked::Run(held)) => held.first().and_then(|(at, holder)| pid_of(&files[*at], holder)),
+            Ok(Asked::Done | Asked::Lost(_) | Asked::Failed(_)) | Err(_) => None,
+        };
+        files[0].error(FileProblem::HolderSilent { pid, is_keeper: true })
     }
 
     /// The name of a keeper that is gone is free for every process that knows the token: a lock that it says to have
@@ -209,7 +227,7 @@ impl HostBearer {
             }
             wait(&[(watch.wake_fd(), PollFlags::POLLIN)], until, None);
         }
-        Err(file.error(FileProblem::HolderSilent))
+        Err(file.error(FileProblem::HolderSilent { pid: pid_of(file, holder), is_keeper: false }))
     }
 }
 
@@ -251,8 +269,10 @@ mod tests {
             KeeperRequest::Extend { ttl: Some(Duration::from_secs(5)) },
         ] {
             let bytes = request.to_bytes(&files);
-            assert_eq!(KeeperRequest::parse(&bytes, &known), Some(request));
-            assert_eq!(KeeperRequest::parse(&bytes, &[(1, 2)]), None, "another file");
+            assert_eq!(KeeperRequest::parse(&bytes, &known), Ok(request));
+            assert_eq!(KeeperRequest::parse(&bytes, &[(1, 2)]), Err(OTHER.to_vec()), "another file");
+            let both = [known[0], (1, 2)];
+            assert_eq!(KeeperRequest::parse(&bytes, &both), Err(b"locks 2".to_vec()), "one of two");
         }
     }
 

@@ -21,8 +21,8 @@ use super::reservation::Reservation;
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakTarget, BreakWatch, Breaker, Broken, Error, FileProblem, HeldBy, HolderInfo, How,
-    Mode, Notice, Renewal, Untold,
+    BackendError, BreakTarget, BreakWatch, Breaker, Broken, Error, FileProblem, Freed, HeldBy, HolderInfo,
+    How, Mode, Notice, Renewal, Told, Untold,
 };
 
 /// A request that is older means nothing.
@@ -103,10 +103,7 @@ pub(super) fn ask_run(
     let written = file.locks().file().write_all_at(&request.to_bytes(number.into()), BREAK_REQUEST);
     written.map_err(|e| file.io_error(&e))?;
     let (device, inode) = file.identity();
-    let pid = file.record(holder.ticket).and_then(|record| match record.info.renewal {
-        Renewal::Keeper(keeper) => i32::try_from(keeper).ok(),
-        Renewal::Run | Renewal::Nobody => record.info.pid.parse().ok(),
-    });
+    let pid = pid_of(file, holder);
     let problem = match ask(&HostHolder { device, inode, offset: holder.offset, pid }, number) {
         Asked::Yes => return Ok(()),
         Asked::NotFound if is_gone(file, holder)? => return Ok(()),
@@ -115,6 +112,15 @@ pub(super) fn ask_run(
         Asked::TooOld => FileProblem::HolderTooOld,
     };
     Err(file.error(problem))
+}
+
+/// The number of the process that holds it, as it has told.
+pub(super) fn pid_of(file: &LockFile, holder: &Participant) -> Option<i32> {
+    let info = file.record(holder.ticket)?.info;
+    match info.renewal {
+        Renewal::Keeper(keeper) => i32::try_from(keeper).ok(),
+        Renewal::Run | Renewal::Nobody => info.pid.parse().ok(),
+    }
 }
 
 fn is_gone(file: &LockFile, holder: &Participant) -> Result<bool, BackendError> {
@@ -150,6 +156,7 @@ fn target(by: HeldBy, record: Option<Record>, usage: UsageMode, ticket: u64) -> 
         // Without a record the ticket is all that tells it from others.
         token: record.as_ref().map_or_else(|| format!("ticket {ticket}"), |record| record.claim.clone()),
         slot: slot.filter(|_| usage != UsageMode::PLAIN),
+        slots: (usage != UsageMode::PLAIN).then(|| usage.slots()),
         held_for: record.as_ref().map(|record| record.since.elapsed()),
         info: record.map(|record| record.info).unwrap_or_default(),
         expires_in: None,
@@ -164,12 +171,12 @@ impl Breaker for HostBreaker {
         Ok(targets(file, &present).into_iter().map(|(target, _)| target).collect())
     }
 
-    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Vec<Untold>, BackendError> {
-        let Some(file) = &self.file else { return Ok(Vec::new()) };
+    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Told, BackendError> {
+        let mut untold = Vec::new();
+        let Some(file) = &self.file else { return Ok(Told { untold, freed: Freed::No }) };
         let present = Present::look(file).map_err(|e| file.io_error(&e))?;
         let is_meant = |token: &str| holders.iter().any(|holder| holder.token == token);
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        let mut untold = Vec::new();
         for (target, participant) in targets(file, &present) {
             let Some(holder) = participant.filter(|_| is_meant(&target.token)) else { continue };
             match ask_run(file, &holder, &self.who, if how == How::AtOnce { KILL } else { "" }, &self.ask) {
@@ -185,7 +192,7 @@ impl Breaker for HostBreaker {
             }
         }
         self.released = Some(released);
-        Ok(untold)
+        Ok(Told { untold, freed: Freed::No })
     }
 
     fn wait(&mut self, until: BootTime) {

@@ -130,7 +130,7 @@ impl View for HostView {
                 locks.push(present.status(&file, key, detail));
             }
         }
-        Ok(Listing { locks, servers: Vec::new(), missing: Vec::new() })
+        Ok(Listing { locks, servers: Vec::new(), missing: Vec::new(), undecided: None })
     }
 }
 

@@ -14,7 +14,9 @@ use super::{Keys, Server, Timing, WAITER_RENEWAL};
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
-use crate::lock::{BackendError, BreakTarget, Breaker, HeldBy, HolderInfo, How, Untold, majority_of};
+use crate::lock::{
+    BackendError, BreakTarget, Breaker, Fault, Freed, HeldBy, HolderInfo, How, Told, majority_of,
+};
 
 pub(crate) struct RedisBreaker {
     requests: Requests,
@@ -74,7 +76,8 @@ impl RedisBreaker {
     }
 
     /// Once more than marking takes: a server that had lost the claim may have got it back from its holder in between,
-    /// without the mark. What a majority had marked before the second round began cannot be undone in this way.
+    /// without the mark. What we had marked on a majority before the second round began cannot be undone in this way; nor by
+    /// another client that takes its own marks back.
     fn mark(&mut self, claims: &[Vec<u8>]) -> Result<(), BackendError> {
         let mut round = self.ask_all(BreakAction::Mark, claims);
         let mut is_done = round.has_marked(claims, |mark| mark != Mark::None);
@@ -98,13 +101,35 @@ impl Breaker for RedisBreaker {
         self.ask_all(BreakAction::Look, &[]).holders()
     }
 
-    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Vec<Untold>, BackendError> {
-        let claims: Vec<Vec<u8>> = holders.iter().map(|held| held.token.clone().into()).collect();
-        match how {
-            How::Gently => self.mark(&claims)?,
-            How::AtOnce => drop(self.ask_all(BreakAction::Free, &claims).holders()?),
-        }
-        Ok(Vec::new())
+    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Told, BackendError> {
+        let claim = |held: &BreakTarget| held.token.clone().into_bytes();
+        let freed = match how {
+            How::Gently => {
+                self.mark(&holders.iter().map(claim).collect::<Vec<_>>())?;
+                Freed::No
+            }
+            How::AtOnce => {
+                // What is deleted cannot be brought back, and a mark can be taken back: so a majority is marked first.
+                // Other programs know no marks.
+                let is_run = |held: &&BreakTarget| held.by != HeldBy::Stranger;
+                let marked: Vec<Vec<u8>> = holders.iter().filter(is_run).map(claim).collect();
+                let are_marked = self.servers.len() > 1 && marked.len() == holders.len();
+                if self.servers.len() > 1 && !marked.is_empty() {
+                    self.mark(&marked)?;
+                }
+                let claims: Vec<Vec<u8>> = holders.iter().map(claim).collect();
+                match self.ask_all(BreakAction::Free, &claims).holders() {
+                    Ok(_) => Freed::Yes,
+                    Err(error) if are_marked => Freed::OnlyTold(error),
+                    // It has said no.
+                    Err(error) if self.servers.len() == 1 && error.fault() != Fault::Unavailable => {
+                        return Err(error);
+                    }
+                    Err(error) => Freed::Unknown(error),
+                }
+            }
+        };
+        Ok(Told { untold: Vec::new(), freed })
     }
 
     /// A release wakes us. Other ends are found by looking again.
@@ -170,6 +195,7 @@ impl Round {
                 token: String::from_utf8_lossy(claim).into_owned(),
                 info: known.info.clone().unwrap_or_default(),
                 slot: known.slot,
+                slots: self.replies.iter().find_map(|reply| reply.slots),
                 held_for: known.held_for,
                 expires_in: self.expires_in(&votes),
                 broken_by: votes.iter().find_map(|vote| vote.broken_by.clone()),
@@ -225,9 +251,11 @@ mod tests {
             mark: *mark,
         };
         let holders = marks.iter().map(|mark| vec![holder(mark)]).chain((0..free).map(|_| Vec::new()));
-        let replies = holders
-            .enumerate()
-            .map(|(at, holders)| BreakReply { run_id: vec![u8::try_from(at).unwrap()], holders });
+        let replies = holders.enumerate().map(|(at, holders)| BreakReply {
+            run_id: vec![u8::try_from(at).unwrap()],
+            slots: None,
+            holders,
+        });
         let replies: Vec<BreakReply> = replies.collect();
         let errors = (replies.len()..3).map(|_| BackendError::new("n", Problem::TimedOut)).collect();
         Round { replies, errors, servers: 3 }

@@ -31,7 +31,7 @@ impl GrantRecord {
         let min_hold = Duration::from_millis(number(first, "min_hold").unwrap_or_default());
         let history = number(first, "history").and_then(|most| u32::try_from(most).ok()).unwrap_or_default();
         Some(Self {
-            terms: Terms::of_record(mode_tag, &holder, min_hold, history),
+            terms: Terms::of_record(mode_tag, &holder, min_hold, history, objects.len()),
             fences: objects.iter().map(|object| number(object, "fence")).collect::<Option<_>>()?,
             held_for: Duration::from_millis(number(first, "held_for")?),
             gate: text(first, "gate").unwrap_or_default().into_bytes(),

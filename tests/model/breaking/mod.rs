@@ -8,7 +8,8 @@
 //! that one and goes on. So the breaking client does not only mark, but marks again for as long as it waits.
 //!
 //! A client that reaches too few servers gives up, and takes its marks back: each of these requests is carried out at any
-//! later time, or never, and so is a mark that is still under way.
+//! later time, or never, and so is a mark that is still under way. Another client may break the same claim (`another`):
+//! whatever it does, it marks servers and takes these marks back, at any time.
 
 mod tests;
 
@@ -29,6 +30,8 @@ pub struct Breaking {
     pub ttl: u8,
     /// Servers that lose their data, in all.
     pub losses: u8,
+    /// Another client breaks the claim, too.
+    pub another: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -52,10 +55,25 @@ pub struct Server {
     counts: u8,
     /// A heal is under way.
     heal_sent: bool,
+    /// Whose mark it is, if the claim is marked: the breaking client's, the other one's.
+    ours: bool,
+    others: bool,
     /// The breaking client was told that it has the mark.
     marked: bool,
     /// A request to take the mark back is under way.
     unmark_sent: bool,
+}
+
+impl Server {
+    fn set(&mut self, claim: At) {
+        (self.claim, self.ours, self.others) = (claim, false, false);
+    }
+
+    fn take_back(&mut self) {
+        if self.claim == At::Marked && !self.ours && !self.others {
+            self.claim = At::Holder;
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,11 +105,13 @@ pub enum Action {
         server: usize,
         answered: bool,
     },
-    /// The breaking client finds marks that were there before on a majority. What was marked before its second round
-    /// began, and still is when it is asked, was marked when the first of them was asked: so this is one moment.
+    /// The breaking client finds marks of its own that were there before on a majority. What was marked before its second
+    /// round began, and still is when it is asked, was marked when the first of them was asked: so this is one moment.
     MarksAreConfirmed,
     BreakIsGivenUp,
     ServerUnmarks(usize),
+    ServerMarksForAnother(usize),
+    ServerUnmarksForAnother(usize),
     ServerVotesForNext(usize),
     ServerLosesData(usize),
 }
@@ -117,7 +137,7 @@ impl Breaking {
             server.rest = server.rest.saturating_sub(1);
             server.counts = server.counts.saturating_sub(1);
             if server.lease == 0 && matches!(server.claim, At::Holder | At::Marked) {
-                server.claim = At::Free;
+                server.set(At::Free);
             }
         }
         // Its guardian stops the command in time.
@@ -147,10 +167,14 @@ impl Breaking {
 
     fn mark(&self, state: &mut State, at: usize, answered: bool) {
         let server = &mut state.servers[at];
-        if !matches!(server.claim, At::Holder | At::Marked) {
-            return;
+        match server.claim {
+            At::Holder if self.rules.freed_by_holder_or_lease => {
+                (server.claim, server.ours) = (At::Marked, true)
+            }
+            At::Holder => server.set(At::Free),
+            At::Marked => server.ours |= self.rules.marks_have_authors,
+            At::Free | At::Next => return,
         }
-        server.claim = if self.rules.freed_by_holder_or_lease { At::Marked } else { At::Free };
         server.marked |= answered && !state.gave_up;
         if !self.rules.marks_are_confirmed {
             self.conclude(state, |server| server.marked);
@@ -191,6 +215,9 @@ impl Model for Breaking {
                 Action::ServerUnmarks(at),
                 Action::ServerVotesForNext(at),
             ]);
+            if self.another {
+                actions.extend([Action::ServerMarksForAnother(at), Action::ServerUnmarksForAnother(at)]);
+            }
             if state.losses_left > 0 {
                 actions.push(Action::ServerLosesData(at));
             }
@@ -205,7 +232,8 @@ impl Model for Breaking {
             Action::ServerHeals(at) => {
                 let server = &mut state.servers[at];
                 if std::mem::take(&mut server.heal_sent) && server.claim == At::Free {
-                    (server.claim, server.lease) = (At::Holder, self.ttl);
+                    server.set(At::Holder);
+                    server.lease = self.ttl;
                 }
             }
             Action::HolderIsTold if state.count(|server| server.claim == At::Marked) >= MAJORITY => {
@@ -215,12 +243,13 @@ impl Model for Breaking {
             Action::ServerReleases(at) if !state.runs => {
                 let server = &mut state.servers[at];
                 if matches!(server.claim, At::Holder | At::Marked) {
-                    server.claim = At::Free;
+                    server.set(At::Free);
                 }
             }
             Action::ServerMarks { server, answered } => self.mark(&mut state, server, answered),
             Action::MarksAreConfirmed if state.count(|server| server.marked) >= MAJORITY => {
-                self.conclude(&mut state, |server| server.claim == At::Marked);
+                let is_any = !self.rules.marks_have_authors;
+                self.conclude(&mut state, |server| server.ours || is_any && server.claim == At::Marked);
             }
             Action::BreakIsGivenUp
                 if !state.gave_up && (state.last_lease.is_none() || !self.rules.told_is_not_taken_back) =>
@@ -230,20 +259,35 @@ impl Model for Breaking {
             }
             Action::ServerUnmarks(at) => {
                 let server = &mut state.servers[at];
-                if std::mem::take(&mut server.unmark_sent) && server.claim == At::Marked {
-                    server.claim = At::Holder;
+                if std::mem::take(&mut server.unmark_sent) && std::mem::take(&mut server.ours) {
+                    server.take_back();
+                }
+            }
+            Action::ServerMarksForAnother(at) => {
+                let server = &mut state.servers[at];
+                match server.claim {
+                    At::Holder => (server.claim, server.others) = (At::Marked, true),
+                    At::Marked => server.others |= self.rules.marks_have_authors,
+                    At::Free | At::Next => {}
+                }
+            }
+            Action::ServerUnmarksForAnother(at) => {
+                let server = &mut state.servers[at];
+                if std::mem::take(&mut server.others) {
+                    server.take_back();
                 }
             }
             Action::ServerVotesForNext(at) => {
                 let server = &mut state.servers[at];
                 if server.claim == At::Free && server.rest == 0 {
-                    server.claim = At::Next;
+                    server.set(At::Next);
                 }
             }
             Action::ServerLosesData(at) => {
                 state.losses_left -= 1;
                 let server = &mut state.servers[at];
-                (server.claim, server.rest) = (At::Free, self.ttl);
+                server.set(At::Free);
+                server.rest = self.ttl;
             }
             Action::HolderRenews { .. }
             | Action::HolderIsTold

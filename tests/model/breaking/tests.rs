@@ -4,7 +4,7 @@ use super::*;
 use crate::{full, proves, violates};
 
 fn breaking() -> Breaking {
-    Breaking { rules: Rules::ALL, ttl: 2, losses: 1 }
+    Breaking { rules: Rules::ALL, ttl: 2, losses: 1, another: false }
 }
 
 #[test]
@@ -13,6 +13,21 @@ fn holds_while_the_holder_renews_and_heals() {
     if full() {
         proves(Breaking { ttl: 3, losses: 2, ..breaking() });
     }
+}
+
+#[test]
+fn holds_while_another_client_marks_the_same_and_takes_it_back() {
+    proves(Breaking { another: true, losses: 0, ..breaking() });
+    if full() {
+        proves(Breaking { another: true, ..breaking() });
+    }
+}
+
+/// It has found the marks of the other client, which then takes them back.
+#[test]
+fn without_it_a_break_that_was_promised_rests_on_the_marks_of_another_client() {
+    let rules = Rules { marks_have_authors: false, ..Rules::ALL };
+    violates(Breaking { rules, another: true, losses: 0, ..breaking() }, LAST_LEASE);
 }
 
 #[test]

@@ -6,11 +6,13 @@ use crate::support::{Backend, Job, Redis, Run, hold, holder, wait_until};
 on_backends!(
     one_server, three_servers, this_host:
         a_token_breaks_its_own_grant_and_no_later_one,
-        all_readers_are_told_or_the_one_with_the_token,
+        all_readers_are_told_or_the_one_with_the_token;
+    one_server, this_host:
+        a_slot_that_is_free_or_cannot_be_is_told_as_that,
 );
 
 /// Holds the lock until its stdin is closed, and its token.
-fn holder_with_token(run: Run) -> (Job, String) {
+pub(super) fn holder_with_token(run: Run) -> (Job, String) {
     let job = run.stdin_pipe().sh("echo token $REDLOCK_TOKEN.; read x; exit 0").spawn();
     let line = job.wait_for_line("token ");
     (job, line.trim_start_matches("token ").trim_end_matches('.').to_owned())
@@ -68,4 +70,19 @@ fn one_slot_is_broken_and_the_others_stay() {
     let _exclusive = holder(&redis, "k", &[]);
     break_on(&redis).args(&["--yes", "--slot", "0"]).done().expect_code(78);
     break_on(&redis).args(&["--yes", "--slot", "-1"]).done().expect_code(64);
+}
+
+fn a_slot_that_is_free_or_cannot_be_is_told_as_that(backend: &Backend) {
+    let break_slot = |number| break_in(backend).args(&["--yes", "--slot", number]).done();
+    assert_eq!(break_slot("9").expect_code(0).stdout, "\"k\" is free\n", "so nobody knows how many it has");
+    let _jobs = [0, 1].map(|_| hold(backend.run().args(&["--slots", "3", "--ttl", "30s"])));
+    let free = break_slot("2").expect_code(0);
+    assert_eq!(free.stdout, "slot 2 of \"k\" is free: 2 of its 3 slots are held\n");
+    for number in ["3", "9"] {
+        let wrong = break_slot(number).expect_code(78);
+        assert!(wrong.stderr.contains("\"k\" has 3 slots (0 to 2)"), "{wrong:?}");
+        assert_eq!(wrong.stdout, "");
+    }
+    let shown = break_in(backend).done().expect_code(75);
+    assert_eq!(shown.stdout.lines().count(), 2, "nothing was broken: {shown:?}");
 }

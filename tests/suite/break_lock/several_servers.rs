@@ -1,6 +1,8 @@
 //! A break counts if a majority of the servers has it; what reaches fewer changes nothing that lasts.
 
 use super::break_at;
+use super::chosen::holder_with_token;
+use crate::support::script_calls::{Asker, load};
 use crate::support::{Nodes, hold, wait_until};
 
 /// Marks the claim as lua/break.lua does, on one server only.
@@ -70,6 +72,68 @@ fn what_a_majority_was_told_is_not_taken_back() {
     });
     drop((breaking, job));
     nodes[2].cont();
+}
+
+/// Two of three servers do not let us break it, which shows only after all have been looked at.
+#[test]
+fn at_once_or_not_at_all() {
+    let nodes = Nodes::start(3);
+    let mut job = nodes.hold(nodes.run("k").args(&["--ttl", "30s"]), "k");
+    let before = nodes.claims("k");
+    for at in [0, 1] {
+        nodes[at].cmd(&["ACL", "SETUSER", "default", "-rpush"]);
+    }
+    let done = break_at(&nodes.urls().join(",")).args(&["--yes", "--now"]).done().expect_code(77);
+    assert!(done.stderr.contains("nothing was broken"), "{done:?}");
+    assert_eq!(nodes.claims("k"), before);
+    assert!(job.is_running());
+    job.wait().expect_code(0);
+}
+
+/// The holder is told, and what cannot be deleted ends with its lease.
+#[test]
+fn what_cannot_be_freed_at_once_is_broken_all_the_same() {
+    let nodes = Nodes::start(3);
+    let job = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
+    for at in [0, 1] {
+        nodes[at].cmd(&["ACL", "SETUSER", "default", "-del"]);
+    }
+    let done = break_at(&nodes.urls().join(",")).args(&["--yes", "--now"]).done().expect_code(0);
+    assert!(done.stderr.contains("could not be freed at once"), "{done:?}");
+    assert!(done.stdout.contains("broke \"k\": taken from ") && !done.stdout.contains("freed"), "{done:?}");
+    job.wait().expect_code(79);
+}
+
+/// One client has marked the claim on a majority, and gives up; another one has counted on that.
+#[test]
+fn a_mark_stays_until_all_that_have_made_it_have_taken_it_back() {
+    for args in [&[][..], &["--shared"]] {
+        let nodes = Nodes::start(3);
+        let (job, token) = holder_with_token(nodes.run("k").args(&["--ttl", "60s"]).args(args));
+        job.stop();
+        let another = Asker::new(7, &["k"]);
+        let by_another = |action: &str| {
+            for at in [0, 1] {
+                nodes[at].cmd(&load()[1]);
+                let words = another.break_claim(action, &token, "3");
+                nodes[at].cmd(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+        };
+        let is_marked = |at: usize| {
+            let sharers = nodes[at].cmd(&["ZRANGE", "lock-shared:k", "0", "-1"]);
+            nodes[at].cmd(&["GET", "lock:k"]).ends_with('!') || sharers.ends_with('!')
+        };
+        by_another("mark");
+        assert!((0..2).all(is_marked));
+        let breaking = break_at(&nodes.urls().join(",")).args(&["--yes", "-w", "60s"]).spawn();
+        breaking.wait_for_stderr("waiting for ");
+        by_another("unmark");
+        assert!((0..3).all(is_marked), "it was taken back");
+        by_another("mark");
+        by_another("unmark");
+        assert!((0..3).all(is_marked), "it was taken back");
+        drop((breaking, job));
+    }
 }
 
 /// Whatever the holder heals after the first mark is marked as well.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{acquire, acquire_for, becomes_free, release, token, token_in};
+use super::{Watched, acquire, acquire_for, becomes_free, release, token, token_in};
 use crate::support::{Backend, hold, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
@@ -14,6 +14,7 @@ on_backends!(one_server, three_servers, this_host:
     it_waits_and_gets_the_lock,
     readers_share_and_keep_writers_out,
     several_keys_are_taken_and_released_together,
+    a_token_of_several_keys_stands_for_all_of_them,
     of_waiting_acquires_with_supersede_only_the_newest_stays,
     fences_grow_with_those_of_runs,
     a_cancelled_wait_leaves_nothing;
@@ -117,6 +118,30 @@ fn several_keys_are_taken_and_released_together(backend: &Backend) {
     let release = backend.command(&["release", "--key", "k", "--key", "j", "--token", &token]);
     release.done().expect_code(0);
     backend.all_free(&["k", "j"]);
+}
+
+fn a_token_of_several_keys_stands_for_all_of_them(backend: &Backend) {
+    let watched = Watched::start();
+    let pid = watched.pid().to_string();
+    for keeper in [&[][..], &["--watch-pid", &pid]] {
+        let run = backend.command(&["acquire", "--key", "k", "--key", "j", "--ttl", "60s"]).args(keeper);
+        let token = token(run);
+        for command in [&["release"][..], &["extend", "--ttl", "90s"]] {
+            for keys in [&["k"][..], &["j"], &["k", "j", "i"]] {
+                let _used = backend.run_on(&["i"]).gets_in();
+                let part = backend.command(command).args(keys).args(&["--token", &token]);
+                let done = part.done().expect_code(64);
+                assert!(done.stderr.contains("of 2 locks"), "{done:?}");
+            }
+        }
+        assert!(!backend.run_on(&["j"]).gets_in() && !backend.is_free(), "nothing was released");
+        backend.command(&["release", "k", "j", "--token", &token]).done().expect_code(0);
+        backend.all_free(&["k", "j"]);
+        let one = super::token(acquire(backend));
+        let done = backend.command(&["release", "k", "j", "--token", &one]).done().expect_code(64);
+        assert!(done.stderr.contains("of one lock"), "{done:?}");
+        release(backend, &one).done().expect_code(0);
+    }
 }
 
 fn of_waiting_acquires_with_supersede_only_the_newest_stays(backend: &Backend) {

@@ -15,6 +15,7 @@ use crate::support::{Backend, alive, hold};
 on_backends!(one_server, three_servers, this_host:
     it_renews_until_the_watched_process_has_ended,
     a_release_ends_it,
+    a_release_ends_it_at_once_even_if_a_minimum_hold_keeps_the_lock,
     a_release_in_the_middle_of_its_renewals_ends_both,
     asked_to_end_it_gives_the_lock_back,
     killed_it_leaves_a_lease_that_ends_by_itself,
@@ -55,6 +56,17 @@ fn a_release_ends_it(backend: &Backend) {
     backend.all_free(&["k"]);
     no_keeper(backend);
     assert!(alive(watched.pid()));
+}
+
+/// Its next renewal is later than the test waits.
+fn a_release_ends_it_at_once_even_if_a_minimum_hold_keeps_the_lock(backend: &Backend) {
+    let watched = Watched::start();
+    let run = acquire_for(backend, "120s").args(&["--watch-pid", &watched.pid().to_string()]);
+    let token = token(run.args(&["--min-hold", "120s"]));
+    keeper(backend);
+    release(backend, &token).done().expect_code(0);
+    no_keeper(backend);
+    assert!(!backend.is_free() && alive(watched.pid()));
 }
 
 fn a_release_in_the_middle_of_its_renewals_ends_both(backend: &Backend) {
@@ -182,4 +194,21 @@ fn stopped_past_its_lease_it_takes_nothing_back(backend: &Backend) {
     assert!(alive(watched.pid()));
     next.wait().expect_code(0);
     becomes_free(backend);
+}
+
+#[test]
+fn stopped_on_this_host_it_is_named_with_what_to_do_about_it() {
+    let (backend, watched) = (Backend::this_host(), Watched::start());
+    let token = keep(&backend, &watched);
+    let keeper = keeper(&backend);
+    stop(keeper);
+    for asked in [release(&backend, &token), extend(&backend, &token, "60s")] {
+        let done = asked.done().expect_code(69);
+        let advice =
+            format!("(pid {keeper}) does not answer: is it stopped? kill -CONT {keeper} lets it go on");
+        assert!(done.stderr.contains(&advice), "{done:?}");
+    }
+    send(keeper, SIGCONT);
+    no_keeper(&backend); // it finds the release
+    becomes_free(&backend);
 }

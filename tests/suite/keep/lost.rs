@@ -9,10 +9,11 @@ use serde_json::Value;
 
 use super::{Watched, acquire_briefly, acquire_for, keeper, no_keeper, release, token};
 use crate::support::processes::{send, stop};
-use crate::support::{Backend, Job, Locks, Redis, Run, hold, wait_until};
+use crate::support::{Backend, Job, Locks, Redis, Run, alive, hold, wait_until};
 
 on_backends!(one_server, three_servers:
     a_watched_process_is_told_by_the_signal_that_was_chosen,
+    a_watched_process_is_told_before_the_lease_is_over,
     a_watched_process_is_left_alone_with_warn,
     the_events_say_that_it_was_lost;
 one_server, three_servers, this_host:
@@ -68,6 +69,26 @@ fn a_watched_process_is_told_by_the_signal_that_was_chosen(backend: &Backend) {
         assert_eq!(said.matches("got ").count(), 1, "{said}");
         std::fs::remove_file(backend.notes().join("over")).unwrap();
     }
+}
+
+/// If it ends then, the lock was never lost.
+fn a_watched_process_is_told_before_the_lease_is_over(backend: &Backend) {
+    let servers: Vec<&Redis> = match &backend.locks {
+        Locks::OneServer(redis) => vec![redis],
+        Locks::ThreeServers(nodes) => nodes.iter().take(2).collect(),
+        Locks::ThisHost(_) => panic!("a lock of this host is not lost by itself"),
+    };
+    let watched = Watched::start();
+    let events = backend.notes().join("events");
+    let run = acquire_for(backend, "6s").args(&["--node-timeout", "300ms", "--on-lost", "stop"]);
+    token(run.args(&["--watch-pid", &watched.pid().to_string(), "--events"]).arg(&events));
+    keeper(backend);
+    servers.iter().for_each(|server| server.stop());
+    wait_until("it has got the signal, and ended", || !alive(watched.pid()));
+    no_keeper(backend);
+    servers.iter().for_each(|server| server.cont());
+    let events = backend.noted("events").join("\n");
+    assert!(events.contains(r#""event":"ended""#) && !events.contains(r#""event":"lost""#), "{events}");
 }
 
 fn a_watched_process_is_left_alone_with_warn(backend: &Backend) {

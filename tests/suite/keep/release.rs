@@ -87,6 +87,10 @@ fn a_minimum_hold_outlives_the_release(backend: &Backend) {
     let token = token(acquire(backend).args(&["--min-hold", "9s"]));
     release(backend, &token).done().expect_code(0);
     assert!(!backend.is_free(), "the minimum hold is not over");
+    for (state, code) in [("held", 0), ("free", 1), ("owned", 1)] {
+        let check = backend.command(&["status", "k", "--check", state]).env("REDLOCK_TOKEN", &token);
+        check.done().expect_code(code);
+    }
     no_keeper(backend);
     wait_until("the minimum hold is over", || backend.is_free());
 }

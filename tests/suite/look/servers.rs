@@ -4,7 +4,7 @@ use super::{look, objects, status};
 use crate::support::{Nodes, Redis, holder, wait_until};
 
 #[test]
-fn a_server_that_is_down_is_shown_and_a_majority_of_them_is_69() {
+fn a_server_that_is_down_is_shown() {
     let mut nodes = Nodes::start(3);
     let urls = nodes.urls().join(",");
     let _holder = nodes.hold(nodes.run("k").args(&["--ttl", "20s"]), "k");
@@ -19,9 +19,43 @@ fn a_server_that_is_down_is_shown_and_a_majority_of_them_is_69() {
     assert!(text.contains("FAILS: connection refused") && text.contains("agrees"), "{text}");
     let list = look("list", &urls, &[]).done().expect_code(0).stdout;
     assert!(list.contains("k    held") && list.contains("FAILS: connection refused"), "{list}");
+}
+
+/// What they say is a hint for people, and for nothing else.
+#[test]
+fn with_a_majority_down_the_others_are_shown_but_decide_nothing() {
+    let mut nodes = Nodes::start(3);
+    let urls = nodes.urls().join(",");
+    let _holder = nodes.hold(nodes.run("k").args(&["--ttl", "60s", "--label", "nightly"]), "k");
+    nodes[0].kill();
     nodes[1].kill();
-    look("status", &urls, &["k"]).done().expect_code(69);
-    look("list", &urls, &[]).done().expect_code(69);
+    let shown = look("status", &urls, &["k"]).done().expect_code(69);
+    assert!(
+        shown.stdout.starts_with("k: not decided: held, as far as 1 of 3 servers can tell\n"),
+        "{shown:?}"
+    );
+    assert!(shown.stdout.contains("nightly"), "{shown:?}");
+    assert_eq!(shown.stdout.matches("FAILS: connection refused").count(), 2, "{shown:?}");
+    assert!(shown.stderr.contains("only 1 of 3 servers can vote, 2 are needed"), "{shown:?}");
+    let free = look("status", &urls, &["other"]).done().expect_code(69);
+    assert!(free.stdout.starts_with("other: not decided: not held, as far as 1 of 3"), "{free:?}");
+    let list = look("list", &urls, &[]).done().expect_code(69);
+    assert!(list.stdout.contains("k    held?") && list.stdout.contains("? not decided"), "{list:?}");
+    for (command, args) in [("status", &["k", "--json"][..]), ("list", &["--json"])] {
+        let done = look(command, &urls, args).done().expect_code(69);
+        let found = objects(&done).remove(0);
+        assert!(found.get("state").is_none() && found["holders"][0]["label"] == "nightly", "{found}");
+        let servers: Vec<_> = (0..3).map(|at| &found["servers"][at]).collect();
+        assert!(servers.iter().all(|server| server.get("vote").is_none()), "{found}");
+        assert_eq!(servers.iter().filter(|server| server["state"] == "down").count(), 2, "{found}");
+    }
+    for check in ["held", "free"] {
+        let done = look("status", &urls, &["k", "--check", check]).done().expect_code(69);
+        assert_eq!(done.stdout, "");
+    }
+    nodes[2].kill();
+    assert_eq!(look("status", &urls, &["k"]).done().expect_code(69).stdout, "", "there is nothing to show");
+    assert_eq!(look("list", &urls, &[]).done().expect_code(69).stdout, "");
 }
 
 #[test]
@@ -55,6 +89,7 @@ fn too_few_voters_cannot_tell_that_it_is_free() {
     look("status", &urls, &["k", "--wait-free", "-w", "10ms"]).done().expect_code(69);
     let shown = look("status", &urls, &["k"]).done().expect_code(0).stdout;
     assert!(shown.starts_with("k: not held, as far as") && shown.contains("does not vote for"), "{shown}");
+    assert!(status(&urls, "k").get("state").is_none(), "it may be held");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The order of KEYS and ARGV is that of the headers in lua/.
 
-use built::{ACQUIRE, EXTEND, JOINS, MULTI, PREFERRED, RELEASE, Script};
+use built::{ACQUIRE, BREAK, EXTEND, JOINS, MULTI, PREFERRED, RELEASE, Script};
 
 /// What build.rs made from lua/.
 #[allow(dead_code)]
@@ -23,8 +23,8 @@ const TTL_MS: &str = "600000";
 const HISTORY: &str = "200";
 
 /// The command that makes a server know all scripts that are called here.
-pub fn load() -> [[&'static str; 3]; 3] {
-    [&ACQUIRE, &EXTEND, &RELEASE].map(|script| ["SCRIPT", "LOAD", script.text])
+pub fn load() -> [[&'static str; 3]; 4] {
+    [&ACQUIRE, &BREAK, &EXTEND, &RELEASE].map(|script| ["SCRIPT", "LOAD", script.text])
 }
 
 /// A call of acquire.lua as MONITOR shows it, where the server knows the script.
@@ -122,6 +122,15 @@ impl Asker {
         let ended = ["200", "1", "", "released", "0", "", "0", "5", ""];
         let who = ["host", "h", "pid", "1", "user", "u", "label", "", "command", "true", "job_url", ""];
         self.call(&RELEASE, &[&["0", "0"][..], &ended, &who].concat())
+    }
+
+    /// Of a claim that this client breaks: 'mark' or 'unmark'.
+    pub fn break_claim(&self, action: &str, claim: &str, servers: &str) -> Vec<String> {
+        let mut words = self.call(&BREAK, &[action, claim, "host", "h", "pid", "1", "user", "u"]);
+        // Behind the keys and the claim and the prefix of its list.
+        let at = words.len() - 8 - 4;
+        servers.clone_into(&mut words[at]);
+        words
     }
 
     fn call(&self, script: &Script, more: &[&str]) -> Vec<String> {

@@ -51,6 +51,8 @@ impl Reply for WatchReply {
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) struct BreakReply {
     pub run_id: Vec<u8>,
+    /// `None` if it is held without.
+    pub slots: Option<u32>,
     pub holders: Vec<ServerHolder>,
 }
 
@@ -82,9 +84,9 @@ impl ServerHolder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lock::redis) enum Mark {
     None,
-    /// By this request.
+    /// By this client with this request; before it, at most others had marked it.
     New,
-    /// Before it.
+    /// By this client before.
     Old,
 }
 
@@ -126,7 +128,8 @@ impl Reply for BreakReply {
             })
         };
         let holders = (3..fields.len()).step_by(FIELDS).map(holder).collect::<Result<_, _>>()?;
-        Ok(Self { run_id: fields.bytes(1)?.to_vec(), holders })
+        let slots: u32 = fields.number(2)?;
+        Ok(Self { run_id: fields.bytes(1)?.to_vec(), slots: (slots > 0).then_some(slots), holders })
     }
 }
 
@@ -139,9 +142,10 @@ mod tests {
     fn each_holder_is_described() {
         let info = r#"{"claim":"c.1","host":"web1","broken":"{\"user\":\"alice\"}"}"#;
         let fields =
-            ["holders", "ab", "0", "c.1", "3", "-1", "2000", info, "old", "x", "-1", "50", "-1", "{}", ""];
+            ["holders", "ab", "4", "c.1", "3", "-1", "2000", info, "old", "x", "-1", "50", "-1", "{}", ""];
         let reply = BreakReply::parse(&call(1), &value(&fields)).unwrap();
         let [ours, foreign] = reply.holders.as_slice() else { panic!("{reply:?}") };
+        assert_eq!(reply.slots, Some(4));
         assert_eq!((ours.slot, ours.expires_in, ours.mark), (Some(3), None, Mark::Old));
         assert_eq!(ours.info.as_ref().unwrap().host, "web1");
         assert_eq!(ours.broken_by.as_ref().unwrap().user, "alice");

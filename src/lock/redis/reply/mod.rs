@@ -227,7 +227,8 @@ fn taken_away(by: HolderInfo, is_release: bool) -> Loss {
     if is_release { Loss::Released { by } } else { Loss::Broken { by } }
 }
 
-/// Why the lock is not ours; or, to a bearer of its token, that it asks the wrong number of servers.
+/// Why the lock is not ours; or, to a bearer of its token, that it asks the wrong number of servers, or for the wrong number
+/// of locks.
 fn loss(fields: &Fields) -> Result<Loss, Problem> {
     let by = || Box::new(fields.info_from(2));
     match (fields.tag()?, fields.bytes(1)) {
@@ -236,6 +237,7 @@ fn loss(fields: &Fields) -> Result<Loss, Problem> {
         (b"ended", Ok(b"released")) => Ok(Loss::Released { by: by() }),
         (b"ended", Ok(b"broken")) => Ok(Loss::Broken { by: by() }),
         (b"different_server_count", _) => Err(Problem::OtherServerCount(fields.number(1)?)),
+        (b"different_lock_count", _) => Err(Problem::OtherLockCount(fields.number(1)?)),
         _ => Err(Problem::UnexpectedReply),
     }
 }

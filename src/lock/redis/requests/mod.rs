@@ -14,7 +14,7 @@ use super::script::{
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
-use crate::lock::{HolderInfo, HowEnded, Mode, Prefer, Request};
+use crate::lock::{HolderInfo, HowEnded, Mode, Prefer, Renewal, Request};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
@@ -67,7 +67,7 @@ impl Terms {
             flags: preference.into_iter().chain(needs_other_keys).chain(supersedes).collect(),
             ancestors: ancestors.join(" ").into(),
             holder: described(&request.holder),
-            more: recorded(request.min_hold),
+            more: recorded(request.min_hold, &request.holder, keys),
             min_hold: request.min_hold,
             history: request.history,
             exit_if_held: request.exit_if_held,
@@ -85,8 +85,9 @@ impl Terms {
         holder: &HolderInfo,
         min_hold: Duration,
         history: u32,
+        keys: usize,
     ) -> Self {
-        let (holder, more) = (described(holder), recorded(min_hold));
+        let (holder, more) = (described(holder), recorded(min_hold, holder, keys));
         Self { mode_tag, holder, more, min_hold, history, ..Self::default() }
     }
 
@@ -335,9 +336,16 @@ impl Requests {
     }
 }
 
-/// Field and value of a minimum hold, if there is one.
-fn recorded(min_hold: Duration) -> Vec<Vec<u8>> {
-    if min_hold.is_zero() { Vec::new() } else { vec![b"min_hold".to_vec(), millis(min_hold)] }
+/// Field and value in turn: a minimum hold, if there is one; and how many locks a token is of, if there are several.
+fn recorded(min_hold: Duration, holder: &HolderInfo, keys: usize) -> Vec<Vec<u8>> {
+    let mut fields = Vec::new();
+    if !min_hold.is_zero() {
+        fields.extend([b"min_hold".to_vec(), millis(min_hold)]);
+    }
+    if keys > 1 && holder.renewal != Renewal::Run {
+        fields.extend([b"locks".to_vec(), keys.to_string().into()]);
+    }
+    fields
 }
 
 /// Field and value in turn.

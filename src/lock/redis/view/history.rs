@@ -20,8 +20,10 @@ impl RedisView {
         since: Option<SystemTime>,
     ) -> Result<History, BackendError> {
         // The log after the lock: a run that ends in between is seen twice rather than not at all.
-        let looked =
-            self.look_at_one(key, Limits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: true })?;
+        let looked = self.look_with_majority(
+            key,
+            Limits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: true },
+        )?;
         let status = self.merged(key, &looked, 0);
         let mut told: Vec<Vec<FinishedRun>> = looked.into_iter().map(|looked| looked.expired).collect();
         let name = self.keys(key).log;

@@ -38,7 +38,7 @@ impl RedisView {
             Detail::Full => Limits { holders: FEW_DESCRIBED, waiters: FEW_DESCRIBED, log: false },
         };
         let mut locks = Vec::new();
-        let mut servers = Vec::new();
+        let (mut servers, mut undecided) = (Vec::new(), None);
         // Without any lock the servers are still asked, to tell how they are.
         let is_empty = keys.is_empty() && missing.is_empty();
         let batches = if is_empty { vec![Vec::new()] } else { self.batches(keys) };
@@ -47,6 +47,8 @@ impl RedisView {
                 Ok((looked, taken)) => {
                     locks.extend(taken);
                     servers = self.server_states(&looked);
+                    undecided =
+                        undecided.or(self.unless_fewer_answer(self.servers.majority(), &looked).err());
                 }
                 // Part of a cluster is down.
                 Err(error) if self.is_cluster() => missing.push(error),
@@ -65,7 +67,7 @@ impl RedisView {
         }
         missing.dedup_by(|one, other| one.at == other.at);
         servers.extend(missing.iter().map(failing));
-        Ok(Listing { locks, servers, missing })
+        Ok(Listing { locks, servers, missing, undecided })
     }
 
     /// What the servers said about these locks, and those of them that are taken.
@@ -95,7 +97,8 @@ impl RedisView {
             self.find_keys_of_clusters(pattern)?
         } else {
             let (before, glob) = lock_pattern(&self.prefix, pattern);
-            let tolerated = self.servers.tolerated();
+            // What a minority knows is listed as that.
+            let tolerated = self.servers.len() - 1;
             let (names, _) = scan(&mut self.servers, &glob, tolerated)?;
             let key = |name: &Vec<u8>| name.strip_prefix(before.as_slice()).map(<[u8]>::to_vec);
             FoundKeys { keys: names.iter().filter_map(key).collect(), missing: Vec::new() }

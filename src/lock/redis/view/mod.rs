@@ -69,8 +69,7 @@ impl RedisView {
         self.configured.iter().any(Server::is_cluster)
     }
 
-    /// Asks all servers about these locks. An error if a majority cannot be asked: what the others know could be a
-    /// lock.
+    /// Asks all servers about these locks. An error if none of them can be asked.
     fn look_at(&mut self, keys: &[Vec<u8>], limits: Limits) -> Result<Vec<Looked>, BackendError> {
         let call = self.inspect(keys, limits);
         let asked = self.servers.ask(self.servers.all(), |_| call.clone());
@@ -107,11 +106,16 @@ impl RedisView {
                 },
             });
         }
+        self.unless_fewer_answer(1, &looked)?;
+        Ok(looked)
+    }
+
+    fn unless_fewer_answer(&self, than: usize, looked: &[Looked]) -> Result<(), BackendError> {
         let errors: Vec<BackendError> = looked.iter().filter_map(Looked::error).collect();
-        if errors.len() > self.servers.tolerated() {
+        if errors.len() + than > self.servers.len() {
             return Err(BackendError::no_majority(errors, self.servers.len()));
         }
-        Ok(looked)
+        Ok(())
     }
 
     /// The same about one lock: a server with something else at its key fails.
@@ -124,10 +128,14 @@ impl RedisView {
                 looked.records.clear();
             }
         }
-        let errors: Vec<BackendError> = looked.iter().filter_map(Looked::error).collect();
-        if errors.len() > self.servers.tolerated() {
-            return Err(BackendError::no_majority(errors, self.servers.len()));
-        }
+        self.unless_fewer_answer(1, &looked)?;
+        Ok(looked)
+    }
+
+    /// The same, and an error if less than a majority can be asked: what the others know could be a lock.
+    fn look_with_majority(&mut self, key: &[u8], limits: Limits) -> Result<Vec<Looked>, BackendError> {
+        let looked = self.look_at_one(key, limits)?;
+        self.unless_fewer_answer(self.servers.majority(), &looked)?;
         Ok(looked)
     }
 
@@ -206,15 +214,18 @@ impl RedisView {
         let records: Vec<Option<&Record>> = looked.iter().map(|looked| looked.records.get(at)).collect();
         let merged = merge(&records, self.servers.majority());
         let mut servers = self.server_states(looked);
+        let no_majority = self.unless_fewer_answer(self.servers.majority(), looked).err();
         // A server that was promoted may know a holder. That there is none it cannot know.
         let is_sure = |state: &ServerState| !matches!(state, ServerState::Quarantined(_));
         for (server, (vote, differs)) in servers.iter_mut().zip(merged.votes) {
-            (server.vote, server.differs) = (vote.filter(|_| is_sure(&server.state)), differs);
+            let vote = vote.filter(|_| no_majority.is_none() && is_sure(&server.state));
+            (server.vote, server.differs) = (vote, differs);
         }
         let is_counted = |looked: &&Looked| looked.records.len() > at && is_sure(&looked.state);
         let counted = looked.iter().filter(is_counted).count();
         let is_decided = merged.status.is_taken() || counted >= self.servers.majority();
-        let undecided = (!is_decided).then(|| BackendError::no_majority(self.silent(looked), servers.len()));
+        let too_few_vote = || BackendError::no_majority(self.silent(looked), servers.len());
+        let undecided = no_majority.or_else(|| (!is_decided).then(too_few_vote));
         Status { key: key.to_vec(), servers, undecided, ..merged.status }
     }
 

@@ -56,7 +56,7 @@ impl RedisView {
     /// The status, and where the logs end.
     fn look_with_log(&mut self, key: &[u8]) -> Result<(Status, LogEnds), BackendError> {
         let limits = Limits { holders: 1, waiters: 0, log: true };
-        let looked = self.look_at_one(key, limits)?;
+        let looked = self.look_with_majority(key, limits)?;
         let log = looked.iter().map(|looked| looked.last_log_id.clone()).collect();
         Ok((self.merged(key, &looked, 0), log))
     }
