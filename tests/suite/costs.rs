@@ -143,8 +143,8 @@ fn a_run_that_waits_for_a_server() {
             holder.wait().expect_code(0);
         },
     );
-    // Asked, BLPOP, asked again, released.
-    costs.at_most(&Costs { processes: 2, connections: 1, requests: 4, system_calls: 166 });
+    // Asked, BLPOP, asked again, released; a wait that is a little longer or shorter is a poll or two more or less.
+    costs.at_most(&Costs { processes: 2, connections: 1, requests: 4, system_calls: 168 });
 }
 
 /// Of a run and its guardian, resident, in KiB. The tests' binary is not optimized; the release build has two thirds of it.

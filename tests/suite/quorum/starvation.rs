@@ -198,7 +198,7 @@ fn a_gate_that_is_stopped_for_a_moment() {
 fn a_gate_that_was_restarted_and_sits_out() {
     let mut links = network();
     links.nodes().settle();
-    let settings = ["--quarantine", "3s", "--ttl", "3s"];
+    let settings = ["--quarantine", "3s", "--ttl", "3s", "--node-timeout", "1s"];
     let loops = Loops::start(|number| links.run_quarantined(number, "k").args(&settings));
     loops.under_way(2);
     links.restart(0);
@@ -208,7 +208,7 @@ fn a_gate_that_was_restarted_and_sits_out() {
 #[test]
 fn a_gate_that_was_killed() {
     let mut links = network();
-    let loops = Loops::start(|number| links.run(number, "k").args(&["--ttl", "3s"]));
+    let loops = Loops::start(|number| links.run(number, "k").args(&["--ttl", "3s", "--node-timeout", "1s"]));
     loops.under_way(2);
     links.kill(0);
     loops.fair();
@@ -218,7 +218,7 @@ fn a_gate_that_was_killed() {
 #[test]
 fn connections_that_are_lost_now_and_then() {
     let links = network();
-    let loops = Loops::start(|number| links.run(number, "k").args(&["--ttl", "3s"]));
+    let loops = Loops::start(|number| links.run(number, "k").args(&["--ttl", "3s", "--node-timeout", "1s"]));
     for round in 0..12 {
         let next = loops.median() + 1;
         wait_until_within(AT_MOST, "they run on", || loops.median() >= next);
