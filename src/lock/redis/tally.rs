@@ -9,6 +9,9 @@ use crate::lock::{BackendError, Blocked, Problem, majority_of};
 /// Servers prove for this long beyond the quarantine that they have kept their data.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
 
+/// A server that has been known for less than this may not have heard yet how long the longest quarantine is.
+const YOUNG: Duration = Duration::from_secs(10 * 60);
+
 /// A server's answer to an acquire request.
 #[derive(Clone, Debug)]
 pub(super) enum Vote {
@@ -207,6 +210,14 @@ impl Tally {
         self.yes().count() >= self.majority()
     }
 
+    /// Without votes of servers that may have forgotten the longest quarantine there is no majority. One that has not
+    /// voted may remember it.
+    pub(super) fn depends_on_young_servers(&self) -> bool {
+        let is_old = |granted: &Granted| granted.memory.known_for >= YOUNG;
+        !self.quarantine.is_zero()
+            && self.yes().filter(|(_, granted)| is_old(granted)).count() < self.majority()
+    }
+
     /// Too many servers have voted otherwise.
     pub(super) fn cannot_win(&self) -> bool {
         let voted = self.votes.iter().flatten().count();
@@ -314,6 +325,19 @@ mod tests {
         assert_eq!([1, 2, 3, 4, 5, 9].map(majority_of), [1, 2, 2, 3, 3, 5]);
         assert!(matches!(verdict(vec![yes("a"), yes("b")], 3), Verdict::Won));
         assert!(matches!(verdict(vec![yes("a"), yes("b")], 5), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn a_majority_of_servers_that_are_known_for_long_needs_no_other_word() {
+        let with_quarantine = |votes: Vec<Vote>| {
+            let mut tally = tally(votes, 3);
+            tally.quarantine = Duration::from_secs(2);
+            tally
+        };
+        let (old, young) = (yes("a"), known_for("b", 60));
+        assert!(with_quarantine(vec![old.clone(), young.clone()]).depends_on_young_servers());
+        assert!(!with_quarantine(vec![old.clone(), young.clone(), yes("c")]).depends_on_young_servers());
+        assert!(!tally(vec![old, young], 3).depends_on_young_servers(), "nobody has a quarantine");
     }
 
     #[test]

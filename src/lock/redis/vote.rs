@@ -264,11 +264,11 @@ impl RedisLock {
         };
         // Not after a wait: another waiter may be waiting for us to be done.
         if self.attempts == 1
-            && let RoundEnd::Cancelled(signal) = self.check_for_duplicates(asked, &mut tally, observer)
+            && let RoundEnd::Cancelled(signal) = self.hear_the_others(asked, &mut tally, observer)
         {
             return Attempt::Cancelled(signal);
         }
-        if tally.unfit().is_some() {
+        if tally.unfit().is_some() || !tally.has_majority() {
             return self.without_majority(tally);
         }
         let Some(taken_at) = tally.lease_from() else { return self.without_majority(tally) };
@@ -286,7 +286,9 @@ impl RedisLock {
         }
     }
 
-    fn check_for_duplicates(
+    /// The servers that have not answered may show that they are listed twice; or, which is waited for longer, that a
+    /// quarantine is longer than those say that have granted.
+    fn hear_the_others(
         &mut self,
         asked: BootTime,
         tally: &mut Tally,
@@ -295,7 +297,13 @@ impl RedisLock {
         let (shortest, longest) = DUPLICATE_CHECK;
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
-        let at_most = if is_slow { longest } else { (asked.elapsed() * 2).clamp(shortest, longest) };
+        let at_most = if tally.depends_on_young_servers() {
+            self.servers.node_timeout
+        } else if is_slow {
+            longest
+        } else {
+            (asked.elapsed() * 2).clamp(shortest, longest)
+        };
         let until = self.lease(asked).deadline().min(BootTime::now() + at_most);
         self.servers.listen(late, until, Some(observer), |at, reply| {
             tally.add_reply(at, asked, reply);

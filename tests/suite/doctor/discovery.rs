@@ -100,6 +100,7 @@ fn a_master_of_a_cluster_is_known_by_its_shard_marker() {
     cluster.wait_for_replica(3, &["GET", name], &cluster[0].cmd(&["GET", name]));
     // Whoever is promoted has not been known for long, however long it has been up.
     let port = cluster[3].port();
+    cluster.is_quick_to_notice();
     cluster[0].kill();
     cluster.wait_for_promotion(3);
     cluster.wait_until_it_serves(1..=3);
