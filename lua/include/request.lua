@@ -57,8 +57,8 @@ local function has(flags, flag)
   return string.find(flags, flag, 1, true)
 end
 
--- tostring() and .. write large numbers as 1.7e+12. %d is exact where a C long has 64 bits, and takes a quarter of the time
--- of %.0f, which is exact everywhere.
+-- tostring() and .. write large numbers as 1.7e+12. %d is exact where a C long has 64 bits, and faster than %.0f,
+-- which is exact everywhere.
 local INTEGER = string.format('%d', 9007199254740991) == '9007199254740991' and '%d' or '%.0f'
 
 local function int_string(number)
