@@ -110,7 +110,6 @@ fn what_is_dead_costs_something_once() {
 
 #[test]
 fn readers_behind_many_that_wait_for_another_key_enter() {
-    let _alone = alone();
     with_server(|server| {
         server.expect(&Asker::new(newcomer(0), &["l"]).acquire(), "granted");
         (0..100).for_each(|number| server.expect(&reader_of_two(number).acquire(), "blocked"));
@@ -124,7 +123,6 @@ fn readers_behind_many_that_wait_for_another_key_enter() {
 
 #[test]
 fn a_queue_in_which_older_versions_stand_is_served_in_order() {
-    let _alone = alone();
     with_server(|server| {
         server.expect(&writer(newcomer(0)).acquire(), "granted");
         (0..4).for_each(|number| server.expect(&reader(number).acquire(), "blocked"));
@@ -152,7 +150,6 @@ fn a_queue_in_which_older_versions_stand_is_served_in_order() {
 
 #[test]
 fn slots_that_an_older_version_took_or_gave_back_are_seen() {
-    let _alone = alone();
     with_server(|server| {
         let number_of = |reply: String| reply.lines().nth(3).expect("a slot").to_owned();
         let take = |server: &mut Server, number| number_of(server.call(&slot(number).acquire()));
@@ -173,7 +170,6 @@ fn slots_that_an_older_version_took_or_gave_back_are_seen() {
 
 #[test]
 fn a_sharer_that_asks_again_after_an_unheard_grant_expired_keeps_its_record() {
-    let _alone = alone();
     for asker in [reader, slot] {
         with_server(|server| {
             server.granted(2, asker);
