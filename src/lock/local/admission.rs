@@ -5,7 +5,8 @@
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use super::byte_map::{ALL_PARTICIPANTS, Lane, TICKETS_END, UsageMode, byte};
 use super::format::{Header, WAITERS_START};
@@ -21,6 +22,9 @@ use crate::lock::{BackendError, Error, FileProblem, Mode, Observer};
 
 /// A year. Tokens are milliseconds, and more than one in each is not granted for long.
 const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
+
+/// A byte that is locked for longer is not locked by redlock.
+const A_MOMENT: Duration = Duration::from_millis(500);
 
 /// What is in the way: check again when one of these bytes is released, or at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -243,11 +247,19 @@ impl<'a> Admission<'a> {
         if ticket < TICKETS_END { Ok(ticket) } else { Err(self.file.error(FileProblem::ForeignLocks)) }
     }
 
+    /// In a file that was truncated numbers are used again, and a waiter that slept until the last owner of one had left has
+    /// its byte for a moment.
     fn lock_byte(&self, offset: u64, kind: Kind) -> Result<(), BackendError> {
-        match self.locks().try_lock(byte(offset), kind) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(self.file.error(FileProblem::ForeignLocks)),
-            Err(e) => Err(self.io_error(&e)),
+        let give_up_at = BootTime::now() + A_MOMENT;
+        loop {
+            match self.locks().try_lock(byte(offset), kind) {
+                Ok(true) => return Ok(()),
+                Ok(false) if give_up_at.has_passed() => {
+                    return Err(self.file.error(FileProblem::ForeignLocks));
+                }
+                Ok(false) => thread::sleep(A_MOMENT / 1000),
+                Err(e) => return Err(self.io_error(&e)),
+            }
         }
     }
 
