@@ -87,7 +87,8 @@ impl KeeperRequest {
         if named.iter().any(is_ours) && named.len() != files.len() {
             return Err(format!("{LOCKS}{}", files.len()).into());
         }
-        let request = if named.iter().all(is_ours) { Self::parse_verb(parts) } else { None };
+        let is_about_us = !named.is_empty() && named.iter().all(is_ours);
+        let request = if is_about_us { Self::parse_verb(parts) } else { None };
         request.ok_or_else(|| OTHER.to_vec())
     }
 
@@ -273,6 +274,8 @@ mod tests {
             assert_eq!(KeeperRequest::parse(&bytes, &[(1, 2)]), Err(OTHER.to_vec()), "another file");
             let both = [known[0], (1, 2)];
             assert_eq!(KeeperRequest::parse(&bytes, &both), Err(b"locks 2".to_vec()), "one of two");
+            let verb = bytes.iter().position(|byte| *byte == 0).expect("behind the files");
+            assert_eq!(KeeperRequest::parse(&bytes[verb..], &known), Err(OTHER.to_vec()), "of no file");
         }
     }
 
