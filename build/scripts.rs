@@ -4,9 +4,9 @@
 //! a row of paragraphs, separated by blank lines. A paragraph defines local functions or variables; a script gets
 //! those that it uses, directly or through others, because Redis creates every function anew in each call.
 //!
-//! The paragraphs are put where the line stands, so that what only the rest of a script uses is not created if the script
-//! has returned before. If the line stands at the beginning of a function or of an `if`, they are created only when that
-//! function is called, or that condition true.
+//! The paragraphs are put where the line stands: in the middle of a script, so that what only the rest uses is not created if
+//! the script has returned before; or at the beginning of a function or of a branch, so that they are created only when
+//! it is entered. Constants are written where they are used, since a variable that functions refer to costs each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,138 +25,186 @@ pub type Includes = BTreeMap<String, String>;
 
 /// The script as it is sent, without comments and indentation. Adds the names that it takes from includes to `used`.
 pub fn assemble(script: &str, includes: &Includes, used: &mut BTreeSet<String>) -> Result<String, String> {
-    let (mut text, mut names) = (String::new(), BTreeSet::new());
-    for section in sections(script) {
-        let mut outer = Selection { names, ..Selection::default() };
-        let (top, nested) = split(&section);
-        outer.add(&top, includes)?;
-        text += &(outer.with(&strip(&top)) + "\n");
-        check(&text)?;
-        for function in nested {
-            let mut inner = Selection { names: outer.names.clone(), ..Selection::default() };
-            inner.add(&function, includes)?;
-            used.extend(inner.names.iter().cloned());
-            let body = strip(&function);
-            let (head, rest) = body.split_once('\n').unwrap_or((&body, ""));
-            text = text.replacen(&format!("{head}\nend"), &format!("{head}\n{}", inner.with(rest)), 1);
-        }
-        names = outer.names;
+    let lines: Vec<&str> = script.lines().collect();
+    let text = expand(&lines, BTreeSet::new(), includes, used)?;
+    if let Some(name) = undefined_name(&text) {
+        return Err(format!("`{name}` is not defined above its use; is an \"-- @include\" line missing?"));
     }
-    used.extend(names);
-    check(&text)?;
-    text.pop();
-    Ok(text)
+    Ok(with_literals(&text))
 }
 
-/// The parts of a script, each with its own includes at its beginning.
-fn sections(script: &str) -> Vec<String> {
-    let mut sections = vec![String::new()];
+/// A block, which is the script, a paragraph of an include, or the inside of a function or a branch, with what it takes from
+/// includes. `names` are defined around it.
+fn expand(
+    lines: &[&str],
+    mut names: BTreeSet<String>,
+    includes: &Includes,
+    used: &mut BTreeSet<String>,
+) -> Result<String, String> {
+    let mut text = Vec::new();
+    for section in sections(lines) {
+        for paragraph in select(section, &names, includes)? {
+            let lines: Vec<&str> = paragraph.lines().collect();
+            text.push(expand(&lines, names.clone(), includes, used)?);
+            names.extend(definitions(paragraph));
+        }
+        for part in parts(section) {
+            text.push(match part {
+                Part::Line(line) => strip(line),
+                Part::Block(lines) => expand(lines, names.clone(), includes, used)?,
+            });
+        }
+    }
+    used.extend(names);
+    text.retain(|part| !part.is_empty());
+    Ok(text.join("\n"))
+}
+
+/// The parts of a block, each with its own includes at its beginning.
+fn sections<'a>(lines: &'a [&'a str]) -> Vec<&'a [&'a str]> {
+    let depth = lines.iter().find(|line| !line.trim().is_empty()).map_or(0, |line| depth(line));
+    let mut starts = vec![0];
     let mut has_code = false;
-    for line in script.split_inclusive('\n') {
-        if has_code && line.starts_with("-- @include ") {
-            sections.push(String::new());
+    for (i, line) in lines.iter().enumerate() {
+        if has_code && is_include(line) && self::depth(line) == depth {
+            starts.push(i);
             has_code = false;
         }
         has_code |= !strip(line).is_empty();
-        sections.last_mut().expect("one at least").push_str(line);
     }
-    sections
+    starts.push(lines.len());
+    starts.windows(2).map(|pair| &lines[pair[0]..pair[1]]).collect()
 }
 
-/// What a script, or a function that includes something itself, takes from includes.
-#[derive(Default)]
-struct Selection {
-    /// Defined by these paragraphs, or around them.
-    names: BTreeSet<String>,
-    /// The last one first.
-    paragraphs: Vec<String>,
+enum Part<'a> {
+    Line(&'a str),
+    /// Begins with includes of its own.
+    Block(&'a [&'a str]),
 }
 
-impl Selection {
-    fn add(&mut self, text: &str, includes: &Includes) -> Result<(), String> {
-        let mut order = Vec::new();
-        resolve(text, includes, &mut Vec::new(), &mut order)?;
-        let mut wanted: BTreeSet<String> = tokens(&strip(text)).into_iter().map(String::from).collect();
-        // Backwards, as a definition stands above its uses.
-        for name in order.into_iter().rev() {
-            for paragraph in paragraphs(&includes[name]).into_iter().rev() {
-                let defined = definitions(&paragraph);
-                if defined.is_empty() {
-                    return Err(format!("lua/include/{name}.lua: a paragraph defines nothing: {paragraph}"));
-                }
-                let is_wanted = |name| wanted.contains(name) && !self.names.contains(name);
-                if defined.iter().any(is_wanted) {
-                    wanted.extend(tokens(&paragraph).into_iter().map(String::from));
-                    self.names.extend(defined);
-                    self.paragraphs.push(paragraph);
-                }
+fn parts<'a>(section: &'a [&'a str]) -> Vec<Part<'a>> {
+    let mut parts = Vec::new();
+    let mut rest = section;
+    while let [line, behind @ ..] = rest {
+        parts.push(Part::Line(line));
+        rest = behind;
+        let is_deeper = |next: &&&str| next.trim().is_empty() || depth(next) > depth(line);
+        let (block, after) = behind.split_at(behind.iter().take_while(is_deeper).count());
+        let first = block.iter().find(|line| is_include(line) || !strip(line).is_empty());
+        if !line.trim().is_empty() && first.is_some_and(|line| is_include(line)) {
+            parts.push(Part::Block(block));
+            rest = after;
+        }
+    }
+    parts
+}
+
+fn depth(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+fn is_include(line: &str) -> bool {
+    included(line).is_some()
+}
+
+fn included(line: &str) -> Option<&str> {
+    line.trim().strip_prefix("-- @include ")
+}
+
+/// The paragraphs that the beginning of a section includes and the section uses, directly or through others, without those
+/// whose names are defined already.
+fn select<'a>(
+    section: &[&str],
+    names: &BTreeSet<String>,
+    includes: &'a Includes,
+) -> Result<Vec<&'a str>, String> {
+    let mut order = Vec::new();
+    for name in section.iter().take_while(|line| strip(line).is_empty()).filter_map(|line| included(line)) {
+        resolve(name, includes, &mut Vec::new(), &mut order)?;
+    }
+    let mut wanted = own_names(section);
+    let mut selected = Vec::new();
+    // Backwards, as a definition stands above its uses.
+    for name in order.into_iter().rev() {
+        for paragraph in paragraphs(&includes[name]).into_iter().rev() {
+            let defined = definitions(paragraph);
+            if defined.is_empty() {
+                return Err(format!("lua/include/{name}.lua: a paragraph defines nothing: {paragraph}"));
+            }
+            if defined.iter().any(|name| wanted.contains(name) && !names.contains(name)) {
+                wanted.extend(own_names(&paragraph.lines().collect::<Vec<_>>()));
+                selected.push(paragraph);
             }
         }
-        Ok(())
     }
-
-    fn with(&self, text: &str) -> String {
-        let parts = self.paragraphs.iter().rev().map(String::as_str).chain([text]);
-        parts.collect::<Vec<_>>().join("\n")
-    }
+    selected.reverse();
+    Ok(selected)
 }
 
-/// The functions and blocks that include something themselves are taken out; their first and last lines stay.
-fn split(script: &str) -> (String, Vec<String>) {
-    let (mut top, mut functions) = (String::new(), Vec::new());
-    let mut lines = script.split_inclusive('\n');
-    while let Some(line) = lines.next() {
-        top += line;
-        if line.starts_with("local function ") || line.starts_with("if ") {
-            let mut function: String = lines.by_ref().take_while(|line| !line.starts_with("end")).collect();
-            if function.contains("-- @include ") {
-                functions.push(format!("{line}{function}end\n"));
-                function.clear();
-            }
-            top += &(function + "end\n");
-        }
-    }
-    (top, functions)
+/// The names in these lines, without those in blocks that include what they need themselves.
+fn own_names(lines: &[&str]) -> BTreeSet<String> {
+    let own = |part| match part {
+        Part::Line(line) => Some(strip(line)),
+        Part::Block(_) => None,
+    };
+    let text = parts(lines).into_iter().filter_map(own).collect::<Vec<_>>().join("\n");
+    tokens(&text).into_iter().map(String::from).collect()
 }
 
-fn check(text: &str) -> Result<(), String> {
-    match undefined_name(text) {
-        Some(name) => {
-            Err(format!("`{name}` is not defined above its use; is an \"-- @include\" line missing?"))
+/// With each `local NAME = 5` or `local NAME = 'text'` left out, and its value where the name was.
+fn with_literals(text: &str) -> String {
+    let mut literals = BTreeMap::new();
+    let code = text.lines().filter(|line| match line.strip_prefix("local ").and_then(|rest| rest.split_once(" = ")) {
+        Some((name, value)) if is_constant(name) && is_literal(value) => {
+            literals.insert(name, value);
+            false
         }
-        None => Ok(()),
-    }
+        _ => true,
+    });
+    let code = code.collect::<Vec<_>>().join("\n");
+    let put = |lexeme| literals.get(lexeme).copied().unwrap_or(lexeme);
+    lexemes(&code).into_iter().map(put).collect()
+}
+
+fn is_constant(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+}
+
+fn is_literal(value: &str) -> bool {
+    let is_number = value.chars().all(|c| c.is_ascii_digit() || c == 'e');
+    let quotes = value.matches('\'').count();
+    is_number || quotes == 2 && value.starts_with('\'') && value.ends_with('\'')
 }
 
 /// The names that an include defines, for the check that each is used by some script.
 pub fn defined_in(include: &str) -> Vec<String> {
-    paragraphs(include).iter().flat_map(|paragraph| definitions(paragraph)).collect()
+    paragraphs(include).into_iter().flat_map(definitions).collect()
 }
 
-/// The includes of a text, and theirs: each once, behind those that it needs.
+/// An include and those that it needs: each once, behind those that it needs itself.
 fn resolve<'a>(
-    text: &'a str,
+    name: &str,
     includes: &'a Includes,
     above: &mut Vec<&'a str>,
     order: &mut Vec<&'a str>,
 ) -> Result<(), String> {
-    for name in text.lines().filter_map(|line| line.trim().strip_prefix("-- @include ")) {
-        let included = includes.get(name).ok_or_else(|| format!("there is no lua/include/{name}.lua"))?;
-        if above.contains(&name) {
-            return Err(format!("lua/include/{name}.lua includes itself"));
+    let (name, text) = includes.get_key_value(name).ok_or_else(|| format!("there is no lua/include/{name}.lua"))?;
+    if above.contains(&name.as_str()) {
+        return Err(format!("lua/include/{name}.lua includes itself"));
+    }
+    if !order.contains(&name.as_str()) {
+        above.push(name);
+        for needed in text.lines().filter(|line| depth(line) == 0).filter_map(included) {
+            resolve(needed, includes, above, order)?;
         }
-        if !order.contains(&name) {
-            above.push(name);
-            resolve(included, includes, above, order)?;
-            above.pop();
-            order.push(name);
-        }
+        above.pop();
+        order.push(name);
     }
     Ok(())
 }
 
-fn paragraphs(include: &str) -> Vec<String> {
-    include.split("\n\n").map(strip).filter(|paragraph| !paragraph.is_empty()).collect()
+fn paragraphs(include: &str) -> Vec<&str> {
+    include.split("\n\n").filter(|paragraph| !strip(paragraph).is_empty()).collect()
 }
 
 fn strip(text: &str) -> String {
@@ -167,7 +215,7 @@ fn strip(text: &str) -> String {
 /// The names that the `local`s at the beginning of a paragraph define: `local function a(...)`, `local b, c = ...`.
 fn definitions(paragraph: &str) -> Vec<String> {
     let mut names = Vec::new();
-    for line in paragraph.lines() {
+    for line in strip(paragraph).lines() {
         let Some(defined) = line.strip_prefix("local ") else { break };
         if let Some(function) = defined.strip_prefix("function ") {
             names.extend(tokens(function).first().map(ToString::to_string));
@@ -215,7 +263,16 @@ fn is_name(token: &str) -> bool {
 
 /// Names, keywords and signs, without strings, numbers and comments.
 fn tokens(text: &str) -> Vec<&str> {
-    let mut tokens = Vec::new();
+    let is_token = |lexeme: &&str| {
+        let is_other = |c: char| c.is_whitespace() || c.is_ascii_digit() || c == '\'' || c == '"';
+        !lexeme.starts_with("--") && !lexeme.starts_with(is_other)
+    };
+    lexemes(text).into_iter().filter(is_token).collect()
+}
+
+/// All of a text in its smallest parts.
+fn lexemes(text: &str) -> Vec<&str> {
+    let mut lexemes = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -226,14 +283,11 @@ fn tokens(text: &str) -> Vec<&str> {
             '.' | '=' | '~' => rest.find(|c| !".=~".contains(c)).unwrap_or(rest.len()),
             _ => first.len_utf8(),
         };
-        let (token, behind) = rest.split_at(length);
-        let is_code = !token.starts_with("--") && !first.is_whitespace();
-        if is_code && !first.is_ascii_digit() && first != '\'' && first != '"' {
-            tokens.push(token);
-        }
+        let (lexeme, behind) = rest.split_at(length);
+        lexemes.push(lexeme);
         rest = behind;
     }
-    tokens
+    lexemes
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 -- The fencing token of K.
 -- @include server
 
--- A token outlives its lock; when it is forgotten, the server's clock keeps the tokens growing.
-local FENCE_TTL_MS = '604800000' -- 7 days
+-- A token outlives its lock by 7 days; when it is forgotten, the server's clock keeps the tokens growing.
+local FENCE_TTL_MS = '604800000'
 
 local function last_fence(k)
   return call('GET', k.fence) or '0'

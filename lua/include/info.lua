@@ -1,8 +1,8 @@
 -- What holders tell about themselves, in info:K.
 -- @include value
 
--- The log of a lock that is not used any more is forgotten after this time.
-local LOG_TTL_MS = '2592000000' -- 30 days
+-- The log of a lock that is not used any more is forgotten after 30 days.
+local LOG_TTL_MS = '2592000000'
 
 -- For how long what describes a holder stays, if its lease ends in `ttl` ms: beyond the lease, so that the next client can
 -- write into the log that it expired. Not if this client wants no history.

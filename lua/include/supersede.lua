@@ -3,8 +3,8 @@
 -- @include queue
 -- @include wakeup
 
--- As long as the token of K.
-local NEWEST_TTL_MS = 7 * 24 * 3600 * 1000
+-- As long as the token of K: 7 days.
+local NEWEST_TTL_MS = '604800000'
 
 -- A reply if a newer request has superseded ours. By the stamps that the clients know, which are the same numbers on
 -- every server; one that has none yet is the newest.

@@ -2,7 +2,8 @@
 -- it, as JSON in the place of the waiter's tombstone.
 -- @include server
 
-local TRACE_TTL_MS = 3600 * 1000
+-- An hour.
+local TRACE_TTL_MS = '3600000'
 
 -- `who` has the fields of the client that ended the grant. For people only: never a reason to fail.
 local function leave_trace(tombstone, how, who)
