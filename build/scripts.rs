@@ -44,9 +44,9 @@ fn expand(
     let mut text = Vec::new();
     for section in sections(lines) {
         for paragraph in select(section, &names, includes)? {
+            names.extend(definitions(paragraph));
             let lines: Vec<&str> = paragraph.lines().collect();
             text.push(expand(&lines, names.clone(), includes, used)?);
-            names.extend(definitions(paragraph));
         }
         for part in parts(section) {
             text.push(match part {

@@ -142,7 +142,7 @@ local function note_end(entry, info)
   if info and not info.ended then
     leave_trace(string.sub(TOMBSTONE, 1, -#ME - 1) .. parse_claim(entry), 'broken', BREAKER)
   end
-  log_for_holder(k, entry, info, 'broken', now_ms(), who())
+  log_for_holder(k, entry, info, 'broken', NOW_MS, who())
 end
 
 local function free(entry)
@@ -199,14 +199,14 @@ for _, entry in ipairs(entries()) do
   local info = read_info(k, waiter)
   local since = info and tonumber(info.since)
   local until_ms = is_shared_lock and call('ZSCORE', k.shared, entry)
-  local left = until_ms == 'inf' and -1 or until_ms and until_ms - now_ms() or call('PTTL', k.lock)
+  local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)
   local now_there, is_new = act_on(entry, info)
   local is_broken = waiter and is_marked(now_there)
   for _, field in ipairs({
     plain(entry),
     string.match(entry, '/(%d+)') or '-1',
     int_string(left),
-    since and int_string(math.max(now_ms() - since, 0)) or '-1',
+    since and int_string(math.max(NOW_MS - since, 0)) or '-1',
     cjson.encode(is_broken and read_info(k, waiter) or info or {}),
     is_broken and (is_new and 'new' or 'old') or '',
   }) do

@@ -29,7 +29,7 @@ local function bearers_ttl(k)
   local at_least = min_hold_left(k.holder_record)
   if has_process(k.holder_record) then
     local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
-    local left = until_ms == 'inf' and -1 or until_ms and until_ms - now_ms() or call('PTTL', k.lock)
+    local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)
     if left < 0 then
       return '0'
     end
@@ -41,7 +41,7 @@ end
 -- What is needed to heal a server that has lost the claim.
 local function record_of(k)
   local since = tonumber(k.holder_record.since)
-  k.holder_record.held_for = since and int_string(math.max(now_ms() - since, 0))
+  k.holder_record.held_for = since and int_string(math.max(NOW_MS - since, 0))
   return cjson.encode(k.holder_record)
 end
 
@@ -78,7 +78,7 @@ if refused then
   return refused
 end
 local quarantined_for = 0
-if has_marker(QUARANTINE) then
+if NEEDS_MARKER or QUARANTINE ~= 0 then
   -- @include server
   quarantined_for = math.max(quarantine_left(QUARANTINE), 0)
 end

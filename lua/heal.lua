@@ -32,7 +32,7 @@ end
 for i, k in ipairs(LOCKS) do
   if not k.is_ours then
     local info = {
-      fence = int_string(FENCES[i]), since = int_string(now_ms() - HELD_FOR), gate = GATE, stamp = ARGV[6],
+      fence = int_string(FENCES[i]), since = int_string(NOW_MS - HELD_FOR), gate = GATE, stamp = ARGV[6],
       claim = CLAIM, nodes = SERVERS,
     }
     set_fence(k, int_string(math.max(tonumber(last_fence(k)), FENCES[i])))

@@ -27,7 +27,7 @@ local function is_wrong_type(why)
 end
 
 local function expires_in(until_ms)
-  return until_ms == 'inf' and -1 or math.max(tonumber(until_ms) - now_ms(), 0)
+  return until_ms == 'inf' and -1 or math.max(tonumber(until_ms) - NOW_MS, 0)
 end
 
 local function sharers(k)
@@ -52,7 +52,7 @@ end
 
 -- Those that are alive, in order.
 local function waiters(k)
-  local list, now = {}, now_ms()
+  local list, now = {}, NOW_MS
   local queued = MOST_WAITERS > 0 and call('ZRANGE', k.queue, 0, MOST_WAITERS - 1, 'WITHSCORES') or {}
   for i = 1, #queued, 2 do
     if tonumber(call('ZSCORE', k.waiters, queued[i]) or 0) > now then
@@ -84,7 +84,7 @@ local function look_at_marker(identity)
   end
   local known_for = 0
   if identity ~= '' then
-    known_for = math.max(now_ms() - (marked == reign() and tonumber(since) or shard_known_since('look')), 0)
+    known_for = math.max(NOW_MS - (marked == REIGN and tonumber(since) or shard_known_since('look')), 0)
   end
   return longest ~= '0' and math.max(tonumber(longest) + 1000 - known_for, 0) or 0
 end
@@ -107,7 +107,7 @@ local function expired_holders()
     end
     return list
   end
-  local entries = call('ZRANGEBYSCORE', KEYS[6], '-inf', int_string(now_ms()), 'WITHSCORES', 'LIMIT', 0, MOST_HOLDERS)
+  local entries = call('ZRANGEBYSCORE', KEYS[6], '-inf', int_string(NOW_MS), 'WITHSCORES', 'LIMIT', 0, MOST_HOLDERS)
   for i = 1, #entries, 2 do
     list[#list + 1] = { entries[i], entries[i + 1], call('HGET', KEYS[4], parse_claim(entries[i]) or '') or '' }
   end
@@ -124,7 +124,7 @@ local is_offered, identity = pcall(server_id)
 identity = is_offered and identity or ''
 
 local WITH_LOG = ARGV[3] == '1'
-local reply = { now_us(), identity, IS_REPLICA and '1' or '0', look_at_marker(identity), WITH_LOG and last_log_id() or '',
+local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', look_at_marker(identity), WITH_LOG and last_log_id() or '',
   WITH_LOG and expired_or_nothing() or {} }
 for i = 1, #KEYS - 1, 8 do
   local lock, queue, waiters_key, info, fence, shared, who = unpack(KEYS, i, i + 6)

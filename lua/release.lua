@@ -24,42 +24,53 @@
 -- Atomic, so that what is deleted is what was compared, and so that the next waiter is woken exactly when the lock
 -- is free.
 --
--- Most often the lock is ours, exclusively, and nobody waits. That is done first, before the functions for everything else
--- are created.
+-- Most often the lock is ours, exclusively, and nobody waits. Then no function for anything else is created: see
+-- include/give_back.lua.
 --
--- @include value
--- @include queue
--- @include log
 -- @include bearer
+-- @include log
 
 local TOMBSTONE_TTL, MIN_HOLD, HISTORY, HOW = ARGV[7], ARGV[8], ARGV[9], ARGV[12]
 
--- If a command is refused for one key, the other keys must still be freed.
-local first_error
-local function attempt_all(release_one)
-  for _, k in ipairs(LOCKS) do
-    local ok, why = pcall(release_one, k)
-    first_error = first_error or (not ok and why)
+if IS_BEARER then
+  -- @include bearer
+  local refused = refusal() or is_held_by_run() and { 'run' }
+  if refused then
+    return refused
   end
 end
 
-local function delete_exclusive(k)
-  call('DEL', k.lock, k.info)
-  k.value = false
-end
-
--- The claim itself stands at lock:K if it is an exclusive one and is not marked. Then it is ours, through this attempt.
-local function give_back_plain(k)
-  if current(k) == CLAIM and MIN_HOLD == '0' then
-    k.is_given_back = true
-    delete_exclusive(k)
+-- The claim itself stands at lock:K if it is an exclusive one and is not marked. Then it is ours, through this attempt. What
+-- is refused here is tried again below.
+local is_plain, reply, first_error = true, 'released', nil
+for _, k in ipairs(LOCKS) do
+  if not IS_BEARER and MIN_HOLD == '0' and try('GET', k.lock) == CLAIM then
+    k.is_given_back = type(try('DEL', k.lock, k.info)) == 'number'
   end
-  return has_queue(k)
+  if k.is_given_back then
+    local queues = try('EXISTS', k.queue)
+    k.value, k.has_queue = false, queues == 1
+    if type(queues) ~= 'number' then
+      k.has_queue = nil -- not known
+    end
+  end
+  is_plain = is_plain and k.is_given_back and k.has_queue == false
+end
+if not is_plain then
+  local function give_back_otherwise()
+    -- @include give_back
+    return give_back_all()
+  end
+  reply, first_error = give_back_otherwise()
 end
 
+-- Not before a write that frees memory, or a server that is out of memory would refuse the release.
+if TOMBSTONE_TTL ~= '0' then
+  call('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL)
+end
 -- What the client takes for a proper end is none if the lock was gone. The fields are always the same, in the same order:
 -- a stream stores their names once.
-local function write_history()
+if HOW and not IS_BEARER then
   local fences, slots = string.gmatch(ARGV[10], '%d+'), string.gmatch(ARGV[11], '%d+')
   for _, k in ipairs(LOCKS) do
     local how, fence, slot = HOW == 'released' and k.is_lost and 'lost' or HOW, fences(), slots()
@@ -70,199 +81,7 @@ local function write_history()
     end
   end
 end
-
-local function finish(reply)
-  -- Not before a write that frees memory, or a server that is out of memory would refuse the release.
-  if TOMBSTONE_TTL ~= '0' then
-    call('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL)
-  end
-  if HOW and not IS_BEARER then
-    write_history()
-  end
-  if first_error then
-    fail(first_error)
-  end
-  return reply
+if first_error then
+  fail(first_error)
 end
-
-local function refuse()
-  -- @include bearer
-  return refusal() or is_held_by_run() and { 'run' }
-end
-
-local refused = IS_BEARER and refuse()
-if refused then
-  return refused
-end
-local is_plain = not IS_BEARER
-if is_plain then
-  attempt_all(give_back_plain)
-end
-for _, k in ipairs(LOCKS) do
-  is_plain = is_plain and k.is_given_back and k.has_queue == false
-end
-if is_plain then
-  return finish('released')
-end
-
--- Everything else.
---
--- @include holders
-
--- The functions for what is seldom there are created only where it is.
-local function breaker_of(k)
-  -- @include mark
-  return tostring(broken_by(k, ME).notify)
-end
-
-local function tell(breaker)
-  -- @include wakeup
-  pcall(push_wakeup, breaker)
-end
-
-local function leave(k)
-  -- @include queue
-  leave_queue(k)
-end
-
-local function change_share(k, entry, min_hold)
-  -- @include share
-  if min_hold == '0' then
-    remove_entry(k, entry)
-  else
-    renew_entry(k, entry, min_hold)
-  end
-end
-
-local function keep_for_min_hold(k, entry, min_hold)
-  call('PEXPIRE', k.lock, min_hold)
-  if is_shared(k) then
-    change_share(k, entry, min_hold)
-  else
-    call('PEXPIRE', k.info, min_hold)
-  end
-  set_info_field(k, read_info(k, ME), 'ended', '1')
-end
-
-local function delete_grant(k, entry)
-  if is_shared(k) then
-    change_share(k, entry, '0')
-  else
-    delete_exclusive(k)
-  end
-end
-
-local reply = 'released'
-
--- The next client would take us for a holder that ended without a word.
-local function forget_record(k)
-  local record = call('HGET', k.info, MODE == '' and 'claim' or ME)
-  local info = MODE ~= '' and decode_info(record)
-  if info then
-    call('ZREM', k.shared, info.claim)
-    call('HDEL', k.info, ME)
-  end
-  if info and call('EXISTS', k.shared) == 0 or MODE == '' and parse_claim(record or '') == ME then
-    call('DEL', k.info)
-  end
-end
-
--- Before a bearer gives a grant back: what its record tells.
-local function note_grant(k, entry)
-  -- @include bearer
-  -- @include log
-  local info = read_info(k, ME) or {}
-  log_for_holder(k, entry, info, HOW, now_ms(), ARGV[17])
-  k.history, k.has_process = info.history, has_process(info)
-  return int_string(min_hold_left(info)), info.ended
-end
-
-local function give_back(k)
-  k.history = HISTORY
-  local min_hold = MIN_HOLD
-  -- Ours, through this attempt or an earlier one whose reply was lost?
-  local attempt, entry = claim_of(k, ME, true)
-  local is_ours = attempt and (IS_BEARER and attempt == ATTEMPT or not IS_BEARER and attempt <= ATTEMPT)
-  local has_ended
-  if is_ours and IS_BEARER then
-    min_hold, has_ended = note_grant(k, entry)
-  end
-  if not is_ours or has_ended then
-    k.is_lost = true
-    if HOW and not IS_BEARER and not current(k) then
-      pcall(forget_record, k)
-    end
-    reply = (free_capacity(k, MODE) <= 0 or reply == 'foreign') and 'foreign' or 'expired'
-  elseif string.sub(entry, -1) == '!' then
-    -- Broken (mark.lua): no minimum hold keeps it. The breaking client is told after a write that frees memory.
-    local breaker = breaker_of(k)
-    delete_grant(k, entry)
-    tell(breaker)
-  elseif min_hold == '0' then
-    delete_grant(k, entry)
-  else
-    keep_for_min_hold(k, entry, min_hold)
-  end
-end
-
-local function leave_or_give_back(k)
-  if not k.is_given_back then
-    give_back(k)
-  end
-  if has_queue(k) then
-    leave(k)
-  end
-end
-
-local function wake_waiters()
-  -- @include turn
-  attempt_all(wake_next)
-end
-
--- For a bearer that comes later, and for a process that holds the lock.
-local function leave_word()
-  -- @include bearer
-  -- @include trace
-  local who = {}
-  for i = 18, #ARGV, 2 do
-    who[ARGV[i]] = ARGV[i + 1]
-  end
-  leave_trace(TOMBSTONE, HOW, who)
-  for _, k in ipairs(LOCKS) do
-    if k.has_process then
-      return tell_holder(HOW .. ' ' .. cjson.encode(who))
-    end
-  end
-end
-
--- The holder gives back what was broken.
-local function tell_bearers()
-  -- @include trace
-  local ok, by = pcall(cjson.decode, ARGV[17])
-  leave_trace(TOMBSTONE, HOW, ok and type(by) == 'table' and by or {})
-end
-
-local function how_it_ended()
-  -- @include trace
-  return trace_reply()
-end
-
-attempt_all(leave_or_give_back)
--- Unknown is not "none".
-local may_have_waiters
-for _, k in ipairs(LOCKS) do
-  may_have_waiters = may_have_waiters or k.has_queue ~= false
-end
-if may_have_waiters then
-  wake_waiters()
-end
-if IS_BEARER then
-  if reply == 'released' then
-    leave_word()
-  else
-    reply = how_it_ended() or reply
-  end
-elseif HOW == 'broken' then
-  tell_bearers()
-end
-return finish(reply)
+return reply

@@ -8,7 +8,7 @@ local IS_BEARER = MODE == '?'
 -- The ms for which the lock is to stay taken because of a minimum hold.
 local function min_hold_left(info)
   local since, min_hold = tonumber(info.since), tonumber(info.min_hold)
-  return since and min_hold and math.max(since + min_hold - now_ms(), 0) or 0
+  return since and min_hold and math.max(since + min_hold - NOW_MS, 0) or 0
 end
 
 -- A reply if the grant is spread over another number of servers than the client asks; or has another number of locks than it

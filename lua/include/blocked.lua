@@ -16,7 +16,7 @@ local function holder_fields(k, our_place)
   local fields = {
     string.sub(holder, 1, 100),
     int_string(expires_in(k, MODE)),
-    since and int_string(math.max(now_ms() - since, 0)) or '-1',
+    since and int_string(math.max(NOW_MS - since, 0)) or '-1',
     int_string(others),
     RUN_ID,
     our_place,

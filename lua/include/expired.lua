@@ -20,6 +20,6 @@ local function log_expired(k)
   if claim then
     log_for_holder(k, claim, read_info(k, parse_claim(claim)), 'expired', lease_end(k.info), '')
   else
-    log_expired_entries(k, call('ZRANGEBYSCORE', k.shared, '-inf', int_string(now_ms()), 'WITHSCORES'))
+    log_expired_entries(k, call('ZRANGEBYSCORE', k.shared, '-inf', int_string(NOW_MS), 'WITHSCORES'))
   end
 end

@@ -11,8 +11,3 @@ end
 local function set_fence(k, fence)
   call('SET', k.fence, fence, 'PX', FENCE_TTL_MS)
 end
-
--- Larger than the last token, and not below `at_least`.
-local function next_fence(k, at_least)
-  return math.max(tonumber(last_fence(k)) + 1, at_least)
-end

@@ -27,7 +27,7 @@ end
 -- out and nothing is left behind: `undo` removes what `write` has added to what was there.
 local function store_grant(k, info, ttl, first_field, write, undo)
   local is_new = not current(k)
-  if is_new and not k.is_untouched then
+  if is_new and not k.is_clean then
     call('DEL', k.shared, k.info) -- left by holders whose lock has expired, or was deleted
   end
   local ok, why = pcall(write, k, info, ttl, first_field, is_new)

@@ -25,21 +25,28 @@ end
 
 -- How many requests of this mode K could admit now if there were no queue.
 local function free_capacity(k, mode)
-  if not current(k) then
+  if mode == '' then
+    return current(k) and 0 or 1
+  elseif not current(k) then
     return max_holders(mode) or 1
+  elseif current(k) == mode then
+    -- @include sharers
+    local sharers = count_live(k)
+    -- A tag without sharers was set by another program, or its sharers were lost: it must expire.
+    return sharers > 0 and (max_holders(mode) or 0) - sharers or 0
   end
-  local allowed = current(k) == mode and max_holders(mode)
-  local sharers = allowed and count_live(k) or 0
-  -- A tag without sharers was set by another program, or its sharers were lost: it must expire.
-  return sharers > 0 and allowed - sharers or 0
+  return 0
 end
 
 -- In how many ms K may be free for this mode if no holder renews; -1 = never. A request that shares the current mode
 -- needs one sharer to go; any other needs the last one to go.
 local function expires_in(k, mode)
-  local _, until_ms = first_to_expire(k)
-  if until_ms and until_ms ~= 'inf' and current(k) == mode then
-    return tonumber(until_ms) - now_ms()
+  if mode ~= '' and current(k) == mode then
+    -- @include sharers
+    local _, until_ms = first_to_expire(k)
+    if until_ms and until_ms ~= 'inf' then
+      return tonumber(until_ms) - NOW_MS
+    end
   end
   return call('PTTL', k.lock)
 end

@@ -14,7 +14,7 @@ end
 -- deleted just now, as far as we know.
 local function lease_end(info_key)
   local left = call('PTTL', info_key)
-  return now_ms() - (left < 0 and 0 or math.max(LOG_TTL_MS - left, 0))
+  return NOW_MS - (left < 0 and 0 or math.max(LOG_TTL_MS - left, 0))
 end
 
 local function decode_info(json)

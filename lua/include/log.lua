@@ -6,9 +6,9 @@
 -- entries. Never an error: a run must end even if the log cannot be written (no permission, no memory, another type at
 -- the key, a server that knows no streams).
 local function append_to_log(k, most, ...)
-  local reply = redis.pcall('XADD', k.log, 'MAXLEN', '~', most, '*', ...)
-  if type(reply) == 'string' then
-    pcall(expire_or_delete, k.log, LOG_TTL_MS)
+  local reply = try('XADD', k.log, 'MAXLEN', '~', most, '*', ...)
+  if type(reply) == 'string' and type(try('PEXPIRE', k.log, LOG_TTL_MS)) == 'table' then
+    try('DEL', k.log)
   end
 end
 

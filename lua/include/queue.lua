@@ -46,26 +46,33 @@ local function mode_entry(queued, score)
   return mode ~= '' and mode_text(mode, has(flags, JOINS)) .. place_text(score) .. queued or nil
 end
 
+-- By their names in the queue, and their own.
+local function strike_out(k, list, names)
+  call('ZREM', k.queue, unpack(list))
+  call('ZREM', k.waiters, unpack(list))
+  redis.pcall('HDEL', k.who, unpack(names)) -- for people only: never a reason to fail
+end
+
 local function remove_waiters(k, list)
   local entries, names = {}, {}
   for i, queued in ipairs(list) do
     names[i] = parse_queued(queued)
-    local is_exclusive = queued == parse_queued(queued)
-    local score = not is_exclusive and call('ZSCORE', k.queue, queued)
+    local score = queued ~= names[i] and call('ZSCORE', k.queue, queued)
     entries[#entries + 1] = score and mode_entry(queued, score) or nil
   end
-  call('ZREM', k.queue, unpack(list))
-  call('ZREM', k.waiters, unpack(list))
   if #entries > 0 then
     call('ZREM', k.modes, unpack(entries))
   end
-  redis.pcall('HDEL', k.who, unpack(names)) -- for people only: never a reason to fail
+  strike_out(k, list, names)
 end
 
 -- Where there is a queue. ZSCORE first: a user without permission for ZREM that never queued must not get an error.
 local function leave_queue(k)
-  local is_queued = call('ZSCORE', k.queue, QUEUED)
-  if is_queued then
+  local is_queued = k.is_first or call('ZSCORE', k.queue, QUEUED)
+  if is_queued and MODE == '' then
+    strike_out(k, { QUEUED }, { ME })
+  elseif is_queued then
+    -- @include queue
     remove_waiters(k, { QUEUED })
   end
   return is_queued
@@ -82,12 +89,27 @@ local function each_lease(k, from, to, handle)
   until #list < 1000
 end
 
+-- The name of the first waiter; nothing if there is none.
+local function first_waiter(k)
+  return has_queue(k) and call('ZRANGE', k.queue, 0, 0)[1]
+end
+
+-- Until when, in ms, a waiter counts as alive.
+local function lease_of(k, queued)
+  return tonumber(call('ZSCORE', k.waiters, queued) or 0)
+end
+
+-- A lease that is longer than it can be is from before the clock was set back.
+local function is_alive(lease)
+  return lease > NOW_MS and lease <= NOW_MS + WAITER_LEASE_MS
+end
+
 -- Dead waiters lose their places: each costs something once. Most often the number of leases tells that there is none.
 local function remove_dead_waiters(k)
   if k.has_living_only or not has_queue(k) then
     return
   end
-  local now, longest = int_string(now_ms()), int_string(now_ms() + WAITER_LEASE_MS)
+  local now, longest = int_string(NOW_MS), int_string(NOW_MS + WAITER_LEASE_MS)
   local function are_all_alive()
     return call('ZCOUNT', k.waiters, '(' .. now, longest) == count_waiters(k)
   end
@@ -131,11 +153,12 @@ end
 
 -- The arrival stamp of this request. It keeps the client's place when it has to queue at another server. A new one is
 -- larger than those of all waiters that came here before.
-local stamp
+local stamp = STAMP and FIRST_STAMP
 local function our_stamp()
   if not stamp then
+    -- @include queue
     stamp = FIRST_STAMP
-    for _, k in ipairs(STAMP and {} or LOCKS) do
+    for _, k in ipairs(LOCKS) do
       -- Stamps of the same moment are apart by ones.
       stamp = math.max(stamp, last_stamp(k) + 1, newest_stamp(k) + 1)
     end
@@ -219,7 +242,7 @@ local function enqueue(k, first_field)
     tell_who(k, first_field, keys_live)
   end
   k.has_queue = true
-  call('ZADD', k.waiters, int_string(now_ms() + WAITER_LEASE_MS), QUEUED)
+  call('ZADD', k.waiters, int_string(NOW_MS + WAITER_LEASE_MS), QUEUED)
   if MODE ~= '' then
     call('ZADD', k.modes, 0, mode_entry(QUEUED, tonumber(score)))
   end

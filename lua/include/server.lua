@@ -20,23 +20,15 @@ local function fail(why)
   error(redis.REDIS_VERSION_NUM and type(why) == 'string' and { err = why } or why, 0)
 end
 
--- The server's clock, never a client's. It stands still during a script.
-local now
-local function now_us()
-  if not now then
-    local time = redis.call('TIME')
-    now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  end
-  return now
-end
+-- The server's clock, never a client's.
+local TIME = redis.call('TIME')
+local NOW_US = TIME[1] * 1000000 + TIME[2]
 
-local function now_ms()
-  return math.floor(now_us() / 1000)
-end
+local NOW_MS = math.floor(NOW_US / 1000)
 
 -- The arrival stamp that the client knows, or else now. One from the future counts as now: the clock of the server that
 -- gave it is ahead.
-local FIRST_STAMP = STAMP and STAMP < now_us() + 1000000 and STAMP or now_us()
+local FIRST_STAMP = STAMP and STAMP < NOW_US + 1000000 and STAMP or NOW_US
 
 local REPLICATION = redis.pcall('INFO', 'replication')
 REPLICATION = type(REPLICATION) == 'string' and REPLICATION or ''
@@ -45,27 +37,21 @@ REPLICATION = type(REPLICATION) == 'string' and REPLICATION or ''
 -- writable.
 local IS_REPLICA = string.find(REPLICATION, 'role:slave', 1, true) ~= nil
 
-local id
+-- Identifies this server for a client that counts votes. With one server there is no vote, and INFO is slow.
 local function server_id()
-  id = id or string.match(call('INFO', 'server'), 'run_id:(%x+)')
-  return id
+  return string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
--- Identifies this server for a client that counts votes. With one server there is no vote, and INFO is slow.
 local RUN_ID = SERVERS == '1' and '' or server_id()
 
 -- Identifies a time in which this server has been a master without a break: its run_id, and the ID of its replication
 -- history, which is a new one each time it becomes a master. A server that was demoted, never got the data of the new
 -- master, and is promoted again has the run_id, and the data, of before.
-local function reign()
-  return server_id() .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
-end
+local REIGN = (RUN_ID == '' and server_id() or RUN_ID) .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
 
 -- A single server without a quarantine votes at once, whatever it may have forgotten. One that was given as a cluster
 -- is asked whether it is: the marker of a slot ends with its tag.
-local function has_marker(quarantine)
-  return quarantine ~= 0 or SERVERS ~= '1' or string.sub(MARKER, -1) == '}'
-end
+local NEEDS_MARKER = SERVERS ~= '1' or string.sub(MARKER, -1) == '}'
 
 -- On a cluster: since when this node is known to have kept its data and its slots, by the shard marker: its reign, the
 -- time, its ID, epoch and slots. It is lost with the data, and what it says changes with each slot that comes or goes.
@@ -111,7 +97,7 @@ local function shard_known_since(purpose)
     end
   end
   if string.sub(MARKER, -1) ~= '}' then
-    return now_ms()
+    return NOW_MS
   elseif purpose == 'check' then
     return ask_cluster('KEYSLOT', MARKER)
   end
@@ -119,16 +105,16 @@ local function shard_known_since(purpose)
   local name = owner and marker_in(slots)
   local marked = name and redis.pcall('GET', name)
   if not name or type(marked) == 'table' then
-    return now_ms()
+    return NOW_MS
   end
   local known, since, known_owner = string.match(marked or '', '^(%S+) (%d+) (.+)$')
-  if known == reign() and known_owner == owner and tonumber(since) <= now_ms() then
+  if known == REIGN and known_owner == owner and tonumber(since) <= NOW_MS then
     return tonumber(since)
   end
   if purpose ~= 'look' then
-    redis.pcall('SET', name, table.concat({ reign(), int_string(now_ms()), owner }, ' '))
+    redis.pcall('SET', name, table.concat({ REIGN, int_string(NOW_MS), owner }, ' '))
   end
-  return now_ms()
+  return NOW_MS
 end
 
 -- For how many ms this server must not vote yet; for how long it has been known; the longest quarantine that any client
@@ -144,12 +130,12 @@ local function quarantine_left(quarantine)
   local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
   -- A time in the future is from before the clock was set back.
-  if marked ~= reign() or since > now_ms() or longest < quarantine then
-    since = marked == reign() and math.min(since, now_ms()) or shard_known_since('use')
+  if marked ~= REIGN or since > NOW_MS or longest < quarantine then
+    since = marked == REIGN and math.min(since, NOW_MS) or shard_known_since('use')
     longest = math.max(longest, quarantine)
-    call('SET', MARKER, table.concat({ reign(), int_string(since), int_string(longest) }, ' '))
+    call('SET', MARKER, table.concat({ REIGN, int_string(since), int_string(longest) }, ' '))
   end
-  local known_for = now_ms() - since
+  local known_for = NOW_MS - since
   return longest > 0 and longest + 1000 - known_for or 0, known_for, longest
 end
 

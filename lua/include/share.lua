@@ -26,7 +26,7 @@ end
 
 -- Takes the lowest slot that is free for an entry that will be added. Expired entries must have been removed.
 local function take_slot(k)
-  if k.is_untouched then
+  if k.is_clean then
     write_slots(k, 1, '#')
     return '0'
   end
@@ -62,7 +62,7 @@ end
 -- Each entry costs something once. No more at a time than unpack() can take.
 local function remove_expired(k)
   repeat
-    local with_scores = call('ZRANGEBYSCORE', k.shared, '-inf', int_string(now_ms()), 'WITHSCORES', 'LIMIT', 0, 1000)
+    local with_scores = call('ZRANGEBYSCORE', k.shared, '-inf', int_string(NOW_MS), 'WITHSCORES', 'LIMIT', 0, 1000)
     local expired = {}
     for i = 1, #with_scores, 2 do
       expired[#expired + 1] = with_scores[i]
@@ -86,7 +86,7 @@ local function live_as_the_last_entry(k)
     if last == 'inf' then
       call('PERSIST', key)
     else
-      local left = int_string(tonumber(last) - now_ms())
+      local left = int_string(tonumber(last) - NOW_MS)
       call('PEXPIRE', key, key == k.lock and left or record_ttl(k, left))
     end
   end
@@ -100,7 +100,7 @@ end
 
 -- The entry lives for `ttl` ms from now on; '0' = forever.
 local function renew_entry(k, entry, ttl)
-  call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(now_ms() + tonumber(ttl)), entry)
+  call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(NOW_MS + tonumber(ttl)), entry)
   remove_expired(k)
   live_as_the_last_entry(k)
 end
@@ -122,7 +122,7 @@ local function write_share(k, info, ttl, first_field, is_new)
     info[ARGV[i]] = ARGV[i + 1]
   end
   call('HSET', k.info, ME, cjson.encode(info))
-  call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(now_ms() + tonumber(ttl)), info.claim)
+  call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(NOW_MS + tonumber(ttl)), info.claim)
   if not is_new then
     live_as_the_last_entry(k)
     return

@@ -4,12 +4,12 @@
 
 -- For ZCOUNT and ZRANGEBYSCORE: entries that have not expired.
 local function live_range()
-  return '(' .. int_string(now_ms()), '+inf'
+  return '(' .. int_string(NOW_MS), '+inf'
 end
 
 local function is_live(k, entry)
   local until_ms = call('ZSCORE', k.shared, entry)
-  return until_ms and tonumber(until_ms) > now_ms()
+  return until_ms and tonumber(until_ms) > NOW_MS
 end
 
 local function count_live(k)

@@ -7,35 +7,32 @@
 -- So many waiters at the head of a queue are woken together; the next ones follow as these enter.
 local SIDE_BY_SIDE = 32
 
--- Whether it is our turn, where K has this capacity for our mode. A request that joins is not asked to wait for its
--- turn while its mode holds the lock.
-local function is_our_turn(k, capacity)
-  if has(FLAGS, JOINS) and current(k) == MODE or not has_queue(k) then
-    return true
-  end
-  remove_dead_waiters(k)
-  local ahead = count_ahead(k)
-  return ahead == 0 or ahead < capacity and are_of_our_mode(k, ahead)
-end
-
--- A waiter that was woken already and has not come yet is on its way.
-local function wake(k, queued)
-  local come_until = now_ms() + COME_WITHIN_MS
-  if tonumber(call('ZSCORE', k.waiters, queued) or 0) <= come_until then
+-- A waiter that was woken already and has not come yet is on its way. `lease`: the end of its lease, if it is known.
+local function wake(k, queued, lease)
+  local come_until = NOW_MS + COME_WITHIN_MS
+  if (lease or lease_of(k, queued)) <= come_until then
     return
   end
   call('ZADD', k.waiters, int_string(come_until), queued)
   push_wakeup((parse_queued(queued)))
 end
 
--- Wakes the waiters whose turn it is. `patient`: not those that need other keys as well, which renew by themselves.
+-- Wakes the waiters whose turn it is. `patient`: not those that need other keys as well, which renew by themselves; dead ones
+-- have been removed.
 local function wake_next(k, patient)
-  remove_dead_waiters(k)
-  local first = has_queue(k) and call('ZRANGE', k.queue, 0, 0)[1]
+  local first = first_waiter(k)
+  local lease = first and not patient and lease_of(k, first)
+  local _, _, mode = parse_queued(first or '- ')
+  -- If the first one is alive and wants the lock for itself alone, the others do not matter now.
+  if lease and (mode ~= '' or not is_alive(lease)) then
+    -- @include queue
+    remove_dead_waiters(k)
+    first, lease = first_waiter(k), nil
+    _, _, mode = parse_queued(first or '- ')
+  end
   if not first then
     return
   end
-  local _, _, mode = parse_queued(first)
   local capacity = free_capacity(k, mode)
   local last = math.min(capacity, SIDE_BY_SIDE) - 1
   for _, queued in ipairs(last == 0 and { first } or last > 0 and call('ZRANGE', k.queue, 0, last) or {}) do
@@ -44,11 +41,13 @@ local function wake_next(k, patient)
       break
     end
     if not (patient and has(flags, MULTI)) then
-      wake(k, queued)
+      wake(k, queued, queued == first and lease)
     end
   end
   -- The first waiter, if the lock expires before the waiter's next renewal, perhaps sooner than it was told.
   if capacity <= 0 and not patient then
+    -- @include constants
+    -- @include holders
     local left = expires_in(k, mode)
     if left >= 0 and left < WAITER_RENEWAL_MS then
       wake(k, first)
