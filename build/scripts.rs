@@ -8,17 +8,12 @@
 //! the script has returned before; or at the beginning of a function or of a branch, so that they are created only when
 //! it is entered. Constants are written where they are used, since a variable that functions refer to costs each of them.
 
+#[path = "names.rs"]
+mod names;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a script may use without defining it.
-const GLOBALS: [&str; 15] = [
-    "ARGV", "KEYS", "cjson", "error", "ipairs", "math", "pairs", "pcall", "redis", "string", "table",
-    "tonumber", "tostring", "type", "unpack",
-];
-const KEYWORDS: [&str; 21] = [
-    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
-    "not", "or", "repeat", "return", "then", "true", "until", "while",
-];
+use names::{lexemes, tokens, undefined_name};
 
 /// The texts of the includes by name.
 pub type Includes = BTreeMap<String, String>;
@@ -154,15 +149,21 @@ fn own_names(lines: &[&str]) -> BTreeSet<String> {
 /// With each `local NAME = 5` or `local NAME = 'text'` left out, and its value where the name was.
 fn with_literals(text: &str) -> String {
     let mut literals = BTreeMap::new();
-    let code = text.lines().filter(|line| match line.strip_prefix("local ").and_then(|rest| rest.split_once(" = ")) {
-        Some((name, value)) if is_constant(name) && is_literal(value) => {
-            literals.insert(name, value);
-            false
+    let code = text.lines().filter(|line| {
+        match line.strip_prefix("local ").and_then(|rest| rest.split_once(" = ")) {
+            Some((name, value)) if is_constant(name) && is_literal(value) => {
+                literals.insert(name, value);
+                false
+            }
+            _ => true,
         }
-        _ => true,
     });
     let code = code.collect::<Vec<_>>().join("\n");
-    let put = |lexeme| literals.get(lexeme).copied().unwrap_or(lexeme);
+    let mut before = "";
+    let put = |lexeme| {
+        let is_field = std::mem::replace(&mut before, lexeme) == ".";
+        literals.get(lexeme).filter(|_| !is_field).copied().unwrap_or(lexeme)
+    };
     lexemes(&code).into_iter().map(put).collect()
 }
 
@@ -188,7 +189,8 @@ fn resolve<'a>(
     above: &mut Vec<&'a str>,
     order: &mut Vec<&'a str>,
 ) -> Result<(), String> {
-    let (name, text) = includes.get_key_value(name).ok_or_else(|| format!("there is no lua/include/{name}.lua"))?;
+    let (name, text) =
+        includes.get_key_value(name).ok_or_else(|| format!("there is no lua/include/{name}.lua"))?;
     if above.contains(&name.as_str()) {
         return Err(format!("lua/include/{name}.lua includes itself"));
     }
@@ -227,69 +229,6 @@ fn definitions(paragraph: &str) -> Vec<String> {
     names
 }
 
-/// The first name that is used before it is declared, wherever that was.
-fn undefined_name(text: &str) -> Option<&str> {
-    let tokens = tokens(text);
-    let mut declared = BTreeSet::from(GLOBALS);
-    let mut i = 0;
-    while i < tokens.len() {
-        let (before, token) = (i.checked_sub(1).map_or("", |at| tokens[at]), tokens[i]);
-        let after = tokens.get(i + 1).copied().unwrap_or_default();
-        i += 1;
-        match token {
-            // All names up to the first other token: "local a, b =", "for a, b in", "function name(a, b)".
-            "local" | "for" | "function" => {
-                while tokens
-                    .get(i)
-                    .is_some_and(|&next| (is_name(next) && next != "function") || ",(".contains(next))
-                {
-                    declared.insert(tokens[i]);
-                    i += 1;
-                }
-            }
-            _ if !is_name(token) || before == "." || before == ":" => {}
-            // The name of a field: "{ err = why }".
-            _ if after == "=" && (before == "{" || before == ",") => {}
-            _ if !declared.contains(token) => return Some(token),
-            _ => {}
-        }
-    }
-    None
-}
-
-fn is_name(token: &str) -> bool {
-    token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !KEYWORDS.contains(&token)
-}
-
-/// Names, keywords and signs, without strings, numbers and comments.
-fn tokens(text: &str) -> Vec<&str> {
-    let is_token = |lexeme: &&str| {
-        let is_other = |c: char| c.is_whitespace() || c.is_ascii_digit() || c == '\'' || c == '"';
-        !lexeme.starts_with("--") && !lexeme.starts_with(is_other)
-    };
-    lexemes(text).into_iter().filter(is_token).collect()
-}
-
-/// All of a text in its smallest parts.
-fn lexemes(text: &str) -> Vec<&str> {
-    let mut lexemes = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let length = match first {
-            '\'' | '"' => 2 + rest[1..].find(first).unwrap_or(rest.len().saturating_sub(2)),
-            _ if rest.starts_with("--") => rest.find('\n').unwrap_or(rest.len()),
-            _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
-            '.' | '=' | '~' => rest.find(|c| !".=~".contains(c)).unwrap_or(rest.len()),
-            _ => first.len_utf8(),
-        };
-        let (lexeme, behind) = rest.split_at(length);
-        lexemes.push(lexeme);
-        rest = behind;
-    }
-    lexemes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,12 +254,12 @@ mod tests {
     #[test]
     fn each_include_comes_once() {
         let texts = [
-            ("a", "-- @include c\n\nlocal A = C"),
-            ("b", "-- @include c\n\nlocal B = C"),
-            ("c", "local C = 1"),
+            ("a", "-- @include c\n\nlocal a = c"),
+            ("b", "-- @include c\n\nlocal b = c"),
+            ("c", "local c = KEYS[1]"),
         ];
-        let text = assembled("-- @include a\n-- @include b\nreturn A + B", &texts).unwrap();
-        assert_eq!(text, "local C = 1\nlocal A = C\nlocal B = C\nreturn A + B");
+        let text = assembled("-- @include a\n-- @include b\nreturn a .. b", &texts).unwrap();
+        assert_eq!(text, "local c = KEYS[1]\nlocal a = c\nlocal b = c\nreturn a .. b");
     }
 
     #[test]
@@ -338,6 +277,27 @@ mod tests {
         assert_eq!(hoisted.matches("function seldom").count(), 1);
         let without = outside.replacen("-- @include a\n", "", 1);
         assert!(assembled(&without, &[("a", a)]).unwrap_err().contains("`often` is not defined"));
+    }
+
+    #[test]
+    fn a_paragraph_may_include_in_its_branches_even_what_it_defines() {
+        let a = "local function rare(x)\n  if x then\n    -- @include a\n    return seldom(rare)\n  end\nend\n\n\
+                 local function seldom(f)\n  return f()\nend\n";
+        assert_eq!(
+            assembled("-- @include a\nreturn rare(1)\n", &[("a", a)]).unwrap(),
+            "local function rare(x)\nif x then\nlocal function seldom(f)\nreturn f()\nend\nreturn seldom(rare)\nend\nend\n\
+             return rare(1)"
+        );
+    }
+
+    #[test]
+    fn constants_stand_where_they_are_used() {
+        let a = "local TTL_MS = 500\n\nlocal SIGN = '!'\n";
+        let script = "-- @include a\n\nlocal function f(k)\n  return k.SIGN .. SIGN .. 'SIGN', TTL_MS + 1\nend\nreturn f\n";
+        assert_eq!(
+            assembled(script, &[("a", a)]).unwrap(),
+            "local function f(k)\nreturn k.SIGN .. '!' .. 'SIGN', 500 + 1\nend\nreturn f"
+        );
     }
 
     #[test]
@@ -361,13 +321,5 @@ mod tests {
         assert!(of("return missing(1)", &[]).contains("`missing` is not defined"));
         assert!(of("local a = b\nlocal b = 1\nreturn a", &[]).contains("`b` is not defined"));
         assert!(of("-- @include a", &[("a", "redis.call('PING')")]).contains("defines nothing"));
-    }
-
-    #[test]
-    fn only_names_that_stand_for_something_are_looked_up() {
-        let script = "local k, list = { a = 1, b = 2 }, {}\nfor i, v in ipairs(list) do\n\
-                      k.x = v .. 'unknown' .. i\nend\n\
-                      pcall(function(why, ...)\nreturn why == 1e3, ...\nend) -- words\nreturn string.sub(k.x, 1)";
-        assert_eq!(undefined_name(script), None);
     }
 }

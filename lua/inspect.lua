@@ -84,7 +84,8 @@ local function look_at_marker(identity)
   end
   local known_for = 0
   if identity ~= '' then
-    known_for = math.max(NOW_MS - (marked == REIGN and tonumber(since) or shard_known_since('look')), 0)
+    local ours = reign(identity)
+    known_for = math.max(NOW_MS - (marked == ours and tonumber(since) or shard_known_since('look', ours)), 0)
   end
   return longest ~= '0' and math.max(tonumber(longest) + 1000 - known_for, 0) or 0
 end

@@ -47,7 +47,9 @@ local RUN_ID = SERVERS == '1' and '' or server_id()
 -- Identifies a time in which this server has been a master without a break: its run_id, and the ID of its replication
 -- history, which is a new one each time it becomes a master. A server that was demoted, never got the data of the new
 -- master, and is promoted again has the run_id, and the data, of before.
-local REIGN = (RUN_ID == '' and server_id() or RUN_ID) .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
+local function reign(run_id)
+  return run_id .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
+end
 
 -- A single server without a quarantine votes at once, whatever it may have forgotten. One that was given as a cluster
 -- is asked whether it is: the marker of a slot ends with its tag.
@@ -58,7 +60,7 @@ local NEEDS_MARKER = SERVERS ~= '1' or string.sub(MARKER, -1) == '}'
 -- Where there is none it is written, unless this is but a look. Elsewhere, and if anything is in doubt: since now.
 -- With 'check' only whether it is a cluster at all.
 -- Its functions are created only when they are needed: few requests come here.
-local function shard_known_since(purpose)
+local function shard_known_since(purpose, our_reign)
   -- CLUSTER with these arguments; nothing if it is not told. A server that was given as a cluster must be part of one:
   -- clients that give it as what it is use other names for the same locks.
   local function ask_cluster(...)
@@ -108,11 +110,11 @@ local function shard_known_since(purpose)
     return NOW_MS
   end
   local known, since, known_owner = string.match(marked or '', '^(%S+) (%d+) (.+)$')
-  if known == REIGN and known_owner == owner and tonumber(since) <= NOW_MS then
+  if known == our_reign and known_owner == owner and tonumber(since) <= NOW_MS then
     return tonumber(since)
   end
   if purpose ~= 'look' then
-    redis.pcall('SET', name, table.concat({ REIGN, int_string(NOW_MS), owner }, ' '))
+    redis.pcall('SET', name, table.concat({ our_reign, int_string(NOW_MS), owner }, ' '))
   end
   return NOW_MS
 end
@@ -127,13 +129,14 @@ local function quarantine_left(quarantine)
     shard_known_since('check')
     return 0, 0, 0
   end
+  local our_reign = reign(RUN_ID == '' and server_id() or RUN_ID)
   local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
   -- A time in the future is from before the clock was set back.
-  if marked ~= REIGN or since > NOW_MS or longest < quarantine then
-    since = marked == REIGN and math.min(since, NOW_MS) or shard_known_since('use')
+  if marked ~= our_reign or since > NOW_MS or longest < quarantine then
+    since = marked == our_reign and math.min(since, NOW_MS) or shard_known_since('use', our_reign)
     longest = math.max(longest, quarantine)
-    call('SET', MARKER, table.concat({ REIGN, int_string(since), int_string(longest) }, ' '))
+    call('SET', MARKER, table.concat({ our_reign, int_string(since), int_string(longest) }, ' '))
   end
   local known_for = NOW_MS - since
   return longest > 0 and longest + 1000 - known_for or 0, known_for, longest
