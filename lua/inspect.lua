@@ -77,8 +77,8 @@ local function look_at(k)
 end
 
 -- Without writing a marker, as quarantine_left() does.
-local function look_at_marker(identity)
-  local marked, since, longest = string.match(call('GET', KEYS[#KEYS]) or '', '^(%S+) (%d+) (%d+)$')
+local function look_at_marker(text, identity)
+  local marked, since, longest = string.match(text, '^(%S+) (%d+) (%d+)$')
   if not marked then
     return 0 -- no client has ever asked
   end
@@ -121,11 +121,12 @@ local function expired_or_nothing()
 end
 
 -- A look does without the server's identity, if INFO is not offered.
-local is_offered, identity = pcall(server_id)
+local marker_text = call('GET', KEYS[#KEYS]) or ''
+local is_offered, identity = pcall(server_id, marker_text)
 identity = is_offered and identity or ''
 
 local WITH_LOG = ARGV[3] == '1'
-local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', look_at_marker(identity), WITH_LOG and last_log_id() or '',
+local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', look_at_marker(marker_text, identity), WITH_LOG and last_log_id() or '',
   WITH_LOG and expired_or_nothing() or {} }
 for i = 1, #KEYS - 1, 8 do
   local lock, queue, waiters_key, info, fence, shared, who = unpack(KEYS, i, i + 6)

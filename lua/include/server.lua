@@ -37,18 +37,27 @@ REPLICATION = type(REPLICATION) == 'string' and REPLICATION or ''
 -- writable.
 local IS_REPLICA = string.find(REPLICATION, 'role:slave', 1, true) ~= nil
 
--- Identifies this server for a client that counts votes. With one server there is no vote, and INFO is slow.
-local function server_id()
-  return string.match(call('INFO', 'server'), 'run_id:(%x+)')
+-- Of the history of this server's data: a new one each time it starts as a master, or becomes one.
+local REPLICATION_ID = string.match(REPLICATION, 'master_replid:(%x+)') or ''
+
+-- The run_id. The marker tells it, if it was written in the same history: no other master has that ID. INFO is slow.
+local function server_id(marked)
+  local id, history = string.match(marked, '^(%x+)%.(%x+) ')
+  return id and history == REPLICATION_ID and id or string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
-local RUN_ID = SERVERS == '1' and '' or server_id()
+-- Identifies this server for a client that counts votes. With one server there is no vote.
+local RUN_ID, MARKED = '', nil
+if SERVERS ~= '1' then
+  -- @include server
+  MARKED = call('GET', MARKER) or ''
+  RUN_ID = server_id(MARKED)
+end
 
--- Identifies a time in which this server has been a master without a break: its run_id, and the ID of its replication
--- history, which is a new one each time it becomes a master. A server that was demoted, never got the data of the new
--- master, and is promoted again has the run_id, and the data, of before.
+-- Identifies a time in which this server has been a master without a break: its run_id, and its replication ID. A server
+-- that was demoted, never got the data of the new master, and is promoted again has the run_id, and the data, of before.
 local function reign(run_id)
-  return run_id .. '.' .. (string.match(REPLICATION, 'master_replid:(%x+)') or '')
+  return run_id .. '.' .. REPLICATION_ID
 end
 
 -- A single server without a quarantine votes at once, whatever it may have forgotten. One that was given as a cluster
@@ -129,8 +138,9 @@ local function quarantine_left(quarantine)
     shard_known_since('check')
     return 0, 0, 0
   end
-  local our_reign = reign(RUN_ID == '' and server_id() or RUN_ID)
-  local marked, since, longest = string.match(call('GET', MARKER) or '', '^(%S+) (%d+) (%d+)$')
+  local text = MARKED or call('GET', MARKER) or ''
+  local our_reign = reign(RUN_ID == '' and server_id(text) or RUN_ID)
+  local marked, since, longest = string.match(text, '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
   -- A time in the future is from before the clock was set back.
   if marked ~= our_reign or since > NOW_MS or longest < quarantine then
