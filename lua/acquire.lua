@@ -29,8 +29,8 @@
 -- Atomic, so that "free", "our turn" and "taken" are one moment for all keys, and so that waiters for several keys join
 -- all their queues in the same order and cannot wait for each other.
 --
--- Most often nothing of the lock exists, and it is asked for exclusively. Then no function for anything else is created: see
--- include/decide.lua.
+-- Most often nothing of the lock exists, and it is asked for exclusively. So the functions for everything else are in
+-- include/decide.lua and others, and are created only in the branches that need them.
 --
 -- @include constants
 -- @include grant
@@ -70,19 +70,63 @@ if NEEDS_MARKER or QUARANTINE ~= 0 then
   quarantine, known_for, longest_quarantine = quarantine_left(QUARANTINE)
 end
 
--- How the grant is written down, see store_grant(), and what is done before and after that.
-local stamp, write, undo, prepare, finish = FIRST_STAMP, write_exclusive
+-- How the grant is written down: see store_grant().
+local stamp, write, undo = FIRST_STAMP, write_exclusive, nil
+local is_superseding = string.find(FLAGS, SUPERSEDES, 1, true)
 -- An 'ahead' that is granted must end the BLPOP behind it.
-local is_plain = is_untouched and MODE == '' and ROLE ~= 'ahead' and quarantine <= 0
-if not is_plain or string.find(FLAGS, SUPERSEDES, 1, true) then
-  local function decide_otherwise()
+if not is_untouched or MODE ~= '' or ROLE == 'ahead' or quarantine > 0 or is_superseding then
+  -- @include queue
+  local refusal, waits_for_release
+  if quarantine > 0 then
     -- @include decide
-    return decide()
+    refusal = wait_for_quarantine()
+  elseif not is_untouched or is_superseding then
+    local is_any_held, held, not_our_turn
+    for _, k in ipairs(LOCKS) do
+      k.capacity = 1
+      is_any_held = is_any_held or MODE ~= '' or current(k)
+    end
+    if is_any_held or is_superseding then
+      -- @include decide
+      refusal = look_at_holders()
+    end
+    for i, k in ipairs(refusal and {} or LOCKS) do
+      k.must_wait = not k.is_ours and k.capacity <= 0
+      held = held or k.must_wait and i
+      if not k.is_ours and k.capacity > 0 and k.has_queue then
+        -- The first one need not know who of the others is dead, if it wants the lock for itself alone.
+        k.is_first = MODE == '' and call('ZRANK', k.queue, QUEUED) == 0
+        if not k.is_first then
+          -- @include decide
+          k.must_wait = not is_our_turn(k)
+        end
+      end
+      not_our_turn = not_our_turn or k.must_wait and i
+    end
+    if not_our_turn then
+      -- @include decide
+      refusal, waits_for_release = wait_for_turn(held, not_our_turn)
+    end
   end
-  local refusal
-  refusal, stamp, write, undo, prepare, finish = decide_otherwise()
   if refusal then
+    -- The BLPOP behind a vote is to wait for a release, and for nothing else.
+    if ROLE == 'ahead' and not waits_for_release then
+      -- @include wakeup
+      push_wakeup(ME)
+    end
     return refusal
+  end
+  if is_superseding then
+    -- @include decide
+    supersede_all()
+  end
+  if not STAMP then
+    -- @include queue
+    stamp = our_stamp()
+  end
+  if MODE ~= '' then
+    -- @include share
+    write, undo = write_share, undo_share
   end
 end
 
@@ -108,14 +152,20 @@ for i, k in ipairs(LOCKS) do
     gate = IS_GATE and RUN_ID or GATE, stamp = stamp_text, claim = CLAIM, nodes = SERVERS,
   }
   set_fence(k, info.fence)
-  if prepare then
-    prepare(k)
+  if k.has_queue or not k.is_clean then
+    -- @include decide
+    take_over(k)
   end
   store_grant(k, info, TTL, FIRST_FIELD, write, undo)
   fences[i], slots[i] = info.fence, info.slot
 end
-if finish then
-  finish()
+if MODE ~= '' and not is_untouched then
+  -- @include turn
+  wake_beside_us()
+end
+if ROLE == 'ahead' then
+  -- @include wakeup
+  push_wakeup(ME)
 end
 return {
   'granted',

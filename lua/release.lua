@@ -24,8 +24,8 @@
 -- Atomic, so that what is deleted is what was compared, and so that the next waiter is woken exactly when the lock
 -- is free.
 --
--- Most often the lock is ours, exclusively, and nobody waits. Then no function for anything else is created: see
--- include/give_back.lua.
+-- Most often the lock is ours, exclusively, and nobody waits. So the functions for everything else are in include/give_back.lua
+-- and others, and are created only in the branches that need them.
 --
 -- @include bearer
 -- @include log
@@ -56,12 +56,32 @@ for _, k in ipairs(LOCKS) do
   end
   is_plain = is_plain and k.is_given_back and k.has_queue == false
 end
-if not is_plain then
-  local function give_back_otherwise()
+-- If a command is refused for one key, the other keys must still be freed.
+for _, k in ipairs(LOCKS) do
+  if not k.is_given_back then
     -- @include give_back
-    return give_back_all()
+    reply, first_error = give_back_rest()
+    break
   end
-  reply, first_error = give_back_otherwise()
+end
+for _, k in ipairs(is_plain and {} or LOCKS) do
+  -- A client that was granted its only lock has left the queue with that.
+  if k.has_queue ~= false and not (k.is_given_back and #LOCKS == 1) then
+    -- @include queue
+    local ok, why = pcall(leave_if_queued, k)
+    first_error = first_error or (not ok and why)
+  end
+end
+if not is_plain then
+  -- @include turn
+  for _, k in ipairs(LOCKS) do
+    local ok, why = pcall(wake_next, k)
+    first_error = first_error or (not ok and why)
+  end
+end
+if IS_BEARER or HOW == 'broken' then
+  -- @include give_back
+  reply = tell_others(reply) or reply
 end
 
 -- Not before a write that frees memory, or a server that is out of memory would refuse the release.

@@ -4,8 +4,6 @@
 --
 -- It knows what release.lua defines: MIN_HOLD, HISTORY and HOW.
 -- @include holders
--- @include queue
--- @include turn
 
 -- The functions for what is seldom there are created only where it is.
 local function breaker_of(k)
@@ -99,6 +97,24 @@ local function give_back(k)
   return 'released'
 end
 
+-- Whatever is not given back yet. Returns the reply, and the first error: if a command is refused for one key, the other keys
+-- must still be freed.
+local function give_back_rest()
+  local reply, first_error = 'released', nil
+  for _, k in ipairs(LOCKS) do
+    local ok, answer = true, 'released'
+    if not k.is_given_back then
+      ok, answer = pcall(give_back, k)
+    end
+    if not ok then
+      first_error = first_error or answer
+    elseif answer ~= 'released' and reply ~= 'foreign' then
+      reply = answer
+    end
+  end
+  return reply, first_error
+end
+
 -- For a bearer that comes later, and for a process that holds the lock.
 local function leave_word()
   -- @include bearer
@@ -127,54 +143,13 @@ local function how_it_ended()
   return trace_reply()
 end
 
--- Whatever is not given back yet. Returns the reply, and the first error: if a command is refused for one key, the other keys
--- must still be freed.
-local function give_back_rest()
-  -- @include give_back
-  local reply, first_error = 'released', nil
-  for _, k in ipairs(LOCKS) do
-    local ok, answer = true, 'released'
-    if not k.is_given_back then
-      ok, answer = pcall(give_back, k)
-    end
-    if not ok then
-      first_error = first_error or answer
-    elseif answer ~= 'released' and reply ~= 'foreign' then
-      reply = answer
-    end
-  end
-  return reply, first_error
-end
-
--- A client that was granted its only lock has left the queue with that.
-local function leave(k)
-  if has_queue(k) and not (k.is_given_back and #LOCKS == 1) then
-    leave_queue(k)
-  end
-end
-
-local function give_back_all()
-  local is_all_given_back, reply, first_error = true, 'released', nil
-  for _, k in ipairs(LOCKS) do
-    is_all_given_back = is_all_given_back and k.is_given_back
-  end
-  if not is_all_given_back then
-    reply, first_error = give_back_rest()
-  end
-  for _, step in ipairs({ leave, wake_next }) do
-    for _, k in ipairs(LOCKS) do
-      local ok, why = pcall(step, k)
-      first_error = first_error or (not ok and why)
-    end
-  end
-  if IS_BEARER then
-    if reply == 'released' then
-      leave_word()
-    else
-      reply = how_it_ended() or reply
-    end
-  elseif HOW == 'broken' then
+-- Those that have only the token, now or later. Returns a reply to one that was not the first to give the grant back.
+local function tell_others(reply)
+  if not IS_BEARER then
     tell_bearers()
+  elseif reply == 'released' then
+    leave_word()
+  else
+    return how_it_ended()
   end
-  return reply, first_error
 end

@@ -78,6 +78,12 @@ local function leave_queue(k)
   return is_queued
 end
 
+local function leave_if_queued(k)
+  if has_queue(k) then
+    leave_queue(k)
+  end
+end
+
 -- Calls handle(list) with the waiters whose leases end in this range of ms, until none is left. No more at a time than
 -- unpack() can take.
 local function each_lease(k, from, to, handle)

@@ -129,7 +129,7 @@ const CASES: [Case; 12] = [
         oracle: Oracle::ServiceOrder,
         nodes: 1,
         weather: Weather::Gentle,
-        breaks: Breaks::Rule("not is_our_turn(k, capacity)", "false"),
+        breaks: Breaks::Rule("not is_our_turn(k)", "false"),
         saboteur: None,
     },
     Case {
@@ -137,10 +137,7 @@ const CASES: [Case; 12] = [
         oracle: Oracle::TokenOrder,
         nodes: 1,
         weather: Weather::Gentle,
-        breaks: Breaks::Rule(
-            "return math.max(tonumber(last_fence(k)) + 1, at_least)",
-            "return 4102444800000 - now_ms()",
-        ),
+        breaks: Breaks::Rule("math.max(last_fence(k) + 1, proposed, clock)", "4102444800000 - NOW_MS"),
         saboteur: None,
     },
     Case {
