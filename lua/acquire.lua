@@ -120,10 +120,7 @@ if not is_untouched or MODE ~= '' or ROLE == 'ahead' or quarantine > 0 or is_sup
     -- @include decide
     supersede_all()
   end
-  if not STAMP then
-    -- @include queue
-    stamp = our_stamp()
-  end
+  stamp = our_stamp()
   if MODE ~= '' then
     -- @include share
     write, undo = write_share, undo_share
