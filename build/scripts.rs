@@ -21,7 +21,13 @@ pub type Includes = BTreeMap<String, String>;
 /// The script as it is sent, without comments and indentation. Adds the names that it takes from includes to `used`.
 pub fn assemble(script: &str, includes: &Includes, used: &mut BTreeSet<String>) -> Result<String, String> {
     let lines: Vec<&str> = script.lines().collect();
-    let text = expand(&lines, BTreeSet::new(), includes, used)?;
+    let mut included = BTreeSet::new();
+    let text = expand(&lines, BTreeSet::new(), includes, &mut included)?;
+    // In a branch that includes it, the name would silently stand for another variable.
+    if let Some(name) = lines.iter().flat_map(|line| definitions(line)).find(|name| included.contains(name)) {
+        return Err(format!("`{name}` is defined by an include, too"));
+    }
+    used.extend(included);
     if let Some(name) = undefined_name(&text) {
         return Err(format!("`{name}` is not defined above its use; is an \"-- @include\" line missing?"));
     }
@@ -321,5 +327,8 @@ mod tests {
         assert!(of("return missing(1)", &[]).contains("`missing` is not defined"));
         assert!(of("local a = b\nlocal b = 1\nreturn a", &[]).contains("`b` is not defined"));
         assert!(of("-- @include a", &[("a", "redis.call('PING')")]).contains("defines nothing"));
+        let shadowed = "local stamp = 1\nif stamp then\n  -- @include a\n  stamp = ours()\nend\nreturn stamp";
+        let a = "local stamp = KEYS[1]\nlocal function ours()\n  return stamp\nend";
+        assert!(of(shadowed, &[("a", a)]).contains("`stamp` is defined by an include, too"));
     }
 }

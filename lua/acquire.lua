@@ -71,7 +71,7 @@ if NEEDS_MARKER or QUARANTINE ~= 0 then
 end
 
 -- How the grant is written down: see store_grant().
-local stamp, write, undo = FIRST_STAMP, write_exclusive, nil
+local arrival, write, undo = FIRST_STAMP, write_exclusive, nil
 local is_superseding = string.find(FLAGS, SUPERSEDES, 1, true)
 -- An 'ahead' that is granted must end the BLPOP behind it.
 if not is_untouched or MODE ~= '' or ROLE == 'ahead' or quarantine > 0 or is_superseding then
@@ -120,7 +120,7 @@ if not is_untouched or MODE ~= '' or ROLE == 'ahead' or quarantine > 0 or is_sup
     -- @include decide
     supersede_all()
   end
-  stamp = our_stamp()
+  arrival = our_stamp()
   if MODE ~= '' then
     -- @include share
     write, undo = write_share, undo_share
@@ -136,7 +136,7 @@ end
 -- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
 -- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
 -- was never used, and other clients may have had larger ones meanwhile.
-local stamp_text, fences, slots = string.format(INTEGER, stamp), {}, {}
+local stamp_text, fences, slots = string.format(INTEGER, arrival), {}, {}
 for i, k in ipairs(LOCKS) do
   -- No token is below these. At the gate none is below the server's clock, so that tokens keep growing after the counter
   -- was lost; a vote is never below the gate's token.

@@ -64,22 +64,17 @@ for _, k in ipairs(LOCKS) do
     break
   end
 end
-for _, k in ipairs(is_plain and {} or LOCKS) do
-  -- A client that was granted its only lock has left the queue with that.
-  if k.has_queue ~= false and not (k.is_given_back and #LOCKS == 1) then
-    -- @include queue
-    local ok, why = pcall(leave_if_queued, k)
-    first_error = first_error or (not ok and why)
-  end
-end
 if not is_plain then
   -- @include turn
-  for _, k in ipairs(LOCKS) do
-    local ok, why = pcall(wake_next, k)
-    first_error = first_error or (not ok and why)
+  -- @include queue
+  for _, step in ipairs({ leave_if_queued, wake_next }) do
+    for _, k in ipairs(LOCKS) do
+      local ok, why = pcall(step, k)
+      first_error = first_error or (not ok and why)
+    end
   end
 end
-if IS_BEARER or HOW == 'broken' then
+if IS_BEARER or HOW == 'broken' and not is_plain then
   -- @include give_back
   reply = tell_others(reply) or reply
 end

@@ -69,11 +69,15 @@ local function wait_for_turn(held, not_our_turn)
   if QUEUES and is_superseding then
     supersede_all()
   end
+  -- Before we queue anywhere: a place of ours from long ago may be gone in one queue and not in another, and two waiters for
+  -- the same keys that are not in the same order everywhere would wait for each other.
+  for _, k in ipairs(LOCKS) do
+    remove_dead_waiters(k)
+  end
   for _, k in ipairs(LOCKS) do
     if QUEUES then
       enqueue(k, FIRST_FIELD)
     end
-    remove_dead_waiters(k)
     wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
   end
   local k = LOCKS[held or not_our_turn]

@@ -60,10 +60,10 @@ local function remove_waiters(k, list)
     local score = queued ~= names[i] and call('ZSCORE', k.queue, queued)
     entries[#entries + 1] = score and mode_entry(queued, score) or nil
   end
+  strike_out(k, list, names)
   if #entries > 0 then
     call('ZREM', k.modes, unpack(entries))
   end
-  strike_out(k, list, names)
 end
 
 -- Where there is a queue. ZSCORE first: a user without permission for ZREM that never queued must not get an error.

@@ -40,10 +40,11 @@ local IS_REPLICA = string.find(REPLICATION, 'role:slave', 1, true) ~= nil
 -- Of the history of this server's data: a new one each time it starts as a master, or becomes one.
 local REPLICATION_ID = string.match(REPLICATION, 'master_replid:(%x+)') or ''
 
--- The run_id. The marker tells it, if it was written in the same history: no other master has that ID. INFO is slow.
+-- The run_id. The marker tells it, if it was written in the same history: no other master has that ID, but replicas do. INFO
+-- is slow.
 local function server_id(marked)
   local id, history = string.match(marked, '^(%x+)%.(%x+) ')
-  return id and history == REPLICATION_ID and id or string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  return id and history == REPLICATION_ID and not IS_REPLICA and id or string.match(call('INFO', 'server'), 'run_id:(%x+)')
 end
 
 -- Identifies this server for a client that counts votes. With one server there is no vote.

@@ -113,3 +113,17 @@ fn a_replica_is_looked_at_and_named() {
     assert_eq!((&found["state"], &found["servers"][0]["state"]), (&"held".into(), &"replica".into()));
     assert_eq!(objects(&look("list", &replica.url(), &["--json"]).done().expect_code(0)).len(), 1);
 }
+
+/// It has the data of its primary, and with them what identifies that one.
+#[test]
+fn a_replica_beside_its_primary_is_not_taken_for_the_same_server() {
+    let nodes = Nodes::start(3);
+    nodes.run("k").cmd(&["true"]).done().expect_code(0);
+    nodes[1].cmd(&["REPLICAOF", "127.0.0.1", &nodes[0].port().to_string()]);
+    let marker = |at: usize| nodes[at].cmd(&["GET", "lock-node"]);
+    wait_until("it has its primary's data", || marker(1) == marker(0));
+    let found = status(&nodes.urls().join(","), "k");
+    let states = found["servers"].as_array().unwrap().iter().map(|server| server["state"].as_str().unwrap());
+    assert_eq!(states.filter(|state| *state == "replica").count(), 1, "{found}");
+    assert!(!found.to_string().contains("unfit"), "{found}");
+}

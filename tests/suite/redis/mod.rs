@@ -10,6 +10,7 @@ mod network;
 mod on_unavailable;
 mod overlap;
 mod permissions;
+mod places;
 mod queue;
 mod server_errors;
 mod several_keys;

@@ -1,0 +1,72 @@
+//! Places in queues that are left over: of a holder, or of a waiter that was away for long. The scripts are called directly.
+
+use crate::support::script_calls::{Asker, load};
+use crate::support::{Redis, Run, hold};
+
+fn server() -> Redis {
+    let redis = Redis::start();
+    for words in load() {
+        redis.cmd(&words);
+    }
+    redis
+}
+
+fn words(call: &[String]) -> Vec<&str> {
+    call.iter().map(String::as_str).collect()
+}
+
+#[track_caller]
+fn expect(redis: &Redis, call: &[String], reply: &str) {
+    let is = redis.cmd(&words(call));
+    assert!(is.starts_with(reply), "{is:?} instead of {reply}");
+}
+
+/// Its claim was given back to a server where it still waited.
+#[test]
+fn a_holder_that_is_still_queued_leaves_its_place_with_the_lock() {
+    let redis = server();
+    let (holder, waiter) = (Asker::new(1, &["k"]), Asker::new(2, &["k"]));
+    redis.cmd(&["SET", "lock:k", "another program's", "PX", "600000"]);
+    expect(&redis, &holder.acquire(), "blocked");
+    expect(&redis, &waiter.acquire(), "blocked");
+    redis.cmd(&["SET", "lock:k", &holder.claim(), "PX", "600000"]);
+    expect(&redis, &holder.release(), "released");
+    assert_eq!(redis.cmd(&["ZRANGE", "lock-queue:k", "0", "-1"]).trim(), waiter.waiter());
+    assert_eq!(redis.cmd(&["EXISTS", &format!("lock-notify:{}", waiter.waiter())]), "1", "it was woken");
+}
+
+/// Its place is gone in one queue and not in the other; if it kept the one and got a new one in the other, it would
+/// wait for the waiter behind it, and that one for it.
+#[test]
+fn a_waiter_for_two_keys_that_was_away_stands_in_the_same_order_in_both_queues() {
+    let redis = server();
+    let of_two = |number| Asker::new(number, &["a", "b"]);
+    let (holder, away, other) = (of_two(1), of_two(2), of_two(3));
+    expect(&redis, &holder.acquire(), "granted");
+    expect(&redis, &away.acquire(), "blocked");
+    expect(&redis, &other.acquire(), "blocked");
+    expect(&redis, &holder.release(), "released");
+    let name = format!("{} &", away.waiter());
+    redis.cmd(&["ZADD", "lock-waiters:b", "1", &name]);
+    expect(&redis, &Asker::new(4, &["b"]).acquire(), "blocked");
+    assert_eq!(redis.cmd(&["ZSCORE", "lock-queue:b", &name]), "", "dead waiters are removed");
+    redis.cmd(&["ZADD", "lock-waiters:a", "1", &name]);
+    expect(&redis, &away.again(2).acquire(), "blocked");
+    expect(&redis, &other.again(2).acquire(), "granted");
+}
+
+/// It is larger than that of the newest request so far, even if that one came from the future.
+#[test]
+fn a_superseding_request_has_one_stamp() {
+    let redis = server();
+    let ahead = (redis.connect().now_ms() + 60_000) * 1000;
+    let older = Asker::new(1, &["k"]);
+    let request = format!(r#"{{"waiter":"{0}","queued":"{0} ^","stamp":"{ahead}"}}"#, older.waiter());
+    redis.cmd(&["SET", "lock-newest:k", &request]);
+    let job = hold(Run::key(&redis, "k").args(&["--supersede"]));
+    let stamp = redis.cmd(&["HGET", "lock-info:k", "stamp"]);
+    assert_eq!(stamp, (ahead + 1).to_string());
+    let newest = redis.cmd(&["GET", "lock-newest:k"]);
+    assert!(newest.contains(&format!(r#""stamp":"{stamp}""#)), "{newest}");
+    job.wait().expect_code(0);
+}
