@@ -118,10 +118,13 @@ fn a_replica_is_looked_at_and_named() {
 #[test]
 fn a_replica_beside_its_primary_is_not_taken_for_the_same_server() {
     let nodes = Nodes::start(3);
-    nodes.run("k").cmd(&["true"]).done().expect_code(0);
+    nodes[0].cmd(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
     nodes[1].cmd(&["REPLICAOF", "127.0.0.1", &nodes[0].port().to_string()]);
+    wait_until("it is connected", || nodes[1].info("master_link_status") == "up");
+    nodes.run("k").cmd(&["true"]).done().expect_code(0);
     let marker = |at: usize| nodes[at].cmd(&["GET", "lock-node"]);
-    wait_until("it has its primary's data", || marker(1) == marker(0));
+    assert!(marker(0).contains(&nodes[0].info("master_replid")));
+    wait_until("it has its primary's marker", || marker(1) == marker(0));
     let found = status(&nodes.urls().join(","), "k");
     let states = found["servers"].as_array().unwrap().iter().map(|server| server["state"].as_str().unwrap());
     assert_eq!(states.filter(|state| *state == "replica").count(), 1, "{found}");
