@@ -152,8 +152,8 @@ fn a_servers_clock_can_be_put_forward_and_back() {
     let right = time();
     for (ahead, expected) in [(3600, 3600..3660), (-600, -601..-540), (0, -1..60)] {
         clock.put(ahead);
-        let off = time() - right;
-        assert!(expected.contains(&off), "{off} instead of {ahead}");
+        // Valkey looks at its clock once for all that it does at a time.
+        wait_until("the server has looked at its clock", || expected.contains(&(time() - right)));
         let in_script = redis.cmd(&["EVAL", "return redis.call('TIME')[1]", "0"]).parse::<i64>().unwrap();
         assert!(expected.contains(&(in_script - right)), "{in_script}");
     }
