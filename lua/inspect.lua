@@ -126,8 +126,8 @@ local is_offered, identity = pcall(server_id, marker_text)
 identity = is_offered and identity or ''
 
 local WITH_LOG = ARGV[3] == '1'
-local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', look_at_marker(marker_text, identity), WITH_LOG and last_log_id() or '',
-  WITH_LOG and expired_or_nothing() or {} }
+local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', look_at_marker(marker_text, identity),
+  WITH_LOG and last_log_id() or '', WITH_LOG and expired_or_nothing() or {} }
 for i = 1, #KEYS - 1, 8 do
   local lock, queue, waiters_key, info, fence, shared, who = unpack(KEYS, i, i + 6)
   local k = { lock = lock, queue = queue, waiters = waiters_key, info = info, fence = fence, shared = shared, who = who }

@@ -17,15 +17,15 @@
 --
 -- Returns 'released', or if one was not ours: 'expired' (free now) or 'foreign' (not free), or {'ended', how, field, value,
 -- ...}: it was given back by its token before ('released') or 'broken', by the client that is described. To a bearer,
--- which does not know the grant, also {'different_server_count', n}, {'different_lock_count', n}, or {'run'}: nothing was done, since a run holds the
--- lock and has to be told (break.lua); min_hold is then that of the grant, and the history
--- tells what the grant's record does.
+-- which does not know the grant, also {'different_server_count', n}, {'different_lock_count', n}, or {'run'}: nothing was
+-- done, since a run holds the lock and has to be told (break.lua); min_hold is then that of the grant, and the history tells
+-- what the grant's record does.
 --
 -- Atomic, so that what is deleted is what was compared, and so that the next waiter is woken exactly when the lock
 -- is free.
 --
--- Most often the lock is ours, exclusively, and nobody waits. So the functions for everything else are in include/give_back.lua
--- and others, and are created only in the branches that need them.
+-- Most often the lock is ours, exclusively, and nobody waits. So the functions for everything else are in
+-- include/give_back.lua and others, and are created only in the branches that need them.
 --
 -- @include bearer
 -- @include log

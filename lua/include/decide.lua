@@ -1,5 +1,5 @@
--- What acquire.lua does if it is not alone: with a holder, waiters, or what either has left behind. Most often it is, so each
--- of its branches includes what it needs of this.
+-- What acquire.lua does if it is not alone: with a holder, waiters, or what either has left behind. Most often it is, so
+-- each of its branches includes what it needs of this.
 --
 -- It knows what acquire.lua defines: QUEUES, ROLE, IS_GATE, ANCESTORS, FIRST_FIELD, is_superseding, quarantine and
 -- longest_quarantine.
@@ -50,16 +50,16 @@ local function is_our_turn(k)
   return ahead == 0 or ahead < k.capacity and are_of_our_mode(k, ahead)
 end
 
--- Our request queues, or is granted. Not without a stamp at a server other than the gate: what it would get there is not what
--- other servers know.
+-- Our request queues, or is granted. Not without a stamp at a server other than the gate: what it would get there is not
+-- what other servers know.
 local function supersede_all()
   for _, k in ipairs((IS_GATE or STAMP) and LOCKS or {}) do
     supersede(k, FIRST_FIELD)
   end
 end
 
--- `held`: the first key that is held; `not_our_turn`: the first one where it is not our turn. Returns the reply, and whether it
--- will be our turn after a release, not only when a lease has ended.
+-- `held`: the first key that is held; `not_our_turn`: the first one where it is not our turn. Returns the reply, and
+-- whether it will be our turn after a release, not only when a lease has ended.
 local function wait_for_turn(held, not_our_turn)
   for _, k in ipairs(IS_GATE and LOCKS or {}) do
     if k.must_wait and is_below_ancestor(k, ANCESTORS) then

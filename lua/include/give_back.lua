@@ -1,6 +1,5 @@
--- Giving back what is not plain: a lock that others wait for, that several hold, that is kept for a minimum hold, that was
--- broken or lost, or of which only the token is known. Apart from release.lua, since Redis creates every function anew in
--- each call, and most releases are plain.
+-- Giving back what is not plain: a lock that several hold, that is kept for a minimum hold, that was broken or lost, or of
+-- which only the token is known. Most often it is plain, so the branches of release.lua include what they need of this.
 --
 -- It knows what release.lua defines: MIN_HOLD, HISTORY and HOW.
 -- @include holders
@@ -97,8 +96,8 @@ local function give_back(k)
   return 'released'
 end
 
--- Whatever is not given back yet. Returns the reply, and the first error: if a command is refused for one key, the other keys
--- must still be freed.
+-- Whatever is not given back yet. Returns the reply, and the first error: if a command is refused for one key, the other
+-- keys must still be freed.
 local function give_back_rest()
   local reply, first_error = 'released', nil
   for _, k in ipairs(LOCKS) do
