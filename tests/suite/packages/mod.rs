@@ -1,6 +1,8 @@
 //! What is installed runs. The packages of a release are made and tried by scripts/check-packages, which builds for
 //! minutes; here they are made of the binary under test.
 
+mod dependencies;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
