@@ -8,13 +8,14 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::libc;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Pid, Uid, geteuid};
 use uuid::Uuid;
 
@@ -76,19 +77,8 @@ fn is_of(tree: &ProcessTree, stream: &UnixStream) -> bool {
 
 /// The process that connected; none of another PID namespace than one below ours.
 pub(super) fn peer(stream: &UnixStream) -> Option<(Pid, Uid)> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
-    // SAFETY: both pointers are valid for the call, and `size` is the size of what the first one points to.
-    let result = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut size,
-        )
-    };
-    (result == 0 && peer.pid > 0).then(|| (Pid::from_raw(peer.pid), Uid::from_raw(peer.uid)))
+    let peer = getsockopt(stream, PeerCredentials).ok().filter(|peer| peer.pid() > 0)?;
+    Some((Pid::from_raw(peer.pid()), Uid::from_raw(peer.uid())))
 }
 
 /// Whether an attached run has ended or detached.

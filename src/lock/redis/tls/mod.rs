@@ -17,7 +17,6 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
 use socket2::Socket;
 
-use super::system_roots::system_roots;
 use crate::lock::{TlsProblem, TlsSetupProblem};
 
 pub(super) use stream::TlsStream;
@@ -83,7 +82,7 @@ impl fmt::Debug for Tls {
 fn configure(options: &TlsOptions) -> Result<ClientConfig, TlsSetupProblem> {
     let roots = match &options.authorities {
         Some(pem) => authorities(pem)?,
-        None => system_roots().ok_or(TlsSetupProblem::NoSystemRoots)?,
+        None => system_authorities()?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -117,6 +116,14 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsSetupProblem> {
             .ok_or(TlsSetupProblem::NoAuthority)?;
     }
     if roots.is_empty() { Err(TlsSetupProblem::NoAuthority) } else { Ok(roots) }
+}
+
+/// The authorities that this host trusts. What cannot be read or used is left out: one of a hundred
+/// may be malformed.
+fn system_authorities() -> Result<RootCertStore, TlsSetupProblem> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() { Err(TlsSetupProblem::NoSystemRoots) } else { Ok(roots) }
 }
 
 /// A name or an address; the dot at the end of an absolute name is in no certificate.

@@ -3,13 +3,14 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, SystemTime};
 
-use rustls::pki_types::UnixTime;
-use rustls::{AlertDescription, CertificateError, ClientConnection};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{AlertDescription, CertificateError, ClientConnection, RootCertStore};
 use socket2::Socket;
 
 use super::WAS_ASKED;
 use crate::lock::TlsProblem;
-use crate::lock::redis::certificate::expires;
 use crate::lock::redis::connection::{CLOSED, ConnectionError};
 
 #[derive(Debug)]
@@ -220,6 +221,20 @@ fn is_tls_record(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|kind| [ALERT, HANDSHAKE].contains(kind))
 }
 
+/// rustls does not expose the date, but names it when it rejects the certificate for being too old. It
+/// checks this before it looks for an issuer.
+fn expires(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let certificate = ParsedCertificate::try_from(certificate).ok()?;
+    let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let no_roots = RootCertStore::empty();
+    match verify_server_cert_signed_by_trust_anchor(&certificate, &no_roots, &[], end_of_time, &[]) {
+        Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+            Some(moment(not_after))
+        }
+        Ok(()) | Err(_) => None,
+    }
+}
+
 fn moment(time: UnixTime) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs())
 }
@@ -228,4 +243,22 @@ fn moment(time: UnixTime) -> SystemTime {
 fn bare_name(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     inner.trim_matches('"').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    #[test]
+    fn the_expiry_of_a_certificate_is_known() {
+        for (year, expected) in [(2031, "2031-02-03T00:00:00Z"), (2121, "2121-02-03T00:00:00Z")] {
+            let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+            (params.not_before, params.not_after) = (date_time_ymd(2001, 2, 3), date_time_ymd(year, 2, 3));
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            let expires = expires(certificate.der()).unwrap();
+            assert_eq!(humantime::format_rfc3339(expires).to_string(), expected);
+        }
+        assert_eq!(expires(&CertificateDer::from(&b"no certificate"[..])), None);
+    }
 }
