@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::support::processes::status_field;
 use crate::support::{
-    Host, Job, Nodes, Redis, Run, behind_a_listening_holder, hold, processes, queued, wait_until,
+    Host, Job, Nodes, Redis, Run, hold, processes, queued, wait_for_sleeping_waiter, wait_until,
 };
 
 /// System calls that depend on the allocator and on the C library, not on what we do. (A debug build also asks fcntl
@@ -138,7 +138,7 @@ fn a_run_that_waits_for_a_server() {
         || Some(hold(Run::key(&redis, "k"))),
         |holder| {
             queued(&redis, "k", 1);
-            behind_a_listening_holder(&redis);
+            wait_for_sleeping_waiter(&redis);
             let mut holder = holder.expect("a holder");
             drop(holder.take_stdin());
             holder.wait().expect_code(0);
@@ -210,7 +210,7 @@ fn a_hand_over_makes_the_server_execute_these_commands_and_no_others() {
     let tries = (0..TRIES).map(|_| {
         let holder = hold(Run::key(&redis, "k"));
         let waiter = Run::key(&redis, "k").cmd(&["/bin/true"]).spawn();
-        behind_a_listening_holder(&redis);
+        wait_for_sleeping_waiter(&redis);
         let hand_over = || {
             holder.wait().expect_code(0);
             waiter.wait().expect_code(0);

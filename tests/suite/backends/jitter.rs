@@ -6,7 +6,7 @@ use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::support::host::{is_locked, lock_files};
 use crate::support::processes::{self, asleep};
-use crate::support::{Backend, Host, Job, Nodes, Proxy, Redis, Run, hold, takes_less_than};
+use crate::support::{Backend, Host, Job, Nodes, Proxy, Redis, Run, assert_takes_less_than, hold};
 
 on_backends!(one_server, three_servers, this_host:
     a_signal_ends_the_pause_at_once_and_redlock_dies_by_it,
@@ -43,7 +43,7 @@ fn a_signal_ends_the_pause_at_once_and_redlock_dies_by_it(backend: &Backend) {
         job.signal(signal);
         let done = job.wait();
         assert_eq!((done.signal, done.stdout.as_str()), (Some(signal as i32), ""), "{done:?}");
-        processes::none_marked(&mark);
+        processes::wait_until_none_marked(&mark);
     }
     assert!(backend.is_free());
 }
@@ -76,7 +76,7 @@ fn the_pause_is_over_at_the_given_time_at_the_latest(backend: &Backend) {
     // All at once. A bound that is missed by a factor of ten: once in 50,000 none of eight shows it.
     const BOUND: Duration = Duration::from_secs(1);
     const SLOW_MACHINE: Duration = Duration::from_millis(1500);
-    takes_less_than(BOUND + SLOW_MACHINE, || {
+    assert_takes_less_than(BOUND + SLOW_MACHINE, || {
         let start = Instant::now();
         let run = |n: usize| backend.run_on(&[&n.to_string()]).args(&["--jitter", "1s"]);
         let jobs: Vec<Job> = (0..8).map(|n| run(n).sh("exit 4").spawn()).collect();

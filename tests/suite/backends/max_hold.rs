@@ -7,7 +7,8 @@ use nix::sys::signal::Signal::{SIGKILL, SIGSTOP};
 use crate::support::nodes::renewed;
 use crate::support::processes::{self, Frozen, guardian_of, pid_in};
 use crate::support::{
-    Backend, DEAF_TREE, LOOK, Redis, Run, TREE, alive, hold, process_state, tree_of, wait_until,
+    Backend, REPORT_SURVIVORS, Redis, Run, STUBBORN_TREE, TREE, alive, hold, process_state, tree_of,
+    wait_until,
 };
 
 on_backends!(
@@ -43,7 +44,7 @@ fn the_tree_is_stopped_the_lock_released_and_one_line_says_so(backend: &Backend)
 
 fn a_tree_that_ignores_sigterm_is_killed_after_the_grace(backend: &Backend) {
     let run = backend.run_for_long().args(&["--max-hold", "3s", "--kill-after", "300ms"]);
-    let job = run.sh(DEAF_TREE).spawn();
+    let job = run.sh(STUBBORN_TREE).spawn();
     let tree = tree_of(&job);
     job.wait().expect_code(124);
     assert!(gone(&tree), "{tree:?}");
@@ -52,9 +53,9 @@ fn a_tree_that_ignores_sigterm_is_killed_after_the_grace(backend: &Backend) {
 
 fn the_next_one_begins_only_after_the_tree_is_gone(backend: &Backend) {
     let run = backend.run_for_long().args(&["--max-hold", "5s", "--kill-after", "300ms"]);
-    let job = run.sh(DEAF_TREE).spawn();
+    let job = run.sh(STUBBORN_TREE).spawn();
     let tree: Vec<String> = tree_of(&job).iter().map(i32::to_string).collect();
-    let next = backend.waiter(backend.run().env("TREE", tree.join(" ")).sh(LOOK), 1);
+    let next = backend.waiter(backend.run().env("TREE", tree.join(" ")).sh(REPORT_SURVIVORS), 1);
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
     job.wait().expect_code(124);
 }
@@ -80,7 +81,7 @@ fn a_command_that_ended_before_has_its_own_exit_code(backend: &Backend) {
 
 fn the_guardian_stops_the_tree_of_a_stopped_redlock(backend: &Backend) {
     let run = backend.run_for_long().args(&["--max-hold", "3s", "--kill-after", "300ms"]);
-    let job = run.sh(DEAF_TREE).spawn();
+    let job = run.sh(STUBBORN_TREE).spawn();
     let tree = tree_of(&job);
     job.signal(SIGSTOP);
     wait_until("the tree is stopped by the guardian", || gone(&tree));

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Backend, Run, all_end_well, hold};
+use crate::support::{Backend, Run, expect_success, hold};
 
 on_backends!(
     one_server, three_servers, this_host:
@@ -41,7 +41,7 @@ fn a_preferring_writer_goes_ahead_of_every_waiter_without_that_preference(backen
         backend.noting_waiter(backend.run().args(&WRITERS), "another", 4),
     ];
     first.wait().expect_code(0);
-    all_end_well(waiters);
+    expect_success(waiters);
     assert_eq!(backend.order(), ["preferring", "another", "reader", "writer"]);
 }
 
@@ -58,17 +58,17 @@ fn preferring_writers_among_many_waiters_are_next_each_time(backend: &Backend) {
         jobs.push(backend.noting_waiter(run, &i.to_string(), i + 1));
     }
     first.wait().expect_code(0);
-    all_end_well(jobs);
+    expect_success(jobs);
     assert_eq!(backend.order().concat(), "1357902468");
 }
 
 fn a_preferring_writer_keeps_new_readers_out(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.noting_waiter(backend.run().args(&WRITERS), "writer", 1);
-    assert!(!backend.reader().gets_in());
+    assert!(!backend.reader().try_acquire());
     let late = backend.noting_waiter(backend.reader(), "reader", 2);
     first.wait().expect_code(0);
-    all_end_well([writer, late]);
+    expect_success([writer, late]);
     assert_eq!(backend.order(), ["writer", "reader"]);
 }
 
@@ -79,20 +79,20 @@ fn a_preferring_writer_that_is_cancelled_lets_the_readers_in(backend: &Backend) 
     writer.signal(SIGTERM);
     assert_eq!(writer.wait().stdout, "");
     reader.wait_for_line("ready"); // while the first one is still inside
-    all_end_well([first, reader]);
+    expect_success([first, reader]);
 }
 
 fn a_preferring_reader_joins_readers_past_a_waiting_writer(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
-    assert!(!backend.reader().gets_in(), "without the preference nobody overtakes");
+    assert!(!backend.reader().try_acquire(), "without the preference nobody overtakes");
     let second = hold(backend.reader().args(&READERS).arg("-n"));
     first.wait().expect_code(0);
     let third = hold(backend.reader().args(&READERS).arg("-n"));
-    assert!(!backend.reader().gets_in());
+    assert!(!backend.reader().try_acquire());
     second.wait().expect_code(0);
     assert_eq!(backend.order(), Vec::<String>::new(), "the writer waits for the last of them");
-    all_end_well([third, writer]);
+    expect_success([third, writer]);
 }
 
 fn a_waiting_preferring_reader_enters_with_the_readers_that_begin(backend: &Backend) {
@@ -105,7 +105,7 @@ fn a_waiting_preferring_reader_enters_with_the_readers_that_begin(backend: &Back
     reader.wait_for_line("ready");
     preferring.wait_for_line("ready");
     assert_eq!(backend.order(), Vec::<String>::new());
-    all_end_well([reader, preferring, writer, last]);
+    expect_success([reader, preferring, writer, last]);
     assert_eq!(backend.order(), ["writer", "reader"]);
 }
 
@@ -115,7 +115,7 @@ fn a_preferring_reader_waits_for_a_writer_whose_turn_it_is(backend: &Backend) {
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let reader = backend.noting_waiter(backend.reader().args(&READERS), "reader", 2);
     first.wait().expect_code(0);
-    all_end_well([writer, reader]);
+    expect_success([writer, reader]);
     assert_eq!(backend.order(), ["writer", "reader"]);
 }
 
@@ -128,25 +128,25 @@ fn a_preference_for_the_other_mode_has_no_effect(backend: &Backend) {
         backend.noting_waiter(backend.run().args(&["--prefer", "fair"]), "4", 4),
     ];
     first.wait().expect_code(0);
-    all_end_well(waiters);
+    expect_success(waiters);
     assert_eq!(backend.order(), ["1", "2", "3", "4"]);
     let reader = hold(backend.reader());
-    assert!(!backend.run().args(&READERS).gets_in(), "a writer joins nobody");
+    assert!(!backend.run().args(&READERS).try_acquire(), "a writer joins nobody");
     reader.wait().expect_code(0);
 }
 
 fn groups_of_readers_exclude_each_other(backend: &Backend) {
     let first = hold(member(backend, "a"));
     let second = hold(member(backend, "a").arg("-n"));
-    assert!(!member(backend, "b").gets_in());
-    assert!(!backend.reader().gets_in(), "without a name it is another group");
-    assert!(!backend.run().gets_in());
-    all_end_well([first, second]);
+    assert!(!member(backend, "b").try_acquire());
+    assert!(!backend.reader().try_acquire(), "without a name it is another group");
+    assert!(!backend.run().try_acquire());
+    expect_success([first, second]);
     let unnamed = hold(backend.reader());
-    assert!(backend.reader().gets_in());
-    assert!(!member(backend, "a").gets_in());
+    assert!(backend.reader().try_acquire());
+    assert!(!member(backend, "a").try_acquire());
     unnamed.wait().expect_code(0);
-    assert!(member(backend, "b").gets_in());
+    assert!(member(backend, "b").try_acquire());
 }
 
 fn any_text_is_the_name_of_a_group(backend: &Backend) {
@@ -154,11 +154,11 @@ fn any_text_is_the_name_of_a_group(backend: &Backend) {
     for name in ["slots:2", "my slots:2", "shared", "exclusive", "a:b", "ä \" '", "{}", "-"] {
         let group = || backend.reader().arg(format!("--reader-group={name}"));
         let writer = hold(backend.run());
-        assert!(!group().gets_in(), "{name:?}");
+        assert!(!group().try_acquire(), "{name:?}");
         writer.wait().expect_code(0);
         let first = hold(group());
-        assert!(group().gets_in(), "{name:?}");
-        assert!(!backend.reader().gets_in() && !member(backend, "b").gets_in(), "{name:?}");
+        assert!(group().try_acquire(), "{name:?}");
+        assert!(!backend.reader().try_acquire() && !member(backend, "b").try_acquire(), "{name:?}");
         first.wait().expect_code(0);
     }
 }
@@ -171,8 +171,8 @@ fn neighbours_of_one_group_enter_together_and_of_another_in_turn(backend: &Backe
     let again = backend.noting_waiter(member(backend, "a"), "a", 4);
     first.wait().expect_code(0);
     together.iter().for_each(|job| drop(job.wait_for_line("ready")));
-    all_end_well(together);
-    all_end_well([other, again]);
+    expect_success(together);
+    expect_success([other, again]);
     // Had the last one entered with its own group, it would be the first here.
     assert_eq!(backend.order(), ["b", "a"]);
 }
@@ -181,12 +181,12 @@ fn a_preferring_reader_joins_its_own_group_only(backend: &Backend) {
     let first = hold(member(backend, "a"));
     let other = backend.noting_waiter(member(backend, "b"), "b", 1);
     let writer = backend.noting_waiter(backend.run(), "writer", 2);
-    assert!(!member(backend, "a").gets_in());
-    assert!(!member(backend, "b").args(&READERS).gets_in());
-    assert!(!backend.reader().args(&READERS).gets_in());
-    assert!(member(backend, "a").args(&READERS).gets_in(), "past all who wait");
+    assert!(!member(backend, "a").try_acquire());
+    assert!(!member(backend, "b").args(&READERS).try_acquire());
+    assert!(!backend.reader().args(&READERS).try_acquire());
+    assert!(member(backend, "a").args(&READERS).try_acquire(), "past all who wait");
     first.wait().expect_code(0);
-    all_end_well([other, writer]);
+    expect_success([other, writer]);
     assert_eq!(backend.order(), ["b", "writer"]);
 }
 
@@ -199,7 +199,7 @@ fn a_waiting_preferring_reader_enters_with_its_own_group_only(backend: &Backend)
     first.wait().expect_code(0);
     reader.wait_for_line("ready");
     preferring.wait_for_line("ready");
-    all_end_well([reader, preferring, writer, other]);
+    expect_success([reader, preferring, writer, other]);
     assert_eq!(backend.order(), ["writer", "b"]);
 }
 
@@ -208,20 +208,22 @@ fn the_environment_can_say_it_and_what_is_typed_beats_it(backend: &Backend) {
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let inherits =
         |value: &str| backend.reader().env("REDLOCK_READER_GROUP", "a").env("REDLOCK_PREFER", value);
-    assert!(inherits("readers").gets_in());
-    assert!(!inherits("").gets_in(), "empty is not set");
-    assert!(!inherits("readers").args(&["--prefer", "fair"]).gets_in());
-    assert!(!inherits("readers").args(&["--reader-group", "b"]).gets_in());
+    assert!(inherits("readers").try_acquire());
+    assert!(!inherits("").try_acquire(), "empty is not set");
+    assert!(!inherits("readers").args(&["--prefer", "fair"]).try_acquire());
+    assert!(!inherits("readers").args(&["--reader-group", "b"]).try_acquire());
     first.wait().expect_code(0);
     writer.wait().expect_code(0);
     // A group that is only inherited does not hinder a writer.
-    assert!(backend.run().env("REDLOCK_READER_GROUP", "a").gets_in());
-    assert!(backend.run().arg("-x").env("REDLOCK_READER_GROUP", "a").env("REDLOCK_SHARED", "1").gets_in());
+    assert!(backend.run().env("REDLOCK_READER_GROUP", "a").try_acquire());
+    assert!(
+        backend.run().arg("-x").env("REDLOCK_READER_GROUP", "a").env("REDLOCK_SHARED", "1").try_acquire()
+    );
 }
 
 fn what_makes_no_sense_is_a_usage_error(backend: &Backend) {
     let refused = |run: Run, word: &str| {
-        let done = run.sh("echo ran").done().expect_code(64).expect_said(&[word]);
+        let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&[word]);
         assert_eq!(done.stdout, "");
     };
     refused(backend.run().args(&["--prefer", "me"]), "prefer");

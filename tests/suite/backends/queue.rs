@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
 
-use crate::support::processes::{self, none_marked};
-use crate::support::{Backend, Job, OverlapCheck, Pty, all_end_well, hold};
+use crate::support::processes::{self, wait_until_none_marked};
+use crate::support::{Backend, Job, OverlapCheck, Pty, expect_success, hold};
 
 on_backends!(one_server, three_servers, this_host:
     waiters_are_served_in_the_order_of_their_arrival,
@@ -26,7 +26,7 @@ fn waiters_are_served_in_the_order_of_their_arrival(backend: &Backend) {
     let waiters: Vec<Job> =
         (0..8).map(|i| backend.noting_waiter(backend.run(), &i.to_string(), i + 1)).collect();
     first.wait().expect_code(0);
-    all_end_well(waiters);
+    expect_success(waiters);
     assert_eq!(backend.order(), ["0", "1", "2", "3", "4", "5", "6", "7"]);
     backend.queued(0);
     backend.all_free(&["k"]);
@@ -35,8 +35,8 @@ fn waiters_are_served_in_the_order_of_their_arrival(backend: &Backend) {
 fn no_update_is_lost_by_25_processes_at_once(backend: &Backend) {
     let check = OverlapCheck::new();
     let run = |i: usize| backend.run().dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
-    all_end_well((0..25).map(run).collect::<Vec<Job>>());
-    check.clean(25);
+    expect_success((0..25).map(run).collect::<Vec<Job>>());
+    check.assert_clean(25);
     backend.all_free(&["k"]);
 }
 
@@ -94,7 +94,7 @@ fn a_waiter_that_gives_up_disturbs_no_other(backend: &Backend) {
     assert_eq!(quitter.wait().expect_code(75).stdout, "");
     backend.queued(2);
     first.wait().expect_code(0);
-    all_end_well([ahead, behind]);
+    expect_success([ahead, behind]);
     assert_eq!(backend.order(), ["ahead", "behind"]);
 }
 
@@ -110,11 +110,11 @@ fn a_cancelled_waiter_leaves_at_once_and_dies_by_its_signal(backend: &Backend) {
         assert_eq!((done.code, done.signal), (None, Some(signal as i32)), "{done:?}");
         assert_eq!(done.stdout, "");
         backend.queued(1);
-        none_marked(&mark);
+        wait_until_none_marked(&mark);
     }
     let behind = backend.noting_waiter(backend.run(), "behind", 2);
     first.wait().expect_code(0);
-    all_end_well([ahead, behind]);
+    expect_success([ahead, behind]);
     assert_eq!(backend.order(), ["ahead", "behind"]);
 }
 
@@ -126,10 +126,10 @@ fn a_killed_waiter_disturbs_no_other_and_leaves_no_process(backend: &Backend) {
     let behind = backend.noting_waiter(backend.run(), "behind", 3);
     victim.signal(SIGKILL);
     victim.wait();
-    none_marked(&mark);
+    wait_until_none_marked(&mark);
     assert!(!backend.is_free(), "a waiter's death must not free the lock");
     first.wait().expect_code(0);
-    all_end_well([ahead, behind]);
+    expect_success([ahead, behind]);
     assert_eq!(backend.order(), ["ahead", "behind"]);
 }
 
@@ -144,7 +144,7 @@ fn ctrl_c_while_waiting_leaves_the_queue(backend: &Backend) {
     assert_eq!((done.code, done.signal), (None, Some(SIGINT as i32)), "{}", done.stdout);
     assert!(!done.stdout.contains("ran"));
     backend.queued(0);
-    none_marked(&mark);
+    wait_until_none_marked(&mark);
     first.wait().expect_code(0);
     assert!(backend.is_free());
 }

@@ -47,7 +47,7 @@ fn play(
                             .sh(&ReaderWriterLog::script(id, role, 60.0))
                             .spawn();
                         victim.wait_for_line("inside");
-                        history.kills(id, role);
+                        history.log_kill(id, role);
                         victim.signal(Signal::SIGKILL);
                         victim.wait();
                     } else {

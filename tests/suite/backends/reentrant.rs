@@ -3,7 +3,8 @@
 use nix::sys::signal::Signal::SIGKILL;
 
 use crate::support::{
-    Backend, Done, Job, LOOK, Locks, Run, TREE, alive, hold, nested, process_state, tree_of, wait_until,
+    Backend, Done, Job, Locks, REPORT_SURVIVORS, Run, TREE, alive, hold, nested, process_state, tree_of,
+    wait_until,
 };
 
 on_backends!(one_server, three_servers, this_host:
@@ -199,7 +200,7 @@ fn with_inner_tree(outer: Run, backend: &Backend) -> (Job, Vec<i32>) {
 fn a_killed_outer_run_takes_the_inner_one_along(backend: &Backend) {
     let (outer, tree) = with_inner_tree(backend.run().args(backend.short_ttl()), backend);
     let words = tree.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
-    let next = backend.run().sh(&format!("TREE='{words}'; {LOOK}")).spawn();
+    let next = backend.run().sh(&format!("TREE='{words}'; {REPORT_SURVIVORS}")).spawn();
     outer.signal(SIGKILL);
     wait_until("the tree went along", || !tree.iter().any(|pid| alive(*pid)));
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");

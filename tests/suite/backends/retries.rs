@@ -6,7 +6,8 @@ use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::support::host::{is_locked, tickets_waiting};
 use crate::support::{
-    Backend, Host, Nodes, Proxy, Redis, Refused, Run, Watch, asleep_at, hold, processes, wait_until,
+    Backend, Host, Nodes, Proxy, Redis, Refused, Run, Watch, hold, processes, wait_for_sleeping_clients,
+    wait_until,
 };
 
 on_backends!(one_server, three_servers, this_host:
@@ -70,7 +71,7 @@ fn the_attempts_are_counted_for_the_command_everywhere(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let asked = || backend.gate().map_or(0, Redis::script_calls);
     // From then on the holder asks for nothing until its renewal.
-    backend.gate().into_iter().for_each(|gate| asleep_at(gate, 1));
+    backend.gate().into_iter().for_each(|gate| wait_for_sleeping_clients(gate, 1));
     let before = asked();
     let retrying = run().spawn();
     // The first attempt was in vain: a server has seen it, and on this host there is nothing else that it waits for.
@@ -215,7 +216,7 @@ fn a_signal_ends_a_pause_at_once(backend: &Backend) {
         job.signal(signal);
         let done = job.wait();
         assert_eq!((done.signal, done.stdout.as_str()), (Some(signal as i32), ""), "{done:?}");
-        processes::none_marked(&mark);
+        processes::wait_until_none_marked(&mark);
     }
     first.wait().expect_code(0);
     assert!(backend.is_free());

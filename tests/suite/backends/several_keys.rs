@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Backend, Job, TREE, alive, all_end_well, hold, tree_of, wait_until};
+use crate::support::{Backend, Job, TREE, alive, expect_success, hold, tree_of, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
     ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
@@ -35,7 +35,7 @@ fn ten_with_crossed_orders_all_finish_and_never_meet_on_a_key(backend: &Backend)
     let sets: [&[&str]; 5] = [&["a", "b"], &["b", "a"], &["c", "b", "a"], &["b", "c"], &["c", "a"]];
     let run = |keys: &[&str]| backend.run_on(keys).sh(&enter(keys, "-x", "0.03")).spawn();
     let jobs: Vec<Job> = (0..10).map(|i| run(sets[i % 5])).collect();
-    all_end_well(jobs);
+    expect_success(jobs);
     assert_eq!(backend.noted("overlaps"), Vec::<String>::new());
     assert_eq!(backend.order().len(), 10);
     backend.all_free(&["a", "b", "c"]);
@@ -92,9 +92,9 @@ fn the_command_sees_the_keys_and_their_tokens_in_the_order_given(backend: &Backe
 fn while_it_is_held_no_other_run_gets_any_of_the_keys(backend: &Backend) {
     let holder = hold(backend.run_on(&["b", "a", "c"]));
     for keys in [&["a"][..], &["b"], &["c"], &["d", "c"], &["a", "b"]] {
-        assert!(!backend.run_on(keys).gets_in(), "{keys:?}");
+        assert!(!backend.run_on(keys).try_acquire(), "{keys:?}");
     }
-    assert!(backend.run_on(&["d", "e"]).gets_in(), "other keys are other locks");
+    assert!(backend.run_on(&["d", "e"]).try_acquire(), "other keys are other locks");
     holder.wait().expect_code(0);
     backend.all_free(&["a", "b", "c", "d"]);
 }
@@ -107,10 +107,10 @@ fn one_key_that_is_held_keeps_all_from_being_taken(backend: &Backend) {
         assert!(tried.stderr.contains(&format!("\"{taken}\"")), "it says which: {tried:?}");
         assert!(tried.stderr.contains("somebody"), "and who: {tried:?}");
         let free: Vec<&str> = ["a", "b", "c"].into_iter().filter(|key| *key != taken).collect();
-        assert!(backend.run_on(&free).gets_in(), "nothing of the others was left taken");
+        assert!(backend.run_on(&free).try_acquire(), "nothing of the others was left taken");
         let retried = backend.run_on(&["b", "a", "c"]).args(&["--retries", "3", "--retry-interval", "10ms"]);
         retried.sh("echo ran").done().expect_code(75);
-        assert!(backend.run_on(&free).gets_in(), "a retry leaves nothing either");
+        assert!(backend.run_on(&free).try_acquire(), "a retry leaves nothing either");
         other.wait().expect_code(0);
     }
 }
@@ -155,7 +155,7 @@ fn a_cancelled_waiter_leaves_every_queue(backend: &Backend) {
     cancelled.signal(Signal::SIGTERM);
     let done = cancelled.wait();
     assert_eq!((done.signal, done.stdout.as_str()), (Some(15), ""), "{done:?}");
-    assert!(backend.run_on(&["a", "c"]).gets_in());
+    assert!(backend.run_on(&["a", "c"]).try_acquire());
     holder.wait().expect_code(0);
     backend.all_free(&["a", "b", "c"]);
 }
@@ -163,7 +163,7 @@ fn a_cancelled_waiter_leaves_every_queue(backend: &Backend) {
 fn readers_share_several_keys(backend: &Backend) {
     let reader = |keys: &[&str]| backend.run_on(keys).arg("--shared");
     let readers = [hold(reader(&["a", "b"])), hold(reader(&["b", "a"])), hold(reader(&["c", "b"]))];
-    assert!(!backend.run_on(&["b"]).gets_in() && !backend.run_on(&["d", "c"]).gets_in());
+    assert!(!backend.run_on(&["b"]).try_acquire() && !backend.run_on(&["d", "c"]).try_acquire());
     let writer = waiter(backend, &["d", "b"], "echo writer > order");
     for job in readers {
         assert_eq!(backend.order(), Vec::<String>::new());
@@ -173,7 +173,7 @@ fn readers_share_several_keys(backend: &Backend) {
 }
 
 fn the_same_key_twice_is_a_usage_error(backend: &Backend) {
-    let done = backend.run_on(&["a", "b", "a"]).sh("echo ran").done().expect_code(64).expect_said(&["key"]);
+    let done = backend.run_on(&["a", "b", "a"]).sh("echo ran").done().expect_code(64).expect_stderr(&["key"]);
     assert_eq!(done.stdout, "");
     backend.run_on(&["a", ""]).cmd(&["true"]).done().expect_code(64);
 }

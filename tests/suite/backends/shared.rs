@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Backend, Job, all_end_well, hold};
+use crate::support::{Backend, Job, expect_success, hold};
 
 on_backends!(one_server, three_servers, this_host:
     readers_hold_it_together,
@@ -22,15 +22,15 @@ on_backends!(one_server, three_servers, this_host:
 fn readers_hold_it_together(backend: &Backend) {
     let mut readers: Vec<Job> = (0..5).map(|_| hold(backend.reader())).collect();
     backend.reader().arg("-n").sh("exit 4").done().expect_code(4);
-    assert!(!backend.run().gets_in());
-    assert!(!backend.run().arg("-x").gets_in());
+    assert!(!backend.run().try_acquire());
+    assert!(!backend.run().arg("-x").try_acquire());
     // In another order than they came.
     for position in [2, 0, 2, 0] {
         readers.remove(position).wait().expect_code(0);
-        assert!(!backend.run().gets_in(), "{} readers are still inside", readers.len());
+        assert!(!backend.run().try_acquire(), "{} readers are still inside", readers.len());
     }
     readers.remove(0).wait().expect_code(0);
-    assert!(backend.run().gets_in());
+    assert!(backend.run().try_acquire());
     backend.all_free(&["k"]);
 }
 
@@ -38,18 +38,18 @@ fn a_writer_is_alone(backend: &Backend) {
     let writer = hold(backend.run().arg("--exclusive"));
     let refused = backend.reader().arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(refused.stdout, "");
-    assert!(!backend.run().gets_in());
+    assert!(!backend.run().try_acquire());
     writer.wait().expect_code(0);
-    assert!(backend.reader().gets_in());
+    assert!(backend.reader().try_acquire());
 }
 
 fn the_mode_that_is_typed_beats_the_inherited_one(backend: &Backend) {
     let reader = hold(backend.run().env("REDLOCK_SHARED", "1"));
-    assert!(backend.reader().gets_in());
-    assert!(backend.run().env("REDLOCK_SHARED", "true").gets_in());
-    assert!(!backend.run().env("REDLOCK_SHARED", "").gets_in(), "empty is not set");
-    assert!(!backend.run().arg("-x").env("REDLOCK_SHARED", "1").gets_in());
-    assert!(backend.run().arg("-s").env("REDLOCK_EXCLUSIVE", "1").gets_in());
+    assert!(backend.reader().try_acquire());
+    assert!(backend.run().env("REDLOCK_SHARED", "true").try_acquire());
+    assert!(!backend.run().env("REDLOCK_SHARED", "").try_acquire(), "empty is not set");
+    assert!(!backend.run().arg("-x").env("REDLOCK_SHARED", "1").try_acquire());
+    assert!(backend.run().arg("-s").env("REDLOCK_EXCLUSIVE", "1").try_acquire());
     reader.wait().expect_code(0);
     let both = backend.run().args(&["--shared", "--exclusive"]).sh("echo ran").done().expect_code(64);
     assert_eq!(both.stdout, "");
@@ -59,7 +59,7 @@ fn a_reader_behind_a_waiting_writer_waits_for_it(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let late = backend.noting_waiter(backend.reader(), "reader", 2);
-    assert!(!backend.reader().gets_in());
+    assert!(!backend.reader().try_acquire());
     backend.queued(2);
     assert_eq!(backend.order(), Vec::<String>::new(), "nobody overtook");
     first.wait().expect_code(0);
@@ -98,7 +98,7 @@ fn a_crowd_of_readers_comes_in_together(backend: &Backend) {
     }
     // One after the other by their own renewals, every two seconds, would take four times as long.
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-    assert!(!backend.run().gets_in());
+    assert!(!backend.run().try_acquire());
     for reader in crowd {
         reader.wait().expect_code(0);
     }
@@ -139,17 +139,17 @@ fn a_killed_writer_in_the_queue_lets_the_readers_behind_it_in(backend: &Backend)
         writer.signal(Signal::SIGKILL);
         writer.wait();
         reader.wait_for_line("ready"); // while the first one is still inside, and long before the writer's lease
-        all_end_well([reader, first]);
+        expect_success([reader, first]);
     }
 }
 
 fn an_attempt_of_a_writer_keeps_no_reader_out(backend: &Backend) {
     let first = hold(backend.reader());
     std::thread::scope(|scope| {
-        let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!backend.run().gets_in())));
+        let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!backend.run().try_acquire())));
         while !writers.is_finished() {
             // Only readers hold it, and none waits.
-            assert!(backend.reader().gets_in());
+            assert!(backend.reader().try_acquire());
         }
     });
     first.wait().expect_code(0);

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Backend, Job, Nodes, Redis, Run, TREE, alive, all_end_well, hold, stays_free, tree_of, wait_until,
+    Backend, Job, Nodes, Redis, Run, TREE, alive, assert_stays_free, expect_success, hold, tree_of,
+    wait_until,
 };
 
 on_backends!(one_server, this_host:
@@ -50,7 +51,7 @@ fn next_slot(run: Run) -> String {
 fn twelve_at_once_never_share_a_slot_and_never_are_more_than_three(backend: &Backend) {
     let script = "echo in $REDLOCK_SLOT >> order; sleep 0.1; echo out $REDLOCK_SLOT >> order";
     let jobs: Vec<Job> = (0..12).map(|_| slots(backend, "3").sh(script).spawn()).collect();
-    all_end_well(jobs);
+    expect_success(jobs);
     let history = backend.order();
     assert_eq!(history.len(), 24);
     let mut inside = BTreeSet::new();
@@ -76,7 +77,7 @@ fn as_many_as_there_are_slots_hold_together_and_the_lowest_free_number_is_taken(
     assert_eq!(next_slot(slots(backend, "3")), "0", "0 and 1 are free");
     let again = [hold_slot(slots(backend, "3")), hold_slot(slots(backend, "3"))];
     assert_eq!([&again[0].1, &again[1].1], ["0", "1"]);
-    assert!(!slots(backend, "3").gets_in());
+    assert!(!slots(backend, "3").try_acquire());
     again.into_iter().chain([two]).for_each(|(job, _)| drop(job.wait().expect_code(0)));
     backend.all_free(&["k"]);
 }
@@ -85,10 +86,10 @@ fn waiters_for_a_slot_are_served_in_the_order_of_their_arrival(backend: &Backend
     let (leaves, stays) = (hold(slots(backend, "2")), hold(slots(backend, "2")));
     let waiters: Vec<Job> =
         (0..5).map(|i| backend.noting_waiter(slots(backend, "2"), &i.to_string(), i + 1)).collect();
-    assert!(!slots(backend, "2").gets_in());
+    assert!(!slots(backend, "2").try_acquire());
     leaves.wait().expect_code(0);
     // One slot is free: they go through it one by one.
-    all_end_well(waiters);
+    expect_success(waiters);
     assert_eq!(backend.order(), ["0", "1", "2", "3", "4"]);
     stays.wait().expect_code(0);
 }
@@ -98,12 +99,12 @@ fn waiters_enter_together_when_several_slots_are_free(backend: &Backend) {
     let waiters: Vec<Job> = (1..=4)
         .map(|position| backend.waiter(slots(backend, "3").stdin_pipe().sh(HOLD_SLOT), position))
         .collect();
-    all_end_well(holders);
+    expect_success(holders);
     // Three of them while none has left.
     let taken: BTreeSet<String> = waiters[..3].iter().map(slot_of).collect();
     assert_eq!(taken.into_iter().collect::<Vec<_>>(), ["0", "1", "2"]);
     assert_eq!(waiters[3].stdout_so_far(), "");
-    all_end_well(waiters);
+    expect_success(waiters);
     backend.all_free(&["k"]);
 }
 
@@ -111,10 +112,10 @@ fn waiters_enter_together_when_several_slots_are_free(backend: &Backend) {
 #[track_caller]
 fn mismatch(run: Run, in_use: Option<u32>) {
     for run in [run.clone(), run.arg("-n")] {
-        let done = run.sh("echo ran").done().expect_code(78).expect_said(&["slot"]);
+        let done = run.sh("echo ran").done().expect_code(78).expect_stderr(&["slot"]);
         assert_eq!(done.stdout, "");
         if let Some(n) = in_use {
-            done.expect_said(&[&format!("--slots {n}"), &format!("{n} slots"), &format!("slots={n}")]);
+            done.expect_stderr(&[&format!("--slots {n}"), &format!("{n} slots"), &format!("slots={n}")]);
         }
     }
 }
@@ -149,21 +150,23 @@ fn slots_and_the_other_modes_are_refused_on_one_key(backend: &Backend) {
 fn one_slot_is_the_plain_lock(backend: &Backend) {
     let (holder, slot) = hold_slot(slots(backend, "1"));
     assert_eq!(slot, "0");
-    assert!(!backend.run().gets_in() && !backend.reader().gets_in() && !slots(backend, "1").gets_in());
+    assert!(
+        !backend.run().try_acquire() && !backend.reader().try_acquire() && !slots(backend, "1").try_acquire()
+    );
     let waiters = [
         backend.noting_waiter(backend.run(), "plain", 1),
         backend.noting_waiter(slots(backend, "1"), "slot", 2),
         backend.noting_waiter(backend.reader(), "reader", 3),
     ];
     holder.wait().expect_code(0);
-    all_end_well(waiters);
+    expect_success(waiters);
     assert_eq!(backend.order(), ["plain", "slot", "reader"]);
 }
 
 fn numbers_that_make_no_sense_are_usage_errors(backend: &Backend) {
     for n in ["0", "1025", "-1", "1.5", "many", "", "99999999999999999999"] {
         let run = backend.run().arg(format!("--slots={n}"));
-        let done = run.sh("echo ran").done().expect_code(64).expect_said(&["slots"]);
+        let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&["slots"]);
         assert_eq!(done.stdout, "", "{n:?}");
     }
     backend.run().env("REDLOCK_SLOTS", "0").cmd(&["true"]).done().expect_code(64);
@@ -207,7 +210,7 @@ fn the_slot_of_a_killed_holder_returns_after_its_ttl_on_a_server() {
     assert_eq!(slot_of(&waiter), slot);
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
-    assert!(!slots(&backend, "2").gets_in(), "both are taken again");
+    assert!(!slots(&backend, "2").try_acquire(), "both are taken again");
     waiter.wait().expect_code(0);
     stays.wait().expect_code(0);
 }
@@ -234,12 +237,12 @@ fn a_slot_is_kept_longer_than_its_ttl_and_lost_with_the_servers_memory() {
     let run = || slots(&backend, "2").args(&["--ttl", "3s"]);
     let (mut holders, start) = ([hold(run()), hold(run())], Instant::now());
     while start.elapsed() < Duration::from_secs(6) {
-        assert!(!slots(&backend, "2").gets_in(), "after {:?}", start.elapsed());
+        assert!(!slots(&backend, "2").try_acquire(), "after {:?}", start.elapsed());
     }
     redis.cmd(&["FLUSHALL"]);
     wait_until("both are stopped", || holders.iter_mut().all(|job| !job.is_running()));
     holders.into_iter().for_each(|job| drop(job.wait().expect_code(79)));
-    stays_free(redis);
+    assert_stays_free(redis);
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn on_several_servers_slots_are_refused_with_the_reason() {
     let nodes = Nodes::start(3);
     let done = nodes.run("k").args(&["--slots", "2"]).sh("echo ran").done().expect_code(64);
     assert_eq!(done.stdout, "");
-    let done = done.expect_said(&["slots"]).expect_said(&["several", "servers", "majority"]);
+    let done = done.expect_stderr(&["slots"]).expect_stderr(&["several", "servers", "majority"]);
     assert!(done.stderr.starts_with("redlock: "), "{done:?}");
     nodes.all_free();
 }

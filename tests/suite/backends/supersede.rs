@@ -5,7 +5,7 @@ use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 use crate::support::host::tickets_waiting;
 use crate::support::processes::asleep;
 use crate::support::{
-    Backend, Done, Job, Locks, Run, all_end_well, behind_a_listening_holder, hold, wait_until,
+    Backend, Done, Job, Locks, Run, expect_success, hold, wait_for_sleeping_waiter, wait_until,
 };
 
 on_backends!(one_server, three_servers, this_host:
@@ -88,7 +88,7 @@ fn the_holder_and_waiters_without_the_option_are_left_alone(backend: &Backend) {
     backend.queued(3);
     let last = backend.noting_waiter(backend.run(), "last", 4);
     assert_eq!(first.wait().expect_code(0).stderr, "");
-    all_end_well([plain, reader, newer, last]);
+    expect_success([plain, reader, newer, last]);
     assert_eq!(backend.order(), ["plain", "reader", "newer", "last"]);
     backend.all_free(&["k"]);
 }
@@ -155,7 +155,7 @@ fn queue_is_empty(backend: &Backend) -> bool {
 /// even the mutex of the queue.
 fn stop_asleep(backend: &Backend, waiter: &Job) {
     match backend.gate() {
-        Some(gate) => behind_a_listening_holder(gate),
+        Some(gate) => wait_for_sleeping_waiter(gate),
         None => asleep(waiter.pid()),
     }
     waiter.stop();
@@ -220,7 +220,7 @@ fn one_common_key_of_several_is_enough(backend: &Backend) {
     let newer = run(&["b", "k"], "newer").spawn();
     superseded(older.wait(), &format!("pid {}", newer.pid()));
     // What it held or waited for is free.
-    assert!(backend.run_on(&["a"]).gets_in(), "the key that it did not share");
+    assert!(backend.run_on(&["a"]).try_acquire(), "the key that it did not share");
     first.wait().expect_code(0);
     newer.wait().expect_code(0);
     assert_eq!(backend.order(), ["other", "newer"]);

@@ -42,7 +42,7 @@ fn all_readers_are_told_or_the_one_with_the_token(backend: &Backend) {
     assert_eq!(shown.stdout.lines().count(), 3, "{shown:?}");
     break_in(backend).args(&["--yes", "--token", &token]).done().expect_code(0);
     one.wait().expect_code(79);
-    assert!(reader().gets_in() && !backend.run().gets_in(), "the other readers go on");
+    assert!(reader().try_acquire() && !backend.run().try_acquire(), "the other readers go on");
     let done = break_in(backend).arg("--yes").done().expect_code(0);
     assert_eq!(done.stdout.matches("its command was stopped").count(), 2, "{done:?}");
     others.into_iter().for_each(|job| drop(job.wait().expect_code(79)));

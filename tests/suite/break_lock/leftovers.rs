@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal::SIGKILL;
 
 use super::{break_in, break_on};
-use crate::support::{Backend, LOOK, Pty, Redis, Run, TREE, alive, holder, tree_of, wait_until};
+use crate::support::{Backend, Pty, REPORT_SURVIVORS, Redis, Run, TREE, alive, holder, tree_of, wait_until};
 
 on_backends!(
     one_server, three_servers:
@@ -15,7 +15,7 @@ fn a_stopped_holder_loses_it_with_its_lease_and_the_next_one_never_runs_beside_i
     let tree = tree_of(&job);
     job.stop();
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
-    let next = backend.waiter(backend.run().env("TREE", pids.join(" ")).sh(LOOK), 1);
+    let next = backend.waiter(backend.run().env("TREE", pids.join(" ")).sh(REPORT_SURVIVORS), 1);
     let done = break_in(backend).arg("--yes").done().expect_code(0);
     assert!(done.stdout.contains("did not answer, and its lease was over after "), "{done:?}");
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");

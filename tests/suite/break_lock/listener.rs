@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::{break_at, break_on};
-use crate::support::{Proxy, Redis, Run, hold, holder, of_a_short_run, wait_until, wait_until_within};
+use crate::support::{Proxy, Redis, Run, hold, holder, measure_short_run, wait_until, wait_until_within};
 
 fn connected(redis: &Redis) -> usize {
     redis.cmd(&["CLIENT", "LIST"]).lines().filter(|line| line.contains("cmd=blpop")).count()
@@ -19,7 +19,7 @@ fn listens(redis: &Redis) {
 fn a_short_run_opens_no_connection_for_it() {
     let redis = Redis::start();
     let received = || redis.info("total_connections_received").parse::<u32>().expect("a number");
-    let (connections, pops) = of_a_short_run(|| {
+    let (connections, pops) = measure_short_run(|| {
         let (pops, before, start) = (redis.calls("blpop"), received(), Instant::now());
         Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
         let (took, after) = (start.elapsed(), received());

@@ -2,7 +2,7 @@
 
 use super::break_at;
 use super::chosen::holder_with_token;
-use crate::support::script_calls::{Asker, load};
+use crate::support::script_calls::{Requester, load};
 use crate::support::{Nodes, hold, wait_until};
 
 /// Marks the claim as lua/break.lua does, on one server only.
@@ -111,7 +111,7 @@ fn a_mark_stays_until_all_that_have_made_it_have_taken_it_back() {
         let nodes = Nodes::start(3);
         let (job, token) = holder_with_token(nodes.run("k").args(&["--ttl", "60s"]).args(args));
         job.stop();
-        let another = Asker::new(7, &["k"]);
+        let another = Requester::new(7, &["k"]);
         let by_another = |action: &str| {
             for at in [0, 1] {
                 nodes[at].cmd(&load()[1]);

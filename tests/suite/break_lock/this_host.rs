@@ -3,7 +3,8 @@
 use nix::libc;
 
 use crate::support::{
-    DEAF_TREE, Host, LOOK, OtherUsers, Run, STRANGER, TREE, alive, hold, tree_of, wait_until,
+    Host, OtherUsers, REPORT_SURVIVORS, Run, STUBBORN_TREE, TREE, UNPRIVILEGED, alive, hold, tree_of,
+    wait_until,
 };
 
 fn break_on(host: &Host) -> Run {
@@ -16,9 +17,9 @@ const ASK: i32 = 50;
 #[test]
 fn now_kills_the_command_before_the_lock_is_free() {
     let host = Host::new();
-    let job = host.run().args(&["--kill-after", "10m", "--on-lost", "warn"]).sh(DEAF_TREE).spawn();
+    let job = host.run().args(&["--kill-after", "10m", "--on-lost", "warn"]).sh(STUBBORN_TREE).spawn();
     let tree: Vec<String> = tree_of(&job).iter().map(i32::to_string).collect();
-    let next = host.run().env("TREE", tree.join(" ")).sh(LOOK).spawn();
+    let next = host.run().env("TREE", tree.join(" ")).sh(REPORT_SURVIVORS).spawn();
     host.queued(1);
     let done = break_on(&host).args(&["--yes", "--now"]).done().expect_code(0);
     assert!(done.stdout.contains("its command was stopped"), "{done:?}");
@@ -37,9 +38,9 @@ fn a_command_that_is_not_to_be_stopped_keeps_the_lock_until_it_ends() {
     let done = break_on(&host).args(&["--yes", "-w", "300ms"]).done().expect_code(75);
     assert!(done.stderr.contains("--now kills its command"), "{done:?}");
     job.wait_for_stderr("broken by ");
-    assert!(!host.run().gets_in());
+    assert!(!host.run().try_acquire());
     job.wait().expect_code(0);
-    assert!(host.run().gets_in());
+    assert!(host.run().try_acquire());
 }
 
 #[test]
@@ -79,9 +80,9 @@ fn another_users_lock_is_not_broken() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o1777);
     let job = hold(host.run());
-    let done = users.run(STRANGER, break_on(&host).arg("--yes"), "022").done().expect_code(77);
+    let done = users.run(UNPRIVILEGED, break_on(&host).arg("--yes"), "022").done().expect_code(77);
     assert!(done.stderr.contains("only that user, or root"), "{done:?}");
-    assert!(!host.run().gets_in());
+    assert!(!host.run().try_acquire());
     job.wait().expect_code(0);
 }
 
@@ -92,8 +93,8 @@ fn of_several_users_that_share_it_the_own_one_is_broken() {
     let host = Host::with_mode(0o1777);
     let reader = || host.run().arg("--shared");
     let roots = hold(reader());
-    let theirs = hold(users.run(STRANGER, reader(), "022"));
-    let done = users.run(STRANGER, break_on(&host).arg("--yes"), "022").done().expect_code(77);
+    let theirs = hold(users.run(UNPRIVILEGED, reader(), "022"));
+    let done = users.run(UNPRIVILEGED, break_on(&host).arg("--yes"), "022").done().expect_code(77);
     assert!(done.stdout.contains("its command was stopped"), "{done:?}");
     assert!(done.stderr.contains("\"k\" stays held by ") && done.stderr.contains("or root"), "{done:?}");
     theirs.wait().expect_code(79);
@@ -104,10 +105,10 @@ fn of_several_users_that_share_it_the_own_one_is_broken() {
 fn what_only_a_minimum_hold_keeps_is_freed() {
     let host = Host::new();
     host.run().args(&["--min-hold", "10m"]).cmd(&["true"]).done().expect_code(0);
-    assert!(!host.run().gets_in());
+    assert!(!host.run().try_acquire());
     let done = break_on(&host).arg("--yes").done().expect_code(0);
     assert!(done.stdout.contains("no longer kept by --min-hold"), "{done:?}");
-    assert!(host.run().gets_in());
+    assert!(host.run().try_acquire());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::break_in;
-use crate::support::{Backend, DEAF_TREE, LOOK, TREE, alive, hold, tree_of, wait_until};
+use crate::support::{Backend, REPORT_SURVIVORS, STUBBORN_TREE, TREE, alive, hold, tree_of, wait_until};
 
 on_backends!(
     one_server, three_servers, this_host:
@@ -27,7 +27,7 @@ fn the_tree_is_stopped_and_the_lock_is_the_next_ones(backend: &Backend) {
     let job = backend.run().args(&TTL).sh(TREE).spawn();
     let tree = tree_of(&job);
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
-    let next = backend.waiter(backend.run().env("TREE", pids.join(" ")).sh(LOOK), 1);
+    let next = backend.waiter(backend.run().env("TREE", pids.join(" ")).sh(REPORT_SURVIVORS), 1);
     let start = Instant::now();
     let done = break_in(backend).arg("--yes").env("USER", "alice").done().expect_code(0);
     assert!(start.elapsed() < WELL_BEFORE_THE_RENEWAL, "{:?}", start.elapsed());
@@ -41,9 +41,9 @@ fn the_tree_is_stopped_and_the_lock_is_the_next_ones(backend: &Backend) {
 }
 
 fn the_next_one_starts_after_a_tree_that_ignores_sigterm(backend: &Backend) {
-    let job = backend.run().args(&TTL).args(&["--kill-after", "1s"]).sh(DEAF_TREE).spawn();
+    let job = backend.run().args(&TTL).args(&["--kill-after", "1s"]).sh(STUBBORN_TREE).spawn();
     let tree: Vec<String> = tree_of(&job).iter().map(i32::to_string).collect();
-    let next = backend.waiter(backend.run().env("TREE", tree.join(" ")).sh(LOOK), 1);
+    let next = backend.waiter(backend.run().env("TREE", tree.join(" ")).sh(REPORT_SURVIVORS), 1);
     break_in(backend).arg("--yes").done().expect_code(0);
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
     job.wait().expect_code(79);

@@ -99,7 +99,7 @@ fn an_empty_or_oversize_key_is_refused() {
     let redis = Redis::start();
     for bad in [0, 1025, 100_000] {
         let done =
-            run_bytes(&redis, &vec![b'k'; bad]).sh("echo ran").done().expect_code(64).expect_said(&["key"]);
+            run_bytes(&redis, &vec![b'k'; bad]).sh("echo ran").done().expect_code(64).expect_stderr(&["key"]);
         assert_eq!(done.stdout, "");
         assert!(done.stderr.len() < 4096, "the message repeats the whole key");
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use crate::support::config_file as file;
-use crate::support::{Host, Nodes, OtherUsers, Redis, Run, STRANGER};
+use crate::support::{Host, Nodes, OtherUsers, Redis, Run, UNPRIVILEGED};
 
 fn run(path: &PathBuf) -> Run {
     Run::bare().args(&["run", "--key", "k"]).env("REDLOCK_CONFIG", path)
@@ -199,14 +199,14 @@ fn the_home_of_another_user_is_not_looked_into() {
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let host = Host::with_mode(0o1777);
     let run = |home: &TempDir| host.run().env("HOME", home.path()).env("XDG_CONFIG_HOME", "");
-    users.run(STRANGER, run(&home), "022").cmd(&["true"]).done().expect_code(0);
+    users.run(UNPRIVILEGED, run(&home), "022").cmd(&["true"]).done().expect_code(0);
     // One that is there and cannot be read may say what must be known.
     for directory in ["", ".config", ".config/redlock"] {
         fs::set_permissions(home.path().join(directory), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let config = home.path().join(".config/redlock/config.toml");
     fs::set_permissions(config, fs::Permissions::from_mode(0o600)).unwrap();
-    users.run(STRANGER, run(&home), "022").cmd(&["true"]).done().expect_code(78);
+    users.run(UNPRIVILEGED, run(&home), "022").cmd(&["true"]).done().expect_code(78);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Job, Redis, Run, takes_less_than, wait_until};
+use crate::support::{Job, Redis, Run, assert_takes_less_than, wait_until};
 
 /// A holder whose command has an argument that no other user may see.
 fn hold(redis: &Redis, options: &[&str]) -> Job {
@@ -33,7 +33,7 @@ fn nothing_is_said_when_all_is_well() {
 fn nothing_is_said_after_a_short_wait() {
     let redis = Redis::start();
     // Of five waits one at least is short, however busy the machine is.
-    takes_less_than(Duration::from_secs(2), || {
+    assert_takes_less_than(Duration::from_secs(2), || {
         let holder = hold(&redis, &[]);
         let began = Instant::now();
         let next = waiter(&redis, &[], 1);
@@ -104,7 +104,7 @@ fn verbose_reports_acquiring_and_releasing() {
     assert_eq!(done.stdout, "out\n", "stdout is the command's");
     assert!(done.stderr.lines().count() >= 2, "{:?}", done.stderr);
     assert!(done.stderr.lines().all(|line| line.starts_with("redlock: ")), "{:?}", done.stderr);
-    done.expect_said(&["deploy"]).expect_said(&["fence"]).expect_said(&["released"]);
+    done.expect_stderr(&["deploy"]).expect_stderr(&["fence"]).expect_stderr(&["released"]);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_lost_lock_is_reported_in_plain_words() {
     let redis = Redis::start();
     let holder = hold(&redis, &["--ttl", "5s", "--node-timeout", "1s"]);
     redis.cmd(&["DEL", "lock:deploy"]);
-    let done = holder.wait().expect_code(79).expect_said(&["lost"]).expect_said(&["\"deploy\""]);
+    let done = holder.wait().expect_code(79).expect_stderr(&["lost"]).expect_stderr(&["\"deploy\""]);
     assert!(done.stderr.lines().all(|line| line.starts_with("redlock: ")), "{:?}", done.stderr);
 }
 

@@ -11,7 +11,7 @@ on_backends!(one_server, three_servers, this_host:
 /// Refused with 64 and a line that names the option; nothing was run.
 #[track_caller]
 fn misused(run: Run, option: &str) {
-    let done = run.sh("echo ran").done().expect_code(64).expect_said(&[option]);
+    let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&[option]);
     assert_eq!(done.stdout, "");
 }
 
@@ -68,7 +68,7 @@ fn a_refusal_asks_no_server() {
 fn slots_on_several_servers_are_refused_with_the_reason_however_they_are_set() {
     let nodes = Nodes::start(3);
     for run in [nodes.run("k").args(&["--slots", "2"]), nodes.run("k").env("REDLOCK_SLOTS", "2")] {
-        let done = run.sh("echo ran").done().expect_code(64).expect_said(&["slots"]);
+        let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&["slots"]);
         assert!(done.stdout.is_empty() && done.stderr.contains("server"), "{done:?}");
     }
     nodes.iter().for_each(|node| assert_eq!(node.keys(), Vec::<String>::new()));
@@ -107,7 +107,7 @@ fn a_bad_variable_is_refused_by_its_name() {
     ] {
         let option = name.trim_start_matches("REDLOCK_").replace('_', "-");
         let run = Run::key(&redis, "k").env("REDLOCK_RETRIES", "1").env(name, value).sh("echo ran");
-        let done = run.done().expect_code(64).expect_said(&[name, &option]);
+        let done = run.done().expect_code(64).expect_stderr(&[name, &option]);
         assert_eq!(done.stdout, "");
     }
     assert_eq!(redis.keys(), Vec::<String>::new());

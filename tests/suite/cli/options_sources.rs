@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Backend, Job, Redis, Refused, Run, all_end_well, config_file, hold, processes, pttl};
+use crate::support::{Backend, Job, Redis, Refused, Run, config_file, expect_success, hold, processes, pttl};
 
 on_backends!(
     one_server, three_servers, this_host:
@@ -96,7 +96,7 @@ fn slots_from_every_source(backend: &Backend) {
         };
         let both = [take("0"), take("1")];
         slots(backend.run().arg("-n")).cmd(&["true"]).done().expect_code(75);
-        all_end_well(both);
+        expect_success(both);
     });
 }
 
@@ -178,7 +178,7 @@ fn of_slots_and_shared_the_typed_one_wins(backend: &Backend) {
     sharer.wait().expect_code(0);
     let three = || backend.run().args(&["-n", "--slots", "3"]).env("REDLOCK_SLOTS", "2");
     let jobs = [hold(three()), hold(three()), hold(three())];
-    all_end_well(jobs);
+    expect_success(jobs);
 }
 
 fn the_typed_time_or_number_beats_the_inherited_one(backend: &Backend) {

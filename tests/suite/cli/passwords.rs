@@ -64,7 +64,7 @@ fn the_nearest_source_of_a_password_counts() {
     works(run(&redis).env("REDLOCK_PASSWORD", PASSWORD).env("REDLOCK_CONFIG", &config), true);
     works(run(&redis).env("REDLOCK_PASSWORD_FILE", &right).env("REDLOCK_CONFIG", &config), false);
     let both = run(&redis).env("REDLOCK_PASSWORD", PASSWORD).env("REDLOCK_PASSWORD_FILE", &right);
-    both.sh("echo ran").done().expect_code(64).expect_said(&["REDLOCK_PASSWORD_FILE"]);
+    both.sh("echo ran").done().expect_code(64).expect_stderr(&["REDLOCK_PASSWORD_FILE"]);
     // The URL's own goes before all others.
     let encoded: String = PASSWORD.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let own = format!("redis://:{encoded}@127.0.0.1:{}", redis.port());
@@ -89,7 +89,7 @@ fn a_user_has_a_name_beside_the_password() {
         .sh("echo ran")
         .done()
         .expect_code(64)
-        .expect_said(&["REDLOCK_USERNAME"]);
+        .expect_stderr(&["REDLOCK_USERNAME"]);
 }
 
 #[test]

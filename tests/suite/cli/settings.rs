@@ -10,7 +10,7 @@ use crate::support::{Redis, Run, executable, holder, wait_until};
 /// Refused with 64 and a reason that names one of `words`; the command never runs, the server is not touched.
 #[track_caller]
 fn refused(redis: &Redis, run: Run, words: &[&str]) {
-    let done = run.sh("echo ran").done().expect_code(64).expect_said(words);
+    let done = run.sh("echo ran").done().expect_code(64).expect_stderr(words);
     assert_eq!(done.stdout, "");
     assert_eq!(redis.keys(), Vec::<String>::new(), "something is left on the server");
 }
@@ -253,6 +253,6 @@ fn a_prefix_variable_that_is_set_but_empty_is_not_set() {
     job.wait_for_line("ready");
     assert!(redis.held("k"), "not at the default place: {:?}", redis.keys());
     assert_eq!(redis.cmd(&["EXISTS", "k"]), "0");
-    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75).expect_said(&["held"]);
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75).expect_stderr(&["held"]);
     job.wait();
 }

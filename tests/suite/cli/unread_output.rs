@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::support::nodes::renewed;
 use crate::support::processes::{self, send};
 use crate::support::{
-    Job, OtherUsers, PATIENCE, Pty, Redis, Run, STRANGER, hold, holder, wait_until, wait_until_within,
+    Job, OtherUsers, PATIENCE, Pty, Redis, Run, UNPRIVILEGED, hold, holder, wait_until, wait_until_within,
 };
 
 /// A FIFO that is full and whose reader, this test, does not read until it is told to.
@@ -134,10 +134,10 @@ fn a_pipe_that_belongs_to_another_user_is_not_waited_for_either() {
     let (redis, mut stderr) = (Redis::start(), Unread::new());
     // Opened by root, as by cron, which then becomes the user.
     let run = Run::key(&redis, "k").args(&["-v", "--max-hold", "3s", "--ttl", "9s"]);
-    let uid = STRANGER.to_string();
+    let uid = UNPRIVILEGED.to_string();
     let wrapped = format!("setpriv --reuid {uid} --regid {uid} --clear-groups \"$@\"");
     let fill = FILL.replace("exec \"$@\"", &format!("exec {wrapped}"));
-    let run = users.run(STRANGER, run, "022").via(&fill).env("FIFO", stderr.path());
+    let run = users.run(UNPRIVILEGED, run, "022").via(&fill).env("FIFO", stderr.path());
     let mut job = run.stdin_pipe().sh("echo ready; read x; exec sleep 60").spawn();
     job.wait_for_line("ready");
     drop(job.take_stdin());
@@ -150,7 +150,7 @@ fn a_pipe_that_belongs_to_another_user_is_not_waited_for_either() {
     // With a reader all is said, whole and in order.
     let run = Run::key(&redis, "k").arg("-v");
     let open = format!("exec 2>\"$FIFO\"; exec {wrapped}");
-    let run = users.run(STRANGER, run, "022").via(&open).env("FIFO", stderr.path());
+    let run = users.run(UNPRIVILEGED, run, "022").via(&open).env("FIFO", stderr.path());
     run.sh("exit 3").done().expect_code(3);
     let said = stderr.read();
     assert!(said.find("acquired").expect("acquired") < said.find("released").expect("released"), "{said}");
@@ -176,7 +176,7 @@ fn a_terminal_that_belongs_to_another_user_is_not_waited_for_either() {
     let Some(users) = OtherUsers::new() else { skip!("only root can start processes of other users") };
     let redis = Redis::start();
     let run = Run::key(&redis, "k").args(&["-v", "--ttl", "4s", "--node-timeout", "1s"]);
-    let pty = Pty::run(users.run(STRANGER, run, "022").sh("echo main $$ up; exec sleep 60"));
+    let pty = Pty::run(users.run(UNPRIVILEGED, run, "022").sh("echo main $$ up; exec sleep 60"));
     pty.wait_for("acquired");
     pty.number_after("main ");
     pty.type_in("\x13");

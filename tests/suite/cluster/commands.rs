@@ -4,7 +4,7 @@ use crate::documents::blocks::blocks_in;
 use crate::support::cluster::Cluster;
 use crate::support::redis::free_port;
 use crate::support::tls::Authority;
-use crate::support::{Blackhole, Run, hold, impostor, refused, takes_less_than, wait_until};
+use crate::support::{Blackhole, Run, assert_takes_less_than, hold, impostor, refused, wait_until};
 
 #[test]
 fn a_lock_is_looked_at_and_broken_at_the_owner_of_its_slot() {
@@ -64,7 +64,7 @@ fn a_slot_in_quarantine_is_told_by_status_and_not_by_list() {
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
     ask(&["status", "k", "--check", "free"]).expect_code(0);
     refused(cluster.run("k").arg("-n"), 69, &["new, restarted or promoted"]);
-    ask(&["status", "k", "--check", "free"]).expect_code(69).expect_said(&["promoted"]);
+    ask(&["status", "k", "--check", "free"]).expect_code(69).expect_stderr(&["promoted"]);
     let holder = hold(cluster.run("k").args(&["--quarantine", "off"]));
     ask(&["status", "k", "--check", "held"]).expect_code(0);
     let status = ask(&["status", "k"]).expect_code(0).stdout;
@@ -104,7 +104,7 @@ fn a_list_without_one_of_the_masters_is_told_to_be_incomplete() {
     }
     assert!(list(&[]).stdout.contains("FAILS: connection refused"));
     // None of those that live has one.
-    list(&["no-such-lock"]).expect_code(69).expect_said(&["not complete"]);
+    list(&["no-such-lock"]).expect_code(69).expect_stderr(&["not complete"]);
     // They know their locks, but do not serve.
     for (at, slot) in [(0, "0"), (1, "8000")] {
         assert_eq!(cluster[at].cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]), "OK");
@@ -114,7 +114,7 @@ fn a_list_without_one_of_the_masters_is_told_to_be_incomplete() {
     }
     let is_down = |at: usize| cluster[at].cmd(&["CLUSTER", "INFO"]).contains("cluster_state:fail");
     wait_until("the cluster is down", || is_down(0) && is_down(1));
-    list(&[]).expect_code(69).expect_said(&["cannot look at the locks"]).expect_said(&["CLUSTERDOWN"]);
+    list(&[]).expect_code(69).expect_stderr(&["cannot look at the locks"]).expect_stderr(&["CLUSTERDOWN"]);
 }
 
 /// What docs/operations.md says of permissions on a cluster.
@@ -146,7 +146,7 @@ fn the_documented_users_can_take_and_list_locks_on_a_cluster() {
     let list = |url: &str| Run::bare().args(&["list", "--redis", url]).done();
     let listed = list(&grant("viewer", &["+cluster|slots"])).expect_code(0);
     assert!(["one", "two", "three"].iter().all(|key| listed.stdout.contains(key)), "{listed:#?}");
-    list(&grant("viewer", &[])).expect_code(77).expect_said(&["cluster"]);
+    list(&grant("viewer", &[])).expect_code(77).expect_stderr(&["cluster"]);
     holders.into_iter().for_each(|holder| drop(holder.wait().expect_code(0)));
 }
 
@@ -180,7 +180,7 @@ fn nodes_that_are_of_no_use_are_passed_over() {
     }
     // Nodes that send us in a circle are unavailable, within the time that one may take.
     let run = || Run::at(&format!("redis+cluster://{moved_to_itself}"), "k").args(&["--node-timeout", "1s"]);
-    takes_less_than(std::time::Duration::from_secs(5), || {
+    assert_takes_less_than(std::time::Duration::from_secs(5), || {
         let start = std::time::Instant::now();
         refused(run(), 69, &["MOVED"]);
         start.elapsed()

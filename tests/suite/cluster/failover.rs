@@ -2,7 +2,7 @@
 
 use crate::support::cluster::Cluster;
 use crate::support::{
-    LOOK, OverlapCheck, TREE, alive, behind_a_listening_holder, hold, refused, tree_of, wait_until,
+    OverlapCheck, REPORT_SURVIVORS, TREE, alive, hold, refused, tree_of, wait_for_sleeping_waiter, wait_until,
 };
 
 /// Of such a lease enough is left when the replica has become the master.
@@ -17,9 +17,9 @@ fn a_holder_goes_on_and_a_waiter_waits_for_every_lease_of_the_old_master() {
     let holder = hold(cluster.run("k").args(&ARGS));
     let fence: u64 = cluster[master].cmd(&["GET", "lock-fence:{k}"]).parse().unwrap();
     let waiter = cluster.run("k").args(&ARGS).dir(check.dir()).sh(&OverlapCheck::script("waiter")).spawn();
-    behind_a_listening_holder(&cluster[master]);
+    wait_for_sleeping_waiter(&cluster[master]);
     cluster.wait_for_replica(replica, &["ZCARD", "lock-queue:{k}"], "1");
-    cluster.is_quick_to_notice();
+    cluster.detect_failures_quickly();
     cluster[master].kill();
     cluster.wait_for_promotion(replica);
     // The holder is renewed there, and no other is granted anything.
@@ -27,11 +27,11 @@ fn a_holder_goes_on_and_a_waiter_waits_for_every_lease_of_the_old_master() {
     waiter.wait_for_stderr("promoted");
     refused(cluster.run("k").args(&ARGS).arg("-n"), 69, &["promoted"]);
     holder.wait().expect_code(0);
-    check.clean(0);
+    check.assert_clean(0);
     // The old master comes back, empty, and learns that it is a replica now.
     cluster[master].restart();
     waiter.wait().expect_code(0);
-    check.clean(1);
+    check.assert_clean(1);
     assert!(check.fences()[0] > fence, "{:?} after {fence}", check.fences());
     // Asked by a client that comes to the old master first, too.
     wait_until("it is a replica", || cluster[master].info("role") == "slave");
@@ -47,7 +47,7 @@ fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
     cluster.run("k").args(&ARGS).cmd(&["true"]).done().expect_code(0);
     cluster.wait_for_replica(replica, &["EXISTS", "lock-fence:{k}"], "1");
     // The replica is stopped first, or it would connect again at once.
-    cluster.is_quick_to_notice();
+    cluster.detect_failures_quickly();
     cluster[replica].stop();
     cluster[master].cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
     let lost = cluster.run("k").args(&ARGS).sh(TREE).spawn();
@@ -57,7 +57,7 @@ fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
     cluster[replica].cont();
     cluster.wait_for_promotion(replica);
     assert_eq!(cluster[replica].cmd(&["EXISTS", "lock:{k}"]), "0", "the claim was not replicated");
-    let next = cluster.run("k").args(&ARGS).env("TREE", pids).sh(LOOK).done().expect_code(0);
+    let next = cluster.run("k").args(&ARGS).env("TREE", pids).sh(REPORT_SURVIVORS).done().expect_code(0);
     assert_eq!(next.stdout, "looked\n", "{next:#?}");
     lost.wait().expect_code(79);
     assert!(tree.iter().all(|pid| !alive(*pid)));
@@ -71,7 +71,7 @@ fn a_planned_failover_is_followed_by_holders_and_waiters() {
     cluster.settle("k", master);
     let holder = hold(cluster.run("k").args(&ARGS));
     let waiter = cluster.run("k").args(&ARGS).sh("echo mine").spawn();
-    behind_a_listening_holder(&cluster[master]);
+    wait_for_sleeping_waiter(&cluster[master]);
     wait_until("the replica takes over", || cluster[replica].cmd(&["CLUSTER", "FAILOVER"]) == "OK");
     cluster.wait_for_promotion(replica);
     cluster.renewed(replica, "k", 11_000);

@@ -55,7 +55,7 @@ fn all_names_of_a_lock_are_in_one_slot_whatever_is_in_the_key() {
     // A node by itself says what to give instead.
     refused(Run::key(&cluster[0], "k"), 78, &["redis+cluster://"]);
     // Without one of its masters it serves no one.
-    cluster.is_quick_to_notice();
+    cluster.detect_failures_quickly();
     cluster[2].kill();
     wait_until("the cluster is down", || cluster[0].cmd(&["CLUSTER", "INFO"]).contains("cluster_state:fail"));
     let down = cluster.run("k").args(&["--quarantine", "off", "--node-timeout", "3s"]);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::Cluster;
-use crate::support::{OverlapCheck, behind_a_listening_holder, hold, refused, wait_until};
+use crate::support::{OverlapCheck, hold, refused, wait_for_sleeping_waiter, wait_until};
 
 fn name(key: &str, role: &str) -> String {
     format!("lock{role}:{{{key}}}")
@@ -30,7 +30,7 @@ fn holders_and_waiters_follow_a_slot_that_moves() {
     wait_until("the waiter queues at the new owner", || queue_length(to) == "1");
     holder.wait().expect_code(0);
     waiter.wait().expect_code(0);
-    check.clean(1);
+    check.assert_clean(1);
     // Asked by a client that knows nothing of the move, from whichever node.
     cluster.run("k").args(&["--quarantine", "off", "-n"]).cmd(&["true"]).done().expect_code(0);
     // An idle holder's slot moves back between two renewals.
@@ -49,10 +49,10 @@ fn a_move_wakes_a_sleeping_waiter() {
     let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
     let holder = hold(cluster.run("k").args(&["--quarantine", "off"]));
     let waiter = cluster.run("k").args(&["--quarantine", "off"]).sh("echo mine").spawn();
-    behind_a_listening_holder(&cluster[from]);
+    wait_for_sleeping_waiter(&cluster[from]);
     cluster.begin_move("k", from, to);
     cluster.finish_move("k", from, to);
-    behind_a_listening_holder(&cluster[to]);
+    wait_for_sleeping_waiter(&cluster[to]);
     holder.wait().expect_code(0);
     waiter.wait_for_line("mine");
     waiter.wait().expect_code(0);

@@ -56,7 +56,7 @@ fn a_promoted_master_is_quarantined_once_for_all_its_slots() {
     granted(&cluster, &other);
     let name = shard_marker(&cluster, 0);
     cluster.wait_for_replica(3, &["GET", &name], &cluster[0].cmd(&["GET", &name]));
-    cluster.is_quick_to_notice();
+    cluster.detect_failures_quickly();
     cluster[0].kill();
     cluster.wait_for_promotion(3);
     cluster.wait_until_it_serves(1..=3);

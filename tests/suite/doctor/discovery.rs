@@ -24,9 +24,9 @@ fn a_master_behind_sentinels_needs_min_replicas() {
     all.master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     wait_until("the replica counts", || all.master.info("min_slaves_good_slaves") == "1");
     // The Sentinel waits for half of that only.
-    all.is_down_after(5_000);
+    all.set_down_after(5_000);
     expect(&diagnosis(doctor(&all.url()), 0), "replicas", "warning", "min-replicas-max-lag is 10s");
-    all.is_down_after(60_000);
+    all.set_down_after(60_000);
     expect(&diagnosis(doctor(&all.url()), 0), "replicas", "ok", "min-replicas-to-write 1");
     let found = diagnosis(doctor(&all.url_behind(&[free_port()])), 0);
     let sentinels = results(&found, "sentinel");
@@ -100,7 +100,7 @@ fn a_master_of_a_cluster_is_known_by_its_shard_marker() {
     cluster.wait_for_replica(3, &["GET", name], &cluster[0].cmd(&["GET", name]));
     // Whoever is promoted has not been known for long, however long it has been up.
     let port = cluster[3].port();
-    cluster.is_quick_to_notice();
+    cluster.detect_failures_quickly();
     cluster[0].kill();
     cluster.wait_for_promotion(3);
     cluster.wait_until_it_serves(1..=3);
@@ -118,12 +118,12 @@ fn a_single_server_is_not_a_cluster() {
     let found = diagnosis(doctor(&url), 1);
     expect(&found, "reachable", "problem", "not part of a Redis Cluster: give redis://");
     let listed = Run::bare().args(&["list", "--redis", &url]).done().expect_code(78);
-    listed.expect_said(&["not part of a Redis Cluster"]);
+    listed.expect_stderr(&["not part of a Redis Cluster"]);
     for quarantine in ["off", "30s"] {
         let args = ["--quarantine", quarantine];
         refused(Run::at(&url, "k").args(&args), 78, &["not part of a Redis Cluster: give redis://"]);
         let acquire = Run::bare().args(&["acquire", "--key", "k", "--redis", &url]).args(&args);
-        acquire.done().expect_code(78).expect_said(&["not part of a Redis Cluster"]);
+        acquire.done().expect_code(78).expect_stderr(&["not part of a Redis Cluster"]);
     }
     assert!(all_keys(&redis).is_empty());
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{diagnosis, expect, results, text};
-use crate::support::{Host, OtherUsers, Redis, Run, STRANGER, config_file};
+use crate::support::{Host, OtherUsers, Redis, Run, UNPRIVILEGED, config_file};
 
 fn here(directory: &str) -> Run {
     Run::bare().args(&["doctor", "--local-dir", directory])
@@ -38,7 +38,7 @@ fn a_directory_that_cannot_be_used_is_a_problem() {
 fn a_directory_that_the_user_may_not_write_to_is_a_problem() {
     let Some(users) = OtherUsers::new() else { skip!("only root can start runs of other users") };
     let host = Host::with_mode(0o755);
-    let run = users.run(STRANGER, here(host.path().to_str().unwrap()), "022");
+    let run = users.run(UNPRIVILEGED, here(host.path().to_str().unwrap()), "022");
     expect(&diagnosis(run, 1), "lock_directory", "problem", "no permission");
 }
 
@@ -109,7 +109,7 @@ fn settings_that_cannot_work_are_not_examined() {
         .env("REDLOCK_CONFIG", &path)
         .done()
         .expect_code(78)
-        .expect_said(&["config.toml:1"]);
+        .expect_stderr(&["config.toml:1"]);
     Run::bare().args(&["doctor", "--redis", "localhost"]).done().expect_code(64);
     Run::bare().args(&["doctor", "--require-server"]).done().expect_code(78);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::{all_keys, diagnosis, doctor, expect, results};
-use crate::support::sentinel::{Mute, SERVICE};
+use crate::support::sentinel::{SERVICE, SilentSentinel};
 use crate::support::{Blackhole, Nodes, Proxy, Redis, wait_until};
 
 /// More than a few timeouts of a second, and a busy machine, take.
@@ -30,7 +30,7 @@ fn servers_that_hang_are_given_up_together() {
 
 #[test]
 fn sentinels_that_hang_are_given_up() {
-    let mute = Mute::start();
+    let mute = SilentSentinel::start();
     let started = Instant::now();
     let url = format!("redis+sentinel://127.0.0.1:{}/{SERVICE}", mute.port());
     let found = diagnosis(doctor(&url).args(&["--node-timeout", "500ms"]), 1);

@@ -92,19 +92,19 @@ fn a_superseded_run_names_the_newer_one(backend: &Backend) {
         (&superseded[0]["superseded_by"]["label"], &superseded[0]["exit"]),
         (&"newer".into(), &75.into())
     );
-    let text = backend.looking("history").arg("k").done().expect_code(0).stdout;
+    let text = backend.subcommand("history").arg("k").done().expect_code(0).stdout;
     assert!(text.contains("75 superseded by ") && text.contains("no lock"), "{text}");
 }
 
 fn a_broken_run_names_who_broke_it(backend: &Backend) {
     let first = hold(backend.run_for_long());
-    backend.looking("break").args(&["k", "--yes"]).done().expect_code(0);
+    backend.subcommand("break").args(&["k", "--yes"]).done().expect_code(0);
     first.wait().expect_code(79);
     let run = last(backend);
     assert_eq!((&run["outcome"], &run["exit"]), (&"lost".into(), &79.into()));
     assert_eq!(run["released"], true, "{run}");
     assert!(run["broken_by"]["pid"].is_u64() && run["held_ms"].is_u64(), "{run}");
-    let text = backend.looking("history").arg("k").done().expect_code(0).stdout;
+    let text = backend.subcommand("history").arg("k").done().expect_code(0).stdout;
     assert!(text.contains("79 broken by "), "{text}");
 }
 
@@ -158,7 +158,7 @@ fn slots_are_told_with_their_numbers(backend: &Backend) {
     let mut slots = all(&runs, "slot");
     slots.sort();
     assert_eq!((slots, all(&runs, "mode")), (texts(["0", "1"]), texts(["slots"; 2])));
-    let text = backend.looking("history").arg("k").done().expect_code(0).stdout;
+    let text = backend.subcommand("history").arg("k").done().expect_code(0).stdout;
     assert!(text.contains("\nslot 0 ") && text.contains("\nslot 1 "), "{text}");
 }
 
@@ -169,7 +169,7 @@ fn runs_and_waiters_of_now_are_told(backend: &Backend) {
     assert_eq!(all(&runs, "event"), ["acquired", "waiting"]);
     assert_eq!((&runs[0]["run"]["label"], &runs[1]["run"]["label"]), (&"first".into(), &"second".into()));
     assert!(runs[0]["held_ms"].is_u64() && runs[1]["waited_ms"].is_u64() && runs[0]["outcome"].is_null());
-    let text = backend.looking("history").arg("k").done().expect_code(0).stdout;
+    let text = backend.subcommand("history").arg("k").done().expect_code(0).stdout;
     assert!(text.contains("running") && text.contains("waiting"), "{text}");
     first.wait().expect_code(0);
     second.wait_for_line("ready");

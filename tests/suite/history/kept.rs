@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::documents::blocks::blocks_in;
-use crate::support::{Redis, Run, holder, of_a_short_run};
+use crate::support::{Redis, Run, holder, measure_short_run};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
@@ -39,7 +39,7 @@ fn a_release_with_a_history_is_one_call() {
     let redis = Redis::start();
     Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
     let length = || redis.cmd(&["XLEN", "lock-log:k"]).parse::<u64>().expect("a number");
-    let cost = of_a_short_run(|| {
+    let cost = measure_short_run(|| {
         let (before, start) = ((redis.script_calls(), length()), Instant::now());
         Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
         (start.elapsed(), (redis.script_calls() - before.0, length() - before.1))

@@ -28,10 +28,10 @@ fn a_minority_may_be_down_and_a_majority_may_not() {
     let mut backend = Backend::three_servers();
     backend.run().cmd(&["true"]).done().expect_code(0);
     nodes(&mut backend)[1].kill();
-    let done = backend.looking("history").arg("k").done().expect_code(0);
+    let done = backend.subcommand("history").arg("k").done().expect_code(0);
     assert!(done.stdout.contains("k: 1 run ") && done.stdout.contains("FAILS: "), "{done:?}");
     nodes(&mut backend)[2].kill();
-    backend.looking("history").arg("k").done().expect_code(69);
+    backend.subcommand("history").arg("k").done().expect_code(69);
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn the_picture_is_a_file_of_its_own() {
     let backend = Backend::this_host();
     backend.run().args(&["--label", "nightly"]).sh("exit 1").done().expect_code(1);
     let file = backend.notes().join("k.svg");
-    let svg = |path: &str| backend.looking("history").args(&["k", "--svg", path]).done();
+    let svg = |path: &str| backend.subcommand("history").args(&["k", "--svg", path]).done();
     let silent = |done: &Done| assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
     silent(&svg(file.to_str().unwrap()).expect_code(0));
     let picture = std::fs::read_to_string(&file).unwrap();
@@ -217,6 +217,6 @@ fn the_picture_is_a_file_of_its_own() {
     assert_eq!(svg("-").expect_code(0).stdout.lines().count(), picture.lines().count());
     let refused = svg("/nowhere/k.svg").expect_code(78);
     assert!(refused.stderr.contains("--svg: cannot write /nowhere/k.svg"), "{refused:?}");
-    let never = backend.looking("history").args(&["never", "--svg", "-"]).done().expect_code(0);
+    let never = backend.subcommand("history").args(&["never", "--svg", "-"]).done().expect_code(0);
     assert!(never.stdout.contains("never: no runs in its history"), "{never:?}");
 }

@@ -135,7 +135,7 @@ fn require_server_forbids_to_fall_back() {
         unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_LOCAL", "1"),
     ];
     for run in forbidden {
-        let done = run.sh("echo ran").done().expect_code(78).expect_said(&["REDLOCK_REDIS"]);
+        let done = run.sh("echo ran").done().expect_code(78).expect_stderr(&["REDLOCK_REDIS"]);
         assert_eq!(done.stdout, "");
     }
     assert_eq!(key.files().len(), 0);

@@ -12,7 +12,7 @@ use nix::unistd::mkfifo;
 
 use crate::support::host::lock_files;
 use crate::support::run::os;
-use crate::support::{Host, OtherUsers, Run, STRANGER, hold, refused};
+use crate::support::{Host, OtherUsers, Run, UNPRIVILEGED, hold, refused};
 
 #[test]
 fn keys_are_any_bytes_and_different_keys_never_collide() {
@@ -156,7 +156,7 @@ fn two_users_take_turns_in_either_order() {
     for stranger_first in [false, true] {
         let host = Host::with_mode(0o1777);
         let ours = || host.run().via("umask 077; exec \"$@\"");
-        let theirs = users.run(STRANGER, host.run(), "077");
+        let theirs = users.run(UNPRIVILEGED, host.run(), "077");
         let (one, other) = if stranger_first { (theirs, ours()) } else { (ours(), theirs) };
         let holder = hold(one.clone());
         assert!(every_user_may_use(&host.file()));
@@ -177,7 +177,7 @@ fn two_users_who_meet_at_a_new_key_are_both_served() {
     let host = Host::with_mode(0o1777);
     for round in 0..40 {
         let run = || host.run_on(format!("new-{round}"));
-        let theirs = users.run(STRANGER, run(), "077");
+        let theirs = users.run(UNPRIVILEGED, run(), "077");
         let both = [run().via("umask 077; exec \"$@\""), theirs];
         for job in both.map(|run| run.cmd(&["true"]).spawn()) {
             job.wait().expect_code(0);
@@ -195,7 +195,7 @@ fn a_user_cannot_delete_or_replace_anothers_lock() {
             lock_files(host.path()).into_iter().find(|f| f.to_string_lossy().contains(&owner.to_string()));
         let file = file.expect("the lock file");
         let inode = fs::metadata(&file).unwrap().ino();
-        let id = STRANGER.to_string();
+        let id = UNPRIVILEGED.to_string();
         for deed in ["rm -f \"$1\"", "mv -f \"$1\" \"$1.away\"", "touch new && mv -f new \"$1\""] {
             let mut stranger = Command::new("setpriv");
             stranger.args(["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", deed, "sh"]);
@@ -212,8 +212,8 @@ fn a_lock_file_without_permission_is_reported_as_such() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o755);
     assert!(host.is_free());
-    refused(users.run(STRANGER, host.run(), "022"), 77, &["permission"]);
-    refused(users.run(STRANGER, host.run_on("new"), "022"), 77, &["permission"]);
+    refused(users.run(UNPRIVILEGED, host.run(), "022"), 77, &["permission"]);
+    refused(users.run(UNPRIVILEGED, host.run_on("new"), "022"), 77, &["permission"]);
 }
 
 #[test]

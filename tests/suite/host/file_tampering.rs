@@ -198,7 +198,7 @@ fn a_lock_file_that_another_program_has_locked_is_waited_for_if_asked_to() {
     assert_eq!(cancelled.wait().signal, Some(SIGTERM as i32));
     drop(theirs);
     assert_eq!(job.wait().expect_code(0).stdout, "ran\n");
-    host.nothing_is_locked();
+    host.assert_nothing_is_locked();
 }
 
 /// Loaded before libc: the kernel refuses to wait for the bytes of the others, as it may over a network.

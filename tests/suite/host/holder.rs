@@ -4,13 +4,15 @@ use std::fs;
 
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
-use crate::support::processes::{self, a_breath_later, guardian_of, pid_in, send};
-use crate::support::{DEAF_TREE, Host, Job, LOOK, Run, TREE, alive, hold, tree_of, wait_until};
+use crate::support::processes::{self, guardian_of, pid_in, send, wait_until_a_signal_counts_again};
+use crate::support::{
+    Host, Job, REPORT_SURVIVORS, Run, STUBBORN_TREE, TREE, alive, hold, tree_of, wait_until,
+};
 
 /// The first in the queue, which looks whether the tree is gone.
 fn onlooker(host: &Host, tree: &[i32]) -> Job {
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
-    host.waiter(host.run().env("TREE", pids.join(" ")).sh(LOOK), 1)
+    host.waiter(host.run().env("TREE", pids.join(" ")).sh(REPORT_SURVIVORS), 1)
 }
 
 /// A daemon in a session of its own that outlives the command and holds none of its streams.
@@ -27,7 +29,7 @@ fn daemon_of(host: &Host) -> i32 {
 #[test]
 fn a_killed_holder_frees_the_lock_at_once_but_not_before_its_tree_is_gone() {
     let host = Host::new();
-    for script in [TREE, DEAF_TREE, TREE, DEAF_TREE] {
+    for script in [TREE, STUBBORN_TREE, TREE, STUBBORN_TREE] {
         let job = host.run().sh(script).spawn();
         let tree = tree_of(&job);
         let next = onlooker(&host, &tree);
@@ -41,7 +43,7 @@ fn a_killed_holder_frees_the_lock_at_once_but_not_before_its_tree_is_gone() {
 #[test]
 fn a_killed_guardian_ends_the_run_with_125_and_frees_the_lock_after_the_tree() {
     let host = Host::new();
-    for script in [TREE, DEAF_TREE] {
+    for script in [TREE, STUBBORN_TREE] {
         let job = host.run().sh(script).spawn();
         let tree = tree_of(&job);
         let next = onlooker(&host, &tree);
@@ -55,11 +57,11 @@ fn a_killed_guardian_ends_the_run_with_125_and_frees_the_lock_after_the_tree() {
 #[test]
 fn a_forced_stop_frees_the_lock_only_after_the_tree_is_gone() {
     let host = Host::new();
-    let job = host.run().sh(DEAF_TREE).spawn();
+    let job = host.run().sh(STUBBORN_TREE).spawn();
     let tree = tree_of(&job);
     let next = onlooker(&host, &tree);
     job.signal(SIGTERM);
-    a_breath_later();
+    wait_until_a_signal_counts_again();
     wait_until("two signals end it", || {
         if alive(tree[0]) {
             job.signal(SIGTERM); // the first may have been read late, and both be one wish

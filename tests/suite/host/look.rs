@@ -12,7 +12,7 @@ use super::file_tampering::outsider;
 use crate::support::host::{MUTEX_BYTE, lock_files};
 use crate::support::run::os;
 use crate::support::{
-    DEAF_TREE, Done, Host, Job, OtherUsers, Run, STRANGER, alive, hold, tree_of, wait_until,
+    Done, Host, Job, OtherUsers, Run, STUBBORN_TREE, UNPRIVILEGED, alive, hold, tree_of, wait_until,
 };
 
 fn json(done: &Done) -> Value {
@@ -22,13 +22,13 @@ fn json(done: &Done) -> Value {
 /// What `redlock status k --json` says.
 #[track_caller]
 fn status(host: &Host) -> Value {
-    json(&host.looking("status").args(&["k", "--json"]).done().expect_code(0))
+    json(&host.subcommand("status").args(&["k", "--json"]).done().expect_code(0))
 }
 
 /// What `redlock list --json` says, by key.
 #[track_caller]
 fn listed(host: &Host) -> Vec<Value> {
-    let done = host.looking("list").arg("--json").done().expect_code(0);
+    let done = host.subcommand("list").arg("--json").done().expect_code(0);
     let mut locks: Vec<Value> =
         done.stdout.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
     locks.sort_by_key(|lock| lock["key"].to_string());
@@ -42,10 +42,10 @@ fn texts<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
 #[test]
 fn a_holder_is_described_until_it_has_released() {
     let host = Host::new();
-    assert_eq!(host.looking("status").arg("k").done().expect_code(0).stdout, "k: free\n");
+    assert_eq!(host.subcommand("status").arg("k").done().expect_code(0).stdout, "k: free\n");
     assert_eq!(lock_files(host.path()).len(), 0, "nothing appears");
     let first = hold(host.run().args(&["--label", "nightly"]));
-    let done = host.looking("status").arg("k").done().expect_code(0);
+    let done = host.subcommand("status").arg("k").done().expect_code(0);
     assert!(done.stdout.starts_with("k: held\n") && done.stderr.is_empty(), "{done:?}");
     for part in ["nightly", &format!("pid {}", first.pid()), "since", "fence", "token"] {
         assert!(done.stdout.contains(part), "{part}: {done:?}");
@@ -57,14 +57,14 @@ fn a_holder_is_described_until_it_has_released() {
     assert_eq!((&holder["pid"], &holder["command"]), (&first.pid().into(), &"sh".into()));
     assert!(holder["held_ms"].is_u64() && holder["fence"].is_u64() && holder["since"].is_string());
     first.wait().expect_code(0);
-    assert_eq!(host.looking("status").arg("k").done().expect_code(0).stdout, "k: free\n");
+    assert_eq!(host.subcommand("status").arg("k").done().expect_code(0).stdout, "k: free\n");
     assert_eq!(listed(&host), Vec::<Value>::new());
 }
 
 #[test]
 fn checks_answer_by_exit_code() {
     let host = Host::new();
-    let check = |what: &str| host.looking("status").args(&["k", "--check", what]);
+    let check = |what: &str| host.subcommand("status").args(&["k", "--check", what]);
     check("free").done().expect_code(0);
     check("held").done().expect_code(1);
     let first = host.run().stdin_pipe().sh("echo ready $REDLOCK_TOKEN; read x; exit 0").spawn();
@@ -135,7 +135,7 @@ fn sharers_slots_and_what_is_kept_are_listed() {
     assert_eq!(texts(&index["holders"], "label"), ["a", "b"]);
     assert_eq!(texts(&tick["holders"], "label"), ["f"]);
     assert!((30_000..=60_000).contains(&tick["holders"][0]["expires_ms"].as_u64().unwrap()), "{tick}");
-    let table = host.looking("list").done().expect_code(0).stdout;
+    let table = host.subcommand("list").done().expect_code(0).stdout;
     assert!(!table.contains("never"), "they end with their processes: {table}");
     for part in ["3/4 slots", "shared 2", "kept"] {
         assert!(table.contains(part), "{part}: {table}");
@@ -149,7 +149,7 @@ fn sharers_slots_and_what_is_kept_are_listed() {
 #[test]
 fn a_killed_holder_holds_until_its_tree_is_gone() {
     let host = Host::new();
-    let job = host.run().args(&["--label", "killed"]).sh(DEAF_TREE).spawn();
+    let job = host.run().args(&["--label", "killed"]).sh(STUBBORN_TREE).spawn();
     let tree = tree_of(&job);
     job.signal(SIGKILL);
     wait_until("the lock is free", || {
@@ -179,10 +179,10 @@ fn every_key_is_listed_whatever_its_bytes_and_length() {
     expected.sort_unstable();
     assert_eq!(pids(&listed(&host)), expected);
     for (key, holder) in keys.iter().zip(&holders) {
-        let done = host.looking("status").arg("--json").arg("--key").arg(key).done().expect_code(0);
+        let done = host.subcommand("status").arg("--json").arg("--key").arg(key).done().expect_code(0);
         assert_eq!(json(&done)["holders"][0]["pid"], holder.pid(), "{key:?}");
     }
-    let found = host.looking("list").args(&["--json", "x*z"]).done().expect_code(0).stdout;
+    let found = host.subcommand("list").args(&["--json", "x*z"]).done().expect_code(0).stdout;
     assert!(found.lines().count() == 1 && found.contains(&"x".repeat(1023)), "{found}");
     for holder in holders {
         holder.wait().expect_code(0);
@@ -194,7 +194,7 @@ fn another_prefix_is_another_list() {
     let host = Host::new();
     let holders = [hold(host.run()), hold(host.run().args(&["--prefix", "other"]))];
     let list = |prefix: &str| {
-        let done = host.looking("list").args(&["--json", "--prefix", prefix]).done().expect_code(0);
+        let done = host.subcommand("list").args(&["--json", "--prefix", prefix]).done().expect_code(0);
         done.stdout
             .lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap()["key"].to_string())
@@ -222,10 +222,10 @@ fn files_that_are_no_locks_are_passed_over_and_not_touched() {
     let keys: Vec<String> = listed(&host).iter().map(|lock| lock["key"].to_string()).collect();
     assert_eq!(keys, [r#""k""#]);
     for key in ["link", "directory", "pipe", "twice"] {
-        let done = host.looking("status").arg(key).done().expect_code(77);
+        let done = host.subcommand("status").arg(key).done().expect_code(77);
         assert!(done.stdout.is_empty() && done.stderr.contains("redlock-lock%3A"), "{done:?}");
     }
-    assert_eq!(host.looking("status").arg("garbage").done().expect_code(0).stdout, "garbage: free\n");
+    assert_eq!(host.subcommand("status").arg("garbage").done().expect_code(0).stdout, "garbage: free\n");
     first.wait().expect_code(0);
 }
 
@@ -245,10 +245,10 @@ fn a_lock_of_another_program_is_foreign() {
         .unwrap();
     let found = status(&host);
     assert_eq!((&found["state"], &found["holders"][0]["pid"]), (&"foreign".into(), &other.id().into()));
-    let done = host.looking("status").arg("k").done().expect_code(0);
+    let done = host.subcommand("status").arg("k").done().expect_code(0);
     assert_eq!(done.stdout, format!("k: locked by another program, pid {}\n", other.id()));
     for args in [&["k", "--yes"][..], &["k", "--yes", "--now"]] {
-        let done = host.looking("break").args(args).done().expect_code(75);
+        let done = host.subcommand("break").args(args).done().expect_code(75);
         assert!(done.stderr.contains(&format!("pid {}", other.id())), "{done:?}");
         assert!(done.stderr.contains("only its end frees the lock"), "{done:?}");
     }
@@ -264,8 +264,9 @@ fn any_user_that_may_read_the_file_may_look() {
         let host = Host::with_mode(mode);
         let first = hold(host.run().args(&["--label", "root's"]));
         let before = fs::metadata(host.file()).unwrap();
-        let look =
-            |command: &str, args: &[&str]| users.run(STRANGER, host.looking(command).args(args), "077");
+        let look = |command: &str, args: &[&str]| {
+            users.run(UNPRIVILEGED, host.subcommand(command).args(args), "077")
+        };
         let done = look("status", &["k", "--json"]).done().expect_code(0);
         assert_eq!(texts(&json(&done)["holders"], "label"), ["root's"]);
         assert!(look("list", &[]).done().expect_code(0).stdout.contains("root's"));
@@ -277,7 +278,7 @@ fn any_user_that_may_read_the_file_may_look() {
         );
         // One that may not is told so, and the list goes on without it.
         fs::set_permissions(host.file(), Permissions::from_mode(0o600)).unwrap();
-        look("status", &["k"]).done().expect_code(77).expect_said(&["redlock-lock%3Ak"]);
+        look("status", &["k"]).done().expect_code(77).expect_stderr(&["redlock-lock%3Ak"]);
         look("list", &[]).done().expect_code(0);
         first.wait().expect_code(0);
     }
@@ -287,7 +288,7 @@ fn any_user_that_may_read_the_file_may_look() {
 fn looking_keeps_nobody_waiting() {
     let host = Host::new();
     let first = hold(host.run());
-    let look = || host.looking("status").arg("k").done().expect_code(0);
+    let look = || host.subcommand("status").arg("k").done().expect_code(0);
     let waiter = host.noting_waiter("waiter", 1);
     std::thread::scope(|scope| {
         let looks: Vec<_> = (0..3).map(|_| scope.spawn(|| (0..10).for_each(|_| drop(look())))).collect();
@@ -296,7 +297,7 @@ fn looking_keeps_nobody_waiting() {
         looks.into_iter().for_each(|look| look.join().unwrap());
     });
     assert!(host.is_free());
-    host.nothing_is_locked();
+    host.assert_nothing_is_locked();
     // A process that has the mutex and is stopped is in nobody's way who only looks.
     let theirs = outsider(&host.file(), MUTEX_BYTE.cast_signed(), 1);
     assert_eq!(look().stdout, "k: free\n");

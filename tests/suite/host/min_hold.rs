@@ -33,7 +33,7 @@ fn it_stays_taken_though_nothing_is_locked_and_says_why() {
     assert!(started.elapsed() < Duration::from_secs(20), "it does not wait for it");
     assert!(!is_locked(&host.file()));
     let done = host.run().arg("-n").sh("echo ran").done().expect_code(75);
-    done.expect_said(&["min-hold"]).expect_said(&["nightly"]);
+    done.expect_stderr(&["min-hold"]).expect_stderr(&["nightly"]);
     refused(host.run().arg("--shared"));
 }
 
@@ -51,7 +51,7 @@ fn a_killed_run_keeps_it_as_well() {
     refused(host.run());
     waiter.signal(SIGTERM);
     assert_eq!(waiter.wait().stdout, "");
-    processes::none_marked(&mark);
+    processes::wait_until_none_marked(&mark);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_readers_place_and_a_slot_stay() {
     assert_eq!(slots("3").sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout, "2\n");
     let last = hold(slots("3"));
     refused(slots("3"));
-    slots("2").arg("-n").cmd(&["true"]).done().expect_code(78).expect_said(&["--slots 3"]);
+    slots("2").arg("-n").cmd(&["true"]).done().expect_code(78).expect_stderr(&["--slots 3"]);
     let waiter = slots("3").sh("echo $REDLOCK_SLOT").spawn();
     last.wait().expect_code(0);
     assert_eq!(waiter.wait().expect_code(0).stdout, "2\n");

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
 use crate::support::host::is_locked;
-use crate::support::{Host, Job, Run, all_end_well, hold, wait_until};
+use crate::support::{Host, Job, Run, expect_success, hold, wait_until};
 
 /// A command that tells its slot, and stays.
 const TELL_SLOT: &str = "echo slot=$REDLOCK_SLOT; read x; exit 0";
@@ -59,7 +59,7 @@ fn the_slot_of_a_killed_holder_goes_to_the_first_waiter() {
     slots(&host, 3).arg("-n").sh("echo ran").done().expect_code(75);
     holders.remove(2).wait().expect_code(0);
     assert_eq!(second.wait_for_line("slot="), "slot=2");
-    all_end_well(vec![first, second, holders.remove(0)]);
+    expect_success(vec![first, second, holders.remove(0)]);
     assert!(!is_locked(&host.file()), "nothing is left in the kernel");
 }
 
@@ -70,11 +70,11 @@ fn no_waiter_overtakes_a_stopped_waiter_for_a_slot() {
     let sleeper = noting(&host, &["--slots", "2"], "sleeper", 1);
     let behind = noting(&host, &["--slots", "2"], "behind", 2);
     sleeper.stop();
-    all_end_well(holders);
+    expect_success(holders);
     slots(&host, 2).arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(host.order(), Vec::<String>::new());
     sleeper.signal(SIGCONT);
-    all_end_well(vec![sleeper, behind]);
+    expect_success(vec![sleeper, behind]);
     assert_eq!(host.order().len(), 2);
 }
 
@@ -107,7 +107,7 @@ fn threads_that_waited_for_other_slots_disturb_no_holder() {
     }
     let full: Vec<Job> = (0..7).map(|_| holding_slot(&host, 8)).collect();
     slots(&host, 8).arg("-n").sh("echo ran").done().expect_code(75);
-    all_end_well(full);
+    expect_success(full);
     waiter.wait().expect_code(0);
     assert!(!is_locked(&file));
 }
@@ -130,14 +130,14 @@ fn truncating_the_file_gives_no_slot_away_and_mixes_no_groups() {
     let holders: Vec<Job> = (0..2).map(|_| holding_slot(&host, 2)).collect();
     truncate(&host.file());
     slots(&host, 2).arg("-n").sh("echo ran").done().expect_code(75);
-    host.run().arg("-n").sh("echo ran").done().expect_code(78).expect_said(&["--slots 2"]);
-    all_end_well(holders);
+    host.run().arg("-n").sh("echo ran").done().expect_code(78).expect_stderr(&["--slots 2"]);
+    expect_success(holders);
     let reader = hold(group(&host, "a"));
     truncate(&host.file());
     group(&host, "b").arg("-n").sh("echo ran").done().expect_code(75);
     host.run().args(&["--shared", "-n"]).sh("echo ran").done().expect_code(75);
     group(&host, "a").arg("-n").sh("exit 4").done().expect_code(4);
-    slots(&host, 2).arg("-n").sh("echo ran").done().expect_code(78).expect_said(&["without --slots"]);
+    slots(&host, 2).arg("-n").sh("echo ran").done().expect_code(78).expect_stderr(&["without --slots"]);
     reader.wait().expect_code(0);
 }
 
@@ -148,7 +148,7 @@ fn a_waiter_alone_settles_how_the_key_is_used() {
     let waiter = noting(&host, &["--shared"], "reader", 1);
     waiter.stop();
     holder.wait().expect_code(0);
-    slots(&host, 3).sh("echo ran").done().expect_code(78).expect_said(&["--slots 1"]);
+    slots(&host, 3).sh("echo ran").done().expect_code(78).expect_stderr(&["--slots 1"]);
     waiter.signal(SIGCONT);
     waiter.wait().expect_code(0);
     slots(&host, 3).sh("exit 4").done().expect_code(4);
@@ -187,7 +187,7 @@ fn neighbours_of_one_group_go_in_together_and_groups_take_turns() {
         now.iter().for_each(|reader| drop(reader.wait_for_line("in")));
         host.queued(readers.len());
         assert!(readers.as_slice().iter().all(|later| later.stdout_so_far().is_empty()));
-        all_end_well(now);
+        expect_success(now);
     }
 }
 
@@ -207,7 +207,7 @@ fn preferring_writers_go_first_in_their_order_even_if_one_dies() {
     truncate(&host.file());
     jobs.push(noting(&host, &writers, "p3", 6));
     holder.wait().expect_code(0);
-    all_end_well(jobs);
+    expect_success(jobs);
     assert_eq!(host.order(), ["p1", "p2", "p3", "f1", "f2", "f3"]);
 }
 
@@ -225,7 +225,7 @@ fn a_stopped_preferred_writer_is_waited_for_until_it_gives_up() {
     stopped.signal(SIGTERM);
     stopped.signal(SIGCONT);
     stopped.wait();
-    all_end_well(vec![fair, later]);
+    expect_success(vec![fair, later]);
     assert_eq!(host.order(), ["fair", "later"]);
 }
 
@@ -251,7 +251,7 @@ fn readers_that_prefer_readers_join_when_readers_begin_to_hold() {
     host.run().args(&prefers).args(&["-n"]).sh("exit 4").done().expect_code(4);
     assert_eq!(host.order(), Vec::<String>::new());
     joins.wait().expect_code(0);
-    all_end_well(vec![between, stays_out, other]);
+    expect_success(vec![between, stays_out, other]);
     assert_eq!(host.order()[0], "between");
 }
 
@@ -296,6 +296,6 @@ fn a_wait_for_a_slot_reports_position_and_number_of_holders() {
     for part in ["place 2", &earliest, "and 2 others"] {
         assert!(said.contains(part), "{part:?} is missing in {said:?}");
     }
-    all_end_well(holders);
-    all_end_well(waiters);
+    expect_success(holders);
+    expect_success(waiters);
 }

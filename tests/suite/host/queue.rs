@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
 
 use crate::support::proc_stat::cpu_ticks;
-use crate::support::{Host, Job, all_end_well, hold, process_state, processes, wait_until};
+use crate::support::{Host, Job, expect_success, hold, process_state, processes, wait_until};
 
 #[test]
 fn a_waiter_whose_guardian_was_killed_does_not_run_unprotected() {
@@ -31,7 +31,7 @@ fn a_stopped_waiter_just_waits_and_keeps_its_place() {
     assert!(!host.is_free(), "nobody overtakes the stopped one");
     assert_eq!(host.order(), Vec::<String>::new());
     sleeper.signal(SIGCONT);
-    all_end_well(vec![sleeper, behind]);
+    expect_success(vec![sleeper, behind]);
     assert_eq!(host.order(), ["sleeper", "behind"]);
 }
 
@@ -72,7 +72,7 @@ fn many_waiters_cost_no_processor_time_and_are_served_in_order() {
     assert!(ticks <= 20, "{ticks} ticks in 2 s for {WAITERS} waiters");
     assert!(switches <= 3 * WAITERS as u64, "{switches} wake-ups in 2 s for {WAITERS} waiters");
     first.wait().expect_code(0);
-    all_end_well(waiters);
+    expect_success(waiters);
     let expected: Vec<String> = (0..WAITERS).map(|i| i.to_string()).collect();
     assert_eq!(host.order(), expected);
 }

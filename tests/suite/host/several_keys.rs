@@ -38,11 +38,11 @@ fn a_waiter_that_leaves_one_key_frees_the_others() {
         waiter.signal(signal);
         assert_eq!(waiter.wait().stdout, "");
         queued_at(&host, "b", 0);
-        wait_until("the other key is free", || host.run_on("a").gets_in());
+        wait_until("the other key is free", || host.run_on("a").try_acquire());
     }
     let impatient = keys(&host, &["b", "a"]).args(&["-w", "0.2"]).sh("echo ran").done().expect_code(75);
     assert_eq!(impatient.stdout, "");
-    assert!(host.run_on("a").gets_in());
+    assert!(host.run_on("a").try_acquire());
     holder.wait().expect_code(0);
 }
 
@@ -60,7 +60,7 @@ fn a_stopped_waiter_for_two_keys_keeps_its_place_at_both() {
     };
     let late = [late("a"), late("b")];
     holder.wait().expect_code(0);
-    assert!(!host.run_on("a").gets_in() && !host.run_on("b").gets_in());
+    assert!(!host.run_on("a").try_acquire() && !host.run_on("b").try_acquire());
     both.signal(SIGCONT);
     both.wait().expect_code(0);
     for job in late {
@@ -87,7 +87,9 @@ fn with_wait_tree_the_command_keeps_all_of_them_open() {
     wait_until("it is gone", || !alive(guardian));
     job.signal(SIGKILL);
     job.wait();
-    assert!(alive(daemon.as_raw()) && !host.run_on("a").gets_in() && !host.run_on("b").gets_in());
+    assert!(alive(daemon.as_raw()) && !host.run_on("a").try_acquire() && !host.run_on("b").try_acquire());
     kill(daemon, SIGKILL).unwrap();
-    wait_until("free when the tree is gone", || host.run_on("a").gets_in() && host.run_on("b").gets_in());
+    wait_until("free when the tree is gone", || {
+        host.run_on("a").try_acquire() && host.run_on("b").try_acquire()
+    });
 }

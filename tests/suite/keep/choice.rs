@@ -45,7 +45,7 @@ fn what_is_held_is_75_or_as_chosen(backend: &Backend) {
     let done = acquire(backend).arg("-n").done().expect_code(75);
     assert!(done.stdout.is_empty() && done.stderr.contains("release freeze"), "{done:?}");
     acquire(backend).args(&["-n", "-E", "9"]).done().expect_code(9);
-    backend.run().args(&["-n"]).cmd(&["true"]).done().expect_code(75).expect_said(&["release freeze"]);
+    backend.run().args(&["-n"]).cmd(&["true"]).done().expect_code(75).expect_stderr(&["release freeze"]);
     release(backend, &token).done().expect_code(0);
 }
 
@@ -84,7 +84,7 @@ fn it_waits_and_gets_the_lock(backend: &Backend) {
 fn readers_share_and_keep_writers_out(backend: &Backend) {
     let first = token(acquire(backend).arg("--shared"));
     let second = token(acquire(backend).args(&["--shared", "-n"]));
-    assert!(backend.reader().gets_in());
+    assert!(backend.reader().try_acquire());
     assert!(!backend.is_free());
     release(backend, &first).done().expect_code(0);
     assert!(!backend.is_free(), "the second reader is still there");
@@ -114,7 +114,7 @@ fn several_keys_are_taken_and_released_together(backend: &Backend) {
     becomes_free(backend);
     holder.wait().expect_code(0);
     let token = token(both());
-    assert!(!backend.run_on(&["j"]).gets_in() && !backend.is_free());
+    assert!(!backend.run_on(&["j"]).try_acquire() && !backend.is_free());
     let release = backend.command(&["release", "--key", "k", "--key", "j", "--token", &token]);
     release.done().expect_code(0);
     backend.all_free(&["k", "j"]);
@@ -128,13 +128,13 @@ fn a_token_of_several_keys_stands_for_all_of_them(backend: &Backend) {
         let token = token(run);
         for command in [&["release"][..], &["extend", "--ttl", "90s"]] {
             for keys in [&["k"][..], &["j"], &["k", "j", "i"]] {
-                let _used = backend.run_on(&["i"]).gets_in();
+                let _used = backend.run_on(&["i"]).try_acquire();
                 let part = backend.command(command).args(keys).args(&["--token", &token]);
                 let done = part.done().expect_code(64);
                 assert!(done.stderr.contains("of 2 locks"), "{done:?}");
             }
         }
-        assert!(!backend.run_on(&["j"]).gets_in() && !backend.is_free(), "nothing was released");
+        assert!(!backend.run_on(&["j"]).try_acquire() && !backend.is_free(), "nothing was released");
         backend.command(&["release", "k", "j", "--token", &token]).done().expect_code(0);
         backend.all_free(&["k", "j"]);
         let one = super::token(acquire(backend));
@@ -148,7 +148,7 @@ fn of_waiting_acquires_with_supersede_only_the_newest_stays(backend: &Backend) {
     let holder = hold(backend.run_for_long());
     let old = backend.waiter(acquire(backend).arg("--supersede"), 1);
     let new = acquire(backend).arg("--supersede").spawn();
-    old.wait().expect_code(75).expect_said(&["superseded"]);
+    old.wait().expect_code(75).expect_stderr(&["superseded"]);
     holder.wait().expect_code(0);
     let token = new.wait().expect_code(0).stdout;
     release(backend, token.trim()).done().expect_code(0);

@@ -1,7 +1,7 @@
 //! From another environment, another directory, another user: what release and extend need is key, token and servers.
 
 use super::{acquire, becomes_free, extend, is_ours, release, token};
-use crate::support::{Backend, Host, Locks, OtherUsers, Redis, STRANGER};
+use crate::support::{Backend, Host, Locks, OtherUsers, Redis, UNPRIVILEGED};
 
 on_backends!(one_server, three_servers, this_host:
     an_empty_environment_and_another_directory_will_do,
@@ -28,11 +28,11 @@ fn another_user_with_the_token_releases_a_lock_on_a_server() {
     let Some(users) = OtherUsers::new() else { skip!("only root can be another user") };
     let backend = Backend::one_server();
     let first = token(acquire(&backend));
-    users.run(STRANGER, extend(&backend, &first, "50s"), "077").done().expect_code(0);
-    users.run(STRANGER, release(&backend, &first), "077").done().expect_code(0);
+    users.run(UNPRIVILEGED, extend(&backend, &first, "50s"), "077").done().expect_code(0);
+    users.run(UNPRIVILEGED, release(&backend, &first), "077").done().expect_code(0);
     becomes_free(&backend);
     // And the other way round.
-    let second = token(users.run(STRANGER, acquire(&backend), "077"));
+    let second = token(users.run(UNPRIVILEGED, acquire(&backend), "077"));
     release(&backend, &second).done().expect_code(0);
     becomes_free(&backend);
 }
@@ -44,7 +44,7 @@ fn another_user_with_the_token_on_this_host() {
     let host = Host::with_mode(0o1777);
     let backend = Backend::of(Locks::ThisHost(host));
     let ours = token(acquire(&backend));
-    let done = users.run(STRANGER, release(&backend, &ours), "077").done();
+    let done = users.run(UNPRIVILEGED, release(&backend, &ours), "077").done();
     match done.code {
         Some(0) => becomes_free(&backend),
         Some(77) => {
@@ -55,7 +55,7 @@ fn another_user_with_the_token_on_this_host() {
         _ => panic!("{done:?}"),
     }
     // root reaches every process.
-    let theirs = token(users.run(STRANGER, acquire(&backend), "077"));
+    let theirs = token(users.run(UNPRIVILEGED, acquire(&backend), "077"));
     release(&backend, &theirs).done().expect_code(0);
     becomes_free(&backend);
 }

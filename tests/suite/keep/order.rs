@@ -1,7 +1,7 @@
 //! Locks without a command stand in the same queue as runs.
 
 use super::{acquire, release, token};
-use crate::support::{Backend, all_end_well, hold};
+use crate::support::{Backend, expect_success, hold};
 
 on_backends!(one_server, three_servers, this_host:
     a_release_lets_the_waiting_runs_in_as_they_came,
@@ -17,7 +17,7 @@ fn a_release_lets_the_waiting_runs_in_as_they_came(backend: &Backend) {
         .collect();
     release(backend, &token).done().expect_code(0);
     // Long before the 60 s of the lease are over, or the rig ends the test.
-    all_end_well(waiters);
+    expect_success(waiters);
     assert_eq!(backend.order(), ["a", "b", "c"]);
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Watched, acquire, extend, is_ours, release, token};
-use crate::support::{Backend, Locks, takes_less_than, wait_until};
+use crate::support::{Backend, Locks, assert_takes_less_than, wait_until};
 
 #[test]
 fn a_restarted_server_has_nothing_to_release_or_extend() {
@@ -11,7 +11,7 @@ fn a_restarted_server_has_nothing_to_release_or_extend() {
     let token = token(acquire(&backend));
     let Locks::OneServer(redis) = &mut backend.locks else { unreachable!("one server") };
     redis.restart();
-    release(&backend, &token).done().expect_code(79).expect_said(&["expired"]);
+    release(&backend, &token).done().expect_code(79).expect_stderr(&["expired"]);
     extend(&backend, &token, "60s").done().expect_code(79);
     assert!(backend.is_free());
 }
@@ -23,7 +23,7 @@ fn a_server_that_is_down_is_69_and_the_lock_is_still_ours_when_it_is_back() {
     backend.server().stop();
     let asked = |command: &str| {
         let run = backend.command(&[command, "k", "--token", &token, "--node-timeout", "300ms"]);
-        run.done().expect_code(69).expect_said(&["timed out"])
+        run.done().expect_code(69).expect_stderr(&["timed out"])
     };
     asked("release");
     asked("extend");
@@ -59,7 +59,7 @@ fn a_minority_that_was_restarted_does_not_matter() {
 fn a_server_that_hangs_is_waited_for_once() {
     let backend = Backend::three_servers();
     let Locks::ThreeServers(nodes) = &backend.locks else { unreachable!("three servers") };
-    takes_less_than(Duration::from_millis(3500), || {
+    assert_takes_less_than(Duration::from_millis(3500), || {
         let token = token(acquire(&backend));
         wait_until("every server has the claim", || !nodes.claims("k").contains(&String::new()));
         nodes[1].stop();

@@ -34,7 +34,7 @@ fn a_release_stops_the_command_before_the_next_one_starts(backend: &Backend) {
     let next = backend.waiter(backend.run().sh(&look), 1);
     let released = release(backend, &token).done();
     assert!(matches!(released.code, Some(0)), "{released:?}");
-    job.wait().expect_code(79).expect_said(&["released by"]);
+    job.wait().expect_code(79).expect_stderr(&["released by"]);
     wait_until("the command has ended", || !alive(command));
     assert_eq!(next.wait().expect_code(0).stdout, "alone\n");
 }

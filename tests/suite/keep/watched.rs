@@ -5,7 +5,7 @@ use nix::unistd::geteuid;
 
 use super::{Watched, acquire, becomes_free, keeper, no_keeper, token};
 use crate::support::processes::{is_installed, send};
-use crate::support::{Backend, OtherUsers, Run, STRANGER, hold, process_state, wait_until};
+use crate::support::{Backend, OtherUsers, Run, UNPRIVILEGED, hold, process_state, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
     a_process_that_is_not_there_is_64_and_takes_nothing,
@@ -43,9 +43,9 @@ fn a_process_that_may_not_be_stopped_is_no_choice_for_on_lost_stop() {
     let Some(users) = OtherUsers::new() else { skip!("only root can be another user") };
     let (backend, watched) = (Backend::one_server(), Watched::start());
     let as_stranger = |action: &str| {
-        users.run(STRANGER, watching(&backend, watched.pid()).args(&["--on-lost", action]), "077").done()
+        users.run(UNPRIVILEGED, watching(&backend, watched.pid()).args(&["--on-lost", action]), "077").done()
     };
-    let done = as_stranger("stop").expect_code(77).expect_said(&["--on-lost", &watched.pid().to_string()]);
+    let done = as_stranger("stop").expect_code(77).expect_stderr(&["--on-lost", &watched.pid().to_string()]);
     assert!(done.stdout.is_empty(), "{done:?}");
     backend.all_free(&["k"]);
     as_stranger("warn").expect_code(0);

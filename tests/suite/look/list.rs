@@ -1,7 +1,7 @@
 //! `redlock list`: all locks and nothing else, the oldest first.
 
 use super::{look, objects};
-use crate::support::{Redis, Run, asleep_at, hold, holder};
+use crate::support::{Redis, Run, hold, holder, wait_for_sleeping_clients};
 
 fn keys(redis: &Redis, args: &[&str]) -> Vec<String> {
     let listed = objects(&look("list", &redis.url(), args).arg("--json").done().expect_code(0));
@@ -68,7 +68,7 @@ fn many_locks_take_few_requests_and_each_is_described() {
     for n in 0..300 {
         client.cmd(&["SET", &format!("lock:f{n}"), "x", "PX", "600000"]);
     }
-    asleep_at(&redis, 1); // the holder's own calls are not counted
+    wait_for_sleeping_clients(&redis, 1); // the holder's own calls are not counted
     redis.cmd(&["CONFIG", "RESETSTAT"]);
     assert_eq!(keys(&redis, &[]).len(), 301);
     let requests = redis.calls("scan") + redis.calls("evalsha") + redis.calls("eval");

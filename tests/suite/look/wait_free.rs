@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::look;
-use crate::support::{Job, Nodes, Redis, Run, behind_a_listening_holder, hold, holder, queued};
+use crate::support::{Job, Nodes, Redis, Run, hold, holder, queued, wait_for_sleeping_waiter};
 
 fn waits(redis: &Redis) -> Job {
     let job = look("status", &redis.url(), &["k", "--wait-free"]).spawn();
-    behind_a_listening_holder(redis);
+    wait_for_sleeping_waiter(redis);
     job
 }
 
@@ -31,7 +31,7 @@ fn it_ends_with_the_release_and_takes_nothing() {
 #[test]
 fn a_release_wakes_it_long_before_it_would_look_again() {
     let redis = Redis::start();
-    crate::support::takes_less_than(Duration::from_millis(800), || {
+    crate::support::assert_takes_less_than(Duration::from_millis(800), || {
         let first = holder(&redis, "k", &["--ttl", "600s"]);
         let job = waits(&redis);
         let start = Instant::now();
@@ -91,7 +91,7 @@ fn on_several_servers_a_majority_must_be_free() {
     let nodes = Nodes::start(3);
     let first = hold(nodes.run("k").args(&["--ttl", "30s"]));
     let job = look("status", &nodes.urls().join(","), &["k", "--wait-free"]).spawn();
-    nodes.iter().for_each(behind_a_listening_holder);
+    nodes.iter().for_each(wait_for_sleeping_waiter);
     first.wait().expect_code(0);
     job.wait().expect_code(0);
 }

@@ -7,8 +7,10 @@ use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use crate::support::processes::{self, Frozen, a_breath_later, guardian_of, pid_in, send, status_field};
-use crate::support::{Job, LOOK, Proxy, Pty, Redis, Run, alive, process_state, wait_until};
+use crate::support::processes::{
+    self, Frozen, guardian_of, pid_in, send, status_field, wait_until_a_signal_counts_again,
+};
+use crate::support::{Job, Proxy, Pty, REPORT_SURVIVORS, Redis, Run, alive, process_state, wait_until};
 
 /// A command with a child, a child in a session of its own, and an orphan in another session.
 const TREE: &str = "sh -c 'echo near $$; exec sleep 60' &
@@ -46,7 +48,7 @@ fn redlock_killed_takes_its_whole_tree_along_at_once() {
         job.signal(SIGKILL);
         // Long before the 120 s of the lease are over.
         wait_until("the tree is dead", || living(&tree).is_empty());
-        processes::none_marked(&mark);
+        processes::wait_until_none_marked(&mark);
     }
 }
 
@@ -60,7 +62,7 @@ fn redlock_killed_while_waiting_leaves_no_process() {
     wait_until("the waiter is queued", || redis.queue_len("k") == 1);
     assert!(!processes::marked(&mark).is_empty());
     waiter.signal(SIGKILL);
-    processes::none_marked(&mark);
+    processes::wait_until_none_marked(&mark);
     assert_eq!(waiter.wait().stdout, "");
 }
 
@@ -197,11 +199,11 @@ fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
         let job = Run::key(&redis, "k").sh(script).spawn();
         let tree = tree_of(&job);
         let pids = tree.map(|pid| pid.to_string()).join(" ");
-        let next = Run::key(&redis, "k").env("TREE", &pids).sh(LOOK).spawn();
+        let next = Run::key(&redis, "k").env("TREE", &pids).sh(REPORT_SURVIVORS).spawn();
         wait_until("the next holder waits", || redis.queue_len("k") == 1);
         job.signal(SIGTERM);
         job.wait_for_line("first");
-        a_breath_later();
+        wait_until_a_signal_counts_again();
         job.signal(SIGTERM);
         assert_eq!(next.wait().stdout, "looked\n", "round {round}");
         job.wait();

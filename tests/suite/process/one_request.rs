@@ -9,7 +9,9 @@ use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use nix::sys::signal::{kill, killpg};
 use nix::unistd::{Pid, geteuid};
 
-use crate::support::processes::{a_breath_later, children, guardian_of, is_installed, pid_in, send};
+use crate::support::processes::{
+    children, guardian_of, is_installed, pid_in, send, wait_until_a_signal_counts_again,
+};
 use crate::support::{Job, Redis, Run, alive, descendants, wait_until};
 
 /// Needs half a second to clean up, and counts what it is sent meanwhile.
@@ -250,7 +252,7 @@ fn a_second_wish_still_kills() {
     let job = scene.start(scene.run("k").sh(script));
     let main = pid_in(&scene.said("main "));
     signal_each_process(&job, SIGTERM);
-    a_breath_later();
+    wait_until_a_signal_counts_again();
     // Those that came late may belong to the first.
     wait_until("it is killed", || {
         if alive(job.pid()) {

@@ -7,8 +7,8 @@ use nix::sys::signal::Signal::{
     self, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 
-use crate::support::processes::{self, a_breath_later, guardian_of, pid_in};
-use crate::support::{Redis, Run, alive, process_state, stays_free, wait_until};
+use crate::support::processes::{self, guardian_of, pid_in, wait_until_a_signal_counts_again};
+use crate::support::{Redis, Run, alive, assert_stays_free, process_state, wait_until};
 
 fn name(signal: Signal) -> &'static str {
     signal.as_str().trim_start_matches("SIG")
@@ -123,7 +123,7 @@ fn a_second_term_or_int_kills_the_whole_tree_at_once_and_still_releases() {
         let tree = ["main", "near", "away"].map(|who| pid_in(&job.wait_for_line(who)));
         job.signal(first);
         job.wait_for_line("first");
-        a_breath_later();
+        wait_until_a_signal_counts_again();
         let asked = Instant::now();
         job.signal(second);
         let done = job.wait();
@@ -172,7 +172,7 @@ fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
         );
         assert!(!redis.held("k"), "round {round} left the key");
         assert_eq!(redis.queue_len("k"), 0, "round {round} left a waiter");
-        processes::none_marked(&mark);
+        processes::wait_until_none_marked(&mark);
     }
 }
 
@@ -201,10 +201,10 @@ fn an_interrupt_before_the_grant_means_that_the_command_is_never_started() {
         let done = job.wait();
         assert_eq!((done.code, done.signal), (None, Some(SIGINT as i32)), "round {round}: {done:?}");
         assert_eq!(done.stdout, "", "round {round}: the command ran");
-        processes::none_marked(&mark);
+        processes::wait_until_none_marked(&mark);
         wait_until("the key is free", || !redis.held("k"));
     }
-    stays_free(&redis);
+    assert_stays_free(&redis);
     let left: Vec<_> = redis.keys().into_iter().filter(|key| key != "lock-fence:k").collect();
     assert_eq!(left, Vec::<String>::new(), "left on the server");
 }

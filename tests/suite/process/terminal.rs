@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal::{SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1};
 
-use crate::support::processes::{a_breath_later, send};
+use crate::support::processes::{send, wait_until_a_signal_counts_again};
 use crate::support::{Job, Pty, Redis, Run, alive, wait_until};
 
 const CTRL_C: &str = "\x03";
@@ -73,7 +73,7 @@ fn a_second_interrupt_from_a_process_kills_the_command_on_a_terminal_too() {
     let main = pty.number_after("main ");
     send(pty.pid(), SIGINT);
     pty.wait_for("int=1");
-    a_breath_later();
+    wait_until_a_signal_counts_again();
     send(pty.pid(), SIGTERM);
     let done = pty.wait();
     assert_ne!(done.code, Some(0));

@@ -8,7 +8,7 @@ use nix::unistd::geteuid;
 
 use crate::support::processes::{self, guardian_of, is_installed, pid_in, send};
 use crate::support::{
-    Done, Host, Redis, Run, alive, descendants, parent, preload, process_state, stays_free, wait_until,
+    Done, Host, Redis, Run, alive, assert_stays_free, descendants, parent, preload, process_state, wait_until,
 };
 
 /// A process that has nothing to do with redlock; killed when dropped.
@@ -188,7 +188,7 @@ fn with_on_lost_warn_it_runs_and_signals_no_process_by_a_foreign_number() {
         assert!(inside.iter().all(|pid| !alive(*pid)));
         wait_until("the key is free", || !redis.held("k"));
     }
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 /// As the first process of a PID namespace redlock inherits every orphan in it.

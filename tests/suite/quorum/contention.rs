@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Job, Links, Nodes, OverlapCheck, PlainRedlock, TREE, alive, all_end_well, queued, tree_of, wait_until,
+    Job, Links, Nodes, OverlapCheck, PlainRedlock, TREE, alive, expect_success, queued, tree_of, wait_until,
     wait_until_within,
 };
 
@@ -17,8 +17,8 @@ fn ten_at_once_on_five_nodes_all_finish_one_after_the_other() {
     let jobs: Vec<Job> = (0..10)
         .map(|i| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
         .collect();
-    all_end_well(jobs);
-    check.clean(10);
+    expect_success(jobs);
+    check.assert_clean(10);
     let fences = check.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
     nodes.all_free();
@@ -39,7 +39,7 @@ fn waiters_on_five_nodes_are_served_in_the_order_of_their_arrival() {
     assert!(claims.iter().all(|claim| *claim == claims[0]), "waiters stay away from the others: {claims:?}");
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
-    check.clean(10);
+    check.assert_clean(10);
     let arrived: Vec<String> = (0..10).map(|i: usize| i.to_string()).collect();
     assert_eq!(check.order(), arrived);
     nodes.all_free();
@@ -58,9 +58,9 @@ fn five_rounds_of_eight_with_two_nodes_dying_lose_no_update() {
             3 => nodes[3].restart(),
             _ => {}
         }
-        all_end_well(jobs);
+        expect_success(jobs);
     }
-    check.clean(40);
+    check.assert_clean(40);
     let fences = check.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
     nodes.all_free();
@@ -181,7 +181,7 @@ fn plain_redlock_and_redlock_together_lose_no_update() {
             });
         }
     });
-    check.clean(40);
+    check.assert_clean(40);
     nodes.all_free();
 }
 

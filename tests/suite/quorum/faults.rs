@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::nodes::{renewed, settle};
 use crate::support::{
-    Links, Nodes, Proxy, Redis, TREE, alive, hold, pttl, takes_less_than, tree_of, wait_until,
+    Links, Nodes, Proxy, Redis, TREE, alive, assert_takes_less_than, hold, pttl, tree_of, wait_until,
     wait_until_within,
 };
 
@@ -22,7 +22,7 @@ fn one_slow_node_of_five_is_not_noticed() {
     for at in 1..5 {
         let proxy = Proxy::to(&nodes[at]);
         proxy.delay(Duration::from_secs(2));
-        takes_less_than(Duration::from_millis(1500), || {
+        assert_takes_less_than(Duration::from_millis(1500), || {
             let start = Instant::now();
             let run = Nodes::run_at(&through(&nodes, at, &proxy), "k").args(&["--node-timeout", "5s"]);
             let done = run.sh("echo ran").done().expect_code(0);
@@ -58,7 +58,7 @@ fn two_of_five_killed_while_held_change_nothing_and_a_third_stops_the_command() 
     let dead = || !tree.iter().any(|pid| alive(*pid));
     // The lease began before the kill, and the tree is gone before the lease.
     wait_until_within(Duration::from_millis(3100), "the tree is gone within the lease", dead);
-    job.wait().expect_code(79).expect_said(&["lost"]);
+    job.wait().expect_code(79).expect_stderr(&["lost"]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_lock_broken_at_a_majority_is_lost_and_never_comes_back() {
             assert!(!taken_back(), "{broken:?}: taken back after {:?}", start.elapsed());
             assert!(start.elapsed() < Duration::from_secs(20), "still runs");
         }
-        job.wait().expect_code(79).expect_said(&["lost"]);
+        job.wait().expect_code(79).expect_stderr(&["lost"]);
         assert!(!tree.iter().any(|pid| alive(*pid)));
         nodes.all_free();
     }
@@ -190,7 +190,7 @@ fn the_vote_of_a_straggler_is_not_left_behind() {
     for at in [1, 2] {
         // Its answers come when the run is over; then its requests arrive when the run is over.
         for late_requests in [false, true] {
-            takes_less_than(Duration::from_millis(2500), || {
+            assert_takes_less_than(Duration::from_millis(2500), || {
                 let (proxy, calls) = (Proxy::to(&nodes[at]), nodes[at].script_calls());
                 if late_requests {
                     proxy.pause();
@@ -217,7 +217,7 @@ fn a_release_does_not_wait_for_a_server_that_is_further_away_than_a_majority() {
     let nodes = Nodes::start(3);
     nodes.warm_up();
     for at in 0..3 {
-        takes_less_than(Duration::from_millis(1500), || {
+        assert_takes_less_than(Duration::from_millis(1500), || {
             let proxy = Proxy::to(&nodes[at]);
             let run = Nodes::run_at(&through(&nodes, at, &proxy), "k").args(&["--node-timeout", "5s"]);
             let job = nodes.hold(run, "k");

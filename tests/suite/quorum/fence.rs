@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Nodes, Proxy, Redis, Refused, of_a_short_run, wait_until};
+use crate::support::{Nodes, Proxy, Redis, Refused, measure_short_run, wait_until};
 
 /// What the node remembers, 0 for nothing.
 fn remembered(redis: &Redis) -> u64 {
@@ -84,7 +84,7 @@ fn a_run_costs_every_server_two_commands_when_the_answers_agree() {
     let nodes = Nodes::start(5);
     nodes.warm_up();
     for _ in 0..5 {
-        let cost = of_a_short_run(|| {
+        let cost = measure_short_run(|| {
             let before: Vec<u64> = nodes.iter().map(Redis::script_calls).collect();
             let start = Instant::now();
             nodes.run("k").cmd(&["true"]).done().expect_code(0);

@@ -6,8 +6,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::nodes::renewed;
 use crate::support::{
-    Blackhole, Job, Nodes, OverlapCheck, Proxy, Run, alive, all_end_well, asleep_at,
-    behind_a_listening_holder, queued, takes_less_than, wait_until,
+    Blackhole, Job, Nodes, OverlapCheck, Proxy, Run, alive, assert_takes_less_than, expect_success, queued,
+    wait_for_sleeping_clients, wait_for_sleeping_waiter, wait_until,
 };
 
 /// How long one run takes on these addresses.
@@ -32,7 +32,7 @@ fn a_dead_gate_is_passed_over_and_the_queue_is_at_the_next_node() {
         .collect();
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
-    check.clean(4);
+    check.assert_clean(4);
     assert_eq!(check.order(), ["0", "1", "2", "3"]);
     nodes.all_free();
 }
@@ -45,8 +45,8 @@ fn a_foreign_value_at_the_gate_alone_delays_no_run() {
     let jobs: Vec<Job> = (0..6)
         .map(|i| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
         .collect();
-    all_end_well(jobs);
-    check.clean(6);
+    expect_success(jobs);
+    check.assert_clean(6);
     assert_eq!(nodes.claims("k"), ["foreign", "", ""]);
     nodes[0].cmd(&["DEL", "lock:k"]);
     nodes.all_free();
@@ -67,7 +67,7 @@ fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
     wait_until("it queues somewhere", || nodes.iter().map(|redis| redis.queue_len("k")).sum::<usize>() >= 4);
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
-    check.clean(4);
+    check.assert_clean(4);
     nodes.all_free();
 }
 
@@ -79,7 +79,7 @@ fn a_waiter_whose_servers_all_go_away_keeps_asking_until_its_time_is_over() {
         nodes.run("k").args(&["-w", "9s"]).sh("echo ran").spawn(),
         nodes.run("k").args(&["-w", "50s"]).sh("echo ran").spawn(),
     ];
-    asleep_at(&nodes[0], 3); // one that was not answered yet has met no majority, and would end
+    wait_for_sleeping_clients(&nodes[0], 3); // one that was not answered yet has met no majority, and would end
     nodes[0].kill();
     nodes[2].kill();
     first.wait_for_stderr("lost");
@@ -107,7 +107,7 @@ fn a_silent_node_costs_nothing_and_a_silent_gate_one_node_timeout() {
             println!("{silent} at {at}"); // shown if the test fails
             let most = if at == 0 { 2_700 } else { 1_200 };
             let run = || Nodes::run_at(&urls, "k").args(&["--node-timeout", "1500ms"]);
-            takes_less_than(Duration::from_millis(most), || time(run()));
+            assert_takes_less_than(Duration::from_millis(most), || time(run()));
         }
     }
     swallowing.resume();
@@ -120,10 +120,10 @@ fn a_silent_minority_with_the_gate_still_leaves_a_majority() {
     let holes = [Blackhole::new(), Blackhole::new()];
     let urls: Vec<String> = holes.iter().map(Blackhole::url).chain(nodes.urls()).collect();
     let run = || Nodes::run_at(&urls, "k").args(&["--node-timeout", "500ms"]);
-    takes_less_than(Duration::from_secs(3), || time(run()));
+    assert_takes_less_than(Duration::from_secs(3), || time(run()));
     // A silent majority is told within about as much.
     let urls: Vec<String> = holes.iter().map(Blackhole::url).chain([nodes[0].url()]).collect();
-    takes_less_than(Duration::from_secs(4), || {
+    assert_takes_less_than(Duration::from_secs(4), || {
         let start = Instant::now();
         let run = Nodes::run_at(&urls, "k").args(&["--node-timeout", "500ms"]);
         run.cmd(&["true"]).done().expect_code(69);
@@ -174,8 +174,8 @@ fn clients_that_disagree_about_the_gate_all_finish_one_after_the_other() {
             Nodes::run_at(&urls, "k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn()
         })
         .collect();
-    all_end_well(jobs);
-    check.clean(9);
+    expect_success(jobs);
+    check.assert_clean(9);
     let fences = check.fences();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
     nodes.all_free();
@@ -190,7 +190,7 @@ fn a_signal_while_waiting_leaves_nothing_on_any_node() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let waiter = nodes.run("k").sh("echo ran").spawn();
         // What is under way when it is cancelled is not waited for.
-        behind_a_listening_holder(&nodes[0]);
+        wait_for_sleeping_waiter(&nodes[0]);
         cancelled(waiter, signal);
         assert_eq!(nodes.claims("k"), claims);
         for redis in nodes.iter() {

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Job, Links, OverlapCheck, Run, all_end_well, asleep_at, process_state, queued, wait_until,
+    Job, Links, OverlapCheck, Run, expect_success, process_state, queued, wait_for_sleeping_clients,
+    wait_until,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -37,7 +38,7 @@ impl Scene {
             std::thread::sleep(pause);
         }
         // They know when they came, and the holder listens.
-        asleep_at(&scene.links[0], waiters + 1);
+        wait_for_sleeping_clients(&scene.links[0], waiters + 1);
         scene
     }
 
@@ -53,8 +54,8 @@ impl Scene {
     fn served(self) -> Vec<String> {
         self.holder.wait().expect_code(0);
         let n = self.waiters.len() as u64;
-        all_end_well(self.waiters);
-        self.check.clean(n);
+        expect_success(self.waiters);
+        self.check.assert_clean(n);
         self.links.nodes().all_free();
         self.check.order()
     }
@@ -85,7 +86,7 @@ fn who_has_waited_and_gets_a_late_answer_keeps_its_place() {
     }
     // Those behind the first turn to the gate again after a pause, and who is not there when its turn comes is passed over.
     queued(&scene.links[0], "k", 4);
-    asleep_at(&scene.links[0], 5);
+    wait_for_sleeping_clients(&scene.links[0], 5);
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }
 
@@ -133,8 +134,8 @@ fn a_holder_that_leaves_while_the_gate_is_stopped_is_followed_by_the_first() {
         leaving
     });
     leaving.join().expect("it ended well");
-    all_end_well(waiters);
-    check.clean(5);
+    expect_success(waiters);
+    check.assert_clean(5);
     assert_eq!(check.order()[0], "0", "{:?}", check.order());
     links.nodes().all_free();
 }
@@ -156,15 +157,15 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
         waiters.push(run(&links, name + 1).args(&["--ttl", "9s"]).dir(check.dir()).sh(&script).spawn());
         queued(&links[0], "k", name + 1);
     }
-    asleep_at(&links[0], 6); // they know when they came, and the holder listens
+    wait_for_sleeping_clients(&links[0], 6); // they know when they came, and the holder listens
     links.restart(0);
     queued(&links[1], "k", 5);
-    asleep_at(&links[1], 6); // who is not there when its turn comes is passed over
+    wait_for_sleeping_clients(&links[1], 6); // who is not there when its turn comes is passed over
     wait_until("the claim is healed", || links[0].held("k"));
     assert_eq!(links[0].queue_len("k"), 0, "who sits out queues nobody");
     holder.wait().expect_code(0);
-    all_end_well(waiters);
-    check.clean(5);
+    expect_success(waiters);
+    check.assert_clean(5);
     assert_eq!(check.order(), ["0", "1", "2", "3", "4"]);
 }
 
@@ -173,6 +174,6 @@ fn waiters_of_a_gate_that_was_killed_are_served_as_they_came() {
     let mut scene = Scene::with(4);
     scene.links.kill(0);
     queued(&scene.links[1], "k", 4);
-    asleep_at(&scene.links[1], 5); // who is not there when its turn comes is passed over
+    wait_for_sleeping_clients(&scene.links[1], 5); // who is not there when its turn comes is passed over
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }

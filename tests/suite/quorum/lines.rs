@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Client, Links, Nodes, PATIENCE, Proxy, Redis, ServerClock, takes_less_than, wait_until,
+    Client, Links, Nodes, PATIENCE, Proxy, Redis, ServerClock, assert_takes_less_than, wait_until,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ fn a_delay_is_one_of_its_direction_and_changes_at_once() {
         line.to_server(there * MS);
         line.to_client(back * MS);
         let due = (there + back) * MS;
-        takes_less_than(due + 50 * MS, || {
+        assert_takes_less_than(due + 50 * MS, || {
             let before = redis.calls("ping");
             let start = Instant::now();
             client.send(&["PING"]).unwrap();
@@ -47,7 +47,7 @@ fn a_delay_is_one_of_its_direction_and_changes_at_once() {
     line.handshake(true);
     let mut fresh = self::client(&line);
     assert!(ping(&mut fresh) >= 200 * MS);
-    takes_less_than(180 * MS, || ping(&mut fresh));
+    assert_takes_less_than(180 * MS, || ping(&mut fresh));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_delay_keeps_the_order_and_costs_no_throughput() {
     let line = Proxy::to(&redis);
     line.each_way(50 * MS);
     line.jitter(20 * MS);
-    takes_less_than(1000 * MS, || {
+    assert_takes_less_than(1000 * MS, || {
         let mut client = client(&line);
         let start = Instant::now();
         for number in 0..100 {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, Nodes, Redis, of_a_short_run, wait_until};
+use crate::support::{Job, Links, Nodes, Redis, measure_short_run, wait_until};
 
 /// Much longer than what a busy machine takes to start a process.
 const ROUND_TRIP: Duration = Duration::from_millis(80);
@@ -72,7 +72,7 @@ fn tokens_that_differ_cost_no_round() {
     nodes.warm_up();
     let calls = |redis: &Redis| redis.script_calls();
     let mut last = 0;
-    let cost = of_a_short_run(|| {
+    let cost = measure_short_run(|| {
         let (before, start): (Vec<u64>, _) = (nodes.iter().map(calls).collect(), Instant::now());
         let token = run();
         let took = start.elapsed();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, OverlapCheck, Proxy, Run, all_end_well, hold, queued, wait_until};
+use crate::support::{Job, Links, OverlapCheck, Proxy, Run, expect_success, hold, queued, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -40,10 +40,10 @@ impl<'a> Queue<'a> {
     #[track_caller]
     fn served_as(self, holder: Job, order: &[usize]) {
         holder.wait().expect_code(0);
-        all_end_well(self.waiters);
+        expect_success(self.waiters);
         let names: Vec<String> = order.iter().map(usize::to_string).collect();
         assert_eq!(self.check.order(), names);
-        self.check.clean(order.len() as u64);
+        self.check.assert_clean(order.len() as u64);
     }
 }
 
@@ -165,7 +165,7 @@ fn readers_and_writers() {
         })
         .collect();
     holder.wait().expect_code(0);
-    all_end_well(waiters);
+    expect_success(waiters);
     let history = std::fs::read_to_string(dir.path().join("history")).unwrap();
     let at =
         |what: &str, name: &str| history.lines().position(|line| line == format!("{what} {name}")).unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::nodes::settle;
-use crate::support::{LOOK, Nodes, Redis, Run, TREE, alive, refused, tree_of, wait_until};
+use crate::support::{Nodes, REPORT_SURVIVORS, Redis, Run, TREE, alive, refused, tree_of, wait_until};
 
 /// And more patience with a server than a lease of that length has by itself.
 const THREE: &[&str] = &["--quarantine", "3s", "--ttl", "3s", "--node-timeout", "1s"];
@@ -158,7 +158,7 @@ fn amnesia(forget: fn(&mut Redis)) {
     while tree.iter().any(|pid| alive(*pid)) {
         // One that is slow to start may find that the holder is gone by then: it looks itself.
         let run = nodes.run_quarantined("k").arg("-n").args(THREE);
-        let done = run.env("TREE", &pids).sh(LOOK).done();
+        let done = run.env("TREE", &pids).sh(REPORT_SURVIVORS).done();
         assert!(!done.stdout.contains("overlap"), "beside the holder: {done:#?}");
         assert!(matches!(done.code, Some(0 | 69 | 75)), "{done:#?}");
         asked += 1;

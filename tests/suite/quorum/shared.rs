@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Job, Nodes, PlainRedlock, Redis, alive, all_end_well, hold, queued, tree_of, wait_until,
+    Job, Nodes, PlainRedlock, Redis, alive, expect_success, hold, queued, tree_of, wait_until,
 };
 
 /// Readers with an entry at this server, dead or alive.
@@ -27,10 +27,10 @@ fn every_server_has_an_entry_for_every_reader() {
     let readers: Vec<Job> = (0..4).map(|_| hold(nodes.run("k").shared("60s"))).collect();
     everywhere(&nodes, 4);
     assert!(nodes.iter().all(|redis| redis.held("k")), "a foreign SET NX is kept out");
-    assert!(!nodes.run("k").gets_in());
-    all_end_well(readers);
+    assert!(!nodes.run("k").try_acquire());
+    expect_success(readers);
     nodes.all_free();
-    assert!(nodes.run("k").gets_in());
+    assert!(nodes.run("k").try_acquire());
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn the_tokens_of_readers_are_all_different() {
     let fence = |job: &Job| job.wait_for_line("ready").split(' ').next().unwrap().parse::<u64>().unwrap();
     let fences: BTreeSet<u64> = readers.iter().map(fence).collect();
     assert_eq!(fences.len(), 8, "{fences:?}");
-    all_end_well(readers);
+    expect_success(readers);
     let next = nodes.run("k").sh("echo $REDLOCK_FENCE").done().expect_code(0);
     let next: u64 = next.stdout.trim().parse().unwrap();
     assert!(next > *fences.last().unwrap(), "{next} after {fences:?}");
@@ -60,9 +60,9 @@ fn readers_share_while_any_one_server_is_down() {
         nodes[down].kill();
         let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("60s"))).collect();
         everywhere(&nodes, 3);
-        assert!(!nodes.run("k").gets_in(), "without server {down}");
-        all_end_well(readers);
-        assert!(nodes.run("k").gets_in(), "without server {down}");
+        assert!(!nodes.run("k").try_acquire(), "without server {down}");
+        expect_success(readers);
+        assert!(nodes.run("k").try_acquire(), "without server {down}");
         nodes.all_free();
     }
 }
@@ -74,14 +74,14 @@ fn readers_outlive_the_death_of_a_server_and_heal_it_when_it_is_back() {
     everywhere(&nodes, 3);
     for at in [0, 2] {
         nodes[at].kill();
-        assert!(!nodes.run("k").gets_in());
+        assert!(!nodes.run("k").try_acquire());
         let newcomer = hold(nodes.run("k").shared("60s"));
         newcomer.wait().expect_code(0);
         nodes[at].restart();
         everywhere(&nodes, 3);
     }
-    assert!(!nodes.run("k").gets_in());
-    all_end_well(readers);
+    assert!(!nodes.run("k").try_acquire());
+    expect_success(readers);
     nodes.all_free();
 }
 
@@ -129,9 +129,9 @@ fn a_lock_deleted_at_one_server_is_healed_for_every_reader() {
     for at in [1, 0] {
         nodes[at].cmd(&["DEL", "lock:k", "lock-shared:k"]);
         wait_until("healed", || nodes[at].held("k") && readers_at(&nodes[at]) == 3);
-        assert!(!nodes.run("k").gets_in());
+        assert!(!nodes.run("k").try_acquire());
     }
-    all_end_well(readers);
+    expect_success(readers);
     nodes.all_free();
 }
 
@@ -149,7 +149,7 @@ fn readers_at_different_gates_share_and_keep_a_writer_out() {
         writer.cmd(&["true"]).done().expect_code(75);
     }
     everywhere(&nodes, 3);
-    all_end_well(readers);
+    expect_success(readers);
     nodes.all_free();
 }
 
@@ -163,7 +163,7 @@ fn readers_and_plain_redlock_exclude_each_other() {
     assert_eq!(plain.unlock("k"), 3, "nothing of theirs was touched");
     let readers = [hold(bare()), hold(bare())];
     assert!(!plain.try_lock("k", lease));
-    all_end_well(readers);
+    expect_success(readers);
     wait_until("free", || plain.try_lock("k", lease));
     assert_eq!(plain.unlock("k"), 3);
 }

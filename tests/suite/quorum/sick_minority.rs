@@ -34,7 +34,7 @@ fn warned(run: &Run, server: &str, of: &[&str]) -> Done {
     });
     let done = attempts.find(|done| !done.stderr.is_empty()).expect("not once a word");
     assert!(done.stderr.starts_with("redlock: ") && done.stderr.contains(server), "{done:#?}");
-    done.expect_said(of)
+    done.expect_stderr(of)
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_server_listed_twice_and_another_number_of_servers_stay_errors() {
     let twice = [nodes[0].url(), nodes[1].url(), nodes[1].url().replace("127.0.0.1", "localhost")];
     let said =
         (0..10).map(|_| Nodes::run_at(&twice, "k").cmd(&["true"]).done()).find(|done| done.code != Some(0));
-    said.expect("not once refused").expect_code(78).expect_said(&["twice", "same server"]);
+    said.expect("not once refused").expect_code(78).expect_stderr(&["twice", "same server"]);
     let holder = nodes.hold(nodes.run("k"), "k");
     refused(Run::at(&nodes[0].url(), "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
     holder.wait().expect_code(0);

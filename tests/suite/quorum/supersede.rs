@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Job, Links, Nodes, Run, behind_a_listening_holder, hold, queued, skipped, wait_until};
+use crate::support::{Job, Links, Nodes, Run, hold, queued, skipped, wait_for_sleeping_waiter, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -77,7 +77,7 @@ fn the_newest_stays_if_the_gate_is_lost() {
     let run = |nodes: &Nodes| nodes.run("k").args(&["--supersede", "--ttl", "60s"]);
     let older = run(&nodes).sh("echo older").spawn();
     // Before its answer it does not know when it came, and would come after the newer one elsewhere.
-    behind_a_listening_holder(&nodes[0]);
+    wait_for_sleeping_waiter(&nodes[0]);
     nodes[0].kill();
     // The older one queues at the next server, or finds the newer one there.
     let newer = run(&nodes).sh("echo newer").spawn();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Links, Nodes, Redis, Refused, Run, queued, takes_less_than, wait_until};
+use crate::support::{Links, Nodes, Redis, Refused, Run, assert_takes_less_than, queued, wait_until};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -70,10 +70,10 @@ fn a_server_that_is_down_is_reported_at_once() {
     ];
     for urls in sets {
         for args in [&["-n"][..], &[]] {
-            takes_less_than(Duration::from_millis(1000), || {
+            assert_takes_less_than(Duration::from_millis(1000), || {
                 let start = Instant::now();
                 let run = Nodes::run_at(&urls, "k").args(args);
-                let done = run.sh("echo ran").done().expect_code(69).expect_said(&["refused"]);
+                let done = run.sh("echo ran").done().expect_code(69).expect_stderr(&["refused"]);
                 assert_eq!(done.stdout, "");
                 start.elapsed()
             });

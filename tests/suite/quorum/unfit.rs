@@ -23,7 +23,7 @@ fn found_out(urls: &[String]) {
     for args in [&["-n", "--ttl", "60s"][..], &["--ttl", "60s"]] {
         let mut attempts = (0..10).map(|_| Nodes::run_at(urls, "k").args(args).sh("exit 3").done());
         let refused = attempts.find(|done| done.code != Some(3)).expect("not once refused");
-        refused.expect_code(78).expect_said(&["same server", "twice"]);
+        refused.expect_code(78).expect_stderr(&["same server", "twice"]);
     }
 }
 

@@ -147,7 +147,7 @@ fn more_than_nine_servers_are_a_usage_error() {
     let mut urls: Vec<String> = nine.iter().map(Refused::url).collect();
     Nodes::run_at(&urls, "k").cmd(&["true"]).done().expect_code(69);
     urls.push("redis://127.0.0.1:1".into());
-    Nodes::run_at(&urls, "k").cmd(&["true"]).done().expect_code(64).expect_said(&["9", "nine"]);
+    Nodes::run_at(&urls, "k").cmd(&["true"]).done().expect_code(64).expect_stderr(&["9", "nine"]);
 }
 
 #[test]

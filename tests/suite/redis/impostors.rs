@@ -31,7 +31,7 @@ fn flood(first: &'static str, then: String) -> String {
 #[test]
 fn a_reply_without_end_is_given_up() {
     let part = format!("$60000\r\n{:60000}\r\n", "");
-    attempt(&flood("*1000000\r\n", part)).expect_code(69).expect_said(&["not Redis protocol"]);
+    attempt(&flood("*1000000\r\n", part)).expect_code(69).expect_stderr(&["not Redis protocol"]);
 }
 
 #[test]
@@ -42,11 +42,11 @@ fn replies_without_end_are_given_up() {
 #[test]
 fn a_server_that_never_knows_the_script_is_given_up() {
     let done = attempt(&impostor("-NOSCRIPT No matching script.\r\n"));
-    done.expect_code(78).expect_said(&["NOSCRIPT"]);
+    done.expect_code(78).expect_stderr(&["NOSCRIPT"]);
 }
 
 #[test]
 fn a_reply_about_a_lock_that_was_not_asked_for_is_unexpected() {
     let blocked = "*9\r\n$7\r\nblocked\r\n:7\r\n:-1\r\n$0\r\n\r\n:-1\r\n:-1\r\n:0\r\n$0\r\n\r\n:-1\r\n";
-    attempt(&impostor(blocked)).expect_code(78).expect_said(&["unexpected reply"]);
+    attempt(&impostor(blocked)).expect_code(78).expect_stderr(&["unexpected reply"]);
 }

@@ -8,8 +8,8 @@ use crate::support::nodes::renewed;
 use crate::support::proc_stat::cpu_ticks;
 use crate::support::processes::{self, guardian_of};
 use crate::support::{
-    DEAF_TREE, Proxy, Redis, Run, TREE, Watch, alive, holder, stays_free, takes_less_than, tree_of,
-    wait_until,
+    Proxy, Redis, Run, STUBBORN_TREE, TREE, Watch, alive, assert_stays_free, assert_takes_less_than, holder,
+    tree_of, wait_until,
 };
 
 /// Everything that was ever at lock:k, from now on.
@@ -30,7 +30,7 @@ fn a_command_four_times_as_long_as_the_ttl_keeps_its_lock() {
     // The one claim throughout, then (if the watcher was quick) nothing.
     let seen = watch.finish();
     assert!(seen == [claim.as_str()] || seen == [claim.as_str(), ""], "{seen:?}");
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 /// The lock goes away by this command: the tree is stopped, and it is never made again.
@@ -43,7 +43,7 @@ fn gone_by(how: &[&str], tree: &str) {
     let done = job.wait().expect_code(79);
     assert!(done.stderr.contains("redlock: "), "{done:?}");
     assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
-    stays_free(&redis);
+    assert_stays_free(&redis);
     assert_eq!(watch.finish(), [""], "made again");
 }
 
@@ -54,7 +54,7 @@ fn a_flushed_lock_stops_the_whole_tree_and_is_never_made_again() {
 
 #[test]
 fn a_deleted_lock_stops_a_tree_deaf_to_sigterm_and_is_never_made_again() {
-    gone_by(&["DEL", "lock:k"], DEAF_TREE);
+    gone_by(&["DEL", "lock:k"], STUBBORN_TREE);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_lock_deleted_taken_and_freed_by_another_is_not_resurrected() {
     Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
     job.wait().expect_code(79);
     assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_server_that_forgot_everything_means_lost() {
     redis.restart();
     job.wait().expect_code(79);
     assert!(pids.iter().all(|p| !alive(*p)), "left alive of {pids:?}");
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 /// The tree is gone at the first moment at which the server's own expiry shows.
@@ -115,12 +115,12 @@ fn behind_a_blackhole_the_tree_is_gone_before_the_servers_expiry() {
 
 #[test]
 fn behind_a_blackhole_a_tree_deaf_to_sigterm_is_gone_before_the_servers_expiry() {
-    gone_before_the_servers_expiry(DEAF_TREE);
+    gone_before_the_servers_expiry(STUBBORN_TREE);
 }
 
 #[test]
 fn the_tree_of_a_server_that_died_is_stopped_within_the_lease() {
-    takes_less_than(Duration::from_millis(3200), || {
+    assert_takes_less_than(Duration::from_millis(3200), || {
         let mut redis = Redis::start();
         let job = Run::key(&redis, "k").args(&["--ttl", "3s"]).sh(TREE).spawn();
         let pids = tree_of(&job);
@@ -175,10 +175,10 @@ fn on_lost_warn_only_warns() {
     job.wait_for_line("ready");
     redis.cmd(&["DEL", "lock:k"]);
     job.wait_for_stderr("redlock: ");
-    stays_free(&redis);
+    assert_stays_free(&redis);
     let done = job.wait().expect_code(11);
     assert!(done.stderr.contains("lost"), "{done:?}");
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]

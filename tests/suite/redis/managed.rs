@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use nix::unistd::geteuid;
 
-use crate::support::{Proxy, Redis, Run, hold, holder, queued, refused, stays_free};
+use crate::support::{Proxy, Redis, Run, assert_stays_free, hold, holder, queued, refused};
 
 /// As services have it that offer neither INFO nor CONFIG.
 fn without_info() -> Redis {
@@ -21,7 +21,7 @@ fn one_server_without_info_and_config_is_enough() {
     Run::bare().args(&["status", "--redis", &redis.url(), "k"]).done().expect_code(0);
     first.wait().expect_code(0);
     assert_eq!(waiter.wait().expect_code(0).stdout, "next\n");
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 /// Votes are counted by the servers' identities.
@@ -48,7 +48,7 @@ fn an_idle_connection_that_was_closed_is_made_anew() {
     proxy.cut();
     job.wait().expect_code(0);
     assert!(proxy.connections() > connections);
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::support::crowd::{
     LOCKS, READERS, READERS_OF_TWO, SHARERS, SLOTS, Scenario, Server, WRITERS, newcomer, reader,
     reader_of_two, slot, writer,
 };
-use crate::support::script_calls::Asker;
+use crate::support::script_calls::Requester;
 
 const FEW: usize = 50;
 /// `scripts/bench --many` goes to 5,000.
@@ -89,9 +89,9 @@ fn what_is_dead_costs_something_once() {
     };
     for asker in [writer, reader, reader_of_two] {
         with_server(|server| {
-            server.expect(&Asker::new(newcomer(0), &["k", "l"]).acquire(), "granted");
+            server.expect(&Requester::new(newcomer(0), &["k", "l"]).acquire(), "granted");
             server.queued(1000, asker);
-            server.all_live_for(-1);
+            server.renew_all_waiters_for(-1);
             cost(1000, server, &writer(newcomer(1)).acquire());
             assert_eq!(server.cmd(&["ZCARD", "lock-queue:k"]), "1", "the one that asked");
         });
@@ -111,7 +111,7 @@ fn what_is_dead_costs_something_once() {
 #[test]
 fn readers_behind_many_that_wait_for_another_key_enter() {
     with_server(|server| {
-        server.expect(&Asker::new(newcomer(0), &["l"]).acquire(), "granted");
+        server.expect(&Requester::new(newcomer(0), &["l"]).acquire(), "granted");
         (0..100).for_each(|number| server.expect(&reader_of_two(number).acquire(), "blocked"));
         server.expect(&reader(newcomer(1)).acquire(), "granted");
         server.expect(&writer(newcomer(2)).acquire(), "blocked");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Nodes, Redis, Run, holder, pttl, queued, takes_less_than, wait_until};
+use crate::support::{Nodes, Redis, Run, assert_takes_less_than, holder, pttl, queued, wait_until};
 
 /// The server keeps the key until a minute after a grant that came later than `start`.
 #[track_caller]
@@ -109,7 +109,7 @@ fn a_waiter_for_a_slot_is_not_later_than_the_first_that_is_free() {
     let slots = ["--slots", "2"];
     let long = holder(&redis, "k", &slots);
     // It asks every 2.1 s anyway; it must know better.
-    takes_less_than(Duration::from_millis(1500), || {
+    assert_takes_less_than(Duration::from_millis(1500), || {
         let start = Instant::now();
         let short = holder(&redis, "k", &[&slots[..], &["--min-hold", "2s"]].concat());
         let next = Run::key(&redis, "k").args(&slots).cmd(&["true"]).spawn();

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use crate::support::nodes::renewed;
 use crate::support::{
-    Job, Proxy, Redis, Run, asleep_at, hold, holder, stays_free, takes_less_than, wait_until,
-    wait_until_within,
+    Job, Proxy, Redis, Run, assert_stays_free, assert_takes_less_than, hold, holder,
+    wait_for_sleeping_clients, wait_until, wait_until_within,
 };
 
 /// A holder through this proxy that listens for a break, so that the next that it sends is a refresh.
 fn listening_holder(redis: &Redis, proxy: &Proxy, ttl: &str) -> Job {
     let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", ttl]));
-    asleep_at(redis, 1);
+    wait_for_sleeping_clients(redis, 1);
     job
 }
 
@@ -38,7 +38,7 @@ fn a_short_blackhole_or_a_cut_connection_is_survived() {
     renewed(&redis, "k", 1);
     assert_eq!(redis.cmd(&["GET", "lock:k"]), claim);
     job.wait().expect_code(0);
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_grant_that_arrives_after_its_own_lease_never_starts_the_command() {
         assert_eq!(done.stdout, "", "{done:?}");
         assert_eq!(done.code, Some(69), "{done:?}");
         wait_until_within(Duration::from_secs(4), "the claim is released", || !redis.held("k"));
-        stays_free(&redis);
+        assert_stays_free(&redis);
         assert_eq!(redis.queue_len("k"), 0);
     }
 }
@@ -79,7 +79,7 @@ fn a_stopped_server_is_unavailable_within_bounds_and_a_late_grant_is_given_back(
         // Whatever the server now does late, in the end the lock is free.
         let free = || !redis.held("k") && redis.queue_len("k") == 0;
         wait_until_within(Duration::from_secs(8), "the late grant is given back", free);
-        stays_free(&redis);
+        assert_stays_free(&redis);
     }
 }
 
@@ -97,9 +97,9 @@ fn a_request_that_arrives_after_its_sender_has_come_and_gone_takes_nothing() {
     first.wait().expect_code(0);
     waiter.wait_for_line("mine");
     waiter.wait().expect_code(0);
-    stays_free(&redis);
+    assert_stays_free(&redis);
     proxy.deliver();
-    stays_free(&redis);
+    assert_stays_free(&redis);
     assert_eq!(redis.queue_len("k"), 0);
 }
 
@@ -133,7 +133,7 @@ fn a_refresh_in_flight_while_the_command_ends_takes_nothing_back() {
         wait_until("a refresh is under way", || proxy.requests() > sent);
         job.wait().expect_code(0);
         assert!(!redis.held("k"), "released");
-        stays_free(&redis);
+        assert_stays_free(&redis);
     }
 }
 
@@ -148,7 +148,7 @@ fn a_refresh_stuck_on_the_way_while_the_command_ends_takes_nothing_back() {
     job.wait().expect_code(0);
     proxy.resume();
     wait_until_within(Duration::from_secs(5), "free at last", || !redis.held("k"));
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn killed_connections_are_made_anew_while_held() {
         std::thread::sleep(Duration::from_millis(100)); // only the pace of the loop
     }
     job.wait().expect_code(0);
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn killed_connections_are_made_anew_while_waiting() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "30s"]);
     let waiters: Vec<_> = (0..3).map(|_| Run::key(&redis, "k").sh("echo mine").spawn()).collect();
-    asleep_at(&redis, 4); // one that was not answered yet has met no server, and would end
+    wait_for_sleeping_clients(&redis, 4); // one that was not answered yet has met no server, and would end
     let mut client = redis.connect();
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(4) {
@@ -233,7 +233,7 @@ fn an_address_that_swallows_everything_is_given_up_within_about_a_node_timeout()
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     proxy.pause();
-    takes_less_than(Duration::from_millis(4500), || {
+    assert_takes_less_than(Duration::from_millis(4500), || {
         let start = Instant::now();
         let run = Run::at(&proxy.url(), "k").args(&["--node-timeout", "1s"]);
         run.sh("echo ran").done().expect_code(69);

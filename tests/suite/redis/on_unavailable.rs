@@ -5,8 +5,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
 
 use crate::support::{
-    Blackhole, Done, Nodes, Redis, Refused, Run, TREE, alive, behind_a_listening_holder, hold, holder,
-    stays_free, tree_of, wait_until, wait_until_within,
+    Blackhole, Done, Nodes, Redis, Refused, Run, TREE, alive, assert_stays_free, hold, holder, tree_of,
+    wait_for_sleeping_waiter, wait_until, wait_until_within,
 };
 
 /// Tells what it got for a lock.
@@ -96,7 +96,7 @@ fn servers_that_go_away_while_we_wait() {
         let _holder = hold(nodes.run("k").args(&["--ttl", "90s"]));
         let run = nodes.run("k").args(&["-w", "5", "--on-unavailable", how]);
         let waiter = run.sh(SHOW).spawn();
-        behind_a_listening_holder(&nodes[0]);
+        wait_for_sleeping_waiter(&nodes[0]);
         nodes[0].kill();
         nodes[1].kill();
         let done = waiter.wait();
@@ -116,7 +116,7 @@ fn the_only_server_goes_away_while_we_wait() {
         let mut redis = Redis::start();
         let _holder = holder(&redis, "k", &["--ttl", "90s"]);
         let waiter = Run::key(&redis, "k").args(&["-w", "5", "--on-unavailable", how]).sh(SHOW).spawn();
-        behind_a_listening_holder(&redis);
+        wait_for_sleeping_waiter(&redis);
         redis.kill();
         let done = waiter.wait();
         assert_eq!((done.code, done.stdout.as_str()), (Some(code), said), "{how}: {done:?}");
@@ -135,7 +135,7 @@ fn a_grant_that_comes_too_late_is_given_back() {
         assert_eq!(code, Some(0), "{how}");
         let free = || !redis.held("k") && redis.queue_len("k") == 0;
         wait_until_within(Duration::from_secs(8), "the late grant is given back", free);
-        stays_free(&redis);
+        assert_stays_free(&redis);
     }
 }
 

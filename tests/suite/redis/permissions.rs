@@ -8,8 +8,8 @@ use nix::sys::signal::Signal::SIGTERM;
 use crate::documents::blocks::blocks_in;
 use crate::support::redis::is_before_7;
 use crate::support::{
-    Done, Job, Redis, Run, all_end_well, asleep_at, hold, holder, impostor, nothing_left, refused,
-    refused_both_ways, wait_until,
+    Done, Job, Redis, Run, assert_no_keys_left, expect_refused_both_ways, expect_success, hold, holder,
+    impostor, refused, wait_for_sleeping_clients, wait_until,
 };
 
 #[test]
@@ -22,7 +22,7 @@ fn a_missing_or_wrong_password_is_77() {
         let done = refused(Run::at(&at(login), "k"), 77, &["password", "authenticat"]);
         assert!(!done.stderr.contains("not-this-word"), "{done:?}");
     }
-    nothing_left(&redis);
+    assert_no_keys_left(&redis);
     Run::at(&at(":the-right-one@"), "k").cmd(&["true"]).done().expect_code(0);
     Run::at(&at("default:the-right-one@"), "k").cmd(&["true"]).done().expect_code(0);
 }
@@ -44,7 +44,7 @@ fn a_command_that_the_acl_forbids_is_named() {
     refused(Run::at(&url, "k"), 77, &["eval"]);
     let url = limited(&redis, &["resetkeys", "~other:*"]);
     refused(Run::at(&url, "k"), 77, &["key", "acl", "permission"]);
-    nothing_left(&redis);
+    assert_no_keys_left(&redis);
     // BLPOP is needed only to wait.
     let first = holder(&redis, "k", &[]);
     let url = limited(&redis, &["-blpop"]);
@@ -92,7 +92,7 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
         redis.cmd(&["FLUSHALL"]);
         let first = holder_mode.map(|mode| holder(&redis, "k", &["--ttl", "60s", mode]));
         // The holder calls a script, too, when it begins to listen: not the one that is meant.
-        asleep_at(&redis, usize::from(first.is_some()));
+        wait_for_sleeping_clients(&redis, usize::from(first.is_some()));
         let (scripts, _) = redis.script_commands(|| {
             let run = Run::at(&all, "k").args(&["--ttl", "60s"]).args(args);
             // Only what the first script does is asked for: it is cancelled as soon as it waits.
@@ -154,7 +154,7 @@ fn everything_that_locks(redis: &Redis, url: &str) {
         let first: Vec<Job> = (0..holders).map(|_| hold(Run::at(url, "k").args(slots))).collect();
         let next = Run::at(url, "k").args(&["--ttl", "3s"]).args(mode).sh("sleep 1.5").spawn();
         wait_until("it waits", || redis.queue_len("k") == 1);
-        all_end_well(first);
+        expect_success(first);
         next.wait().expect_code(0);
         wait_until("nothing is held", || !redis.held("k"));
     }
@@ -166,7 +166,7 @@ fn everything_that_locks(redis: &Redis, url: &str) {
     let of_two = Run::at(url, "k").args(&["--key", "other", "--shared"]).cmd(&["true"]).spawn();
     wait_until("it waits", || redis.queue_len("k") == 1);
     Run::at(url, "k").arg("--shared").cmd(&["true"]).done().expect_code(0); // past one of the same mode
-    all_end_well([elsewhere, of_two]);
+    expect_success([elsewhere, of_two]);
     for mode in [&["--ttl", "none"][..], &["--ttl", "none", "--shared"]] {
         Run::at(url, "k").args(mode).cmd(&["true"]).done().expect_code(0);
     }
@@ -206,8 +206,8 @@ fn a_break_that_the_acl_forbids_half_way_leaves_the_holder_alone() {
 #[test]
 fn scripts_renamed_away_are_named() {
     let redis = Redis::start_with(&["--rename-command", "EVAL", "", "--rename-command", "EVALSHA", ""]);
-    refused_both_ways(&redis, 77, &["eval"]);
-    nothing_left(&redis);
+    expect_refused_both_ways(&redis, 77, &["eval"]);
+    assert_no_keys_left(&redis);
 }
 
 /// A server that does not know a command repeats its arguments, and those of AUTH are a user and a password.
@@ -251,7 +251,7 @@ fn protected_mode_is_named() {
         _ => impostor("-DENIED Redis is running in protected mode because ...\r\n"),
     };
     refused(Run::at(&url, "k"), 77, &["protected"]);
-    nothing_left(&redis);
+    assert_no_keys_left(&redis);
 }
 
 /// Everything that the server knows, as text.

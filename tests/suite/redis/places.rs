@@ -1,6 +1,6 @@
 //! Places in queues that are left over: of a holder, or of a waiter that was away for long. The scripts are called directly.
 
-use crate::support::script_calls::{Asker, load};
+use crate::support::script_calls::{Requester, load};
 use crate::support::{Redis, Run, hold};
 
 fn server() -> Redis {
@@ -25,7 +25,7 @@ fn expect(redis: &Redis, call: &[String], reply: &str) {
 #[test]
 fn a_holder_that_is_still_queued_leaves_its_place_with_the_lock() {
     let redis = server();
-    let (holder, waiter) = (Asker::new(1, &["k"]), Asker::new(2, &["k"]));
+    let (holder, waiter) = (Requester::new(1, &["k"]), Requester::new(2, &["k"]));
     redis.cmd(&["SET", "lock:k", "another program's", "PX", "600000"]);
     expect(&redis, &holder.acquire(), "blocked");
     expect(&redis, &waiter.acquire(), "blocked");
@@ -40,7 +40,7 @@ fn a_holder_that_is_still_queued_leaves_its_place_with_the_lock() {
 #[test]
 fn a_waiter_for_two_keys_that_was_away_stands_in_the_same_order_in_both_queues() {
     let redis = server();
-    let of_two = |number| Asker::new(number, &["a", "b"]);
+    let of_two = |number| Requester::new(number, &["a", "b"]);
     let (holder, away, other) = (of_two(1), of_two(2), of_two(3));
     expect(&redis, &holder.acquire(), "granted");
     expect(&redis, &away.acquire(), "blocked");
@@ -48,7 +48,7 @@ fn a_waiter_for_two_keys_that_was_away_stands_in_the_same_order_in_both_queues()
     expect(&redis, &holder.release(), "released");
     let name = format!("{} &", away.waiter());
     redis.cmd(&["ZADD", "lock-waiters:b", "1", &name]);
-    expect(&redis, &Asker::new(4, &["b"]).acquire(), "blocked");
+    expect(&redis, &Requester::new(4, &["b"]).acquire(), "blocked");
     assert_eq!(redis.cmd(&["ZSCORE", "lock-queue:b", &name]), "", "dead waiters are removed");
     redis.cmd(&["ZADD", "lock-waiters:a", "1", &name]);
     expect(&redis, &away.again(2).acquire(), "blocked");
@@ -60,7 +60,7 @@ fn a_waiter_for_two_keys_that_was_away_stands_in_the_same_order_in_both_queues()
 fn a_superseding_request_has_one_stamp() {
     let redis = server();
     let ahead = (redis.connect().now_ms() + 60_000) * 1000;
-    let older = Asker::new(1, &["k"]);
+    let older = Requester::new(1, &["k"]);
     let request = format!(r#"{{"waiter":"{0}","queued":"{0} ^","stamp":"{ahead}"}}"#, older.waiter());
     redis.cmd(&["SET", "lock-newest:k", &request]);
     let job = hold(Run::key(&redis, "k").args(&["--supersede"]));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal::{self, SIGKILL};
 
 use crate::support::{
-    Job, Redis, Run, Watch, all_end_well, behind_a_listening_holder, holder, queued, takes_less_than,
+    Job, Redis, Run, Watch, assert_takes_less_than, expect_success, holder, queued, wait_for_sleeping_waiter,
     wait_until, wait_until_within,
 };
 
@@ -25,7 +25,7 @@ fn lines(file: &Path) -> Vec<String> {
 #[test]
 fn a_newcomer_does_not_overtake_a_waiter_even_while_the_lock_is_free() {
     // The head of the queue has two seconds to come: later it may be overtaken.
-    takes_less_than(Duration::from_secs(2), || {
+    assert_takes_less_than(Duration::from_secs(2), || {
         let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());
         let order = dir.path().join("order");
         let first = holder(&redis, "k", &["--ttl", "60s"]);
@@ -42,7 +42,7 @@ fn a_newcomer_does_not_overtake_a_waiter_even_while_the_lock_is_free() {
         });
         head.signal(Signal::SIGCONT);
         let spent = freed.elapsed();
-        all_end_well([head, newcomer]);
+        expect_success([head, newcomer]);
         if spent < Duration::from_secs(2) {
             assert!(!held);
             tried.expect_code(75);
@@ -58,7 +58,7 @@ fn a_waiter_sends_at_most_one_command_a_second() {
     let first = holder(&redis, "k", &["--ttl", "120s"]);
     let waiter = Run::key(&redis, "k").cmd(&["true"]).spawn();
     // The holder has said all that it says until its renewal: only the waiter is counted.
-    behind_a_listening_holder(&redis);
+    wait_for_sleeping_waiter(&redis);
     let sent = || redis.calls("blpop") + redis.script_calls();
     let (before, start) = (sent(), Instant::now());
     std::thread::sleep(Duration::from_secs(6)); // the span itself is measured
@@ -85,7 +85,7 @@ fn the_next_waiter_is_woken_by_a_push_and_not_by_its_own_renewal() {
         spent
     };
     // A renewal comes every two seconds: by chance alone the median would be about one.
-    takes_less_than(Duration::from_millis(400), || {
+    assert_takes_less_than(Duration::from_millis(400), || {
         let mut spent: Vec<Duration> = (0..5).map(|_| handover()).collect();
         spent.sort();
         spent[2]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::redis::is_before_7;
 use crate::support::{
-    Client, Redis, Run, holder, impostor, nothing_left, refused, refused_both_ways, wait_until,
+    Client, Redis, Run, assert_no_keys_left, expect_refused_both_ways, holder, impostor, refused, wait_until,
 };
 
 #[test]
@@ -32,7 +32,7 @@ fn out_of_memory_refuses_newcomers_but_holders_live_on() {
     let job = holder(&redis, "held", &["--ttl", "3s"]);
     redis.cmd(&["CONFIG", "SET", "maxmemory", "100kb"]); // less than it uses already
     assert!(redis.cmd(&["SET", "filling", "x"]).starts_with("OOM"));
-    refused_both_ways(&redis, 69, &["memory"]);
+    expect_refused_both_ways(&redis, 69, &["memory"]);
     let left = redis.keys();
     assert!(left.iter().all(|key| !key.ends_with(":k")), "{left:?}");
     let claim = redis.cmd(&["GET", "lock:held"]);
@@ -52,7 +52,7 @@ fn a_busy_script_means_unavailable_to_newcomers_and_no_loss_to_holders() {
     let mut endless = redis.connect();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
     wait_until("busy", || redis.cmd(&["PING"]).starts_with("BUSY"));
-    refused_both_ways(&redis, 69, &["busy"]);
+    expect_refused_both_ways(&redis, 69, &["busy"]);
     assert_eq!(redis.cmd(&["SCRIPT", "KILL"]), "OK");
     wait_until("not busy", || redis.cmd(&["PING"]) == "PONG");
     assert!(redis.held("held"));
@@ -102,8 +102,8 @@ fn a_server_that_cannot_save_is_unavailable() {
     std::fs::create_dir_all(redis.dir().join("dump.rdb/in-the-way")).unwrap();
     redis.cmd(&["BGSAVE"]);
     wait_until("the save failed", || redis.info("rdb_last_bgsave_status") == "err");
-    refused_both_ways(&redis, 69, &["misconf", "snapshot", "save", "disk"]);
-    nothing_left(&redis);
+    expect_refused_both_ways(&redis, 69, &["misconf", "snapshot", "save", "disk"]);
+    assert_no_keys_left(&redis);
 }
 
 #[test]
@@ -116,15 +116,15 @@ fn a_server_with_too_many_clients_is_unavailable() {
         taken.extend(is_served.then_some(client));
         !is_served
     });
-    refused_both_ways(&redis, 69, &["clients", "connection"]);
+    expect_refused_both_ways(&redis, 69, &["clients", "connection"]);
     assert_eq!(taken[0].cmd(&["KEYS", "*"]), "");
 }
 
 #[test]
 fn a_server_without_its_replicas_is_unavailable() {
     let redis = Redis::start_with(&["--min-replicas-to-write", "1"]);
-    refused_both_ways(&redis, 69, &["replica"]);
-    nothing_left(&redis);
+    expect_refused_both_ways(&redis, 69, &["replica"]);
+    assert_no_keys_left(&redis);
 }
 
 #[test]
@@ -133,9 +133,9 @@ fn a_read_only_replica_is_unfit() {
     let port = master.port().to_string();
     let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]);
     wait_until("in step", || replica.info("master_link_status") == "up");
-    refused_both_ways(&replica, 78, &["replica"]);
-    nothing_left(&replica);
-    nothing_left(&master);
+    expect_refused_both_ways(&replica, 78, &["replica"]);
+    assert_no_keys_left(&replica);
+    assert_no_keys_left(&master);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn another_type_at_the_key_is_unfit_and_untouched() {
         redis.cmd(&["FLUSHALL"]);
         redis.cmd(make);
         let before = redis.cmd(&["DUMP", make[1]]);
-        refused_both_ways(&redis, 78, &["type", "not a lock"]);
+        expect_refused_both_ways(&redis, 78, &["type", "not a lock"]);
         assert_eq!(redis.cmd(&["DUMP", make[1]]), before, "{make:?}");
         assert_eq!(redis.keys(), [make[1]], "{make:?}");
     }
@@ -240,7 +240,7 @@ fn a_database_that_is_not_there_is_refused_and_no_other_is_used() {
     let url = format!("{}/99", redis.url());
     refused(Run::at(&url, "k"), 78, &["database", "index", "range"]);
     refused(Run::at(&url, "k").arg("-n"), 78, &["database", "index", "range"]);
-    nothing_left(&redis);
+    assert_no_keys_left(&redis);
     let databases = redis.cmd(&["INFO", "keyspace"]);
     assert!(!databases.contains("db"), "{databases}");
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Backend, Locks, Nodes, Redis, Run, TREE, Watch, alive, all_end_well, hold, holder, of_a_short_run,
-    queued, stays_free, tree_of, wait_until,
+    Backend, Locks, Nodes, Redis, Run, TREE, Watch, alive, assert_stays_free, expect_success, hold, holder,
+    measure_short_run, queued, tree_of, wait_until,
 };
 
 fn keys(redis: &Redis, keys: &[&str]) -> Run {
@@ -20,7 +20,7 @@ fn one_script_takes_them_all_and_one_gives_them_back() {
     run(); // the server learns the scripts
     run();
     for _ in 0..5 {
-        let calls = of_a_short_run(|| {
+        let calls = measure_short_run(|| {
             let (before, start) = (redis.script_calls(), Instant::now());
             run();
             (start.elapsed(), redis.script_calls() - before)
@@ -83,7 +83,7 @@ fn losing_one_key_is_losing_all() {
         assert!(tree.iter().all(|pid| !alive(*pid)), "left alive of {tree:?}");
         assert_eq!(redis.cmd(&["EXISTS", "lock:k", "lock:a", "lock:z"]), "0", "the others are given back");
     }
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]
@@ -221,5 +221,5 @@ fn waiters_blocked_by_another_key_do_not_block_this_one() {
     queued(&redis, "a", 40);
     Run::key(&redis, "a").args(&["-s", "-n"]).cmd(&["true"]).done().expect_code(0);
     other.wait().expect_code(0);
-    all_end_well(crowd);
+    expect_success(crowd);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Backend, Job, Redis, Run, all_end_well, hold, holder, queued, wait_until};
+use crate::support::{Backend, Job, Redis, Run, expect_success, hold, holder, queued, wait_until};
 
 #[test]
 fn a_woken_reader_that_does_not_come_holds_up_no_other() {
@@ -42,7 +42,7 @@ fn a_crowd_comes_in_though_many_of_it_are_dead() {
     living.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
     // The dead ones, one after the other, would take twice as long.
     assert!(start.elapsed() < Duration::from_secs(18), "{:?}", start.elapsed());
-    all_end_well(living);
+    expect_success(living);
 }
 
 #[test]

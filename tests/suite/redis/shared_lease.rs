@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Job, Redis, Run, TREE, alive, hold, holder, queued, stays_free, takes_less_than, tree_of, wait_until,
+    Job, Redis, Run, TREE, alive, assert_stays_free, assert_takes_less_than, hold, holder, queued, tree_of,
+    wait_until,
 };
 
 /// Readers whose time is not over, by the server's own clock.
@@ -28,12 +29,12 @@ fn readers_longer_than_their_ttl_keep_their_lock() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(6) {
         // Refused again and again while every one of them would have expired twice.
-        assert!(!Run::key(&redis, "k").gets_in(), "after {:?}", start.elapsed());
+        assert!(!Run::key(&redis, "k").try_acquire(), "after {:?}", start.elapsed());
     }
     for reader in readers {
         assert_eq!(reader.wait().expect_code(6).stderr, "", "silent when all is well");
     }
-    assert!(Run::key(&redis, "k").gets_in());
+    assert!(Run::key(&redis, "k").try_acquire());
 }
 
 #[test]
@@ -74,20 +75,20 @@ fn readers_that_renew_do_not_prolong_the_lease_of_a_killed_one() {
 #[test]
 fn a_reader_that_leaves_does_not_end_the_lease_of_a_killed_one() {
     // At least two thirds of the six seconds are left when a reader is killed.
-    takes_less_than(Duration::from_millis(3900), || {
+    assert_takes_less_than(Duration::from_millis(3900), || {
         let redis = Redis::start();
         let victim = hold(Run::key(&redis, "k").shared("6s"));
         let short = hold(Run::key(&redis, "k").shared("1500ms"));
         kill(victim);
         let killed = Instant::now();
         short.wait().expect_code(0);
-        let free = Run::key(&redis, "k").gets_in();
+        let free = Run::key(&redis, "k").try_acquire();
         let held = redis.held("k");
         let spent = killed.elapsed();
         if spent < Duration::from_millis(3900) {
             assert!(!free, "the killed reader's lease was cut short");
             assert!(held, "a foreign SET NX is kept out, too");
-            wait_until("its lease is over", || Run::key(&redis, "k").gets_in());
+            wait_until("its lease is over", || Run::key(&redis, "k").try_acquire());
         }
         spent
     });
@@ -111,10 +112,10 @@ fn the_late_release_of_an_expired_reader_leaves_the_next_writer_alone() {
     let redis = Redis::start();
     let writer = late_reader(&redis, || holder(&redis, "k", &["--ttl", "60s"]));
     assert!(redis.held("k"));
-    assert!(!Run::key(&redis, "k").gets_in());
+    assert!(!Run::key(&redis, "k").try_acquire());
     assert_eq!(Run::key(&redis, "k").shared("60s").arg("-n").cmd(&["true"]).done().code, Some(75));
     writer.wait().expect_code(0);
-    assert!(Run::key(&redis, "k").gets_in());
+    assert!(Run::key(&redis, "k").try_acquire());
 }
 
 #[test]
@@ -122,9 +123,9 @@ fn the_late_release_of_an_expired_reader_leaves_other_readers_alone() {
     let redis = Redis::start();
     let reader = late_reader(&redis, || hold(Run::key(&redis, "k").shared("60s")));
     assert_eq!(living_readers(&redis), 1);
-    assert!(!Run::key(&redis, "k").gets_in());
+    assert!(!Run::key(&redis, "k").try_acquire());
     reader.wait().expect_code(0);
-    assert!(Run::key(&redis, "k").gets_in());
+    assert!(Run::key(&redis, "k").try_acquire());
 }
 
 /// What was done to the server takes the lock from every reader, and none of them makes it again.
@@ -138,8 +139,8 @@ fn lost_by(how: &[&str]) {
         assert!(done.stderr.contains("redlock: "), "{done:?}");
     }
     assert!(trees.iter().all(|pid| !alive(*pid)), "left alive of {trees:?}");
-    stays_free(&redis);
-    assert!(Run::key(&redis, "k").gets_in());
+    assert_stays_free(&redis);
+    assert!(Run::key(&redis, "k").try_acquire());
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn a_reader_that_came_after_a_deletion_brings_no_lost_one_back() {
     lost.wait().expect_code(79);
     assert_eq!(living_readers(&redis), 1);
     newcomer.wait().expect_code(0);
-    assert!(Run::key(&redis, "k").gets_in());
+    assert!(Run::key(&redis, "k").try_acquire());
 }
 
 #[test]
@@ -202,7 +203,7 @@ fn readers_and_a_foreign_set_nx_exclude_each_other() {
     redis.cmd(&["DEL", "lock:k"]);
     waiter.wait_for_line("mine");
     waiter.wait().expect_code(0);
-    assert!(Run::key(&redis, "k").gets_in());
+    assert!(Run::key(&redis, "k").try_acquire());
 }
 
 #[test]

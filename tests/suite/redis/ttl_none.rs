@@ -6,7 +6,7 @@ use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
 
 use crate::support::processes::{asleep, guardian_of};
 use crate::support::{
-    DEAF_TREE, Host, Nodes, Redis, Run, TREE, alive, hold, pttl, queued, tree_of, wait_until,
+    Host, Nodes, Redis, Run, STUBBORN_TREE, TREE, alive, hold, pttl, queued, tree_of, wait_until,
 };
 
 fn without_expiry(redis: &Redis) -> Run {
@@ -73,7 +73,7 @@ fn a_waiter_is_woken_by_the_release() {
 #[test]
 fn after_kill_9_the_tree_is_gone_and_the_lock_stays() {
     let redis = Redis::start();
-    for script in [TREE, DEAF_TREE] {
+    for script in [TREE, STUBBORN_TREE] {
         let job = without_expiry(&redis).sh(script).spawn();
         let tree = tree_of(&job);
         job.signal(SIGKILL);
@@ -116,7 +116,7 @@ fn a_server_that_is_gone_for_a_while_is_not_noticed() {
 fn max_hold_ends_it_and_min_hold_gives_it_an_expiry_at_last() {
     let redis = Redis::start();
     let ended = without_expiry(&redis).args(&["-q", "--max-hold", "500ms", "--kill-after", "300ms"]);
-    ended.sh(DEAF_TREE).done().expect_code(124);
+    ended.sh(STUBBORN_TREE).done().expect_code(124);
     assert!(!redis.held("k"));
     let job = hold(without_expiry(&redis).args(&["--min-hold", "60s"]));
     assert_eq!(pttl(&redis, "k"), -1);
@@ -188,7 +188,7 @@ fn a_lock_without_expiry_leaves_no_key_without_expiry() {
 fn several_servers_refuse_it_and_on_this_host_it_means_nothing() {
     let nodes = Nodes::start(3);
     let done = nodes.run("k").args(&["--ttl", "none"]).sh("echo ran").done();
-    let done = done.expect_code(64).expect_said(&["--ttl"]);
+    let done = done.expect_code(64).expect_stderr(&["--ttl"]);
     assert_eq!(done.stdout, "");
     nodes.iter().for_each(|node| assert_eq!(node.keys(), Vec::<String>::new()));
     let done = Host::new().run().args(&["--ttl", "none"]).sh("echo ran").done().expect_code(0);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::support::redis::is_before_7;
-use crate::support::{Blackhole, Nodes, Redis, Refused, Run, holder, queued, stays_free, wait_until};
+use crate::support::{Blackhole, Nodes, Redis, Refused, Run, assert_stays_free, holder, queued, wait_until};
 
 const WAIT: &[&str] = &["--on-unavailable", "wait"];
 
@@ -66,7 +66,7 @@ fn retries_are_attempts_at_the_server_too() {
     let retries = &["--retries", "2", "--retry-interval", "20ms"];
     let run = Run::at(&refused.url(), "k").args(retries);
     assert!(!run.clone().sh("echo ran").done().expect_code(69).stderr.contains("trying again"));
-    run.args(WAIT).sh("echo ran").done().expect_code(69).expect_said(&["trying again"]);
+    run.args(WAIT).sh("echo ran").done().expect_code(69).expect_stderr(&["trying again"]);
     let mut redis = Redis::start();
     redis.kill();
     let many = &["--retries", "1000000", "--retry-interval", "20ms"];
@@ -166,7 +166,7 @@ fn a_stopped_server_gets_no_second_claim_when_it_wakes_up() {
     redis.cont();
     assert_eq!(job.wait().expect_code(0).stdout, "ran\n");
     wait_until("free", || !redis.held("k") && redis.queue_len("k") == 0);
-    stays_free(&redis);
+    assert_stays_free(&redis);
 }
 
 #[test]

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Redis, Run, holder, queued, refused, takes_less_than};
+use crate::support::{Redis, Run, assert_takes_less_than, holder, queued, refused};
 
 #[test]
 fn an_expired_holder_is_succeeded_at_once() {
     let redis = Redis::start();
     // Between two renewals (2.1 s and 4.2 s): only a head that minds the holder's PTTL is in time.
-    takes_less_than(Duration::from_millis(3900), || {
+    assert_takes_less_than(Duration::from_millis(3900), || {
         let start = Instant::now();
         redis.cmd(&["SET", "lock:k", "someone", "PX", "2700"]);
         let waiter = Run::key(&redis, "k").sh("echo mine").spawn();

@@ -3,7 +3,7 @@
 use crate::support::nodes::renewed;
 use crate::support::sentinel::Sentinels;
 use crate::support::tls::Authority;
-use crate::support::{Run, behind_a_listening_holder, hold, refused, wait_until};
+use crate::support::{Run, hold, refused, wait_for_sleeping_waiter, wait_until};
 
 #[test]
 fn a_lock_is_looked_at_and_broken_where_the_master_is_now() {
@@ -13,7 +13,7 @@ fn a_lock_is_looked_at_and_broken_where_the_master_is_now() {
     let holder = hold(all.run("k").args(&["--label", "the holder"]));
     let waiter = all.run("k").args(&["--label", "the waiter", "--quarantine", "off"]);
     let waiter = waiter.sh("echo mine").spawn();
-    behind_a_listening_holder(&all.master);
+    wait_for_sleeping_waiter(&all.master);
     for is_moved in [false, true] {
         if is_moved {
             wait_until("the replica has it all", || all.replica.queue_len("k") == 1);

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use crate::support::redis::free_port;
-use crate::support::sentinel::{Mute, SERVICE, Sentinels, liar};
+use crate::support::sentinel::{SERVICE, Sentinels, SilentSentinel, sentinel_naming};
 use crate::support::{Redis, Run, descendants, hold, refused};
 
 #[test]
@@ -18,13 +18,19 @@ fn the_lock_is_on_the_master_that_a_sentinel_names() {
     holder.wait().expect_code(0);
     assert!(!all.master.held("k"));
     // A replica is passed over even if a Sentinel names it; so is what is dead, mute, or no Sentinel.
-    let (mute, redis) = (Mute::start(), Redis::start());
-    let useless = [mute.port(), liar(all.replica.port()), liar(free_port()), free_port(), redis.port()];
+    let (mute, redis) = (SilentSentinel::start(), Redis::start());
+    let useless = [
+        mute.port(),
+        sentinel_naming(all.replica.port()),
+        sentinel_naming(free_port()),
+        free_port(),
+        redis.port(),
+    ];
     let run = Run::at(&all.url_behind(&useless), "k").args(&["--node-timeout", "5s", "-v"]);
     let done = run.cmd(&["true"]).done().expect_code(0);
     assert!(done.stderr.contains("redis+sentinel://"), "{done:#?}");
     // A server that a Sentinel names, and that never answers.
-    let run = Run::at(&all.url_behind(&[liar(mute.port())]), "k").args(&["--node-timeout", "5s"]);
+    let run = Run::at(&all.url_behind(&[sentinel_naming(mute.port())]), "k").args(&["--node-timeout", "5s"]);
     run.cmd(&["true"]).done().expect_code(0);
 }
 
@@ -42,9 +48,9 @@ fn what_is_wrong_with_sentinels_is_told() {
     let done =
         refused(at(&format!("redis+sentinel://127.0.0.1:{dead}/{SERVICE}")), 69, &["connection refused"]);
     assert!(done.stderr.contains(&dead.to_string()), "{done:#?}");
-    let lying = liar(all.replica.port());
+    let lying = sentinel_naming(all.replica.port());
     refused(at(&format!("redis+sentinel://127.0.0.1:{lying}/{SERVICE}")), 78, &["replica"]);
-    let mute = Mute::start();
+    let mute = SilentSentinel::start();
     refused(at(&format!("redis+sentinel://127.0.0.1:{}/{SERVICE}", mute.port())), 69, &["timed out"]);
 }
 

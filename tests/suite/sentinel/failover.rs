@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::nodes::renewed;
-use crate::support::sentinel::{Mute, SERVICE, Sentinels};
+use crate::support::sentinel::{SERVICE, Sentinels, SilentSentinel};
 use crate::support::{
-    LOOK, OverlapCheck, Run, TREE, alive, all_behind_a_listening_holder, behind_a_listening_holder, hold,
-    queued, refused, tree_of, wait_until, wait_until_within,
+    OverlapCheck, REPORT_SURVIVORS, Run, TREE, alive, hold, queued, refused, tree_of,
+    wait_for_sleeping_waiter, wait_for_sleeping_waiters, wait_until, wait_until_within,
 };
 
 #[test]
@@ -46,7 +46,7 @@ fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
     queued(&all.master, "k", 1);
     let third = wait("third");
     queued(&all.master, "k", 2);
-    all_behind_a_listening_holder(&all.master, 2);
+    wait_for_sleeping_waiters(&all.master, 2);
     wait_until("the replica has it all", || all.replica.queue_len("k") == 2);
     let killed = Instant::now();
     all.kill_master();
@@ -57,7 +57,7 @@ fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
     for waiter in [second, third] {
         waiter.wait().expect_code(0);
     }
-    check.clean(3);
+    check.assert_clean(3);
     assert_eq!(check.order(), ["first", "second", "third"]);
     assert!(check.fences().is_sorted_by(|a, b| a < b), "{:?}", check.fences());
     assert!(killed.elapsed() > Duration::from_secs(12), "the quarantine: {:?}", killed.elapsed());
@@ -77,7 +77,7 @@ fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
     let lost = run().sh(TREE).spawn();
     let tree = tree_of(&lost);
     let pids = tree.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
-    let next = run().env("TREE", pids).sh(LOOK);
+    let next = run().env("TREE", pids).sh(REPORT_SURVIVORS);
     all.kill_master();
     all.replica.cont();
     all.wait_for_failover();
@@ -95,7 +95,7 @@ fn after_a_planned_failover_nothing_that_the_old_master_says_counts() {
     let run = |key: &str| all.run(key).args(&["--ttl", "6s"]);
     let holder = hold(run("k"));
     let waiter = run("k").sh("echo mine").spawn();
-    behind_a_listening_holder(&all.master);
+    wait_for_sleeping_waiter(&all.master);
     wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
     all.fail_over();
     renewed(&all.replica, "k", 2);
@@ -117,7 +117,7 @@ fn an_old_master_that_comes_back_is_not_used() {
     let run = all.run("k").args(&["--ttl", "12s", "--quarantine", "12s"]);
     let holder = hold(run.clone());
     let waiter = run.clone().sh("echo $REDLOCK_FENCE").spawn();
-    behind_a_listening_holder(&all.master);
+    wait_for_sleeping_waiter(&all.master);
     let fence: u64 = all.master.cmd(&["GET", "lock-fence:k"]).parse().unwrap();
     wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
     all.kill_master();
@@ -161,7 +161,7 @@ fn a_holder_and_a_waiter_outlive_the_sentinels() {
 #[test]
 fn a_holder_outlives_sentinels_that_hang() {
     let mut all = Sentinels::start();
-    let mute: Vec<Mute> = (0..8).map(|_| Mute::start()).collect();
+    let mute: Vec<SilentSentinel> = (0..8).map(|_| SilentSentinel::start()).collect();
     let hosts: String = mute.iter().map(|mute| format!(",127.0.0.1:{}", mute.port())).collect();
     let url = all.url().replace(&format!("/{SERVICE}"), &format!("{hosts}/{SERVICE}"));
     let holder = hold(Run::at(&url, "k").args(&["--ttl", "6s"]));

@@ -1,4 +1,4 @@
-//! One server, three servers or this host: the backends of a promise that is the same on all of them.
+//! One server, three servers or this host: the backends on which the same promises are tested.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,11 @@ use tempfile::TempDir;
 use super::tls::{Authority, TlsRedis, url};
 use super::{HOLD, Host, Job, Nodes, Redis, Run, queued, wait_until};
 
-/// A backend for the locks of one test, with a directory for the notes of its commands. The key is "k" unless said.
+/// A backend for the locks of one test, with a directory for the notes that its commands write. The
+/// key is "k" unless a test names another one.
 pub struct Backend {
     pub locks: Locks,
-    /// The one server is asked over TLS, on this port.
+    /// Clients reach the one server over TLS, on this port.
     tls: Option<(Authority, u16)>,
     notes: TempDir,
 }
@@ -56,12 +57,12 @@ impl Backend {
         matches!(self.locks, Locks::ThisHost(_))
     }
 
-    /// `redlock run --key k`, with its command in the directory of the notes.
+    /// `redlock run --key k`, with its command in the notes directory.
     pub fn run(&self) -> Run {
         self.run_on(&["k"])
     }
 
-    /// The same with any keys.
+    /// The same, with the given keys.
     pub fn run_on(&self, keys: &[&str]) -> Run {
         let first = match (&self.locks, &self.tls) {
             (_, Some((authority, port))) => authority.run(&url(*port), keys[0]),
@@ -72,12 +73,12 @@ impl Backend {
         keys[1..].iter().fold(first.dir(self.notes()), |run, key| run.args(&["--key", key]))
     }
 
-    /// `redlock COMMAND` where these locks are, for a command that looks, or breaks one.
-    pub fn looking(&self, command: &str) -> Run {
+    /// `redlock COMMAND` with the backend as options, for commands that inspect or break locks.
+    pub fn subcommand(&self, command: &str) -> Run {
         match &self.locks {
             Locks::OneServer(redis) => Run::bare().args(&[command, "--redis", &redis.url()]),
             Locks::ThreeServers(nodes) => Run::bare().args(&[command, "--redis", &nodes.urls().join(",")]),
-            Locks::ThisHost(host) => host.looking(command),
+            Locks::ThisHost(host) => host.subcommand(command),
         }
     }
 
@@ -87,7 +88,7 @@ impl Backend {
         variables.fold(Run::bare().dir(self.notes()), |run, (name, value)| run.env(name, value)).args(args)
     }
 
-    /// What a script needs in its environment to use the locks of this test.
+    /// The environment variables that a script needs to use the locks of this test.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         match &self.locks {
             Locks::OneServer(redis) => vec![("REDLOCK_REDIS", redis.url())],
@@ -101,22 +102,23 @@ impl Backend {
         }
     }
 
-    /// The same on "k", for a reader.
+    /// `redlock run` on "k" as a reader.
     pub fn reader(&self) -> Run {
         self.run().arg("--shared")
     }
 
-    /// The same with a lease too long to matter in the test; this host has none.
+    /// `redlock run` with a lease longer than any test. There are no leases on this host.
     pub fn run_for_long(&self) -> Run {
         if self.is_this_host() { self.run() } else { self.run().args(&["--ttl", "90s"]) }
     }
 
-    /// The options of a run that will be killed: its lease blocks the others only briefly. This host has none.
+    /// Options for a run that will be killed: with a short lease it does not block the others for
+    /// long. There are no leases on this host.
     pub fn short_ttl(&self) -> &'static [&'static str] {
         if self.is_this_host() { &[] } else { &["--ttl", "3s"] }
     }
 
-    /// Started, and in the queue of "k" at this position.
+    /// Starts a run and waits until it is in the queue of "k" at this position.
     #[track_caller]
     pub fn waiter(&self, run: Run, position: usize) -> Job {
         let job = run.spawn();
@@ -130,7 +132,7 @@ impl Backend {
         self.waiter(run.stdin_pipe().sh(HOLD), position)
     }
 
-    /// The same, with a command that appends this word to the notes.
+    /// The same, with a command that appends `word` to the notes.
     #[track_caller]
     pub fn noting_waiter(&self, run: Run, word: &str, position: usize) -> Job {
         self.waiter(run.sh(&format!("echo {word} >> order")), position)
@@ -160,7 +162,7 @@ impl Backend {
         self.notes.path()
     }
 
-    /// The lines that the commands have appended to this file of the notes.
+    /// The lines that the commands have appended to this file in the notes directory.
     pub fn noted(&self, file: &str) -> Vec<String> {
         let text = fs::read_to_string(self.notes().join(file)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -175,25 +177,28 @@ impl Backend {
     #[track_caller]
     pub fn all_free(&self, keys: &[&str]) {
         match &self.locks {
-            Locks::OneServer(redis) => wait_until("all is free", || !keys.iter().any(|key| redis.held(key))),
+            Locks::OneServer(redis) => {
+                wait_until("all keys are free", || !keys.iter().any(|key| redis.held(key)))
+            }
             Locks::ThreeServers(nodes) => nodes.all_free(),
             Locks::ThisHost(host) => {
-                assert!(self.run_on(keys).gets_in(), "not free: {keys:?}");
-                host.nothing_is_locked();
+                assert!(self.run_on(keys).try_acquire(), "not free: {keys:?}");
+                host.assert_nothing_is_locked();
             }
         }
     }
 
-    /// Whether one attempt finds "k" free.
+    /// Whether one attempt on "k" is granted.
     #[track_caller]
     pub fn is_free(&self) -> bool {
-        self.run().gets_in()
+        self.run().try_acquire()
     }
 }
 
-/// `on_backends!(one_server, this_host: a, b; one_server: c)` makes tests of the functions `a`, `b` and `c`: the first
-/// two on a new `Backend::one_server()` and on a new `Backend::this_host()`, the third on one server only. Their names
-/// are `one_server::a`, `this_host::a` and so on.
+/// `on_backends!(one_server, this_host: a, b; one_server: c)` turns the functions `a`, `b` and `c`
+/// into tests: the first two run on a new `Backend::one_server()` and on a new
+/// `Backend::this_host()`, the third on one server only. Their names are `one_server::a`,
+/// `this_host::a` and so on.
 macro_rules! on_backends {
     (@sort [$($one:ident)*] [$($three:ident)*] [$($host:ident)*]) => {
         on_backends!(@tests one_server $($one)*);

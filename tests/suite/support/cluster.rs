@@ -11,7 +11,7 @@ pub struct Cluster {
     /// First the masters, then their replicas in the same order.
     nodes: Vec<Redis>,
     masters: usize,
-    /// The ports under which clients find them, if not their own.
+    /// The ports on which clients find the servers, if not their own.
     tls_ports: Vec<u16>,
 }
 
@@ -19,7 +19,7 @@ const ARGS: [&str; 8] = [
     "--cluster-enabled",
     "yes",
     "--cluster-node-timeout",
-    "15000", // on a busy machine they would soon take each other for dead
+    "15000", // long, since on a busy machine the servers would take each other for dead
     "--repl-diskless-sync-delay",
     "0",
     "--repl-ping-replica-period",
@@ -36,7 +36,7 @@ impl Cluster {
         Cluster::of((0..2 * masters).map(|_| Redis::start_with(&ARGS)).collect(), masters, Vec::new())
     }
 
-    /// Masters that speak TLS, also to each other; the test itself does not.
+    /// Masters that use TLS, also between themselves; the test itself connects without it.
     pub fn with_tls(masters: usize, authority: &Authority) -> Cluster {
         let args = [&ARGS[..], &["--tls-cluster", "yes"]].concat();
         let serve = || authority.serve_with(&["localhost", "127.0.0.1"], Valid::Now, &args);
@@ -56,7 +56,7 @@ impl Cluster {
             assert_eq!(cluster[at].cmd(&command), "OK");
             cluster[at].cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
         }
-        let first = cluster.found_at(0).to_string();
+        let first = cluster.client_port(0).to_string();
         for node in &cluster.nodes[1..] {
             assert_eq!(node.cmd(&["CLUSTER", "MEET", "127.0.0.1", &first]), "OK");
         }
@@ -64,7 +64,7 @@ impl Cluster {
             let info = node.cmd(&["CLUSTER", "INFO"]);
             info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{count}\r"))
         };
-        wait_until("the nodes know each other", || cluster.nodes.iter().all(knows_all));
+        wait_until("the servers know each other", || cluster.nodes.iter().all(knows_all));
         for at in masters..count {
             let master = cluster.id(at - masters);
             wait_until("a replica", || cluster[at].cmd(&["CLUSTER", "REPLICATE", &master]) == "OK");
@@ -75,22 +75,22 @@ impl Cluster {
         cluster
     }
 
-    /// The second node first: most slots are not its own.
+    /// The second server comes first: it does not own most slots.
     pub fn url(&self) -> String {
         let order = (1..self.nodes.len()).chain([0]);
-        let hosts: Vec<String> = order.map(|at| format!("127.0.0.1:{}", self.found_at(at))).collect();
+        let hosts: Vec<String> = order.map(|at| format!("127.0.0.1:{}", self.client_port(at))).collect();
         let scheme = if self.tls_ports.is_empty() { "redis" } else { "rediss" };
         format!("{scheme}+cluster://{}", hosts.join(","))
     }
 
-    /// From now on the nodes soon notice that one of them has died.
-    pub fn is_quick_to_notice(&self) {
+    /// From now on the servers soon notice when one of them dies.
+    pub fn detect_failures_quickly(&self) {
         let set = ["CONFIG", "SET", "cluster-node-timeout", "1000"];
         self.nodes.iter().for_each(|node| assert_eq!(node.cmd(&set), "OK"));
     }
 
-    /// The port under which clients find a node.
-    fn found_at(&self, at: usize) -> u16 {
+    /// The port on which clients find a server.
+    fn client_port(&self, at: usize) -> u16 {
         self.tls_ports.get(at).copied().unwrap_or_else(|| self[at].port())
     }
 
@@ -106,64 +106,66 @@ impl Cluster {
         self[0].cmd(&["CLUSTER", "KEYSLOT", name]).parse().expect("a slot")
     }
 
-    /// The master that has the slot of this key in the beginning.
+    /// The master that owns the slot of this key at first.
     pub fn owner(&self, key: &str) -> usize {
         self.slot(key) * self.masters / SLOTS
     }
 
-    /// All names on all masters.
+    /// All key names on all masters.
     pub fn keys(&self) -> Vec<String> {
         self.nodes[..self.masters].iter().flat_map(Redis::keys).collect()
     }
 
-    /// The marker of the key's slot tells that this server has been known for long.
+    /// Sets the marker of the key's slot to that of a server known for an hour.
     pub fn settle(&self, key: &str, at: usize) {
         let tag = (0..).find(|tag: &u32| self.slot(&tag.to_string()) == self.slot(key)).expect("a tag");
         let now: u64 = self[at].cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("seconds");
-        let marker = format!("{} {} 0", super::nodes::reign(&self[at]), (now - 3600) * 1000);
+        let marker = format!("{} {} 0", super::nodes::marker_prefix(&self[at]), (now - 3600) * 1000);
         assert_eq!(self[at].cmd(&["SET", &format!("lock-node:{{{tag}}}"), &marker]), "OK");
     }
 
-    /// Keys of different slots that this master has in the beginning.
+    /// Keys in different slots that this master owns at first.
     pub fn keys_of<const N: usize>(&self, at: usize) -> [String; N] {
         let keys = (0..).map(|n| format!("new-{n}")).filter(|key| self.owner(key) == at);
         keys.take(N).collect::<Vec<_>>().try_into().expect("there are as many as one likes")
     }
 
-    /// As if an hour had passed since a node's shard marker was written.
+    /// Ages a server's shard marker by an hour.
     pub fn age_shard_marker(&self, at: usize) {
         let names = self[at].keys();
         let name = names.iter().find(|name| name.starts_with("lock-shard:{")).expect("a shard marker");
         let marker = self[at].cmd(&["GET", name]);
-        let [reign, since, owner] = marker.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{marker}") };
+        let [prefix, since, owner] = marker.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+            panic!("{marker}")
+        };
         let since = since.parse::<u64>().expect("a time") - 3_600_000;
-        assert_eq!(self[at].cmd(&["SET", name, &format!("{reign} {since} {owner}")]), "OK");
+        assert_eq!(self[at].cmd(&["SET", name, &format!("{prefix} {since} {owner}")]), "OK");
     }
 
-    /// The reply of a replica, which answers only to those who know what they ask.
+    /// Waits until a replica replies with `reply`; READONLY makes it serve reads.
     pub fn wait_for_replica(&self, at: usize, command: &[&str], reply: &str) {
         let mut client = self[at].connect();
         client.cmd(&["READONLY"]);
-        wait_until("the replica has it all", || client.cmd(command) == reply);
+        wait_until("the replica has all data", || client.cmd(command) == reply);
     }
 
     pub fn wait_for_promotion(&self, at: usize) {
         wait_until("the replica is the master", || self[at].info("role") == "master");
     }
 
-    /// These nodes know of each other's slots, and serve.
+    /// Waits until these servers know each other's slots, and serve.
     pub fn wait_until_it_serves(&self, nodes: impl Iterator<Item = usize> + Clone) {
         let is_ok = |at: usize| self[at].cmd(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
         wait_until("the cluster serves", || nodes.clone().all(is_ok));
     }
 
-    /// A holder has renewed its lease at this node: more than so many ms are left of it.
+    /// Waits until a holder has renewed its lease on this server: more than `ms` are left.
     pub fn renewed(&self, at: usize, key: &str, ms: i64) {
         let left = || self[at].cmd(&["PTTL", &format!("lock:{{{key}}}")]).parse::<i64>();
         wait_until("the holder renews", || left().is_ok_and(|left| left > ms));
     }
 
-    /// The key's slot begins to move.
+    /// Starts to move the key's slot.
     pub fn begin_move(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).to_string();
         let set = |at: usize, what: &str, whose: usize| {
@@ -173,7 +175,7 @@ impl Cluster {
         set(from, "MIGRATING", to);
     }
 
-    /// All its keys are moved, and then the slot.
+    /// Moves all keys of the slot, then the slot itself.
     pub fn finish_move(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).to_string();
         let port = self[to].port().to_string();

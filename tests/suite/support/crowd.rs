@@ -1,16 +1,16 @@
-//! Crowds of sharers and waiters on one server, and what a request costs the server beside them. For the tests and the
-//! benchmark.
+//! Crowds of sharers and waiters on one server, and what a request costs the server beside them.
+//! The tests and the benchmark share this file.
 
-use super::script_calls::{self, Asker};
+use super::script_calls::{self, Requester};
 
-/// What was measured, and the server's time in microseconds: the least of several tries, since a busy machine makes
-/// single calls slower, hardly all of them.
+/// What was measured, and the server's time for it in microseconds: the minimum of several tries,
+/// since a busy machine slows down single calls, but hardly all of them.
 pub type Row = (&'static str, u64);
-/// Who asks, and what is measured beside so many others.
+/// The kind of client, and the measurement beside that many others.
 pub type Scenario = (&'static str, fn(&mut Server, usize) -> Vec<Row>);
 
 const TRIES: usize = 15;
-/// Numbers from here on are not of the crowd.
+/// Numbers from here on do not belong to the crowd.
 const BEYOND: usize = 10_000;
 
 pub const LOCKS: [Scenario; 2] = [
@@ -27,7 +27,7 @@ pub const WRITERS: [Scenario; 3] = [
     ("a writer", |server, others| queue(server, others, writer)),
     ("a preferred writer", |server, others| queue(server, others, |number| writer(number).preferred())),
     ("a writer of two keys", |server, others| {
-        queue(server, others, |number| Asker::new(number, &["k", "l"]))
+        queue(server, others, |number| Requester::new(number, &["k", "l"]))
     }),
 ];
 pub const READERS: [Scenario; 3] = [
@@ -47,33 +47,33 @@ pub fn newcomer(number: usize) -> usize {
     BEYOND + number
 }
 
-pub fn writer(number: usize) -> Asker {
-    Asker::new(number, &["k"])
+pub fn writer(number: usize) -> Requester {
+    Requester::new(number, &["k"])
 }
 
-pub fn reader(number: usize) -> Asker {
+pub fn reader(number: usize) -> Requester {
     writer(number).mode("shared:")
 }
 
-pub fn reader_of_two(number: usize) -> Asker {
-    Asker::new(number, &["k", "l"]).mode("shared:")
+pub fn reader_of_two(number: usize) -> Requester {
+    Requester::new(number, &["k", "l"]).mode("shared:")
 }
 
-/// Of more than are ever taken.
-pub fn slot(number: usize) -> Asker {
+/// A client for one of more slots than are ever taken.
+pub fn slot(number: usize) -> Requester {
     writer(number).mode("slots:6000")
 }
 
-/// Sends a command.
+/// Sends a command and returns its reply.
 type Send<'a> = dyn FnMut(&[&str]) -> String + 'a;
 
-/// A server that knows the scripts.
+/// A server that has loaded the scripts.
 pub struct Server<'a> {
     send: Box<Send<'a>>,
 }
 
 impl<'a> Server<'a> {
-    /// `send` returns a reply as text, an array as lines.
+    /// `send` returns a reply as text, and an array as lines.
     pub fn new(send: impl FnMut(&[&str]) -> String + 'a) -> Server<'a> {
         let mut server = Server { send: Box::new(send) };
         script_calls::load().iter().for_each(|command| drop(server.cmd(command)));
@@ -109,7 +109,7 @@ impl<'a> Server<'a> {
         micros.map_or(0, |micros| micros.parse().expect("a time"))
     }
 
-    /// How many commands the scripts have called.
+    /// The number of commands that the scripts have called.
     pub fn commands(&mut self) -> u64 {
         let stats = self.cmd(&["INFO", "commandstats"]);
         let calls = |line: &str| {
@@ -120,20 +120,21 @@ impl<'a> Server<'a> {
         stats.lines().filter_map(calls).sum()
     }
 
-    /// As if this exclusive holder had taken the lock again.
-    fn restore(&mut self, holder: &Asker) {
+    /// Restores the state in which this exclusive holder has the lock.
+    fn restore(&mut self, holder: &Requester) {
         for key in holder.keys() {
             self.cmd(&["SET", &format!("lock:{key}"), &holder.claim(), "PX", "600000"]);
         }
     }
 
-    /// As if all waiters had renewed now, and none been woken.
-    fn all_live(&mut self) {
-        self.all_live_for(5000);
+    /// Restores the state in which all waiters have just renewed, and none has been woken.
+    fn renew_all_waiters(&mut self) {
+        self.renew_all_waiters_for(5000);
     }
 
-    /// For so many ms from now on. Not by a script, whose garbage the next one would have to collect.
-    pub fn all_live_for(&mut self, ms: i64) {
+    /// The same, with waiter leases of `ms`. No script does this, since the next one would have to
+    /// collect its garbage.
+    pub fn renew_all_waiters_for(&mut self, ms: i64) {
         let time = self.cmd(&["TIME"]);
         let seconds: i64 = time.lines().next().and_then(|seconds| seconds.parse().ok()).expect("a time");
         let micros: i64 = time.lines().nth(1).and_then(|micros| micros.parse().ok()).expect("a time");
@@ -151,27 +152,27 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// So many sharers.
+    /// Adds `others` sharers that hold the lock.
     #[track_caller]
-    pub fn granted(&mut self, others: usize, asker: impl Fn(usize) -> Asker) {
+    pub fn granted(&mut self, others: usize, asker: impl Fn(usize) -> Requester) {
         (0..others).for_each(|number| self.expect(&asker(number).acquire(), "granted"));
     }
 
-    /// So many waiters, all of them alive.
+    /// Adds `others` live waiters.
     #[track_caller]
-    pub fn queued(&mut self, others: usize, asker: impl Fn(usize) -> Asker) {
+    pub fn queued(&mut self, others: usize, asker: impl Fn(usize) -> Requester) {
         for number in 0..others {
             self.expect(&asker(number).acquire(), "blocked");
             if number % 500 == 499 {
-                self.all_live();
+                self.renew_all_waiters();
             }
         }
     }
 
-    /// The time of a call while all waiters are alive.
+    /// The server's time for a call while all waiters are alive.
     #[track_caller]
     fn micros_live(&mut self, words: &[String], wanted: &str) -> u64 {
-        self.all_live();
+        self.renew_all_waiters();
         self.micros(words, wanted)
     }
 }
@@ -180,10 +181,10 @@ fn least(micros: impl FnMut(usize) -> u64) -> u64 {
     (0..TRIES).map(micros).min().expect("several tries")
 }
 
-/// Beside so many other locks.
+/// One lock beside `others` other locks.
 pub fn lock(server: &mut Server, others: usize, keys: &[&str]) -> Vec<Row> {
-    server.granted(others, |number| Asker::new(number, &[&format!("other-{number}")]));
-    let (asker, mut renews, mut leaves) = (Asker::new(newcomer(0), keys), u64::MAX, u64::MAX);
+    server.granted(others, |number| Requester::new(number, &[&format!("other-{number}")]));
+    let (asker, mut renews, mut leaves) = (Requester::new(newcomer(0), keys), u64::MAX, u64::MAX);
     let takes = least(|_| {
         let takes = server.micros(&asker.acquire(), "granted");
         renews = renews.min(server.micros(&asker.extend(), "extended"));
@@ -193,7 +194,7 @@ pub fn lock(server: &mut Server, others: usize, keys: &[&str]) -> Vec<Row> {
     vec![("is taken", takes), ("is renewed", renews), ("is released", leaves)]
 }
 
-fn sharers(server: &mut Server, others: usize, asker: fn(usize) -> Asker) -> Vec<Row> {
+fn sharers(server: &mut Server, others: usize, asker: fn(usize) -> Requester) -> Vec<Row> {
     server.granted(others, asker);
     let joins = least(|n| server.micros(&asker(newcomer(n)).acquire(), "granted"));
     let renews = least(|n| server.micros(&asker(n).extend(), "extended"));
@@ -212,8 +213,8 @@ fn behind_sharers(server: &mut Server, others: usize) -> Vec<Row> {
     vec![("renews", waits), ("is left by a reader", gives_up)]
 }
 
-/// They wait for a lock that an exclusive holder of the same keys has.
-fn queue(server: &mut Server, others: usize, asker: fn(usize) -> Asker) -> Vec<Row> {
+/// The crowd waits for a lock that an exclusive holder has on the same keys.
+fn queue(server: &mut Server, others: usize, asker: fn(usize) -> Requester) -> Vec<Row> {
     let holder = asker(newcomer(TRIES)).exclusive();
     server.expect(&holder.acquire(), "granted");
     server.queued(others, asker);
@@ -224,10 +225,10 @@ fn queue(server: &mut Server, others: usize, asker: fn(usize) -> Asker) -> Vec<R
         server.restore(&holder);
         server.micros_live(&holder.release(), "released")
     });
-    let mut inside: Option<Asker> = None;
+    let mut inside: Option<Requester> = None;
     let enters = least(|n| {
         let asker = asker(n).again(2);
-        if let Some(before) = inside.replace(asker.clone()).filter(Asker::is_exclusive) {
+        if let Some(before) = inside.replace(asker.clone()).filter(Requester::is_exclusive) {
             server.expect(&before.release(), "released");
         }
         server.micros_live(&asker.acquire(), "granted")
@@ -241,7 +242,7 @@ fn queue(server: &mut Server, others: usize, asker: fn(usize) -> Asker) -> Vec<R
     ]
 }
 
-/// Each has a group of its own.
+/// Each reader has a group of its own.
 fn groups(server: &mut Server, others: usize) -> Vec<Row> {
     let asker = |number: usize| writer(number).mode(&format!("shared:group {number}"));
     let holder = writer(newcomer(0));
@@ -260,7 +261,7 @@ fn groups(server: &mut Server, others: usize) -> Vec<Row> {
 
 fn slots(server: &mut Server, others: usize) -> Vec<Row> {
     let asker = |number: usize| writer(number).mode("slots:40");
-    let holders: Vec<Asker> = (0..40).map(|number| asker(newcomer(number))).collect();
+    let holders: Vec<Requester> = (0..40).map(|number| asker(newcomer(number))).collect();
     holders.iter().for_each(|holder| server.expect(&holder.acquire(), "granted"));
     server.queued(others, asker);
     let renews = least(|n| server.micros_live(&asker(TRIES + n).again(2).acquire(), "blocked"));

@@ -1,4 +1,4 @@
-//! What several test files expect in the same words.
+//! Expectations that several test files share.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,30 +15,32 @@ pub fn queued(redis: &Redis, key: &str, n: usize) {
     wait_until(&format!("{n} waiters in the queue"), || redis.queue_len(key) == n);
 }
 
-/// Waits until one client sleeps at the server beside a holder, which listens for a break after its first half second.
+/// Waits until one client sleeps on the server beside a holder. A holder listens for breaks (and so
+/// sleeps in BLPOP, too) after its first half second.
 #[track_caller]
-pub fn behind_a_listening_holder(redis: &Redis) {
-    all_behind_a_listening_holder(redis, 1);
+pub fn wait_for_sleeping_waiter(redis: &Redis) {
+    wait_for_sleeping_waiters(redis, 1);
 }
 
-/// The same with so many clients. Each has had its first reply: one that is cut off before that has met no server at all,
-/// and ends.
+/// The same with `n` clients. Each has had its first reply: a client that is cut off before that
+/// has not reached any server, and exits.
 #[track_caller]
-pub fn all_behind_a_listening_holder(redis: &Redis, n: usize) {
-    asleep_at(redis, n + 1);
+pub fn wait_for_sleeping_waiters(redis: &Redis, n: usize) {
+    wait_for_sleeping_clients(redis, n + 1);
 }
 
-/// Waits until so many clients sleep at the server: waiters, which then know that they wait, and holders, each of which
-/// listens for a break after its first half second.
+/// Waits until `n` clients sleep on the server: waiters, which then know that they wait, and
+/// holders, each of which listens for breaks after its first half second.
 #[track_caller]
-pub fn asleep_at(redis: &Redis, n: usize) {
-    wait_until(&format!("{n} clients sleep at the server"), || redis.blocked_clients() == n);
+pub fn wait_for_sleeping_clients(redis: &Redis, n: usize) {
+    wait_until(&format!("{n} clients sleep on the server"), || redis.blocked_clients() == n);
 }
 
-/// What a run costs a server that does not listen for a break, as it does after half a second: of several attempts on a
-/// busy machine the first that took less. An attempt tells what the whole run took, and what it cost.
+/// What a run costs a server if it ends before its holder listens for breaks, after half a second.
+/// On a busy machine a run may take longer; the first of several attempts that was short enough
+/// counts. An attempt returns the time of the whole run, and its cost.
 #[track_caller]
-pub fn of_a_short_run<T>(mut attempt: impl FnMut() -> (Duration, T)) -> T {
+pub fn measure_short_run<T>(mut attempt: impl FnMut() -> (Duration, T)) -> T {
     let mut spent = Vec::new();
     while spent.len() < 20 {
         let (time, cost) = attempt();
@@ -50,9 +52,9 @@ pub fn of_a_short_run<T>(mut attempt: impl FnMut() -> (Duration, T)) -> T {
     panic!("no run was short: {spent:?}");
 }
 
-/// The key is free, and nothing late takes it again within a second and a half.
+/// The key is free, and no late request takes it within a second and a half.
 #[track_caller]
-pub fn stays_free(redis: &Redis) {
+pub fn assert_stays_free(redis: &Redis) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(1500) {
         assert!(!redis.held("k"), "taken {:?} after it was free", start.elapsed());
@@ -60,9 +62,10 @@ pub fn stays_free(redis: &Redis) {
     }
 }
 
-/// A promise about time that a busy machine may keep late: of five attempts one must take less than `limit`.
+/// A promise about time that a busy machine may break: one of five attempts must take less than
+/// `limit`.
 #[track_caller]
-pub fn takes_less_than(limit: Duration, mut attempt: impl FnMut() -> Duration) {
+pub fn assert_takes_less_than(limit: Duration, mut attempt: impl FnMut() -> Duration) {
     let mut spent = Vec::new();
     while spent.len() < 5 {
         let time = attempt();
@@ -77,37 +80,37 @@ pub fn takes_less_than(limit: Duration, mut attempt: impl FnMut() -> Duration) {
 /// One attempt on the key "k"; the command must not have run.
 #[track_caller]
 pub fn refused(run: Run, code: i32, said: &[&str]) -> Done {
-    let done = run.sh("echo ran").done().expect_code(code).expect_said(said);
+    let done = run.sh("echo ran").done().expect_code(code).expect_stderr(said);
     assert_eq!(done.stdout, "", "the command ran");
     assert!(done.stderr.starts_with("redlock: "), "{done:?}");
     done
 }
 
-/// Both ways to ask: once, and with waiting.
+/// Tries once without waiting, and once with.
 #[track_caller]
-pub fn refused_both_ways(redis: &Redis, code: i32, said: &[&str]) {
+pub fn expect_refused_both_ways(redis: &Redis, code: i32, said: &[&str]) {
     refused(Run::key(redis, "k"), code, said);
     refused(Run::key(redis, "k").arg("-n"), code, said);
 }
 
-/// How an inner run ended that was started by the command of an outer one.
+/// The output of an inner run that the command of an outer run started, and its exit code.
 #[track_caller]
 pub fn nested(outer: Run, inner: Run) -> String {
     let script = format!("{}; echo inner=$?", inner.cmd(&["echo", "ran"]).shell_line());
     outer.sh(&script).done().expect_code(0).stdout
 }
 
-/// Every one of them ends with exit 0.
+/// Every job exits with 0.
 #[track_caller]
-pub fn all_end_well(jobs: impl IntoIterator<Item = Job>) {
+pub fn expect_success(jobs: impl IntoIterator<Item = Job>) {
     jobs.into_iter().for_each(|job| drop(job.wait().expect_code(0)));
 }
 
-pub fn nothing_left(redis: &Redis) {
+pub fn assert_no_keys_left(redis: &Redis) {
     assert_eq!(redis.keys(), Vec::<String>::new());
 }
 
-/// A server on a free port that answers each connection's first bytes with this text.
+/// A server on a free port that replies to each connection's first bytes with this text.
 pub fn impostor(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -125,7 +128,7 @@ pub fn impostor(answer: &'static str) -> String {
     url
 }
 
-/// Looks at a server all the time, on a connection of its own, until it is finished or dropped.
+/// Polls a server on a connection of its own, until it is finished or dropped.
 pub struct Watch {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<String>>>,

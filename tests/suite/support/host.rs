@@ -1,4 +1,4 @@
-//! A directory for locks of this host, and what the kernel says about the lock file in it.
+//! A directory for locks of this host, and the kernel's locks on the lock file in it.
 
 use std::fs::{self, Permissions};
 use std::ops::Range;
@@ -9,10 +9,10 @@ use tempfile::TempDir;
 
 use super::{Job, Run, wait_until};
 
-/// The bytes of the waiters, one for each ticket, in all lanes: the marks of the holders come behind them.
+/// The waiters' bytes, one for each ticket, in all lanes; the holders' marks follow them.
 const WAITERS: Range<u64> = 1..1 << 61;
 
-/// The byte of the short lock under which a participant enters.
+/// The byte of the mutex under which a participant enters.
 pub const MUTEX_BYTE: u64 = 1 << 62;
 
 /// The byte of the last ticket that a request without options can draw.
@@ -54,8 +54,8 @@ impl Host {
         Run::bare().args(&["run", "--local", "--local-dir"]).arg(self.path()).arg("--key").arg(key)
     }
 
-    /// `redlock COMMAND --local-dir DIR`, for a command that looks.
-    pub fn looking(&self, command: &str) -> Run {
+    /// `redlock COMMAND --local-dir DIR`, for commands that inspect locks.
+    pub fn subcommand(&self, command: &str) -> Run {
         Run::bare().args(&[command, "--local-dir"]).arg(self.path())
     }
 
@@ -70,18 +70,18 @@ impl Host {
     /// Whether one attempt finds the key "k" free.
     #[track_caller]
     pub fn is_free(&self) -> bool {
-        self.run().gets_in()
+        self.run().try_acquire()
     }
 
-    /// Nothing is locked in any of the lock files.
+    /// No byte is locked in any of the lock files.
     #[track_caller]
-    pub fn nothing_is_locked(&self) {
+    pub fn assert_nothing_is_locked(&self) {
         let locked: Vec<PathBuf> =
             lock_files(self.path()).into_iter().filter(|file| is_locked(file)).collect();
-        assert_eq!(locked, Vec::<PathBuf>::new(), "left in the kernel");
+        assert_eq!(locked, Vec::<PathBuf>::new(), "a byte is still locked");
     }
 
-    /// Waits until `n` waiters have drawn their tickets: in the one lock file, or of several in that of "k".
+    /// Waits until `n` waiters have drawn their tickets: in the only lock file, or in that of "k".
     #[track_caller]
     pub fn queued(&self, n: usize) {
         let file = match &lock_files(self.path())[..] {
@@ -91,7 +91,7 @@ impl Host {
         wait_until(&format!("{n} waiters in the queue"), || tickets_waiting(&file) == n);
     }
 
-    /// Started, and in the queue at this position.
+    /// Starts a run and waits until it is in the queue at this position.
     #[track_caller]
     pub fn waiter(&self, run: Run, position: usize) -> Job {
         let job = run.spawn();
@@ -99,13 +99,13 @@ impl Host {
         job
     }
 
-    /// The same, with a command that writes this word into the log "order".
+    /// The same, with a command that appends this word to the file "order".
     #[track_caller]
     pub fn noting_waiter(&self, word: &str, position: usize) -> Job {
         self.waiter(self.run().dir(self.path()).sh(&format!("echo {word} >> order")), position)
     }
 
-    /// What the commands have written into the log "order".
+    /// The words in the file "order".
     pub fn order(&self) -> Vec<String> {
         let text = fs::read_to_string(self.beside("order")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -119,7 +119,7 @@ pub fn lock_files(directory: &Path) -> Vec<PathBuf> {
     entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("redlock-")).collect()
 }
 
-/// How many bytes of waiters are locked in the file.
+/// The number of waiters' bytes that are locked in the file.
 pub fn tickets_waiting(file: &Path) -> usize {
     let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
     let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");
@@ -131,7 +131,7 @@ pub fn tickets_waiting(file: &Path) -> usize {
     locks.lines().filter(is_ticket).count()
 }
 
-/// Is anything at all locked in this file?
+/// Whether any byte of this file is locked.
 pub fn is_locked(file: &Path) -> bool {
     let inode = format!(":{}", fs::metadata(file).expect("the lock file").ino());
     let locks = fs::read_to_string("/proc/locks").expect("/proc/locks");

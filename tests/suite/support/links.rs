@@ -1,16 +1,18 @@
-//! A network of hosts and servers: a line of its own between each host and each server, with a latency, stalls and
+//! A network of hosts and servers: each host has a line to each server, with a latency, stalls and
 //! losses that can be changed while it runs (see `Proxy`).
 //!
-//! All processes are on this machine. Which host one is on is told by the lines it uses, and there are three ways:
+//! All processes are on this machine; the lines that a process uses decide which host it is on.
+//! There are three ways to build a network:
 //!
-//! - `Links::start`: every host has its own lines and **all hosts call a server by the same name**, as they would
-//!   on a network. A preloaded `connect` leads each host's connections to its own lines. Most tests want this.
-//! - `Links::own_names`: every host has its own lines and **calls the servers by names of its own** (the ports of
-//!   its lines), as through tunnels or mapped ports. For tests of just that.
-//! - `Links::one_host`: all processes share one host's lines, and nothing is preloaded. For tests of one client, and
-//!   where the latency is the same for all.
+//! - `Links::start`: every host has its own lines, and **all hosts use the same name for a
+//!   server**, as they would on a network. A preloaded `connect` redirects each host's connections
+//!   to its own lines. Most tests want this.
+//! - `Links::own_names`: every host has its own lines and **its own names for the servers** (the
+//!   ports of its lines), as through tunnels or mapped ports. For tests of exactly that.
+//! - `Links::one_host`: all processes share one host's lines, and nothing is preloaded. For tests
+//!   of one client, and where the latency is the same for all.
 //!
-//! In each of them the order of the names, by address, is the order of the servers, on every host: `links[0]` is the
+//! In each of them the servers are ordered by name (address), on every host: `links[0]` is the
 //! gate.
 
 use std::ops::{Index, IndexMut};
@@ -18,7 +20,7 @@ use std::time::Duration;
 
 use super::{Nodes, Proxy, Redis, Refused, Run, preload};
 
-/// LINES_OF_HOST has pairs of ports: who connects to the first gets to the second.
+/// LINES_OF_HOST has pairs of ports: a connect to the first goes to the second.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -55,7 +57,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// So many servers and hosts, all near to each other. The names of the servers are the same on all hosts.
+    /// A network without latency. The names of the servers are the same on all hosts.
     pub fn start(servers: usize, hosts: usize) -> Links {
         Links::between(Nodes::start(servers), hosts)
     }
@@ -67,17 +69,17 @@ impl Links {
         Links { names: Some(names), ..Links::own_names_of(nodes, hosts) }
     }
 
-    /// Each host calls the servers by names of its own.
+    /// Each host has its own names for the servers.
     pub fn own_names(servers: usize, hosts: usize) -> Links {
         Links::own_names_of(Nodes::start(servers), hosts)
     }
 
-    /// One host.
+    /// A network with one host.
     pub fn one_host(servers: usize) -> Links {
         Links::own_names(servers, 1)
     }
 
-    /// One host and these servers.
+    /// A network with one host and these servers.
     pub fn one_host_to(nodes: Nodes) -> Links {
         Links::own_names_of(nodes, 1)
     }
@@ -116,12 +118,12 @@ impl Links {
         self.lines.iter().flatten()
     }
 
-    /// So much each way on every line.
+    /// Delays every line by this much in each direction.
     pub fn each_way(&self, by: Duration) {
         self.all().for_each(|line| line.each_way(by));
     }
 
-    /// What this host calls the servers.
+    /// The URLs that this host uses for the servers.
     pub fn urls(&self, host: usize) -> Vec<String> {
         match &self.names {
             Some(names) => names.iter().map(Refused::url).collect(),
@@ -129,7 +131,7 @@ impl Links {
         }
     }
 
-    /// The port in the name by which this host calls the server.
+    /// The port that this host uses for the server.
     pub fn port(&self, host: usize, server: usize) -> String {
         let port =
             self.names.as_ref().map_or_else(|| self.line(host, server).port(), |names| names[server].port());
@@ -141,7 +143,7 @@ impl Links {
         self.run_at(host, &self.urls(host), key)
     }
 
-    /// The same with these names of the servers.
+    /// The same with these URLs.
     pub fn run_at(&self, host: usize, urls: &[String], key: &str) -> Run {
         self.on(host, Nodes::run_at(urls, key))
     }
@@ -151,7 +153,7 @@ impl Links {
         self.on(host, Run::at(&self.urls(host).join(","), key))
     }
 
-    /// This call, on this host.
+    /// Runs this call on this host.
     pub fn on(&self, host: usize, run: Run) -> Run {
         let Some(names) = &self.names else { return run };
         let pairs = names.iter().zip(&self.lines[host]);
@@ -160,18 +162,18 @@ impl Links {
         run.env("LD_PRELOAD", preload::library("lines-of-host", SHIM)).env("LINES_OF_HOST", pairs.join(" "))
     }
 
-    /// Lets every server know the scripts.
+    /// Makes every server load the scripts.
     pub fn warm_up(&self) {
         self.nodes.warm_up();
     }
 
-    /// SIGKILL; connects are refused on all lines.
+    /// Sends SIGKILL; connects are refused on all lines.
     pub fn kill(&mut self, server: usize) {
         self.nodes[server].kill();
         self.lines_to(server).for_each(Proxy::refuse);
     }
 
-    /// Kill if it runs, then start anew, empty.
+    /// Kills the server if it runs, and starts it empty.
     pub fn restart(&mut self, server: usize) {
         self.kill(server);
         self.nodes[server].restart();

@@ -2,7 +2,8 @@
 //!
 //! Tests wait for facts (`wait_until`, a printed line), never for time.
 
-/// `skip!("only root can ...")` ends the test here and says why. With REDLOCK_TEST_REQUIRE_ALL=1 the test fails instead.
+/// `skip!("only root can ...")` ends the test and prints why. With REDLOCK_TEST_REQUIRE_ALL=1 the
+/// test fails instead.
 macro_rules! skip {
     ($reason:expr) => {{
         $crate::support::skipped($reason);
@@ -48,7 +49,7 @@ pub use reader_writer_log::ReaderWriterLog;
 pub use redis::{Client, Redis};
 pub use run::{Done, Job, Run};
 pub use server_clock::ServerClock;
-pub use users::{OtherUsers, STRANGER};
+pub use users::{OtherUsers, UNPRIVILEGED};
 
 use std::fs;
 use std::io::Write;
@@ -59,7 +60,7 @@ use std::time::{Duration, Instant};
 /// How long a fact may take to come true on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Reports a test that cannot run here, past the harness, which shows nothing of a test that passes.
+/// Reports a skipped test directly on stderr: the harness hides the output of tests that pass.
 #[track_caller]
 pub fn skipped(reason: &str) {
     let required = std::env::var_os("REDLOCK_TEST_REQUIRE_ALL").is_some_and(|value| value == "1");
@@ -68,13 +69,13 @@ pub fn skipped(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason} ({test})");
 }
 
-/// Polls every 5 ms until `f` says yes; panics with `what` when patience runs out.
+/// Polls every 5 ms until `f` returns true; panics with `what` when PATIENCE runs out.
 #[track_caller]
 pub fn wait_until(what: &str, f: impl FnMut() -> bool) {
     wait_until_within(PATIENCE, what, f);
 }
 
-/// The same with a patience of its own, for promises that are about time. Returns how long it took.
+/// The same with a given patience, for promises about time. Returns how long it took.
 #[track_caller]
 pub fn wait_until_within(patience: Duration, what: &str, mut f: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
@@ -85,7 +86,7 @@ pub fn wait_until_within(patience: Duration, what: &str, mut f: impl FnMut() -> 
     start.elapsed()
 }
 
-/// Whether the process is there and not a zombie.
+/// Whether the process exists and is not a zombie.
 pub fn alive(pid: i32) -> bool {
     !matches!(process_state(pid), None | Some('Z' | 'X'))
 }
@@ -105,13 +106,13 @@ pub fn session(pid: i32) -> Option<i32> {
     proc_stat::fields(pid)?.get(3)?.parse().ok()
 }
 
-/// Every pid of the machine at this moment.
+/// All pids on the machine.
 pub fn all_pids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").expect("/proc");
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The living descendants of a process (children, grandchildren...), itself not included.
+/// The living descendants of a process (children, grandchildren...), without itself.
 pub fn descendants(pid: i32) -> Vec<i32> {
     let parents: Vec<(i32, i32)> = all_pids().into_iter().filter_map(|p| Some((p, parent(p)?))).collect();
     let mut found = vec![pid];
@@ -126,12 +127,13 @@ pub fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
-/// `redlock run` that holds the key until its stdin is closed (`Job::wait` closes it), with exit 0.
+/// `redlock run` that holds the key until its stdin is closed (`Job::wait` closes it), and then
+/// exits with 0.
 pub fn holder(redis: &Redis, key: &str, args: &[&str]) -> Job {
     hold(Run::key(redis, key).args(args))
 }
 
-/// A command that says so when it runs, and ends with exit 0 when its stdin is closed.
+/// A command that prints "ready", and exits with 0 when its stdin is closed.
 pub const HOLD: &str = "echo ready; read x; exit 0";
 
 /// The same for any call of `redlock run`.
@@ -142,15 +144,16 @@ pub fn hold(run: Run) -> Job {
     job
 }
 
-/// A command whose tree has three processes: itself, a child and a grandchild in a session of its own.
+/// A command whose tree has three processes: the command, a child, and a grandchild in a session of
+/// its own.
 pub const TREE: &str = "sleep 300 & a=$!; setsid sleep 300 & echo pids $$ $a $!; wait";
 
-/// The same tree, deaf to SIGTERM.
-pub const DEAF_TREE: &str = "trap '' TERM; sleep 300 & a=$!; setsid sleep 300 & \
+/// The same tree, ignoring SIGTERM.
+pub const STUBBORN_TREE: &str = "trap '' TERM; sleep 300 & a=$!; setsid sleep 300 & \
      echo pids $$ $a $!; while :; do sleep 1; done";
 
-/// Says which of the processes in $TREE live when the next holder begins.
-pub const LOOK: &str = "for p in $TREE; do case \"$(cut -d' ' -f3 /proc/$p/stat 2>/dev/null)\" in
+/// A command that prints the processes in $TREE that still live when it starts.
+pub const REPORT_SURVIVORS: &str = "for p in $TREE; do case \"$(cut -d' ' -f3 /proc/$p/stat 2>/dev/null)\" in
     ''|Z|X) ;; *) echo overlap $p;; esac; done; echo looked";
 
 /// The pids that a TREE printed.
@@ -163,15 +166,15 @@ pub fn tree_of(job: &Job) -> Vec<i32> {
     pids
 }
 
-/// A program with this text. Made by another process: a descriptor of ours, inherited by a child of another thread, would
-/// make it busy.
+/// Writes an executable file with this text. Another process writes it: a descriptor of ours,
+/// inherited by a child of another thread, would make the file busy.
 pub fn executable(path: &Path, text: &str) {
     let mut write = Command::new("sh");
     write.args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"]).arg(path).arg(text);
     assert!(write.status().expect("a shell").success(), "{} can be written", path.display());
 }
 
-/// A config file with this text, for REDLOCK_CONFIG; gone with its directory.
+/// A config file with this text, for REDLOCK_CONFIG; deleted with its directory.
 pub fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("config.toml");

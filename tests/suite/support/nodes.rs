@@ -1,4 +1,4 @@
-//! A set of real redis-servers for a lock over several nodes, and addresses where none is.
+//! A set of real redis-servers for a lock on several servers, and addresses without a server.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 use super::redis::free_port;
 use super::{Client, Job, PATIENCE, Redis, Run, hold, wait_until, wait_until_within};
 
-/// So many servers, in the order of their addresses, which is the order in which redlock uses them.
+/// Servers in the order of their addresses, which is the order in which redlock uses them.
 pub struct Nodes(Vec<Redis>);
 
 impl Nodes {
@@ -28,7 +28,7 @@ impl Nodes {
         self.0.iter()
     }
 
-    /// Those that were not killed.
+    /// The servers that were not killed.
     pub fn up(&self) -> impl Iterator<Item = &Redis> {
         self.0.iter().filter(|redis| redis.is_up())
     }
@@ -46,7 +46,7 @@ impl Nodes {
         Nodes::run_at(&self.urls(), key)
     }
 
-    /// The same for any addresses.
+    /// The same with the given URLs.
     pub fn run_at(urls: &[String], key: &str) -> Run {
         Run::at(&urls.join(","), key).args(&["--quarantine", "off"])
     }
@@ -56,21 +56,22 @@ impl Nodes {
         Run::at(&self.urls().join(","), key)
     }
 
-    /// Holds the key until its stdin is closed, with the same claim on every living node.
+    /// Holds the key until its stdin is closed, and waits until every living server has the same
+    /// claim.
     #[track_caller]
     pub fn hold(&self, run: Run, key: &str) -> Job {
         let job = hold(run);
-        wait_until("every living node has the claim", || self.agree(key));
+        wait_until("every living server has the claim", || self.agree(key));
         job
     }
 
-    /// Every living node has the lock, under one claim.
+    /// Whether every living server has the lock, under one claim.
     fn agree(&self, key: &str) -> bool {
         let claims = self.claims(key);
         claims.iter().all(|claim| !claim.is_empty() && *claim == claims[0])
     }
 
-    /// What is at lock:key on each living node, "" for nothing.
+    /// The value of lock:key on each living server, "" for none.
     pub fn claims(&self, key: &str) -> Vec<String> {
         self.up().map(|redis| redis.cmd(&["GET", &format!("lock:{key}")])).collect()
     }
@@ -79,18 +80,18 @@ impl Nodes {
         self.up().map(Redis::connect).collect()
     }
 
-    /// Every node is one that redlock has known for long: none is quarantined.
+    /// Marks every server as known for an hour, so that none is quarantined.
     pub fn settle(&self) {
         self.up().for_each(settle);
     }
 
-    /// Within a moment no living node has a lock or a queue of this prefix, and none comes back.
+    /// Within PATIENCE no living server has a lock or a queue, and none reappears.
     #[track_caller]
     pub fn all_free(&self) {
         let mut clients = self.connect();
-        let mut left = || -> Vec<String> { clients.iter_mut().flat_map(ours).collect() };
+        let mut left = || -> Vec<String> { clients.iter_mut().flat_map(leftover_keys).collect() };
         let mut seen = left();
-        wait_until_within(Duration::from_secs(4), &format!("everything is given back: {seen:?}"), || {
+        wait_until_within(Duration::from_secs(4), &format!("everything is released: {seen:?}"), || {
             seen = left();
             seen.is_empty()
         });
@@ -100,14 +101,15 @@ impl Nodes {
         }
     }
 
-    /// Lets every server know the scripts: a request for an unknown one does nothing, however late.
+    /// Makes every server load the scripts: a request for an unknown one has no effect, however
+    /// late it arrives.
     pub fn warm_up(&self) {
         for _ in 0..2 {
-            // A run waits for a majority only, so this one waits for all.
+            // A run waits for a majority only, so this waits for all.
             self.hold(self.run("warm"), "warm").wait().expect_code(0);
-            wait_until("it is given back", || self.claims("warm").iter().all(String::is_empty));
+            wait_until("the lock is released", || self.claims("warm").iter().all(String::is_empty));
         }
-        // Whichever is the gate.
+        // Every server may be the gate.
         let urls = self.urls();
         for first in 0..self.len() {
             let rotated: Vec<String> =
@@ -131,15 +133,15 @@ impl IndexMut<usize> for Nodes {
     }
 }
 
-/// What a finished or a refused redlock must not leave. The fence is remembered, the marker is the
-/// server's own, the mark of a waiter that gave up keeps its late requests out, a wake-up that was not fetched
-/// is forgotten by itself.
-fn ours(client: &mut Client) -> Vec<String> {
+/// The keys that a run must not leave behind when it has finished or was refused. The fence and the
+/// server's marker stay; the tombstone of a waiter that gave up blocks its late requests; a wake-up
+/// that was not read expires.
+fn leftover_keys(client: &mut Client) -> Vec<String> {
     let stays = |key: &str| {
         ["-fence:", "-newest:", "-tombstone:", "-node", "-notify:"].iter().any(|part| key.contains(part))
     };
     let keys = client.keys();
-    // The record of a holder that was killed, for the history, is no lock.
+    // The record of a killed holder, for the history, is not a lock.
     let is_record = |key: &str| {
         let of = key.strip_prefix("lock-info:").or_else(|| key.strip_prefix("lock-shared:"));
         of.is_some_and(|of| !keys.contains(&format!("lock:{of}")))
@@ -147,26 +149,26 @@ fn ours(client: &mut Client) -> Vec<String> {
     keys.iter().filter(|key| !stays(key) && !is_record(key)).cloned().collect()
 }
 
-/// The marker of a server that has been known for an hour.
+/// Sets the marker of a server that has been known for an hour.
 pub fn settle(redis: &Redis) {
     let now: u64 = redis.cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("seconds");
-    redis.cmd(&["SET", "lock-node", &format!("{} {} 0", reign(redis), (now - 3600) * 1000)]);
+    redis.cmd(&["SET", "lock-node", &format!("{} {} 0", marker_prefix(redis), (now - 3600) * 1000)]);
 }
 
-/// What the marker of a server that has kept its data begins with.
-pub fn reign(redis: &Redis) -> String {
+/// The start of the marker of a server that has kept its data.
+pub fn marker_prefix(redis: &Redis) -> String {
     format!("{}.{}", redis.info("run_id"), redis.info("master_replid"))
 }
 
-/// The lock's remaining time in ms; below zero if it is not there.
+/// The lock's remaining time in ms; negative if there is none.
 pub fn pttl(redis: &Redis, key: &str) -> i64 {
     redis.cmd(&["PTTL", &format!("lock:{key}")]).parse().expect("a number")
 }
 
-/// Waits until the lock has been renewed at this node, `times` times from now.
+/// Waits until the lock has been renewed on this server `times` times from now.
 #[track_caller]
 pub fn renewed(redis: &Redis, key: &str, times: usize) {
-    // A Sentinel that has promoted the server ends its connections.
+    // A Sentinel that promotes the server closes its connections.
     let left = || redis.connect().try_cmd(&["PTTL", &format!("lock:{key}")]).ok()?.parse::<i64>().ok();
     for _ in 0..times {
         let mut last = i64::MAX;
@@ -190,7 +192,8 @@ impl Refused {
         Refused::bound_to(0).expect("a free port")
     }
 
-    /// In the range of the servers' ports: sorted by address, between those that are started before and after it.
+    /// In the range of the servers' ports: sorted by address, it lies between those that are
+    /// started before and after it.
     pub fn among_servers() -> Refused {
         (0..100).find_map(|_| Refused::bound_to(free_port()).ok()).expect("a free port")
     }
@@ -209,7 +212,7 @@ impl Refused {
     }
 }
 
-/// An address where a connect is never answered: it listens, and its backlog is full.
+/// An address where a connect never completes: it listens, and its backlog is full.
 pub struct Blackhole {
     _listener: Socket,
     _fillers: Vec<Socket>,
@@ -224,7 +227,7 @@ impl Blackhole {
         let fillers = (0..4).map(|_| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
             socket.set_nonblocking(true).expect("non-blocking");
-            let _ = socket.connect(&to.into()); // in progress forever
+            let _ = socket.connect(&to.into()); // never completes
             socket
         });
         let fillers = fillers.collect();

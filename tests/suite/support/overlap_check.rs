@@ -1,11 +1,11 @@
-//! Did two commands ever run under one lock at one time, and was an update lost?
+//! Detects commands that ran under one lock at the same time, and lost updates.
 
 use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
 
-/// Two commands that ran at one time would leave an `inside` that the other one made, or a count that is
+/// A command that runs beside another one finds that one's `inside` directory, or makes the count
 /// too small.
 pub struct OverlapCheck {
     dir: TempDir,
@@ -22,7 +22,8 @@ impl OverlapCheck {
         self.dir.path()
     }
 
-    /// A shell script that enters, adds one to the counter without any protection, notes its name, leaves.
+    /// A shell script that enters, increments the counter without any protection, notes its name
+    /// and fence, and leaves.
     pub fn script(name: &str) -> String {
         format!(
             "mkdir inside || echo {name} >> overlaps; n=$(cat counter); sleep 0.01; \
@@ -37,7 +38,7 @@ impl OverlapCheck {
         }
         let counter = self.dir.path().join("counter");
         let n: u64 = self.count();
-        std::thread::sleep(std::time::Duration::from_millis(10)); // wide enough to lose an update in
+        std::thread::sleep(std::time::Duration::from_millis(10)); // long enough to lose an update
         fs::write(counter, format!("{}\n", n + 1)).expect("the counter");
         self.append("order", &format!("{name} 0"));
         let _ = fs::remove_dir(self.dir.path().join("inside"));
@@ -48,11 +49,11 @@ impl OverlapCheck {
         text.trim().parse().unwrap_or_else(|_| panic!("a torn counter: {text:?}"))
     }
 
-    /// So many ran, one after the other.
+    /// Asserts that `runs` commands ran, one after another.
     #[track_caller]
-    pub fn clean(&self, runs: u64) {
+    pub fn assert_clean(&self, runs: u64) {
         let overlaps = fs::read_to_string(self.dir.path().join("overlaps")).unwrap_or_default();
-        assert_eq!(overlaps, "", "these found somebody else inside");
+        assert_eq!(overlaps, "", "these commands found another one inside");
         assert_eq!(self.count(), runs, "updates were lost");
     }
 

@@ -1,4 +1,5 @@
-//! Redlock as any library does it: SET NX PX of a random value on every node, a majority, compare-and-delete.
+//! Redlock as other libraries implement it: SET NX PX of a random value on every server, a
+//! majority, compare-and-delete.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use super::{Client, Nodes};
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) \
      else return 0 end";
 
-/// One client with a connection to each node and a value of its own.
+/// One client with a connection to each server and a value of its own.
 pub struct PlainRedlock {
     nodes: Vec<Client>,
     value: String,
@@ -20,7 +21,7 @@ impl PlainRedlock {
         PlainRedlock { nodes: nodes.connect(), value: name.to_owned(), attempt: 0 }
     }
 
-    /// One attempt: a majority, or everything given back.
+    /// One attempt: gets a majority, or releases everything.
     pub fn try_lock(&mut self, key: &str, ttl: Duration) -> bool {
         self.attempt += 1;
         let (value, ms) = (self.current(), ttl.as_millis().to_string());
@@ -35,7 +36,7 @@ impl PlainRedlock {
         won
     }
 
-    /// Again and again with a random delay, as the libraries do.
+    /// Retries with a random delay, as the libraries do.
     pub fn lock(&mut self, key: &str, ttl: Duration, patience: Duration) {
         let start = Instant::now();
         let mut random =
@@ -47,7 +48,7 @@ impl PlainRedlock {
         }
     }
 
-    /// How many nodes still had our value.
+    /// Returns the number of servers that still had our value.
     pub fn unlock(&mut self, key: &str) -> usize {
         let value = self.current();
         let delete = |node: &mut Client| node.cmd(&["EVAL", RELEASE, "1", key, &value]) == "1";

@@ -1,11 +1,12 @@
-//! Libraries that are loaded before libc, to stage what the machine itself would have to do.
+//! Libraries that are loaded before libc, to simulate what the machine itself would have to do.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// LD_PRELOAD ends a name at a blank or a colon, so a build in such a directory cannot keep its libraries there.
+/// A directory for the libraries. LD_PRELOAD splits at blanks and colons, so a build directory with
+/// such a name cannot have them.
 fn directory() -> PathBuf {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
     if !built.to_string_lossy().contains([' ', ':', '\t', '\n']) {
@@ -15,7 +16,7 @@ fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("redlock-tests-of-{user}"))
 }
 
-/// The library made of this C source, for LD_PRELOAD. It is made once.
+/// The library made from this C source, for LD_PRELOAD. It is compiled once.
 pub fn library(name: &str, source: &str) -> PathBuf {
     let mut hash = DefaultHasher::new();
     source.hash(&mut hash);
@@ -29,7 +30,8 @@ pub fn library(name: &str, source: &str) -> PathBuf {
         let mut compiler = Command::new("cc");
         compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&made).arg(&code).arg("-ldl");
         assert!(compiler.status().expect("cc, which cargo needs too").success(), "{name} is not C");
-        fs::rename(made, &library).expect("in its place"); // whole, or not there
+        // atomically, since other tests may look for it
+        fs::rename(made, &library).expect("in its place");
     }
     library
 }

@@ -1,4 +1,4 @@
-//! What /proc says about redlock's own processes and its command.
+//! Reads redlock's own processes and its command from /proc.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::{alive, all_pids, parent, process_state, wait_until};
 
-/// Living children of a process.
+/// The living children of a process.
 pub fn children(of: i32) -> Vec<i32> {
     all_pids().into_iter().filter(|pid| parent(*pid) == Some(of) && alive(*pid)).collect()
 }
@@ -39,7 +39,7 @@ pub fn pid_in(line: &str) -> i32 {
     last.and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("no pid in {line:?}"))
 }
 
-/// A word that no other test uses, to be put into TEST_MARK and found again by `marked`.
+/// A word that no other test uses, for TEST_MARK; `marked` finds the processes that have it.
 pub fn mark() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -57,7 +57,7 @@ pub fn marked(mark: &str) -> Vec<i32> {
 
 /// Waits until no process with this mark is left.
 #[track_caller]
-pub fn none_marked(mark: &str) {
+pub fn wait_until_none_marked(mark: &str) {
     wait_until("no process is left", || marked(mark).is_empty());
 }
 
@@ -72,13 +72,13 @@ pub fn stop(pid: i32) {
     wait_until("the process is stopped", || process_state(pid) == Some('T'));
 }
 
-/// After this, a second request to stop is not the first one any more.
-pub fn a_breath_later() {
-    std::thread::sleep(Duration::from_millis(300)); // not for a fact: the time is what counts
+/// Waits until the next signal counts as a second request to stop.
+pub fn wait_until_a_signal_counts_again() {
+    std::thread::sleep(Duration::from_millis(300)); // no fact to wait for: only the time counts
 }
 
-/// A process that does nothing any more, and that SIGCONT does not wake; only SIGKILL has an effect. Its tracer is
-/// this thread.
+/// A process that does nothing, and that SIGCONT does not wake; only SIGKILL affects it. This
+/// thread traces it.
 pub struct Frozen(Pid);
 
 impl Frozen {
@@ -88,17 +88,17 @@ impl Frozen {
         ptrace::interrupt(pid).expect("it is traced");
         assert!(
             matches!(waitpid(pid, Some(WaitPidFlag::__WALL)), Ok(WaitStatus::PtraceEvent(..))),
-            "it stops"
+            "the process stops"
         );
         Frozen(pid)
     }
 
-    /// It goes on as if nothing had been.
+    /// Lets the process continue.
     pub fn thaw(self) {
         ptrace::detach(self.0, None).expect("it is traced");
     }
 
-    /// Waits until something has killed it. Its parent learns of that afterwards.
+    /// Waits until the process is killed. Its parent learns of that afterwards.
     pub fn killed(self) {
         let ended = waitpid(self.0, Some(WaitPidFlag::__WALL));
         assert!(matches!(ended, Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _))), "{ended:?}");
@@ -115,11 +115,12 @@ pub fn status_field(pid: i32, name: &str) -> String {
         .to_owned()
 }
 
-/// Waits until a process has nothing to do for a tenth of a second: it is in a pause, not on its way to one.
+/// Waits until a process has not used the processor for a tenth of a second: it sleeps, and is not
+/// just about to.
 #[track_caller]
 pub fn asleep(pid: i32) {
     let woken = || status_field(pid, "voluntary_ctxt_switches");
-    wait_until("it sleeps", || {
+    wait_until("the process sleeps", || {
         let before = woken();
         std::thread::sleep(Duration::from_millis(100));
         process_state(pid) == Some('S') && woken() == before

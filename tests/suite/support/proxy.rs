@@ -1,8 +1,8 @@
-//! A TCP proxy in front of a server that can delay, hold back, lose or refuse what passes. Its settings can be
-//! changed while it runs, and are in effect when the call that changes them returns.
+//! A TCP proxy in front of a server that can delay, hold back, lose or refuse traffic. Its settings
+//! can be changed while it runs, and are in effect when the call that changes them returns.
 //!
-//! It knows nothing of Redis and of the rest of the rig, so that the benchmark can use it, too. wire.rs moves
-//! the bytes.
+//! It does not depend on Redis or on the rest of the rig, so that the benchmark can use it, too.
+//! wire.rs moves the bytes.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the proxy's owner and the thread that moves the bytes both know.
+/// State that the proxy's owner shares with the thread that moves the bytes.
 #[derive(Default)]
 pub(super) struct Shared {
     settings: Mutex<Changing>,
@@ -35,7 +35,7 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Changing {
     settings: Settings,
-    /// Changes made, and those of them that are in effect.
+    /// The number of changes made, and of those in effect.
     made: u64,
     done: u64,
 }
@@ -44,21 +44,21 @@ struct Changing {
 pub(super) struct Settings {
     pub to_server: Duration,
     pub to_client: Duration,
-    /// Up to so much is added to a delay, by the dice.
+    /// A random duration up to this is added to each delay.
     pub jitter: Duration,
-    /// The first bytes of a connection come a round trip later.
+    /// The first bytes of a connection arrive a round trip later.
     pub handshake: bool,
     pub paused: bool,
-    /// Requests of connections up to this number are kept back.
+    /// Requests on connections up to this number are held back.
     pub stranded: u64,
     pub drop_replies: bool,
     pub door: Door,
-    /// How often every connection was to be ended.
+    /// How often all connections have been closed.
     pub cuts: u64,
     pub closed: bool,
 }
 
-/// What becomes of a client that connects.
+/// How the proxy treats a client that connects.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Door {
     #[default]
@@ -72,24 +72,25 @@ pub(super) struct Counters {
     pub connections: AtomicU64,
     pub requests: AtomicU64,
     pub replies: AtomicU64,
-    /// When bytes of a client were last delivered to the server.
+    /// When a client's bytes were last delivered to the server.
     pub last_delivery: Mutex<Option<Instant>>,
 }
 
 impl Proxy {
-    /// On a free port. A client that connects while the target refuses sees a connection that ends at once.
+    /// On a free port. While the target refuses connections, a client sees its own connection
+    /// closed at once.
     pub fn to_port(target: u16) -> Proxy {
         Proxy::listening(bound_anywhere(), target)
     }
 
-    /// On the first port after the target's that is free: sorted by address, the proxy is where the server was.
-    /// (The servers of a test are 13 ports apart, see `free_port`.)
+    /// On the first free port after the target's: sorted by address, the proxy takes the server's
+    /// place. (The servers of a test are 13 ports apart, see `free_port`.)
     pub fn next_to(target: u16) -> Proxy {
         let near = (1..13).find_map(|step| bound(target + step).ok());
         near.map_or_else(|| Proxy::to_port(target), |socket| Proxy::listening(socket, target))
     }
 
-    /// One to each of these, on free ports that are in the same order.
+    /// A proxy for each of these, on free ports in the same order.
     pub fn to_ports(targets: &[u16]) -> Vec<Proxy> {
         let mut sockets: Vec<Socket> = targets.iter().map(|_| bound_anywhere()).collect();
         sockets.sort_by_key(port_of);
@@ -98,15 +99,16 @@ impl Proxy {
 
     fn listening(listener: Socket, target: u16) -> Proxy {
         listener.set_nonblocking(true).expect("non-blocking");
-        // To listen again beside connections that have not ended entirely; only now, as two could bind to one port.
+        // Allows listening again beside connections that have not closed entirely; set only now,
+        // since otherwise two proxies could bind to one port.
         listener.set_reuse_address(true).expect("listen again");
         listener.listen(super::wire::BACKLOG).expect("listen");
         let port = port_of(&listener);
-        let (bell, ear) = UnixStream::pair().expect("a pair of sockets");
+        let (bell, wake_end) = UnixStream::pair().expect("a pair of sockets");
         bell.set_nonblocking(true).expect("non-blocking");
-        ear.set_nonblocking(true).expect("non-blocking");
+        wake_end.set_nonblocking(true).expect("non-blocking");
         let shared = Arc::new(Shared::default());
-        let wire = Wire::new(listener, target, ear, Arc::clone(&shared));
+        let wire = Wire::new(listener, target, wake_end, Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("proxy".into()).spawn(move || wire.run());
         Proxy { port, shared, bell, thread: Some(thread.expect("a thread")) }
     }
@@ -119,18 +121,18 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// What comes from now on arrives this much later, in each direction: a round trip takes twice as long. Delays
-    /// keep the order of the bytes and do not limit how many are under way.
+    /// Traffic from now on arrives this much later in each direction: a round trip takes twice as
+    /// long. Delays keep the order of the bytes and do not limit how many are in transit.
     pub fn each_way(&self, by: Duration) {
         self.set(|settings| (settings.to_server, settings.to_client) = (by, by));
     }
 
-    /// What clients send from now on arrives this much later.
+    /// Delays requests from now on.
     pub fn to_server(&self, by: Duration) {
         self.set(|settings| settings.to_server = by);
     }
 
-    /// What the server answers from now on arrives this much later.
+    /// Delays replies from now on.
     pub fn to_client(&self, by: Duration) {
         self.set(|settings| settings.to_client = by);
     }
@@ -140,13 +142,13 @@ impl Proxy {
         self.to_client(by);
     }
 
-    /// Each delay is longer by anything up to this.
+    /// Adds a random duration up to this to each delay.
     pub fn jitter(&self, up_to: Duration) {
         self.set(|settings| settings.jitter = up_to);
     }
 
-    /// The kernel answers a connect at once, whatever the delays. With this a connection's first bytes come a round
-    /// trip later, as they would if the connect had taken its time.
+    /// The kernel completes a connect at once, whatever the delays. With this a connection's first
+    /// bytes arrive a round trip later, as if the connect had taken that long.
     pub fn handshake(&self, yes: bool) {
         self.set(|settings| settings.handshake = yes);
     }
@@ -156,38 +158,38 @@ impl Proxy {
         self.set(|settings| settings.paused = true);
     }
 
-    /// Forwards again, beginning with what was kept back.
+    /// Resumes forwarding, starting with what was held back.
     pub fn resume(&self) {
         self.set(|settings| settings.paused = false);
     }
 
-    /// Keeps back what clients send from now on over the connections they have; new ones work.
+    /// Holds back requests from now on, on existing connections; new ones work.
     pub fn strand(&self) {
         let connections = self.connections();
         self.set(|settings| settings.stranded = connections);
     }
 
-    /// Delivers what was stranded, late.
+    /// Delivers the stranded requests, late.
     pub fn deliver(&self) {
         self.set(|settings| settings.stranded = 0);
     }
 
-    /// Requests pass, answers are thrown away.
+    /// Forwards requests, discards replies.
     pub fn drop_replies(&self, yes: bool) {
         self.set(|settings| settings.drop_replies = yes);
     }
 
-    /// Ends every connection; new ones work. What was under way is lost.
+    /// Closes every connection; new ones work. Bytes in transit are lost.
     pub fn cut(&self) {
         self.set(|settings| settings.cuts += 1);
     }
 
-    /// Ends every connection and refuses new ones, until `mend`.
+    /// Closes every connection and refuses new ones, until `mend`.
     pub fn refuse(&self) {
         self.set(|settings| settings.door = Door::Refusing);
     }
 
-    /// Nothing passes and a connect is never answered, until `mend`; connections stay open.
+    /// Forwards nothing, and connects never complete, until `mend`; connections stay open.
     pub fn blackhole(&self) {
         self.set(|settings| settings.door = Door::Silent);
     }
@@ -202,7 +204,7 @@ impl Proxy {
         self.shared.counters.connections.load(SeqCst)
     }
 
-    /// Reads from clients so far: an upper bound of their round trips' requests.
+    /// Reads from clients so far: an upper bound for their requests.
     pub fn requests(&self) -> u64 {
         self.shared.counters.requests.load(SeqCst)
     }
@@ -212,7 +214,7 @@ impl Proxy {
         self.shared.counters.replies.load(SeqCst)
     }
 
-    /// When the server was last given what a client had sent.
+    /// When a client's bytes were last delivered to the server.
     pub fn last_delivery(&self) -> Option<Instant> {
         *lock(&self.shared.counters.last_delivery)
     }
@@ -222,7 +224,7 @@ impl Proxy {
         change(&mut changing.settings);
         changing.made += 1;
         let made = changing.made;
-        let _ = (&self.bell).write(b"!"); // a full pipe will be heard, too
+        let _ = (&self.bell).write(b"!"); // if the pipe is full, the thread wakes up anyway
         while changing.done < made && self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             let woken = self.shared.in_effect.wait_timeout(changing, Duration::from_secs(1));
             changing = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -241,7 +243,7 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// The settings of now, once `apply` has put them into effect.
+    /// The current settings, after `apply` has put them into effect.
     pub(super) fn apply(&self, apply: impl FnOnce(&Settings)) -> Settings {
         let mut changing = lock(&self.settings);
         if changing.done < changing.made {
@@ -253,17 +255,17 @@ impl Shared {
     }
 }
 
-/// A socket with this port of the loopback address.
+/// A socket bound to this port of the loopback address.
 fn bound(port: u16) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
     Ok(socket)
 }
 
-/// A socket with a free port. It was asked for by its number: a socket loses a port that the kernel chose for it when
-/// it listens no more.
+/// A socket bound to a free port by its number: a socket that stops listening loses a port that the
+/// kernel chose.
 fn bound_anywhere() -> Socket {
-    let free = || Some(port_of(&bound(0).ok()?)); // and it is given back
+    let free = || Some(port_of(&bound(0).ok()?)); // and released again
     (0..100).find_map(|_| bound(free()?).ok()).expect("a free port")
 }
 

@@ -32,7 +32,7 @@ impl Pty {
         Pty::start(run.command())
     }
 
-    /// redlock below a shell without job control, which then says `status=N`. Both are in the
+    /// redlock below a shell without job control, which then prints `status=N`. Both are in the
     /// terminal's foreground group, as in a script.
     pub fn script(run: Run) -> Pty {
         let mut command = Command::new("sh");
@@ -40,8 +40,8 @@ impl Pty {
         Pty::start(like(&run, command))
     }
 
-    /// An interactive bash with job control; type `Run::shell_line` into it.
-    /// Its prompt is `$ `, and `READY` has been seen.
+    /// An interactive bash with job control; type `Run::shell_line` into it. Its prompt is `$ `,
+    /// and it has printed `READY`.
     pub fn shell() -> Pty {
         let mut command = Command::new("bash");
         command.args(["--norc", "--noprofile", "--noediting", "-i"]);
@@ -101,12 +101,12 @@ impl Pty {
         self.child.id() as i32
     }
 
-    /// Typed as on a keyboard: "\x03" is ^C, "\x1a" is ^Z, "\x1c" is ^\, "\x04" is ^D.
+    /// Types keys: "\x03" is ^C, "\x1a" is ^Z, "\x1c" is ^\, "\x04" is ^D.
     pub fn type_in(&self, keys: &str) {
         (&self.keyboard).write_all(keys.as_bytes()).expect("type");
     }
 
-    /// The number behind `text` on the screen, once the space that follows it is there too.
+    /// The number after `text` on the screen, once the space after the number is there, too.
     #[track_caller]
     pub fn number_after(&self, text: &str) -> i32 {
         let mut found = None;
@@ -119,7 +119,7 @@ impl Pty {
         found.expect("wait_until returned")
     }
 
-    /// Everything that was ever shown, control sequences included.
+    /// Everything that was ever shown, including control sequences.
     pub fn screen(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().expect("the screen")).into_owned()
     }
@@ -144,13 +144,14 @@ impl Pty {
         }
     }
 
-    /// A new size, and SIGWINCH to the foreground job.
+    /// Sets a new size, which sends SIGWINCH to the foreground job.
     pub fn resize(&self, rows: u16, columns: u16) {
         set_size(&self.keyboard, rows, columns);
     }
 
-    /// The session leader's end, up to a minute; stdout is the screen, with all that was written to it. If others keep
-    /// the terminal open, that is what came within two seconds.
+    /// Waits for the session leader to exit, at most a minute; stdout is everything that was
+    /// written to the screen. If other processes keep the terminal open, it is what arrives within
+    /// two seconds.
     #[track_caller]
     pub fn wait(mut self) -> Done {
         let start = Instant::now();
@@ -182,7 +183,7 @@ impl Drop for Pty {
     }
 }
 
-/// The environment and directory of `run` for another program.
+/// Another program with the environment and directory of `run`.
 fn like(run: &Run, mut command: Command) -> Command {
     let model = run.command();
     command.env_clear().envs(model.get_envs().filter_map(|(k, v)| Some((k, v?))));
@@ -192,8 +193,9 @@ fn like(run: &Run, mut command: Command) -> Command {
     command
 }
 
-/// Both ends of a new terminal. Only the session may keep it open: its end is seen when the last user is gone. So no child
-/// of another thread may get a descriptor of it, not even one that is forked right now.
+/// Both ends of a new terminal. Only the session may keep it open: its end is seen when the last
+/// process closes it. So no child of another thread may inherit a descriptor, not even one that is
+/// forked right now.
 fn open() -> (File, File) {
     let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).expect("a pty");
     grantpt(&master).and_then(|()| unlockpt(&master)).expect("its other end");

@@ -1,4 +1,5 @@
-//! Readers, writers and groups of readers: who was inside together, by what they wrote down themselves.
+//! Readers, writers and groups of readers: checks from their own log which of them were inside
+//! together.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,15 +7,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// One file to which every command appends a line when it comes in and another before it goes. Appended lines
-/// have an order, so no clock is needed. Beside it a file that is locked by flock(1) as long as any process
-/// of the command lives: the kernel sees what a killed one can no longer write down.
+/// One file to which every command appends a line when it enters and another before it leaves.
+/// Appended lines have an order, so no clock is needed. Beside it is a file that flock(1) locks for
+/// as long as any process of the command lives, since a killed command cannot log that it left.
 pub struct ReaderWriterLog {
     file: PathBuf,
     random: RandomState,
 }
 
-/// The role of a command. Two may be inside together if they are readers of one group.
+/// The role of a command. Two commands may be inside together if they are readers of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Writer,
@@ -22,7 +23,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The options for it; "" is the group without a name.
+    /// The options for this role; "" is the group without a name.
     pub fn args(self) -> Vec<&'static str> {
         match self {
             Role::Writer => vec!["--exclusive"],
@@ -40,12 +41,12 @@ impl Role {
 }
 
 impl ReaderWriterLog {
-    /// In this directory, in which the commands must run.
+    /// The log in this directory, in which the commands must run.
     pub fn new(dir: &Path) -> ReaderWriterLog {
         ReaderWriterLog { file: dir.join("history"), random: RandomState::new() }
     }
 
-    /// The script of number `id`: in, `inside` seconds, out.
+    /// The script of command `id`: it enters, stays for `inside` seconds and leaves.
     pub fn script(id: usize, role: Role, inside: f64) -> String {
         let (word, mode) = (role.word(), if role == Role::Writer { "-x" } else { "-s" });
         format!(
@@ -54,19 +55,20 @@ impl ReaderWriterLog {
         )
     }
 
-    /// To be called right before number `id` is killed: from now on it may be gone at any moment.
-    pub fn kills(&self, id: usize, role: Role) {
+    /// Must be called right before command `id` is killed: from now on it may be gone at any
+    /// moment.
+    pub fn log_kill(&self, id: usize, role: Role) {
         let mut file = fs::File::options().append(true).create(true).open(&self.file).expect("the history");
         file.write_all(format!("killed {id} {}\n", role.word()).as_bytes()).expect("a line");
     }
 
-    /// Any of these, by the dice.
+    /// A random choice from `of`.
     pub fn any<T: Copy>(&self, id: usize, what: &str, of: &[T]) -> T {
         of[(self.random.hash_one((id, what)) % of.len() as u64) as usize]
     }
 
-    /// Panics if two were inside together who may not be. Returns the largest number that was inside
-    /// together, and how many came in.
+    /// Panics if two commands were inside together that must not be. Returns the largest number
+    /// that was inside together, and how many entered.
     #[track_caller]
     pub fn check(&self) -> (usize, usize) {
         let text = fs::read_to_string(&self.file).expect("the history");
@@ -77,7 +79,7 @@ impl ReaderWriterLog {
             match what {
                 "in" => {
                     let with = inside.iter().find(|(_, other)| **other != role || role == "writer");
-                    assert_eq!(with, None, "line {number}, {line:?}, found somebody inside: {text}");
+                    assert_eq!(with, None, "line {number}, {line:?}, found another command inside: {text}");
                     inside.insert(id, role);
                     came += 1;
                 }
@@ -86,7 +88,7 @@ impl ReaderWriterLog {
             }
             most = most.max(inside.len());
         }
-        assert!(inside.is_empty(), "these never went out: {inside:?}");
+        assert!(inside.is_empty(), "these commands never left: {inside:?}");
         (most, came)
     }
 }

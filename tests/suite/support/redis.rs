@@ -1,4 +1,4 @@
-//! A real redis-server of the test's own, and a raw client that speaks to it.
+//! A real redis-server for one test, and a raw client for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ pub struct Redis {
     dir: tempfile::TempDir,
     args: Vec<String>,
     env: Vec<(String, PathBuf)>,
-    /// From `--requirepass`, for our own connections.
+    /// From `--requirepass`, for the test's own connections.
     password: Option<String>,
 }
 
@@ -66,12 +66,12 @@ impl Redis {
         self.port
     }
 
-    /// Its unix socket.
+    /// The path of its unix socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }
 
-    /// Its working directory, gone with it.
+    /// Its working directory, deleted with it.
     pub fn dir(&self) -> PathBuf {
         self.dir.path().to_owned()
     }
@@ -80,12 +80,12 @@ impl Redis {
         self.server.as_ref().expect("the server runs").id() as i32
     }
 
-    /// Whether it was started and not killed since.
+    /// Whether it was started and has not been killed since.
     pub fn is_up(&self) -> bool {
         self.server.is_some()
     }
 
-    /// SIGSTOP: connects still succeed, nothing is answered.
+    /// SIGSTOP: connects still succeed, but nothing is replied.
     pub fn stop(&self) {
         processes::stop(self.pid());
     }
@@ -102,7 +102,7 @@ impl Redis {
         }
     }
 
-    /// Kill if it runs, then start anew on the same port, empty.
+    /// Kills the server if it runs, and starts it on the same port, empty.
     pub fn restart(&mut self) {
         self.kill();
         let start = Instant::now();
@@ -116,12 +116,13 @@ impl Redis {
         self.try_connect().expect("connect to the server")
     }
 
-    /// One command on a connection of its own; the reply as text, "" for nil, lines for an array.
+    /// Sends one command on a new connection; returns the reply as text, "" for nil, lines for an
+    /// array.
     pub fn cmd(&self, args: &[&str]) -> String {
         self.connect().cmd(args)
     }
 
-    /// KEYS *, sorted, but not the logs of finished runs: almost every run leaves an entry there.
+    /// KEYS *, sorted, without the logs of finished runs: almost every run leaves an entry there.
     pub fn keys(&self) -> Vec<String> {
         self.connect().keys()
     }
@@ -137,12 +138,12 @@ impl Redis {
         reply.parse().unwrap_or_else(|_| panic!("ZCARD of the queue: {reply}"))
     }
 
-    /// Whether lock:key is there.
+    /// Whether lock:key exists.
     pub fn held(&self, key: &str) -> bool {
         self.cmd(&["EXISTS", &format!("lock:{key}")]) == "1"
     }
 
-    /// A number of INFO, such as `evicted_keys`.
+    /// A field of INFO, such as `evicted_keys`.
     pub fn info(&self, field: &str) -> String {
         let info = self.cmd(&[self.info_command(), "everything"]);
         let line = info.lines().find_map(|l| l.strip_prefix(&format!("{field}:")));
@@ -154,22 +155,22 @@ impl Redis {
         self.info("blocked_clients").parse().expect("a number")
     }
 
-    /// How often clients called this command, by INFO commandstats.
+    /// How often clients called this command, from INFO commandstats.
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.info(&format!("cmdstat_{command}"));
         let calls = stats.split(',').find_map(|part| part.strip_prefix("calls="));
         calls.map_or(0, |n| n.parse().expect("a count"))
     }
 
-    /// How many scripts clients have sent, by whatever name.
+    /// How many script calls clients have sent, under any command name.
     pub fn script_calls(&self) -> u64 {
         let commands = ["evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro", "script|load"];
         commands.iter().map(|command| self.calls(command)).sum()
     }
 
-    /// What MONITOR shows while `work` runs.
+    /// The output of MONITOR while `work` runs.
     fn monitor<T>(&self, work: impl FnOnce() -> T) -> (Vec<String>, T) {
-        const END: &str = "end of what is monitored";
+        const END: &str = "end of monitoring";
         let mut monitor = self.connect();
         assert_eq!(monitor.cmd(&["MONITOR"]), "OK");
         let result = work();
@@ -181,14 +182,15 @@ impl Redis {
         (lines.take_while(|line| !line.contains(END)).collect(), result)
     }
 
-    /// How often the lock was asked for while `work` runs, by clients that have made the server know the scripts.
+    /// How many acquire calls clients send while `work` runs. The scripts must be loaded.
     pub fn attempts_during<T>(&self, work: impl FnOnce() -> T) -> (u64, T) {
         let (lines, result) = self.monitor(work);
         let asks = |line: &&String| line.to_lowercase().contains(script_calls::acquire_call().as_str());
         (lines.iter().filter(asks).count() as u64, result)
     }
 
-    /// How often each command was executed while `work` runs, by clients and in scripts, in lower case.
+    /// How often each command is executed while `work` runs, by clients and in scripts, in lower
+    /// case.
     pub fn commands_during<T>(&self, work: impl FnOnce() -> T) -> (BTreeMap<String, usize>, T) {
         let (lines, result) = self.monitor(work);
         let mut commands = BTreeMap::new();
@@ -218,7 +220,7 @@ impl Redis {
         (scripts, result)
     }
 
-    /// INFO, by the name that `--rename-command` has given it.
+    /// INFO, under the name that `--rename-command` has given it.
     fn info_command(&self) -> &str {
         let renamed = self.args.windows(2).find(|pair| pair[0] == "INFO");
         renamed.map_or("INFO", |pair| &pair[1])
@@ -261,7 +263,7 @@ impl Redis {
             if server.try_wait().expect("the server's state").is_some() {
                 return false; // the port was taken in between
             }
-            if self.answers_as(&pid) {
+            if self.is_our_server(&pid) {
                 self.server = Some(server);
                 return true;
             }
@@ -272,8 +274,8 @@ impl Redis {
         false
     }
 
-    /// It is our server, and not a stranger's on the same port, that answers.
-    fn answers_as(&self, pid: &str) -> bool {
+    /// Whether our server replies, and not a foreign one on the same port.
+    fn is_our_server(&self, pid: &str) -> bool {
         let Ok(mut client) = self.try_connect() else {
             return false;
         };
@@ -311,7 +313,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// To whoever listens there.
+    /// Connects to this port of the loopback address.
     pub fn to_port(port: u16) -> io::Result<Client> {
         let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -355,7 +357,7 @@ impl Client {
         seconds.parse::<u64>().expect("seconds") * 1000 + micros.parse::<u64>().expect("microseconds") / 1000
     }
 
-    /// The command alone; the answer stays in the socket.
+    /// Sends a command; the reply stays in the socket.
     pub fn send(&mut self, args: &[&str]) -> io::Result<()> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();
         for arg in args {
@@ -364,7 +366,7 @@ impl Client {
         self.stream.get_mut().write_all(&request)
     }
 
-    /// The next answer in the socket.
+    /// Reads the next reply from the socket.
     pub fn reply(&mut self) -> io::Result<Vec<u8>> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
@@ -391,12 +393,13 @@ impl Client {
     }
 }
 
-/// redis-server, or another engine that REDLOCK_TEST_REDIS_SERVER names: an older one, or valkey-server.
+/// redis-server, or another engine that REDLOCK_TEST_REDIS_SERVER names: an older one, or
+/// valkey-server.
 pub fn program() -> OsString {
     std::env::var_os("REDLOCK_TEST_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
-/// Redis 6 allows DEBUG to all clients, and does not know the option.
+/// Redis 6 allows DEBUG for all clients, and does not have the option.
 pub fn is_before_7() -> bool {
     static IS_BEFORE_7: LazyLock<bool> = LazyLock::new(|| {
         let version = Command::new(program()).arg("--version").output().expect("redis-server is installed");
@@ -405,15 +408,16 @@ pub fn is_before_7() -> bool {
     *IS_BEFORE_7
 }
 
-/// As [`free_port`], for a node of a cluster, which uses a second port, higher by 10,000: that one is below the range, too.
+/// As [`free_port`], for a server of a cluster, which uses a second port, 10,000 higher: that one
+/// is below the range, too.
 pub fn free_port_for_cluster() -> u16 {
     let both_are_free =
         |port: &u16| *port < 22_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok();
     iter::repeat_with(free_port).find(both_are_free).expect("a free port")
 }
 
-/// A free port below the range from which the kernel takes ports for outgoing connections,
-/// so that a restarted server finds its own port free.
+/// A free port below the range from which the kernel takes ports for outgoing connections, so that
+/// a restarted server finds its own port free.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {

@@ -1,4 +1,4 @@
-//! The redlock binary as a builder, a running job, and its end.
+//! The redlock binary as a builder, a running job, and its result.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 
 use super::{PATIENCE, Redis, all_pids, processes, session};
 
-/// After this a job that should have ended is killed, and the test fails.
+/// A job that runs longer than this is killed, and the test fails.
 const GUARD: Duration = Duration::from_secs(60);
 
 /// The binary under test.
@@ -26,7 +26,7 @@ pub fn binary() -> PathBuf {
     assert_cmd::cargo::cargo_bin!("redlock").to_owned()
 }
 
-/// One call of redlock in a clean environment, without a controlling terminal.
+/// One invocation of redlock in a clean environment, without a controlling terminal.
 #[derive(Clone)]
 pub struct Run {
     program: PathBuf,
@@ -39,12 +39,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// The binary, nothing else.
+    /// The binary without arguments.
     pub fn bare() -> Run {
         let kept = ["PATH", "HOME"].map(|name| (name.into(), std::env::var_os(name)));
         let mut env: Vec<(OsString, OsString)> =
             kept.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        // No config file of the user that runs the tests.
+        // No config file of the user who runs the tests.
         env.push(("XDG_CONFIG_HOME".into(), "/nonexistent".into()));
         Run {
             program: binary(),
@@ -62,7 +62,7 @@ impl Run {
         Run::at(&redis.url(), key)
     }
 
-    /// The same for any server address, such as a proxy's.
+    /// The same for any server URL, such as a proxy's.
     pub fn at(url: &str, key: &str) -> Run {
         Run::bare().args(&["run", "--redis", url, "--key", key])
     }
@@ -88,7 +88,7 @@ impl Run {
         self
     }
 
-    /// Another copy of the binary.
+    /// Runs another copy of the binary.
     pub fn program(mut self, path: PathBuf) -> Run {
         self.program = path;
         self
@@ -100,18 +100,18 @@ impl Run {
         self
     }
 
-    /// Started by a shell script in which "$@" is the call: `trap '' INT; exec "$@"`.
+    /// Started by a shell script in which "$@" is the command line: `trap '' INT; exec "$@"`.
     pub fn via(self, script: &str) -> Run {
         self.through(&["sh", "-c", script, "sh"])
     }
 
-    /// These bytes on stdin, then its end. Otherwise stdin is /dev/null.
+    /// Writes these bytes to stdin and closes it. Otherwise stdin is /dev/null.
     pub fn stdin(mut self, bytes: impl AsRef<[u8]>) -> Run {
         self.stdin = Some(bytes.as_ref().to_vec());
         self
     }
 
-    /// stdin is a pipe that stays open until `Job::take_stdin` is dropped.
+    /// stdin is a pipe that stays open until the result of `Job::take_stdin` is dropped.
     pub fn stdin_pipe(mut self) -> Run {
         self.stdin_open = true;
         self
@@ -127,16 +127,16 @@ impl Run {
         self.arg("--").args(argv)
     }
 
-    /// To the end, killed after a minute.
+    /// Runs to the end; killed after a minute.
     #[track_caller]
     pub fn output(self) -> Output {
         let done = self.spawn().wait_raw();
         Output { status: done.0, stdout: done.1, stderr: done.2 }
     }
 
-    /// Whether one attempt is granted now.
+    /// Whether one attempt is granted.
     #[track_caller]
-    pub fn gets_in(self) -> bool {
+    pub fn try_acquire(self) -> bool {
         let done = self.arg("-n").cmd(&["true"]).done();
         assert!(matches!(done.code, Some(0 | 75)), "{done:#?}");
         done.code == Some(0)
@@ -149,12 +149,12 @@ impl Run {
         done.stdout.trim().parse().unwrap_or_else(|_| panic!("no fence: {done:?}"))
     }
 
-    /// For a reader with this lease.
+    /// As a reader with this lease.
     pub fn shared(self, ttl: &str) -> Run {
         self.args(&["--shared", "--ttl", ttl])
     }
 
-    /// To the end, as text.
+    /// Runs to the end; the output is text.
     #[track_caller]
     pub fn done(self) -> Done {
         self.spawn().wait()
@@ -183,7 +183,7 @@ impl Run {
         }
     }
 
-    /// The plain command, its streams not yet chosen.
+    /// The plain command; its streams are still to be chosen.
     pub fn command(&self) -> Command {
         let mut argv = self.wrapper.clone();
         argv.push(self.program.clone().into());
@@ -204,7 +204,7 @@ impl Run {
     }
 }
 
-/// The command will have a session of its own, with the default action of every signal.
+/// The command gets a session of its own, and the default action for every signal.
 pub fn in_new_session(command: &mut Command) {
     // SAFETY: setsid and signal are async-signal-safe; nothing else runs between fork and exec.
     unsafe {
@@ -215,11 +215,11 @@ pub fn in_new_session(command: &mut Command) {
     }
 }
 
-/// The signals that nohup or a shell without job control ignores in the whole test run. To be called between fork
-/// and exec.
+/// Resets the signals that nohup or a shell without job control ignores in the whole test run. Must
+/// be called between fork and exec.
 pub fn default_signals() -> io::Result<()> {
     for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
-        // SAFETY: the default action is no function of ours.
+        // SAFETY: the default action is not a function of ours.
         unsafe { signal(ignored, SigHandler::SigDfl) }?;
     }
     Ok(())
@@ -230,7 +230,7 @@ fn quoted(word: &OsStr) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A running redlock; killed by pid when dropped, with what is left of its session.
+/// A running redlock; killed by pid when dropped, with the rest of its session.
 pub struct Job {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -256,12 +256,12 @@ impl Job {
         self.wait_in("stderr", &self.stderr, text)
     }
 
-    /// What came on stdout so far.
+    /// The stdout so far.
     pub fn stdout_so_far(&self) -> String {
         self.stdout.text()
     }
 
-    /// What came on stderr so far.
+    /// The stderr so far.
     pub fn stderr_so_far(&self) -> String {
         self.stderr.text()
     }
@@ -275,7 +275,7 @@ impl Job {
         processes::send(self.pid(), sig);
     }
 
-    /// SIGSTOP, and redlock has stopped; its guardian and its command go on.
+    /// Sends SIGSTOP and waits until redlock has stopped; its guardian and its command continue.
     #[track_caller]
     pub fn stop(&self) {
         processes::stop(self.pid());
@@ -299,8 +299,8 @@ impl Job {
         }
     }
 
-    /// The end of redlock itself; its output may still be held open by someone else, so that
-    /// is waited for only a moment.
+    /// Waits until redlock itself has exited. Another process may still hold its output open, so
+    /// the output's end is awaited only briefly.
     #[track_caller]
     fn wait_raw(mut self) -> (ExitStatus, Vec<u8>, Vec<u8>) {
         drop(self.stdin.take());
@@ -345,7 +345,7 @@ impl Drop for Job {
     }
 }
 
-/// How a redlock ended.
+/// How a redlock exited.
 #[derive(Debug)]
 pub struct Done {
     pub code: Option<i32>,
@@ -355,23 +355,26 @@ pub struct Done {
 }
 
 impl Done {
-    /// The exit code is this one; otherwise the test fails and shows what was said.
+    /// Fails with the whole output if the exit code is another one.
     #[track_caller]
     pub fn expect_code(self, code: i32) -> Done {
         assert_eq!(self.code, Some(code), "{self:#?}");
         self
     }
 
-    /// stderr contains one of these, whatever the case.
+    /// stderr contains one of these texts, ignoring case.
     #[track_caller]
-    pub fn expect_said(self, any_of: &[&str]) -> Done {
-        let said = self.stderr.to_lowercase();
-        assert!(any_of.iter().any(|w| said.contains(&w.to_lowercase())), "none of {any_of:?}: {self:#?}");
+    pub fn expect_stderr(self, any_of: &[&str]) -> Done {
+        let stderr = self.stderr.to_lowercase();
+        assert!(
+            any_of.iter().any(|text| stderr.contains(&text.to_lowercase())),
+            "none of {any_of:?}: {self:#?}"
+        );
         self
     }
 }
 
-/// A stream collected by a thread of its own.
+/// A stream, collected by a thread.
 struct Lines {
     stream: Arc<File>,
     shared: Arc<(Mutex<Collected>, Condvar)>,
@@ -385,7 +388,7 @@ struct Collected {
 }
 
 impl Collected {
-    /// All lines that are whole.
+    /// All complete lines.
     fn lines(&self) -> String {
         let last = self.bytes.iter().rposition(|byte| *byte == b'\n');
         let whole = if self.ended { self.bytes.len() } else { last.map_or(0, |end| end + 1) };
@@ -404,7 +407,7 @@ impl Lines {
                 if !has_more(&source, PollTimeout::NONE) {
                     continue; // interrupted
                 }
-                // Only now, so that what was read is collected for everybody who has the lock.
+                // Read under the lock, so that whoever has the lock sees everything that was read.
                 let mut collected = theirs.0.lock().expect("the lines");
                 let read = (&*source).read(&mut buffer).unwrap_or(0);
                 collected.bytes.extend(&buffer[..read]);
@@ -437,8 +440,9 @@ impl Lines {
         }
     }
 
-    /// All of it; of a stream that others keep open, what came within half a second. On a busy machine the thread that
-    /// reads may be late: what is there to be read is waited for.
+    /// The whole stream; if other processes keep it open, what arrives within half a second. On a
+    /// busy machine the reading thread may be late, so bytes that are already readable are waited
+    /// for.
     fn finish(&mut self) -> Vec<u8> {
         let start = Instant::now();
         let mut collected = self.shared.0.lock().expect("the lines");
@@ -462,12 +466,12 @@ impl Lines {
     }
 }
 
-/// Whether something can be read, or its end has come.
+/// Whether the stream is readable or at its end.
 fn has_more(stream: &File, timeout: PollTimeout) -> bool {
     poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], timeout).is_ok_and(|ready| ready > 0)
 }
 
-/// Arguments that are not UTF-8.
+/// An argument that is not UTF-8.
 pub fn os(bytes: &[u8]) -> OsString {
     OsString::from_vec(bytes.to_vec())
 }

@@ -1,10 +1,11 @@
-//! Our scripts, called directly: thousands of sharers and waiters without as many processes. The benchmark uses it as well.
+//! Direct calls of our scripts: thousands of sharers and waiters without as many processes. The
+//! benchmark uses this file as well.
 //!
 //! The order of KEYS and ARGV is that of the headers in lua/.
 
 use built::{ACQUIRE, BREAK, EXTEND, JOINS, MULTI, PREFERRED, RELEASE, Script};
 
-/// What build.rs made from lua/.
+/// What build.rs generates from lua/.
 #[allow(dead_code)]
 mod built {
     use std::time::Duration;
@@ -19,22 +20,22 @@ mod built {
 
 /// Longer than anything here takes.
 const TTL_MS: &str = "600000";
-/// As `redlock run` has it without an option.
+/// The default of `redlock run`.
 const HISTORY: &str = "200";
 
-/// The command that makes a server know all scripts that are called here.
+/// The commands that load all scripts that are called here.
 pub fn load() -> [[&'static str; 3]; 4] {
     [&ACQUIRE, &BREAK, &EXTEND, &RELEASE].map(|script| ["SCRIPT", "LOAD", script.text])
 }
 
-/// A call of acquire.lua as MONITOR shows it, where the server knows the script.
+/// A call of acquire.lua as MONITOR shows it, when the server has loaded the script.
 pub fn acquire_call() -> String {
     format!("\"evalsha\" \"{}\"", ACQUIRE.hash)
 }
 
-/// A client of one server, by its name in the queue, and what it asks for.
+/// A client of one server: its name in the queue, and its request.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub struct Requester {
     keys: Vec<String>,
     waiter: String,
     /// Grows with every request.
@@ -43,10 +44,10 @@ pub struct Asker {
     flags: String,
 }
 
-impl Asker {
-    /// An exclusive one. `number` makes its name.
-    pub fn new(number: usize, keys: &[&str]) -> Asker {
-        Asker {
+impl Requester {
+    /// An exclusive request. `number` determines the client's name.
+    pub fn new(number: usize, keys: &[&str]) -> Requester {
+        Requester {
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
             waiter: format!("{number:08x}-0000-4000-8000-000000000000"),
             attempt: 1,
@@ -55,32 +56,32 @@ impl Asker {
         }
     }
 
-    /// With this tag, as `shared:` or `slots:9`.
-    pub fn mode(mut self, tag: &str) -> Asker {
+    /// With this mode tag, such as `shared:` or `slots:9`.
+    pub fn mode(mut self, tag: &str) -> Requester {
         tag.clone_into(&mut self.mode);
         self
     }
 
     /// `--prefer readers`.
-    pub fn joins(mut self) -> Asker {
+    pub fn joins(mut self) -> Requester {
         self.flags.push(JOINS as char);
         self
     }
 
     /// `--prefer writers`.
-    pub fn preferred(mut self) -> Asker {
+    pub fn preferred(mut self) -> Requester {
         self.flags.push(PREFERRED as char);
         self
     }
 
     /// The same client with a later request.
-    pub fn again(mut self, attempt: u32) -> Asker {
+    pub fn again(mut self, attempt: u32) -> Requester {
         self.attempt = attempt;
         self
     }
 
     /// The same client without a mode and a preference.
-    pub fn exclusive(mut self) -> Asker {
+    pub fn exclusive(mut self) -> Requester {
         self.mode.clear();
         self.flags.clear();
         self
@@ -98,7 +99,7 @@ impl Asker {
         format!("{}.{}", self.waiter, self.attempt)
     }
 
-    /// The name in lock-info:K.
+    /// The client's name in lock-info:K.
     pub fn waiter(&self) -> &str {
         &self.waiter
     }
@@ -117,17 +118,17 @@ impl Asker {
         self.call(&RELEASE, &["0", "0", HISTORY])
     }
 
-    /// As a run that has ended well does it.
+    /// As a run that has succeeded does it.
     pub fn release_with_history(&self) -> Vec<String> {
         let ended = ["200", "1", "", "released", "0", "", "0", "5", ""];
         let who = ["host", "h", "pid", "1", "user", "u", "label", "", "command", "true", "job_url", ""];
         self.call(&RELEASE, &[&["0", "0"][..], &ended, &who].concat())
     }
 
-    /// Of a claim that this client breaks: 'mark' or 'unmark'.
+    /// Breaks a claim as this client: 'mark' or 'unmark'.
     pub fn break_claim(&self, action: &str, claim: &str, servers: &str) -> Vec<String> {
         let mut words = self.call(&BREAK, &[action, claim, "host", "h", "pid", "1", "user", "u"]);
-        // Behind the keys and the claim and the prefix of its list.
+        // After the keys, the claim and the prefix of its list.
         let at = words.len() - 8 - 4;
         servers.clone_into(&mut words[at]);
         words

@@ -1,4 +1,4 @@
-//! A master, a replica and a Sentinel that watches over them, all real; and Sentinels that are of no use.
+//! A master, a replica and a Sentinel that monitors them, all real; and useless Sentinels.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Sentinels {
     pub replica: Redis,
     sentinel: Child,
     port: u16,
-    /// The ports under which the Sentinel, the master and the replica are found.
+    /// The ports on which clients find the Sentinel, the master and the replica.
     found_at: [u16; 3],
     scheme: &'static str,
     _dir: tempfile::TempDir,
@@ -39,10 +39,10 @@ impl Sentinels {
         let of = master.port().to_string();
         let replica = Redis::start_with(&[&FAST, args, &["--replicaof", "127.0.0.1", &of]].concat());
         let (port, ports) = (free_port(), [master.port(), replica.port()]);
-        Sentinels::watch_over(master, replica, port, [port, ports[0], ports[1]], "redis", lines)
+        Sentinels::monitor(master, replica, port, [port, ports[0], ports[1]], "redis", lines)
     }
 
-    /// All of them speak TLS, also to each other; the test itself does not.
+    /// All of them use TLS, also between themselves; the test itself connects without it.
     pub fn with_tls(authority: &Authority) -> Sentinels {
         let names = ["localhost", "127.0.0.1"];
         let args = [&FAST[..], &["--tls-replication", "yes"]].concat();
@@ -55,10 +55,10 @@ impl Sentinels {
         let lines: String = settings.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
         let lines = format!("{lines}tls-auth-clients no\ntls-replication yes");
         let found_at = [tls_port, master.port(), replica.port()];
-        Sentinels::watch_over(master.plain, replica.plain, free_port(), found_at, "rediss", &lines)
+        Sentinels::monitor(master.plain, replica.plain, free_port(), found_at, "rediss", &lines)
     }
 
-    fn watch_over(
+    fn monitor(
         master: Redis,
         replica: Redis,
         port: u16,
@@ -119,26 +119,26 @@ impl Sentinels {
         Client::to_port(self.port).expect("the Sentinel").cmd(args)
     }
 
-    /// The master dies, and the Sentinel is not slow to notice it. Before, on a busy machine, it would have taken a living one
-    /// for dead.
+    /// Kills the master; the Sentinel notices it soon. Before that its limit is long, since on a
+    /// busy machine it would take a living master for dead.
     pub fn kill_master(&mut self) {
-        self.is_down_after(500);
+        self.set_down_after(500);
         self.master.kill();
     }
 
-    /// How long a server may be silent.
-    pub fn is_down_after(&self, ms: u32) {
+    /// Sets how long a server may be silent before the Sentinel takes it for dead.
+    pub fn set_down_after(&self, ms: u32) {
         let set = ["SENTINEL", "SET", SERVICE, "down-after-milliseconds", &ms.to_string()];
         assert_eq!(self.ask(&set), "OK");
     }
 
-    /// The replica takes the master's place; returns when the Sentinel says so.
+    /// Promotes the replica; returns when the Sentinel reports it as the master.
     pub fn fail_over(&self) {
         self.begin_failover();
         self.wait_for_failover();
     }
 
-    /// As soon as the Sentinel thinks that the other server can take over.
+    /// Starts the failover as soon as the Sentinel considers the other server ready.
     pub fn begin_failover(&self) {
         wait_until("a failover", || self.ask(&["SENTINEL", "failover", SERVICE]) == "OK");
     }
@@ -149,11 +149,11 @@ impl Sentinels {
             self.ask(&["SENTINEL", "get-master-addr-by-name", SERVICE]) == named
                 && self.replica.info("role") == "master"
         });
-        // On a busy machine it would soon take the new master for dead.
-        self.is_down_after(30_000);
+        // On a busy machine the Sentinel would soon take the new master for dead.
+        self.set_down_after(30_000);
     }
 
-    /// The Sentinel dies.
+    /// Kills the Sentinel.
     pub fn kill_sentinel(&mut self) {
         let _ = self.sentinel.kill();
         let _ = self.sentinel.wait();
@@ -166,19 +166,19 @@ impl Drop for Sentinels {
     }
 }
 
-/// The port of a Sentinel that names this port, whoever asks.
-pub fn liar(named: u16) -> u16 {
+/// Starts a Sentinel that names this port to every client; returns its own port.
+pub fn sentinel_naming(named: u16) -> u16 {
     let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{named}\r\n", named.to_string().len());
     let url = super::impostor(Box::leak(answer.into_boxed_str()));
     url.rsplit_once(':').expect("a port").1.parse().expect("a port")
 }
 
-/// The port of a Sentinel that takes connections and never says anything, for as long as the value lives.
-pub struct Mute(TcpListener);
+/// A Sentinel that accepts connections and never replies, for as long as the value lives.
+pub struct SilentSentinel(TcpListener);
 
-impl Mute {
-    pub fn start() -> Mute {
-        Mute(TcpListener::bind("127.0.0.1:0").expect("a free port"))
+impl SilentSentinel {
+    pub fn start() -> SilentSentinel {
+        SilentSentinel(TcpListener::bind("127.0.0.1:0").expect("a free port"))
     }
 
     pub fn port(&self) -> u16 {

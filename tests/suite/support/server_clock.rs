@@ -1,12 +1,12 @@
-//! A server whose wall clock can be put forward and back while it runs.
+//! A server whose wall clock can be set forward and back while it runs.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::{Redis, preload};
 
-/// What asks for the time gets it with as many milliseconds added as stand in the file CLOCK_OFFSET, which is mapped
-/// into memory: redis-server asks often.
+/// Adds the milliseconds in the file CLOCK_OFFSET to the time. The file is mapped into memory,
+/// since redis-server reads the clock often.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -61,7 +61,7 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// A server with its clock, which is right at first.
+    /// A server and its clock, which is right at first.
     pub fn start() -> (Redis, ServerClock) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let clock = ServerClock { file: directory.path().join("offset"), _directory: directory };
@@ -71,7 +71,7 @@ impl ServerClock {
         (redis, clock)
     }
 
-    /// So many seconds ahead of the right time, or behind it.
+    /// Sets the clock this many seconds ahead of the right time, or behind it.
     pub fn put(&self, ahead: i64) {
         use std::os::unix::fs::FileExt;
         let file = fs::File::options().write(true).open(&self.file).expect("the offset");

@@ -1,4 +1,4 @@
-//! An authority of the test's own, certificates from it, and servers that use them.
+//! A certificate authority for tests, its certificates, and servers that use them.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use super::redis::{free_port, free_port_for_cluster};
 use super::{Proxy, Redis, Run};
 
-/// Issues certificates; its files are gone with it.
+/// Issues certificates; its files are deleted with it.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: tempfile::TempDir,
@@ -33,7 +33,7 @@ pub enum Valid {
     Before,
     /// From 2121-02-03 on.
     Later,
-    /// For five days more.
+    /// For five more days.
     Soon,
 }
 
@@ -56,12 +56,12 @@ impl Authority {
         Authority { issuer, directory }
     }
 
-    /// Its own certificate.
+    /// The file with its own certificate.
     pub fn file(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }
 
-    /// For these names and addresses.
+    /// A certificate for these names and addresses.
     pub fn issue(&self, names: &[&str], valid: Valid) -> Identity {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
@@ -96,8 +96,8 @@ impl Authority {
         self.serve_with(&["localhost", "127.0.0.1"], Valid::Now, &[])
     }
 
-    /// With a certificate for these names, and further arguments of redis-server. Clients need no certificate, unless
-    /// the arguments say otherwise.
+    /// With a certificate for these names, and further arguments for redis-server. Clients need no
+    /// certificate, unless the arguments say otherwise.
     pub fn serve_with(&self, names: &[&str], valid: Valid, args: &[&str]) -> TlsRedis {
         let port = free_port_for_cluster();
         let settings = self.settings(names, valid, port);
@@ -111,7 +111,7 @@ impl Authority {
         TlsRedis { plain: Redis::start_with(&all), port }
     }
 
-    /// What a server on this port, with a certificate for these names, has in its configuration.
+    /// The configuration of a server on this port, with a certificate for these names.
     pub fn settings(&self, names: &[&str], valid: Valid, port: u16) -> Vec<(&'static str, String)> {
         let identity = self.issue(names, valid);
         let text = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
@@ -123,8 +123,8 @@ impl Authority {
         ]
     }
 
-    /// What is at this port when the server behind a proxy with TLS is down: connections are accepted, asked for a
-    /// certificate and closed, for as long as the value lives.
+    /// Acts like a TLS proxy whose server is down: accepts connections on this port, asks for a
+    /// certificate and closes them, for as long as the value lives.
     pub fn closes_after_handshake(&self, port: u16) -> Closing {
         let identity = self.issue(&["127.0.0.1"], Valid::Now);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -175,7 +175,7 @@ impl Closing {
         Closing { port, is_over, connections, thread: Some(thread) }
     }
 
-    /// How many it has closed.
+    /// The number of connections that it has closed.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -189,7 +189,7 @@ impl Drop for Closing {
     }
 }
 
-/// A server that speaks TLS on one port, and plainly on another, for the test itself.
+/// A server that uses TLS on one port, and plain TCP on another, for the test itself.
 pub struct TlsRedis {
     pub plain: Redis,
     pub(super) port: u16,
@@ -209,7 +209,7 @@ impl TlsRedis {
     }
 }
 
-/// Of a TLS server on this host.
+/// The URL of a TLS server on this host.
 pub fn url(port: u16) -> String {
     format!("rediss://127.0.0.1:{port}")
 }

@@ -8,8 +8,8 @@ use tempfile::TempDir;
 
 use super::run::{Run, binary};
 
-/// A user without rights.
-pub const STRANGER: u32 = 65534;
+/// The uid of a user without privileges.
+pub const UNPRIVILEGED: u32 = 65534;
 
 /// A copy of the binary that every user may execute, wherever the source tree is.
 pub struct OtherUsers {
@@ -21,7 +21,8 @@ impl OtherUsers {
     pub fn new() -> Option<OtherUsers> {
         geteuid().is_root().then(|| {
             let users = OtherUsers { directory: tempfile::tempdir().expect("a temporary directory") };
-            // By another process: a descriptor of ours, inherited by a child of another thread, would make it busy.
+            // Another process copies it: a descriptor of ours, inherited by a child of another
+            // thread, would make the file busy.
             let script = "chmod 755 \"$1\" && install -m 755 \"$2\" \"$1/redlock\"";
             let mut install = Command::new("sh");
             install.args(["-c", script, "sh"]).arg(users.directory.path()).arg(binary());
@@ -30,13 +31,13 @@ impl OtherUsers {
         })
     }
 
-    /// The call as this user with this umask.
+    /// Runs as this user with this umask.
     pub fn run(&self, uid: u32, run: Run, umask: &str) -> Run {
         let script = format!("umask {umask}; exec \"$@\"");
         self.run_through(uid, run, &["sh", "-c", &script, "sh"])
     }
 
-    /// The call as this user, started by another program.
+    /// Runs as this user, started by another program.
     pub fn run_through(&self, uid: u32, run: Run, wrapper: &[&str]) -> Run {
         let id = uid.to_string();
         let user = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];

@@ -1,5 +1,6 @@
-//! The thread of a proxy: it moves the bytes of all its connections, and sleeps in `ppoll` until something comes or
-//! is due. What arrives is given the time at which it is to be delivered, so that a delay costs no throughput.
+//! The proxy's thread: it moves the bytes of all its connections, and sleeps in `ppoll` until
+//! something arrives or is due. Bytes get their delivery time when they arrive, so that a delay
+//! costs no throughput.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -22,13 +23,13 @@ pub(super) const BACKLOG: i32 = 1024;
 pub(super) struct Wire {
     listener: Socket,
     target: u16,
-    /// Rung when the settings have changed.
-    ear: UnixStream,
+    /// Readable when the settings have changed.
+    wake_end: UnixStream,
     shared: Arc<Shared>,
     connections: Vec<Connection>,
     door: Door,
     cuts: u64,
-    /// They keep the backlog of a silent door full.
+    /// Keep the backlog of a silent door full.
     fillers: Vec<Socket>,
 }
 
@@ -43,23 +44,23 @@ struct Pipe {
     from: TcpStream,
     to: TcpStream,
     under_way: VecDeque<(Instant, Vec<u8>)>,
-    /// Nothing counts as sent before this time.
+    /// No byte counts as sent before this time.
     opened: Instant,
-    /// What was sent later does not arrive earlier.
+    /// Later bytes do not arrive earlier.
     last_due: Instant,
-    /// `from` has nothing more to say.
+    /// `from` has reached its end.
     ended: bool,
-    /// `to` has been told so, or is gone.
+    /// `to` has been shut down, or is gone.
     closed: bool,
-    /// `to` takes no more for the moment.
+    /// `to` accepts no more bytes for now.
     full: bool,
     dice: u64,
 }
 
 impl Wire {
-    pub fn new(listener: Socket, target: u16, ear: UnixStream, shared: Arc<Shared>) -> Wire {
+    pub fn new(listener: Socket, target: u16, wake_end: UnixStream, shared: Arc<Shared>) -> Wire {
         let (door, connections, fillers) = (Door::Open, Vec::new(), Vec::new());
-        Wire { listener, target, ear, shared, connections, door, cuts: 0, fillers }
+        Wire { listener, target, wake_end, shared, connections, door, cuts: 0, fillers }
     }
 
     pub fn run(mut self) {
@@ -71,7 +72,7 @@ impl Wire {
             }
             let due = self.deliver(&settings);
             self.sleep(due);
-            let _ = self.ear.read(&mut [0; 64]);
+            let _ = self.wake_end.read(&mut [0; 64]);
             self.collect(&settings);
             if self.door == Door::Open {
                 self.accept(&settings);
@@ -89,13 +90,14 @@ impl Wire {
         }
         if self.door == Door::Silent {
             self.fillers.clear();
-            while self.listener.accept().is_ok() {} // theirs, and those of clients that lose their patience now
+            while self.listener.accept().is_ok() {} // the fillers, and clients that give up now
         }
         match settings.door {
             Door::Open => self.listener.listen(BACKLOG).expect("listen again"),
             Door::Refusing => {
                 self.connections.clear();
-                self.listener.shutdown(Shutdown::Read).expect("listen no more"); // the port stays ours
+                // the port stays ours
+                self.listener.shutdown(Shutdown::Read).expect("listen no more");
             }
             Door::Silent => {
                 self.listener.listen(0).expect("a short backlog");
@@ -108,11 +110,11 @@ impl Wire {
     fn filler(&self) -> Option<Socket> {
         let filler = Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
         filler.set_nonblocking(true).ok()?;
-        let _ = filler.connect(&self.listener.local_addr().ok()?); // in progress for ever
+        let _ = filler.connect(&self.listener.local_addr().ok()?); // never completes
         Some(filler)
     }
 
-    /// Everything that is due; returns when the next is.
+    /// Delivers everything that is due; returns when the next bytes are.
     fn deliver(&mut self, settings: &Settings) -> Option<Instant> {
         let (now, held) = (Instant::now(), settings.paused || self.door == Door::Silent);
         let counters = &self.shared.counters;
@@ -132,15 +134,15 @@ impl Wire {
         next
     }
 
-    /// Until something comes, can be written again, or is due.
+    /// Sleeps until something arrives, can be written or is due.
     fn sleep(&self, due: Option<Instant>) {
         let timeout = due.map(|due| TimeSpec::from(due.saturating_duration_since(Instant::now())));
-        let mut fds = vec![PollFd::new(self.ear.as_fd(), PollFlags::POLLIN)];
+        let mut fds = vec![PollFd::new(self.wake_end.as_fd(), PollFlags::POLLIN)];
         if self.door == Door::Open {
             fds.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
         }
         for pipe in self.connections.iter().flat_map(|c| [&c.requests, &c.replies]) {
-            // One that has ended is left out: it would be reported again and again.
+            // A connection that has ended is left out: poll would report it in a loop.
             if !pipe.ended {
                 fds.push(PollFd::new(pipe.from.as_fd(), PollFlags::POLLIN));
             }
@@ -186,7 +188,8 @@ impl Pipe {
         Pipe { from, to, under_way, opened, last_due, ended: false, closed: false, full: false, dice }
     }
 
-    /// Reads what is there, and its end, and says when it is due. Returns the number of reads.
+    /// Reads what has arrived, including the end, and sets when it is due. Returns the number of
+    /// reads.
     fn collect(&mut self, delay: Duration, jitter: Duration, lose: bool) -> u64 {
         let mut reads = 0;
         let mut buffer = [0; 65536];
@@ -204,8 +207,8 @@ impl Pipe {
                 continue;
             }
             let sent = Instant::now().max(self.opened);
-            self.last_due = self.last_due.max(sent + delay + jitter.mul_f64(self.throw()));
-            self.under_way.push_back((self.last_due, buffer[..n].to_vec())); // nothing is the end
+            self.last_due = self.last_due.max(sent + delay + jitter.mul_f64(self.random()));
+            self.under_way.push_back((self.last_due, buffer[..n].to_vec())); // empty at the end
         }
         reads
     }
@@ -246,7 +249,7 @@ impl Pipe {
     }
 
     /// Between 0 and 1 (xorshift).
-    fn throw(&mut self) -> f64 {
+    fn random(&mut self) -> f64 {
         self.dice ^= self.dice << 13;
         self.dice ^= self.dice >> 7;
         self.dice ^= self.dice << 17;

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use crate::support::tls::{Authority, TlsRedis, Valid, url};
-use crate::support::{Redis, Run, nothing_left, refused};
+use crate::support::{Redis, Run, assert_no_keys_left, refused};
 
 #[test]
 fn a_certificate_for_the_name_or_the_address_is_accepted() {
@@ -27,7 +27,7 @@ fn an_unfit_certificate_is_named_with_its_reason() {
     let check = |server: &TlsRedis, said: &[&str]| {
         let done = refused(authority.run(&server.url(), "k").args(&["--on-unavailable", "run"]), 78, said);
         assert!(done.stderr.contains(&server.url()), "{done:?}");
-        nothing_left(&server.plain);
+        assert_no_keys_left(&server.plain);
     };
     check(&authority.serve_with(&here, Valid::Before, &[]), &["has expired (on 2001-02-03 00:00:00 UTC)"]);
     check(&authority.serve_with(&here, Valid::Later, &[]), &["not valid before 2121-02-03"]);
@@ -104,7 +104,7 @@ fn a_port_without_tls_is_told_apart() {
         69,
         &["without TLS on this port? then use redis://"],
     );
-    nothing_left(&plain);
+    assert_no_keys_left(&plain);
     for answer in ["-ERR unknown command\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"] {
         let impostor = crate::support::impostor(answer);
         let port = impostor.rsplit(':').next().unwrap().parse().unwrap();
@@ -122,5 +122,5 @@ fn a_port_with_tls_that_is_asked_without_gets_a_hint() {
     let server = authority.serve();
     let run = Run::at(&format!("redis://127.0.0.1:{}", server.port()), "k");
     refused(run, 69, &["does it expect TLS? then use rediss://"]);
-    nothing_left(&server.plain);
+    assert_no_keys_left(&server.plain);
 }

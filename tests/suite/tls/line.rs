@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::tls::{Authority, url};
-use crate::support::{refused, stays_free, takes_less_than};
+use crate::support::{assert_stays_free, assert_takes_less_than, refused};
 
 /// Each step of the handshake has the whole time-out, as every step of a connection has.
 #[test]
@@ -15,7 +15,7 @@ fn a_handshake_over_a_slow_line_takes_its_time() {
     proxy.each_way(Duration::from_millis(800));
     let run = authority.run(&url(proxy.port()), "k");
     run.args(&["--node-timeout", "3s"]).cmd(&["true"]).done().expect_code(0);
-    stays_free(&server.plain);
+    assert_stays_free(&server.plain);
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_server_that_is_stopped_before_or_in_the_handshake_is_unavailable() {
     let server = authority.serve();
     server.plain.stop();
     let run = || authority.run(&server.url(), "k").args(&["--node-timeout", "400ms"]);
-    takes_less_than(Duration::from_secs(3), || {
+    assert_takes_less_than(Duration::from_secs(3), || {
         let start = std::time::Instant::now();
         refused(run(), 69, &["no answer to the TLS handshake"]);
         start.elapsed()
@@ -36,6 +36,6 @@ fn a_server_that_is_stopped_before_or_in_the_handshake_is_unavailable() {
     let job = authority.run(&url(proxy.port()), "k").args(&["--node-timeout", "5s"]).cmd(&["true"]).spawn();
     crate::support::wait_until("the handshake has begun", || proxy.requests() > 0);
     proxy.strand();
-    job.wait().expect_code(69).expect_said(&["timed out"]);
-    stays_free(&server.plain);
+    job.wait().expect_code(69).expect_stderr(&["timed out"]);
+    assert_stays_free(&server.plain);
 }

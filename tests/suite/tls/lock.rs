@@ -4,8 +4,8 @@ use nix::sys::signal::Signal;
 
 use crate::support::tls::{Authority, TlsRedis, Valid};
 use crate::support::{
-    all_behind_a_listening_holder, all_end_well, behind_a_listening_holder, hold, queued, refused,
-    stays_free, wait_until,
+    assert_stays_free, expect_success, hold, queued, refused, wait_for_sleeping_waiter,
+    wait_for_sleeping_waiters, wait_until,
 };
 
 #[test]
@@ -20,11 +20,11 @@ fn waiters_block_and_are_served_in_order() {
         waiters.push(authority.run(&server.url(), "k").sh(&turn(&n.to_string())).spawn());
         queued(&server.plain, "k", n + 1);
     }
-    all_behind_a_listening_holder(&server.plain, 3);
+    wait_for_sleeping_waiters(&server.plain, 3);
     holder.wait().expect_code(0);
-    all_end_well(waiters);
+    expect_success(waiters);
     assert_eq!(std::fs::read_to_string(log).unwrap(), "0\n1\n2\n");
-    stays_free(&server.plain);
+    assert_stays_free(&server.plain);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn requests_and_replies_of_many_records_pass() {
     let run = keys[1..].iter().fold(run, |run, key| run.args(&["--key", key]));
     let done = run.sh("echo $REDLOCK_FENCE").done().expect_code(0);
     assert_eq!(done.stdout.split_whitespace().count(), 64, "{done:?}");
-    stays_free(&server.plain);
+    assert_stays_free(&server.plain);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn three_servers_are_a_quorum_and_one_may_die() {
     wait_until("it waits", || servers.iter().skip(1).any(|server| server.plain.queue_len("k") == 1));
     holder.wait().expect_code(0);
     assert_eq!(waiter.wait().expect_code(0).stdout, "next\n");
-    servers[1..].iter().for_each(|server| stays_free(&server.plain));
+    servers[1..].iter().for_each(|server| assert_stays_free(&server.plain));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_a_killed_holder_leaves_expires() {
     let done = authority.run(&server.url(), "k").args(&["-w", "20s"]).sh("echo next").done().expect_code(0);
     assert_eq!(done.stdout, "next\n");
     drop(holder);
-    stays_free(&server.plain);
+    assert_stays_free(&server.plain);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_connection_is_made_anew_for_a_holder_and_a_waiter() {
     let holder = hold(authority.run(&url, "k").args(&["--ttl", "6s"]));
     let waiter = authority.run(&url, "k").sh("echo next").spawn();
     queued(&server.plain, "k", 1);
-    behind_a_listening_holder(&server.plain);
+    wait_for_sleeping_waiter(&server.plain);
     let claim = server.plain.cmd(&["GET", "lock:k"]);
     let connections = proxy.connections();
     proxy.cut();
@@ -98,7 +98,7 @@ fn a_connection_is_made_anew_for_a_holder_and_a_waiter() {
     assert_eq!(server.plain.cmd(&["GET", "lock:k"]), claim);
     holder.wait().expect_code(0);
     assert_eq!(waiter.wait().expect_code(0).stdout, "next\n");
-    stays_free(&server.plain);
+    assert_stays_free(&server.plain);
 }
 
 /// A proxy that asks for a certificate closes connections while its server is down, as it does with a certificate that it
@@ -120,7 +120,7 @@ fn a_connection_that_is_closed_after_the_handshake_was_not_refused_if_an_earlier
     let holder = hold(run(true));
     let waiters =
         [true, false].map(|is_known| run(is_known).args(&["-v", "-w", "60s"]).sh("echo mine").spawn());
-    all_behind_a_listening_holder(&server.plain, 2);
+    wait_for_sleeping_waiters(&server.plain, 2);
     server.plain.kill();
     let closing = authority.closes_after_handshake(server.port());
     for newcomer in newcomers {

@@ -10,7 +10,7 @@ use yaml_rust2::Yaml;
 use super::{Bench, CI, hasty, signal_if_there};
 use crate::documents::jobs::{ci_environment, yaml_with};
 use crate::support::Job;
-use crate::support::processes::{marked, none_marked};
+use crate::support::processes::{marked, wait_until_none_marked};
 
 /// before_script and script as one shell, and after_script.
 fn scripts(bench: &Bench) -> (Yaml, String, String) {
@@ -90,7 +90,7 @@ fn a_killed_container_leaves_the_lock_to_its_after_script() {
         for signal in [SIGSTOP, SIGKILL] {
             marked(&bench.mark).into_iter().for_each(|pid| signal_if_there(pid, signal));
         }
-        none_marked(&bench.mark);
+        wait_until_none_marked(&bench.mark);
         assert!(bench.desk.redis.held("deploy-staging"), "the lease goes on");
     };
     assert!(!run(&bench, true, killed));

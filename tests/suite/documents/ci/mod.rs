@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::desk::Desk;
-use crate::support::processes::{mark, none_marked};
+use crate::support::processes::{mark, wait_until_none_marked};
 use crate::support::{Job, Run, descendants, executable, hold, wait_until};
 
 const CI: &str = "docs/ci.md";
@@ -81,7 +81,7 @@ impl Bench {
     #[track_caller]
     fn released(&self) {
         wait_until("the lock is free", || !self.desk.redis.held(self.key));
-        none_marked(&self.mark);
+        wait_until_none_marked(&self.mark);
     }
 
     /// While another run holds the lock a job of this kind fails, and none of its steps runs.
