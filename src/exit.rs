@@ -25,12 +25,22 @@ pub(crate) const CANNOT_EXECUTE: u8 = 126;
 /// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// How the process ends.
+/// How a process ends: redlock itself, or its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Code(u8),
-    /// By this signal, as the command did.
+    /// Killed by this signal. redlock then dies by the same signal as its command.
     Signal(i32),
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> Option<u8> {
+        if let Self::Code(code) = self { Some(code) } else { None }
+    }
+
+    pub(crate) fn signal(self) -> Option<i32> {
+        if let Self::Signal(number) = self { Some(number) } else { None }
+    }
 }
 
 /// An error that knows its exit code. Anything else is [`INTERNAL`].

@@ -95,7 +95,7 @@ fn looked_at() {
     // Printed as it is, the lines of the text apart.
     report::status_text(&status, |_| None).lines().for_each(|line| assert!(!line.contains(char::is_control)));
     let runs = memory::at_most(1024 * 1024, || view.history(b"k", None).expect("a history").runs);
-    assert!(runs.len() <= LOGGED_RUNS + RECORDS && runs.is_sorted_by_key(|run| run.ended));
+    assert!(runs.len() <= LOGGED_RUNS + RECORDS && runs.is_sorted_by_key(|run| run.ended_at));
     FILE.name().iter().for_each(|name| assert_eq!(name, b"k"));
     for ticket in [1, TICKETS_END - 1, u64::MAX] {
         let _ = (FILE.record(ticket), FILE.waiter_record(ticket));

@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use socket2::{Domain, Socket, Type};
 
 use crate::clock::BootTime;
+use crate::exit::Exit;
 
 pub(crate) type Environment = Vec<(OsString, OsString)>;
 
@@ -54,16 +55,9 @@ pub(crate) enum GuardianEvent {
     /// The command has run as long as it may: the guardian stops the tree.
     TimeUp,
     /// The command has ended; after a stop, its whole tree.
-    Ended(ExitReason),
+    Ended(Exit),
     /// The guardian itself is gone.
     Vanished,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExitReason {
-    Code(u8),
-    /// By number: real-time signals have no name.
-    Signal(i32),
 }
 
 /// What fits into the smallest buffer that a socket can have.
@@ -265,8 +259,8 @@ impl GuardianEvent {
             Self::Paused(pid) => with_number(event_tag::PAUSED, pid.as_raw()),
             Self::Overdue => tagged(event_tag::OVERDUE, &[]),
             Self::TimeUp => tagged(event_tag::TIME_UP, &[]),
-            Self::Ended(ExitReason::Code(code)) => with_number(event_tag::EXIT_CODE, code.into()),
-            Self::Ended(ExitReason::Signal(signal)) => with_number(event_tag::EXIT_SIGNAL, signal),
+            Self::Ended(Exit::Code(code)) => with_number(event_tag::EXIT_CODE, code.into()),
+            Self::Ended(Exit::Signal(signal)) => with_number(event_tag::EXIT_SIGNAL, signal),
             Self::Vanished => tagged(event_tag::VANISHED, &[]),
         }
     }
@@ -280,8 +274,8 @@ impl GuardianEvent {
             (event_tag::PAUSED, _) => Self::Paused(Pid::from_raw(number()?)),
             (event_tag::OVERDUE, []) => Self::Overdue,
             (event_tag::TIME_UP, []) => Self::TimeUp,
-            (event_tag::EXIT_CODE, _) => Self::Ended(ExitReason::Code(u8::try_from(number()?).ok()?)),
-            (event_tag::EXIT_SIGNAL, _) => Self::Ended(ExitReason::Signal(number()?)),
+            (event_tag::EXIT_CODE, _) => Self::Ended(Exit::Code(u8::try_from(number()?).ok()?)),
+            (event_tag::EXIT_SIGNAL, _) => Self::Ended(Exit::Signal(number()?)),
             (event_tag::VANISHED, []) => Self::Vanished,
             _ => return None,
         })
@@ -356,8 +350,8 @@ mod tests {
             GuardianEvent::Paused(Pid::from_raw(42)),
             GuardianEvent::Overdue,
             GuardianEvent::TimeUp,
-            GuardianEvent::Ended(ExitReason::Code(255)),
-            GuardianEvent::Ended(ExitReason::Signal(64)),
+            GuardianEvent::Ended(Exit::Code(255)),
+            GuardianEvent::Ended(Exit::Signal(64)),
         ] {
             theirs.send(&event.to_bytes()).unwrap();
             assert_eq!(ours.receive_event(), event);
@@ -369,7 +363,7 @@ mod tests {
     #[test]
     fn the_last_event_arrives_from_a_guardian_that_left_commands_unread() {
         let (ours, theirs) = Channel::pair().unwrap();
-        let ended = GuardianEvent::Ended(ExitReason::Code(0));
+        let ended = GuardianEvent::Ended(Exit::Code(0));
         theirs.send(&ended.to_bytes()).unwrap();
         ours.send(&GuardianCommand::Forward(Signal::SIGTERM).to_bytes()).unwrap();
         drop(theirs);

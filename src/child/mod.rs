@@ -60,7 +60,7 @@ pub(crate) use host::{has_pidfd, has_subreaper};
 pub(crate) use idle::{LONG_COMMAND, LONG_WAIT, forget_code};
 pub(crate) use local_time::local_time;
 pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder};
-pub(crate) use messages::{Environment, ExitReason, GuardianEvent, Limits};
+pub(crate) use messages::{Environment, GuardianEvent, Limits};
 pub(crate) use process_tree::ProcView;
 pub(crate) use signal_state::{SignalState, stdout_was_closed};
 pub(crate) use spawn::ProcessGroup;

@@ -15,9 +15,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{Pid, getpid};
 
-use super::messages::{Environment, ExitReason};
+use super::messages::Environment;
 use super::pidfd::PidFd;
 use super::proc_entry::{Process, all_processes, carries, children, lists_children};
+use crate::exit::Exit;
 
 /// Between two rounds of SIGKILL, for processes forked meanwhile: at first, and at most.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -168,7 +169,7 @@ impl ProcessTree {
 
     /// SIGKILL the whole tree and return when none of it is left. `ended` is called for each child that was
     /// reaped.
-    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, ExitReason)) {
+    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) {
         // Only what can be seen can be killed, and only the command's is waited for.
         let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
         let (mut pause, longest) = ROUND;
@@ -180,7 +181,7 @@ impl ProcessTree {
             }
             loop {
                 match reap() {
-                    Reaped::Ended(pid, exit_reason) => ended(pid, exit_reason),
+                    Reaped::Ended(pid, exit) => ended(pid, exit),
                     Reaped::Paused(_) => {}
                     Reaped::NothingNew => break,
                     Reaped::NoChildren => return,
@@ -219,7 +220,7 @@ impl Process {
 /// What has become of our children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reaped {
-    Ended(Pid, ExitReason),
+    Ended(Pid, Exit),
     Paused(Pid),
     /// There are children, with nothing new about them.
     NothingNew,
@@ -238,12 +239,12 @@ pub(super) fn reap() -> Reaped {
             -1 => Reaped::NoChildren,
             pid if libc::WIFSTOPPED(status) => Reaped::Paused(Pid::from_raw(pid)),
             pid if libc::WIFSIGNALED(status) => {
-                Reaped::Ended(Pid::from_raw(pid), ExitReason::Signal(libc::WTERMSIG(status)))
+                Reaped::Ended(Pid::from_raw(pid), Exit::Signal(libc::WTERMSIG(status)))
             }
             pid => {
                 let code =
                     u8::try_from(libc::WEXITSTATUS(status)).expect("wait statuses have eight bits for it");
-                Reaped::Ended(Pid::from_raw(pid), ExitReason::Code(code))
+                Reaped::Ended(Pid::from_raw(pid), Exit::Code(code))
             }
         };
     }

@@ -14,7 +14,7 @@ use crate::clock::{BootTime, jitter};
 use crate::commands::{exit_code, format_servers};
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, BackendError, Blocked, Ending, Error, Fault, Grant, HolderInfo, HostLock, Keys, Lock, Mount,
+    self, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, HostLock, Keys, Lock, Mount,
     Observer, RedisLock, Request, Superseded, Unlocked, Wait, lock_name, sleep,
 };
 use crate::memory;
@@ -162,7 +162,7 @@ pub(super) fn acquire(
             Ok((lock, grant))
         }
         (Ok(grant), Some(signal)) => {
-            lock.release(&grant, &Ending::cancelled(signal));
+            lock.release(&grant, &Ended::cancelled(signal), Duration::ZERO);
             Err(NotAcquired::Cancelled(signal))
         }
         (Err(Error::Cancelled(signal)), _) | (Err(_), Some(signal)) => Err(NotAcquired::Cancelled(signal)),

@@ -11,6 +11,7 @@ mod break_watch;
 mod breaker;
 pub(crate) mod checkup;
 mod claim;
+mod ended;
 mod error;
 mod glob;
 mod history;
@@ -40,8 +41,9 @@ pub(crate) use bearer::Bearer;
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
 pub(crate) use breaker::{BreakTarget, Breaker, Freed, HeldBy, How, Told, Untold};
 pub(crate) use claim::{AncestorLock, Claim};
+pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
-pub(crate) use history::{Ending, FinishedRun, History, HowEnded};
+pub(crate) use history::{FinishedRun, History};
 pub(crate) use holder::{HolderInfo, Renewal};
 pub(crate) use last_resort::{LastResort, give_back_in_emergency};
 pub(crate) use lease::Lease;
@@ -103,8 +105,9 @@ pub(crate) trait Lock: Send {
     /// Returns after a bounded time, or as soon as `interrupt` is readable.
     fn follow_up(&mut self, _grant: &Grant, _interrupt: BorrowedFd<'_>) {}
 
-    /// Release a grant, only if it is still ours. How the run ended is written into the history.
-    fn release(&mut self, grant: &Grant, ending: &Ending) -> Released;
+    /// Release a grant, only if it is still ours. How the run ended is written into the history. The lock
+    /// stays taken until `min_hold` after the grant.
+    fn release(&mut self, grant: &Grant, ended: &Ended, min_hold: Duration) -> Released;
 
     /// Write a request that did not queue, and was refused, into the history. One that did has been written there by
     /// [`Lock::acquire`], in the step in which it left the queue.

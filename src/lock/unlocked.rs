@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::claim::WaiterId;
 use super::{
-    AncestorLock, BackendError, Claim, Ending, Error, Extended, Grant, LastResort, Lock, Mode, Observer,
+    AncestorLock, BackendError, Claim, Ended, Error, Extended, Grant, LastResort, Lock, Mode, Observer,
     OuterLock, Problem, Released, Request, Votes,
 };
 use crate::clock::BootTime;
@@ -64,7 +64,7 @@ impl Lock for Unlocked {
         Extended::Unknown(BackendError { at: None, problem: Problem::NoLease })
     }
 
-    fn release(&mut self, _grant: &Grant, _ending: &Ending) -> Released {
+    fn release(&mut self, _grant: &Grant, _ended: &Ended, _min_hold: Duration) -> Released {
         Released::Done(Vec::new())
     }
 

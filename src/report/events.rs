@@ -15,54 +15,13 @@ use super::stderr::stderr_stream;
 use super::stream::{Descriptor, Stream};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
-use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Renewal, Votes};
+use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Outcome, Renewal, Votes};
 
 /// Of the one run of this process; `None` without `--events`, and after the last event.
 static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
 
 /// Between two `waiting` events.
 const WAITING_EVERY: Duration = Duration::from_secs(30);
-
-/// How a run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The command ran to its end.
-    Ran,
-    /// The lock was taken, but the command could not be started; or redlock failed before that.
-    /// The lock was taken, and its token printed.
-    Acquired,
-    /// A keeper has given the lock back.
-    Released,
-    NotStarted,
-    Held,
-    /// A newer run has taken our place in the queue.
-    Superseded,
-    Unavailable,
-    /// By a server, the file system or redlock's own checks: waiting would not help.
-    Refused,
-    Lost,
-    MaxHold,
-    /// By a signal, before the command was started; or the command was stopped, as redlock failed.
-    Cancelled,
-}
-
-impl Outcome {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ran => "ran",
-            Self::Acquired => "acquired",
-            Self::Released => "released",
-            Self::NotStarted => "not_started",
-            Self::Held => "held",
-            Self::Superseded => "superseded",
-            Self::Unavailable => "unavailable",
-            Self::Refused => "refused",
-            Self::Lost => "lost",
-            Self::MaxHold => "max_hold",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
 
 enum Destination {
     Stderr,
@@ -77,7 +36,6 @@ pub(super) struct Events {
     last_waiting: Option<BootTime>,
     attempts: u32,
     blocked: Option<Blocked>,
-    superseded_by: Option<HolderInfo>,
     grant: Option<Grant>,
     held: Option<Duration>,
     /// `None` if the lock was never ours; null if it is not known.
@@ -102,7 +60,6 @@ pub(super) fn open(path: &Path, keys: &[String], run: &HolderInfo) -> std::io::R
         last_waiting: None,
         attempts: 0,
         blocked: None,
-        superseded_by: None,
         grant: None,
         held: None,
         released: None,
@@ -233,8 +190,7 @@ impl Events {
     }
 
     pub(super) fn superseded(&mut self, by: &HolderInfo) {
-        self.not_acquired(Outcome::Superseded, None);
-        self.superseded_by = Some(by.clone());
+        self.not_acquired(Outcome::Superseded { by: Box::new(by.clone()) }, None);
     }
 
     pub(super) fn caused_by(&mut self, cause: &str) {
@@ -246,12 +202,14 @@ impl Events {
     }
 
     fn ended(&mut self, exit: Exit, failure: Option<&str>) {
-        let outcome = self.outcome.unwrap_or_else(|| self.outcome_of(exit, failure.is_some()));
-        let mut event = Object::default().with("outcome", outcome.name());
-        event = match exit {
-            Exit::Code(code) => event.with("exit", code),
-            Exit::Signal(number) => event.with("signal", number),
-        };
+        let outcome = self.outcome.take().unwrap_or_else(|| self.outcome_of(exit, failure.is_some()));
+        // A keeper has no command.
+        let is_kept = outcome == Outcome::Released && !self.command_was_started;
+        let word = if is_kept { outcome.name() } else { outcome.event() };
+        let mut event = Object::default()
+            .with("outcome", word)
+            .with_known("exit", exit.code())
+            .with_known("signal", exit.signal());
         let waited = match &self.grant {
             Some(grant) => Some(grant.waited),
             None => self.asked_at.map(BootTime::elapsed),
@@ -265,12 +223,12 @@ impl Events {
             event = event.with("fences", grant.fences.as_slice());
         }
         event = event.with_known("released", self.released.clone());
-        if outcome == Outcome::Held
+        if outcome == Outcome::GaveUp
             && let Some(blocked) = &self.blocked
         {
             event = event.and(&self.about_blocked(blocked));
         }
-        if let Some(by) = &self.superseded_by {
+        if let Outcome::Superseded { by } = &outcome {
             event = event.with_object("superseded_by", &process(by));
         }
         let event = event.with_known("cause", failure.or(self.cause.as_deref()));
@@ -280,7 +238,7 @@ impl Events {
     /// Where it does not follow from what was reported before.
     fn outcome_of(&self, exit: Exit, has_failed: bool) -> Outcome {
         match exit {
-            _ if self.command_was_started && !has_failed => Outcome::Ran,
+            _ if self.command_was_started && !has_failed => Outcome::Released,
             Exit::Code(exit::CANNOT_EXECUTE | exit::NOT_FOUND) => Outcome::NotStarted,
             Exit::Signal(_) => Outcome::Cancelled,
             Exit::Code(_) if self.command_was_started => Outcome::Cancelled,

@@ -29,9 +29,9 @@ use nix::sys::signal::Signal;
 
 use crate::duration::format;
 use crate::exit::{Exit, Failure, INTERNAL, UNFIT, code_of};
-use crate::lock::{BackendError, Grant, HolderInfo, Loss};
+use crate::lock::{BackendError, Grant, HolderInfo, Loss, Outcome};
 use crate::secrets::without_passwords;
-use events::{Outcome, events};
+use events::events;
 use live_line::LiveLine;
 use problem::votes;
 use stderr::opened_stderr;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::events::{Outcome, events};
+use super::events::events;
 use super::format::{GivenUp, WaitLine, gave_up, holder, quoted};
 use super::{Report, Verbosity};
 use crate::clock::BootTime;
 use crate::duration::{format, format_seconds};
-use crate::lock::{BackendError, Blocked, Blocker, Holding, Superseded, WaitPolicy};
+use crate::lock::{BackendError, Blocked, Blocker, Holding, Outcome, Superseded, WaitPolicy};
 
 /// A wait shorter than this is not mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -190,7 +190,7 @@ impl Report {
 
     /// The lock is held, and we wait no longer. With `exit_code` 0 that is as good as done.
     pub(crate) fn gave_up(&mut self, blocked: &Blocked, given_up: GivenUp, exit_code: u8) {
-        events(|events| events.not_acquired(Outcome::Held, Some(blocked)));
+        events(|events| events.not_acquired(Outcome::GaveUp, Some(blocked)));
         let sentence = gave_up(&self.keys, blocked, given_up, self.local_time);
         match exit_code {
             0 => self.verbose(|_| format!("skipped: {sentence}")),

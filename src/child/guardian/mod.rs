@@ -28,10 +28,11 @@ use nix::unistd::{Pid, dup2_stderr, getppid, setpgid};
 
 use super::attach;
 use super::forwarding::{Due, Forwarding, WITNESSED};
-use super::messages::{Channel, Environment, ExitReason, GuardianCommand, GuardianEvent, Limits};
+use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{ProcessTree, Reaped, reap};
 use super::spawn::{Prepared, ProcessGroup, spawn};
 use crate::clock::BootTime;
+use crate::exit::Exit;
 
 pub(super) use config::GuardianFds;
 pub(crate) use config::{GuardianConfig, StopPolicy, WaitFor};
@@ -60,7 +61,7 @@ enum State {
 struct Child {
     pid: Pid,
     /// Once it was reaped: from then on its number may be another process's.
-    exit_reason: Option<ExitReason>,
+    exit: Option<Exit>,
 }
 
 pub(super) struct Guardian<'a> {
@@ -130,8 +131,8 @@ impl<'a> Guardian<'a> {
             // Before the clock: a command that has ended was not stopped by it, however late we look.
             self.reap();
             self.update_attached();
-            if let Some(exit_reason) = self.outcome() {
-                return self.finish(exit_reason);
+            if let Some(exit) = self.outcome() {
+                return self.finish(exit);
             }
             self.check_deadline();
             self.send_due_signals();
@@ -199,7 +200,7 @@ impl<'a> Guardian<'a> {
             prepared.and_then(|prepared| spawn(prepared, environment, *group, keep_open, *signal_state));
         match started {
             Ok(pid) => {
-                self.command = Some(Child { pid, exit_reason: None });
+                self.command = Some(Child { pid, exit: None });
                 self.state = State::Running;
                 detach_stdio();
                 self.rest.command_runs(self.redlock_pid);
@@ -213,8 +214,8 @@ impl<'a> Guardian<'a> {
         let Some(mut command) = self.command else { return };
         self.tree_is_gone = loop {
             match reap() {
-                Reaped::Ended(pid, exit_reason) if pid == command.pid => {
-                    command.exit_reason = Some(exit_reason);
+                Reaped::Ended(pid, exit) if pid == command.pid => {
+                    command.exit = Some(exit);
                 }
                 // Off a terminal nothing follows from it.
                 Reaped::Paused(pid) if pid == command.pid && self.config.group != ProcessGroup::Own => {
@@ -244,16 +245,16 @@ impl<'a> Guardian<'a> {
     }
 
     /// How the command ended, once there is nothing left to wait for.
-    fn outcome(&self) -> Option<ExitReason> {
-        let exit_reason = self.command?.exit_reason?;
+    fn outcome(&self) -> Option<Exit> {
+        let exit = self.command?.exit?;
         let is_over = match (self.state, self.config.wait_for) {
             (State::Running, WaitFor::Command) => self.attached.is_empty(),
             (State::Idle | State::Running | State::Stopping { .. }, _) => self.tree_is_gone,
         };
-        is_over.then_some(exit_reason)
+        is_over.then_some(exit)
     }
 
-    fn finish(&self, exit_reason: ExitReason) {
+    fn finish(&self, exit: Exit) {
         // redlock may be stopped; a lock without a lease would stay taken until it is continued.
         if self.time_up {
             self.config.lock_files.iter().for_each(|file| unlock(file));
@@ -261,7 +262,7 @@ impl<'a> Guardian<'a> {
             self.signal_redlock(Signal::SIGCONT);
         }
         // The one message that must arrive; with the tree gone there is nothing left to be late for.
-        let ended = GuardianEvent::Ended(exit_reason).to_bytes();
+        let ended = GuardianEvent::Ended(exit).to_bytes();
         while let Err(error) = self.redlock.send_until(&ended, BootTime::now() + PATIENCE)
             && error.kind() == ErrorKind::WouldBlock
         {}
@@ -317,7 +318,7 @@ impl<'a> Guardian<'a> {
     }
 
     fn living_command(&self) -> Option<Pid> {
-        self.command.filter(|command| command.exit_reason.is_none()).map(|command| command.pid)
+        self.command.filter(|command| command.exit.is_none()).map(|command| command.pid)
     }
 
     fn send_due_signals(&mut self) {

@@ -29,9 +29,9 @@ impl Guardian<'_> {
     pub(super) fn kill(&mut self) {
         self.state = State::Stopping { kill_at: BootTime::now() };
         self.signal_tree(Signal::SIGKILL);
-        self.tree.kill(|pid, exit_reason| {
+        self.tree.kill(|pid, exit| {
             if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
-                command.exit_reason = Some(exit_reason);
+                command.exit = Some(exit);
             }
         });
     }

@@ -23,7 +23,7 @@ use crate::commands::identity;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperEvent, KeeperPipes};
 use crate::lock::{
-    BreakWatch, Ending, Extended, Grant, HolderInfo, HowEnded, KeeperRequest, Lock, Loss, Notice, Released,
+    BreakWatch, Ended, Extended, Grant, HolderInfo, KeeperRequest, Lock, Loss, Notice, Outcome, Released,
     Renewal,
 };
 use crate::report::{self, Consequence, LossCause, Report};
@@ -87,7 +87,7 @@ fn keep(
         match ControlPoint::open(&grant.claim.to_string()) {
             Ok(point) => control = Some(point),
             Err(error) => {
-                lock.release(&grant, &Ending::new(HowEnded::NotStarted));
+                lock.release(&grant, &Ended::new(Outcome::NotStarted), Duration::ZERO);
                 return Err(error).context("cannot start the keeper");
             }
         }
@@ -97,7 +97,7 @@ fn keep(
     let mut signals = match Signals::block() {
         Ok(signals) => signals,
         Err(error) => {
-            lock.release(&grant, &Ending::new(HowEnded::NotStarted));
+            lock.release(&grant, &Ended::new(Outcome::NotStarted), Duration::ZERO);
             return Err(error).context("cannot start the keeper");
         }
     };
@@ -342,13 +342,11 @@ impl Keeping<'_> {
         let (mut lock, grant) = self.keeper.take().expect("only a change takes it out").finish();
         let min_hold = self.settings.lock.min_hold;
         let (how, signal) = match &end {
-            End::NotNeeded | End::Released(Some(_)) => (HowEnded::Released, None),
-            End::Told(signal) => (HowEnded::Released, Some(*signal as i32)),
-            End::TimeOver => (HowEnded::Expired, None),
-            End::Lost(LossCause::Reported(Loss::Broken { by })) => {
-                (HowEnded::Broken { by: by.clone() }, None)
-            }
-            End::Lost(LossCause::Reported(_) | LossCause::Overdue) => (HowEnded::Lost, None),
+            End::NotNeeded | End::Released(Some(_)) => (Outcome::Released, None),
+            End::Told(signal) => (Outcome::Released, Some(*signal as i32)),
+            End::TimeOver => (Outcome::Expired, None),
+            End::Lost(LossCause::Reported(Loss::Broken { by })) => (Outcome::Broken { by: by.clone() }, None),
+            End::Lost(LossCause::Reported(_) | LossCause::Overdue) => (Outcome::Lost, None),
             // The servers have done it, and written it down; not all of them may have been reached. What a minimum hold keeps
             // must not be deleted: a server that has not heard of it keeps its claim until the lease is over.
             End::Released(None) => {
@@ -359,16 +357,16 @@ impl Keeping<'_> {
                     self.report.released(grant.taken_at.elapsed(), Some(true));
                     return report::kept();
                 }
-                (HowEnded::Released, None)
+                (Outcome::Released, None)
             }
         };
         if let End::Lost(cause) = &end {
             let consequence = self.stop.as_mut().map_or(Consequence::KeeperEnds, Stop::lost);
             self.report.lost_by_keeper(cause, consequence);
         }
-        let is_kept = !matches!(how, HowEnded::Broken { .. });
-        let min_hold = if is_kept { min_hold } else { Duration::ZERO };
-        let released = lock.release(&grant, &Ending { how, exit: None, signal, min_hold });
+        let min_hold = if how.keeps_min_hold() { min_hold } else { Duration::ZERO };
+        let exit = signal.map(Exit::Signal);
+        let released = lock.release(&grant, &Ended { how, exit }, min_hold);
         let is_lost = matches!(end, End::Lost(_));
         let is_released = if is_lost { Some(false) } else { released.is_done() };
         self.report.released(grant.taken_at.elapsed(), is_released);

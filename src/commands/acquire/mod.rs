@@ -7,6 +7,8 @@ mod keep;
 mod output;
 mod stop;
 
+use std::time::Duration;
+
 use anyhow::Context;
 
 use self::output::{deliver, token_text};
@@ -17,7 +19,7 @@ use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{self, Printed, Side, WatchedProcess, local_time, terminal};
 use crate::exit::{self, Exit, Failure};
 use crate::fault;
-use crate::lock::{Ending, Grant, HolderInfo, HowEnded, Lock, Renewal};
+use crate::lock::{Ended, Grant, HolderInfo, Lock, Outcome, Renewal};
 use crate::report::{self, Report};
 use crate::settings::{AcquireSettings, Backend, OnLost, TokenFormat, Watched};
 
@@ -137,11 +139,11 @@ fn take(
 
 /// Nobody has read the token.
 fn give_back(lock: &mut dyn Lock, grant: &Grant, why: Printed, report: &mut Report) -> anyhow::Result<Exit> {
-    let ending = match why {
-        Printed::Cancelled(signal) => Ending { signal: Some(signal), ..Ending::new(HowEnded::Cancelled) },
-        Printed::Done | Printed::TooLate | Printed::Failed(_) => Ending::new(HowEnded::NotStarted),
+    let ended = match why {
+        Printed::Cancelled(signal) => Ended { how: Outcome::Cancelled, exit: Some(Exit::Signal(signal)) },
+        Printed::Done | Printed::TooLate | Printed::Failed(_) => Ended::new(Outcome::NotStarted),
     };
-    let released = lock.release(grant, &ending);
+    let released = lock.release(grant, &ended, Duration::ZERO);
     report.released(grant.taken_at.elapsed(), released.is_done());
     match why {
         Printed::Done => Ok(Exit::Code(0)),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nix::unistd::getpgrp;
 
-use self::supervise::{Outcome, Supervision};
+use self::supervise::{Finished, Supervision};
 use super::environment::environment;
 use super::identity;
 use super::outer::OuterRuns;
@@ -28,7 +28,7 @@ use crate::child::{local_time, terminal};
 use crate::exit::{self, Exit, Failure};
 use crate::fault;
 use crate::keeper::{Keeper, KeeperPipes};
-use crate::lock::{Ending, Grant, HolderInfo, HowEnded, Lock, Released};
+use crate::lock::{Ended, Grant, HolderInfo, Lock, Released};
 use crate::report::{self, Report, command_starts};
 use crate::settings::{Backend, OnLost, RunSettings};
 
@@ -99,7 +99,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
             Supervision::new(settings, on_terminal, &supervisor, view, keeper, watch, limits, signals, report)
                 .run()
         }
-        Err(error) => Outcome::not_started(keeper, format!("cannot start the command: {error}")),
+        Err(error) => Finished::not_started(keeper, format!("cannot start the command: {error}")),
     };
     let result = release(outcome, settings, report);
     supervisor.shut_down();
@@ -165,18 +165,12 @@ fn new_keeper(
     Keeper::new(pipes, lock, grant, settings.lock.backend.ttl().unwrap_or_default(), renewed)
 }
 
-fn release(outcome: Outcome, settings: &RunSettings, report: &mut Report) -> Result<Exit, Failure> {
-    let Outcome { result, keeper, was_stopped, how } = outcome;
-    // A command that never ran need not be kept from running again; and a broken lock is to be free.
-    let is_kept = !matches!(how, HowEnded::NotStarted | HowEnded::Broken { .. });
-    let min_hold = if is_kept { settings.lock.min_hold } else { Duration::ZERO };
-    let (exit, signal) = match &result {
-        Ok(Exit::Code(code)) => (Some((*code).into()), None),
-        Ok(Exit::Signal(number)) => (None, Some(*number)),
-        Err(failure) => (Some(failure.code.into()), None),
-    };
+fn release(outcome: Finished, settings: &RunSettings, report: &mut Report) -> Result<Exit, Failure> {
+    let Finished { result, keeper, was_stopped, how } = outcome;
+    let min_hold = if how.keeps_min_hold() { settings.lock.min_hold } else { Duration::ZERO };
+    let exit = result.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
     let (mut lock, grant) = keeper.finish();
-    let released = lock.release(&grant, &Ending { how, exit, signal, min_hold });
+    let released = lock.release(&grant, &Ended { how, exit: Some(exit) }, min_hold);
     if grant.is_locked() && grant.outer.is_empty() {
         report.released(grant.taken_at.elapsed(), released.is_done());
     }

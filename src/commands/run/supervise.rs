@@ -9,13 +9,11 @@ use nix::unistd::Pid;
 
 use super::start_error::start_error;
 use crate::child::signals::{ReceivedSignal, Signals, suspend_self};
-use crate::child::{
-    self, ExitReason, GuardianEvent, LONG_COMMAND, Limits, ProcView, Supervisor, forget_code,
-};
+use crate::child::{self, GuardianEvent, LONG_COMMAND, Limits, ProcView, Supervisor, forget_code};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperEvent};
-use crate::lock::{BreakWatch, Broken, HolderInfo, HowEnded, Loss, Notice};
+use crate::lock::{BreakWatch, Broken, HolderInfo, Loss, Notice, Outcome};
 use crate::report::{self, Consequence, LossCause, Report};
 use crate::settings::{OnLost, RunSettings};
 
@@ -27,19 +25,19 @@ const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 const GUARDIAN_DELAY: Duration = Duration::from_secs(1);
 
 /// How the command ended.
-pub(super) struct Outcome {
+pub(super) struct Finished {
     pub result: Result<Exit, Failure>,
     pub keeper: Keeper,
     /// The command was stopped by us, and the reason was reported.
     pub was_stopped: bool,
     /// For the history.
-    pub how: HowEnded,
+    pub how: Outcome,
 }
 
-impl Outcome {
+impl Finished {
     pub(super) fn not_started(keeper: Keeper, message: String) -> Self {
         let result = Err(Failure::new(exit::INTERNAL, message));
-        Self { result, keeper, was_stopped: false, how: HowEnded::NotStarted }
+        Self { result, keeper, was_stopped: false, how: Outcome::NotStarted }
     }
 }
 
@@ -123,7 +121,7 @@ impl<'a> Supervision<'a> {
     }
 
     /// Returns when the command has ended.
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> Finished {
         let result = loop {
             let ready = self.wait();
             if ready.guardian
@@ -161,19 +159,19 @@ impl<'a> Supervision<'a> {
             report::flush();
         };
         let was_stopped = self.is_lost || self.stop_reason.is_some();
-        Outcome { result, was_stopped, how: self.how_ended(), keeper: self.keeper }
+        Finished { result, was_stopped, how: self.how_ended(), keeper: self.keeper }
     }
 
-    fn how_ended(&self) -> HowEnded {
+    fn how_ended(&self) -> Outcome {
         match self.stop_reason {
-            _ if !self.has_run => HowEnded::NotStarted,
+            _ if !self.has_run => Outcome::NotStarted,
             _ if self.is_lost => match &self.broken_by {
-                Some(by) => HowEnded::Broken { by: by.clone() },
-                None => HowEnded::Lost,
+                Some(by) => Outcome::Broken { by: by.clone() },
+                None => Outcome::Lost,
             },
-            Some(StopReason::Lost) => HowEnded::Lost,
-            Some(StopReason::MaxHold) => HowEnded::MaxHold,
-            None => HowEnded::Released,
+            Some(StopReason::Lost) => Outcome::Lost,
+            Some(StopReason::MaxHold) => Outcome::MaxHold,
+            None => Outcome::Released,
         }
     }
 
@@ -237,7 +235,7 @@ impl<'a> Supervision<'a> {
             }
             GuardianEvent::Overdue => self.report_loss(&LossCause::Overdue),
             GuardianEvent::TimeUp => self.on_time_up(),
-            GuardianEvent::Ended(exit_reason) => return Some(Ok(self.exit(exit_reason))),
+            GuardianEvent::Ended(command) => return Some(Ok(self.exit(command))),
             GuardianEvent::TooLate => {
                 self.has_run = false;
                 self.report_loss(&LossCause::Overdue);
@@ -357,12 +355,11 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    fn exit(&self, exit_reason: ExitReason) -> Exit {
-        match (self.stop_reason, exit_reason) {
-            (Some(StopReason::Lost), _) => Exit::Code(exit::LOST),
-            (Some(StopReason::MaxHold), _) => Exit::Code(exit::TIME_UP),
-            (None, ExitReason::Code(code)) => Exit::Code(code),
-            (None, ExitReason::Signal(number)) => Exit::Signal(number),
+    fn exit(&self, command: Exit) -> Exit {
+        match self.stop_reason {
+            Some(StopReason::Lost) => Exit::Code(exit::LOST),
+            Some(StopReason::MaxHold) => Exit::Code(exit::TIME_UP),
+            None => command,
         }
     }
 }

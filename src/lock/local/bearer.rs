@@ -16,7 +16,7 @@ use super::release_watch::ReleaseWatch;
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, Bearer, Claim, Extended, FileProblem, HolderInfo, HowEnded, Lease, Loss, Problem, Released,
+    BackendError, Bearer, Claim, Extended, FileProblem, HolderInfo, Lease, Loss, Outcome, Problem, Released,
     Votes,
 };
 
@@ -196,19 +196,17 @@ impl HostBearer {
             is_held |= !present.holders.is_empty() || present.foreign.is_some();
             ours.extend(holder.map(|holder| (at, holder)));
             let logged = file.logged_runs().into_iter().rev();
-            ended = ended.or(logged.map(|(_, run)| run).find(|run| run.token == claim).map(|run| run.how));
+            ended =
+                ended.or(logged.map(|(_, run)| run).find(|run| run.token == claim).map(|run| run.ended.how));
         }
         if ours.len() == files.len() {
             return Ok(Asked::Run(ours));
         }
         Ok(Asked::Lost(match ended {
-            Some(HowEnded::Broken { by }) => Loss::Broken { by },
-            Some(HowEnded::Released | HowEnded::MaxHold | HowEnded::NotStarted | HowEnded::Cancelled) => {
-                Loss::Released { by: Box::default() }
-            }
+            Some(Outcome::Broken { by }) => Loss::Broken { by },
+            Some(how) if how.is_clean() => Loss::Released { by: Box::default() },
             _ if is_held => Loss::Foreign,
-            Some(HowEnded::Lost | HowEnded::Expired | HowEnded::GaveUp | HowEnded::Superseded { .. })
-            | None => Loss::Expired,
+            Some(_) | None => Loss::Expired,
         }))
     }
 

@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use super::HostLock;
 use crate::clock::BootTime;
 use crate::lock::checkup::{HostTrial, Unobserved, trial_request};
 use crate::lock::claim::WaiterId;
-use crate::lock::{BackendError, Ending, Error, HowEnded, Lock, Problem, WaitPolicy};
+use crate::lock::{BackendError, Ended, Error, Lock, Outcome, Problem, WaitPolicy};
 
 pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, BackendError> {
     let name = format!("doctor-{}", WaiterId::random()).into_bytes();
@@ -16,7 +17,7 @@ pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, B
     let mut lock = HostLock::open(directory, &[name])?;
     let mount = lock.mount();
     let result = lock.acquire(&trial_request(WaitPolicy::No), &mut Unobserved);
-    let result = result.map(|grant| lock.release(&grant, &Ending::new(HowEnded::Released)));
+    let result = result.map(|grant| lock.release(&grant, &Ended::new(Outcome::Released), Duration::ZERO));
     for path in lock.paths() {
         let _ = fs::remove_file(path);
     }

@@ -8,7 +8,7 @@ use super::lock_file::LockFile;
 use super::record::Record;
 use super::request::LocalRequest;
 use crate::clock::BootTime;
-use crate::lock::{Ending, Error, FinishedRun, Grant, Mode};
+use crate::lock::{Ended, Error, FinishedRun, Grant, Mode};
 
 /// The request that was made last, as the history tells of it.
 #[derive(Clone, Debug)]
@@ -23,9 +23,9 @@ pub(super) struct LastRequest {
 }
 
 impl LastRequest {
-    fn finished(&self, ending: &Ending, waited: Duration, held: Option<Duration>) -> FinishedRun {
+    fn finished(&self, ended: &Ended, waited: Duration, held: Option<Duration>) -> FinishedRun {
         FinishedRun {
-            ended: SystemTime::now(),
+            ended_at: SystemTime::now(),
             waited: Some(waited),
             held,
             info: self.record.info.clone(),
@@ -33,18 +33,16 @@ impl LastRequest {
             slot: None,
             token: self.record.claim.clone(),
             fence: None,
-            exit: ending.exit,
-            signal: ending.signal,
-            how: ending.how.clone(),
+            ended: ended.clone(),
         }
     }
 }
 
 impl HostLock {
     /// Before anything is unlocked: the next holder is to find it.
-    pub(super) fn log_release(&self, grant: &Grant, ending: &Ending) {
+    pub(super) fn log_release(&self, grant: &Grant, ended: &Ended) {
         let Some(request) = &self.last_request else { return };
-        let run = request.finished(ending, grant.waited, Some(grant.taken_at.elapsed()));
+        let run = request.finished(ended, grant.waited, Some(grant.taken_at.elapsed()));
         for (file, admitted) in self.files.iter().zip(&request.admitted) {
             let Admitted { ticket, fence, slot } = *admitted;
             let slot = matches!(run.mode, Mode::Slot { .. }).then_some(slot);
@@ -55,10 +53,10 @@ impl HostLock {
     /// Of a run that did not get the lock. `tickets`: those that it has drawn, one for each file.
     pub(super) fn log_refusal(&self, tickets: &[Option<u64>], error: &Error, started: BootTime) {
         let Some(request) = &self.last_request else { return };
-        let Some(ending) = Ending::of_refusal(error, request.exit_if_held) else {
+        let Some(ended) = Ended::not_acquired(error, request.exit_if_held) else {
             return self.end_records(tickets);
         };
-        let run = request.finished(&ending, started.elapsed(), None);
+        let run = request.finished(&ended, started.elapsed(), None);
         for (file, ticket) in self.files.iter().zip(tickets) {
             let draw = || Admission::try_begin(file)?.draw_ticket(&request.local).ok();
             if let Some(ticket) = ticket.or_else(|| request.is_logged.then(draw)?) {

@@ -61,7 +61,7 @@ pub(crate) use view::HostView;
 
 use super::claim::{HostTicket, WaiterId};
 use super::{
-    AncestorLock, BackendError, BreakWatch, Claim, Ending, Error, Extended, Grant, LastResort, Lease, Lock,
+    AncestorLock, BackendError, BreakWatch, Claim, Ended, Error, Extended, Grant, LastResort, Lease, Lock,
     Mode, Observer, OuterLock, Problem, Released, Request, Votes,
 };
 use crate::clock::{BootTime, wall_clock_millis};
@@ -278,9 +278,9 @@ impl Lock for HostLock {
         }
     }
 
-    fn release(&mut self, grant: &Grant, ending: &Ending) -> Released {
-        let adjusted = self.adjust_reservations(grant.taken_at, ending.min_hold);
-        self.log_release(grant, ending);
+    fn release(&mut self, grant: &Grant, ended: &Ended, min_hold: Duration) -> Released {
+        let adjusted = self.adjust_reservations(grant.taken_at, min_hold);
+        self.log_release(grant, ended);
         self.unlock_all();
         match adjusted {
             Err(Error::Backend(error)) => Released::Unknown(error),

@@ -9,7 +9,7 @@ use super::byte_map::TICKETS_END;
 use super::format::{LOG, LOGGED_RUNS, number, read_at_most};
 use super::lock_file::LockFile;
 use super::record::Record;
-use crate::lock::{FinishedRun, HolderInfo, HowEnded, Mode, Renewal};
+use crate::lock::{Ended, FinishedRun, HolderInfo, Mode, Outcome, Renewal};
 
 /// Size of an entry: enough for a page of a CI job, unless the run is told with many words.
 pub(super) const LOGGED_RUN: usize = 320;
@@ -55,7 +55,7 @@ pub(super) fn killed(record: &Record, ended: Option<SystemTime>) -> FinishedRun 
     let began = UNIX_EPOCH + Duration::from_millis(record.since_ms);
     let is_slot = matches!(record.mode, Mode::Slot { .. });
     FinishedRun {
-        ended: ended.unwrap_or(began),
+        ended_at: ended.unwrap_or(began),
         waited: record.tenure.map(|tenure| tenure.waited),
         held: ended.and_then(|ended| ended.duration_since(began).ok()),
         info: record.info.clone(),
@@ -63,9 +63,7 @@ pub(super) fn killed(record: &Record, ended: Option<SystemTime>) -> FinishedRun 
         slot: record.tenure.filter(|_| is_slot).map(|tenure| tenure.slot),
         token: record.claim.clone(),
         fence: record.tenure.map(|tenure| tenure.fence),
-        exit: None,
-        signal: None,
-        how: HowEnded::Expired,
+        ended: Ended::new(Outcome::Expired),
     }
 }
 
@@ -78,16 +76,16 @@ fn to_bytes(run: &FinishedRun, ticket: u64) -> [u8; LOGGED_RUN] {
         Mode::Shared { group } => [&[GROUP], group.as_slice()].concat(),
         Mode::Slot { of } => [&[SLOTS], of.to_string().as_bytes()].concat(),
     };
-    let by = run.how.by().cloned().unwrap_or_default();
+    let by = run.ended.how.by().cloned().unwrap_or_default();
     let fields = [
-        text(millis(run.ended.duration_since(UNIX_EPOCH).ok())),
+        text(millis(run.ended_at.duration_since(UNIX_EPOCH).ok())),
         text(millis(run.waited)),
         text(millis(run.held)),
         text(run.fence),
         text(run.slot),
-        text(run.exit),
-        text(run.signal),
-        run.how.name().into(),
+        text(run.ended.code()),
+        text(run.ended.signal()),
+        run.ended.how.name().into(),
         run.token.clone().into(),
         mode,
     ];
@@ -121,7 +119,7 @@ fn from_bytes(bytes: &[u8]) -> Option<(u64, FinishedRun)> {
     let mut fields = fields.split(|&b| b == 0);
     let mut next = || fields.next().unwrap_or_default();
     let millis = |field| parsed(field).map(Duration::from_millis);
-    let ended = UNIX_EPOCH.checked_add(millis(next())?)?;
+    let ended_at = UNIX_EPOCH.checked_add(millis(next())?)?;
     let (waited, held) = (millis(next()), millis(next()));
     let (fence, slot) = (parsed(next()), parsed(next()));
     let (exit, signal) = (parsed(next()), parsed(next()));
@@ -139,11 +137,9 @@ fn from_bytes(bytes: &[u8]) -> Option<(u64, FinishedRun)> {
     };
     let (info, by) = (person(), person());
     let (info, by) = (HolderInfo { job_url: text(), ..info }, HolderInfo { job_url: text(), ..by });
-    let how = HowEnded::from_name(how, by)?;
-    (ticket > 0 && ticket < TICKETS_END).then_some((
-        ticket,
-        FinishedRun { ended, waited, held, info, mode, slot, token, fence, exit, signal, how },
-    ))
+    let ended = Ended::parse(how, exit, signal, by)?;
+    (ticket > 0 && ticket < TICKETS_END)
+        .then_some((ticket, FinishedRun { ended_at, waited, held, info, mode, slot, token, fence, ended }))
 }
 
 fn parsed<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
@@ -153,6 +149,7 @@ fn parsed<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Exit;
     use proptest::prelude::*;
 
     fn person(text: &str) -> HolderInfo {
@@ -161,9 +158,9 @@ mod tests {
         HolderInfo { host, pid, user, label, command, job_url, renewal: Renewal::Run }
     }
 
-    fn run(how: HowEnded) -> FinishedRun {
+    fn run(how: Outcome) -> FinishedRun {
         FinishedRun {
-            ended: UNIX_EPOCH + Duration::from_millis(1_794_824_022_857),
+            ended_at: UNIX_EPOCH + Duration::from_millis(1_794_824_022_857),
             waited: Some(Duration::from_millis(5)),
             held: None,
             info: person(""),
@@ -171,9 +168,7 @@ mod tests {
             slot: None,
             token: "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1".into(),
             fence: Some(u64::MAX),
-            exit: Some(3),
-            signal: None,
-            how,
+            ended: Ended { how, exit: Some(Exit::Code(3)) },
         }
     }
 
@@ -181,16 +176,15 @@ mod tests {
     fn a_run_reads_back() {
         let by = || Box::new(person("by"));
         let runs = [
-            run(HowEnded::Released),
-            run(HowEnded::Broken { by: by() }),
+            run(Outcome::Released),
+            run(Outcome::Broken { by: by() }),
             FinishedRun {
                 fence: None,
-                exit: None,
-                signal: Some(15),
-                ..run(HowEnded::Superseded { by: by() })
+                ended: Ended { how: Outcome::Superseded { by: by() }, exit: Some(Exit::Signal(15)) },
+                ..run(Outcome::Released)
             },
-            FinishedRun { mode: Mode::Shared { group: vec![0xff] }, ..run(HowEnded::MaxHold) },
-            FinishedRun { mode: Mode::Slot { of: 7 }, slot: Some(6), ..run(HowEnded::Expired) },
+            FinishedRun { mode: Mode::Shared { group: vec![0xff] }, ..run(Outcome::MaxHold) },
+            FinishedRun { mode: Mode::Slot { of: 7 }, slot: Some(6), ..run(Outcome::Expired) },
         ];
         for run in runs {
             assert_eq!(from_bytes(&to_bytes(&run, 9)), Some((9, run)));
@@ -202,9 +196,9 @@ mod tests {
         let long = HolderInfo { label: "l".repeat(400), job_url: "https://ci/7".into(), ..person("") };
         let by = Box::new(HolderInfo { job_url: "j".repeat(400), ..person("by") });
         let (_, read) =
-            from_bytes(&to_bytes(&FinishedRun { info: long, ..run(HowEnded::Broken { by }) }, 9)).unwrap();
+            from_bytes(&to_bytes(&FinishedRun { info: long, ..run(Outcome::Broken { by }) }, 9)).unwrap();
         assert_eq!((read.info.label.as_str(), read.info.job_url.as_str()), ("", "https://ci/7"));
-        assert_eq!(read.how.by(), Some(&HolderInfo { job_url: String::new(), ..person("by") }));
+        assert_eq!(read.ended.how.by(), Some(&HolderInfo { job_url: String::new(), ..person("by") }));
     }
 
     #[test]
@@ -223,9 +217,9 @@ mod tests {
         fn no_words_can_upset_the_log(words in prop::collection::vec(any::<String>(), 6), group: Vec<u8>) {
             let [host, pid, user, label, command, job_url] = words.try_into().unwrap();
             let info = HolderInfo { host, pid, user, label, command, job_url, renewal: Renewal::Run };
-            let run = FinishedRun { info, mode: Mode::Shared { group }, ..run(HowEnded::GaveUp) };
+            let run = FinishedRun { info, mode: Mode::Shared { group }, ..run(Outcome::GaveUp) };
             let (_, read) = from_bytes(&to_bytes(&run, 1)).unwrap();
-            prop_assert_eq!((read.fence, read.exit, read.how), (run.fence, run.exit, run.how));
+            prop_assert_eq!((read.fence, read.ended), (run.fence, run.ended));
         }
     }
 }

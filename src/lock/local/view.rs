@@ -105,7 +105,7 @@ impl View for HostView {
             .map(|(_, record)| killed(record, None))
             .collect();
         let runs = logged.iter().map(|(_, run)| run.clone()).chain(killed);
-        let runs = runs.filter(|run| since.is_none_or(|since| run.ended >= since)).collect();
+        let runs = runs.filter(|run| since.is_none_or(|since| run.ended_at >= since)).collect();
         Ok(History::new(runs, present.status(&file, key.to_vec(), Detail::Full)))
     }
 

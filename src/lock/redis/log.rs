@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::reply::{parse_mode, parse_number};
 use super::requests::{joined, millis};
 use crate::clock::BootTime;
-use crate::lock::{Claim, Ending, Error, FinishedRun, Grant, HolderInfo, HowEnded};
+use crate::exit::Exit;
+use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Outcome};
 
 /// A run that has ended, in the terms of release.lua.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    ending: Ending,
+    ended: Ended,
     fences: Vec<u64>,
     slots: Vec<u64>,
     waited: Option<Duration>,
@@ -19,9 +20,9 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn of_grant(grant: &Grant, ending: &Ending) -> Self {
+    pub(super) fn of_grant(grant: &Grant, ended: &Ended) -> Self {
         Self {
-            ending: ending.clone(),
+            ended: ended.clone(),
             fences: grant.fences.clone(),
             slots: grant.slots.iter().map(|&slot| slot.into()).collect(),
             waited: Some(grant.waited),
@@ -31,32 +32,35 @@ impl Entry {
 
     /// Of a run that did not get the lock, if the history is to tell of it.
     pub(super) fn of_waiter(error: &Error, exit_if_held: u8, started: BootTime) -> Option<Self> {
-        let ending = Ending::of_refusal(error, exit_if_held)?;
+        let ended = Ended::not_acquired(error, exit_if_held)?;
         let waited = Some(started.elapsed());
-        Some(Self { ending, fences: Vec::new(), slots: Vec::new(), waited, held: None })
+        Some(Self { ended, fences: Vec::new(), slots: Vec::new(), waited, held: None })
     }
 
     /// Of a run that fails: it is not known how long it has had the lock.
     pub(super) fn of_failure(exit: u8) -> Self {
-        let ending = Ending { exit: Some(exit.into()), ..Ending::new(HowEnded::Released) };
-        Self { ending, fences: Vec::new(), slots: Vec::new(), waited: None, held: None }
+        let ended = Ended { how: Outcome::Released, exit: Some(Exit::Code(exit)) };
+        Self { ended, fences: Vec::new(), slots: Vec::new(), waited: None, held: None }
     }
 
     pub(super) fn args(&self) -> [Vec<u8>; 8] {
-        let text = |number: Option<i32>| number.map_or_else(Vec::new, |number| number.to_string().into());
         let time = |time: Option<Duration>| time.map_or_else(Vec::new, millis);
-        let Ending { how, exit, signal, .. } = &self.ending;
+        let how = &self.ended.how;
         [
             joined(&self.fences),
             joined(&self.slots),
             how.name().into(),
-            text(*exit),
-            text(*signal),
+            text(self.ended.code()),
+            text(self.ended.signal()),
             time(self.waited),
             time(self.held),
             how.by().map_or_else(Vec::new, as_json),
         ]
     }
+}
+
+fn text(number: Option<impl ToString>) -> Vec<u8> {
+    number.map_or_else(Vec::new, |number| number.to_string().into())
 }
 
 pub(super) fn as_json(info: &HolderInfo) -> Vec<u8> {
@@ -92,7 +96,7 @@ pub(super) fn finished_run(id: &[u8], fields: &[Vec<u8>]) -> Option<FinishedRun>
     let fields = Fields(fields);
     let by = HolderInfo::from_json(fields.get("by")).unwrap_or_default();
     Some(FinishedRun {
-        ended: moment(fields.number("ended").unwrap_or(written))?,
+        ended_at: moment(fields.number("ended").unwrap_or(written))?,
         waited: fields.millis("waited"),
         held: fields.millis("held"),
         info,
@@ -100,9 +104,7 @@ pub(super) fn finished_run(id: &[u8], fields: &[Vec<u8>]) -> Option<FinishedRun>
         slot: fields.number("slot"),
         token: parse_number::<Claim>(fields.get("claim"))?.to_string(),
         fence: fields.number("fence"),
-        exit: fields.number("exit"),
-        signal: fields.number("signal"),
-        how: HowEnded::from_name(fields.get("how"), by)?,
+        ended: Ended::parse(fields.get("how"), fields.number("exit"), fields.number("signal"), by)?,
     })
 }
 
@@ -122,7 +124,7 @@ pub(super) fn expired_run(claim: &[u8], ended: u64, record: &[Vec<u8>]) -> Optio
         from.zip(to).map(|(from, to)| Duration::from_millis(to.saturating_sub(from)))
     };
     Some(FinishedRun {
-        ended: moment(ended)?,
+        ended_at: moment(ended)?,
         waited: between(asked, since),
         held: between(since, Some(ended)),
         info,
@@ -130,9 +132,7 @@ pub(super) fn expired_run(claim: &[u8], ended: u64, record: &[Vec<u8>]) -> Optio
         slot: fields.number("slot"),
         token: parse_number::<Claim>(claim.split(|&b| b == b'/' || b == b'!').next()?)?.to_string(),
         fence: fields.number("fence"),
-        exit: None,
-        signal: None,
-        how: HowEnded::Expired,
+        ended: Ended::new(Outcome::Expired),
     })
 }
 
@@ -170,15 +170,15 @@ mod tests {
         ];
         let run = finished_run(b"1794824022857-3", &fields(&pairs)).unwrap();
         assert_eq!(
-            (run.exit, run.signal, run.slot, run.mode),
-            (Some(79), None, Some(3), Mode::Slot { of: 4 })
+            (run.ended.exit, run.slot, run.mode),
+            (Some(Exit::Code(79)), Some(3), Mode::Slot { of: 4 })
         );
         assert_eq!((run.waited, run.held), (Some(Duration::from_millis(5)), Some(Duration::from_secs(7))));
         assert_eq!((run.token.as_str(), run.fence), (CLAIM, Some(1_794_824_022_857)));
-        assert_eq!(run.ended, moment(1_794_824_022_857).unwrap());
-        assert_eq!((run.how.by().unwrap().user.as_str(), run.info.host.as_str()), ("alice", "web1"));
+        assert_eq!(run.ended_at, moment(1_794_824_022_857).unwrap());
+        assert_eq!((run.ended.how.by().unwrap().user.as_str(), run.info.host.as_str()), ("alice", "web1"));
         let late = [&pairs[..], &[("ended", "1000")]].concat();
-        assert_eq!(finished_run(b"1794824022857-3", &fields(&late)).unwrap().ended, moment(1000).unwrap());
+        assert_eq!(finished_run(b"1794824022857-3", &fields(&late)).unwrap().ended_at, moment(1000).unwrap());
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(crate) use view::RedisView;
 use super::claim::{Claim, WaiterId};
 use super::wait::Wait;
 use super::{
-    AncestorLock, BackendError, Blocked, Blocker, BreakWatch, Ending, Error, Extended, Fault, Grant,
+    AncestorLock, BackendError, Blocked, Blocker, BreakWatch, Ended, Error, Extended, Fault, Grant,
     LastResort, Lease, Lock, Mode, Observer, OuterLock, Problem, Released, Request, Votes,
 };
 use last_resort::Identity;
@@ -342,9 +342,9 @@ impl Lock for RedisLock {
         self.finish_renewal(grant, interrupt);
     }
 
-    fn release(&mut self, grant: &Grant, ending: &Ending) -> Released {
-        let stay_until = (!ending.min_hold.is_zero()).then(|| grant.taken_at + ending.min_hold);
-        let entry = Some(Entry::of_grant(grant, ending));
+    fn release(&mut self, grant: &Grant, ended: &Ended, min_hold: Duration) -> Released {
+        let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
+        let entry = Some(Entry::of_grant(grant, ended));
         self.release_claim(grant.claim, &Release::Final { stay_until, entry })
     }
 

@@ -6,7 +6,8 @@ use nix::sys::signal::Signal;
 
 use super::super::format::{broken_by, sanitize};
 use super::super::list::short_name;
-use crate::lock::{FinishedRun, History, HolderInfo, HolderStatus, HowEnded, Mode, State, WaiterStatus};
+use crate::exit::Exit;
+use crate::lock::{FinishedRun, History, HolderInfo, HolderStatus, Mode, Outcome, State, WaiterStatus};
 
 pub(super) struct Run<'a> {
     pub info: &'a HolderInfo,
@@ -63,7 +64,7 @@ pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
         info: &run.info,
         asked: run.asked(),
         waited: run.waited,
-        held: run.had_lock().then(|| (run.began(), run.ended)),
+        held: run.ended.how.had_lock().then(|| (run.began(), run.ended_at)),
         mode: run.mode.clone(),
         slot: run.slot,
         fence: run.fence,
@@ -83,7 +84,7 @@ impl Run<'_> {
     /// When it ended; `None` if it has not.
     pub(super) fn ended(&self) -> Option<SystemTime> {
         match self.phase {
-            Phase::Ended(run) => Some(run.ended),
+            Phase::Ended(run) => Some(run.ended_at),
             Phase::Running(_) | Phase::Waiting(_) => None,
         }
     }
@@ -93,18 +94,18 @@ impl Run<'_> {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        matches!(self.phase, Phase::Ended(run) if run.has_failed())
+        matches!(self.phase, Phase::Ended(run) if run.ended.has_failed())
     }
 
     /// It ended without having had the lock.
     pub(super) fn was_turned_away(&self) -> bool {
-        matches!(self.phase, Phase::Ended(run) if !run.had_lock())
+        matches!(self.phase, Phase::Ended(run) if !run.ended.how.had_lock())
     }
 
     /// How long it has had the lock, if that is known.
     pub(super) fn held_for(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Ended(run) => run.held.filter(|_| run.had_lock()),
+            Phase::Ended(run) => run.held.filter(|_| run.ended.how.had_lock()),
             Phase::Running(holder) => holder.held_for,
             Phase::Waiting(_) => None,
         }
@@ -112,24 +113,21 @@ impl Run<'_> {
 
     /// "0", "SIGTERM", "79 lost", "79 broken by alice@bastion pid 7", "gave up", "running"
     pub(super) fn exit(&self) -> String {
-        let run = match self.phase {
-            Phase::Ended(run) => run,
+        let ended = match self.phase {
+            Phase::Ended(run) => &run.ended,
             Phase::Running(_) => return "running".into(),
             Phase::Waiting(_) => return "waiting".into(),
         };
-        let code = run.signal.map(signal_name).or_else(|| run.exit.map(|exit| exit.to_string()));
-        let how = match &run.how {
-            HowEnded::Released if code.is_some() => None,
-            HowEnded::Released => Some("released".into()),
-            HowEnded::NotStarted => Some("not started".into()),
-            HowEnded::Lost => Some("lost".into()),
-            HowEnded::Expired => Some("expired".into()),
-            HowEnded::Broken { by } => Some(broken_by(by)),
-            HowEnded::MaxHold => Some("max-hold".into()),
-            HowEnded::GaveUp => Some("gave up".into()),
-            HowEnded::Superseded { by } if by.host.is_empty() => Some("superseded".into()),
-            HowEnded::Superseded { by } => Some(format!("superseded by {}", short_name(by))),
-            HowEnded::Cancelled => Some("cancelled".into()),
+        let code = ended.exit.map(|exit| match exit {
+            Exit::Code(code) => code.to_string(),
+            Exit::Signal(number) => signal_name(number),
+        });
+        let how = if let Outcome::Broken { by } = &ended.how {
+            Some(broken_by(by))
+        } else if let Some(by) = ended.how.by().filter(|by| !by.host.is_empty()) {
+            Some(format!("{} by {}", ended.how.words(), short_name(by)))
+        } else {
+            (ended.how != Outcome::Released || code.is_none()).then(|| ended.how.words().to_owned())
         };
         let words: Vec<String> = [code, how].into_iter().flatten().collect();
         sanitize(words.join(" ").as_bytes())

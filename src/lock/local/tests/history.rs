@@ -3,10 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use super::super::format::{LOGGED_RUNS, WAITERS_START};
-use super::{FOREVER, LockDirectory, NoObserver, ask, attempt, ending, is_held, reserved_for, shared};
+use super::{FOREVER, LockDirectory, NoObserver, ask, attempt, ended, is_held, reserved_for, shared};
 use crate::clock::BootTime;
+use crate::exit::Exit;
 use crate::lock::{
-    Ending, Error, FinishedRun, Grant, HolderInfo, HowEnded, Lock, Mode, Prefer, Request, WaitPolicy,
+    Ended, Error, FinishedRun, Grant, HolderInfo, Lock, Mode, Outcome, Prefer, Request, WaitPolicy,
 };
 
 impl LockDirectory {
@@ -37,15 +38,15 @@ fn a_release_is_told_with_all_that_is_known() {
     let holder = HolderInfo { host: "web1".into(), command: "deploy".into(), ..HolderInfo::default() };
     let request = Request { holder: holder.clone(), ..logged(Mode::Slot { of: 3 }, FOREVER) };
     let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
-    let asked = Ending { exit: Some(7), ..Ending::new(HowEnded::MaxHold) };
-    lock.release(&grant, &asked);
+    let asked = Ended { how: Outcome::MaxHold, exit: Some(Exit::Code(7)) };
+    lock.release(&grant, &asked, Duration::ZERO);
     let runs = directory.logged();
     let [run] = &runs[..] else { panic!("{runs:?}") };
-    assert_eq!((&run.info, &run.how, run.exit, run.signal), (&holder, &HowEnded::MaxHold, Some(7), None));
+    assert_eq!((&run.info, &run.ended), (&holder, &asked));
     assert_eq!((run.token.as_str(), run.fence), (grant.claim.to_string().as_str(), Some(grant.fences[0])));
     assert_eq!((&run.mode, run.slot), (&Mode::Slot { of: 3 }, Some(0)));
     assert!(run.held.is_some() && run.waited.is_some());
-    assert!(run.ended.elapsed().is_ok_and(|ago| ago < Duration::from_secs(60)));
+    assert!(run.ended_at.elapsed().is_ok_and(|ago| ago < Duration::from_secs(60)));
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn the_log_keeps_the_last_runs_and_no_more() {
     for _ in 0..LOGGED_RUNS + 10 {
         let grant = take(&mut lock, Mode::Exclusive);
         fences.push(Some(grant.fences[0]));
-        lock.release(&grant, &ending(Duration::ZERO));
+        lock.release(&grant, &ended(), Duration::ZERO);
     }
     let logged: Vec<Option<u64>> = directory.logged().iter().map(|run| run.fence).collect();
     assert_eq!(logged, fences[10..]);
@@ -73,8 +74,8 @@ fn a_holder_that_left_without_a_word_is_told_of_by_the_next() {
         let grant = take(&mut next, mode);
         let runs = directory.logged();
         let run = runs.last().unwrap();
-        assert_eq!((run.fence, &run.how, run.held), (Some(killed.fences[0]), &HowEnded::Expired, None));
-        next.release(&grant, &ending(Duration::ZERO));
+        assert_eq!((run.fence, &run.ended.how, run.held), (Some(killed.fences[0]), &Outcome::Expired, None));
+        next.release(&grant, &ended(), Duration::ZERO);
     }
     assert_eq!(directory.logged().len(), 6);
 }
@@ -93,8 +94,8 @@ fn a_waiter_knows_when_the_holder_was_killed() {
         waiter.join().unwrap();
     });
     let runs = directory.logged();
-    assert!(runs.len() == 1 && runs[0].how == HowEnded::Expired && runs[0].held.is_some(), "{runs:?}");
-    assert!(runs[0].ended <= SystemTime::now());
+    assert!(runs.len() == 1 && runs[0].ended.how == Outcome::Expired && runs[0].held.is_some(), "{runs:?}");
+    assert!(runs[0].ended_at <= SystemTime::now());
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn without_a_history_nothing_is_told_and_nobody_is_taken_for_killed() {
     let (mut silent, mut other) = (directory.open(), directory.open());
     let grant = attempt(&mut silent, Mode::Exclusive).unwrap();
     is_held(attempt(&mut other, Mode::Exclusive));
-    silent.release(&grant, &ending(Duration::ZERO));
+    silent.release(&grant, &ended(), Duration::ZERO);
     take(&mut other, Mode::Exclusive);
     assert_eq!(directory.logged(), []);
 }
@@ -113,7 +114,7 @@ fn a_kept_lock_is_no_killed_holders() {
     let directory = LockDirectory::new();
     let (mut first, mut reader) = (directory.open(), directory.open());
     let grant = reserved_for(&mut first, shared("g"), super::FAR);
-    first.release(&grant, &ending(super::FAR));
+    first.release(&grant, &ended(), super::FAR);
     let record = directory.observer_handle().record(1).unwrap();
     take(&mut reader, shared("g"));
     assert_eq!(directory.observer_handle().record(1), Some(record), "who keeps it is still known");
@@ -141,7 +142,7 @@ fn a_run_that_did_not_get_the_lock_is_told_of_once() {
         runs.into_iter().map(|(_, run)| run).collect()
     }];
     for runs in logs {
-        let ends: Vec<&str> = runs.iter().map(|run| run.how.name()).collect();
+        let ends: Vec<&str> = runs.iter().map(|run| run.ended.how.name()).collect();
         assert_eq!(ends, ["gave_up", "gave_up", "cancelled"]);
         assert!(runs.iter().all(|run| run.held.is_none() && run.fence.is_none()));
     }
@@ -160,13 +161,13 @@ fn waiters_leave_records_that_vanish_with_the_queue() {
                 ..logged(shared("g"), FOREVER)
             };
             let grant = waiter.acquire(&request, &mut NoObserver(None)).unwrap();
-            waiter.release(&grant, &ending(Duration::ZERO));
+            waiter.release(&grant, &ended(), Duration::ZERO);
         });
         directory.wait_for_waiters(super::UsageMode::PLAIN, 1);
         let handle = directory.observer_handle();
         let record = std::iter::repeat_with(|| handle.waiter_record(2)).find_map(|record| record).unwrap();
         assert_eq!((record.info.label.as_str(), record.mode), ("second", shared("g")));
-        holder.release(&grant, &ending(Duration::ZERO));
+        holder.release(&grant, &ended(), Duration::ZERO);
     });
     take(&mut holder, Mode::Exclusive);
     assert_eq!(directory.file_length(), WAITERS_START);

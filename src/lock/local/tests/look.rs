@@ -84,7 +84,7 @@ fn a_kept_lock_says_by_whom_and_for_how_long() {
     let request = Request { min_hold: FAR, ..named("tick", Mode::Slot { of: 3 }, WaitPolicy::No) };
     let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
     assert_eq!(directory.status().state, State::Slots { of: 3 }, "its command runs");
-    lock.release(&grant, &ending(FAR));
+    lock.release(&grant, &ended(), FAR);
     let status = directory.status();
     assert_eq!((status.state, status.holder_count), (State::Kept, 1));
     let holder = &status.holders[0];
@@ -111,7 +111,7 @@ fn the_queue_is_in_order_and_names_everybody() {
             let mut waiter = directory.open();
             scope.spawn(move || {
                 let grant = waiter.acquire(&request, &mut NoObserver(None)).unwrap();
-                waiter.release(&grant, &ending(Duration::ZERO));
+                waiter.release(&grant, &ended(), Duration::ZERO);
             });
             directory.wait_for_waiters(UsageMode::PLAIN, number + 1);
             expected.push(label);
@@ -121,7 +121,7 @@ fn the_queue_is_in_order_and_names_everybody() {
         scope.spawn(move || {
             let request = Request { prefer: Prefer::Writers, ..named("first", Mode::Exclusive, FOREVER) };
             let grant = writer.acquire(&request, &mut NoObserver(None)).unwrap();
-            writer.release(&grant, &ending(Duration::ZERO));
+            writer.release(&grant, &ended(), Duration::ZERO);
         });
         directory.wait_for_waiters(UsageMode::PLAIN, 21);
         expected.insert(0, "first".into());
@@ -133,7 +133,7 @@ fn the_queue_is_in_order_and_names_everybody() {
         let positions: Vec<usize> = status.waiters.iter().map(|waiter| waiter.position).collect();
         assert_eq!(positions, (1..=21).collect::<Vec<_>>());
         assert_eq!((&status.waiters[1].mode, &status.waiters[2].mode), (&Mode::Exclusive, &shared("g")));
-        holder.release(&grant, &ending(Duration::ZERO));
+        holder.release(&grant, &ended(), Duration::ZERO);
     });
     assert_eq!(directory.status().waiter_count, 0);
 }
@@ -248,13 +248,13 @@ fn a_wait_for_a_free_lock_waits_for_its_queue_and_for_a_minimum_hold() {
             let request = named("next", shared("g"), FOREVER);
             let grant = next.acquire(&request, &mut NoObserver(None)).unwrap();
             may_go.recv().unwrap();
-            next.release(&grant, &ending(Duration::ZERO));
+            next.release(&grant, &ended(), Duration::ZERO);
         });
         directory.wait_for_waiters(UsageMode::PLAIN, 1);
         let mut states = Vec::new();
         let soon = BootTime::now() + Duration::from_millis(30);
         assert!(directory.view().wait_until_idle(b"k", Some(soon), &mut |_| {}).unwrap().is_taken());
-        holder.release(&grant, &ending(Duration::ZERO));
+        holder.release(&grant, &ended(), Duration::ZERO);
         let mut go = Some(go);
         let status = directory.view().wait_until_idle(b"k", None, &mut |status| {
             states.push(status.state);
@@ -267,7 +267,7 @@ fn a_wait_for_a_free_lock_waits_for_its_queue_and_for_a_minimum_hold() {
         assert!(status.unwrap().state == State::Free && states.contains(&State::Shared), "{states:?}");
     });
     let grant = reserved_for(&mut holder, Mode::Exclusive, Duration::from_millis(200));
-    holder.release(&grant, &ending(Duration::from_millis(200)));
+    holder.release(&grant, &ended(), Duration::from_millis(200));
     assert_eq!(directory.view().wait_until_idle(b"k", None, &mut |_| {}).unwrap().state, State::Free);
     assert!(grant.taken_at.elapsed() >= Duration::from_millis(200));
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::byte_map::{Lane, MUTEX_BYTE, TICKETS_END, UsageMode, byte};
 use super::ofd_lock::Kind;
 use super::*;
-use crate::lock::{Blocked, Blocker, FileProblem, HolderInfo, Holding, HowEnded, Prefer, WaitPolicy};
+use crate::lock::{Blocked, Blocker, FileProblem, HolderInfo, Holding, Outcome, Prefer, WaitPolicy};
 
 const FOREVER: WaitPolicy = WaitPolicy::Queue { at_most: None };
 const FAR: Duration = Duration::from_secs(3600);
@@ -96,8 +96,8 @@ fn ask(mode: Mode, prefer: Prefer, wait: WaitPolicy) -> Request {
     }
 }
 
-fn ending(min_hold: Duration) -> Ending {
-    Ending { min_hold, ..Ending::new(HowEnded::Released) }
+fn ended() -> Ended {
+    Ended::new(Outcome::Released)
 }
 
 fn shared(group: &str) -> Mode {
@@ -146,7 +146,7 @@ fn an_attempt_that_failed_leaves_nothing_and_the_next_has_the_next_number() {
     for mode in [Mode::Exclusive, shared(""), Mode::Slot { of: 1 }] {
         is_held(attempt(&mut two, mode));
     }
-    one.release(&grant, &ending(Duration::ZERO));
+    one.release(&grant, &ended(), Duration::ZERO);
     assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
     assert_eq!(attempt(&mut two, Mode::Slot { of: 1 }).unwrap().claim.attempt, 4);
     two.unlock_all();
@@ -197,7 +197,7 @@ fn a_key_in_use_otherwise_is_refused_even_by_a_waiter() {
     // And what stays taken counts as well.
     handle.locks().unlock_all();
     let grant = reserved_for(&mut one, Mode::Slot { of: 4 }, FAR);
-    one.release(&grant, &ending(FAR));
+    one.release(&grant, &ended(), FAR);
     uses_other_slots(attempt(&mut other, Mode::Exclusive), 4);
     assert_eq!(attempt(&mut other, Mode::Slot { of: 4 }).unwrap().slots, [1]);
 }
@@ -234,11 +234,11 @@ fn more_readers_reserve_than_the_table_has_room_for() {
     let (mut reader, mut writer) = (directory.open(), directory.open());
     for _ in 0..reservation::ENTRIES + 5 {
         let grant = reserved_for(&mut reader, shared("g"), FAR);
-        reader.release(&grant, &ending(FAR));
+        reader.release(&grant, &ended(), FAR);
     }
     // A reader that ends its own reservation leaves those of others alone.
     let grant = reserved_for(&mut reader, shared("g"), FAR);
-    reader.release(&grant, &ending(Duration::ZERO));
+    reader.release(&grant, &ended(), Duration::ZERO);
     let handle = directory.observer_handle();
     assert_eq!(handle.reservations(&handle.header()).len(), reservation::ENTRIES);
     let blocked = is_held(attempt(&mut writer, Mode::Exclusive));
@@ -255,7 +255,7 @@ fn a_reservation_that_is_over_is_forgotten() {
     let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
     one.unlock_all();
     is_held(attempt(&mut other, Mode::Exclusive));
-    one.release(&grant, &ending(Duration::ZERO));
+    one.release(&grant, &ended(), Duration::ZERO);
     assert_eq!(handle.reservations(&handle.header()), []);
     attempt(&mut other, Mode::Exclusive).unwrap();
     let header = handle.header();
@@ -269,7 +269,7 @@ fn a_reservation_may_be_shortened_at_the_release() {
     // It begins with the grant, and must last until the attempt.
     let shorter = Duration::from_secs(3);
     let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
-    one.release(&grant, &ending(shorter));
+    one.release(&grant, &ended(), shorter);
     let blocked = is_held(attempt(&mut other, Mode::Exclusive));
     assert!(blocked.expires_in().unwrap() <= shorter);
     let waits = ask(Mode::Exclusive, Prefer::Fair, FOREVER);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{FOREVER, LockDirectory, NoObserver, ask, ending, shared};
+use super::{FOREVER, LockDirectory, NoObserver, ask, ended, shared};
 use crate::lock::{Lock, Mode, Prefer};
 
 /// The holders, by mode.
@@ -58,7 +58,7 @@ fn random_users_in_all_modes_never_conflict() {
                             let mut inside = inside.lock().unwrap();
                             if alone { inside.alone = 0 } else { drop(inside.groups.pop()) }
                         }
-                        lock.release(&grant, &ending(Duration::ZERO));
+                        lock.release(&grant, &ended(), Duration::ZERO);
                     }
                 })
             })
@@ -90,7 +90,7 @@ fn slots_are_distinct_and_never_too_many() {
                     }
                     thread::yield_now();
                     inside.lock().unwrap().retain(|other| *other != slot);
-                    lock.release(&grant, &ending(Duration::ZERO));
+                    lock.release(&grant, &ended(), Duration::ZERO);
                 }
             });
         }
@@ -114,7 +114,7 @@ fn several_keys_in_any_order_never_deadlock() {
                     let alone: Vec<_> = indices.map(|key| inside[key].try_lock().expect("alone")).collect();
                     assert_eq!((grant.fences.len(), grant.ancestor_locks.len()), (keys.len(), keys.len()));
                     drop(alone);
-                    lock.release(&grant, &ending(Duration::ZERO));
+                    lock.release(&grant, &ended(), Duration::ZERO);
                 }
             });
         }

@@ -12,7 +12,7 @@ use crate::clock::BootTime;
 use crate::lock::checkup::{Trial, TrialFailure, TrialStep, Unobserved, trial_request};
 use crate::lock::redis::script::Call;
 use crate::lock::{
-    BackendError, Ending, Error, Extended, Grant, HowEnded, Lock, Problem, Released, WaitPolicy,
+    BackendError, Ended, Error, Extended, Grant, Lock, Outcome, Problem, Released, WaitPolicy,
 };
 
 /// The lease is longer than all steps may take.
@@ -104,7 +104,7 @@ fn extend(holder: &mut RedisLock, grant: &Grant) -> Result<(), BackendError> {
 }
 
 fn release(holder: &mut RedisLock, grant: &Grant) -> Result<(), BackendError> {
-    match holder.release(grant, &Ending::new(HowEnded::Released)) {
+    match holder.release(grant, &Ended::new(Outcome::Released), Duration::ZERO) {
         Released::Done(_) => Ok(()),
         Released::Lost(_) => Err(lost()),
         Released::Unknown(why) => Err(why),

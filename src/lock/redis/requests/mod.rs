@@ -14,7 +14,7 @@ use super::script::{
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
-use crate::lock::{HolderInfo, HowEnded, Mode, Prefer, Renewal, Request};
+use crate::lock::{HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
@@ -260,7 +260,7 @@ impl Requests {
     pub(super) fn release_by_token(&self, claim: Claim, terms: &Terms, client: &HolderInfo) -> Call {
         let unknown = Vec::new;
         let mut args = vec![millis(Duration::ZERO), millis(Duration::ZERO), terms.history.to_string().into()];
-        args.extend([unknown(), unknown(), HowEnded::Released.name().into()]);
+        args.extend([unknown(), unknown(), Outcome::Released.name().into()]);
         args.extend([unknown(), unknown(), unknown(), unknown(), as_json(client)]);
         args.extend_from_slice(&terms.holder);
         self.call(&RELEASE, claim, terms, None, args)

@@ -1,7 +1,7 @@
 //! What the headers of the scripts list is what they get.
 
 use super::*;
-use crate::lock::{Ending, Grant, Votes};
+use crate::lock::{Ended, Grant, Votes};
 
 /// The arguments that the headers of a script and of include/request.lua list: how many, and whether fields
 /// of the holder follow.
@@ -75,7 +75,7 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
                 &terms,
                 Duration::ZERO,
                 Duration::ZERO,
-                Some(&Entry::of_grant(&grant, &Ending::new(HowEnded::Released))),
+                Some(&Entry::of_grant(&grant, &Ended::new(Outcome::Released))),
             ),
         ),
     ]

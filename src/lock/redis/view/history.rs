@@ -8,7 +8,7 @@ use redis::Value;
 use super::{Limits, MOST_DESCRIBED, RedisView, read_pages};
 use crate::lock::redis::log::finished_run;
 use crate::lock::redis::script::Call;
-use crate::lock::{BackendError, FinishedRun, History, HowEnded};
+use crate::lock::{BackendError, FinishedRun, History, Outcome};
 
 /// How many runs a server tells in one reply, which has to have a bound.
 const RUNS_AT_ONCE: usize = 500;
@@ -41,7 +41,7 @@ impl RedisView {
             let has_more = entries.len() >= RUNS_AT_ONCE;
             Some(entries.last().filter(|_| has_more).and_then(|(id, _)| id_before(id)))
         })?;
-        let is_in = |run: &FinishedRun| since.is_none_or(|since| run.ended >= since);
+        let is_in = |run: &FinishedRun| since.is_none_or(|since| run.ended_at >= since);
         let mut runs = merge(told, self.servers.majority(), failed.len());
         runs.retain(is_in);
         Ok(History::new(runs, status))
@@ -82,11 +82,13 @@ fn merge(told: Vec<Vec<FinishedRun>>, majority: usize, unknown: usize) -> Vec<Fi
     let believed = |mut told: Vec<FinishedRun>| {
         let count = told.len();
         told.sort_by_key(FinishedRun::credibility);
-        let own_word: Vec<&FinishedRun> = told.iter().filter(|run| run.how != HowEnded::Expired).collect();
+        let own_word: Vec<&FinishedRun> =
+            told.iter().filter(|run| run.ended.how != Outcome::Expired).collect();
         if own_word.is_empty() {
             return told.into_iter().next().filter(|_| count + unknown >= majority);
         }
-        let votes = |run: &FinishedRun| own_word.iter().filter(|other| other.how == run.how).count();
+        let votes =
+            |run: &FinishedRun| own_word.iter().filter(|other| other.ended.how == run.ended.how).count();
         // Of equals the first.
         let best = own_word.iter().rev().max_by_key(|run| votes(run));
         best.map(|run| (*run).clone())
@@ -99,18 +101,18 @@ mod tests {
     use super::*;
     use crate::lock::history::tests::run as finished;
 
-    fn run(waiter: &str, ended: u64, how: HowEnded) -> FinishedRun {
+    fn run(waiter: &str, ended: u64, how: Outcome) -> FinishedRun {
         finished(&format!("{waiter}.1"), ended, how)
     }
 
     fn merged(told: Vec<Vec<FinishedRun>>, unknown: usize) -> Vec<(String, &'static str)> {
         let runs = merge(told, 2, unknown);
-        runs.iter().map(|run| (run.waiter().to_owned(), run.how.name())).collect()
+        runs.iter().map(|run| (run.waiter().to_owned(), run.ended.how.name())).collect()
     }
 
     #[test]
     fn most_servers_decide_how_a_run_ended() {
-        use HowEnded::{Expired, Lost, Released};
+        use Outcome::{Expired, Lost, Released};
         let one_has_lost_it =
             vec![vec![run("a", 1, Lost)], vec![run("a", 2, Released)], vec![run("a", 3, Released)]];
         assert_eq!(merged(one_has_lost_it, 0), [("a".into(), "released")]);
@@ -124,7 +126,7 @@ mod tests {
     #[test]
     fn a_single_vote_that_expired_was_no_run() {
         let expired = |servers: usize| {
-            let mut told = vec![vec![run("a", 1, HowEnded::Expired)]; servers];
+            let mut told = vec![vec![run("a", 1, Outcome::Expired)]; servers];
             told.resize(3, Vec::new());
             told
         };
