@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Longer than anyone will wait, and far from the edge of the arithmetic.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// humantime's notation, or bare seconds with a fraction as flock takes them.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {

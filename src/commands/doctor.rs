@@ -17,7 +17,7 @@ use crate::report::{Diagnosis, Place, diagnosis_json, diagnosis_text};
 use crate::settings::{Backend, DoctorSettings, LocalReason};
 
 /// As good as forever.
-const FAR: Duration = Duration::from_secs(24 * 3600);
+const FAR: Duration = Duration::from_hours(24);
 
 pub(super) fn run(settings: &DoctorSettings) -> anyhow::Result<Exit> {
     let ended_by = end_between_trials(Signals::block()?);

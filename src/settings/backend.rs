@@ -27,7 +27,7 @@ const OF_SERVERS: [&str; 11] = [
 ];
 
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
-const LONGEST_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+const LONGEST_TTL: Duration = Duration::from_hours(365 * 24);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
 /// For this long after a failover the old master may go on granting: until every Sentinel, or node of the cluster, has

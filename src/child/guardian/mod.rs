@@ -43,7 +43,7 @@ use rest::Rest;
 pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
 
 /// Of one attempt to tell redlock the end, while it is stopped.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Copy, Debug)]
 enum State {

@@ -191,7 +191,7 @@ pub(super) fn trial_request(wait: WaitPolicy) -> Request {
     }
 }
 
-const A_DAY: Duration = Duration::from_secs(24 * 3600);
+const A_DAY: Duration = Duration::from_hours(24);
 
 /// For waits that nobody follows.
 pub(super) struct Unobserved;

@@ -23,7 +23,7 @@ use crate::lock::{
 /// How often a file is looked at that another program has locked for reading.
 const FOREIGN_READER_PAUSE: Duration = Duration::from_secs(1);
 /// As good as forever: then it is looked at again.
-const FAR: Duration = Duration::from_secs(24 * 3600);
+const FAR: Duration = Duration::from_hours(24);
 
 /// The lock files in one directory.
 pub(crate) struct HostView {

@@ -17,7 +17,7 @@ use crate::lock::{BreakWatch, Broken, Grant, HolderInfo, Notice, majority_of};
 const STARTS_AFTER: Duration = Duration::from_millis(500);
 
 /// BLPOP ends after this time, and the mark is looked at: a connection may be dead without a word.
-const LISTENS_FOR: Duration = Duration::from_secs(60);
+const LISTENS_FOR: Duration = Duration::from_mins(1);
 
 /// A mark that was seen longer ago than this may have been taken back.
 const COUNTS_FOR: Duration = Duration::from_secs(10);

@@ -19,7 +19,7 @@ use super::tls::{Tls, TlsStream};
 use crate::lock::TlsProblem;
 
 /// A router or a proxy between us may forget a connection that is silent for some minutes.
-const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_AFTER: Duration = Duration::from_mins(1);
 
 /// Why a connection came to its end.
 #[derive(Debug)]

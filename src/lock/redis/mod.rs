@@ -83,7 +83,7 @@ use vote::{Attempt, InFlight, Win};
 use waiting::{Progress, pause};
 
 /// The lease of a lock that never expires, as far as our own clock is concerned.
-const FOREVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
 pub(crate) struct RedisLock {
     servers: Servers,

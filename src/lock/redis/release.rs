@@ -16,7 +16,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to listen on when a majority has released: twice as long as that took, within these bounds.
 const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
 /// A request still in flight when its client gives up will have arrived after this time.
-const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
+const TOMBSTONE_TTL: Duration = Duration::from_mins(1);
 
 /// Whether this waiter will ask again. Then a late request of it does no harm: the next attempt takes it over.
 #[derive(Debug)]

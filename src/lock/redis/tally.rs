@@ -10,7 +10,7 @@ use crate::lock::{BackendError, Blocked, Problem, majority_of};
 const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
 
 /// A server that has been known for less than this may not have heard yet how long the longest quarantine is.
-const YOUNG: Duration = Duration::from_secs(10 * 60);
+const YOUNG: Duration = Duration::from_mins(10);
 
 /// A server's answer to an acquire request.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ const ROUND_TRIPS_IN_TTL: u32 = 10;
 const OLDEST_MAJOR: u64 = 6;
 const TESTED: [&str; 2] = ["Redis", "Valkey"];
 /// A certificate is to be renewed in time.
-const RENEW_CERTIFICATE: Duration = Duration::from_secs(14 * 24 * 3600);
+const RENEW_CERTIFICATE: Duration = Duration::from_hours(14 * 24);
 /// The scripts add this to a quarantine.
 const AFTER_QUARANTINE_MS: u64 = 1000;
 
