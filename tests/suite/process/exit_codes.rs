@@ -1,4 +1,4 @@
-//! The exit code table: what the command's end, a refusal or a mistake looks like to the caller.
+//! The exit code table: how the caller sees the command's exit, a refusal or a mistake.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal::SIGTERM;
 use crate::support::{Job, OtherUsers, Redis, Run, executable, holder, processes, wait_until};
 
 #[test]
-fn every_exit_code_of_the_command_is_redlocks_own() {
+fn redlock_exits_with_every_exit_code_of_the_command() {
     let redis = Redis::start();
     for code in [
         0, 1, 2, 3, 63, 64, 65, 69, 75, 77, 78, 79, 100, 123, 124, 125, 126, 127, 128, 129, 130, 137, 143,
@@ -17,13 +17,13 @@ fn every_exit_code_of_the_command_is_redlocks_own() {
     ] {
         let done = Run::key(&redis, "k").sh(&format!("exit {code}")).done();
         assert_eq!((done.code, done.signal), (Some(code), None), "exit {code}: {}", done.stderr);
-        assert_eq!(done.stderr, "", "exit {code} is the command's business");
+        assert_eq!(done.stderr, "", "exit {code} is passed on");
         assert!(!redis.held("k"), "after exit {code}");
     }
 }
 
 #[test]
-fn redlock_dies_by_every_signal_that_the_command_dies_of() {
+fn redlock_dies_by_the_same_signal_as_the_command() {
     let redis = Redis::start();
     let classic = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 24, 25, 26, 27, 29, 30, 31];
     let real_time = [34, 50, 64];
@@ -43,7 +43,7 @@ fn a_shell_sees_128_plus_the_signal() {
 }
 
 #[test]
-fn a_command_that_is_not_there_gives_127_and_frees_the_key_at_once() {
+fn a_missing_command_exits_127_and_frees_the_key_at_once() {
     let redis = Redis::start();
     for missing in ["no-such-command-anywhere", "/no/such/path", "./no-such-file"] {
         let done = Run::key(&redis, "k").cmd(&[missing]).done();
@@ -54,7 +54,7 @@ fn a_command_that_is_not_there_gives_127_and_frees_the_key_at_once() {
 }
 
 #[test]
-fn a_command_that_cannot_be_executed_gives_126_and_frees_the_key_at_once() {
+fn a_command_that_cannot_be_executed_exits_126_and_frees_the_key_at_once() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let plain = dir.path().join("plain");
@@ -86,7 +86,7 @@ fn a_failed_spawn_lets_the_next_waiter_in() {
 }
 
 #[test]
-fn a_wrong_command_line_gives_64_says_why_and_asks_no_server() {
+fn a_wrong_command_line_exits_64_with_a_reason_and_contacts_no_server() {
     let redis = Redis::start();
     let url = redis.url();
     let lines: &[&[&str]] = &[
@@ -108,14 +108,14 @@ fn a_wrong_command_line_gives_64_says_why_and_asks_no_server() {
     for line in lines {
         let done = Run::bare().args(line).done();
         assert_eq!(done.code, Some(64), "{line:?}: {}", done.stderr);
-        assert!(!done.stderr.trim().is_empty(), "{line:?} says nothing");
+        assert!(!done.stderr.trim().is_empty(), "{line:?} prints nothing");
         assert_eq!(done.stdout, "", "{line:?}");
     }
     assert_eq!(redis.keys(), Vec::<String>::new());
 }
 
 #[test]
-fn the_chosen_conflict_code_is_not_given_for_other_failures() {
+fn the_conflict_exit_code_is_not_used_for_other_failures() {
     let redis = Redis::start();
     let done = Run::key(&redis, "k").args(&["-n", "-E", "0"]).cmd(&["/no/such/path"]).done();
     assert_eq!(done.code, Some(127));
@@ -127,7 +127,7 @@ fn the_chosen_conflict_code_is_not_given_for_other_failures() {
 }
 
 #[test]
-fn a_server_that_is_not_there_gives_69_at_once() {
+fn a_missing_server_exits_69_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let socket = format!("unix://{}/none.sock", dir.path().display());
     // Nothing listens on port 1; a name under .invalid never resolves.
@@ -140,25 +140,26 @@ fn a_server_that_is_not_there_gives_69_at_once() {
 }
 
 #[test]
-fn where_no_thread_can_be_started_the_command_still_runs_to_its_own_end() {
+fn the_command_runs_to_its_end_when_no_thread_can_be_started() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as a user without other processes") };
     let redis = Redis::start();
-    // A user without other processes: its own are redlock, the guardian and the command, and no more.
+    // A user without other processes: the limit allows redlock, the guardian and the command, and
+    // no more.
     let uid = 100_000 + std::process::id();
-    // Nothing but builtins, for longer than redlock waits before it wants a thread.
+    // Only builtins, for longer than redlock waits before it needs a thread.
     let script = "echo ready; read x; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; exit 7";
     let run = users.run_through(uid, Run::key(&redis, "k"), &["prlimit", "--nproc=3:3"]);
     let mut job = run.stdin_pipe().sh(script).spawn();
     job.wait_for_line("ready");
     let threads = |job: &Job| processes::status_field(job.pid(), "Threads").parse().unwrap_or(0);
-    let mut most = threads(&job); // by now: it may end before it is looked at again
+    let mut most = threads(&job); // read now, since redlock may exit before the next look
     drop(job.take_stdin());
     while job.is_running() {
         most = most.max(threads(&job));
-        std::thread::sleep(Duration::from_millis(2)); // only the pace of the loop
+        std::thread::sleep(Duration::from_millis(2)); // only paces the loop
     }
     let done = job.wait();
     assert_eq!((done.code, done.signal), (Some(7), None), "{done:?}");
-    assert_eq!(most, 1, "the limit has kept it from starting a thread");
+    assert_eq!(most, 1, "the limit prevents another thread");
     assert!(!redis.held("k"));
 }

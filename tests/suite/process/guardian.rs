@@ -1,4 +1,4 @@
-//! The command never outlives the lease: not when redlock is killed, stopped, or fails by itself.
+//! The command never outlives the lease, even if redlock is killed, stopped, or fails.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const TREE: &str = "sh -c 'echo near $$; exec sleep 60' &
     (setsid sh -c 'echo orphan $$; exec sleep 60' &)
     echo main $$; wait";
 
-/// The same, deaf to everything but SIGKILL (an ignored signal stays so in every descendant).
+/// The same, ignoring everything but SIGKILL (descendants inherit ignored signals).
 fn stubborn() -> String {
     format!("trap '' TERM INT HUP\n{TREE}")
 }
@@ -31,14 +31,14 @@ fn living(tree: &[i32]) -> Vec<i32> {
     tree.iter().copied().filter(|pid| alive(*pid)).collect()
 }
 
-/// The run that gets the lock when it expires must not meet the old command.
+/// The run that gets the lock when it expires must not run beside the old command.
 fn assert_gone_when_the_lease_ends(redis: &Redis, tree: &[i32]) {
     wait_until("the key expires", || !redis.held("k"));
     assert_eq!(living(tree), Vec::<i32>::new(), "alive after the lease");
 }
 
 #[test]
-fn redlock_killed_takes_its_whole_tree_along_at_once() {
+fn a_killed_redlock_takes_its_whole_tree_along_at_once() {
     let redis = Redis::start();
     for script in [TREE.to_owned(), stubborn()] {
         let mark = processes::mark();
@@ -46,14 +46,14 @@ fn redlock_killed_takes_its_whole_tree_along_at_once() {
         let job = run.sh(&script).spawn();
         let tree = tree_of(&job);
         job.signal(SIGKILL);
-        // Long before the 120 s of the lease are over.
+        // Long before the lease of 120 s ends.
         wait_until("the tree is dead", || living(&tree).is_empty());
         processes::wait_until_none_marked(&mark);
     }
 }
 
 #[test]
-fn redlock_killed_while_waiting_leaves_no_process() {
+fn a_redlock_killed_while_waiting_leaves_no_process() {
     let redis = Redis::start();
     let holder = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
     holder.wait_for_line("ready");
@@ -67,7 +67,7 @@ fn redlock_killed_while_waiting_leaves_no_process() {
 }
 
 #[test]
-fn redlock_stopped_past_its_lease_has_its_tree_stopped_inside_it() {
+fn the_tree_of_a_redlock_stopped_past_its_lease_ends_within_the_lease() {
     let redis = Redis::start();
     for script in [TREE.to_owned(), stubborn()] {
         let job = Run::key(&redis, "k").args(&["--ttl", "5s", "--node-timeout", "1s"]).sh(&script).spawn();
@@ -82,7 +82,7 @@ fn redlock_stopped_past_its_lease_has_its_tree_stopped_inside_it() {
 }
 
 #[test]
-fn redlock_stopped_for_less_than_its_lease_goes_on_as_if_nothing_had_been() {
+fn a_redlock_stopped_for_less_than_its_lease_continues_normally() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let end = dir.path().join("end");
@@ -96,14 +96,14 @@ fn redlock_stopped_for_less_than_its_lease_goes_on_as_if_nothing_had_been() {
     let left = || redis.cmd(&["PTTL", "lock:k"]).parse::<i64>().unwrap();
     wait_until("a refresh is overdue", || left() < 5_000);
     job.signal(SIGCONT);
-    wait_until("the refresh is made up for", || left() > 6_000);
+    wait_until("the overdue refresh happens", || left() > 6_000);
     fs::write(&end, "").unwrap();
     let done = job.wait();
     assert_eq!((done.code, done.stderr.as_str()), (Some(3), ""));
 }
 
 #[test]
-fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
+fn a_command_that_ignores_sigterm_is_killed_within_the_lease() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let job =
@@ -115,7 +115,7 @@ fn a_command_that_ignores_sigterm_is_killed_inside_the_lease() {
 }
 
 #[test]
-fn a_node_timeout_longer_than_the_lease_neither_outlives_it_nor_keeps_redlock() {
+fn a_node_timeout_longer_than_the_lease_delays_neither_the_stop_nor_the_exit() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let run = Run::at(&proxy.url(), "k").args(&["--ttl", "5s", "--node-timeout", "1h"]);
@@ -127,10 +127,11 @@ fn a_node_timeout_longer_than_the_lease_neither_outlives_it_nor_keeps_redlock() 
 }
 
 #[test]
-fn a_stopped_command_is_ended_when_the_lock_is_lost() {
+fn a_stopped_command_is_killed_when_the_lock_is_lost() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k")
-        .args(&["--ttl", "9s", "--node-timeout", "1s"]) // a third of it is for what the command says
+        // long enough for the command to handle TERM
+        .args(&["--ttl", "9s", "--node-timeout", "1s"])
         .sh("trap 'echo asked to end; exit 1' TERM; echo main $$; kill -STOP $$; sleep 60")
         .spawn();
     let main = pid_in(&job.wait_for_line("main"));
@@ -151,13 +152,13 @@ fn a_lost_lock_stops_children_orphans_and_other_sessions() {
         redis.cmd(&["DEL", "lock:k"]);
         let done = job.wait();
         assert_eq!(done.code, Some(79), "{}", done.stderr);
-        assert_eq!(living(&tree), Vec::<i32>::new(), "alive after redlock has ended");
-        assert!(!redis.held("k"), "a lost lock is not taken again");
+        assert_eq!(living(&tree), Vec::<i32>::new(), "alive after redlock has exited");
+        assert!(!redis.held("k"), "a lost lock is not reacquired");
     }
 }
 
 #[test]
-fn the_guardian_killed_means_the_command_is_stopped_and_the_lock_released() {
+fn a_killed_guardian_means_the_command_is_stopped_and_the_lock_released() {
     let redis = Redis::start();
     for script in [TREE.to_owned(), stubborn()] {
         let job = Run::key(&redis, "k").args(&["--ttl", "120s"]).sh(&script).spawn();
@@ -166,17 +167,17 @@ fn the_guardian_killed_means_the_command_is_stopped_and_the_lock_released() {
         let done = job.wait();
         assert_eq!(done.code, Some(125), "{}", done.stderr);
         assert!(done.stderr.starts_with("redlock: "), "{:?}", done.stderr);
-        assert_eq!(living(&tree), Vec::<i32>::new(), "the command runs on unprotected");
+        assert_eq!(living(&tree), Vec::<i32>::new(), "the command continues unprotected");
         assert!(!redis.held("k"));
     }
 }
 
-#[cfg(debug_assertions)] // the switch is not in release builds
+#[cfg(debug_assertions)] // release builds do not have the switch
 #[test]
-fn a_panic_in_the_refresh_thread_stops_the_tree_and_is_reported_in_plain_words() {
+fn a_panic_in_the_refresh_thread_stops_the_tree_and_is_reported() {
     let redis = Redis::start();
     let run = Run::key(&redis, "k")
-        .args(&["--ttl", "9s", "--node-timeout", "1s"]) // a third of it is for the tree to grow
+        .args(&["--ttl", "9s", "--node-timeout", "1s"]) // long enough for the tree to start
         .env("REDLOCK_TEST_PANIC", "keeper");
     let job = run.sh(&stubborn()).spawn();
     let tree = tree_of(&job);
@@ -210,7 +211,7 @@ fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
     }
 }
 
-/// Stops and continues the command faster than its parent reads of it, long enough to fill a pipe.
+/// Stops and continues the command faster than its parent is notified, long enough to fill a pipe.
 fn stop_and_continue(command: i32) {
     let pid = Pid::from_raw(command);
     let start = Instant::now();
@@ -221,7 +222,8 @@ fn stop_and_continue(command: i32) {
         while process_state(command).is_some_and(|state| !matches!(state, 'T' | 'Z' | 'X')) {
             std::thread::yield_now();
         }
-        std::thread::sleep(Duration::from_millis(1)); // the pace: its parent hears of each stop
+        // paces the loop: the parent is notified of each stop
+        std::thread::sleep(Duration::from_millis(1));
         if kill(pid, SIGCONT).is_err() {
             break;
         }
@@ -229,7 +231,7 @@ fn stop_and_continue(command: i32) {
 }
 
 #[test]
-fn stops_of_the_command_that_redlock_does_not_read_of_do_not_hold_the_guardian_up() {
+fn unread_stop_events_of_the_command_do_not_delay_the_guardian() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k").args(&["--ttl", "6s"]).sh("echo main $$; exec sleep 60").spawn();
     let main = pid_in(&job.wait_for_line("main"));
@@ -240,9 +242,9 @@ fn stops_of_the_command_that_redlock_does_not_read_of_do_not_hold_the_guardian_u
     assert_eq!(job.wait().code, Some(79));
 }
 
-/// There redlock is told of each stop, to stop as well.
+/// On a terminal redlock is notified of each stop, so that it stops, too.
 #[test]
-fn on_a_terminal_they_do_not_either() {
+fn unread_stop_events_do_not_delay_the_guardian_on_a_terminal() {
     let redis = Redis::start();
     let pty = Pty::run(Run::key(&redis, "k").args(&["--ttl", "6s"]).sh("echo main $$ up; exec sleep 60"));
     let main = pty.number_after("main ");
@@ -251,7 +253,7 @@ fn on_a_terminal_they_do_not_either() {
     assert_gone_when_the_lease_ends(&redis, &[main]);
 }
 
-/// The lock becomes a stranger's; `lease` lasts as long as ours would have.
+/// Gives the lock to a foreign holder; `lease` lasts as long as ours would have.
 const TAKE_AWAY: &str = "redis.call('SET', 'lease', 'x', 'PX', redis.call('PTTL', KEYS[1]))
     redis.call('DEL', KEYS[1])
     return redis.call('SET', KEYS[1], 'foreign')";
@@ -274,17 +276,17 @@ fn a_frozen_guardian_does_not_let_the_command_outlive_its_lease() {
         assert!(matches!(done.code, Some(79 | 125)), "{done:?}");
         assert!(done.stderr.starts_with("redlock: "), "{done:?}");
         assert!(!alive(guardian));
-        assert_eq!(redis.cmd(&["GET", "lock:k"]), "foreign", "a stranger's lock is not touched");
+        assert_eq!(redis.cmd(&["GET", "lock:k"]), "foreign", "a foreign lock is not touched");
     }
 }
 
 #[test]
-fn a_guardian_that_is_stopped_is_continued_and_the_lock_released_when_the_command_ends() {
+fn a_stopped_guardian_is_continued_and_the_lock_is_released_when_the_command_exits() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k").stdin_pipe().sh("echo main $$; read x; exit 5").spawn();
     let main = pid_in(&job.wait_for_line("main"));
     let guardian = guardian_of(job.pid());
-    // Again and again, and the last time without an end.
+    // Stopped several times; nothing else continues it the last time.
     for _ in 0..20 {
         send(guardian, SIGSTOP);
     }
@@ -295,7 +297,7 @@ fn a_guardian_that_is_stopped_is_continued_and_the_lock_released_when_the_comman
 }
 
 #[test]
-fn a_guardian_that_is_stopped_while_the_run_waits_is_continued_too() {
+fn a_guardian_stopped_while_the_run_waits_is_continued() {
     let redis = Redis::start();
     let mut holder = Run::key(&redis, "k").stdin_pipe().sh("echo ready; read x").spawn();
     holder.wait_for_line("ready");
@@ -320,7 +322,7 @@ fn a_frozen_guardian_does_not_let_the_command_outlive_max_hold() {
     assert!(!alive(main) && !redis.held("k"));
 }
 
-/// On a server nothing but redlock can release the lock.
+/// On a server only redlock can release the lock.
 #[test]
 fn a_stopped_redlock_is_continued_when_max_hold_is_over() {
     let redis = Redis::start();
@@ -334,7 +336,7 @@ fn a_stopped_redlock_is_continued_when_max_hold_is_over() {
 }
 
 #[test]
-fn the_guardian_is_told_apart_in_the_list_of_processes() {
+fn the_process_list_names_the_guardian() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
@@ -344,7 +346,7 @@ fn the_guardian_is_told_apart_in_the_list_of_processes() {
         String::from_utf8(bytes).unwrap().trim_end_matches('\0').replace('\0', " ")
     };
     let title = format!("redlock: guardian of pid {}", job.pid());
-    wait_until("it says what it is", || arguments(guardian) == title);
-    assert!(arguments(job.pid()).contains("run --redis"), "redlock itself shows its own");
+    wait_until("the guardian has its own name", || arguments(guardian) == title);
+    assert!(arguments(job.pid()).contains("run --redis"), "redlock shows its own command line");
     assert_eq!(status_field(guardian, "Name"), "lock-guardian");
 }

@@ -1,4 +1,4 @@
-//! What redlock inherits it keeps, and what it sets up for itself never reaches the command.
+//! redlock keeps what it inherits, and its own setup never reaches the command.
 
 use std::process::Command;
 
@@ -8,44 +8,45 @@ use crate::support::processes::{self, ignores, pid_in};
 use crate::support::run::in_new_session;
 use crate::support::{Redis, Run, wait_until};
 
-/// A command that tells of USR1, which the tests send after the ignored signal to see that it was passed over.
-const TELLS: &str =
+/// A command that counts USR1, which the tests send after the ignored signal to see that that one
+/// had no effect.
+const COUNT_USR1: &str =
     "n=0; trap 'n=$((n+1)); echo usr=$n' USR1; echo main $$; while [ $n -lt 2 ]; do sleep 0.02; done; exit 5";
 
-fn stays_ignored(via: &str, signal: Signal) {
+fn assert_stays_ignored(via: &str, signal: Signal) {
     let redis = Redis::start();
-    let job = Run::key(&redis, "k").via(via).sh(TELLS).spawn();
+    let job = Run::key(&redis, "k").via(via).sh(COUNT_USR1).spawn();
     let child = pid_in(&job.wait_for_line("main"));
-    assert!(ignores(job.pid(), signal), "redlock took {signal} over");
+    assert!(ignores(job.pid(), signal), "redlock handles {signal}");
     assert!(ignores(child, signal), "the command lost the inherited SIG_IGN of {signal}");
     for n in 1..=2 {
         job.signal(signal);
         job.signal(SIGUSR1);
         job.wait_for_line(&format!("usr={n}"));
     }
-    assert_eq!(job.wait().code, Some(5), "{signal} twice had an effect");
+    assert_eq!(job.wait().code, Some(5), "{signal} sent twice had an effect");
 }
 
 #[test]
-fn under_nohup_a_hangup_stays_ignored() {
-    stays_ignored("exec nohup \"$@\"", SIGHUP);
+fn a_hangup_stays_ignored_under_nohup() {
+    assert_stays_ignored("exec nohup \"$@\"", SIGHUP);
 }
 
 #[test]
 fn an_interrupt_ignored_on_entry_stays_ignored() {
-    stays_ignored("trap '' INT; exec \"$@\"", SIGINT);
+    assert_stays_ignored("trap '' INT; exec \"$@\"", SIGINT);
 }
 
 #[test]
 fn a_quit_or_term_ignored_on_entry_stays_ignored() {
-    stays_ignored("trap '' QUIT; exec \"$@\"", SIGQUIT);
-    stays_ignored("trap '' TERM; exec \"$@\"", SIGTERM);
+    assert_stays_ignored("trap '' QUIT; exec \"$@\"", SIGQUIT);
+    assert_stays_ignored("trap '' TERM; exec \"$@\"", SIGTERM);
 }
 
 #[test]
-fn a_background_job_of_a_plain_shell_ignores_int_and_quit_like_any_other() {
+fn a_background_job_of_a_plain_shell_ignores_int_and_quit() {
     let redis = Redis::start();
-    let job = Run::key(&redis, "k").via("\"$@\" & wait $!").sh(TELLS).spawn();
+    let job = Run::key(&redis, "k").via("\"$@\" & wait $!").sh(COUNT_USR1).spawn();
     let child = pid_in(&job.wait_for_line("main"));
     assert!(ignores(child, SIGINT) && ignores(child, SIGQUIT));
     let redlock = processes::children(job.pid());
@@ -60,7 +61,7 @@ fn a_background_job_of_a_plain_shell_ignores_int_and_quit_like_any_other() {
 }
 
 #[test]
-fn a_waiter_under_nohup_does_not_leave_the_queue_at_a_hangup() {
+fn a_waiter_under_nohup_stays_in_the_queue_after_a_hangup() {
     let redis = Redis::start();
     let holder = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
     holder.wait_for_line("ready");
@@ -72,7 +73,7 @@ fn a_waiter_under_nohup_does_not_leave_the_queue_at_a_hangup() {
     assert_eq!(waiter.wait().code, Some(0));
 }
 
-/// What a command prints when it is started by `via` directly, without redlock in between.
+/// The output of a command that `via` starts directly, without redlock in between.
 fn bare(via: &str, argv: &[&str]) -> String {
     let mut command = Command::new("sh");
     command.args(["-c", via, "sh"]).args(argv);
@@ -94,7 +95,7 @@ fn same_as_bare(via: &str, argv: &[&str]) {
     assert_eq!(under_redlock(via, argv), expected, "{argv:?} under {via:?}");
 }
 
-/// The sets in `SigBlk: 0..` lines, without 32 and 33, which the C library keeps for itself.
+/// The sets in `SigBlk: 0..` lines, without 32 and 33, which the C library uses itself.
 fn signal_sets(text: &str) -> Vec<u64> {
     let words = text.lines().filter_map(|line| line.split_whitespace().nth(1));
     let sets = words.map(|word| u64::from_str_radix(word, 16).expect("a set") & !(3 << 31));
@@ -122,7 +123,7 @@ fn the_command_has_the_callers_signal_mask_and_ignored_signals() {
 }
 
 #[test]
-fn an_ignored_sigchld_neither_hangs_redlock_nor_is_lost_for_the_command() {
+fn an_ignored_sigchld_neither_blocks_redlock_nor_is_lost_for_the_command() {
     assert_same_signal_sets("exec env --ignore-signal=CHLD \"$@\"");
     let redis = Redis::start();
     let run = Run::key(&redis, "k").via("exec env --ignore-signal=CHLD \"$@\"");
@@ -131,7 +132,7 @@ fn an_ignored_sigchld_neither_hangs_redlock_nor_is_lost_for_the_command() {
 }
 
 #[test]
-fn the_command_has_the_callers_descriptors_and_no_other() {
+fn the_command_has_the_callers_descriptors_and_no_others() {
     let list = ["sh", "-c", "ls /proc/$$/fd"];
     same_as_bare("exec \"$@\"", &list);
     same_as_bare("exec 9>/dev/null; exec \"$@\"", &list);
@@ -152,7 +153,7 @@ fn the_command_reads_the_callers_stdin() {
 }
 
 #[test]
-fn the_environment_of_the_command_is_the_callers_plus_what_is_promised() {
+fn the_command_has_the_callers_environment_and_the_documented_variables() {
     let redis = Redis::start();
     let done = Run::key(&redis, "k").env("MINE", "kept").cmd(&["env"]).done();
     let names = |text: &str| -> Vec<String> {
@@ -165,7 +166,7 @@ fn the_environment_of_the_command_is_the_callers_plus_what_is_promised() {
     let mut expected = names(&plain.stdout);
     expected.extend(["ATTEMPTS", "FENCE", "HELD", "KEY", "TOKEN"].map(|name| format!("REDLOCK_{name}")));
     expected.sort();
-    // A shell on the way may set these for itself.
+    // A shell in between may set these itself.
     let own = |name: &String| !["PWD", "OLDPWD", "SHLVL", "_"].contains(&name.as_str());
     let (seen, expected): (Vec<_>, Vec<_>) =
         (names(&done.stdout).into_iter().filter(own).collect(), expected.into_iter().filter(own).collect());

@@ -1,12 +1,12 @@
-//! Nothing is leaked: whatever cannot be had between the first request and the start of the command, what was asked
-//! for is given back.
+//! Nothing is leaked: whatever fails between the first request and the start of the command,
+//! everything requested is released.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::support::{Backend, Done, Host, Locks, OtherUsers, Redis, Run, preload, wait_until};
 
-/// What makes a leak last: for the lease, for an hour, for ever.
+/// Options that make a leak last: for the lease, for an hour, forever.
 const WAYS: [&[&str]; 3] = [&[], &["--min-hold", "1h"], &["--ttl", "none"]];
 const WAYS_WITHOUT_LEASE: [&[&str]; 2] = [&[], &["--min-hold", "1h"]];
 
@@ -17,16 +17,17 @@ fn ways(backend: &Backend) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// On a busy machine its output may be read too late, and a fault in a thread may stop it before it has printed.
+/// On a busy machine the output may be read too late, and a fault in a thread may stop the command
+/// before it has printed.
 fn has_run(done: &Done) -> bool {
     let was_stopped = done.stderr.contains("the command was stopped. Please report");
     done.stdout.contains("ran") || done.code == Some(0) || was_stopped
 }
 
-/// If the command has not run, the key is free: nothing stands on a server but fences, and on this host one attempt
-/// is granted.
+/// If the command has not run, the key is free: only fences are left on a server, and on this host
+/// one attempt is granted.
 #[track_caller]
-fn nothing_is_left(backend: &Backend, key: &str, done: &Done, what: &str) {
+fn assert_nothing_is_left(backend: &Backend, key: &str, done: &Done, what: &str) {
     let has_run = has_run(done);
     let left = |redis: &Redis| {
         let keys = redis.keys().into_iter();
@@ -37,7 +38,8 @@ fn nothing_is_left(backend: &Backend, key: &str, done: &Done, what: &str) {
         Locks::OneServer(redis) if !has_run => {
             assert_eq!(left(redis), Vec::<String>::new(), "{what}: {done:?}");
         }
-        // An answer that comes after the release finds a tombstone; the release itself may come a moment later.
+        // A request that arrives after the release finds a tombstone; the release itself may arrive
+        // a moment later.
         Locks::ThreeServers(nodes) if !has_run => {
             for redis in nodes.iter() {
                 wait_until(&format!("{what}: nothing is left: {done:?}"), || left(redis).is_empty());
@@ -46,47 +48,49 @@ fn nothing_is_left(backend: &Backend, key: &str, done: &Done, what: &str) {
         Locks::ThisHost(_) if !has_run => assert!(backend.run_on(&[key]).try_acquire(), "{what}: {done:?}"),
         Locks::OneServer(_) | Locks::ThreeServers(_) | Locks::ThisHost(_) => {}
     }
-    // Before our own code runs, the language's runtime has its own words.
+    // Before our own code runs, the language runtime prints its own messages.
     let is_ours = !done.stderr.contains("fatal runtime error");
     assert!(!is_ours || !done.stderr.contains("panicked"), "{what}: {done:?}");
 }
 
-/// So few descriptors that one after the other step fails, until there are enough.
-fn few_descriptors(backend: &Backend) {
+/// With a growing limit of descriptors one step after another fails, until the limit is high
+/// enough.
+fn a_lack_of_descriptors_leaks_nothing(backend: &Backend) {
     let mut have_run = 0;
     for (way, options) in ways(backend).iter().enumerate() {
         for limit in 3..=24 {
             let key = format!("k{way}-{limit}");
             let via = format!("ulimit -n {limit}; exec \"$@\"");
             let done = backend.run_on(&[&key]).args(options).via(&via).cmd(&["echo", "ran"]).done();
-            nothing_is_left(backend, &key, &done, &format!("{limit} descriptors {options:?}"));
+            assert_nothing_is_left(backend, &key, &done, &format!("{limit} descriptors {options:?}"));
             have_run += usize::from(has_run(&done));
         }
     }
-    assert!(have_run > 0, "it never was enough");
+    assert!(have_run > 0, "no limit was high enough");
 }
 
 #[test]
-fn few_processes() {
+fn a_lack_of_processes_leaks_nothing() {
     let Some(users) = OtherUsers::new() else { skip!("only root can run as another user") };
     let backend = Backend::one_server();
     let mut have_run = 0;
-    // One that no other test uses: the limit is for all processes of a user.
+    // A user that no other test uses: the limit counts all processes of a user.
     let uid = 60_000 + std::process::id() % 5_000;
     for (way, options) in WAYS.iter().enumerate() {
         for limit in 1..=4 {
             let key = format!("k{way}-{limit}");
             let run = Run::key(backend.server(), &key).args(options).cmd(&["echo", "ran"]);
             let done = users.run_through(uid, run, &["prlimit", &format!("--nproc={limit}")]).done();
-            nothing_is_left(&backend, &key, &done, &format!("{limit} processes {options:?}"));
+            assert_nothing_is_left(&backend, &key, &done, &format!("{limit} processes {options:?}"));
             have_run += usize::from(has_run(&done));
         }
     }
-    assert!(have_run > 0, "it never was enough");
+    assert!(have_run > 0, "no limit was high enough");
 }
 
-/// The call number FAULT_AT of the function FAULT fails, in redlock and in its guardian; or, with FAULT_MEMORY, every
-/// allocation from there on. That it came to it is shown by the file FAULT_HIT. Arguments are passed on as they are.
+/// Call number FAULT_AT of the function FAULT fails, in redlock and in its guardian; or, with
+/// FAULT_MEMORY, every allocation from there on. The file FAULT_HIT shows that the fault occurred.
+/// Arguments are passed on unchanged.
 const SHIM: &str = r#"
 extern void *dlsym(void *, const char *);
 extern char *getenv(const char *);
@@ -97,7 +101,7 @@ extern int *__errno_location(void);
 extern char *program_invocation_short_name;
 #pragma GCC diagnostic ignored "-Wbuiltin-declaration-mismatch"
 #define REAL(name) ({ static long (*real)(); if (!real) real = dlsym((void *)-1, name); real; })
-static int seen, at, no_memory, ready;
+static int seen, at, a_lack_of_memory_leaks_nothing, ready;
 static const char *fault, *hit;
 __attribute__((constructor)) static void start(void) {
     fault = strcmp(program_invocation_short_name, "redlock") ? 0 : getenv("FAULT");
@@ -108,8 +112,8 @@ __attribute__((constructor)) static void start(void) {
 static int fails(const char *name) {
     if (!ready || !fault || strcmp(fault, name) || ++seen != at) return 0;
     creat(hit, 0600);
-    if (getenv("FAULT_MEMORY")) no_memory = 1;
-    return !no_memory;
+    if (getenv("FAULT_MEMORY")) a_lack_of_memory_leaks_nothing = 1;
+    return !a_lack_of_memory_leaks_nothing;
 }
 #define FAILING(name, error) long name(long a, long b, long c, long d, long e, long f) { \
     if (fails(#name)) { *__errno_location() = error; return -1; } \
@@ -124,10 +128,10 @@ FAILING(recv, ECONNRESET_) FAILING(timerfd_settime, ENOMEM_) FAILING(getrandom, 
 long opendir(long name) { return fails("opendir") ? 0 : REAL("opendir")(name); }
 long pthread_sigmask(long a, long b, long c) { return fails("pthread_sigmask") ? EAGAIN_ : REAL("pthread_sigmask")(a, b, c); }
 long pthread_create(long a, long b, long c, long d) { return fails("pthread_create") ? EAGAIN_ : REAL("pthread_create")(a, b, c, d); }
-void *malloc(unsigned long size) { return no_memory ? 0 : (void *)REAL("malloc")(size); }
-void *realloc(void *old, unsigned long size) { return no_memory ? 0 : (void *)REAL("realloc")(old, size); }
+void *malloc(unsigned long size) { return a_lack_of_memory_leaks_nothing ? 0 : (void *)REAL("malloc")(size); }
+void *realloc(void *old, unsigned long size) { return a_lack_of_memory_leaks_nothing ? 0 : (void *)REAL("realloc")(old, size); }
 int posix_memalign(void **to, unsigned long align, unsigned long size) {
-    return no_memory ? ENOMEM_ : (int)REAL("posix_memalign")(to, align, size); }
+    return a_lack_of_memory_leaks_nothing ? ENOMEM_ : (int)REAL("posix_memalign")(to, align, size); }
 "#;
 
 const FUNCTIONS: [&str; 26] = [
@@ -169,7 +173,7 @@ impl Faults {
         Faults { library: preload::library("faults", SHIM), directory: tempfile::tempdir().unwrap() }
     }
 
-    /// The run with this fault, and whether it came to it.
+    /// The run with this fault, and whether the fault occurred.
     fn run(&self, run: Run, function: &str, at: usize) -> (Done, bool) {
         let hit = self.directory.path().join(format!("{function}-{at}"));
         let run = run.env("LD_PRELOAD", &self.library).env("FAULT", function);
@@ -179,8 +183,9 @@ impl Faults {
     }
 }
 
-/// One call after the other fails: with a minimum hold of an hour, which would show for as long.
-fn a_failing_call(backend: &Backend) {
+/// One call after another fails, with a minimum hold of an hour, which would show a leak for as
+/// long.
+fn a_failing_call_leaks_nothing(backend: &Backend) {
     let faults = Faults::new();
     let mut failed = 0;
     for function in FUNCTIONS {
@@ -188,7 +193,7 @@ fn a_failing_call(backend: &Backend) {
             let key = format!("{function}-{at}");
             let run = backend.run_on(&[&key]).args(&["--min-hold", "1h"]);
             let (done, was_hit) = faults.run(run, function, at);
-            nothing_is_left(backend, &key, &done, &format!("{function} fails, call {at}"));
+            assert_nothing_is_left(backend, &key, &done, &format!("{function} fails, call {at}"));
             if !was_hit {
                 assert!(has_run(&done), "{function} {at}: {done:?}");
                 break;
@@ -199,21 +204,21 @@ fn a_failing_call(backend: &Backend) {
     assert!(failed > 20, "only {failed} calls failed");
 }
 
-/// From one step on, each of which waits for something, there is no memory at all.
-fn no_memory(backend: &Backend) {
+/// Memory runs out at one of several steps, each of which waits for something.
+fn a_lack_of_memory_leaks_nothing(backend: &Backend) {
     let faults = Faults::new();
     for (function, most) in [("poll", 12), ("fork", 1), ("clone", 1)] {
         for at in 1..=most {
             let key = format!("{function}-{at}");
             let run = backend.run_on(&[&key]).args(&["--min-hold", "1h"]).env("FAULT_MEMORY", "1");
             let (done, was_hit) = faults.run(run, function, at);
-            nothing_is_left(backend, &key, &done, &format!("no memory from {function} {at} on"));
-            assert!(was_hit || (function, at) > ("poll", 2), "{function} is not called any more");
+            assert_nothing_is_left(backend, &key, &done, &format!("no memory from {function} {at} on"));
+            assert!(was_hit || (function, at) > ("poll", 2), "{function} is no longer called");
         }
     }
 }
 
-fn a_panic(backend: &Backend) {
+fn a_panic_leaks_nothing(backend: &Backend) {
     if !cfg!(debug_assertions) {
         skip!("the switch for a panic is not in release builds");
     }
@@ -223,39 +228,40 @@ fn a_panic(backend: &Backend) {
             let run = backend.run_on(&[&key]).args(options).env("REDLOCK_TEST_PANIC", place);
             let done = run.cmd(&["echo", "ran"]).done().expect_code(125);
             assert_eq!(done.stdout, "", "{done:?}");
-            nothing_is_left(backend, &key, &done, place);
+            assert_nothing_is_left(backend, &key, &done, place);
         }
     }
 }
 
 on_backends!(
-    one_server, three_servers, this_host: few_descriptors, a_panic;
-    one_server, this_host: a_failing_call, no_memory
+    one_server, three_servers, this_host: a_lack_of_descriptors_leaks_nothing, a_panic_leaks_nothing;
+    one_server, this_host: a_failing_call_leaks_nothing, a_lack_of_memory_leaks_nothing
 );
 
-/// The same over TLS, whose sessions take more memory and more calls.
+/// The same over TLS, whose sessions need more memory and more calls.
 mod tls_server {
     use super::Backend;
 
     #[test]
-    fn a_failing_call() {
-        super::a_failing_call(&Backend::tls_server());
+    fn a_failing_call_leaks_nothing() {
+        super::a_failing_call_leaks_nothing(&Backend::tls_server());
     }
 
     #[test]
-    fn no_memory() {
-        super::no_memory(&Backend::tls_server());
+    fn a_lack_of_memory_leaks_nothing() {
+        super::a_lack_of_memory_leaks_nothing(&Backend::tls_server());
     }
 
     #[test]
-    fn a_panic() {
-        super::a_panic(&Backend::tls_server());
+    fn a_panic_leaks_nothing() {
+        super::a_panic_leaks_nothing(&Backend::tls_server());
     }
 }
 
-/// The guardian is gone before the command could be started: it has not run, so nothing keeps the key.
+/// The guardian is gone before it could start the command: the command has not run, so nothing
+/// keeps the key.
 #[test]
-fn a_guardian_killed_while_the_run_waits() {
+fn a_guardian_killed_while_the_run_waits_leaks_nothing() {
     let redis = Redis::start();
     let holder = crate::support::holder(&redis, "k", &[]);
     let waiter = Run::key(&redis, "k").args(&["--min-hold", "1h"]).cmd(&["echo", "ran"]).spawn();
@@ -270,7 +276,8 @@ fn a_guardian_killed_while_the_run_waits() {
     assert!(!redis.held("k"), "{done:?}");
 }
 
-/// The sockets between redlock and its guardian have the smallest buffer there is, as with a small wmem_default.
+/// The sockets between redlock and its guardian get the smallest possible buffer, as with a small
+/// wmem_default.
 const SMALL_BUFFERS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -283,7 +290,7 @@ int socketpair(int domain, int type, int protocol, int fds[2]) {
 "#;
 
 #[test]
-fn an_order_to_start_that_the_sockets_buffer_does_not_hold_arrives_whole() {
+fn a_start_message_larger_than_the_socket_buffer_arrives_whole() {
     let host = Host::new();
     let held: Vec<String> = (0..2_500).map(|n| format!("00000000-0000-4000-8000-{n:012x}.1")).collect();
     let keys: Vec<String> = (0..60).map(|n| format!("{n:04}{}", "k".repeat(1_000))).collect();

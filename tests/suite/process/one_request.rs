@@ -1,5 +1,6 @@
-//! One wish is one signal: whoever cancels a job, and however many processes it tells, the command gets the signal
-//! once and the time to clean up. See the table in docs/operations.md.
+//! One request to stop is one signal: however a job is cancelled, and however many processes are
+//! signalled, the command gets the signal once and the time to clean up. See the table in
+//! docs/operations.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,13 @@ use crate::support::processes::{
 };
 use crate::support::{Job, Redis, Run, alive, descendants, wait_until};
 
-/// Needs half a second to clean up, and counts what it is sent meanwhile.
+/// Needs half a second to clean up, and counts the signals that it gets meanwhile.
 const CLEANER: &str = r#"n=0; trap 'n=$((n+1)); echo "got $n" >> "$LOG"' TERM INT HUP USR1
     echo "main $$" >> "$LOG"; while [ $n = 0 ]; do sleep 0.02; done
     i=0; while [ $i -lt 25 ]; do sleep 0.02; i=$((i+1)); done
     echo "cleaned after $n" >> "$LOG"; exit 3"#;
 
-/// A shell that passes TERM on to what it runs; what a shell starts in the background ignores INT.
+/// A shell that forwards TERM to its child; a background child of a shell ignores INT.
 const WRAPPER: &str = r#"trap 'kill -TERM $child' TERM
     "$@" & child=$!; wait $child; status=$?
     while [ $status -gt 128 ] && kill -0 $child 2>/dev/null; do wait $child; status=$?; done; exit $status"#;
@@ -43,26 +44,26 @@ impl Scene {
         Run::key(&self.redis, key).args(&["--ttl", "90s"]).env("LOG", self.log())
     }
 
-    /// Started, and the command runs.
+    /// Starts the run and waits until the command runs.
     fn start(&self, run: Run) -> Job {
         let job = run.spawn();
-        self.said("main ");
+        self.wait_for("main ");
         job
     }
 
-    /// Waits for a line of the command.
-    fn said(&self, what: &str) -> String {
+    /// Waits for a line of the command's log.
+    fn wait_for(&self, what: &str) -> String {
         let line = |log: &Path| {
             let text = fs::read_to_string(log).unwrap_or_default();
             text.lines().find(|line| line.starts_with(what)).map(str::to_owned)
         };
-        wait_until(&format!("the command says {what:?}"), || line(&self.log()).is_some());
+        wait_until(&format!("the command logs {what:?}"), || line(&self.log()).is_some());
         line(&self.log()).unwrap()
     }
 
-    /// The command has had one signal and all its time; every lock is free.
+    /// The command got one signal and had all its time; every lock is free.
     #[track_caller]
-    fn ended_well(&self, job: Job) {
+    fn assert_ended_well(&self, job: Job) {
         let done = job.wait();
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         assert!(log.ends_with("got 1\ncleaned after 1\n"), "{log}{done:?}");
@@ -70,14 +71,14 @@ impl Scene {
         fs::remove_file(self.log()).unwrap();
     }
 
-    /// The same with a sender that says whether it was as quick as it had to be. A busy machine may keep it from running:
-    /// then the scene is set once more.
+    /// The same with a sender that returns whether it was quick enough. A busy machine may keep it
+    /// from running: then the test is tried again.
     #[track_caller]
-    fn ends_well_if_quick(&self, run: &Run, send: impl Fn(&Job) -> bool) {
+    fn assert_ends_well_if_quick(&self, run: &Run, send: impl Fn(&Job) -> bool) {
         for _ in 0..20 {
             let job = self.start(run.clone());
             if send(&job) {
-                return self.ended_well(job);
+                return self.assert_ended_well(job);
             }
             job.wait();
             fs::remove_file(self.log()).unwrap();
@@ -85,7 +86,7 @@ impl Scene {
         panic!("the sender was never quick enough");
     }
 
-    /// `redlock run` inside `redlock run`, through this wrapper, so many levels deep.
+    /// `redlock run` inside `redlock run`, through this wrapper, `levels` deep.
     fn nested(&self, levels: usize, wrapper: Option<&str>) -> Run {
         let mut inner = self.run("level-0").sh(CLEANER);
         for level in 1..levels {
@@ -104,15 +105,15 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// As a service manager does: each process, in the order of their numbers, redlock's first. Whether it took less than the
-/// time for which redlock waits to see who has got it.
+/// Signals each process in the order of pids, redlock first, as a service manager does. Returns
+/// whether it took less than the time for which redlock waits to see who else got the signal.
 fn signal_each_process(job: &Job, signal: Signal) -> bool {
     let mut all = descendants(job.pid());
     all.sort_unstable();
     let began = Instant::now();
     send(job.pid(), signal);
     for pid in all {
-        let _ = kill(Pid::from_raw(pid), signal); // it may have ended
+        let _ = kill(Pid::from_raw(pid), signal); // it may have exited
     }
     began.elapsed() < Duration::from_millis(50)
 }
@@ -120,35 +121,35 @@ fn signal_each_process(job: &Job, signal: Signal) -> bool {
 const ROUNDS: usize = 3;
 
 #[test]
-fn nested_runs_each_pass_it_on_once() {
+fn nested_runs_forward_a_signal_once_each() {
     let scene = Scene::new();
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         for _ in 0..ROUNDS {
             let job = scene.start(scene.nested(3, None));
             job.signal(signal);
-            scene.ended_well(job);
+            scene.assert_ended_well(job);
         }
     }
 }
 
 #[test]
-fn a_wrapper_between_two_runs_that_passes_it_on_as_well_makes_it_no_second_wish() {
+fn a_signal_forwarded_by_a_wrapper_between_two_runs_counts_once() {
     let scene = Scene::new();
     for _ in 0..ROUNDS {
         let job = scene.start(scene.nested(2, Some(WRAPPER)));
         job.signal(SIGTERM);
-        scene.ended_well(job);
+        scene.assert_ended_well(job);
     }
 }
 
-/// GitLab's shell executor signals the whole group; a script above redlock may pass it on, too.
+/// GitLab's shell executor signals the whole group; a script above redlock may forward it, too.
 #[test]
-fn a_signal_to_the_group_and_again_by_a_wrapper_above_counts_once() {
+fn a_signal_to_the_group_and_from_a_wrapper_above_counts_once() {
     let scene = Scene::new();
     for _ in 0..ROUNDS {
         let job = scene.start(scene.run("k").via(WRAPPER).sh(CLEANER));
         killpg(Pid::from_raw(job.pid()), SIGTERM).unwrap();
-        scene.ended_well(job);
+        scene.assert_ended_well(job);
     }
 }
 
@@ -159,22 +160,24 @@ fn a_signal_to_every_process_of_the_job_reaches_the_command_once() {
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
         for levels in [1, 3] {
             for _ in 0..ROUNDS {
-                scene.ends_well_if_quick(&scene.nested(levels, None), |job| signal_each_process(job, signal));
+                scene.assert_ends_well_if_quick(&scene.nested(levels, None), |job| {
+                    signal_each_process(job, signal)
+                });
             }
         }
     }
 }
 
-/// The same by a sender that has little of the processor.
+/// The same with a sender that gets little processor time.
 #[test]
-fn a_slow_sender_does_not_make_it_a_second_wish() {
+fn copies_from_a_slow_sender_count_as_one_request() {
     let scene = Scene::new();
-    scene.ends_well_if_quick(&scene.run("k").sh(CLEANER), |job| {
+    scene.assert_ends_well_if_quick(&scene.run("k").sh(CLEANER), |job| {
         let guardian = guardian_of(job.pid());
         let began = Instant::now();
         job.signal(SIGTERM);
-        scene.said("got 1");
-        let _ = kill(Pid::from_raw(guardian), SIGTERM); // it may have ended
+        scene.wait_for("got 1");
+        let _ = kill(Pid::from_raw(guardian), SIGTERM); // it may have exited
         began.elapsed() < Duration::from_secs(1)
     });
 }
@@ -186,18 +189,18 @@ fn a_signal_to_redlock_alone_reaches_the_command_once() {
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR1] {
         let job = scene.start(scene.run("k").sh(CLEANER));
         job.signal(signal);
-        scene.ended_well(job);
+        scene.assert_ended_well(job);
     }
 }
 
-/// `kill` of the other line in `ps`.
+/// An operator picks the other line in `ps`.
 #[test]
-fn a_signal_to_the_guardian_alone_is_as_one_to_redlock() {
+fn a_signal_to_the_guardian_alone_acts_like_one_to_redlock() {
     let scene = Scene::new();
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         let job = scene.start(scene.run("k").sh(CLEANER));
         send(guardian_of(job.pid()), signal);
-        scene.ended_well(job);
+        scene.assert_ended_well(job);
     }
 }
 
@@ -211,18 +214,19 @@ fn a_signal_to_the_guardian_of_a_waiter_ends_the_wait() {
     let done = waiter.wait();
     assert_eq!((done.signal, done.stdout.as_str()), (Some(SIGTERM as i32), ""), "{done:?}");
     holder.signal(SIGTERM);
-    scene.ended_well(holder);
+    scene.assert_ended_well(holder);
 }
 
-/// timeout(1) signals its child, and then its own group, of which the child is one.
+/// timeout(1) signals its child, and then its own group, which includes the child.
 #[test]
-fn a_command_under_timeout_gets_it_once_and_has_its_time() {
+fn a_command_under_timeout_is_signalled_once_and_has_its_time() {
     let rounds = |signal: &str| {
         let scene = Scene::new();
         for _ in 0..ROUNDS {
-            let run = scene.run("k").through(&["timeout", "-s", signal, "5"]); // time to start the command
+            // enough time to start the command
+            let run = scene.run("k").through(&["timeout", "-s", signal, "5"]);
             let job = scene.start(run.sh(CLEANER));
-            scene.ended_well(job);
+            scene.assert_ended_well(job);
         }
     };
     std::thread::scope(|scope| {
@@ -232,7 +236,7 @@ fn a_command_under_timeout_gets_it_once_and_has_its_time() {
 }
 
 #[test]
-fn as_the_first_process_of_a_container_it_is_stopped_like_anywhere() {
+fn redlock_as_the_first_process_of_a_container_is_stopped_as_usual() {
     if !geteuid().is_root() || !is_installed("unshare") {
         skip!("only root can make PID namespaces");
     }
@@ -241,20 +245,20 @@ fn as_the_first_process_of_a_container_it_is_stopped_like_anywhere() {
     let job = scene.start(run.sh(CLEANER));
     let redlock = children(job.pid())[0];
     send(redlock, SIGTERM);
-    scene.ended_well(job);
+    scene.assert_ended_well(job);
 }
 
-/// A second request is a second wish if it comes later, though the first came in several copies.
+/// A later request counts as a second one, even if the first came in several copies.
 #[test]
-fn a_second_wish_still_kills() {
+fn a_second_request_still_kills() {
     let scene = Scene::new();
     let script = r#"trap '' TERM; echo "main $$" >> "$LOG"; while :; do sleep 0.1; done"#;
     let job = scene.start(scene.run("k").sh(script));
-    let main = pid_in(&scene.said("main "));
+    let main = pid_in(&scene.wait_for("main "));
     signal_each_process(&job, SIGTERM);
     wait_until_a_signal_counts_again();
-    // Those that came late may belong to the first.
-    wait_until("it is killed", || {
+    // Copies that came late may belong to the first request.
+    wait_until("the command is killed", || {
         if alive(job.pid()) {
             signal_each_process(&job, SIGTERM);
         }
@@ -264,16 +268,16 @@ fn a_second_wish_still_kills() {
     assert!(!scene.redis.held("k"));
 }
 
-/// What a handler starts to clean up is not signalled.
+/// Processes that the signal handler starts to clean up are not signalled.
 #[test]
-fn what_the_handler_starts_is_left_alone() {
+fn processes_started_by_the_signal_handler_are_not_signalled() {
     let scene = Scene::new();
     let script = r#"trap 'setsid sh -c "trap \"echo got 2 >> $LOG\" TERM; sleep 0.4"; echo "cleaned after 1" >> "$LOG"; exit 3' TERM
         echo "main $$" >> "$LOG"; echo "got 1" >> "$LOG"; while :; do sleep 0.02; done"#;
     for _ in 0..ROUNDS {
         let job = scene.start(scene.run("k").sh(script));
-        scene.said("got 1");
+        scene.wait_for("got 1");
         job.signal(SIGTERM);
-        scene.ended_well(job);
+        scene.assert_ended_well(job);
     }
 }

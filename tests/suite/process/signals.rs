@@ -1,4 +1,4 @@
-//! Signals sent to redlock by a process: forwarded while the command runs, obeyed while waiting.
+//! Signals that a process sends to redlock: forwarded while the command runs, obeyed while waiting.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn name(signal: Signal) -> &'static str {
 }
 
 #[test]
-fn a_signal_that_ends_the_command_ends_redlock_in_the_same_way_and_frees_the_key() {
+fn a_signal_that_kills_the_command_kills_redlock_and_frees_the_key() {
     let redis = Redis::start();
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT] {
         let job =
@@ -30,9 +30,10 @@ fn a_signal_that_ends_the_command_ends_redlock_in_the_same_way_and_frees_the_key
 }
 
 #[test]
-fn the_command_gets_exactly_the_signal_that_was_sent_and_gets_it_once() {
+fn the_command_gets_the_signal_that_was_sent_exactly_once() {
     let redis = Redis::start();
-    // Each trap tells its name; the loop ends when the test says so, so that a second copy would be seen.
+    // Each trap prints its name; the loop ends when the test ends it, so that a second copy would
+    // show.
     let script = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo got=$s\" $s; done
         echo ready; while [ ! -e \"$END\" ]; do sleep 0.02; done; exit 4";
     for signal in [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH] {
@@ -43,7 +44,7 @@ fn the_command_gets_exactly_the_signal_that_was_sent_and_gets_it_once() {
         job.signal(signal);
         let told = format!("got={}", name(signal));
         job.wait_for_line(&told);
-        assert!(redis.held("k"), "the lock is kept while the command runs on after {signal}");
+        assert!(redis.held("k"), "the lock is kept while the command continues after {signal}");
         fs::write(&end, "").unwrap();
         let done = job.wait();
         assert_eq!(done.stdout, format!("ready\n{told}\n"));
@@ -53,7 +54,7 @@ fn the_command_gets_exactly_the_signal_that_was_sent_and_gets_it_once() {
 }
 
 #[test]
-fn user_signals_may_come_again_and_again() {
+fn every_copy_of_a_user_signal_is_forwarded() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k")
         .sh("n=0; trap 'n=$((n+1)); echo usr=$n' USR1; echo ready; while [ $n -lt 5 ]; do sleep 0.02; done")
@@ -67,7 +68,7 @@ fn user_signals_may_come_again_and_again() {
 }
 
 #[test]
-fn a_stop_and_a_continue_are_forwarded_too() {
+fn stop_and_continue_are_forwarded() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k").args(&["--ttl", "120s"]).sh("echo main $$; exec sleep 60").spawn();
     let main = pid_in(&job.wait_for_line("main"));
@@ -75,8 +76,8 @@ fn a_stop_and_a_continue_are_forwarded_too() {
         job.signal(SIGTSTP);
         wait_until("the command is stopped", || process_state(main) == Some('T'));
         job.signal(SIGCONT);
-        wait_until("the command goes on", || process_state(main) == Some('S'));
-        wait_until("redlock goes on", || process_state(job.pid()) == Some('S'));
+        wait_until("the command continues", || process_state(main) == Some('S'));
+        wait_until("redlock continues", || process_state(job.pid()) == Some('S'));
     }
     job.signal(SIGTERM);
     assert_eq!(job.wait().signal, Some(SIGTERM as i32));
@@ -84,7 +85,7 @@ fn a_stop_and_a_continue_are_forwarded_too() {
 }
 
 #[test]
-fn after_one_signal_the_command_may_take_its_time_and_the_lock_is_kept_for_it() {
+fn the_lock_is_kept_while_the_command_handles_a_signal() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let (end, events) = (dir.path().join("end"), dir.path().join("events"));
@@ -100,8 +101,8 @@ fn after_one_signal_the_command_may_take_its_time_and_the_lock_is_kept_for_it() 
     job.wait_for_line("ending");
     let refreshed = || fs::read_to_string(&events).unwrap_or_default().matches("\"refreshed\"").count();
     let before = refreshed();
-    // Six refreshes are two whole leases, far more than the grace of a forced stop.
-    wait_until("the lock is refreshed while the command ends", || refreshed() >= before + 6);
+    // Six refreshes take two whole leases, far longer than the grace of a forced stop.
+    wait_until("the lock is refreshed while the command cleans up", || refreshed() >= before + 6);
     assert!(redis.held("k"));
     fs::write(&end, "").unwrap();
     let done = job.wait();
@@ -129,7 +130,7 @@ fn a_second_term_or_int_kills_the_whole_tree_at_once_and_still_releases() {
         let done = job.wait();
         assert!(asked.elapsed() < Duration::from_secs(15), "{second} waited for the grace of 30 s");
         assert!(tree.iter().all(|pid| !alive(*pid)), "{first}, {second} left {tree:?} alive");
-        assert_ne!(done.code, Some(0), "a killed command is no success");
+        assert_ne!(done.code, Some(0), "a killed command is not a success");
         assert!(!redis.held("k"), "{first}, {second}");
     }
 }
@@ -148,7 +149,8 @@ fn a_second_hangup_is_forwarded_and_kills_nothing() {
     assert_eq!(job.wait().code, Some(6));
 }
 
-/// Sends SIGTERM after a delay that sweeps over the whole life of a run, so that every gap between its steps is hit.
+/// Sends SIGTERM after a delay that sweeps over the whole life of a run, so that it hits every gap
+/// between its steps.
 fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
     let redis = Redis::start();
     let started = Instant::now();
@@ -160,7 +162,8 @@ fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
     for round in 0..ROUNDS {
         let mark = processes::mark();
         let job = Run::key(&redis, "k").env("TEST_MARK", &mark).sh(script).spawn();
-        std::thread::sleep(span * round / ROUNDS); // not for a fact: the moment itself is what is tried
+        // no fact to wait for: the moment itself is under test
+        std::thread::sleep(span * round / ROUNDS);
         job.signal(SIGTERM);
         let done = job.wait();
         assert!(
@@ -177,24 +180,24 @@ fn sweep(script: &str, allowed: impl Fn(Option<i32>, Option<i32>) -> bool) {
 }
 
 #[test]
-fn a_signal_between_taking_the_lock_and_starting_the_command_leaves_nothing() {
+fn a_signal_between_the_grant_and_the_start_of_the_command_leaves_nothing() {
     sweep("exec sleep 60", |code, signal| (code, signal) == (None, Some(SIGTERM as i32)));
 }
 
 #[test]
-fn a_signal_between_the_commands_end_and_the_release_leaves_nothing() {
+fn a_signal_between_the_commands_exit_and_the_release_leaves_nothing() {
     sweep(":", |code, signal| code == Some(0) || signal == Some(SIGTERM as i32));
 }
 
 #[test]
-fn an_interrupt_before_the_grant_means_that_the_command_is_never_started() {
+fn an_interrupt_before_the_grant_prevents_the_command() {
     let redis = Redis::start();
     for round in 0..8 {
         let mark = processes::mark();
         redis.stop();
         let run = Run::key(&redis, "k").args(&["--node-timeout", "10s"]).env("TEST_MARK", &mark);
         let job = run.sh("echo ran").spawn();
-        // It is forked after the signals are blocked and the server was asked.
+        // The guardian is forked after signals are blocked and the first request is sent.
         guardian_of(job.pid());
         job.signal(SIGINT);
         redis.cont();
@@ -210,7 +213,7 @@ fn an_interrupt_before_the_grant_means_that_the_command_is_never_started() {
 }
 
 #[test]
-fn with_wait_tree_a_signal_reaches_what_the_command_has_left_behind() {
+fn a_signal_reaches_the_remaining_tree_with_wait_tree() {
     let redis = Redis::start();
     let away = [
         "trap \"echo heard; exit 0\" TERM; echo away $$; while :; do sleep 0.05; done",
@@ -220,14 +223,14 @@ fn with_wait_tree_a_signal_reaches_what_the_command_has_left_behind() {
         let script = format!("setsid sh -c '{away}' & echo main $$; exit 4");
         let job = Run::key(&redis, "k").arg("--wait-tree").sh(&script).spawn();
         let [main, away] = ["main", "away"].map(|who| pid_in(&job.wait_for_line(who)));
-        wait_until("the command has ended and was collected", || process_state(main).is_none());
-        assert!(alive(away) && redis.held("k"), "the lock is held for what it has left");
+        wait_until("the command has exited and was reaped", || process_state(main).is_none());
+        assert!(alive(away) && redis.held("k"), "the lock is held for the remaining tree");
         job.signal(SIGTERM);
         if hears {
             job.wait_for_line("heard");
         }
         let done = job.wait();
-        assert_eq!((done.code, done.signal), (Some(4), None), "the command's own: {done:?}");
+        assert_eq!((done.code, done.signal), (Some(4), None), "the command's exit code: {done:?}");
         assert!(!alive(away));
         assert!(!redis.held("k"));
     }

@@ -1,4 +1,5 @@
-//! Whatever state the three streams are in, and whatever the command leaves behind, the lock is released.
+//! The lock is released whatever state the three streams are in, and whatever the command leaves
+//! behind.
 
 use std::fs;
 
@@ -7,7 +8,8 @@ use nix::sys::signal::Signal::SIGTERM;
 use crate::support::processes::{self, pid_in};
 use crate::support::{Job, Redis, Run, alive, wait_until};
 
-/// A command that ends with 7 and leaves a daemon in another session, which keeps every stream open.
+/// A command that exits with 7 and leaves a daemon in another session, which keeps every stream
+/// open.
 const LEAVES_DAEMON: &str = "(setsid sh -c 'echo daemon $$; while [ ! -e \"$END\" ]; do sleep 0.02; done' &)
     echo main $$; exit 7";
 
@@ -17,7 +19,7 @@ fn daemon_run(redis: &Redis, dir: &tempfile::TempDir) -> (Run, std::path::PathBu
 }
 
 #[test]
-fn a_daemon_that_keeps_stdout_open_does_not_keep_redlock() {
+fn a_daemon_that_keeps_stdout_open_does_not_delay_redlock() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let mark = processes::mark();
@@ -26,30 +28,30 @@ fn a_daemon_that_keeps_stdout_open_does_not_keep_redlock() {
     let daemon = pid_in(&job.wait_for_line("daemon"));
     let done = job.wait();
     assert_eq!((done.code, done.stderr.as_str()), (Some(7), ""));
-    assert!(!redis.held("k"), "the lock is not the daemon's");
+    assert!(!redis.held("k"), "the daemon does not keep the lock");
     wait_until("the guardian is gone", || {
         let ours = |pid: &i32| {
             ["redlock", "lock-guardian"].contains(&processes::status_field(*pid, "Name").as_str())
         };
         !processes::marked(&mark).iter().any(ours)
     });
-    assert!(alive(daemon), "a command that ended by itself may leave a daemon");
+    assert!(alive(daemon), "a command that exits by itself may leave a daemon");
     fs::write(&end, "").unwrap();
-    wait_until("the daemon has ended", || !alive(daemon));
+    wait_until("the daemon has exited", || !alive(daemon));
 }
 
 #[test]
-fn wait_tree_keeps_the_lock_until_the_last_descendant_has_ended() {
+fn wait_tree_keeps_the_lock_until_the_last_descendant_has_exited() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let events = dir.path().join("events");
     let (run, end) = daemon_run(&redis, &dir);
     let mut job = run.args(&["--wait-tree", "--events"]).arg(&events).sh(LEAVES_DAEMON).spawn();
     let (daemon, main) = (pid_in(&job.wait_for_line("daemon")), pid_in(&job.wait_for_line("main")));
-    wait_until("the command itself has ended", || !alive(main));
+    wait_until("the command itself has exited", || !alive(main));
     let refreshed = || fs::read_to_string(&events).unwrap_or_default().matches("\"refreshed\"").count();
     let before = refreshed();
-    // Four refreshes are more than a whole lease.
+    // Four refreshes take longer than a whole lease.
     wait_until("the lock is refreshed for the daemon", || refreshed() >= before + 4);
     assert!(job.is_running() && redis.held("k") && alive(daemon));
     fs::write(&end, "").unwrap();
@@ -72,12 +74,12 @@ fn closed_streams_do_not_keep_the_lock_or_change_the_exit_code() {
 }
 
 #[test]
-fn closed_streams_never_hand_the_command_a_descriptor_of_ours() {
+fn closed_streams_never_give_the_command_a_descriptor_of_redlock() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("list");
     let run = Run::key(&redis, "k").via("exec \"$@\" <&- >&- 2>&-").env("LIST", &list);
-    // readlink says nothing for a closed one; what it says is written by a shell of its own.
+    // readlink prints nothing for a closed descriptor; a separate shell writes its output.
     let script = "said=$(for f in 0 1 2; do readlink /proc/$$/fd/$f; done); echo \"$said.\" >\"$LIST\"";
     run.sh(script).done().expect_code(0);
     let said = fs::read_to_string(&list).unwrap();
@@ -86,7 +88,7 @@ fn closed_streams_never_hand_the_command_a_descriptor_of_ours() {
 }
 
 #[test]
-fn a_full_disk_under_stderr_is_survived() {
+fn redlock_survives_a_full_disk_under_stderr() {
     let redis = Redis::start();
     for code in [0, 7] {
         let run = Run::key(&redis, "k").arg("-v").via("exec \"$@\" 2>/dev/full");
@@ -101,7 +103,7 @@ fn a_full_disk_under_stderr_is_survived() {
 const BROKEN_STDERR: &str = "mkfifo \"$FIFO\"; exec 9<>\"$FIFO\"; exec 2>\"$FIFO\"; exec 9<&-; exec \"$@\"";
 
 #[test]
-fn a_broken_pipe_under_stderr_is_survived() {
+fn redlock_survives_a_broken_pipe_under_stderr() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let run = Run::key(&redis, "k").arg("-v").via(BROKEN_STDERR).env("FIFO", dir.path().join("fifo"));
@@ -111,16 +113,17 @@ fn a_broken_pipe_under_stderr_is_survived() {
 }
 
 #[test]
-fn a_waiter_that_cannot_tell_that_it_waits_still_waits_and_runs() {
+fn a_waiter_that_cannot_report_its_wait_still_waits_and_runs() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let holder: Job = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
     holder.wait_for_line("ready");
     let run = Run::key(&redis, "k").via(BROKEN_STDERR).env("FIFO", dir.path().join("fifo"));
     let mute = run.sh("echo in").spawn();
-    wait_until("the mute one waits", || redis.queue_len("k") == 1);
+    wait_until("the silent one waits", || redis.queue_len("k") == 1);
     let other = Run::key(&redis, "k").sh("echo in").spawn();
-    other.wait_for_stderr("waiting"); // so the mute one, who came earlier, has tried to say it too
+    // so the silent one, which came earlier, has tried to print it as well
+    other.wait_for_stderr("waiting");
     holder.signal(SIGTERM);
     let done = mute.wait();
     assert_eq!((done.code, done.signal, done.stdout.as_str()), (Some(0), None, "in\n"));

@@ -1,4 +1,4 @@
-//! On a real terminal: keys are the command's business, and the wait is one live line.
+//! On a real terminal: keys go to the command, and the wait is one live line.
 
 use nix::sys::signal::Signal::{SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1};
 
@@ -8,7 +8,7 @@ use crate::support::{Job, Pty, Redis, Run, alive, wait_until};
 const CTRL_C: &str = "\x03";
 const CTRL_BACKSLASH: &str = "\x1c";
 
-/// Like the prompt of an interpreter: it counts interrupts and lives on, until USR1 ends it.
+/// Like the prompt of an interpreter: it counts interrupts and survives them, until USR1 ends it.
 const REPL: &str = "n=0; trap 'n=$((n+1)); echo int=$n' INT; trap 'echo over=$n; exit 9' USR1
     echo main $$ up; while :; do sleep 0.05; done";
 
@@ -50,13 +50,13 @@ fn a_command_that_dies_of_ctrl_c_takes_redlock_along_and_frees_the_key() {
 }
 
 #[test]
-fn an_interrupt_from_a_process_is_forwarded_on_a_terminal_too() {
+fn an_interrupt_from_a_process_is_forwarded_on_a_terminal() {
     let redis = Redis::start();
     let pty = Pty::run(Run::key(&redis, "k").sh(REPL));
     let main = pty.number_after("main ");
     send(pty.pid(), SIGINT);
     pty.wait_for("int=1");
-    // A key before or after is no second interrupt from a process.
+    // A typed ^C before or after does not count as an interrupt from a process.
     pty.type_in(CTRL_C);
     pty.wait_for("int=2");
     assert!(alive(main) && redis.held("k"));
@@ -67,7 +67,7 @@ fn an_interrupt_from_a_process_is_forwarded_on_a_terminal_too() {
 }
 
 #[test]
-fn a_second_interrupt_from_a_process_kills_the_command_on_a_terminal_too() {
+fn a_second_interrupt_from_a_process_kills_the_command_on_a_terminal() {
     let redis = Redis::start();
     let pty = Pty::run(Run::key(&redis, "k").sh(REPL));
     let main = pty.number_after("main ");
@@ -104,7 +104,7 @@ fn the_command_sees_a_terminal_on_all_three_streams_and_its_new_size() {
 }
 
 #[test]
-fn in_a_script_on_a_terminal_the_lines_after_redlock_go_on() {
+fn a_script_on_a_terminal_continues_after_redlock() {
     let redis = Redis::start();
     let pty = Pty::script(Run::key(&redis, "k").sh("exit 5"));
     pty.wait_for("status=5");
@@ -117,12 +117,12 @@ fn a_terminal_that_goes_away_ends_the_command_and_frees_the_key() {
     let pty =
         Pty::script(Run::key(&redis, "k").args(&["--ttl", "120s"]).sh("echo main $$ up; exec sleep 60"));
     let main = pty.number_after("main ");
-    send(pty.pid(), SIGKILL); // the session leader's end is the terminal's hang-up
-    wait_until("the command has ended", || !alive(main));
+    send(pty.pid(), SIGKILL); // when the session leader exits, the terminal hangs up
+    wait_until("the command has exited", || !alive(main));
     wait_until("the key is free", || !redis.held("k"));
 }
 
-/// What a terminal would show: printable text, \r, \n, and the erasing of a line.
+/// The lines that a terminal would show: handles printable text, \r, \n, and the erasing of a line.
 fn rendered(bytes: &str) -> Vec<String> {
     let (mut lines, mut column) = (vec![Vec::new()], 0);
     let mut chars = bytes.chars();
@@ -150,7 +150,7 @@ fn rendered(bytes: &str) -> Vec<String> {
 }
 
 trait TakeSequence {
-    /// Up to and including the letter that ends a control sequence.
+    /// Takes up to and including the letter that ends a control sequence.
     fn take_while_inclusive_letter(self) -> String;
 }
 
@@ -168,12 +168,12 @@ impl<I: Iterator<Item = char>> TakeSequence for I {
 }
 
 #[test]
-fn a_wait_on_a_terminal_is_one_live_line_that_is_gone_before_the_command_speaks() {
+fn a_wait_on_a_terminal_is_one_live_line_that_is_gone_before_the_command_prints() {
     let redis = Redis::start();
     let first = holder(&redis, "nightly");
     let pty = Pty::run(Run::key(&redis, "deploy").sh("echo output of the command"));
     pty.wait_for("waited");
-    pty.wait_for_times("waited", 3); // it lives: the time goes on
+    pty.wait_for_times("waited", 3); // it is live: the time advances
     let live = rendered(&pty.screen());
     assert_eq!(live.len(), 1, "one line, rewritten: {live:?}");
     for part in ["deploy", "place 1", "nightly", &first.pid().to_string()] {
@@ -186,7 +186,7 @@ fn a_wait_on_a_terminal_is_one_live_line_that_is_gone_before_the_command_speaks(
 }
 
 #[test]
-fn a_live_line_leaves_room_for_a_typed_key_and_shows_that_it_is_cut() {
+fn a_live_line_leaves_room_for_a_typed_key_and_shows_that_it_is_truncated() {
     let redis = Redis::start();
     let _first = holder(&redis, &"x".repeat(200));
     let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
@@ -196,7 +196,7 @@ fn a_live_line_leaves_room_for_a_typed_key_and_shows_that_it_is_cut() {
 }
 
 #[test]
-fn the_seconds_of_a_live_line_pass_one_by_one() {
+fn the_live_line_counts_every_second() {
     let redis = Redis::start();
     let _first = holder(&redis, "nightly");
     let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
@@ -208,7 +208,7 @@ fn the_seconds_of_a_live_line_pass_one_by_one() {
 }
 
 #[test]
-fn a_link_that_has_no_room_in_the_live_line_is_printed_once() {
+fn a_link_without_room_in_the_live_line_is_printed_once() {
     let redis = Redis::start();
     let link = format!("https://ci.example/{}", "job/".repeat(15));
     let run = Run::key(&redis, "deploy").env("CI_JOB_URL", &link).sh("echo ready; exec sleep 60");
@@ -225,7 +225,7 @@ fn a_link_that_has_no_room_in_the_live_line_is_printed_once() {
 }
 
 #[test]
-fn ctrl_c_at_a_waiter_leaves_a_clean_line() {
+fn a_waiter_that_gets_ctrl_c_leaves_a_clean_line() {
     let redis = Redis::start();
     let _first = holder(&redis, &"x".repeat(200));
     let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));
@@ -237,7 +237,7 @@ fn ctrl_c_at_a_waiter_leaves_a_clean_line() {
 }
 
 #[test]
-fn a_live_line_carries_no_control_character_of_the_holder() {
+fn a_live_line_contains_no_control_character_of_the_holder() {
     let redis = Redis::start();
     let _first = holder(&redis, "evil\x1b[31mred\u{7}");
     let pty = Pty::run(Run::key(&redis, "deploy").sh("echo in"));

@@ -9,14 +9,14 @@ use crate::support::{Pty, Redis, Run, alive, process_state, wait_until};
 
 const CTRL_Z: &str = "\x1a";
 
-/// The command as a script file, so that the screen shows its words only when it says them.
+/// The command as a script file, so that its text is on the screen only when it prints it.
 fn script(redis: &Redis, options: &[&str], dir: &Path, text: &str) -> String {
     let file = dir.join("job.sh");
     fs::write(&file, text).unwrap();
     Run::key(redis, "k").args(options).cmd(&["sh", file.to_str().unwrap()]).shell_line()
 }
 
-/// The one job of the shell.
+/// The shell's only job.
 fn redlock_of(pty: &Pty) -> i32 {
     let jobs = children(pty.pid());
     assert_eq!(jobs.len(), 1, "{jobs:?}");
@@ -27,14 +27,14 @@ fn is_stopped(pid: i32) -> bool {
     process_state(pid) == Some('T')
 }
 
-const ASKS: &str = "echo main $$ up; read answer; echo got $answer; exit 6";
+const READ_A_LINE: &str = "echo main $$ up; read answer; echo got $answer; exit 6";
 
 #[test]
 fn ctrl_z_stops_the_job_and_fg_continues_it() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let pty = Pty::shell();
-    pty.type_in(&format!("{}\n", script(&redis, &["--ttl", "120s"], dir.path(), ASKS)));
+    pty.type_in(&format!("{}\n", script(&redis, &["--ttl", "120s"], dir.path(), READ_A_LINE)));
     let (main, redlock) = (pty.number_after("main "), redlock_of(&pty));
     for round in 1..=3 {
         pty.type_in(CTRL_Z);
@@ -42,11 +42,11 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
         wait_until("the command and redlock are stopped", || is_stopped(main) && is_stopped(redlock));
         if round < 3 {
             pty.type_in("fg\n");
-            wait_until("both go on", || !is_stopped(main) && !is_stopped(redlock));
+            wait_until("both continue", || !is_stopped(main) && !is_stopped(redlock));
         }
     }
     pty.type_in("fg; echo sta''tus=$?\n");
-    wait_until("both go on", || !is_stopped(main) && !is_stopped(redlock));
+    wait_until("both continue", || !is_stopped(main) && !is_stopped(redlock));
     pty.type_in("hello\n");
     pty.wait_for("got hello");
     pty.wait_for("status=6");
@@ -54,16 +54,19 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
 }
 
 #[test]
-fn ctrl_z_past_the_lease_ends_the_command_and_fg_says_79() {
+fn ctrl_z_past_the_lease_ends_the_command_and_fg_reports_79() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let pty = Pty::shell();
-    pty.type_in(&format!("{}\n", script(&redis, &["--ttl", "4s", "--node-timeout", "1s"], dir.path(), ASKS)));
+    pty.type_in(&format!(
+        "{}\n",
+        script(&redis, &["--ttl", "4s", "--node-timeout", "1s"], dir.path(), READ_A_LINE)
+    ));
     let main = pty.number_after("main ");
     pty.type_in(CTRL_Z);
     pty.wait_for("Stopped");
     wait_until("the lease is over", || !redis.held("k"));
-    assert!(!alive(main), "a stopped command is ended inside the lease too");
+    assert!(!alive(main), "a stopped command is killed within the lease, too");
     pty.type_in("fg; echo sta''tus=$?\n");
     pty.wait_for("status=79");
 }
@@ -88,12 +91,12 @@ fn a_background_job_that_reads_the_terminal_stops_and_fg_lets_it_read() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let pty = Pty::shell();
-    pty.type_in(&format!("{} &\n", script(&redis, &["--ttl", "120s"], dir.path(), ASKS)));
+    pty.type_in(&format!("{} &\n", script(&redis, &["--ttl", "120s"], dir.path(), READ_A_LINE)));
     let (main, redlock) = (pty.number_after("main "), redlock_of(&pty));
     wait_until("the command is stopped for reading", || is_stopped(main));
-    wait_until("redlock stops with it", || is_stopped(redlock));
+    wait_until("redlock stops with the command", || is_stopped(redlock));
     pty.type_in("fg; echo sta''tus=$?\n");
-    wait_until("both go on", || !is_stopped(main) && !is_stopped(redlock));
+    wait_until("both continue", || !is_stopped(main) && !is_stopped(redlock));
     pty.type_in("hello\n");
     pty.wait_for("got hello");
     pty.wait_for("status=6");
@@ -107,7 +110,7 @@ fn a_waiter_can_be_stopped_and_continued() {
     holder.wait_for_line("ready");
     let pty = Pty::shell();
     pty.type_in(&format!("{}\n", script(&redis, &[], dir.path(), "echo got in; exit 2")));
-    wait_until("it waits", || redis.queue_len("k") == 1);
+    wait_until("the job waits", || redis.queue_len("k") == 1);
     pty.type_in(CTRL_Z);
     pty.wait_for("Stopped");
     pty.type_in("fg; echo sta''tus=$?\n");
@@ -141,7 +144,8 @@ fn the_reader_of_a_pipeline_has_the_terminal_while_the_command_runs() {
 #[test]
 fn less_at_the_end_of_a_pipeline_works() {
     if !processes::is_installed("less") {
-        skip!("less is not installed"); // the_reader_of_a_pipeline... covers the same with a plain shell
+        // the_reader_of_a_pipeline... tests the same with a plain shell
+        skip!("less is not installed");
     }
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +156,7 @@ fn less_at_the_end_of_a_pipeline_works() {
     pty.type_in("G");
     pty.wait_for("row 500");
     pty.type_in("q");
-    wait_until("the pipeline has ended", || children(pty.pid()).is_empty());
+    wait_until("the pipeline has finished", || children(pty.pid()).is_empty());
     pty.type_in("echo back''again\n");
     pty.wait_for("backagain");
     assert!(!redis.held("k"));
@@ -170,8 +174,8 @@ fn a_command_that_ignores_ctrl_z_keeps_its_lock() {
     pty.type_in(&format!("{line}; echo sta''tus=$?\n"));
     pty.wait_for("deaf");
     pty.type_in("\x1a");
-    renewed(&redis, "k", 6); // two leases long
-    assert!(redis.held("k"), "the lock was lost while the command ran on");
+    renewed(&redis, "k", 6); // takes two leases
+    assert!(redis.held("k"), "the lock was lost while the command continued");
     fs::write(&end, "").unwrap();
     pty.wait_for("status=");
     assert!(pty.screen().contains("status=6"), "{}", pty.screen());

@@ -1,4 +1,4 @@
-//! The tree is ours and only ours: what is stopped, what is left alone, and what it costs.
+//! Which processes redlock stops, which it leaves alone, and what that costs.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use crate::support::{
     Done, Host, Redis, Run, alive, assert_stays_free, descendants, parent, preload, process_state, wait_until,
 };
 
-/// A process that has nothing to do with redlock; killed when dropped.
+/// A process unrelated to redlock; killed when dropped.
 struct Bystander(Child);
 
 impl Bystander {
@@ -31,14 +31,14 @@ impl Drop for Bystander {
     }
 }
 
-/// A shell with background jobs that becomes redlock: they are its children. One of them leaves an orphan, later. In
-/// other sessions, so that they outlive the job of the test.
+/// A shell with background jobs that becomes redlock: they are redlock's children. One of them
+/// leaves an orphan later. They are in other sessions, so that they outlive the test's job.
 const WITH_JOBS: &str = "setsid sleep 300 & echo job $! >&2
     setsid sh -c 'sleep 300 & echo orphan $! >&2; exec sleep 0.2' &
     exec \"$@\"";
 
 #[test]
-fn children_from_before_and_their_orphans_outlive_a_killed_guardian() {
+fn earlier_children_and_their_orphans_outlive_a_killed_guardian() {
     let redis = Redis::start();
     for on_host in [false, true] {
         let host = Host::new();
@@ -46,32 +46,32 @@ fn children_from_before_and_their_orphans_outlive_a_killed_guardian() {
         let script = "setsid sh -c 'echo away $$; exec sleep 300' & echo main $$; wait";
         let job = run.via(WITH_JOBS).sh(script).spawn();
         let tree = ["main", "away"].map(|who| pid_in(&job.wait_for_line(who)));
-        let strangers = ["job", "orphan"].map(|who| pid_in(&job.wait_for_stderr(who)));
-        wait_until("the orphan is redlock's", || parent(strangers[1]) == Some(job.pid()));
+        let unrelated = ["job", "orphan"].map(|who| pid_in(&job.wait_for_stderr(who)));
+        wait_until("the orphan is redlock's", || parent(unrelated[1]) == Some(job.pid()));
         send(guardian_of(job.pid()), SIGKILL);
         let done = job.wait();
         assert_eq!(done.code, Some(125), "{done:?}");
         assert!(tree.iter().all(|pid| !alive(*pid)), "the command's tree is stopped");
-        assert!(strangers.iter().all(|pid| alive(*pid)), "what is not ours lives: {strangers:?}");
+        assert!(unrelated.iter().all(|pid| alive(*pid)), "unrelated processes live: {unrelated:?}");
         assert!(if on_host { host.is_free() } else { !redis.held("k") });
-        strangers.iter().for_each(|pid| send(*pid, SIGKILL));
+        unrelated.iter().for_each(|pid| send(*pid, SIGKILL));
     }
 }
 
 #[test]
-fn they_outlive_a_lost_lock_and_a_forced_stop_too() {
+fn earlier_children_and_their_orphans_outlive_a_lost_lock_and_a_forced_stop() {
     let redis = Redis::start();
     let run = Run::key(&redis, "k").args(&["--ttl", "5s", "--node-timeout", "1s"]);
     let job = run.via(WITH_JOBS).sh("echo main $$; exec sleep 300").spawn();
     let main = pid_in(&job.wait_for_line("main"));
-    let strangers = ["job", "orphan"].map(|who| pid_in(&job.wait_for_stderr(who)));
+    let unrelated = ["job", "orphan"].map(|who| pid_in(&job.wait_for_stderr(who)));
     redis.cmd(&["DEL", "lock:k"]);
     assert_eq!(job.wait().code, Some(79));
-    assert!(!alive(main) && strangers.iter().all(|pid| alive(*pid)));
-    strangers.iter().for_each(|pid| send(*pid, SIGKILL));
+    assert!(!alive(main) && unrelated.iter().all(|pid| alive(*pid)));
+    unrelated.iter().for_each(|pid| send(*pid, SIGKILL));
 }
 
-/// Says of every entry of /proc that is opened which one it was.
+/// Logs the path of every entry of /proc that is opened.
 const OPENED: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -106,11 +106,11 @@ DIR *opendir(const char *path) {
 "#;
 
 #[test]
-fn only_the_tree_is_looked_at_not_the_whole_host() {
+fn only_the_tree_is_inspected_not_the_whole_host() {
     let bystander = Bystander::new();
     let host = Host::new();
     let log = host.beside("opened");
-    // Stopped by --max-hold; with the guardian killed; by a second signal.
+    // Stopped by --max-hold; by the guardian's death; by a second signal.
     for (options, kills_guardian) in [(&["--max-hold", "3s"][..], false), (&[], true)] {
         let run = host.run().args(options).env("OPENED", &log);
         let run = run.env("LD_PRELOAD", preload::library("opened", OPENED));
@@ -123,7 +123,7 @@ fn only_the_tree_is_looked_at_not_the_whole_host() {
         assert!(!alive(away));
         let opened = fs::read_to_string(&log).unwrap();
         fs::remove_file(&log).unwrap();
-        assert!(opened.contains(&format!("/proc/{away}/")), "the tree was looked at: {opened}");
+        assert!(opened.contains(&format!("/proc/{away}/")), "the tree was inspected: {opened}");
         let theirs = format!("/proc/{}/", bystander.pid());
         assert!(!opened.contains(&theirs) && !opened.lines().any(|line| line == "/proc"), "{opened}");
     }
@@ -133,7 +133,7 @@ fn namespaces_or_skip() -> bool {
     geteuid().is_root() && is_installed("unshare")
 }
 
-/// Below a PID namespace of its own, with this done to /proc.
+/// In a new PID namespace, after this change to /proc.
 fn in_namespace(run: Run, proc: &str) -> Run {
     let script = format!("{proc} exec \"$@\"");
     run.through(&["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", &script, "sh"])
@@ -142,7 +142,7 @@ fn in_namespace(run: Run, proc: &str) -> Run {
 const FOREIGN_PROC: [&str; 2] = ["", "umount --lazy /proc;"];
 
 #[test]
-fn a_proc_that_is_not_ours_is_refused_before_anything_is_asked_for() {
+fn a_foreign_proc_is_refused_before_any_request() {
     if !namespaces_or_skip() {
         skip!("only root can make PID namespaces");
     }
@@ -158,9 +158,9 @@ fn a_proc_that_is_not_ours_is_refused_before_anything_is_asked_for() {
     assert_eq!((own.code, own.stdout.as_str(), own.stderr.as_str()), (Some(0), "ran\n", ""));
 }
 
-/// Numbers in a foreign /proc are other processes': none of them may be signalled.
+/// Pids in a foreign /proc are other processes': none of them may be signalled.
 #[test]
-fn with_on_lost_warn_it_runs_and_signals_no_process_by_a_foreign_number() {
+fn a_run_with_on_lost_warn_signals_no_process_by_a_foreign_pid() {
     if !namespaces_or_skip() {
         skip!("only root can make PID namespaces");
     }
@@ -171,7 +171,7 @@ fn with_on_lost_warn_it_runs_and_signals_no_process_by_a_foreign_number() {
         job.wait_for_line("ready");
         let said = job.wait_for_stderr("/proc");
         assert!(said.starts_with("redlock: warning: "), "{said}");
-        // From outside its number is another.
+        // Outside the namespace it has another pid.
         let inside = descendants(job.pid());
         let guardian =
             inside.iter().copied().find(|pid| processes::status_field(*pid, "Name") == "lock-guardian");
@@ -179,7 +179,7 @@ fn with_on_lost_warn_it_runs_and_signals_no_process_by_a_foreign_number() {
         let done = job.wait();
         assert_eq!(done.code, Some(125), "{done:?}");
         assert!(!redis.held("k"));
-        // A signal reaches the command's group all the same.
+        // A signal reaches the command's group anyway.
         let run = in_namespace(Run::key(&redis, "k").args(&["--on-lost", "warn"]), proc);
         let job = run.sh("echo ready; sleep 300 & wait").spawn();
         job.wait_for_line("ready");
@@ -193,7 +193,7 @@ fn with_on_lost_warn_it_runs_and_signals_no_process_by_a_foreign_number() {
 
 /// As the first process of a PID namespace redlock inherits every orphan in it.
 #[test]
-fn as_the_first_process_it_reaps_whatever_ends() {
+fn redlock_reaps_every_orphan_as_the_first_process() {
     if !namespaces_or_skip() || !is_installed("nsenter") {
         skip!("only root can make PID namespaces");
     }
@@ -204,18 +204,18 @@ fn as_the_first_process_it_reaps_whatever_ends() {
         let run = in_namespace(Run::key(&redis, key), "mount -t proc proc /proc;");
         let job = run.sh("echo ready; exec sleep 300").spawn();
         if waits {
-            wait_until("it waits", || redis.queue_len(key) == 1);
+            wait_until("the run waits", || redis.queue_len(key) == 1);
         } else {
             job.wait_for_line("ready");
         }
         let first = processes::children(job.pid())[0];
-        // As `docker exec` with a process that it leaves behind.
+        // Like `docker exec` with a process that it leaves behind.
         let mut enter = Command::new("nsenter");
         enter.args(["--target", &first.to_string(), "--pid", "--mount"]);
         enter.args(["sh", "-c", "sleep 0.3 & sleep 300 & exit 0"]);
         assert!(enter.stdout(Stdio::null()).status().unwrap().success());
         let mut left = Vec::new();
-        wait_until("they are redlock's, and the one that ended was reaped", || {
+        wait_until("the orphans are redlock's, and the one that exited was reaped", || {
             let all = crate::support::all_pids().into_iter().filter(|pid| parent(*pid) == Some(first));
             left = all.filter(|pid| processes::status_field(*pid, "Name") == "sleep").collect();
             left.len() == 1 && process_state(left[0]) == Some('S')
