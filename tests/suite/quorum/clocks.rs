@@ -1,4 +1,5 @@
-//! Servers whose clocks were wrong and are put right: what they noted for the far future counts from now.
+//! Servers whose clocks were wrong and are corrected: times noted for the far future count from
+//! now.
 
 use std::time::Duration;
 
@@ -17,17 +18,17 @@ fn servers() -> (Nodes, Vec<ServerClock>) {
 }
 
 #[test]
-fn servers_first_seen_an_hour_ahead_sit_out_no_longer_when_the_clock_is_right() {
+fn a_corrected_clock_does_not_prolong_the_quarantine() {
     let (nodes, clocks) = servers();
     let run = || nodes.run_quarantined("k").args(THREE);
     clocks[..2].iter().for_each(|clock| clock.put(HOUR));
-    run().arg("-n").cmd(&["true"]).done().expect_code(69); // first seen
+    run().arg("-n").cmd(&["true"]).done().expect_code(69); // the servers write their markers
     wait_until("all are marked", || nodes.iter().all(|redis| !redis.cmd(&["GET", "lock-node"]).is_empty()));
     clocks.iter().for_each(|clock| clock.put(0));
     run().args(&["-w", "15s"]).cmd(&["true"]).done().expect_code(0);
 }
 
-/// The free one of two keys is not kept by a waiter that was killed, however far the clock goes back.
+/// A killed waiter does not keep the free one of two keys, however far the clock is set back.
 fn dead_waiter(run: impl Fn(&[&str]) -> Run, gate: &Redis, set_clocks: impl FnOnce()) {
     let holder = hold(run(&["a"]));
     let waiter = run(&["a", "b"]).sh("echo ran").spawn();
@@ -36,8 +37,8 @@ fn dead_waiter(run: impl Fn(&[&str]) -> Run, gate: &Redis, set_clocks: impl FnOn
     waiter.wait();
     set_clocks();
     let next = run(&["b"]).args(&["-w", "50s"]).sh("echo mine").spawn();
-    // A waiter that died costs seconds.
-    wait_until_within(Duration::from_secs(15), "the free key is had", || {
+    // A dead waiter costs seconds.
+    wait_until_within(Duration::from_secs(15), "the free key is granted", || {
         next.stdout_so_far().contains("mine")
     });
     next.wait().expect_code(0);
@@ -49,22 +50,22 @@ fn with_keys(first: Run, keys: &[&str]) -> Run {
 }
 
 #[test]
-fn a_dead_waiter_costs_seconds_though_the_clock_goes_back() {
+fn a_dead_waiter_costs_seconds_after_a_clock_is_set_back() {
     let (redis, clock) = ServerClock::start();
     dead_waiter(|keys| with_keys(Run::key(&redis, keys[0]), keys), &redis, || clock.put(-600));
 }
 
 #[test]
-fn a_dead_waiter_costs_seconds_though_the_clocks_of_three_servers_go_back() {
+fn a_dead_waiter_costs_seconds_after_three_clocks_are_set_back() {
     let (nodes, clocks) = servers();
     let run = |keys: &[&str]| with_keys(nodes.run(keys[0]), keys);
     dead_waiter(run, &nodes[0], || clocks.iter().for_each(|clock| clock.put(-600)));
 }
 
-/// Stamps of the future count as now: who came while the clock was ahead is not behind everybody for an hour, and
-/// who comes after it was put right is not before everybody.
+/// Stamps in the future count as now: a waiter that came while the clock was ahead does not queue
+/// behind all others for an hour, and one that comes after the correction does not overtake them.
 #[test]
-fn a_gate_whose_clock_is_put_right_serves_all_its_waiters() {
+fn a_gate_with_a_corrected_clock_serves_all_its_waiters() {
     let (nodes, clocks) = servers();
     clocks[0].put(HOUR);
     let holder = nodes.hold(nodes.run("k").args(&["--ttl", "6s"]), "k");

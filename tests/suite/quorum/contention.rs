@@ -1,4 +1,5 @@
-//! Many at once on several nodes, other programs that speak plain Redlock, holders that are killed.
+//! Many clients at once on several servers, other programs that implement plain Redlock, killed
+//! holders.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::support::{
 const BARE: &[&str] = &["--prefix", "", "--ttl", "20s"];
 
 #[test]
-fn ten_at_once_on_five_nodes_all_finish_one_after_the_other() {
+fn ten_clients_at_once_on_five_servers_all_run_one_after_another() {
     let (nodes, check) = (Nodes::start(5), OverlapCheck::new());
     let jobs: Vec<Job> = (0..10)
         .map(|i| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn())
@@ -25,7 +26,7 @@ fn ten_at_once_on_five_nodes_all_finish_one_after_the_other() {
 }
 
 #[test]
-fn waiters_on_five_nodes_are_served_in_the_order_of_their_arrival() {
+fn waiters_on_five_servers_are_served_in_order_of_arrival() {
     let (nodes, check) = (Nodes::start(5), OverlapCheck::new());
     let first = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
     let waiters: Vec<Job> = (0..10)
@@ -36,7 +37,7 @@ fn waiters_on_five_nodes_are_served_in_the_order_of_their_arrival() {
         })
         .collect();
     let claims = nodes.claims("k");
-    assert!(claims.iter().all(|claim| *claim == claims[0]), "waiters stay away from the others: {claims:?}");
+    assert!(claims.iter().all(|claim| *claim == claims[0]), "waiters take no other votes: {claims:?}");
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
     check.assert_clean(10);
@@ -46,7 +47,7 @@ fn waiters_on_five_nodes_are_served_in_the_order_of_their_arrival() {
 }
 
 #[test]
-fn five_rounds_of_eight_with_two_nodes_dying_lose_no_update() {
+fn five_rounds_of_eight_clients_with_two_dying_servers_lose_no_update() {
     let (mut nodes, check) = (Nodes::start(5), OverlapCheck::new());
     for round in 0..5 {
         let jobs: Vec<Job> = (0..8)
@@ -80,7 +81,7 @@ fn a_killed_holder_dies_with_its_tree_and_is_succeeded_after_its_lease() {
         !tree.iter().any(|pid| alive(*pid))
     });
     next.wait_for_line("mine");
-    assert!(killed.elapsed() > Duration::from_secs(1), "before the lease was over: {:?}", killed.elapsed());
+    assert!(killed.elapsed() > Duration::from_secs(1), "before the lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     next.wait().expect_code(0);
     nodes.all_free();
@@ -104,7 +105,7 @@ fn a_killed_head_of_the_queue_costs_seconds_and_not_a_lease() {
     nodes.all_free();
 }
 
-/// Its request to the gate is there already, and is executed when the lock is released; so it has the vote.
+/// The gate already has its request, and executes it when the lock is released; so it has the vote.
 #[test]
 fn a_stopped_head_of_the_queue_costs_seconds_and_not_a_lease() {
     let links = Links::one_host(3);
@@ -132,13 +133,13 @@ fn a_stopped_head_of_the_queue_costs_seconds_and_not_a_lease() {
 fn plain_redlock_and_redlock_exclude_each_other() {
     let nodes = Nodes::start(3);
     let (lease, mut plain) = (Duration::from_secs(20), PlainRedlock::to(&nodes, "plain"));
-    // They hold: we are refused, or wait until they let go.
+    // They hold: we are refused, or wait until they release.
     assert!(plain.try_lock("k", lease));
     let refused = nodes.run("k").args(BARE).arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(refused.stdout, "");
     let waiter = nodes.run("k").args(BARE).stdin_pipe().sh("echo ready; read x; exit 0").spawn();
-    wait_until("it queues", || nodes[0].cmd(&["ZCARD", "bare-queue:k"]) == "1");
-    assert_eq!(plain.unlock("k"), 3, "nothing of theirs was touched");
+    wait_until("the run queues", || nodes[0].cmd(&["ZCARD", "bare-queue:k"]) == "1");
+    assert_eq!(plain.unlock("k"), 3, "their values are untouched");
     // We hold: they are refused, and take nothing from us.
     waiter.wait_for_line("ready");
     let votes = |key: &str| nodes.iter().filter(|redis| redis.cmd(&["EXISTS", key]) == "1").count();
@@ -186,7 +187,7 @@ fn plain_redlock_and_redlock_together_lose_no_update() {
 }
 
 #[test]
-fn a_holder_and_its_waiters_of_another_key_do_not_meet() {
+fn holders_and_waiters_of_different_keys_do_not_interfere() {
     let nodes = Nodes::start(3);
     let first = nodes.hold(nodes.run("a"), "a");
     let second = nodes.hold(nodes.run("b"), "b");

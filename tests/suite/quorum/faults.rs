@@ -1,4 +1,4 @@
-//! Nodes that are slow, die, forget or are flushed while the lock is held.
+//! Servers that are slow, die, lose their data or are flushed while the lock is held.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::support::{
     wait_until_within,
 };
 
-/// Addresses of which the one at this index leads through the proxy.
+/// URLs of which the one at this index leads through the proxy.
 fn through(nodes: &Nodes, at: usize, proxy: &Proxy) -> Vec<String> {
     let mut urls = nodes.urls();
     urls[at] = proxy.url();
@@ -16,7 +16,7 @@ fn through(nodes: &Nodes, at: usize, proxy: &Proxy) -> Vec<String> {
 }
 
 #[test]
-fn one_slow_node_of_five_is_not_noticed() {
+fn one_slow_server_of_five_costs_nothing() {
     let nodes = Nodes::start(5);
     nodes.warm_up();
     for at in 1..5 {
@@ -30,7 +30,7 @@ fn one_slow_node_of_five_is_not_noticed() {
             start.elapsed()
         });
     }
-    // While it is held, too: several refreshes with an answer that comes after the next one is due.
+    // While the lock is held, too: several refreshes whose reply arrives after the next one is due.
     let proxy = Proxy::to(&nodes[3]);
     proxy.delay(Duration::from_millis(1800));
     let run = Nodes::run_at(&through(&nodes, 3, &proxy), "k").args(&["--ttl", "3s"]);
@@ -42,7 +42,7 @@ fn one_slow_node_of_five_is_not_noticed() {
 }
 
 #[test]
-fn two_of_five_killed_while_held_change_nothing_and_a_third_stops_the_command() {
+fn two_of_five_servers_killed_while_held_change_nothing_and_a_third_stops_the_command() {
     let mut nodes = Nodes::start(5);
     let job = nodes.run("k").args(&["--ttl", "3s"]).sh(TREE).spawn();
     let tree = tree_of(&job);
@@ -50,21 +50,21 @@ fn two_of_five_killed_while_held_change_nothing_and_a_third_stops_the_command() 
     let claim = nodes.claims("k")[4].clone();
     nodes[0].kill();
     nodes[3].kill();
-    renewed(&nodes[4], "k", 4); // longer than the lease of before
+    renewed(&nodes[4], "k", 4); // longer than the lease from before the kill
     assert!(tree.iter().all(|pid| alive(*pid)), "{}", job.stderr_so_far());
     assert_eq!(nodes.claims("k"), [&claim; 3].map(String::as_str));
     nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(75);
     nodes[1].kill();
     let dead = || !tree.iter().any(|pid| alive(*pid));
-    // The lease began before the kill, and the tree is gone before the lease.
+    // The lease began before the kill, and the tree is gone before the lease ends.
     wait_until_within(Duration::from_millis(3100), "the tree is gone within the lease", dead);
     job.wait().expect_code(79).expect_stderr(&["lost"]);
 }
 
 #[test]
-fn the_servers_that_hang_are_named_and_no_other_is() {
+fn only_the_servers_that_hang_are_named() {
     let nodes = Nodes::start(3);
-    // The renewal that fails has its time before the lease is overdue.
+    // The failing renewal reaches its time limit before the lease is overdue.
     let job = nodes.run("k").args(&["--ttl", "9s", "--node-timeout", "1s"]).cmd(&["sleep", "300"]).spawn();
     wait_until("all have voted", || nodes.claims("k").iter().all(|claim| !claim.is_empty()));
     nodes[1].stop();
@@ -77,8 +77,8 @@ fn the_servers_that_hang_are_named_and_no_other_is() {
     assert!(!line.contains(&nodes[0].url()), "{line}");
 }
 
-/// By the node's own mark and clock.
-fn has_sat_out(node: &Redis, quarantine_ms: u64) -> bool {
+/// From the server's own marker and clock.
+fn quarantine_is_over(node: &Redis, quarantine_ms: u64) -> bool {
     let since = node.cmd(&["GET", "lock-node"]);
     let since: u64 = since.split(' ').nth(1).and_then(|since| since.parse().ok()).expect("a mark");
     let time = node.cmd(&["TIME"]);
@@ -86,8 +86,8 @@ fn has_sat_out(node: &Redis, quarantine_ms: u64) -> bool {
     seconds * 1000 > since + quarantine_ms + 1000
 }
 
-/// Every node in turn loses all it knew, while the lock is held.
-fn every_node_forgets_in_turn(run_args: &[&str], mut forget: impl FnMut(&mut Nodes, usize)) {
+/// Every server in turn loses all its data while the lock is held.
+fn every_server_loses_its_data_in_turn(run_args: &[&str], mut forget: impl FnMut(&mut Nodes, usize)) {
     let mut nodes = Nodes::start(3);
     nodes.settle();
     let run = nodes.run_quarantined("k").args(&["--ttl", "3s"]).args(run_args);
@@ -97,9 +97,11 @@ fn every_node_forgets_in_turn(run_args: &[&str], mut forget: impl FnMut(&mut Nod
         forget(&mut nodes, at);
         wait_until("healed", || nodes[at].cmd(&["GET", "lock:k"]) == claim);
         renewed(&nodes[at], "k", 1);
-        // A node that was away for long is healed, but counts again only when it has sat out.
-        wait_until("sat out", || run_args.contains(&"off") || has_sat_out(&nodes[at], 3000));
-        renewed(&nodes[at], "k", 1); // and counted from then on
+        // A server that was away for long is healed, but counts only after its quarantine.
+        wait_until("the quarantine is over", || {
+            run_args.contains(&"off") || quarantine_is_over(&nodes[at], 3000)
+        });
+        renewed(&nodes[at], "k", 1); // and counts from then on
         assert!(job.is_running(), "{}", job.stderr_so_far());
     }
     assert_eq!(nodes.claims("k"), [&claim; 3].map(String::as_str));
@@ -111,24 +113,24 @@ fn every_node_forgets_in_turn(run_args: &[&str], mut forget: impl FnMut(&mut Nod
 }
 
 #[test]
-fn every_node_restarted_empty_in_turn_goes_unnoticed() {
-    every_node_forgets_in_turn(&["--quarantine", "off"], |nodes, at| nodes[at].restart());
+fn restarting_every_server_empty_in_turn_goes_unnoticed() {
+    every_server_loses_its_data_in_turn(&["--quarantine", "off"], |nodes, at| nodes[at].restart());
 }
 
 #[test]
-fn every_node_restarted_empty_in_turn_goes_unnoticed_under_quarantine() {
-    every_node_forgets_in_turn(&["--quarantine", "3s"], |nodes, at| nodes[at].restart());
+fn restarting_every_server_empty_in_turn_goes_unnoticed_under_quarantine() {
+    every_server_loses_its_data_in_turn(&["--quarantine", "3s"], |nodes, at| nodes[at].restart());
 }
 
 #[test]
-fn flushall_at_every_node_in_turn_goes_unnoticed() {
-    every_node_forgets_in_turn(&["--quarantine", "3s"], |nodes, at| {
+fn flushing_every_server_in_turn_goes_unnoticed() {
+    every_server_loses_its_data_in_turn(&["--quarantine", "3s"], |nodes, at| {
         nodes[at].cmd(&["FLUSHALL"]);
     });
 }
 
 #[test]
-fn a_lock_broken_at_a_majority_is_lost_and_never_comes_back() {
+fn a_lock_deleted_on_a_majority_is_lost_and_never_reappears() {
     let sets =
         [("off", &[0, 1][..]), ("off", &[1, 2]), ("off", &[0, 2]), ("off", &[0, 1, 2]), ("3s", &[0, 1])];
     for (quarantine, broken) in sets {
@@ -143,7 +145,7 @@ fn a_lock_broken_at_a_majority_is_lost_and_never_comes_back() {
         let mut job = job;
         let start = Instant::now();
         while job.is_running() {
-            assert!(!taken_back(), "{broken:?}: taken back after {:?}", start.elapsed());
+            assert!(!taken_back(), "{broken:?}: reappeared after {:?}", start.elapsed());
             assert!(start.elapsed() < Duration::from_secs(20), "still runs");
         }
         job.wait().expect_code(79).expect_stderr(&["lost"]);
@@ -153,7 +155,7 @@ fn a_lock_broken_at_a_majority_is_lost_and_never_comes_back() {
 }
 
 #[test]
-fn a_lock_broken_at_a_minority_is_healed_but_a_foreign_value_is_left_alone() {
+fn a_lock_deleted_on_a_minority_is_healed_but_a_foreign_value_is_left_alone() {
     let nodes = Nodes::start(5);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
     let claim = nodes.claims("k")[0].clone();
@@ -180,15 +182,15 @@ fn a_majority_taken_by_another_program_is_a_lost_lock() {
     }
     job.wait_for_stderr("lost");
     job.wait().expect_code(79);
-    wait_until("ours is gone", || nodes.claims("k") == ["foreign", "foreign", ""]);
+    wait_until("our lock is gone", || nodes.claims("k") == ["foreign", "foreign", ""]);
 }
 
 #[test]
-fn the_vote_of_a_straggler_is_not_left_behind() {
+fn the_vote_of_a_late_server_is_not_left_behind() {
     let nodes = Nodes::start(3);
     nodes.warm_up();
     for at in [1, 2] {
-        // Its answers come when the run is over; then its requests arrive when the run is over.
+        // First its replies arrive after the run has ended; then its requests do.
         for late_requests in [false, true] {
             assert_takes_less_than(Duration::from_millis(2500), || {
                 let (proxy, calls) = (Proxy::to(&nodes[at]), nodes[at].script_calls());
@@ -201,9 +203,9 @@ fn the_vote_of_a_straggler_is_not_left_behind() {
                 let start = Instant::now();
                 run.cmd(&["true"]).done().expect_code(0);
                 let spent = start.elapsed();
-                assert!(proxy.requests() > 0, "it was asked");
+                assert!(proxy.requests() > 0, "the request was sent");
                 proxy.resume();
-                // Its vote, and behind it that the vote is not wanted any more.
+                // The vote request, and behind it the release of that vote.
                 wait_until("both have arrived", || nodes[at].script_calls() >= calls + 2);
                 nodes.all_free();
                 spent
@@ -213,7 +215,7 @@ fn the_vote_of_a_straggler_is_not_left_behind() {
 }
 
 #[test]
-fn a_release_does_not_wait_for_a_server_that_is_further_away_than_a_majority() {
+fn a_release_does_not_wait_for_a_server_slower_than_a_majority() {
     let nodes = Nodes::start(3);
     nodes.warm_up();
     for at in 0..3 {
@@ -232,11 +234,12 @@ fn a_release_does_not_wait_for_a_server_that_is_further_away_than_a_majority() {
     }
 }
 
-/// Its first answer to it would be that it does not know the script, and comes when the run is over.
+/// The server's first reply would be that it does not have the script, and arrives after the run
+/// has ended.
 #[test]
-fn the_first_release_of_all_reaches_a_server_that_is_further_away_than_a_majority() {
+fn the_first_release_reaches_a_server_slower_than_a_majority() {
     for at in 0..3 {
-        let links = Links::one_host(3); // fresh servers
+        let links = Links::one_host(3); // servers that have not loaded the scripts
         let job = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
         links.line(0, at).delay(Duration::from_millis(500));
         job.wait().expect_code(0);
@@ -245,7 +248,7 @@ fn the_first_release_of_all_reaches_a_server_that_is_further_away_than_a_majorit
 }
 
 #[test]
-fn a_node_that_stops_and_comes_back_while_held_is_not_noticed_and_gives_its_vote_back() {
+fn a_server_that_stops_and_returns_while_held_goes_unnoticed_and_releases_its_vote() {
     let nodes = Nodes::start(3);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
     nodes[0].stop();
@@ -258,7 +261,7 @@ fn a_node_that_stops_and_comes_back_while_held_is_not_noticed_and_gives_its_vote
 }
 
 #[test]
-fn a_node_that_was_down_at_the_start_is_taken_in_while_held() {
+fn a_server_that_was_down_at_the_start_joins_while_held() {
     let mut nodes = Nodes::start(3);
     nodes.settle();
     nodes[1].kill();
@@ -266,7 +269,7 @@ fn a_node_that_was_down_at_the_start_is_taken_in_while_held() {
     let job = nodes.hold(run, "k");
     nodes[1].restart();
     settle(&nodes[1]);
-    wait_until("it has the claim, too", || nodes[1].held("k"));
+    wait_until("the server has the claim, too", || nodes[1].held("k"));
     nodes[0].kill();
     renewed(&nodes[1], "k", 4);
     job.wait().expect_code(0);
@@ -280,9 +283,9 @@ fn a_healed_server_counts_min_hold_from_the_grant() {
     let job = hold(run);
     let healthy = pttl(&nodes[0], "k");
     nodes[2].cmd(&["FLUSHALL"]);
-    wait_until("it is healed", || nodes[2].held("k"));
+    wait_until("the server is healed", || nodes[2].held("k"));
     job.wait().expect_code(0);
-    // Looked at before and after the healed one, as the machine may pause between two looks.
+    // Read before and after the healed one, as the machine may pause between two reads.
     let left = [0, 2, 0].map(|at| pttl(&nodes[at], "k"));
     let is_alike = left[1] < left[0] + 500 && left[1] > left[2] - 500;
     assert!(left[0] < healthy && is_alike, "{left:?}, at first {healthy}");

@@ -1,15 +1,15 @@
-//! Fencing tokens over a majority: one number, always larger, carried through the loss of a minority.
+//! Fencing tokens over a majority: one number, always larger, that survives the loss of a minority.
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Nodes, Proxy, Redis, Refused, measure_short_run, wait_until};
 
-/// What the node remembers, 0 for nothing.
+/// The server's last fence, 0 for none.
 fn remembered(redis: &Redis) -> u64 {
     redis.cmd(&["GET", "lock-fence:k"]).parse().unwrap_or(0)
 }
 
-/// Ahead of every server's clock, so that only what is carried over can make a larger one.
+/// Ahead of every server's clock, so that only an earlier fence can make a larger one.
 fn far_ahead(redis: &Redis) -> u64 {
     let seconds: u64 = redis.cmd(&["TIME"]).lines().next().unwrap().parse().unwrap();
     (seconds + 1_000_000) * 1000
@@ -42,8 +42,8 @@ fn tokens_grow_over_every_minority_and_a_majority_remembers_each() {
 }
 
 #[test]
-fn answers_that_differ_are_raised_to_the_largest_at_a_majority() {
-    // Whatever majority votes, one of the two with a large number is in it.
+fn different_replies_are_raised_to_the_largest_on_a_majority() {
+    // Any majority of voters includes one of the two servers with a large number.
     let nodes = Nodes::start(3);
     for (low, one, two) in [(0, 1, 2), (1, 0, 2), (2, 0, 1), (0, 2, 1)] {
         let base = nodes.iter().map(remembered).max().unwrap().max(far_ahead(&nodes[0]));
@@ -51,7 +51,7 @@ fn answers_that_differ_are_raised_to_the_largest_at_a_majority() {
         set(&nodes[one], base + 10);
         set(&nodes[two], base + 1000);
         let token = nodes.run("k").arg("-n").fence();
-        assert!(token > base + 10, "{low} knew nothing: {token} with {} and {}", base + 10, base + 1000);
+        assert!(token > base + 10, "{low} had no fence: {token} with {} and {}", base + 10, base + 1000);
         let agree = nodes.iter().filter(|redis| remembered(redis) == token).count();
         assert!(agree >= 2, "{agree} remember {token}");
         assert!(nodes.iter().all(|redis| remembered(redis) >= base), "no fence was lowered");
@@ -59,8 +59,8 @@ fn answers_that_differ_are_raised_to_the_largest_at_a_majority() {
 }
 
 #[test]
-fn a_token_that_only_one_server_knows_is_no_token() {
-    // Two of three vote with different numbers, and the raise of the smaller one is never answered.
+fn a_token_that_only_one_server_has_is_not_granted() {
+    // Two of three vote with different numbers, and the raise of the smaller one gets no reply.
     let (nodes, refused) = (Nodes::start(2), Refused::new());
     let (gate, other) = (Proxy::to(&nodes[0]), Proxy::to(&nodes[1]));
     let urls = [gate.url(), other.url(), refused.url()];
@@ -74,13 +74,13 @@ fn a_token_that_only_one_server_knows_is_no_token() {
     gate.pause();
     let done = job.wait().expect_code(69);
     assert_eq!(done.stdout, "", "{done:#?}");
-    assert!(remembered(&nodes[0]) < large, "it never learned the token");
+    assert!(remembered(&nodes[0]) < large, "the server never got the token");
     gate.resume();
     nodes.all_free();
 }
 
 #[test]
-fn a_run_costs_every_server_two_commands_when_the_answers_agree() {
+fn a_run_costs_every_server_two_commands_when_the_replies_agree() {
     let nodes = Nodes::start(5);
     nodes.warm_up();
     for _ in 0..5 {
@@ -90,7 +90,7 @@ fn a_run_costs_every_server_two_commands_when_the_answers_agree() {
             nodes.run("k").cmd(&["true"]).done().expect_code(0);
             let took = start.elapsed();
             let cost = nodes.iter().zip(before).map(|(redis, before)| {
-                wait_until("the release has come", || redis.script_calls() >= before + 2);
+                wait_until("the release has arrived", || redis.script_calls() >= before + 2);
                 redis.script_calls() - before
             });
             (took, cost.collect::<Vec<u64>>())
@@ -107,7 +107,7 @@ fn the_counter_survives_the_loss_of_any_minority() {
         let base = nodes.iter().map(remembered).max().unwrap().max(far_ahead(&nodes[0]));
         nodes.iter().for_each(|redis| set(redis, base));
         let last = nodes.run("k").fence();
-        wait_until("everyone was asked", || nodes.iter().all(|redis| remembered(redis) == last));
+        wait_until("every server got the request", || nodes.iter().all(|redis| remembered(redis) == last));
         nodes[one].cmd(&["FLUSHALL"]);
         nodes[two].cmd(&["FLUSHALL"]);
         let token = nodes.run("k").fence();
@@ -116,7 +116,7 @@ fn the_counter_survives_the_loss_of_any_minority() {
 }
 
 #[test]
-fn a_healed_node_learns_the_token() {
+fn a_healed_server_gets_the_token() {
     let nodes = Nodes::start(3);
     nodes.iter().for_each(|redis| set(redis, far_ahead(redis)));
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
@@ -126,7 +126,7 @@ fn a_healed_node_learns_the_token() {
         wait_until("healed", || nodes[at].held("k"));
         assert_eq!(remembered(&nodes[at]), token, "node {at}");
     }
-    // A node that knows a larger one keeps it.
+    // A server with a larger fence keeps it.
     nodes[1].cmd(&["DEL", "lock:k"]);
     set(&nodes[1], token + 5);
     wait_until("healed", || nodes[1].held("k"));
@@ -136,7 +136,7 @@ fn a_healed_node_learns_the_token() {
 }
 
 #[test]
-fn the_command_sees_the_token_and_the_claim_that_the_nodes_have() {
+fn the_command_sees_the_token_and_the_claim_that_the_servers_have() {
     let nodes = Nodes::start(3);
     let script = "echo $REDLOCK_FENCE $REDLOCK_TOKEN ready; read x; exit 0";
     let job = nodes.run("k").stdin_pipe().sh(script).spawn();

@@ -1,4 +1,5 @@
-//! The first reachable node, where the queue is: dead, dying, silent, or not the same one for every client.
+//! The gate, the first reachable server, where the queue is: dead, dying, silent, or not the same
+//! one for every client.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::support::{
     wait_for_sleeping_clients, wait_for_sleeping_waiter, wait_until,
 };
 
-/// How long one run takes on these addresses.
+/// How long a run takes.
 fn time(run: Run) -> Duration {
     let start = Instant::now();
     run.cmd(&["true"]).done().expect_code(0);
@@ -18,7 +19,7 @@ fn time(run: Run) -> Duration {
 }
 
 #[test]
-fn a_dead_gate_is_passed_over_and_the_queue_is_at_the_next_node() {
+fn a_dead_gate_is_skipped_and_the_queue_is_on_the_next_server() {
     let mut nodes = Nodes::start(5);
     nodes[0].kill();
     nodes[1].kill();
@@ -38,7 +39,7 @@ fn a_dead_gate_is_passed_over_and_the_queue_is_at_the_next_node() {
 }
 
 #[test]
-fn a_foreign_value_at_the_gate_alone_delays_no_run() {
+fn a_foreign_value_on_the_gate_alone_delays_no_run() {
     let (nodes, check) = (Nodes::start(3), OverlapCheck::new());
     nodes[0].cmd(&["SET", "lock:k", "foreign"]); // without expiry
     nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(0);
@@ -53,7 +54,7 @@ fn a_foreign_value_at_the_gate_alone_delays_no_run() {
 }
 
 #[test]
-fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
+fn waiters_move_when_the_gate_dies_and_again_when_it_returns() {
     let (mut nodes, check) = (Nodes::start(3), OverlapCheck::new());
     let first = nodes.hold(nodes.run("k").args(&["--ttl", "6s"]), "k");
     let waiter = |i: usize| nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
@@ -62,9 +63,9 @@ fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
     nodes[0].kill();
     queued(&nodes[1], "k", 3);
     nodes[0].restart();
-    // A newcomer goes to the first node, the others may still be at the second.
+    // A newcomer goes to the first server, the others may still be on the second.
     waiters.push(nodes.run("k").dir(check.dir()).sh(&OverlapCheck::script("3")).spawn());
-    wait_until("it queues somewhere", || nodes.iter().map(|redis| redis.queue_len("k")).sum::<usize>() >= 4);
+    wait_until("the newcomer queues", || nodes.iter().map(|redis| redis.queue_len("k")).sum::<usize>() >= 4);
     first.wait().expect_code(0);
     waiters.into_iter().for_each(|waiter| drop(waiter.wait().expect_code(0)));
     check.assert_clean(4);
@@ -72,14 +73,15 @@ fn waiters_move_on_when_the_gate_dies_and_again_when_it_comes_back() {
 }
 
 #[test]
-fn a_waiter_whose_servers_all_go_away_keeps_asking_until_its_time_is_over() {
+fn a_waiter_that_loses_all_servers_keeps_trying_until_its_wait_ends() {
     let mut nodes = Nodes::start(3);
     let first = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
     let mut waiters = [
         nodes.run("k").args(&["-w", "9s"]).sh("echo ran").spawn(),
         nodes.run("k").args(&["-w", "50s"]).sh("echo ran").spawn(),
     ];
-    wait_for_sleeping_clients(&nodes[0], 3); // one that was not answered yet has met no majority, and would end
+    // a waiter without a first reply has reached no majority, and would exit
+    wait_for_sleeping_clients(&nodes[0], 3);
     nodes[0].kill();
     nodes[2].kill();
     first.wait_for_stderr("lost");
@@ -94,7 +96,7 @@ fn a_waiter_whose_servers_all_go_away_keeps_asking_until_its_time_is_over() {
 }
 
 #[test]
-fn a_silent_node_costs_nothing_and_a_silent_gate_one_node_timeout() {
+fn a_silent_server_costs_nothing_and_a_silent_gate_one_node_timeout() {
     let nodes = Nodes::start(5);
     nodes.warm_up();
     let (hole, swallowing) = (Blackhole::new(), Proxy::to(&nodes[4]));
@@ -102,7 +104,7 @@ fn a_silent_node_costs_nothing_and_a_silent_gate_one_node_timeout() {
     for silent in [hole.url(), swallowing.url()] {
         for at in 0..5 {
             let mut urls = nodes.urls();
-            urls.swap(at, 4); // the node behind the proxy is in the set once
+            urls.swap(at, 4); // the server behind the proxy is listed once
             urls[at] = silent.clone();
             println!("{silent} at {at}"); // shown if the test fails
             let most = if at == 0 { 2_700 } else { 1_200 };
@@ -121,7 +123,7 @@ fn a_silent_minority_with_the_gate_still_leaves_a_majority() {
     let urls: Vec<String> = holes.iter().map(Blackhole::url).chain(nodes.urls()).collect();
     let run = || Nodes::run_at(&urls, "k").args(&["--node-timeout", "500ms"]);
     assert_takes_less_than(Duration::from_secs(3), || time(run()));
-    // A silent majority is told within about as much.
+    // A silent majority is reported within about the same time.
     let urls: Vec<String> = holes.iter().map(Blackhole::url).chain([nodes[0].url()]).collect();
     assert_takes_less_than(Duration::from_secs(4), || {
         let start = Instant::now();
@@ -133,7 +135,7 @@ fn a_silent_minority_with_the_gate_still_leaves_a_majority() {
 }
 
 #[test]
-fn a_gate_that_falls_silent_while_held_is_not_noticed() {
+fn a_gate_that_falls_silent_while_held_goes_unnoticed() {
     let nodes = Nodes::start(3);
     let proxy = Proxy::to(&nodes[0]);
     let mut urls = nodes.urls();
@@ -147,7 +149,7 @@ fn a_gate_that_falls_silent_while_held_is_not_noticed() {
 }
 
 #[test]
-fn a_gate_whose_answers_are_lost_keeps_nothing_of_ours() {
+fn a_gate_whose_replies_are_lost_keeps_nothing_of_ours() {
     let nodes = Nodes::start(3);
     nodes.warm_up();
     for args in [&["-n"][..], &[]] {
@@ -158,14 +160,14 @@ fn a_gate_whose_answers_are_lost_keeps_nothing_of_ours() {
         let run = Nodes::run_at(&urls, "k").args(&["--ttl", "60s", "--node-timeout", "500ms"]).args(args);
         let job = run.stdin_pipe().sh("echo ready; read x; exit 0").spawn();
         job.wait_for_line("ready");
-        assert!(nodes[0].held("k"), "the gate has voted, and nobody knows");
+        assert!(nodes[0].held("k"), "the gate has voted, and its reply is lost");
         job.wait().expect_code(0);
         nodes.all_free();
     }
 }
 
 #[test]
-fn clients_that_disagree_about_the_gate_all_finish_one_after_the_other() {
+fn clients_that_disagree_about_the_gate_all_run_one_after_another() {
     let (nodes, check) = (Nodes::start(3), OverlapCheck::new());
     let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0]];
     let jobs: Vec<Job> = (0..9)
@@ -182,14 +184,15 @@ fn clients_that_disagree_about_the_gate_all_finish_one_after_the_other() {
 }
 
 #[test]
-fn a_signal_while_waiting_leaves_nothing_on_any_node() {
+fn a_signal_while_waiting_leaves_nothing_on_any_server() {
     let nodes = Nodes::start(3);
-    // In the queue behind a holder; then with the gate's vote, waiting for the others, which are foreign.
+    // First in the queue behind a holder; then with the gate's vote, waiting for the others, which
+    // are foreign.
     let first = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
     let claims = nodes.claims("k");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let waiter = nodes.run("k").sh("echo ran").spawn();
-        // What is under way when it is cancelled is not waited for.
+        // Requests in transit at that moment are not waited for.
         wait_for_sleeping_waiter(&nodes[0]);
         cancelled(waiter, signal);
         assert_eq!(nodes.claims("k"), claims);
@@ -208,7 +211,7 @@ fn a_signal_while_waiting_leaves_nothing_on_any_node() {
     for asked in [1, 3, 4, 6] {
         let before = nodes[1].calls("evalsha");
         let waiter = nodes.run("k").args(&["--ttl", "60s"]).sh("echo ran").spawn();
-        wait_until("it has asked", || nodes[1].calls("evalsha") >= before + asked);
+        wait_until("the requests are sent", || nodes[1].calls("evalsha") >= before + asked);
         cancelled(waiter, Signal::SIGTERM);
         wait_until("nothing of ours", || nodes.claims("k") == ["", "foreign", "foreign"]);
         wait_until("not in the queue", || nodes.iter().all(|redis| redis.queue_len("k") == 0));

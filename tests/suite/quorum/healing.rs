@@ -1,5 +1,5 @@
-//! Servers that come back empty while the lock is held are healed in time to count, and different settings of
-//! quarantine make no second holder.
+//! Servers that return empty while the lock is held are healed in time to count, and different
+//! quarantine settings do not allow a second holder.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use crate::support::{Links, Nodes, Redis, Run, TREE, alive, hold, tree_of, wait_
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Every server in turn is restarted empty, sits out for longer than all of this takes, and yet counts.
+/// Every server in turn is restarted empty, is quarantined for longer than the whole test, and
+/// still counts.
 #[test]
 fn rolling_restarts_under_a_long_quarantine_go_unnoticed() {
     let mut nodes = Nodes::start(3);
@@ -19,7 +20,7 @@ fn rolling_restarts_under_a_long_quarantine_go_unnoticed() {
     for at in [0, 1, 2, 0] {
         nodes[at].restart();
         let healed = || nodes[at].cmd(&["GET", "lock:k"]) == claim;
-        wait_until_within(Duration::from_secs(8), "it is healed at the next renewal", healed);
+        wait_until_within(Duration::from_secs(8), "the server is healed at the next renewal", healed);
         renewed(&nodes[at], "k", 1);
         assert!(job.is_running(), "{}", job.stderr_so_far());
     }
@@ -29,7 +30,7 @@ fn rolling_restarts_under_a_long_quarantine_go_unnoticed() {
     nodes.all_free();
 }
 
-/// The same at a steady pace, for which nobody waits.
+/// The same at a steady pace, without waiting for the healing.
 #[test]
 fn restarts_every_four_seconds_go_unnoticed() {
     let mut nodes = Nodes::start(3);
@@ -45,7 +46,7 @@ fn restarts_every_four_seconds_go_unnoticed() {
     nodes.all_free();
 }
 
-/// A server that was flushed does not know the scripts either.
+/// A flushed server has lost the scripts, too.
 #[test]
 fn servers_that_forgot_the_scripts_are_healed_at_the_next_renewal() {
     let nodes = Nodes::start(3);
@@ -55,17 +56,17 @@ fn servers_that_forgot_the_scripts_are_healed_at_the_next_renewal() {
         renewed(&nodes[1], "k", 1);
         nodes[at].cmd(&["FLUSHALL"]);
         nodes[at].cmd(&["SCRIPT", "FLUSH"]);
-        // A renewal is every three seconds, and the one that finds it out does it.
+        // A renewal happens every three seconds, and the one that finds the loss repairs it.
         let healed = || nodes[at].cmd(&["GET", "lock:k"]) == claim;
-        wait_until_within(Duration::from_millis(5500), "it is healed", healed);
+        wait_until_within(Duration::from_millis(5500), "the server is healed", healed);
     }
     job.wait().expect_code(0);
     nodes.all_free();
 }
 
-/// Every answer of a majority comes after the node timeout, and in time for its own lease.
+/// Every reply of a majority arrives after the node timeout, but in time for its own lease.
 #[test]
-fn a_yes_that_comes_late_counts_for_its_own_round() {
+fn a_late_yes_counts_for_its_own_round() {
     let links = Links::one_host(3);
     let mut job = links.nodes().hold(links.run(0, "k").args(&["--ttl", "6s"]), "k");
     links.lines_of(0)[1..].iter().for_each(|line| line.to_client(600 * MS));
@@ -80,8 +81,8 @@ fn a_yes_that_comes_late_counts_for_its_own_round() {
     links.nodes().all_free();
 }
 
-/// All three servers have heard of the long quarantine. A holds the first two, and then can reach nobody; the first
-/// forgets: with the third it would let B in while A's command lives.
+/// All three servers know the long quarantine. A holds the first two, and then reaches no server;
+/// the first loses its data: with the third it could let B in while A's command lives.
 fn short_beside_long(short: &[&str]) {
     let mut links = Links::start(3, 2);
     links.nodes().settle();
@@ -90,25 +91,25 @@ fn short_beside_long(short: &[&str]) {
     links.line(0, 2).refuse();
     let holder = long(&links).sh(TREE).spawn();
     let tree = tree_of(&holder);
-    wait_until("it has both", || (0..2).all(|at| links[at].held("k")));
+    wait_until("A has both votes", || (0..2).all(|at| links[at].held("k")));
     links.lines_of(0).iter().for_each(|line| line.pause());
     links.restart(0);
     let other = links.run_quarantined(1, "k").args(short).sh("echo mine").spawn();
     let start = Instant::now();
     loop {
-        // In this order: what came before the tree was seen alive came beside it.
+        // Read in this order: B ran beside the tree if it started before the tree was seen alive.
         let has_run = other.stdout_so_far().contains("mine");
         if !tree.iter().any(|pid| alive(*pid)) {
             break;
         }
         assert!(!has_run, "two holders after {:?}", start.elapsed());
-        assert!(start.elapsed() < Duration::from_secs(20), "it lives on without a server");
+        assert!(start.elapsed() < Duration::from_secs(20), "the tree lives without a server");
         std::thread::sleep(5 * MS);
     }
     holder.wait().expect_code(79);
     other.wait_for_line("mine");
     let done = other.wait().expect_code(0);
-    // It had the third server's vote from the beginning, and the lock only now.
+    // B had the third server's vote from the beginning, and the lock only now.
     assert!(!done.stderr.contains("after 0s"), "{done:?}");
 }
 
@@ -122,9 +123,9 @@ fn no_quarantine_beside_a_long_one_makes_no_second_holder() {
     short_beside_long(&["--ttl", "3s", "--quarantine", "off"]);
 }
 
-/// The longest that was ever heard stays: a client with a shorter one does not lower it.
+/// The longest quarantine stays: a client with a shorter one does not lower it.
 #[test]
-fn the_longest_quarantine_of_all_holds_for_all() {
+fn the_longest_quarantine_applies_to_all_clients() {
     let mut nodes = Nodes::start(3);
     nodes.settle();
     let run = |nodes: &Nodes, quarantine: &str| -> Run {
@@ -142,7 +143,8 @@ fn the_longest_quarantine_of_all_holds_for_all() {
     run(&nodes, "2s").cmd(&["true"]).done().expect_code(0);
     nodes[0].restart();
     nodes[1].restart();
-    // Marked by somebody with a short one, and its time is over for that one; the third server knows better.
+    // A client with a short quarantine wrote this marker, and for that client it is over; the third
+    // server has the longer one.
     run(&nodes, "2s").sh("echo ran").done().expect_code(69);
     let sat_out = |redis: &Redis| redis.cmd(&["GET", "lock-node"]).contains(&redis.info("run_id"));
     wait_until("marked", || nodes.iter().all(sat_out));
@@ -156,17 +158,17 @@ fn the_longest_quarantine_of_all_holds_for_all() {
     nodes.all_free();
 }
 
-/// Nobody's claim comes back by healing.
+/// Healing revives no other claim.
 #[test]
-fn a_server_that_sits_out_grants_nothing_even_if_it_was_healed() {
+fn a_quarantined_server_grants_nothing_even_if_it_was_healed() {
     let mut nodes = Nodes::start(3);
     nodes.settle();
     let run = |nodes: &Nodes| nodes.run_quarantined("k").args(&["--ttl", "3s", "--quarantine", "20s"]);
     let job = hold(run(&nodes));
     nodes[0].restart();
-    wait_until("it is healed", || nodes[0].held("k"));
+    wait_until("the server is healed", || nodes[0].held("k"));
     let waiter = run(&nodes).sh("echo mine").spawn();
-    wait_until("it queues at another server", || nodes[1].queue_len("k") == 1);
+    wait_until("the run queues on another server", || nodes[1].queue_len("k") == 1);
     assert_eq!(nodes[0].queue_len("k"), 0);
     job.wait().expect_code(0);
     waiter.wait_for_line("mine");

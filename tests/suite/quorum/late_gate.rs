@@ -1,4 +1,4 @@
-//! A gate that is late, stopped or away for a moment changes neither a client's gate nor the order.
+//! A gate that is late, stopped or briefly away changes neither a client's gate nor the order.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use crate::support::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// Patience with a server, in every run.
+/// The time limit for a server, in every run.
 const TIMEOUT: &[&str] = &["--node-timeout", "1s"];
-/// More than that.
+/// Longer than that.
 const LATE: Duration = Duration::from_millis(1500);
 
 /// A holder, and waiters in the queue behind it, each on a host of its own: the holder on host 0.
@@ -26,30 +26,30 @@ impl Scene {
         Scene::apart(Duration::ZERO, waiters)
     }
 
-    /// The same, so that waiters give signs of life at different times.
+    /// The same, so that waiters renew at different times.
     fn apart(pause: Duration, waiters: usize) -> Scene {
         let links = Links::start(3, waiters + 2);
         links.warm_up();
         let holder = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
         let mut scene = Scene { links, check: OverlapCheck::new(), holder, waiters: Vec::new() };
         for number in 1..=waiters {
-            scene.come();
+            scene.add_waiter();
             queued(&scene.links[0], "k", number);
             std::thread::sleep(pause);
         }
-        // They know when they came, and the holder listens.
+        // The waiters have their stamps, and the holder listens for breaks.
         wait_for_sleeping_clients(&scene.links[0], waiters + 1);
         scene
     }
 
-    /// One more waiter, on the next host.
-    fn come(&mut self) {
+    /// Adds a waiter, on the next host.
+    fn add_waiter(&mut self) {
         let name = self.waiters.len();
         let run: Run = self.links.run(name + 1, "k").args(TIMEOUT).dir(self.check.dir());
         self.waiters.push(run.sh(&OverlapCheck::script(&name.to_string())).spawn());
     }
 
-    /// The holder leaves; all are served, in this order.
+    /// Ends the holder, waits for all waiters and returns the order in which they were served.
     #[track_caller]
     fn served(self) -> Vec<String> {
         self.holder.wait().expect_code(0);
@@ -62,49 +62,50 @@ impl Scene {
 }
 
 #[test]
-fn who_comes_last_and_gets_a_late_answer_is_served_last() {
+fn a_newcomer_with_a_late_reply_is_served_last() {
     let mut scene = Scene::with(4);
     scene.links.line(5, 0).to_client(LATE);
-    scene.come();
+    scene.add_waiter();
     queued(&scene.links[0], "k", 5);
     let line = scene.links.line(5, 0);
     let before = line.replies();
     line.to_client(Duration::ZERO);
-    wait_until("the late answer has come", || line.replies() > before);
+    wait_until("the late reply has arrived", || line.replies() > before);
     assert_eq!(scene.served(), ["0", "1", "2", "3", "4"]);
 }
 
 #[test]
-fn who_has_waited_and_gets_a_late_answer_keeps_its_place() {
+fn a_waiter_with_a_late_reply_keeps_its_place() {
     let scene = Scene::with(4);
     for host in [1, 3] {
         let line = scene.links.line(host, 0);
         line.to_client(LATE);
         let before = line.replies();
-        wait_until("the late answer has come", || line.replies() > before);
+        wait_until("the late reply has arrived", || line.replies() > before);
         line.to_client(Duration::ZERO);
     }
-    // Those behind the first turn to the gate again after a pause, and who is not there when its turn comes is passed over.
+    // The waiters behind the first return to the gate after a pause, and one that is not there when
+    // its turn comes is skipped.
     queued(&scene.links[0], "k", 4);
     wait_for_sleeping_clients(&scene.links[0], 5);
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }
 
 #[test]
-fn a_connection_to_the_gate_that_is_lost_costs_no_place() {
+fn a_lost_connection_to_the_gate_costs_no_place() {
     let scene = Scene::with(4);
     for host in [1, 3] {
         let line = scene.links.line(host, 0);
         let before = line.connections();
         line.cut();
-        wait_until("it is back", || line.connections() > before);
+        wait_until("the waiter is back", || line.connections() > before);
     }
     queued(&scene.links[0], "k", 4);
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }
 
-/// For a second and a half and, if the first waiter (on host 1) does not turn to another server by then, for at most
-/// three seconds.
+/// Stops the gate for a second and a half, and if the first waiter (on host 1) has not turned to
+/// another server by then, for at most three seconds.
 fn stop_the_gate(links: &Links) {
     let elsewhere = || links.line(1, 1).connections();
     let (start, before) = (Instant::now(), elsewhere());
@@ -116,19 +117,19 @@ fn stop_the_gate(links: &Links) {
 }
 
 #[test]
-fn a_gate_that_was_stopped_serves_the_first_first() {
+fn a_gate_that_was_stopped_serves_the_first_waiter_first() {
     let scene = Scene::apart(500 * MS, 5);
     stop_the_gate(&scene.links);
     assert_eq!(scene.served()[0], "0");
 }
 
 #[test]
-fn a_holder_that_leaves_while_the_gate_is_stopped_is_followed_by_the_first() {
+fn a_holder_that_ends_while_the_gate_is_stopped_is_followed_by_the_first_waiter() {
     let scene = Scene::apart(500 * MS, 5);
     let Scene { links, check, holder, waiters } = scene;
     let leaving = std::thread::scope(|scope| {
         let gate = scope.spawn(|| stop_the_gate(&links));
-        wait_until("it is stopped", || process_state(links[0].pid()) == Some('T'));
+        wait_until("the gate is stopped", || process_state(links[0].pid()) == Some('T'));
         let leaving = std::thread::spawn(move || holder.wait().expect_code(0));
         gate.join().expect("it goes on");
         leaving
@@ -140,9 +141,9 @@ fn a_holder_that_leaves_while_the_gate_is_stopped_is_followed_by_the_first() {
     links.nodes().all_free();
 }
 
-/// It comes back empty and sits out: it neither grants nor queues, and nobody's place is lost.
+/// The gate returns empty and is quarantined: it neither grants nor queues, and no place is lost.
 #[test]
-fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
+fn waiters_of_a_restarted_gate_are_served_in_order_of_arrival() {
     let mut links = Links::start(3, 6);
     links.warm_up();
     links.nodes().settle();
@@ -157,12 +158,14 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
         waiters.push(run(&links, name + 1).args(&["--ttl", "9s"]).dir(check.dir()).sh(&script).spawn());
         queued(&links[0], "k", name + 1);
     }
-    wait_for_sleeping_clients(&links[0], 6); // they know when they came, and the holder listens
+    // the waiters have their stamps, and the holder listens for breaks
+    wait_for_sleeping_clients(&links[0], 6);
     links.restart(0);
     queued(&links[1], "k", 5);
-    wait_for_sleeping_clients(&links[1], 6); // who is not there when its turn comes is passed over
+    // a waiter that is not there when its turn comes is skipped
+    wait_for_sleeping_clients(&links[1], 6);
     wait_until("the claim is healed", || links[0].held("k"));
-    assert_eq!(links[0].queue_len("k"), 0, "who sits out queues nobody");
+    assert_eq!(links[0].queue_len("k"), 0, "a quarantined server queues no waiter");
     holder.wait().expect_code(0);
     expect_success(waiters);
     check.assert_clean(5);
@@ -170,10 +173,11 @@ fn waiters_of_a_gate_that_was_restarted_are_served_as_they_came() {
 }
 
 #[test]
-fn waiters_of_a_gate_that_was_killed_are_served_as_they_came() {
+fn waiters_of_a_killed_gate_are_served_in_order_of_arrival() {
     let mut scene = Scene::with(4);
     scene.links.kill(0);
     queued(&scene.links[1], "k", 4);
-    wait_for_sleeping_clients(&scene.links[1], 5); // who is not there when its turn comes is passed over
+    // a waiter that is not there when its turn comes is skipped
+    wait_for_sleeping_clients(&scene.links[1], 5);
     assert_eq!(scene.served(), ["0", "1", "2", "3"]);
 }

@@ -1,5 +1,6 @@
-//! Votes that a newcomer won before it knew its gate's answer: they tell its gate and its stamp as soon as somebody may
-//! have to wait for them, and they make no token that is smaller than the gate's.
+//! Votes that a newcomer won before it had its gate's reply: they carry its gate and its stamp as
+//! soon as another client may have to wait for them, and they make no token that is smaller than
+//! the gate's.
 
 use std::time::Duration;
 
@@ -13,13 +14,15 @@ fn recorded(redis: &Redis, field: &str) -> String {
 }
 
 #[test]
-fn a_newcomer_that_has_to_wait_tells_its_gate_and_stamp() {
+fn a_newcomer_that_has_to_wait_records_its_gate_and_stamp() {
     let links = Links::one_host(5);
     links.warm_up();
     links.each_way(20 * MS);
     (2..5).for_each(|at| drop(links[at].cmd(&["SET", "lock:k", "foreign", "PX", "60000"])));
     let job = links.run(0, "k").sh("echo mine").spawn();
-    wait_until("it is told", || recorded(&links[1], "gate") == links[0].info("run_id"));
+    wait_until("the gate and the stamp are recorded", || {
+        recorded(&links[1], "gate") == links[0].info("run_id")
+    });
     assert_eq!(recorded(&links[1], "stamp"), recorded(&links[0], "stamp"));
     (2..5).for_each(|at| drop(links[at].cmd(&["DEL", "lock:k"])));
     job.wait_for_line("mine");
@@ -27,17 +30,18 @@ fn a_newcomer_that_has_to_wait_tells_its_gate_and_stamp() {
     links.nodes().all_free();
 }
 
-/// Of five servers one is down. The first client reaches the other four, the second all of these but the first one's
-/// gate. Each has two votes, and waits for the other's: the younger one must learn that it is the younger one.
+/// One of five servers is down. The first client reaches the other four, the second all of these
+/// but the first client's gate. Each has two votes, and waits for the other's: the younger client
+/// must learn that it is the younger one.
 #[test]
-fn of_two_with_two_votes_each_the_younger_yields() {
+fn the_younger_of_two_clients_with_two_votes_each_yields() {
     let links = Links::start(5, 2);
     links.warm_up();
     let lines = |host: usize, each_way: [u32; 4]| {
         (0..4).for_each(|at| links.line(host, at).each_way(each_way[at] * MS));
         links.line(host, 4).refuse();
     };
-    // Far enough for the second to be started while the first one's requests are under way.
+    // A latency that lets the second start while the first client's requests are in transit.
     lines(0, [20, 1500, 20, 1500]);
     lines(1, [0, 2, 1500, 2]);
     links.line(1, 0).refuse();
@@ -54,10 +58,10 @@ fn of_two_with_two_votes_each_the_younger_yields() {
     links.nodes().all_free();
 }
 
-/// The gate has forgotten everything, so its vote does not count with the quarantine that the others tell of. They
-/// know nothing of the time: the client's guess is too far ahead of their clocks.
+/// The gate has lost all data, so its vote does not count with the quarantine that the others
+/// report. They do not know the time: the client's guess is too far ahead of their clocks.
 #[test]
-fn a_token_is_no_smaller_than_the_gates_even_if_its_vote_does_not_count() {
+fn a_token_is_not_smaller_than_the_gates_even_if_its_vote_does_not_count() {
     let mut all: Vec<(Redis, ServerClock)> = (0..3).map(|_| ServerClock::start()).collect();
     all.sort_by_key(|(redis, _)| redis.port());
     let (servers, clocks): (Vec<_>, Vec<_>) = all.into_iter().unzip();
@@ -71,5 +75,5 @@ fn a_token_is_no_smaller_than_the_gates_even_if_its_vote_does_not_count() {
     let token = links.run(0, "k").fence();
     assert_eq!(links[0].cmd(&["GET", "lock-fence:k"]), token.to_string());
     let known = |redis: &Redis| redis.cmd(&["GET", "lock-fence:k"]) == token.to_string();
-    assert!(links.nodes().iter().filter(|redis| known(redis)).count() >= 2, "a majority knows it");
+    assert!(links.nodes().iter().filter(|redis| known(redis)).count() >= 2, "a majority has the token");
 }

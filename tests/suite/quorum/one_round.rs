@@ -1,10 +1,10 @@
-//! When nobody waits, a lock is taken in one round and given back in another.
+//! Without waiters, a lock is acquired in one round and released in another.
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Job, Links, Nodes, Redis, measure_short_run, wait_until};
 
-/// Much longer than what a busy machine takes to start a process.
+/// Much longer than a busy machine takes to start a process.
 const ROUND_TRIP: Duration = Duration::from_millis(80);
 const TIMES: usize = 9;
 
@@ -16,13 +16,13 @@ fn whole_run(links: &Links) -> Duration {
     took
 }
 
-/// Of times from which a busy machine takes nothing away, the lower ones say most.
+/// A busy machine only adds to these times, so the lower ones mean most.
 fn low(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 4]
 }
 
-/// How many round trips one run takes, by what it takes longer than without a latency.
+/// The round trips of one run: its time beyond that of a run without latency.
 fn round_trips(servers: usize) -> f64 {
     let links = Links::one_host(servers);
     links.warm_up();
@@ -37,9 +37,9 @@ fn round_trips(servers: usize) -> f64 {
     low(far).saturating_sub(low(near)).div_duration_f64(ROUND_TRIP)
 }
 
-/// A busy machine makes runs longer, not shorter: of three measurements one must tell two.
+/// A busy machine makes runs longer, not shorter: one of three measurements must find two.
 #[track_caller]
-fn takes_two_round_trips(servers: usize) {
+fn assert_two_round_trips(servers: usize) {
     let mut measured = Vec::new();
     while measured.len() < 3 {
         let trips = round_trips(servers);
@@ -48,22 +48,22 @@ fn takes_two_round_trips(servers: usize) {
         }
         measured.push(trips);
     }
-    panic!("not once two round trips: {measured:.2?}");
+    panic!("never two round trips: {measured:.2?}");
 }
 
 #[test]
 fn a_run_on_three_servers_takes_two_round_trips() {
-    takes_two_round_trips(3);
+    assert_two_round_trips(3);
 }
 
 #[test]
 fn a_run_on_five_servers_takes_two_round_trips() {
-    takes_two_round_trips(5);
+    assert_two_round_trips(5);
 }
 
-/// The tokens' agreement is part of the round, also where the servers' tokens differ.
+/// The agreement on a token is part of the round, even if the servers' tokens differ.
 #[test]
-fn tokens_that_differ_cost_no_round() {
+fn different_tokens_cost_no_extra_round() {
     let nodes = Nodes::start(3);
     for (at, redis) in nodes.iter().enumerate() {
         redis.cmd(&["SET", "lock-fence:k", &(1000 + at).to_string(), "PX", "600000"]);
@@ -88,9 +88,10 @@ fn tokens_that_differ_cost_no_round() {
     assert!(last < run());
 }
 
-/// They ask all servers at once: the one that is near to the gate finds the votes of the other at the other servers.
+/// Both ask all servers at once: the one close to the gate finds the other's votes on the other
+/// servers.
 #[test]
-fn of_two_that_come_at_once_and_do_not_wait_one_wins() {
+fn one_of_two_simultaneous_clients_wins_without_waiting() {
     let links = Links::start(3, 2);
     links.warm_up();
     let ms = Duration::from_millis;

@@ -1,4 +1,5 @@
-//! As long as no server fails, the order of service is the order of arrival at the gate, whatever the latencies.
+//! As long as no server fails, waiters are served in the order of their arrival at the gate,
+//! whatever the latencies.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,7 @@ use crate::support::{Job, Links, OverlapCheck, Proxy, Run, expect_success, hold,
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Waiters that came to the gate one after the other, and note when they are served.
+/// Waiters that reached the gate one after another, and note when they are served.
 struct Queue<'a> {
     links: &'a Links,
     check: OverlapCheck,
@@ -14,31 +15,31 @@ struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// Behind a holder on this host, who leaves when all have come.
+    /// A queue behind a holder on this host, which ends when all waiters have arrived.
     fn behind(links: &'a Links, host: usize, keys: &[&str]) -> (Job, Queue<'a>) {
         let holder = keys[1..].iter().fold(links.run(host, keys[0]), |run, key| run.args(&["--key", key]));
         let holder = links.nodes().hold(holder.args(&["--ttl", "60s"]), keys[0]);
         (holder, Queue { links, check: OverlapCheck::new(), waiters: Vec::new() })
     }
 
-    /// Comes on this host, and is the next in the gate's queue for "k". Its name is the number of those before it.
+    /// Queues a waiter from this host on the gate, for "k"; its name is its position.
     #[track_caller]
-    fn come(&mut self, host: usize, args: &[&str]) {
+    fn add_waiter(&mut self, host: usize, args: &[&str]) {
         let run = self.links.run(host, "k").args(args);
-        self.come_by(run, "k", self.waiters.len() + 1);
+        self.add(run, "k", self.waiters.len() + 1);
     }
 
-    /// The same for any call; then the gate's queue for this key is so long.
+    /// The same for any run, until the gate's queue for this key has this length.
     #[track_caller]
-    fn come_by(&mut self, run: Run, key: &str, length: usize) {
+    fn add(&mut self, run: Run, key: &str, length: usize) {
         let name = self.waiters.len();
         self.waiters.push(run.dir(self.check.dir()).sh(&OverlapCheck::script(&name.to_string())).spawn());
         queued(&self.links[0], key, length);
     }
 
-    /// The holder leaves, all are served one after the other, in this order.
+    /// Ends the holder; the waiters must be served one after another, in this order.
     #[track_caller]
-    fn served_as(self, holder: Job, order: &[usize]) {
+    fn assert_served_as(self, holder: Job, order: &[usize]) {
         holder.wait().expect_code(0);
         expect_success(self.waiters);
         let names: Vec<String> = order.iter().map(usize::to_string).collect();
@@ -47,18 +48,19 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// Five waiters, in turn on these hosts, are served as they came. The first host's holder is before them.
+/// Five waiters, on these hosts in turn, are served in order of arrival, after a holder on the
+/// first host.
 #[track_caller]
-fn five_are_served_as_they_came(links: &Links, hosts: &[usize]) {
+fn assert_five_are_served_in_order_of_arrival(links: &Links, hosts: &[usize]) {
     let (holder, mut queue) = Queue::behind(links, hosts[0], &["k"]);
     for i in 0..5 {
-        queue.come(hosts[(i + 1) % hosts.len()], &[]);
+        queue.add_waiter(hosts[(i + 1) % hosts.len()], &[]);
     }
-    queue.served_as(holder, &[0, 1, 2, 3, 4]);
+    queue.assert_served_as(holder, &[0, 1, 2, 3, 4]);
     links.nodes().all_free();
 }
 
-/// The first of two hosts is so much further from all servers but the gate.
+/// The first of two hosts is `by` ms further from all servers but the gate.
 fn far_releaser(servers: usize, by: u32) -> Links {
     let links = Links::start(servers, 2);
     links.warm_up();
@@ -67,23 +69,23 @@ fn far_releaser(servers: usize, by: u32) -> Links {
 }
 
 #[test]
-fn a_releaser_far_from_all_but_the_gate_of_three() {
+fn order_holds_with_a_releaser_far_from_all_but_the_gate_of_three() {
     for by in [5, 20, 100] {
         println!("{by} ms"); // shown if the test fails
-        five_are_served_as_they_came(&far_releaser(3, by), &[0, 1]);
+        assert_five_are_served_in_order_of_arrival(&far_releaser(3, by), &[0, 1]);
     }
 }
 
 #[test]
-fn a_releaser_far_from_all_but_the_gate_of_five() {
+fn order_holds_with_a_releaser_far_from_all_but_the_gate_of_five() {
     for by in [5, 20, 100] {
         println!("{by} ms");
-        five_are_served_as_they_came(&far_releaser(5, by), &[0, 1]);
+        assert_five_are_served_in_order_of_arrival(&far_releaser(5, by), &[0, 1]);
     }
 }
 
 #[test]
-fn every_host_near_to_another_server() {
+fn order_holds_with_every_host_close_to_another_server() {
     for servers in [3, 5] {
         let links = Links::start(servers, servers);
         links.warm_up();
@@ -92,65 +94,65 @@ fn every_host_near_to_another_server() {
             lines.for_each(|(server, line)| line.each_way(if server == host { MS } else { 25 * MS }));
         }
         let hosts: Vec<usize> = (1..servers).chain([0]).collect();
-        five_are_served_as_they_came(&links, &hosts);
+        assert_five_are_served_in_order_of_arrival(&links, &hosts);
     }
 }
 
 #[test]
-fn a_gate_that_is_far_from_all() {
+fn order_holds_with_a_gate_far_from_all_hosts() {
     let links = Links::start(3, 2);
     links.warm_up();
     links.lines_to(0).for_each(|line| line.each_way(40 * MS));
     links.lines_of(0)[1..].iter().for_each(|line| line.each_way(10 * MS));
-    five_are_served_as_they_came(&links, &[0, 1]);
+    assert_five_are_served_in_order_of_arrival(&links, &[0, 1]);
 }
 
 #[test]
-fn a_line_that_is_slow_in_one_direction_only() {
+fn order_holds_on_a_line_that_is_slow_in_one_direction() {
     for slow in [Proxy::to_server, Proxy::to_client] {
         let links = Links::start(3, 2);
         links.warm_up();
         links.lines_of(0)[1..].iter().for_each(|line| slow(line, 60 * MS));
-        five_are_served_as_they_came(&links, &[0, 1]);
+        assert_five_are_served_in_order_of_arrival(&links, &[0, 1]);
     }
 }
 
 #[test]
-fn lines_with_jitter() {
+fn order_holds_on_lines_with_jitter() {
     let links = far_releaser(5, 0);
     links.all().for_each(|line| line.jitter(3 * MS));
     links.lines_of(0)[1..].iter().for_each(|line| line.jitter(100 * MS));
-    five_are_served_as_they_came(&links, &[0, 1]);
+    assert_five_are_served_in_order_of_arrival(&links, &[0, 1]);
 }
 
 #[test]
-fn servers_named_in_different_orders() {
+fn order_holds_with_servers_listed_in_different_orders() {
     let links = far_releaser(3, 10);
     let holder = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
     let mut queue = Queue { links: &links, check: OverlapCheck::new(), waiters: Vec::new() };
     for (i, order) in [[2, 1, 0], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1]].into_iter().enumerate() {
         let urls = order.map(|server| links.urls(0)[server].clone());
-        queue.come_by(links.run_at(i % 2, &urls, "k"), "k", i + 1);
+        queue.add(links.run_at(i % 2, &urls, "k"), "k", i + 1);
     }
-    queue.served_as(holder, &[0, 1, 2, 3, 4]);
+    queue.assert_served_as(holder, &[0, 1, 2, 3, 4]);
     links.nodes().all_free();
 }
 
-/// Through tunnels or mapped ports.
+/// As through tunnels or mapped ports.
 #[test]
-fn servers_that_every_host_calls_by_names_of_its_own() {
+fn order_holds_with_different_server_names_on_every_host() {
     let links = Links::own_names(3, 3);
     links.warm_up();
     links.lines_of(0)[1..].iter().for_each(|line| line.each_way(60 * MS));
     links.lines_of(1).iter().for_each(|line| line.each_way(5 * MS));
-    five_are_served_as_they_came(&links, &[0, 1, 2]);
+    assert_five_are_served_in_order_of_arrival(&links, &[0, 1, 2]);
 }
 
 #[test]
-fn readers_and_writers() {
+fn order_holds_for_readers_and_writers() {
     let links = far_releaser(3, 20);
     let dir = tempfile::tempdir().unwrap();
-    // A reader holds it: what begins is a writer's turn, after a far release of a reader.
+    // A reader holds it: a writer's turn follows a distant release of a reader.
     let holder = hold(links.run(0, "k").shared("60s"));
     let inside = "echo in $NAME >> history; sleep 0.05; echo out $NAME >> history";
     let came = [("w0", 1), ("r1", 0), ("r2", 1), ("w3", 0), ("r4", 1), ("w5", 1)];
@@ -178,10 +180,11 @@ fn readers_and_writers() {
 }
 
 #[test]
-fn two_keys() {
+fn order_holds_for_two_keys() {
     let links = far_releaser(3, 20);
     let (holder, mut queue) = Queue::behind(&links, 0, &["a", "b"]);
-    // The same first in both queues; whoever wants one of them passes nobody in it.
+    // Both queues have the same first waiter; a waiter for one of the keys overtakes no other
+    // there.
     let came =
         [(&["a", "b"][..], 1), (&["a"], 0), (&["b", "a"], 1), (&["b"], 0), (&["a", "b"], 1), (&["a"], 1)];
     let mut lengths = [0, 0];
@@ -189,57 +192,58 @@ fn two_keys() {
         let run = keys[1..].iter().fold(links.run(host, keys[0]), |run, key| run.args(&["--key", key]));
         ["a", "b"].iter().zip(&mut lengths).for_each(|(key, n)| *n += usize::from(keys.contains(key)));
         let last = *keys.last().unwrap();
-        queue.come_by(run, last, lengths[usize::from(last == "b")]);
+        queue.add(run, last, lengths[usize::from(last == "b")]);
     }
-    queue.served_as(holder, &[0, 1, 2, 3, 4, 5]);
+    queue.assert_served_as(holder, &[0, 1, 2, 3, 4, 5]);
     links.nodes().all_free();
 }
 
 #[test]
-fn preferring_writers() {
+fn order_holds_when_writers_are_preferred() {
     let links = far_releaser(3, 20);
     let (holder, mut queue) = Queue::behind(&links, 0, &["k"]);
-    queue.come(1, &["--shared"]);
-    queue.come(0, &[]);
-    queue.come(1, &["--prefer", "writers"]);
-    queue.come(0, &["--shared"]);
-    queue.come(0, &["--prefer", "writers"]);
-    queue.come(1, &[]);
-    queue.served_as(holder, &[2, 4, 0, 1, 3, 5]);
+    queue.add_waiter(1, &["--shared"]);
+    queue.add_waiter(0, &[]);
+    queue.add_waiter(1, &["--prefer", "writers"]);
+    queue.add_waiter(0, &["--shared"]);
+    queue.add_waiter(0, &["--prefer", "writers"]);
+    queue.add_waiter(1, &[]);
+    queue.assert_served_as(holder, &[2, 4, 0, 1, 3, 5]);
     links.nodes().all_free();
 }
 
 #[test]
-fn preferring_readers() {
+fn order_holds_when_readers_are_preferred() {
     let links = far_releaser(3, 20);
     let holder = links.nodes().hold(links.run(0, "k").shared("60s"), "k");
     let mut queue = Queue { links: &links, check: OverlapCheck::new(), waiters: Vec::new() };
-    queue.come(1, &[]);
-    queue.come(0, &["--shared"]);
+    queue.add_waiter(1, &[]);
+    queue.add_waiter(0, &["--shared"]);
     for host in [0, 1] {
-        // Past the writer, beside the reader that holds it.
+        // It passes the writer and joins the reader that holds the lock.
         let joins = links.run(host, "k").args(&["--shared", "--prefer", "readers"]);
         joins.cmd(&["true"]).done().expect_code(0);
     }
-    queue.come(1, &[]);
-    queue.come(0, &["--shared", "--prefer", "readers", "--reader-group", "others"]);
-    queue.served_as(holder, &[0, 1, 2, 3]);
+    queue.add_waiter(1, &[]);
+    queue.add_waiter(0, &["--shared", "--prefer", "readers", "--reader-group", "others"]);
+    queue.assert_served_as(holder, &[0, 1, 2, 3]);
     links.nodes().all_free();
 }
 
-/// From the arrival of the release at the last server whose vote the next holder needs, to the start of its command.
+/// The time from the release's arrival on the last server whose vote the next holder needs to the
+/// start of its command.
 fn hand_over(links: &Links) -> Duration {
     let mut holder = links.nodes().hold(links.run(0, "k"), "k");
     let next = links.run(1, "k").sh("echo mine").spawn();
     queued(&links[0], "k", 1);
-    // It has said what a waiter says, wherever it says that.
+    // Any waiter prints this line, whichever server it queues on.
     let said = || links.all().map(Proxy::requests).sum::<u64>();
-    wait_until("it waits", || {
+    wait_until("the run waits", || {
         let before = said();
         std::thread::sleep(150 * MS);
         said() == before
     });
-    // Not waited for: it ends when a majority has replied to its release.
+    // Not waited for: the releaser exits when a majority has replied to its release.
     drop(holder.take_stdin());
     next.wait_for_line("mine");
     let started = Instant::now();
@@ -253,9 +257,10 @@ fn hand_over(links: &Links) -> Duration {
 
 const ROUND_TRIP: Duration = Duration::from_millis(240);
 
-/// A busy machine makes hand-overs longer, not shorter: of three measurements one must be below this.
+/// A busy machine makes hand-overs longer, not shorter: one of three measurements must be below
+/// this.
 #[track_caller]
-fn takes_less_than_round_trips(limit: f64, set_lines: impl Fn(&Links)) {
+fn assert_takes_less_than_round_trips(limit: f64, set_lines: impl Fn(&Links)) {
     let mut measured = Vec::new();
     while measured.len() < 3 {
         let trips = round_trips(&set_lines);
@@ -264,14 +269,15 @@ fn takes_less_than_round_trips(limit: f64, set_lines: impl Fn(&Links)) {
         }
         measured.push(trips);
     }
-    panic!("not once less than {limit} round trips: {measured:.2?}");
+    panic!("never less than {limit} round trips: {measured:.2?}");
 }
 
-/// What a hand-over takes longer with these lines than without a latency, in the waiter's round trips.
+/// The additional time of a hand-over on these lines compared with lines without latency, in the
+/// waiter's round trips.
 fn round_trips(set_lines: impl Fn(&Links)) -> f64 {
     let links = Links::start(3, 2);
     links.warm_up();
-    // Of times from which a busy machine takes nothing away, the lower ones say most.
+    // A busy machine only adds to these times, so the lower ones mean most.
     let low = |mut times: Vec<Duration>| {
         times.sort();
         times[1]
@@ -288,17 +294,17 @@ fn round_trips(set_lines: impl Fn(&Links)) -> f64 {
 }
 
 #[test]
-fn after_a_far_release_the_next_starts_within_a_round_trip_of_its_arrival() {
-    // The other servers vote in the moment in which the release arrives there: half a round trip.
-    takes_less_than_round_trips(0.9, |links| {
-        // The release is longer on its way than the waiter's round trip.
+fn the_next_holder_starts_within_a_round_trip_of_a_distant_releases_arrival() {
+    // The other servers vote at the moment the release arrives there: half a round trip.
+    assert_takes_less_than_round_trips(0.9, |links| {
+        // The release takes longer than the waiter's round trip.
         links.lines_of(0)[1..].iter().for_each(|line| line.each_way(300 * MS));
         links.lines_of(1).iter().for_each(|line| line.each_way(ROUND_TRIP / 2));
     });
 }
 
 #[test]
-fn on_equal_lines_the_next_starts_one_and_a_half_round_trips_after_the_release() {
+fn the_next_holder_starts_one_and_a_half_round_trips_after_the_release_on_equal_lines() {
     // Half a round trip for the gate's vote, one for the others'.
-    takes_less_than_round_trips(1.9, |links| links.each_way(ROUND_TRIP / 2));
+    assert_takes_less_than_round_trips(1.9, |links| links.each_way(ROUND_TRIP / 2));
 }

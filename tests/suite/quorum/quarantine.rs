@@ -1,24 +1,25 @@
-//! A node that may have forgotten a lock does not vote until every lease it may have granted is over.
+//! A server that may have lost a lock does not vote until every lease that it may have granted has
+//! expired.
 
 use std::time::{Duration, Instant};
 
 use crate::support::nodes::settle;
 use crate::support::{Nodes, REPORT_SURVIVORS, Redis, Run, TREE, alive, refused, tree_of, wait_until};
 
-/// And more patience with a server than a lease of that length has by itself.
+/// With a longer node timeout than a lease of that length implies.
 const THREE: &[&str] = &["--quarantine", "3s", "--ttl", "3s", "--node-timeout", "1s"];
 
 fn marker(redis: &Redis) -> String {
     redis.cmd(&["GET", "lock-node"])
 }
 
-/// It says that this node sits out.
+/// Whether the text reports this server as quarantined.
 fn names(text: &str, redis: &Redis) -> bool {
     text.contains(&redis.port().to_string())
 }
 
 #[test]
-fn with_nonblock_a_sitting_majority_is_unavailable_and_named_with_its_time() {
+fn a_quarantined_majority_is_unavailable_with_nonblock_and_reported_with_its_time() {
     let nodes = Nodes::start(3);
     let run = || nodes.run_quarantined("k").args(&["--quarantine", "20s", "--ttl", "20s", "-n"]);
     let done = refused(run(), 69, &["quarantine"]);
@@ -28,7 +29,7 @@ fn with_nonblock_a_sitting_majority_is_unavailable_and_named_with_its_time() {
     assert!(seconds, "for how long: {done:#?}");
     assert!(done.stderr.contains("--quarantine"), "how to switch it off: {done:#?}");
     nodes.all_free();
-    // One of three is no majority.
+    // One of three is not a majority.
     settle(&nodes[0]);
     refused(run(), 69, &["quarantine"]);
     settle(&nodes[2]);
@@ -37,16 +38,16 @@ fn with_nonblock_a_sitting_majority_is_unavailable_and_named_with_its_time() {
 }
 
 #[test]
-fn the_default_is_thirty_seconds_for_several_and_none_for_one() {
+fn the_default_is_thirty_seconds_for_several_servers_and_none_for_one() {
     let nodes = Nodes::start(3);
     refused(nodes.run_quarantined("k").arg("-n"), 69, &["quarantine"]);
     Run::key(&nodes[0], "one").arg("-n").cmd(&["true"]).done().expect_code(0);
-    // Still quarantined, whatever was done with one server, and even for a client that has switched it off: the
-    // longest that any client uses counts for all.
+    // The servers stay quarantined, whatever was done with one server, even for a client that has
+    // switched it off: the longest quarantine of any client counts for all.
     refused(nodes.run_quarantined("k").arg("-n"), 69, &["quarantine"]);
     refused(nodes.run("k").arg("-n"), 69, &["quarantine"]);
     nodes.all_free();
-    // Where no client uses one, off is off, typed or inherited.
+    // Where no client uses a quarantine, off means off, typed or inherited.
     let nodes = Nodes::start(3);
     let inherited = nodes.run_quarantined("k").arg("-n").env("REDLOCK_QUARANTINE", "off");
     inherited.cmd(&["true"]).done().expect_code(0);
@@ -67,7 +68,7 @@ fn a_lease_longer_than_the_quarantine_is_a_usage_error() {
 }
 
 #[test]
-fn a_waiter_waits_the_quarantine_out_and_says_so() {
+fn a_waiter_waits_for_the_end_of_the_quarantine_and_reports_it() {
     let nodes = Nodes::start(3);
     let start = Instant::now();
     let waiter = nodes.run_quarantined("k").args(THREE).sh("echo mine").spawn();
@@ -81,7 +82,7 @@ fn a_waiter_waits_the_quarantine_out_and_says_so() {
     waiter.wait().expect_code(0);
     for (redis, marked) in nodes.iter().zip(marked) {
         assert!(marked.starts_with(&redis.info("run_id")), "{marked}");
-        assert_eq!(marker(redis), marked, "first seen stays first seen");
+        assert_eq!(marker(redis), marked, "the first-seen time does not change");
         assert_eq!(redis.keys_without_ttl(), ["lock-node"]);
     }
     nodes.all_free();
@@ -96,9 +97,9 @@ fn a_wait_shorter_than_the_quarantine_ends_unavailable() {
     nodes.all_free();
 }
 
-/// However a majority came by a memory that is not its own, it sits out.
+/// A majority is quarantined whatever replaced its data.
 #[test]
-fn restarts_flushes_copies_and_promotions_make_a_node_sit_out() {
+fn a_restart_flush_copy_or_promotion_quarantines_a_server() {
     let mut nodes = Nodes::start(3);
     nodes.settle();
     let run = |nodes: &Nodes| nodes.run_quarantined("k").args(&["-n"]).args(THREE);
@@ -122,29 +123,29 @@ fn restarts_flushes_copies_and_promotions_make_a_node_sit_out() {
         let done = run(&nodes).sh("echo ran").done();
         assert_eq!((done.code, done.stdout.as_str()), (Some(69), ""), "{what}: {done:#?}");
         assert!(names(&done.stderr, &nodes[0]) && names(&done.stderr, &nodes[1]), "{what}: {done:#?}");
-        assert!(marker(&nodes[0]).starts_with(&nodes[0].info("run_id")), "{what}: marked anew");
+        assert!(marker(&nodes[0]).starts_with(&nodes[0].info("run_id")), "{what}: the marker is replaced");
     }
     nodes.all_free();
 }
 
 #[test]
-fn a_promoted_replica_sits_out() {
+fn a_promoted_replica_is_quarantined() {
     let (nodes, replica) = (Nodes::start(3), Redis::start());
     nodes.settle();
     nodes[2].cmd(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
     replica.cmd(&["REPLICAOF", "127.0.0.1", &nodes[2].port().to_string()]);
-    wait_until("it has the marker", || marker(&replica) == marker(&nodes[2]));
+    wait_until("the replica has the marker", || marker(&replica) == marker(&nodes[2]));
     replica.cmd(&["REPLICAOF", "NO", "ONE"]);
     let urls = [nodes[0].url(), "redis://127.0.0.1:1".into(), replica.url()].join(",");
     let done = refused(Run::at(&urls, "k").arg("-n").args(THREE), 69, &["quarantine"]);
     assert!(names(&done.stderr, &replica), "{done:#?}");
     assert!(
         done.stderr.contains("127.0.0.1:1:") && done.stderr.contains("refused"),
-        "the dead one: {done:#?}"
+        "the dead server: {done:#?}"
     );
 }
 
-/// A holds n1 and n2 while n3 is down. n2 forgets, n3 comes: with the two of them B would be let in.
+/// A holds n1 and n2 while n3 is down. n2 loses its data, n3 returns: these two could let B in.
 fn amnesia(forget: fn(&mut Redis)) {
     let mut nodes = Nodes::start(3);
     nodes.settle();
@@ -156,20 +157,20 @@ fn amnesia(forget: fn(&mut Redis)) {
     let mut asked = 0;
     let pids = tree.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
     while tree.iter().any(|pid| alive(*pid)) {
-        // One that is slow to start may find that the holder is gone by then: it looks itself.
+        // On a busy machine the holder may be gone when this client starts: it checks that itself.
         let run = nodes.run_quarantined("k").arg("-n").args(THREE);
         let done = run.env("TREE", &pids).sh(REPORT_SURVIVORS).done();
         assert!(!done.stdout.contains("overlap"), "beside the holder: {done:#?}");
         assert!(matches!(done.code, Some(0 | 69 | 75)), "{done:#?}");
         asked += 1;
         if asked == 5 {
-            // What the holder can still do: it is stopped when its lease is over, or it was healed.
+            // The holder is stopped when its lease ends, or was healed.
             nodes[0].kill();
         }
     }
     assert!(asked >= 2, "asked {asked} times");
     holder.wait().expect_code(79);
-    // Who waits is let in when the two have sat out, the third one being gone.
+    // A waiter is let in when the quarantine of the two is over, with the third server gone.
     let patient = nodes.run_quarantined("k").args(THREE).sh("echo ran").spawn();
     patient.wait_for_line("ran");
     patient.wait().expect_code(0);
@@ -177,21 +178,22 @@ fn amnesia(forget: fn(&mut Redis)) {
 }
 
 #[test]
-fn a_restarted_node_does_not_let_a_second_one_in() {
+fn a_restarted_server_does_not_let_a_second_holder_in() {
     amnesia(|redis| redis.restart());
 }
 
 #[test]
-fn a_flushed_node_does_not_let_a_second_one_in() {
+fn a_flushed_server_does_not_let_a_second_holder_in() {
     amnesia(|redis| drop(redis.cmd(&["FLUSHALL"])));
 }
 
 #[test]
-fn a_holder_keeps_what_it_has_though_a_majority_sits_out() {
-    // Its lease needs their extends, not their votes.
+fn a_holder_keeps_its_lock_while_a_majority_is_quarantined() {
+    // Its lease needs the servers' extensions, not their votes.
     let mut nodes = Nodes::start(3);
     nodes.settle();
-    // Long enough for a restart between two refreshes: a node that is away for longer counts only later.
+    // Long enough for a restart between two refreshes: a server that is away for longer counts only
+    // later.
     let nine = &["--ttl", "9s", "--quarantine", "9s"];
     let run = nodes.run_quarantined("k").args(nine);
     let mut job = nodes.hold(run, "k");
@@ -209,15 +211,15 @@ fn a_holder_keeps_what_it_has_though_a_majority_sits_out() {
 }
 
 #[test]
-fn one_server_alone_sits_out_once_if_that_is_asked_for() {
+fn a_single_server_is_quarantined_once_on_request() {
     let redis = Redis::start();
     let run = || Run::key(&redis, "k").args(&["--quarantine", "3s", "--ttl", "3s"]);
     refused(run().arg("-n"), 69, &["quarantine"]);
     run().cmd(&["true"]).done().expect_code(0);
-    // Also one that is held over many leases, and the next at once.
+    // Even a lock held over many leases, and the next at once.
     let mark = marker(&redis);
     run().cmd(&["sleep", "4"]).done().expect_code(0);
     run().arg("-n").cmd(&["true"]).done().expect_code(0);
-    assert_eq!(marker(&redis), mark, "its time does not start anew");
+    assert_eq!(marker(&redis), mark, "the quarantine does not restart");
     assert!(mark.starts_with(&redis.info("run_id")), "{mark}");
 }

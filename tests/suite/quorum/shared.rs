@@ -1,4 +1,4 @@
-//! Readers on several servers: a majority for each, whatever happens to a minority.
+//! Readers on several servers: each needs a majority, whatever happens to a minority.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use crate::support::{
     Job, Nodes, PlainRedlock, Redis, alive, expect_success, hold, queued, tree_of, wait_until,
 };
 
-/// Readers with an entry at this server, dead or alive.
+/// The number of readers with an entry on this server, dead or alive.
 fn readers_at(redis: &Redis) -> usize {
     redis.cmd(&["ZCARD", "lock-shared:k"]).parse().expect("a count")
 }
 
 #[track_caller]
-fn everywhere(nodes: &Nodes, readers: usize) {
-    wait_until(&format!("{readers} readers at every living server"), || {
+fn wait_for_readers_everywhere(nodes: &Nodes, readers: usize) {
+    wait_until(&format!("{readers} readers on every living server"), || {
         nodes.up().all(|redis| readers_at(redis) == readers)
     });
 }
@@ -25,7 +25,7 @@ fn everywhere(nodes: &Nodes, readers: usize) {
 fn every_server_has_an_entry_for_every_reader() {
     let nodes = Nodes::start(3);
     let readers: Vec<Job> = (0..4).map(|_| hold(nodes.run("k").shared("60s"))).collect();
-    everywhere(&nodes, 4);
+    wait_for_readers_everywhere(&nodes, 4);
     assert!(nodes.iter().all(|redis| redis.held("k")), "a foreign SET NX is kept out");
     assert!(!nodes.run("k").try_acquire());
     expect_success(readers);
@@ -36,7 +36,8 @@ fn every_server_has_an_entry_for_every_reader() {
 #[test]
 fn the_tokens_of_readers_are_all_different() {
     let nodes = Nodes::start(3);
-    // Servers that disagree about the last one, so that the answers have to be raised to a majority's.
+    // The servers disagree about the last token, so the replies must be raised to those of a
+    // majority.
     for (at, ahead) in [(0, 10), (1, 1000), (2, 500)] {
         let seconds: u64 = nodes[at].cmd(&["TIME"]).lines().next().unwrap().parse().unwrap();
         nodes[at].cmd(&["SET", "lock-fence:k", &((seconds + 1_000_000) * 1000 + ahead).to_string()]);
@@ -59,7 +60,7 @@ fn readers_share_while_any_one_server_is_down() {
         let mut nodes = Nodes::start(3);
         nodes[down].kill();
         let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("60s"))).collect();
-        everywhere(&nodes, 3);
+        wait_for_readers_everywhere(&nodes, 3);
         assert!(!nodes.run("k").try_acquire(), "without server {down}");
         expect_success(readers);
         assert!(nodes.run("k").try_acquire(), "without server {down}");
@@ -68,17 +69,17 @@ fn readers_share_while_any_one_server_is_down() {
 }
 
 #[test]
-fn readers_outlive_the_death_of_a_server_and_heal_it_when_it_is_back() {
+fn readers_survive_the_death_of_a_server_and_heal_it_when_it_returns() {
     let mut nodes = Nodes::start(3);
     let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("4s"))).collect();
-    everywhere(&nodes, 3);
+    wait_for_readers_everywhere(&nodes, 3);
     for at in [0, 2] {
         nodes[at].kill();
         assert!(!nodes.run("k").try_acquire());
         let newcomer = hold(nodes.run("k").shared("60s"));
         newcomer.wait().expect_code(0);
         nodes[at].restart();
-        everywhere(&nodes, 3);
+        wait_for_readers_everywhere(&nodes, 3);
     }
     assert!(!nodes.run("k").try_acquire());
     expect_success(readers);
@@ -90,7 +91,7 @@ fn a_killed_reader_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
     let nodes = Nodes::start(3);
     let long = hold(nodes.run("k").shared("30s"));
     let victim = hold(nodes.run("k").shared("6s"));
-    everywhere(&nodes, 2);
+    wait_for_readers_everywhere(&nodes, 2);
     let writer = nodes.run("k").sh("echo mine").spawn();
     queued(&nodes[0], "k", 1);
     let killed = Instant::now();
@@ -98,19 +99,19 @@ fn a_killed_reader_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
     victim.wait();
     long.wait().expect_code(0);
     writer.wait_for_line("mine");
-    assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
+    assert!(killed.elapsed() > Duration::from_secs(1), "before its lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     writer.wait().expect_code(0);
     nodes.all_free();
 }
 
 #[test]
-fn a_lock_deleted_at_a_majority_is_lost_for_every_reader() {
+fn a_lock_deleted_on_a_majority_is_lost_for_every_reader() {
     let nodes = Nodes::start(3);
     let run = || nodes.run("k").shared("3s").sh(crate::support::TREE).spawn();
     let readers: Vec<Job> = (0..2).map(|_| run()).collect();
     let trees: Vec<i32> = readers.iter().flat_map(tree_of).collect();
-    everywhere(&nodes, 2);
+    wait_for_readers_everywhere(&nodes, 2);
     for at in [0, 2] {
         nodes[at].cmd(&["DEL", "lock:k"]);
     }
@@ -122,10 +123,10 @@ fn a_lock_deleted_at_a_majority_is_lost_for_every_reader() {
 }
 
 #[test]
-fn a_lock_deleted_at_one_server_is_healed_for_every_reader() {
+fn a_lock_deleted_on_one_server_is_healed_for_every_reader() {
     let nodes = Nodes::start(3);
     let readers: Vec<Job> = (0..3).map(|_| hold(nodes.run("k").shared("4s"))).collect();
-    everywhere(&nodes, 3);
+    wait_for_readers_everywhere(&nodes, 3);
     for at in [1, 0] {
         nodes[at].cmd(&["DEL", "lock:k", "lock-shared:k"]);
         wait_until("healed", || nodes[at].held("k") && readers_at(&nodes[at]) == 3);
@@ -136,19 +137,19 @@ fn a_lock_deleted_at_one_server_is_healed_for_every_reader() {
 }
 
 #[test]
-fn readers_at_different_gates_share_and_keep_a_writer_out() {
+fn readers_with_different_gates_share_and_keep_a_writer_out() {
     let nodes = Nodes::start(3);
     let urls = nodes.urls();
     let rotated = |first: usize| -> Vec<String> { (0..3).map(|i| urls[(first + i) % 3].clone()).collect() };
     let readers: Vec<Job> = (0..3)
         .map(|first| hold(Nodes::run_at(&rotated(first), "k").args(&["--shared", "--ttl", "60s"])))
         .collect();
-    everywhere(&nodes, 3);
+    wait_for_readers_everywhere(&nodes, 3);
     for first in 0..3 {
         let writer = Nodes::run_at(&rotated(first), "k").arg("-n");
         writer.cmd(&["true"]).done().expect_code(75);
     }
-    everywhere(&nodes, 3);
+    wait_for_readers_everywhere(&nodes, 3);
     expect_success(readers);
     nodes.all_free();
 }
@@ -160,7 +161,7 @@ fn readers_and_plain_redlock_exclude_each_other() {
     let (lease, mut plain) = (Duration::from_secs(20), PlainRedlock::to(&nodes, "plain"));
     assert!(plain.try_lock("k", lease));
     bare().arg("-n").cmd(&["true"]).done().expect_code(75);
-    assert_eq!(plain.unlock("k"), 3, "nothing of theirs was touched");
+    assert_eq!(plain.unlock("k"), 3, "their values are untouched");
     let readers = [hold(bare()), hold(bare())];
     assert!(!plain.try_lock("k", lease));
     expect_success(readers);

@@ -1,5 +1,5 @@
-//! A minority that cannot serve: the run goes on, and it is told where it is asked for; a mistake in the
-//! configuration is told always, in one line.
+//! A minority that cannot serve: the run continues, and the failure is reported on request; a
+//! mistake in the configuration is always reported, in one line.
 
 use std::fs;
 
@@ -8,37 +8,38 @@ use serde_json::Value;
 use crate::support::{Done, Nodes, Redis, Refused, Run, refused, wait_until};
 
 /// Two good servers and a bad one, which is the first, the second and the last of them by address.
-fn in_each_place<T>(bad: impl Fn() -> T, url: impl Fn(&T) -> String, look: impl Fn(&T, &[String])) {
+fn in_each_place<T>(bad: impl Fn() -> T, url: impl Fn(&T) -> String, check: impl Fn(&T, &[String])) {
     for at in 0..3 {
-        // Ports grow from one server to the next, but for where their range begins anew.
+        // Ports grow from one server to the next, unless their range wraps around.
         let mut good: Vec<Redis> = (0..at).map(|_| Redis::start()).collect();
         let bad = bad();
         good.extend((at..2).map(|_| Redis::start()));
         let mut urls: Vec<String> = good.iter().map(Redis::url).collect();
         urls.insert(at, url(&bad));
         println!("at {at}"); // shown if the test fails
-        look(&bad, &urls);
+        check(&bad, &urls);
         Nodes::of(good).all_free();
     }
 }
 
-/// It runs, and says one line, with the server and one of these words. A majority does not wait for long for what the
-/// last server says: of five runs on a busy machine one must have heard it, and none says more.
+/// It runs, and prints one line, with the server and one of these texts. A majority does not wait
+/// long for the last server's reply: on a busy machine one of five runs must have received it, and
+/// none prints more.
 #[track_caller]
-fn warned(run: &Run, server: &str, of: &[&str]) -> Done {
+fn expect_warning(run: &Run, server: &str, of: &[&str]) -> Done {
     let mut attempts = (0..5).map(|_| {
         let done = run.clone().sh("echo ran").done().expect_code(0);
         assert_eq!(done.stdout, "ran\n", "{done:#?}");
         assert!(done.stderr.lines().count() <= 1, "one line: {done:#?}");
         done
     });
-    let done = attempts.find(|done| !done.stderr.is_empty()).expect("not once a word");
+    let done = attempts.find(|done| !done.stderr.is_empty()).expect("never a warning");
     assert!(done.stderr.starts_with("redlock: ") && done.stderr.contains(server), "{done:#?}");
     done.expect_stderr(of)
 }
 
 #[test]
-fn a_server_that_is_down_is_no_word_worth_but_told_with_v() {
+fn a_server_that_is_down_is_reported_only_with_v() {
     in_each_place(Refused::among_servers, Refused::url, |gone, urls| {
         let done = Nodes::run_at(urls, "k").cmd(&["true"]).done().expect_code(0);
         assert_eq!(done.stderr, "");
@@ -54,7 +55,7 @@ fn a_server_that_is_down_is_no_word_worth_but_told_with_v() {
 }
 
 #[test]
-fn all_servers_in_order_is_no_word_worth() {
+fn a_run_on_healthy_servers_prints_nothing() {
     let nodes = Nodes::start(3);
     for _ in 0..3 {
         let done = nodes.run("k").cmd(&["true"]).done().expect_code(0);
@@ -63,11 +64,11 @@ fn all_servers_in_order_is_no_word_worth() {
 }
 
 /// The acquired event's `servers`.
-fn servers_told(urls: &[String]) -> Value {
-    servers_told_of(Nodes::run_at(urls, "k"))
+fn servers_in_event(urls: &[String]) -> Value {
+    servers_in_event_of(Nodes::run_at(urls, "k"))
 }
 
-fn servers_told_of(run: Run) -> Value {
+fn servers_in_event_of(run: Run) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("events");
     let run = run.arg("--events").arg(&file);
@@ -88,28 +89,28 @@ fn has_number(value: &Value, number: u64) -> bool {
 }
 
 #[test]
-fn events_tell_how_many_voted_and_which_did_not_and_why() {
+fn events_report_how_many_voted_and_which_did_not_and_why() {
     in_each_place(Refused::among_servers, Refused::url, |gone, urls| {
-        let servers = servers_told(urls);
+        let servers = servers_in_event(urls);
         assert!(has_number(&servers, 2), "how many voted: {servers}");
         let text = servers.to_string().to_lowercase();
         assert!(text.contains(&gone.port().to_string()) && text.contains("refused"), "{servers}");
     });
     let nodes = Nodes::start(3);
-    let servers = servers_told(&nodes.urls());
-    assert!(!servers.is_null(), "told for several servers always");
+    let servers = servers_in_event(&nodes.urls());
+    assert!(!servers.is_null(), "always present with several servers");
     assert!(!servers.to_string().to_lowercase().contains("refused"), "{servers}");
 }
 
 #[test]
-fn a_wrong_password_is_one_line_and_the_run_goes_on() {
+fn a_wrong_password_is_reported_in_one_line_and_the_run_continues() {
     let closed = || Redis::start_with(&["--requirepass", "secret"]);
     for login in ["", ":wrong@"] {
         let url = |closed: &Redis| closed.url().replace("redis://", &format!("redis://{login}"));
         in_each_place(closed, url, |closed, urls| {
             let said = ["password", "auth", "refused", "permission"];
-            let done = warned(&Nodes::run_at(urls, "k"), &closed.port().to_string(), &said);
-            assert!(!done.stderr.contains("wrong@"), "no password in words: {done:#?}");
+            let done = expect_warning(&Nodes::run_at(urls, "k"), &closed.port().to_string(), &said);
+            assert!(!done.stderr.contains("wrong@"), "the password is printed: {done:#?}");
             let quiet = Nodes::run_at(urls, "k").arg("-q").cmd(&["true"]).done().expect_code(0);
             assert_eq!(quiet.stderr, "");
         });
@@ -117,31 +118,35 @@ fn a_wrong_password_is_one_line_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_name_that_does_not_resolve_is_one_line_and_the_run_goes_on() {
+fn a_name_that_does_not_resolve_is_reported_in_one_line_and_the_run_continues() {
     let names = || "redis://no-such-host.invalid:6379".to_owned();
     in_each_place(names, String::clone, |_, urls| {
-        warned(&Nodes::run_at(urls, "k"), "no-such-host.invalid", &["resolve", "lookup", "name", "address"]);
+        expect_warning(
+            &Nodes::run_at(urls, "k"),
+            "no-such-host.invalid",
+            &["resolve", "lookup", "name", "address"],
+        );
     });
 }
 
-/// Servers of which these are replicas of another one.
+/// Servers of which the ones at these indexes are replicas of another one.
 fn with_replicas(at: &[usize], writable: bool) -> (Nodes, Redis) {
     let (nodes, primary) = (Nodes::start(3), Redis::start_with(&["--repl-diskless-sync-delay", "0"]));
     for at in at {
         nodes[*at].cmd(&["CONFIG", "SET", "replica-read-only", if writable { "no" } else { "yes" }]);
         nodes[*at].cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-        wait_until("it is in step", || nodes[*at].info("master_link_status") == "up");
+        wait_until("the replica is in sync", || nodes[*at].info("master_link_status") == "up");
     }
     (nodes, primary)
 }
 
 #[test]
-fn one_replica_of_three_is_one_line_and_two_are_unfit() {
+fn one_replica_of_three_is_reported_in_one_line_and_two_are_unfit() {
     for writable in [false, true] {
         for at in 0..3 {
             let (nodes, _primary) = with_replicas(&[at], writable);
-            warned(&nodes.run("k"), &nodes[at].port().to_string(), &["replica"]);
-            warned(&nodes.run("k").arg("-n"), &nodes[at].port().to_string(), &["replica"]);
+            expect_warning(&nodes.run("k"), &nodes[at].port().to_string(), &["replica"]);
+            expect_warning(&nodes.run("k").arg("-n"), &nodes[at].port().to_string(), &["replica"]);
             assert!(!nodes[at].held("k"));
             nodes.all_free();
         }
@@ -153,7 +158,7 @@ fn one_replica_of_three_is_one_line_and_two_are_unfit() {
 }
 
 #[test]
-fn an_odd_value_at_one_of_three_is_one_line_and_at_two_unfit() {
+fn an_unexpected_value_on_one_of_three_is_reported_in_one_line_and_on_two_is_unfit() {
     for key in ["lock:k", "lock-queue:k", "lock-fence:k"] {
         println!("{key}");
         let nodes = Nodes::start(3);
@@ -164,8 +169,8 @@ fn an_odd_value_at_one_of_three_is_one_line_and_at_two_unfit() {
         let intact = |at: usize| nodes[at].cmd(&["LRANGE", key, "0", "-1"]) == "not a lock";
         for at in 0..3 {
             spoil(at);
-            warned(&nodes.run("k"), &nodes[at].port().to_string(), &[key, "not a lock", "type"]);
-            assert!(intact(at), "it is somebody's");
+            expect_warning(&nodes.run("k"), &nodes[at].port().to_string(), &[key, "not a lock", "type"]);
+            assert!(intact(at), "the value is untouched");
             nodes[at].cmd(&["DEL", key]);
         }
         spoil(0);
@@ -175,20 +180,20 @@ fn an_odd_value_at_one_of_three_is_one_line_and_at_two_unfit() {
     }
 }
 
-/// While it is held, too: a server that becomes a replica is a server less.
+/// While the lock is held, too, a server that becomes a replica counts as failed.
 #[test]
-fn a_server_that_becomes_a_replica_while_the_lock_is_held_ends_nothing() {
+fn a_server_that_becomes_a_replica_while_the_lock_is_held_stops_no_command() {
     let (nodes, primary) = (Nodes::start(3), Redis::start_with(&["--repl-diskless-sync-delay", "0"]));
     let mut job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
     nodes[1].cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-    wait_until("it is in step", || nodes[1].info("master_link_status") == "up");
+    wait_until("the replica is in sync", || nodes[1].info("master_link_status") == "up");
     crate::support::nodes::renewed(&nodes[0], "k", 4);
     assert!(job.is_running(), "{}", job.stderr_so_far());
     job.wait().expect_code(0);
     assert!(!nodes[0].held("k") && !nodes[2].held("k"));
 }
 
-/// These are no matter of a majority.
+/// A majority does not help here.
 #[test]
 fn a_server_listed_twice_and_another_number_of_servers_stay_errors() {
     let nodes = Nodes::start(3);
@@ -203,7 +208,7 @@ fn a_server_listed_twice_and_another_number_of_servers_stay_errors() {
 }
 
 #[test]
-fn a_quarantined_server_is_told_with_v_and_in_the_events() {
+fn a_quarantined_server_is_reported_with_v_and_in_the_events() {
     for at in 0..3 {
         println!("at {at}"); // shown if the test fails
         let mut nodes = Nodes::start(3);
@@ -211,21 +216,22 @@ fn a_quarantined_server_is_told_with_v_and_in_the_events() {
         nodes[at].restart();
         let run = || nodes.run_quarantined("k").args(&["--ttl", "20s", "--quarantine", "20s"]);
         let port = nodes[at].port().to_string();
-        // A majority does not wait for long for what the last server says: of five runs one must have heard it.
+        // A majority does not wait long for the last server's reply: one of five runs must have
+        // received it.
         let told = |line: &str| {
             line.contains("2 of 3") && line.contains(&port) && line.contains("does not vote for another")
         };
         let is_told = |done: &Done| done.stderr.lines().any(told);
         let mut runs = (0..5).map(|_| run().arg("-v").cmd(&["true"]).done().expect_code(0));
-        assert!(runs.any(|done| is_told(&done)), "not once told with -v");
+        assert!(runs.any(|done| is_told(&done)), "never reported with -v");
         let is_told = |servers: &Value| {
             let text = servers.to_string();
             assert!(has_number(servers, 2), "how many voted: {servers}");
             text.contains(&port) && text.contains("does not vote")
         };
-        let mut runs = (0..5).map(|_| servers_told_of(run()));
-        assert!(runs.any(|servers| is_told(&servers)), "not once told which did not, and why");
+        let mut runs = (0..5).map(|_| servers_in_event_of(run()));
+        assert!(runs.any(|servers| is_told(&servers)), "never reported which did not vote, and why");
         let done = run().cmd(&["true"]).done().expect_code(0);
-        assert_eq!(done.stderr, "", "not worth a word by itself");
+        assert_eq!(done.stderr, "", "reported without -v");
     }
 }

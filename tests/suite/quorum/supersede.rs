@@ -1,4 +1,5 @@
-//! `--supersede` over several servers, with latencies and a lost gate: the newest is the one that came last to the gate.
+//! `--supersede` on several servers, with latencies and a lost gate: the newest run is the one that
+//! reached the gate last.
 
 use std::time::Duration;
 
@@ -6,21 +7,23 @@ use crate::support::{Job, Links, Nodes, Run, hold, queued, skipped, wait_for_sle
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Waits until this job is the newest that the server knows.
+/// Waits until this job is the newest on the server.
 #[track_caller]
-fn is_newest(links: &Links, server: usize, job: &Job) {
+fn wait_until_newest(links: &Links, server: usize, job: &Job) {
     let pid = format!("\"pid\":\"{}\"", job.pid());
-    wait_until("it is the newest", || links.nodes()[server].cmd(&["GET", "lock-newest:k"]).contains(&pid));
+    wait_until("the job is the newest", || {
+        links.nodes()[server].cmd(&["GET", "lock-newest:k"]).contains(&pid)
+    });
 }
 
-/// Superseding runs come from these hosts, one after the other; only the last one stays, and runs.
-fn the_last_to_come_stays(links: &Links, hosts: &[usize]) {
+/// Superseding runs start on these hosts, one after another; only the last one stays, and runs.
+fn assert_the_last_one_stays(links: &Links, hosts: &[usize]) {
     let holder = links.nodes().hold(links.run(hosts[0], "k").args(&["--ttl", "60s"]), "k");
     let mut jobs: Vec<Job> = Vec::new();
     for (i, host) in hosts.iter().cycle().take(2 * hosts.len()).enumerate() {
         let run = links.run(*host, "k").args(&["--supersede", "--ttl", "60s"]);
         jobs.push(run.sh(&format!("echo ran {i}")).spawn());
-        is_newest(links, 0, &jobs[i]);
+        wait_until_newest(links, 0, &jobs[i]);
     }
     let last = jobs.pop().unwrap();
     for job in jobs {
@@ -41,7 +44,7 @@ fn the_newest_stays_whatever_the_latencies() {
         let lines = links.lines_of(host).iter().enumerate();
         lines.for_each(|(server, line)| line.each_way(if server == host { MS } else { 40 * MS }));
     }
-    the_last_to_come_stays(&links, &[0, 1, 2]);
+    assert_the_last_one_stays(&links, &[0, 1, 2]);
 }
 
 #[test]
@@ -49,7 +52,7 @@ fn the_newest_stays_if_one_host_is_far_from_the_gate() {
     let links = Links::start(3, 2);
     links.warm_up();
     links.lines_of(1)[0].each_way(80 * MS);
-    the_last_to_come_stays(&links, &[1, 0]);
+    assert_the_last_one_stays(&links, &[1, 0]);
 }
 
 #[test]
@@ -62,7 +65,9 @@ fn many_at_once_on_slow_lines_leave_exactly_one() {
     let holder = links.nodes().hold(links.run(0, "k").args(&["--ttl", "60s"]), "k");
     let run = |host| links.run(host, "k").args(&["--supersede", "--ttl", "60s"]).sh("echo ran");
     let mut jobs: Vec<Job> = (0..9).map(|i| run(i % 3).spawn()).collect();
-    wait_until("eight have left", || jobs.iter_mut().map(Job::is_running).filter(|runs| *runs).count() == 1);
+    wait_until("eight have given up", || {
+        jobs.iter_mut().map(Job::is_running).filter(|runs| *runs).count() == 1
+    });
     holder.wait().expect_code(0);
     let codes: Vec<Option<i32>> = jobs.into_iter().map(|job| job.wait().code).collect();
     assert_eq!(codes.iter().filter(|code| **code == Some(0)).count(), 1, "{codes:?}");
@@ -76,10 +81,10 @@ fn the_newest_stays_if_the_gate_is_lost() {
     let holder = hold(nodes.run("k").args(&["--ttl", "60s"]));
     let run = |nodes: &Nodes| nodes.run("k").args(&["--supersede", "--ttl", "60s"]);
     let older = run(&nodes).sh("echo older").spawn();
-    // Before its answer it does not know when it came, and would come after the newer one elsewhere.
+    // Before its first reply it has no stamp, and would queue behind the newer one elsewhere.
     wait_for_sleeping_waiter(&nodes[0]);
     nodes[0].kill();
-    // The older one queues at the next server, or finds the newer one there.
+    // The older one queues on the next server, or finds the newer one there.
     let newer = run(&nodes).sh("echo newer").spawn();
     let done = older.wait().expect_code(75);
     assert!(done.stdout.is_empty() && done.stderr.contains("superseded by"), "{done:?}");

@@ -8,7 +8,7 @@ use crate::support::{Links, Nodes, Redis, Refused, Run, assert_takes_less_than, 
 
 const MS: Duration = Duration::from_millis(1);
 
-/// One host, lines with this round trip, connects included.
+/// One host whose lines have this round trip time, connects included.
 fn slow(nodes: Nodes, round_trip: Duration) -> Links {
     let links = Links::one_host_to(nodes);
     links.each_way(round_trip / 2);
@@ -16,8 +16,8 @@ fn slow(nodes: Nodes, round_trip: Duration) -> Links {
     links
 }
 
-/// Taken, held over several renewals, given back; taken from another holder.
-fn works(links: &Links, run: impl Fn() -> Run, held_for: &str) {
+/// Acquired, held over several renewals, released; then acquired after another holder.
+fn assert_works(links: &Links, run: impl Fn() -> Run, held_for: &str) {
     run().arg("-n").cmd(&["true"]).done().expect_code(0);
     let done = run().sh(&format!("echo mine; sleep {held_for}")).done().expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("mine\n", ""));
@@ -33,14 +33,14 @@ fn works(links: &Links, run: impl Fn() -> Run, held_for: &str) {
 #[test]
 fn a_line_of_200_ms_works_with_a_lease_of_3_s() {
     let links = slow(Nodes::start(1), 200 * MS);
-    works(&links, || Run::at(&links.urls(0)[0], "k").args(&["--ttl", "3s"]), "7");
+    assert_works(&links, || Run::at(&links.urls(0)[0], "k").args(&["--ttl", "3s"]), "7");
 }
 
 #[test]
 fn a_line_of_300_ms_works_with_a_password_and_default_settings() {
     let links = slow(Nodes::of(vec![Redis::start_with(&["--requirepass", "secret"])]), 300 * MS);
     let url = links.urls(0)[0].replace("redis://", "redis://:secret@");
-    works(&links, || Run::at(&url, "k"), "1");
+    assert_works(&links, || Run::at(&url, "k"), "1");
 }
 
 #[test]
@@ -49,14 +49,14 @@ fn lines_of_300_ms_to_three_servers_work_with_a_password_and_default_settings() 
     let links = slow(Nodes::of(closed.collect()), 300 * MS);
     let urls: Vec<String> =
         links.urls(0).iter().map(|url| url.replace("redis://", "redis://:secret@")).collect();
-    works(&links, || Nodes::run_at(&urls, "k"), "1");
+    assert_works(&links, || Nodes::run_at(&urls, "k"), "1");
 }
 
 #[test]
 fn lines_of_50_ms_to_three_servers_work_with_a_lease_of_3_s() {
     let links = slow(Nodes::start(3), 50 * MS);
     links.warm_up();
-    works(&links, || links.run(0, "k").args(&["--ttl", "3s"]), "7");
+    assert_works(&links, || links.run(0, "k").args(&["--ttl", "3s"]), "7");
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn a_server_that_is_down_is_reported_at_once() {
     }
 }
 
-/// With several servers a silent one is waited for briefly; the only one longer, and not for ever.
+/// With several servers a silent one is waited for briefly; the only one longer, but not forever.
 #[test]
-fn a_silent_server_is_given_up_in_time() {
+fn redlock_gives_up_on_a_silent_server_in_time() {
     let links = Links::one_host(1);
     links.line(0, 0).blackhole();
     let start = Instant::now();
@@ -96,9 +96,10 @@ fn a_silent_server_is_given_up_in_time() {
     );
 }
 
-/// --wait is for a lock that is held: servers that have not answered yet are neither "held" nor unavailable.
+/// --wait is for a lock that is held: servers that have not replied yet are neither "held" nor
+/// unavailable.
 #[test]
-fn a_short_wait_leaves_servers_the_time_to_answer() {
+fn a_short_wait_leaves_servers_the_time_to_reply() {
     let links = Links::one_host_to(Nodes::start(3));
     links.warm_up();
     links.lines_of(0)[1..].iter().for_each(|line| line.to_client(400 * MS));
@@ -107,7 +108,7 @@ fn a_short_wait_leaves_servers_the_time_to_answer() {
 }
 
 #[test]
-fn votes_that_come_together_with_the_end_of_the_wait_count() {
+fn votes_that_arrive_at_the_end_of_the_wait_count() {
     let links = Links::one_host_to(Nodes::start(3));
     links.warm_up();
     let late = &links.lines_of(0)[1..];
@@ -115,9 +116,11 @@ fn votes_that_come_together_with_the_end_of_the_wait_count() {
     let replies = || late.iter().map(|line| line.replies()).sum::<u64>();
     let before = replies();
     let job = links.run(0, "k").args(&["-w", "0.2", "--node-timeout", "2s"]).sh("echo mine").spawn();
-    wait_until("the servers were asked", || links.nodes().claims("k").iter().all(|claim| !claim.is_empty()));
+    wait_until("the servers have the requests", || {
+        links.nodes().claims("k").iter().all(|claim| !claim.is_empty())
+    });
     job.stop();
-    wait_until("they have answered", || replies() >= before + 2);
+    wait_until("the servers have replied", || replies() >= before + 2);
     job.signal(Signal::SIGCONT);
     assert_eq!(job.wait().expect_code(0).stdout, "mine\n");
 }

@@ -1,5 +1,5 @@
-//! Sets of servers that cannot hold a lock: refused with exit 78, and nothing is left behind. Servers that are
-//! unfit by themselves, and fewer than a majority, are in sick_minority.rs.
+//! Sets of servers that cannot hold a lock: refused with exit 78, and nothing is left behind.
+//! sick_minority.rs tests minorities of servers that are assert_unfit by themselves.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
@@ -7,19 +7,20 @@ use std::time::{Duration, Instant};
 use crate::support::nodes::renewed;
 use crate::support::{Nodes, Run, holder, refused, tree_of, wait_until};
 
-/// Asked once and with waiting, a few times each: never granted, always 78.
+/// Tried a few times, without and with waiting: never granted, always 78.
 #[track_caller]
-fn unfit(urls: &[String], said: &[&str]) {
+fn assert_unfit(urls: &[String], said: &[&str]) {
     for _ in 0..3 {
         refused(Nodes::run_at(urls, "k").args(&["-n", "--ttl", "60s"]), 78, said);
         refused(Nodes::run_at(urls, "k").args(&["--ttl", "60s"]), 78, said);
     }
 }
 
-/// Refused as one server with two names. The check of the servers behind the majority is short: on a busy machine a
-/// majority of different servers may be granted before the other name has answered.
+/// Refused as one server with two names. The servers beyond the majority are checked only briefly:
+/// on a busy machine a majority of different servers may grant the lock before the other name has
+/// replied.
 #[track_caller]
-fn found_out(urls: &[String]) {
+fn assert_refused_as_duplicate(urls: &[String]) {
     for args in [&["-n", "--ttl", "60s"][..], &["--ttl", "60s"]] {
         let mut attempts = (0..10).map(|_| Nodes::run_at(urls, "k").args(args).sh("exit 3").done());
         let refused = attempts.find(|done| done.code != Some(3)).expect("not once refused");
@@ -28,7 +29,7 @@ fn found_out(urls: &[String]) {
 }
 
 #[test]
-fn the_same_server_twice_is_refused_by_whatever_name() {
+fn the_same_server_twice_is_refused_under_any_name() {
     let nodes = Nodes::start(3);
     let port = nodes[0].port();
     let aliases = [
@@ -43,15 +44,16 @@ fn the_same_server_twice_is_refused_by_whatever_name() {
             [nodes[1].url(), nodes[0].url(), alias.clone()],
             [alias.clone(), nodes[1].url(), nodes[0].url()],
         ] {
-            found_out(&set);
+            assert_refused_as_duplicate(&set);
         }
-        nodes.all_free(); // a vote that came late is given back after the run has ended
-        // No majority of different servers: it is never granted, however late the answers are.
-        unfit(&[alias.clone(), nodes[0].url(), alias.clone()], &["same server", "twice"]);
+        nodes.all_free(); // a late vote is released after the run has ended
+        // There is no majority of different servers: the lock is never granted, however late the
+        // replies are.
+        assert_unfit(&[alias.clone(), nodes[0].url(), alias.clone()], &["same server", "twice"]);
         nodes.all_free();
     }
     let five = [nodes[1].url(), nodes[2].url(), nodes[0].url(), "redis://127.0.0.1:1".into()];
-    found_out(&[&five[..], &[format!("redis://localhost:{port}")]].concat());
+    assert_refused_as_duplicate(&[&five[..], &[format!("redis://localhost:{port}")]].concat());
     nodes.all_free();
     let mut other_db = nodes[0].connect();
     other_db.cmd(&["SELECT", "1"]);
@@ -68,7 +70,7 @@ fn a_server_listed_twice_that_comes_up_later_never_counts_twice() {
     let job = Nodes::run_at(&urls, "k").args(&["--ttl", "3s"]).sh(script).spawn();
     let tree = tree_of(&job);
     renewed(&nodes[2], "k", 1);
-    // Now three of the five addresses lead to one server, and it alone is left.
+    // Now three of the five addresses lead to one server, and only that one is left.
     late.iter().for_each(|path| symlink(nodes[2].socket(), path).unwrap());
     nodes[0].kill();
     nodes[1].kill();
@@ -79,12 +81,12 @@ fn a_server_listed_twice_that_comes_up_later_never_counts_twice() {
 }
 
 #[test]
-fn a_key_held_through_one_server_is_refused_to_three_and_the_other_way_round() {
+fn a_key_held_on_one_server_is_refused_on_three_and_vice_versa() {
     let nodes = Nodes::start(3);
     for at in 0..3 {
         let single = holder(&nodes[at], "k", &["--ttl", "60s"]);
         let claim = nodes.claims("k");
-        unfit(&nodes.urls(), &["on one server", "over 3 servers"]);
+        assert_unfit(&nodes.urls(), &["on one server", "over 3 servers"]);
         wait_until("only the holder's claim is there", || nodes.claims("k") == claim);
         single.wait().expect_code(0);
         nodes.all_free();
@@ -100,7 +102,7 @@ fn a_key_held_through_one_server_is_refused_to_three_and_the_other_way_round() {
     assert_eq!(nodes.claims("k"), claims);
     several.wait().expect_code(0);
     nodes.all_free();
-    // Not held: any number may take it.
+    // Not held: any number of servers may take it.
     holder(&nodes[0], "k", &[]).wait().expect_code(0);
     nodes.run("k").arg("-n").cmd(&["true"]).done().expect_code(0);
 }

@@ -1,4 +1,4 @@
-//! Several servers: who may vote, what a majority is, and what is reported without one.
+//! Several servers: which of them vote, what a majority is, and what is reported without one.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,32 +8,32 @@ use crate::support::{Nodes, Redis, Refused, Run, wait_until, wait_until_within};
 const FOREIGN: &str = "a value of another program";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Node {
+enum Member {
     Free,
     Occupied,
     Dead,
 }
 
-/// Every way in which n nodes can be free, occupied or dead.
-fn every_set(n: u32) -> impl Iterator<Item = Vec<Node>> {
-    let state = |digit| [Node::Free, Node::Occupied, Node::Dead][digit as usize];
+/// Every combination of free, occupied and dead servers.
+fn every_set(n: u32) -> impl Iterator<Item = Vec<Member>> {
+    let state = |digit| [Member::Free, Member::Occupied, Member::Dead][digit as usize];
     (0..3_u32.pow(n)).map(move |set| (0..n).map(|at| state(set / 3_u32.pow(at) % 3)).collect())
 }
 
-fn expected(set: &[Node]) -> i32 {
+fn expected(set: &[Member]) -> i32 {
     let count = |state| set.iter().filter(|node| **node == state).count();
     let majority = set.len() / 2 + 1;
-    if count(Node::Free) >= majority {
+    if count(Member::Free) >= majority {
         0
-    } else if set.len() - count(Node::Dead) < majority {
+    } else if set.len() - count(Member::Dead) < majority {
         69
     } else {
         75
     }
 }
 
-/// Each set on a key of its own, so that nothing of one can hide in the next.
-fn the_matrix(n: u32) {
+/// Each set has a key of its own, so that leftovers of one cannot hide in the next.
+fn check_every_set(n: u32) {
     let (nodes, refused) = (Nodes::start(n as usize), Refused::new());
     let mut clients = nodes.connect();
     let mut foreign: Vec<BTreeMap<String, String>> = vec![BTreeMap::new(); n as usize];
@@ -43,14 +43,14 @@ fn the_matrix(n: u32) {
         let mut urls = nodes.urls();
         for (at, state) in set.iter().enumerate() {
             match state {
-                Node::Free => {}
-                Node::Occupied => {
+                Member::Free => {}
+                Member::Occupied => {
                     let value = format!("{FOREIGN} {number} {at}");
                     let set = ["SET", &format!("lock:{key}"), &value, "NX", "PX", "300000"];
                     assert_eq!(clients[at].cmd(&set), "OK");
                     foreign[at].insert(format!("lock:{key}"), value);
                 }
-                Node::Dead => urls[at] = refused.url(),
+                Member::Dead => urls[at] = refused.url(),
             }
         }
         let expected = expected(&set);
@@ -65,20 +65,20 @@ fn the_matrix(n: u32) {
             0 => assert_eq!(done.stderr, "", "{set:?}"),
             75 => assert!(done.stderr.contains("held"), "{set:?}: {done:#?}"),
             _ => {
-                let dead = set.iter().filter(|state| **state == Node::Dead).count();
+                let dead = set.iter().filter(|state| **state == Member::Dead).count();
                 let said = done.stderr.to_lowercase();
-                // A reason that several servers have is told once.
+                // A reason that several servers share is printed once.
                 assert!(said.contains("refused"), "the reason: {set:?}: {done:#?}");
                 let port = refused.port().to_string();
-                assert!(said.matches(&port).count() >= dead, "each node: {set:?}: {done:#?}");
+                assert!(said.matches(&port).count() >= dead, "each server: {set:?}: {done:#?}");
             }
         }
     }
     assert!(wrong.is_empty(), "{} sets, such as {:#?}", wrong.len(), &wrong[..wrong.len().min(3)]);
-    // The leases are long: what was left behind in any set is still there.
+    // The leases are long: leftovers of any set are still there.
     for (client, foreign) in clients.iter_mut().zip(&foreign) {
         let mut left = Vec::new();
-        wait_until_within(Duration::from_secs(4), "every late vote is given back", || {
+        wait_until_within(Duration::from_secs(4), "every late vote is released", || {
             left = client.keys();
             left.retain(|key| {
                 let ours =
@@ -94,17 +94,17 @@ fn the_matrix(n: u32) {
 }
 
 #[test]
-fn every_set_of_occupied_or_dead_nodes_of_three() {
-    the_matrix(3);
+fn every_set_of_three_free_occupied_or_dead_servers_has_the_right_result() {
+    check_every_set(3);
 }
 
 #[test]
-fn every_set_of_occupied_or_dead_nodes_of_five() {
-    the_matrix(5);
+fn every_set_of_five_free_occupied_or_dead_servers_has_the_right_result() {
+    check_every_set(5);
 }
 
 #[test]
-fn a_killed_server_is_as_dead_as_an_address_without_one() {
+fn a_killed_server_counts_like_an_address_without_one() {
     let mut nodes = Nodes::start(3);
     for at in 0..3 {
         nodes[at].kill();
@@ -125,14 +125,14 @@ fn a_killed_server_is_as_dead_as_an_address_without_one() {
 }
 
 #[test]
-fn one_to_nine_servers_work_and_an_even_number_is_warned_of_once() {
+fn one_to_nine_servers_work_and_an_even_number_causes_one_warning() {
     let nodes = Nodes::start(9);
     for n in 1..=9 {
         let urls = &nodes.urls()[..n];
         let job = Nodes::run_at(urls, &format!("k{n}")).stdin_pipe().sh("echo ready; read x; exit 0").spawn();
         job.wait_for_line("ready");
         let held = || nodes.iter().filter(|redis| redis.held(&format!("k{n}"))).count();
-        wait_until("every one of them has the lock", || held() == n);
+        wait_until("every server has the lock", || held() == n);
         let done = job.wait().expect_code(0);
         let warnings = done.stderr.lines().count();
         assert_eq!(warnings, (n + 1) % 2, "{n} servers: {done:#?}");
@@ -160,11 +160,11 @@ fn an_even_number_needs_more_than_half() {
     let two = Nodes::start(2);
     two[1].cmd(&["SET", "lock:k", FOREIGN, "PX", "60000"]);
     two.run("k").arg("-n").cmd(&["true"]).done().expect_code(75);
-    wait_until("the other vote is given back", || two.claims("k") == ["", FOREIGN]);
+    wait_until("the other vote is released", || two.claims("k") == ["", FOREIGN]);
 }
 
 #[test]
-fn a_list_or_several_options_or_the_environment_name_the_same_servers() {
+fn a_list_several_options_and_the_environment_are_equivalent() {
     let nodes = Nodes::start(3);
     let urls = nodes.urls();
     let run = || Run::bare().args(&["run", "--key", "k", "--quarantine", "off"]);
@@ -187,12 +187,12 @@ fn a_list_or_several_options_or_the_environment_name_the_same_servers() {
 #[test]
 fn a_waiter_runs_as_soon_as_foreign_holders_are_gone() {
     let nodes = Nodes::start(3);
-    // The gate is free: its vote is kept while the others are asked again, and nothing of it stays.
+    // The gate is free: its vote is kept while the others are retried, and nothing of it stays.
     for at in [1, 2] {
         nodes[at].cmd(&["SET", "lock:k", FOREIGN, "PX", "60000"]);
     }
     nodes.run("k").args(&["-w", "1500ms"]).cmd(&["true"]).done().expect_code(75);
-    wait_until("the gate's vote is given back", || nodes.claims("k") == ["", FOREIGN, FOREIGN]);
+    wait_until("the gate's vote is released", || nodes.claims("k") == ["", FOREIGN, FOREIGN]);
     let waiter = nodes.run("k").args(&["--ttl", "60s"]).sh("echo mine").spawn();
     wait_until("the waiter has the gate's vote", || !nodes.claims("k")[0].is_empty());
     nodes[1].cmd(&["DEL", "lock:k"]);
@@ -204,14 +204,14 @@ fn a_waiter_runs_as_soon_as_foreign_holders_are_gone() {
 }
 
 #[test]
-fn servers_that_refuse_us_are_named_as_such() {
+fn servers_that_refuse_us_are_reported_as_such() {
     let (open, closed) = (Redis::start(), || Redis::start_with(&["--requirepass", "secret"]));
     let (one, two) = (closed(), closed());
     let urls = [open.url(), one.url(), two.url()];
     let done = Nodes::run_at(&urls, "k").arg("-n").cmd(&["true"]).done().expect_code(77);
     assert!([&one, &two].iter().all(|redis| done.stderr.contains(&redis.port().to_string())), "{done:#?}");
     assert!(!open.held("k"));
-    // One of three is like a dead node.
+    // One of three counts like a dead server.
     let other = Redis::start();
     let urls = [open.url(), one.url(), other.url()];
     Nodes::run_at(&urls, "k").arg("-n").cmd(&["true"]).done().expect_code(0);

@@ -4,11 +4,11 @@ use std::fs;
 
 use crate::support::{Job, Redis, Run, holder, wait_until};
 
-/// `NAME=value` of the child's environment.
+/// The value of `NAME=value` in the command's environment.
 fn variable<'a>(env: &'a str, name: &str) -> Option<&'a str> {
     let mut values = env.lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix('='));
     let value = values.next();
-    assert_eq!(values.next(), None, "{name} is there once");
+    assert_eq!(values.next(), None, "{name} is set once");
     value
 }
 
@@ -20,7 +20,7 @@ fn fences_grow_from_run_to_run() {
 }
 
 #[test]
-fn fences_grow_in_the_order_of_the_grants_under_contention() {
+fn fences_grow_in_the_order_of_grants_under_contention() {
     let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());
     let log = dir.path().join("log");
     let jobs: Vec<Job> = (0..12)
@@ -49,8 +49,8 @@ fn fences_grow_after_flushall_restart_and_a_lost_counter() {
     check("after a restart without memory", Run::key(&redis, "k").fence());
     redis.cmd(&["DEL", "lock-fence:k"]);
     check("after the counter was deleted", Run::key(&redis, "k").fence());
-    // A counter ahead of the clock (a server whose clock went back) is followed all the same,
-    // and no digit is lost above 2^53's neighbourhood of a double's printed 14 digits.
+    // A counter ahead of the clock (a server whose clock was set back) still grows, and no digit is
+    // lost: the number is below 2^53, but longer than the 14 digits that Lua prints of a double.
     redis.cmd(&["SET", "lock-fence:k", "9007199254740001", "EX", "1000"]);
     check("after a counter far ahead", Run::key(&redis, "k").fence());
     assert_eq!(Run::key(&redis, "k").fence(), 9_007_199_254_740_003);
@@ -76,7 +76,7 @@ fn a_waiter_gets_a_larger_fence_than_the_holder_it_waited_for() {
     let done = waiter.wait().expect_code(0);
     let words: Vec<&str> = done.stdout.split_whitespace().collect();
     assert!(words[0].parse::<u64>().unwrap() > held, "{done:?}");
-    assert!(words[1].parse::<u64>().unwrap() > 1, "asked, was woken, asked again: {done:?}");
+    assert!(words[1].parse::<u64>().unwrap() > 1, "requested, was woken, requested once more: {done:?}");
     assert!(words[2].ends_with(&format!(".{}", words[1])), "{done:?}");
 }
 
@@ -115,7 +115,7 @@ fn inherited_values_are_overridden() {
 }
 
 #[test]
-fn nested_runs_on_different_keys_accumulate_what_is_held() {
+fn nested_runs_on_different_keys_accumulate_held_locks() {
     let redis = Redis::start();
     let line = |run: Run| run.shell_line();
     let print = "echo held $REDLOCK_HELD; echo token $REDLOCK_TOKEN; echo key $REDLOCK_KEY";
@@ -130,7 +130,7 @@ fn nested_runs_on_different_keys_accumulate_what_is_held() {
     assert_eq!(of("key"), ["a", "b", "c"], "{done:?}");
     let held = of("held");
     assert_eq!(held.len(), 3, "{done:?}");
-    // Each level holds what its ancestors hold, and its own.
+    // Each level holds the locks of its ancestors, and its own.
     assert!(held[1].starts_with(&format!("{} ", held[0])), "{held:?}");
     assert!(held[2].starts_with(&format!("{} ", held[1])), "{held:?}");
     assert_eq!(held[2].split(' ').count(), 3, "{held:?}");
@@ -139,8 +139,8 @@ fn nested_runs_on_different_keys_accumulate_what_is_held() {
 }
 
 #[test]
-fn a_run_after_an_ancestors_end_is_not_nested() {
-    // The shell's own environment has no REDLOCK_HELD once the first run is over.
+fn a_run_after_another_run_is_not_nested() {
+    // The shell's own environment has no REDLOCK_HELD once the first run has ended.
     let redis = Redis::start();
     let run = Run::key(&redis, "k").cmd(&["true"]);
     run.clone().done().expect_code(0);
@@ -148,9 +148,9 @@ fn a_run_after_an_ancestors_end_is_not_nested() {
 }
 
 #[test]
-fn a_stale_held_of_an_ancestor_that_lost_its_lock_does_not_hide_the_lock() {
-    // A daemon keeps REDLOCK_HELD after its run ended. The key is someone else's by then: whatever
-    // redlock makes of it (refuse or wait), it must not run the command beside the holder.
+fn a_stale_held_variable_does_not_hide_the_lock() {
+    // A daemon keeps REDLOCK_HELD after its run has ended, and by then another client holds the
+    // key. redlock may refuse or wait, but it must not run the command beside the holder.
     let redis = Redis::start();
     let env = Run::key(&redis, "k").cmd(&["env"]).done().expect_code(0).stdout;
     let stale = variable(&env, "REDLOCK_HELD").unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Servers that are none, or mean harm: whatever they send, redlock says so and ends in time.
+//! Impostors and malicious servers: whatever they send, redlock reports it and exits in time.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ fn attempt(url: &str) -> Done {
     done
 }
 
-/// A server that sends without end, once it was asked.
+/// A server that sends without end after the first request.
 fn flood(first: &'static str, then: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -29,24 +29,24 @@ fn flood(first: &'static str, then: String) -> String {
 }
 
 #[test]
-fn a_reply_without_end_is_given_up() {
+fn redlock_gives_up_on_an_endless_reply() {
     let part = format!("$60000\r\n{:60000}\r\n", "");
     attempt(&flood("*1000000\r\n", part)).expect_code(69).expect_stderr(&["not Redis protocol"]);
 }
 
 #[test]
-fn replies_without_end_are_given_up() {
+fn redlock_gives_up_on_endless_replies() {
     attempt(&flood("", "*1\r\n$5\r\nstale\r\n".repeat(100))).expect_code(69);
 }
 
 #[test]
-fn a_server_that_never_knows_the_script_is_given_up() {
+fn redlock_gives_up_on_a_server_that_never_loads_the_script() {
     let done = attempt(&impostor("-NOSCRIPT No matching script.\r\n"));
     done.expect_code(78).expect_stderr(&["NOSCRIPT"]);
 }
 
 #[test]
-fn a_reply_about_a_lock_that_was_not_asked_for_is_unexpected() {
+fn a_reply_about_another_lock_is_unexpected() {
     let blocked = "*9\r\n$7\r\nblocked\r\n:7\r\n:-1\r\n$0\r\n\r\n:-1\r\n:-1\r\n:0\r\n$0\r\n\r\n:-1\r\n";
     attempt(&impostor(blocked)).expect_code(78).expect_stderr(&["unexpected reply"]);
 }

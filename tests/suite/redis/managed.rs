@@ -1,5 +1,5 @@
-//! Servers as services and proxies offer them: without some commands, with connections that are closed when they are
-//! idle, behind names whose address changes, on IPv6.
+//! Servers as services and proxies offer them: some commands are missing, idle connections are
+//! closed, the address of a name changes, IPv6.
 
 use std::net::TcpListener;
 
@@ -7,7 +7,7 @@ use nix::unistd::geteuid;
 
 use crate::support::{Proxy, Redis, Run, assert_stays_free, hold, holder, queued, refused};
 
-/// As services have it that offer neither INFO nor CONFIG.
+/// Like services that offer neither INFO nor CONFIG.
 fn without_info() -> Redis {
     Redis::start_with(&["--rename-command", "INFO", "INFO_OF_THE_TEST", "--rename-command", "CONFIG", ""])
 }
@@ -24,7 +24,7 @@ fn one_server_without_info_and_config_is_enough() {
     assert_stays_free(&redis);
 }
 
-/// Votes are counted by the servers' identities.
+/// Votes are counted by the servers' run ids.
 #[test]
 fn several_servers_without_info_are_refused() {
     let servers = [without_info(), without_info(), without_info()];
@@ -40,7 +40,7 @@ fn several_servers_without_info_are_refused() {
 }
 
 #[test]
-fn an_idle_connection_that_was_closed_is_made_anew() {
+fn a_closed_idle_connection_is_reopened() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "1h"]));
@@ -62,9 +62,9 @@ fn a_server_on_ipv6_is_reached() {
     assert!(done.stderr.contains(&url), "{done:?}");
 }
 
-/// The name is looked up again for each connection.
+/// The name is resolved for each connection.
 #[test]
-fn a_name_whose_address_changes_is_followed() {
+fn redlock_follows_a_name_whose_address_changes() {
     if !geteuid().is_root() {
         skip!("only root can give a process its own /etc/hosts");
     }
@@ -72,7 +72,7 @@ fn a_name_whose_address_changes_is_followed() {
     let redis = Redis::start();
     let hosts = redis.dir().join("hosts");
     let points_to = |address: &str| std::fs::write(&hosts, format!("{address} {name}\n")).unwrap();
-    points_to("127.0.0.9"); // where there is no server
+    points_to("127.0.0.9"); // no server there
     let script =
         format!("mount --make-rprivate / && mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
     let run = Run::at(&format!("redis://{name}:{}", redis.port()), "k").args(&["--on-unavailable", "wait"]);

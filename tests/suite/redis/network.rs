@@ -1,4 +1,5 @@
-//! Answers that come late or never, connections that break: nothing late counts, nothing is left.
+//! Replies that come late or never, connections that break: nothing late counts, nothing is left
+//! behind.
 
 use std::time::{Duration, Instant};
 
@@ -8,20 +9,22 @@ use crate::support::{
     wait_for_sleeping_clients, wait_until, wait_until_within,
 };
 
-/// A holder through this proxy that listens for a break, so that the next that it sends is a refresh.
+/// A holder through this proxy that already listens for breaks, so that its next request is a
+/// refresh.
 fn listening_holder(redis: &Redis, proxy: &Proxy, ttl: &str) -> Job {
     let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", ttl]));
     wait_for_sleeping_clients(redis, 1);
     job
 }
 
-/// Lets the server know the scripts: a request for an unknown one does nothing, however late it comes.
+/// Makes the server load the scripts: a request for an unknown one has no effect, however late it
+/// arrives.
 fn warm_up(redis: &Redis) {
     Run::key(redis, "k").cmd(&["true"]).done().expect_code(0);
 }
 
 #[test]
-fn a_short_blackhole_or_a_cut_connection_is_survived() {
+fn a_holder_survives_a_short_blackhole_and_a_cut_connection() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let job = listening_holder(&redis, &proxy, "6s");
@@ -34,7 +37,7 @@ fn a_short_blackhole_or_a_cut_connection_is_survived() {
     renewed(&redis, "k", 1);
     let connections = proxy.connections();
     proxy.cut();
-    wait_until("a connection is made anew", || proxy.connections() > connections);
+    wait_until("the holder reconnects", || proxy.connections() > connections);
     renewed(&redis, "k", 1);
     assert_eq!(redis.cmd(&["GET", "lock:k"]), claim);
     job.wait().expect_code(0);
@@ -42,7 +45,7 @@ fn a_short_blackhole_or_a_cut_connection_is_survived() {
 }
 
 #[test]
-fn a_grant_that_arrives_after_its_own_lease_never_starts_the_command() {
+fn a_grant_that_arrives_after_its_lease_never_starts_the_command() {
     let redis = Redis::start();
     warm_up(&redis);
     for (ttl, late, args) in [
@@ -64,7 +67,7 @@ fn a_grant_that_arrives_after_its_own_lease_never_starts_the_command() {
 }
 
 #[test]
-fn a_stopped_server_is_unavailable_within_bounds_and_a_late_grant_is_given_back() {
+fn a_stopped_server_is_soon_unavailable_and_a_late_grant_is_released() {
     let redis = Redis::start();
     warm_up(&redis);
     for args in [&["-n"][..], &[]] {
@@ -76,15 +79,15 @@ fn a_stopped_server_is_unavailable_within_bounds_and_a_late_grant_is_given_back(
         // Far less than the lease, which is not waited for.
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         redis.cont();
-        // Whatever the server now does late, in the end the lock is free.
+        // Whatever the server does late, the lock is free in the end.
         let free = || !redis.held("k") && redis.queue_len("k") == 0;
-        wait_until_within(Duration::from_secs(8), "the late grant is given back", free);
+        wait_until_within(Duration::from_secs(8), "the late grant is released", free);
         assert_stays_free(&redis);
     }
 }
 
 #[test]
-fn a_request_that_arrives_after_its_sender_has_come_and_gone_takes_nothing() {
+fn a_request_that_arrives_after_its_sender_is_gone_takes_nothing() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let first = holder(&redis, "k", &["--ttl", "60s"]);
@@ -92,8 +95,8 @@ fn a_request_that_arrives_after_its_sender_has_come_and_gone_takes_nothing() {
     wait_until("queued", || redis.queue_len("k") == 1);
     let (connections, sent) = (proxy.connections(), proxy.requests());
     proxy.strand();
-    wait_until("the waiter asks into the void", || proxy.requests() > sent);
-    wait_until("and anew over another connection", || proxy.connections() > connections);
+    wait_until("the waiter's request is held back", || proxy.requests() > sent);
+    wait_until("the waiter retries on another connection", || proxy.connections() > connections);
     first.wait().expect_code(0);
     waiter.wait_for_line("mine");
     waiter.wait().expect_code(0);
@@ -110,7 +113,7 @@ fn a_late_release_never_frees_a_later_holder() {
     let job = hold(Run::at(&proxy.url(), "k").args(&["--ttl", "4s"]));
     let sent = proxy.requests();
     proxy.pause();
-    job.wait().expect_code(0); // its release is stuck in the hole
+    job.wait().expect_code(0); // its release is stuck in the proxy
     assert!(proxy.requests() > sent, "a release was sent");
     let next = holder(&redis, "k", &["--ttl", "60s"]);
     let claim = redis.cmd(&["GET", "lock:k"]);
@@ -123,14 +126,14 @@ fn a_late_release_never_frees_a_later_holder() {
 }
 
 #[test]
-fn a_refresh_in_flight_while_the_command_ends_takes_nothing_back() {
+fn a_refresh_in_transit_while_the_command_exits_reacquires_nothing() {
     let redis = Redis::start();
     for _ in 0..4 {
         let proxy = Proxy::to(&redis);
         let job = listening_holder(&redis, &proxy, "3s");
         proxy.delay(Duration::from_millis(60));
         let sent = proxy.requests();
-        wait_until("a refresh is under way", || proxy.requests() > sent);
+        wait_until("a refresh is in transit", || proxy.requests() > sent);
         job.wait().expect_code(0);
         assert!(!redis.held("k"), "released");
         assert_stays_free(&redis);
@@ -138,7 +141,7 @@ fn a_refresh_in_flight_while_the_command_ends_takes_nothing_back() {
 }
 
 #[test]
-fn a_refresh_stuck_on_the_way_while_the_command_ends_takes_nothing_back() {
+fn a_refresh_held_back_while_the_command_exits_reacquires_nothing() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let job = listening_holder(&redis, &proxy, "3s");
@@ -147,12 +150,12 @@ fn a_refresh_stuck_on_the_way_while_the_command_ends_takes_nothing_back() {
     wait_until("a refresh is stuck", || proxy.requests() > sent);
     job.wait().expect_code(0);
     proxy.resume();
-    wait_until_within(Duration::from_secs(5), "free at last", || !redis.held("k"));
+    wait_until_within(Duration::from_secs(5), "the key is free in the end", || !redis.held("k"));
     assert_stays_free(&redis);
 }
 
 #[test]
-fn a_lost_answer_to_the_release_keeps_the_commands_exit_code() {
+fn a_lost_reply_to_the_release_keeps_the_commands_exit_code() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let run = Run::at(&proxy.url(), "k").args(&["--ttl", "30s"]).stdin_pipe();
@@ -164,7 +167,7 @@ fn a_lost_answer_to_the_release_keeps_the_commands_exit_code() {
 }
 
 #[test]
-fn killed_connections_are_made_anew_while_held() {
+fn a_holder_reopens_killed_connections() {
     let redis = Redis::start();
     let job = holder(&redis, "k", &["--ttl", "6s"]);
     let mut client = redis.connect();
@@ -173,23 +176,24 @@ fn killed_connections_are_made_anew_while_held() {
     while start.elapsed() < Duration::from_secs(8) {
         client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         assert_eq!(client.cmd(&["GET", "lock:k"]), claim);
-        std::thread::sleep(Duration::from_millis(100)); // only the pace of the loop
+        std::thread::sleep(Duration::from_millis(100)); // only paces the loop
     }
     job.wait().expect_code(0);
     assert_stays_free(&redis);
 }
 
 #[test]
-fn killed_connections_are_made_anew_while_waiting() {
+fn a_waiter_reopens_killed_connections() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "30s"]);
     let waiters: Vec<_> = (0..3).map(|_| Run::key(&redis, "k").sh("echo mine").spawn()).collect();
-    wait_for_sleeping_clients(&redis, 4); // one that was not answered yet has met no server, and would end
+    // a waiter without a first reply has reached no server, and would exit
+    wait_for_sleeping_clients(&redis, 4);
     let mut client = redis.connect();
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(4) {
         client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        std::thread::sleep(Duration::from_millis(100)); // only the pace of the loop
+        std::thread::sleep(Duration::from_millis(100)); // only paces the loop
     }
     first.wait().expect_code(0);
     client.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -200,7 +204,7 @@ fn killed_connections_are_made_anew_while_waiting() {
 }
 
 #[test]
-fn an_answer_to_the_release_that_was_lost_once_is_no_cause_for_alarm() {
+fn one_lost_reply_to_the_release_causes_no_warning() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     warm_up(&redis);
@@ -208,19 +212,19 @@ fn an_answer_to_the_release_that_was_lost_once_is_no_cause_for_alarm() {
     proxy.drop_replies(true);
     drop(job.take_stdin());
     wait_until("released", || !redis.held("k"));
-    proxy.drop_replies(false); // the retry is answered
+    proxy.drop_replies(false); // the retry gets a reply
     let done = job.wait().expect_code(0);
-    assert_eq!(done.stderr, "", "the first release was carried out");
+    assert_eq!(done.stderr, "", "the first release was executed");
 }
 
 #[test]
-fn a_holder_whose_refresh_went_unanswered_releases_on_a_full_server() {
+fn a_holder_whose_refresh_got_no_reply_releases_on_a_full_server() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     let job = listening_holder(&redis, &proxy, "8s");
     let sent = proxy.requests();
     proxy.drop_replies(true);
-    wait_until("a refresh went unanswered, and was sent again", || proxy.requests() > sent + 1);
+    wait_until("a refresh got no reply, and was resent", || proxy.requests() > sent + 1);
     proxy.drop_replies(false);
     redis.cmd(&["CONFIG", "SET", "maxmemory", "100kb"]);
     assert!(redis.cmd(&["SET", "filling", "x"]).starts_with("OOM"));
@@ -229,7 +233,7 @@ fn a_holder_whose_refresh_went_unanswered_releases_on_a_full_server() {
 }
 
 #[test]
-fn an_address_that_swallows_everything_is_given_up_within_about_a_node_timeout() {
+fn redlock_gives_up_on_a_blackhole_within_about_a_node_timeout() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     proxy.pause();

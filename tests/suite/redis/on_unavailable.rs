@@ -1,4 +1,4 @@
-//! --on-unavailable: what to do where the exit code would be 69, and nowhere else.
+//! --on-unavailable: what to do where the exit code would be 69, and only there.
 
 use std::time::Duration;
 
@@ -9,88 +9,88 @@ use crate::support::{
     wait_for_sleeping_waiter, wait_until, wait_until_within,
 };
 
-/// Tells what it got for a lock.
+/// Prints the fence and the token that the command got.
 const SHOW: &str = "echo \"fence [${REDLOCK_FENCE-unset}] token [${REDLOCK_TOKEN-unset}]\"; exit 7";
 
-/// What SHOW says without a lock.
+/// What SHOW prints without a lock.
 const NO_LOCK: &str = "fence [] token []\n";
 
 #[track_caller]
-fn skipped(done: &Done) {
+fn assert_skipped(done: &Done) {
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), ""), "{done:?}");
     let lines: Vec<&str> = done.stderr.lines().collect();
-    assert!(lines.len() == 1 && lines[0].starts_with("redlock: "), "one line says why: {done:?}");
+    assert!(lines.len() == 1 && lines[0].starts_with("redlock: "), "one line with the reason: {done:?}");
 }
 
 #[track_caller]
-fn ran_unlocked(done: &Done) {
+fn assert_ran_unlocked(done: &Done) {
     assert_eq!((done.code, done.stdout.as_str()), (Some(7), NO_LOCK), "{done:?}");
-    assert!(done.stderr.starts_with("redlock: "), "a warning in every voice: {done:?}");
+    assert!(done.stderr.starts_with("redlock: "), "a warning at every verbosity: {done:?}");
 }
 
-/// All three ways, for servers of which no majority serves.
+/// All three choices, for servers without a serving majority.
 #[track_caller]
-fn fails_skips_or_runs(run: &Run) {
+fn assert_fails_skips_or_runs(run: &Run) {
     let tried = |how: &[&str]| run.clone().args(how).sh(SHOW).done();
     for how in [&[][..], &["--on-unavailable", "fail"]] {
         assert_eq!(tried(how).expect_code(69).stdout, "");
     }
-    skipped(&tried(&["--on-unavailable", "skip"]));
+    assert_skipped(&tried(&["--on-unavailable", "skip"]));
     let quiet = tried(&["--on-unavailable", "skip", "-q"]).expect_code(0);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
     for voice in [&[][..], &["-q"], &["-v"]] {
         let how = [&["--on-unavailable", "run"], voice].concat();
-        ran_unlocked(&tried(&how));
+        assert_ran_unlocked(&tried(&how));
     }
 }
 
 #[test]
-fn a_server_that_is_down_at_the_start() {
+fn the_option_applies_to_a_server_that_is_down_at_the_start() {
     let refused = Refused::new();
     let run = Run::at(&refused.url(), "k");
-    fails_skips_or_runs(&run);
-    fails_skips_or_runs(&run.clone().arg("-n"));
-    fails_skips_or_runs(&run.clone().args(&["-w", "30"])); // at once, as ever
-    // Neither the conflict's exit code nor an inherited token has to do with it.
-    fails_skips_or_runs(&run.args(&["-E", "9"]).env("REDLOCK_FENCE", "5").env("REDLOCK_TOKEN", "old"));
+    assert_fails_skips_or_runs(&run);
+    assert_fails_skips_or_runs(&run.clone().arg("-n"));
+    assert_fails_skips_or_runs(&run.clone().args(&["-w", "30"])); // at once, as always
+    // Neither the conflict exit code nor an inherited token matters here.
+    assert_fails_skips_or_runs(&run.args(&["-E", "9"]).env("REDLOCK_FENCE", "5").env("REDLOCK_TOKEN", "old"));
 }
 
 #[test]
-fn a_server_that_swallows_everything() {
+fn the_option_applies_to_a_blackhole() {
     let hole = Blackhole::new();
-    fails_skips_or_runs(&Run::at(&hole.url(), "k").args(&["--node-timeout", "200ms"]));
+    assert_fails_skips_or_runs(&Run::at(&hole.url(), "k").args(&["--node-timeout", "200ms"]));
 }
 
 #[test]
-fn a_majority_that_is_down() {
+fn the_option_applies_to_a_majority_that_is_down() {
     let mut nodes = Nodes::start(3);
     nodes[2].kill();
     for how in ["fail", "skip", "run"] {
         let run = nodes.run("k").args(&["--on-unavailable", how]).sh(SHOW);
         let done = run.done().expect_code(7);
-        assert!(!done.stdout.contains("[]"), "a minority is not missed: {done:?}");
+        assert!(!done.stdout.contains("[]"), "a missing minority changes nothing: {done:?}");
     }
     nodes[0].kill();
-    fails_skips_or_runs(&nodes.run("k"));
+    assert_fails_skips_or_runs(&nodes.run("k"));
     nodes.all_free();
 }
 
 #[test]
-fn a_majority_that_sits_out() {
-    let nodes = Nodes::start(3); // fresh ones
-    fails_skips_or_runs(&nodes.run_quarantined("k").arg("-n"));
+fn the_option_applies_to_a_quarantined_majority() {
+    let nodes = Nodes::start(3); // new, so quarantined
+    assert_fails_skips_or_runs(&nodes.run_quarantined("k").arg("-n"));
 }
 
 #[test]
-fn a_server_that_is_out_of_memory() {
+fn the_option_applies_to_a_server_out_of_memory() {
     let redis = Redis::start();
     redis.cmd(&["CONFIG", "SET", "maxmemory", "100kb"]);
-    fails_skips_or_runs(&Run::key(&redis, "k"));
+    assert_fails_skips_or_runs(&Run::key(&redis, "k"));
     assert_eq!(redis.keys(), Vec::<String>::new());
 }
 
 #[test]
-fn servers_that_go_away_while_we_wait() {
+fn the_option_applies_to_servers_that_go_away_during_a_wait() {
     for how in ["fail", "skip", "run"] {
         let mut nodes = Nodes::start(3);
         let _holder = hold(nodes.run("k").args(&["--ttl", "90s"]));
@@ -111,7 +111,7 @@ fn servers_that_go_away_while_we_wait() {
 }
 
 #[test]
-fn the_only_server_goes_away_while_we_wait() {
+fn the_option_applies_to_a_single_server_that_goes_away_during_a_wait() {
     for (how, code, said) in [("fail", 69, ""), ("skip", 0, ""), ("run", 7, NO_LOCK)] {
         let mut redis = Redis::start();
         let _holder = holder(&redis, "k", &["--ttl", "90s"]);
@@ -124,9 +124,9 @@ fn the_only_server_goes_away_while_we_wait() {
 }
 
 #[test]
-fn a_grant_that_comes_too_late_is_given_back() {
+fn a_grant_that_comes_too_late_is_released() {
     let redis = Redis::start();
-    Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0); // it knows the scripts
+    Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0); // loads the scripts
     for how in ["skip", "run"] {
         redis.stop();
         let run = Run::key(&redis, "k").args(&["--ttl", "60s", "--on-unavailable", how]);
@@ -134,13 +134,13 @@ fn a_grant_that_comes_too_late_is_given_back() {
         redis.cont();
         assert_eq!(code, Some(0), "{how}");
         let free = || !redis.held("k") && redis.queue_len("k") == 0;
-        wait_until_within(Duration::from_secs(8), "the late grant is given back", free);
+        wait_until_within(Duration::from_secs(8), "the late grant is released", free);
         assert_stays_free(&redis);
     }
 }
 
 #[test]
-fn a_lock_that_is_held_is_not_run_without() {
+fn a_held_lock_prevents_an_unlocked_run() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "90s"]);
     for how in ["skip", "run"] {
@@ -153,7 +153,7 @@ fn a_lock_that_is_held_is_not_run_without() {
 }
 
 #[test]
-fn a_refused_password_stays_77_and_an_unfit_server_78() {
+fn a_refused_password_still_exits_77_and_an_unfit_server_78() {
     let redis = Redis::start_with(&["--requirepass", "the-right-one"]);
     let wrong = format!("redis://:not-this-word@127.0.0.1:{}", redis.port());
     let unfit = Redis::start();
@@ -167,7 +167,7 @@ fn a_refused_password_stays_77_and_an_unfit_server_78() {
 }
 
 #[test]
-fn a_lock_that_is_lost_stays_79() {
+fn a_lost_lock_still_exits_79() {
     let mut redis = Redis::start();
     let run = Run::key(&redis, "k").args(&["--ttl", "3s", "--on-unavailable", "run"]);
     let job = run.sh("echo ready; exec sleep 60").spawn();
@@ -177,7 +177,7 @@ fn a_lock_that_is_lost_stays_79() {
 }
 
 #[test]
-fn a_server_that_serves_gives_a_lock_as_ever() {
+fn a_healthy_server_grants_the_lock_as_usual() {
     let redis = Redis::start();
     for how in ["fail", "skip", "run"] {
         let job = hold(Run::key(&redis, "k").args(&["--on-unavailable", how]));
@@ -188,20 +188,20 @@ fn a_server_that_serves_gives_a_lock_as_ever() {
 }
 
 #[test]
-fn without_a_lock_the_command_is_looked_after_all_the_same() {
+fn an_unlocked_command_is_supervised_as_usual() {
     let refused = Refused::new();
     let run = Run::at(&refused.url(), "k").args(&["--on-unavailable", "run"]);
     let job = run.clone().sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
     job.signal(SIGTERM);
-    assert_eq!(job.wait().signal, Some(SIGTERM as i32), "passed on, and died of");
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32), "the signal is forwarded, and kills the command");
     let job = run.clone().sh(TREE).spawn();
     let tree = tree_of(&job);
     job.signal(SIGKILL);
-    wait_until("the tree went along", || !tree.iter().any(|pid| alive(*pid)));
+    wait_until("the whole tree is gone", || !tree.iter().any(|pid| alive(*pid)));
     run.clone().args(&["--max-hold", "300ms"]).sh("exec sleep 60").done().expect_code(124);
     run.clone().cmd(&["/no/such/command"]).done().expect_code(127);
-    // What is not held cannot be waited for by a run inside.
+    // A nested run cannot wait for a lock that is not held.
     let inner = run.clone().cmd(&["echo", "inside"]).shell_line();
     assert_eq!(run.sh(&inner).done().expect_code(0).stdout, "inside\n");
 }

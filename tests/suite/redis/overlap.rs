@@ -1,4 +1,5 @@
-//! Whatever happens to server, connections and redlocks: no two commands under one key at one time.
+//! Whatever happens to the server, connections and runs: two commands never run under one key at
+//! the same time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,11 +11,12 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Proxy, Redis, Run};
 
-/// Writes its fence and the boot-time clock (in hundredths of a second) again and again for half a second.
+/// Writes its fence and the boot-time clock (in hundredths of a second) repeatedly for half a
+/// second.
 const HEARTBEAT: &str = "n=0; while [ $n -lt 50 ]; do read up rest < /proc/uptime; \
      echo $REDLOCK_FENCE $up >> beats; sleep 0.01; n=$((n + 1)); done; echo $REDLOCK_FENCE done >> ends";
 
-/// First and last beat of each fence, in hundredths of a second.
+/// The first and last beat of each fence, in hundredths of a second.
 fn intervals(dir: &Path) -> BTreeMap<u64, (u64, u64)> {
     let mut found = BTreeMap::new();
     for line in fs::read_to_string(dir.join("beats")).unwrap_or_default().lines() {
@@ -26,9 +28,9 @@ fn intervals(dir: &Path) -> BTreeMap<u64, (u64, u64)> {
     found
 }
 
-/// Six workers take turns under `ttl` for a while, half of them through a proxy, while `harm` does its
-/// worst. Afterwards the beats are compared.
-fn no_overlap_under(ttl: &str, mut harm: impl FnMut(&Redis, &Proxy, i32, u32)) {
+/// Six workers take turns under `ttl` for a while, half of them through a proxy, while `harm`
+/// interferes. Afterwards the beats are compared.
+fn assert_no_overlap_under(ttl: &str, mut harm: impl FnMut(&Redis, &Proxy, i32, u32)) {
     let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());
     let proxy = Proxy::to(&redis);
     let over = AtomicBool::new(false);
@@ -38,14 +40,14 @@ fn no_overlap_under(ttl: &str, mut harm: impl FnMut(&Redis, &Proxy, i32, u32)) {
             let (over, dir) = (&over, dir.path());
             scope.spawn(move || {
                 while !over.load(Ordering::SeqCst) {
-                    // Any end is fine here; what counts is who ran when.
+                    // Any exit code is fine; only the times matter.
                     Run::at(&url, "k").args(&["-q", "--ttl", ttl]).dir(dir).sh(HEARTBEAT).done();
                 }
             });
         }
         let (start, mut round) = (Instant::now(), 0);
         while start.elapsed() < Duration::from_secs(24) {
-            // The holder of the moment, by what it says of itself on the server.
+            // The current holder, from its record on the server.
             let holder = redis.cmd(&["HGET", "lock-info:k", "pid"]).parse().unwrap_or(0);
             harm(&redis, &proxy, holder, round);
             round += 1;
@@ -59,7 +61,7 @@ fn no_overlap_under(ttl: &str, mut harm: impl FnMut(&Redis, &Proxy, i32, u32)) {
         assert!(end <= start, "fence {one} ran until {end}, fence {next} from {start}");
     }
     let ends = fs::read_to_string(dir.path().join("ends")).unwrap_or_default();
-    assert!(!ends.is_empty(), "nobody came to an end");
+    assert!(!ends.is_empty(), "no command finished");
 }
 
 fn pause(millis: u64) {
@@ -74,7 +76,7 @@ fn signal(pid: i32, signal: Signal) {
 
 #[test]
 fn holders_killed_and_stopped_past_their_lease_never_overlap() {
-    no_overlap_under("2s", |_, _, holder, round| {
+    assert_no_overlap_under("2s", |_, _, holder, round| {
         if round % 2 == 0 {
             signal(holder, Signal::SIGKILL);
             pause(700);
@@ -89,7 +91,7 @@ fn holders_killed_and_stopped_past_their_lease_never_overlap() {
 
 #[test]
 fn a_server_that_stops_and_a_network_that_breaks_never_make_an_overlap() {
-    no_overlap_under("2s", |redis, proxy, _, round| match round % 4 {
+    assert_no_overlap_under("2s", |redis, proxy, _, round| match round % 4 {
         0 => {
             redis.stop();
             pause(2600);

@@ -1,4 +1,5 @@
-//! A server that refuses us says 77 and what is missing; and the password shows nowhere.
+//! A server that refuses us leads to 77 and a message that names the missing permission; the
+//! password is never shown.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -13,7 +14,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_missing_or_wrong_password_is_77() {
+fn a_missing_or_wrong_password_exits_77() {
     let redis = Redis::start_with(&["--requirepass", "the-right-one"]);
     let at = |login: &str| format!("redis://{login}127.0.0.1:{}", redis.port());
     refused(Run::at(&at(""), "k"), 77, &["password", "authenticat"]);
@@ -27,7 +28,7 @@ fn a_missing_or_wrong_password_is_77() {
     Run::at(&at("default:the-right-one@"), "k").cmd(&["true"]).done().expect_code(0);
 }
 
-/// The address for a user with these rules.
+/// The URL for a user with these rules.
 fn limited(redis: &Redis, rules: &[&str]) -> String {
     let mut acl = vec!["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "&*", "+@all"];
     acl.extend(rules);
@@ -45,7 +46,7 @@ fn a_command_that_the_acl_forbids_is_named() {
     let url = limited(&redis, &["resetkeys", "~other:*"]);
     refused(Run::at(&url, "k"), 77, &["key", "acl", "permission"]);
     assert_no_keys_left(&redis);
-    // BLPOP is needed only to wait.
+    // Only waiting needs BLPOP.
     let first = holder(&redis, "k", &[]);
     let url = limited(&redis, &["-blpop"]);
     refused(Run::at(&url, "k"), 77, &["blpop"]);
@@ -53,8 +54,8 @@ fn a_command_that_the_acl_forbids_is_named() {
     first.wait().expect_code(0);
 }
 
-/// The rules of the user in docs/operations.md, in the form for redis-cli. That of the other forms is the same:
-/// documents::operations.
+/// The rules of the user in docs/operations.md, in the form for redis-cli. documents::operations
+/// tests that the other forms are the same.
 fn documented_rules() -> Vec<String> {
     let block = blocks_in("docs/operations.md", "redis").remove(0);
     let rules = block.text.strip_prefix("ACL SETUSER locker").expect("the rules");
@@ -75,11 +76,11 @@ const REQUESTS: [(Option<&str>, &[&str]); 5] = [
     (Some("-x"), &["-x", "-n"]),
 ];
 
-/// How one of the requests ends with a command that exits with 3.
+/// The result of one of the requests, with a command that exits with 3.
 fn ask(redis: &Redis, url: &str, holder_mode: Option<&str>, args: &[&str]) -> Done {
     let first = holder_mode.map(|mode| holder(redis, "k", &["--ttl", "60s", mode]));
     let mut job = Run::at(url, "k").args(&["--ttl", "60s"]).args(args).sh("exit 3").spawn();
-    wait_until("it waits, or has ended", || redis.queue_len("k") == 1 || !job.is_running());
+    wait_until("the run waits or has exited", || redis.queue_len("k") == 1 || !job.is_running());
     first.map(|first| first.wait().expect_code(0));
     job.wait()
 }
@@ -91,13 +92,14 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
     for (holder_mode, args) in REQUESTS {
         redis.cmd(&["FLUSHALL"]);
         let first = holder_mode.map(|mode| holder(&redis, "k", &["--ttl", "60s", mode]));
-        // The holder calls a script, too, when it begins to listen: not the one that is meant.
+        // The holder also calls a script when it begins to listen for breaks; that one must not be
+        // counted.
         wait_for_sleeping_clients(&redis, usize::from(first.is_some()));
         let (scripts, _) = redis.script_commands(|| {
             let run = Run::at(&all, "k").args(&["--ttl", "60s"]).args(args);
-            // Only what the first script does is asked for: it is cancelled as soon as it waits.
+            // Only the first script matters: the run is cancelled as soon as it waits.
             let mut job = run.sh("exit 3").spawn();
-            wait_until("it waits, or has ended", || redis.queue_len("k") == 1 || !job.is_running());
+            wait_until("the run waits or has exited", || redis.queue_len("k") == 1 || !job.is_running());
             if job.is_running() {
                 job.signal(SIGTERM);
             }
@@ -111,18 +113,18 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
             let case = format!("-{command}, {args:?} with {holder_mode:?} inside: {done:?}");
             let granted = if args.contains(&"-n") { 75 } else { 3 };
             assert!(matches!(done.code, Some(code) if code == 77 || code == granted), "{case}");
-            // One server is used without knowing its role, if INFO is not offered.
+            // A single server without INFO is used although its role is unknown.
             let is_needed = to_acquire.contains(&command) && command != "info";
             assert!(done.code == Some(77) || !is_needed, "not refused: {case}");
             assert_eq!(redis.keys_without_ttl(), Vec::<String>::new(), "{case}");
-            // Allowed to take it and forbidden to free it: then the TTL frees it.
+            // Allowed to acquire but not to release: then the TTL frees it.
             assert!(done.code != Some(77) || !redis.held("k"), "left behind: {case}");
         }
     }
 }
 
 #[test]
-fn the_documented_permissions_are_exactly_those_that_are_needed() {
+fn the_documented_permissions_are_necessary_and_sufficient() {
     let redis = Redis::start();
     let rules = documented_rules();
     let mut acl = vec!["ACL", "SETUSER", "locker"];
@@ -131,12 +133,12 @@ fn the_documented_permissions_are_exactly_those_that_are_needed() {
     let url = format!("redis://locker:password@127.0.0.1:{}", redis.port());
     let (scripts, _) = redis.script_commands(|| everything_that_locks(&redis, &url));
     let mut used: BTreeSet<String> = scripts.into_iter().flatten().collect();
-    // What redlock sends itself; SELECT only for another database.
+    // Commands that redlock sends outside scripts; SELECT only for another database.
     used.extend(["evalsha", "eval", "blpop", "select"].map(str::to_owned));
     assert_eq!(used, documented_commands());
 }
 
-/// Runs of every kind, and what breaks, waits, expires and heals.
+/// Runs of every kind, with breaks, waits, expiry and healing.
 fn everything_that_locks(redis: &Redis, url: &str) {
     for mode in [
         &[][..],
@@ -148,12 +150,12 @@ fn everything_that_locks(redis: &Redis, url: &str) {
         &["--min-hold", "1ms"],
         &["--shared", "--min-hold", "1ms"],
     ] {
-        // Others are before us, so that all that waiting takes is asked for, too.
+        // Others are ahead, so that all commands for waiting are needed, too.
         let slots = if mode.contains(&"--slots") { mode } else { &[] };
         let holders = if slots.is_empty() { 1 } else { 2 };
         let first: Vec<Job> = (0..holders).map(|_| hold(Run::at(url, "k").args(slots))).collect();
         let next = Run::at(url, "k").args(&["--ttl", "3s"]).args(mode).sh("sleep 1.5").spawn();
-        wait_until("it waits", || redis.queue_len("k") == 1);
+        wait_until("the run waits", || redis.queue_len("k") == 1);
         expect_success(first);
         next.wait().expect_code(0);
         wait_until("nothing is held", || !redis.held("k"));
@@ -164,8 +166,9 @@ fn everything_that_locks(redis: &Redis, url: &str) {
     reader.wait().expect_code(0);
     let elsewhere = hold(Run::at(url, "other"));
     let of_two = Run::at(url, "k").args(&["--key", "other", "--shared"]).cmd(&["true"]).spawn();
-    wait_until("it waits", || redis.queue_len("k") == 1);
-    Run::at(url, "k").arg("--shared").cmd(&["true"]).done().expect_code(0); // past one of the same mode
+    wait_until("the run waits", || redis.queue_len("k") == 1);
+    // joins one of the same mode
+    Run::at(url, "k").arg("--shared").cmd(&["true"]).done().expect_code(0);
     expect_success([elsewhere, of_two]);
     for mode in [&["--ttl", "none"][..], &["--ttl", "none", "--shared"]] {
         Run::at(url, "k").args(mode).cmd(&["true"]).done().expect_code(0);
@@ -178,7 +181,7 @@ fn everything_that_locks(redis: &Redis, url: &str) {
     }
 }
 
-/// A break that is refused has changed nothing that its holder, or the next run, would notice.
+/// A refused break changes nothing that its holder, or the next run, would notice.
 #[test]
 fn a_break_that_the_acl_forbids_half_way_leaves_the_holder_alone() {
     let redis = Redis::start();
@@ -204,21 +207,22 @@ fn a_break_that_the_acl_forbids_half_way_leaves_the_holder_alone() {
 }
 
 #[test]
-fn scripts_renamed_away_are_named() {
+fn renamed_script_commands_are_named_in_the_error() {
     let redis = Redis::start_with(&["--rename-command", "EVAL", "", "--rename-command", "EVALSHA", ""]);
     expect_refused_both_ways(&redis, 77, &["eval"]);
     assert_no_keys_left(&redis);
 }
 
-/// A server that does not know a command repeats its arguments, and those of AUTH are a user and a password.
+/// A server that does not know a command repeats its arguments, and those of AUTH are a user and a
+/// password.
 #[test]
-fn a_password_that_a_server_repeats_is_not_shown() {
+fn a_password_that_a_server_repeats_is_not_printed() {
     let redis = Redis::start_with(&["--rename-command", "AUTH", ""]);
     let url = redis.url().replace("://", "://hidden:hidden@");
     let shown = |run: Run, code: i32| {
         let done = run.done().expect_code(code);
         let text = format!("{}{}", done.stdout, done.stderr);
-        // Redis 6 has other quotes.
+        // Redis 6 uses other quotes.
         assert!(
             text.contains("unknown command ") && text.contains("AUTH") && !text.contains("hidden"),
             "{text}"
@@ -228,17 +232,17 @@ fn a_password_that_a_server_repeats_is_not_shown() {
     shown(Run::bare().args(&["status", "k", "--redis", &url]), 77);
     shown(Run::bare().args(&["doctor", "--redis", &url]), 1);
     shown(Run::bare().args(&["doctor", "--json", "--redis", &url]), 1);
-    // A Sentinel of an old version has no AUTH.
+    // An old Sentinel has no AUTH.
     let sentinel = format!("redis+sentinel://127.0.0.1:{}/main", redis.port());
     shown(Run::at(&sentinel, "k").env("REDLOCK_SENTINEL_PASSWORD", "hidden").cmd(&["true"]), 78);
 }
 
 #[test]
-fn protected_mode_is_named() {
+fn protected_mode_is_named_in_the_error() {
     if is_before_7() {
         skip!("Redis 6 has no protected mode for an address that was named");
     }
-    // Only connections from another address than the loopback's are refused by it.
+    // It refuses only connections from other addresses than the loopback address.
     let own = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()
@@ -254,7 +258,7 @@ fn protected_mode_is_named() {
     assert_no_keys_left(&redis);
 }
 
-/// Everything that the server knows, as text.
+/// All data on the server, as text.
 fn everything(redis: &Redis) -> String {
     let mut client = redis.connect();
     let mut text = client.cmd(&["CLIENT", "LIST"]);
@@ -273,7 +277,7 @@ fn everything(redis: &Redis) -> String {
     text
 }
 
-/// The command lines of a job and of all below it.
+/// The command lines of a job and of all its descendants.
 fn command_lines(job: &Job) -> String {
     let mut pids = crate::support::descendants(job.pid());
     pids.push(job.pid());
@@ -282,7 +286,7 @@ fn command_lines(job: &Job) -> String {
 }
 
 #[test]
-fn the_password_shows_nowhere() {
+fn the_password_is_shown_nowhere() {
     const SECRET: &str = "pa55-w0rd-of-ours";
     let redis = Redis::start_with(&["--requirepass", SECRET]);
     let url = format!("redis://:{SECRET}@127.0.0.1:{}", redis.port());
@@ -309,7 +313,7 @@ fn the_password_shows_nowhere() {
         assert!(!done.stderr.contains(SECRET), "{}", done.stderr);
     }
     assert!(!std::fs::read_to_string(events).unwrap().contains(SECRET));
-    // In errors: no server, a port that is none, a server that refuses, a second server.
+    // In errors: no server, an invalid port, a server that refuses, a second server.
     for bad in [
         format!("redis://:{SECRET}@127.0.0.1:{}", crate::support::redis::free_port()),
         format!("redis://:{SECRET}@127.0.0.1:notaport"),

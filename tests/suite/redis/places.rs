@@ -1,4 +1,5 @@
-//! Places in queues that are left over: of a holder, or of a waiter that was away for long. The scripts are called directly.
+//! Places in queues that are left behind by a holder, or by a waiter that was away for long. The
+//! scripts are called directly.
 
 use crate::support::script_calls::{Requester, load};
 use crate::support::{Redis, Run, hold};
@@ -21,9 +22,9 @@ fn expect(redis: &Redis, call: &[String], reply: &str) {
     assert!(is.starts_with(reply), "{is:?} instead of {reply}");
 }
 
-/// Its claim was given back to a server where it still waited.
+/// Healing restored its claim on a server where it was still queued.
 #[test]
-fn a_holder_that_is_still_queued_leaves_its_place_with_the_lock() {
+fn a_holder_that_is_still_queued_leaves_the_queue_when_it_releases() {
     let redis = server();
     let (holder, waiter) = (Requester::new(1, &["k"]), Requester::new(2, &["k"]));
     redis.cmd(&["SET", "lock:k", "another program's", "PX", "600000"]);
@@ -32,13 +33,17 @@ fn a_holder_that_is_still_queued_leaves_its_place_with_the_lock() {
     redis.cmd(&["SET", "lock:k", &holder.claim(), "PX", "600000"]);
     expect(&redis, &holder.release(), "released");
     assert_eq!(redis.cmd(&["ZRANGE", "lock-queue:k", "0", "-1"]).trim(), waiter.waiter());
-    assert_eq!(redis.cmd(&["EXISTS", &format!("lock-notify:{}", waiter.waiter())]), "1", "it was woken");
+    assert_eq!(
+        redis.cmd(&["EXISTS", &format!("lock-notify:{}", waiter.waiter())]),
+        "1",
+        "the next waiter is woken"
+    );
 }
 
-/// Its place is gone in one queue and not in the other; if it kept the one and got a new one in the other, it would
-/// wait for the waiter behind it, and that one for it.
+/// Its place is gone in one queue but not in the other; if it kept the one and got a new one in the
+/// other, it would wait for the waiter behind it, and vice versa.
 #[test]
-fn a_waiter_for_two_keys_that_was_away_stands_in_the_same_order_in_both_queues() {
+fn a_waiter_for_two_keys_that_was_away_has_the_same_place_in_both_queues() {
     let redis = server();
     let of_two = |number| Requester::new(number, &["a", "b"]);
     let (holder, away, other) = (of_two(1), of_two(2), of_two(3));
@@ -55,7 +60,8 @@ fn a_waiter_for_two_keys_that_was_away_stands_in_the_same_order_in_both_queues()
     expect(&redis, &other.again(2).acquire(), "granted");
 }
 
-/// It is larger than that of the newest request so far, even if that one came from the future.
+/// The stamp is larger than that of the newest request so far, even if that one came from the
+/// future.
 #[test]
 fn a_superseding_request_has_one_stamp() {
     let redis = server();

@@ -24,7 +24,7 @@ fn lines(file: &Path) -> Vec<String> {
 
 #[test]
 fn a_newcomer_does_not_overtake_a_waiter_even_while_the_lock_is_free() {
-    // The head of the queue has two seconds to come: later it may be overtaken.
+    // The head of the queue has two seconds to respond: after that it may be overtaken.
     assert_takes_less_than(Duration::from_secs(2), || {
         let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());
         let order = dir.path().join("order");
@@ -57,11 +57,11 @@ fn a_waiter_sends_at_most_one_command_a_second() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "120s"]);
     let waiter = Run::key(&redis, "k").cmd(&["true"]).spawn();
-    // The holder has said all that it says until its renewal: only the waiter is counted.
+    // The holder sends nothing more until its renewal: only the waiter is counted.
     wait_for_sleeping_waiter(&redis);
     let sent = || redis.calls("blpop") + redis.script_calls();
     let (before, start) = (sent(), Instant::now());
-    std::thread::sleep(Duration::from_secs(6)); // the span itself is measured
+    std::thread::sleep(Duration::from_secs(6)); // the time span itself is measured
     let (commands, seconds) = (sent() - before, start.elapsed().as_secs_f64());
     assert!(commands as f64 <= seconds + 2.0, "{commands} commands in {seconds:.1} s");
     assert!(commands > 0, "a waiter renews its place");
@@ -111,7 +111,7 @@ fn a_killed_head_waiter_costs_seconds_and_not_a_ttl() {
 }
 
 #[test]
-fn a_woken_head_that_does_not_come_loses_its_place_within_seconds() {
+fn a_woken_head_that_does_not_respond_loses_its_place_within_seconds() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "60s"]);
     let head = Run::key(&redis, "k").args(&["--ttl", "60s"]).sh("echo head").spawn();
@@ -129,7 +129,7 @@ fn a_woken_head_that_does_not_come_loses_its_place_within_seconds() {
 }
 
 #[test]
-fn a_waiter_stopped_past_its_lease_queues_again_and_never_overlaps() {
+fn a_waiter_stopped_past_its_lease_requeues_and_never_overlaps() {
     let (redis, dir) = (Redis::start(), tempfile::tempdir().unwrap());
     let log = dir.path().join("log");
     let first = holder(&redis, "k", &["--ttl", "60s"]);
@@ -170,8 +170,8 @@ fn a_cancelled_waiter_leaves_no_trace_on_the_server() {
 }
 
 #[test]
-fn a_cancelled_head_hands_its_turn_on() {
-    // Woken and cancelled in the same moment: the wake-up must not die with it.
+fn a_cancelled_head_passes_its_turn_on() {
+    // Woken and cancelled at the same moment: the wake-up must not be lost with it.
     let redis = Redis::start();
     for _ in 0..5 {
         let first = holder(&redis, "k", &["--ttl", "60s"]);
@@ -213,14 +213,14 @@ fn no_key_is_ever_without_a_ttl_and_only_the_fence_stays() {
     for waiter in waiters {
         waiter.wait().expect_code(0);
     }
-    // The mark of a waiter that gave up is kept for a while, against late requests of it.
+    // The tombstone of a waiter that gave up is kept for a while, against its late requests.
     let stays = |key: &String| key == "lock-fence:k" || key.starts_with("lock-tombstone:");
     wait_until("only the fence is left", || redis.keys().iter().all(stays));
     assert_eq!(watch.finish(), [""], "a key without a TTL");
 }
 
 #[test]
-fn a_dead_waiter_of_whom_no_sign_of_life_is_known_does_not_block_the_queue() {
+fn a_dead_waiter_without_a_lease_does_not_block_the_queue() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &[]);
     let dead = Run::key(&redis, "k").sh("echo ran").spawn();
@@ -232,11 +232,11 @@ fn a_dead_waiter_of_whom_no_sign_of_life_is_known_does_not_block_the_queue() {
     wait_until("the next one waits", || redis.cmd(&["ZCARD", "lock-waiters:k"]) != "0");
     assert_eq!(first.wait().code, Some(0));
     let within = Duration::from_secs(10);
-    wait_until_within(within, "it gets the lock", || next.stdout_so_far() == "got it\n");
+    wait_until_within(within, "the next one gets the lock", || next.stdout_so_far() == "got it\n");
     assert_eq!(next.wait().code, Some(0));
 }
 
-/// The client that sleeps in BLPOP beside the holder, which does that, too.
+/// The client that sleeps in BLPOP beside the holder, which sleeps in BLPOP as well.
 fn sleeper(redis: &Redis, holder: Option<&str>) -> Option<String> {
     let clients = redis.cmd(&["CLIENT", "LIST"]);
     let sleeping = clients.lines().filter(|line| line.contains(" cmd=blpop") && line.contains(" flags=b"));
@@ -245,7 +245,7 @@ fn sleeper(redis: &Redis, holder: Option<&str>) -> Option<String> {
 }
 
 #[test]
-fn a_waiter_whose_sleep_the_server_breaks_off_goes_on_waiting() {
+fn a_waiter_that_the_server_unblocks_continues_to_wait() {
     let redis = Redis::start();
     for how in ["ERROR", "TIMEOUT"] {
         let first = holder(&redis, "k", &[]);
@@ -255,13 +255,13 @@ fn a_waiter_whose_sleep_the_server_breaks_off_goes_on_waiting() {
         let mut waiter = Run::key(&redis, "k").sh("echo got it").spawn();
         for round in 0..3 {
             let mut unblocked = false;
-            // It may wake by itself between the look and the word.
-            wait_until("it is woken", || {
+            // It may wake up by itself between the check and the command.
+            wait_until("the waiter is woken", || {
                 let woken = sleeper().map(|id| redis.cmd(&["CLIENT", "UNBLOCK", &id, how]));
                 unblocked = woken.as_deref() == Some("1");
                 unblocked
             });
-            wait_until("it sleeps again", || !waiter.is_running() || sleeper().is_some());
+            wait_until("the waiter sleeps once more", || !waiter.is_running() || sleeper().is_some());
             assert!(waiter.is_running(), "{how}, round {round}: {:?}", waiter.stderr_so_far());
         }
         queued(&redis, "k", 1);

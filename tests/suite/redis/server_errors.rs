@@ -1,5 +1,5 @@
-//! A server that errs is not a lock that is held: each fault has its exit code and its words, and
-//! leaves nothing behind.
+//! A server error is not a held lock: each fault has its exit code and its message, and leaves
+//! nothing behind.
 
 use std::time::{Duration, Instant};
 
@@ -27,10 +27,10 @@ fn an_evicted_lock_is_lost() {
 }
 
 #[test]
-fn out_of_memory_refuses_newcomers_but_holders_live_on() {
+fn a_server_out_of_memory_refuses_newcomers_but_holders_continue() {
     let redis = Redis::start();
     let job = holder(&redis, "held", &["--ttl", "3s"]);
-    redis.cmd(&["CONFIG", "SET", "maxmemory", "100kb"]); // less than it uses already
+    redis.cmd(&["CONFIG", "SET", "maxmemory", "100kb"]); // less than it already uses
     assert!(redis.cmd(&["SET", "filling", "x"]).starts_with("OOM"));
     expect_refused_both_ways(&redis, 69, &["memory"]);
     let left = redis.keys();
@@ -39,14 +39,14 @@ fn out_of_memory_refuses_newcomers_but_holders_live_on() {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(6) {
         assert_eq!(redis.cmd(&["GET", "lock:held"]), claim, "refreshed");
-        std::thread::sleep(Duration::from_millis(20)); // only the pace of the loop
+        std::thread::sleep(Duration::from_millis(20)); // only paces the loop
     }
     job.wait().expect_code(0);
     assert!(!redis.held("held"));
 }
 
 #[test]
-fn a_busy_script_means_unavailable_to_newcomers_and_no_loss_to_holders() {
+fn a_busy_server_is_unavailable_to_newcomers_and_no_loss_to_holders() {
     let redis = Redis::start_with(&["--lua-time-limit", "100"]);
     let job = holder(&redis, "held", &["--ttl", "20s"]);
     let mut endless = redis.connect();
@@ -61,7 +61,7 @@ fn a_busy_script_means_unavailable_to_newcomers_and_no_loss_to_holders() {
 }
 
 #[test]
-fn a_refresh_that_meets_a_busy_server_is_tried_again() {
+fn a_refresh_on_a_busy_server_is_retried() {
     let redis = Redis::start_with(&["--lua-time-limit", "100"]);
     let job = holder(&redis, "k", &["--ttl", "6s"]);
     let mut endless = redis.connect();
@@ -77,7 +77,7 @@ fn a_refresh_that_meets_a_busy_server_is_tried_again() {
 #[test]
 fn a_loading_server_is_unavailable() {
     if is_before_7() {
-        skip!("Redis 6 answers nothing while it loads so little");
+        skip!("Redis 6 does not reply while it loads so little");
     }
     let redis = Redis::start();
     for n in 0..300 {
@@ -132,7 +132,7 @@ fn a_read_only_replica_is_unfit() {
     let master = Redis::start();
     let port = master.port().to_string();
     let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]);
-    wait_until("in step", || replica.info("master_link_status") == "up");
+    wait_until("the replica is in sync", || replica.info("master_link_status") == "up");
     expect_refused_both_ways(&replica, 78, &["replica"]);
     assert_no_keys_left(&replica);
     assert_no_keys_left(&master);
@@ -177,16 +177,16 @@ fn a_port_that_does_not_speak_redis_is_unavailable() {
     for answer in [
         "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         "SSH-2.0-OpenSSH_9.2p1\r\n",
-        "", // takes everything, says nothing
+        "", // accepts everything, replies nothing
         "\x15\x03\x01\x00\x02\x02\x46",
         "$99999999999999999999\r\n",
     ] {
-        turned_away(answer, &[69]);
+        assert_turned_away(answer, &[69]);
     }
 }
 
 #[test]
-fn answers_that_make_no_sense_are_neither_a_grant_nor_held() {
+fn nonsensical_replies_are_neither_a_grant_nor_held() {
     for answer in [
         "+OK\r\n",
         ":1\r\n",
@@ -199,13 +199,13 @@ fn answers_that_make_no_sense_are_neither_a_grant_nor_held() {
         "*1\r\n*1\r\n*1\r\n$1\r\nx\r\n",
         "$8\r\nextended\r\n",
     ] {
-        turned_away(answer, &[69, 78]);
+        assert_turned_away(answer, &[69, 78]);
     }
 }
 
-/// A server that always answers this: one of these exit codes, soon, and nothing is run.
+/// A server that always replies this: one of these exit codes, soon, and no command runs.
 #[track_caller]
-fn turned_away(answer: &'static str, codes: &[i32]) {
+fn assert_turned_away(answer: &'static str, codes: &[i32]) {
     let url = impostor(answer);
     for args in [&["-n"][..], &["-w", "30"]] {
         let done = Run::at(&url, "k").args(args).sh("echo ran").done();
@@ -216,12 +216,12 @@ fn turned_away(answer: &'static str, codes: &[i32]) {
 }
 
 #[test]
-fn a_server_that_goes_away_during_a_wait_is_reported_and_waited_for_until_wait_ends() {
+fn a_server_that_goes_away_during_a_wait_is_reported_and_awaited_until_the_wait_ends() {
     let mut redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "60s"]);
     let waiter = Run::key(&redis, "k").args(&["-w", "5", "-v"]).sh("echo ran").spawn();
     let patient = Run::key(&redis, "k").arg("-v").sh("echo mine").spawn();
-    // They know that they are queued; one that has not been answered yet leaves at once.
+    // They know that they are queued; a waiter without a first reply exits at once.
     waiter.wait_for_stderr("place");
     patient.wait_for_stderr("place");
     redis.kill();
@@ -235,7 +235,7 @@ fn a_server_that_goes_away_during_a_wait_is_reported_and_waited_for_until_wait_e
 }
 
 #[test]
-fn a_database_that_is_not_there_is_refused_and_no_other_is_used() {
+fn a_missing_database_is_refused_and_no_other_is_used() {
     let redis = Redis::start();
     let url = format!("{}/99", redis.url());
     refused(Run::at(&url, "k"), 78, &["database", "index", "range"]);

@@ -1,4 +1,5 @@
-//! Several keys on servers: one script takes them, one gives them back, and losing one is losing all.
+//! Several keys on servers: one script acquires them, one releases them, and losing one means
+//! losing all.
 
 use std::time::Instant;
 
@@ -14,10 +15,10 @@ fn keys(redis: &Redis, keys: &[&str]) -> Run {
 }
 
 #[test]
-fn one_script_takes_them_all_and_one_gives_them_back() {
+fn one_script_acquires_all_keys_and_one_releases_them() {
     let redis = Redis::start();
     let run = || keys(&redis, &["c", "a", "b"]).sh("set -- $REDLOCK_FENCE; exit $#").done().expect_code(3);
-    run(); // the server learns the scripts
+    run(); // loads the scripts
     run();
     for _ in 0..5 {
         let calls = measure_short_run(|| {
@@ -30,7 +31,7 @@ fn one_script_takes_them_all_and_one_gives_them_back() {
 }
 
 #[test]
-fn every_key_has_the_one_token_and_its_own_fence() {
+fn all_keys_share_one_token_and_each_has_its_own_fence() {
     let redis = Redis::start();
     let script = "echo $REDLOCK_TOKEN $REDLOCK_FENCE ready; read x; exit 0";
     let job = keys(&redis, &["b", "a"]).stdin_pipe().sh(script).spawn();
@@ -43,7 +44,7 @@ fn every_key_has_the_one_token_and_its_own_fence() {
 }
 
 #[test]
-fn a_waiter_holds_none_of_them_while_one_is_held_by_another_run() {
+fn a_waiter_holds_no_key_while_another_run_holds_one() {
     let redis = Redis::start();
     for (taken, free) in [("a", "lock:b"), ("b", "lock:a")] {
         let other = hold(keys(&redis, &[taken]));
@@ -51,7 +52,7 @@ fn a_waiter_holds_none_of_them_while_one_is_held_by_another_run() {
         let waiters =
             [keys(&redis, &["a", "b"]), keys(&redis, &["b", "a"])].map(|run| run.cmd(&["true"]).spawn());
         for waiter in &waiters {
-            waiter.wait_for_stderr("waiting"); // two seconds: it has asked more than once
+            waiter.wait_for_stderr("waiting"); // after two seconds, and so more than one attempt
         }
         assert_eq!(watch.finish(), ["0"], "{free} was taken while {taken} was not free");
         other.wait().expect_code(0);
@@ -60,7 +61,7 @@ fn a_waiter_holds_none_of_them_while_one_is_held_by_another_run() {
 }
 
 #[test]
-fn the_lease_of_all_is_renewed_together() {
+fn all_leases_are_renewed_together() {
     let redis = Redis::start();
     let job = keys(&redis, &["b", "a"]).args(&["--ttl", "3s"]).sh("echo ready; sleep 7; exit 6").spawn();
     job.wait_for_line("ready");
@@ -72,7 +73,7 @@ fn the_lease_of_all_is_renewed_together() {
 }
 
 #[test]
-fn losing_one_key_is_losing_all() {
+fn losing_one_key_means_losing_all() {
     let redis = Redis::start();
     for lost in ["lock:k", "lock:a", "lock:z"] {
         let job = keys(&redis, &["k", "z", "a"]).args(&["--ttl", "3s"]).sh(TREE).spawn();
@@ -80,8 +81,8 @@ fn losing_one_key_is_losing_all() {
         redis.cmd(&["DEL", lost]);
         let done = job.wait().expect_code(79);
         assert!(done.stderr.contains("redlock: "), "{done:?}");
-        assert!(tree.iter().all(|pid| !alive(*pid)), "left alive of {tree:?}");
-        assert_eq!(redis.cmd(&["EXISTS", "lock:k", "lock:a", "lock:z"]), "0", "the others are given back");
+        assert!(tree.iter().all(|pid| !alive(*pid)), "still alive of {tree:?}");
+        assert_eq!(redis.cmd(&["EXISTS", "lock:k", "lock:a", "lock:z"]), "0", "the others are released");
     }
     assert_stays_free(&redis);
 }
@@ -91,14 +92,14 @@ fn losing_one_key_to_another_program_leaves_it_alone_and_frees_the_rest() {
     let redis = Redis::start();
     let mut job = hold(keys(&redis, &["a", "b"]).args(&["--ttl", "3s"]));
     redis.cmd(&["SET", "lock:b", "someone else", "PX", "60000"]);
-    wait_until("it is stopped", || !job.is_running());
+    wait_until("the command is stopped", || !job.is_running());
     job.wait().expect_code(79);
     assert_eq!(redis.cmd(&["GET", "lock:b"]), "someone else");
     assert!(!redis.held("a"));
 }
 
 #[test]
-fn a_foreign_value_at_one_key_is_respected_and_nothing_else_is_taken() {
+fn a_foreign_value_at_one_key_is_respected_and_no_other_key_is_taken() {
     let redis = Redis::start();
     redis.cmd(&["SET", "lock:b", "someone else", "PX", "60000"]);
     let before = redis.keys();
@@ -108,13 +109,16 @@ fn a_foreign_value_at_one_key_is_respected_and_nothing_else_is_taken() {
 }
 
 #[test]
-fn something_that_is_no_lock_at_one_key_is_refused_and_nothing_else_is_taken() {
+fn a_key_of_another_type_is_refused_and_no_other_key_is_taken() {
     let redis = Redis::start();
     redis.cmd(&["LPUSH", "lock:b", "a list"]);
     for args in [&["-n"][..], &[]] {
         let done = keys(&redis, &["a", "b", "c"]).args(args).sh("echo ran").done().expect_code(78);
         assert_eq!(done.stdout, "");
-        assert!(done.stderr.contains("\"b\"") || done.stderr.contains("lock:b"), "it says which: {done:?}");
+        assert!(
+            done.stderr.contains("\"b\"") || done.stderr.contains("lock:b"),
+            "the key is named: {done:?}"
+        );
         assert_eq!(redis.keys(), ["lock:b"]);
     }
 }
@@ -164,7 +168,7 @@ fn one_of_three_servers_may_be_down() {
 }
 
 #[test]
-fn a_key_that_a_majority_lost_is_lost_with_all_the_others_and_one_that_a_minority_lost_is_healed() {
+fn losing_a_key_on_a_majority_loses_all_and_a_loss_on_a_minority_is_healed() {
     let nodes = Nodes::start(3);
     let job = nodes.run("a").args(&["--key", "b", "--ttl", "3s"]).sh(TREE).spawn();
     let tree = tree_of(&job);
@@ -177,14 +181,14 @@ fn a_key_that_a_majority_lost_is_lost_with_all_the_others_and_one_that_a_minorit
         nodes[at].cmd(&["DEL", "lock:b"]);
     }
     job.wait().expect_code(79);
-    assert!(tree.iter().all(|pid| !alive(*pid)), "left alive of {tree:?}");
+    assert!(tree.iter().all(|pid| !alive(*pid)), "still alive of {tree:?}");
     nodes.all_free();
 }
 
-/// Two wait for "a" and "b"; the first is stopped, and loses its place at "a" alone: `lost_by` this command,
-/// or since its turn came and went on to the second. It comes back behind it there, and is before it at "b":
-/// each would wait for the other, beside two free locks.
-fn no_waiters_deadlock(lost_by: Option<&[&str]>) {
+/// Two runs wait for "a" and "b"; the first is stopped, and loses its place at "a" alone: `lost_by`
+/// this command, or since its turn came and passed to the second. It returns behind the second at
+/// "a", and is before it at "b": each would wait for the other, beside two free locks.
+fn assert_no_deadlock(lost_by: Option<&[&str]>) {
     let redis = Redis::start();
     let (at_a, at_b) = (holder(&redis, "a", &[]), holder(&redis, "b", &[]));
     let first = keys(&redis, &["a", "b"]).cmd(&["true"]).spawn();
@@ -204,12 +208,12 @@ fn no_waiters_deadlock(lost_by: Option<&[&str]>) {
 
 #[test]
 fn a_waiter_that_missed_its_turn_at_one_key_does_not_deadlock() {
-    no_waiters_deadlock(None);
+    assert_no_deadlock(None);
 }
 
 #[test]
-fn a_server_that_forgot_one_queue_makes_no_deadlock() {
-    no_waiters_deadlock(Some(&["DEL", "lock-queue:a", "lock-waiters:a"]));
+fn a_server_that_lost_one_queue_causes_no_deadlock() {
+    assert_no_deadlock(Some(&["DEL", "lock-queue:a", "lock-waiters:a"]));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use crate::support::{Backend, Job, Redis, Run, expect_success, hold, holder, queued, wait_until};
 
 #[test]
-fn a_woken_reader_that_does_not_come_holds_up_no_other() {
+fn a_woken_reader_that_does_not_respond_delays_no_other() {
     let backend = Backend::one_server();
     let redis = backend.server();
     let first = holder(redis, "k", &["--ttl", "60s"]);
@@ -27,7 +27,7 @@ fn a_woken_reader_that_does_not_come_holds_up_no_other() {
 }
 
 #[test]
-fn a_crowd_comes_in_though_many_of_it_are_dead() {
+fn a_crowd_enters_although_many_of_it_are_dead() {
     let backend = Backend::one_server();
     let first = hold(backend.run());
     let mut crowd: Vec<Job> =
@@ -40,7 +40,7 @@ fn a_crowd_comes_in_though_many_of_it_are_dead() {
     first.wait().expect_code(0);
     let start = Instant::now();
     living.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
-    // The dead ones, one after the other, would take twice as long.
+    // The dead readers, one after another, would take twice as long.
     assert!(start.elapsed() < Duration::from_secs(18), "{:?}", start.elapsed());
     expect_success(living);
 }
@@ -79,7 +79,7 @@ fn readers_leave_nothing_behind_and_no_key_is_ever_without_a_ttl() {
     cancelled.signal(Signal::SIGTERM);
     cancelled.wait();
     readers.into_iter().chain([writer]).for_each(|job| drop(job.wait().expect_code(0)));
-    // The mark of a waiter that gave up is kept for a while, against late requests of it.
+    // The tombstone of a waiter that gave up is kept for a while, against its late requests.
     let stays = |key: &String| key == "lock-fence:k" || key.starts_with("lock-tombstone:");
     wait_until("only the fence is left", || redis.keys().iter().all(stays));
     assert_eq!(watch.finish(), [""], "a key without a TTL");

@@ -1,4 +1,4 @@
-//! The lease of a reader is its own: no other reader prolongs it, outlasts it or ends it.
+//! The lease of a reader is its own: no other reader prolongs, outlasts or ends it.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Readers whose time is not over, by the server's own clock.
+/// Readers whose lease has not ended, by the server's own clock.
 fn living_readers(redis: &Redis) -> usize {
     let now = redis.connect().now_ms();
     redis.cmd(&["ZCOUNT", "lock-shared:k", &format!("({now}"), "+inf"]).parse().expect("a count")
@@ -28,11 +28,11 @@ fn readers_longer_than_their_ttl_keep_their_lock() {
     readers.iter().for_each(|reader| drop(reader.wait_for_line("ready")));
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(6) {
-        // Refused again and again while every one of them would have expired twice.
+        // Refused repeatedly while each of them would have expired twice.
         assert!(!Run::key(&redis, "k").try_acquire(), "after {:?}", start.elapsed());
     }
     for reader in readers {
-        assert_eq!(reader.wait().expect_code(6).stderr, "", "silent when all is well");
+        assert_eq!(reader.wait().expect_code(6).stderr, "", "prints nothing when all is well");
     }
     assert!(Run::key(&redis, "k").try_acquire());
 }
@@ -46,7 +46,7 @@ fn a_killed_reader_blocks_a_writer_for_its_own_ttl_and_not_longer() {
     let killed = Instant::now();
     kill(victim);
     writer.wait_for_line("mine");
-    assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
+    assert!(killed.elapsed() > Duration::from_secs(1), "before its lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     writer.wait().expect_code(0);
 }
@@ -61,13 +61,13 @@ fn readers_that_renew_do_not_prolong_the_lease_of_a_killed_one() {
     let writer = Run::key(&redis, "k").sh("echo mine").spawn();
     queued(&redis, "k", 1);
     kill(victim);
-    wait_until("the killed one's time is over", || living_readers(&redis) == 2);
+    wait_until("the killed reader's lease has ended", || living_readers(&redis) == 2);
     long.wait().expect_code(0);
     assert_eq!(writer.stdout_so_far(), "", "a reader is still inside");
     living.wait().expect_code(0);
     let start = Instant::now();
     writer.wait_for_line("mine");
-    // A lease of sixty seconds, taken over from another reader, would show here.
+    // A lease of sixty seconds, inherited from another reader, would show here.
     assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
     writer.wait().expect_code(0);
 }
@@ -88,18 +88,19 @@ fn a_reader_that_leaves_does_not_end_the_lease_of_a_killed_one() {
         if spent < Duration::from_millis(3900) {
             assert!(!free, "the killed reader's lease was cut short");
             assert!(held, "a foreign SET NX is kept out, too");
-            wait_until("its lease is over", || Run::key(&redis, "k").try_acquire());
+            wait_until("its lease has ended", || Run::key(&redis, "k").try_acquire());
         }
         spent
     });
 }
 
-/// A reader that is stopped until its time is over; then `meanwhile`; then it goes on, and ends with 79.
+/// A reader that is stopped until its lease ends; then `meanwhile`; then it continues, and exits
+/// with 79.
 fn late_reader(redis: &Redis, meanwhile: impl FnOnce() -> Job) -> Job {
     let late = Run::key(redis, "k").shared("3s").sh(TREE).spawn();
     let tree = tree_of(&late);
     late.stop();
-    wait_until("its time is over", || living_readers(redis) == 0);
+    wait_until("its lease has ended", || living_readers(redis) == 0);
     assert!(tree.iter().all(|pid| !alive(*pid)), "its command outlived its lease: {tree:?}");
     let other = meanwhile();
     late.signal(Signal::SIGCONT);
@@ -128,8 +129,8 @@ fn the_late_release_of_an_expired_reader_leaves_other_readers_alone() {
     assert!(Run::key(&redis, "k").try_acquire());
 }
 
-/// What was done to the server takes the lock from every reader, and none of them makes it again.
-fn lost_by(how: &[&str]) {
+/// This command takes the lock from every reader, and none of them recreates it.
+fn assert_lost_by(how: &[&str]) {
     let redis = Redis::start();
     let readers: Vec<Job> = (0..3).map(|_| Run::key(&redis, "k").shared("3s").sh(TREE).spawn()).collect();
     let trees: Vec<i32> = readers.iter().flat_map(tree_of).collect();
@@ -138,32 +139,33 @@ fn lost_by(how: &[&str]) {
         let done = reader.wait().expect_code(79);
         assert!(done.stderr.contains("redlock: "), "{done:?}");
     }
-    assert!(trees.iter().all(|pid| !alive(*pid)), "left alive of {trees:?}");
+    assert!(trees.iter().all(|pid| !alive(*pid)), "still alive of {trees:?}");
     assert_stays_free(&redis);
     assert!(Run::key(&redis, "k").try_acquire());
 }
 
 #[test]
 fn readers_notice_a_deleted_lock() {
-    lost_by(&["DEL", "lock:k"]);
+    assert_lost_by(&["DEL", "lock:k"]);
 }
 
 #[test]
 fn readers_notice_a_flushed_server() {
-    lost_by(&["FLUSHALL"]);
+    assert_lost_by(&["FLUSHALL"]);
 }
 
 #[test]
-fn readers_leave_alone_what_a_writer_took_after_a_deletion() {
+fn readers_do_not_touch_a_writers_lock_after_a_deletion() {
     let redis = Redis::start();
     let readers: Vec<Job> = (0..2).map(|_| hold(Run::key(&redis, "k").shared("3s"))).collect();
     redis.cmd(&["DEL", "lock:k"]);
     let writer = holder(&redis, "k", &["--ttl", "60s"]);
     let claim = redis.cmd(&["GET", "lock:k"]);
     for reader in readers {
-        // Neither its renewals nor its release may count: its stdin stays open until it is stopped.
+        // Neither its renewals nor its release may have an effect: its stdin stays open until it is
+        // stopped.
         let mut reader = reader;
-        wait_until("it is stopped", || !reader.is_running());
+        wait_until("the reader is stopped", || !reader.is_running());
         reader.wait().expect_code(79);
     }
     assert_eq!(redis.cmd(&["GET", "lock:k"]), claim);
@@ -171,14 +173,14 @@ fn readers_leave_alone_what_a_writer_took_after_a_deletion() {
 }
 
 #[test]
-fn a_reader_that_came_after_a_deletion_brings_no_lost_one_back() {
+fn a_reader_that_enters_after_a_deletion_revives_no_lost_reader() {
     let redis = Redis::start();
     let mut lost = hold(Run::key(&redis, "k").shared("3s"));
     redis.cmd(&["DEL", "lock:k"]);
-    // A writer came and went: the old reader must not be taken for a member of the new readers.
+    // A writer came and went: the old reader must not count as one of the new readers.
     Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
     let newcomer = hold(Run::key(&redis, "k").shared("60s"));
-    wait_until("it is stopped", || !lost.is_running());
+    wait_until("the reader is stopped", || !lost.is_running());
     lost.wait().expect_code(79);
     assert_eq!(living_readers(&redis), 1);
     newcomer.wait().expect_code(0);
@@ -212,7 +214,7 @@ fn a_foreign_takeover_under_readers_is_left_untouched() {
     let mut reader = hold(Run::key(&redis, "k").shared("3s"));
     redis.cmd(&["SET", "lock:k", "someone else", "PX", "60000"]);
     let expires = redis.cmd(&["PEXPIRETIME", "lock:k"]);
-    wait_until("it is stopped", || !reader.is_running());
+    wait_until("the reader is stopped", || !reader.is_running());
     reader.wait().expect_code(79);
     assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else");
     assert_eq!(redis.cmd(&["PEXPIRETIME", "lock:k"]), expires);

@@ -1,10 +1,7 @@
-//! A machine that slept past the lease: CLOCK_BOOTTIME has jumped, CLOCK_MONOTONIC has not. Staged with a
-//! preloaded clock_gettime.
+//! A machine that was suspended past the lease: CLOCK_BOOTTIME has jumped, CLOCK_MONOTONIC has not.
+//! Simulated with a preloaded clock_gettime.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use crate::support::{Redis, Run};
+use crate::support::{Redis, Run, preload};
 
 /// The boot-time clock jumps by an hour once the file named in SUSPENDED exists.
 const SHIM: &str = r#"
@@ -22,24 +19,16 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-fn shim(directory: &std::path::Path) -> PathBuf {
-    let (source, library) = (directory.join("shim.c"), directory.join("shim.so"));
-    std::fs::write(&source, SHIM).unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
-    assert!(built.expect("cc, which cargo needs too").success());
-    library
-}
-
 #[test]
-fn after_a_suspend_nothing_is_renewed_and_the_command_is_stopped() {
+fn a_suspend_stops_the_command_and_the_lease_is_not_renewed() {
     let redis = Redis::start();
-    // The server knows the scripts: each call is one command.
+    // The server has loaded the scripts: each call is one command.
     Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
     let directory = tempfile::tempdir().unwrap();
     let suspended = directory.path().join("suspended");
     let job = Run::key(&redis, "k")
         .args(&["--ttl", "6s"])
-        .env("LD_PRELOAD", shim(directory.path()))
+        .env("LD_PRELOAD", preload::library("suspend", SHIM))
         .env("SUSPENDED", &suspended)
         .sh("echo ready; exec sleep 60")
         .spawn();
@@ -52,5 +41,5 @@ fn after_a_suspend_nothing_is_renewed_and_the_command_is_stopped() {
     let renewals =
         scripts.iter().filter(|commands| commands.contains("pexpire") && !commands.contains("del"));
     assert_eq!(renewals.count(), 0, "{scripts:?}");
-    assert!(scripts.iter().any(|commands| commands.contains("del")), "it was released: {scripts:?}");
+    assert!(scripts.iter().any(|commands| commands.contains("del")), "the lock was released: {scripts:?}");
 }

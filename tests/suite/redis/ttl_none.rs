@@ -1,4 +1,4 @@
-//! --ttl none: a lock that never expires, on one server, if asked for.
+//! --ttl none: a lock that never expires, on one server, on request.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ fn without_expiry(redis: &Redis) -> Run {
 }
 
 #[test]
-fn the_lock_has_no_expiry_and_is_released_all_the_same() {
+fn the_lock_has_no_expiry_and_is_still_released() {
     let redis = Redis::start();
     let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 6").spawn();
     job.wait_for_line("ready");
     assert_eq!(pttl(&redis, "k"), -1);
-    assert_eq!(redis.cmd(&["SET", "lock:k", "foreign", "NX"]), "", "no other program gets in");
+    assert_eq!(redis.cmd(&["SET", "lock:k", "foreign", "NX"]), "", "other programs are kept out");
     Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
     job.wait().expect_code(6);
     assert!(!redis.held("k"));
@@ -27,7 +27,7 @@ fn the_lock_has_no_expiry_and_is_released_all_the_same() {
 }
 
 #[test]
-fn one_line_warns_of_it_and_quiet_silences_that() {
+fn one_line_warns_of_the_missing_expiry_unless_quiet() {
     let redis = Redis::start();
     let done = without_expiry(&redis).sh("echo out").done().expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.lines().count()), ("out\n", 1), "{done:?}");
@@ -37,11 +37,12 @@ fn one_line_warns_of_it_and_quiet_silences_that() {
 }
 
 #[test]
-fn it_is_never_refreshed() {
+fn the_lock_is_never_refreshed() {
     let redis = Redis::start();
     let job = hold(without_expiry(&redis).args(&["--node-timeout", "2s"]));
     asleep(job.pid());
-    // The span itself is what is looked at: a holder with a lease of the least length would renew it many times.
+    // The time span itself is observed: a holder with a lease of the minimum length would renew it
+    // many times.
     let (scripts, ()) = redis.script_commands(|| std::thread::sleep(Duration::from_secs(3)));
     let writes = ["set", "pexpire", "persist"];
     assert!(!scripts.iter().flatten().any(|command| writes.contains(&command.as_str())), "{scripts:?}");
@@ -59,7 +60,7 @@ fn a_waiter_is_woken_by_the_release() {
     next.wait_for_line("mine");
     assert_eq!(pttl(&redis, "k"), -1, "the next one's lock has no expiry either");
     drop(next);
-    // And one with a lease behind one without.
+    // The next waiter has a lease, and waits behind a holder without one.
     redis.cmd(&["DEL", "lock:k"]);
     let first = hold(without_expiry(&redis));
     let next = Run::key(&redis, "k").args(&["--ttl", "20s"]).stdin_pipe().sh("echo mine; read x").spawn();
@@ -71,7 +72,7 @@ fn a_waiter_is_woken_by_the_release() {
 }
 
 #[test]
-fn after_kill_9_the_tree_is_gone_and_the_lock_stays() {
+fn a_kill_9_stops_the_tree_and_the_lock_stays() {
     let redis = Redis::start();
     for script in [TREE, STUBBORN_TREE] {
         let job = without_expiry(&redis).sh(script).spawn();
@@ -82,7 +83,7 @@ fn after_kill_9_the_tree_is_gone_and_the_lock_stays() {
         Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
         let waiter = Run::key(&redis, "k").sh("echo mine").spawn();
         queued(&redis, "k", 1);
-        redis.cmd(&["DEL", "lock:k"]); // what an operator does about it
+        redis.cmd(&["DEL", "lock:k"]); // an operator would do this
         assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
     }
 }
@@ -101,7 +102,7 @@ fn a_stopped_redlock_changes_nothing() {
 }
 
 #[test]
-fn a_server_that_is_gone_for_a_while_is_not_noticed() {
+fn a_temporary_loss_of_the_server_goes_unnoticed() {
     let redis = Redis::start();
     let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 4").spawn();
     job.wait_for_line("ready");
@@ -113,7 +114,7 @@ fn a_server_that_is_gone_for_a_while_is_not_noticed() {
 }
 
 #[test]
-fn max_hold_ends_it_and_min_hold_gives_it_an_expiry_at_last() {
+fn max_hold_ends_the_lock_and_min_hold_adds_an_expiry() {
     let redis = Redis::start();
     let ended = without_expiry(&redis).args(&["-q", "--max-hold", "500ms", "--kill-after", "300ms"]);
     ended.sh(STUBBORN_TREE).done().expect_code(124);
@@ -126,17 +127,17 @@ fn max_hold_ends_it_and_min_hold_gives_it_an_expiry_at_last() {
 }
 
 #[test]
-fn the_grace_before_sigkill_has_no_ttl_to_fit_into() {
+fn the_grace_before_sigkill_is_not_limited_by_a_ttl() {
     let redis = Redis::start();
     without_expiry(&redis).args(&["--kill-after", "1h"]).cmd(&["true"]).done().expect_code(0);
 }
 
 #[test]
-fn a_reader_without_expiry_is_not_given_one_by_another_reader() {
+fn a_reader_without_expiry_gets_none_from_another_reader() {
     let redis = Redis::start();
     let job = hold(without_expiry(&redis).arg("-s"));
     Run::key(&redis, "k").args(&["-s", "--ttl", "3s"]).sh("sleep 4").done().expect_code(0);
-    // The other one's lease, as a killed reader leaves it.
+    // The other reader's lease, as a killed reader leaves it.
     let other = Run::key(&redis, "k").args(&["-s", "--ttl", "3s"]).sh("echo in; exec sleep 60").spawn();
     other.wait_for_line("in");
     drop(other);
@@ -166,7 +167,7 @@ fn a_lock_without_expiry_leaves_no_key_without_expiry() {
     for mode in [&["-s"][..], &["--slots", "2"], &["--key", "j"]] {
         let first = hold(without_expiry(&redis).args(mode));
         assert!(redis.keys_without_ttl().contains(&"lock:k".to_owned()), "{mode:?}");
-        // Beside a reader with a lease that goes, and then beside one that stays.
+        // First beside a reader with a lease that leaves, then beside one that stays.
         if mode[0] != "--key" {
             let other = Run::key(&redis, "k").args(mode).args(&["--ttl", "60s"]);
             other.clone().cmd(&["true"]).done().expect_code(0);
@@ -185,7 +186,7 @@ fn a_lock_without_expiry_leaves_no_key_without_expiry() {
 }
 
 #[test]
-fn several_servers_refuse_it_and_on_this_host_it_means_nothing() {
+fn several_servers_refuse_ttl_none_and_this_host_ignores_it() {
     let nodes = Nodes::start(3);
     let done = nodes.run("k").args(&["--ttl", "none"]).sh("echo ran").done();
     let done = done.expect_code(64).expect_stderr(&["--ttl"]);

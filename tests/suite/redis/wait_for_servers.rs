@@ -1,4 +1,4 @@
-//! `--on-unavailable wait`: servers that cannot serve at the start are waited for.
+//! `--on-unavailable wait`: redlock waits for servers that cannot serve at the start.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::support::{Blackhole, Nodes, Redis, Refused, Run, assert_stays_free, h
 const WAIT: &[&str] = &["--on-unavailable", "wait"];
 
 #[test]
-fn the_command_runs_under_the_lock_when_the_server_is_there() {
+fn the_command_runs_under_the_lock_when_the_server_is_available() {
     let mut redis = Redis::start();
     redis.kill();
     let job = Run::key(&redis, "k").args(WAIT).sh("echo fence $REDLOCK_FENCE").spawn();
@@ -28,11 +28,11 @@ fn the_command_runs_under_the_lock_when_the_server_is_there() {
 }
 
 #[test]
-fn quiet_waits_without_a_word() {
+fn a_quiet_run_waits_without_a_message() {
     let mut redis = Redis::start();
     redis.kill();
     let mut job = Run::key(&redis, "k").args(WAIT).arg("-q").sh("echo ran").spawn();
-    // The span itself is what is tested: longer than several attempts.
+    // The time span itself is under test: longer than several attempts.
     std::thread::sleep(Duration::from_millis(700));
     assert!(job.is_running());
     redis.restart();
@@ -41,7 +41,7 @@ fn quiet_waits_without_a_word() {
 }
 
 #[test]
-fn it_is_69_when_the_wait_is_over() {
+fn a_run_exits_69_when_the_wait_ends() {
     let refused = Refused::new();
     let started = Instant::now();
     let done =
@@ -61,7 +61,7 @@ fn a_run_that_does_not_wait_for_the_lock_does_not_wait_for_the_server() {
 }
 
 #[test]
-fn retries_are_attempts_at_the_server_too() {
+fn retries_also_count_attempts_to_reach_the_server() {
     let refused = Refused::new();
     let retries = &["--retries", "2", "--retry-interval", "20ms"];
     let run = Run::at(&refused.url(), "k").args(retries);
@@ -87,7 +87,7 @@ fn a_signal_ends_the_wait_at_once() {
             if !said.is_empty() {
                 job.wait_for_stderr(said);
             } else {
-                wait_until("it connects", || crate::support::descendants(job.pid()).len() == 1);
+                wait_until("the run connects", || crate::support::descendants(job.pid()).len() == 1);
             }
             let started = Instant::now();
             job.signal(signal);
@@ -99,7 +99,7 @@ fn a_signal_ends_the_wait_at_once() {
 }
 
 #[test]
-fn attempts_become_rare() {
+fn attempts_become_less_frequent() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -112,12 +112,13 @@ fn attempts_become_rare() {
     });
     Run::at(&url, "k").args(WAIT).args(&["-w", "4"]).sh("echo ran").done().expect_code(69);
     let attempts = accepted.load(Ordering::SeqCst);
-    // 50 ms, 100 ms, ... 1 s, each less up to a half; a failed release after the last one.
+    // 50 ms, 100 ms, ... 1 s, each shortened by up to a half; plus a failed release after the last
+    // one.
     assert!((3..=20).contains(&attempts), "{attempts} connections in four seconds");
 }
 
 #[test]
-fn a_busy_and_a_full_server_are_waited_for() {
+fn a_run_waits_for_a_busy_server_and_a_full_one() {
     let redis = Redis::start_with(&["--lua-time-limit", "100"]);
     let mut endless = redis.connect();
     endless.send(&["EVAL", "while true do end", "0"]).unwrap();
@@ -135,9 +136,9 @@ fn a_busy_and_a_full_server_are_waited_for() {
 }
 
 #[test]
-fn a_loading_server_is_waited_for() {
+fn a_run_waits_for_a_loading_server() {
     if is_before_7() {
-        skip!("Redis 6 answers nothing while it loads so little");
+        skip!("Redis 6 does not reply while it loads so little");
     }
     let redis = Redis::start();
     for n in 0..250 {
@@ -154,9 +155,9 @@ fn a_loading_server_is_waited_for() {
 }
 
 #[test]
-fn a_stopped_server_gets_no_second_claim_when_it_wakes_up() {
+fn a_stopped_server_has_no_second_claim_when_it_continues() {
     let redis = Redis::start();
-    Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0); // it knows the scripts
+    Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0); // loads the scripts
     redis.stop();
     let run = Run::key(&redis, "k").args(WAIT).args(&["--node-timeout", "300ms", "--ttl", "30s"]);
     let job = run.clone().sh("echo ran").spawn();
@@ -170,13 +171,13 @@ fn a_stopped_server_gets_no_second_claim_when_it_wakes_up() {
 }
 
 #[test]
-fn a_majority_is_waited_for() {
+fn a_run_waits_for_a_majority() {
     let mut nodes = Nodes::start(3);
     nodes[0].kill();
     nodes[2].kill();
     let gives_up = nodes.run("k").args(WAIT).args(&["-w", "700ms"]).sh("echo ran").done().expect_code(69);
     assert_eq!(gives_up.stdout, "");
-    wait_until("its vote is released", || !nodes[1].held("k") && nodes[1].queue_len("k") == 0);
+    wait_until("the minority's vote is released", || !nodes[1].held("k") && nodes[1].queue_len("k") == 0);
     let job = nodes.run("k").args(WAIT).sh("echo ran").spawn();
     job.wait_for_stderr("trying again");
     nodes[2].restart();
@@ -185,8 +186,8 @@ fn a_majority_is_waited_for() {
 }
 
 #[test]
-fn a_quarantined_majority_is_waited_for_and_then_unavailable() {
-    let nodes = Nodes::start(3); // fresh ones
+fn a_run_waits_for_a_quarantined_majority_and_then_reports_it_unavailable() {
+    let nodes = Nodes::start(3); // new, so quarantined
     let run = nodes.run_quarantined("k").args(WAIT);
     let done = run.clone().args(&["-w", "1"]).sh("echo ran").done().expect_code(69);
     assert_eq!(done.stdout, "");
@@ -197,7 +198,7 @@ fn a_quarantined_majority_is_waited_for_and_then_unavailable() {
 }
 
 #[test]
-fn a_refusal_is_not_waited_for() {
+fn a_run_does_not_wait_after_a_refusal() {
     let redis = Redis::start_with(&["--requirepass", "the-right-one"]);
     let unfit = Redis::start();
     unfit.cmd(&["RPUSH", "lock:k", "a list"]);
@@ -208,13 +209,13 @@ fn a_refusal_is_not_waited_for() {
 }
 
 #[test]
-fn a_lock_that_is_held_is_queued_for_as_ever() {
+fn a_run_queues_for_a_held_lock_as_usual() {
     let mut redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "90s"]);
     let done = Run::key(&redis, "k").args(WAIT).args(&["-w", "300ms"]).sh("echo ran").done();
     assert_eq!(done.expect_code(75).stdout, "");
     first.wait().expect_code(0);
-    // Waiters that waited for the server stand in one queue when it is there.
+    // Waiters that waited for the server queue in one order when it is available.
     redis.kill();
     let run = || Run::key(&redis, "k").args(WAIT).sh("echo ran");
     let jobs: Vec<_> = (0..4).map(|_| run().spawn()).collect();

@@ -1,4 +1,5 @@
-//! Which holders a waiter waits for: those that expire, those of other programs, those on the same server.
+//! Which holders a waiter waits for: those that expire, those of other programs, those on the same
+//! server.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use crate::support::{Redis, Run, assert_takes_less_than, holder, queued, refused
 #[test]
 fn an_expired_holder_is_succeeded_at_once() {
     let redis = Redis::start();
-    // Between two renewals (2.1 s and 4.2 s): only a head that minds the holder's PTTL is in time.
+    // Between two renewals (2.1 s and 4.2 s): only a head that observes the holder's PTTL is in
+    // time.
     assert_takes_less_than(Duration::from_millis(3900), || {
         let start = Instant::now();
         redis.cmd(&["SET", "lock:k", "someone", "PX", "2700"]);
@@ -57,7 +59,7 @@ fn a_foreign_value_is_respected_and_untouched() {
 }
 
 #[test]
-fn the_silent_release_of_a_foreign_holder_is_noticed_by_a_renewal() {
+fn a_renewal_notices_the_silent_release_of_a_foreign_holder() {
     let redis = Redis::start();
     redis.cmd(&["SET", "lock:k", "someone else"]);
     let waiter = Run::key(&redis, "k").sh("echo mine").spawn();
@@ -109,11 +111,11 @@ fn another_database_is_another_lock() {
 }
 
 #[test]
-fn a_foreign_value_of_any_size_is_a_lock_that_is_held() {
+fn a_foreign_value_of_any_size_is_a_held_lock() {
     let redis = Redis::start();
     let large = "x".repeat(2 << 20);
     redis.cmd(&["SET", "lock:k", &large]);
     refused(Run::key(&redis, "k").arg("-n"), 75, &["held"]);
     refused(Run::key(&redis, "k").args(&["-w", "1500ms"]), 75, &["held"]);
-    assert_eq!(redis.cmd(&["STRLEN", "lock:k"]), large.len().to_string(), "it is not touched");
+    assert_eq!(redis.cmd(&["STRLEN", "lock:k"]), large.len().to_string(), "the value is untouched");
 }

@@ -30,7 +30,7 @@ pub fn library(name: &str, source: &str) -> PathBuf {
         let mut compiler = Command::new("cc");
         compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&made).arg(&code).arg("-ldl");
         assert!(compiler.status().expect("cc, which cargo needs too").success(), "{name} is not C");
-        // atomically, since other tests may look for it
+        // Renamed as a whole: other tests may be looking for it.
         fs::rename(made, &library).expect("in its place");
     }
     library
