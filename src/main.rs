@@ -17,6 +17,7 @@ mod child;
 mod cli;
 mod clock;
 mod commands;
+mod doctor;
 mod duration;
 mod exit;
 mod fault;

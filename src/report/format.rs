@@ -44,7 +44,7 @@ fn is_bidi_control(c: char) -> bool {
 }
 
 /// "config /etc/redlock/config.toml"
-pub(super) fn config_files(paths: &[PathBuf]) -> String {
+pub(crate) fn config_files(paths: &[PathBuf]) -> String {
     let files: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     if files.is_empty() { "no config file".into() } else { format!("config {}", files.join(", ")) }
 }

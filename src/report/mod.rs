@@ -4,7 +4,6 @@
 //! contain anything). No line waits for its reader: see stream.rs.
 
 mod break_lock;
-mod doctor;
 mod events;
 mod format;
 mod history;
@@ -41,13 +40,12 @@ use wait::WaitReport;
 use format::{broken_by, released_by};
 
 pub(crate) use break_lock::BreakReport;
-pub(crate) use doctor::{Diagnosis, Place, diagnosis_json, diagnosis_text};
 #[cfg(fuzzing)]
 pub(crate) use format::blocker;
-pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, quoted, sanitize};
+pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, config_files, quoted, sanitize};
 pub(crate) use history::{Clock, Style, history_json, history_svg, history_text};
 pub(crate) use list::{incomplete_list, list_keys, list_table};
-pub(crate) use problem::{backend_error, io_error};
+pub(crate) use problem::{backend_error, io_error, problem};
 pub(crate) use screen::{LongLines, Size, draw_screen, enter_screen, leave_screen};
 pub(crate) use status::{
     failed_look, gave_up_waiting, looking_at, looking_at_this_host_only, status_json, status_text,

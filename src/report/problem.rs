@@ -40,7 +40,7 @@ pub(crate) fn backend_error(error: &BackendError) -> String {
     }
 }
 
-pub(super) fn problem(problem: &Problem) -> String {
+pub(crate) fn problem(problem: &Problem) -> String {
     match problem {
         Problem::NoMajority { servers, causes } => {
             let (left, needed) = (servers - causes.len(), majority_of(*servers));

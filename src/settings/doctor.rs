@@ -46,7 +46,7 @@ pub(crate) struct DoctorSettings {
 }
 
 /// Where the settings came from.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Origins {
     pub config_files: Vec<PathBuf>,
     /// An option or a setting, and its source.

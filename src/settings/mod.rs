@@ -38,6 +38,8 @@ pub(crate) use acquire::{AcquireSettings, TokenFormat, Watched};
 pub(crate) use backend::{Backend, LocalReason};
 pub(crate) use break_lock::BreakSettings;
 pub(crate) use doctor::DoctorSettings;
+#[cfg(test)]
+pub(crate) use doctor::Origins;
 pub(crate) use history::{Form, HistorySettings};
 pub(crate) use inherited::{Inherited, inherit};
 pub(crate) use list::ListSettings;

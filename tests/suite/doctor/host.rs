@@ -90,7 +90,7 @@ fn it_is_told_where_the_settings_came_from() {
         assert!(done.stdout.contains(&said), "{said}: {done:?}");
     }
     let found = diagnosis(run, 0);
-    expect(&found, "settings", "warning", "REDLOCK_TTLL is no setting");
+    expect(&found, "settings", "warning", "REDLOCK_TTLL is not a redlock setting");
     let settings = &found["settings"];
     assert_eq!(
         (&settings["backend"], &settings["ttl_ms"]),

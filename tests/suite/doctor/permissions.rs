@@ -69,7 +69,7 @@ fn a_marker_that_may_not_be_written_is_a_problem() {
 fn without_xadd_there_is_no_history() {
     let redis = Redis::start();
     let found = diagnosis(doctor(&without(&redis, &["-xadd"])), 0);
-    expect(&found, "history", "warning", "not written down");
+    expect(&found, "history", "warning", "not recorded");
     expect(&found, "permissions", "ok", "took");
 }
 
@@ -103,7 +103,7 @@ fn a_service_without_info_is_unknown_and_not_a_failure() {
     let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
     let found = diagnosis(doctor(&urls), 1);
     assert!(
-        results(&found, "identity").iter().all(|said| said.starts_with("problem does not tell its run_id"))
+        results(&found, "identity").iter().all(|said| said.starts_with("problem does not report its run_id"))
     );
     expect(&found, "quorum", "problem", "0 of 3");
 }

@@ -22,7 +22,7 @@ use super::slot::tag_in;
 use super::{Keys, RedisLock, Server, Timing};
 use crate::clock::BootTime;
 use crate::lock::checkup::{
-    Clock, Config, Found, Info, Marker, ServerFacts, ServerKind, ServersCheckup, Unobserved,
+    Config, Found, Info, Marker, ServerClock, ServerFacts, ServerKind, ServersCheckup, Unobserved,
 };
 use crate::lock::claim::WaiterId;
 use crate::lock::{BackendError, Problem, ServerErrorKind};
@@ -194,7 +194,7 @@ impl Contact {
         self.ask_for(("INFO", &[]), |value| text(value).map(|text| parse_info(&text)))
     }
 
-    fn clock(&mut self) -> Result<Result<Clock, BackendError>, BackendError> {
+    fn clock(&mut self) -> Result<Result<ServerClock, BackendError>, BackendError> {
         let asked_at = wall_clock();
         let time = |value| redis::from_redis_value::<(u64, u64)>(value).ok();
         let told = self.ask_for(("TIME", &[]), time)?;
@@ -204,7 +204,7 @@ impl Contact {
             let there = Duration::from_secs(seconds) + Duration::from_micros(micros);
             let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
             let (theirs, ours) = (millis(there), millis(asked_at + half));
-            Clock { now_ms: theirs.unsigned_abs(), ahead_ms: theirs - ours, uncertainty: half }
+            ServerClock { now_ms: theirs.unsigned_abs(), ahead_ms: theirs - ours, uncertainty: half }
         }))
     }
 

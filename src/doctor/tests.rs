@@ -1,6 +1,14 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
 use super::*;
-use crate::lock::checkup::{Clock, Config, Found, Info, Marker, ServerFacts, ServerKind, Trial, TrialStep};
-use crate::lock::{Problem, ServerError};
+use crate::lock::checkup::{
+    Config, Found, HostTrial, Info, Marker, SentinelFacts, ServerClock, ServerFacts, ServerKind, Trial,
+    TrialFailure, TrialStep,
+};
+use crate::lock::{Mount, ServerError};
+use crate::report::Verbosity;
+use crate::settings::{LocalReason, Origins};
 
 const NOW_MS: u64 = 1_800_000_000_000;
 
@@ -8,12 +16,12 @@ fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(NOW_MS)
 }
 
-const ALONE: Terms = Terms {
+const ALONE: Timing = Timing {
     ttl: Some(Duration::from_secs(30)),
     node_timeout: Duration::from_secs(5),
     quarantine: Duration::ZERO,
 };
-const SEVERAL: Terms = Terms {
+const SEVERAL: Timing = Timing {
     ttl: Some(Duration::from_secs(30)),
     node_timeout: Duration::from_secs(1),
     quarantine: Duration::from_secs(30),
@@ -48,7 +56,7 @@ fn info() -> Info {
 fn found() -> Found {
     Found {
         rtt: Duration::from_millis(1),
-        clock: Ok(Clock { now_ms: NOW_MS, ahead_ms: 0, uncertainty: Duration::ZERO }),
+        clock: Ok(ServerClock { now_ms: NOW_MS, ahead_ms: 0, uncertainty: Duration::ZERO }),
         info: Ok(info()),
         config: Ok(Config::default()),
         marker: Ok(Some(Marker {
@@ -81,22 +89,51 @@ fn host() -> HostFacts {
     }
 }
 
-/// The levels of this check, of all servers together.
-fn levels(checkup: &ServersCheckup, terms: &Terms, check: Check) -> Vec<Level> {
-    let judgement = judge(Some((checkup, terms)), &host(), now());
-    let of_check = judgement.findings.iter().filter(|finding| finding.what.check() == check);
-    of_check.map(|finding| finding.level).collect()
+fn with(backend: Backend) -> DoctorSettings {
+    DoctorSettings {
+        backend,
+        prefix: "lock".into(),
+        directory: None,
+        verbosity: Verbosity::Normal,
+        json: false,
+        origins: Origins::default(),
+        warnings: Vec::new(),
+    }
+}
+
+fn on_servers(timing: &Timing) -> DoctorSettings {
+    with(Backend::Servers { servers: Vec::new(), timing: *timing })
+}
+
+fn on_this_host() -> DoctorSettings {
+    with(Backend::Host { directory: PathBuf::new(), reason: LocalReason::Requested })
+}
+
+/// The levels that this check gives all servers.
+fn levels(checkup: &ServersCheckup, timing: &Timing, check: Check) -> Vec<Level> {
+    levels_in(&on_servers(timing), checkup, &host(), check)
+}
+
+fn levels_in(
+    settings: &DoctorSettings,
+    checkup: &ServersCheckup,
+    host: &HostFacts,
+    check: Check,
+) -> Vec<Level> {
+    let diagnosis = Diagnosis::from_facts(settings, checkup.clone(), host, now());
+    let of_check = diagnosis.findings.iter().filter(|(_, finding)| finding.check == check);
+    of_check.map(|(_, finding)| finding.level).collect()
 }
 
 /// One plain server with these changes.
-fn of_one(check: Check, terms: &Terms, change: impl FnOnce(&mut Found)) -> Vec<Level> {
-    of_kind(ServerKind::Plain, check, terms, change)
+fn of_one(check: Check, timing: &Timing, change: impl FnOnce(&mut Found)) -> Vec<Level> {
+    of_kind(ServerKind::Plain, check, timing, change)
 }
 
-fn of_kind(kind: ServerKind, check: Check, terms: &Terms, change: impl FnOnce(&mut Found)) -> Vec<Level> {
+fn of_kind(kind: ServerKind, check: Check, timing: &Timing, change: impl FnOnce(&mut Found)) -> Vec<Level> {
     let mut facts = found();
     change(&mut facts);
-    levels(&checkup(vec![server(0, kind, Ok(facts))]), terms, check)
+    levels(&checkup(vec![server(0, kind, Ok(facts))]), timing, check)
 }
 
 fn of_info(check: Check, change: impl FnOnce(&mut Info)) -> Vec<Level> {
@@ -108,9 +145,10 @@ use Level::{Ok as Fine, Problem as Bad, Unknown, Warning};
 #[test]
 fn a_healthy_server_has_nothing_but_ok() {
     let checkup = checkup(vec![server(0, ServerKind::Plain, Ok(found()))]);
-    let judgement = judge(Some((&checkup, &ALONE)), &host(), now());
-    assert!(judgement.findings.iter().all(|finding| finding.level == Fine), "{judgement:?}");
-    assert_eq!(judgement.votes, [true]);
+    let settings = on_servers(&ALONE);
+    let diagnosis = Diagnosis::from_facts(&settings, checkup, &host(), now());
+    assert!(diagnosis.findings.iter().all(|(_, finding)| finding.level == Fine), "{diagnosis:?}");
+    assert_eq!(diagnosis.votes, [true]);
 }
 
 #[test]
@@ -200,8 +238,8 @@ fn a_quarantine_is_counted_as_the_scripts_do() {
         Ok(Some(Marker { reign: reign.into(), since_ms: NOW_MS - age_ms, longest_ms }))
     };
     let own = "id.history";
-    let off = Terms { quarantine: Duration::ZERO, ..SEVERAL };
-    for (marker, terms, level, quorum) in [
+    let off = Timing { quarantine: Duration::ZERO, ..SEVERAL };
+    for (marker, timing, level, quorum) in [
         (marker(own, 31_000, 30_000), SEVERAL, Fine, Fine),
         (marker(own, 30_500, 30_000), SEVERAL, Warning, Bad),
         (marker("other.history", 3_600_000, 30_000), SEVERAL, Warning, Bad),
@@ -214,8 +252,8 @@ fn a_quarantine_is_counted_as_the_scripts_do() {
         (Ok(None), off, Fine, Fine),
     ] {
         let change = |found: &mut Found| found.marker = marker.clone();
-        assert_eq!(of_one(Check::Quarantine, &terms, change), [level], "{marker:?}");
-        assert_eq!(of_one(Check::Quorum, &terms, change), [quorum], "{marker:?}");
+        assert_eq!(of_one(Check::Quarantine, &timing, change), [level], "{marker:?}");
+        assert_eq!(of_one(Check::Quorum, &timing, change), [quorum], "{marker:?}");
     }
     let both = checkup(vec![
         server(0, ServerKind::Plain, Ok(found())),
@@ -227,7 +265,7 @@ fn a_quarantine_is_counted_as_the_scripts_do() {
 #[test]
 fn a_round_trip_is_measured_against_timeout_and_ttl() {
     let takes = |ms| move |found: &mut Found| found.rtt = Duration::from_millis(ms);
-    let short = Terms { ttl: Some(Duration::from_secs(1)), ..ALONE };
+    let short = Timing { ttl: Some(Duration::from_secs(1)), ..ALONE };
     assert_eq!(of_one(Check::Latency, &ALONE, takes(300)), [Fine]);
     assert_eq!(of_one(Check::Latency, &ALONE, takes(1700)), [Warning]);
     assert_eq!(of_one(Check::Latency, &short, takes(150)), [Warning]);
@@ -238,7 +276,7 @@ fn a_round_trip_is_measured_against_timeout_and_ttl() {
 fn clocks_matter_more_with_several_servers() {
     let ahead = |ahead_ms, uncertainty| {
         let uncertainty = Duration::from_millis(uncertainty);
-        let clock = Ok(Clock { now_ms: NOW_MS, ahead_ms, uncertainty });
+        let clock = Ok(ServerClock { now_ms: NOW_MS, ahead_ms, uncertainty });
         Ok(Found { clock, ..found() })
     };
     let one = |found| checkup(vec![server(0, ServerKind::Plain, found)]);
@@ -309,7 +347,7 @@ fn a_master_that_is_cut_off_must_stop_before_another_takes_over() {
 fn a_certificate_is_to_be_renewed_in_time() {
     let days = |days: u64| {
         move |found: &mut Found| {
-            found.certificate_expires = Some(now() + Duration::from_secs(days * 24 * 3600));
+            found.certificate_expires = Some(now() + Duration::from_hours(days * 24));
         }
     };
     assert_eq!(of_one(Check::Certificate, &ALONE, days(30)), [Fine]);
@@ -346,7 +384,8 @@ fn a_majority_is_enough_and_every_failure_is_told() {
         checkup(servers.map(|(at, found)| server(at, ServerKind::Plain, found)).collect())
     };
     let quorum = |checkup: &ServersCheckup| {
-        let quorum = judge(Some((checkup, &SEVERAL)), &host(), now()).quorum.unwrap();
+        let settings = on_servers(&SEVERAL);
+        let quorum = Diagnosis::from_facts(&settings, checkup.clone(), &host(), now()).quorum.unwrap();
         (levels(checkup, &SEVERAL, Check::Quorum), quorum.can_vote, quorum.may_fail())
     };
     assert_eq!(quorum(&of(vec![other("a"), other("b"), other("c")])), (vec![Fine], 3, 1));
@@ -413,20 +452,17 @@ fn sentinels_are_compared_with_the_master_that_is_used() {
 }
 
 #[test]
-fn this_host_must_work_where_locks_are_there() {
+fn this_host_must_work_if_locks_are_on_it() {
+    let level = |host: &HostFacts, check| levels_in(&on_this_host(), &ServersCheckup::default(), host, check);
     let fails = HostFacts { trial: Some(Err(denied())), ..host() };
-    let level = |servers: Option<(&ServersCheckup, &Terms)>, host: &HostFacts, check| {
-        let findings = judge(servers, host, now()).findings;
-        findings.iter().find(|finding| finding.what.check() == check).map(|finding| finding.level)
-    };
+    assert_eq!(level(&host(), Check::LockDirectory), [Fine]);
+    assert_eq!(level(&fails, Check::LockDirectory), [Bad]);
     let servers = checkup(vec![server(0, ServerKind::Plain, Ok(found()))]);
-    assert_eq!(level(None, &host(), Check::LockDirectory), Some(Fine));
-    assert_eq!(level(None, &fails, Check::LockDirectory), Some(Bad));
-    assert_eq!(level(Some((&servers, &ALONE)), &fails, Check::LockDirectory), Some(Warning));
+    assert_eq!(levels_in(&on_servers(&ALONE), &servers, &fails, Check::LockDirectory), [Warning]);
     let none = HostFacts { directory: None, trial: None, ..host() };
-    assert_eq!(level(None, &none, Check::LockDirectory), Some(Bad));
+    assert_eq!(level(&none, Check::LockDirectory), [Bad]);
     let bare = HostFacts { has_subreaper: false, has_proc: false, has_pidfd: false, ..host() };
     for check in [Check::Subreaper, Check::Proc, Check::Pidfd] {
-        assert_eq!(level(None, &bare, check), Some(Bad), "{check:?}");
+        assert_eq!(level(&bare, check), [Bad], "{check:?}");
     }
 }

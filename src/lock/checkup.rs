@@ -1,10 +1,9 @@
-//! A check-up of the servers and of this host: what was found out, as values. judge/ says what it means for locks;
-//! redis/ and local/ find it out.
-
-mod judge;
+//! Facts about servers and lock directories, for `redlock doctor`. redis/checkup/ and
+//! local/checkup.rs gather them; src/doctor/ judges them.
+//!
+//! A server may deny or not offer some of it: such a fact is an error, never a guess.
 
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
@@ -12,29 +11,27 @@ use nix::sys::signal::Signal;
 use super::{BackendError, Blocked, HolderInfo, Mode, Mount, Observer, Prefer, Request, WaitPolicy};
 use crate::exit;
 
-pub(crate) use judge::{About, Check, Finding, Judgement, Kept, Level, Quorum, Terms, What, judge};
-
-/// What was found out about the servers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServersCheckup {
-    /// How many are configured. A cluster is one, whatever the number of its masters.
+    /// Number of configured servers. A cluster counts as one, however many masters it has.
     pub configured: usize,
     pub servers: Vec<ServerFacts>,
     pub sentinels: Vec<SentinelFacts>,
 }
 
-/// A server that holds locks: a configured one, the master that Sentinels name, or one of a cluster's masters.
+/// A server that holds locks: a configured one, the master that Sentinels name, or one of a
+/// cluster's masters.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerFacts {
     pub name: String,
-    /// Which of the configured servers it is, or is a part of.
+    /// Index of the configured server that this one is, or is part of.
     pub configured: usize,
     pub kind: ServerKind,
-    /// Why the other masters of its cluster are not known, if they are not.
+    /// Why the other masters of its cluster are unknown.
     pub others: Option<BackendError>,
-    /// A key whose lock is on it, to begin with.
+    /// A key whose lock lives on this server.
     pub first_key: String,
-    /// An error if it cannot be asked anything.
+    /// An error if the server cannot be queried at all.
     pub found: Result<Found, BackendError>,
 }
 
@@ -45,59 +42,59 @@ pub(crate) enum ServerKind {
     OfCluster,
 }
 
-/// What a server that answers tells. An error where it tells nothing: denied, or not offered.
+/// The facts about a server that replies.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub rtt: Duration,
-    pub clock: Result<Clock, BackendError>,
+    pub clock: Result<ServerClock, BackendError>,
     pub info: Result<Info, BackendError>,
     pub config: Result<Config, BackendError>,
-    /// On a cluster that of all its slots.
+    /// On a cluster, the marker of all its slots.
     pub marker: Result<Option<Marker>, BackendError>,
-    /// Of the certificate of a server with TLS.
+    /// Only known with TLS.
     pub certificate_expires: Option<SystemTime>,
-    /// `None` if it was not tried, since it could not work.
+    /// `None` if no trial was made because it could not have worked.
     pub trial: Option<Result<Trial, TrialFailure>>,
 }
 
 /// A server's wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Clock {
+pub(crate) struct ServerClock {
     pub now_ms: u64,
-    /// Compared with this host's; negative if it is behind.
+    /// Relative to this host's clock; negative if it is behind.
     pub ahead_ms: i64,
-    /// The difference may be off by this much: the reply was under way.
+    /// Error bound of `ahead_ms`: the reply was in transit.
     pub uncertainty: Duration,
 }
 
-/// What INFO tells; `None` where it does not.
+/// The fields of INFO; `None` where a field is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Info {
     pub engine: String,
     pub version: Option<String>,
     pub mode: Option<String>,
     pub run_id: Option<String>,
-    /// Of its replication history: a new one each time it becomes a master.
+    /// Changes each time the server becomes a master.
     pub replication_id: Option<String>,
     pub uptime: Option<Duration>,
     pub is_replica: Option<bool>,
     /// host:port
     pub master: Option<String>,
     pub replicas: Option<u64>,
-    /// It refuses writes if it has too few replicas.
+    /// The server refuses writes if it has too few replicas.
     pub demands_replicas: bool,
-    /// Zero without a limit.
+    /// Zero means no limit.
     pub max_memory: Option<u64>,
     pub used_memory: Option<u64>,
     pub eviction_policy: Option<String>,
     pub evicted_keys: Option<u64>,
     pub has_append_only_file: Option<bool>,
-    /// The last attempt to write to the disk failed.
+    /// The last attempt to write to disk failed.
     pub cannot_save: bool,
     pub is_cluster: bool,
 }
 
-/// What CONFIG GET tells; `None` where it does not.
+/// The values of CONFIG GET; `None` where one is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
     pub append_fsync: Option<String>,
@@ -106,25 +103,25 @@ pub(crate) struct Config {
     pub min_replicas: Option<u64>,
     /// A replica that was silent for longer does not count.
     pub max_lag: Option<Duration>,
-    /// In a cluster: after this silence another server is made the master.
+    /// In a cluster, another server becomes the master after this much silence.
     pub cluster_node_timeout: Option<Duration>,
 }
 
-/// By which a server proves that it has kept its data: see lua/include/server.lua.
+/// Proof that a server has kept its data: see lua/include/server.lua.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub reign: String,
     pub since_ms: u64,
-    /// The longest quarantine that any client came with.
+    /// The longest quarantine that any client has used.
     pub longest_ms: u64,
 }
 
-/// A lock on a key of our own was taken, waited for, extended and released, and every trace of it deleted.
+/// A lock on a random key was taken, waited for, extended and released, and its keys were deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trial {
     /// Without the wait.
     pub took: Duration,
-    /// The run was written into the log of finished runs.
+    /// The log of finished runs got an entry.
     pub is_in_history: bool,
 }
 
@@ -150,32 +147,18 @@ pub(crate) struct SentinelFacts {
     pub configured: usize,
     /// The master that it names, host:port.
     pub master: Result<String, BackendError>,
-    /// After this silence another server is made the master, if it tells.
+    /// After this much silence another server becomes the master; `None` if not known.
     pub down_after: Option<Duration>,
 }
 
-/// What was found out about this host.
-#[derive(Clone, Debug)]
-pub(crate) struct HostFacts {
-    /// Where locks of this host are; `None` if there is no directory that all users share.
-    pub directory: Option<PathBuf>,
-    /// A lock was taken and released there.
-    pub trial: Option<Result<HostTrial, BackendError>>,
-    /// A process can adopt the orphans of its descendants.
-    pub has_subreaper: bool,
-    /// /proc shows the processes of this PID namespace.
-    pub has_proc: bool,
-    /// A signal can be sent to a process instead of a number.
-    pub has_pidfd: bool,
-}
-
+/// A lock was taken and released in a directory of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostTrial {
     pub mount: Mount,
     pub took: Duration,
 }
 
-/// What is asked for on a key of our own.
+/// The request of a trial, on a key that no other client uses.
 pub(super) fn trial_request(wait: WaitPolicy) -> Request {
     Request {
         mode: Mode::Exclusive,
@@ -193,7 +176,7 @@ pub(super) fn trial_request(wait: WaitPolicy) -> Request {
 
 const A_DAY: Duration = Duration::from_hours(24);
 
-/// For waits that nobody follows.
+/// Ignores the progress of a wait.
 pub(super) struct Unobserved;
 
 impl Observer for Unobserved {
