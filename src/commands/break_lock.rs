@@ -4,16 +4,14 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::time::Duration;
 
-use super::{exit_code, identity, print};
-use crate::child::{AskedHolder, LockedByte, ask_lock_holder, local_time};
+use super::backend::open_breaker;
+use super::{exit_code, print};
+use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
-use crate::lock::{
-    self, AskedHost, BackendError, BreakTarget, Breaker, Freed, HeldBy, HostBreaker, HostHolder, How, Keys,
-    RedisBreaker, lock_name,
-};
+use crate::lock::{self, BackendError, BreakTarget, Breaker, Freed, HeldBy, How};
 use crate::report::{self, BreakReport};
-use crate::settings::{Backend, BreakSettings, LocalReason};
+use crate::settings::BreakSettings;
 
 /// How long a holder without a lease may take to answer, if nothing else is said.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,7 +39,8 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     settings.warnings.iter().for_each(|warning| report::print(warning));
     let report = BreakReport::new(&settings.key, local_time);
     let failed = |error: BackendError| Failure::new(exit_code(error.fault()), report.cannot_break(&error));
-    let mut breaker = open(settings, &report).map_err(failed)?;
+    let warn = || report::print(&report.only_on_this_host());
+    let mut breaker = open_breaker(settings, warn).map_err(failed)?;
     let holders = breaker.holders().map_err(failed)?;
     let meant = choose(&holders, settings, &report)?;
     if meant.is_empty() {
@@ -117,33 +116,6 @@ fn confirm(
     }
     holders.retain(|held| shown.iter().any(|shown| is_same(shown, held, settings)));
     Ok(holders)
-}
-
-fn open(settings: &BreakSettings, report: &BreakReport) -> Result<Box<dyn Breaker>, BackendError> {
-    let who = identity::describe(&[], "");
-    match &settings.backend {
-        Backend::Servers { servers, timing } => {
-            let keys = Keys::new(servers, &settings.prefix, &settings.key);
-            Ok(Box::new(RedisBreaker::new(servers.clone(), keys, *timing, who)))
-        }
-        Backend::Host { directory, reason } => {
-            if *reason == LocalReason::NothingElseConfigured {
-                report::print(&report.only_on_this_host());
-            }
-            let name = lock_name(&settings.prefix, &settings.key);
-            Ok(Box::new(HostBreaker::open(directory, &name, who, Box::new(ask_process))?))
-        }
-    }
-}
-
-pub(super) fn ask_process(holder: &HostHolder, number: u32) -> AskedHost {
-    let HostHolder { device, inode, offset, pid } = *holder;
-    match ask_lock_holder(LockedByte { device, inode, offset }, pid, number) {
-        AskedHolder::Yes => AskedHost::Yes,
-        AskedHolder::NotFound => AskedHost::NotFound,
-        AskedHolder::Refused => AskedHost::Refused,
-        AskedHolder::TooOld => AskedHost::TooOld,
-    }
 }
 
 /// The holders that are meant. Empty if the lock, or the slot, is free.

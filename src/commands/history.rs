@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 use std::{env, fs};
 
-use super::look::{cannot_look, open_view};
+use super::backend::{cannot_look, open_view};
 use super::print;
 use crate::child::{local_time, terminal};
 use crate::exit::{Exit, Failure, UNFIT};

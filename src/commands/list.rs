@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::look::{cannot_look, open_view};
+use super::backend::{cannot_look, open_view};
 use super::watch::watch;
 use super::{exit_code, print};
 use crate::exit::{Exit, Failure};

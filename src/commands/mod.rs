@@ -1,31 +1,28 @@
 //! One file for each subcommand, and the way to it.
 
 mod acquire;
-mod bearer;
+mod backend;
 mod break_lock;
-mod completions;
 mod doctor;
 mod environment;
-mod extend;
 pub(crate) mod help;
 mod history;
 mod identity;
 mod list;
-mod look;
 mod outer;
-mod release;
 mod run;
 mod status;
 mod take;
+mod token;
 mod watch;
 
 use std::io::{self, ErrorKind, Write};
 
 use clap::ArgMatches;
 
-use crate::cli::Command;
+use crate::cli::{Command, Shell};
 use crate::exit::{self, Exit};
-use crate::lock::{Fault, Server};
+use crate::lock::Fault;
 use crate::secrets;
 use crate::settings::{
     AcquireSettings, BreakSettings, DoctorSettings, ExtendSettings, HistorySettings, Inherited, ListSettings,
@@ -47,15 +44,24 @@ pub(crate) fn dispatch(
     match command {
         Command::Run(args) => run::run(&RunSettings::resolve(*args, sources)?),
         Command::Acquire(args) => acquire::run(&AcquireSettings::resolve(*args, sources)?),
-        Command::Extend(args) => extend::run(&ExtendSettings::resolve(*args, sources)?),
-        Command::Release(args) => release::run(&TokenSettings::of_release(*args, sources)?),
+        Command::Extend(args) => token::extend(&ExtendSettings::resolve(*args, sources)?),
+        Command::Release(args) => token::release(&TokenSettings::of_release(*args, sources)?),
         Command::Status(args) => status::run(&StatusSettings::resolve(*args, sources)?),
         Command::List(args) => list::run(&ListSettings::resolve(*args, sources)?),
         Command::History(args) => history::run(&HistorySettings::resolve(*args, sources)?),
         Command::Doctor(args) => doctor::run(&DoctorSettings::resolve(*args, sources)?),
         Command::Break(args) => break_lock::run(&BreakSettings::resolve(*args, sources)?),
-        Command::Completions { shell, .. } => print(completions::script(shell)),
+        Command::Completions { shell, .. } => print(completion_script(shell)),
         Command::Help { command, .. } => help::explain(command.as_deref()),
+    }
+}
+
+/// The scripts in completions/, which tests/suite/cli/generated keeps up to date.
+fn completion_script(shell: Shell) -> &'static str {
+    match shell {
+        Shell::Bash => include_str!("../../completions/redlock.bash"),
+        Shell::Zsh => include_str!("../../completions/_redlock"),
+        Shell::Fish => include_str!("../../completions/redlock.fish"),
     }
 }
 
@@ -75,13 +81,5 @@ fn exit_code(fault: Fault) -> u8 {
         Fault::Unavailable => exit::UNAVAILABLE,
         Fault::Refused => exit::REFUSED,
         Fault::Unfit => exit::UNFIT,
-    }
-}
-
-fn format_servers(servers: &[Server]) -> String {
-    let names: Vec<String> = servers.iter().map(Server::to_string).collect();
-    match names.len() {
-        1 => names.concat(),
-        count => format!("{count} servers ({})", names.join(", ")),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::look::{cannot_look, open_view};
+use super::backend::{cannot_look, open_view};
 use super::print;
 use super::watch::watch;
 use crate::child::local_time;

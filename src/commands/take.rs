@@ -5,21 +5,22 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::backend;
 use super::environment::ancestors;
 use super::outer::OuterRuns;
 use crate::child;
 use crate::child::signals::{Signals, suspend_self};
 use crate::child::{LONG_WAIT, forget_code, terminal};
 use crate::clock::{BootTime, jitter};
-use crate::commands::{exit_code, format_servers};
+use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, HostLock, Keys, Lock, Mount,
-    Observer, RedisLock, Request, Superseded, Unlocked, Wait, lock_name, sleep,
+    self, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer, Request, Superseded,
+    Unlocked, Wait, sleep,
 };
 use crate::memory;
 use crate::report::{self, GivenUp, Report};
-use crate::settings::{Backend, LocalReason, LockSettings, OnUnavailable};
+use crate::settings::{LockSettings, OnUnavailable};
 
 /// Why the lock is not ours.
 pub(super) enum NotAcquired {
@@ -34,33 +35,7 @@ pub(super) enum NotAcquired {
 }
 
 pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
-    match &settings.backend {
-        Backend::Servers { servers, timing } => {
-            if servers.len() % 2 == 0 {
-                report.even_number_of_servers(servers.len());
-            }
-            report.location(&settings.config_files, &format_servers(servers), &settings.meaningless);
-            let keys = settings.keys.iter().map(|key| Keys::new(servers, &settings.prefix, key)).collect();
-            Ok(Box::new(RedisLock::new(servers.clone(), keys, *timing)))
-        }
-        Backend::Host { directory, reason } => {
-            if *reason == LocalReason::NothingElseConfigured {
-                report.only_on_this_host();
-            }
-            let names: Vec<Vec<u8>> =
-                settings.keys.iter().map(|key| lock_name(&settings.prefix, key)).collect();
-            let lock =
-                HostLock::open(directory, &names).map_err(|error| backend_failure(&error, settings))?;
-            let location = format!("this host, {}", lock.paths().join(", "));
-            report.location(&settings.config_files, &location, &settings.meaningless);
-            match lock.mount() {
-                Mount::OnThisHost => {}
-                Mount::OverNetwork => report.directory_is_on_a_network(directory),
-                Mount::PrivateToService => report.directory_is_private(directory),
-            }
-            Ok(Box::new(lock))
-        }
-    }
+    backend::open_lock(settings, report).map_err(|error| backend_failure(&error, settings))
 }
 
 /// Sleep for a random part of `at_most`. `Some` if a signal came instead.

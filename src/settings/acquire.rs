@@ -5,10 +5,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::backend::lease_on_host;
 use super::lock::{LockArgs, LockSettings};
 use super::sources::Sources;
-use super::{Backend, OnLost, OnUnavailable, signal, usage, validate_keys};
+use super::{OnLost, OnUnavailable, signal, usage, validate_keys};
 use crate::cli::AcquireArgs;
 use crate::exit::{Failure, HELD};
 
@@ -79,10 +78,7 @@ impl AcquireSettings {
             )));
         }
         Ok(Self {
-            ttl: match &lock.backend {
-                Backend::Servers { timing, .. } => timing.ttl,
-                Backend::Host { .. } => lease_on_host(lease.ttl.as_deref(), sources)?,
-            },
+            ttl: lock.backend.lease(lease.ttl.as_deref(), sources)?,
             lock,
             format,
             watched,

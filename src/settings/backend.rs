@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::servers::servers;
+use super::servers::{servers, warnings};
 use super::sources::Sources;
 use super::usage;
 use crate::cli::{BackendArgs, HostArgs, ServerArgs};
@@ -142,6 +142,31 @@ impl Backend {
         }
     }
 
+    /// What is wrong with the settings of servers, if they are used.
+    pub(super) fn warnings(&self, args: &ServerArgs, sources: Sources<'_>) -> Vec<String> {
+        match self {
+            Self::Servers { .. } => warnings(args, sources),
+            Self::Host { .. } => Vec::new(),
+        }
+    }
+
+    /// How long a grant lasts unless it is renewed; `None` = forever. `text` is the option's: on this host a process
+    /// holds the lock for this long.
+    pub(super) fn lease(
+        &self,
+        text: Option<&str>,
+        sources: Sources<'_>,
+    ) -> Result<Option<Duration>, Failure> {
+        match self {
+            Self::Servers { timing, .. } => Ok(timing.ttl),
+            Self::Host { .. } => parse_ttl(text, sources, false),
+        }
+    }
+
+    pub(crate) fn is_this_host(&self) -> bool {
+        matches!(self, Self::Host { .. })
+    }
+
     /// The longest that a lock can outlive us, if there is a longest.
     pub(crate) fn ttl(&self) -> Option<Duration> {
         match self {
@@ -220,11 +245,6 @@ fn parse_ttl(
             Ok(Some(ttl))
         }
     }
-}
-
-/// The same of a lock on this host, where a process holds it for as long.
-pub(super) fn lease_on_host(text: Option<&str>, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
-    parse_ttl(text, sources, false)
 }
 
 fn node_timeout(

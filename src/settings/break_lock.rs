@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::backend::Backend;
 use super::sources::Sources;
-use super::{one_key, prefix, servers};
+use super::{one_key, prefix};
 use crate::cli::BreakArgs;
 use crate::exit::Failure;
 use crate::lock::{Claim, How, MOST_SLOTS};
@@ -38,10 +38,7 @@ impl BreakSettings {
         }
         Ok(Self {
             key,
-            warnings: match &backend {
-                Backend::Servers { .. } => servers::warnings(&args.servers, sources),
-                Backend::Host { .. } => Vec::new(),
-            },
+            warnings: backend.warnings(&args.servers, sources),
             backend,
             prefix: prefix(args.servers.prefix),
             yes: args.yes,

@@ -8,7 +8,7 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::backend::{Backend, directory};
 use super::sources::Sources;
-use super::{prefix, servers, verbosity};
+use super::{prefix, verbosity};
 use crate::cli::{Cli, DoctorArgs, is_setting, variable};
 use crate::exit::Failure;
 use crate::lock::Mode;
@@ -64,14 +64,8 @@ impl DoctorSettings {
         let backend = Backend::resolve(&servers, backend, ttl.as_deref(), &Mode::Exclusive, sources)?;
         let prefix = prefix(servers.prefix.clone());
         backend.check_names(&prefix, &[], sources)?;
-        let directory = match &backend {
-            Backend::Host { directory, .. } => Some(directory.clone()),
-            Backend::Servers { .. } => directory(local_directory).ok(),
-        };
-        let warnings = match &backend {
-            Backend::Servers { .. } => servers::warnings(&servers, sources),
-            Backend::Host { .. } => Vec::new(),
-        };
+        let directory = directory(local_directory).ok();
+        let warnings = backend.warnings(&servers, sources);
         Ok(Self {
             directory,
             prefix,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::backend::Backend;
 use super::sources::Sources;
-use super::{prefix, request, servers, verbosity};
+use super::{prefix, request, verbosity};
 use crate::cli::{BackendArgs, ModeArgs, OnUnavailable, OutputArgs, ServerArgs, WaitArgs};
 use crate::exit::{Failure, HELD};
 use crate::lock::{Mode, Prefer, WaitPolicy};
@@ -80,10 +80,7 @@ impl LockSettings {
         Ok(Self {
             keys,
             meaningless: backend.meaningless(sources),
-            warnings: match &backend {
-                Backend::Servers { .. } => servers::warnings(&servers, sources),
-                Backend::Host { .. } => Vec::new(),
-            },
+            warnings: backend.warnings(&servers, sources),
             config_files: sources.config_files().to_vec(),
             backend,
             prefix,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::backend::Backend;
 use super::sources::Sources;
-use super::{one_key, prefix, servers, usage, verbosity};
+use super::{one_key, prefix, usage, verbosity};
 use crate::cli::{Check, HostArgs, ServerArgs, StatusArgs, VerbosityArgs, WatchArgs};
 use crate::exit::Failure;
 use crate::lock::Claim;
@@ -37,10 +37,7 @@ impl Location {
     ) -> Result<Self, Failure> {
         let backend = Backend::to_look_at(&servers, host, sources)?;
         Ok(Self {
-            warnings: match &backend {
-                Backend::Servers { .. } => servers::warnings(&servers, sources),
-                Backend::Host { .. } => Vec::new(),
-            },
+            warnings: backend.warnings(&servers, sources),
             backend,
             verbosity: verbosity(output.quiet, output.verbose, sources)?,
             config_files: sources.config_files().to_vec(),

@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-use super::backend::{Backend, lease_on_host};
+use super::backend::Backend;
 use super::sources::Sources;
 use super::status::{Location, claim};
-use super::{prefix, servers, usage, validate_keys, verbosity};
+use super::{prefix, usage, validate_keys, verbosity};
 use crate::cli::{ExtendArgs, ReleaseArgs, TokenArgs};
 use crate::exit::Failure;
 use crate::lock::{Claim, Mode};
@@ -50,14 +50,10 @@ impl TokenSettings {
 impl ExtendSettings {
     pub(crate) fn resolve(args: ExtendArgs, sources: Sources<'_>) -> Result<Self, Failure> {
         let ExtendArgs { token, ttl, verbosity: output, servers, backend, help: _ } = args;
-        let warnings = servers::warnings(&servers, sources);
         let backend = Backend::resolve(&servers, backend, ttl.as_deref(), &Mode::Exclusive, sources)?;
-        let ttl = match &backend {
-            Backend::Servers { timing, .. } => timing.ttl,
-            Backend::Host { .. } => lease_on_host(ttl.as_deref(), sources)?,
-        };
+        let ttl = backend.lease(ttl.as_deref(), sources)?;
         let location = Location {
-            warnings: if matches!(backend, Backend::Servers { .. }) { warnings } else { Vec::new() },
+            warnings: backend.warnings(&servers, sources),
             backend,
             verbosity: verbosity(output.quiet, output.verbose, sources)?,
             config_files: sources.config_files().to_vec(),

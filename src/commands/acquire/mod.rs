@@ -21,7 +21,7 @@ use crate::exit::{self, Exit, Failure};
 use crate::fault;
 use crate::lock::{Ended, Grant, HolderInfo, Lock, Outcome, Renewal};
 use crate::report::{self, Report};
-use crate::settings::{AcquireSettings, Backend, OnLost, TokenFormat, Watched};
+use crate::settings::{AcquireSettings, OnLost, TokenFormat, Watched};
 
 pub(super) fn run(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     let result = acquire_and_keep(settings);
@@ -47,8 +47,7 @@ fn tell_eval(result: &anyhow::Result<Exit>) {
 fn acquire_and_keep(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     let watched = watched_process(settings)?;
     // A lock on this host ends with the process that holds it.
-    let is_on_host = matches!(settings.lock.backend, Backend::Host { .. });
-    if watched.is_none() && !is_on_host {
+    if watched.is_none() && !settings.lock.backend.is_this_host() {
         return run_without_keeper(settings);
     }
     match child::split(watched.as_ref()).context("cannot start the keeper")? {

@@ -30,7 +30,7 @@ use crate::fault;
 use crate::keeper::{Keeper, KeeperPipes};
 use crate::lock::{Ended, Grant, HolderInfo, Lock, Released};
 use crate::report::{self, Report, command_starts};
-use crate::settings::{Backend, OnLost, RunSettings};
+use crate::settings::{OnLost, RunSettings};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let holder = identity::describe(&settings.argv, &settings.lock.label);
@@ -44,7 +44,7 @@ pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
 
 fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Report) -> anyhow::Result<Exit> {
     let proc_view = check_proc(settings, report)?;
-    if matches!(&settings.lock.backend, Backend::Servers { timing, .. } if timing.ttl.is_none()) {
+    if settings.lock.backend.ttl().is_none() && !settings.lock.backend.is_this_host() {
         report.never_expires();
     }
     let lock = take::open_lock(&settings.lock, report)?;

@@ -1,0 +1,163 @@
+//! Servers or this host: the one place that knows how each is opened for what a command needs.
+
+use std::time::Duration;
+
+use super::{exit_code, identity};
+use crate::child::{AskedHolder, ControlAnswer, LockedByte, ask_holder, ask_lock_holder};
+use crate::exit::Failure;
+use crate::lock::{
+    AskKeeper, AskProcess, AskedHost, BackendError, Bearer, Breaker, Claim, HostBearer, HostBreaker,
+    HostHolder, HostLock, HostView, KeeperAnswer, Keys, Lock, Mount, RedisBearer, RedisBreaker, RedisLock,
+    RedisView, Server, Timing, View, lock_name,
+};
+use crate::report::{self, Report, Verbosity, backend_error};
+use crate::settings::{Backend, BreakSettings, LocalReason, Location, LockSettings};
+
+/// A keeper that does not reply within this time is stopped.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For `run` and `acquire`. Reports where the lock is.
+pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, BackendError> {
+    let LockSettings { keys, prefix, config_files, meaningless, .. } = settings;
+    match &settings.backend {
+        Backend::Servers { servers, timing } => {
+            if servers.len() % 2 == 0 {
+                report.even_number_of_servers(servers.len());
+            }
+            report.location(config_files, &format_servers(servers), meaningless);
+            Ok(Box::new(RedisLock::new(servers.clone(), redis_keys(servers, prefix, keys), *timing)))
+        }
+        Backend::Host { directory, reason } => {
+            if *reason == LocalReason::NothingElseConfigured {
+                report.only_on_this_host();
+            }
+            let lock = HostLock::open(directory, &lock_names(prefix, keys))?;
+            report.location(config_files, &format!("this host, {}", lock.paths().join(", ")), meaningless);
+            match lock.mount() {
+                Mount::OnThisHost => {}
+                Mount::OverNetwork => report.directory_is_on_a_network(directory),
+                Mount::PrivateToService => report.directory_is_private(directory),
+            }
+            Ok(Box::new(lock))
+        }
+    }
+}
+
+/// For `extend` and `release`. `ttl`: of an extension; `None` = forever.
+pub(super) fn open_bearer(
+    location: &Location,
+    keys: &[Vec<u8>],
+    token: Claim,
+    ttl: Option<Duration>,
+) -> Result<Box<dyn Bearer>, BackendError> {
+    announce(location);
+    let (prefix, client) = (&location.prefix, identity::describe(&[], ""));
+    match &location.backend {
+        Backend::Servers { servers, timing } => {
+            let (keys, timing) = (redis_keys(servers, prefix, keys), Timing { ttl, ..*timing });
+            Ok(Box::new(RedisBearer::new(servers.clone(), keys, timing, token, client)))
+        }
+        Backend::Host { directory, .. } => {
+            let ask: (AskKeeper, AskProcess) = (Box::new(ask_keeper), Box::new(ask_process));
+            let names = lock_names(prefix, keys);
+            Ok(Box::new(HostBearer::open(directory, &names, (token, client), ttl, ask)?))
+        }
+    }
+}
+
+/// For `break`. `warn` is called if no server is configured.
+pub(super) fn open_breaker(
+    settings: &BreakSettings,
+    warn: impl FnOnce(),
+) -> Result<Box<dyn Breaker>, BackendError> {
+    let BreakSettings { key, prefix, .. } = settings;
+    let client = identity::describe(&[], "");
+    match &settings.backend {
+        Backend::Servers { servers, timing } => {
+            let keys = Keys::new(servers, prefix, key);
+            Ok(Box::new(RedisBreaker::new(servers.clone(), keys, *timing, client)))
+        }
+        Backend::Host { directory, reason } => {
+            if *reason == LocalReason::NothingElseConfigured {
+                warn();
+            }
+            let name = lock_name(prefix, key);
+            Ok(Box::new(HostBreaker::open(directory, &name, client, Box::new(ask_process))?))
+        }
+    }
+}
+
+/// For `status`, `list` and `history`. Prints what the settings give reason to.
+pub(super) fn open_view(location: &Location) -> Box<dyn View> {
+    announce(location);
+    view(location)
+}
+
+pub(super) fn view(location: &Location) -> Box<dyn View> {
+    let Location { backend, prefix, .. } = location;
+    match backend {
+        Backend::Servers { servers, timing } => {
+            Box::new(RedisView::new(servers.clone(), prefix, timing.node_timeout))
+        }
+        Backend::Host { directory, .. } => Box::new(HostView::new(directory.clone(), prefix.clone())),
+    }
+}
+
+/// The failure of a command that only looks.
+pub(super) fn cannot_look(what: &str, error: &BackendError) -> Failure {
+    Failure::new(exit_code(error.fault()), format!("cannot look at {what}: {}", backend_error(error)))
+}
+
+/// Warnings about the settings; with -v also where the locks are.
+fn announce(location: &Location) {
+    if location.verbosity != Verbosity::Quiet {
+        location.warnings.iter().for_each(|warning| report::print(warning));
+    }
+    let place = match &location.backend {
+        Backend::Servers { servers, .. } => format_servers(servers),
+        Backend::Host { directory, reason } => {
+            if *reason == LocalReason::NothingElseConfigured {
+                report::looking_at_this_host_only();
+            }
+            format!("this host, {}", directory.display())
+        }
+    };
+    if location.verbosity == Verbosity::Verbose {
+        report::looking_at(&location.config_files, &place);
+    }
+}
+
+fn format_servers(servers: &[Server]) -> String {
+    let names: Vec<String> = servers.iter().map(Server::to_string).collect();
+    match names.len() {
+        1 => names.concat(),
+        count => format!("{count} servers ({})", names.join(", ")),
+    }
+}
+
+fn redis_keys(servers: &[Server], prefix: &str, keys: &[Vec<u8>]) -> Vec<Keys> {
+    keys.iter().map(|key| Keys::new(servers, prefix, key)).collect()
+}
+
+fn lock_names(prefix: &str, keys: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    keys.iter().map(|key| lock_name(prefix, key)).collect()
+}
+
+fn ask_keeper(name: &str, message: &[u8]) -> KeeperAnswer {
+    match ask_holder(name, message, KEEPER_TIMEOUT) {
+        ControlAnswer::Said(answer) => KeeperAnswer::Said(answer),
+        ControlAnswer::NotThere => KeeperAnswer::NotThere,
+        ControlAnswer::Refused => KeeperAnswer::Refused,
+        ControlAnswer::Silent => KeeperAnswer::Silent,
+    }
+}
+
+fn ask_process(holder: &HostHolder, number: u32) -> AskedHost {
+    let HostHolder { device, inode, offset, pid } = *holder;
+    match ask_lock_holder(LockedByte { device, inode, offset }, pid, number) {
+        AskedHolder::Yes => AskedHost::Yes,
+        AskedHolder::NotFound => AskedHost::NotFound,
+        AskedHolder::Refused => AskedHost::Refused,
+        AskedHolder::TooOld => AskedHost::TooOld,
+    }
+}
