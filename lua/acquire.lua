@@ -2,9 +2,7 @@
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 -- ARGV[7]  ttl         of the locks, ms; 0 = they never expire
--- ARGV[8]  role        'gate'; 'vote' = the client has the gate's vote; 'newcomer' = it has asked the gate at the same
---                      time; 'again' = a vote that was asked for before with the same attempt; 'ahead' = a vote that
---                      is followed by BLPOP and 'again' on the same connection
+-- ARGV[8]  role        'gate'; 'vote' = the client has the gate's vote; 'newcomer' = it asks the gate at the same time
 -- ARGV[9]  queues      '1' = join the queues if blocked; '0' = do not
 -- ARGV[10] gate        run_id of the client's gate, for a vote
 -- ARGV[11] proposed    tokens: the gate's, for a vote; the client's guess, for a newcomer; '' = none
@@ -18,7 +16,6 @@
 --      or {'quarantined', ms, longest quarantine in ms}: this server may have forgotten what it granted, and does not
 --         vote yet
 --      or {'nested'}: an ancestor is in the way
---      or {'kept'}: nothing changes, since the vote that 'again' is for was granted meanwhile
 --      or {'superseded', key, field, value, ...}: a newer request, which is described, has taken our place
 --      or {'stale'}: a newer request of this waiter was here first, or the waiter has given up
 --      or {'duplicate_server'}: this very request was granted here already, so the server is listed twice
@@ -73,10 +70,9 @@ end
 -- How the grant is written down: see store_grant().
 local arrival, write, undo = FIRST_STAMP, write_exclusive, nil
 local is_superseding = string.find(FLAGS, SUPERSEDES, 1, true)
--- An 'ahead' that is granted must end the BLPOP behind it.
-if not is_untouched or MODE ~= '' or ROLE == 'ahead' or quarantine > 0 or is_superseding then
+if not is_untouched or MODE ~= '' or quarantine > 0 or is_superseding then
   -- @include queue
-  local refusal, waits_for_release
+  local refusal
   if quarantine > 0 then
     -- @include decide
     refusal = wait_for_quarantine()
@@ -105,15 +101,10 @@ if not is_untouched or MODE ~= '' or ROLE == 'ahead' or quarantine > 0 or is_sup
     end
     if not_our_turn then
       -- @include decide
-      refusal, waits_for_release = wait_for_turn(held, not_our_turn)
+      refusal = wait_for_turn(held, not_our_turn)
     end
   end
   if refusal then
-    -- The BLPOP behind a vote is to wait for a release, and for nothing else.
-    if ROLE == 'ahead' and not waits_for_release then
-      -- @include wakeup
-      push_wakeup(ME)
-    end
     return refusal
   end
   if is_superseding then
@@ -159,10 +150,6 @@ end
 if MODE ~= '' and not is_untouched then
   -- @include turn
   wake_beside_us()
-end
-if ROLE == 'ahead' then
-  -- @include wakeup
-  push_wakeup(ME)
 end
 return {
   'granted',

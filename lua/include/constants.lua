@@ -3,9 +3,6 @@
 -- How often a waiter renews its place in the queue: one BLPOP and one script in this time.
 local WAITER_RENEWAL_MS = 2100
 
--- A woken waiter that does not come for the lock within this time has lost its place.
-local COME_WITHIN_MS = 2000
-
 -- Flag of a request: it queues ahead of all waiters without this flag.
 local PREFERRED = '!'
 

@@ -1,7 +1,7 @@
 -- What acquire.lua does if it is not alone: with a holder, waiters, or what either has left behind. Most often it is, so
 -- each of its branches includes what it needs of this.
 --
--- It knows what acquire.lua defines: QUEUES, ROLE, IS_GATE, ANCESTORS, FIRST_FIELD, is_superseding, quarantine and
+-- It knows what acquire.lua defines: QUEUES, IS_GATE, ANCESTORS, FIRST_FIELD, is_superseding, quarantine and
 -- longest_quarantine.
 -- @include queue
 -- @include grant
@@ -26,7 +26,7 @@ local function look_at_holders()
   for i, k in ipairs(LOCKS) do
     k.is_ours, k.entry = claim_of(k, ME)
     if k.is_ours == ATTEMPT and SERVERS ~= '1' then
-      return { ROLE == 'again' and 'kept' or 'duplicate_server' }
+      return { 'duplicate_server' }
     end
     if k.is_ours and k.is_ours > ATTEMPT then
       return { 'stale' }
@@ -58,8 +58,7 @@ local function supersede_all()
   end
 end
 
--- `held`: the first key that is held; `not_our_turn`: the first one where it is not our turn. Returns the reply, and
--- whether it will be our turn after a release, not only when a lease has ended.
+-- `held`: the first key that is held; `not_our_turn`: the first one where it is not our turn. Returns the reply.
 local function wait_for_turn(held, not_our_turn)
   for _, k in ipairs(IS_GATE and LOCKS or {}) do
     if k.must_wait and is_below_ancestor(k, ANCESTORS) then
@@ -80,15 +79,8 @@ local function wait_for_turn(held, not_our_turn)
     end
     wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
   end
-  local k = LOCKS[held or not_our_turn]
-  local waits_for_release = not held
-  if ROLE == 'ahead' and held then
-    -- Not of a program other than redlock, which wakes no client, nor of a claim that expires soon.
-    local _, info = holder_of(k)
-    local expires = expires_in(k, MODE)
-    waits_for_release = info and (expires < 0 or expires > WAITER_RENEWAL_MS)
-  end
-  return blocked_by(held or not_our_turn, call('ZRANK', k.queue, QUEUED)), waits_for_release
+  local shown = held or not_our_turn
+  return blocked_by(shown, call('ZRANK', LOCKS[shown].queue, QUEUED))
 end
 
 -- Before K is ours: we leave its queue, and what the last holder has left behind without a word is written down.

@@ -4,6 +4,9 @@
 -- @include queue
 -- @include wakeup
 
+-- A woken waiter that does not ask for the lock within this time has lost its place.
+local COME_WITHIN_MS = 2000
+
 -- So many waiters at the head of a queue are woken together; the next ones follow as these enter.
 local SIDE_BY_SIDE = 32
 

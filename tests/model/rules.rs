@@ -46,8 +46,6 @@ pub struct Rules {
     pub gate_is_counted: bool,
     /// A proposal is no further ahead of a server's clock than a server that lost its memory rests.
     pub proposals_within_quarantine: bool,
-    /// A vote that a waiter is given for a moment, behind a BLPOP, counts only when it is renewed.
-    pub brief_votes_do_not_count: bool,
     /// Whoever has the gate's vote keeps it when another server refuses it, and asks there again.
     pub keeps_its_turn: bool,
     /// Except from an older one with another gate: then it steps back, and queues where that one does.
@@ -98,7 +96,6 @@ impl Rules {
         clock_floor: true,
         gate_is_counted: true,
         proposals_within_quarantine: true,
-        brief_votes_do_not_count: true,
         keeps_its_turn: true,
         younger_yields: true,
         follows_the_holder: false,

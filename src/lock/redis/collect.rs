@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use super::RedisLock;
-use super::node::State;
 use super::reply::{AcquireReply, Arrival, CollectReply, ExtendReply, Granted, Refusal};
-use super::requests::{Ask, Place, Role};
-use super::script::{Call, WAITER_RENEWAL, Waiting};
+use super::requests::{Ask, Place};
+use super::script::{Call, WAITER_RENEWAL};
 use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
@@ -19,13 +18,11 @@ const FOREIGN_RETRY: Duration = Duration::from_millis(100);
 
 /// What there is when the gate has voted for us.
 pub(super) struct Collected {
-    /// When the gate was asked; if it voted behind a BLPOP, when we heard of it.
+    /// When the gate was asked.
     pub asked: BootTime,
     /// What the gate granted.
     pub granted: Granted,
-    /// The gate's vote counts only when it is renewed: it may have been given to a client that is gone.
-    pub is_brief: bool,
-    /// Servers that were asked together with the gate.
+    /// Servers that a newcomer asked together with the gate.
     pub others: Vec<usize>,
     pub tally: Tally,
 }
@@ -35,7 +32,11 @@ struct Pending(Vec<(usize, BootTime, BootTime)>);
 
 impl Pending {
     fn add(&mut self, servers: impl IntoIterator<Item = usize>, asked: BootTime, overdue: BootTime) {
-        self.0.extend(servers.into_iter().map(|at| (at, asked, overdue)));
+        for at in servers {
+            // The reply to an earlier request is no longer wanted.
+            self.0.retain(|(other, ..)| *other != at);
+            self.0.push((at, asked, overdue));
+        }
     }
 
     fn servers(&self) -> Vec<usize> {
@@ -73,10 +74,10 @@ struct Collection {
     fences: Vec<u64>,
     tally: Tally,
     pending: Pending,
-    /// What the gate granted, if its vote is still to be renewed.
-    brief: Option<Granted>,
-    /// Servers whose votes do not tell our gate and stamp, which were not known when they were asked.
-    untold: Vec<usize>,
+    /// Some votes do not carry our gate and stamp, which were not known when they were asked for.
+    is_newcomer: bool,
+    /// When to renew the votes that we have.
+    renew_at: Option<BootTime>,
     /// The last refusal.
     blocked: Option<Blocked>,
 }
@@ -86,6 +87,14 @@ impl Collection {
     fn ends_at(&self, node_timeout: Duration) -> Option<BootTime> {
         let answered_by = self.started + node_timeout;
         self.gives_up_at.map(|at| if self.blocked.is_some() { at } else { at.max(answered_by) })
+    }
+
+    /// There is a wait, so another client may have to yield to us. A newcomer's votes do not carry its
+    /// place yet: the next renewal, which does, is due at once.
+    fn carry_place_soon(&mut self) {
+        if self.is_newcomer && self.blocked.is_some() {
+            self.renew_at = Some(BootTime::now());
+        }
     }
 }
 
@@ -102,13 +111,12 @@ impl RedisLock {
     ) -> Result<Tally, Attempt> {
         let asked = votes.asked;
         let mut all = self.begin_collection(votes, queues, gives_up_at);
-        let mut renew_at = self.ttl.map(|ttl| asked + ttl / 3);
         while !all.tally.has_majority() {
             if all.tally.unfit().is_some() || all.tally.cannot_be_completed() || all.pending.0.is_empty() {
                 return Err(self.without_majority(all.tally));
             }
             let ends_at = all.ends_at(self.servers.node_timeout);
-            let moments = [all.pending.first_overdue(), renew_at, ends_at];
+            let moments = [all.pending.first_overdue(), all.renew_at, ends_at];
             let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
             let mut replies = Vec::new();
             let ended = self.servers.listen::<CollectReply>(
@@ -127,15 +135,16 @@ impl RedisLock {
                 let sent_at = all.pending.take(at).unwrap_or(asked);
                 match reply {
                     Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
-                        self.on_refusal(&mut all, at, sent_at, refusal, observer)?;
+                        self.on_refusal(&mut all, at, refusal, observer)?;
                     }
                     Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => {
                         return Err(Attempt::Superseded(by));
                     }
                     Ok(CollectReply::Acquire(reply)) => {
-                        self.servers[at].node.ignore_rest();
                         all.tally.add_reply(at, sent_at, Ok(reply));
+                        all.carry_place_soon();
                     }
+                    Ok(CollectReply::Woken) => self.ask_votes(&mut all, vec![at], true),
                     Ok(CollectReply::Extend(reply)) => self.on_renewal(&mut all, at, sent_at, &reply)?,
                     Err(error) => all.tally.add(at, Vote::Failed(error)),
                 }
@@ -148,25 +157,21 @@ impl RedisLock {
             if ends_at.is_some_and(BootTime::has_passed) && !all.tally.has_majority() {
                 return Err(self.outvoted(&all));
             }
-            if renew_at.is_some_and(BootTime::has_passed) {
-                renew_at = self.ttl.map(|ttl| BootTime::now() + ttl / 3);
-                let votes = all.tally.granted().collect();
-                self.renew(&mut all, votes, true);
-            } else if all.blocked.is_some() && !all.tally.has_majority() {
-                self.tell_our_place(&mut all);
+            if all.renew_at.is_some_and(BootTime::has_passed) && !all.tally.has_majority() {
+                self.renew_votes(&mut all);
             }
         }
         Ok(all.tally)
     }
 
-    /// Asks all servers that have not been asked; the gate is asked to renew its vote if it is a brief one.
+    /// Asks all servers that have not been asked.
     fn begin_collection(
         &mut self,
         votes: Collected,
         queues: bool,
         gives_up_at: Option<BootTime>,
     ) -> Collection {
-        let Collected { asked, granted, is_brief, others, tally } = votes;
+        let Collected { asked, granted, others, tally } = votes;
         let started = BootTime::now();
         let mut all = Collection {
             queues,
@@ -175,24 +180,15 @@ impl RedisLock {
             fences: granted.fences.clone(),
             tally,
             pending: Pending(Vec::new()),
-            brief: None,
-            untold: others.clone(),
+            is_newcomer: !others.is_empty(),
+            renew_at: self.ttl.map(|ttl| asked + ttl / 3),
             blocked: None,
         };
         all.pending.add(others, asked, asked + self.servers.node_timeout);
-        if is_brief {
-            all.brief = Some(granted);
-            self.renew(&mut all, vec![self.gate], false);
-        } else {
-            all.tally.add(self.gate, Vote::Yes { granted, asked });
-        }
+        all.tally.add(self.gate, Vote::Yes { granted, asked });
         let silent: Vec<usize> =
             all.tally.missing().into_iter().filter(|at| !all.pending.servers().contains(at)).collect();
-        if queues && self.is_far {
-            self.ask_votes_and_wait(&mut all, silent);
-        } else {
-            self.ask_votes(&mut all, silent, Role::First);
-        }
+        self.ask_votes(&mut all, silent, queues);
         all
     }
 
@@ -200,12 +196,10 @@ impl RedisLock {
         &mut self,
         all: &mut Collection,
         at: usize,
-        sent_at: BootTime,
         refusal: Box<Refusal>,
         observer: &mut dyn Observer,
     ) -> Result<(), Attempt> {
         self.note_refusal(at, &refusal);
-        all.untold.retain(|&other| other != at);
         if let Some(follow) = self.must_yield(at, &refusal) {
             let blocked = Box::new(refusal.blocked);
             return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
@@ -215,16 +209,16 @@ impl RedisLock {
         }
         let is_registered = refusal.stamp.is_some();
         let waits = all.queues || self.is_on_its_way_out(&refusal);
-        if self.servers[at].node.state() == State::Blocked {
-            let at_most = self.longest_blpop(all);
-            all.pending.add([at], sent_at, self.overdue_after_blpop(at_most));
-        } else if waits && is_registered {
-            self.wait_for_vote(all, at, &refusal);
+        if waits && is_registered {
+            self.wait_for_release(all, at, &refusal);
         } else if waits {
             // A newcomer's request leaves nothing that a release could wake.
-            self.ask_votes(all, vec![at], Role::Again);
+            self.ask_votes(all, vec![at], true);
         }
-        all.blocked = Some(refusal.blocked.clone());
+        let is_first = all.blocked.replace(refusal.blocked.clone()).is_none();
+        if is_first {
+            all.carry_place_soon();
+        }
         all.tally.add(at, Vote::No(refusal));
         Ok(())
     }
@@ -238,10 +232,7 @@ impl RedisLock {
     ) -> Result<(), Attempt> {
         match reply {
             ExtendReply::Extended { quarantine, .. } if quarantine.is_zero() => {
-                match all.brief.take_if(|_| at == self.gate) {
-                    Some(granted) => all.tally.add(at, Vote::Yes { granted, asked: sent_at }),
-                    None => all.tally.renew(at, sent_at),
-                }
+                all.tally.renew(at, sent_at);
             }
             // The vote is lost, or the server has lost its memory of others.
             ExtendReply::Extended { .. } | ExtendReply::Lost(_) if at == self.gate => {
@@ -251,14 +242,17 @@ impl RedisLock {
             }
             ExtendReply::Extended { .. } | ExtendReply::Lost(_) => {
                 all.tally.remove(at);
-                self.ask_votes(all, vec![at], Role::Again);
+                self.ask_votes(all, vec![at], true);
             }
         }
         Ok(())
     }
 
-    fn ask_votes(&mut self, all: &mut Collection, servers: Vec<usize>, role: Role) {
-        let call = self.vote_call(all, role);
+    /// A request that does not queue is registered only where it has been refused and waits.
+    fn ask_votes(&mut self, all: &mut Collection, servers: Vec<usize>, queues: bool) {
+        let gate = self.servers[self.gate].run_id.as_slice();
+        let ask = Ask::Vote { proposed: &all.fences, gate, stamp: self.stamp, queues };
+        let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         let now = BootTime::now();
         let asked = self.servers.ask(servers, |_| call.clone());
         for (at, error) in asked.failed {
@@ -267,58 +261,23 @@ impl RedisLock {
         all.pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
-    /// The same where a round trip takes long: a release that arrives after the request finds, behind it, what is
-    /// sent to a server that has refused.
-    fn ask_votes_and_wait(&mut self, all: &mut Collection, servers: Vec<usize>) {
-        let first = self.vote_call(all, Role::Ahead);
-        let waiting = self.waiting(all, self.longest_blpop(all));
-        let now = BootTime::now();
-        for at in servers {
-            match self.servers[at].node.ask_and_wait(first.clone(), waiting.clone()) {
-                Ok(()) => all.pending.add([at], now, now + self.servers.node_timeout),
-                Err(error) => all.tally.add(at, Vote::Failed(error)),
-            }
-        }
-    }
-
-    /// A request that does not queue is registered only where it has been refused and waits.
-    fn vote_call(&self, all: &Collection, role: Role) -> Call {
-        let gate = self.servers[self.gate].run_id.as_slice();
-        let queues = all.queues || role == Role::Again;
-        let ask = Ask::Vote { role, proposed: &all.fences, gate, stamp: self.stamp, queues };
-        self.requests.acquire(self.claim(), &self.terms, &ask)
-    }
-
-    /// Another request for a vote, behind a BLPOP.
-    fn waiting(&self, all: &Collection, at_most: Duration) -> Waiting {
-        let list = self.requests.notify_list(self.waiter);
-        Waiting { list, at_most, call: self.vote_call(all, Role::Again) }
-    }
-
-    /// A vote that is asked for behind a BLPOP counts from before that.
-    fn longest_blpop(&self, all: &Collection) -> Duration {
-        let at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
-        let left = all.gives_up_at.map_or(at_most, |gives_up_at| gives_up_at.remaining().min(at_most));
-        // Zero would mean "forever" to the server.
-        left.max(Duration::from_millis(1))
-    }
-
-    fn overdue_after_blpop(&self, at_most: Duration) -> BootTime {
-        BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout
-    }
-
     /// Ask again as soon as the lock is released there.
-    fn wait_for_vote(&mut self, all: &mut Collection, at: usize, refusal: &Refusal) {
-        let mut at_most = self.longest_blpop(all);
+    fn wait_for_release(&mut self, all: &mut Collection, at: usize, refusal: &Refusal) {
+        let mut at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
         if refusal.blocked.is_foreign() {
             at_most = at_most.min(FOREIGN_RETRY);
         }
         if let Some(expiry) = refusal.blocked.expires_in() {
             at_most = at_most.min(expiry + Duration::from_millis(1));
         }
-        let (now, waiting) = (BootTime::now(), self.waiting(all, at_most));
-        match self.servers[at].node.ask_after_wakeup(waiting) {
-            Ok(()) => all.pending.add([at], now, self.overdue_after_blpop(at_most)),
+        if let Some(gives_up_at) = all.gives_up_at {
+            at_most = at_most.min(gives_up_at.remaining());
+        }
+        // Zero would mean "forever" to the server.
+        let at_most = at_most.max(Duration::from_millis(1));
+        let (now, list) = (BootTime::now(), self.requests.notify_list(self.waiter));
+        match self.servers[at].node.ask(Call::BlockingPop { list, at_most }) {
+            Ok(()) => all.pending.add([at], now, now + at_most + BLPOP_SLACK + self.servers.node_timeout),
             Err(error) => all.tally.add(at, Vote::Failed(error)),
         }
     }
@@ -329,19 +288,12 @@ impl RedisLock {
         self.stamp.map(|stamp| Place { gate, stamp })
     }
 
-    /// There is a wait, so another client may have to yield to us.
-    fn tell_our_place(&mut self, all: &mut Collection) {
-        let has_granted = |at: &usize| all.tally.granted().any(|other| other == *at);
-        let (told, untold) = std::mem::take(&mut all.untold).into_iter().partition(has_granted);
-        all.untold = untold;
-        self.renew(all, told, true);
-    }
-
-    /// Keep these votes while we wait for the others.
-    fn renew(&mut self, all: &mut Collection, votes: Vec<usize>, tell_place: bool) {
+    /// Keep the votes that we have while we wait for the others. The renewal carries our place.
+    fn renew_votes(&mut self, all: &mut Collection) {
         let now = BootTime::now();
-        let place = self.place().filter(|_| tell_place);
-        let call = self.requests.extend(self.claim(), now, &self.terms, place.as_ref());
+        all.renew_at = self.ttl.map(|ttl| now + ttl / 3);
+        let call = self.requests.extend(self.claim(), now, &self.terms, self.place().as_ref());
+        let votes: Vec<usize> = all.tally.granted().collect();
         let asked = self.servers.ask(votes, |_| call.clone());
         all.pending.add(asked.sent, now, now + self.servers.node_timeout);
     }

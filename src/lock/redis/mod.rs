@@ -103,10 +103,8 @@ pub(crate) struct RedisLock {
     follow: Option<usize>,
     /// The lease of the last renewal that a majority agreed to.
     renewal: Option<Lease>,
-    /// The next attempt's request to the gate, if it was sent ahead.
+    /// The first attempt's requests, if they were sent ahead.
     in_flight: Option<InFlight>,
-    /// The gate's first reply took so long that a round trip is worth saving.
-    is_far: bool,
     /// For the last resort.
     identity: Identity,
 }
@@ -128,7 +126,6 @@ impl RedisLock {
             follow: None,
             renewal: None,
             in_flight: None,
-            is_far: false,
         }
     }
 
@@ -270,10 +267,10 @@ impl RedisLock {
 }
 
 impl Lock for RedisLock {
-    /// Not if the server's name must be resolved: that takes a thread, and the caller is about to fork.
+    /// Not if a server's name must be resolved: that takes a thread, and the caller is about to fork.
     fn send_ahead(&mut self, request: &Request) {
         self.terms = Terms::new(request, self.requests.key_count());
-        if self.servers[0].node.has_address() {
+        if self.servers.all().all(|at| self.servers[at].node.has_address()) {
             self.attempts += 1;
             self.in_flight = Some(self.ask_as_newcomer(request.wait.queues()));
         }

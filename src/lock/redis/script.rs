@@ -82,22 +82,6 @@ impl Call {
     }
 }
 
-/// A request that the server executes as soon as an element is pushed to this list, or this time is over: it is sent
-/// behind BLPOP on the same connection, so that no round trip is lost between the two.
-#[derive(Clone, Debug)]
-pub(super) struct Waiting {
-    pub list: Vec<u8>,
-    pub at_most: Duration,
-    pub call: Call,
-}
-
-impl Waiting {
-    pub(super) fn packed(&self) -> Vec<u8> {
-        let pop = Call::BlockingPop { list: self.list.clone(), at_most: self.at_most };
-        [pop.packed(), self.call.packed()].concat()
-    }
-}
-
 fn evaluate(command: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Vec<u8> {
     redis::cmd(command).arg(script).arg(keys.len()).arg(keys).arg(args).get_packed_command()
 }

@@ -23,9 +23,6 @@ const DUPLICATE_CHECK: (Duration, Duration) = (Duration::from_millis(5), Duratio
 const AVOID_FOR: Duration = Duration::from_secs(10);
 /// A newcomer's proposal for the token is this much ahead of its clock, so that it is seldom behind the gate's.
 const PROPOSAL_LEAD_MS: u64 = 500;
-/// A gate that is near replies within this time. If it queues the newcomer, no other server need be asked; if it
-/// grants, asking the others only now costs next to nothing.
-const HEAD_START: Duration = Duration::from_millis(1);
 
 /// How one attempt ended.
 #[derive(Debug)]
@@ -67,19 +64,10 @@ pub(super) struct Win {
 pub(super) struct InFlight {
     pub gate: usize,
     pub asked: BootTime,
-    pub state: InFlightState,
-}
-
-#[derive(Debug)]
-pub(super) enum InFlightState {
-    Asked {
-        /// Whether the gate could be asked.
-        sent: Result<(), BackendError>,
-        /// What the other servers are asked for if the gate is not near.
-        newcomer: Option<u64>,
-    },
-    /// It was sent behind a BLPOP, and is answered. If it was granted, then briefly.
-    Answered(AcquireReply),
+    /// Whether the gate could be asked.
+    sent: Result<(), BackendError>,
+    /// The other servers that a newcomer asked in the same moment.
+    others: Vec<usize>,
 }
 
 /// What the gate's reply means for the attempt.
@@ -92,17 +80,23 @@ enum Step {
 }
 
 impl RedisLock {
-    fn ask_gate(&mut self, gate: usize, queues: bool, newcomer: Option<u64>) -> InFlight {
-        let ask = Ask::Gate { queues, stamp: self.stamp, proposed: newcomer, briefly: false };
+    fn ask_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
+        let ask = Ask::Gate { queues, stamp: self.stamp, proposed };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         let (asked, sent) = (BootTime::now(), self.servers[gate].node.ask(call));
-        InFlight { gate, asked, state: InFlightState::Asked { sent, newcomer } }
+        InFlight { gate, asked, sent, others: Vec::new() }
     }
 
-    /// The first request of all.
+    /// The first request goes to all servers at once: if no client waits, one round trip is enough.
     pub(super) fn ask_as_newcomer(&mut self, queues: bool) -> InFlight {
-        let has_others = self.servers.len() > 1;
-        self.ask_gate(0, queues, has_others.then(|| wall_clock_millis() + PROPOSAL_LEAD_MS))
+        if self.servers.len() == 1 {
+            return self.ask_gate(0, queues, None);
+        }
+        let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;
+        let to_gate = self.ask_gate(0, queues, Some(proposed));
+        let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
+        let others = self.servers.ask(self.servers.all_but(0), |_| call.clone()).sent;
+        InFlight { others, ..to_gate }
     }
 
     /// Ask the gate, then the other servers.
@@ -120,13 +114,16 @@ impl RedisLock {
         for gate in self.gates() {
             self.gate = gate;
             let in_flight = self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues, None));
-            let asked = in_flight.asked;
-            let is_brief = matches!(in_flight.state, InFlightState::Answered(_));
-            let (reply, others) = self.gate_reply(in_flight, observer);
+            let InFlight { asked, sent, others, .. } = in_flight;
+            let until = asked + self.servers.node_timeout;
+            let reply = match sent {
+                Ok(()) => self.servers.reply_of(gate, until, observer),
+                Err(error) => Err(NoReply::Failed(error)),
+            };
             let step = self.gate_step(reply);
             if let Step::Enter(granted) = step {
                 self.note_member(gate, &granted.run_id, granted.stamp);
-                let votes = Collected { asked, granted, is_brief, others, tally };
+                let votes = Collected { asked, granted, others, tally };
                 return self.enter(votes, queues, gives_up_at, observer);
             }
             self.release_strays(others);
@@ -159,35 +156,6 @@ impl RedisLock {
             }
             (attempt, _) => attempt,
         }
-    }
-
-    /// The gate's reply, and the other servers that were asked meanwhile. A newcomer asks them all if the gate is
-    /// not near: if nobody waits, one round trip is enough.
-    fn gate_reply(
-        &mut self,
-        in_flight: InFlight,
-        observer: &mut dyn Observer,
-    ) -> (Result<AcquireReply, NoReply>, Vec<usize>) {
-        let asked = in_flight.asked;
-        let newcomer = match in_flight.state {
-            InFlightState::Answered(reply) => return (Ok(reply), Vec::new()),
-            InFlightState::Asked { sent: Err(error), .. } => {
-                return (Err(NoReply::Failed(error)), Vec::new());
-            }
-            InFlightState::Asked { sent: Ok(()), newcomer } => newcomer,
-        };
-        let mut others = Vec::new();
-        if let Some(proposed) = newcomer {
-            // Counted from now: on a busy machine the server may not have had its turn yet.
-            let until = BootTime::now() + HEAD_START;
-            if let Some(reply) = self.servers.early_reply_of(self.gate, until, observer) {
-                return (reply, others);
-            }
-            self.is_far = true;
-            let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
-            others = self.servers.ask(self.servers.all_but(self.gate), |_| call.clone()).sent;
-        }
-        (self.servers.reply_of(self.gate, asked + self.servers.node_timeout, observer), others)
     }
 
     fn gate_step(&mut self, reply: Result<AcquireReply, NoReply>) -> Step {

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use super::RedisLock;
 use super::reply::Woken;
-use super::requests::Ask;
-use super::script::{Call, WAITER_RENEWAL, Waiting};
+use super::script::{Call, WAITER_RENEWAL};
 use super::servers::NoReply;
-use super::vote::{InFlight, InFlightState};
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{Blocked, Observer};
@@ -36,8 +34,7 @@ impl Progress {
 }
 
 impl RedisLock {
-    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place. If the gate of
-    /// several servers is far, the next request is sent behind the BLPOP, so that it votes in the moment of the release.
+    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place.
     pub(super) fn wait_for_wakeup(
         &mut self,
         blocked: &Blocked,
@@ -55,21 +52,9 @@ impl RedisLock {
         let at_most = at_most.max(Duration::from_millis(1));
         let list = self.requests.notify_list(self.waiter);
         let until = BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout;
-        let (gate, is_next_gate) = (self.gate, self.gates().first() == Some(&self.gate));
-        if !self.is_far || !is_next_gate {
-            let call = Call::BlockingPop { list, at_most };
-            self.servers[gate].node.ask(call).map_err(NoReply::Failed)?;
-            return self.servers.reply_of::<Woken>(gate, until, observer).map(drop);
-        }
-        self.attempts += 1;
-        let ask = Ask::Gate { queues: true, stamp: self.stamp, proposed: None, briefly: true };
-        let call = self.requests.acquire(self.claim(), &self.terms, &ask);
-        let waiting = Waiting { list, at_most, call };
-        self.servers[gate].node.ask_after_wakeup(waiting).map_err(NoReply::Failed)?;
-        let reply = self.servers.reply_of(gate, until, observer)?;
-        let state = InFlightState::Answered(reply);
-        self.in_flight = Some(InFlight { gate, asked: BootTime::now(), state });
-        Ok(())
+        let call = Call::BlockingPop { list, at_most };
+        self.servers[self.gate].node.ask(call).map_err(NoReply::Failed)?;
+        self.servers.reply_of::<Woken>(self.gate, until, observer).map(drop)
     }
 
     /// The gate is gone for all its waiters, but not all notice it at the same time: those behind let those ahead

@@ -41,8 +41,6 @@ pub struct Exclusion<const CLIENTS: usize> {
     pub renewals: bool,
     /// A renewal's yes may come later than at once, as long as its own deadline is not over.
     pub late_answers: bool,
-    /// A waiter may be voted for in advance, for a tick.
-    pub brief_votes: bool,
     /// Of the nodes that a client hears from in an attempt at least one knows the longest quarantine.
     pub somebody_knows: bool,
     pub healing: Healing,
@@ -149,8 +147,6 @@ pub enum Answer {
     /// To the request of the round with so many ticks left.
     AtOnce(u8),
     Late(u8),
-    /// The same, but the claim lives for a tick only.
-    Brief(u8),
 }
 
 impl<const CLIENTS: usize> Exclusion<CLIENTS> {
@@ -186,9 +182,6 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         for node in 0..NODES {
             for &answer in &answers {
                 actions.push(Action::NodeAcquires { node, claim, answer });
-                if let (Answer::AtOnce(round), true) = (answer, self.brief_votes) {
-                    actions.push(Action::NodeAcquires { node, claim, answer: Answer::Brief(round) });
-                }
                 if self.renewals {
                     actions.push(Action::NodeExtends { node, claim, answer });
                 }

@@ -117,21 +117,10 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         if !asked.is_free_for(client, self.writers) || entry.attempt > self.number(claim.attempt) {
             return;
         }
-        // The same request twice: the claim stays as it is.
-        let is_repeated = entry.lives() && entry.attempt == self.number(claim.attempt);
-        if matches!(answer, Answer::Brief(_)) && is_repeated {
-            return;
-        }
         asked.entries[client] = self.entry(claim);
         let known_for = asked.known_for;
         match answer {
             Answer::AtOnce(round) => self.count(state, node, client, round, known_for),
-            Answer::Brief(round) => {
-                asked.entries[client].left = 1;
-                if !self.rules.brief_votes_do_not_count {
-                    self.count(state, node, client, round, known_for);
-                }
-            }
             Answer::Late(_) | Answer::Lost => {}
         }
     }

@@ -18,7 +18,6 @@ fn exclusion<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
         restarts: 0,
         renewals: true,
         late_answers: false,
-        brief_votes: false,
         somebody_knows: false,
         healing: Healing::AtWill,
         old_copies: OldCopies::OfAnyClaim,
@@ -118,15 +117,6 @@ mod holds {
             proves(Exclusion { late_answers: true, restarts: ANY_NUMBER, ..exclusion::<2>() });
             proves(Exclusion { late_answers: true, ..by_the_rule() });
             proves(Exclusion { late_answers: true, settings: [THREE; 2], ..exclusion::<2>() });
-        }
-    }
-
-    /// A waiter's request is executed as soon as the lock is released, whether the waiter is still there or not.
-    #[test]
-    fn when_waiters_are_voted_for_in_advance() {
-        proves(Exclusion { brief_votes: true, ..exclusion::<2>() });
-        if full() {
-            proves(Exclusion { brief_votes: true, restarts: ANY_NUMBER, ..exclusion::<2>() });
         }
     }
 
@@ -266,13 +256,6 @@ mod is_violated {
             Exclusion { rules, renewals: true, late_answers: true, symmetry: true, ..real::<2>() },
             EXCLUSION,
         );
-    }
-
-    /// The claim has expired, and the client counts on it.
-    #[test]
-    fn if_a_brief_vote_counts_without_a_renewal() {
-        let rules = Rules { brief_votes_do_not_count: false, ..Rules::ALL };
-        violates(Exclusion { rules, brief_votes: true, symmetry: true, ..real::<2>() }, EXCLUSION);
     }
 
     fn short_and_long() -> Exclusion<2> {

@@ -54,7 +54,7 @@ pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
 pub enum Newcomers {
     AskTheGateFirst,
     AskAllAtOnce,
-    /// Those that are near to the gate ask it first.
+    /// A request that was made before (`--retries`) asks the gate first.
     DoEither,
 }
 

@@ -20,7 +20,7 @@ use super::address::Address;
 use super::connection::Connection;
 use super::lookup::Lookup;
 use super::route::Route;
-use super::script::{Call, Waiting};
+use super::script::Call;
 use super::server::{Server, Target};
 use crate::clock::BootTime;
 use crate::lock::BackendError;
@@ -29,8 +29,6 @@ use crate::lock::BackendError;
 #[derive(Debug)]
 enum Expected {
     Login(&'static str),
-    /// BLPOP has returned: what was sent behind it is executed now.
-    WakeUp,
     Reply {
         call: Call,
         /// The script's text was sent, so it cannot be unknown.
@@ -81,8 +79,6 @@ pub(super) struct Node {
     script_cache: ScriptCache,
     /// How many connections never were: the next one starts with another of the host's addresses.
     failed_connects: usize,
-    /// What was sent behind the last request, until that is answered.
-    behind: Option<Waiting>,
     /// When the connection last came a step further: a request was sent, it was opened, a reply arrived. A line
     /// across an ocean needs several round trips to begin.
     progress_at: BootTime,
@@ -116,7 +112,6 @@ impl Node {
             has_answered: false,
             script_cache: ScriptCache::Warm,
             failed_connects: 0,
-            behind: None,
             progress_at: BootTime::now(),
             last_step: Duration::ZERO,
             asked_at: BootTime::now(),
@@ -150,37 +145,6 @@ impl Node {
         self.send(&bytes, [Expected::Reply { call, in_full: true }])
     }
 
-    pub(super) fn ask_after_wakeup(&mut self, waiting: Waiting) -> Result<(), BackendError> {
-        self.send(
-            &waiting.packed(),
-            [Expected::WakeUp, Expected::Reply { call: waiting.call, in_full: false }],
-        )
-    }
-
-    /// Send a request, and behind it another one that waits. The first must end the BLPOP itself if there is
-    /// nothing to wait for.
-    pub(super) fn ask_and_wait(&mut self, first: Call, waiting: Waiting) -> Result<(), BackendError> {
-        self.send_both(first, false, waiting)
-    }
-
-    fn send_both(&mut self, first: Call, in_full: bool, waiting: Waiting) -> Result<(), BackendError> {
-        let whole = if in_full { first.packed_in_full() } else { None };
-        let bytes = [whole.unwrap_or_else(|| first.packed()), waiting.packed()].concat();
-        let behind = Expected::Reply { call: waiting.call.clone(), in_full: false };
-        self.send(&bytes, [Expected::Reply { call: first, in_full }, Expected::WakeUp, behind])?;
-        self.behind = Some(waiting);
-        Ok(())
-    }
-
-    /// The replies that have not come yet are no longer wanted.
-    pub(super) fn ignore_rest(&mut self) {
-        for earlier in &mut self.expected {
-            if matches!(earlier, Expected::Reply { .. }) {
-                *earlier = Expected::Abandoned;
-            }
-        }
-    }
-
     fn send(
         &mut self,
         bytes: &[u8],
@@ -190,8 +154,11 @@ impl Node {
         if self.connection.is_none() {
             self.open_connection().map_err(|e| self.unreachable(&e))?;
         }
-        self.ignore_rest();
-        self.behind = None;
+        for earlier in &mut self.expected {
+            if matches!(earlier, Expected::Reply { .. }) {
+                *earlier = Expected::Abandoned;
+            }
+        }
         if !self.is_ready() {
             self.after_login.extend(bytes);
         } else if let Some(connection) = &mut self.connection {
@@ -258,7 +225,7 @@ impl Node {
 
     pub(super) fn state(&self) -> State {
         let is_blocked = self.expected.iter().any(|expected| match expected {
-            Expected::WakeUp | Expected::Reply { call: Call::BlockingPop { .. }, .. } => true,
+            Expected::Reply { call: Call::BlockingPop { .. }, .. } => true,
             Expected::Reply { call: Call::Script { .. } | Call::Command { .. }, .. }
             | Expected::Login(_)
             | Expected::Abandoned => false,
@@ -327,7 +294,6 @@ impl Node {
         self.expected.iter().any(|expected| match expected {
             Expected::Reply { call: Call::Script { .. }, .. } | Expected::Abandoned => true,
             Expected::Reply { call: Call::BlockingPop { .. } | Call::Command { .. }, .. }
-            | Expected::WakeUp
             | Expected::Login(_) => false,
         })
     }

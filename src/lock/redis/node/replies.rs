@@ -65,7 +65,6 @@ impl Node {
             self.has_answered = true;
             let outcome = match self.expected.pop_front() {
                 Some(Expected::Abandoned) => Ok(None),
-                Some(Expected::WakeUp) => self.on_wakeup(&value).map(|()| None),
                 Some(Expected::Login(step)) => self.on_login(step, &value).map(|()| None),
                 Some(Expected::Reply { call, in_full }) => {
                     let reply = self.on_reply(call, in_full, value);
@@ -97,21 +96,6 @@ impl Node {
         Ok(())
     }
 
-    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-    fn on_wakeup(&mut self, value: &Value) -> Result<(), BackendError> {
-        match value {
-            // What was sent behind it is told more.
-            Value::ServerError(e) if self.route.ends_blpop(e) => Ok(()),
-            Value::ServerError(e) => {
-                let error = self.server_error(e, "BLPOP");
-                // What was sent behind it is not worth waiting for.
-                self.disconnect();
-                Err(error)
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// `None` if the script was unknown, and has been sent again as a whole.
     fn on_reply(
         &mut self,
@@ -119,7 +103,7 @@ impl Node {
         in_full: bool,
         value: Value,
     ) -> Result<Option<(Call, Value)>, BackendError> {
-        let (behind, name) = (self.behind.take(), call.name());
+        let name = call.name();
         let Value::ServerError(e) = value else {
             self.route.confirm();
             return Ok(self.confirm(call, value));
@@ -128,19 +112,14 @@ impl Node {
             return Ok(Some((call, Value::Nil)));
         }
         if let Some(redirection) = self.route.redirect(&e) {
-            return self.follow(&redirection, call, behind, &e);
+            return self.follow(&redirection, call, &e);
         }
         let whole = call.packed_in_full().filter(|_| e.code() == "NOSCRIPT" && !in_full);
         if whole.is_some() {
             self.script_cache = ScriptCache::Cold;
         }
-        match (whole, behind, &mut self.connection) {
-            // The BLPOP behind it is in the way, and nothing has been executed.
-            (Some(_), Some(waiting), _) => {
-                self.disconnect();
-                self.send_both(call, true, waiting).map(|()| None)
-            }
-            (Some(bytes), None, Some(connection)) => {
+        match (whole, &mut self.connection) {
+            (Some(bytes), Some(connection)) => {
                 connection.send(&bytes);
                 self.expected.push_back(Expected::Reply { call, in_full: true });
                 Ok(None)

@@ -9,7 +9,7 @@ use super::{Expected, Node};
 use crate::clock::BootTime;
 use crate::lock::redis::address::Address;
 use crate::lock::redis::cluster::Redirection;
-use crate::lock::redis::script::{Call, Waiting};
+use crate::lock::redis::script::Call;
 use crate::lock::{BackendError, Problem, ServerError, ServerErrorKind};
 
 /// How soon a request is tried again while its slot is on its way to another node, or has no master.
@@ -20,7 +20,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 pub(super) struct Postponed {
     at: BootTime,
     call: Call,
-    behind: Option<Waiting>,
 }
 
 /// Why the cluster did not execute a request at once.
@@ -164,7 +163,6 @@ impl Node {
         &mut self,
         redirection: &Redirection,
         call: Call,
-        behind: Option<Waiting>,
         error: &RedisError,
     ) -> Result<Option<(Call, Value)>, BackendError> {
         let why = ServerError::new(error.code(), error.details(), call.name());
@@ -173,7 +171,7 @@ impl Node {
         match redirection {
             Redirection::Moved => {
                 self.disconnect();
-                self.send_again(call, behind)?;
+                self.send_again(call)?;
             }
             Redirection::Ask => {
                 self.disconnect();
@@ -184,7 +182,7 @@ impl Node {
                 if *elsewhere {
                     self.disconnect();
                 }
-                self.postponed = Some(Postponed { at: BootTime::now() + RETRY_AFTER, call, behind });
+                self.postponed = Some(Postponed { at: BootTime::now() + RETRY_AFTER, call });
             }
         }
         self.asked_at = asked_at;
@@ -197,19 +195,16 @@ impl Node {
     }
 
     fn try_again(&mut self) -> Result<(), BackendError> {
-        let Some(Postponed { call, behind, .. }) = self.postponed.take() else { return Ok(()) };
+        let Some(Postponed { call, .. }) = self.postponed.take() else { return Ok(()) };
         let (asked_at, delay) = (self.asked_at, self.delay.take());
-        self.send_again(call, behind)?;
+        self.send_again(call)?;
         (self.asked_at, self.delay) = (asked_at, delay);
         Ok(())
     }
 
     /// With the script's whole text: another server may not know it.
-    fn send_again(&mut self, call: Call, behind: Option<Waiting>) -> Result<(), BackendError> {
-        match behind {
-            Some(waiting) => self.send_both(call, true, waiting),
-            None => self.send(&in_full(&call), [Expected::Reply { call, in_full: true }]),
-        }
+    fn send_again(&mut self, call: Call) -> Result<(), BackendError> {
+        self.send(&in_full(&call), [Expected::Reply { call, in_full: true }])
     }
 
     /// The server said that it is a replica: another one is the master now.

@@ -117,7 +117,7 @@ impl Reply for AcquireReply {
                 left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
                 longest_quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
             }),
-            b"stale" | b"kept" => return Err(Problem::StaleReply),
+            b"stale" => return Err(Problem::StaleReply),
             b"duplicate_server" => return Err(Problem::ListedTwice { other: None }),
             b"replica" => return Err(Problem::Replica),
             b"different_server_count" => return Err(Problem::OtherServerCount(fields.number(1)?)),

@@ -60,20 +60,24 @@ impl Reply for ExtendReply {
     }
 }
 
-/// While votes are collected: new ones arrive, and those that we have are renewed.
+/// While votes are collected: new ones arrive, and those that we have are renewed. Where we were
+/// refused, BLPOP returns when it is time to ask again.
 #[derive(Clone, Debug)]
 pub(super) enum CollectReply {
     Acquire(AcquireReply),
     Extend(ExtendReply),
+    Woken,
 }
 
 impl Reply for CollectReply {
     fn answers(call: &Call) -> bool {
-        AcquireReply::answers(call) || ExtendReply::answers(call)
+        AcquireReply::answers(call) || ExtendReply::answers(call) || Woken::answers(call)
     }
 
     fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
-        if ExtendReply::answers(call) {
+        if Woken::answers(call) {
+            Ok(Self::Woken)
+        } else if ExtendReply::answers(call) {
             ExtendReply::parse(call, value).map(Self::Extend)
         } else {
             AcquireReply::parse(call, value).map(Self::Acquire)

@@ -9,8 +9,8 @@ use super::keys::Keys;
 use super::log::{Entry, as_json};
 use super::reply::{DEED, RELEASED};
 use super::script::{
-    ACQUIRE, BREAK, COME_WITHIN, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE,
-    RELEASE, SUPERSEDES, Script, WATCH,
+    ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE,
+    SUPERSEDES, Script, WATCH,
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
@@ -100,14 +100,13 @@ impl Terms {
 /// How a server is asked for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask<'a> {
-    /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has told it.
-    /// `proposed`: what the others are asked for at the same time. `briefly`: the vote ends after COME_WITHIN
-    /// unless it is renewed.
-    Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64>, briefly: bool },
+    /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has reported it.
+    /// `proposed`: a guess at the token, which the others are sent at the same time.
+    Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64> },
     /// At the same time as the gate: only if nobody waits. `proposed`: a guess at the token.
     Newcomer { proposed: u64 },
     /// With the gate's vote in hand. `proposed` are the gate's tokens, `gate` its run_id.
-    Vote { role: Role, proposed: &'a [u64], gate: &'a [u8], stamp: Option<u64>, queues: bool },
+    Vote { proposed: &'a [u64], gate: &'a [u8], stamp: Option<u64>, queues: bool },
 }
 
 /// Where a client queues, or queued: the run_id of its gate, and its arrival stamp.
@@ -115,16 +114,6 @@ pub(super) enum Ask<'a> {
 pub(super) struct Place {
     pub gate: Vec<u8>,
     pub stamp: u64,
-}
-
-/// Of a vote that is asked for with the gate's vote in hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    First,
-    /// BLPOP and [`Role::Again`] are sent behind it.
-    Ahead,
-    /// The server was asked before with the same attempt.
-    Again,
 }
 
 /// What lua/break.lua does with the holders that are meant.
@@ -168,27 +157,16 @@ impl Requests {
 
     pub(super) fn acquire(&self, claim: Claim, terms: &Terms, ask: &Ask<'_>) -> Call {
         let keys = self.key_count();
-        let mut ttl = self.key_ttl(terms, Duration::ZERO);
         let (role, queues, stamp, gate, proposed) = match *ask {
-            Ask::Gate { queues, stamp, proposed, briefly } => {
-                if briefly {
-                    ttl = millis(self.timing.ttl.map_or(COME_WITHIN, |ttl| ttl.min(COME_WITHIN)));
-                }
+            Ask::Gate { queues, stamp, proposed } => {
                 let proposed = proposed.map_or_else(Vec::new, |proposed| joined(&vec![proposed; keys]));
                 ("gate", queues, stamp, &[][..], proposed)
             }
             Ask::Newcomer { proposed } => ("newcomer", false, None, &[][..], joined(&vec![proposed; keys])),
-            Ask::Vote { role, proposed, gate, stamp, queues } => {
-                let role = match role {
-                    Role::First => "vote",
-                    Role::Ahead => "ahead",
-                    Role::Again => "again",
-                };
-                (role, queues, stamp, gate, joined(proposed))
-            }
+            Ask::Vote { proposed, gate, stamp, queues } => ("vote", queues, stamp, gate, joined(proposed)),
         };
         let mut args = vec![
-            ttl,
+            self.key_ttl(terms, Duration::ZERO),
             role.into(),
             flag(queues),
             gate.to_vec(),

@@ -42,11 +42,7 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
     vec![
         (
             include_str!("../../../../lua/acquire.lua"),
-            requests.acquire(
-                claim,
-                &terms,
-                &Ask::Gate { queues: true, stamp: None, proposed: None, briefly: false },
-            ),
+            requests.acquire(claim, &terms, &Ask::Gate { queues: true, stamp: None, proposed: None }),
         ),
         (
             include_str!("../../../../lua/break.lua"),
