@@ -1,4 +1,5 @@
-//! --jitter: a random pause before anything is asked, so that a fleet does not ask at once.
+//! --jitter: a random pause before the first request, so that a fleet does not send its requests at
+//! once.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +11,14 @@ use crate::support::{Backend, Host, Job, Nodes, Proxy, Redis, Run, assert_takes_
 
 on_backends!(one_server, three_servers, this_host:
     a_signal_ends_the_pause_at_once_and_redlock_dies_by_it,
-    the_pause_is_over_at_the_given_time_at_the_latest,
+    the_pause_ends_within_the_given_time,
 );
 
-/// So long that no test sees its end: shorter than a minute in two of a million.
+/// So long that no test sees its end: shorter than a minute in two of a million cases.
 const AGES: [&str; 2] = ["--jitter", "300days"];
 
 #[test]
-fn nothing_is_asked_before_the_pause_is_over() {
+fn no_request_is_sent_before_the_pause_ends() {
     let nodes = Nodes::start(3);
     let proxies: Vec<Proxy> = nodes.iter().map(Proxy::to).collect();
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
@@ -26,12 +27,15 @@ fn nothing_is_asked_before_the_pause_is_over() {
         asleep(job.pid());
         job.signal(SIGTERM);
         assert_eq!(job.wait().signal, Some(SIGTERM as i32));
-        assert!(proxies.iter().all(|proxy| proxy.connections() == 0), "a server was asked");
+        assert!(proxies.iter().all(|proxy| proxy.connections() == 0), "a server got a request");
     }
     let host = Host::new();
     let job = host.run().args(&AGES).sh("echo ran").spawn();
     asleep(job.pid());
-    assert!(!lock_files(host.path()).iter().any(|file| is_locked(file)), "it has a position in the queue");
+    assert!(
+        !lock_files(host.path()).iter().any(|file| is_locked(file)),
+        "the run has a position in the queue"
+    );
 }
 
 fn a_signal_ends_the_pause_at_once_and_redlock_dies_by_it(backend: &Backend) {
@@ -60,20 +64,21 @@ fn a_shell_sees_128_plus_the_signal() {
 }
 
 #[test]
-fn the_pauses_of_a_fleet_are_spread() {
+fn the_pauses_of_a_fleet_are_spread_out() {
     let host = Host::new();
-    // Each with a key of its own: what is spread is the asking, not the waiting.
+    // Each has a key of its own: the requests are spread, not the waiting.
     let run = |n: usize| host.run_on(format!("k{n}")).args(&["--jitter", "3s"]).cmd(&["date", "+%s%N"]);
     let jobs: Vec<Job> = (0..16).map(|n| run(n).spawn()).collect();
     let begun: Vec<u128> =
         jobs.into_iter().map(|job| job.wait().expect_code(0).stdout.trim().parse().expect("ns")).collect();
     let spread = begun.iter().max().unwrap() - begun.iter().min().unwrap();
-    // Sixteen that fall into a third of the range by chance: once in a million.
+    // That sixteen fall into a third of the range by chance happens once in a million runs.
     assert!(spread > 1_000_000_000, "{spread} ns");
 }
 
-fn the_pause_is_over_at_the_given_time_at_the_latest(backend: &Backend) {
-    // All at once. A bound that is missed by a factor of ten: once in 50,000 none of eight shows it.
+fn the_pause_ends_within_the_given_time(backend: &Backend) {
+    // All at once. If the bound were exceeded by a factor of ten, none of eight would show it once
+    // in 50,000 runs.
     const BOUND: Duration = Duration::from_secs(1);
     const SLOW_MACHINE: Duration = Duration::from_millis(1500);
     assert_takes_less_than(BOUND + SLOW_MACHINE, || {
@@ -86,10 +91,10 @@ fn the_pause_is_over_at_the_given_time_at_the_latest(backend: &Backend) {
 }
 
 #[test]
-fn the_pause_is_no_part_of_the_wait() {
+fn the_pause_does_not_count_as_waiting() {
     let redis = Redis::start();
-    // Free keys: a run that counted the pause would have no time left to ask. Twelve pauses that are all
-    // shorter than the wait: once in two millions.
+    // Free keys: a run that counted the pause would have no time left for a request. That twelve
+    // pauses are all shorter than the wait happens once in two million runs.
     let run = |n: usize| Run::key(&redis, &n.to_string()).args(&["--jitter", "5s", "-w", "1500ms"]);
     let jobs: Vec<Job> = (0..12).map(|n| run(n).sh("exit 4").spawn()).collect();
     for job in jobs {
@@ -104,7 +109,7 @@ fn the_pause_is_no_part_of_the_wait() {
 }
 
 #[test]
-fn the_pause_is_no_part_of_the_hold() {
+fn the_pause_does_not_count_as_holding() {
     let redis = Redis::start();
     let run = |n: usize| Run::key(&redis, &n.to_string()).args(&["--jitter", "3s", "--max-hold", "2s"]);
     let jobs: Vec<Job> = (0..4).map(|n| run(n).sh("exit 4").spawn()).collect();
@@ -114,7 +119,7 @@ fn the_pause_is_no_part_of_the_hold() {
 }
 
 #[test]
-fn nothing_is_said_about_it() {
+fn the_pause_is_not_reported() {
     let host = Host::new();
     let done = host.run().args(&["--jitter", "50ms", "-n"]).sh("echo out").done().expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("out\n", ""));

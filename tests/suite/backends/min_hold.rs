@@ -1,4 +1,5 @@
-//! --min-hold: the lock stays taken for that long after the grant, and redlock does not wait for it.
+//! --min-hold: the lock stays taken for that long after the grant, and redlock does not wait for
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +9,19 @@ use crate::support::{Backend, Job, Run, TREE, alive, hold, tree_of, wait_until};
 
 on_backends!(
     one_server, three_servers, this_host:
-        no_waiter_gets_it_before_the_time_is_over_and_then_the_first_does_by_itself,
-        while_it_stays_one_can_try_wait_for_a_while_or_be_cancelled_as_ever,
-        a_command_that_took_longer_frees_the_lock_at_its_end,
-        a_run_that_was_killed_keeps_it_too_and_its_tree_is_gone,
-        a_run_that_max_hold_ended_keeps_it_too,
-        a_command_that_could_not_be_started_frees_it_at_once,
-        a_waiter_that_was_cancelled_keeps_nothing,
+        the_first_waiter_gets_the_lock_by_itself_when_the_time_ends,
+        attempts_waits_and_signals_work_as_usual_while_the_lock_stays,
+        a_command_that_takes_longer_frees_the_lock_when_it_exits,
+        a_killed_run_keeps_the_lock_and_its_tree_is_gone,
+        a_run_that_max_hold_ends_keeps_the_lock,
+        a_command_that_cannot_be_started_frees_the_lock_at_once,
+        a_cancelled_waiter_keeps_nothing,
         a_readers_entry_stays_and_keeps_writers_out_but_not_readers,
-        a_writer_gets_in_by_itself_when_the_readers_time_is_over,
-        all_of_several_keys_stay;
+        a_writer_enters_by_itself_when_the_readers_time_ends,
+        several_keys_all_stay_taken;
     one_server, this_host:
-        a_slot_stays_with_its_number,
-        a_waiter_gets_the_slot_by_itself_when_its_time_is_over,
+        a_slot_stays_taken_with_its_number,
+        a_waiter_gets_the_slot_by_itself_when_its_time_ends,
 );
 
 /// Holds the key with this --min-hold and more arguments, until its stdin is closed.
@@ -28,7 +29,7 @@ fn hold_at_least(backend: &Backend, time: &str, args: &[&str]) -> Job {
     hold(backend.run_for_long().args(&["--min-hold", time]).args(args))
 }
 
-fn no_waiter_gets_it_before_the_time_is_over_and_then_the_first_does_by_itself(backend: &Backend) {
+fn the_first_waiter_gets_the_lock_by_itself_when_the_time_ends(backend: &Backend) {
     const TIME: Duration = Duration::from_millis(1500);
     let directory = tempfile::tempdir().unwrap();
     let start = Instant::now();
@@ -38,7 +39,7 @@ fn no_waiter_gets_it_before_the_time_is_over_and_then_the_first_does_by_itself(b
         .collect();
     first.wait().expect_code(0);
     let order = || std::fs::read_to_string(directory.path().join("order")).unwrap_or_default();
-    wait_until("the first waiter has it", || !order().is_empty());
+    wait_until("the first waiter has the lock", || !order().is_empty());
     assert!(start.elapsed() >= TIME, "{:?} after the start", start.elapsed());
     for waiter in waiters {
         waiter.wait().expect_code(0);
@@ -46,7 +47,7 @@ fn no_waiter_gets_it_before_the_time_is_over_and_then_the_first_does_by_itself(b
     assert_eq!(order(), "1\n2\n");
 }
 
-fn while_it_stays_one_can_try_wait_for_a_while_or_be_cancelled_as_ever(backend: &Backend) {
+fn attempts_waits_and_signals_work_as_usual_while_the_lock_stays(backend: &Backend) {
     hold_at_least(backend, "1m", &[]).wait().expect_code(0);
     backend.run().arg("-n").sh("echo ran").done().expect_code(75);
     let start = Instant::now();
@@ -59,12 +60,12 @@ fn while_it_stays_one_can_try_wait_for_a_while_or_be_cancelled_as_ever(backend: 
     assert!(!backend.is_free());
 }
 
-fn a_command_that_took_longer_frees_the_lock_at_its_end(backend: &Backend) {
+fn a_command_that_takes_longer_frees_the_lock_when_it_exits(backend: &Backend) {
     backend.run_for_long().args(&["--min-hold", "300ms"]).sh("sleep 0.4").done().expect_code(0);
     assert!(backend.is_free());
 }
 
-fn a_run_that_was_killed_keeps_it_too_and_its_tree_is_gone(backend: &Backend) {
+fn a_killed_run_keeps_the_lock_and_its_tree_is_gone(backend: &Backend) {
     let job = backend.run_for_long().args(&["--min-hold", "1m"]).sh(TREE).spawn();
     let tree = tree_of(&job);
     job.signal(SIGKILL);
@@ -73,20 +74,20 @@ fn a_run_that_was_killed_keeps_it_too_and_its_tree_is_gone(backend: &Backend) {
     assert!(!backend.is_free());
 }
 
-fn a_run_that_max_hold_ended_keeps_it_too(backend: &Backend) {
+fn a_run_that_max_hold_ends_keeps_the_lock(backend: &Backend) {
     let run = backend.run_for_long().args(&["--min-hold", "1m", "--max-hold", "300ms"]);
     run.sh("exec sleep 60").done().expect_code(124);
     assert!(!backend.is_free());
 }
 
-fn a_command_that_could_not_be_started_frees_it_at_once(backend: &Backend) {
+fn a_command_that_cannot_be_started_frees_the_lock_at_once(backend: &Backend) {
     for (command, code) in [("/no/such/command", 127), ("/etc/passwd", 126)] {
         backend.run().args(&["--min-hold", "1m"]).cmd(&[command]).done().expect_code(code);
         assert!(backend.is_free(), "{code}");
     }
 }
 
-fn a_waiter_that_was_cancelled_keeps_nothing(backend: &Backend) {
+fn a_cancelled_waiter_keeps_nothing(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let waiter = backend.waiter(backend.run().args(&["--min-hold", "1m"]).sh("echo ran"), 1);
     waiter.signal(SIGTERM);
@@ -98,11 +99,11 @@ fn a_waiter_that_was_cancelled_keeps_nothing(backend: &Backend) {
 
 fn a_readers_entry_stays_and_keeps_writers_out_but_not_readers(backend: &Backend) {
     hold_at_least(backend, "1m", &["-s"]).wait().expect_code(0);
-    // Readers without that wish come and go; the entry is not theirs to remove.
+    // Readers without the option come and go; they must not remove this entry.
     for _ in 0..2 {
         backend.run().args(&["-n", "-s"]).cmd(&["true"]).done().expect_code(0);
     }
-    // Nor does a lease that ran out take it along: that of a killed reader.
+    // Nor does an expired lease, that of a killed reader, remove it.
     let killed = hold(backend.run().args(&["-n", "-s"]).args(backend.short_ttl()));
     killed.signal(SIGKILL);
     killed.wait();
@@ -110,7 +111,7 @@ fn a_readers_entry_stays_and_keeps_writers_out_but_not_readers(backend: &Backend
     assert_eq!(writer.code, Some(75));
 }
 
-fn a_writer_gets_in_by_itself_when_the_readers_time_is_over(backend: &Backend) {
+fn a_writer_enters_by_itself_when_the_readers_time_ends(backend: &Backend) {
     let start = Instant::now();
     let reader = hold_at_least(backend, "1500ms", &["-s"]);
     let writer = backend.waiter(backend.run().sh("echo mine"), 1);
@@ -121,16 +122,16 @@ fn a_writer_gets_in_by_itself_when_the_readers_time_is_over(backend: &Backend) {
     assert!(backend.is_free());
 }
 
-fn a_slot_stays_with_its_number(backend: &Backend) {
+fn a_slot_stays_taken_with_its_number(backend: &Backend) {
     let slots = |args: &[&str]| backend.run().args(&["--slots", "2"]).args(args);
     let number = |run: Run| run.sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout;
     assert_eq!(number(slots(&["--min-hold", "1m"])), "0\n");
-    assert_eq!(number(slots(&["-n"])), "1\n", "0 is still taken");
+    assert_eq!(number(slots(&["-n"])), "1\n", "slot 0 is still taken");
     assert_eq!(number(slots(&["-n", "--min-hold", "1m"])), "1\n");
     slots(&["-n"]).sh("echo ran").done().expect_code(75);
 }
 
-fn a_waiter_gets_the_slot_by_itself_when_its_time_is_over(backend: &Backend) {
+fn a_waiter_gets_the_slot_by_itself_when_its_time_ends(backend: &Backend) {
     let slots = |args: &[&str]| backend.run().args(&["--slots", "2"]).args(args);
     let start = Instant::now();
     let stays = hold(slots(&[]));
@@ -141,7 +142,7 @@ fn a_waiter_gets_the_slot_by_itself_when_its_time_is_over(backend: &Backend) {
     stays.wait().expect_code(0);
 }
 
-fn all_of_several_keys_stay(backend: &Backend) {
+fn several_keys_all_stay_taken(backend: &Backend) {
     let run = backend.run().args(&["--key", "second", "--min-hold", "1m"]);
     run.sh("exit 3").done().expect_code(3);
     assert!(!backend.is_free(), "the first key");

@@ -1,4 +1,4 @@
-//! What holds on every backend: one server, three servers, this host.
+//! Promises that hold on every backend: one server, three servers, this host.
 
 mod cron;
 mod jitter;

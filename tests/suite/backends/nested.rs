@@ -1,4 +1,5 @@
-//! A run inside a run: what would have to wait for its own ancestor fails at once, everything else works.
+//! A run inside a run: if it would have to wait for its own ancestor, it fails at once; everything
+//! else works.
 
 use crate::support::{Backend, Host, Job, Redis, Run, hold, nested};
 
@@ -7,9 +8,9 @@ on_backends!(one_server, three_servers, this_host:
     a_reader_inside_a_reader_works,
     a_reader_inside_a_reader_fails_at_once_when_a_writer_waits,
     a_reader_of_another_group_inside_a_reader_fails_at_once,
-    a_preferring_reader_inside_a_reader_passes_the_writer_that_waits,
-    a_writer_inside_a_reader_is_found_out_among_other_readers,
-    one_common_key_of_several_is_enough,
+    a_preferring_reader_inside_a_reader_overtakes_a_waiting_writer,
+    a_writer_inside_a_reader_is_detected_among_other_readers,
+    a_single_common_key_of_several_is_enough,
     a_run_that_would_wait_for_its_ancestor_does_not_wait_for_others_first,
 );
 
@@ -19,7 +20,7 @@ fn a_run_that_would_wait_for_its_ancestor_fails_at_once(backend: &Backend) {
     assert_eq!(nested(backend.reader(), backend.run()), "inner=64\n");
     assert_eq!(nested(backend.reader(), backend.run().args(&["-w", "50"])), "inner=64\n");
     assert_eq!(nested(backend.run(), backend.run().args(&["-w", "50"])), "inner=64\n");
-    // Two levels down it is still the ancestor's.
+    // Two levels down the lock is still the ancestor's.
     let deep = backend.run_on(&["j"]).sh(&backend.run().cmd(&["true"]).shell_line());
     let done = backend.reader().sh(&format!("{}; echo inner=$?", deep.shell_line())).done();
     assert_eq!(done.stdout, "inner=64\n", "{done:?}");
@@ -46,7 +47,7 @@ fn outer(backend: &Backend, inner: &crate::support::Run) -> Job {
     job
 }
 
-/// How the inner run ended.
+/// The inner run's output.
 #[track_caller]
 fn ended(mut outer: Job) -> String {
     drop(outer.take_stdin());
@@ -58,12 +59,12 @@ fn ended(mut outer: Job) -> String {
 fn a_reader_inside_a_reader_fails_at_once_when_a_writer_waits(backend: &Backend) {
     let outer = outer(backend, &backend.reader());
     let writer = backend.waiter(backend.run().cmd(&["true"]), 1);
-    // The writer waits for the outer one, the inner one would wait for the writer.
+    // The writer waits for the outer run, and the inner run would wait for the writer.
     assert_eq!(ended(outer), "inner=64");
     writer.wait().expect_code(0);
 }
 
-fn a_preferring_reader_inside_a_reader_passes_the_writer_that_waits(backend: &Backend) {
+fn a_preferring_reader_inside_a_reader_overtakes_a_waiting_writer(backend: &Backend) {
     let outer = outer(backend, &backend.reader().args(&["--prefer", "readers"]));
     let writer = backend.waiter(backend.run().cmd(&["true"]), 1);
     assert_eq!(ended(outer), "inner=0");
@@ -77,7 +78,7 @@ fn a_reader_of_another_group_inside_a_reader_fails_at_once(backend: &Backend) {
     assert_eq!(nested(group("a"), backend.reader()), "inner=64\n");
 }
 
-fn a_writer_inside_a_reader_is_found_out_among_other_readers(backend: &Backend) {
+fn a_writer_inside_a_reader_is_detected_among_other_readers(backend: &Backend) {
     let before = hold(backend.reader());
     let outer = outer(backend, &backend.run());
     let after: Vec<Job> = (0..2).map(|_| hold(backend.reader())).collect();
@@ -85,7 +86,7 @@ fn a_writer_inside_a_reader_is_found_out_among_other_readers(backend: &Backend) 
     after.into_iter().chain([before]).for_each(|job| drop(job.wait().expect_code(0)));
 }
 
-fn one_common_key_of_several_is_enough(backend: &Backend) {
+fn a_single_common_key_of_several_is_enough(backend: &Backend) {
     let several = || backend.run_on(&["a", "b"]);
     assert_eq!(nested(several(), backend.run_on(&["b"])), "inner=64\n");
     assert_eq!(nested(backend.run_on(&["b"]), several()), "inner=64\n");

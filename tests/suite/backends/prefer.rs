@@ -1,4 +1,4 @@
-//! Who goes first, and who goes together: `--prefer` and `--reader-group`.
+//! The order of service, and who enters together: `--prefer` and `--reader-group`.
 
 use nix::sys::signal::Signal::SIGTERM;
 
@@ -6,7 +6,7 @@ use crate::support::{Backend, Run, expect_success, hold};
 
 on_backends!(
     one_server, three_servers, this_host:
-        a_preferring_writer_goes_ahead_of_every_waiter_without_that_preference,
+        a_preferring_writer_overtakes_every_waiter_without_that_preference,
         a_preferring_reader_joins_readers_past_a_waiting_writer,
         groups_of_readers_exclude_each_other,
         neighbours_of_one_group_enter_together_and_of_another_in_turn,
@@ -15,13 +15,13 @@ on_backends!(
     one_server, this_host:
         a_preferring_writer_keeps_new_readers_out,
         a_preferring_writer_that_is_cancelled_lets_the_readers_in,
-        a_waiting_preferring_reader_enters_with_the_readers_that_begin,
+        a_waiting_preferring_reader_enters_with_the_next_readers,
         a_preferring_reader_waits_for_a_writer_whose_turn_it_is,
         a_preference_for_the_other_mode_has_no_effect,
         any_text_is_the_name_of_a_group,
         a_preferring_reader_joins_its_own_group_only,
-        the_environment_can_say_it_and_what_is_typed_beats_it,
-        what_makes_no_sense_is_a_usage_error,
+        the_environment_sets_the_preference_and_the_command_line_overrides_it,
+        invalid_combinations_are_usage_errors,
 );
 
 const WRITERS: [&str; 2] = ["--prefer", "writers"];
@@ -32,7 +32,7 @@ fn member(backend: &Backend, group: &str) -> Run {
     backend.reader().args(&["--reader-group", group])
 }
 
-fn a_preferring_writer_goes_ahead_of_every_waiter_without_that_preference(backend: &Backend) {
+fn a_preferring_writer_overtakes_every_waiter_without_that_preference(backend: &Backend) {
     let first = hold(backend.run());
     let waiters = [
         backend.noting_waiter(backend.reader(), "reader", 1),
@@ -49,7 +49,7 @@ fn preferring_writers_among_many_waiters_are_next_each_time(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let mut jobs = Vec::new();
     for i in 0..10 {
-        // Every other one prefers; the rest are readers and writers without a preference.
+        // Every other writer prefers; the rest are readers and writers without a preference.
         let run = match i % 4 {
             0 => backend.reader(),
             2 => backend.run(),
@@ -85,17 +85,17 @@ fn a_preferring_writer_that_is_cancelled_lets_the_readers_in(backend: &Backend) 
 fn a_preferring_reader_joins_readers_past_a_waiting_writer(backend: &Backend) {
     let first = hold(backend.reader());
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
-    assert!(!backend.reader().try_acquire(), "without the preference nobody overtakes");
+    assert!(!backend.reader().try_acquire(), "without the preference a reader does not overtake");
     let second = hold(backend.reader().args(&READERS).arg("-n"));
     first.wait().expect_code(0);
     let third = hold(backend.reader().args(&READERS).arg("-n"));
     assert!(!backend.reader().try_acquire());
     second.wait().expect_code(0);
-    assert_eq!(backend.order(), Vec::<String>::new(), "the writer waits for the last of them");
+    assert_eq!(backend.order(), Vec::<String>::new(), "the writer waits for the last reader");
     expect_success([third, writer]);
 }
 
-fn a_waiting_preferring_reader_enters_with_the_readers_that_begin(backend: &Backend) {
+fn a_waiting_preferring_reader_enters_with_the_next_readers(backend: &Backend) {
     let first = hold(backend.run());
     let reader = backend.holding_waiter(backend.reader(), 1);
     let writer = backend.noting_waiter(backend.run(), "writer", 2);
@@ -110,7 +110,7 @@ fn a_waiting_preferring_reader_enters_with_the_readers_that_begin(backend: &Back
 }
 
 fn a_preferring_reader_waits_for_a_writer_whose_turn_it_is(backend: &Backend) {
-    // No readers hold and none begin: there is no reader to join.
+    // No readers hold it and none enter: there is no reader to join.
     let first = hold(backend.run());
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let reader = backend.noting_waiter(backend.reader().args(&READERS), "reader", 2);
@@ -131,7 +131,7 @@ fn a_preference_for_the_other_mode_has_no_effect(backend: &Backend) {
     expect_success(waiters);
     assert_eq!(backend.order(), ["1", "2", "3", "4"]);
     let reader = hold(backend.reader());
-    assert!(!backend.run().args(&READERS).try_acquire(), "a writer joins nobody");
+    assert!(!backend.run().args(&READERS).try_acquire(), "a writer does not join");
     reader.wait().expect_code(0);
 }
 
@@ -139,7 +139,7 @@ fn groups_of_readers_exclude_each_other(backend: &Backend) {
     let first = hold(member(backend, "a"));
     let second = hold(member(backend, "a").arg("-n"));
     assert!(!member(backend, "b").try_acquire());
-    assert!(!backend.reader().try_acquire(), "without a name it is another group");
+    assert!(!backend.reader().try_acquire(), "the group without a name is another group");
     assert!(!backend.run().try_acquire());
     expect_success([first, second]);
     let unnamed = hold(backend.reader());
@@ -150,7 +150,7 @@ fn groups_of_readers_exclude_each_other(backend: &Backend) {
 }
 
 fn any_text_is_the_name_of_a_group(backend: &Backend) {
-    // Such as one that looks like something of ours.
+    // Including one that looks like a name of ours.
     for name in ["slots:2", "my slots:2", "shared", "exclusive", "a:b", "ä \" '", "{}", "-"] {
         let group = || backend.reader().arg(format!("--reader-group={name}"));
         let writer = hold(backend.run());
@@ -173,7 +173,7 @@ fn neighbours_of_one_group_enter_together_and_of_another_in_turn(backend: &Backe
     together.iter().for_each(|job| drop(job.wait_for_line("ready")));
     expect_success(together);
     expect_success([other, again]);
-    // Had the last one entered with its own group, it would be the first here.
+    // If the last one had entered with its own group, it would be the first here.
     assert_eq!(backend.order(), ["b", "a"]);
 }
 
@@ -184,7 +184,7 @@ fn a_preferring_reader_joins_its_own_group_only(backend: &Backend) {
     assert!(!member(backend, "a").try_acquire());
     assert!(!member(backend, "b").args(&READERS).try_acquire());
     assert!(!backend.reader().args(&READERS).try_acquire());
-    assert!(member(backend, "a").args(&READERS).try_acquire(), "past all who wait");
+    assert!(member(backend, "a").args(&READERS).try_acquire(), "it overtakes all waiters");
     first.wait().expect_code(0);
     expect_success([other, writer]);
     assert_eq!(backend.order(), ["b", "writer"]);
@@ -203,25 +203,25 @@ fn a_waiting_preferring_reader_enters_with_its_own_group_only(backend: &Backend)
     assert_eq!(backend.order(), ["writer", "b"]);
 }
 
-fn the_environment_can_say_it_and_what_is_typed_beats_it(backend: &Backend) {
+fn the_environment_sets_the_preference_and_the_command_line_overrides_it(backend: &Backend) {
     let first = hold(backend.reader().env("REDLOCK_READER_GROUP", "a"));
     let writer = backend.noting_waiter(backend.run(), "writer", 1);
     let inherits =
         |value: &str| backend.reader().env("REDLOCK_READER_GROUP", "a").env("REDLOCK_PREFER", value);
     assert!(inherits("readers").try_acquire());
-    assert!(!inherits("").try_acquire(), "empty is not set");
+    assert!(!inherits("").try_acquire(), "empty means not set");
     assert!(!inherits("readers").args(&["--prefer", "fair"]).try_acquire());
     assert!(!inherits("readers").args(&["--reader-group", "b"]).try_acquire());
     first.wait().expect_code(0);
     writer.wait().expect_code(0);
-    // A group that is only inherited does not hinder a writer.
+    // A group that is only inherited does not affect a writer.
     assert!(backend.run().env("REDLOCK_READER_GROUP", "a").try_acquire());
     assert!(
         backend.run().arg("-x").env("REDLOCK_READER_GROUP", "a").env("REDLOCK_SHARED", "1").try_acquire()
     );
 }
 
-fn what_makes_no_sense_is_a_usage_error(backend: &Backend) {
+fn invalid_combinations_are_usage_errors(backend: &Backend) {
     let refused = |run: Run, word: &str| {
         let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&[word]);
         assert_eq!(done.stdout, "");

@@ -1,4 +1,5 @@
-//! Waiting: first come, first served; attempts that do not wait; waiters that give up, are cancelled or killed.
+//! Waiting: first come, first served; attempts without waiting; waiters that give up, are cancelled
+//! or killed.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,19 +10,19 @@ use crate::support::processes::{self, wait_until_none_marked};
 use crate::support::{Backend, Job, OverlapCheck, Pty, expect_success, hold};
 
 on_backends!(one_server, three_servers, this_host:
-    waiters_are_served_in_the_order_of_their_arrival,
-    no_update_is_lost_by_25_processes_at_once,
-    nonblock_gives_up_at_once_with_75_and_names_the_holder,
-    wait_gives_up_after_its_time_and_leaves_the_queue,
-    the_conflict_exit_code_is_the_users_and_zero_skips_quietly,
+    waiters_are_served_in_order_of_arrival,
+    no_update_of_25_simultaneous_processes_is_lost,
+    a_nonblocking_run_exits_75_at_once_and_names_the_holder,
+    a_waiter_gives_up_after_its_time_and_leaves_the_queue,
+    the_conflict_exit_code_can_be_chosen_and_zero_skips_quietly,
     a_waiter_that_gives_up_disturbs_no_other,
     a_cancelled_waiter_leaves_at_once_and_dies_by_its_signal,
     a_killed_waiter_disturbs_no_other_and_leaves_no_process,
-    ctrl_c_while_waiting_leaves_the_queue,
+    a_waiter_that_gets_ctrl_c_leaves_the_queue,
     a_longer_wait_is_reported_with_holder_position_and_times,
 );
 
-fn waiters_are_served_in_the_order_of_their_arrival(backend: &Backend) {
+fn waiters_are_served_in_order_of_arrival(backend: &Backend) {
     let first = hold(backend.run());
     let waiters: Vec<Job> =
         (0..8).map(|i| backend.noting_waiter(backend.run(), &i.to_string(), i + 1)).collect();
@@ -32,7 +33,7 @@ fn waiters_are_served_in_the_order_of_their_arrival(backend: &Backend) {
     backend.all_free(&["k"]);
 }
 
-fn no_update_is_lost_by_25_processes_at_once(backend: &Backend) {
+fn no_update_of_25_simultaneous_processes_is_lost(backend: &Backend) {
     let check = OverlapCheck::new();
     let run = |i: usize| backend.run().dir(check.dir()).sh(&OverlapCheck::script(&i.to_string())).spawn();
     expect_success((0..25).map(run).collect::<Vec<Job>>());
@@ -40,7 +41,7 @@ fn no_update_is_lost_by_25_processes_at_once(backend: &Backend) {
     backend.all_free(&["k"]);
 }
 
-fn nonblock_gives_up_at_once_with_75_and_names_the_holder(backend: &Backend) {
+fn a_nonblocking_run_exits_75_at_once_and_names_the_holder(backend: &Backend) {
     let first = hold(backend.run_for_long().args(&["--label", "nightly"]));
     for args in [&["-n"][..], &["--nonblock"], &["-w", "0"], &["--wait", "0s"]] {
         let tried = backend.run().args(args).sh("echo ran").done().expect_code(75);
@@ -55,7 +56,7 @@ fn nonblock_gives_up_at_once_with_75_and_names_the_holder(backend: &Backend) {
     backend.run().arg("-n").sh("exit 3").done().expect_code(3);
 }
 
-fn wait_gives_up_after_its_time_and_leaves_the_queue(backend: &Backend) {
+fn a_waiter_gives_up_after_its_time_and_leaves_the_queue(backend: &Backend) {
     let first = hold(backend.run_for_long());
     for wait in ["1.5", "1500ms"] {
         let start = Instant::now();
@@ -70,7 +71,7 @@ fn wait_gives_up_after_its_time_and_leaves_the_queue(backend: &Backend) {
     waiter.wait().expect_code(4);
 }
 
-fn the_conflict_exit_code_is_the_users_and_zero_skips_quietly(backend: &Backend) {
+fn the_conflict_exit_code_can_be_chosen_and_zero_skips_quietly(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let tried = |args: &[&str]| backend.run().args(args).sh("echo ran").done();
     for (args, code) in [(["-n", "-E"], 9), (["-n", "--conflict-exit-code"], 255), (["-w1.5", "-E"], 200)] {
@@ -82,7 +83,7 @@ fn the_conflict_exit_code_is_the_users_and_zero_skips_quietly(backend: &Backend)
         assert_eq!((skipped.stdout.as_str(), skipped.stderr.as_str()), ("", ""), "{how}");
     }
     first.wait().expect_code(0);
-    // The code of the command itself is never mapped.
+    // The exit code of the command itself is never mapped.
     backend.run().args(&["-n", "-E", "9"]).sh("exit 75").done().expect_code(75);
 }
 
@@ -133,7 +134,7 @@ fn a_killed_waiter_disturbs_no_other_and_leaves_no_process(backend: &Backend) {
     assert_eq!(backend.order(), ["ahead", "behind"]);
 }
 
-fn ctrl_c_while_waiting_leaves_the_queue(backend: &Backend) {
+fn a_waiter_that_gets_ctrl_c_leaves_the_queue(backend: &Backend) {
     let first = hold(backend.run_for_long().args(&["--label", "nightly"]));
     let mark = processes::mark();
     let pty = Pty::run(backend.run().env("TEST_MARK", &mark).sh("echo ran"));
@@ -171,6 +172,6 @@ fn a_longer_wait_is_reported_with_holder_position_and_times(backend: &Backend) {
         assert_eq!(done.stdout, "in\n");
         assert!(done.stderr.lines().all(|line| line.starts_with("redlock: ")), "{:?}", done.stderr);
         assert!(!done.stderr.contains("hidden-argument") && !done.stderr.contains("read x"), "{done:?}");
-        assert!(!done.stderr.contains(['\r', '\x1b']), "a log is no terminal: {:?}", done.stderr);
+        assert!(!done.stderr.contains(['\r', '\x1b']), "a log is not a terminal: {:?}", done.stderr);
     }
 }

@@ -1,4 +1,5 @@
-//! Many readers and writers at once, by chance: no writer ever meets another command, no group another group.
+//! Many random readers and writers at once: a writer never runs beside another command, nor a group
+//! beside another group.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -10,16 +11,16 @@ use crate::support::reader_writer_log::Role::{self, Reader, Writer};
 use crate::support::{Backend, ReaderWriterLog};
 
 on_backends!(one_server, three_servers, this_host:
-    random_readers_and_writers_never_meet,
-    random_groups_and_preferences_never_meet,
+    random_readers_and_writers_never_overlap,
+    random_groups_and_preferences_never_overlap,
     killed_readers_and_writers_let_no_other_in_too_early,
 );
 
-/// The number of workers, and of runs that each of them makes one after the other.
+/// The number of workers, and of consecutive runs of each.
 const WORKERS: usize = 8;
 const ROUNDS: usize = 6;
 
-/// How often the roles below appear is how likely they are.
+/// A role that appears more often is more likely.
 const READERS_AND_WRITERS: &[Role] = &[Reader(""), Reader(""), Writer];
 const GROUPS: &[Role] = &[Reader("a"), Reader("a"), Reader("b"), Reader(""), Writer];
 
@@ -58,17 +59,17 @@ fn play(
         }
     });
     let result = history.check();
-    assert_eq!(result.1, WORKERS * ROUNDS, "everybody came in");
+    assert_eq!(result.1, WORKERS * ROUNDS, "every run entered");
     result
 }
 
-fn random_readers_and_writers_never_meet(backend: &Backend) {
+fn random_readers_and_writers_never_overlap(backend: &Backend) {
     let (most, _) = play(backend, READERS_AND_WRITERS, &["fair"], None);
     assert!(most > 1, "readers were never inside together");
     backend.all_free(&["k"]);
 }
 
-fn random_groups_and_preferences_never_meet(backend: &Backend) {
+fn random_groups_and_preferences_never_overlap(backend: &Backend) {
     let (most, _) = play(backend, GROUPS, &["fair", "fair", "writers", "readers"], None);
     assert!(most > 1, "readers were never inside together");
     backend.all_free(&["k"]);
@@ -78,11 +79,11 @@ fn killed_readers_and_writers_let_no_other_in_too_early(backend: &Backend) {
     play(backend, GROUPS, &["fair", "fair", "writers", "readers"], Some(13));
 }
 
-/// The log itself: it sees what it is there for.
+/// Tests of the log itself: it detects what it must detect.
 mod the_log {
     use super::*;
 
-    /// What a history with these lines is worth.
+    /// The result of a log with these lines.
     fn verdict(lines: &str) -> Result<(usize, usize), ()> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("history"), lines.replace(", ", "\n") + "\n").unwrap();
@@ -91,14 +92,14 @@ mod the_log {
     }
 
     #[test]
-    fn is_content_with_readers_together_and_writers_alone() {
+    fn it_accepts_readers_together_and_writers_alone() {
         assert_eq!(verdict("in 1 reader-a, in 2 reader-a, out 1 reader-a, out 2 reader-a"), Ok((2, 2)));
         assert_eq!(verdict("in 1 writer, out 1 writer, in 2 reader-, out 2 reader-"), Ok((1, 2)));
         assert_eq!(verdict("in 1 reader-, killed 1 reader-, in 2 writer, out 2 writer"), Ok((1, 2)));
     }
 
     #[test]
-    fn sees_every_meeting_that_must_not_be() {
+    fn it_detects_every_forbidden_overlap() {
         for met in [
             "in 1 writer, in 2 writer, out 1 writer, out 2 writer",
             "in 1 reader-, in 2 writer, out 1 reader-, out 2 writer",
@@ -113,7 +114,7 @@ mod the_log {
     }
 
     #[test]
-    fn hears_from_the_kernel_that_a_command_still_lives() {
+    fn it_learns_from_the_kernel_that_a_command_still_lives() {
         let dir = tempfile::tempdir().unwrap();
         let command = |id, role, inside| {
             let mut command = Command::new("sh");

@@ -9,16 +9,16 @@ use crate::support::{
 
 on_backends!(one_server, three_servers, this_host:
     an_inner_run_has_the_outer_token_and_fence_and_leaves_the_lock_alone,
-    every_level_may_use_the_outermost_lock,
+    every_level_can_use_the_outermost_lock,
     an_exclusive_lock_suffices_for_readers,
     a_readers_lock_suffices_for_readers_of_its_group_only,
-    several_keys_are_all_held_outside_or_none_is_used,
+    several_keys_must_all_be_held_outside,
     keys_of_several_outer_runs_are_used_together,
-    what_no_outer_run_holds_is_taken_as_ever,
-    the_lock_stays_until_an_inner_run_in_the_background_has_ended,
-    a_run_that_outlived_its_outer_run_waits_like_any_other,
+    a_key_that_no_outer_run_holds_is_acquired_as_usual,
+    the_lock_stays_until_an_inner_run_in_the_background_has_exited,
+    a_run_that_outlives_its_outer_run_waits_as_usual,
     a_process_outside_the_tree_cannot_use_the_lock,
-    a_killed_outer_run_takes_the_inner_one_along,
+    a_killed_outer_run_takes_the_inner_run_along,
     an_inner_run_has_its_own_limits;
 one_server, this_host: a_slot_suffices_for_the_same_number_of_slots
 );
@@ -27,7 +27,7 @@ fn reentrant(backend: &Backend) -> Run {
     backend.run().arg("--reentrant")
 }
 
-/// What the outer run's command got, and the inner one's.
+/// The environment of the outer run's command, and of the inner one's.
 #[track_caller]
 fn both(outer: Run, inner: Run) -> (String, String, Done) {
     let show = "echo $REDLOCK_TOKEN/$REDLOCK_FENCE/$REDLOCK_SLOT";
@@ -53,7 +53,7 @@ fn an_inner_run_has_the_outer_token_and_fence_and_leaves_the_lock_alone(backend:
     backend.all_free(&["k"]);
 }
 
-fn every_level_may_use_the_outermost_lock(backend: &Backend) {
+fn every_level_can_use_the_outermost_lock(backend: &Backend) {
     let third = reentrant(backend).cmd(&["echo", "ran"]);
     let second = reentrant(backend).sh(&third.shell_line());
     let done = backend.run().sh(&second.shell_line()).done().expect_code(0);
@@ -79,7 +79,7 @@ fn a_readers_lock_suffices_for_readers_of_its_group_only(backend: &Backend) {
     outer.wait_for_line("ready");
     let writer = backend.waiter(backend.run().cmd(&["true"]), 1);
     drop(outer.take_stdin());
-    outer.wait_for_line("inner=0"); // though a writer waits
+    outer.wait_for_line("inner=0"); // although a writer waits
     outer.wait().expect_code(0);
     writer.wait().expect_code(0);
     backend.all_free(&["k"]);
@@ -90,16 +90,16 @@ fn a_slot_suffices_for_the_same_number_of_slots(backend: &Backend) {
     let first = hold(slots("2"));
     let (outer, inner, _) = both(slots("2"), reentrant(backend).args(&["--slots", "2"]));
     assert_eq!(outer, inner);
-    assert!(inner.ends_with("/1"), "its slot: {inner}");
+    assert!(inner.ends_with("/1"), "the outer slot: {inner}");
     assert_eq!(nested(slots("2"), reentrant(backend).args(&["--slots", "3"])), "inner=78\n");
     first.wait().expect_code(0);
-    // An exclusive lock is all slots of it.
+    // An exclusive lock covers all slots.
     let (_, inner, _) = both(backend.run(), reentrant(backend).args(&["--slots", "2"]));
     assert!(inner.ends_with("/0"), "{inner}");
     backend.all_free(&["k"]);
 }
 
-fn several_keys_are_all_held_outside_or_none_is_used(backend: &Backend) {
+fn several_keys_must_all_be_held_outside(backend: &Backend) {
     let several = |keys: &[&str]| backend.run_on(keys).arg("--reentrant");
     let inner = several(&["b", "a"]).sh("echo $REDLOCK_FENCE");
     let script = format!("echo $REDLOCK_FENCE | awk '{{print $2, $1}}'; {}", inner.shell_line());
@@ -108,7 +108,7 @@ fn several_keys_are_all_held_outside_or_none_is_used(backend: &Backend) {
     assert_eq!(lines[0], lines[1], "in the inner run's order: {done:?}");
     assert_eq!(nested(backend.run_on(&["a", "b"]), several(&["b"])), "ran\ninner=0\n");
     assert_eq!(nested(backend.run_on(&["a"]), several(&["a", "b"])), "inner=64\n");
-    // What works without the option works with it.
+    // What works without the option also works with it.
     let readers = |keys: &[&str]| several(keys).arg("--shared");
     assert_eq!(nested(backend.run_on(&["a"]).arg("--shared"), readers(&["a", "b"])), "ran\ninner=0\n");
     backend.all_free(&["a", "b"]);
@@ -125,7 +125,7 @@ fn keys_of_several_outer_runs_are_used_together(backend: &Backend) {
     backend.all_free(&["a", "b"]);
 }
 
-fn what_no_outer_run_holds_is_taken_as_ever(backend: &Backend) {
+fn a_key_that_no_outer_run_holds_is_acquired_as_usual(backend: &Backend) {
     assert_eq!(reentrant(backend).cmd(&["echo", "ran"]).done().expect_code(0).stdout, "ran\n");
     let (outer, inner, _) = both(backend.run_on(&["j"]), reentrant(backend));
     assert_ne!(outer, inner);
@@ -135,7 +135,7 @@ fn what_no_outer_run_holds_is_taken_as_ever(backend: &Backend) {
     backend.all_free(&["k", "j"]);
 }
 
-fn the_lock_stays_until_an_inner_run_in_the_background_has_ended(backend: &Backend) {
+fn the_lock_stays_until_an_inner_run_in_the_background_has_exited(backend: &Backend) {
     let inner =
         reentrant(backend).sh("echo inner $$; while ! test -e go; do sleep 0.01; done; echo done >> order");
     let script =
@@ -144,31 +144,31 @@ fn the_lock_stays_until_an_inner_run_in_the_background_has_ended(backend: &Backe
     wait_until("the inner command runs", || !backend.noted("started").is_empty());
     let next = backend.noting_waiter(backend.run(), "next", 1);
     let shell = crate::support::descendants(outer.pid());
-    wait_until("the outer command has ended", || !shell.iter().any(|&pid| is_shell_of(pid, &script)));
-    assert!(outer.is_running() && !backend.is_free(), "the lock is the inner run's as well");
+    wait_until("the outer command has exited", || !shell.iter().any(|&pid| is_shell_of(pid, &script)));
+    assert!(outer.is_running() && !backend.is_free(), "the lock is kept for the inner run");
     std::fs::write(backend.notes().join("go"), "").unwrap();
     outer.wait().expect_code(3);
     next.wait().expect_code(0);
     assert_eq!(backend.order(), ["done", "next"]);
 }
 
-/// Whether this is the shell with this script, alive.
+/// Whether the process is the shell that runs this script, and alive.
 fn is_shell_of(pid: i32, script: &str) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);
     words.next() == Some(b"sh") && words.any(|word| word == script.as_bytes()) && alive(pid)
 }
 
-fn a_run_that_outlived_its_outer_run_waits_like_any_other(backend: &Backend) {
+fn a_run_that_outlives_its_outer_run_waits_as_usual(backend: &Backend) {
     let inner = reentrant(backend).args(&["-n", "-E", "9"]).sh("echo ran").shell_line();
     let daemon =
         format!("echo > started; while ! test -e go; do sleep 0.01; done; {inner}; echo inner=$? >> order");
-    // In a session of its own, as a daemon is.
+    // In a session of its own, like a daemon.
     let script = "setsid sh -c \"$DAEMON\" > inner 2>&1 & while ! test -e started; do sleep 0.01; done";
     backend.run().env("DAEMON", &daemon).sh(script).done().expect_code(0);
     let other = hold(backend.run_for_long());
     std::fs::write(backend.notes().join("go"), "").unwrap();
-    wait_until("the daemon's run has ended", || !backend.order().is_empty());
+    wait_until("the daemon's run has exited", || !backend.order().is_empty());
     assert_eq!((backend.order(), backend.noted("inner").len()), (vec!["inner=9".into()], 1));
     other.wait().expect_code(0);
 }
@@ -180,7 +180,7 @@ fn a_process_outside_the_tree_cannot_use_the_lock(backend: &Backend) {
     assert_eq!(
         (copied.code, copied.stdout.as_str()),
         (Some(64), ""),
-        "it would not be stopped with the tree"
+        "a process outside would not be stopped with the tree"
     );
     let forged = held.split('+').next().unwrap().to_owned();
     let forged = reentrant(backend).env("REDLOCK_HELD", &forged).sh("echo ran").done();
@@ -197,12 +197,12 @@ fn with_inner_tree(outer: Run, backend: &Backend) -> (Job, Vec<i32>) {
     (job, tree)
 }
 
-fn a_killed_outer_run_takes_the_inner_one_along(backend: &Backend) {
+fn a_killed_outer_run_takes_the_inner_run_along(backend: &Backend) {
     let (outer, tree) = with_inner_tree(backend.run().args(backend.short_ttl()), backend);
     let words = tree.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
     let next = backend.run().sh(&format!("TREE='{words}'; {REPORT_SURVIVORS}")).spawn();
     outer.signal(SIGKILL);
-    wait_until("the tree went along", || !tree.iter().any(|pid| alive(*pid)));
+    wait_until("the whole tree is gone", || !tree.iter().any(|pid| alive(*pid)));
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
 }
 
@@ -218,7 +218,7 @@ mod servers {
 
     on_backends!(one_server, three_servers:
         a_lost_lock_stops_the_inner_run_as_well,
-        a_lock_that_was_lost_is_not_used,
+        a_lost_lock_is_not_used,
     );
 
     fn forget(backend: &Backend, key: &str) {
@@ -237,7 +237,7 @@ mod servers {
         assert!(!tree.iter().any(|pid| process_state(*pid).is_some_and(|state| state != 'Z')), "{tree:?}");
     }
 
-    fn a_lock_that_was_lost_is_not_used(backend: &Backend) {
+    fn a_lost_lock_is_not_used(backend: &Backend) {
         let inner = reentrant(backend).arg("-n").sh("echo fence $REDLOCK_FENCE").shell_line();
         let script = format!("echo fence $REDLOCK_FENCE; read x; {inner}");
         let run = backend.run_for_long().args(&["--on-lost", "warn"]).stdin_pipe();

@@ -1,4 +1,4 @@
-//! --retries: a number of attempts with pauses between them, and never a position in the queue.
+//! --retries: a number of attempts with pauses between them, without a position in the queue.
 
 use std::time::{Duration, Instant};
 
@@ -11,33 +11,34 @@ use crate::support::{
 };
 
 on_backends!(one_server, three_servers, this_host:
-    held_to_the_last_attempt_is_75_or_the_users_code_everywhere,
-    the_attempts_are_counted_for_the_command_everywhere,
+    a_lock_held_until_the_last_attempt_exits_75_or_the_chosen_code,
+    the_command_sees_the_number_of_attempts,
     a_retrying_run_never_overtakes_the_queue,
     the_default_interval_is_a_second,
     wait_bounds_all_attempts_and_pauses_together,
     a_signal_ends_a_pause_at_once,
 );
 
-/// A foreign lock, whose holder sends nothing to the server: every script call is then a retry's.
+/// A foreign lock, whose holder sends nothing to the server: every script call is then one of the
+/// retries.
 fn foreign(redis: &Redis) {
     redis.cmd(&["SET", "lock:k", "foreign", "PX", "60000"]);
 }
 
-/// A server that knows the scripts, so that each attempt is the same number of calls.
+/// A server that has loaded the scripts, so that each attempt is the same number of calls.
 fn warm_server() -> Redis {
     let redis = Redis::start();
     Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
     redis
 }
 
-/// So many retries, after short pauses.
+/// This many retries, after short pauses.
 fn retrying(run: Run, retries: u32) -> Run {
     run.args(&["--retries", &retries.to_string(), "--retry-interval", "40ms"])
 }
 
 #[test]
-fn n_retries_are_one_attempt_and_n_more_and_then_75() {
+fn n_retries_mean_one_attempt_and_n_more_and_then_75() {
     let redis = warm_server();
     foreign(&redis);
     let asked = |run: Run| {
@@ -52,7 +53,7 @@ fn n_retries_are_one_attempt_and_n_more_and_then_75() {
     }
 }
 
-fn held_to_the_last_attempt_is_75_or_the_users_code_everywhere(backend: &Backend) {
+fn a_lock_held_until_the_last_attempt_exits_75_or_the_chosen_code(backend: &Backend) {
     let first = hold(backend.run_for_long());
     let tried = |args: &[&str]| retrying(backend.run(), 2).args(args).sh("echo ran").done();
     assert_eq!(tried(&[]).expect_code(75).stdout, "");
@@ -63,20 +64,20 @@ fn held_to_the_last_attempt_is_75_or_the_users_code_everywhere(backend: &Backend
     assert!(backend.is_free());
 }
 
-fn the_attempts_are_counted_for_the_command_everywhere(backend: &Backend) {
+fn the_command_sees_the_number_of_attempts(backend: &Backend) {
     let attempts = |done: crate::support::Done| done.stdout.trim().parse::<u64>().expect("a number");
     let run = || backend.run().args(&["--retries", "200", "--retry-interval", "400ms"]);
     let run = || run().sh("echo $REDLOCK_ATTEMPTS");
     assert_eq!(attempts(run().done().expect_code(0)), 1, "free at once");
     let first = hold(backend.run_for_long());
     let asked = || backend.gate().map_or(0, Redis::script_calls);
-    // From then on the holder asks for nothing until its renewal.
+    // From then on the holder sends nothing until its renewal.
     backend.gate().into_iter().for_each(|gate| wait_for_sleeping_clients(gate, 1));
     let before = asked();
     let retrying = run().spawn();
-    // The first attempt was in vain: a server has seen it, and on this host there is nothing else that it waits for.
+    // The first attempt failed: a server has seen it, and on this host the run now sleeps.
     match backend.gate() {
-        Some(_) => wait_until("it has asked", || asked() > before),
+        Some(_) => wait_until("the first attempt was made", || asked() > before),
         None => processes::asleep(retrying.pid()),
     }
     first.wait().expect_code(0);
@@ -99,7 +100,7 @@ fn every_attempt_that_the_server_saw_is_counted() {
 }
 
 #[test]
-fn a_retrying_run_has_no_place_and_leaves_nothing_between_its_attempts() {
+fn a_retrying_run_has_no_place_and_leaves_nothing_between_attempts() {
     let redis = warm_server();
     foreign(&redis);
     let before = redis.keys();
@@ -119,18 +120,18 @@ fn a_retrying_run_has_no_place_and_leaves_nothing_between_its_attempts() {
         std::thread::yield_now();
     }
     job.wait().expect_code(75);
-    // An attempt may draw a ticket for a moment; a waiter would have it all the time.
+    // An attempt may draw a ticket for a moment; a waiter would have one all the time.
     assert!(with_ticket * 2 < looks, "a ticket in {with_ticket} of {looks} looks");
     first.wait().expect_code(0);
     assert!(!is_locked(&file));
 }
 
 #[test]
-fn a_retrying_run_that_is_outvoted_gives_everything_back() {
+fn an_outvoted_retrying_run_releases_everything() {
     let nodes = Nodes::start(3);
     nodes.iter().skip(1).for_each(foreign);
     retrying(nodes.run("k"), 3).sh("echo ran").done().expect_code(75);
-    wait_until("the gate's vote is given back", || nodes.claims("k") == ["", "foreign", "foreign"]);
+    wait_until("the gate's vote is released", || nodes.claims("k") == ["", "foreign", "foreign"]);
     nodes.iter().for_each(|node| assert_eq!(node.queue_len("k"), 0));
 }
 
@@ -169,7 +170,7 @@ fn the_pauses_are_jittered_around_the_interval() {
             seen = proxy.requests();
             times.push(Instant::now());
         }
-        std::thread::sleep(Duration::from_millis(1)); // only the pace of the loop
+        std::thread::sleep(Duration::from_millis(1)); // only paces the loop
     }
     job.wait().expect_code(75);
     assert!(start.elapsed() >= INTERVAL * 12 / 2, "12 pauses of at least half of it: {:?}", start.elapsed());
@@ -179,7 +180,7 @@ fn the_pauses_are_jittered_around_the_interval() {
     gaps.truncate(12);
     // On a busy machine two requests may be seen as one.
     assert!(gaps.len() >= 9, "{gaps:?}");
-    // Nine that fall into a fifth of the range by chance: once in many thousands.
+    // That nine fall into a fifth of the range by chance happens once in many thousands of runs.
     assert!(gaps[0] - gaps[gaps.len() - 1] > INTERVAL / 5, "all alike: {gaps:?}");
 }
 
@@ -197,8 +198,8 @@ fn wait_bounds_all_attempts_and_pauses_together(backend: &Backend) {
         let run = backend.run().args(&["--retries", retries, "--retry-interval", interval, "-w", "1.5"]);
         let start = Instant::now();
         run.sh("echo ran").done().expect_code(75);
-        // 100000 attempts, or a pause of an hour would be cut off by the rig after a minute. A run that
-        // sees that the next pause would outlast the wait may end at once.
+        // After 100000 attempts, or in a pause of an hour, the rig would kill the run after a
+        // minute. A run may exit at once if the next pause would outlast the wait.
         let enough = interval == "1h" || start.elapsed() >= Duration::from_millis(1400);
         assert!(enough, "{:?}", start.elapsed());
     }
@@ -237,7 +238,7 @@ fn a_server_that_is_gone_is_never_reported_as_held() {
 }
 
 #[test]
-fn of_nonblock_and_retries_the_typed_one_wins() {
+fn the_typed_one_of_nonblock_and_retries_wins() {
     let redis = warm_server();
     foreign(&redis);
     let asked = |run: Run| {
@@ -251,7 +252,7 @@ fn of_nonblock_and_retries_the_typed_one_wins() {
 }
 
 #[test]
-fn a_server_that_cuts_idle_connections_is_not_down_for_a_retry() {
+fn a_retry_survives_a_server_that_closes_idle_connections() {
     let redis = Redis::start_with(&["--timeout", "1"]);
     redis.cmd(&["SET", "lock:k", "foreign", "PX", "2500"]);
     let retries = ["--retries", "1", "--retry-interval", "6s"];

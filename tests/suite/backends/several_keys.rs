@@ -8,22 +8,22 @@ use nix::sys::signal::Signal;
 use crate::support::{Backend, Job, TREE, alive, expect_success, hold, tree_of, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
-    ten_with_crossed_orders_all_finish_and_never_meet_on_a_key,
-    readers_and_writers_of_crossed_keys_never_meet_even_if_some_are_killed,
+    ten_runs_with_crossed_orders_all_finish_and_never_overlap_on_a_key,
+    readers_and_writers_of_crossed_keys_never_overlap_even_if_some_are_killed,
     the_command_sees_the_keys_and_their_tokens_in_the_order_given,
-    while_it_is_held_no_other_run_gets_any_of_the_keys,
-    one_key_that_is_held_keeps_all_from_being_taken,
+    no_other_run_gets_any_of_the_held_keys,
+    one_held_key_prevents_taking_the_others,
     a_waiter_gets_all_keys_when_the_last_is_free,
     a_long_wait_names_all_keys,
     a_cancelled_waiter_leaves_every_queue,
     readers_share_several_keys,
     the_same_key_twice_is_a_usage_error,
     many_keys_work,
-    the_keys_of_a_killed_holder_return,
+    the_keys_of_a_killed_holder_become_free,
 );
 
-/// Enters every one of the keys, stays for a moment, and leaves. The kernel is the judge: a lock of flock(1)
-/// lives as long as any process of the command.
+/// Enters each of the keys, stays for a moment, and leaves. The kernel is the judge: a lock of
+/// flock(1) lives as long as any process of the command.
 fn enter(keys: &[&str], mode: &str, inside: &str) -> String {
     let entries = keys.iter().enumerate().map(|(i, key)| {
         format!("exec {0}>>in-{key}; flock -n {mode} {0} || echo {key} {mode} >> overlaps; ", i + 3)
@@ -31,7 +31,7 @@ fn enter(keys: &[&str], mode: &str, inside: &str) -> String {
     entries.collect::<String>() + &format!("echo inside; sleep {inside}; echo $REDLOCK_TOKEN >> order")
 }
 
-fn ten_with_crossed_orders_all_finish_and_never_meet_on_a_key(backend: &Backend) {
+fn ten_runs_with_crossed_orders_all_finish_and_never_overlap_on_a_key(backend: &Backend) {
     let sets: [&[&str]; 5] = [&["a", "b"], &["b", "a"], &["c", "b", "a"], &["b", "c"], &["c", "a"]];
     let run = |keys: &[&str]| backend.run_on(keys).sh(&enter(keys, "-x", "0.03")).spawn();
     let jobs: Vec<Job> = (0..10).map(|i| run(sets[i % 5])).collect();
@@ -41,7 +41,7 @@ fn ten_with_crossed_orders_all_finish_and_never_meet_on_a_key(backend: &Backend)
     backend.all_free(&["a", "b", "c"]);
 }
 
-fn readers_and_writers_of_crossed_keys_never_meet_even_if_some_are_killed(backend: &Backend) {
+fn readers_and_writers_of_crossed_keys_never_overlap_even_if_some_are_killed(backend: &Backend) {
     const SETS: [&[&str]; 6] = [&["a"], &["b", "a"], &["a", "b"], &["c", "b", "a"], &["b", "c"], &["c", "a"]];
     let dice = RandomState::new();
     let any = |id: usize, of: usize| (dice.hash_one((id, of)) % of as u64) as usize;
@@ -51,7 +51,8 @@ fn readers_and_writers_of_crossed_keys_never_meet_even_if_some_are_killed(backen
             scope.spawn(move || {
                 for id in worker * 6..worker * 6 + 6 {
                     let keys = SETS[any(id, SETS.len())];
-                    let mode = ["-x", "-s"][any(id, 2)]; // redlock and flock(1) have the same options
+                    // redlock and flock(1) have the same options
+                    let mode = ["-x", "-s"][any(id, 2)];
                     let prefer = ["fair", "fair", "writers", "readers"][any(id, 4)];
                     let run = backend.run_on(keys).args(&[mode, "-q", "--prefer", prefer]);
                     if id % 11 == 4 {
@@ -70,7 +71,7 @@ fn readers_and_writers_of_crossed_keys_never_meet_even_if_some_are_killed(backen
 }
 
 fn the_command_sees_the_keys_and_their_tokens_in_the_order_given(backend: &Backend) {
-    // The tokens of "a" are ahead of those of "b" after some runs, and those of "c" begin here.
+    // After some runs the tokens of "a" are ahead of those of "b", and those of "c" begin here.
     (0..3).for_each(|_| drop(backend.run_on(&["a"]).cmd(&["true"]).done().expect_code(0)));
     let script = "echo \"$REDLOCK_KEY\"; echo $REDLOCK_FENCE; echo $REDLOCK_TOKEN; echo $REDLOCK_ATTEMPTS";
     let seen = |keys: &[&str]| {
@@ -89,7 +90,7 @@ fn the_command_sees_the_keys_and_their_tokens_in_the_order_given(backend: &Backe
     assert!(second[2] > first[0], "b: {second:?} after {first:?}");
 }
 
-fn while_it_is_held_no_other_run_gets_any_of_the_keys(backend: &Backend) {
+fn no_other_run_gets_any_of_the_held_keys(backend: &Backend) {
     let holder = hold(backend.run_on(&["b", "a", "c"]));
     for keys in [&["a"][..], &["b"], &["c"], &["d", "c"], &["a", "b"]] {
         assert!(!backend.run_on(keys).try_acquire(), "{keys:?}");
@@ -99,15 +100,15 @@ fn while_it_is_held_no_other_run_gets_any_of_the_keys(backend: &Backend) {
     backend.all_free(&["a", "b", "c", "d"]);
 }
 
-fn one_key_that_is_held_keeps_all_from_being_taken(backend: &Backend) {
+fn one_held_key_prevents_taking_the_others(backend: &Backend) {
     for taken in ["a", "b", "c"] {
         let other = hold(backend.run_on(&[taken]).args(&["--label", "somebody"]));
         let tried = backend.run_on(&["b", "a", "c"]).arg("-n").sh("echo ran").done().expect_code(75);
         assert_eq!(tried.stdout, "");
-        assert!(tried.stderr.contains(&format!("\"{taken}\"")), "it says which: {tried:?}");
-        assert!(tried.stderr.contains("somebody"), "and who: {tried:?}");
+        assert!(tried.stderr.contains(&format!("\"{taken}\"")), "the key is named: {tried:?}");
+        assert!(tried.stderr.contains("somebody"), "the holder is named: {tried:?}");
         let free: Vec<&str> = ["a", "b", "c"].into_iter().filter(|key| *key != taken).collect();
-        assert!(backend.run_on(&free).try_acquire(), "nothing of the others was left taken");
+        assert!(backend.run_on(&free).try_acquire(), "no other key is left taken");
         let retried = backend.run_on(&["b", "a", "c"]).args(&["--retries", "3", "--retry-interval", "10ms"]);
         retried.sh("echo ran").done().expect_code(75);
         assert!(backend.run_on(&free).try_acquire(), "a retry leaves nothing either");
@@ -115,13 +116,15 @@ fn one_key_that_is_held_keeps_all_from_being_taken(backend: &Backend) {
     }
 }
 
-/// Waits by its own account.
+/// Starts a waiter and waits until it reports that it waits.
 #[track_caller]
 fn waiter(backend: &Backend, keys: &[&str], script: &str) -> Job {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let name = format!("events-{}", COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let job = backend.run_on(keys).args(&["--events", &name]).sh(script).spawn();
-    wait_until("waiting is told", || backend.noted(&name).iter().any(|line| line.contains("\"waiting\"")));
+    wait_until("the wait is reported", || {
+        backend.noted(&name).iter().any(|line| line.contains("\"waiting\""))
+    });
     job
 }
 
@@ -186,7 +189,7 @@ fn many_keys_work(backend: &Backend) {
     backend.all_free(&keys);
 }
 
-fn the_keys_of_a_killed_holder_return(backend: &Backend) {
+fn the_keys_of_a_killed_holder_become_free(backend: &Backend) {
     let victim = backend.run_on(&["b", "a"]).args(backend.short_ttl()).sh(TREE).spawn();
     let tree = tree_of(&victim);
     let waiters = [waiter(backend, &["a"], "echo mine"), waiter(backend, &["b"], "echo mine")];

@@ -1,4 +1,4 @@
-//! Readers together, a writer alone, no one overtakes: `--shared`.
+//! Readers together, a writer alone, in order of arrival: `--shared`.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,19 @@ use nix::sys::signal::Signal;
 use crate::support::{Backend, Job, expect_success, hold};
 
 on_backends!(one_server, three_servers, this_host:
-    readers_hold_it_together,
-    a_writer_is_alone,
-    the_mode_that_is_typed_beats_the_inherited_one,
+    readers_hold_the_lock_together,
+    a_writer_holds_the_lock_alone,
+    the_command_line_overrides_the_inherited_mode,
     a_reader_behind_a_waiting_writer_waits_for_it,
-    neighbouring_readers_come_in_together_when_the_writer_has_gone,
-    a_crowd_of_readers_comes_in_together,
+    neighbouring_readers_enter_together_after_the_writer,
+    a_crowd_of_readers_enters_together,
     a_writer_waits_for_the_last_reader,
     a_writer_that_gives_up_lets_the_readers_behind_it_in,
     a_killed_writer_in_the_queue_lets_the_readers_behind_it_in,
-    an_attempt_of_a_writer_keeps_no_reader_out,
+    a_writers_attempt_keeps_no_reader_out,
 );
 
-fn readers_hold_it_together(backend: &Backend) {
+fn readers_hold_the_lock_together(backend: &Backend) {
     let mut readers: Vec<Job> = (0..5).map(|_| hold(backend.reader())).collect();
     backend.reader().arg("-n").sh("exit 4").done().expect_code(4);
     assert!(!backend.run().try_acquire());
@@ -34,7 +34,7 @@ fn readers_hold_it_together(backend: &Backend) {
     backend.all_free(&["k"]);
 }
 
-fn a_writer_is_alone(backend: &Backend) {
+fn a_writer_holds_the_lock_alone(backend: &Backend) {
     let writer = hold(backend.run().arg("--exclusive"));
     let refused = backend.reader().arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(refused.stdout, "");
@@ -43,11 +43,11 @@ fn a_writer_is_alone(backend: &Backend) {
     assert!(backend.reader().try_acquire());
 }
 
-fn the_mode_that_is_typed_beats_the_inherited_one(backend: &Backend) {
+fn the_command_line_overrides_the_inherited_mode(backend: &Backend) {
     let reader = hold(backend.run().env("REDLOCK_SHARED", "1"));
     assert!(backend.reader().try_acquire());
     assert!(backend.run().env("REDLOCK_SHARED", "true").try_acquire());
-    assert!(!backend.run().env("REDLOCK_SHARED", "").try_acquire(), "empty is not set");
+    assert!(!backend.run().env("REDLOCK_SHARED", "").try_acquire(), "empty means not set");
     assert!(!backend.run().arg("-x").env("REDLOCK_SHARED", "1").try_acquire());
     assert!(backend.run().arg("-s").env("REDLOCK_EXCLUSIVE", "1").try_acquire());
     reader.wait().expect_code(0);
@@ -61,14 +61,14 @@ fn a_reader_behind_a_waiting_writer_waits_for_it(backend: &Backend) {
     let late = backend.noting_waiter(backend.reader(), "reader", 2);
     assert!(!backend.reader().try_acquire());
     backend.queued(2);
-    assert_eq!(backend.order(), Vec::<String>::new(), "nobody overtook");
+    assert_eq!(backend.order(), Vec::<String>::new(), "the reader did not overtake");
     first.wait().expect_code(0);
     writer.wait().expect_code(0);
     late.wait().expect_code(0);
     assert_eq!(backend.order(), ["writer", "reader"]);
 }
 
-fn neighbouring_readers_come_in_together_when_the_writer_has_gone(backend: &Backend) {
+fn neighbouring_readers_enter_together_after_the_writer(backend: &Backend) {
     let first = hold(backend.run());
     let readers: Vec<Job> =
         (1..=4).map(|position| backend.holding_waiter(backend.reader(), position)).collect();
@@ -87,7 +87,7 @@ fn neighbouring_readers_come_in_together_when_the_writer_has_gone(backend: &Back
     assert_eq!(backend.order(), ["writer", "reader"]);
 }
 
-fn a_crowd_of_readers_comes_in_together(backend: &Backend) {
+fn a_crowd_of_readers_enters_together(backend: &Backend) {
     let first = hold(backend.run());
     let crowd: Vec<Job> =
         (1..=40).map(|position| backend.holding_waiter(backend.reader().arg("-q"), position)).collect();
@@ -96,7 +96,7 @@ fn a_crowd_of_readers_comes_in_together(backend: &Backend) {
     for reader in &crowd {
         reader.wait_for_line("ready"); // all of them while none has left
     }
-    // One after the other by their own renewals, every two seconds, would take four times as long.
+    // One by one with their own renewals, every two seconds, they would take four times as long.
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert!(!backend.run().try_acquire());
     for reader in crowd {
@@ -138,12 +138,13 @@ fn a_killed_writer_in_the_queue_lets_the_readers_behind_it_in(backend: &Backend)
         let reader = backend.holding_waiter(backend.reader(), 2);
         writer.signal(Signal::SIGKILL);
         writer.wait();
-        reader.wait_for_line("ready"); // while the first one is still inside, and long before the writer's lease
+        // while the first one is still inside, and long before the writer's lease ends
+        reader.wait_for_line("ready");
         expect_success([reader, first]);
     }
 }
 
-fn an_attempt_of_a_writer_keeps_no_reader_out(backend: &Backend) {
+fn a_writers_attempt_keeps_no_reader_out(backend: &Backend) {
     let first = hold(backend.reader());
     std::thread::scope(|scope| {
         let writers = scope.spawn(|| (0..15).for_each(|_| assert!(!backend.run().try_acquire())));

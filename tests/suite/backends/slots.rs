@@ -1,4 +1,4 @@
-//! `--slots N`: at most N at once, each with a number of its own, first come, first served.
+//! `--slots N`: at most N holders at once, each with a number of its own, first come, first served.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::support::{
 };
 
 on_backends!(one_server, this_host:
-    twelve_at_once_never_share_a_slot_and_never_are_more_than_three,
-    as_many_as_there_are_slots_hold_together_and_the_lowest_free_number_is_taken,
-    waiters_for_a_slot_are_served_in_the_order_of_their_arrival,
+    twelve_runs_at_once_never_share_one_of_three_slots,
+    all_slots_can_be_held_together_and_the_lowest_free_number_is_taken,
+    waiters_for_a_slot_are_served_in_order_of_arrival,
     waiters_enter_together_when_several_slots_are_free,
     another_number_of_slots_is_refused_and_the_one_in_use_is_named,
     slots_and_the_other_modes_are_refused_on_one_key,
     one_slot_is_the_plain_lock,
-    numbers_that_make_no_sense_are_usage_errors,
-    the_environment_can_say_it_and_what_is_typed_beats_it,
+    invalid_numbers_are_usage_errors,
+    the_environment_sets_the_slots_and_the_command_line_overrides_it,
     a_run_inside_a_run_gets_another_slot_or_fails_at_once,
 );
 
@@ -27,7 +27,7 @@ fn slots(backend: &Backend, n: &str) -> Run {
     backend.run().args(&["--slots", n])
 }
 
-/// Holds a slot until its stdin is closed, and says which one.
+/// Prints its slot and holds it until its stdin is closed.
 const HOLD_SLOT: &str = "echo slot $REDLOCK_SLOT; read x; exit 0";
 
 #[track_caller]
@@ -42,13 +42,13 @@ fn hold_slot(run: Run) -> (Job, String) {
     (job, slot)
 }
 
-/// The number that one attempt gets.
+/// The slot that one attempt gets.
 #[track_caller]
 fn next_slot(run: Run) -> String {
     run.arg("-n").sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout.trim().to_owned()
 }
 
-fn twelve_at_once_never_share_a_slot_and_never_are_more_than_three(backend: &Backend) {
+fn twelve_runs_at_once_never_share_one_of_three_slots(backend: &Backend) {
     let script = "echo in $REDLOCK_SLOT >> order; sleep 0.1; echo out $REDLOCK_SLOT >> order";
     let jobs: Vec<Job> = (0..12).map(|_| slots(backend, "3").sh(script).spawn()).collect();
     expect_success(jobs);
@@ -64,7 +64,7 @@ fn twelve_at_once_never_share_a_slot_and_never_are_more_than_three(backend: &Bac
     backend.all_free(&["k"]);
 }
 
-fn as_many_as_there_are_slots_hold_together_and_the_lowest_free_number_is_taken(backend: &Backend) {
+fn all_slots_can_be_held_together_and_the_lowest_free_number_is_taken(backend: &Backend) {
     let (zero, one, two) =
         (hold_slot(slots(backend, "3")), hold_slot(slots(backend, "3")), hold_slot(slots(backend, "3")));
     assert_eq!([&zero.1, &one.1, &two.1], ["0", "1", "2"]);
@@ -82,13 +82,13 @@ fn as_many_as_there_are_slots_hold_together_and_the_lowest_free_number_is_taken(
     backend.all_free(&["k"]);
 }
 
-fn waiters_for_a_slot_are_served_in_the_order_of_their_arrival(backend: &Backend) {
+fn waiters_for_a_slot_are_served_in_order_of_arrival(backend: &Backend) {
     let (leaves, stays) = (hold(slots(backend, "2")), hold(slots(backend, "2")));
     let waiters: Vec<Job> =
         (0..5).map(|i| backend.noting_waiter(slots(backend, "2"), &i.to_string(), i + 1)).collect();
     assert!(!slots(backend, "2").try_acquire());
     leaves.wait().expect_code(0);
-    // One slot is free: they go through it one by one.
+    // One slot is free: they pass through it one by one.
     expect_success(waiters);
     assert_eq!(backend.order(), ["0", "1", "2", "3", "4"]);
     stays.wait().expect_code(0);
@@ -108,9 +108,9 @@ fn waiters_enter_together_when_several_slots_are_free(backend: &Backend) {
     backend.all_free(&["k"]);
 }
 
-/// Refused with 78, with and without waiting, in words that name the number in use.
+/// Refused with 78, with and without waiting; the message names the number in use.
 #[track_caller]
-fn mismatch(run: Run, in_use: Option<u32>) {
+fn assert_mismatch(run: Run, in_use: Option<u32>) {
     for run in [run.clone(), run.arg("-n")] {
         let done = run.sh("echo ran").done().expect_code(78).expect_stderr(&["slot"]);
         assert_eq!(done.stdout, "");
@@ -122,27 +122,27 @@ fn mismatch(run: Run, in_use: Option<u32>) {
 
 fn another_number_of_slots_is_refused_and_the_one_in_use_is_named(backend: &Backend) {
     let holder = hold(slots(backend, "3"));
-    mismatch(slots(backend, "4"), Some(3));
-    mismatch(slots(backend, "2"), Some(3));
+    assert_mismatch(slots(backend, "4"), Some(3));
+    assert_mismatch(slots(backend, "2"), Some(3));
     assert_eq!(next_slot(slots(backend, "3")), "1", "the right number is let in");
     holder.wait().expect_code(0);
-    // It is free: any number will do.
+    // It is free: any number is accepted.
     let holder = hold(slots(backend, "1024"));
-    mismatch(slots(backend, "1023"), Some(1024));
+    assert_mismatch(slots(backend, "1023"), Some(1024));
     holder.wait().expect_code(0);
 }
 
 fn slots_and_the_other_modes_are_refused_on_one_key(backend: &Backend) {
     let holder = hold(slots(backend, "5"));
-    mismatch(backend.run(), Some(5));
-    mismatch(backend.reader(), Some(5));
-    mismatch(slots(backend, "1"), Some(5));
+    assert_mismatch(backend.run(), Some(5));
+    assert_mismatch(backend.reader(), Some(5));
+    assert_mismatch(slots(backend, "1"), Some(5));
     holder.wait().expect_code(0);
     let writer = hold(backend.run());
-    mismatch(slots(backend, "5"), None);
+    assert_mismatch(slots(backend, "5"), None);
     writer.wait().expect_code(0);
     let reader = hold(backend.reader());
-    mismatch(slots(backend, "5"), None);
+    assert_mismatch(slots(backend, "5"), None);
     reader.wait().expect_code(0);
     assert_eq!(next_slot(slots(backend, "5")), "0");
 }
@@ -163,7 +163,7 @@ fn one_slot_is_the_plain_lock(backend: &Backend) {
     assert_eq!(backend.order(), ["plain", "slot", "reader"]);
 }
 
-fn numbers_that_make_no_sense_are_usage_errors(backend: &Backend) {
+fn invalid_numbers_are_usage_errors(backend: &Backend) {
     for n in ["0", "1025", "-1", "1.5", "many", "", "99999999999999999999"] {
         let run = backend.run().arg(format!("--slots={n}"));
         let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&["slots"]);
@@ -174,13 +174,13 @@ fn numbers_that_make_no_sense_are_usage_errors(backend: &Backend) {
     assert_eq!(next_slot(slots(backend, "1024")), "0");
 }
 
-fn the_environment_can_say_it_and_what_is_typed_beats_it(backend: &Backend) {
+fn the_environment_sets_the_slots_and_the_command_line_overrides_it(backend: &Backend) {
     let inherits = |n: &str| backend.run().env("REDLOCK_SLOTS", n);
     let (holder, slot) = hold_slot(inherits("2").env("REDLOCK_SLOT", "77"));
     assert_eq!(slot, "0");
     assert_eq!(next_slot(slots(backend, "2")), "1");
     assert_eq!(next_slot(inherits("9").args(&["--slots", "2"])), "1");
-    mismatch(inherits(""), Some(2)); // empty is not set: the plain lock
+    assert_mismatch(inherits(""), Some(2)); // empty means not set: the plain lock
     holder.wait().expect_code(0);
 }
 
@@ -188,18 +188,19 @@ fn a_run_inside_a_run_gets_another_slot_or_fails_at_once(backend: &Backend) {
     let nested = |n: &str| crate::support::nested(slots(backend, n), slots(backend, n));
     assert_eq!(nested("2"), "ran\ninner=0\n");
     assert_eq!(nested("1"), "inner=64\n");
-    // All the others are taken by other runs: it might wait for them, but its own ancestor is in the way.
+    // Other runs have all the other slots: it could wait for them, but its own ancestor is in the
+    // way.
     let other = hold(slots(backend, "2"));
     assert_eq!(nested("2"), "inner=64\n");
     other.wait().expect_code(0);
-    // The number is of the run around it, and a run without slots has none.
+    // The number is that of the run around it, and a run without slots has none.
     let inner = backend.run_on(&["j"]).sh("echo inner=$REDLOCK_SLOT").shell_line();
     let done = slots(backend, "2").sh(&format!("echo outer=$REDLOCK_SLOT; {inner}")).done().expect_code(0);
     assert_eq!(done.stdout, "outer=0\ninner=\n");
 }
 
 #[test]
-fn the_slot_of_a_killed_holder_returns_after_its_ttl_on_a_server() {
+fn the_slot_of_a_killed_holder_becomes_free_after_its_ttl_on_a_server() {
     let backend = Backend::one_server();
     let (stays, _) = hold_slot(slots(&backend, "2").args(&["--ttl", "60s"]));
     let (victim, slot) = hold_slot(slots(&backend, "2").args(&["--ttl", "6s"]));
@@ -208,7 +209,7 @@ fn the_slot_of_a_killed_holder_returns_after_its_ttl_on_a_server() {
     victim.signal(Signal::SIGKILL);
     victim.wait();
     assert_eq!(slot_of(&waiter), slot);
-    assert!(killed.elapsed() > Duration::from_secs(1), "before its lease was over: {:?}", killed.elapsed());
+    assert!(killed.elapsed() > Duration::from_secs(1), "before its lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
     assert!(!slots(&backend, "2").try_acquire(), "both are taken again");
     waiter.wait().expect_code(0);
@@ -216,7 +217,7 @@ fn the_slot_of_a_killed_holder_returns_after_its_ttl_on_a_server() {
 }
 
 #[test]
-fn the_slot_of_a_killed_holder_returns_on_this_host_as_soon_as_its_tree_is_gone() {
+fn the_slot_of_a_killed_holder_becomes_free_on_this_host_when_its_tree_is_gone() {
     let backend = Backend::this_host();
     let (stays, _) = hold_slot(slots(&backend, "2"));
     let victim = slots(&backend, "2").sh(TREE).spawn();
@@ -231,7 +232,7 @@ fn the_slot_of_a_killed_holder_returns_on_this_host_as_soon_as_its_tree_is_gone(
 }
 
 #[test]
-fn a_slot_is_kept_longer_than_its_ttl_and_lost_with_the_servers_memory() {
+fn a_slot_is_kept_longer_than_its_ttl_and_lost_with_the_servers_data() {
     let backend = Backend::one_server();
     let redis = backend.server();
     let run = || slots(&backend, "2").args(&["--ttl", "3s"]);
@@ -254,14 +255,14 @@ fn slots_and_a_foreign_set_nx_exclude_each_other() {
     assert_eq!(redis.cmd(&foreign), "");
     holder.wait().expect_code(0);
     assert_eq!(redis.cmd(&foreign), "OK");
-    // Held, or held by a program without slots: either is a refusal.
+    // Held, or held by a program without slots: both are refusals.
     let refused = slots().arg("-n").sh("echo ran").done();
     assert!(matches!(refused.code, Some(75 | 78)) && refused.stdout.is_empty(), "{refused:#?}");
     assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else");
 }
 
 #[test]
-fn on_several_servers_slots_are_refused_with_the_reason() {
+fn several_servers_refuse_slots_with_the_reason() {
     let nodes = Nodes::start(3);
     let done = nodes.run("k").args(&["--slots", "2"]).sh("echo ran").done().expect_code(64);
     assert_eq!(done.stdout, "");

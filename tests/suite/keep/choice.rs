@@ -1,34 +1,35 @@
-//! What may be asked for, as with `run`: waiting, modes, slots, several keys, supersede; and the forms of the answer.
+//! The options that acquire shares with `run`: waiting, modes, slots, several keys, supersede; and
+//! the forms of its output.
 
 use serde_json::Value;
 
-use super::{Watched, acquire, acquire_for, becomes_free, release, token, token_in};
+use super::{Watched, acquire, acquire_for, release, token, token_in, wait_until_free};
 use crate::support::{Backend, hold, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
-    the_token_alone_is_on_stdout,
-    as_json_it_is_one_object,
-    what_is_held_is_75_or_as_chosen,
-    what_is_held_is_never_zero,
-    it_waits_and_gives_up_in_time,
-    it_waits_and_gets_the_lock,
+    only_the_token_is_on_stdout,
+    the_json_output_is_one_object,
+    a_held_lock_exits_75_or_the_chosen_code,
+    a_held_lock_never_exits_0,
+    an_acquire_waits_and_gives_up_in_time,
+    an_acquire_waits_and_gets_the_lock,
     readers_share_and_keep_writers_out,
     several_keys_are_taken_and_released_together,
-    a_token_of_several_keys_stands_for_all_of_them,
-    of_waiting_acquires_with_supersede_only_the_newest_stays,
+    a_token_of_several_keys_covers_all_of_them,
+    only_the_newest_of_several_superseding_acquires_stays,
     fences_grow_with_those_of_runs,
     a_cancelled_wait_leaves_nothing;
 one_server, this_host:
     slots_have_numbers,
 );
 
-fn the_token_alone_is_on_stdout(backend: &Backend) {
+fn only_the_token_is_on_stdout(backend: &Backend) {
     let token = token(acquire(backend));
     assert!(token.parse::<u64>().is_err(), "{token}");
     release(backend, &token).done().expect_code(0);
 }
 
-fn as_json_it_is_one_object(backend: &Backend) {
+fn the_json_output_is_one_object(backend: &Backend) {
     let done = acquire(backend).arg("--json").done().expect_code(0);
     assert_eq!(done.stdout.lines().count(), 1, "{done:?}");
     let object: Value = serde_json::from_str(&done.stdout).expect("JSON");
@@ -37,10 +38,10 @@ fn as_json_it_is_one_object(backend: &Backend) {
     assert!(object["expires_ms"].as_u64().is_some_and(|left| left > 0 && left <= 60_000), "{object}");
     let token = object["token"].as_str().expect("a token");
     release(backend, token).done().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
-fn what_is_held_is_75_or_as_chosen(backend: &Backend) {
+fn a_held_lock_exits_75_or_the_chosen_code(backend: &Backend) {
     let token = token(acquire(backend).args(&["--label", "release freeze"]));
     let done = acquire(backend).arg("-n").done().expect_code(75);
     assert!(done.stdout.is_empty() && done.stderr.contains("release freeze"), "{done:?}");
@@ -49,8 +50,8 @@ fn what_is_held_is_75_or_as_chosen(backend: &Backend) {
     release(backend, &token).done().expect_code(0);
 }
 
-/// A script that goes on after 0 has the lock.
-fn what_is_held_is_never_zero(backend: &Backend) {
+/// A script that sees exit 0 has the lock.
+fn a_held_lock_never_exits_0(backend: &Backend) {
     let token = token(acquire(backend));
     for format in [&[][..], &["--shell"]] {
         let typed = acquire(backend).args(&["-n", "-E", "0"]).args(format).done().expect_code(64);
@@ -62,15 +63,15 @@ fn what_is_held_is_never_zero(backend: &Backend) {
     release(backend, &token).done().expect_code(0);
 }
 
-fn it_waits_and_gives_up_in_time(backend: &Backend) {
+fn an_acquire_waits_and_gives_up_in_time(backend: &Backend) {
     let holder = hold(backend.run_for_long());
     let done = acquire(backend).args(&["-w", "300ms"]).done().expect_code(75);
     assert!(done.stdout.is_empty() && done.stderr.contains("gave up"), "{done:?}");
     holder.wait().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
-fn it_waits_and_gets_the_lock(backend: &Backend) {
+fn an_acquire_waits_and_gets_the_lock(backend: &Backend) {
     let holder = hold(backend.run_for_long());
     let waiter = backend.waiter(acquire(backend).args(&["-w", "50s"]), 1);
     holder.wait().expect_code(0);
@@ -78,7 +79,7 @@ fn it_waits_and_gets_the_lock(backend: &Backend) {
     let token = done.stdout.trim();
     assert!(!backend.is_free());
     release(backend, token).done().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
 fn readers_share_and_keep_writers_out(backend: &Backend) {
@@ -91,7 +92,7 @@ fn readers_share_and_keep_writers_out(backend: &Backend) {
     release(backend, &first).done().expect_code(79);
     assert!(!backend.is_free(), "the second reader is still there");
     release(backend, &second).done().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
 fn slots_have_numbers(backend: &Backend) {
@@ -104,14 +105,14 @@ fn slots_have_numbers(backend: &Backend) {
     for token in [second, third] {
         release(backend, &token).done().expect_code(0);
     }
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
 fn several_keys_are_taken_and_released_together(backend: &Backend) {
     let both = || backend.command(&["acquire", "--key", "k", "--key", "j", "--ttl", "60s"]);
     let holder = hold(backend.run_on(&["j"]));
     both().arg("-n").done().expect_code(75);
-    becomes_free(backend);
+    wait_until_free(backend);
     holder.wait().expect_code(0);
     let token = token(both());
     assert!(!backend.run_on(&["j"]).try_acquire() && !backend.is_free());
@@ -120,7 +121,7 @@ fn several_keys_are_taken_and_released_together(backend: &Backend) {
     backend.all_free(&["k", "j"]);
 }
 
-fn a_token_of_several_keys_stands_for_all_of_them(backend: &Backend) {
+fn a_token_of_several_keys_covers_all_of_them(backend: &Backend) {
     let watched = Watched::start();
     let pid = watched.pid().to_string();
     for keeper in [&[][..], &["--watch-pid", &pid]] {
@@ -144,7 +145,7 @@ fn a_token_of_several_keys_stands_for_all_of_them(backend: &Backend) {
     }
 }
 
-fn of_waiting_acquires_with_supersede_only_the_newest_stays(backend: &Backend) {
+fn only_the_newest_of_several_superseding_acquires_stays(backend: &Backend) {
     let holder = hold(backend.run_for_long());
     let old = backend.waiter(acquire(backend).arg("--supersede"), 1);
     let new = acquire(backend).arg("--supersede").spawn();
@@ -180,7 +181,7 @@ fn a_cancelled_wait_leaves_nothing(backend: &Backend) {
     }
     holder.wait().expect_code(0);
     backend.all_free(&["k"]);
-    // As ever.
+    // As usual.
     let token = token_in(&acquire(backend).done());
     release(backend, &token).done().expect_code(0);
 }

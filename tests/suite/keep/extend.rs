@@ -1,4 +1,4 @@
-//! Extend: the lease anew, longer or shorter, and never a lock that is not there.
+//! Extend: renews the lease, longer or shorter, but never a lock that does not exist.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -7,50 +7,53 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal::SIGKILL;
 
-use super::{acquire, acquire_briefly, acquire_for, becomes_free, extend, is_ours, keeper, release, token};
+use super::{
+    acquire, acquire_briefly, acquire_for, extend, is_ours, keeper, release, token, wait_until_free,
+};
 use crate::support::processes::send;
 use crate::support::{Backend, hold};
 
 on_backends!(one_server, three_servers, this_host:
-    a_longer_lease_counts,
-    a_shorter_lease_counts,
-    it_says_nothing_when_all_is_well,
-    an_expired_lock_is_not_made_again,
+    a_longer_lease_takes_effect,
+    a_shorter_lease_takes_effect,
+    a_successful_extend_prints_nothing,
+    an_expired_lock_is_not_recreated,
     a_lock_of_another_holder_is_left_alone,
-    a_released_lock_is_not_made_again,
+    a_released_lock_is_not_recreated,
 );
 
-fn a_longer_lease_counts(backend: &Backend) {
+fn a_longer_lease_takes_effect(backend: &Backend) {
     let token = token(acquire_for(backend, "4s"));
     extend(backend, &token, "60s").done().expect_code(0);
-    std::thread::sleep(Duration::from_millis(4500)); // not for a fact: the first lease must be over
+    // no fact to wait for: the first lease must end
+    std::thread::sleep(Duration::from_millis(4500));
     assert!(is_ours(backend, &token));
     release(backend, &token).done().expect_code(0);
 }
 
-fn a_shorter_lease_counts(backend: &Backend) {
+fn a_shorter_lease_takes_effect(backend: &Backend) {
     let token = token(acquire_for(backend, "90s"));
     extend(backend, &token, "500ms").done().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
     release(backend, &token).done().expect_code(79);
 }
 
-fn it_says_nothing_when_all_is_well(backend: &Backend) {
+fn a_successful_extend_prints_nothing(backend: &Backend) {
     let token = token(acquire(backend));
     let done = extend(backend, &token, "50s").done().expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
     release(backend, &token).done().expect_code(0);
 }
 
-fn an_expired_lock_is_not_made_again(backend: &Backend) {
+fn an_expired_lock_is_not_recreated(backend: &Backend) {
     let token = token(acquire_briefly(backend));
-    becomes_free(backend);
+    wait_until_free(backend);
     let done = extend(backend, &token, "60s").done().expect_code(79);
     assert!(done.stderr.contains("expired"), "{done:?}");
     assert!(backend.is_free());
 }
 
-fn a_released_lock_is_not_made_again(backend: &Backend) {
+fn a_released_lock_is_not_recreated(backend: &Backend) {
     let token = token(acquire(backend));
     release(backend, &token).done().expect_code(0);
     extend(backend, &token, "60s").done().expect_code(79);
@@ -59,7 +62,7 @@ fn a_released_lock_is_not_made_again(backend: &Backend) {
 
 fn a_lock_of_another_holder_is_left_alone(backend: &Backend) {
     let old = token(acquire_briefly(backend));
-    becomes_free(backend);
+    wait_until_free(backend);
     let holder = hold(backend.run_for_long().args(&["--label", "another run"]));
     let done = extend(backend, &old, "300ms").done().expect_code(79);
     assert!(done.stderr.contains("held by") && done.stderr.contains("another run"), "{done:?}");
@@ -69,11 +72,11 @@ fn a_lock_of_another_holder_is_left_alone(backend: &Backend) {
 
 /// Any process that knows the token can take the name of a keeper that is gone.
 #[test]
-fn the_word_of_a_process_that_holds_nothing_is_not_enough() {
+fn the_reply_of_a_process_that_holds_nothing_is_not_trusted() {
     let backend = Backend::this_host();
     let token = token(acquire(&backend));
     send(keeper(&backend), SIGKILL);
-    becomes_free(&backend);
+    wait_until_free(&backend);
     let name = SocketAddr::from_abstract_name(format!("redlock-keeper-{token}")).unwrap();
     let impostor = UnixListener::bind_addr(&name).unwrap();
     let answers = std::thread::spawn(move || {

@@ -4,12 +4,12 @@ use super::{acquire, is_ours, release, token};
 use crate::support::{Backend, Run};
 
 on_backends!(one_server, three_servers, this_host:
-    what_is_no_token_is_64,
-    a_key_and_a_token_are_needed,
-    the_token_of_another_key_is_79,
+    an_invalid_token_exits_64,
+    a_key_and_a_token_are_required,
+    the_token_of_another_key_exits_79,
 );
 
-fn what_is_no_token_is_64(backend: &Backend) {
+fn an_invalid_token_exits_64(backend: &Backend) {
     let ours = token(acquire(backend));
     let long = "x".repeat(100_000);
     let bad = [
@@ -37,7 +37,7 @@ fn what_is_no_token_is_64(backend: &Backend) {
     release(backend, &ours).done().expect_code(0);
 }
 
-fn a_key_and_a_token_are_needed(backend: &Backend) {
+fn a_key_and_a_token_are_required(backend: &Backend) {
     let ours = token(acquire(backend));
     let said = |run: Run, word: &str| {
         let done = run.done().expect_code(64);
@@ -62,7 +62,7 @@ fn a_key_and_a_token_are_needed(backend: &Backend) {
     release(backend, &ours).done().expect_code(0);
 }
 
-fn the_token_of_another_key_is_79(backend: &Backend) {
+fn the_token_of_another_key_exits_79(backend: &Backend) {
     let ours = token(acquire(backend));
     let other = token(backend.command(&["acquire", "--key", "j", "--ttl", "60s"]));
     release(backend, &other).done().expect_code(79);

@@ -1,4 +1,5 @@
-//! The keeper: renews until the watched process has ended or the lock was released, and then gives it back.
+//! The keeper: renews until the watched process has exited or the lock is released, and then
+//! releases it.
 
 use std::fs;
 use std::time::Duration;
@@ -7,119 +8,123 @@ use nix::sys::signal::Signal::{SIGCONT, SIGINT, SIGKILL, SIGTERM};
 use serde_json::Value;
 
 use super::{
-    Watched, acquire_briefly, acquire_for, becomes_free, extend, is_ours, keeper, no_keeper, release, token,
+    Watched, acquire_briefly, acquire_for, extend, is_ours, keeper, release, token, wait_until_free,
+    wait_until_no_keeper,
 };
 use crate::support::processes::{send, status_field, stop};
 use crate::support::{Backend, alive, hold};
 
 on_backends!(one_server, three_servers, this_host:
-    it_renews_until_the_watched_process_has_ended,
-    a_release_ends_it,
-    a_release_ends_it_at_once_even_if_a_minimum_hold_keeps_the_lock,
-    a_release_in_the_middle_of_its_renewals_ends_both,
-    asked_to_end_it_gives_the_lock_back,
-    killed_it_leaves_a_lease_that_ends_by_itself,
-    an_extend_beside_it_changes_nothing_for_the_worse,
-    its_name_says_what_it_is_and_for_which_process,
-    it_is_small,
-    its_events_end_with_one_that_says_so,
-    its_watched_process_may_be_stopped;
+    the_keeper_renews_until_the_watched_process_has_exited,
+    a_release_ends_the_keeper,
+    a_release_ends_the_keeper_at_once_even_if_a_minimum_hold_keeps_the_lock,
+    a_release_between_renewals_ends_keeper_and_lock,
+    a_terminated_keeper_releases_the_lock,
+    a_killed_keeper_leaves_a_lease_that_expires,
+    an_extend_beside_a_keeper_does_no_harm,
+    the_keepers_process_name_has_its_role_and_the_watched_process,
+    the_keeper_is_small,
+    the_keepers_last_event_reports_its_end,
+    the_watched_process_may_be_stopped;
 one_server, three_servers:
-    stopped_past_its_lease_it_takes_nothing_back,
+    a_keeper_stopped_past_its_lease_reacquires_nothing,
 );
 
 fn keep(backend: &Backend, watched: &Watched) -> String {
     token(acquire_briefly(backend).args(&["--watch-pid", &watched.pid().to_string()]))
 }
 
-/// Longer than the lease.
-fn several_leases_later() {
-    std::thread::sleep(Duration::from_millis(4500)); // not for a fact: that nothing happens is what counts
+/// Waits for longer than the lease.
+fn wait_for_several_leases() {
+    std::thread::sleep(Duration::from_millis(4500)); // no fact to wait for: nothing must happen
 }
 
-fn it_renews_until_the_watched_process_has_ended(backend: &Backend) {
+fn the_keeper_renews_until_the_watched_process_has_exited(backend: &Backend) {
     let watched = Watched::start();
     let token = keep(backend, &watched);
-    several_leases_later();
+    wait_for_several_leases();
     assert!(is_ours(backend, &token));
     watched.end();
-    becomes_free(backend);
-    no_keeper(backend);
+    wait_until_free(backend);
+    wait_until_no_keeper(backend);
     backend.all_free(&["k"]);
 }
 
-fn a_release_ends_it(backend: &Backend) {
+fn a_release_ends_the_keeper(backend: &Backend) {
     let watched = Watched::start();
     let token = keep(backend, &watched);
     keeper(backend);
     release(backend, &token).done().expect_code(0);
     backend.all_free(&["k"]);
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
     assert!(alive(watched.pid()));
 }
 
 /// Its next renewal is later than the test waits.
-fn a_release_ends_it_at_once_even_if_a_minimum_hold_keeps_the_lock(backend: &Backend) {
+fn a_release_ends_the_keeper_at_once_even_if_a_minimum_hold_keeps_the_lock(backend: &Backend) {
     let watched = Watched::start();
     let run = acquire_for(backend, "120s").args(&["--watch-pid", &watched.pid().to_string()]);
     let token = token(run.args(&["--min-hold", "120s"]));
     keeper(backend);
     release(backend, &token).done().expect_code(0);
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
     assert!(!backend.is_free() && alive(watched.pid()));
 }
 
-fn a_release_in_the_middle_of_its_renewals_ends_both(backend: &Backend) {
+fn a_release_between_renewals_ends_keeper_and_lock(backend: &Backend) {
     let watched = Watched::start();
     for round in 0..6 {
         let run = acquire_for(backend, "1500ms").args(&["--watch-pid", &watched.pid().to_string()]);
         let token = token(run);
-        std::thread::sleep(Duration::from_millis(100 * round)); // at another moment of its renewals each time
+        // at another moment between its renewals each time
+        std::thread::sleep(Duration::from_millis(100 * round));
         let done = release(backend, &token).done();
-        assert!(matches!(done.code, Some(0 | 79)), "{done:?}"); // 79: a busy machine cost the lease
+        // 79: on a busy machine the lease may end
+        assert!(matches!(done.code, Some(0 | 79)), "{done:?}");
         let next = hold(backend.run_for_long());
-        std::thread::sleep(Duration::from_millis(100)); // not for a fact: a late renewal would come now
-        assert!(!backend.is_free(), "the next holder was robbed");
+        // no fact to wait for: a late renewal would arrive now
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!backend.is_free(), "the next holder lost its lock");
         next.wait().expect_code(0);
     }
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
 }
 
-fn asked_to_end_it_gives_the_lock_back(backend: &Backend) {
+fn a_terminated_keeper_releases_the_lock(backend: &Backend) {
     for signal in [SIGTERM, SIGINT] {
         let watched = Watched::start();
         let token = token(acquire_for(backend, "60s").args(&["--watch-pid", &watched.pid().to_string()]));
         send(keeper(backend), signal);
-        becomes_free(backend);
-        no_keeper(backend);
-        assert!(alive(watched.pid()), "the watched process is not its business");
+        wait_until_free(backend);
+        wait_until_no_keeper(backend);
+        assert!(alive(watched.pid()), "the watched process is left alone");
         release(backend, &token).done().expect_code(79);
     }
 }
 
-fn killed_it_leaves_a_lease_that_ends_by_itself(backend: &Backend) {
+fn a_killed_keeper_leaves_a_lease_that_expires(backend: &Backend) {
     let watched = Watched::start();
     let token = token(acquire_briefly(backend).args(&["--watch-pid", &watched.pid().to_string()]));
     send(keeper(backend), SIGKILL);
-    becomes_free(backend);
+    wait_until_free(backend);
     release(backend, &token).done().expect_code(79);
     assert!(alive(watched.pid()));
 }
 
-fn an_extend_beside_it_changes_nothing_for_the_worse(backend: &Backend) {
+fn an_extend_beside_a_keeper_does_no_harm(backend: &Backend) {
     let watched = Watched::start();
     let token = keep(backend, &watched);
     for ttl in ["60s", "300ms", "2s"] {
         extend(backend, &token, ttl).done().expect_code(0);
-        several_leases_later();
+        wait_for_several_leases();
         assert!(is_ours(backend, &token), "after an extend by {ttl}");
     }
     watched.end();
-    becomes_free(backend);
-    no_keeper(backend);
+    wait_until_free(backend);
+    wait_until_no_keeper(backend);
 }
 
-fn its_name_says_what_it_is_and_for_which_process(backend: &Backend) {
+fn the_keepers_process_name_has_its_role_and_the_watched_process(backend: &Backend) {
     let watched = Watched::start();
     let token = keep(backend, &watched);
     let line = fs::read(format!("/proc/{}/cmdline", keeper(backend))).unwrap();
@@ -131,30 +136,32 @@ fn its_name_says_what_it_is_and_for_which_process(backend: &Backend) {
     release(backend, &token).done().expect_code(0);
 }
 
-fn it_is_small(backend: &Backend) {
+fn the_keeper_is_small(backend: &Backend) {
     let watched = Watched::start();
     let token = keep(backend, &watched);
     let (keeper, mut sizes) = (keeper(backend), Vec::new());
     for _ in 0..50 {
-        std::thread::sleep(Duration::from_millis(100)); // not for a fact: several renewals are looked at
+        // no fact to wait for: memory is measured over several renewals
+        std::thread::sleep(Duration::from_millis(100));
         let size = status_field(keeper, "VmRSS");
         sizes.push(size.trim_end_matches(" kB").trim().parse::<u64>().expect("a size"));
     }
-    // Even of the tests' binary, which is not optimized; a renewal needs more, for some milliseconds.
+    // Even with the tests' binary, which is not optimized; a renewal needs more for some
+    // milliseconds.
     let large = sizes.iter().filter(|size| **size >= 3 * 1024).count();
     assert!(large < sizes.len() / 2, "in kB: {sizes:?}, {} anonymous", status_field(keeper, "RssAnon"));
     release(backend, &token).done().expect_code(0);
 }
 
-fn its_events_end_with_one_that_says_so(backend: &Backend) {
+fn the_keepers_last_event_reports_its_end(backend: &Backend) {
     let watched = Watched::start();
     let events = backend.notes().join("events");
     let run =
         acquire_briefly(backend).args(&["--watch-pid", &watched.pid().to_string(), "--events"]).arg(&events);
     token(run);
-    several_leases_later();
+    wait_for_several_leases();
     watched.end();
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
     let lines = backend.noted("events");
     let events: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().expect("a name")).collect();
@@ -167,18 +174,18 @@ fn its_events_end_with_one_that_says_so(backend: &Backend) {
     }
 }
 
-fn its_watched_process_may_be_stopped(backend: &Backend) {
+fn the_watched_process_may_be_stopped(backend: &Backend) {
     let watched = Watched::start();
     let token = keep(backend, &watched);
     stop(watched.pid());
-    several_leases_later();
+    wait_for_several_leases();
     assert!(is_ours(backend, &token));
     send(watched.pid(), SIGCONT);
     watched.end();
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
-fn stopped_past_its_lease_it_takes_nothing_back(backend: &Backend) {
+fn a_keeper_stopped_past_its_lease_reacquires_nothing(backend: &Backend) {
     let watched = Watched::start();
     let token = token(
         acquire_briefly(backend)
@@ -189,15 +196,15 @@ fn stopped_past_its_lease_it_takes_nothing_back(backend: &Backend) {
     stop(kept);
     let next = hold(backend.run_for_long());
     send(kept, SIGCONT);
-    no_keeper(backend);
-    assert!(!backend.is_free() && !is_ours(backend, &token), "the next holder has it");
+    wait_until_no_keeper(backend);
+    assert!(!backend.is_free() && !is_ours(backend, &token), "the next holder has the lock");
     assert!(alive(watched.pid()));
     next.wait().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
 #[test]
-fn stopped_on_this_host_it_is_named_with_what_to_do_about_it() {
+fn a_stopped_keeper_on_this_host_is_named_with_advice() {
     let (backend, watched) = (Backend::this_host(), Watched::start());
     let token = keep(&backend, &watched);
     let keeper = keeper(&backend);
@@ -209,6 +216,6 @@ fn stopped_on_this_host_it_is_named_with_what_to_do_about_it() {
         assert!(done.stderr.contains(&advice), "{done:?}");
     }
     send(keeper, SIGCONT);
-    no_keeper(&backend); // it finds the release
-    becomes_free(&backend);
+    wait_until_no_keeper(&backend); // it sees the release
+    wait_until_free(&backend);
 }

@@ -1,8 +1,8 @@
-//! Locks without a command are seen like those of runs.
+//! Locks without a command are shown like those of runs.
 
 use serde_json::Value;
 
-use super::{Watched, acquire, becomes_free, keeper, release, token};
+use super::{Watched, acquire, keeper, release, token, wait_until_free};
 use crate::support::Backend;
 
 on_backends!(one_server, three_servers, this_host:
@@ -30,7 +30,7 @@ fn status_and_list_show_holder_label_and_end(backend: &Backend) {
     assert!(text.contains("release freeze"), "{text}");
     backend.command(&["status", "k", "--check", "held"]).done().expect_code(0);
     release(backend, &token).done().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
     assert_eq!(json(backend, &["status", "k", "--json"])["state"], "free");
     let history = backend.command(&["history", "k"]).done().expect_code(0).stdout;
     assert!(history.contains("released") && !history.contains("failed"), "{history}");

@@ -1,4 +1,5 @@
-//! The lock is lost while a keeper keeps it: it says so, and with `--on-lost stop` it tells the watched process.
+//! The lock is lost while a keeper renews it: the keeper reports it, and with `--on-lost stop`
+//! signals the watched process.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -7,20 +8,21 @@ use nix::sys::signal::Signal::SIGCONT;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use super::{Watched, acquire_briefly, acquire_for, keeper, no_keeper, release, token};
+use super::{Watched, acquire_briefly, acquire_for, keeper, release, token, wait_until_no_keeper};
 use crate::support::processes::{send, stop};
 use crate::support::{Backend, Job, Locks, Redis, Run, alive, hold, wait_until};
 
 on_backends!(one_server, three_servers:
-    a_watched_process_is_told_by_the_signal_that_was_chosen,
-    a_watched_process_is_told_before_the_lease_is_over,
+    a_watched_process_gets_the_chosen_signal,
+    a_watched_process_is_signalled_before_the_lease_ends,
     a_watched_process_is_left_alone_with_warn,
-    the_events_say_that_it_was_lost;
+    the_events_report_the_loss;
 one_server, three_servers, this_host:
     a_broken_lock_is_lost,
 );
 
-/// Counts what it is sent until its stdin is closed; holds the lock by a keeper with these options.
+/// Counts the signals that it gets until its stdin is closed; a keeper with these options holds the
+/// lock.
 #[track_caller]
 fn script(backend: &Backend, options: &[&str]) -> Job {
     let text = r#"trap 'echo got TERM' TERM; trap 'echo got USR1' USR1
@@ -38,7 +40,7 @@ fn over(backend: &Backend, job: Job) -> String {
     job.wait().expect_code(0).stdout
 }
 
-/// As if every server had been flushed.
+/// Deletes the lock on every server.
 #[track_caller]
 fn lose(backend: &Backend) {
     if let Locks::ThreeServers(nodes) = &backend.locks {
@@ -56,7 +58,7 @@ fn lose(backend: &Backend) {
     }
 }
 
-fn a_watched_process_is_told_by_the_signal_that_was_chosen(backend: &Backend) {
+fn a_watched_process_gets_the_chosen_signal(backend: &Backend) {
     for (options, got) in
         [(&["--on-lost", "stop"][..], "got TERM"), (&["--on-lost", "stop", "--signal", "USR1"], "got USR1")]
     {
@@ -64,15 +66,15 @@ fn a_watched_process_is_told_by_the_signal_that_was_chosen(backend: &Backend) {
         keeper(backend);
         lose(backend);
         job.wait_for_line(got);
-        no_keeper(backend);
+        wait_until_no_keeper(backend);
         let said = over(backend, job);
         assert_eq!(said.matches("got ").count(), 1, "{said}");
         std::fs::remove_file(backend.notes().join("over")).unwrap();
     }
 }
 
-/// If it ends then, the lock was never lost.
-fn a_watched_process_is_told_before_the_lease_is_over(backend: &Backend) {
+/// If the process exits then, the lock was never lost.
+fn a_watched_process_is_signalled_before_the_lease_ends(backend: &Backend) {
     let servers: Vec<&Redis> = match &backend.locks {
         Locks::OneServer(redis) => vec![redis],
         Locks::ThreeServers(nodes) => nodes.iter().take(2).collect(),
@@ -84,8 +86,8 @@ fn a_watched_process_is_told_before_the_lease_is_over(backend: &Backend) {
     token(run.args(&["--watch-pid", &watched.pid().to_string(), "--events"]).arg(&events));
     keeper(backend);
     servers.iter().for_each(|server| server.stop());
-    wait_until("it has got the signal, and ended", || !alive(watched.pid()));
-    no_keeper(backend);
+    wait_until("the process has got the signal and exited", || !alive(watched.pid()));
+    wait_until_no_keeper(backend);
     servers.iter().for_each(|server| server.cont());
     let events = backend.noted("events").join("\n");
     assert!(events.contains(r#""event":"ended""#) && !events.contains(r#""event":"lost""#), "{events}");
@@ -95,15 +97,15 @@ fn a_watched_process_is_left_alone_with_warn(backend: &Backend) {
     let job = script(backend, &["--on-lost", "warn"]);
     keeper(backend);
     lose(backend);
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
     assert!(!over(backend, job).contains("got "));
 }
 
-fn the_events_say_that_it_was_lost(backend: &Backend) {
+fn the_events_report_the_loss(backend: &Backend) {
     let job = script(backend, &["--on-lost", "warn", "--events", "events"]);
     keeper(backend);
     lose(backend);
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
     over(backend, job);
     let events: Vec<Value> =
         backend.noted("events").iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -116,19 +118,19 @@ fn the_events_say_that_it_was_lost(backend: &Backend) {
 fn a_broken_lock_is_lost(backend: &Backend) {
     let job = script(backend, &["--on-lost", "stop"]);
     keeper(backend);
-    // No command of a run was stopped: what the watched process makes of it is its own business.
+    // No run's command was stopped: the watched process decides what to do.
     let done = backend.command(&["break", "k", "--yes"]).done().expect_code(0);
     let warning = format!("warning: pid {} may go on beside the next one", job.pid());
     assert!(done.stdout.contains(&warning) && !done.stdout.contains("stopped"), "{done:?}");
     job.wait_for_line("got TERM");
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
     assert!(backend.is_free());
     over(backend, job);
 }
 
 /// In a mount namespace whose /dev/log is ours.
 #[test]
-fn the_system_log_says_that_it_was_lost() {
+fn the_system_log_reports_the_loss() {
     if !geteuid().is_root() {
         skip!("only root can have a /dev of its own");
     }
@@ -149,12 +151,12 @@ fn the_system_log_says_that_it_was_lost() {
     let line = String::from_utf8_lossy(&line[..length]);
     assert!(line.starts_with(&format!("<28>redlock[{keeper}]: lost the lock \"k\": ")), "{line}");
     assert!(line.ends_with(&format!("process {pid} runs on without it")), "{line}");
-    no_keeper(&backend);
+    wait_until_no_keeper(&backend);
 }
 
-/// The keeper slept through its lease; what it finds on waking is told.
+/// The keeper slept past its lease; it reports the loss when it continues.
 #[test]
-fn a_keeper_that_was_stopped_tells_the_watched_process_when_it_goes_on() {
+fn a_stopped_keeper_signals_the_watched_process_when_it_continues() {
     let backend = Backend::one_server();
     let job = script(&backend, &["--on-lost", "stop"]);
     let kept = keeper(&backend);
@@ -167,9 +169,9 @@ fn a_keeper_that_was_stopped_tells_the_watched_process_when_it_goes_on() {
     over(&backend, job);
 }
 
-/// On a server nobody keeps a lock without a keeper; `break` needs no answer for it.
+/// Without a keeper no process holds a lock on a server; `break` waits for no reply.
 #[test]
-fn a_lock_without_a_keeper_is_broken_and_its_token_is_worth_nothing() {
+fn a_broken_lock_without_a_keeper_invalidates_its_token() {
     for backend in [Backend::one_server(), Backend::three_servers(), Backend::this_host()] {
         for how in [&["--yes"][..], &["--yes", "--now"]] {
             let token = token(acquire_for(&backend, "60s"));

@@ -1,4 +1,5 @@
-//! `redlock acquire`, `extend` and `release`: a lock that outlives one command, and the keeper that renews it.
+//! `redlock acquire`, `extend` and `release`: a lock that outlives one command, and the keeper that
+//! renews it.
 
 mod choice;
 mod descriptors;
@@ -21,7 +22,7 @@ use std::process::{Child, Command};
 use crate::support::processes::status_field;
 use crate::support::{Backend, Done, Run, all_pids, wait_until};
 
-/// `redlock acquire --key k`, for longer than the test takes.
+/// `redlock acquire --key k` with a lease longer than the test.
 fn acquire(backend: &Backend) -> Run {
     acquire_for(backend, "60s")
 }
@@ -31,12 +32,13 @@ fn acquire_for(backend: &Backend, ttl: &str) -> Run {
     backend.command(&["acquire", "--key", "k", "--ttl", ttl])
 }
 
-/// The same with a lease that is over within the test, and a patience with servers that a busy machine does not exhaust.
+/// The same with a lease that ends within the test, and a node timeout that a busy machine does not
+/// exceed.
 fn acquire_briefly(backend: &Backend) -> Run {
     acquire_for(backend, "3s").args(&["--node-timeout", "1s"])
 }
 
-/// The token of a grant, which is all that was printed.
+/// The token of a grant, which must be the only output.
 #[track_caller]
 fn token(acquire: Run) -> String {
     token_in(&acquire.done().expect_code(0))
@@ -68,12 +70,12 @@ fn is_ours(backend: &Backend, token: &str) -> bool {
 
 /// Waits until the lock of an acquire is free.
 #[track_caller]
-fn becomes_free(backend: &Backend) {
+fn wait_until_free(backend: &Backend) {
     wait_until("the lock is free", || backend.is_free());
 }
 
-/// The keepers of these locks: every process of ours that says in `ps` that it is one, and that has the environment of
-/// the test's backend.
+/// The keepers of these locks: every process of ours that has a keeper's name in `ps` and the
+/// environment of the test's backend.
 fn keepers(backend: &Backend) -> Vec<i32> {
     let (_, place) = backend.variables().pop().expect("a variable");
     let (_, server) = backend.variables().remove(0);
@@ -86,16 +88,16 @@ fn keepers(backend: &Backend) -> Vec<i32> {
     all_pids().into_iter().filter(is_keeper).filter(is_ours).collect()
 }
 
-/// The one keeper.
+/// Waits for the only keeper.
 #[track_caller]
 fn keeper(backend: &Backend) -> i32 {
     wait_until("there is one keeper", || keepers(backend).len() == 1);
     keepers(backend)[0]
 }
 
-/// Waits until every keeper has ended.
+/// Waits until every keeper has exited.
 #[track_caller]
-fn no_keeper(backend: &Backend) {
+fn wait_until_no_keeper(backend: &Backend) {
     wait_until("no keeper is left", || keepers(backend).is_empty());
 }
 
@@ -111,7 +113,7 @@ impl Watched {
         self.0.id() as i32
     }
 
-    /// It ends, and is reaped.
+    /// Kills and reaps the process.
     fn end(mut self) {
         self.reap();
     }

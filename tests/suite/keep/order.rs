@@ -1,14 +1,14 @@
-//! Locks without a command stand in the same queue as runs.
+//! Locks without a command use the same queue as runs.
 
 use super::{acquire, release, token};
 use crate::support::{Backend, expect_success, hold};
 
 on_backends!(one_server, three_servers, this_host:
-    a_release_lets_the_waiting_runs_in_as_they_came,
+    a_release_lets_waiting_runs_in_by_order_of_arrival,
     an_acquire_waits_for_its_turn_among_runs,
 );
 
-fn a_release_lets_the_waiting_runs_in_as_they_came(backend: &Backend) {
+fn a_release_lets_waiting_runs_in_by_order_of_arrival(backend: &Backend) {
     let token = token(acquire(backend));
     let waiters: Vec<_> = ["a", "b", "c"]
         .iter()
@@ -16,7 +16,7 @@ fn a_release_lets_the_waiting_runs_in_as_they_came(backend: &Backend) {
         .map(|(position, word)| backend.noting_waiter(backend.run(), word, position + 1))
         .collect();
     release(backend, &token).done().expect_code(0);
-    // Long before the 60 s of the lease are over, or the rig ends the test.
+    // Long before the lease of 60 s ends; otherwise the rig fails the test.
     expect_success(waiters);
     assert_eq!(backend.order(), ["a", "b", "c"]);
 }

@@ -1,29 +1,31 @@
-//! Release: ours, expired, of another holder, twice.
+//! Release: our own lock, an expired one, another holder's, twice.
 
-use super::{acquire, acquire_briefly, becomes_free, extend, is_ours, no_keeper, release, token};
+use super::{
+    acquire, acquire_briefly, extend, is_ours, release, token, wait_until_free, wait_until_no_keeper,
+};
 use crate::support::{Backend, hold, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
-    what_is_ours_is_free_afterwards,
-    a_second_release_is_79_and_disturbs_no_later_holder,
-    an_expired_lock_and_that_of_another_holder_are_told_apart,
+    our_own_lock_is_free_afterwards,
+    a_second_release_exits_79_and_disturbs_no_later_holder,
+    an_expired_lock_and_another_holders_lock_are_distinguished,
     the_token_of_an_earlier_grant_releases_nothing,
     key_and_token_come_from_options_arguments_or_the_environment,
     a_minimum_hold_outlives_the_release,
-    a_run_is_not_released_by_a_token_that_is_not_its_own,
+    a_foreign_token_does_not_release_a_run,
 );
 
-fn what_is_ours_is_free_afterwards(backend: &Backend) {
+fn our_own_lock_is_free_afterwards(backend: &Backend) {
     let token = token(acquire(backend));
     assert!(is_ours(backend, &token));
     assert!(!backend.is_free());
     let done = release(backend, &token).done().expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
     backend.all_free(&["k"]);
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
 }
 
-fn a_second_release_is_79_and_disturbs_no_later_holder(backend: &Backend) {
+fn a_second_release_exits_79_and_disturbs_no_later_holder(backend: &Backend) {
     let first = token(acquire(backend));
     release(backend, &first).done().expect_code(0);
     let on_free = release(backend, &first).done().expect_code(79);
@@ -32,12 +34,12 @@ fn a_second_release_is_79_and_disturbs_no_later_holder(backend: &Backend) {
     release(backend, &first).done().expect_code(79);
     assert!(is_ours(backend, &second));
     release(backend, &second).done().expect_code(0);
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
-fn an_expired_lock_and_that_of_another_holder_are_told_apart(backend: &Backend) {
+fn an_expired_lock_and_another_holders_lock_are_distinguished(backend: &Backend) {
     let expired = token(acquire_briefly(backend));
-    becomes_free(backend);
+    wait_until_free(backend);
     let gone = release(backend, &expired).done().expect_code(79);
     let other = hold(backend.run_for_long().args(&["--label", "another run"]));
     let foreign = release(backend, &expired).done().expect_code(79);
@@ -74,28 +76,28 @@ fn key_and_token_come_from_options_arguments_or_the_environment(backend: &Backen
             if by_argument { with_key(command) } else { with_key(command).env("REDLOCK_KEY", "k") }
         };
         with_key("extend").args(&["--ttl", "60s"]).done().expect_code(0);
-        // What is typed comes before what is inherited.
+        // The command line overrides inherited values.
         let typed = with_key("release").env("REDLOCK_KEY", "k").args(&["--token", &first.replace('.', ".9")]);
         typed.done().expect_code(79);
         with_key("release").done().expect_code(0);
-        becomes_free(backend);
+        wait_until_free(backend);
     }
 }
 
-/// It is a promise about the key, so whoever releases it cannot shorten it.
+/// The minimum hold is a promise about the key, so a release cannot shorten it.
 fn a_minimum_hold_outlives_the_release(backend: &Backend) {
     let token = token(acquire(backend).args(&["--min-hold", "9s"]));
     release(backend, &token).done().expect_code(0);
-    assert!(!backend.is_free(), "the minimum hold is not over");
+    assert!(!backend.is_free(), "the minimum hold has not ended");
     for (state, code) in [("held", 0), ("free", 1), ("owned", 1)] {
         let check = backend.command(&["status", "k", "--check", state]).env("REDLOCK_TOKEN", &token);
         check.done().expect_code(code);
     }
-    no_keeper(backend);
-    wait_until("the minimum hold is over", || backend.is_free());
+    wait_until_no_keeper(backend);
+    wait_until("the minimum hold has ended", || backend.is_free());
 }
 
-fn a_run_is_not_released_by_a_token_that_is_not_its_own(backend: &Backend) {
+fn a_foreign_token_does_not_release_a_run(backend: &Backend) {
     let held = hold(backend.run_for_long());
     let token = token(backend.command(&["acquire", "--key", "other", "--ttl", "60s"]));
     release(backend, &token).done().expect_code(79);

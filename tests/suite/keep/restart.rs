@@ -17,7 +17,7 @@ fn a_restarted_server_has_nothing_to_release_or_extend() {
 }
 
 #[test]
-fn a_server_that_is_down_is_69_and_the_lock_is_still_ours_when_it_is_back() {
+fn a_server_that_is_down_exits_69_and_the_lock_is_still_ours_when_it_returns() {
     let backend = Backend::one_server();
     let token = token(acquire(&backend));
     backend.server().stop();
@@ -28,13 +28,13 @@ fn a_server_that_is_down_is_69_and_the_lock_is_still_ours_when_it_is_back() {
     asked("release");
     asked("extend");
     backend.server().cont();
-    // What was sent to the stopped server may be executed now.
+    // Requests sent to the stopped server may be executed now.
     let done = release(&backend, &token).done();
     assert!(matches!(done.code, Some(0 | 79)), "{done:?}");
     assert!(backend.is_free());
 }
 
-/// Three servers, a lock on all of them, and then these restarted, empty.
+/// Three servers with a lock on all of them, after these have been restarted empty.
 fn after_a_restart_of(restarted: &[usize]) -> (Backend, String) {
     let mut backend = Backend::three_servers();
     let token = token(acquire(&backend));
@@ -45,7 +45,7 @@ fn after_a_restart_of(restarted: &[usize]) -> (Backend, String) {
 }
 
 #[test]
-fn a_minority_that_was_restarted_does_not_matter() {
+fn a_restarted_minority_does_not_matter() {
     for node in 0..3 {
         let (backend, token) = after_a_restart_of(&[node]);
         extend(&backend, &token, "50s").done().expect_code(0);
@@ -54,9 +54,9 @@ fn a_minority_that_was_restarted_does_not_matter() {
     }
 }
 
-/// It has the request, and finds it when it goes on.
+/// The server has the request, and executes it when it continues.
 #[test]
-fn a_server_that_hangs_is_waited_for_once() {
+fn a_server_that_hangs_costs_one_timeout() {
     let backend = Backend::three_servers();
     let Locks::ThreeServers(nodes) = &backend.locks else { unreachable!("three servers") };
     assert_takes_less_than(Duration::from_millis(3500), || {
@@ -72,9 +72,9 @@ fn a_server_that_hangs_is_waited_for_once() {
     });
 }
 
-/// So one after the other may be restarted, if the lock is extended in between.
+/// So the servers may be restarted one by one, if the lock is extended in between.
 #[test]
-fn servers_that_have_lost_the_claim_are_healed_by_an_extend() {
+fn an_extend_heals_servers_that_have_lost_the_claim() {
     let backend = Backend::three_servers();
     let Locks::ThreeServers(nodes) = &backend.locks else { unreachable!("three servers") };
     for mode in ["--exclusive", "--shared"] {
@@ -95,7 +95,7 @@ fn servers_that_have_lost_the_claim_are_healed_by_an_extend() {
 }
 
 #[test]
-fn what_a_majority_has_lost_is_not_healed() {
+fn a_claim_lost_by_a_majority_is_not_healed() {
     let backend = Backend::three_servers();
     let Locks::ThreeServers(nodes) = &backend.locks else { unreachable!("three servers") };
     let token = token(acquire(&backend));
@@ -107,24 +107,26 @@ fn what_a_majority_has_lost_is_not_healed() {
 }
 
 #[test]
-fn a_majority_that_was_restarted_is_79_and_what_is_left_is_given_back() {
+fn a_restarted_majority_exits_79_and_the_rest_is_released() {
     let (backend, token) = after_a_restart_of(&[0, 1]);
     release(&backend, &token).done().expect_code(79);
     backend.all_free(&["k"]);
 }
 
-/// The keeper goes on when its server is back in time, with its data.
+/// The keeper continues if its server returns in time, with its data.
 #[test]
-fn a_keeper_outlasts_a_short_absence_of_its_server() {
+fn a_keeper_survives_a_short_absence_of_its_server() {
     let backend = Backend::one_server();
     let watched = Watched::start();
     let run = super::acquire_for(&backend, "10s").args(&["--watch-pid", &watched.pid().to_string()]);
     let token = token(run);
     backend.server().stop();
-    std::thread::sleep(std::time::Duration::from_secs(5)); // not for a fact: a renewal fails meanwhile
+    // no fact to wait for: a renewal fails meanwhile
+    std::thread::sleep(std::time::Duration::from_secs(5));
     backend.server().cont();
-    std::thread::sleep(std::time::Duration::from_secs(6)); // not for a fact: the first lease must be over
+    // no fact to wait for: the first lease must end
+    std::thread::sleep(std::time::Duration::from_secs(6));
     assert!(is_ours(&backend, &token));
     watched.end();
-    super::becomes_free(&backend);
+    super::wait_until_free(&backend);
 }

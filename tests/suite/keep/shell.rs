@@ -1,15 +1,16 @@
 //! `--shell`: lines for `eval`, whatever is in the key.
 
-use super::becomes_free;
+use super::wait_until_free;
 use crate::support::Backend;
 
 on_backends!(one_server, three_servers, this_host:
     eval_exports_key_token_and_fence,
     no_key_can_break_out_of_its_quotes,
-    release_needs_nothing_but_what_eval_has_exported,
+    release_needs_only_the_exported_variables,
 );
 
-/// Runs a script in a shell, with redlock in "$REDLOCK_BIN" and these variables. What it printed.
+/// Runs a script in a shell, with redlock in "$REDLOCK_BIN" and these variables. Returns its
+/// output.
 #[track_caller]
 fn script(backend: &Backend, shell: &str, text: &str, key: &str) -> String {
     let mut command = std::process::Command::new(shell);
@@ -60,13 +61,13 @@ fn no_key_can_break_out_of_its_quotes(backend: &Backend) {
     }
 }
 
-fn release_needs_nothing_but_what_eval_has_exported(backend: &Backend) {
+fn release_needs_only_the_exported_variables(backend: &Backend) {
     let text = format!(r#"{ACQUIRE}; "$redlock" extend --ttl 50s; "$redlock" release"#);
     assert_eq!(script(backend, "sh", &text, "k"), "");
-    becomes_free(backend);
+    wait_until_free(backend);
 }
 
-/// `eval "$(...)"` alone would go on without the lock, as the status of an empty eval is 0.
+/// `eval "$(...)"` alone would continue without the lock, as the status of an empty eval is 0.
 #[test]
 fn a_failure_is_not_lost_in_eval() {
     let backend = Backend::one_server();

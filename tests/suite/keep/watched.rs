@@ -1,20 +1,20 @@
-//! Which process is watched, and that it is that one and no other.
+//! Which process is watched, and that no other process is mistaken for it.
 
 use nix::sys::signal::Signal::SIGKILL;
 use nix::unistd::geteuid;
 
-use super::{Watched, acquire, becomes_free, keeper, no_keeper, token};
+use super::{Watched, acquire, keeper, token, wait_until_free, wait_until_no_keeper};
 use crate::support::processes::{is_installed, send};
 use crate::support::{Backend, OtherUsers, Run, UNPRIVILEGED, hold, process_state, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
-    a_process_that_is_not_there_is_64_and_takes_nothing,
-    a_process_that_has_ended_and_was_not_reaped_is_not_there,
-    a_process_that_is_killed_frees_the_lock,
-    a_process_that_ends_during_the_wait_ends_the_wait,
-    the_calling_shell_is_watched_until_the_script_ends,
-    in_a_command_substitution_too_it_is_the_script_that_is_watched,
-    a_script_that_is_killed_frees_the_lock,
+    a_missing_process_exits_64_and_takes_nothing,
+    a_zombie_counts_as_a_missing_process,
+    a_killed_process_frees_the_lock,
+    a_process_that_exits_during_the_wait_ends_the_wait,
+    the_calling_shell_is_watched_until_the_script_exits,
+    the_script_is_watched_even_in_a_command_substitution,
+    a_killed_script_frees_the_lock,
 );
 
 fn watching(backend: &Backend, pid: i32) -> Run {
@@ -22,24 +22,24 @@ fn watching(backend: &Backend, pid: i32) -> Run {
 }
 
 #[track_caller]
-fn refused(backend: &Backend, pid: i32) {
+fn assert_refused(backend: &Backend, pid: i32) {
     let done = watching(backend, pid).done().expect_code(64);
     assert!(done.stdout.is_empty() && done.stderr.contains(&pid.to_string()), "{done:?}");
     backend.all_free(&["k"]);
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
 }
 
-fn a_process_that_is_not_there_is_64_and_takes_nothing(backend: &Backend) {
+fn a_missing_process_exits_64_and_takes_nothing(backend: &Backend) {
     let watched = Watched::start();
     let pid = watched.pid();
     watched.end();
-    refused(backend, pid);
-    refused(backend, i32::MAX);
+    assert_refused(backend, pid);
+    assert_refused(backend, i32::MAX);
 }
 
-/// Said while there is time to choose otherwise, and not in a log when the lock is lost.
+/// Reported while there is time to choose otherwise, and not in a log when the lock is lost.
 #[test]
-fn a_process_that_may_not_be_stopped_is_no_choice_for_on_lost_stop() {
+fn a_process_that_we_cannot_signal_is_refused_with_on_lost_stop() {
     let Some(users) = OtherUsers::new() else { skip!("only root can be another user") };
     let (backend, watched) = (Backend::one_server(), Watched::start());
     let as_stranger = |action: &str| {
@@ -50,26 +50,26 @@ fn a_process_that_may_not_be_stopped_is_no_choice_for_on_lost_stop() {
     backend.all_free(&["k"]);
     as_stranger("warn").expect_code(0);
     watched.end();
-    becomes_free(&backend);
+    wait_until_free(&backend);
 }
 
-fn a_process_that_has_ended_and_was_not_reaped_is_not_there(backend: &Backend) {
+fn a_zombie_counts_as_a_missing_process(backend: &Backend) {
     let watched = Watched::start();
     send(watched.pid(), SIGKILL);
-    wait_until("it is a zombie", || process_state(watched.pid()) == Some('Z'));
-    refused(backend, watched.pid());
+    wait_until("the process is a zombie", || process_state(watched.pid()) == Some('Z'));
+    assert_refused(backend, watched.pid());
 }
 
-fn a_process_that_is_killed_frees_the_lock(backend: &Backend) {
+fn a_killed_process_frees_the_lock(backend: &Backend) {
     let watched = Watched::start();
     token(watching(backend, watched.pid()));
     keeper(backend);
-    send(watched.pid(), SIGKILL); // not reaped: its end is what counts
-    becomes_free(backend);
-    no_keeper(backend);
+    send(watched.pid(), SIGKILL); // not reaped: its exit is what counts
+    wait_until_free(backend);
+    wait_until_no_keeper(backend);
 }
 
-fn a_process_that_ends_during_the_wait_ends_the_wait(backend: &Backend) {
+fn a_process_that_exits_during_the_wait_ends_the_wait(backend: &Backend) {
     let holder = hold(backend.run_for_long());
     let watched = Watched::start();
     let waiter = backend.waiter(watching(backend, watched.pid()), 1);
@@ -79,7 +79,7 @@ fn a_process_that_ends_during_the_wait_ends_the_wait(backend: &Backend) {
     backend.queued(0);
     holder.wait().expect_code(0);
     backend.all_free(&["k"]);
-    no_keeper(backend);
+    wait_until_no_keeper(backend);
 }
 
 /// A script with redlock in "$@".
@@ -90,19 +90,19 @@ fn script(backend: &Backend, shell: &str, text: &str) {
     keeper(backend);
     assert!(!backend.is_free(), "{shell}: {text}");
     job.wait().expect_code(0);
-    becomes_free(backend);
-    no_keeper(backend);
+    wait_until_free(backend);
+    wait_until_no_keeper(backend);
 }
 
-fn the_calling_shell_is_watched_until_the_script_ends(backend: &Backend) {
+fn the_calling_shell_is_watched_until_the_script_exits(backend: &Backend) {
     for shell in ["sh", "bash"] {
         script(backend, shell, r#""$@" >token && test -s token && echo locked; read x; true"#);
-        // The token goes where the script's own output goes: into a pipe that the caller of the script reads.
+        // The token goes to the script's own output: a pipe that the caller of the script reads.
         script(backend, shell, r#""$@" && echo locked; read x; true"#);
     }
 }
 
-fn in_a_command_substitution_too_it_is_the_script_that_is_watched(backend: &Backend) {
+fn the_script_is_watched_even_in_a_command_substitution(backend: &Backend) {
     let simple = r#"token=$("$@"); sleep 0.3; echo "locked $token"; read x; true"#;
     let trapped = format!("trap 'true' EXIT; {simple}");
     let eval = r#"lock=$("$@" --shell) || exit; eval "$lock"; sleep 0.3; echo locked; read x; true"#;
@@ -116,20 +116,20 @@ fn in_a_command_substitution_too_it_is_the_script_that_is_watched(backend: &Back
     }
 }
 
-fn a_script_that_is_killed_frees_the_lock(backend: &Backend) {
+fn a_killed_script_frees_the_lock(backend: &Backend) {
     let text = r#"token=$("$@" --watch-pid $$); echo locked; read x; true"#;
     let job = acquire(backend).via(text).stdin_pipe().spawn();
     job.wait_for_line("locked");
     keeper(backend);
     job.signal(SIGKILL);
     job.wait();
-    becomes_free(backend);
-    no_keeper(backend);
+    wait_until_free(backend);
+    wait_until_no_keeper(backend);
 }
 
-/// While acquire waits, the process ends and another one gets its number.
+/// While acquire waits, the process exits and another one gets its pid.
 #[test]
-fn another_process_with_the_same_number_is_not_the_one_that_was_named() {
+fn another_process_with_the_same_pid_is_not_mistaken_for_the_watched_one() {
     if !geteuid().is_root() || !is_installed("unshare") {
         skip!("only root can make PID namespaces");
     }
@@ -159,6 +159,6 @@ fn another_process_with_the_same_number_is_not_the_one_that_was_named() {
         "{}",
         std::fs::read_to_string(backend.notes().join("said")).unwrap_or_default()
     );
-    becomes_free(&backend);
+    wait_until_free(&backend);
     job.wait();
 }
