@@ -1,4 +1,5 @@
-//! Which of several holders is broken: all, the one with this token, the one in this slot; never a later one.
+//! Which of several holders is broken: all, the one with this token, the one in this slot; never a
+//! later one.
 
 use super::{break_in, break_on};
 use crate::support::{Backend, Job, Redis, Run, hold, holder, wait_until};
@@ -6,12 +7,12 @@ use crate::support::{Backend, Job, Redis, Run, hold, holder, wait_until};
 on_backends!(
     one_server, three_servers, this_host:
         a_token_breaks_its_own_grant_and_no_later_one,
-        all_readers_are_told_or_the_one_with_the_token;
+        all_readers_are_stopped_or_the_one_with_the_token;
     one_server, this_host:
-        a_slot_that_is_free_or_cannot_be_is_told_as_that,
+        a_free_slot_and_an_impossible_one_are_reported,
 );
 
-/// Holds the lock until its stdin is closed, and its token.
+/// Holds the lock until its stdin is closed; returns its token, too.
 pub(super) fn holder_with_token(run: Run) -> (Job, String) {
     let job = run.stdin_pipe().sh("echo token $REDLOCK_TOKEN.; read x; exit 0").spawn();
     let line = job.wait_for_line("token ");
@@ -34,7 +35,7 @@ fn a_token_breaks_its_own_grant_and_no_later_one(backend: &Backend) {
     break_in(backend).args(&["--token", "deploy"]).done().expect_code(64);
 }
 
-fn all_readers_are_told_or_the_one_with_the_token(backend: &Backend) {
+fn all_readers_are_stopped_or_the_one_with_the_token(backend: &Backend) {
     let reader = || backend.reader().args(&["--ttl", "30s"]);
     let (one, token) = holder_with_token(reader());
     let others = [hold(reader()), hold(reader())];
@@ -42,7 +43,7 @@ fn all_readers_are_told_or_the_one_with_the_token(backend: &Backend) {
     assert_eq!(shown.stdout.lines().count(), 3, "{shown:?}");
     break_in(backend).args(&["--yes", "--token", &token]).done().expect_code(0);
     one.wait().expect_code(79);
-    assert!(reader().try_acquire() && !backend.run().try_acquire(), "the other readers go on");
+    assert!(reader().try_acquire() && !backend.run().try_acquire(), "the other readers continue");
     let done = break_in(backend).arg("--yes").done().expect_code(0);
     assert_eq!(done.stdout.matches("its command was stopped").count(), 2, "{done:?}");
     others.into_iter().for_each(|job| drop(job.wait().expect_code(79)));
@@ -72,7 +73,7 @@ fn one_slot_is_broken_and_the_others_stay() {
     break_on(&redis).args(&["--yes", "--slot", "-1"]).done().expect_code(64);
 }
 
-fn a_slot_that_is_free_or_cannot_be_is_told_as_that(backend: &Backend) {
+fn a_free_slot_and_an_impossible_one_are_reported(backend: &Backend) {
     let break_slot = |number| break_in(backend).args(&["--yes", "--slot", number]).done();
     assert_eq!(break_slot("9").expect_code(0).stdout, "\"k\" is free\n", "so nobody knows how many it has");
     let _jobs = [0, 1].map(|_| hold(backend.run().args(&["--slots", "3", "--ttl", "30s"])));

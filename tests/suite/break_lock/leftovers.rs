@@ -1,4 +1,4 @@
-//! Holders that cannot answer: dead, stopped, of another program or an older version.
+//! Holders that cannot reply: dead, stopped, of another program or an older version.
 
 use nix::sys::signal::Signal::SIGKILL;
 
@@ -7,10 +7,10 @@ use crate::support::{Backend, Pty, REPORT_SURVIVORS, Redis, Run, TREE, alive, ho
 
 on_backends!(
     one_server, three_servers:
-        a_stopped_holder_loses_it_with_its_lease_and_the_next_one_never_runs_beside_it,
+        a_stopped_holder_loses_the_lock_with_its_lease_and_the_next_one_never_runs_beside_it,
 );
 
-fn a_stopped_holder_loses_it_with_its_lease_and_the_next_one_never_runs_beside_it(backend: &Backend) {
+fn a_stopped_holder_loses_the_lock_with_its_lease_and_the_next_one_never_runs_beside_it(backend: &Backend) {
     let job = backend.run().args(&["--ttl", "6s"]).sh(TREE).spawn();
     let tree = tree_of(&job);
     job.stop();
@@ -22,7 +22,7 @@ fn a_stopped_holder_loses_it_with_its_lease_and_the_next_one_never_runs_beside_i
     assert!(!tree.iter().any(|pid| alive(*pid)), "{tree:?}");
 }
 
-/// A killed run and its guardian, which left a lock without an expiry.
+/// Kills a run and its guardian, which leave a lock without an expiry.
 fn leftover(redis: &Redis) {
     let dead = holder(redis, "k", &["--ttl", "none", "-q"]);
     dead.signal(SIGKILL);
@@ -31,11 +31,11 @@ fn leftover(redis: &Redis) {
 }
 
 #[test]
-fn a_lock_that_never_expires_and_whose_holder_is_silent_is_freed_by_now_only() {
+fn only_now_frees_a_lock_without_expiry_whose_holder_is_silent() {
     let redis = Redis::start();
     leftover(&redis);
     let next = Run::key(&redis, "k").cmd(&["echo", "mine"]).spawn();
-    wait_until("it waits", || redis.queue_len("k") == 1);
+    wait_until("the break waits", || redis.queue_len("k") == 1);
     let done = break_on(&redis).args(&["--yes", "-w", "3s"]).done().expect_code(75);
     assert!(done.stderr.contains("waiting for ") && done.stderr.contains("to give \"k\" back"), "{done:?}");
     assert!(done.stderr.contains("it never expires: if its run is dead, --now frees it"), "{done:?}");
@@ -54,9 +54,9 @@ fn a_living_holder_without_an_expiry_listens() {
     assert!(!redis.held("k"));
 }
 
-/// As a version of redlock would that knows no marks, and as every library does: compare the value, then renew.
+/// Like a version of redlock without marks, and like every library: compare the value, then renew.
 #[test]
-fn a_marked_claim_is_renewed_by_nobody() {
+fn a_marked_claim_cannot_be_renewed() {
     let redis = Redis::start();
     leftover(&redis);
     let claim = redis.cmd(&["GET", "lock:k"]);
@@ -69,7 +69,7 @@ fn a_marked_claim_is_renewed_by_nobody() {
 }
 
 #[test]
-fn what_only_a_minimum_hold_keeps_is_freed_at_once() {
+fn a_lock_kept_by_a_minimum_hold_alone_is_freed_at_once() {
     let redis = Redis::start();
     Run::key(&redis, "k").args(&["--min-hold", "10m"]).cmd(&["true"]).done().expect_code(0);
     let shown = break_on(&redis).done().expect_code(75);
@@ -80,7 +80,7 @@ fn what_only_a_minimum_hold_keeps_is_freed_at_once() {
 }
 
 #[test]
-fn another_programs_lock_is_deleted_by_now_only() {
+fn only_now_deletes_a_foreign_lock() {
     let redis = Redis::start();
     redis.cmd(&["SET", "lock:k", "theirs", "PX", "60000"]);
     let done = break_on(&redis).arg("--yes").done().expect_code(75);
@@ -90,9 +90,10 @@ fn another_programs_lock_is_deleted_by_now_only() {
     assert!(!redis.held("k"));
 }
 
-/// What a user was shown is what is deleted; a request that a slow server carries out late hits nothing else either.
+/// Only the lock that was shown is deleted; nor does a request that a slow server executes late
+/// delete another one.
 #[test]
-fn a_later_lock_of_another_program_is_not_deleted() {
+fn a_later_foreign_lock_is_not_deleted() {
     let redis = Redis::start();
     redis.cmd(&["SET", "lock:k", "theirs", "PX", "60000"]);
     let terminal = Pty::run(break_on(&redis).arg("--now"));
@@ -105,12 +106,12 @@ fn a_later_lock_of_another_program_is_not_deleted() {
 }
 
 #[test]
-fn a_server_without_memory_can_be_helped() {
+fn a_break_works_on_a_server_out_of_memory() {
     let redis = Redis::start();
     for args in [&["--yes"][..], &["--yes", "--now"]] {
         let job = holder(&redis, "k", &["--ttl", "30s"]);
         redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
-        wait_until("it is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
+        wait_until("the server is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
         break_on(&redis).args(args).done().expect_code(0);
         assert!(!redis.held("k"), "{args:?}");
         job.wait_for_stderr("broken by ");
@@ -119,9 +120,9 @@ fn a_server_without_memory_can_be_helped() {
     }
 }
 
-/// Told late rather than never: the mark is there when it is continued.
+/// Late rather than never: the mark is there when the holder continues.
 #[test]
-fn a_holder_without_an_expiry_that_was_stopped_is_told_when_it_goes_on() {
+fn a_stopped_holder_without_an_expiry_learns_of_the_break_when_it_continues() {
     let redis = Redis::start();
     let job = holder(&redis, "k", &["--ttl", "none", "-q"]);
     job.stop();
@@ -129,5 +130,5 @@ fn a_holder_without_an_expiry_that_was_stopped_is_told_when_it_goes_on() {
     job.signal(nix::sys::signal::Signal::SIGCONT);
     job.wait_for_stderr("broken by ");
     job.wait().expect_code(79);
-    wait_until("it is free", || !redis.held("k"));
+    wait_until("the lock is free", || !redis.held("k"));
 }

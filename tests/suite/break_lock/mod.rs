@@ -1,13 +1,14 @@
-//! `redlock break`: a lock is taken away from its holder, and the next command never starts beside the old one.
+//! `redlock break`: takes a lock away from its holder, and the next command never starts beside the
+//! old one.
 
-mod at_once;
 mod chosen;
 mod leftovers;
 mod listener;
+mod notified;
+mod now;
 mod question;
 mod several_servers;
 mod this_host;
-mod told;
 
 use crate::support::{Backend, Locks, Redis, Run};
 
@@ -21,7 +22,7 @@ fn break_at(urls: &str) -> Run {
     Run::bare().args(&["break", "--redis", urls, "k"])
 }
 
-/// The same wherever the locks of the test are.
+/// The same on the backend of the test.
 fn break_in(backend: &Backend) -> Run {
     match &backend.locks {
         Locks::OneServer(redis) => break_on(redis),

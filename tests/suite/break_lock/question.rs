@@ -1,15 +1,15 @@
-//! On a terminal it asks; elsewhere --yes is needed. Exit codes for scripts.
+//! On a terminal break asks for confirmation; elsewhere it needs --yes. Exit codes for scripts.
 
 use super::{break_at, break_in, break_on};
 use crate::support::{Backend, Pty, Redis, Run, hold, holder};
 
 on_backends!(
     one_server, three_servers, this_host:
-        without_yes_it_shows_the_holder_and_changes_nothing,
-        a_free_lock_is_exit_0,
+        a_break_without_yes_shows_the_holder_and_changes_nothing,
+        a_free_lock_exits_0,
 );
 
-fn without_yes_it_shows_the_holder_and_changes_nothing(backend: &Backend) {
+fn a_break_without_yes_shows_the_holder_and_changes_nothing(backend: &Backend) {
     let job = hold(backend.run().args(&["--label", "nightly"]));
     let done = break_in(backend).done().expect_code(75);
     assert!(
@@ -22,14 +22,14 @@ fn without_yes_it_shows_the_holder_and_changes_nothing(backend: &Backend) {
     job.wait().expect_code(0);
 }
 
-fn a_free_lock_is_exit_0(backend: &Backend) {
+fn a_free_lock_exits_0(backend: &Backend) {
     for args in [&[][..], &["--yes"], &["--yes", "--now"]] {
         assert_eq!(break_in(backend).args(args).done().expect_code(0).stdout, "\"k\" is free\n");
     }
 }
 
 #[test]
-fn on_a_terminal_it_asks_and_takes_no_for_an_answer() {
+fn no_on_a_terminal_breaks_nothing() {
     let redis = Redis::start();
     let job = holder(&redis, "k", &["--ttl", "30s"]);
     for answer in ["n\n", "\n", "yep\n", "\x04"] {
@@ -50,7 +50,7 @@ fn on_a_terminal_it_asks_and_takes_no_for_an_answer() {
 }
 
 #[test]
-fn on_a_terminal_yes_breaks_what_was_shown() {
+fn yes_on_a_terminal_breaks_the_lock_that_was_shown() {
     let redis = Redis::start();
     let job = holder(&redis, "k", &["--ttl", "30s"]);
     let terminal = Pty::run(break_on(&redis));
@@ -61,9 +61,9 @@ fn on_a_terminal_yes_breaks_what_was_shown() {
     job.wait().expect_code(79);
 }
 
-/// Whoever got the lock while the question was on the screen is not meant.
+/// A holder that got the lock while the question was on the screen is left alone.
 #[test]
-fn what_was_shown_is_broken_and_nothing_else() {
+fn only_the_lock_that_was_shown_is_broken() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &[]);
     let terminal = Pty::run(break_on(&redis));
@@ -77,7 +77,7 @@ fn what_was_shown_is_broken_and_nothing_else() {
 }
 
 #[test]
-fn servers_come_from_the_environment_and_the_config_file_too() {
+fn servers_come_from_the_environment_or_the_config_file() {
     let redis = Redis::start();
     let (_directory, path) = crate::support::config_file(&format!("redis = \"{}\"\nttl = 7\n", redis.url()));
     let bare = || Run::bare().args(&["break", "k"]);
@@ -86,9 +86,9 @@ fn servers_come_from_the_environment_and_the_config_file_too() {
     bare().env("REDLOCK_REDIS", "redis://127.0.0.1:1").done().expect_code(69);
 }
 
-/// Inside a run its own token and waiting time are in the environment: they are not meant.
+/// Inside a run the environment has its own token and waiting time: break ignores them.
 #[test]
-fn what_a_run_leaves_in_the_environment_does_not_count() {
+fn the_environment_of_a_run_is_ignored() {
     let redis = Redis::start();
     let job = holder(&redis, "k", &["--ttl", "30s"]);
     let other = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1";
@@ -97,7 +97,7 @@ fn what_a_run_leaves_in_the_environment_does_not_count() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_69() {
+fn an_unreachable_server_exits_69() {
     let done = break_at("redis://127.0.0.1:1").arg("--yes").done().expect_code(69);
     assert!(done.stderr.contains("cannot break \"k\""), "{done:?}");
 }

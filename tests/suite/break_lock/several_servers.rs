@@ -1,4 +1,4 @@
-//! A break counts if a majority of the servers has it; what reaches fewer changes nothing that lasts.
+//! A break counts if it reaches a majority of the servers; on fewer it has no lasting effect.
 
 use super::break_at;
 use super::chosen::holder_with_token;
@@ -15,7 +15,7 @@ fn mark_on_one(nodes: &Nodes, at: usize) {
 }
 
 #[test]
-fn a_minority_does_the_same_as_none() {
+fn a_break_on_a_minority_has_no_effect() {
     let mut nodes = Nodes::start(3);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "30s"]), "k");
     let before = nodes.claims("k");
@@ -30,7 +30,7 @@ fn a_minority_does_the_same_as_none() {
 }
 
 #[test]
-fn a_majority_is_enough() {
+fn a_break_on_a_majority_is_enough() {
     let mut nodes = Nodes::start(3);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "30s"]), "k");
     nodes[1].kill();
@@ -39,9 +39,10 @@ fn a_majority_is_enough() {
     assert_eq!(nodes.claims("k"), ["", ""]);
 }
 
-/// It goes on, and that server has a claim without a mark again when the old one has expired there.
+/// The run continues, and the server has a claim without a mark when the old mark has expired
+/// there.
 #[test]
-fn a_mark_on_a_minority_stops_nothing_and_does_not_last() {
+fn a_mark_on_a_minority_stops_no_command_and_does_not_last() {
     let nodes = Nodes::start(3);
     let mut job = nodes.hold(nodes.run("k").args(&["--ttl", "4s"]), "k");
     mark_on_one(&nodes, 1);
@@ -54,29 +55,30 @@ fn a_mark_on_a_minority_stops_nothing_and_does_not_last() {
     assert!(!done.stderr.contains("lost"), "{done:?}");
 }
 
-/// Of three servers one then hangs, and one has lost its data: less than a majority can still be marked again.
+/// One of three servers then hangs, and one has lost its data: less than a majority can still be
+/// marked.
 #[test]
-fn what_a_majority_was_told_is_not_taken_back() {
+fn a_break_on_a_majority_is_not_revoked() {
     let nodes = Nodes::start(3);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "60s"]), "k");
     job.stop();
     let breaking = break_at(&nodes.urls().join(",")).args(&["--yes", "--node-timeout", "200ms"]).spawn();
     let is_marked = |at: usize| nodes[at].cmd(&["GET", "lock:k"]).ends_with('!');
-    wait_until("it is marked", || (0..3).all(is_marked));
+    wait_until("the claim is marked", || (0..3).all(is_marked));
     nodes[2].stop();
     nodes[1].cmd(&["DEL", "lock:k"]);
     let asked = nodes[0].script_calls();
-    wait_until("it was told again", || {
-        assert!(is_marked(0), "the mark was taken back");
+    wait_until("the server got the mark once more", || {
+        assert!(is_marked(0), "the mark was removed");
         nodes[0].script_calls() > asked + 8
     });
     drop((breaking, job));
     nodes[2].cont();
 }
 
-/// Two of three servers do not let us break it, which shows only after all have been looked at.
+/// Two of three servers refuse the break, which shows only after all have been queried.
 #[test]
-fn at_once_or_not_at_all() {
+fn a_break_with_now_frees_all_servers_or_none() {
     let nodes = Nodes::start(3);
     let mut job = nodes.hold(nodes.run("k").args(&["--ttl", "30s"]), "k");
     let before = nodes.claims("k");
@@ -90,9 +92,9 @@ fn at_once_or_not_at_all() {
     job.wait().expect_code(0);
 }
 
-/// The holder is told, and what cannot be deleted ends with its lease.
+/// The holder learns of the break, and a key that cannot be deleted ends with its lease.
 #[test]
-fn what_cannot_be_freed_at_once_is_broken_all_the_same() {
+fn a_lock_that_cannot_be_freed_at_once_is_still_broken() {
     let nodes = Nodes::start(3);
     let job = nodes.hold(nodes.run("k").args(&["--ttl", "3s"]), "k");
     for at in [0, 1] {
@@ -104,9 +106,9 @@ fn what_cannot_be_freed_at_once_is_broken_all_the_same() {
     job.wait().expect_code(79);
 }
 
-/// One client has marked the claim on a majority, and gives up; another one has counted on that.
+/// One client has marked the claim on a majority, and gives up; another one relies on that mark.
 #[test]
-fn a_mark_stays_until_all_that_have_made_it_have_taken_it_back() {
+fn a_mark_stays_until_every_client_has_removed_its_own() {
     for args in [&[][..], &["--shared"]] {
         let nodes = Nodes::start(3);
         let (job, token) = holder_with_token(nodes.run("k").args(&["--ttl", "60s"]).args(args));
@@ -128,15 +130,15 @@ fn a_mark_stays_until_all_that_have_made_it_have_taken_it_back() {
         let breaking = break_at(&nodes.urls().join(",")).args(&["--yes", "-w", "60s"]).spawn();
         breaking.wait_for_stderr("waiting for ");
         by_another("unmark");
-        assert!((0..3).all(is_marked), "it was taken back");
+        assert!((0..3).all(is_marked), "the mark was removed");
         by_another("mark");
         by_another("unmark");
-        assert!((0..3).all(is_marked), "it was taken back");
+        assert!((0..3).all(is_marked), "the mark was removed");
         drop((breaking, job));
     }
 }
 
-/// Whatever the holder heals after the first mark is marked as well.
+/// Servers that the holder heals after the first mark are marked as well.
 #[test]
 fn a_server_that_lost_its_data_does_not_save_the_holder() {
     let mut nodes = Nodes::start(3);

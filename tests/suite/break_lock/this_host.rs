@@ -1,4 +1,5 @@
-//! On this host the holder is asked by a signal that only its user and root can send, and that means nothing by itself.
+//! On this host a signal asks the holder to stop; only its user and root can send it, and it means
+//! nothing by itself.
 
 use nix::libc;
 
@@ -11,7 +12,7 @@ fn break_on(host: &Host) -> Run {
     Run::bare().args(&["break", "--local-dir"]).arg(host.path()).arg("k")
 }
 
-/// The number of the signal, as src/child/lock_holder.rs has it.
+/// The number of the signal, as in src/child/lock_holder.rs.
 const ASK: i32 = 50;
 
 #[test]
@@ -32,7 +33,7 @@ fn now_kills_the_command_before_the_lock_is_free() {
 }
 
 #[test]
-fn a_command_that_is_not_to_be_stopped_keeps_the_lock_until_it_ends() {
+fn a_command_with_on_lost_warn_keeps_the_lock_until_it_exits() {
     let host = Host::new();
     let job = hold(host.run().args(&["--on-lost", "warn"]));
     let done = break_on(&host).args(&["--yes", "-w", "300ms"]).done().expect_code(75);
@@ -55,7 +56,7 @@ fn a_stopped_holder_is_continued_and_stops_its_command() {
 }
 
 #[test]
-fn a_stray_signal_does_nothing() {
+fn a_stray_signal_has_no_effect() {
     let host = Host::new();
     let mut job = hold(host.run());
     // SAFETY: sends a signal to a process of ours.
@@ -63,12 +64,12 @@ fn a_stray_signal_does_nothing() {
     let value = libc::sigval { sival_ptr: std::ptr::without_provenance_mut(1) };
     // SAFETY: the same.
     assert_eq!(unsafe { libc::sigqueue(job.pid(), ASK, value) }, 0);
-    wait_until("both were taken", || pending(job.pid()) & (1 << (ASK - 1)) == 0);
+    wait_until("both signals were read", || pending(job.pid()) & (1 << (ASK - 1)) == 0);
     assert!(job.is_running());
     job.wait().expect_code(0);
 }
 
-/// The signals that wait for a process.
+/// The pending signals of a process.
 fn pending(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap_or("0");
@@ -86,9 +87,9 @@ fn another_users_lock_is_not_broken() {
     job.wait().expect_code(0);
 }
 
-/// Those that may be told are told, and it is said which one was not.
+/// Holders that we may signal are stopped, and the message names the one that was not.
 #[test]
-fn of_several_users_that_share_it_the_own_one_is_broken() {
+fn only_our_own_one_of_several_users_locks_is_broken() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o1777);
     let reader = || host.run().arg("--shared");
@@ -102,7 +103,7 @@ fn of_several_users_that_share_it_the_own_one_is_broken() {
 }
 
 #[test]
-fn what_only_a_minimum_hold_keeps_is_freed() {
+fn a_lock_kept_by_a_minimum_hold_alone_is_freed() {
     let host = Host::new();
     host.run().args(&["--min-hold", "10m"]).cmd(&["true"]).done().expect_code(0);
     assert!(!host.run().try_acquire());
@@ -122,15 +123,15 @@ fn one_slot_is_broken_and_the_others_stay() {
 }
 
 #[test]
-fn a_lock_that_was_never_used_is_free_and_no_file_is_made() {
+fn an_unused_lock_is_free_and_no_file_is_created() {
     let host = Host::new();
     assert_eq!(break_on(&host).arg("--yes").done().expect_code(0).stdout, "\"k\" is free\n");
     assert_eq!(std::fs::read_dir(host.path()).expect("the directory").count(), 0);
 }
 
-/// With --wait-tree the command has the file open, too: it is not the one that is asked.
+/// With --wait-tree the command has the file open, too: it is not the process to signal.
 #[test]
-fn what_inherited_the_lock_is_stopped_by_its_redlock() {
+fn a_command_that_inherited_the_lock_is_stopped_by_its_redlock() {
     let host = Host::new();
     let job = host.run().arg("--wait-tree").sh(TREE).spawn();
     let tree = tree_of(&job);

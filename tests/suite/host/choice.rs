@@ -1,4 +1,4 @@
-//! When the lock is on this host, what is said about it, and what the command gets.
+//! When the lock is on this host, what redlock prints about it, and what the command gets.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::support::{Host, Redis, Run, hold, processes};
 /// Nothing listens there.
 const NO_SERVER: &str = "redis://127.0.0.1:1";
 
-/// Where a lock without --local-dir may be.
+/// Directories for locks without --local-dir.
 const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 
-/// A key that no other test on this host uses; its file goes when the test does.
+/// A key that no other test on this host uses; its file is deleted with it.
 struct OwnKey(String);
 
 impl OwnKey {
@@ -36,19 +36,19 @@ impl Drop for OwnKey {
     }
 }
 
-/// `redlock run --key KEY` without a word about servers or this host.
-fn unsaid(key: &OwnKey) -> Run {
+/// `redlock run --key KEY` without options for servers or this host.
+fn run_without_backend(key: &OwnKey) -> Run {
     Run::bare().args(&["run", "--key", &key.0])
 }
 
 #[test]
-fn nothing_configured_and_an_empty_environment_simply_works() {
+fn a_run_works_without_configuration_and_environment() {
     let key = OwnKey::new();
     let run = Run::bare().through(&["env", "-i"]).args(&["run", "--key", &key.0]);
     let done = run.clone().cmd(&["/bin/sh", "-c", "echo $REDLOCK_KEY; exit 7"]).done().expect_code(7);
     assert_eq!(done.stdout, format!("{}\n", key.0));
     run.cmd(&["true"]).done().expect_code(0);
-    assert_eq!(key.files().len(), 1, "one file in one directory that all users share");
+    assert_eq!(key.files().len(), 1, "one file in one directory shared by all users");
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn the_default_directory_is_one_lock_for_every_run_without_options() {
 }
 
 #[test]
-fn one_line_says_that_other_hosts_are_not_kept_out_and_what_to_set() {
+fn one_line_warns_that_other_hosts_are_not_kept_out_and_what_to_set() {
     let key = OwnKey::new();
-    let done = unsaid(&key).cmd(&["true"]).done().expect_code(0);
+    let done = run_without_backend(&key).cmd(&["true"]).done().expect_code(0);
     let lines: Vec<&str> = done.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{done:?}");
     for part in
@@ -74,10 +74,10 @@ fn one_line_says_that_other_hosts_are_not_kept_out_and_what_to_set() {
         assert!(lines[0].contains(part), "{part:?} is missing in {:?}", lines[0]);
     }
     let same = [
-        unsaid(&key).env("REDLOCK_REDIS", ""), // an empty variable configures nothing
-        unsaid(&key).arg("-q"),
-        unsaid(&key).env("REDLOCK_QUIET", "1"),
-        unsaid(&key).env("REDLOCK_LOCAL", "0"),
+        run_without_backend(&key).env("REDLOCK_REDIS", ""), // an empty variable configures nothing
+        run_without_backend(&key).arg("-q"),
+        run_without_backend(&key).env("REDLOCK_QUIET", "1"),
+        run_without_backend(&key).env("REDLOCK_LOCAL", "0"),
     ];
     for run in same {
         assert_eq!(run.cmd(&["true"]).done().expect_code(0).stderr, done.stderr);
@@ -85,13 +85,13 @@ fn one_line_says_that_other_hosts_are_not_kept_out_and_what_to_set() {
 }
 
 #[test]
-fn only_an_explicit_wish_for_this_host_silences_the_line() {
+fn only_an_explicit_option_for_this_host_silences_the_line() {
     let (key, host) = (OwnKey::new(), Host::new());
     let silent = [
-        unsaid(&key).arg("--local"),
-        unsaid(&key).env("REDLOCK_LOCAL", "yes"),
-        unsaid(&key).arg("--local-dir").arg(host.path()),
-        unsaid(&key).env("REDLOCK_LOCAL_DIR", host.path()),
+        run_without_backend(&key).arg("--local"),
+        run_without_backend(&key).env("REDLOCK_LOCAL", "yes"),
+        run_without_backend(&key).arg("--local-dir").arg(host.path()),
+        run_without_backend(&key).env("REDLOCK_LOCAL_DIR", host.path()),
     ];
     for run in silent {
         let done = run.sh("echo out; echo err >&2").done().expect_code(0);
@@ -107,7 +107,7 @@ fn local_overrides_configured_servers() {
     assert_eq!(with_server(host.run()).expect_code(75).stdout, "");
     let in_directory = || Run::bare().args(&["run", "--key", "k"]).env("REDLOCK_LOCAL_DIR", host.path());
     with_server(in_directory().env("REDLOCK_LOCAL", "1")).expect_code(75);
-    // A directory that is typed is a wish for this host; one that is inherited only says where.
+    // A typed directory selects this host; an inherited one only names the place.
     let typed = Run::bare().args(&["run", "--key", "k", "--local-dir"]).arg(host.path());
     with_server(typed).expect_code(75);
     with_server(in_directory()).expect_code(69);
@@ -115,7 +115,7 @@ fn local_overrides_configured_servers() {
 }
 
 #[test]
-fn a_typed_server_beats_an_inherited_local() {
+fn a_typed_server_overrides_an_inherited_local() {
     let (host, redis) = (Host::new(), Redis::start());
     let job = hold(Run::key(&redis, "k").env("REDLOCK_LOCAL", "1").env("REDLOCK_LOCAL_DIR", host.path()));
     assert!(redis.held("k"));
@@ -126,13 +126,13 @@ fn a_typed_server_beats_an_inherited_local() {
 }
 
 #[test]
-fn require_server_forbids_to_fall_back() {
+fn require_server_forbids_the_fallback() {
     let (key, redis) = (OwnKey::new(), Redis::start());
     let forbidden = [
-        unsaid(&key).arg("--require-server"),
-        unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1"),
-        unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_REDIS", ""),
-        unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_LOCAL", "1"),
+        run_without_backend(&key).arg("--require-server"),
+        run_without_backend(&key).env("REDLOCK_REQUIRE_SERVER", "1"),
+        run_without_backend(&key).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_REDIS", ""),
+        run_without_backend(&key).env("REDLOCK_REQUIRE_SERVER", "1").env("REDLOCK_LOCAL", "1"),
     ];
     for run in forbidden {
         let done = run.sh("echo ran").done().expect_code(78).expect_stderr(&["REDLOCK_REDIS"]);
@@ -140,9 +140,18 @@ fn require_server_forbids_to_fall_back() {
     }
     assert_eq!(key.files().len(), 0);
     Run::key(&redis, "k").env("REDLOCK_REQUIRE_SERVER", "1").sh("exit 5").done().expect_code(5);
-    unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "0").sh("exit 6").done().expect_code(6);
-    unsaid(&key).env("REDLOCK_REQUIRE_SERVER", "1").arg("--local").sh("exit 7").done().expect_code(7);
-    let both = unsaid(&key).args(&["--require-server", "--local"]).sh("echo ran").done().expect_code(64);
+    run_without_backend(&key).env("REDLOCK_REQUIRE_SERVER", "0").sh("exit 6").done().expect_code(6);
+    run_without_backend(&key)
+        .env("REDLOCK_REQUIRE_SERVER", "1")
+        .arg("--local")
+        .sh("exit 7")
+        .done()
+        .expect_code(7);
+    let both = run_without_backend(&key)
+        .args(&["--require-server", "--local"])
+        .sh("echo ran")
+        .done()
+        .expect_code(64);
     assert_eq!(both.stdout, "");
 }
 
@@ -157,7 +166,7 @@ fn options_for_servers_are_ignored_when_inherited() {
 }
 
 #[test]
-fn the_exit_code_is_the_commands_own() {
+fn redlock_exits_with_the_commands_exit_code() {
     let host = Host::new();
     for code in [0, 1, 75, 255] {
         host.run().sh(&format!("exit {code}")).done().expect_code(code);
@@ -169,7 +178,7 @@ fn the_exit_code_is_the_commands_own() {
 }
 
 #[test]
-fn the_command_learns_key_token_fence_and_attempts() {
+fn the_command_gets_key_token_fence_and_attempts() {
     let host = Host::new();
     let script = "printf '%s|' \"$REDLOCK_KEY\" \"$REDLOCK_TOKEN\" \"$REDLOCK_ATTEMPTS\" \"$REDLOCK_FENCE\"";
     let stale = host.run_on("odd key/..").env("REDLOCK_KEY", "x").env("REDLOCK_TOKEN", "x");
@@ -183,7 +192,7 @@ fn the_command_learns_key_token_fence_and_attempts() {
 }
 
 #[test]
-fn the_fence_grows_with_every_grant_shared_ones_too() {
+fn the_fence_grows_with_every_grant_including_shared_ones() {
     let host = Host::new();
     let mut fences: Vec<u64> = (0..3).map(|_| host.run().fence()).collect();
     let note = "echo $REDLOCK_FENCE >> order";
@@ -199,7 +208,7 @@ fn the_fence_grows_with_every_grant_shared_ones_too() {
 }
 
 #[test]
-fn the_fence_grows_after_the_file_was_truncated_or_deleted() {
+fn the_fence_grows_after_the_file_is_truncated_or_deleted() {
     let host = Host::new();
     let mut fences = vec![host.run().fence()];
     let harms: [fn(&Path) -> std::io::Result<()>; 3] =
@@ -213,14 +222,14 @@ fn the_fence_grows_after_the_file_was_truncated_or_deleted() {
 }
 
 #[test]
-fn the_fence_grows_after_the_file_was_rewritten_with_garbage() {
+fn the_fence_grows_after_the_file_is_filled_with_garbage() {
     let host = Host::new();
     let mut fences = vec![host.run().fence()];
     for byte in [0x00, 0x20, b'A', 0x80, 0xff] {
         fs::write(host.file(), [byte; 4096]).unwrap();
         fences.push(host.run().fence());
         fences.push(host.run().fence());
-        // Garbage must not raise the fence so high that a fresh file could not follow it.
+        // Garbage must not raise the fence so high that a new file could not continue from it.
         fs::remove_file(host.file()).unwrap();
         fences.push(host.run().fence());
     }

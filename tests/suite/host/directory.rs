@@ -1,4 +1,4 @@
-//! The directory of the locks: any key, foreign files in it, several users of it.
+//! The lock directory: any key, foreign files in it, several users.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::support::run::os;
 use crate::support::{Host, OtherUsers, Run, UNPRIVILEGED, hold, refused};
 
 #[test]
-fn keys_are_any_bytes_and_different_keys_never_collide() {
+fn keys_can_be_any_bytes_and_different_keys_never_collide() {
     let host = Host::new();
     let long = |last: &str| OsString::from(format!("{}{last}", "x".repeat(1023)));
     let mut keys: Vec<OsString> = [
@@ -49,7 +49,7 @@ fn keys_are_any_bytes_and_different_keys_never_collide() {
 }
 
 #[test]
-fn a_key_of_more_than_1024_bytes_or_none_is_refused() {
+fn a_key_that_is_empty_or_longer_than_1024_bytes_is_refused() {
     let host = Host::new();
     for key in ["x".repeat(1025), "x".repeat(5000), String::new()] {
         refused(host.run_on(key), 64, &["key"]);
@@ -58,7 +58,7 @@ fn a_key_of_more_than_1024_bytes_or_none_is_refused() {
 }
 
 #[test]
-fn different_directories_are_different_locks_and_the_variable_names_one_too() {
+fn different_directories_are_different_locks_and_the_variable_selects_one() {
     let (one, other) = (Host::new(), Host::new());
     let first = hold(one.run());
     assert!(other.is_free());
@@ -68,8 +68,8 @@ fn different_directories_are_different_locks_and_the_variable_names_one_too() {
     first.wait().expect_code(0);
 }
 
-/// Something else stands where the lock file of "k" should be. It must be refused, and not be touched.
-fn refused_if_planted(plant: impl FnOnce(&Path)) {
+/// Something else takes the place of the lock file of "k". It must be refused, and stay untouched.
+fn assert_refused_if_planted(plant: impl FnOnce(&Path)) {
     let host = Host::new();
     assert!(host.is_free());
     let name = host.file();
@@ -87,12 +87,12 @@ fn a_symbolic_link_is_not_followed() {
     let elsewhere = tempfile::tempdir().unwrap();
     let precious = elsewhere.path().join("precious");
     fs::write(&precious, "data").unwrap();
-    refused_if_planted(|name| symlink(&precious, name).unwrap());
+    assert_refused_if_planted(|name| symlink(&precious, name).unwrap());
     assert_eq!(fs::read_to_string(&precious).unwrap(), "data");
     let nothing = elsewhere.path().join("nothing");
-    refused_if_planted(|name| symlink(&nothing, name).unwrap());
-    assert!(!nothing.exists(), "nothing was made at the other end");
-    refused_if_planted(|name| symlink(name, name).unwrap());
+    assert_refused_if_planted(|name| symlink(&nothing, name).unwrap());
+    assert!(!nothing.exists(), "nothing is created at the link's target");
+    assert_refused_if_planted(|name| symlink(name, name).unwrap());
 }
 
 #[test]
@@ -100,27 +100,27 @@ fn a_hard_link_is_refused_and_its_other_name_untouched() {
     let elsewhere = tempfile::tempdir().unwrap();
     let precious = elsewhere.path().join("precious");
     fs::write(&precious, "data").unwrap();
-    refused_if_planted(|name| fs::hard_link(&precious, name).unwrap());
+    assert_refused_if_planted(|name| fs::hard_link(&precious, name).unwrap());
     assert_eq!(fs::read_to_string(&precious).unwrap(), "data");
 }
 
 #[test]
 fn a_fifo_is_refused_without_waiting_for_its_other_end() {
-    refused_if_planted(|name| mkfifo(name, Mode::from_bits_truncate(0o666)).unwrap());
+    assert_refused_if_planted(|name| mkfifo(name, Mode::from_bits_truncate(0o666)).unwrap());
 }
 
 #[test]
 fn a_directory_in_place_of_the_lock_file_is_refused() {
-    refused_if_planted(|name| fs::create_dir(name).unwrap());
+    assert_refused_if_planted(|name| fs::create_dir(name).unwrap());
 }
 
 #[test]
 fn a_socket_is_refused() {
-    refused_if_planted(|name| drop(UnixListener::bind(name).unwrap()));
+    assert_refused_if_planted(|name| drop(UnixListener::bind(name).unwrap()));
 }
 
 #[test]
-fn a_directory_in_which_every_user_may_delete_is_refused() {
+fn a_directory_where_every_user_may_delete_is_refused() {
     let host = Host::with_mode(0o777);
     refused(host.run(), 78, &["sticky"]);
     assert_eq!(lock_files(host.path()).len(), 0);
@@ -128,7 +128,7 @@ fn a_directory_in_which_every_user_may_delete_is_refused() {
 }
 
 #[test]
-fn a_directory_that_is_missing_or_none_is_refused() {
+fn a_missing_directory_and_a_file_in_its_place_are_refused() {
     let host = Host::new();
     fs::write(host.beside("file"), "").unwrap();
     for name in ["missing", "missing/deeper", "file"] {
@@ -138,7 +138,7 @@ fn a_directory_that_is_missing_or_none_is_refused() {
     assert!(!host.beside("missing").exists());
 }
 
-/// 0666 whatever the umask, since all users of the directory are to use it.
+/// 0666 whatever the umask, since all users of the directory must be able to use it.
 fn every_user_may_use(file: &Path) -> bool {
     fs::metadata(file).unwrap().mode() & 0o7777 == 0o666
 }
@@ -172,7 +172,7 @@ fn two_users_take_turns_in_either_order() {
 }
 
 #[test]
-fn two_users_who_meet_at_a_new_key_are_both_served() {
+fn two_users_who_create_a_key_at_once_are_both_served() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o1777);
     for round in 0..40 {
@@ -186,7 +186,7 @@ fn two_users_who_meet_at_a_new_key_are_both_served() {
 }
 
 #[test]
-fn a_user_cannot_delete_or_replace_anothers_lock() {
+fn a_user_cannot_delete_or_replace_another_users_lock() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o1777);
     for owner in [0, 65533] {
@@ -208,7 +208,7 @@ fn a_user_cannot_delete_or_replace_anothers_lock() {
 }
 
 #[test]
-fn a_lock_file_without_permission_is_reported_as_such() {
+fn a_missing_permission_on_a_lock_file_is_reported() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o755);
     assert!(host.is_free());
@@ -217,7 +217,7 @@ fn a_lock_file_without_permission_is_reported_as_such() {
 }
 
 #[test]
-fn a_directory_that_is_read_only_for_this_process_says_so_and_what_to_do() {
+fn a_read_only_directory_is_reported_with_advice() {
     let host = Host::new();
     let script = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
     let unshared =
@@ -234,13 +234,13 @@ fn a_directory_that_is_read_only_for_this_process_says_so_and_what_to_do() {
     }
 }
 
-/// As systemd does it for a service with PrivateTmp.
+/// As systemd does for a service with PrivateTmp.
 #[test]
-fn a_private_tmp_is_warned_of() {
+fn a_private_tmp_causes_a_warning() {
     let outside = tempfile::tempdir_in("/var/tmp").unwrap();
     let private = outside.path().join("systemd-private-0-x.service-0/tmp");
     fs::create_dir_all(&private).unwrap();
-    // The program may itself be below /tmp, so it is opened before that is covered.
+    // The program itself may be below /tmp, so it is opened before /tmp is covered.
     let script = "chmod 1777 \"$0\" && exec 9<\"$1\" && shift && mount --bind \"$0\" /tmp && exec /proc/self/fd/9 \"$@\"";
     let unshared =
         Command::new("unshare").args(["-m", "sh", "-c", script]).arg(&private).arg("/bin/true").status();

@@ -1,4 +1,5 @@
-//! Harm done to a lock file admits no other run: the lock is in the kernel, the file only describes it.
+//! Tampering with a lock file lets no other run in: the lock is in the kernel, the file only
+//! describes it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -18,8 +19,8 @@ fn open(file: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(file).expect("the lock file")
 }
 
-/// What anyone who may write to the file can do to it, without making it another file.
-const HARMS: [fn(&File); 6] = [
+/// What any user with write access can do to the file without replacing it.
+const TAMPERINGS: [fn(&File); 6] = [
     |file| file.set_len(0).unwrap(),
     |file| file.write_all_at(&[0xff; 4096], 0).unwrap(),
     |file| file.write_all_at(&[0; 16], 0).unwrap(),
@@ -29,9 +30,9 @@ const HARMS: [fn(&File); 6] = [
 ];
 
 #[test]
-fn harm_to_the_file_while_held_lets_no_other_in() {
+fn tampering_while_the_lock_is_held_lets_no_other_run_in() {
     let host = Host::new();
-    for harm in HARMS {
+    for harm in TAMPERINGS {
         let first = hold(host.run());
         harm(&open(&host.file()));
         host.run().arg("-n").sh("echo ran").done().expect_code(75);
@@ -46,15 +47,15 @@ fn harm_to_the_file_while_held_lets_no_other_in() {
 }
 
 #[test]
-fn tickets_in_use_survive_harm_to_the_file() {
+fn tickets_in_use_survive_tampering() {
     let host = Host::new();
-    for (round, harm) in HARMS.into_iter().enumerate() {
+    for (round, harm) in TAMPERINGS.into_iter().enumerate() {
         let first = hold(host.run());
         let waiter = |i: usize, place: usize| host.noting_waiter(&format!("{round}-{i}"), place);
         let mut waiters = vec![waiter(0, 1), waiter(1, 2)];
         let quitter = host.noting_waiter("quitter", 3);
         waiters.push(waiter(2, 4));
-        // A gap, into which a later one must not slip.
+        // A gap that a later waiter must not fill.
         quitter.signal(SIGTERM);
         quitter.wait();
         host.queued(3);
@@ -66,18 +67,18 @@ fn tickets_in_use_survive_harm_to_the_file() {
         }
     }
     let expected: Vec<String> =
-        (0..HARMS.len()).flat_map(|r| (0..6).map(move |i| format!("{r}-{i}"))).collect();
+        (0..TAMPERINGS.len()).flat_map(|r| (0..6).map(move |i| format!("{r}-{i}"))).collect();
     assert_eq!(host.order(), expected);
 }
 
 #[test]
-fn harm_without_end_makes_no_two_holders_overlap() {
+fn endless_tampering_makes_no_two_holders_overlap() {
     let host = Host::new();
     assert!(host.is_free());
     let (file, over) = (open(&host.file()), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let harming = scope.spawn(|| {
-            for harm in HARMS.iter().cycle() {
+            for harm in TAMPERINGS.iter().cycle() {
                 if over.load(Ordering::SeqCst) {
                     return;
                 }
@@ -100,13 +101,13 @@ fn harm_without_end_makes_no_two_holders_overlap() {
         let ended: Vec<bool> = workers.into_iter().map(|worker| worker.join().is_ok()).collect();
         over.store(true, Ordering::SeqCst);
         harming.join().unwrap();
-        assert!(ended.iter().all(|well| *well), "each run came to its end");
+        assert!(ended.iter().all(|well| *well), "each run has finished");
     });
-    assert_eq!(ReaderWriterLog::new(host.path()).check().1, 6 * 12, "everybody came in");
+    assert_eq!(ReaderWriterLog::new(host.path()).check().1, 6 * 12, "every run entered");
 }
 
 #[test]
-fn a_run_inside_a_run_is_found_out_after_harm_to_the_file() {
+fn a_nested_run_is_detected_after_tampering() {
     let host = Host::new();
     let inner = host.run().cmd(&["echo", "ran"]).shell_line();
     let script = format!("echo ready; read x; {inner}; echo inner=$?");
@@ -119,20 +120,21 @@ fn a_run_inside_a_run_is_found_out_after_harm_to_the_file() {
 }
 
 #[test]
-fn a_deleted_file_is_noticed_by_its_waiters() {
+fn waiters_notice_a_deleted_file() {
     let host = Host::new();
     let first = hold(host.run());
     let waiter = host.waiter(host.run().sh("echo ran"), 1);
     fs::remove_file(host.file()).unwrap();
     first.wait().expect_code(0);
-    // It may start anew on a new file or say what happened, but not run on a lock that no other run sees.
+    // It may retry on a new file or report what happened, but must not run under a lock that no
+    // other run sees.
     let done = waiter.wait();
     assert!(done.code == Some(0) || done.code == Some(69) && done.stdout.is_empty(), "{done:?}");
     assert!(host.is_free());
 }
 
-/// A program that is not redlock locks these bytes.
-pub(super) fn outsider(file: &Path, start: i64, len: i64) -> File {
+/// Another program locks these bytes.
+pub(super) fn foreign_lock(file: &Path, start: i64, len: i64) -> File {
     let file = open(file);
     let wanted = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -141,15 +143,15 @@ pub(super) fn outsider(file: &Path, start: i64, len: i64) -> File {
         l_len: len,
         l_pid: 0,
     };
-    fcntl(&file, FcntlArg::F_OFD_SETLK(&wanted)).expect("the outsider's lock");
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&wanted)).expect("the foreign_lock's lock");
     file
 }
 
-/// -n and -w end in time and SIGTERM ends a wait, whatever a program that is not redlock has locked.
-fn waits_end_in_time_if_locked(start: i64, len: i64) {
+/// -n and -w end in time and SIGTERM ends a wait, whatever bytes another program has locked.
+fn assert_waits_end_in_time_if_locked(start: i64, len: i64) {
     let host = Host::new();
     assert!(host.is_free());
-    let theirs = outsider(&host.file(), start, len);
+    let theirs = foreign_lock(&host.file(), start, len);
     let ends = |args: &[&str]| {
         let done = host.run().args(args).cmd(&["true"]).done();
         assert!(matches!(done.code, Some(0 | 69 | 75)), "locked {start}+{len}, {args:?}: {done:?}");
@@ -157,39 +159,39 @@ fn waits_end_in_time_if_locked(start: i64, len: i64) {
     ends(&["-n"]);
     ends(&["-w", "0.2"]);
     let mut job = host.run().arg("-v").sh("exec sleep 60").spawn();
-    wait_until("it says something, or ends", || !job.stderr_so_far().is_empty() || !job.is_running());
+    wait_until("the run prints something or exits", || !job.stderr_so_far().is_empty() || !job.is_running());
     ends(&["-n"]);
-    wait_until("SIGTERM ends it", || job.is_running().then(|| job.signal(SIGTERM)).is_none());
+    wait_until("SIGTERM ends the run", || job.is_running().then(|| job.signal(SIGTERM)).is_none());
     drop(theirs);
     wait_until("the lock is free", || host.is_free());
 }
 
 #[test]
 fn waits_end_in_time_even_if_another_program_locks_some_bytes() {
-    waits_end_in_time_if_locked(0, 1);
-    waits_end_in_time_if_locked(5, 1);
+    assert_waits_end_in_time_if_locked(0, 1);
+    assert_waits_end_in_time_if_locked(5, 1);
 }
 
 #[test]
 fn waits_end_in_time_even_if_another_program_locks_the_whole_file() {
-    waits_end_in_time_if_locked(0, 0);
+    assert_waits_end_in_time_if_locked(0, 0);
 }
 
 #[test]
 fn waits_end_in_time_even_if_another_program_locks_the_mutex() {
-    waits_end_in_time_if_locked(MUTEX_BYTE.cast_signed(), 1);
+    assert_waits_end_in_time_if_locked(MUTEX_BYTE.cast_signed(), 1);
 }
 
 #[test]
 fn waits_end_in_time_even_if_another_program_locks_the_last_ticket() {
-    waits_end_in_time_if_locked(LAST_TICKET.cast_signed(), 1);
+    assert_waits_end_in_time_if_locked(LAST_TICKET.cast_signed(), 1);
 }
 
 #[test]
-fn a_lock_file_that_another_program_has_locked_is_waited_for_if_asked_to() {
+fn a_run_waits_for_a_file_that_another_program_has_locked_on_request() {
     let host = Host::new();
     assert!(host.is_free());
-    let theirs = outsider(&host.file(), MUTEX_BYTE.cast_signed(), 1);
+    let theirs = foreign_lock(&host.file(), MUTEX_BYTE.cast_signed(), 1);
     let waits = || host.run().args(&["--on-unavailable", "wait"]).sh("echo ran");
     let (job, cancelled) = (waits().spawn(), waits().spawn());
     job.wait_for_stderr("trying again");
@@ -201,7 +203,8 @@ fn a_lock_file_that_another_program_has_locked_is_waited_for_if_asked_to() {
     host.assert_nothing_is_locked();
 }
 
-/// Loaded before libc: the kernel refuses to wait for the bytes of the others, as it may over a network.
+/// Loaded before libc: the kernel refuses to wait for other processes' bytes, as it may on a
+/// network file system.
 const NO_LOCKS: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -221,7 +224,7 @@ FORWARD(fcntl64)
 "#;
 
 #[test]
-fn a_wait_that_the_kernel_breaks_off_is_no_grant() {
+fn a_wait_that_the_kernel_aborts_is_not_a_grant() {
     let host = Host::new();
     let (source, library) = (host.beside("refuse.c"), host.beside("refuse.so"));
     fs::write(&source, NO_LOCKS).unwrap();

@@ -1,4 +1,4 @@
-//! The holder's end on this host: at once, and never before its command's whole tree is gone.
+//! When a holder on this host ends: at once, and never before its command's whole tree is gone.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::support::{
     Host, Job, REPORT_SURVIVORS, Run, STUBBORN_TREE, TREE, alive, hold, tree_of, wait_until,
 };
 
-/// The first in the queue, which looks whether the tree is gone.
+/// The first in the queue, which checks whether the tree is gone.
 fn onlooker(host: &Host, tree: &[i32]) -> Job {
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
     host.waiter(host.run().env("TREE", pids.join(" ")).sh(REPORT_SURVIVORS), 1)
@@ -20,7 +20,7 @@ const LEAVE_DAEMON: &str = "setsid sh -c 'echo $$ > daemon; exec sleep 300' </de
     while [ ! -s daemon ]; do sleep 0.01; done; exit 3";
 
 fn daemon_of(host: &Host) -> i32 {
-    wait_until("the daemon says its pid", || {
+    wait_until("the daemon writes its pid", || {
         fs::read_to_string(host.beside("daemon")).is_ok_and(|text| text.ends_with('\n'))
     });
     pid_in(&fs::read_to_string(host.beside("daemon")).unwrap())
@@ -62,9 +62,10 @@ fn a_forced_stop_frees_the_lock_only_after_the_tree_is_gone() {
     let next = onlooker(&host, &tree);
     job.signal(SIGTERM);
     wait_until_a_signal_counts_again();
-    wait_until("two signals end it", || {
+    wait_until("two signals end the run", || {
         if alive(tree[0]) {
-            job.signal(SIGTERM); // the first may have been read late, and both be one wish
+            // the first may have been read late, so that both count as one request
+            job.signal(SIGTERM);
         }
         !alive(tree[0])
     });
@@ -73,7 +74,7 @@ fn a_forced_stop_frees_the_lock_only_after_the_tree_is_gone() {
 }
 
 #[test]
-fn a_signal_is_passed_on_and_the_lock_kept_until_the_command_has_ended() {
+fn a_signal_is_forwarded_and_the_lock_kept_until_the_command_has_exited() {
     let host = Host::new();
     let script = "trap 'echo asked' TERM; echo main $$; read x; while read x; do :; done; exit 6";
     let mut job = host.run().stdin_pipe().sh(script).spawn();
@@ -118,7 +119,7 @@ fn a_daemon_left_behind_does_not_keep_the_lock() {
 }
 
 #[test]
-fn with_wait_tree_a_daemon_left_behind_keeps_the_lock() {
+fn a_daemon_left_behind_keeps_the_lock_with_wait_tree() {
     let host = Host::new();
     let mut job = host.run().dir(host.path()).arg("--wait-tree").sh(LEAVE_DAEMON).spawn();
     let daemon = daemon_of(&host);
@@ -126,7 +127,7 @@ fn with_wait_tree_a_daemon_left_behind_keeps_the_lock() {
         let of_ours = |pid: &i32| processes::status_field(*pid, "Name") == "sh";
         processes::children(guardian_of(job.pid())).iter().filter(|pid| of_ours(pid)).count() == 0
     };
-    wait_until("the command has ended", command_has_ended);
+    wait_until("the command has exited", command_has_ended);
     assert!(alive(daemon) && job.is_running() && !host.is_free());
     send(daemon, SIGKILL);
     job.wait().expect_code(3);
@@ -143,11 +144,11 @@ fn a_killed_redlock_with_wait_tree_takes_the_daemon_along() {
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
 }
 
-/// The descriptors of the command that lead into the lock directory.
+/// The command's descriptors that lead into the lock directory.
 fn into_directory(host: &Host, run: Run) -> usize {
     let script = "for fd in /proc/$$/fd/*; do readlink $fd; done; exit 0";
     let done = run.sh(script).done().expect_code(0);
-    assert!(done.stdout.contains("pipe:"), "it lists descriptors: {done:?}");
+    assert!(done.stdout.contains("pipe:"), "the command lists descriptors: {done:?}");
     let directory = host.path().to_str().unwrap();
     done.stdout.lines().filter(|line| line.starts_with(directory)).count()
 }

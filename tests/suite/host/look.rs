@@ -1,4 +1,4 @@
-//! `redlock status` and `redlock list` on this host: what they show is what the kernel knows.
+//! `redlock status` and `redlock list` on this host: they show what the kernel knows.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::sys::signal::Signal::SIGKILL;
 use serde_json::Value;
 
-use super::file_tampering::outsider;
+use super::file_tampering::foreign_lock;
 use crate::support::host::{MUTEX_BYTE, lock_files};
 use crate::support::run::os;
 use crate::support::{
@@ -19,13 +19,13 @@ fn json(done: &Done) -> Value {
     serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"))
 }
 
-/// What `redlock status k --json` says.
+/// The output of `redlock status k --json`.
 #[track_caller]
 fn status(host: &Host) -> Value {
     json(&host.subcommand("status").args(&["k", "--json"]).done().expect_code(0))
 }
 
-/// What `redlock list --json` says, by key.
+/// The output of `redlock list --json`, by key.
 #[track_caller]
 fn listed(host: &Host) -> Vec<Value> {
     let done = host.subcommand("list").arg("--json").done().expect_code(0);
@@ -50,7 +50,7 @@ fn a_holder_is_described_until_it_has_released() {
     for part in ["nightly", &format!("pid {}", first.pid()), "since", "fence", "token"] {
         assert!(done.stdout.contains(part), "{part}: {done:?}");
     }
-    assert!(!done.stdout.contains("expires"), "it ends with its process: {done:?}");
+    assert!(!done.stdout.contains("expires"), "the lock ends with its process: {done:?}");
     let found = status(&host);
     assert_eq!((&found["key"], &found["state"]), (&"k".into(), &"held".into()));
     let holder = &found["holders"][0];
@@ -62,7 +62,7 @@ fn a_holder_is_described_until_it_has_released() {
 }
 
 #[test]
-fn checks_answer_by_exit_code() {
+fn checks_set_the_exit_code() {
     let host = Host::new();
     let check = |what: &str| host.subcommand("status").args(&["k", "--check", what]);
     check("free").done().expect_code(0);
@@ -89,7 +89,9 @@ fn fifty_waiters_are_shown_in_order_and_none_is_left_behind() {
         let run = host.run().args(&["--label", &label, mode]).cmd(&["true"]);
         waiters.push(host.waiter(run, number + 1));
     }
-    wait_until("all have told who they are", || !texts(&status(&host)["waiters"], "label").contains(&"?"));
+    wait_until("all have written their records", || {
+        !texts(&status(&host)["waiters"], "label").contains(&"?")
+    });
     let found = status(&host);
     let expected: Vec<String> = (0..50).map(|number| format!("waiter {number}")).collect();
     assert_eq!(texts(&found["waiters"], "label"), expected);
@@ -100,7 +102,7 @@ fn fifty_waiters_are_shown_in_order_and_none_is_left_behind() {
         assert_eq!(waiter["mode"], if number % 5 == 0 { "shared" } else { "exclusive" });
         assert!(waiter["waited_ms"].is_u64());
     }
-    // One that gives up, and one that is killed, are gone at once.
+    // A waiter that gives up or is killed disappears at once.
     for gone in [30, 10] {
         let waiter = waiters.remove(gone);
         waiter.signal(SIGKILL);
@@ -118,7 +120,7 @@ fn fifty_waiters_are_shown_in_order_and_none_is_left_behind() {
 }
 
 #[test]
-fn sharers_slots_and_what_is_kept_are_listed() {
+fn sharers_slots_and_reservations_are_listed() {
     let host = Host::new();
     let shared = |label| hold(host.run_on("index").args(&["--shared", "--label", label]));
     let slot = |label| hold(host.run_on("gpu").args(&["--slots", "4", "--label", label]));
@@ -136,14 +138,14 @@ fn sharers_slots_and_what_is_kept_are_listed() {
     assert_eq!(texts(&tick["holders"], "label"), ["f"]);
     assert!((30_000..=60_000).contains(&tick["holders"][0]["expires_ms"].as_u64().unwrap()), "{tick}");
     let table = host.subcommand("list").done().expect_code(0).stdout;
-    assert!(!table.contains("never"), "they end with their processes: {table}");
+    assert!(!table.contains("never"), "the locks end with their processes: {table}");
     for part in ["3/4 slots", "shared 2", "kept"] {
         assert!(table.contains(part), "{part}: {table}");
     }
     for job in jobs {
         job.wait().expect_code(0);
     }
-    assert_eq!(listed(&host).len(), 1, "the kept one");
+    assert_eq!(listed(&host).len(), 1, "the reservation");
 }
 
 #[test]
@@ -208,7 +210,7 @@ fn another_prefix_is_another_list() {
 }
 
 #[test]
-fn files_that_are_no_locks_are_passed_over_and_not_touched() {
+fn files_that_are_not_locks_are_skipped_and_untouched() {
     let host = Host::new();
     let first = hold(host.run());
     fs::write(host.beside("target"), "secret").unwrap();
@@ -258,7 +260,7 @@ fn a_lock_of_another_program_is_foreign() {
 }
 
 #[test]
-fn any_user_that_may_read_the_file_may_look() {
+fn any_user_with_read_access_can_look() {
     let Some(users) = OtherUsers::new() else { skip!("only root can be other users") };
     for mode in [0o1777, 0o755] {
         let host = Host::with_mode(mode);
@@ -276,7 +278,7 @@ fn any_user_that_may_read_the_file_may_look() {
             (after.mtime_nsec(), after.len()),
             "nothing is written"
         );
-        // One that may not is told so, and the list goes on without it.
+        // A user without access gets a message, and the list continues without that lock.
         fs::set_permissions(host.file(), Permissions::from_mode(0o600)).unwrap();
         look("status", &["k"]).done().expect_code(77).expect_stderr(&["redlock-lock%3Ak"]);
         look("list", &[]).done().expect_code(0);
@@ -285,7 +287,7 @@ fn any_user_that_may_read_the_file_may_look() {
 }
 
 #[test]
-fn looking_keeps_nobody_waiting() {
+fn looking_delays_no_run() {
     let host = Host::new();
     let first = hold(host.run());
     let look = || host.subcommand("status").arg("k").done().expect_code(0);
@@ -298,14 +300,14 @@ fn looking_keeps_nobody_waiting() {
     });
     assert!(host.is_free());
     host.assert_nothing_is_locked();
-    // A process that has the mutex and is stopped is in nobody's way who only looks.
-    let theirs = outsider(&host.file(), MUTEX_BYTE.cast_signed(), 1);
+    // A stopped process that has the mutex does not delay a command that only looks.
+    let theirs = foreign_lock(&host.file(), MUTEX_BYTE.cast_signed(), 1);
     assert_eq!(look().stdout, "k: free\n");
     drop(theirs);
 }
 
 #[test]
-fn without_a_server_it_says_that_it_looks_at_this_host_only() {
+fn a_look_without_servers_reports_that_it_covers_this_host_only() {
     let look = |args: &[&str]| Run::bare().args(args).arg("a key of no test").done().expect_code(0);
     let done = look(&["status"]);
     assert_eq!(done.stdout, "a key of no test: free\n");

@@ -1,4 +1,4 @@
-//! Locks of this host: files, the kernel's locks on them, and their users.
+//! Locks on this host: files, the kernel's locks on them, and their users.
 
 mod choice;
 mod directory;

@@ -1,4 +1,4 @@
-//! Groups, preferences and slots on this host, when a participant is killed or stopped in the middle.
+//! Groups, preferences and slots on this host, when a participant is killed or stopped.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,15 +8,15 @@ use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 use crate::support::host::is_locked;
 use crate::support::{Host, Job, Run, expect_success, hold, wait_until};
 
-/// A command that tells its slot, and stays.
-const TELL_SLOT: &str = "echo slot=$REDLOCK_SLOT; read x; exit 0";
+/// A command that prints its slot, and stays.
+const PRINT_SLOT: &str = "echo slot=$REDLOCK_SLOT; read x; exit 0";
 
 fn slots(host: &Host, n: u32) -> Run {
     host.run().args(&["--slots", &n.to_string()])
 }
 
 fn holding_slot(host: &Host, n: u32) -> Job {
-    let job = slots(host, n).stdin_pipe().sh(TELL_SLOT).spawn();
+    let job = slots(host, n).stdin_pipe().sh(PRINT_SLOT).spawn();
     job.wait_for_line("slot=");
     job
 }
@@ -25,12 +25,12 @@ fn group(host: &Host, name: &str) -> Run {
     host.run().args(&["--shared", "--reader-group", name])
 }
 
-/// Queued at this position, with a command that writes the word into the log.
+/// Queued at this position, with a command that appends the word to the log.
 fn noting(host: &Host, args: &[&str], word: &str, position: usize) -> Job {
     host.waiter(host.run().args(args).dir(host.path()).sh(&format!("echo {word} >> order")), position)
 }
 
-/// Threads that sleep until a holder has gone.
+/// The threads that sleep until a holder exits.
 fn sleepers(pid: i32) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a living process");
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -45,8 +45,8 @@ fn truncate(file: &Path) {
 fn the_slot_of_a_killed_holder_goes_to_the_first_waiter() {
     let host = Host::new();
     let mut holders: Vec<Job> = (0..3).map(|_| holding_slot(&host, 3)).collect();
-    let first = host.waiter(slots(&host, 3).stdin_pipe().sh(TELL_SLOT), 1);
-    let second = host.waiter(slots(&host, 3).stdin_pipe().sh(TELL_SLOT), 2);
+    let first = host.waiter(slots(&host, 3).stdin_pipe().sh(PRINT_SLOT), 1);
+    let second = host.waiter(slots(&host, 3).stdin_pipe().sh(PRINT_SLOT), 2);
     holders[1].signal(SIGKILL);
     assert_eq!(first.wait_for_line("slot="), "slot=1");
     assert_eq!(second.stdout_so_far(), "");
@@ -79,7 +79,7 @@ fn no_waiter_overtakes_a_stopped_waiter_for_a_slot() {
 }
 
 #[test]
-fn a_stopped_holder_keeps_its_slot_and_the_others_go_on() {
+fn a_stopped_holder_keeps_its_slot_and_the_others_continue() {
     let host = Host::new();
     let (stopped, other) = (holding_slot(&host, 2), holding_slot(&host, 2));
     stopped.stop();
@@ -94,12 +94,12 @@ fn a_stopped_holder_keeps_its_slot_and_the_others_go_on() {
 fn threads_that_waited_for_other_slots_disturb_no_holder() {
     let host = Host::new();
     let mut holders: Vec<Job> = (0..8).map(|_| holding_slot(&host, 8)).collect();
-    let waiter = host.waiter(slots(&host, 8).stdin_pipe().sh(TELL_SLOT), 1);
+    let waiter = host.waiter(slots(&host, 8).stdin_pipe().sh(PRINT_SLOT), 1);
     wait_until("a thread sleeps for each slot", || sleepers(waiter.pid()) == 8);
     let file = host.file();
     holders.remove(3).wait().expect_code(0);
     assert_eq!(waiter.wait_for_line("slot="), "slot=3");
-    wait_until("they have ended", || sleepers(waiter.pid()) == 0);
+    wait_until("the threads have exited", || sleepers(waiter.pid()) == 0);
     for number in [0, 1, 2, 4, 5, 6, 7] {
         holders.remove(0).wait().expect_code(0);
         let lowest = slots(&host, 8).arg("-n").sh("echo $REDLOCK_SLOT").done().expect_code(0).stdout;
@@ -125,7 +125,7 @@ fn many_slots_need_no_more_descriptors_than_few() {
 }
 
 #[test]
-fn truncating_the_file_gives_no_slot_away_and_mixes_no_groups() {
+fn truncating_the_file_frees_no_slot_and_mixes_no_groups() {
     let host = Host::new();
     let holders: Vec<Job> = (0..2).map(|_| holding_slot(&host, 2)).collect();
     truncate(&host.file());
@@ -142,7 +142,7 @@ fn truncating_the_file_gives_no_slot_away_and_mixes_no_groups() {
 }
 
 #[test]
-fn a_waiter_alone_settles_how_the_key_is_used() {
+fn a_single_waiter_determines_how_the_key_is_used() {
     let host = Host::new();
     let holder = hold(host.run());
     let waiter = noting(&host, &["--shared"], "reader", 1);
@@ -155,13 +155,13 @@ fn a_waiter_alone_settles_how_the_key_is_used() {
 }
 
 #[test]
-fn the_other_group_comes_in_when_the_last_of_this_one_was_killed() {
+fn the_other_group_enters_when_the_last_reader_of_this_one_is_killed() {
     let host = Host::new();
     let (one, two) = (hold(group(&host, "a")), hold(group(&host, "a")));
     let other = host.waiter(group(&host, "b").stdin_pipe().sh("echo in; read x; exit 0"), 1);
     one.signal(SIGKILL);
     one.wait();
-    // Behind a waiter, the same group is no help.
+    // Behind a waiter, being of the same group does not help.
     group(&host, "a").arg("-n").sh("echo ran").done().expect_code(75);
     assert_eq!(other.stdout_so_far(), "");
     two.signal(SIGKILL);
@@ -172,7 +172,7 @@ fn the_other_group_comes_in_when_the_last_of_this_one_was_killed() {
 }
 
 #[test]
-fn neighbours_of_one_group_go_in_together_and_groups_take_turns() {
+fn neighbours_of_one_group_enter_together_and_groups_take_turns() {
     let host = Host::new();
     let writer = hold(host.run());
     let script = "echo in; read x; exit 0";
@@ -212,7 +212,7 @@ fn preferring_writers_go_first_in_their_order_even_if_one_dies() {
 }
 
 #[test]
-fn a_stopped_preferred_writer_is_waited_for_until_it_gives_up() {
+fn others_wait_for_a_stopped_preferred_writer_until_it_gives_up() {
     let host = Host::new();
     let holder = hold(host.run());
     let fair = noting(&host, &[], "fair", 1);
@@ -220,7 +220,7 @@ fn a_stopped_preferred_writer_is_waited_for_until_it_gives_up() {
     let later = noting(&host, &[], "later", 3);
     stopped.stop();
     holder.wait().expect_code(0);
-    assert!(!host.is_free(), "the fair ones do not pass it");
+    assert!(!host.is_free(), "the others do not overtake it");
     assert_eq!(host.order(), Vec::<String>::new());
     stopped.signal(SIGTERM);
     stopped.signal(SIGCONT);
@@ -242,11 +242,11 @@ fn readers_that_prefer_readers_join_when_readers_begin_to_hold() {
     let other = noting(&host, &["--shared", "--prefer", "readers", "--reader-group", "b"], "other", 5);
     writer.wait().expect_code(0);
     first.wait_for_line("in");
-    joins.wait_for_line("in"); // past the writer in between
+    joins.wait_for_line("in"); // overtaking the writer in between
     host.queued(3);
     host.run().args(&prefers).args(&["-n"]).sh("exit 4").done().expect_code(4);
     host.run().args(&prefers).args(&["-n", "--reader-group", "b"]).sh("echo ran").done().expect_code(75);
-    // It alone keeps the readers inside going.
+    // Only this reader still holds the lock.
     first.wait().expect_code(0);
     host.run().args(&prefers).args(&["-n"]).sh("exit 4").done().expect_code(4);
     assert_eq!(host.order(), Vec::<String>::new());
@@ -269,7 +269,7 @@ fn a_killed_reader_that_joined_leaves_nothing() {
 }
 
 #[test]
-fn a_run_inside_a_run_is_found_out_in_all_modes() {
+fn a_nested_run_is_detected_in_all_modes() {
     let host = Host::new();
     let nested = |outer: Run, inner: Run| {
         let script = format!("{}; echo inner=$?", inner.cmd(&["true"]).shell_line());

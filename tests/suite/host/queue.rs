@@ -9,7 +9,7 @@ use crate::support::proc_stat::cpu_ticks;
 use crate::support::{Host, Job, expect_success, hold, process_state, processes, wait_until};
 
 #[test]
-fn a_waiter_whose_guardian_was_killed_does_not_run_unprotected() {
+fn a_waiter_whose_guardian_is_killed_does_not_run_unprotected() {
     let host = Host::new();
     let first = hold(host.run());
     let waiter = host.waiter(host.run().sh("echo ran"), 1);
@@ -28,14 +28,14 @@ fn a_stopped_waiter_just_waits_and_keeps_its_place() {
     let behind = host.noting_waiter("behind", 2);
     sleeper.stop();
     first.wait().expect_code(0);
-    assert!(!host.is_free(), "nobody overtakes the stopped one");
+    assert!(!host.is_free(), "the stopped waiter is not overtaken");
     assert_eq!(host.order(), Vec::<String>::new());
     sleeper.signal(SIGCONT);
     expect_success(vec![sleeper, behind]);
     assert_eq!(host.order(), ["sleeper", "behind"]);
 }
 
-/// Processor ticks and voluntary context switches of these processes, all threads included.
+/// Processor ticks and voluntary context switches of these processes, including all threads.
 fn activity(pids: &[i32]) -> (u64, u64) {
     let mut sum = (0, 0);
     for pid in pids {
@@ -62,13 +62,15 @@ fn many_waiters_cost_no_processor_time_and_are_served_in_order() {
     let waiters: Vec<Job> = (0..WAITERS).map(waiter).collect();
     let pids = processes::marked(&mark);
     assert!(pids.len() >= WAITERS, "{} processes", pids.len());
-    // To have a ticket is not to be at rest.
+    // A waiter with a ticket may still be busy.
     wait_until("all sleep", || pids.iter().all(|pid| process_state(*pid) == Some('S')));
     let before = activity(&pids);
-    std::thread::sleep(Duration::from_secs(2)); // not for a fact: this is the time that is measured
+    // no fact to wait for: activity is measured over this time
+    std::thread::sleep(Duration::from_secs(2));
     let after = activity(&pids);
     let (ticks, switches) = (after.0 - before.0, after.1 - before.1);
-    // One wake-up each is allowed: after two seconds a waiter may look whether it has something to say.
+    // One wake-up each is allowed: after two seconds a waiter may check whether it must report its
+    // wait.
     assert!(ticks <= 20, "{ticks} ticks in 2 s for {WAITERS} waiters");
     assert!(switches <= 3 * WAITERS as u64, "{switches} wake-ups in 2 s for {WAITERS} waiters");
     first.wait().expect_code(0);

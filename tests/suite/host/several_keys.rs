@@ -1,4 +1,5 @@
-//! Several keys on this host: crossed orders, and what happens to one key while the other is waited for.
+//! Several keys on this host: crossed orders, and what happens to one key during the wait for the
+//! other.
 
 use std::path::PathBuf;
 
@@ -70,26 +71,26 @@ fn a_stopped_waiter_for_two_keys_keeps_its_place_at_both() {
 }
 
 #[test]
-fn with_wait_tree_the_command_keeps_all_of_them_open() {
+fn the_command_keeps_all_keys_open_with_wait_tree() {
     let host = Host::new();
     let script = "for fd in /proc/$$/fd/*; do readlink $fd; done | grep -c redlock-; exit 0";
     assert_eq!(keys(&host, &["b", "a"]).sh(script).done().expect_code(0).stdout, "0\n");
     let kept = keys(&host, &["b", "a"]).arg("--wait-tree").sh(script).done().expect_code(0);
     assert_eq!(kept.stdout, "2\n");
-    // So a daemon keeps them all when redlock and its guardian are gone without a word.
+    // So a daemon keeps them all when redlock and its guardian are killed.
     let script = "setsid sh -c 'echo daemon $$; exec sleep 300' & wait";
     let job = keys(&host, &["b", "a"]).arg("--wait-tree").sh(script).spawn();
     let daemon = Pid::from_raw(processes::pid_in(&job.wait_for_line("daemon")));
     let guardian = processes::guardian_of(job.pid());
-    // In this order, or the one would stop the tree when the other is gone.
+    // In this order; otherwise one would stop the tree when the other is gone.
     job.stop();
     processes::send(guardian, SIGKILL);
-    wait_until("it is gone", || !alive(guardian));
+    wait_until("the process is gone", || !alive(guardian));
     job.signal(SIGKILL);
     job.wait();
     assert!(alive(daemon.as_raw()) && !host.run_on("a").try_acquire() && !host.run_on("b").try_acquire());
     kill(daemon, SIGKILL).unwrap();
-    wait_until("free when the tree is gone", || {
+    wait_until("the keys are free when the tree is gone", || {
         host.run_on("a").try_acquire() && host.run_on("b").try_acquire()
     });
 }

@@ -1,9 +1,9 @@
-//! The lock file of this host remembers its readers, however many come and go.
+//! The lock file keeps track of its readers, however many come and go.
 
 use crate::support::{Host, hold, wait_until};
 
 #[test]
-fn a_writer_inside_a_long_reader_is_found_out_after_many_other_readers() {
+fn a_writer_inside_a_long_reader_is_detected_after_many_other_readers() {
     let host = Host::new();
     let inner = host.run().cmd(&["echo", "ran"]).shell_line();
     let script = format!("echo ready; read x; {inner}; echo inner=$?");
@@ -18,7 +18,7 @@ fn a_writer_inside_a_long_reader_is_found_out_after_many_other_readers() {
 }
 
 #[test]
-fn a_wait_for_readers_names_one_that_is_still_there() {
+fn a_wait_for_readers_names_one_that_still_holds() {
     let host = Host::new();
     let first = hold(host.run().arg("--shared").args(&["--label", "first"]));
     let second = hold(host.run().arg("--shared").args(&["--label", "second"]));

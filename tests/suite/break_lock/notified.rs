@@ -1,4 +1,5 @@
-//! The holder is told at once, whatever its ttl: it stops its tree, gives the lock back and says who broke it.
+//! The holder learns of a break at once, whatever its ttl: it stops its tree, releases the lock and
+//! reports who broke it.
 
 use std::time::{Duration, Instant};
 
@@ -7,23 +8,23 @@ use crate::support::{Backend, REPORT_SURVIVORS, STUBBORN_TREE, TREE, alive, hold
 
 on_backends!(
     one_server, three_servers, this_host:
-        the_tree_is_stopped_and_the_lock_is_the_next_ones,
-        the_next_one_starts_after_a_tree_that_ignores_sigterm,
+        the_tree_is_stopped_and_the_next_waiter_gets_the_lock,
+        the_next_holder_starts_after_a_tree_that_ignores_sigterm,
         the_order_of_the_queue_is_kept_and_tokens_grow,
         events_name_who_broke_it,
         a_minimum_hold_does_not_keep_a_broken_lock,
-        a_run_that_uses_the_lock_of_the_broken_one_is_stopped_with_it,
-        a_run_with_several_keys_gives_all_of_them_back,
-        two_breaks_at_once_agree;
+        a_nested_run_is_stopped_with_the_broken_one,
+        a_run_with_several_keys_releases_all_of_them,
+        two_simultaneous_breaks_agree;
     one_server, three_servers:
-        a_command_that_is_not_to_be_stopped_runs_on,
+        a_command_with_on_lost_warn_continues,
 );
 
 /// The next renewal would be ten seconds away.
 const TTL: [&str; 2] = ["--ttl", "30s"];
 const WELL_BEFORE_THE_RENEWAL: Duration = Duration::from_secs(7);
 
-fn the_tree_is_stopped_and_the_lock_is_the_next_ones(backend: &Backend) {
+fn the_tree_is_stopped_and_the_next_waiter_gets_the_lock(backend: &Backend) {
     let job = backend.run().args(&TTL).sh(TREE).spawn();
     let tree = tree_of(&job);
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
@@ -40,7 +41,7 @@ fn the_tree_is_stopped_and_the_lock_is_the_next_ones(backend: &Backend) {
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
 }
 
-fn the_next_one_starts_after_a_tree_that_ignores_sigterm(backend: &Backend) {
+fn the_next_holder_starts_after_a_tree_that_ignores_sigterm(backend: &Backend) {
     let job = backend.run().args(&TTL).args(&["--kill-after", "1s"]).sh(STUBBORN_TREE).spawn();
     let tree: Vec<String> = tree_of(&job).iter().map(i32::to_string).collect();
     let next = backend.waiter(backend.run().env("TREE", tree.join(" ")).sh(REPORT_SURVIVORS), 1);
@@ -88,8 +89,8 @@ fn a_minimum_hold_does_not_keep_a_broken_lock(backend: &Backend) {
     assert!(backend.is_free());
 }
 
-/// The lock is not renewed any more, and ends with its lease.
-fn a_command_that_is_not_to_be_stopped_runs_on(backend: &Backend) {
+/// The lock is no longer renewed, and ends with its lease.
+fn a_command_with_on_lost_warn_continues(backend: &Backend) {
     let job = hold(backend.run().args(&["--ttl", "8s", "--on-lost", "warn"]));
     let done = break_in(backend).args(&["--yes", "-w", "1s"]).done().expect_code(75);
     assert!(done.stderr.contains("ends with its lease in "), "{done:?}");
@@ -100,7 +101,7 @@ fn a_command_that_is_not_to_be_stopped_runs_on(backend: &Backend) {
     assert!(ended.stderr.contains("the command runs on without it"), "{ended:?}");
 }
 
-fn a_run_that_uses_the_lock_of_the_broken_one_is_stopped_with_it(backend: &Backend) {
+fn a_nested_run_is_stopped_with_the_broken_one(backend: &Backend) {
     let inner = format!("{} -- sh -c 'echo inner; sleep 300'", backend.run().arg("--reentrant").shell_line());
     let outer = backend.run().args(&TTL).sh(&inner).spawn();
     outer.wait_for_line("inner");
@@ -111,17 +112,17 @@ fn a_run_that_uses_the_lock_of_the_broken_one_is_stopped_with_it(backend: &Backe
     assert!(backend.is_free());
 }
 
-fn a_run_with_several_keys_gives_all_of_them_back(backend: &Backend) {
+fn a_run_with_several_keys_releases_all_of_them(backend: &Backend) {
     let job = hold(backend.run_on(&["k", "other"]).args(&TTL));
     break_in(backend).arg("--yes").done().expect_code(0);
     job.wait().expect_code(79);
     backend.all_free(&["k", "other"]);
 }
 
-fn two_breaks_at_once_agree(backend: &Backend) {
+fn two_simultaneous_breaks_agree(backend: &Backend) {
     let job = hold(backend.run().args(&TTL));
     let both = [(); 2].map(|()| break_in(backend).arg("--yes").spawn());
     both.into_iter().for_each(|done| drop(done.wait().expect_code(0)));
     job.wait().expect_code(79);
-    wait_until("it is free", || backend.is_free());
+    wait_until("the lock is free", || backend.is_free());
 }

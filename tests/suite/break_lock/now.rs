@@ -1,4 +1,4 @@
-//! `--now`: the lock is free at once, and the output says what that means.
+//! `--now`: the lock is free at once, and the output explains what that means.
 
 use super::break_in;
 use super::break_on;
@@ -7,11 +7,11 @@ use crate::support::{Backend, Run, hold, holder, wait_until};
 
 on_backends!(
     one_server, three_servers:
-        the_lock_is_free_at_once_and_the_holder_is_told_who_did_it,
-        the_next_one_is_woken,
+        the_lock_is_free_at_once_and_the_holder_learns_who_broke_it,
+        the_next_waiter_is_woken,
 );
 
-fn the_lock_is_free_at_once_and_the_holder_is_told_who_did_it(backend: &Backend) {
+fn the_lock_is_free_at_once_and_the_holder_learns_who_broke_it(backend: &Backend) {
     let job =
         backend.run().args(&["--ttl", "30s"]).sh("trap '' TERM; echo ready; while :; do sleep 0.1; done");
     let job = job.spawn();
@@ -24,16 +24,16 @@ fn the_lock_is_free_at_once_and_the_holder_is_told_who_did_it(backend: &Backend)
     job.wait().expect_code(79);
 }
 
-fn the_next_one_is_woken(backend: &Backend) {
+fn the_next_waiter_is_woken(backend: &Backend) {
     let _first = hold(backend.run().args(&["--ttl", "30s"]));
     let next = backend.waiter(backend.run().cmd(&["echo", "mine"]), 1);
     break_in(backend).args(&["--yes", "--now"]).done().expect_code(0);
     assert_eq!(next.wait().expect_code(0).stdout, "mine\n");
 }
 
-/// Even the first run of a key, whose log is not there yet when the lock is freed.
+/// Even the first run of a key, whose log does not exist yet when the lock is freed.
 #[test]
-fn the_history_has_it_once() {
+fn the_history_has_one_entry() {
     let redis = Redis::start();
     for n in 1..=2 {
         let job = holder(&redis, "k", &["--ttl", "30s"]);
@@ -46,7 +46,7 @@ fn the_history_has_it_once() {
 }
 
 #[test]
-fn a_renewal_does_not_bring_it_back() {
+fn a_renewal_does_not_recreate_the_lock() {
     let redis = Redis::start();
     let job = holder(&redis, "k", &["--ttl", "3s", "--on-lost", "warn"]);
     break_on(&redis).args(&["--yes", "--now"]).done().expect_code(0);
