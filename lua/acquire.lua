@@ -26,8 +26,8 @@
 -- Atomic, so that "free", "our turn" and "taken" are one moment for all keys, and so that waiters for several keys join
 -- all their queues in the same order and cannot wait for each other.
 --
--- Most often nothing of the lock exists, and it is asked for exclusively. So the functions for everything else are in
--- include/decide.lua and others, and are created only in the branches that need them.
+-- Redis creates the functions of a script at each call, when it reaches them. Most often nothing of the lock exists, and it
+-- is requested exclusively. So everything else is in a function of its own, decide().
 --
 -- @include constants
 -- @include grant
@@ -46,8 +46,8 @@ if IS_REPLICA then
   return { 'replica' }
 end
 
--- Whether there is no holder, no waiter and nothing left by one: most often one command tells this about a key, and if it
--- finds one thing, which is the queue, that nothing but waiters is there.
+-- Whether there is no holder, no waiter and nothing left by one. One command usually tells. If it finds one key, and that is
+-- the queue, there are only waiters.
 local is_untouched, may_have_given_up = true, true
 for _, k in ipairs(LOCKS) do
   local found = call('EXISTS', TOMBSTONE, k.lock, k.queue, k.info, k.shared)
@@ -61,73 +61,169 @@ end
 if may_have_given_up and call('EXISTS', TOMBSTONE) == 1 then
   return { 'stale' }
 end
-local quarantine, known_for, longest_quarantine = 0, 0, 0
+local quarantined_for, known_ms, longest_quarantine = 0, 0, 0
 if NEEDS_MARKER or QUARANTINE ~= 0 then
-  -- @include server
-  quarantine, known_for, longest_quarantine = quarantine_left(QUARANTINE)
+  -- @include marker
+  quarantined_for, known_ms, longest_quarantine = quarantine_left(QUARANTINE)
 end
 
--- How the grant is written down: see store_grant().
-local arrival, write, undo = FIRST_STAMP, write_exclusive, nil
+-- How the grants are written: see store_grant(). `prepare` is called for each lock first, `finish` at the end.
+local arrival, write, undo, prepare, finish = FIRST_STAMP, write_exclusive, nil, nil, nil
 local is_superseding = string.find(FLAGS, SUPERSEDES, 1, true)
-if not is_untouched or MODE ~= '' or quarantine > 0 or is_superseding then
-  -- @include queue
-  local refusal
-  if quarantine > 0 then
-    -- @include decide
-    refusal = wait_for_quarantine()
-  elseif not is_untouched or is_superseding then
-    local is_any_held, held, not_our_turn
-    for _, k in ipairs(LOCKS) do
-      k.capacity = 1
-      is_any_held = is_any_held or MODE ~= '' or current(k)
+
+-- What is not the plain case: there is a holder, a waiter or what either has left behind; or the request is not a plain one.
+if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
+  -- Returns the reply if the request is refused.
+  local function decide()
+    -- @include queue
+    -- @include turn
+    -- @include share
+    -- @include blocked
+    -- @include supersede
+    -- @include expired
+
+    -- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. One of several
+    -- queues no client either, so that all clients turn to the same next gate. The only server: when its quarantine is over,
+    -- the waiters are served in the order in which they came.
+    local function wait_for_quarantine()
+      for _, k in ipairs(QUEUES and SERVERS == '1' and LOCKS or {}) do
+        enqueue(k, FIRST_FIELD)
+      end
+      return { 'quarantined', int_string(quarantined_for), int_string(longest_quarantine) }
     end
-    if is_any_held or is_superseding then
-      -- @include decide
-      refusal = look_at_holders()
+
+    -- Finds out whether we hold any of the locks already, and what capacity they have for our mode. Returns a reply if that is
+    -- no matter of waiting.
+    local function look_at_holders()
+      for i, k in ipairs(LOCKS) do
+        k.is_ours, k.entry = claim_of(k, ME)
+        if k.is_ours == ATTEMPT and SERVERS ~= '1' then
+          return { 'duplicate_server' }
+        end
+        if k.is_ours and k.is_ours > ATTEMPT then
+          return { 'stale' }
+        end
+        local refusal = not k.is_ours and (current(k) and mismatch(k) or is_superseding and superseded(k, i))
+        if refusal then
+          return refusal
+        end
+        k.capacity = free_capacity(k, MODE)
+      end
     end
-    for i, k in ipairs(refusal and {} or LOCKS) do
-      k.must_wait = not k.is_ours and k.capacity <= 0
-      held = held or k.must_wait and i
-      if not k.is_ours and k.capacity > 0 and k.has_queue then
-        -- The first one need not know who of the others is dead, if it wants the lock for itself alone.
-        k.is_first = MODE == '' and call('ZRANK', k.queue, QUEUED) == 0
-        if not k.is_first then
-          -- @include decide
-          k.must_wait = not is_our_turn(k)
+
+    -- Whether it is our turn, where K has capacity for our mode. A request that joins is not asked to wait for its turn while
+    -- its mode holds the lock.
+    local function is_our_turn(k)
+      if has(FLAGS, JOINS) and current(k) == MODE then
+        return true
+      end
+      remove_dead_waiters(k)
+      local ahead = count_ahead(k)
+      return ahead == 0 or ahead < k.capacity and are_of_our_mode(k, ahead)
+    end
+
+    -- Our request queues, or is granted. Not without a stamp at a server other than the gate: what it would get there is not
+    -- what other servers know.
+    local function supersede_all()
+      for _, k in ipairs((IS_GATE or STAMP) and LOCKS or {}) do
+        supersede(k, FIRST_FIELD)
+      end
+    end
+
+    -- `held`: the first key that is held; `not_our_turn`: the first one where it is not our turn. Returns the reply.
+    local function wait_for_turn(held, not_our_turn)
+      for _, k in ipairs(IS_GATE and LOCKS or {}) do
+        if k.must_wait and is_below_ancestor(k, ANCESTORS) then
+          return { 'nested' }
         end
       end
-      not_our_turn = not_our_turn or k.must_wait and i
+      if QUEUES and is_superseding then
+        supersede_all()
+      end
+      -- Before we queue anywhere: a place of ours from long ago may be gone in one queue and not in another, and two waiters for
+      -- the same keys that are not in the same order everywhere would wait for each other.
+      for _, k in ipairs(LOCKS) do
+        remove_dead_waiters(k)
+      end
+      for _, k in ipairs(LOCKS) do
+        if QUEUES then
+          enqueue(k, FIRST_FIELD)
+        end
+        wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
+      end
+      local shown = held or not_our_turn
+      return blocked_by(shown, call('ZRANK', LOCKS[shown].queue, QUEUED))
     end
-    if not_our_turn then
-      -- @include decide
-      refusal = wait_for_turn(held, not_our_turn)
+
+    -- Before K is ours: we leave its queue, and what the last holder has left behind without a word is written down.
+    local function take_over(k)
+      if not k.has_queue and k.is_clean then
+        return
+      end
+      k.was_queued = k.has_queue and leave_queue(k)
+      k.was_free = not current(k)
+      if k.was_free and not k.is_clean then
+        k.is_clean = call('EXISTS', k.info, k.shared) == 0
+        if not k.is_clean then
+          pcall(log_expired, k)
+        end
+      end
+    end
+
+    -- Returns a reply if we must wait, or never get the locks.
+    local function look()
+      if quarantined_for > 0 then
+        return wait_for_quarantine()
+      end
+      local is_any_held, held, not_our_turn
+      for _, k in ipairs(LOCKS) do
+        k.capacity = 1
+        is_any_held = is_any_held or MODE ~= '' or current(k)
+      end
+      local refusal = (is_any_held or is_superseding) and look_at_holders()
+      if refusal then
+        return refusal
+      end
+      for i, k in ipairs(LOCKS) do
+        k.must_wait = not k.is_ours and k.capacity <= 0
+        held = held or k.must_wait and i
+        if not k.is_ours and k.capacity > 0 and k.has_queue then
+          -- The first one need not know who of the others is dead, if it wants the lock for itself alone.
+          k.is_first = MODE == '' and call('ZRANK', k.queue, QUEUED) == 0
+          k.must_wait = not k.is_first and not is_our_turn(k)
+        end
+        not_our_turn = not_our_turn or k.must_wait and i
+      end
+      if not_our_turn then
+        return wait_for_turn(held, not_our_turn)
+      end
+    end
+
+    if not is_untouched or is_superseding or quarantined_for > 0 then
+      local refusal = look()
+      if refusal then
+        return refusal
+      end
+    end
+    if is_superseding then
+      supersede_all()
+    end
+    arrival, prepare = our_stamp(), take_over
+    if MODE ~= '' then
+      write, undo, finish = write_share, undo_share, not is_untouched and wake_beside_us
     end
   end
+  local refusal = decide()
   if refusal then
     return refusal
   end
-  if is_superseding then
-    -- @include decide
-    supersede_all()
-  end
-  arrival = our_stamp()
-  if MODE ~= '' then
-    -- @include share
-    write, undo = write_share, undo_share
-  end
-end
-
-local proposed_fences = {}
-if PROPOSED ~= '' then
-  -- @include request
-  proposed_fences = numbers(PROPOSED)
 end
 
 -- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
 -- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
 -- was never used, and other clients may have had larger ones meanwhile.
-local stamp_text, fences, slots = string.format(INTEGER, arrival), {}, {}
+local stamp_text, fences, slots = int_string(arrival), {}, {}
+local proposed_fences = PROPOSED ~= '' and numbers(PROPOSED) or {}
 for i, k in ipairs(LOCKS) do
   -- No token is below these. At the gate none is below the server's clock, so that tokens keep growing after the counter
   -- was lost; a vote is never below the gate's token.
@@ -136,20 +232,18 @@ for i, k in ipairs(LOCKS) do
     proposed = 0
   end
   local info = {
-    fence = string.format(INTEGER, math.max(last_fence(k) + 1, proposed, clock)), since = string.format(INTEGER, NOW_MS),
+    fence = int_string(math.max(last_fence(k) + 1, proposed, clock)), since = int_string(NOW_MS),
     gate = IS_GATE and RUN_ID or GATE, stamp = stamp_text, claim = CLAIM, nodes = SERVERS,
   }
   set_fence(k, info.fence)
-  if k.has_queue or not k.is_clean then
-    -- @include decide
-    take_over(k)
+  if prepare then
+    prepare(k)
   end
   store_grant(k, info, TTL, FIRST_FIELD, write, undo)
   fences[i], slots[i] = info.fence, info.slot
 end
-if MODE ~= '' and not is_untouched then
-  -- @include turn
-  wake_beside_us()
+if finish then
+  finish()
 end
 return {
   'granted',
@@ -157,6 +251,6 @@ return {
   table.concat(fences, ' '),
   table.concat(slots, ' '),
   stamp_text,
-  string.format(INTEGER, known_for),
-  string.format(INTEGER, longest_quarantine),
+  int_string(known_ms),
+  int_string(longest_quarantine),
 }

@@ -17,7 +17,7 @@
 -- renews nothing and frees nothing but claims that no process holds: of `redlock acquire` without a keeper, and of runs
 -- that have ended and that only --min-hold keeps.
 --
--- @include log
+-- @include expired
 -- @include mark
 -- @include trace
 -- @include share

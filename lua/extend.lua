@@ -19,13 +19,15 @@
 -- @include holders
 -- @include mark
 -- @include bearer
+-- @include grant
 
 local TTL, QUARANTINE, GATE = ARGV[7], tonumber(ARGV[8]), ARGV[9]
+-- The MODE of a client that has only the token: see include/bearer.lua.
+local IS_BEARER = MODE == '?'
 
 -- The only client that counts on the lease is the one that has the token; but a process that renews it counts on what it
 -- has been told, and a minimum hold is what was asked for.
 local function bearers_ttl(k)
-  -- @include bearer
   local at_least = min_hold_left(k.holder_record)
   if has_process(k.holder_record) then
     local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
@@ -45,24 +47,15 @@ local function record_of(k)
   return cjson.encode(k.holder_record)
 end
 
-local function refuse()
-  -- @include bearer
-  return refusal()
-end
-
+-- Redis creates functions when it reaches them: those that most renewals do not need are inside these two.
 local function how_it_ended()
   -- @include trace
   return trace_reply()
 end
 
-local function tell_keeper()
-  -- @include bearer
-  tell_holder('extended ' .. TTL)
-end
-
-local function renew_share(k, ttl)
+local function renew_share(...)
   -- @include share
-  renew_entry(k, k.entry, ttl)
+  renew_entry(...)
 end
 
 local function set_ttl(key, ttl)
@@ -73,13 +66,13 @@ local function set_ttl(key, ttl)
   end
 end
 
-local refused = IS_BEARER and refuse()
+local refused = IS_BEARER and refusal()
 if refused then
   return refused
 end
 local quarantined_for = 0
 if NEEDS_MARKER or QUARANTINE ~= 0 then
-  -- @include server
+  -- @include marker
   quarantined_for = math.max(quarantine_left(QUARANTINE), 0)
 end
 local lost, broken
@@ -104,7 +97,7 @@ for _, k in ipairs(LOCKS) do
   -- A command that takes no memory comes first: a server that is out of memory lets such a script go on.
   set_ttl(k.lock, ttl)
   if is_shared(k) then
-    renew_share(k, ttl)
+    renew_share(k, k.entry, ttl)
   else
     set_ttl(k.info, ttl == '0' and ttl or record_ttl(k, ttl))
   end
@@ -115,7 +108,7 @@ for _, k in ipairs(LOCKS) do
   end
 end
 if IS_BEARER and tonumber(LOCKS[1].holder_record.keeper) then
-  tell_keeper()
+  tell_holder('extended ' .. TTL)
 end
 local reply = { 'extended', RUN_ID, int_string(quarantined_for) }
 for _, k in ipairs(IS_BEARER and LOCKS or {}) do

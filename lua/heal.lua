@@ -13,6 +13,7 @@
 --
 -- Atomic, so that no other client takes a lock between the look and the write.
 --
+-- @include holders
 -- @include grant
 -- @include share
 -- @include fence

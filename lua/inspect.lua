@@ -18,6 +18,8 @@
 -- Atomic, so that what is told of a lock was true at one moment.
 --
 -- @include sharers
+-- @include expired
+-- @include marker
 
 local MOST_HOLDERS, MOST_WAITERS = tonumber(ARGV[1]), tonumber(ARGV[2])
 

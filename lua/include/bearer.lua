@@ -2,9 +2,6 @@
 -- @include holders
 -- @include wakeup
 
--- The MODE of such a client: it is not known.
-local IS_BEARER = MODE == '?'
-
 -- The ms for which the lock is to stay taken because of a minimum hold.
 local function min_hold_left(info)
   local since, min_hold = tonumber(info.since), tonumber(info.min_hold)

@@ -3,6 +3,32 @@
 -- @include info
 -- @include log
 
+-- A run that does not end itself: it was broken, or its lease has ended. Nothing of one that has told its end, or wants no
+-- history. The time at which it ended is a field, since entries are in the order in which they are written.
+local function log_for_holder(k, entry, info, how, ended, by)
+  local most = tostring(info and not info.ended and info.history or '0')
+  if most == '0' then
+    return
+  end
+  local since, asked = tonumber(info.since), info.nodes == '1' and tonumber(info.stamp)
+  local fields = {}
+  for _, field in ipairs({ 'host', 'pid', 'user', 'label', 'command', 'job_url' }) do
+    fields[#fields + 1] = field
+    fields[#fields + 1] = tostring(info[field] or '')
+  end
+  append_to_log(k, most, 'ended', int_string(ended), 'claim', string.match(entry, '^[%x-]+%.%d+') or '', 'how', how,
+    'exit', '', 'signal', '', 'waited', since and asked and int_string(math.max(since - asked / 1000, 0)) or '',
+    'held', since and int_string(math.max(ended - since, 0)) or '', 'fence', tostring(info.fence or ''),
+    'mode', tostring(info.mode or ''), 'slot', tostring(info.slot or ''), 'by', by, unpack(fields))
+end
+
+-- When the lease of the exclusive holder ended whose record this is. One that does not expire is of a lock that was
+-- deleted just now, as far as we know.
+local function lease_end(info_key)
+  local left = call('PTTL', info_key)
+  return NOW_MS - (left < 0 and 0 or math.max(LOG_TTL_MS - left, 0))
+end
+
 -- Of more the last ones to expire are enough.
 local EXPIRED_AT_ONCE = 200
 

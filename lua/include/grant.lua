@@ -1,5 +1,11 @@
 -- Writing a grant down.
--- @include holders
+-- @include server
+
+-- For how long what describes a holder stays, if its lease ends in `ttl` ms: beyond the lease, so that the next client can
+-- write into the log that it expired. Not if this client wants no history.
+local function record_ttl(k, ttl)
+  return (k.history or '0') == '0' and ttl or int_string(ttl + LOG_TTL_MS)
+end
 
 local function set_lock(k, value, ttl)
   if ttl == '0' then

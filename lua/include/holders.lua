@@ -30,7 +30,6 @@ local function free_capacity(k, mode)
   elseif not current(k) then
     return max_holders(mode) or 1
   elseif current(k) == mode then
-    -- @include sharers
     local sharers = count_live(k)
     -- A tag without sharers was set by another program, or its sharers were lost: it must expire.
     return sharers > 0 and (max_holders(mode) or 0) - sharers or 0
@@ -42,7 +41,6 @@ end
 -- needs one sharer to go; any other needs the last one to go.
 local function expires_in(k, mode)
   if mode ~= '' and current(k) == mode then
-    -- @include sharers
     local _, until_ms = first_to_expire(k)
     if until_ms and until_ms ~= 'inf' then
       return tonumber(until_ms) - NOW_MS

@@ -1,22 +1,6 @@
 -- What holders tell about themselves, in info:K.
 -- @include value
 
--- The log of a lock that is not used any more is forgotten after 30 days.
-local LOG_TTL_MS = '2592000000'
-
--- For how long what describes a holder stays, if its lease ends in `ttl` ms: beyond the lease, so that the next client can
--- write into the log that it expired. Not if this client wants no history.
-local function record_ttl(k, ttl)
-  return (k.history or '0') == '0' and ttl or int_string(ttl + LOG_TTL_MS)
-end
-
--- When the lease of the exclusive holder ended whose record this is. One that does not expire is of a lock that was
--- deleted just now, as far as we know.
-local function lease_end(info_key)
-  local left = call('PTTL', info_key)
-  return NOW_MS - (left < 0 and 0 or math.max(LOG_TTL_MS - left, 0))
-end
-
 local function decode_info(json)
   local ok, decoded = pcall(cjson.decode, json or '')
   return ok and type(decoded) == 'table' and decoded or nil

@@ -72,7 +72,6 @@ local function leave_queue(k)
   if is_queued and MODE == '' then
     strike_out(k, { QUEUED }, { ME })
   elseif is_queued then
-    -- @include queue
     remove_waiters(k, { QUEUED })
   end
   return is_queued
@@ -159,17 +158,16 @@ end
 
 -- The arrival stamp of this request. It keeps the client's place when it has to queue at another server. A new one is
 -- larger than those of all waiters that came here before.
-local stamp = STAMP and FIRST_STAMP
+local known_stamp = STAMP and FIRST_STAMP
 local function our_stamp()
-  if not stamp then
-    -- @include queue
-    stamp = FIRST_STAMP
+  if not known_stamp then
+    known_stamp = FIRST_STAMP
     for _, k in ipairs(LOCKS) do
       -- Stamps of the same moment are apart by ones.
-      stamp = math.max(stamp, last_stamp(k) + 1, newest_stamp(k) + 1)
+      known_stamp = math.max(known_stamp, last_stamp(k) + 1, newest_stamp(k) + 1)
     end
   end
-  return stamp
+  return known_stamp
 end
 
 -- Where we stand, or would stand, in every queue of this server.

@@ -30,8 +30,6 @@
 
 local CLAIM, NOTIFY, SERVERS, MODE, FLAGS = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-local STAMP = tonumber(ARGV[6])
-
 local TOMBSTONE = KEYS[#KEYS - 1]
 
 local MARKER = KEYS[#KEYS]
@@ -45,31 +43,24 @@ for i = 1, #KEYS - 2, 10 do
   }
 end
 
--- Splits a claim, or a sharer's entry, which is a claim followed by '/' and its slot. Either may be marked: see mark.lua.
-local function parse_claim(claim)
-  local waiter, attempt = string.match(claim, '^([%x-]+)%.(%d+)/?%d*!?$')
-  return waiter, tonumber(attempt)
-end
+-- The log of a lock that is not used any more is forgotten after 30 days.
+local LOG_TTL_MS = '2592000000'
 
-local ME, ATTEMPT = parse_claim(CLAIM)
-
-local function has(flags, flag)
-  return string.find(flags, flag, 1, true)
-end
-
--- tostring() and .. write large numbers as 1.7e+12. %d is exact where a C long has 64 bits, and faster than %.0f,
--- which is exact everywhere.
-local INTEGER = string.format('%d', 9007199254740991) == '9007199254740991' and '%d' or '%.0f'
-
-local function int_string(number)
-  return string.format(INTEGER, number)
-end
-
--- One number for each key: '7 8' -> {7, 8}.
-local function numbers(text)
-  local list = {}
-  for number in string.gmatch(text, '%d+') do
-    list[#list + 1] = tonumber(number)
+-- From Redis 7 on an error may carry fields: name the command that was refused, since the server's own text does not.
+-- Older servers keep their plain text.
+local call, try, type_of = redis.call, redis.pcall, type
+if redis.REDIS_VERSION_NUM then
+  call = function(command, key, ...)
+    local reply = try(command, key, ...)
+    if type_of(reply) == 'table' and reply.err then
+      error({ err = reply.err .. ' [' .. command .. ' ' .. (key or '') .. ']' })
+    end
+    return reply
   end
-  return list
+end
+
+-- Raises a caught error again. From Redis 7 on pcall() turns it into plain text, which the server would send
+-- without its error code.
+local function fail(why)
+  error(redis.REDIS_VERSION_NUM and type(why) == 'string' and { err = why } or why, 0)
 end

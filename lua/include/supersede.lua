@@ -25,12 +25,12 @@ end
 -- Our request queues, or is granted: it is the newest. The waiter that was the newest loses its place and is woken, to
 -- find out why. SET first, as a server that is out of memory refuses that only if it is the first write.
 local function supersede(k, first_field)
-  local old, stamp = newest(k), STAMP or our_stamp()
+  local old, ours = newest(k), STAMP or our_stamp()
   -- A holder that asks again, after a lost reply, is not superseded, but it is not the newest either.
-  if old and (old.waiter == ME or tonumber(old.stamp) > stamp) then
+  if old and (old.waiter == ME or tonumber(old.stamp) > ours) then
     return
   end
-  local request = { waiter = ME, queued = QUEUED, stamp = int_string(stamp) }
+  local request = { waiter = ME, queued = QUEUED, stamp = int_string(ours) }
   for i = first_field, #ARGV, 2 do
     request[ARGV[i]] = ARGV[i + 1]
   end

@@ -28,7 +28,6 @@ local function wake_next(k, patient)
   local _, _, mode = parse_queued(first or '- ')
   -- If the first one is alive and wants the lock for itself alone, the others do not matter now.
   if lease and (mode ~= '' or not is_alive(lease)) then
-    -- @include queue
     remove_dead_waiters(k)
     first, lease = first_waiter(k), nil
     _, _, mode = parse_queued(first or '- ')
@@ -49,8 +48,6 @@ local function wake_next(k, patient)
   end
   -- The first waiter, if the lock expires before the waiter's next renewal, perhaps sooner than it was told.
   if capacity <= 0 and not patient then
-    -- @include constants
-    -- @include holders
     local left = expires_in(k, mode)
     if left >= 0 and left < WAITER_RENEWAL_MS then
       wake(k, first)

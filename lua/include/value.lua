@@ -2,14 +2,6 @@
 -- shared:K; or anything else, which is the lock of a program other than redlock.
 -- @include server
 
--- The value at lock:K, or false if the lock is free. Read once.
-local function current(k)
-  if k.value == nil then
-    k.value = call('GET', k.lock)
-  end
-  return k.value
-end
-
 -- The number of slots in a mode's tag; nil if it has none.
 local function slots_of(mode)
   return tonumber(string.match(mode, '^slots:(%d+)$'))

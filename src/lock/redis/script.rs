@@ -86,12 +86,6 @@ fn evaluate(command: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> 
     redis::cmd(command).arg(script).arg(keys.len()).arg(keys).arg(args).get_packed_command()
 }
 
-/// The tests of the build script's part.
-#[cfg(test)]
-#[allow(dead_code)]
-#[path = "../../../build/scripts.rs"]
-mod assembly;
-
 #[cfg(test)]
 mod tests {
     use super::*;
