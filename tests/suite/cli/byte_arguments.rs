@@ -1,4 +1,5 @@
-//! Keys and arguments are bytes: exactly these reach the server and the command, or they are refused.
+//! Keys and arguments are bytes: they reach the server and the command unchanged, or they are
+//! refused.
 
 use std::ffi::OsStr;
 
@@ -11,7 +12,7 @@ fn run_bytes(redis: &Redis, key: &[u8]) -> Run {
     Run::bare().args(&["run", "--redis", &redis.url(), "--key"]).arg(os(key))
 }
 
-/// Whether exactly this key is on the server; the bytes travel as escapes of a Lua string.
+/// Whether exactly this key is on the server; the bytes are sent as escapes of a Lua string.
 fn exists(redis: &Redis, key: &[u8]) -> bool {
     let escaped: String = key.iter().map(|byte| format!("\\{byte:03}")).collect();
     redis.cmd(&["EVAL", &format!("return redis.call('EXISTS', \"{escaped}\")"), "0"]) == "1"
@@ -76,13 +77,13 @@ fn control_characters_of_a_key_are_escaped_in_every_message() {
             let raw = done.stderr.trim_end_matches('\n');
             assert!(raw.lines().all(|line| line.starts_with("redlock: ")), "a line is broken: {raw:?}");
             assert!(!raw.chars().any(|c| c.is_control() && c != '\n'), "{raw:?}");
-            assert!(!raw.contains('\u{202e}'), "text direction is turned: {raw:?}");
+            assert!(!raw.contains('\u{202e}'), "text direction is reversed: {raw:?}");
         }
     }
 }
 
 #[test]
-fn a_key_in_lua_brackets_harms_no_other_key() {
+fn a_key_in_lua_brackets_affects_no_other_key() {
     let redis = Redis::start();
     redis.cmd(&["SET", "precious", "1"]);
     for key in STRANGE {
@@ -151,7 +152,7 @@ fn arguments_reach_the_command_byte_for_byte() {
     assert_eq!(run.done().expect_code(0).stdout, expected);
 }
 
-/// As timeout, nice and sudo do it: what follows the command is the command's.
+/// Like timeout, nice and sudo: arguments after the command belong to the command.
 #[test]
 fn a_command_needs_no_dashes() {
     let redis = Redis::start();
@@ -175,7 +176,7 @@ fn an_empty_command_name_is_not_found() {
 }
 
 #[test]
-fn something_else_at_the_key_is_left_alone() {
+fn a_key_of_another_type_is_left_alone() {
     let redis = Redis::start();
     let foreign: [&[&str]; 5] = [
         &["RPUSH", "lock:list", "a"],
@@ -198,7 +199,7 @@ fn something_else_at_the_key_is_left_alone() {
 }
 
 #[test]
-fn a_plain_string_of_someone_else_is_a_lock_that_is_held() {
+fn a_foreign_string_is_a_held_lock() {
     let redis = Redis::start();
     redis.cmd(&["SET", "lock:k", "someone else's"]);
     for how in [&["-n"][..], &["-w", "1.5"]] {
@@ -212,7 +213,7 @@ fn a_plain_string_of_someone_else_is_a_lock_that_is_held() {
 }
 
 #[test]
-fn bytes_that_are_not_text_are_refused_by_the_name_of_their_source() {
+fn bytes_that_are_not_text_are_refused_with_their_source() {
     let redis = Redis::start();
     for name in ["REDLOCK_LABEL", "REDLOCK_TTL", "REDLOCK_PASSWORD", "REDLOCK_PREFIX"] {
         let done = Run::key(&redis, "k").env(name, os(b"a\xff")).sh("echo ran").done().expect_code(64);

@@ -1,4 +1,4 @@
-//! Completions in the shells themselves: options and values of redlock, then those of the command that is run.
+//! Completions in the shells themselves: options and values of redlock, then those of the command.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ fn is_installed(shell: &str) -> bool {
     Command::new(shell).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// A line that ends where TAB is pressed, and what the shell makes of it.
+/// A line that ends where TAB is pressed, and the shell's completion of it.
 const COMPLETED: [(&str, &str); 14] = [
     ("redlock ru", "redlock run "),
     ("redlock run --conf", "redlock run --conf"), // --config or --conflict-exit-code
@@ -30,11 +30,11 @@ const COMPLETED: [(&str, &str); 14] = [
     ("redlock break deploy --ye", "redlock break deploy --yes "),
 ];
 
-/// After these there is nothing to offer.
+/// After these there is nothing to complete.
 const SILENT: [&str; 4] =
     ["redlock run --ttl ", "redlock run --key ", "redlock run -w ", "redlock break --yes "];
 
-/// The same with keys of locks, which `redlock list` tells: URL is a server's, DEAD that of none.
+/// The same with keys of locks, from `redlock list`: URL is a server's, DEAD that of none.
 const KEYS: [(&str, &str); 6] = [
     ("redlock status -r URL dep", "redlock status -r URL deploy-web "),
     ("redlock break --redis=URL --yes dep", "redlock break --redis=URL --yes deploy-web "),
@@ -52,7 +52,7 @@ struct Locks {
 impl Locks {
     fn new() -> Self {
         let redis = Redis::start();
-        // What cannot be typed is not offered.
+        // A key that cannot be typed is not offered.
         let keys = ["deploy-web", "app:db", "my key", "deploy\n-odd"];
         Self { _holders: keys.map(|key| holder(&redis, key, &[])).into(), redis }
     }
@@ -64,7 +64,7 @@ impl Locks {
     }
 }
 
-/// With the program that is tested in the PATH.
+/// With the program under test in the PATH.
 fn with_redlock(mut shell: Command) -> Command {
     let directory = Path::new(env!("CARGO_BIN_EXE_redlock")).parent().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -72,32 +72,34 @@ fn with_redlock(mut shell: Command) -> Command {
     shell
 }
 
-/// Shells paint a line piece by piece, with more blanks than it has.
-fn shown(shell: &Pty, line: &str) -> bool {
+/// Whether the line is on the screen. Shells paint a line in pieces, with additional blanks.
+fn is_shown(shell: &Pty, line: &str) -> bool {
     let text = shell.screen().replace('\u{8}', "");
     text.split_whitespace().collect::<Vec<_>>().join(" ").contains(line)
 }
 
 #[track_caller]
-fn shows(shell: &Pty, line: &str) {
-    wait_until(&format!("{line:?} on the screen"), || shown(shell, line));
+fn wait_until_shown(shell: &Pty, line: &str) {
+    wait_until(&format!("{line:?} on the screen"), || is_shown(shell, line));
 }
 
-/// How often a line is tried: keys are asked for with little patience, and a busy machine may exceed it.
+/// How often a line is tried: completion waits only briefly for keys, and a busy machine may exceed
+/// that.
 const TRIES: usize = 5;
 
-/// Types this and TAB, then a mark, and waits until both stand on the screen as they should; ^U clears the line.
+/// Types this and TAB, then a mark, and waits until both are on the screen as expected; ^U clears
+/// the line.
 #[track_caller]
-fn completes(shell: &Pty, typed: &str, completed: &str, mark: &str) {
+fn expect_completion(shell: &Pty, typed: &str, completed: &str, mark: &str) {
     let is_completed = (0..TRIES).any(|attempt| {
         let mark = format!("{mark}-{attempt}.");
         let (line, began) = (format!("{completed}{mark}"), Instant::now());
         shell.type_in(&format!("{typed}\t{mark}"));
-        while !shown(shell, &line) && began.elapsed() < PATIENCE / 2 {
-            std::thread::sleep(Duration::from_millis(5)); // only the pace of the loop
+        while !is_shown(shell, &line) && began.elapsed() < PATIENCE / 2 {
+            std::thread::sleep(Duration::from_millis(5)); // only paces the loop
         }
         shell.type_in("\x15");
-        shown(shell, &line)
+        is_shown(shell, &line)
     });
     assert!(is_completed, "{typed:?} does not become {completed:?}\n{}", shell.screen());
 }
@@ -106,12 +108,12 @@ fn check(shell: &Pty) {
     let locks = Locks::new();
     let plain = COMPLETED.map(|(typed, completed)| (typed.to_owned(), completed.to_owned()));
     for (number, (typed, completed)) in plain.into_iter().chain(locks.lines()).enumerate() {
-        completes(shell, &typed, &completed, &format!("MARK{number}"));
+        expect_completion(shell, &typed, &completed, &format!("MARK{number}"));
     }
     for (number, typed) in SILENT.iter().enumerate() {
         let mark = format!("NONE{number}");
         shell.type_in(&format!("{typed}\t\t{mark}"));
-        shows(shell, &format!("{typed}{mark}"));
+        wait_until_shown(shell, &format!("{typed}{mark}"));
         shell.type_in("\x15");
     }
 }

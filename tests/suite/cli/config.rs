@@ -1,4 +1,4 @@
-//! The config file: below what is typed and what the environment says.
+//! The config file: overridden by the environment and the command line.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +23,7 @@ fn servers_and_settings_come_from_the_file() {
 }
 
 #[test]
-fn typed_beats_the_environment_which_beats_the_file() {
+fn the_command_line_overrides_the_environment_and_that_the_file() {
     let redis = Redis::start();
     let (_directory, path) = file(&format!("redis = \"{}\"\nprefix = \"file\"\n", redis.url()));
     let key = |run: Run| {
@@ -36,7 +36,7 @@ fn typed_beats_the_environment_which_beats_the_file() {
 }
 
 #[test]
-fn a_fleet_that_must_not_fall_back_says_so_in_the_file() {
+fn the_file_can_forbid_the_fallback() {
     let (_directory, path) = file("require-server = true\n");
     let done = run(&path).cmd(&["true"]).output();
     assert_eq!(done.status.code(), Some(78));
@@ -47,7 +47,7 @@ fn a_fleet_that_must_not_fall_back_says_so_in_the_file() {
 
 /// Refused with 78 and a line with these parts, which shows no secret.
 #[track_caller]
-fn unfit(text: &str, parts: &[&str]) {
+fn assert_unfit(text: &str, parts: &[&str]) {
     let (_directory, path) = file(text);
     let done = run(&path).sh("echo ran").done().expect_code(78);
     assert_eq!((done.stdout.as_str(), done.stderr.lines().count()), ("", 1), "{text:?}: {done:?}");
@@ -58,22 +58,22 @@ fn unfit(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_bad_file_is_blamed_with_line_and_key_and_without_its_secrets() {
-    unfit("local = true\ntll = 1\n", &[":2: ", "\"tll\" is not a setting", "\"ttl\""]);
-    unfit("require_server = true\n", &[":1: ", "\"require-server\""]);
-    unfit("key = \"k\"\n", &[":1: ", "\"key\""]);
-    unfit("password = \"s3cret\"\n", &[":1: ", "password-file", "REDLOCK_PASSWORD"]);
-    unfit("\n\nredis = \"redis://:s3cret@h", &[":3: ", "redis: "]);
-    unfit("ttl = 20s\n", &[":1: ", "ttl: "]);
-    unfit("ttl = { a = 1 }\n", &[":1: ", "ttl: "]);
-    unfit("[run]\nttl = 1\n", &[":1: ", "run: ", "top level"]);
-    unfit("ttl = [\"1s\", \"2s\"]\n", &[":1: ", "ttl: ", "list"]);
+fn a_bad_file_is_reported_with_line_and_key_and_without_secrets() {
+    assert_unfit("local = true\ntll = 1\n", &[":2: ", "\"tll\" is not a setting", "\"ttl\""]);
+    assert_unfit("require_server = true\n", &[":1: ", "\"require-server\""]);
+    assert_unfit("key = \"k\"\n", &[":1: ", "\"key\""]);
+    assert_unfit("password = \"s3cret\"\n", &[":1: ", "password-file", "REDLOCK_PASSWORD"]);
+    assert_unfit("\n\nredis = \"redis://:s3cret@h", &[":3: ", "redis: "]);
+    assert_unfit("ttl = 20s\n", &[":1: ", "ttl: "]);
+    assert_unfit("ttl = { a = 1 }\n", &[":1: ", "ttl: "]);
+    assert_unfit("[run]\nttl = 1\n", &[":1: ", "run: ", "top level"]);
+    assert_unfit("ttl = [\"1s\", \"2s\"]\n", &[":1: ", "ttl: ", "list"]);
 }
 
 #[test]
-fn a_bad_value_in_a_file_is_blamed_with_line_and_key() {
+fn a_bad_value_in_a_file_is_reported_with_line_and_key() {
     let with_server = |text: &str, parts: &[&str]| {
-        unfit(&format!("redis = \"redis://127.0.0.1:1\"\n{text}\n"), parts);
+        assert_unfit(&format!("redis = \"redis://127.0.0.1:1\"\n{text}\n"), parts);
     };
     for (text, part) in [
         ("ttl = \"abc\"", ":2: ttl: \"abc\" is not a duration"),
@@ -91,11 +91,11 @@ fn a_bad_value_in_a_file_is_blamed_with_line_and_key() {
     ] {
         with_server(text, &[part]);
     }
-    unfit("redis = [\"redis://h\", \"localhost:s3cret\"]\n", &[":1: redis, server 2: "]);
+    assert_unfit("redis = [\"redis://h\", \"localhost:s3cret\"]\n", &[":1: redis, server 2: "]);
 }
 
 #[test]
-fn a_file_that_was_named_must_exist() {
+fn a_named_file_must_exist() {
     let done = run(&PathBuf::from("/no/such/config.toml")).cmd(&["true"]).done().expect_code(78);
     assert!(done.stderr.contains("/no/such/config.toml: No such file or directory\n"), "{done:?}");
     for arguments in [&["--help"][..], &["run", "--help"], &["run", "-h"], &["break", "--version"]] {
@@ -105,7 +105,7 @@ fn a_file_that_was_named_must_exist() {
 }
 
 #[test]
-fn a_url_in_the_wrong_place_is_repeated_without_its_password() {
+fn a_url_in_the_wrong_place_is_printed_without_its_password() {
     for text in ["wait = \"redis://:hunter2@h\"\n", "\"redis://:hunter2@h\" = 1\n"] {
         let (_directory, path) = file(text);
         let done = run(&path).cmd(&["true"]).output();
@@ -128,7 +128,7 @@ fn run_at(home: &TempDir) -> Run {
 }
 
 #[test]
-fn the_users_file_is_in_the_home_directory_if_nothing_else_is_said() {
+fn the_users_file_is_in_the_home_directory_by_default() {
     let home = home(".config", "require-server = true\n");
     let refused =
         |run: Run, expected: i32| run.args(&["--key", "j"]).cmd(&["true"]).done().expect_code(expected);
@@ -142,7 +142,7 @@ fn the_users_file_is_in_the_home_directory_if_nothing_else_is_said() {
 }
 
 #[test]
-fn a_file_that_is_named_is_the_only_one() {
+fn a_named_file_is_the_only_one() {
     let home = home(".config", "require-server = true\n");
     let (_directory, path) = file("local = true\nlabel = \"named\"\n");
     let told = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
@@ -152,18 +152,18 @@ fn a_file_that_is_named_is_the_only_one() {
         "{by_option}"
     );
     assert!(told(run_at(&home).env("REDLOCK_CONFIG", &path)).contains(path.to_str().unwrap()));
-    // What is typed beats the variable, and /dev/null stands for none.
+    // The command line overrides the variable, and /dev/null means none.
     told(run_at(&home).arg("--config").arg(&path).env("REDLOCK_CONFIG", "/no/such"));
     told(run_at(&home).args(&["--config", "/dev/null", "--local"]));
-    // An option of the command is none of ours.
+    // An option of the command is not one of ours.
     let command = run_at(&home).arg("--local").env("REDLOCK_REQUIRE_SERVER", "0");
     let done = command.args(&["echo", "--config", "/no/such"]).done().expect_code(0);
     assert_eq!(done.stdout, "--config /no/such\n");
 }
 
-/// The admin's file and the user's, in a mount namespace of their own.
+/// The administrator's file and the user's, in a separate mount namespace.
 #[test]
-fn the_users_file_goes_before_the_one_in_etc_setting_by_setting() {
+fn the_users_file_overrides_the_one_in_etc_setting_by_setting() {
     let unshared = std::process::Command::new("unshare").args(["-m", "true"]).status();
     if !unshared.is_ok_and(|status| status.success()) {
         skip!("only root can have a mount namespace");
@@ -182,8 +182,8 @@ fn the_users_file_goes_before_the_one_in_etc_setting_by_setting() {
     let run = in_etc(run_at(&home)).arg("-v").sh(&show.replace("PORT", &redis.port().to_string()));
     let done = run.done().expect_code(0);
     let lines: Vec<&str> = done.stdout.lines().collect();
-    assert_eq!(lines[0], "admin", "what the user does not set is the admin's");
-    assert!(!lines[1].starts_with("shared"), "the user's mode goes first: {lines:?}");
+    assert_eq!(lines[0], "admin", "other settings are the administrator's");
+    assert!(!lines[1].starts_with("shared"), "the user's mode wins: {lines:?}");
     let files =
         format!("config /etc/redlock/config.toml, {}/.config/redlock/config.toml; ", home.path().display());
     assert!(done.stderr.contains(&files), "{}", done.stderr);
@@ -193,14 +193,14 @@ fn the_users_file_goes_before_the_one_in_etc_setting_by_setting() {
 }
 
 #[test]
-fn the_home_of_another_user_is_not_looked_into() {
+fn another_users_home_directory_is_not_read() {
     let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let home = home(".config", "nonsense\n");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let host = Host::with_mode(0o1777);
     let run = |home: &TempDir| host.run().env("HOME", home.path()).env("XDG_CONFIG_HOME", "");
     users.run(UNPRIVILEGED, run(&home), "022").cmd(&["true"]).done().expect_code(0);
-    // One that is there and cannot be read may say what must be known.
+    // A file that exists but cannot be read may contain a setting that matters.
     for directory in ["", ".config", ".config/redlock"] {
         fs::set_permissions(home.path().join(directory), fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -210,11 +210,11 @@ fn the_home_of_another_user_is_not_looked_into() {
 }
 
 #[test]
-fn verbose_says_where_the_lock_is() {
+fn verbose_reports_where_the_lock_is() {
     let (redis, nodes) = (Redis::start(), Nodes::start(3));
     let told = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
     let one = told(Run::key(&redis, "k"));
-    // The host that runs the tests may have one for all users.
+    // The host that runs the tests may have a file for all users.
     let has_config = std::path::Path::new("/etc/redlock/config.toml").exists();
     let config = if has_config { "config /etc/redlock/config.toml" } else { "no config file" };
     assert!(one.contains(&format!("{config}; lock \"k\" on {}\n", redis.url())), "{one}");

@@ -1,4 +1,4 @@
-//! `--events FILE`: the same story as JSON lines, for machines.
+//! `--events FILE`: the events of a run as JSON lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use crate::support::processes::{guardian_of, send};
 use crate::support::{Backend, Done, Pty, Redis, Refused, Run, hold, holder, wait_until};
 
-on_backends!(one_server, three_servers, this_host: events_tell_the_story_of_a_run, a_wait_tells_of_the_holder);
+on_backends!(one_server, three_servers, this_host: events_describe_a_run, the_waiting_event_names_the_holder);
 
-/// The file of one test's events.
+/// The events file of one test.
 struct Log {
     directory: TempDir,
 }
@@ -38,7 +38,7 @@ impl Log {
         names(&self.events())
     }
 
-    /// The last event, which is the only one of its name.
+    /// The last event, which is the only one with its name.
     #[track_caller]
     fn ended(&self) -> Value {
         let events = self.events();
@@ -72,22 +72,22 @@ fn expect_outcome(log: &Log, name: &str, exit: i64) -> Value {
     ended
 }
 
-/// No field is null or "", but `released`.
-fn nothing_unknown_is_told(value: &Value) {
+/// No field is null or "", except `released`.
+fn assert_nothing_is_empty(value: &Value) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 assert!(!value.is_null() || name == "released", "{name}");
                 assert_ne!(value, "", "{name}");
-                nothing_unknown_is_told(value);
+                assert_nothing_is_empty(value);
             }
         }
-        Value::Array(items) => items.iter().for_each(nothing_unknown_is_told),
+        Value::Array(items) => items.iter().for_each(assert_nothing_is_empty),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
-fn events_tell_the_story_of_a_run(backend: &Backend) {
+fn events_describe_a_run(backend: &Backend) {
     let log = Log::new();
     let run = log.of(backend.run().args(&["--label", "nightly"]));
     let done = run.sh("echo $REDLOCK_FENCE $REDLOCK_ATTEMPTS; exit 3").done().expect_code(3);
@@ -108,13 +108,13 @@ fn events_tell_the_story_of_a_run(backend: &Backend) {
         let run = &event["run"];
         assert!(run["pid"].is_u64() && run["host"].is_string() && run["user"].is_string(), "{event}");
         assert_eq!((&run["label"], &run["command"]), (&"nightly".into(), &"sh".into()), "{event}");
-        nothing_unknown_is_told(event);
+        assert_nothing_is_empty(event);
     }
     let ended = expect_outcome(&log, "ran", 3);
     assert!(ended["held_ms"].is_u64() && ended["released"] == true, "{ended}");
 }
 
-fn a_wait_tells_of_the_holder(backend: &Backend) {
+fn the_waiting_event_names_the_holder(backend: &Backend) {
     let first = hold(backend.run_for_long().args(&["--label", "first"]));
     let log = Log::new();
     let job = log.of(backend.run()).cmd(&["true"]).spawn();
@@ -125,23 +125,23 @@ fn a_wait_tells_of_the_holder(backend: &Backend) {
     let holder = &waiting["holders"][0];
     assert_eq!((&holder["pid"], &holder["label"]), (&first.pid().into(), &"first".into()), "{waiting}");
     assert!(holder["held_ms"].is_u64() && holder["since"].is_string(), "{waiting}");
-    nothing_unknown_is_told(&waiting);
+    assert_nothing_is_empty(&waiting);
     first.wait().expect_code(0);
     job.wait().expect_code(0);
     assert_eq!(log.names(), ["waiting", "acquired", "ended"]);
 }
 
 #[test]
-fn events_tell_of_waiting_refreshing_and_loss() {
+fn events_report_waiting_refreshing_and_loss() {
     let (redis, log) = (Redis::start(), Log::new());
     let holder = holder(&redis, "deploy", &[]);
     let run = log.of(Run::key(&redis, "deploy").args(&["--ttl", "6s", "--node-timeout", "2s"]));
     let job = run.sh("echo ready; exec sleep 60").spawn();
-    wait_until("waiting is told", || log.names().contains(&"waiting".to_owned()));
+    wait_until("waiting is reported", || log.names().contains(&"waiting".to_owned()));
     assert!(!log.names().contains(&"acquired".to_owned()));
     holder.signal(SIGTERM);
     job.wait_for_line("ready");
-    wait_until("refreshing is told", || log.names().contains(&"refreshed".to_owned()));
+    wait_until("refreshing is reported", || log.names().contains(&"refreshed".to_owned()));
     redis.cmd(&["DEL", "lock:deploy"]);
     job.wait().expect_code(79);
     let mut seen = log.names();
@@ -154,7 +154,7 @@ fn events_tell_of_waiting_refreshing_and_loss() {
 }
 
 #[test]
-fn a_loss_that_does_not_stop_the_command_is_no_outcome() {
+fn a_loss_that_does_not_stop_the_command_is_not_the_outcome() {
     let (redis, log) = (Redis::start(), Log::new());
     let run = log.of(Run::key(&redis, "k").args(&["--ttl", "1s", "--on-lost", "warn"]));
     let mut job = run.stdin_pipe().sh("echo ready; read x; exit 3").spawn();
@@ -167,7 +167,7 @@ fn a_loss_that_does_not_stop_the_command_is_no_outcome() {
 }
 
 #[test]
-fn a_run_that_gave_up_tells_because_of_whom() {
+fn a_run_that_gives_up_reports_the_holder() {
     let redis = Redis::start();
     let holder = holder(&redis, "k", &[]);
     let retries: &[&str] = &["--retries", "1", "--retry-interval", "10ms"];
@@ -185,7 +185,7 @@ fn a_run_that_gave_up_tells_because_of_whom() {
 }
 
 #[test]
-fn servers_that_are_down_or_refuse_us_are_told_apart() {
+fn servers_that_are_down_or_refuse_us_are_distinguished() {
     let refused = Refused::new();
     let log = Log::new();
     log.of(Run::at(&refused.url(), "k")).sh("echo ran").done().expect_code(69);
@@ -219,7 +219,7 @@ fn servers_that_are_down_or_refuse_us_are_told_apart() {
 }
 
 #[test]
-fn a_wait_for_servers_is_told() {
+fn a_wait_for_servers_is_reported() {
     let mut redis = Redis::start();
     redis.kill();
     let log = Log::new();
@@ -235,7 +235,7 @@ fn a_wait_for_servers_is_told() {
 }
 
 #[test]
-fn a_lock_file_that_cannot_be_opened_is_an_end_too() {
+fn a_lock_file_that_cannot_be_opened_is_reported_as_the_end() {
     let log = Log::new();
     let run = Run::bare().args(&["run", "--local", "--local-dir", "/no/such/directory", "--key", "k"]);
     let done = log.of(run).sh("echo ran").done().expect_code(78);
@@ -244,7 +244,7 @@ fn a_lock_file_that_cannot_be_opened_is_an_end_too() {
 }
 
 #[test]
-fn a_command_that_was_not_started_is_told_from_one_that_returned_127() {
+fn a_command_that_is_not_started_is_distinguished_from_one_that_exits_127() {
     let redis = Redis::start();
     for (command, code) in [("/no/such/command", 127), ("/", 126)] {
         let log = Log::new();
@@ -258,7 +258,7 @@ fn a_command_that_was_not_started_is_told_from_one_that_returned_127() {
 }
 
 #[test]
-fn the_end_of_max_hold_is_told() {
+fn the_end_of_max_hold_is_reported() {
     let (redis, log) = (Redis::start(), Log::new());
     let run = log.of(Run::key(&redis, "k").args(&["--max-hold", "300ms"]));
     run.sh("exec sleep 60").done().expect_code(124);
@@ -266,14 +266,14 @@ fn the_end_of_max_hold_is_told() {
 }
 
 #[test]
-fn a_signal_while_waiting_and_one_that_killed_the_command_are_told_apart() {
+fn a_signal_while_waiting_and_one_that_kills_the_command_are_distinguished() {
     let redis = Redis::start();
     let log = Log::new();
     let job = log.of(Run::key(&redis, "k")).sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
     let (waiting, jittering) = (Log::new(), Log::new());
     let waiter = waiting.of(Run::key(&redis, "k")).sh("echo in").spawn();
-    wait_until("it waits", || waiting.names() == ["waiting"]);
+    wait_until("the run waits", || waiting.names() == ["waiting"]);
     waiter.signal(SIGINT);
     assert_eq!(waiter.wait().signal, Some(SIGINT as i32));
     assert_eq!(outcome(&waiting.ended()), ("cancelled".into(), None, Some(2)));
@@ -291,18 +291,18 @@ fn a_signal_while_waiting_and_one_that_killed_the_command_are_told_apart() {
 }
 
 #[test]
-fn ctrl_c_at_a_terminal_is_told() {
+fn ctrl_c_on_a_terminal_is_reported() {
     let (redis, log) = (Redis::start(), Log::new());
     let _holder = holder(&redis, "k", &[]);
     let pty = Pty::run(log.of(Run::key(&redis, "k")).sh("echo in"));
-    wait_until("it waits", || log.names() == ["waiting"]);
+    wait_until("the run waits", || log.names() == ["waiting"]);
     pty.type_in("\x03");
     assert_eq!(pty.wait().signal, Some(SIGINT as i32));
     assert_eq!(outcome(&log.ended()), ("cancelled".into(), None, Some(2)));
 }
 
 #[test]
-fn redlocks_own_failure_is_told() {
+fn a_failure_of_redlock_itself_is_reported() {
     let (redis, log) = (Redis::start(), Log::new());
     let run = log.of(Run::key(&redis, "k").args(&["--ttl", "6s"])).env("REDLOCK_TEST_PANIC", "keeper");
     run.sh("exec sleep 60").done().expect_code(125);
@@ -318,7 +318,7 @@ fn redlocks_own_failure_is_told() {
 }
 
 #[test]
-fn a_release_that_nobody_answered_is_unknown() {
+fn a_release_without_a_reply_is_unknown() {
     let (mut redis, log) = (Redis::start(), Log::new());
     let mut job = hold(log.of(Run::key(&redis, "k").args(&["--node-timeout", "1s"])));
     redis.kill();
@@ -329,7 +329,7 @@ fn a_release_that_nobody_answered_is_unknown() {
 }
 
 #[test]
-fn a_dash_is_stderr() {
+fn a_dash_means_stderr() {
     let redis = Redis::start();
     let said = |done: &Done| {
         let lines = done.stderr.lines().filter(|line| line.starts_with('{'));
@@ -343,7 +343,7 @@ fn a_dash_is_stderr() {
 }
 
 #[test]
-fn lines_of_several_runs_are_appended_and_told_apart() {
+fn lines_of_several_runs_are_appended_and_distinguishable() {
     let (redis, log) = (Redis::start(), Log::new());
     for code in [3, 4] {
         log.of(Run::key(&redis, "k")).sh(&format!("exit {code}")).done().expect_code(code);

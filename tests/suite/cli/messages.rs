@@ -1,4 +1,4 @@
-//! What redlock says, to whom, and when it says nothing at all.
+//! What redlock prints, where, and when it prints nothing at all.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +16,27 @@ fn hold(redis: &Redis, options: &[&str]) -> Job {
 
 fn waiter(redis: &Redis, options: &[&str], position: usize) -> Job {
     let job = Run::key(redis, "deploy").args(options).sh("echo in").spawn();
-    wait_until("it waits", || redis.queue_len("deploy") == position);
+    wait_until("the run waits", || redis.queue_len("deploy") == position);
     job
 }
 
 #[test]
-fn nothing_is_said_when_all_is_well() {
+fn nothing_is_printed_when_all_is_well() {
     let redis = Redis::start();
     let done = Run::key(&redis, "deploy").sh("echo out; echo err >&2").done().expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("out\n", "err\n"));
     let done = Run::key(&redis, "deploy").sh("exit 3").done().expect_code(3);
-    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""), "a failing command speaks for itself");
+    assert_eq!(
+        (done.stdout.as_str(), done.stderr.as_str()),
+        ("", ""),
+        "redlock adds nothing to a failing command"
+    );
 }
 
 #[test]
-fn nothing_is_said_after_a_short_wait() {
+fn nothing_is_printed_after_a_short_wait() {
     let redis = Redis::start();
-    // Of five waits one at least is short, however busy the machine is.
+    // At least one of five waits is short, however busy the machine is.
     assert_takes_less_than(Duration::from_secs(2), || {
         let holder = hold(&redis, &[]);
         let began = Instant::now();
@@ -47,7 +51,7 @@ fn nothing_is_said_after_a_short_wait() {
 }
 
 #[test]
-fn the_holders_arguments_are_not_on_the_server_but_its_name_is() {
+fn the_server_has_the_holders_command_name_but_not_its_arguments() {
     let redis = Redis::start();
     let holder = hold(&redis, &["--label", "nightly"]);
     let info = redis.cmd(&["HGETALL", "lock-info:deploy"]);
@@ -58,7 +62,7 @@ fn the_holders_arguments_are_not_on_the_server_but_its_name_is() {
     }
     holder.signal(SIGTERM);
     holder.wait();
-    assert_eq!(redis.cmd(&["EXISTS", "lock-info:deploy"]), "0", "who held it once is nobody's holder");
+    assert_eq!(redis.cmd(&["EXISTS", "lock-info:deploy"]), "0", "a former holder is not recorded");
 }
 
 #[test]
@@ -75,14 +79,14 @@ fn a_refusal_names_the_holder() {
 }
 
 #[test]
-fn a_quiet_wait_is_silent() {
+fn a_quiet_wait_prints_nothing() {
     let redis = Redis::start();
     let holder = hold(&redis, &[]);
     let typed = waiter(&redis, &["-q"], 1);
     let inherited = Run::key(&redis, "deploy").env("REDLOCK_QUIET", "1").sh("echo in").spawn();
-    wait_until("it waits", || redis.queue_len("deploy") == 2);
+    wait_until("the run waits", || redis.queue_len("deploy") == 2);
     let other = waiter(&redis, &[], 3);
-    other.wait_for_stderr("waiting"); // the quiet ones have waited longer than this
+    other.wait_for_stderr("waiting"); // the quiet ones have waited for longer
     holder.signal(SIGTERM);
     assert_eq!(typed.wait().expect_code(0).stderr, "");
     assert_eq!(inherited.wait().expect_code(0).stderr, "");
@@ -90,7 +94,7 @@ fn a_quiet_wait_is_silent() {
 }
 
 #[test]
-fn a_quiet_refusal_is_silent() {
+fn a_quiet_refusal_prints_nothing() {
     let redis = Redis::start();
     let _holder = hold(&redis, &[]);
     let done = Run::key(&redis, "deploy").args(&["-q", "-n"]).sh("echo ran").done().expect_code(75);
@@ -108,7 +112,7 @@ fn verbose_reports_acquiring_and_releasing() {
 }
 
 #[test]
-fn a_lost_lock_is_reported_in_plain_words() {
+fn a_lost_lock_is_reported() {
     let redis = Redis::start();
     let holder = hold(&redis, &["--ttl", "5s", "--node-timeout", "1s"]);
     redis.cmd(&["DEL", "lock:deploy"]);
@@ -143,14 +147,14 @@ fn the_link_of_a_ci_job_is_kept_with_the_lock() {
         let info = redis.cmd(&["HGETALL", "lock-info:deploy"]);
         assert!(info.lines().any(|line| line == expected), "{variables:?}: {info}");
         let done = Run::key(&redis, "deploy").arg("-n").sh("echo ran").done().expect_code(75);
-        assert!(done.stderr.contains(expected), "the refused one is shown the way: {}", done.stderr);
+        assert!(done.stderr.contains(expected), "the refused run prints the link: {}", done.stderr);
         job.signal(SIGTERM);
         job.wait();
     }
 }
 
 #[test]
-fn half_of_a_ci_systems_variables_make_no_link() {
+fn incomplete_ci_variables_make_no_link() {
     let redis = Redis::start();
     let run = Run::key(&redis, "deploy").env("GITHUB_ACTIONS", "true").env("GITHUB_RUN_ID", "42");
     let job = run.sh("echo ready; exec sleep 60").spawn();
@@ -169,7 +173,7 @@ fn a_holders_label_cannot_forge_or_colour_a_line() {
 }
 
 #[test]
-fn not_waiting_giving_up_and_retrying_are_three_sentences() {
+fn not_waiting_giving_up_and_retrying_have_different_messages() {
     let redis = Redis::start();
     let holder = hold(&redis, &[]);
     let who = format!("pid {} (sh) since ", holder.pid());
@@ -190,7 +194,7 @@ fn not_waiting_giving_up_and_retrying_are_three_sentences() {
 }
 
 #[test]
-fn skipping_is_silent_unless_every_step_is_wanted() {
+fn skipping_is_silent_unless_verbose() {
     let redis = Redis::start();
     let _holder = hold(&redis, &[]);
     let run = || Run::key(&redis, "deploy").args(&["-n", "-E", "0"]);
@@ -200,7 +204,7 @@ fn skipping_is_silent_unless_every_step_is_wanted() {
 }
 
 #[test]
-fn a_lock_got_after_a_wait_line_is_announced() {
+fn a_grant_after_a_wait_line_is_reported() {
     let redis = Redis::start();
     let holder = hold(&redis, &[]);
     let next = waiter(&redis, &["-w", "1h"], 1);
@@ -212,7 +216,7 @@ fn a_lock_got_after_a_wait_line_is_announced() {
 }
 
 #[test]
-fn a_wait_that_was_told_and_cancelled_says_so() {
+fn a_cancelled_wait_is_reported_after_a_wait_line() {
     let redis = Redis::start();
     let _holder = hold(&redis, &[]);
     let next = waiter(&redis, &[], 1);
@@ -227,7 +231,7 @@ fn a_wait_that_was_told_and_cancelled_says_so() {
 }
 
 #[test]
-fn a_minimum_hold_tells_when_the_lock_is_free_again() {
+fn a_refusal_after_a_minimum_hold_reports_when_the_lock_becomes_free() {
     let redis = Redis::start();
     Run::key(&redis, "tick").args(&["--min-hold", "1h"]).cmd(&["true"]).done().expect_code(0);
     let done = Run::key(&redis, "tick").arg("-n").cmd(&["true"]).done().expect_code(75);
@@ -238,7 +242,7 @@ fn a_minimum_hold_tells_when_the_lock_is_free_again() {
 }
 
 #[test]
-fn another_programs_lock_tells_when_it_expires() {
+fn a_refusal_by_a_foreign_lock_reports_when_it_expires() {
     let redis = Redis::start();
     let refused = || Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75).stderr;
     redis.cmd(&["SET", "lock:k", "x"]);
@@ -248,7 +252,7 @@ fn another_programs_lock_tells_when_it_expires() {
 }
 
 #[test]
-fn a_script_goes_by_its_own_name() {
+fn a_script_is_shown_by_its_own_name() {
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("deploy.sh");
@@ -262,7 +266,7 @@ fn a_script_goes_by_its_own_name() {
 }
 
 #[test]
-fn a_delayed_start_is_told_with_every_other_step() {
+fn a_delayed_start_is_reported_when_verbose() {
     let redis = Redis::start();
     let done = Run::key(&redis, "k").args(&["-v", "--jitter", "10ms"]).cmd(&["true"]).done().expect_code(0);
     assert!(
@@ -272,7 +276,7 @@ fn a_delayed_start_is_told_with_every_other_step() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_told_why() {
+fn a_command_that_cannot_be_started_is_reported_with_the_reason() {
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
     let plain = directory.path().join("plain");
@@ -290,7 +294,7 @@ fn a_command_that_cannot_be_started_is_told_why() {
 }
 
 #[test]
-fn the_end_of_max_hold_is_told_in_plain_words() {
+fn the_end_of_max_hold_is_reported() {
     let redis = Redis::start();
     let run = Run::key(&redis, "feed").args(&["--max-hold", "300ms"]);
     let done = run.sh("exec sleep 60").done().expect_code(124);

@@ -1,4 +1,4 @@
-//! What is typed by people who do not know redlock: it works, or the line that follows helps.
+//! Mistakes of people who do not know redlock: it works, or the message helps.
 
 use crate::support::{Done, Redis, Run};
 
@@ -6,9 +6,10 @@ fn redlock(arguments: &[&str]) -> Done {
     Run::bare().args(arguments).done()
 }
 
-/// 64, nothing on stdout, and at most two lines: what is wrong, with these parts, and where help is.
+/// 64, nothing on stdout, and at most two lines: what is wrong, with these parts, and where to find
+/// help.
 #[track_caller]
-fn mistaken(arguments: &[&str], parts: &[&str]) {
+fn assert_mistake(arguments: &[&str], parts: &[&str]) {
     let done = redlock(arguments).expect_code(64);
     let lines: Vec<&str> = done.stderr.lines().collect();
     assert!(matches!(lines.len(), 1 | 2) && done.stdout.is_empty(), "{arguments:?}: {done:?}");
@@ -70,12 +71,12 @@ fn a_mistake_gets_the_hint_that_helps() {
         (&["run", "-k", "a", "-r", "http://h", "true"], &["redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]"]),
     ];
     for (arguments, parts) in mistakes {
-        mistaken(arguments, parts);
+        assert_mistake(arguments, parts);
     }
 }
 
 #[test]
-fn no_option_that_does_not_exist_is_suggested() {
+fn only_existing_options_are_suggested() {
     for word in ["--json", "--frobnicate", "-z", "--w", "--1"] {
         let done = redlock(&["run", "-k", "a", word, "true"]).expect_code(64);
         if let Some((_, meant)) = done.stderr.split_once("did you mean ") {
@@ -87,7 +88,7 @@ fn no_option_that_does_not_exist_is_suggested() {
 }
 
 #[test]
-fn redlock_alone_prints_the_help_once_and_is_a_mistake() {
+fn redlock_without_arguments_prints_the_help_once_and_exits_64() {
     let done = redlock(&[]).expect_code(64);
     let help = redlock(&["-h"]).expect_code(0);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", help.stdout.as_str()));
@@ -95,7 +96,7 @@ fn redlock_alone_prints_the_help_once_and_is_a_mistake() {
 }
 
 #[test]
-fn help_is_where_it_is_looked_for() {
+fn help_is_printed_in_every_usual_way() {
     let long = redlock(&["run", "--help"]).expect_code(0).stdout;
     assert_eq!(redlock(&["help", "run"]).expect_code(0).stdout, long);
     assert_eq!(redlock(&["run", "-k", "a", "--help", "--", "true"]).expect_code(0).stdout, long);
@@ -110,14 +111,14 @@ fn help_is_where_it_is_looked_for() {
         let version = format!("redlock {}\n", env!("CARGO_PKG_VERSION"));
         assert_eq!(redlock(arguments).expect_code(0).stdout, version);
     }
-    // The command's own.
+    // The command's own help.
     let redis = Redis::start();
     let run = Run::key(&redis, "k").args(&["sh", "-c", "echo \"$@\"", "sh", "-h", "--help"]);
     assert_eq!(run.done().expect_code(0).stdout, "-h --help\n");
 }
 
 #[test]
-fn options_of_flock_are_understood() {
+fn options_of_flock_are_accepted() {
     let redis = Redis::start();
     let holder = crate::support::holder(&redis, "k", &[]);
     for options in [&["--nb"][..], &["--no-wait"], &["--timeout", "0"], &["-w0.05"], &["-n", "--nb"]] {
@@ -141,7 +142,7 @@ fn a_key_to_break_is_an_argument_or_an_option() {
 }
 
 #[test]
-fn the_last_of_an_option_that_is_given_twice_counts() {
+fn the_last_of_a_repeated_option_counts() {
     let redis = Redis::start();
     let show = format!("redis-cli -p {} PTTL lock:k", redis.port());
     let run = Run::key(&redis, "k").args(&["--ttl", "1h", "--ttl", "5s", "-v", "-v"]).sh(&show);

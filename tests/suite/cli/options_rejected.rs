@@ -1,21 +1,22 @@
-//! Modes, slots, retries, holds and pauses as settings: what is refused with 64, and what counts as not set.
+//! Modes, slots, retries, holds and pauses as settings: what is refused with 64, and what counts as
+//! not set.
 
 use crate::support::{Backend, Host, Nodes, Redis, Run};
 
 on_backends!(one_server, three_servers, this_host:
-    values_that_make_no_sense_are_refused_everywhere,
-    options_that_contradict_each_other_are_refused_everywhere,
-    a_variable_that_is_set_but_empty_is_not_set,
+    invalid_values_are_refused,
+    contradicting_options_are_refused,
+    an_empty_variable_counts_as_not_set,
 );
 
-/// Refused with 64 and a line that names the option; nothing was run.
+/// Refused with 64 and a line that names the option; no command ran.
 #[track_caller]
-fn misused(run: Run, option: &str) {
+fn assert_misused(run: Run, option: &str) {
     let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&[option]);
     assert_eq!(done.stdout, "");
 }
 
-fn values_that_make_no_sense_are_refused_everywhere(backend: &Backend) {
+fn invalid_values_are_refused(backend: &Backend) {
     let bad: &[(&str, &[&str])] = &[
         ("--prefer", &["cry", "", "Fair "]),
         ("--slots", &["0", "1025", "-1", "1.5", "many", ""]),
@@ -30,13 +31,13 @@ fn values_that_make_no_sense_are_refused_everywhere(backend: &Backend) {
         for value in *values {
             let run = backend.run().arg(format!("{option}={value}"));
             let run = if *option == "--retry-interval" { run.args(&["--retries", "1"]) } else { run };
-            misused(run, option);
+            assert_misused(run, option);
         }
     }
     assert!(backend.is_free());
 }
 
-fn options_that_contradict_each_other_are_refused_everywhere(backend: &Backend) {
+fn contradicting_options_are_refused(backend: &Backend) {
     let bad: &[(&[&str], &str)] = &[
         (&["-s", "-x"], "--exclusive"),
         (&["--reader-group", "a"], "--reader-group"),
@@ -50,22 +51,22 @@ fn options_that_contradict_each_other_are_refused_everywhere(backend: &Backend) 
         (&["--key", "j", "--key", "j"], "key"),
     ];
     for (options, named) in bad {
-        misused(backend.run().args(options), named);
+        assert_misused(backend.run().args(options), named);
     }
     assert!(backend.is_free());
 }
 
 #[test]
-fn a_refusal_asks_no_server() {
+fn a_refusal_contacts_no_server() {
     let redis = Redis::start();
     for options in [&["--slots", "0"][..], &["-s", "-x"], &["-n", "--retries", "2"], &["--max-hold", "0"]] {
-        misused(Run::key(&redis, "k").args(options), "--");
+        assert_misused(Run::key(&redis, "k").args(options), "--");
     }
     assert_eq!((redis.keys(), redis.calls("evalsha") + redis.calls("eval")), (vec![], 0));
 }
 
 #[test]
-fn slots_on_several_servers_are_refused_with_the_reason_however_they_are_set() {
+fn slots_on_several_servers_are_refused_with_the_reason_from_any_source() {
     let nodes = Nodes::start(3);
     for run in [nodes.run("k").args(&["--slots", "2"]), nodes.run("k").env("REDLOCK_SLOTS", "2")] {
         let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&["slots"]);
@@ -75,7 +76,7 @@ fn slots_on_several_servers_are_refused_with_the_reason_however_they_are_set() {
 }
 
 #[test]
-fn what_is_about_servers_is_accepted_on_this_host() {
+fn options_for_servers_are_accepted_on_this_host() {
     let host = Host::new();
     let typed: &[&[&str]] = &[&["--ttl", "none"], &["--quarantine", "off"], &["--password-file", "/no/such"]];
     for options in typed {
@@ -86,13 +87,13 @@ fn what_is_about_servers_is_accepted_on_this_host() {
     }
     let inherited = host.run().env("REDLOCK_ON_UNAVAILABLE", "run").env("REDLOCK_TTL", "none");
     assert_eq!(inherited.sh("exit 3").done().expect_code(3).stderr, "");
-    // What is typed must make sense all the same.
-    misused(host.run().args(&["--ttl", "soon"]), "--ttl");
-    misused(host.run().args(&["--quarantine", "soon"]), "--quarantine");
+    // Typed values must still be valid.
+    assert_misused(host.run().args(&["--ttl", "soon"]), "--ttl");
+    assert_misused(host.run().args(&["--quarantine", "soon"]), "--quarantine");
 }
 
 #[test]
-fn a_bad_variable_is_refused_by_its_name() {
+fn a_bad_variable_is_named_in_the_error() {
     let redis = Redis::start();
     for (name, value) in [
         ("REDLOCK_PREFER", "cry"),
@@ -113,7 +114,7 @@ fn a_bad_variable_is_refused_by_its_name() {
     assert_eq!(redis.keys(), Vec::<String>::new());
 }
 
-fn a_variable_that_is_set_but_empty_is_not_set(backend: &Backend) {
+fn an_empty_variable_counts_as_not_set(backend: &Backend) {
     let names = "SHARED EXCLUSIVE PREFER READER_GROUP SLOTS RETRIES RETRY_INTERVAL MAX_HOLD MIN_HOLD \
         ON_UNAVAILABLE JITTER";
     let empty =
@@ -121,7 +122,7 @@ fn a_variable_that_is_set_but_empty_is_not_set(backend: &Backend) {
     let job = empty(backend.run()).stdin_pipe().sh("echo ${REDLOCK_SLOT-plain}; read x; exit 3").spawn();
     job.wait_for_line("plain");
     let done = empty(backend.run()).args(&["-n", "-s"]).cmd(&["true"]).done();
-    done.expect_code(75); // held alone
+    done.expect_code(75); // held exclusively
     assert_eq!(job.wait().expect_code(3).stderr, "");
     assert!(backend.is_free());
 }
@@ -130,7 +131,7 @@ fn a_variable_that_is_set_but_empty_is_not_set(backend: &Backend) {
 fn the_key_is_not_taken_from_the_environment() {
     let redis = Redis::start();
     let run = Run::bare().args(&["run", "--redis", &redis.url()]).env("REDLOCK_KEY", "k");
-    misused(run, "--key");
+    assert_misused(run, "--key");
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn a_boolean_variable_is_one_of_eight_words() {
         }
     }
     for word in ["maybe", "flase", "2", " ", "y", "TRUE", "disabled"] {
-        misused(nonblock(word), "REDLOCK_VERBOSE");
+        assert_misused(nonblock(word), "REDLOCK_VERBOSE");
     }
     holder.wait().expect_code(0);
 }

@@ -1,4 +1,5 @@
-//! Modes, slots, retries, holds and pauses as settings: typed, in the environment or in the file, and which one wins.
+//! Modes, slots, retries, holds and pauses from the command line, the environment or the config
+//! file, and which one wins.
 
 use nix::sys::signal::Signal::SIGTERM;
 
@@ -6,23 +7,23 @@ use crate::support::{Backend, Job, Redis, Refused, Run, config_file, expect_succ
 
 on_backends!(
     one_server, three_servers, this_host:
-        shared_and_reader_group_from_every_source,
-        prefer_from_every_source,
-        retries_and_their_interval_from_every_source,
-        the_holds_from_every_source,
-        jitter_from_every_source,
-        a_reader_group_that_is_inherited_does_not_disturb_a_writer,
-        the_typed_mode_beats_the_inherited_one,
-        the_typed_time_or_number_beats_the_inherited_one;
+        shared_and_reader_group_work_from_every_source,
+        prefer_works_from_every_source,
+        retries_and_their_interval_work_from_every_source,
+        minimum_and_maximum_hold_work_from_every_source,
+        jitter_works_from_every_source,
+        an_inherited_reader_group_does_not_affect_a_writer,
+        a_typed_mode_overrides_an_inherited_one,
+        a_typed_value_overrides_an_inherited_one;
     one_server, this_host:
-        slots_from_every_source,
-        of_slots_and_shared_the_typed_one_wins,
+        slots_work_from_every_source,
+        the_typed_one_of_slots_and_shared_wins,
 );
 
-/// Where a setting can come from.
+/// The sources of a setting.
 const SOURCES: [&str; 3] = ["typed", "environment", "file"];
 
-/// `run` with this option from this source; the file lives as long as what is returned beside it.
+/// `run` with this option from this source; the file lives as long as the second value.
 fn set(source: &str, run: Run, option: &str, value: &str) -> (Run, Option<tempfile::TempDir>) {
     match source {
         "typed" if value == "true" => (run.arg(format!("--{option}")), None),
@@ -31,7 +32,7 @@ fn set(source: &str, run: Run, option: &str, value: &str) -> (Run, Option<tempfi
             (run.env(&format!("REDLOCK_{}", option.to_uppercase().replace('-', "_")), value), None)
         }
         _ => {
-            let bare = matches!(value, "true" | "2"); // a flag and a number as TOML has them
+            let bare = matches!(value, "true" | "2"); // a boolean and a number as in TOML
             let value = if bare { value.to_owned() } else { format!("{value:?}") };
             let (directory, path) = config_file(&format!("{option} = {value}\n"));
             (run.env("REDLOCK_CONFIG", path), Some(directory))
@@ -53,7 +54,7 @@ fn from_every_source(option: &str, value: &str, test: impl Fn(&dyn Fn(Run) -> Ru
     }
 }
 
-fn shared_and_reader_group_from_every_source(backend: &Backend) {
+fn shared_and_reader_group_work_from_every_source(backend: &Backend) {
     from_every_source("shared", "true", |shared| {
         let first = hold(shared(backend.run()));
         shared(backend.run().arg("-n")).cmd(&["true"]).done().expect_code(0);
@@ -70,12 +71,12 @@ fn shared_and_reader_group_from_every_source(backend: &Backend) {
     });
 }
 
-fn a_reader_group_that_is_inherited_does_not_disturb_a_writer(backend: &Backend) {
+fn an_inherited_reader_group_does_not_affect_a_writer(backend: &Backend) {
     let run = backend.run().env("REDLOCK_READER_GROUP", "a").env("REDLOCK_PREFER", "readers");
     run.sh("exit 3").done().expect_code(3);
 }
 
-fn prefer_from_every_source(backend: &Backend) {
+fn prefer_works_from_every_source(backend: &Backend) {
     from_every_source("prefer", "readers", |prefer| {
         let first = hold(backend.run().arg("-s"));
         let writer = backend.waiter(backend.run().cmd(&["true"]), 1);
@@ -86,7 +87,7 @@ fn prefer_from_every_source(backend: &Backend) {
     });
 }
 
-fn slots_from_every_source(backend: &Backend) {
+fn slots_work_from_every_source(backend: &Backend) {
     from_every_source("slots", "2", |slots| {
         let take = |n: &str| -> Job {
             let run = slots(backend.run().args(&["-n"])).stdin_pipe();
@@ -100,11 +101,11 @@ fn slots_from_every_source(backend: &Backend) {
     });
 }
 
-fn retries_and_their_interval_from_every_source(backend: &Backend) {
+fn retries_and_their_interval_work_from_every_source(backend: &Backend) {
     from_every_source("retries", "2", |retries| {
         let first = hold(backend.run());
         let run = retries(backend.run().env("REDLOCK_RETRY_INTERVAL", "20ms"));
-        run.cmd(&["true"]).done().expect_code(75); // and not a wait without end
+        run.cmd(&["true"]).done().expect_code(75); // and not an endless wait
         first.wait().expect_code(0);
     });
     from_every_source("retry-interval", "1s", |interval| {
@@ -116,18 +117,18 @@ fn retries_and_their_interval_from_every_source(backend: &Backend) {
     });
 }
 
-fn the_holds_from_every_source(backend: &Backend) {
+fn minimum_and_maximum_hold_work_from_every_source(backend: &Backend) {
     from_every_source("max-hold", "300ms", |max_hold| {
         max_hold(backend.run()).sh("exec sleep 60").done().expect_code(124);
     });
     from_every_source("min-hold", "1m", |min_hold| {
-        let key = processes::mark(); // a fresh one, as the lock stays
+        let key = processes::mark(); // a new one, as the lock stays
         min_hold(backend.run_on(&[&key])).cmd(&["true"]).done().expect_code(0);
         backend.run_on(&[&key]).arg("-n").cmd(&["true"]).done().expect_code(75);
     });
 }
 
-fn jitter_from_every_source(backend: &Backend) {
+fn jitter_works_from_every_source(backend: &Backend) {
     from_every_source("jitter", "300days", |jitter| {
         let job = jitter(backend.run()).sh("echo ran").spawn();
         processes::asleep(job.pid());
@@ -137,7 +138,7 @@ fn jitter_from_every_source(backend: &Backend) {
 }
 
 #[test]
-fn on_unavailable_from_every_source() {
+fn on_unavailable_works_from_every_source() {
     let refused = Refused::new();
     for source in SOURCES {
         let run = Run::at(&refused.url(), "k").arg("-q");
@@ -147,7 +148,7 @@ fn on_unavailable_from_every_source() {
 }
 
 #[test]
-fn a_ttl_of_none_from_every_source() {
+fn a_ttl_of_none_works_from_every_source() {
     let redis = Redis::start();
     from_every_source("ttl", "none", |ttl| {
         let job = hold(ttl(Run::key(&redis, "k")));
@@ -156,7 +157,7 @@ fn a_ttl_of_none_from_every_source() {
     });
 }
 
-fn the_typed_mode_beats_the_inherited_one(backend: &Backend) {
+fn a_typed_mode_overrides_an_inherited_one(backend: &Backend) {
     let alone = hold(backend.run().arg("-x").env("REDLOCK_SHARED", "1"));
     backend.run().args(&["-n", "-s"]).cmd(&["true"]).done().expect_code(75);
     alone.wait().expect_code(0);
@@ -170,7 +171,7 @@ fn the_typed_mode_beats_the_inherited_one(backend: &Backend) {
     writer.wait().expect_code(0);
 }
 
-fn of_slots_and_shared_the_typed_one_wins(backend: &Backend) {
+fn the_typed_one_of_slots_and_shared_wins(backend: &Backend) {
     let slot = |run: Run| run.sh("echo ${REDLOCK_SLOT-none}").done().expect_code(0).stdout;
     assert_eq!(slot(backend.run().args(&["--slots", "2"]).env("REDLOCK_SHARED", "1")), "0\n");
     let sharer = hold(backend.run().arg("-s").env("REDLOCK_SLOTS", "2"));
@@ -181,7 +182,7 @@ fn of_slots_and_shared_the_typed_one_wins(backend: &Backend) {
     expect_success(jobs);
 }
 
-fn the_typed_time_or_number_beats_the_inherited_one(backend: &Backend) {
+fn a_typed_value_overrides_an_inherited_one(backend: &Backend) {
     let run = |option: &str, value: &str, name: &str, inherited: &str| {
         backend.run().args(&[option, value]).env(name, inherited)
     };
@@ -197,14 +198,14 @@ fn the_typed_time_or_number_beats_the_inherited_one(backend: &Backend) {
 }
 
 #[test]
-fn the_typed_answer_to_an_unavailable_server_beats_the_inherited_one() {
+fn a_typed_on_unavailable_overrides_an_inherited_one() {
     let refused = Refused::new();
     let run = Run::at(&refused.url(), "k").args(&["--on-unavailable", "fail"]);
     run.env("REDLOCK_ON_UNAVAILABLE", "run").sh("echo ran").done().expect_code(69);
 }
 
 #[test]
-fn the_environment_beats_the_file() {
+fn the_environment_overrides_the_file() {
     let redis = Redis::start();
     let (_directory, path) = config_file("min-hold = \"1h\"\nslots = 2\n");
     let run = Run::key(&redis, "k").env("REDLOCK_CONFIG", path);

@@ -1,4 +1,4 @@
-//! Passwords outside of the URL, and what is shown of them: nothing.
+//! Passwords outside the URL, which are never shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -31,9 +31,9 @@ fn file(text: &str, mode: u32) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// The command runs, and sees the password only if it came by a variable.
+/// The command runs, and sees the password only if it came from a variable.
 #[track_caller]
-fn works(run: Run, is_inherited: bool) -> String {
+fn assert_works(run: Run, is_inherited: bool) -> String {
     let done = run.sh("env; tr '\\0' ' ' < /proc/$PPID/cmdline").done().expect_code(0);
     assert_eq!(done.stdout.contains("s3cret"), is_inherited, "{}", done.stdout);
     assert!(!done.stderr.contains("s3cret"), "{}", done.stderr);
@@ -41,47 +41,50 @@ fn works(run: Run, is_inherited: bool) -> String {
 }
 
 #[test]
-fn a_password_comes_by_variable_or_file() {
+fn a_password_comes_from_a_variable_or_a_file() {
     let redis = with_password();
     run(&redis).sh("echo ran").done().expect_code(77);
-    works(run(&redis).env("REDLOCK_PASSWORD", PASSWORD), true);
+    assert_works(run(&redis).env("REDLOCK_PASSWORD", PASSWORD), true);
     for text in [format!("{PASSWORD}\n"), PASSWORD.to_owned(), format!("{PASSWORD}\r\nmore\n")] {
         let (_directory, path) = file(&text, 0o600);
-        works(run(&redis).arg("--password-file").arg(&path), false);
-        works(run(&redis).env("REDLOCK_PASSWORD_FILE", &path), false);
+        assert_works(run(&redis).arg("--password-file").arg(&path), false);
+        assert_works(run(&redis).env("REDLOCK_PASSWORD_FILE", &path), false);
         let (_directory, config) = config_file(&format!("password-file = {path:?}\n"));
-        works(run(&redis).env("REDLOCK_CONFIG", config), false);
+        assert_works(run(&redis).env("REDLOCK_CONFIG", config), false);
     }
 }
 
 #[test]
-fn the_nearest_source_of_a_password_counts() {
+fn the_closest_source_of_a_password_counts() {
     let redis = with_password();
     let (_right, right) = file(PASSWORD, 0o600);
     let (_wrong, wrong) = file("wrong", 0o600);
-    works(run(&redis).env("REDLOCK_PASSWORD", "wrong s3cret").arg("--password-file").arg(&right), true);
+    assert_works(
+        run(&redis).env("REDLOCK_PASSWORD", "wrong s3cret").arg("--password-file").arg(&right),
+        true,
+    );
     let (_directory, config) = config_file(&format!("password-file = {wrong:?}\n"));
-    works(run(&redis).env("REDLOCK_PASSWORD", PASSWORD).env("REDLOCK_CONFIG", &config), true);
-    works(run(&redis).env("REDLOCK_PASSWORD_FILE", &right).env("REDLOCK_CONFIG", &config), false);
+    assert_works(run(&redis).env("REDLOCK_PASSWORD", PASSWORD).env("REDLOCK_CONFIG", &config), true);
+    assert_works(run(&redis).env("REDLOCK_PASSWORD_FILE", &right).env("REDLOCK_CONFIG", &config), false);
     let both = run(&redis).env("REDLOCK_PASSWORD", PASSWORD).env("REDLOCK_PASSWORD_FILE", &right);
     both.sh("echo ran").done().expect_code(64).expect_stderr(&["REDLOCK_PASSWORD_FILE"]);
-    // The URL's own goes before all others.
+    // The password in the URL overrides all others.
     let encoded: String = PASSWORD.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let own = format!("redis://:{encoded}@127.0.0.1:{}", redis.port());
-    works(run(&redis).env("REDLOCK_REDIS", own).arg("--password-file").arg(&wrong), false);
+    assert_works(run(&redis).env("REDLOCK_REDIS", own).arg("--password-file").arg(&wrong), false);
 }
 
 #[test]
-fn a_user_has_a_name_beside_the_password() {
+fn a_user_name_can_be_set_with_the_password() {
     let redis = Redis::start();
     redis.cmd(&["ACL", "SETUSER", "locker", "on", ">s3cret", "~*", "+@all"]);
     redis.cmd(&["ACL", "SETUSER", "default", "off"]);
     let login = |run: Run| run.env("REDLOCK_PASSWORD", "s3cret");
     run(&redis).cmd(&["true"]).done().expect_code(77);
-    works(login(run(&redis)).env("REDLOCK_USERNAME", "locker"), true);
-    works(login(run(&redis)).args(&["--username", "locker"]), true);
+    assert_works(login(run(&redis)).env("REDLOCK_USERNAME", "locker"), true);
+    assert_works(login(run(&redis)).args(&["--username", "locker"]), true);
     let named = format!("redis://locker@127.0.0.1:{}", redis.port());
-    works(login(run(&redis)).env("REDLOCK_REDIS", &named).env("REDLOCK_USERNAME", "nobody"), true);
+    assert_works(login(run(&redis)).env("REDLOCK_REDIS", &named).env("REDLOCK_USERNAME", "nobody"), true);
     let done = run(&redis).env("REDLOCK_REDIS", "redis://s3cret@h").sh("echo ran").done().expect_code(64);
     assert!(done.stderr.contains("redis://:PASSWORD@HOST") && !done.stderr.contains("s3cret"), "{done:?}");
     run(&redis)
@@ -93,7 +96,7 @@ fn a_user_has_a_name_beside_the_password() {
 }
 
 #[test]
-fn a_password_file_that_is_of_no_use_is_refused_by_its_name() {
+fn a_useless_password_file_is_refused_by_its_name() {
     let redis = with_password();
     let (_directory, empty) = file("\n", 0o600);
     for path in [PathBuf::from("/no/such"), PathBuf::from("/tmp"), empty] {
@@ -103,25 +106,25 @@ fn a_password_file_that_is_of_no_use_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_password_that_all_users_can_read_is_warned_of() {
+fn a_password_that_all_users_can_read_causes_a_warning() {
     let redis = with_password();
     let (_directory, path) = file(PASSWORD, 0o644);
-    let told = works(run(&redis).arg("--password-file").arg(&path), false);
+    let told = assert_works(run(&redis).arg("--password-file").arg(&path), false);
     assert!(told.contains(&format!("warning: {} holds a password", path.display())), "{told}");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    assert!(!works(run(&redis).arg("--password-file").arg(&path), false).contains("warning"));
+    assert!(!assert_works(run(&redis).arg("--password-file").arg(&path), false).contains("warning"));
     let encoded: String = PASSWORD.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let text = format!("redis = \"redis://:{encoded}@127.0.0.1:{}\"\n", redis.port());
     let (_directory, config) = config_file(&text);
     let read = || Run::bare().args(&["run", "--key", "k", "-v"]).env("REDLOCK_CONFIG", &config);
     fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(works(read(), false).contains("holds a password"));
+    assert!(assert_works(read(), false).contains("holds a password"));
     fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(!works(read(), false).contains("holds a password"));
+    assert!(!assert_works(read(), false).contains("holds a password"));
 }
 
 #[test]
-fn a_password_that_must_be_encoded_gets_that_hint_and_nothing_of_it_is_shown() {
+fn a_password_that_must_be_encoded_gets_a_hint_and_is_not_shown() {
     for url in [
         "redis://:s3c@ret#w@127.0.0.1:7714",
         "redis://:s3c/ret@h",

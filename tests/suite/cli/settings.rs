@@ -1,4 +1,4 @@
-//! Settings: what is refused, where they may come from, and which one wins.
+//! Settings: what is assert_refused, where they come from, and which one wins.
 
 use std::fs;
 use std::process::Stdio;
@@ -7,22 +7,23 @@ use nix::sys::signal::Signal::SIGTERM;
 
 use crate::support::{Redis, Run, executable, holder, wait_until};
 
-/// Refused with 64 and a reason that names one of `words`; the command never runs, the server is not touched.
+/// Refused with 64 and a reason that contains one of `words`; the command does not run, the server
+/// is not touched.
 #[track_caller]
-fn refused(redis: &Redis, run: Run, words: &[&str]) {
+fn assert_refused(redis: &Redis, run: Run, words: &[&str]) {
     let done = run.sh("echo ran").done().expect_code(64).expect_stderr(words);
     assert_eq!(done.stdout, "");
     assert_eq!(redis.keys(), Vec::<String>::new(), "something is left on the server");
 }
 
 #[test]
-fn durations_that_make_no_sense_are_refused() {
+fn invalid_durations_are_refused() {
     let redis = Redis::start();
     for bad in
         ["", " ", "-1", "-5s", "1e30", "5 parsecs", "nan", "inf", "1s2", "s", "99999999999999999999s", "0x10"]
     {
         for option in ["--ttl", "--wait", "--kill-after"] {
-            refused(&redis, Run::key(&redis, "k").arg(format!("{option}={bad}")), &[option]);
+            assert_refused(&redis, Run::key(&redis, "k").arg(format!("{option}={bad}")), &[option]);
         }
     }
 }
@@ -31,10 +32,10 @@ fn durations_that_make_no_sense_are_refused() {
 fn a_ttl_must_be_between_100ms_and_a_year() {
     let redis = Redis::start();
     for bad in ["0", "0s", "99ms", "0.05", "366d", "2y"] {
-        refused(&redis, Run::key(&redis, "k").args(&["--ttl", bad]), &["--ttl"]);
+        assert_refused(&redis, Run::key(&redis, "k").args(&["--ttl", bad]), &["--ttl"]);
     }
     for good in ["100ms", "0.1", "1", "1.5", "90s", "5m", "1h 30m", "365d"] {
-        // It is accepted; but on a busy machine the shortest may be over before the command is.
+        // It is accepted; but on a busy machine the shortest may end before the command does.
         let run = || Run::key(&redis, "k").args(&["--ttl", good]).cmd(&["true"]).done();
         let done = (0..20).map(|_| run()).find(|done| done.code != Some(79)).expect("a lease that is kept");
         done.expect_code(0);
@@ -44,10 +45,14 @@ fn a_ttl_must_be_between_100ms_and_a_year() {
 #[test]
 fn the_grace_before_sigkill_is_at_most_a_third_of_the_ttl() {
     let redis = Redis::start();
-    refused(&redis, Run::key(&redis, "k").args(&["--ttl", "30s", "--kill-after", "11s"]), &["--kill-after"]);
-    refused(&redis, Run::key(&redis, "k").args(&["--kill-after", "1h"]), &["--kill-after"]);
+    assert_refused(
+        &redis,
+        Run::key(&redis, "k").args(&["--ttl", "30s", "--kill-after", "11s"]),
+        &["--kill-after"],
+    );
+    assert_refused(&redis, Run::key(&redis, "k").args(&["--kill-after", "1h"]), &["--kill-after"]);
     Run::key(&redis, "k").args(&["--ttl", "30s", "--kill-after", "10s"]).cmd(&["true"]).done().expect_code(0);
-    // The default of 5 s adapts itself to a short TTL.
+    // The default of 5 s adapts to a short TTL.
     Run::key(&redis, "k").args(&["--ttl", "3s"]).cmd(&["true"]).done().expect_code(0);
 }
 
@@ -72,7 +77,7 @@ fn urls_that_do_not_parse_are_refused_without_showing_a_password() {
         ] {
             let done = run.sh("echo ran").done().expect_code(64);
             assert!(!done.stderr.contains("s3cret"), "{bad}: {}", done.stderr);
-            assert!(!done.stderr.trim().is_empty(), "{bad} is refused without a word");
+            assert!(!done.stderr.trim().is_empty(), "{bad} is assert_refused without a message");
             assert_eq!(done.stdout, "", "{bad}");
         }
     }
@@ -81,7 +86,7 @@ fn urls_that_do_not_parse_are_refused_without_showing_a_password() {
 
 /// `--redis "$URL"` with URL unset is a mistake; to lock on this host instead would hide it.
 #[test]
-fn an_empty_server_that_was_typed_is_refused() {
+fn a_typed_empty_server_is_refused() {
     let done = Run::bare().args(&["run", "--key", "k", "--redis", ""]).sh("echo ran").done();
     assert_eq!(done.expect_code(64).stdout, "");
 }
@@ -96,7 +101,7 @@ fn a_password_is_shown_nowhere() {
     for pid in crate::support::descendants(job.pid()).into_iter().chain([job.pid()]) {
         shown += &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default());
     }
-    assert!(shown.len() > 20, "nothing was looked at");
+    assert!(shown.len() > 20, "no text was checked");
     job.signal(SIGTERM);
     let done = job.wait();
     shown += &(done.stdout + &done.stderr);
@@ -110,7 +115,7 @@ fn a_password_is_shown_nowhere() {
 }
 
 #[test]
-fn a_unix_socket_is_a_server_like_any_other() {
+fn a_unix_socket_works_as_a_server() {
     let redis = Redis::start();
     let url = format!("unix://{}", redis.socket().display());
     let job = Run::at(&url, "k").sh("echo ready; exec sleep 60").spawn();
@@ -123,7 +128,7 @@ fn a_unix_socket_is_a_server_like_any_other() {
 }
 
 #[test]
-fn settings_come_from_the_environment_too() {
+fn settings_come_from_the_environment() {
     let redis = Redis::start();
     let dir = tempfile::tempdir().unwrap();
     let events = dir.path().join("events");
@@ -153,7 +158,7 @@ fn settings_come_from_the_environment_too() {
 }
 
 #[test]
-fn a_bad_variable_is_refused_by_its_name() {
+fn a_bad_variable_is_named_in_the_error() {
     let redis = Redis::start();
     for (name, value) in [
         ("REDLOCK_TTL", "soon"),
@@ -164,12 +169,12 @@ fn a_bad_variable_is_refused_by_its_name() {
         ("REDLOCK_ON_LOST", "cry"),
     ] {
         let option = name.trim_start_matches("REDLOCK_").replace('_', "-");
-        refused(&redis, Run::key(&redis, "k").env(name, value), &[name, &option]);
+        assert_refused(&redis, Run::key(&redis, "k").env(name, value), &[name, &option]);
     }
 }
 
 #[test]
-fn what_is_typed_beats_what_is_inherited() {
+fn the_command_line_overrides_inherited_settings() {
     let redis = Redis::start();
     let holder = holder(&redis, "k", &[]);
     Run::key(&redis, "k").arg("-n").env("REDLOCK_WAIT", "1h").cmd(&["true"]).done().expect_code(75);
@@ -226,7 +231,7 @@ fn help_shows_an_example_and_version_the_version() {
 }
 
 #[test]
-fn a_reader_that_closes_the_pipe_of_the_help_is_no_failure() {
+fn a_closed_pipe_under_the_help_is_not_a_failure() {
     for args in [&["--help"][..], &["run", "--help"], &["--version"], &["completions", "bash"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -238,7 +243,7 @@ fn a_reader_that_closes_the_pipe_of_the_help_is_no_failure() {
 }
 
 #[test]
-fn an_address_in_the_wrong_place_is_refused_without_showing_its_password() {
+fn a_url_in_the_wrong_place_is_refused_without_showing_its_password() {
     for url in ["redis://:s3cret@h", "redis://me:s3cret@h:6379/2", "rediss://:s3cret@h"] {
         let done = Run::bare().args(&["run", "-k", "x", url]).cmd(&["true"]).done().expect_code(64);
         assert!(done.stderr.starts_with("redlock: "), "{done:?}");
@@ -247,7 +252,7 @@ fn an_address_in_the_wrong_place_is_refused_without_showing_its_password() {
 }
 
 #[test]
-fn a_prefix_variable_that_is_set_but_empty_is_not_set() {
+fn an_empty_prefix_variable_counts_as_not_set() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k").env("REDLOCK_PREFIX", "").stdin_pipe().sh("echo ready; read x").spawn();
     job.wait_for_line("ready");

@@ -1,5 +1,5 @@
-//! No word waits for its reader: not for one that hangs, not for ^S, not for a disk that is full. Every run here would
-//! hang, or lose its lock, if a write to stderr or to the events file could block.
+//! Output never blocks: not on a reader that hangs, not on ^S, not on a full disk. Every run here
+//! would hang, or lose its lock, if a write to stderr or to the events file could block.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -20,13 +20,13 @@ use crate::support::{
     Job, OtherUsers, PATIENCE, Pty, Redis, Run, UNPRIVILEGED, hold, holder, wait_until, wait_until_within,
 };
 
-/// A FIFO that is full and whose reader, this test, does not read until it is told to.
+/// A full FIFO whose reader, this test, does not read until it is asked to.
 struct Unread {
     directory: TempDir,
     reader: File,
 }
 
-/// Takes stderr from the FIFO and fills it to the last byte, whatever its size is.
+/// Redirects stderr to the FIFO and fills it to the last byte, whatever its size is.
 const FILL: &str = "exec 2>\"$FIFO\"; dd if=/dev/zero of=\"$FIFO\" bs=1 count=4096 oflag=nonblock 2>/dev/null
     dd if=/dev/zero of=\"$FIFO\" bs=4096 count=4096 oflag=nonblock 2>/dev/null
     dd if=/dev/zero of=\"$FIFO\" bs=1 count=4096 oflag=nonblock 2>/dev/null; exec \"$@\"";
@@ -45,12 +45,12 @@ impl Unread {
         self.directory.path().join("fifo")
     }
 
-    /// The call with this FIFO, full, as its stderr.
+    /// A run with this FIFO, full, as its stderr.
     fn as_stderr_of(&self, run: Run) -> Run {
         run.via(FILL).env("FIFO", self.path())
     }
 
-    /// All that can be read now, without the filling.
+    /// All bytes that can be read now, without the filling.
     fn read(&mut self) -> String {
         let mut all = Vec::new();
         match self.reader.read_to_end(&mut all) {
@@ -61,7 +61,7 @@ impl Unread {
         String::from_utf8(all).expect("text")
     }
 
-    /// Reads on until the text has this in it.
+    /// Reads until the text contains this.
     fn read_until(&mut self, what: &str) -> String {
         let mut all = String::new();
         wait_until(&format!("{what:?} can be read"), || {
@@ -72,12 +72,12 @@ impl Unread {
     }
 }
 
-fn is_over(mut job: Job) {
-    wait_until_within(PATIENCE, "redlock has ended", || !job.is_running());
+fn assert_exits(mut job: Job) {
+    wait_until_within(PATIENCE, "redlock has exited", || !job.is_running());
 }
 
 #[test]
-fn a_command_whose_time_is_up_gives_its_lock_back_though_nobody_reads_stderr() {
+fn max_hold_releases_the_lock_while_stderr_is_not_read() {
     let (redis, stderr) = (Redis::start(), Unread::new());
     let run = Run::key(&redis, "k").args(&["-v", "--max-hold", "3s", "--ttl", "9s"]);
     let job = stderr.as_stderr_of(run).sh("echo ready; exec sleep 60").spawn();
@@ -87,19 +87,19 @@ fn a_command_whose_time_is_up_gives_its_lock_back_though_nobody_reads_stderr() {
 }
 
 #[test]
-fn a_holder_hears_a_signal_though_nobody_reads_stderr() {
+fn a_holder_handles_a_signal_while_stderr_is_not_read() {
     let (redis, stderr) = (Redis::start(), Unread::new());
     let run = Run::key(&redis, "k").args(&["-v", "--ttl", "4s"]);
     let job = stderr.as_stderr_of(run).sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
-    renewed(&redis, "k", 3); // it has more to say
+    renewed(&redis, "k", 3); // it has more to print
     job.signal(SIGTERM);
     assert_eq!(job.wait().signal, Some(SIGTERM as i32));
     assert!(!redis.held("k"));
 }
 
 #[test]
-fn a_waiter_hears_a_signal_though_nobody_reads_stderr() {
+fn a_waiter_handles_a_signal_while_stderr_is_not_read() {
     let (redis, stderr) = (Redis::start(), Unread::new());
     let _first = holder(&redis, "k", &[]);
     let job = stderr.as_stderr_of(Run::key(&redis, "k").arg("-v")).sh("echo in").spawn();
@@ -108,17 +108,17 @@ fn a_waiter_hears_a_signal_though_nobody_reads_stderr() {
     other.wait_for_stderr("waiting");
     job.signal(SIGTERM);
     assert_eq!(job.wait().signal, Some(SIGTERM as i32));
-    wait_until("it has left the queue", || redis.queue_len("k") == 1);
+    wait_until("the waiter has left the queue", || redis.queue_len("k") == 1);
 }
 
 #[test]
-fn a_reader_that_was_away_for_longer_than_the_ttl_misses_nothing_and_kills_nobody() {
+fn a_reader_that_is_away_for_longer_than_the_ttl_misses_nothing_and_stops_no_command() {
     let (redis, mut stderr) = (Redis::start(), Unread::new());
     let run = Run::key(&redis, "k").args(&["-v", "--ttl", "4s", "--node-timeout", "1s"]);
     let mut job = stderr.as_stderr_of(run).stdin_pipe().sh("echo ready; read x; exit 7").spawn();
     job.wait_for_line("ready");
-    renewed(&redis, "k", 4); // its lease would be over
-    assert!(job.is_running(), "a healthy command runs on");
+    renewed(&redis, "k", 4); // its lease would have ended
+    assert!(job.is_running(), "a healthy command continues");
     let said = stderr.read_until("renewed");
     assert!(said.find("acquired") < said.find("renewed"), "in order: {said}");
     drop(job.take_stdin());
@@ -129,7 +129,7 @@ fn a_reader_that_was_away_for_longer_than_the_ttl_misses_nothing_and_kills_nobod
 }
 
 #[test]
-fn a_pipe_that_belongs_to_another_user_is_not_waited_for_either() {
+fn another_users_pipe_does_not_block_either() {
     let Some(users) = OtherUsers::new() else { skip!("only root can start processes of other users") };
     let (redis, mut stderr) = (Redis::start(), Unread::new());
     // Opened by root, as by cron, which then becomes the user.
@@ -143,11 +143,11 @@ fn a_pipe_that_belongs_to_another_user_is_not_waited_for_either() {
     drop(job.take_stdin());
     wait_until("the lock is free", || !redis.held("k"));
     stderr.read();
-    is_over(job);
-    // The lock was free before that was said: what it has said last is not of the next one.
+    assert_exits(job);
+    // The lock was free before this was printed: its last message must not be the next run's.
     stderr.read();
 
-    // With a reader all is said, whole and in order.
+    // With a reader everything is printed, whole and in order.
     let run = Run::key(&redis, "k").arg("-v");
     let open = format!("exec 2>\"$FIFO\"; exec {wrapped}");
     let run = users.run(UNPRIVILEGED, run, "022").via(&open).env("FIFO", stderr.path());
@@ -157,13 +157,13 @@ fn a_pipe_that_belongs_to_another_user_is_not_waited_for_either() {
 }
 
 #[test]
-fn a_terminal_stopped_with_ctrl_s_stops_no_signal_and_no_release() {
+fn a_terminal_stopped_with_ctrl_s_delays_no_signal_and_no_release() {
     let redis = Redis::start();
     let script = "echo main $$ up; exec sleep 60";
     let pty = Pty::run(Run::key(&redis, "k").args(&["-v", "--ttl", "4s", "--node-timeout", "1s"]).sh(script));
     pty.number_after("main ");
     pty.type_in("\x13");
-    renewed(&redis, "k", 4); // it renews though it cannot say so
+    renewed(&redis, "k", 4); // it renews although it cannot report it
     assert!(redis.held("k"));
     send(pty.pid(), SIGTERM);
     wait_until("the lock is free", || !redis.held("k"));
@@ -172,7 +172,7 @@ fn a_terminal_stopped_with_ctrl_s_stops_no_signal_and_no_release() {
 }
 
 #[test]
-fn a_terminal_that_belongs_to_another_user_is_not_waited_for_either() {
+fn another_users_terminal_does_not_block_either() {
     let Some(users) = OtherUsers::new() else { skip!("only root can start processes of other users") };
     let redis = Redis::start();
     let run = Run::key(&redis, "k").args(&["-v", "--ttl", "4s", "--node-timeout", "1s"]);
@@ -180,14 +180,14 @@ fn a_terminal_that_belongs_to_another_user_is_not_waited_for_either() {
     pty.wait_for("acquired");
     pty.number_after("main ");
     pty.type_in("\x13");
-    renewed(&redis, "k", 4); // it renews though it cannot say so
+    renewed(&redis, "k", 4); // it renews although it cannot report it
     send(pty.pid(), SIGTERM);
     wait_until("the lock is free", || !redis.held("k"));
     assert_eq!(pty.wait().signal, Some(SIGTERM as i32));
 }
 
 #[test]
-fn a_socket_that_nobody_reads_is_not_waited_for_either() {
+fn an_unread_socket_does_not_block_either() {
     let redis = Redis::start();
     let (_ours, mut theirs) = UnixStream::pair().expect("a socket");
     theirs.set_nonblocking(true).expect("a full socket");
@@ -196,7 +196,7 @@ fn a_socket_that_nobody_reads_is_not_waited_for_either() {
     let run = Run::key(&redis, "k").args(&["-v", "--max-hold", "300ms"]).cmd(&["sleep", "60"]);
     let mut child = run.command().stderr(OwnedFd::from(theirs)).spawn().expect("redlock");
     let mut code = None;
-    wait_until("redlock has ended", || {
+    wait_until("redlock has exited", || {
         code = child.try_wait().expect("its state").map(|status| status.code());
         code.is_some()
     });
@@ -211,14 +211,14 @@ fn a_socket_that_nobody_reads_is_not_waited_for_either() {
 }
 
 #[test]
-fn a_waiter_on_a_terminal_stopped_with_ctrl_s_says_the_rest_after_ctrl_q() {
+fn a_waiter_on_a_terminal_stopped_with_ctrl_s_prints_the_rest_after_ctrl_q() {
     let redis = Redis::start();
     let first = hold(Run::key(&redis, "k"));
     let pty = Pty::run(Run::key(&redis, "k").arg("-v").sh("sleep 0.1; exec sleep 60"));
     pty.wait_for("waited");
     pty.type_in("\x13");
     let calls = redis.script_calls();
-    wait_until("it has tried to say more", || redis.script_calls() >= calls + 3);
+    wait_until("the waiter has tried to print more", || redis.script_calls() >= calls + 3);
     first.wait().expect_code(0);
     wait_until("its turn has come", || redis.held("k") && redis.queue_len("k") == 0);
     assert!(!pty.screen().contains("acquired"), "^S holds for this terminal: {}", pty.screen());
@@ -233,7 +233,7 @@ fn fifo(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn events_to_a_fifo_without_a_reader_hold_nothing_up() {
+fn events_to_a_fifo_without_a_reader_delay_nothing() {
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
     let path = fifo(directory.path());
@@ -243,7 +243,7 @@ fn events_to_a_fifo_without_a_reader_hold_nothing_up() {
 }
 
 #[test]
-fn a_reader_that_comes_later_gets_the_events_from_the_beginning() {
+fn a_late_reader_gets_the_events_from_the_beginning() {
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
     let path = fifo(directory.path());
@@ -261,7 +261,7 @@ fn a_reader_that_comes_later_gets_the_events_from_the_beginning() {
 }
 
 #[test]
-fn a_reader_may_go_and_another_come() {
+fn one_reader_may_leave_and_another_take_over() {
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
     let path = fifo(directory.path());
@@ -271,7 +271,7 @@ fn a_reader_may_go_and_another_come() {
     let mut job = run.stdin_pipe().sh("echo ready; read x; exit 0").spawn();
     reader.read_until("acquired");
     drop(reader);
-    renewed(&redis, "k", 2); // the event of the first has been made, and has no reader
+    renewed(&redis, "k", 2); // the first event has been created, and has no reader
     let mut reader = Unread { reader: open(), directory };
     drop(job.take_stdin());
     job.wait().expect_code(0);
@@ -280,7 +280,7 @@ fn a_reader_may_go_and_another_come() {
 }
 
 #[test]
-fn events_to_a_full_device_are_counted_and_do_not_disturb_the_run() {
+fn lost_events_on_a_full_device_are_counted_and_do_not_disturb_the_run() {
     let redis = Redis::start();
     let done = Run::key(&redis, "k").args(&["--events", "/dev/full"]).sh("exit 3").done().expect_code(3);
     assert!(done.stderr.contains("/dev/full") && done.stderr.contains("No space left"), "{}", done.stderr);
@@ -294,7 +294,7 @@ fn on_small_disk(run: Run, at: &Path) -> Run {
 }
 
 #[test]
-fn on_a_disk_that_was_full_for_a_while_every_line_is_whole() {
+fn every_line_is_whole_on_a_disk_that_was_full_for_a_while() {
     if !nix::unistd::geteuid().is_root() || !processes::is_installed("unshare") {
         skip!("only root can mount a file system");
     }
@@ -309,17 +309,17 @@ fn on_a_disk_that_was_full_for_a_while_every_line_is_whole() {
         echo full; read x; rm filling; echo space; read x; cat events > \"$COPY/events\"; }";
     let mut job = run.env("AT", directory.path()).env("COPY", copy.path()).stdin_pipe().sh(script).spawn();
     job.wait_for_line("full");
-    renewed(&redis, &key, 7); // events were lost
+    renewed(&redis, &key, 7); // events have been lost
     let mut stdin = job.take_stdin();
     stdin.write_all(b"\n").unwrap();
     job.wait_for_line("space");
-    renewed(&redis, &key, 2); // events are written again
+    renewed(&redis, &key, 2); // events are being written again
     drop(stdin);
     job.wait().expect_code(0);
     let text = fs::read_to_string(copy.path().join("events")).unwrap();
     let whole = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
     let lines: Vec<&str> = text.lines().filter(whole).collect();
     let torn = text.lines().count() - lines.len();
-    assert!(torn <= 1, "at most the line at which the disk was full: {text}");
-    assert!(lines.iter().any(|line| line.contains("\"dropped\":")), "what was lost is counted: {text}");
+    assert!(torn <= 1, "only the line that filled the disk may be missing: {text}");
+    assert!(lines.iter().any(|line| line.contains("\"dropped\":")), "lost events are counted: {text}");
 }

@@ -23,7 +23,7 @@ fn a_master_behind_sentinels_needs_min_replicas() {
     assert_eq!(all_keys(&all.master), before);
     all.master.cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     wait_until("the replica counts", || all.master.info("min_slaves_good_slaves") == "1");
-    // The Sentinel waits for half of that only.
+    // The Sentinel waits for only half of that.
     all.set_down_after(5_000);
     expect(&diagnosis(doctor(&all.url()), 0), "replicas", "warning", "min-replicas-max-lag is 10s");
     all.set_down_after(60_000);
@@ -34,7 +34,7 @@ fn a_master_behind_sentinels_needs_min_replicas() {
         sentinels[0].starts_with("warning connection refused") && sentinels[1].starts_with("ok"),
         "{sentinels:?}"
     );
-    // The Sentinel taken for a server.
+    // The Sentinel given as a server.
     let found = diagnosis(doctor(&format!("redis://127.0.0.1:{}", all.port())), 1);
     expect(&found, "role", "problem", "is a Sentinel");
 }
@@ -75,9 +75,9 @@ fn every_master_of_a_cluster_is_examined() {
     expect(&found, "reachable", "problem", "connection refused");
 }
 
-/// Its first lock would wait, and so does the advice say, with a key that is its own.
+/// The first lock there would have to wait; the advice says so, with a key of that master.
 #[test]
-fn a_master_of_a_cluster_is_known_by_its_shard_marker() {
+fn a_master_of_a_cluster_is_identified_by_its_shard_marker() {
     let mut cluster = Cluster::with_replicas(3);
     let state = |port: u16| {
         let found = diagnosis(doctor(&cluster.url()), 0);
@@ -98,7 +98,7 @@ fn a_master_of_a_cluster_is_known_by_its_shard_marker() {
     let names = cluster[0].keys();
     let name = names.iter().find(|name| name.starts_with("lock-shard:")).expect("a shard marker");
     cluster.wait_for_replica(3, &["GET", name], &cluster[0].cmd(&["GET", name]));
-    // Whoever is promoted has not been known for long, however long it has been up.
+    // A promoted server has not been known for long, however long it has been up.
     let port = cluster[3].port();
     cluster.detect_failures_quickly();
     cluster[0].kill();
@@ -110,7 +110,7 @@ fn a_master_of_a_cluster_is_known_by_its_shard_marker() {
     assert!(said.iter().any(|said| said.starts_with("warning does not vote for another 36")), "{found:#}");
 }
 
-/// The names of its locks would not be those that clients with the right URL use.
+/// Its locks would not have the names that clients with the right URL use.
 #[test]
 fn a_single_server_is_not_a_cluster() {
     let redis = Redis::start();
@@ -129,7 +129,7 @@ fn a_single_server_is_not_a_cluster() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_decides_what_to_do() {
+fn the_advice_depends_on_the_fault_of_a_certificate() {
     let authority = Authority::new();
     let fix = |valid: Valid, names: &[&str]| {
         let server = authority.serve_with(names, valid, &[]);
@@ -143,7 +143,7 @@ fn what_is_wrong_with_a_certificate_decides_what_to_do() {
 }
 
 #[test]
-fn a_certificate_that_expires_soon_is_a_warning() {
+fn a_certificate_that_expires_soon_causes_a_warning() {
     let authority = Authority::new();
     let at = |url: &str| doctor(url).arg("--tls-ca").arg(authority.file());
     let server = authority.serve();

@@ -10,7 +10,7 @@ fn here(directory: &str) -> Run {
 }
 
 #[test]
-fn locks_of_this_host_are_tried_and_nothing_is_left() {
+fn doctor_tries_a_lock_on_this_host_and_leaves_nothing() {
     let host = Host::new();
     let found = diagnosis(here(host.path().to_str().unwrap()), 0);
     expect(&found, "lock_directory", "ok", "locks work");
@@ -28,14 +28,14 @@ fn a_directory_that_cannot_be_used_is_a_problem() {
     assert!(text(&found["summary"]).contains("do not work"), "{found:#}");
     let host = Host::with_mode(0o777);
     expect(&diagnosis(here(host.path().to_str().unwrap()), 1), "lock_directory", "problem", "sticky bit");
-    // With servers locks are elsewhere.
+    // With servers the locks are elsewhere.
     let redis = Redis::start();
     let run = Run::bare().args(&["doctor", "--redis", &redis.url()]).env("REDLOCK_LOCAL_DIR", "/nonexistent");
     expect(&diagnosis(run, 0), "lock_directory", "warning", "no such directory");
 }
 
 #[test]
-fn a_directory_that_the_user_may_not_write_to_is_a_problem() {
+fn an_unwritable_directory_is_a_problem() {
     let Some(users) = OtherUsers::new() else { skip!("only root can start runs of other users") };
     let host = Host::with_mode(0o755);
     let run = users.run(UNPRIVILEGED, here(host.path().to_str().unwrap()), "022");
@@ -61,7 +61,7 @@ fn a_proc_of_another_namespace_is_a_problem() {
 }
 
 #[test]
-fn a_host_without_a_server_is_warned_of_unless_it_is_meant() {
+fn a_missing_server_causes_a_warning_unless_intended() {
     let found = diagnosis(Run::bare().arg("doctor"), 0);
     expect(&found, "settings", "warning", "no server is configured");
     assert_eq!(
@@ -71,7 +71,7 @@ fn a_host_without_a_server_is_warned_of_unless_it_is_meant() {
 }
 
 #[test]
-fn it_is_told_where_the_settings_came_from() {
+fn the_sources_of_settings_are_reported() {
     let redis = Redis::start();
     let (_directory, path) = config_file(&format!("redis = \"{}\"\nttl = \"20s\"\n", redis.url()));
     let run = Run::bare().args(&["doctor", "--quarantine", "40s"]).env("REDLOCK_CONFIG", &path);

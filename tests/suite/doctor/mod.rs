@@ -1,4 +1,4 @@
-//! `redlock doctor`: what is wrong with servers, settings and this host is found, and nothing is left behind.
+//! `redlock doctor` finds faults of servers, settings and this host, and leaves nothing behind.
 
 mod discovery;
 mod host;
@@ -16,7 +16,7 @@ fn doctor(url: &str) -> Run {
     Run::bare().args(&["doctor", "--redis", url])
 }
 
-/// What `redlock doctor --json` prints if it exits with this code.
+/// The output of `redlock doctor --json`, which must exit with this code.
 #[track_caller]
 fn diagnosis(run: Run, code: i32) -> Value {
     let done = run.arg("--json").done().expect_code(code);
@@ -33,7 +33,7 @@ fn results(found: &Value, check: &str) -> Vec<String> {
     of_check.map(|result| format!("{} {}", text(&result["level"]), text(&result["text"]))).collect()
 }
 
-/// The only result of a check has this level, and says this.
+/// The only result of a check has this level and contains this text.
 #[track_caller]
 fn expect(found: &Value, check: &str, level: &str, said: &str) {
     let results = results(found, check);
@@ -45,7 +45,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Every key, logs included.
+/// Every key, including logs.
 fn all_keys(redis: &Redis) -> Vec<String> {
     let mut keys: Vec<String> = redis.cmd(&["KEYS", "*"]).lines().map(str::to_owned).collect();
     keys.sort();

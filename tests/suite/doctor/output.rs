@@ -1,4 +1,4 @@
-//! What people, cron and monitoring systems get.
+//! The output for people, cron and monitoring systems.
 
 use super::doctor;
 use crate::support::{Nodes, Redis};
@@ -36,7 +36,7 @@ fn quiet_prints_problems_only() {
 }
 
 #[test]
-fn what_is_ok_is_one_line_for_each_server_or_each_check() {
+fn an_ok_result_is_one_line_for_each_server_or_check() {
     let nodes = Nodes::start(3);
     nodes.settle();
     let urls = nodes.urls().join(",");
@@ -55,7 +55,7 @@ fn what_is_ok_is_one_line_for_each_server_or_each_check() {
 }
 
 #[test]
-fn what_a_server_sends_cannot_harm_a_terminal() {
+fn text_from_a_server_is_escaped_for_the_terminal() {
     let url = crate::support::impostor("-ERR \u{1b}[2Jboo\r\n");
     let done = doctor(&url).done().expect_code(1);
     assert!(!done.stdout.contains('\u{1b}') && done.stdout.contains("boo"), "{done:?}");

@@ -1,11 +1,12 @@
-//! What the user may not do is found by doing it; what is denied is not known; and nothing is left behind.
+//! Missing permissions are found by trying; a denied query is reported as unknown; nothing is left
+//! behind.
 
 use super::{all_keys, diagnosis, doctor, expect, results};
 use crate::documents::blocks::blocks_in;
 use crate::support::redis::is_before_7;
 use crate::support::{Redis, holder, wait_until};
 
-/// The address for a user that may do all but this.
+/// The URL of a user with all permissions except these.
 fn without(redis: &Redis, rules: &[&str]) -> String {
     let mut acl = vec!["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "&*", "+@all"];
     acl.extend(rules);
@@ -30,7 +31,7 @@ fn nothing_is_left_behind_and_no_lock_is_touched() {
 }
 
 #[test]
-fn a_command_that_is_denied_is_a_problem_and_is_named() {
+fn a_denied_command_is_a_problem_and_is_named() {
     let redis = Redis::start();
     for command in ["eval", "blpop", "zadd", "hset", "pexpire", "rpush", "get"] {
         let found = diagnosis(
@@ -38,7 +39,7 @@ fn a_command_that_is_denied_is_a_problem_and_is_named() {
             if command == "rpush" { 0 } else { 1 },
         );
         match command {
-            // A release pushes only if somebody waits.
+            // A release pushes only if a client waits.
             "rpush" => expect(&found, "permissions", "ok", ""),
             "blpop" | "zadd" => expect(&found, "permissions", "problem", "cannot be waited for"),
             _ => expect(&found, "permissions", "problem", "lacks a permission"),
@@ -47,14 +48,15 @@ fn a_command_that_is_denied_is_a_problem_and_is_named() {
     }
     let found = diagnosis(doctor(&without(&redis, &["resetkeys", "~other:*"])), 1);
     expect(&found, "permissions", "problem", "lacks a permission");
-    // What cannot be deleted expires.
+    // A key that cannot be deleted expires.
     diagnosis(doctor(&without(&redis, &["-del"])), 1);
     assert_eq!(redis.keys_without_ttl(), Vec::<String>::new());
 }
 
-/// Every script names the marker among its keys, so that the server looks whether it may be written.
+/// Every script names the marker among its keys, so that the server checks whether it may be
+/// written.
 #[test]
-fn a_marker_that_may_not_be_written_is_a_problem() {
+fn an_unwritable_marker_is_a_problem() {
     if is_before_7() {
         return;
     }
@@ -66,7 +68,7 @@ fn a_marker_that_may_not_be_written_is_a_problem() {
 }
 
 #[test]
-fn without_xadd_there_is_no_history() {
+fn a_user_without_xadd_has_no_history() {
     let redis = Redis::start();
     let found = diagnosis(doctor(&without(&redis, &["-xadd"])), 0);
     expect(&found, "history", "warning", "not recorded");
@@ -74,7 +76,7 @@ fn without_xadd_there_is_no_history() {
 }
 
 #[test]
-fn what_is_denied_is_unknown() {
+fn denied_queries_are_reported_as_unknown() {
     let redis = Redis::start_with(&["--appendonly", "yes"]);
     let found = diagnosis(doctor(&without(&redis, &["-config"])), 0);
     expect(&found, "persistence", "unknown", "persistence");
@@ -83,11 +85,11 @@ fn what_is_denied_is_unknown() {
     for check in ["version", "role", "eviction", "persistence", "clock"] {
         expect(&found, check, "unknown", check);
     }
-    // Scripts ask for the time, too.
+    // Scripts call TIME, too.
     expect(&found, "permissions", "problem", "lacks a permission");
 }
 
-/// As services have it that offer neither INFO nor CONFIG.
+/// Like services that offer neither INFO nor CONFIG.
 #[test]
 fn a_service_without_info_is_unknown_and_not_a_failure() {
     let hidden = || {
@@ -98,7 +100,7 @@ fn a_service_without_info_is_unknown_and_not_a_failure() {
     assert_eq!((&found["problems"], &found["unknown"]), (&0.into(), &4.into()), "{found:#}");
     expect(&found, "eviction", "unknown", "eviction");
     expect(&found, "permissions", "ok", "took");
-    // Several are told apart by what INFO tells.
+    // INFO distinguishes several servers.
     let others = [hidden(), hidden()];
     let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
     let found = diagnosis(doctor(&urls), 1);
@@ -109,7 +111,7 @@ fn a_service_without_info_is_unknown_and_not_a_failure() {
 }
 
 #[test]
-fn the_documented_user_is_enough() {
+fn the_documented_user_has_sufficient_permissions() {
     let redis = Redis::start_with(&["--appendonly", "yes"]);
     let rules = blocks_in("docs/operations.md", "redis").remove(0).text;
     let words: Vec<&str> = rules.split_ascii_whitespace().collect();

@@ -1,16 +1,16 @@
-//! What can be wrong with a server, each staged with a real one.
+//! The faults that a server can have, each reproduced with a real one.
 
 use super::{all_keys, diagnosis, doctor, expect, results, text};
 use crate::support::{Nodes, Redis, Refused, ServerClock, wait_until};
 
 /// A server that keeps its data.
-fn sound() -> Redis {
+fn healthy() -> Redis {
     Redis::start_with(&["--appendonly", "yes"])
 }
 
 #[test]
-fn a_sound_server_has_nothing_but_ok() {
-    let redis = sound();
+fn a_healthy_server_has_only_ok_results() {
+    let redis = healthy();
     let found = diagnosis(doctor(&redis.url()), 0);
     for level in ["problems", "warnings", "unknown"] {
         assert_eq!(found[level], 0, "{found:#}");
@@ -31,24 +31,24 @@ fn a_sound_server_has_nothing_but_ok() {
 
 #[test]
 fn a_server_that_evicts_keys_is_a_problem() {
-    let redis = sound();
+    let redis = healthy();
     redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
-    // It has no limit that it could reach.
+    // It has no memory limit to reach.
     expect(&diagnosis(doctor(&redis.url()), 0), "eviction", "ok", "volatile-ttl");
     redis.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let found = diagnosis(doctor(&redis.url()), 1);
     expect(&found, "eviction", "problem", "maxmemory-policy is volatile-ttl");
     let check = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == "eviction").unwrap();
     assert!(text(&check["fix"]).contains("noeviction") && text(&check["why"]).contains("deleted"), "{check}");
-    // It grants locks all the same.
+    // It grants locks anyway.
     expect(&found, "quorum", "ok", "grants locks");
 }
 
 #[test]
-fn a_server_that_is_full_is_a_problem() {
-    let redis = sound();
+fn a_full_server_is_a_problem() {
+    let redis = healthy();
     redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
-    wait_until("it is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
+    wait_until("the server is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
     let found = diagnosis(doctor(&redis.url()), 1);
     expect(&found, "permissions", "problem", "out of memory");
     expect(&found, "memory", "warning", "memory");
@@ -58,9 +58,9 @@ fn a_server_that_is_full_is_a_problem() {
 
 #[test]
 fn a_replica_is_a_problem_and_its_master_is_named() {
-    let (primary, replica) = (sound(), Redis::start());
+    let (primary, replica) = (healthy(), Redis::start());
     replica.cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-    wait_until("it is a replica", || replica.info("role") == "slave");
+    wait_until("the server is a replica", || replica.info("role") == "slave");
     let found = diagnosis(doctor(&replica.url()), 1);
     expect(&found, "role", "problem", &format!("replica of 127.0.0.1:{}", primary.port()));
     assert_eq!(
@@ -88,7 +88,7 @@ fn a_server_that_is_down_or_refuses_us_is_a_problem() {
 }
 
 #[test]
-fn a_restart_that_forgets_locks_is_a_warning_unless_a_quarantine_follows() {
+fn a_server_that_loses_locks_in_a_restart_causes_a_warning_unless_quarantined() {
     let redis = Redis::start();
     expect(&diagnosis(doctor(&redis.url()), 0), "persistence", "warning", "keeps no data");
     redis.cmd(&["CONFIG", "SET", "save", "3600 1"]);
@@ -97,7 +97,7 @@ fn a_restart_that_forgets_locks_is_a_warning_unless_a_quarantine_follows() {
     expect(&found, "persistence", "ok", "quarantine");
 }
 
-/// What is advised for one server.
+/// The advice for one server.
 #[test]
 fn three_servers_are_not_advised_to_be_three() {
     let nodes = Nodes::start(3);
@@ -127,7 +127,7 @@ fn a_majority_can_vote_and_every_server_that_cannot_is_named() {
 }
 
 #[test]
-fn an_even_number_of_servers_is_a_warning() {
+fn an_even_number_of_servers_causes_a_warning() {
     let nodes = Nodes::start(2);
     nodes.settle();
     let found = diagnosis(doctor(&nodes.urls().join(",")), 0);
@@ -146,13 +146,13 @@ fn the_same_server_twice_is_a_problem() {
 }
 
 #[test]
-fn a_quarantine_is_told_with_what_is_left_and_is_not_begun() {
+fn a_quarantine_is_reported_with_its_remaining_time_and_not_started() {
     let nodes = Nodes::start(3);
     let urls = nodes.urls().join(",");
     let found = diagnosis(doctor(&urls), 0);
     let fresh = results(&found, "quarantine");
     assert!(fresh.iter().all(|said| said.contains("it starts voting 31s after the first run")), "{fresh:?}");
-    assert!(nodes.iter().all(|redis| all_keys(redis).is_empty()), "not even a mark is left");
+    assert!(nodes.iter().all(|redis| all_keys(redis).is_empty()), "not even a marker is left");
     nodes.settle();
     let now: u64 = nodes[0].cmd(&["TIME"]).lines().next().unwrap().parse().unwrap();
     let marker = format!("another.reign {} 30000", (now - 3600) * 1000);
@@ -163,19 +163,19 @@ fn a_quarantine_is_told_with_what_is_left_and_is_not_begun() {
     assert!(results(&found, "quarantine")[0].contains("does not vote for another 31s"), "{found:#}");
     expect(&found, "quorum", "warning", "2 of 3 servers can vote, tolerates no further loss");
     assert_eq!(nodes[0].cmd(&["GET", "lock-node"]), marker);
-    // Without a quarantine of one's own one server votes at once.
+    // Without a quarantine in its own settings a single server votes at once.
     expect(&diagnosis(doctor(&nodes.urls()[0]), 0), "quorum", "ok", "grants locks");
 }
 
 #[test]
-fn a_server_that_was_restarted_is_in_quarantine() {
-    let mut nodes = Nodes::of((0..3).map(|_| sound()).collect());
+fn a_restarted_server_is_in_quarantine() {
+    let mut nodes = Nodes::of((0..3).map(|_| healthy()).collect());
     nodes.settle();
     let urls = nodes.urls().join(",");
     let quarantine = ["--quarantine", "10m", "--ttl", "10m"];
     expect(&diagnosis(doctor(&urls), 0), "quorum", "ok", "3 of 3 servers can vote");
     nodes[2].restart();
-    assert_ne!(nodes[2].cmd(&["GET", "lock-node"]), "", "it has its data");
+    assert_ne!(nodes[2].cmd(&["GET", "lock-node"]), "", "the server has its data");
     let found = diagnosis(doctor(&urls).args(&quarantine), 0);
     let told = results(&found, "quarantine");
     assert!(
@@ -187,7 +187,7 @@ fn a_server_that_was_restarted_is_in_quarantine() {
 }
 
 #[test]
-fn clocks_that_differ_are_a_warning() {
+fn different_clocks_cause_a_warning() {
     let (redis, clock) = ServerClock::start();
     let others = [Redis::start(), Redis::start()];
     let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
@@ -199,7 +199,7 @@ fn clocks_that_differ_are_a_warning() {
         "{told:?}"
     );
     assert!(told.iter().any(|said| said.starts_with("warning their clocks differ by")), "{told:?}");
-    // For the only server it does not matter.
+    // For a single server it does not matter.
     expect(&diagnosis(doctor(&redis.url()), 0), "clock", "ok", "clock +");
     clock.put(-3600);
     expect(&diagnosis(doctor(&redis.url()), 0), "clock", "warning", "behind");

@@ -1,4 +1,4 @@
-//! Servers that hang: the check-up has an end.
+//! Servers that hang: the check-up still ends.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use super::{all_keys, diagnosis, doctor, expect, results};
 use crate::support::sentinel::{SERVICE, SilentSentinel};
 use crate::support::{Blackhole, Nodes, Proxy, Redis, wait_until};
 
-/// More than a few timeouts of a second, and a busy machine, take.
+/// Longer than a few timeouts of a second on a busy machine.
 const LONG: Duration = Duration::from_secs(10);
 
 #[test]
-fn servers_that_hang_are_given_up_together() {
+fn doctor_gives_up_on_several_hanging_servers_at_once() {
     let nodes = Nodes::start(3);
     nodes.settle();
     nodes[1].stop();
@@ -29,7 +29,7 @@ fn servers_that_hang_are_given_up_together() {
 }
 
 #[test]
-fn sentinels_that_hang_are_given_up() {
+fn doctor_gives_up_on_hanging_sentinels() {
     let mute = SilentSentinel::start();
     let started = Instant::now();
     let url = format!("redis+sentinel://127.0.0.1:{}/{SERVICE}", mute.port());
@@ -38,9 +38,9 @@ fn sentinels_that_hang_are_given_up() {
     expect(&found, "sentinel", "warning", "timed out");
 }
 
-/// The keys of a test lock are deleted before a signal ends it.
+/// The keys of a test lock are deleted before a signal ends doctor.
 #[test]
-fn a_signal_in_the_middle_leaves_nothing_behind() {
+fn a_signal_during_the_check_leaves_nothing_behind() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let redis = Redis::start();
         let proxy = Proxy::to(&redis);
@@ -55,12 +55,14 @@ fn a_signal_in_the_middle_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_a_killed_one_leaves_is_gone_within_a_minute() {
+fn the_keys_of_a_killed_check_expire_within_a_minute() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     proxy.delay(Duration::from_millis(500));
     let job = doctor(&proxy.url()).spawn();
-    wait_until("it waits for its own lock", || redis.keys().iter().any(|key| key.starts_with("lock-queue:")));
+    wait_until("doctor waits for its own lock", || {
+        redis.keys().iter().any(|key| key.starts_with("lock-queue:"))
+    });
     job.signal(Signal::SIGKILL);
     job.wait();
     for key in all_keys(&redis) {
@@ -69,14 +71,14 @@ fn what_a_killed_one_leaves_is_gone_within_a_minute() {
     }
 }
 
-/// It answers the first questions, and then hangs.
+/// The server replies to the first queries, and then hangs.
 #[test]
-fn a_server_that_stops_in_the_middle_is_given_up() {
+fn doctor_gives_up_on_a_server_that_hangs_during_the_check() {
     let redis = Redis::start();
     let proxy = Proxy::to(&redis);
     proxy.delay(Duration::from_millis(500));
     let job = doctor(&proxy.url()).args(&["--node-timeout", "2s"]).spawn();
-    wait_until("it has had an answer", || proxy.replies() > 0);
+    wait_until("the first reply has arrived", || proxy.replies() > 0);
     redis.stop();
     let started = Instant::now();
     let done = job.wait().expect_code(1);

@@ -8,17 +8,17 @@ use crate::support::{Backend, HOLD, Locks, Redis, hold, wait_until};
 
 on_backends!(
     one_server, three_servers, this_host:
-        an_end_of_the_command_is_told_with_its_code_or_signal,
-        a_command_that_could_not_be_started_or_was_stopped_is_told,
-        those_who_did_not_get_the_lock_are_told,
+        the_commands_exit_is_recorded_with_its_code_or_signal,
+        a_command_that_cannot_be_started_or_is_stopped_is_recorded,
+        runs_that_do_not_get_the_lock_are_recorded,
         a_superseded_run_names_the_newer_one,
         a_broken_run_names_who_broke_it,
-        a_killed_holder_is_told_by_the_next_one_or_without_it,
+        a_killed_holder_is_recorded_with_or_without_a_next_one,
         every_key_has_its_history,
-        sharers_are_told_each,
-        runs_and_waiters_of_now_are_told;
-    one_server, this_host: slots_are_told_with_their_numbers;
-    one_server, three_servers: a_lock_that_was_taken_away_is_lost
+        each_sharer_is_recorded,
+        current_runs_and_waiters_are_listed;
+    one_server, this_host: slots_are_recorded_with_their_numbers;
+    one_server, three_servers: a_lock_that_was_taken_away_is_recorded_as_lost
 );
 
 fn texts(texts: impl AsRef<[&'static str]>) -> Vec<String> {
@@ -30,7 +30,7 @@ fn last(backend: &Backend) -> Value {
     history(backend, "k").pop().expect("a run")
 }
 
-fn an_end_of_the_command_is_told_with_its_code_or_signal(backend: &Backend) {
+fn the_commands_exit_is_recorded_with_its_code_or_signal(backend: &Backend) {
     backend.run().args(&["--label", "first"]).sh("exit 3").done().expect_code(3);
     backend.run().sh("echo $REDLOCK_FENCE $REDLOCK_TOKEN >> order; kill -TERM $$").done();
     let runs = history(backend, "k");
@@ -47,7 +47,7 @@ fn an_end_of_the_command_is_told_with_its_code_or_signal(backend: &Backend) {
     assert!(first["fences"][0].as_u64() < second["fences"][0].as_u64(), "{runs:?}");
 }
 
-fn a_command_that_could_not_be_started_or_was_stopped_is_told(backend: &Backend) {
+fn a_command_that_cannot_be_started_or_is_stopped_is_recorded(backend: &Backend) {
     backend.run().cmd(&["./nowhere"]).done().expect_code(127);
     backend.run().args(&["--max-hold", "50ms"]).cmd(&["sleep", "60"]).done().expect_code(124);
     let runs = history(backend, "k");
@@ -55,7 +55,7 @@ fn a_command_that_could_not_be_started_or_was_stopped_is_told(backend: &Backend)
     assert_eq!(all(&runs, "exit"), ["127", "124"]);
 }
 
-fn those_who_did_not_get_the_lock_are_told(backend: &Backend) {
+fn runs_that_do_not_get_the_lock_are_recorded(backend: &Backend) {
     let first = hold(backend.run_for_long());
     backend.run().args(&["-n", "--label", "one"]).cmd(&["true"]).done().expect_code(75);
     backend.run().args(&["-w", "20ms", "--label", "two", "-E", "0"]).cmd(&["true"]).done().expect_code(0);
@@ -108,14 +108,14 @@ fn a_broken_run_names_who_broke_it(backend: &Backend) {
     assert!(text.contains("79 broken by "), "{text}");
 }
 
-fn a_killed_holder_is_told_by_the_next_one_or_without_it(backend: &Backend) {
+fn a_killed_holder_is_recorded_with_or_without_a_next_one(backend: &Backend) {
     let is_told = |n: usize| all(&history(backend, "k"), "outcome") == vec!["expired"; n];
     for killed in 1..=2 {
         let first = hold(backend.run().args(backend.short_ttl()).args(&["--label", "killed"]));
         first.signal(SIGKILL);
         first.wait();
-        // The second one is the next one that comes after the first.
-        wait_until("it is told that it expired", || is_told(killed));
+        // The second is the first run after the killed one.
+        wait_until("the expiry is recorded", || is_told(killed));
     }
     backend.run().cmd(&["true"]).done().expect_code(0);
     let runs = history(backend, "k");
@@ -132,23 +132,23 @@ fn every_key_has_its_history(backend: &Backend) {
     assert_eq!((&runs[1]["key"], &runs[1]["outcome"]), (&"b".into(), &"ran".into()));
 }
 
-fn sharers_are_told_each(backend: &Backend) {
+fn each_sharer_is_recorded(backend: &Backend) {
     let ttl = backend.short_ttl();
     let readers: Vec<_> = (0..3).map(|_| hold(backend.reader().args(ttl))).collect();
     readers[0].signal(SIGKILL);
     readers.into_iter().for_each(|reader| drop(reader.wait()));
-    wait_until("all three are told", || {
+    wait_until("all three are recorded", || {
         let mut outcomes = all(&history(backend, "k"), "outcome");
         outcomes.sort();
         outcomes == ["expired", "ran", "ran"]
     });
-    wait_until("it is free", || backend.is_free());
+    wait_until("the lock is free", || backend.is_free());
     let runs = history(backend, "k");
     assert_eq!(all(&runs, "mode").iter().filter(|mode| *mode == "shared").count(), 3, "{runs:?}");
     assert_eq!(all(&runs, "outcome").iter().filter(|outcome| *outcome == "expired").count(), 1, "{runs:?}");
 }
 
-fn slots_are_told_with_their_numbers(backend: &Backend) {
+fn slots_are_recorded_with_their_numbers(backend: &Backend) {
     let slots = || backend.run_for_long().args(&["--slots", "2"]);
     let holders = [hold(slots()), hold(slots())];
     let running = history(backend, "k");
@@ -162,7 +162,7 @@ fn slots_are_told_with_their_numbers(backend: &Backend) {
     assert!(text.contains("\nslot 0 ") && text.contains("\nslot 1 "), "{text}");
 }
 
-fn runs_and_waiters_of_now_are_told(backend: &Backend) {
+fn current_runs_and_waiters_are_listed(backend: &Backend) {
     let first = hold(backend.run_for_long().args(&["--label", "first"]));
     let second = backend.waiter(backend.run_for_long().args(&["--label", "second"]).stdin_pipe().sh(HOLD), 1);
     let runs = history(backend, "k");
@@ -180,7 +180,7 @@ fn runs_and_waiters_of_now_are_told(backend: &Backend) {
     second.wait().expect_code(0);
 }
 
-fn a_lock_that_was_taken_away_is_lost(backend: &Backend) {
+fn a_lock_that_was_taken_away_is_recorded_as_lost(backend: &Backend) {
     let servers: Vec<&Redis> = match &backend.locks {
         Locks::OneServer(redis) => vec![redis],
         Locks::ThreeServers(nodes) => nodes.iter().collect(),
@@ -197,7 +197,7 @@ fn a_lock_that_was_taken_away_is_lost(backend: &Backend) {
         outcomes.push("lost");
         let runs = history(backend, "k");
         assert_eq!((all(&runs, "outcome"), &runs.last().unwrap()["exit"]), (texts(&outcomes), &79.into()));
-        // It has told its end itself: the next one has nothing to add.
+        // The run has recorded its own end: the next one has nothing to add.
         let left: Vec<String> = servers.iter().flat_map(|redis| redis.keys()).collect();
         assert!(!left.iter().any(|key| key.contains("-info:") || key.contains("-shared:")), "{left:?}");
     }

@@ -1,4 +1,5 @@
-//! How much is remembered, for how long, and that reading it needs and changes nothing.
+//! How much history is kept, for how long, and that reading it needs few permissions and changes
+//! nothing.
 
 use std::time::Instant;
 
@@ -44,7 +45,7 @@ fn a_release_with_a_history_is_one_call() {
         Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
         (start.elapsed(), (redis.script_calls() - before.0, length() - before.1))
     });
-    assert_eq!(cost, (2, 1), "one to take it, one to release it and to write the history");
+    assert_eq!(cost, (2, 1), "one to acquire, one to release and to write the history");
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn a_long_log_is_read_in_pages() {
 }
 
 #[test]
-fn reading_changes_nothing_and_the_viewer_may_do_it() {
+fn reading_changes_nothing_and_the_read_only_user_can_do_it() {
     let redis = Redis::start();
     Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
     let _holder = holder(&redis, "k", &["--ttl", "600s"]);
@@ -91,7 +92,7 @@ fn reading_changes_nothing_and_the_viewer_may_do_it() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_apart_from_nothing() {
+fn an_unreadable_history_is_distinguished_from_an_empty_one() {
     let mut redis = Redis::start();
     redis.cmd(&["ACL", "SETUSER", "blind", "on", ">word", "~*", "&*", "+@all", "-xrevrange"]);
     let blind = format!("redis://blind:word@127.0.0.1:{}", redis.port());

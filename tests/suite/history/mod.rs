@@ -1,5 +1,5 @@
-//! What is remembered of runs: every ending is written down, once, never at the cost of the run; and `redlock history`
-//! shows it without changing anything.
+//! The history of runs: every ending is recorded once, never at the cost of the run; `redlock
+//! history` shows it without changing anything.
 
 mod endings;
 mod kept;
@@ -19,7 +19,7 @@ fn history(backend: &Backend, key: &str) -> Vec<Value> {
     done.stdout.lines().map(parse).collect()
 }
 
-/// What they say of this field, "" where they say nothing.
+/// The values of this field, "" where it is missing.
 fn all(runs: &[Value], field: &str) -> Vec<String> {
     let text = |value: &Value| match value {
         Value::Null => String::new(),

@@ -1,4 +1,4 @@
-//! A history that cannot be written is no reason for anything to fail.
+//! A history that cannot be written makes nothing else fail.
 
 use nix::sys::signal::Signal::SIGKILL;
 
@@ -9,7 +9,7 @@ fn log_length(redis: &Redis) -> String {
 }
 
 #[test]
-fn a_user_who_may_not_write_it_runs_all_the_same() {
+fn a_user_without_permission_to_write_it_still_runs() {
     let redis = Redis::start();
     redis.cmd(&["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "&*", "+@all", "-xadd"]);
     let url = format!("redis://limited:word@127.0.0.1:{}", redis.port());
@@ -17,20 +17,20 @@ fn a_user_who_may_not_write_it_runs_all_the_same() {
     for args in [&[][..], &["-s"], &["--slots", "2"], &["--min-hold", "10ms"]] {
         let done = run(args);
         assert_eq!(done.stderr, "", "{args:?}");
-        wait_until("it is free", || !redis.held("k"));
+        wait_until("the lock is free", || !redis.held("k"));
     }
     assert_eq!(log_length(&redis), "0");
-    // Nor can it tell of a holder that was killed.
+    // Nor can it record a holder that was killed.
     let first = hold(Run::at(&url, "k").args(&["--ttl", "3s"]));
     first.signal(SIGKILL);
     first.wait();
-    wait_until("the lease is over", || !redis.held("k"));
+    wait_until("the lease has ended", || !redis.held("k"));
     run(&[]);
     assert_eq!(log_length(&redis), "0");
 }
 
 #[test]
-fn something_else_at_its_key_is_left_alone() {
+fn a_foreign_value_at_its_key_is_left_alone() {
     let redis = Redis::start();
     redis.cmd(&["SET", "lock-log:k", "mine"]);
     for args in [&[][..], &["-s"], &["-n"]] {
@@ -44,18 +44,18 @@ fn something_else_at_its_key_is_left_alone() {
 }
 
 #[test]
-fn a_server_that_runs_out_of_memory_is_released() {
+fn a_lock_is_released_on_a_server_out_of_memory() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "600s"]);
     redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
-    wait_until("it is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
+    wait_until("the server is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
     let done = first.wait().expect_code(0);
     assert_eq!(done.stderr, "");
     assert!(!redis.held("k"));
 }
 
 #[test]
-fn without_a_history_nothing_is_left() {
+fn a_run_without_a_history_leaves_nothing() {
     let redis = Redis::start();
     let silent = |ttl: &str| Run::key(&redis, "k").args(&["--history", "0", "--ttl", ttl]);
     silent("30s").cmd(&["true"]).done().expect_code(0);
@@ -64,7 +64,7 @@ fn without_a_history_nothing_is_left() {
     silent("30s").arg("-n").cmd(&["true"]).done().expect_code(75);
     first.signal(SIGKILL);
     first.wait();
-    wait_until("all that it left is gone", || !redis.keys().iter().any(|key| key.contains("info")));
+    wait_until("all its keys are gone", || !redis.keys().iter().any(|key| key.contains("info")));
     silent("30s").cmd(&["true"]).done().expect_code(0);
     assert_eq!(log_length(&redis), "0");
     assert_eq!(redis.keys(), ["lock-fence:k"]);

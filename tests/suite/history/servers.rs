@@ -1,4 +1,4 @@
-//! Several servers, and servers that are found: one history.
+//! One history on several servers, and on servers found through Sentinel or Cluster.
 
 use nix::sys::signal::Signal::SIGKILL;
 
@@ -24,7 +24,7 @@ fn a_server_that_missed_some_runs_changes_nothing() {
 }
 
 #[test]
-fn a_minority_may_be_down_and_a_majority_may_not() {
+fn the_history_needs_a_majority() {
     let mut backend = Backend::three_servers();
     backend.run().cmd(&["true"]).done().expect_code(0);
     nodes(&mut backend)[1].kill();
@@ -35,19 +35,19 @@ fn a_minority_may_be_down_and_a_majority_may_not() {
 }
 
 #[test]
-fn a_vote_that_was_never_a_lock_is_no_run() {
+fn a_vote_that_was_never_a_lock_is_not_a_run() {
     let mut backend = Backend::three_servers();
     let url = nodes(&mut backend)[0].url();
-    // As if a client had died with one vote: a lock of this server alone.
+    // As if a client had died with one vote: a lock on this server alone.
     let first = crate::support::hold(Run::at(&url, "k").args(&["--ttl", "3s"]));
     first.signal(SIGKILL);
     first.wait();
-    wait_until("its lease is over", || !nodes(&mut backend)[0].held("k"));
+    wait_until("its lease has ended", || !nodes(&mut backend)[0].held("k"));
     assert_eq!(history(&backend, "k"), Vec::<serde_json::Value>::new());
     backend.run().cmd(&["true"]).done().expect_code(0);
     assert_eq!(all(&history(&backend, "k"), "outcome"), ["ran"]);
     let alone = Run::bare().args(&["history", "-r", &url, "k", "--json"]).done().expect_code(0);
-    assert_eq!(alone.stdout.lines().count(), 2, "that server alone tells both: {alone:?}");
+    assert_eq!(alone.stdout.lines().count(), 2, "that server alone has both: {alone:?}");
 }
 
 #[test]

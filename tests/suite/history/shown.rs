@@ -1,10 +1,10 @@
-//! What `redlock history` prints.
+//! The output of `redlock history`.
 
 use crate::support::{Backend, Done, Pty, Redis, Run};
 
-/// A server that remembers these runs: when they ended and how long they had the lock, in seconds before now, and more
-/// fields.
-fn remembered(runs: &[(u64, u64, &str)]) -> Redis {
+/// A server with a history of these runs: when they ended and how long they held the lock, in
+/// seconds before now, and more fields.
+fn server_with_history(runs: &[(u64, u64, &str)]) -> Redis {
     let redis = Redis::start();
     let now = redis.connect().now_ms();
     for (at, (ago, held, more)) in runs.iter().enumerate() {
@@ -29,8 +29,8 @@ fn text(redis: &Redis, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_row_tells_all_about_a_run() {
-    let redis = remembered(&[
+fn a_row_describes_a_run_completely() {
+    let redis = server_with_history(&[
         (7200, 60, FINE),
         (
             3600,
@@ -54,9 +54,10 @@ fn a_row_tells_all_about_a_run() {
 }
 
 #[test]
-fn the_timeline_shows_who_followed_whom_who_waited_and_what_failed() {
-    // From two hours ago on: an hour of the first, half an hour of nobody, half an hour of the second.
-    let redis = remembered(&[
+fn the_timeline_shows_holders_waiters_and_failures() {
+    // From two hours ago on: an hour of the first, half an hour of none, half an hour of the
+    // second.
+    let redis = server_with_history(&[
         (3600, 3600, "user ci how released exit 0 waited 0 label first"),
         (0, 1800, "user ci how released exit 1 waited 900000 label second"),
     ]);
@@ -86,8 +87,9 @@ fn the_timeline_shows_who_followed_whom_who_waited_and_what_failed() {
 }
 
 #[test]
-fn without_unicode_it_is_plain_ascii_and_in_cron_too() {
-    let redis = remembered(&[(60, 30, FINE), (20, 10, FINE), (5, 1, "user ci how expired waited 4000")]);
+fn the_output_without_unicode_is_plain_ascii_as_in_cron() {
+    let redis =
+        server_with_history(&[(60, 30, FINE), (20, 10, FINE), (5, 1, "user ci how expired waited 4000")]);
     for run in [
         history(&redis, &[]).env("LC_ALL", "C"),
         Run::bare().through(&["env", "-i"]).args(&["history", "--redis", &redis.url(), "k"]),
@@ -100,7 +102,7 @@ fn without_unicode_it_is_plain_ascii_and_in_cron_too() {
 #[test]
 fn hundreds_of_runs_fit_and_the_last_ones_are_listed() {
     let runs: Vec<(u64, u64, &str)> = (0..300).rev().map(|at| (at * 60, 20, FINE)).collect();
-    let redis = remembered(&runs);
+    let redis = server_with_history(&runs);
     let shown = text(&redis, &[]);
     assert!(shown.starts_with("k: 300 runs since ") && shown.lines().count() < 24, "{shown}");
     assert!(shown.contains("and 290 more; --limit 300 lists them all"), "{shown}");
@@ -112,18 +114,18 @@ fn hundreds_of_runs_fit_and_the_last_ones_are_listed() {
 }
 
 #[test]
-fn many_at_once_are_drawn_as_a_number() {
+fn many_simultaneous_runs_are_drawn_as_a_number() {
     let runs: Vec<(u64, u64, &str)> =
         (0..40).rev().map(|at| (at, 600, "user ci how released exit 0 waited 0 mode shared:")).collect();
-    let shown = text(&remembered(&runs), &[]);
+    let shown = text(&server_with_history(&runs), &[]);
     assert!(shown.contains("\nholders  ") && shown.lines().count() < 24, "{shown}");
-    let three = text(&remembered(&runs[..3]), &[]);
+    let three = text(&server_with_history(&runs[..3]), &[]);
     assert_eq!(three.lines().filter(|line| line.contains('█')).count(), 3, "{three}");
 }
 
 #[test]
-fn moments_are_taken_in_local_time_and_nonsense_is_refused() {
-    let redis = remembered(&[(60, 1, FINE)]);
+fn times_are_read_as_local_time_and_invalid_ones_are_refused() {
+    let redis = server_with_history(&[(60, 1, FINE)]);
     let count = |since: &str, zone: &str| {
         let run = history(&redis, &["--json", "--since", since]).env("TZ", zone);
         run.done().expect_code(0).stdout.lines().count()
@@ -159,8 +161,8 @@ fn humantime_like(moment: std::time::SystemTime) -> String {
 }
 
 #[test]
-fn a_terminal_gets_colours_unless_it_wants_none() {
-    let redis = remembered(&[(60, 30, FINE), (20, 10, "user ci how released exit 1 waited 0")]);
+fn a_terminal_gets_colours_unless_disabled() {
+    let redis = server_with_history(&[(60, 30, FINE), (20, 10, "user ci how released exit 1 waited 0")]);
     let screen = |no_colour: &str| {
         let run =
             history(&redis, &[]).env("LC_ALL", "C.UTF-8").env("TERM", "xterm").env("NO_COLOR", no_colour);
@@ -176,7 +178,7 @@ fn a_terminal_gets_colours_unless_it_wants_none() {
 }
 
 #[test]
-fn nothing_that_a_run_tells_reaches_the_terminal_or_the_picture_as_it_is() {
+fn text_from_a_run_is_escaped_for_the_terminal_and_the_picture() {
     let redis = Redis::start();
     let label = "a\u{1b}]0;owned\u{7}<script>&\"";
     Run::key(&redis, "k")
@@ -193,7 +195,7 @@ fn nothing_that_a_run_tells_reaches_the_terminal_or_the_picture_as_it_is() {
 }
 
 #[test]
-fn the_picture_is_a_file_of_its_own() {
+fn the_picture_is_a_self_contained_file() {
     let backend = Backend::this_host();
     backend.run().args(&["--label", "nightly"]).sh("exit 1").done().expect_code(1);
     let file = backend.notes().join("k.svg");
@@ -213,7 +215,10 @@ fn the_picture_is_a_file_of_its_own() {
     ] {
         assert!(picture.contains(part), "{part}: {picture}");
     }
-    assert!(!picture.contains("href") && !picture.contains("url("), "it needs nothing else: {picture}");
+    assert!(
+        !picture.contains("href") && !picture.contains("url("),
+        "the picture refers to nothing else: {picture}"
+    );
     assert_eq!(svg("-").expect_code(0).stdout.lines().count(), picture.lines().count());
     let refused = svg("/nowhere/k.svg").expect_code(78);
     assert!(refused.stderr.contains("--svg: cannot write /nowhere/k.svg"), "{refused:?}");

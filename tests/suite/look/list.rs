@@ -27,9 +27,9 @@ fn locks_are_listed_the_oldest_first_and_other_keys_are_not() {
     assert_eq!(redis.calls("keys"), 0);
 }
 
-/// Where `status` is exit 78, as a run would be.
+/// For these keys `status` exits with 78, as a run would.
 #[test]
-fn what_is_not_a_lock_is_listed_as_such() {
+fn keys_that_are_not_locks_are_listed_as_such() {
     let redis = Redis::start();
     redis.cmd(&["RPUSH", "lock:list", "x"]);
     redis.cmd(&["SET", "lock:other", "x"]);
@@ -41,7 +41,7 @@ fn what_is_not_a_lock_is_listed_as_such() {
 }
 
 #[test]
-fn signs_of_a_pattern_in_keys_and_prefixes_stand_for_themselves() {
+fn pattern_characters_in_keys_and_prefixes_are_literal() {
     let redis = Redis::start();
     let _holders: Vec<_> = ["a*", "ab", "[x]"].map(|key| holder(&redis, key, &[])).into();
     assert_eq!(keys(&redis, &["a\\*"]), ["a*"]);
@@ -51,7 +51,7 @@ fn signs_of_a_pattern_in_keys_and_prefixes_stand_for_themselves() {
 }
 
 #[test]
-fn without_a_prefix_locks_are_found_by_what_their_holders_tell() {
+fn locks_without_a_prefix_are_found_by_their_holders_records() {
     let redis = Redis::start();
     redis.cmd(&["SET", "user:17", "no lock"]);
     let _bare = holder(&redis, "k", &["--prefix", ""]);
@@ -76,7 +76,7 @@ fn many_locks_take_few_requests_and_each_is_described() {
 }
 
 #[test]
-fn of_several_sharers_the_oldest_is_shown_and_the_last_lease() {
+fn the_oldest_of_several_sharers_and_the_last_lease_are_shown() {
     let redis = Redis::start();
     let sharer = |ttl: &str, label: &str| holder(&redis, "k", &["-s", "--ttl", ttl, "--label", label]);
     let _jobs = [sharer("3600s", "first"), sharer("60s", "second")];
@@ -85,7 +85,7 @@ fn of_several_sharers_the_oldest_is_shown_and_the_last_lease() {
 }
 
 #[test]
-fn keys_alone_are_for_the_shell() {
+fn keys_are_printed_alone_for_the_shell() {
     let redis = Redis::start();
     let _jobs = ["b c", "a", "new\nline"].map(|key| holder(&redis, key, &[]));
     assert_eq!(look("list", &redis.url(), &["--keys"]).done().expect_code(0).stdout, "b c\na\n");
@@ -93,7 +93,7 @@ fn keys_alone_are_for_the_shell() {
 }
 
 #[test]
-fn a_long_key_is_cut_so_that_the_columns_are_seen() {
+fn a_long_key_is_truncated_to_keep_the_columns() {
     let redis = Redis::start();
     let long = "\u{e9}".repeat(500);
     let _job = holder(&redis, &long, &[]);

@@ -1,4 +1,4 @@
-//! Looking at locks: `redlock status` and `redlock list`. What they show is true, and looking changes nothing.
+//! `redlock status` and `redlock list`: what they show is true, and they change nothing.
 
 mod list;
 mod permissions;
@@ -16,7 +16,7 @@ fn look(command: &str, url: &str, args: &[&str]) -> Run {
     Run::bare().args(&[command, "--redis", url]).args(args)
 }
 
-/// The objects that were printed, one a line.
+/// The printed objects, one per line.
 #[track_caller]
 fn objects(done: &Done) -> Vec<Value> {
     let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {done:?}"));

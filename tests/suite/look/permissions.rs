@@ -1,4 +1,4 @@
-//! Looking needs no permission to write, and writes nothing.
+//! Looking at locks needs no permission to write, and writes nothing.
 
 use nix::sys::signal::Signal;
 
@@ -6,7 +6,7 @@ use super::{look, objects, status};
 use crate::documents::blocks::blocks_in;
 use crate::support::{Job, Redis, Run, holder, queued, wait_until};
 
-/// The rules of the user for looking in docs/operations.md.
+/// The rules of the read-only user in docs/operations.md.
 fn documented_rules() -> Vec<String> {
     let blocks = blocks_in("docs/operations.md", "redis");
     let rules =
@@ -19,7 +19,7 @@ fn viewer(redis: &Redis, without: &str) -> String {
     let mut acl = vec!["ACL", "SETUSER", "viewer", "reset"];
     acl.extend(rules.iter().map(String::as_str).filter(|rule| *rule != without));
     assert_eq!(redis.cmd(&acl), "OK");
-    redis.cmd(&["SCRIPT", "FLUSH"]); // EVAL is for a script that the server does not know
+    redis.cmd(&["SCRIPT", "FLUSH"]); // EVAL is for a script that the server has not loaded
     format!("redis://viewer:password@127.0.0.1:{}/0", redis.port())
 }
 
@@ -36,7 +36,7 @@ fn locks(redis: &Redis) -> Vec<Job> {
 }
 
 #[test]
-fn the_documented_permissions_for_looking_are_exactly_those_that_are_needed() {
+fn the_documented_permissions_for_looking_are_necessary_and_sufficient() {
     let redis = Redis::start();
     let _jobs = locks(&redis);
     let codes = |url: &str| {
@@ -46,8 +46,8 @@ fn the_documented_permissions_for_looking_are_exactly_those_that_are_needed() {
         uses.map(|run| run.done().code.unwrap()).collect::<Vec<i32>>()
     };
     assert_eq!(codes(&viewer(&redis, "")), [0, 0, 0, 75]);
-    // SELECT is for URLs with a database; INFO tells several servers apart; XREAD is not missed, only a release is noticed
-    // later.
+    // SELECT is for URLs with a database; INFO distinguishes several servers; without XREAD a
+    // release is only noticed later.
     let optional = ["+select", "+info", "+xread"];
     let commands = documented_rules();
     for command in commands.iter().filter(|rule| rule.starts_with('+') && !optional.contains(&rule.as_str()))
@@ -57,10 +57,10 @@ fn the_documented_permissions_for_looking_are_exactly_those_that_are_needed() {
 }
 
 #[test]
-fn looking_writes_nothing_and_wakes_nobody() {
+fn looking_writes_nothing_and_wakes_no_waiter() {
     let redis = Redis::start();
     let jobs = locks(&redis);
-    jobs[2].signal(Signal::SIGSTOP); // it renews its place otherwise
+    jobs[2].signal(Signal::SIGSTOP); // otherwise it renews its place
     let changes = || redis.info("rdb_changes_since_last_save");
     let keys = || {
         let mut keys = redis.keys();
@@ -79,11 +79,11 @@ fn looking_writes_nothing_and_wakes_nobody() {
 }
 
 #[test]
-fn a_server_without_memory_can_be_looked_at() {
+fn looking_works_on_a_server_out_of_memory() {
     let redis = Redis::start();
     let _holder = holder(&redis, "k", &["--ttl", "600s"]);
     redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
-    wait_until("it is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
+    wait_until("the server is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
     assert_eq!(status(&redis.url(), "k")["state"], "held");
     assert_eq!(objects(&look("list", &redis.url(), &["--json"]).done().expect_code(0)).len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Several servers in one view: the majority decides, and what differs is shown.
+//! Several servers in one view: the majority decides, and differences are shown.
 
 use super::{look, objects, status};
 use crate::support::{Nodes, Redis, holder, wait_until};
@@ -21,9 +21,9 @@ fn a_server_that_is_down_is_shown() {
     assert!(list.contains("k    held") && list.contains("FAILS: connection refused"), "{list}");
 }
 
-/// What they say is a hint for people, and for nothing else.
+/// Their state is a hint for people, and nothing else.
 #[test]
-fn with_a_majority_down_the_others_are_shown_but_decide_nothing() {
+fn the_remaining_minority_is_shown_but_decides_nothing() {
     let mut nodes = Nodes::start(3);
     let urls = nodes.urls().join(",");
     let _holder = nodes.hold(nodes.run("k").args(&["--ttl", "60s", "--label", "nightly"]), "k");
@@ -59,7 +59,7 @@ fn with_a_majority_down_the_others_are_shown_but_decide_nothing() {
 }
 
 #[test]
-fn a_minority_is_no_lock_but_it_is_shown() {
+fn a_claim_on_a_minority_is_not_a_lock_but_is_shown() {
     let nodes = Nodes::start(3);
     let urls = nodes.urls().join(",");
     let stray = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1";
@@ -68,7 +68,7 @@ fn a_minority_is_no_lock_but_it_is_shown() {
     assert_eq!((&found["state"], &found["servers"][1]["vote"]), (&"free".into(), &false.into()), "{found}");
     assert!(found["servers"][1]["cause"].as_str().unwrap().starts_with("says held by"), "{found}");
     assert!(objects(&look("list", &urls, &["--json"]).done().expect_code(0)).is_empty());
-    // What a server that cannot be asked might make a majority of is no free lock.
+    // A lock that an unreachable server could complete to a majority is not free.
     let down = [nodes.urls()[1].clone(), nodes.urls()[2].clone(), "redis://127.0.0.1:1".into()].join(",");
     look("status", &down, &["k", "--check", "free"]).done().expect_code(1);
     nodes[0].cmd(&["SET", "lock:k", stray, "PX", "600000"]);
@@ -76,9 +76,9 @@ fn a_minority_is_no_lock_but_it_is_shown() {
     assert_eq!((&found["state"], &found["servers"][2]["cause"]), (&"held".into(), &"says free".into()));
 }
 
-/// Nobody can take it now, and the servers that do not vote may have forgotten who has it.
+/// The lock cannot be taken now, and the servers that do not vote may have lost its holder.
 #[test]
-fn too_few_voters_cannot_tell_that_it_is_free() {
+fn a_lock_with_too_few_voters_is_not_reported_as_free() {
     let nodes = Nodes::start(3);
     let urls = nodes.urls().join(",");
     nodes.run_quarantined("k").arg("-n").cmd(&["true"]).done().expect_code(69);
@@ -89,7 +89,7 @@ fn too_few_voters_cannot_tell_that_it_is_free() {
     look("status", &urls, &["k", "--wait-free", "-w", "10ms"]).done().expect_code(69);
     let shown = look("status", &urls, &["k"]).done().expect_code(0).stdout;
     assert!(shown.starts_with("k: not held, as far as") && shown.contains("does not vote for"), "{shown}");
-    assert!(status(&urls, "k").get("state").is_none(), "it may be held");
+    assert!(status(&urls, "k").get("state").is_none(), "the lock may be held");
 }
 
 #[test]
@@ -103,28 +103,28 @@ fn the_same_server_twice_counts_once() {
 }
 
 #[test]
-fn a_replica_is_looked_at_and_named() {
+fn a_replica_is_queried_and_named() {
     let primary = Redis::start();
     let _holder = holder(&primary, "k", &["--ttl", "60s"]);
     let replica = Redis::start();
     replica.cmd(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-    wait_until("it has the lock", || replica.cmd(&["EXISTS", "lock:k"]) == "1");
+    wait_until("the replica has the lock", || replica.cmd(&["EXISTS", "lock:k"]) == "1");
     let found = status(&replica.url(), "k");
     assert_eq!((&found["state"], &found["servers"][0]["state"]), (&"held".into(), &"replica".into()));
     assert_eq!(objects(&look("list", &replica.url(), &["--json"]).done().expect_code(0)).len(), 1);
 }
 
-/// It has the data of its primary, and with them what identifies that one.
+/// A replica has the data of its primary, including its marker.
 #[test]
-fn a_replica_beside_its_primary_is_not_taken_for_the_same_server() {
+fn a_replica_is_not_mistaken_for_its_primary() {
     let nodes = Nodes::start(3);
     nodes[0].cmd(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
     nodes[1].cmd(&["REPLICAOF", "127.0.0.1", &nodes[0].port().to_string()]);
-    wait_until("it is connected", || nodes[1].info("master_link_status") == "up");
+    wait_until("the replica is connected", || nodes[1].info("master_link_status") == "up");
     nodes.run("k").cmd(&["true"]).done().expect_code(0);
     let marker = |at: usize| nodes[at].cmd(&["GET", "lock-node"]);
     assert!(marker(0).contains(&nodes[0].info("master_replid")));
-    wait_until("it has its primary's marker", || marker(1) == marker(0));
+    wait_until("the replica has its primary's marker", || marker(1) == marker(0));
     let found = status(&nodes.urls().join(","), "k");
     let states = found["servers"].as_array().unwrap().iter().map(|server| server["state"].as_str().unwrap());
     assert_eq!(states.filter(|state| *state == "replica").count(), 1, "{found}");

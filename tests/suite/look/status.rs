@@ -8,7 +8,7 @@ use super::{look, status};
 use crate::support::{Redis, Run, hold, holder, queued, wait_until};
 
 #[test]
-fn a_holder_is_described_and_gone_when_it_has_released() {
+fn a_holder_is_shown_until_it_releases() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--label", "nightly", "--ttl", "60s"]);
     let done = look("status", &redis.url(), &["k"]).done().expect_code(0);
@@ -50,11 +50,11 @@ fn every_state_has_its_name() {
     assert!(text("n").starts_with("n: 1 of 3 slots are taken\nholder   slot 0: "));
     assert!(text("m").starts_with("m: kept by --min-hold, free again in "));
     assert!(text("f").starts_with("f: held by another program, expires in "));
-    assert!(!text("f").contains("another-program"), "what another program wrote may be its secret");
+    assert!(!text("f").contains("another-program"), "a foreign value may be a secret");
 }
 
 #[test]
-fn the_queue_is_shown_in_order_with_who_waits_and_how() {
+fn the_queue_is_shown_in_order_with_waiters_and_modes() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &[]);
     let waiter = |n: usize, args: &[&str]| {
@@ -74,14 +74,14 @@ fn the_queue_is_shown_in_order_with_who_waits_and_how() {
     assert!(queue.iter().all(|waiter| waiter["waited_ms"].is_u64() && waiter["host"].is_string()), "{found}");
     let text = look("status", &redis.url(), &["k"]).done().stdout;
     assert!(text.contains("queue    1  ") && text.contains("(two, sh), waiting "), "{text}");
-    // What a waiter told goes with it.
+    // A waiter's record is deleted with it.
     waiters[0].signal(Signal::SIGTERM);
-    wait_until("it has left", || redis.cmd(&["HLEN", "lock-who:k"]) == "2");
+    wait_until("the waiter has left", || redis.cmd(&["HLEN", "lock-who:k"]) == "2");
     waiters[1].signal(Signal::SIGKILL);
     let names = |n| status(&redis.url(), "k")["waiters"].as_array().unwrap().len() == n;
-    wait_until("the dead one is not shown", || names(1));
+    wait_until("the dead waiter is not shown", || names(1));
     first.wait().expect_code(0);
-    wait_until("the last one has it", || status(&redis.url(), "k")["state"] == "held" && names(0));
+    wait_until("the last waiter has the lock", || status(&redis.url(), "k")["state"] == "held" && names(0));
     assert_eq!(redis.cmd(&["EXISTS", "lock-who:k"]), "0");
 }
 
@@ -90,7 +90,7 @@ fn hold_later(run: Run) -> crate::support::Job {
 }
 
 #[test]
-fn a_check_answers_with_its_exit_code_and_is_silent() {
+fn a_check_sets_the_exit_code_and_prints_nothing() {
     let redis = Redis::start();
     let check = |args: &[&str]| look("status", &redis.url(), &[&["k", "--check"], args].concat());
     check(&["free"]).done().expect_code(0);
@@ -113,14 +113,14 @@ fn a_check_answers_with_its_exit_code_and_is_silent() {
     assert!(check(&["held", "-v"]).done().expect_code(0).stdout.starts_with("k: held"));
     assert!(check(&["free", "--json"]).done().expect_code(1).stdout.starts_with('{'));
     first.wait().expect_code(0);
-    // Inside a run the token is there.
+    // Inside a run the token is in the environment.
     let run = Run::key(&redis, "k").env("REDLOCK_REDIS", redis.url());
     let run = run.env("REDLOCK", crate::support::run::binary());
     run.sh("\"$REDLOCK\" status k --check owned").done().expect_code(0);
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_told_apart_from_no() {
+fn a_failed_look_is_distinguished_from_no() {
     let mut redis = Redis::start();
     redis.cmd(&["HSET", "lock:h", "a", "b"]);
     let check = |url: &str, key: &str| look("status", url, &[key, "--check", "free"]).done();
@@ -133,7 +133,7 @@ fn what_cannot_be_looked_at_is_told_apart_from_no() {
 }
 
 #[test]
-fn nothing_that_a_server_says_reaches_the_terminal_as_it_is() {
+fn text_from_a_server_is_escaped_for_the_terminal() {
     let redis = Redis::start();
     let _holder = hold(Run::key(&redis, "k\u{1b}[31m").args(&["--label", "a\u{1b}]0;owned\u{7}b"]));
     for done in [
@@ -146,7 +146,7 @@ fn nothing_that_a_server_says_reaches_the_terminal_as_it_is() {
 }
 
 #[test]
-fn a_key_of_any_bytes_is_told_by_its_bytes() {
+fn a_key_of_any_bytes_is_shown_by_its_bytes() {
     let redis = Redis::start();
     let key = std::ffi::OsStr::from_bytes(b"k\xff\0"[..2].as_ref());
     let run = Run::bare().args(&["run", "-r", &redis.url(), "--key"]).arg(key);

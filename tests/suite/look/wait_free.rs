@@ -1,4 +1,4 @@
-//! `redlock status --wait-free`: until the lock is free, without taking it.
+//! `redlock status --wait-free`: waits until the lock is free, without taking it.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn waits(redis: &Redis) -> Job {
 }
 
 #[test]
-fn it_ends_with_the_release_and_takes_nothing() {
+fn a_wait_ends_with_the_release_and_takes_nothing() {
     let redis = Redis::start();
     look("status", &redis.url(), &["k", "--wait-free"]).done().expect_code(0);
     let first = holder(&redis, "k", &["--ttl", "600s"]);
@@ -29,7 +29,7 @@ fn it_ends_with_the_release_and_takes_nothing() {
 }
 
 #[test]
-fn a_release_wakes_it_long_before_it_would_look_again() {
+fn a_release_ends_the_wait_long_before_the_next_poll() {
     let redis = Redis::start();
     crate::support::assert_takes_less_than(Duration::from_millis(800), || {
         let first = holder(&redis, "k", &["--ttl", "600s"]);
@@ -50,7 +50,7 @@ fn waiters_come_first_and_keep_their_order() {
     queued(&redis, "k", 1);
     first.wait().expect_code(0);
     second.wait_for_line("ready");
-    assert!(job.is_running(), "the next one has it");
+    assert!(job.is_running(), "the next waiter has the lock");
     second.wait().expect_code(0);
     job.wait().expect_code(0);
 }
@@ -66,7 +66,7 @@ fn a_lease_that_ends_is_noticed() {
 }
 
 #[test]
-fn a_wait_has_an_end_and_says_what_was_in_the_way() {
+fn a_wait_times_out_and_reports_the_holder() {
     let redis = Redis::start();
     let _first = holder(&redis, "k", &["--label", "nightly"]);
     let args = ["k", "--wait-free", "-w", "100ms"];
@@ -76,7 +76,7 @@ fn a_wait_has_an_end_and_says_what_was_in_the_way() {
 }
 
 #[test]
-fn a_server_that_goes_is_waited_for() {
+fn a_wait_survives_a_server_that_goes_away() {
     let mut redis = Redis::start();
     let _first = holder(&redis, "k", &["--ttl", "60s"]);
     let job = waits(&redis);
@@ -87,7 +87,7 @@ fn a_server_that_goes_is_waited_for() {
 }
 
 #[test]
-fn on_several_servers_a_majority_must_be_free() {
+fn a_majority_of_several_servers_must_be_free() {
     let nodes = Nodes::start(3);
     let first = hold(nodes.run("k").args(&["--ttl", "30s"]));
     let job = look("status", &nodes.urls().join(","), &["k", "--wait-free"]).spawn();

@@ -1,4 +1,4 @@
-//! `--watch`: redrawn in place, and the terminal is left as it was.
+//! `--watch`: redraws in place, and restores the terminal.
 
 use nix::sys::signal::Signal;
 
@@ -13,7 +13,7 @@ fn list(redis: &Redis) -> crate::support::Run {
 }
 
 #[test]
-fn it_shows_what_changes_and_ctrl_c_leaves_the_terminal_as_it_was() {
+fn changes_are_shown_and_ctrl_c_restores_the_terminal() {
     let redis = Redis::start();
     let pty = Pty::run(list(&redis));
     pty.wait_for("KEY");
@@ -22,7 +22,7 @@ fn it_shows_what_changes_and_ctrl_c_leaves_the_terminal_as_it_was() {
     first.wait().expect_code(0);
     let frames = |text: &str| pty.screen().matches(text).count();
     let before = frames("KEY");
-    wait_until("it goes on", || frames("KEY") > before + 2);
+    wait_until("the watch continues", || frames("KEY") > before + 2);
     let last = pty.screen().rsplit("\u{1b}[H").next().unwrap().to_owned();
     assert!(!last.contains("deploy"), "{last:?}");
     pty.type_in("\u{3}");
@@ -45,7 +45,7 @@ fn a_frame_follows_the_size_of_the_terminal() {
 }
 
 #[test]
-fn a_signal_ends_it_cleanly_and_a_stopped_one_goes_on() {
+fn a_signal_ends_a_watch_cleanly_and_a_stopped_one_continues() {
     let redis = Redis::start();
     let shell = Pty::shell();
     shell.type_in(&format!("{}\n", list(&redis).shell_line()));
@@ -68,7 +68,7 @@ fn a_signal_ends_it_cleanly_and_a_stopped_one_goes_on() {
 }
 
 #[test]
-fn a_server_that_goes_is_named_on_the_screen_and_comes_back() {
+fn a_server_that_goes_away_and_returns_is_shown() {
     let mut redis = Redis::start();
     let pty = Pty::run(look("status", &redis.url(), &["k", "--watch", "--interval", "100ms"]));
     pty.wait_for("k: free");
@@ -77,13 +77,13 @@ fn a_server_that_goes_is_named_on_the_screen_and_comes_back() {
     let before = pty.screen().matches("k: free").count();
     redis.restart();
     pty.wait_for_times("k: free", before + 1);
-    // The first look must succeed.
+    // The first query must succeed.
     redis.kill();
     Pty::run(list(&redis)).wait().expect_code(69);
 }
 
 #[test]
-fn elsewhere_it_is_one_snapshot_after_the_other_until_nobody_reads() {
+fn a_watch_into_a_pipe_prints_snapshots_until_the_reader_leaves() {
     let redis = Redis::start();
     let _holder = holder(&redis, "k", &[]);
     let done = list(&redis).arg("--json").via("\"$@\" | head -n 3").done().expect_code(0);

@@ -5,7 +5,7 @@ use clap::{Arg, Command};
 use super::cli::text::{self, Block};
 use super::cli::{help, is_setting};
 
-/// When what the pages say has last changed.
+/// When the text of the pages last changed.
 const DATE: &str = "2026-11-16";
 
 pub fn page(command: &Command) -> String {
@@ -187,7 +187,7 @@ fn blocks(blocks: &[Block]) -> String {
             }
         };
     }
-    // A section begins a paragraph by itself.
+    // A section starts a paragraph by itself.
     roff.strip_prefix(".PP\n").map(str::to_owned).unwrap_or(roff)
 }
 
@@ -208,7 +208,7 @@ fn see_also(pages: &[&str]) -> String {
     format!(".SH SEE ALSO\n{}\n", pages.iter().map(reference).collect::<Vec<_>>().join(",\n"))
 }
 
-/// What is typed is bold, what stands for something else is in italics, brackets are neither.
+/// Literal text is bold, placeholders are in italics, brackets are neither.
 fn call(line: &str) -> String {
     let mut roff = String::new();
     let mut word = String::new();
@@ -248,7 +248,7 @@ fn filled(text: &str) -> String {
     lines.iter().map(|line| guarded(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// At the beginning of a line a point or a quote would be an order to the typesetter.
+/// At the start of a line a period or a quote would be a typesetter command.
 fn guarded(line: &str) -> String {
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_owned() }
 }

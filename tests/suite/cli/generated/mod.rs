@@ -1,5 +1,6 @@
-//! Completions and manual pages are made from the command line's declaration and committed. These tests say when
-//! they are out of date; `UPDATE=1 cargo test --test suite generated` makes them anew.
+//! Completions and manual pages are generated from the declaration of the command line and
+//! committed. These tests fail when they are out of date; `UPDATE=1 cargo test --test suite
+//! generated` regenerates them.
 
 mod bash;
 // Shared with the program; these tests need only its declarations.
@@ -50,9 +51,9 @@ fn manual_pages_match_the_command_line() {
     check("man/redlock.toml.5", &man::config_page(&command));
 }
 
-/// The typesetter has nothing to complain about, and no line is wider than a terminal.
+/// The typesetter prints no warning, and no line is wider than a terminal.
 #[test]
-fn manual_pages_are_set_without_complaint() {
+fn manual_pages_are_typeset_without_warnings() {
     if Process::new("groff").arg("--version").output().is_err() {
         skip!("groff is not installed");
     }
@@ -73,7 +74,7 @@ fn manual_pages_are_set_without_complaint() {
     }
 }
 
-/// Bold and underlined text is printed twice at the same place.
+/// Bold and underlined text is printed twice in the same place.
 fn without_overstrikes(text: &str) -> String {
     let mut plain = String::new();
     for c in text.chars() {
@@ -86,13 +87,13 @@ fn without_overstrikes(text: &str) -> String {
     plain
 }
 
-/// What a shell offers for the value of an option.
+/// The completions that a shell offers for the value of an option.
 enum Values {
     /// These words.
     Words(Vec<String>),
     Files,
     Directories,
-    /// Of locks that are taken.
+    /// The keys of held locks.
     Keys,
     /// A number, a time, a name: nothing to offer.
     Free,
@@ -129,7 +130,7 @@ fn options(command: &Command) -> Vec<&Arg> {
     command.get_arguments().filter(shown).collect()
 }
 
-/// The words that a subcommand takes as its argument.
+/// The words that a subcommand accepts as its argument.
 fn arguments(command: &Command, all: &Command) -> Vec<String> {
     let positional = command.get_positionals().next();
     let words = positional.map(Arg::get_possible_values).unwrap_or_default();
@@ -145,8 +146,8 @@ fn takes_key(command: &Command) -> bool {
     positional.and_then(cli::help::value_name) == Some("KEY")
 }
 
-/// The options that say where locks are, so that `redlock list` is asked for those of this place: with a value, and
-/// without.
+/// The options that say where the locks are, so that completion passes them to `redlock list`: with
+/// a value, and without.
 fn place_options(command: &Command) -> (Vec<String>, Vec<String>) {
     let list = command.find_subcommand("list").expect("redlock list");
     let is_place = |option: &&Arg| {

@@ -34,7 +34,7 @@ pub fn script(command: &Command) -> String {
         .replace("@FLAGS@", &flags.join(" | "))
 }
 
-/// As _arguments takes it. An option that may be given once excludes its other spelling.
+/// In the syntax of _arguments. An option that may be given once excludes its other spelling.
 fn specification(option: &Arg) -> String {
     let spellings = spellings(option);
     let text = quoted(&about(option)).replace('[', "\\[").replace(']', "\\]");
