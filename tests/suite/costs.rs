@@ -1,5 +1,6 @@
-//! What one run costs, in things that can be counted on every machine: processes, connections, requests, server commands,
-//! system calls and memory. The figures are bounds: a change that lowers one lowers it here, too.
+//! The costs of one run that can be counted on every machine: processes, connections, requests,
+//! server commands, system calls and memory. The figures are bounds: a change that lowers one
+//! lowers it here, too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,28 +10,28 @@ use crate::support::{
     Host, Job, Nodes, Redis, Run, hold, processes, queued, wait_for_sleeping_waiter, wait_until,
 };
 
-/// System calls that depend on the allocator and on the C library, not on what we do. (A debug build also asks fcntl
-/// about each descriptor that it closes.)
+/// System calls that depend on the allocator and on the C library, not on our code. (A debug build
+/// also calls fcntl for each descriptor that it closes.)
 const NOT_OURS: [&str; 8] =
     ["brk", "mmap", "munmap", "mprotect", "madvise", "futex", "sched_getaffinity", "restart_syscall"];
 
-/// Each run is counted this often, and the least counts: on a busy machine a reply may come in two parts, or a timer may
-/// expire.
+/// Each run is counted this often, and the minimum counts: on a busy machine a reply may arrive in
+/// two parts, or a timer may expire.
 const TRIES: usize = 8;
 
-/// What one run has made, without the command's own.
+/// The costs of one run, without the command's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Costs {
     processes: usize,
     connections: usize,
     /// Writes to servers.
     requests: usize,
-    /// From the moment at which the settings are read, in all processes. With several servers some depend on how many
-    /// replies come together.
+    /// In all processes, counted from the moment the settings are read. With several servers some
+    /// depend on how many replies arrive together.
     system_calls: usize,
 }
 
-/// A line of strace(1): which process, which call, and the rest.
+/// A line of strace(1): the process, the call, and the rest.
 fn parse(line: &str) -> Option<(&str, &str, &str)> {
     let (pid, rest) = line.split_once(' ')?;
     let (call, rest) = rest.trim_start().split_once('(')?;
@@ -61,9 +62,9 @@ impl Costs {
         }
     }
 
-    /// None is larger than in the other.
+    /// None of the costs is larger than its bound.
     #[track_caller]
-    fn at_most(&self, bound: &Costs) {
+    fn assert_at_most(&self, bound: &Costs) {
         let of = |costs: &Costs| [costs.processes, costs.connections, costs.requests, costs.system_calls];
         assert!(of(self).iter().zip(of(bound)).all(|(is, most)| *is <= most), "{self:?}, at most {bound:?}");
     }
@@ -77,7 +78,7 @@ fn can_trace() -> bool {
             .is_ok_and(|o| o.status.success())
 }
 
-/// Counts runs of `redlock ... -- /bin/true`. `meanwhile` gets the job as soon as it was started.
+/// Counts runs of `redlock ... -- /bin/true`. `meanwhile` gets the job as soon as it has started.
 #[track_caller]
 fn count(
     run: &Run,
@@ -99,21 +100,26 @@ fn count(
 
 #[track_caller]
 fn costs_of(run: &Run) -> Costs {
-    run.clone().cmd(&["/bin/true"]).done().expect_code(0); // the servers know the scripts from now on
+    run.clone().cmd(&["/bin/true"]).done().expect_code(0); // loads the scripts
     count(run, || None, drop)
 }
 
 #[test]
-fn a_run_on_this_host() {
+fn the_costs_of_a_run_on_this_host_are_bounded() {
     if !can_trace() {
         skip!("strace is missing, or may not trace");
     }
     let host = Host::new();
-    costs_of(&host.run()).at_most(&Costs { processes: 2, connections: 0, requests: 0, system_calls: 162 });
+    costs_of(&host.run()).assert_at_most(&Costs {
+        processes: 2,
+        connections: 0,
+        requests: 0,
+        system_calls: 162,
+    });
 }
 
 #[test]
-fn a_run_on_servers() {
+fn the_costs_of_a_run_on_servers_are_bounded() {
     if !can_trace() {
         skip!("strace is missing, or may not trace");
     }
@@ -121,12 +127,12 @@ fn a_run_on_servers() {
         let nodes = Nodes::start(servers);
         let run = if servers == 1 { Run::key(&nodes[0], "k") } else { nodes.run("k") };
         let bound = Costs { processes: 2, connections: servers, requests: 2 * servers, system_calls };
-        costs_of(&run).at_most(&bound);
+        costs_of(&run).assert_at_most(&bound);
     }
 }
 
 #[test]
-fn a_run_that_waits_for_a_server() {
+fn the_costs_of_a_run_that_waits_on_a_server_are_bounded() {
     if !can_trace() {
         skip!("strace is missing, or may not trace");
     }
@@ -144,35 +150,37 @@ fn a_run_that_waits_for_a_server() {
             holder.wait().expect_code(0);
         },
     );
-    // Asked, BLPOP, asked again, released; a wait that is a little longer or shorter is a poll or two more or less.
-    costs.at_most(&Costs { processes: 2, connections: 1, requests: 4, system_calls: 168 });
+    // Acquire, BLPOP, acquire, release; a slightly longer or shorter wait costs a poll or two more
+    // or less.
+    costs.assert_at_most(&Costs { processes: 2, connections: 1, requests: 4, system_calls: 168 });
 }
 
-/// Of a run and its guardian, resident, in KiB. The tests' binary is not optimized; the release build has two thirds of it.
+/// The resident memory of a run and its guardian, in KiB. The tests' binary is not optimized; the
+/// release build needs two thirds of it.
 const MEMORY: u64 = 5 * 1024;
 
 #[track_caller]
-fn becomes_small(redlock: i32) {
+fn wait_until_small(redlock: i32) {
     let kib = |pid| status_field(pid, "VmRSS").trim_end_matches(" kB").trim().parse::<u64>().expect("a size");
     let guardian = processes::guardian_of(redlock);
     wait_until("the run and its guardian need little memory", || kib(redlock) + kib(guardian) < MEMORY);
 }
 
 #[test]
-fn the_memory_of_a_run_whose_command_takes_long_and_of_one_that_waits_for_long() {
+fn a_long_run_and_a_long_wait_need_little_memory() {
     let (redis, host) = (Redis::start(), Host::new());
     for run in [Run::key(&redis, "k"), host.run()] {
         let holder = hold(run.clone());
-        becomes_small(holder.pid());
+        wait_until_small(holder.pid());
         let waiter = run.sh("echo served").spawn();
-        becomes_small(waiter.pid());
+        wait_until_small(waiter.pid());
         holder.wait().expect_code(0);
         waiter.wait().expect_code(0);
     }
 }
 
-/// The fewest of several tries, as text: a slow machine adds renewals, and a run that takes longer than half a second also
-/// listens for a break.
+/// The fewest of several tries, as text: a slow machine adds renewals, and a run that takes longer
+/// than half a second also listens for breaks.
 fn fewest(tries: impl Iterator<Item = BTreeMap<String, usize>>) -> String {
     let fewest = tries.min_by_key(|commands| commands.values().sum::<usize>()).expect("a try");
     let text: Vec<String> = fewest.iter().map(|(name, count)| format!("{name} {count}")).collect();
@@ -180,7 +188,7 @@ fn fewest(tries: impl Iterator<Item = BTreeMap<String, usize>>) -> String {
 }
 
 #[test]
-fn a_run_makes_the_server_execute_these_commands_and_no_others() {
+fn a_run_executes_only_these_commands_on_the_server() {
     let redis = Redis::start();
     let run = || Run::key(&redis, "k").cmd(&["/bin/true"]).done().expect_code(0);
     run();
@@ -190,9 +198,9 @@ fn a_run_makes_the_server_execute_these_commands_and_no_others() {
     );
 }
 
-/// The marker is read, but INFO is not asked who the server is.
+/// The marker is read, but INFO is not called.
 #[test]
-fn a_run_makes_one_of_several_servers_execute_these_commands_and_no_others() {
+fn a_run_executes_only_these_commands_on_one_of_several_servers() {
     let nodes = Nodes::start(3);
     let run = || nodes.run("k").cmd(&["/bin/true"]).done().expect_code(0);
     run();
@@ -202,9 +210,9 @@ fn a_run_makes_one_of_several_servers_execute_these_commands_and_no_others() {
     );
 }
 
-/// A release that wakes a waiter, the waiter's take, and its release.
+/// A release that wakes a waiter, the waiter's acquire, and its release.
 #[test]
-fn a_hand_over_makes_the_server_execute_these_commands_and_no_others() {
+fn a_hand_over_executes_only_these_commands_on_the_server() {
     let redis = Redis::start();
     Run::key(&redis, "k").cmd(&["/bin/true"]).done().expect_code(0);
     let tries = (0..TRIES).map(|_| {

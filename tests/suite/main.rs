@@ -1,17 +1,19 @@
-//! The promises of redlock, tested on real servers, with the real binary, real children and real signals.
+//! The promises of redlock, tested on real servers, with the real binary, real children and real
+//! signals.
 //!
 //! - `backends`: the same on one server, on several and on this host
 //! - `break_lock`: a lock is taken away from its holder
 //! - `redis`: locks on servers; `quorum`: locks on several servers
-//! - `sentinel`, `cluster`: servers that others may replace
-//! - `host`: locks of this host; `look`: what status and list show; `history`: what is remembered of runs
+//! - `sentinel`, `cluster`: servers behind Sentinels and in a Redis Cluster
+//! - `host`: locks on this host; `look`: what status and list show; `history`: what is recorded of
+//!   runs
 //! - `keep`: locks without a command: acquire, extend, release, the keeper
-//! - `doctor`: are these servers, and is this host, fit for locks?
-//! - `tls`: servers that speak TLS
+//! - `doctor`: the check-up of servers, settings and this host
+//! - `tls`: servers with TLS
 //! - `process`: the command, its process tree, signals, terminals
 //! - `cli`: options, settings, messages, generated files
 //! - `costs`: what one run costs, in things that can be counted
-//! - `documents`: what README.md and docs/ say; `packages`: what is installed
+//! - `documents`: README.md and docs/; `packages`: installed files
 
 #[macro_use]
 mod support;

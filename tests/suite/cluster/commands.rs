@@ -1,4 +1,4 @@
-//! Other commands than `run` on a cluster; TLS; nodes that are of no use.
+//! Other commands than `run` on a cluster; TLS; useless servers.
 
 use crate::documents::blocks::blocks_in;
 use crate::support::cluster::Cluster;
@@ -7,7 +7,7 @@ use crate::support::tls::Authority;
 use crate::support::{Blackhole, Run, assert_takes_less_than, hold, impostor, refused, wait_until};
 
 #[test]
-fn a_lock_is_looked_at_and_broken_at_the_owner_of_its_slot() {
+fn a_lock_is_shown_and_broken_on_the_owner_of_its_slot() {
     let cluster = Cluster::start(3);
     let url = cluster.url();
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
@@ -17,7 +17,7 @@ fn a_lock_is_looked_at_and_broken_at_the_owner_of_its_slot() {
         let holder = hold(run());
         let waiter = run().sh("echo mine").spawn();
         let queue = format!("lock-queue:{{{key}}}");
-        wait_until("it waits", || cluster.keys().contains(&queue));
+        wait_until("the run waits", || cluster.keys().contains(&queue));
         let status = ask(&["status", key]).expect_code(0);
         assert!(
             status.stdout.contains(&format!("label {key}")) || status.stdout.contains(key),
@@ -33,7 +33,7 @@ fn a_lock_is_looked_at_and_broken_at_the_owner_of_its_slot() {
 
 /// One for each master.
 #[test]
-fn locks_for_several_steps_are_kept_where_their_slots_are() {
+fn acquired_locks_are_kept_where_their_slots_are() {
     let cluster = Cluster::start(3);
     let url = cluster.url();
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
@@ -58,7 +58,7 @@ fn locks_for_several_steps_are_kept_where_their_slots_are() {
 
 /// Each slot has a quarantine of its own.
 #[test]
-fn a_slot_in_quarantine_is_told_by_status_and_not_by_list() {
+fn a_quarantined_slot_is_shown_by_status_and_not_by_list() {
     let cluster = Cluster::start(3);
     let url = cluster.url();
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
@@ -74,9 +74,9 @@ fn a_slot_in_quarantine_is_told_by_status_and_not_by_list() {
     holder.wait().expect_code(0);
 }
 
-/// What the others have is shown, as far as they serve.
+/// The locks on the other masters are shown, as far as they serve.
 #[test]
-fn a_list_without_one_of_the_masters_is_told_to_be_incomplete() {
+fn a_list_without_one_of_the_masters_is_reported_as_incomplete() {
     let mut cluster = Cluster::start(3);
     for at in 0..3 {
         assert_eq!(cluster[at].cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
@@ -103,12 +103,13 @@ fn a_list_without_one_of_the_masters_is_told_to_be_incomplete() {
         assert_eq!(shown, [true, true, false], "{listed:#?}");
     }
     assert!(list(&[]).stdout.contains("FAILS: connection refused"));
-    // None of those that live has one.
+    // None of the living masters has one.
     list(&["no-such-lock"]).expect_code(69).expect_stderr(&["not complete"]);
-    // They know their locks, but do not serve.
+    // They have their locks, but do not serve.
     for (at, slot) in [(0, "0"), (1, "8000")] {
         assert_eq!(cluster[at].cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]), "OK");
-        // A server that has known for long that a master is down thinks about it again only if a slot changes.
+        // A server that has known for long that a master is down reconsiders it only if a slot
+        // changes.
         assert_eq!(cluster[at].cmd(&["CLUSTER", "DELSLOTS", slot]), "OK");
         assert_eq!(cluster[at].cmd(&["CLUSTER", "ADDSLOTS", slot]), "OK");
     }
@@ -117,9 +118,9 @@ fn a_list_without_one_of_the_masters_is_told_to_be_incomplete() {
     list(&[]).expect_code(69).expect_stderr(&["cannot look at the locks"]).expect_stderr(&["CLUSTERDOWN"]);
 }
 
-/// What docs/operations.md says of permissions on a cluster.
+/// The permissions on a cluster in docs/operations.md.
 #[test]
-fn the_documented_users_can_take_and_list_locks_on_a_cluster() {
+fn the_documented_users_can_acquire_and_list_locks_on_a_cluster() {
     let cluster = Cluster::start(3);
     let rules = |user: &str| {
         let blocks = blocks_in("docs/operations.md", "redis");
@@ -151,7 +152,7 @@ fn the_documented_users_can_take_and_list_locks_on_a_cluster() {
 }
 
 #[test]
-fn all_nodes_may_speak_tls() {
+fn all_servers_may_use_tls() {
     let authority = Authority::new();
     let cluster = Cluster::with_tls(3, &authority);
     for key in ["one", "two", "three"] {
@@ -166,9 +167,9 @@ fn all_nodes_may_speak_tls() {
     refused(cluster.run("k"), 78, &["certificate"]);
 }
 
-/// The URL names some nodes of the cluster: one of them that lives, and tells the truth, is enough.
+/// The URL names some servers of the cluster: one that lives and reports the truth is enough.
 #[test]
-fn nodes_that_are_of_no_use_are_passed_over() {
+fn useless_servers_are_skipped() {
     let cluster = Cluster::start(3);
     let (hole, dead) = (Blackhole::new(), free_port());
     let of = |url: &str| url.split_once("://").expect("a scheme").1.to_owned();
@@ -178,7 +179,7 @@ fn nodes_that_are_of_no_use_are_passed_over() {
         let run = Run::at(&url, "k").args(&["--quarantine", "off", "--node-timeout", "5s"]);
         run.cmd(&["true"]).done().expect_code(0);
     }
-    // Nodes that send us in a circle are unavailable, within the time that one may take.
+    // Servers that redirect us in a circle are unavailable, within the time limit of one server.
     let run = || Run::at(&format!("redis+cluster://{moved_to_itself}"), "k").args(&["--node-timeout", "1s"]);
     assert_takes_less_than(std::time::Duration::from_secs(5), || {
         let start = std::time::Instant::now();

@@ -5,11 +5,11 @@ use crate::support::{
     OverlapCheck, REPORT_SURVIVORS, TREE, alive, hold, refused, tree_of, wait_for_sleeping_waiter, wait_until,
 };
 
-/// Of such a lease enough is left when the replica has become the master.
+/// Long enough for the replica to become the master within the lease.
 const ARGS: [&str; 4] = ["--ttl", "12s", "--quarantine", "12s"];
 
 #[test]
-fn a_holder_goes_on_and_a_waiter_waits_for_every_lease_of_the_old_master() {
+fn a_holder_continues_and_a_waiter_waits_for_every_lease_of_the_old_master() {
     let mut cluster = Cluster::with_replicas(3);
     let (master, replica) = (cluster.owner("k"), cluster.owner("k") + 3);
     cluster.settle("k", master);
@@ -22,31 +22,31 @@ fn a_holder_goes_on_and_a_waiter_waits_for_every_lease_of_the_old_master() {
     cluster.detect_failures_quickly();
     cluster[master].kill();
     cluster.wait_for_promotion(replica);
-    // The holder is renewed there, and no other is granted anything.
+    // The holder is renewed there, and no other request is granted.
     cluster.renewed(replica, "k", 11_000);
     waiter.wait_for_stderr("promoted");
     refused(cluster.run("k").args(&ARGS).arg("-n"), 69, &["promoted"]);
     holder.wait().expect_code(0);
     check.assert_clean(0);
-    // The old master comes back, empty, and learns that it is a replica now.
+    // The old master returns, empty, and learns that it is a replica now.
     cluster[master].restart();
     waiter.wait().expect_code(0);
     check.assert_clean(1);
     assert!(check.fences()[0] > fence, "{:?} after {fence}", check.fences());
-    // Asked by a client that comes to the old master first, too.
-    wait_until("it is a replica", || cluster[master].info("role") == "slave");
+    // A client that contacts the old master first gets the same result.
+    wait_until("the old master is a replica", || cluster[master].info("role") == "slave");
     cluster.run("k").args(&ARGS).arg("-n").cmd(&["true"]).done().expect_code(0);
 }
 
-/// As with Sentinel: what the replica has not heard of is not there after the failover.
+/// As with Sentinel: a claim that was not replicated is gone after the failover.
 #[test]
-fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
+fn an_unreplicated_holder_is_stopped_before_the_next_one_starts() {
     let mut cluster = Cluster::with_replicas(3);
     let (master, replica) = (cluster.owner("k"), cluster.owner("k") + 3);
     cluster.settle("k", master);
     cluster.run("k").args(&ARGS).cmd(&["true"]).done().expect_code(0);
     cluster.wait_for_replica(replica, &["EXISTS", "lock-fence:{k}"], "1");
-    // The replica is stopped first, or it would connect again at once.
+    // The replica is stopped first; otherwise it would reconnect at once.
     cluster.detect_failures_quickly();
     cluster[replica].stop();
     cluster[master].cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
@@ -63,9 +63,10 @@ fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
     assert!(tree.iter().all(|pid| !alive(*pid)));
 }
 
-/// As an operator does it before an upgrade: the replica has all data, the old master lives on as a replica.
+/// As an operator does before an upgrade: the replica has all data, the old master stays as a
+/// replica.
 #[test]
-fn a_planned_failover_is_followed_by_holders_and_waiters() {
+fn holders_and_waiters_follow_a_planned_failover() {
     let cluster = Cluster::with_replicas(3);
     let (master, replica) = (cluster.owner("k"), cluster.owner("k") + 3);
     cluster.settle("k", master);

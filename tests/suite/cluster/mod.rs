@@ -1,4 +1,5 @@
-//! A Redis Cluster: all names of a lock in one slot, which may move, and whose master may be replaced.
+//! A Redis Cluster: all names of a lock are in one slot, which may move, and whose master may be
+//! replaced.
 
 mod commands;
 mod failover;

@@ -1,4 +1,4 @@
-//! Where a lock is in a cluster, and what the cluster says when it cannot be there.
+//! Where a lock is in a cluster, and what is reported when it cannot be there.
 
 use crate::support::cluster::Cluster;
 use crate::support::{Run, hold, refused, wait_until};
@@ -13,7 +13,7 @@ fn all_names_of_a_lock_are_in_one_slot_whatever_is_in_the_key() {
         let names = cluster.keys();
         let lock: Vec<&String> = names.iter().filter(|name| name.starts_with("lock:")).collect();
         assert_eq!(lock.len(), 1, "{key}: {names:?}");
-        wait_until("it is queued", || cluster.keys().iter().any(|name| name.starts_with("lock-queue:")));
+        wait_until("the run is queued", || cluster.keys().iter().any(|name| name.starts_with("lock-queue:")));
         let slots: Vec<usize> = cluster.keys().iter().map(|name| cluster.slot(name)).collect();
         assert!(slots.iter().all(|slot| *slot == cluster.slot(lock[0])), "{key}: {:?}", cluster.keys());
         refused(run(key).arg("-n"), 75, &["held by"]);
@@ -42,7 +42,7 @@ fn all_names_of_a_lock_are_in_one_slot_whatever_is_in_the_key() {
     let bare = hold(run("bare-key").args(&["--prefix", ""]));
     assert!(cluster.keys().contains(&"bare-key".to_owned()), "{:?}", cluster.keys());
     bare.wait().expect_code(0);
-    // All masters are looked at.
+    // All masters are queried.
     let holders: Vec<_> = ["one", "two", "three", "{four}x"].map(run).into_iter().map(hold).collect();
     let list = |more: &[&str]| Run::bare().args(&["list", "--redis", &cluster.url()]).args(more).done();
     let listed = list(&[]).expect_code(0);
@@ -52,9 +52,9 @@ fn all_names_of_a_lock_are_in_one_slot_whatever_is_in_the_key() {
     let status = Run::bare().args(&["status", "--redis", &cluster.url(), "{four}x"]).done().expect_code(0);
     assert!(status.stdout.contains("held"), "{status:#?}");
     holders.into_iter().for_each(|holder| drop(holder.wait().expect_code(0)));
-    // A node by itself says what to give instead.
+    // A single server of the cluster gets advice what to use instead.
     refused(Run::key(&cluster[0], "k"), 78, &["redis+cluster://"]);
-    // Without one of its masters it serves no one.
+    // Without one of its masters the cluster serves no request.
     cluster.detect_failures_quickly();
     cluster[2].kill();
     wait_until("the cluster is down", || cluster[0].cmd(&["CLUSTER", "INFO"]).contains("cluster_state:fail"));

@@ -18,20 +18,21 @@ fn holders_and_waiters_follow_a_slot_that_moves() {
     let holder = hold(run(&["--ttl", "9s"]));
     let waiter = run(&[]).sh(&OverlapCheck::script("waiter")).spawn();
     let queue_length = |at: usize| cluster[at].cmd(&["ZCARD", &name("k", "-queue")]);
-    wait_until("it is queued", || queue_length(from) == "1");
-    // While the slot is on its way neither node serves it. The waiter asks meanwhile, and the holder renews.
+    wait_until("the waiter is queued", || queue_length(from) == "1");
+    // While the slot is moving neither server serves it. Meanwhile the waiter retries, and the
+    // holder renews.
     cluster.begin_move("k", from, to);
     let postponed = Instant::now();
     let errors = || cluster[from].info("errorstat_TRYAGAIN") + &cluster[to].info("errorstat_TRYAGAIN");
-    wait_until("both were told to try again", || errors().contains("count="));
+    wait_until("both got TRYAGAIN", || errors().contains("count="));
     cluster.finish_move("k", from, to);
     assert!(postponed.elapsed() < Duration::from_secs(10), "{:?}", postponed.elapsed());
     cluster.renewed(to, "k", 8000);
-    wait_until("the waiter queues at the new owner", || queue_length(to) == "1");
+    wait_until("the waiter queues on the new owner", || queue_length(to) == "1");
     holder.wait().expect_code(0);
     waiter.wait().expect_code(0);
     check.assert_clean(1);
-    // Asked by a client that knows nothing of the move, from whichever node.
+    // Queried by a client that knows nothing of the move, from any server.
     cluster.run("k").args(&["--quarantine", "off", "-n"]).cmd(&["true"]).done().expect_code(0);
     // An idle holder's slot moves back between two renewals.
     let holder = hold(run(&["--ttl", "9s"]));
@@ -42,7 +43,7 @@ fn holders_and_waiters_follow_a_slot_that_moves() {
     assert_eq!(cluster[from].cmd(&["EXISTS", &name("k", "")]), "0");
 }
 
-/// A waiter that sleeps in BLPOP is sent away by the node.
+/// The server unblocks a waiter that sleeps in BLPOP.
 #[test]
 fn a_move_wakes_a_sleeping_waiter() {
     let cluster = Cluster::start(3);
@@ -58,10 +59,10 @@ fn a_move_wakes_a_sleeping_waiter() {
     waiter.wait().expect_code(0);
 }
 
-/// The new owner cannot tell a slot that was moved from one that it got by a failover, so the quarantine begins anew. The
-/// holder is not troubled.
+/// The new owner cannot distinguish a moved slot from one that it got in a failover, so the
+/// quarantine restarts. The holder is not affected.
 #[test]
-fn a_slot_that_was_moved_is_quarantined_where_it_arrives() {
+fn a_moved_slot_is_quarantined_where_it_arrives() {
     let cluster = Cluster::start(3);
     let (from, to) = (cluster.owner("k"), (cluster.owner("k") + 1) % 3);
     cluster.settle("k", from);
@@ -77,7 +78,7 @@ fn a_slot_that_was_moved_is_quarantined_where_it_arrives() {
     assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
 }
 
-/// None of a free lock's names is at the old owner, which sends the request on.
+/// The old owner has none of a free lock's names, and redirects the request.
 #[test]
 fn a_free_lock_is_taken_when_its_slot_has_arrived() {
     let cluster = Cluster::start(3);
@@ -87,7 +88,7 @@ fn a_free_lock_is_taken_when_its_slot_has_arrived() {
     refused(run().args(&["-n", "--node-timeout", "2s"]), 69, &["TRYAGAIN", "ASK"]);
     let waits = run().args(&["--on-unavailable", "wait"]).sh("echo mine").spawn();
     let errors = || cluster[from].info("errorstat_ASK") + &cluster[to].info("errorstat_TRYAGAIN");
-    wait_until("it was sent on", || errors().matches("count=").count() == 2);
+    wait_until("the request was redirected", || errors().matches("count=").count() == 2);
     cluster.finish_move("k", from, to);
     assert_eq!(waits.wait().expect_code(0).stdout, "mine\n");
 }

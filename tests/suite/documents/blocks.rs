@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub struct Block {
-    /// What stands behind the opening fence.
+    /// The text after the opening fence.
     pub language: String,
     pub text: String,
 }
 
 impl Block {
-    /// The file that the first line, a comment, says this is.
+    /// The file name in the first line, a comment.
     pub fn file_name(&self) -> &str {
         let comment =
             self.text.lines().next().and_then(|line| line.split_once(' ')).map_or("", |(_, path)| path);
@@ -49,7 +49,7 @@ pub fn blocks(file: &str) -> Vec<Block> {
     found
 }
 
-/// The blocks in one language. There is at least one.
+/// The blocks in one language, at least one.
 pub fn blocks_in(file: &str, language: &str) -> Vec<Block> {
     let blocks: Vec<Block> = blocks(file).into_iter().filter(|block| block.language == language).collect();
     assert!(!blocks.is_empty(), "{file} has no block in {language}");

@@ -1,4 +1,4 @@
-//! Jobs of CI systems, as the documents have them.
+//! Jobs of CI systems, as the documents show them.
 
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -11,13 +11,13 @@ fn yaml(text: &str) -> Yaml {
     documents.remove(0)
 }
 
-/// The YAML block of a document that contains this.
+/// The YAML block of a document that contains this text.
 pub fn yaml_with(document: &str, mark: &str) -> Yaml {
     let blocks = blocks_in(document, "yaml");
     yaml(&blocks.iter().find(|block| block.text.contains(mark)).expect(mark).text)
 }
 
-/// The environment of a CI job: its secret, as this or that, is the desk's server.
+/// The environment of a CI job: its secret, under either name, is the sandbox's server.
 pub fn ci_environment<'a>(declared: &'a Yaml, secret: &str, url: &'a str) -> Vec<(&'a str, &'a str)> {
     let declared = declared.as_hash().expect("variables");
     let value = |text: &'a str| if text == secret { url } else { text };

@@ -1,4 +1,4 @@
-//! Links inside the documents lead to a file, and to a headline in it.
+//! Links inside the documents lead to a file, and to a heading in it.
 
 use std::path::Path;
 
@@ -15,15 +15,15 @@ const DOCUMENTS: [&str; 8] = [
     "docs/architecture.md",
 ];
 
-/// The targets of `[text](target)`, those on other machines apart.
+/// The targets of `[text](target)`, except those on other machines.
 fn targets(text: &str) -> Vec<&str> {
     let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     links.filter(|target| !target.contains("://")).collect()
 }
 
-/// The anchor that a headline gets.
-fn anchor(headline: &str) -> String {
-    let kept = headline.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+/// The anchor of a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
@@ -60,7 +60,7 @@ fn the_operations_contents_list_every_section() {
     let sections: Vec<String> = operations
         .lines()
         .filter_map(|line| line.strip_prefix("## "))
-        .map(|headline| format!("#{}", anchor(headline)))
+        .map(|heading| format!("#{}", anchor(heading)))
         .collect();
     assert_eq!(contents, sections);
 }

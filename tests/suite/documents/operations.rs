@@ -1,23 +1,23 @@
-//! What docs/operations.md gives to paste.
+//! The blocks of docs/operations.md that can be pasted.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use super::blocks::{blocks_in, path};
-use super::desk::{Desk, quiet_success};
+use super::sandbox::{Sandbox, quiet_success};
 use crate::support::{Redis, Run, hold};
 
 const OPERATIONS: &str = "docs/operations.md";
 
-/// A block of the document that begins with this.
+/// A block of the document that begins with this text.
 fn block(language: &str, begin: &str) -> String {
     let found = blocks_in(OPERATIONS, language).into_iter().find(|block| block.text.starts_with(begin));
     found.unwrap_or_else(|| panic!("no {language} that begins with {begin}")).text
 }
 
-/// The documented user may lock on this server, and may not do other things.
-fn locks_as_the_documented_user(redis: &Redis) {
+/// The documented user can lock on this server, and cannot do other things.
+fn assert_documented_user_works(redis: &Redis) {
     let url = format!("redis://locker:password@127.0.0.1:{}", redis.port());
     Run::at(&url, "k").cmd(&["true"]).done().expect_code(0);
     let client = |args: &[&str]| {
@@ -30,35 +30,35 @@ fn locks_as_the_documented_user(redis: &Redis) {
 }
 
 #[test]
-fn the_user_for_redis_cli() {
+fn the_user_for_redis_cli_works() {
     let redis = Redis::start();
     let file = redis.dir().join("typed");
     fs::write(&file, block("redis", "ACL")).unwrap();
     let mut client = Command::new("redis-cli");
     client.args(["-p", &redis.port().to_string()]).stdin(Stdio::from(fs::File::open(file).unwrap()));
     assert_eq!(quiet_success("redis-cli", &client.output().expect("redis-cli")).trim(), "OK");
-    locks_as_the_documented_user(&redis);
+    assert_documented_user_works(&redis);
 }
 
 #[test]
-fn the_user_for_a_shell() {
-    let desk = Desk::new();
+fn the_user_for_a_shell_works() {
+    let sandbox = Sandbox::new();
     let line = block("sh", "redis-cli -h cache.internal ACL");
-    let line = line.replace("-h cache.internal", &format!("-p {}", desk.redis.port()));
-    assert_eq!(desk.shell(&line, &[]).trim(), "OK");
-    locks_as_the_documented_user(&desk.redis);
+    let line = line.replace("-h cache.internal", &format!("-p {}", sandbox.redis.port()));
+    assert_eq!(sandbox.shell(&line, &[]).trim(), "OK");
+    assert_documented_user_works(&sandbox.redis);
 }
 
 #[test]
-fn the_user_for_an_acl_file() {
+fn the_user_for_an_acl_file_works() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("users.acl");
     fs::write(&file, block("acl", "user locker")).unwrap();
-    locks_as_the_documented_user(&Redis::start_with(&["--aclfile", file.to_str().unwrap()]));
+    assert_documented_user_works(&Redis::start_with(&["--aclfile", file.to_str().unwrap()]));
 }
 
 #[test]
-fn the_three_forms_of_the_user_are_one() {
+fn the_three_forms_of_the_user_are_the_same() {
     let rules = |text: String| -> Vec<String> {
         let words = text.split_ascii_whitespace().map(|word| word.trim_matches('\'').to_owned());
         words.skip_while(|word| word != "locker").collect()
@@ -69,49 +69,49 @@ fn the_three_forms_of_the_user_are_one() {
 }
 
 #[test]
-fn a_monitoring_system_gets_the_codes_that_it_knows() {
-    let desk = Desk::new();
-    let plugin = desk.path("check_redlock");
+fn a_monitoring_system_gets_standard_exit_codes() {
+    let sandbox = Sandbox::new();
+    let plugin = sandbox.path("check_redlock");
     fs::write(&plugin, block("sh", "#!/bin/sh\n# check_redlock")).unwrap();
     let check = |args: &[&str]| {
         let argv = [&["sh", plugin.to_str().unwrap()], args].concat();
-        let output = desk.command(&argv, &[]);
+        let output = sandbox.command(&argv, &[]);
         let first = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
         (output.status.code().unwrap(), first.split(':').next().unwrap_or_default().to_owned())
     };
     assert_eq!(check(&["--quarantine", "30s"]), (0, "WARNING".to_owned()));
-    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]), "OK");
-    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]), "OK");
+    assert_eq!(sandbox.redis.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]), "OK");
+    assert_eq!(sandbox.redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]), "OK");
     assert_eq!(check(&[]), (2, "PROBLEM".to_owned()));
     assert_eq!(check(&["--bad-option"]).0, 3);
 }
 
 #[test]
 fn config_files_are_accepted() {
-    let desk = Desk::new();
+    let sandbox = Sandbox::new();
     let shipped = fs::read_to_string(path("packaging/config.toml")).unwrap();
     let examples =
         || shipped.lines().filter_map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')));
     assert!(examples().filter(|line| line.contains(" = ")).count() >= 5, "{shipped}");
-    // As it is shipped, with every example in force, and each alone.
+    // As shipped, with every example enabled, and each alone.
     let mut files = vec![shipped.clone(), examples().collect::<Vec<_>>().join("\n")];
     files.extend(examples().map(str::to_owned));
     files.extend(blocks_in(OPERATIONS, "toml").into_iter().map(|block| block.text));
-    let secret = desk.path("password");
+    let secret = sandbox.path("password");
     fs::write(&secret, "password\n").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "requirepass", "password"]), "OK");
+    assert_eq!(sandbox.redis.cmd(&["CONFIG", "SET", "requirepass", "password"]), "OK");
     for text in files {
         let text = text.replace("/etc/redlock/password", secret.to_str().unwrap());
-        let file = desk.path("config.toml");
+        let file = sandbox.path("config.toml");
         fs::write(&file, &text).unwrap();
         let argv = ["redlock", "run", "--key", "k", "--", "true"];
-        // The desk's server, in the environment, comes before the servers in the file.
+        // The sandbox's server, in the environment, overrides the servers in the file.
         let has_password = text.lines().any(|line| line.starts_with("password-file"));
         let login = if has_password { "" } else { ":password@" };
-        let url = desk.redis.url().replace("://", &format!("://{login}"));
+        let url = sandbox.redis.url().replace("://", &format!("://{login}"));
         let variables = [("REDLOCK_CONFIG", file.to_str().unwrap()), ("REDLOCK_REDIS", &url)];
-        quiet_success(&text, &desk.command(&argv, &variables));
+        quiet_success(&text, &sandbox.command(&argv, &variables));
     }
 }
 
@@ -120,39 +120,39 @@ fn has_jq() -> bool {
 }
 
 #[test]
-fn looking_as_it_is_documented() {
-    let desk = Desk::new();
+fn the_documented_ways_to_look_work() {
+    let sandbox = Sandbox::new();
     let lines = block("sh", "redlock list ").replace("--check free", "--check held");
-    let job = hold(Run::key(&desk.redis, "deploy").args(&["--label", "nightly"]));
+    let job = hold(Run::key(&sandbox.redis, "deploy").args(&["--label", "nightly"]));
     let (looking, waiting) = lines.rsplit_once("redlock status").expect("the wait comes last");
-    let shown = desk.shell(looking, &[]);
+    let shown = sandbox.shell(looking, &[]);
     assert_eq!(shown.matches("nightly").count(), 2, "{shown}");
     job.wait().expect_code(0);
-    assert_eq!(desk.shell(&format!("redlock status{waiting}"), &[]), "");
+    assert_eq!(sandbox.shell(&format!("redlock status{waiting}"), &[]), "");
 }
 
 #[test]
-fn the_check_of_a_monitoring_system() {
+fn the_check_for_a_monitoring_system_works() {
     if !has_jq() {
         skip!("there is no jq");
     }
-    let desk = Desk::new();
+    let sandbox = Sandbox::new();
     let block = block("sh", "redlock list --json");
     let line = block.trim_end();
-    let _job = hold(Run::key(&desk.redis, "deploy"));
-    assert_eq!(desk.shell(&format!("{line} || [ $? = 4 ]"), &[]), "", "nothing is wrong");
-    assert_eq!(desk.shell(&line.replace("36e5", "0"), &[]).trim(), "\"deploy\"");
+    let _job = hold(Run::key(&sandbox.redis, "deploy"));
+    assert_eq!(sandbox.shell(&format!("{line} || [ $? = 4 ]"), &[]), "", "nothing is wrong");
+    assert_eq!(sandbox.shell(&line.replace("36e5", "0"), &[]).trim(), "\"deploy\"");
 }
 
 #[test]
-fn a_script_breaks_what_it_has_looked_at() {
+fn a_script_breaks_the_lock_that_it_has_read() {
     if !has_jq() {
         skip!("there is no jq");
     }
-    let desk = Desk::new();
+    let sandbox = Sandbox::new();
     let script = block("sh", "token=");
-    assert_eq!(desk.shell(&script, &[]), "", "it is free");
-    let job = hold(Run::key(&desk.redis, "deploy").args(&["--ttl", "30s"]));
-    assert!(desk.shell(&script, &[]).contains("its command was stopped"));
+    assert_eq!(sandbox.shell(&script, &[]), "", "the lock is free");
+    let job = hold(Run::key(&sandbox.redis, "deploy").args(&["--ttl", "30s"]));
+    assert!(sandbox.shell(&script, &[]).contains("its command was stopped"));
     job.wait().expect_code(79);
 }

@@ -1,16 +1,16 @@
-//! Every recipe of README.md runs, as far as there is what it is for.
+//! Every recipe of README.md runs, as far as its environment exists here.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use super::blocks::{Block, blocks_in, read};
-use super::desk::{Desk, quiet_success};
 use super::jobs::{ci_environment, yaml_with};
+use super::sandbox::{Sandbox, quiet_success};
 use crate::support::{Run, hold, wait_until};
 
 const README: &str = "README.md";
 
-/// The version that this repository is at.
+/// The version of this repository.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[test]
@@ -18,8 +18,8 @@ fn the_first_command_runs_without_a_server() {
     let blocks = blocks_in(README, "sh");
     let first = blocks.iter().find(|block| block.text.starts_with("cargo run")).expect("the first command");
     let line = first.text.replace("cargo run --release --", "redlock");
-    let desk = Desk::new();
-    let output = desk.command(&["bash", "-c", &line], &[("REDLOCK_REDIS", "")]);
+    let sandbox = Sandbox::new();
+    let output = sandbox.command(&["bash", "-c", &line], &[("REDLOCK_REDIS", "")]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "nobody else deploys now\n", "{output:?}");
     assert_eq!(output.status.code(), Some(0));
 }
@@ -33,18 +33,18 @@ fn shell_recipes_run() {
         .collect();
     assert!(recipes.len() >= 4, "{recipes:?}");
     for recipe in recipes {
-        let desk = Desk::new();
-        let scripts = desk.scripts_of(&recipe.text);
-        desk.programs(["make"]);
-        assert_eq!(desk.shell(&recipe.text, &[("SHELL", "/bin/sh")]), "");
-        let ran: BTreeSet<String> = desk.ran().into_iter().filter(|name| name != "make").collect();
+        let sandbox = Sandbox::new();
+        let scripts = sandbox.scripts_of(&recipe.text);
+        sandbox.programs(["make"]);
+        assert_eq!(sandbox.shell(&recipe.text, &[("SHELL", "/bin/sh")]), "");
+        let ran: BTreeSet<String> = sandbox.ran().into_iter().filter(|name| name != "make").collect();
         assert_eq!(ran, scripts, "{}", recipe.text);
-        assert!(!recipe.text.contains("--events") || desk.path("events.jsonl").exists());
-        wait_until("no lock is left", || !desk.redis.keys().iter().any(|key| key.starts_with("lock:")));
+        assert!(!recipe.text.contains("--events") || sandbox.path("events.jsonl").exists());
+        wait_until("no lock is left", || !sandbox.redis.keys().iter().any(|key| key.starts_with("lock:")));
     }
 }
 
-/// The lines of a crontab: variables, and commands behind five fields.
+/// The lines of a crontab: variables, and commands after five fields.
 fn crontab(text: &str) -> (Vec<(&str, &str)>, Vec<&str>) {
     let (mut variables, mut commands) = (Vec::new(), Vec::new());
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -70,77 +70,81 @@ fn crontab(text: &str) -> (Vec<(&str, &str)>, Vec<&str>) {
 #[test]
 fn crontabs_run_and_send_no_mail() {
     for block in blocks_in(README, "crontab").into_iter().chain(blocks_in("docs/operations.md", "crontab")) {
-        let desk = Desk::new();
-        let text = desk.localize(&block.text);
+        let sandbox = Sandbox::new();
+        let text = sandbox.localize(&block.text);
         let (variables, commands) = crontab(&text);
         assert!(!commands.is_empty(), "{text}");
         for command in commands {
             let program = command.split_once(" -- ").map(|(_, program)| program);
-            desk.programs(program);
-            // Twice, as on two hosts: with --min-hold the second finds the lock taken.
-            let before = desk.ran().len();
+            sandbox.programs(program);
+            // Twice, as on two hosts: with --min-hold the second finds the lock held.
+            let before = sandbox.ran().len();
             for _ in 0..2 {
-                let output = desk.command(&["/bin/sh", "-c", command], &variables);
+                let output = sandbox.command(&["/bin/sh", "-c", command], &variables);
                 assert_eq!(quiet_success(command, &output), "");
             }
             let times = if command.contains("--min-hold") { 1 } else { 2 };
             let expected = program.map_or_else(Vec::new, |program| vec![program; times]);
-            assert_eq!(desk.ran()[before..], expected, "{command}");
+            assert_eq!(sandbox.ran()[before..], expected, "{command}");
         }
     }
 }
 
 #[test]
 fn the_gitlab_job_runs() {
-    let desk = Desk::new();
+    let sandbox = Sandbox::new();
     let job = yaml_with(README, ".gitlab-ci.yml");
     let job = &job["deploy"];
-    let url = desk.redis.url();
+    let url = sandbox.redis.url();
     let mut variables = ci_environment(&job["variables"], "$LOCK_REDIS_URL", &url);
     variables.extend([("CI_ENVIRONMENT_NAME", "staging"), ("CI_COMMIT_SHORT_SHA", "4437f8c2")]);
     let script = job["script"][0].as_str().expect("a line");
-    desk.scripts_of(script);
-    desk.shell(script, &variables);
-    assert_eq!(desk.ran(), ["./deploy.sh"]);
-    assert!(desk.redis.keys().contains(&"lock-fence:deploy-staging".to_owned()), "{:?}", desk.redis.keys());
+    sandbox.scripts_of(script);
+    sandbox.shell(script, &variables);
+    assert_eq!(sandbox.ran(), ["./deploy.sh"]);
+    assert!(
+        sandbox.redis.keys().contains(&"lock-fence:deploy-staging".to_owned()),
+        "{:?}",
+        sandbox.redis.keys()
+    );
 }
 
 #[test]
 fn the_github_workflow_runs() {
-    let desk = Desk::new();
+    let sandbox = Sandbox::new();
     let workflow = yaml_with(README, ".github/workflows");
     let job = &workflow["jobs"]["deploy"];
     assert!(job["runs-on"].as_str().is_some() && !workflow["on"].is_badvalue(), "{workflow:?}");
-    let url = desk.redis.url();
+    let url = sandbox.redis.url();
     let mut variables = ci_environment(&job["env"], "${{ secrets.LOCK_REDIS_URL }}", &url);
     variables.push(("GITHUB_REF_NAME", "main"));
     let steps = job["steps"].as_vec().expect("steps");
     let script = steps.iter().find_map(|step| step["run"].as_str()).expect("a line");
-    desk.scripts_of(script);
-    desk.shell(script, &variables);
-    assert_eq!(desk.ran(), ["./deploy.sh"]);
+    sandbox.scripts_of(script);
+    sandbox.shell(script, &variables);
+    assert_eq!(sandbox.ran(), ["./deploy.sh"]);
 }
 
 #[test]
 fn the_jenkins_step_runs() {
-    let desk = Desk::new();
+    let sandbox = Sandbox::new();
     let pipeline = &blocks_in(README, "groovy")[0].text;
     assert_eq!(pipeline.matches('{').count(), pipeline.matches('}').count(), "{pipeline}");
     let script = pipeline.split("sh '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a step");
-    desk.scripts_of(script);
-    desk.shell(script, &[("BUILD_TAG", "jenkins-deploy-7"), ("REDLOCK_REQUIRE_SERVER", "1")]);
-    assert_eq!(desk.ran(), ["./deploy.sh"]);
+    sandbox.scripts_of(script);
+    sandbox.shell(script, &[("BUILD_TAG", "jenkins-deploy-7"), ("REDLOCK_REQUIRE_SERVER", "1")]);
+    assert_eq!(sandbox.ran(), ["./deploy.sh"]);
 }
 
 #[test]
 fn the_kubernetes_job_runs() {
-    let desk = Desk::new();
+    let sandbox = Sandbox::new();
     let job = yaml_with(README, "kind: CronJob");
     assert_eq!(job["spec"]["schedule"].as_str().expect("a schedule").split(' ').count(), 5);
     let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
     let command = container["command"].as_vec().expect("a command");
-    let report = desk.bin().join("report");
-    desk.programs(["report"]);
+    let report = sandbox.bin().join("report");
+    sandbox.programs(["report"]);
     let argv: Vec<String> = command
         .iter()
         .map(|word| word.as_str().expect("a string, as Kubernetes wants it"))
@@ -152,14 +156,14 @@ fn the_kubernetes_job_runs() {
     for variable in container["env"].as_vec().expect("variables") {
         let secret = variable["valueFrom"]["secretKeyRef"]["key"].as_str();
         let value = variable["value"].as_str().or(secret).expect("a value");
-        variables.push((variable["name"].as_str().expect("a name"), desk.localize(value)));
+        variables.push((variable["name"].as_str().expect("a name"), sandbox.localize(value)));
     }
-    assert_eq!(desk.redis.cmd(&["CONFIG", "SET", "requirepass", "password"]), "OK");
+    assert_eq!(sandbox.redis.cmd(&["CONFIG", "SET", "requirepass", "password"]), "OK");
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let output = desk.command(&argv, &variables);
+    let output = sandbox.command(&argv, &variables);
     assert_eq!(quiet_success("the container", &output), "");
-    assert_eq!(desk.ran(), ["report"]);
+    assert_eq!(sandbox.ran(), ["report"]);
 }
 
 /// The value of a key in a unit file.
@@ -170,47 +174,47 @@ fn unit_value<'a>(unit: &'a str, key: &str) -> &'a str {
 
 #[test]
 fn the_systemd_units_are_valid_and_run() {
-    let desk = Desk::new();
-    desk.programs(["nightly"]);
+    let sandbox = Sandbox::new();
+    sandbox.programs(["nightly"]);
     let units = blocks_in(README, "ini");
     let mut files = Vec::new();
     for unit in &units {
-        let path = desk.path(unit.file_name());
-        fs::write(&path, desk.localize(&unit.text)).unwrap();
+        let path = sandbox.path(unit.file_name());
+        fs::write(&path, sandbox.localize(&unit.text)).unwrap();
         files.push(path.to_str().unwrap().to_owned());
     }
     assert_eq!(files.len(), 2);
-    // Where there is systemd. A container has it seldom.
+    // Only where systemd is installed, which is rare in a container.
     if std::path::Path::new("/usr/bin/systemd-analyze").exists() {
         let mut argv = vec!["systemd-analyze", "verify"];
         argv.extend(files.iter().map(String::as_str));
-        quiet_success("systemd-analyze verify", &desk.command(&argv, &[]));
+        quiet_success("systemd-analyze verify", &sandbox.command(&argv, &[]));
     }
-    let service = desk.localize(&units[0].text);
+    let service = sandbox.localize(&units[0].text);
     let line = unit_value(&service, "ExecStart");
     let variables: Vec<(&str, &str)> =
         unit_value(&service, "Environment").split(' ').filter_map(|pair| pair.split_once('=')).collect();
-    desk.shell(line, &variables);
-    assert_eq!(desk.ran(), ["nightly"]);
+    sandbox.shell(line, &variables);
+    assert_eq!(sandbox.ran(), ["nightly"]);
     // On the second host.
-    let again = desk.command(&["sh", "-c", line], &variables);
+    let again = sandbox.command(&["sh", "-c", line], &variables);
     assert_eq!(
         again.status.code().map(|code| code.to_string()).as_deref(),
         Some(unit_value(&service, "SuccessExitStatus"))
     );
-    assert_eq!(desk.ran(), ["nightly"]);
+    assert_eq!(sandbox.ran(), ["nightly"]);
 }
 
 #[test]
 fn the_config_file_forbids_locks_on_this_host() {
-    let desk = Desk::new();
-    let config = desk.path("config.toml");
+    let sandbox = Sandbox::new();
+    let config = sandbox.path("config.toml");
     let block = &blocks_in(README, "toml")[0].text;
     let run = |config: &std::path::Path| {
         let argv = ["redlock", "run", "--key", "k", "--", "true"];
-        desk.command(&argv, &[("REDLOCK_REDIS", ""), ("REDLOCK_CONFIG", config.to_str().unwrap())])
+        sandbox.command(&argv, &[("REDLOCK_REDIS", ""), ("REDLOCK_CONFIG", config.to_str().unwrap())])
     };
-    fs::write(&config, desk.localize(block)).unwrap();
+    fs::write(&config, sandbox.localize(block)).unwrap();
     quiet_success("with the server", &run(&config));
     let without: String = block.lines().filter(|line| !line.starts_with("redis")).collect();
     fs::write(&config, without).unwrap();
@@ -218,7 +222,7 @@ fn the_config_file_forbids_locks_on_this_host() {
 }
 
 #[test]
-fn the_packages_have_the_names_that_scripts_make() {
+fn the_package_names_are_those_that_the_scripts_create() {
     let readme = read(README);
     for name in [
         format!("redlock-{VERSION}-x86_64-unknown-linux-musl.tar.gz"),
@@ -244,10 +248,10 @@ fn the_exit_codes_are_those_of_the_program() {
 }
 
 #[test]
-fn exit_codes_of_the_first_questions_are_as_told() {
-    let desk = Desk::new();
-    let holder = hold(Run::key(&desk.redis, "deploy"));
-    let held = |args: &[&str]| Run::key(&desk.redis, "deploy").args(args).cmd(&["true"]).done();
+fn the_exit_codes_in_the_questions_are_right() {
+    let sandbox = Sandbox::new();
+    let holder = hold(Run::key(&sandbox.redis, "deploy"));
+    let held = |args: &[&str]| Run::key(&sandbox.redis, "deploy").args(args).cmd(&["true"]).done();
     held(&["-n"]).expect_code(75);
     held(&["-w", "50ms"]).expect_code(75);
     held(&["-n", "-E", "0"]).expect_code(0);
@@ -257,18 +261,18 @@ fn exit_codes_of_the_first_questions_are_as_told() {
     Run::at(&down, "deploy").args(&["--on-unavailable", "skip"]).cmd(&["false"]).done().expect_code(0);
 }
 
-/// What `redlock list` and `redlock status` print looks like this.
+/// The output of `redlock list` and `redlock status` has this form.
 #[test]
-fn the_examples_of_looking_have_the_form_of_the_real_ones() {
+fn the_example_outputs_have_the_real_form() {
     let shown =
         blocks_in(README, "console").into_iter().find(|block| block.text.starts_with("$ redlock list"));
     let shown = shown.expect("the examples").text;
-    let desk = Desk::new();
-    let holder = Run::key(&desk.redis, "deploy").args(&["--label", "release 1.4"]);
+    let sandbox = Sandbox::new();
+    let holder = Run::key(&sandbox.redis, "deploy").args(&["--label", "release 1.4"]);
     let _holder = hold(holder.env("CI_JOB_URL", "https://ci.example/job/17").env("GITLAB_CI", "true"));
-    let _waiter = Run::key(&desk.redis, "deploy").cmd(&["true"]).spawn();
-    crate::support::queued(&desk.redis, "deploy", 1);
-    let real = desk.shell("redlock list; redlock status deploy", &[]);
+    let _waiter = Run::key(&sandbox.redis, "deploy").cmd(&["true"]).spawn();
+    crate::support::queued(&sandbox.redis, "deploy", 1);
+    let real = sandbox.shell("redlock list; redlock status deploy", &[]);
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let heading = |text: &str| text.lines().find(|line| line.starts_with("KEY")).map(words);
     assert_eq!(heading(&shown), heading(&real));

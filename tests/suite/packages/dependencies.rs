@@ -1,6 +1,6 @@
-//! What the binary is made of: every dependency has a licence that fits ours and comes from the
-//! registry. Advisories change daily and need a network, so they are no test: CONTRIBUTING.md says
-//! how to check them.
+//! The dependencies of the binary: each has a licence that fits ours and comes from the registry.
+//! Advisories change daily and need a network, so they are not tested: CONTRIBUTING.md says how to
+//! check them.
 
 use std::fs;
 use std::process::Command;
@@ -19,7 +19,7 @@ const ALLOWED: [&str; 8] = [
     "Zlib",
 ];
 
-/// An SPDX expression of the forms that crates use: alternatives, joined by AND.
+/// An SPDX expression in the forms that crates use: alternatives, joined by AND.
 fn is_allowed(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], "").replace('/', " OR ");
     plain.split(" AND ").all(|part| part.split(" OR ").any(|licence| ALLOWED.contains(&licence)))

@@ -1,5 +1,5 @@
-//! What is installed runs. The packages of a release are made and tried by scripts/check-packages, which builds for
-//! minutes; here they are made of the binary under test.
+//! Installed files run. scripts/check-packages builds and tries the packages of a release, which
+//! takes minutes; here they are made from the binary under test.
 
 mod dependencies;
 
@@ -14,7 +14,7 @@ use crate::documents::blocks::path;
 use crate::support::executable;
 use crate::support::run::binary;
 
-/// A small program that becomes the binary under test, which is large.
+/// A small program that executes the binary under test, which is large.
 fn stand_in(directory: &Path) -> PathBuf {
     let program = directory.join("redlock");
     executable(&program, &format!("#!/bin/sh\nexec '{}' \"$@\"\n", binary().display()));
@@ -40,11 +40,11 @@ fn files_below(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn installed_below_a_prefix_it_runs() {
+fn redlock_runs_when_installed_below_a_prefix() {
     let work = TempDir::new().unwrap();
     let stage = work.path().join("stage");
     let mut install = Command::new("sh");
-    // A umask of the packager's shell must not matter.
+    // The umask of the packager's shell must not matter.
     install.args(["-c", "umask 077; exec \"$0\" /opt/locks"]).arg(path("scripts/install"));
     install.env("DESTDIR", &stage).env("BINARY", stand_in(work.path())).current_dir("/");
     assert!(install.status().expect("scripts/install").success());
@@ -85,7 +85,7 @@ fn installed_below_a_prefix_it_runs() {
 }
 
 #[test]
-fn without_a_binary_nothing_is_installed() {
+fn nothing_is_installed_without_a_binary() {
     let work = TempDir::new().unwrap();
     let stage = work.path().join("stage");
     let mut install = Command::new(path("scripts/install"));
@@ -95,7 +95,7 @@ fn without_a_binary_nothing_is_installed() {
     assert!(!stage.exists());
 }
 
-/// Made twice with the same bytes, unpacked, installed by dpkg where there is one, removed again.
+/// Built twice with the same bytes, unpacked, installed by dpkg where available, and removed.
 #[test]
 fn the_packages_install_and_run() {
     let work = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Every command finds the master, also after a failover, and with TLS.
+//! Every command finds the master, even after a failover, and with TLS.
 
 use crate::support::nodes::renewed;
 use crate::support::sentinel::Sentinels;
@@ -6,7 +6,7 @@ use crate::support::tls::Authority;
 use crate::support::{Run, hold, refused, wait_for_sleeping_waiter, wait_until};
 
 #[test]
-fn a_lock_is_looked_at_and_broken_where_the_master_is_now() {
+fn a_lock_is_shown_and_broken_on_the_current_master() {
     let all = Sentinels::start();
     let url = all.url();
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
@@ -16,13 +16,13 @@ fn a_lock_is_looked_at_and_broken_where_the_master_is_now() {
     wait_for_sleeping_waiter(&all.master);
     for is_moved in [false, true] {
         if is_moved {
-            wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
+            wait_until("the replica has all data", || all.replica.queue_len("k") == 1);
             all.fail_over();
         }
         let status = ask(&["status", "k"]).expect_code(0);
         assert!(status.stdout.contains("the holder") && status.stdout.contains("the waiter"), "{status:#?}");
         assert!(ask(&["list"]).expect_code(0).stdout.contains("the holder"));
-        // What the old master granted, and did not hand on, is not known to the new one.
+        // The new master does not know what the old one granted but did not replicate.
         let other = ask(&["status", "other", "--check", "free"]);
         assert_eq!(other.code, Some(if is_moved { 69 } else { 0 }), "{other:#?}");
         let json = ask(&["status", "other", "--json"]).expect_code(0).stdout;
@@ -35,7 +35,7 @@ fn a_lock_is_looked_at_and_broken_where_the_master_is_now() {
 
 /// By its token, and by a keeper, which finds the new master by itself.
 #[test]
-fn a_lock_for_several_steps_outlives_a_failover() {
+fn an_acquired_lock_survives_a_failover() {
     let all = Sentinels::start();
     let url = all.url();
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
@@ -43,7 +43,7 @@ fn a_lock_for_several_steps_outlives_a_failover() {
     let kept = ask(&["acquire", "--key", "kept", "--ttl", "6s", "--watch-pid", &pid]).expect_code(0).stdout;
     let token = ask(&["acquire", "--key", "k", "--ttl", "25s"]).expect_code(0).stdout;
     let (kept, token) = (kept.trim(), token.trim());
-    wait_until("the replica has it all", || all.replica.held("k") && all.replica.held("kept"));
+    wait_until("the replica has all data", || all.replica.held("k") && all.replica.held("kept"));
     all.fail_over();
     ask(&["extend", "k", "--token", token, "--ttl", "29s"]).expect_code(0);
     let left: u64 = all.replica.cmd(&["PTTL", "lock:k"]).parse().unwrap();
@@ -61,22 +61,22 @@ fn a_lock_for_several_steps_outlives_a_failover() {
 }
 
 #[test]
-fn sentinels_master_and_replica_may_all_speak_tls() {
+fn sentinels_master_and_replica_may_all_use_tls() {
     let authority = Authority::new();
     let all = Sentinels::with_tls(&authority);
     let run = |key: &str| all.run(key).arg("--tls-ca").arg(authority.file()).args(&["--ttl", "6s"]);
     let holder = hold(run("k"));
     assert!(all.master.held("k"));
     refused(run("k").arg("-n"), 75, &["held by"]);
-    // Nothing is sent to a server whose certificate is not verified, Sentinels among them.
+    // Nothing is sent to a server without a verified certificate, including Sentinels.
     refused(all.run("k"), 78, &["certificate"]);
-    wait_until("the replica has it all", || all.replica.held("k"));
+    wait_until("the replica has all data", || all.replica.held("k"));
     all.fail_over();
     renewed(&all.replica, "k", 2);
     refused(run("other").arg("-n"), 69, &["promoted"]);
     holder.wait().expect_code(0);
     assert!(!all.replica.held("k"));
-    // A Sentinel that is asked without TLS.
+    // A Sentinel that is contacted without TLS.
     let plain = all.url().replace("rediss+", "redis+");
     refused(Run::at(&plain, "k"), 69, &["does it expect TLS"]);
 }

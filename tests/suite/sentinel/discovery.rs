@@ -1,4 +1,4 @@
-//! Which server is the master: what Sentinels say, and what is made of it.
+//! Which server is the master: what Sentinels report, and what redlock makes of it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,8 @@ fn the_lock_is_on_the_master_that_a_sentinel_names() {
     refused(all.run("k").arg("-n"), 75, &["held by"]);
     holder.wait().expect_code(0);
     assert!(!all.master.held("k"));
-    // A replica is passed over even if a Sentinel names it; so is what is dead, mute, or no Sentinel.
+    // A replica is skipped even if a Sentinel names it; so is a Sentinel that is dead, silent, or
+    // not a Sentinel.
     let (mute, redis) = (SilentSentinel::start(), Redis::start());
     let useless = [
         mute.port(),
@@ -29,13 +30,13 @@ fn the_lock_is_on_the_master_that_a_sentinel_names() {
     let run = Run::at(&all.url_behind(&useless), "k").args(&["--node-timeout", "5s", "-v"]);
     let done = run.cmd(&["true"]).done().expect_code(0);
     assert!(done.stderr.contains("redis+sentinel://"), "{done:#?}");
-    // A server that a Sentinel names, and that never answers.
+    // A Sentinel names a server that never replies.
     let run = Run::at(&all.url_behind(&[sentinel_naming(mute.port())]), "k").args(&["--node-timeout", "5s"]);
     run.cmd(&["true"]).done().expect_code(0);
 }
 
 #[test]
-fn what_is_wrong_with_sentinels_is_told() {
+fn faults_of_sentinels_are_reported() {
     let all = Sentinels::start();
     let at = |url: &str| Run::at(url, "k").args(&["--node-timeout", "3s"]);
     let sentinel = format!("127.0.0.1:{}", all.port());
@@ -72,7 +73,7 @@ fn sentinels_and_the_master_have_passwords_of_their_own() {
     let with_file = || run().arg("--sentinel-password-file").arg(&file);
     let done = with_file().cmd(&["true"]).done().expect_code(0);
     assert!(done.stderr.contains("all users of this host can read it"), "{done:#?}");
-    // Nothing of them is handed on: not to the command, not to ps, not to a server, not to an event.
+    // No password is passed on: not to the command, not to ps, not to a server, not to an event.
     let holder = hold(with_password().args(&["--events", "-", "-v"]));
     let info = all.master.cmd(&["HGETALL", "lock-info:k"]);
     let processes: Vec<i32> = descendants(holder.pid()).into_iter().chain([holder.pid()]).collect();
@@ -83,14 +84,14 @@ fn sentinels_and_the_master_have_passwords_of_their_own() {
     assert!(processes.len() >= 3 && seen.iter().all(|text| !text.contains("of-the-")), "{seen:#?}");
     let inherited = with_file().cmd(&["env"]).done().expect_code(0);
     assert!(!inherited.stdout.contains("of-the-"), "{inherited:#?}");
-    // The master's own may come from elsewhere, too.
+    // The master's own may come from other sources, too.
     let elsewhere = Run::at(&all.url(), "k").env("REDLOCK_SENTINEL_PASSWORD", "of-the-sentinel");
     refused(elsewhere.clone(), 77, &["REDLOCK_PASSWORD"]);
     elsewhere.env("REDLOCK_PASSWORD", "of-the-master").cmd(&["true"]).done().expect_code(0);
 }
 
 #[test]
-fn a_list_of_servers_may_have_sentinels_in_it() {
+fn a_list_of_servers_may_include_sentinels() {
     let (all, redis) = (Sentinels::start(), [Redis::start(), Redis::start()]);
     let url = format!("{},{},{}", redis[0].url(), all.url_behind(&[free_port()]), redis[1].url());
     let holder = hold(Run::at(&url, "k").args(&["--quarantine", "off"]));

@@ -1,4 +1,4 @@
-//! A replica takes the master's place. It may not know all that the master granted.
+//! A replica takes the master's place. It may not know everything that the master granted.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 #[test]
-fn the_quarantine_is_on_and_the_lease_is_no_longer() {
+fn the_quarantine_is_on_and_bounds_the_lease() {
     let all = Sentinels::start();
     all.master.cmd(&["DEL", "lock-node"]);
     refused(all.run("k").arg("-n"), 69, &["new, restarted or promoted", "--quarantine"]);
@@ -28,10 +28,10 @@ fn holds(name: &str) -> String {
     )
 }
 
-/// The holder is renewed by the new master, the waiters go there, are served in order, and not before every lease of the
-/// old master is over.
+/// The new master renews the holder's lease; the waiters move there and are served in order, but
+/// not before every lease of the old master has expired.
 #[test]
-fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
+fn a_replicated_holder_continues_and_waiters_follow_in_order() {
     let mut all = Sentinels::start();
     let check = OverlapCheck::new();
     let run = |name: &str| {
@@ -47,7 +47,7 @@ fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
     let third = wait("third");
     queued(&all.master, "k", 2);
     wait_for_sleeping_waiters(&all.master, 2);
-    wait_until("the replica has it all", || all.replica.queue_len("k") == 2);
+    wait_until("the replica has all data", || all.replica.queue_len("k") == 2);
     let killed = Instant::now();
     all.kill_master();
     all.wait_for_failover();
@@ -63,15 +63,15 @@ fn a_holder_that_was_replicated_goes_on_and_waiters_follow_in_order() {
     assert!(killed.elapsed() > Duration::from_secs(12), "the quarantine: {:?}", killed.elapsed());
 }
 
-/// What the replica has not heard of is not there after the failover: the holder is told, and stopped, and the next one
-/// starts when it is gone, although the new master has never known it.
+/// A claim that was not replicated is gone after the failover: the holder notices and is stopped,
+/// and the next one starts when it is gone, although the new master never knew it.
 #[test]
-fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
+fn an_unreplicated_holder_is_stopped_before_the_next_one_starts() {
     let mut all = Sentinels::start();
     let run = || all.run("k").args(&["--ttl", "6s", "--quarantine", "6s"]);
     run().cmd(&["true"]).done().expect_code(0);
     wait_until("the marker is replicated", || all.replica.cmd(&["GET", "lock-node"]).ends_with("11000"));
-    // Stopped first, or it would connect again at once.
+    // Stopped first; otherwise it would reconnect at once.
     all.replica.stop();
     all.master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
     let lost = run().sh(TREE).spawn();
@@ -88,15 +88,15 @@ fn a_holder_that_was_not_replicated_is_stopped_before_the_next_one_starts() {
     assert!(tree.iter().all(|pid| !alive(*pid)));
 }
 
-/// The old master lives on, and for seconds does not know that it is no longer the master.
+/// The old master lives, and for seconds does not know that it is no longer the master.
 #[test]
-fn after_a_planned_failover_nothing_that_the_old_master_says_counts() {
+fn replies_of_the_old_master_do_not_count_after_a_planned_failover() {
     let all = Sentinels::start();
     let run = |key: &str| all.run(key).args(&["--ttl", "6s"]);
     let holder = hold(run("k"));
     let waiter = run("k").sh("echo mine").spawn();
     wait_for_sleeping_waiter(&all.master);
-    wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
+    wait_until("the replica has all data", || all.replica.queue_len("k") == 1);
     all.fail_over();
     renewed(&all.replica, "k", 2);
     refused(run("other").arg("-n"), 69, &["promoted"]);
@@ -109,22 +109,22 @@ fn after_a_planned_failover_nothing_that_the_old_master_says_counts() {
     assert!(!all.replica.held("k"));
 }
 
-/// A server that was the master and comes back, with or without its data, is made a replica; what it is told before that
-/// counts for nothing.
+/// A former master that returns, with or without its data, becomes a replica; requests that it gets
+/// before that do not count.
 #[test]
-fn an_old_master_that_comes_back_is_not_used() {
+fn an_old_master_that_returns_is_not_used() {
     let mut all = Sentinels::start();
     let run = all.run("k").args(&["--ttl", "12s", "--quarantine", "12s"]);
     let holder = hold(run.clone());
     let waiter = run.clone().sh("echo $REDLOCK_FENCE").spawn();
     wait_for_sleeping_waiter(&all.master);
     let fence: u64 = all.master.cmd(&["GET", "lock-fence:k"]).parse().unwrap();
-    wait_until("the replica has it all", || all.replica.queue_len("k") == 1);
+    wait_until("the replica has all data", || all.replica.queue_len("k") == 1);
     all.kill_master();
     all.wait_for_failover();
     all.master.restart();
     renewed(&all.replica, "k", 1);
-    // The Sentinel takes its time, and ends all connections when it does so.
+    // The Sentinel takes some time, and then closes all connections.
     wait_until_within(Duration::from_secs(50), "the Sentinel has made it a replica", || {
         all.master.connect().try_cmd(&["ROLE"]).is_ok_and(|role| role.starts_with("slave"))
     });
@@ -133,33 +133,33 @@ fn an_old_master_that_comes_back_is_not_used() {
     holder.wait().expect_code(0);
     let done = waiter.wait().expect_code(0);
     assert!(done.stdout.trim().parse::<u64>().unwrap() > fence, "{done:#?}");
-    // And back again: the server that comes after this one is as new as any.
+    // And back: the server after this one is as new as any.
     all.begin_failover();
     let named = format!("127.0.0.1\n{}", all.master.port());
-    wait_until("the first one is the master again", || {
+    wait_until("the first server is the master once more", || {
         all.ask(&["SENTINEL", "get-master-addr-by-name", SERVICE]) == named
     });
     refused(run.arg("-n"), 69, &["promoted"]);
 }
 
-/// Without any Sentinel there is no failover: what is held goes on, and is given back.
+/// Without any Sentinel there is no failover: a held lock continues, and is released.
 #[test]
-fn a_holder_and_a_waiter_outlive_the_sentinels() {
+fn a_holder_and_a_waiter_survive_the_sentinels() {
     let mut all = Sentinels::start();
     let holder = hold(all.run("k").args(&["--ttl", "5s"]));
     let waiter = all.run("k").sh("echo mine").spawn();
     queued(&all.master, "k", 1);
     all.kill_sentinel();
-    // The Sentinels are asked again for each of these.
+    // Each of these queries the Sentinels.
     renewed(&all.master, "k", 3);
     holder.wait().expect_code(0);
     assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
     refused(all.run("k").arg("-n"), 69, &["Sentinel", "connection refused"]);
 }
 
-/// Nor do any number of them that take connections and say nothing.
+/// Nor does any number of Sentinels that accept connections and never reply end it.
 #[test]
-fn a_holder_outlives_sentinels_that_hang() {
+fn a_holder_survives_sentinels_that_hang() {
     let mut all = Sentinels::start();
     let mute: Vec<SilentSentinel> = (0..8).map(|_| SilentSentinel::start()).collect();
     let hosts: String = mute.iter().map(|mute| format!(",127.0.0.1:{}", mute.port())).collect();

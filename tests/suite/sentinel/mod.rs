@@ -1,4 +1,4 @@
-//! Servers that Sentinels name: the master is found, and a failover does not break the lock.
+//! Servers behind Sentinels: the master is found, and a failover does not break the lock.
 
 mod commands;
 mod discovery;

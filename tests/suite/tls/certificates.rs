@@ -1,5 +1,5 @@
-//! A server that is not what it should be is refused, and so is a client: each for its own reason, and never by going on
-//! without TLS.
+//! Bad certificates of servers and clients are refused, each for its own reason, and redlock never
+//! continues without TLS.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -21,7 +21,7 @@ fn a_certificate_for_the_name_or_the_address_is_accepted() {
 }
 
 #[test]
-fn an_unfit_certificate_is_named_with_its_reason() {
+fn a_bad_certificate_is_reported_with_its_reason() {
     let authority = Authority::new();
     let here = ["127.0.0.1"];
     let check = |server: &TlsRedis, said: &[&str]| {
@@ -38,7 +38,7 @@ fn an_unfit_certificate_is_named_with_its_reason() {
 }
 
 #[test]
-fn the_systems_authorities_are_trusted_if_no_others_are_named() {
+fn the_systems_authorities_are_trusted_by_default() {
     let authority = Authority::new();
     let server = authority.serve();
     let run = || Run::at(&server.url(), "k");
@@ -48,14 +48,14 @@ fn the_systems_authorities_are_trusted_if_no_others_are_named() {
     refused(run().env("SSL_CERT_DIR", directory.path()), 78, &["install ca-certificates"]);
     std::fs::copy(authority.file(), directory.path().join("any-name")).unwrap();
     run().env("SSL_CERT_DIR", directory.path()).cmd(&["true"]).done().expect_code(0);
-    // What is named replaces them.
+    // Authorities that are named replace them.
     let other = Authority::new();
     let run = run().env("SSL_CERT_FILE", authority.file()).arg("--tls-ca").arg(other.file());
     refused(run, 78, &["--tls-ca"]);
 }
 
 #[test]
-fn a_server_that_requires_a_client_certificate_says_so() {
+fn a_missing_client_certificate_is_reported() {
     let authority = Authority::new();
     let server = authority.serve_with(
         &["127.0.0.1"],
@@ -63,7 +63,7 @@ fn a_server_that_requires_a_client_certificate_says_so() {
         &["--tls-auth-clients", "yes", "--requirepass", "s3cret"],
     );
     let run = || authority.run(&server.url(), "k").env("REDLOCK_PASSWORD", "s3cret");
-    // More than once: the server's word may be lost on the way, as it closes the connection at once.
+    // Tried several times: the server's alert may be lost, as it closes the connection at once.
     for _ in 0..5 {
         refused(run(), 77, &["requires a client certificate: give --tls-cert FILE and --tls-key FILE"]);
     }
@@ -77,7 +77,7 @@ fn a_server_that_requires_a_client_certificate_says_so() {
 }
 
 #[test]
-fn older_protocols_are_spoken_but_not_too_old_ones() {
+fn older_protocols_work_but_not_obsolete_ones() {
     let authority = Authority::new();
     let speaks = |protocols: &str| {
         let server = authority.serve_with(&["127.0.0.1"], Valid::Now, &["--tls-protocols", protocols]);
@@ -94,11 +94,11 @@ fn older_protocols_are_spoken_but_not_too_old_ones() {
 }
 
 #[test]
-fn a_port_without_tls_is_told_apart() {
+fn a_port_without_tls_is_detected() {
     let authority = Authority::new();
     let plain = Redis::start();
     let run = |port: u16| authority.run(&url(port), "k");
-    // A real one waits for the end of what it takes for a line.
+    // A real server waits for the end of what it takes for a line.
     refused(
         run(plain.port()).args(&["--node-timeout", "500ms"]),
         69,
@@ -117,7 +117,7 @@ fn a_port_without_tls_is_told_apart() {
 }
 
 #[test]
-fn a_port_with_tls_that_is_asked_without_gets_a_hint() {
+fn a_plain_connection_to_a_tls_port_gets_a_hint() {
     let authority = Authority::new();
     let server = authority.serve();
     let run = Run::at(&format!("redis://127.0.0.1:{}", server.port()), "k");

@@ -1,4 +1,4 @@
-//! The settings of TLS: their files, where they come from, and that nothing of a key is shown.
+//! TLS settings: their files, where they come from, and that no key is shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use crate::support::tls::{Authority, Valid};
 use crate::support::{Redis, config_file, refused};
 
 #[test]
-fn a_file_that_is_of_no_use_is_named() {
+fn a_useless_file_is_named() {
     let authority = Authority::new();
     let (client, other) = (authority.issue(&["c"], Valid::Now), authority.issue(&["d"], Valid::Now));
     let directory = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn a_file_that_is_of_no_use_is_named() {
 }
 
 #[test]
-fn settings_of_tls_come_from_the_environment_and_from_the_file() {
+fn tls_settings_come_from_the_environment_and_the_config_file() {
     let authority = Authority::new();
     let server = authority.serve_with(&["r.test"], Valid::Now, &["--tls-auth-clients", "yes"]);
     let client = authority.issue(&["c"], Valid::Now);
@@ -72,9 +72,9 @@ fn settings_of_tls_come_from_the_environment_and_from_the_file() {
     run().env("REDLOCK_CONFIG", config).cmd(&["true"]).done().expect_code(0);
 }
 
-/// Whoever types them believes that the connection is protected.
+/// A user who types them believes that the connection is protected.
 #[test]
-fn settings_of_tls_are_refused_without_tls_if_they_were_typed() {
+fn typed_tls_settings_are_refused_without_tls() {
     let authority = Authority::new();
     let plain = Redis::start();
     refused(authority.run(&plain.url(), "k"), 64, &["--tls-ca needs a server with TLS (rediss://)"]);
@@ -83,7 +83,7 @@ fn settings_of_tls_are_refused_without_tls_if_they_were_typed() {
 }
 
 #[test]
-fn a_key_that_all_users_can_read_is_worth_a_warning() {
+fn a_key_that_all_users_can_read_causes_a_warning() {
     let authority = Authority::new();
     let server = authority.serve();
     let client = authority.issue(&["c"], Valid::Now);
@@ -104,7 +104,7 @@ fn a_key_that_all_users_can_read_is_worth_a_warning() {
 }
 
 #[test]
-fn nothing_of_a_key_is_shown_or_handed_on() {
+fn a_key_is_neither_shown_nor_passed_on() {
     let authority = Authority::new();
     let server = authority.serve_with(&["127.0.0.1"], Valid::Now, &["--tls-auth-clients", "yes"]);
     let client = authority.issue(&["c"], Valid::Now);

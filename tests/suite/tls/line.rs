@@ -1,13 +1,13 @@
-//! Lines that are slow, and servers that stop in the middle of a handshake.
+//! Slow lines, and servers that stop during a handshake.
 
 use std::time::Duration;
 
 use crate::support::tls::{Authority, url};
 use crate::support::{assert_stays_free, assert_takes_less_than, refused};
 
-/// Each step of the handshake has the whole time-out, as every step of a connection has.
+/// Each step of the handshake has the whole timeout, like every step of a connection.
 #[test]
-fn a_handshake_over_a_slow_line_takes_its_time() {
+fn a_handshake_on_a_slow_line_has_enough_time() {
     let authority = Authority::new();
     let server = authority.serve();
     authority.run(&server.url(), "k").cmd(&["true"]).done().expect_code(0);
@@ -19,7 +19,7 @@ fn a_handshake_over_a_slow_line_takes_its_time() {
 }
 
 #[test]
-fn a_server_that_is_stopped_before_or_in_the_handshake_is_unavailable() {
+fn a_server_stopped_before_or_during_the_handshake_is_unavailable() {
     let authority = Authority::new();
     let server = authority.serve();
     server.plain.stop();

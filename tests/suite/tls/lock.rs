@@ -1,4 +1,4 @@
-//! A lock over TLS is a lock: waiting, handing over, renewing, votes, and what is left of a killed holder.
+//! Locks over TLS: waiting, hand-over, renewal, votes, and the leftovers of a killed holder.
 
 use nix::sys::signal::Signal;
 
@@ -50,14 +50,14 @@ fn three_servers_are_a_quorum_and_one_may_die() {
     run().arg("-n").cmd(&["true"]).done().expect_code(75);
     servers[0].plain.kill();
     let waiter = run().args(&["-w", "20s"]).sh("echo next").spawn();
-    wait_until("it waits", || servers.iter().skip(1).any(|server| server.plain.queue_len("k") == 1));
+    wait_until("the run waits", || servers.iter().skip(1).any(|server| server.plain.queue_len("k") == 1));
     holder.wait().expect_code(0);
     assert_eq!(waiter.wait().expect_code(0).stdout, "next\n");
     servers[1..].iter().for_each(|server| assert_stays_free(&server.plain));
 }
 
 #[test]
-fn a_server_with_and_two_without_tls_vote_together() {
+fn one_server_with_tls_and_two_without_vote_together() {
     let authority = Authority::new();
     let (with, without) =
         (authority.serve(), [crate::support::Redis::start(), crate::support::Redis::start()]);
@@ -69,7 +69,7 @@ fn a_server_with_and_two_without_tls_vote_together() {
 }
 
 #[test]
-fn what_a_killed_holder_leaves_expires() {
+fn the_keys_of_a_killed_holder_expire() {
     let authority = Authority::new();
     let server = authority.serve();
     let holder = hold(authority.run(&server.url(), "k").args(&["--ttl", "2s"]));
@@ -81,7 +81,7 @@ fn what_a_killed_holder_leaves_expires() {
 }
 
 #[test]
-fn a_connection_is_made_anew_for_a_holder_and_a_waiter() {
+fn a_holder_and_a_waiter_reconnect() {
     let authority = Authority::new();
     let server = authority.serve();
     let proxy = server.proxy();
@@ -93,7 +93,7 @@ fn a_connection_is_made_anew_for_a_holder_and_a_waiter() {
     let claim = server.plain.cmd(&["GET", "lock:k"]);
     let connections = proxy.connections();
     proxy.cut();
-    wait_until("both connect again", || proxy.connections() >= connections + 2);
+    wait_until("both reconnect", || proxy.connections() >= connections + 2);
     crate::support::nodes::renewed(&server.plain, "k", 2);
     assert_eq!(server.plain.cmd(&["GET", "lock:k"]), claim);
     holder.wait().expect_code(0);
@@ -101,10 +101,10 @@ fn a_connection_is_made_anew_for_a_holder_and_a_waiter() {
     assert_stays_free(&server.plain);
 }
 
-/// A proxy that asks for a certificate closes connections while its server is down, as it does with a certificate that it
-/// does not like. A waiter that was let in before is not sent away.
+/// A proxy that requests a certificate closes connections while its server is down, just as it does
+/// after a certificate that it rejects. A waiter that was accepted before does not give up.
 #[test]
-fn a_connection_that_is_closed_after_the_handshake_was_not_refused_if_an_earlier_one_was_answered() {
+fn a_connection_closed_after_the_handshake_is_not_a_refusal_if_an_earlier_one_was_served() {
     let authority = Authority::new();
     let mut server = authority.serve_with(&["127.0.0.1"], Valid::Now, &["--tls-auth-clients", "optional"]);
     let identity = authority.issue(&["client"], Valid::Now);
@@ -128,7 +128,7 @@ fn a_connection_that_is_closed_after_the_handshake_was_not_refused_if_an_earlier
     }
     holder.wait();
     let connections = closing.connections();
-    wait_until("the waiters were closed", || closing.connections() > connections + 6);
+    wait_until("the waiters' connections were closed", || closing.connections() > connections + 6);
     drop(closing);
     server.plain.restart();
     for waiter in waiters {

@@ -1,4 +1,4 @@
-//! Locks on servers that speak TLS.
+//! Locks on servers with TLS.
 
 mod certificates;
 mod files;

@@ -2,21 +2,21 @@
 
 use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
 
-use super::{Bench, CI, Worker, hasty, signal_if_there};
+use super::{Bench, CI, Worker, signal_if_alive, without_waiting};
 use crate::documents::blocks::{Block, blocks_in};
 
-/// The hook of this name, as the bootstrap runs it: sourced, and what it exports is kept for the next.
+/// The hook of this name, as the bootstrap runs it: sourced, with its exports kept for the next.
 fn hook(bench: &Bench, name: &str) -> String {
     let blocks = blocks_in(CI, "sh");
     let is_hook = |block: &&Block| block.text.lines().nth(1) == Some(&format!("# .buildkite/hooks/{name}"));
     let block = blocks.iter().find(is_hook).unwrap_or_else(|| panic!("no hook {name}"));
-    let hook = bench.script(&format!("hooks/{name}"), &hasty(&block.text));
+    let hook = bench.script(&format!("hooks/{name}"), &without_waiting(&block.text));
     let text = format!(". '{}'; status=$?; export -p >env; exit $status\n", hook.display());
     format!("bash {}", bench.script(&format!("run-{name}"), &text).display())
 }
 
 fn start(bench: &Bench) -> Worker {
-    let url = bench.desk.redis.url();
+    let url = bench.sandbox.redis.url();
     Worker::start(bench, &[("REDLOCK_REDIS", &url), ("BUILDKITE_COMMIT", "4437f8c2")])
 }
 
@@ -37,34 +37,34 @@ fn run(bench: &Bench, cancel: impl FnOnce(&Worker)) -> bool {
 fn the_hooks_hold_the_lock_around_the_command() {
     let bench = Bench::new("deploy");
     assert!(run(&bench, |_| ()));
-    bench.ran_and_released();
+    bench.assert_ran_and_released();
 }
 
-/// TERM to the command; then the hook that always runs.
+/// Sends TERM to the command; then the hook runs that always runs.
 #[test]
-fn a_cancelled_job_gives_the_lock_back() {
+fn a_cancelled_job_releases_the_lock() {
     let bench = Bench::new("deploy");
-    bench.deploy_blocks();
+    bench.make_deploy_block();
     let cancel = |worker: &Worker| {
-        bench.deploying();
-        worker.tree().into_iter().for_each(|pid| signal_if_there(pid, SIGTERM));
+        bench.wait_for_deploy();
+        worker.tree().into_iter().for_each(|pid| signal_if_alive(pid, SIGTERM));
     };
     assert!(!run(&bench, cancel));
-    bench.released();
+    bench.assert_released();
 }
 
 #[test]
-fn an_agent_that_is_killed_gives_the_lock_back() {
+fn a_killed_agent_releases_the_lock() {
     let bench = Bench::new("deploy");
     let mut worker = start(&bench);
     assert_eq!(worker.step(&hook(&bench, "pre-command")), 0);
-    assert!(bench.desk.redis.held("deploy"));
+    assert!(bench.sandbox.redis.held("deploy"));
     worker.job.signal(SIGKILL);
-    bench.released();
+    bench.assert_released();
 }
 
 #[test]
 fn the_command_does_not_run_without_the_lock() {
     let bench = Bench::new("deploy");
-    bench.fails_while_it_is_held(|| run(&bench, |_| ()));
+    bench.assert_fails_while_held(|| run(&bench, |_| ()));
 }

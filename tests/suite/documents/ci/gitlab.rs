@@ -7,7 +7,7 @@ use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 use yaml_rust2::Yaml;
 
-use super::{Bench, CI, hasty, signal_if_there};
+use super::{Bench, CI, signal_if_alive, without_waiting};
 use crate::documents::jobs::{ci_environment, yaml_with};
 use crate::support::Job;
 use crate::support::processes::{marked, wait_until_none_marked};
@@ -17,10 +17,10 @@ fn scripts(bench: &Bench) -> (Yaml, String, String) {
     let job = yaml_with(CI, ".gitlab-ci.yml")["deploy"].clone();
     let lines = |section: &str| -> Vec<String> {
         let lines = job[section].as_vec().unwrap_or_else(|| panic!("no {section}")).iter();
-        lines.map(|line| hasty(line.as_str().expect("a line"))).collect()
+        lines.map(|line| without_waiting(line.as_str().expect("a line"))).collect()
     };
     let quoted = |text: String| format!("'{}'", text.replace('\'', r"'\''"));
-    // As the runner's generated script does: the lines are evaluated in a subshell of a pipeline.
+    // Like the runner's generated script: the lines are evaluated in a subshell of a pipeline.
     let first = [lines("before_script"), lines("script")].concat().join("\n");
     let first = format!("set -eo pipefail\n: | eval {}\n", quoted(first));
     let after = format!("set -eo pipefail\n: | eval {}\n", quoted(lines("after_script").join("\n")));
@@ -31,7 +31,7 @@ fn scripts(bench: &Bench) -> (Yaml, String, String) {
 
 fn run(bench: &Bench, after: bool, cancel: impl FnOnce(&Job)) -> bool {
     let (job, script, after_script) = scripts(bench);
-    let url = bench.desk.redis.url();
+    let url = bench.sandbox.redis.url();
     let declared = ci_environment(&job["variables"], "$LOCK_REDIS_URL", &url);
     let mut variables: BTreeMap<&str, String> =
         declared.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
@@ -53,52 +53,53 @@ fn run(bench: &Bench, after: bool, cancel: impl FnOnce(&Job)) -> bool {
 fn the_job_runs_under_the_lock() {
     let bench = Bench::new("deploy-staging");
     assert!(run(&bench, true, |_| ()));
-    bench.ran_and_released();
+    bench.assert_ran_and_released();
 }
 
 /// The shell executor: TERM to the group of the script, and later KILL.
 fn cancel(bench: &Bench, job: &Job) {
-    bench.deploying();
+    bench.wait_for_deploy();
     killpg(Pid::from_raw(job.pid()), SIGTERM).unwrap();
 }
 
 #[test]
-fn a_cancelled_job_gives_the_lock_back() {
+fn a_cancelled_job_releases_the_lock() {
     let bench = Bench::new("deploy-staging");
-    bench.deploy_blocks();
+    bench.make_deploy_block();
     assert!(!run(&bench, true, |job| cancel(&bench, job)));
-    bench.released();
+    bench.assert_released();
 }
 
 /// As before GitLab 17.0.
 #[test]
-fn a_cancelled_job_gives_the_lock_back_without_its_after_script() {
+fn a_cancelled_job_releases_the_lock_without_its_after_script() {
     let bench = Bench::new("deploy-staging");
-    bench.deploy_blocks();
+    bench.make_deploy_block();
     assert!(!run(&bench, false, |job| cancel(&bench, job)));
-    bench.released();
+    bench.assert_released();
 }
 
-/// A container is killed with everything in it, the keeper too. Then after_script runs in another one.
+/// A container is killed with everything in it, including the keeper. Then after_script runs in
+/// another one.
 #[test]
 fn a_killed_container_leaves_the_lock_to_its_after_script() {
     let bench = Bench::new("deploy-staging");
-    bench.deploy_blocks();
+    bench.make_deploy_block();
     let killed = |_: &Job| {
-        bench.deploying();
-        // All at once: stopped, none of them can see the end of another.
+        bench.wait_for_deploy();
+        // All at once: stopped processes cannot see each other's exit.
         for signal in [SIGSTOP, SIGKILL] {
-            marked(&bench.mark).into_iter().for_each(|pid| signal_if_there(pid, signal));
+            marked(&bench.mark).into_iter().for_each(|pid| signal_if_alive(pid, signal));
         }
         wait_until_none_marked(&bench.mark);
-        assert!(bench.desk.redis.held("deploy-staging"), "the lease goes on");
+        assert!(bench.sandbox.redis.held("deploy-staging"), "the lease continues");
     };
     assert!(!run(&bench, true, killed));
-    bench.released();
+    bench.assert_released();
 }
 
 #[test]
 fn no_step_runs_without_the_lock() {
     let bench = Bench::new("deploy-staging");
-    bench.fails_while_it_is_held(|| run(&bench, true, |_| ()));
+    bench.assert_fails_while_held(|| run(&bench, true, |_| ()));
 }

@@ -2,13 +2,13 @@
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use super::{Bench, CI, hasty, signal_if_there};
+use super::{Bench, CI, signal_if_alive, without_waiting};
 use crate::documents::blocks::blocks_in;
 use crate::support::processes::marked;
 use crate::support::{Job, alive, wait_until};
 
-/// A pipeline as the shell lines of its steps: one that prints the token, those in between, and the one that always
-/// runs.
+/// A pipeline as the shell lines of its steps: one that prints the token, those in between, and the
+/// one that always runs.
 struct Pipeline {
     acquire: String,
     steps: Vec<String>,
@@ -30,7 +30,7 @@ fn pipeline(text: &str) -> Pipeline {
     let mut steps = quoted("sh '");
     let release = steps.pop().expect("a release");
     assert!(release.contains("redlock release"), "{release}");
-    Pipeline { acquire: hasty(acquire), steps, release }
+    Pipeline { acquire: without_waiting(acquire), steps, release }
 }
 
 const VARIABLES: [(&str, &str); 3] =
@@ -38,13 +38,13 @@ const VARIABLES: [(&str, &str); 3] =
 
 /// `cancel` is called for each step while it runs.
 fn run(bench: &Bench, pipeline: &Pipeline, cancel: impl Fn(&Job)) -> bool {
-    let url = bench.desk.redis.url();
+    let url = bench.sandbox.redis.url();
     let mut variables = VARIABLES.to_vec();
     variables.push(("REDLOCK_REDIS", &url));
     let step = |line: &str, variables: &[(&str, &str)]| bench.job(&["/bin/sh", "-xec", line], variables);
     let done = step(&pipeline.acquire, &variables).done();
     if done.code != Some(0) {
-        // The declarative one goes to its post section, where there is no token.
+        // The declarative pipeline goes to its post section, where there is no token.
         if pipeline.release.contains("REDLOCK_TOKEN") {
             step(&pipeline.release, &variables).done().expect_code(0);
         }
@@ -66,24 +66,24 @@ fn the_pipelines_run_under_the_lock() {
     for pipeline in pipelines() {
         let bench = Bench::new("deploy");
         assert!(run(&bench, &pipeline, |_| ()));
-        bench.ran_and_released();
+        bench.assert_ran_and_released();
     }
 }
 
-/// TERM to every process of the build.
+/// Sends TERM to every process of the build.
 #[test]
-fn an_aborted_build_gives_the_lock_back() {
+fn an_aborted_build_releases_the_lock() {
     for pipeline in pipelines() {
         let bench = Bench::new("deploy");
-        bench.deploy_blocks();
+        bench.make_deploy_block();
         let abort = |job: &Job| {
-            wait_until("it ends or blocks", || {
-                !alive(job.pid()) || bench.desk.ran().last().is_some_and(|line| line == "blocked")
+            wait_until("the step exits or blocks", || {
+                !alive(job.pid()) || bench.sandbox.ran().last().is_some_and(|line| line == "blocked")
             });
-            marked(&bench.mark).into_iter().for_each(|pid| signal_if_there(pid, SIGTERM));
+            marked(&bench.mark).into_iter().for_each(|pid| signal_if_alive(pid, SIGTERM));
         };
         assert!(!run(&bench, &pipeline, abort));
-        bench.released();
+        bench.assert_released();
     }
 }
 
@@ -91,6 +91,6 @@ fn an_aborted_build_gives_the_lock_back() {
 fn no_step_runs_without_the_lock() {
     for pipeline in pipelines() {
         let bench = Bench::new("deploy");
-        bench.fails_while_it_is_held(|| run(&bench, &pipeline, |_| ()));
+        bench.assert_fails_while_held(|| run(&bench, &pipeline, |_| ()));
     }
 }

@@ -1,7 +1,8 @@
-//! The jobs of docs/ci.md run, and give the lock back however they are cancelled.
+//! The jobs of docs/ci.md run, and release the lock however they are cancelled.
 //!
-//! The CI systems are imitated: who starts which shell, whose variables it has, and which processes a cancelled job's
-//! signals go to. How long a system waits between two signals does not matter here, so the imitations do not wait.
+//! The tests imitate the CI systems: who starts which shell, with which variables, and which
+//! processes get a cancelled job's signals. How long a system waits between two signals does not
+//! matter, so the imitations do not wait.
 
 mod buildkite;
 mod github;
@@ -17,22 +18,23 @@ use std::process::ChildStdin;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::desk::Desk;
+use super::sandbox::Sandbox;
 use crate::support::processes::{mark, wait_until_none_marked};
 use crate::support::{Job, Run, descendants, executable, hold, wait_until};
 
 const CI: &str = "docs/ci.md";
 
-/// A desk with the steps of the document, which run under the lock or fail; and the processes of its jobs.
+/// A sandbox with the steps of the document, which run under the lock or fail; and the processes of
+/// its jobs.
 struct Bench {
-    desk: Desk,
+    sandbox: Sandbox,
     key: &'static str,
     mark: String,
 }
 
 impl Bench {
     fn new(key: &'static str) -> Bench {
-        let bench = Bench { desk: Desk::new(), key, mark: mark() };
+        let bench = Bench { sandbox: Sandbox::new(), key, mark: mark() };
         for name in ["build.sh", "deploy.sh"] {
             let step = format!(
                 "#!/bin/sh\nredlock status {key} --check held || exit 99\necho ./{name} >>ran\n\
@@ -44,66 +46,66 @@ impl Bench {
     }
 
     fn script(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.desk.path(name);
+        let path = self.sandbox.path(name);
         fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
         executable(&path, text);
         path
     }
 
-    /// deploy.sh does not end by itself.
-    fn deploy_blocks(&self) {
-        fs::write(self.desk.path("block-deploy.sh"), "").expect("a file");
+    /// Makes deploy.sh block.
+    fn make_deploy_block(&self) {
+        fs::write(self.sandbox.path("block-deploy.sh"), "").expect("a file");
     }
 
     /// Waits until deploy.sh runs.
     #[track_caller]
-    fn deploying(&self) {
-        wait_until("deploy.sh runs", || self.desk.ran().last().is_some_and(|line| line == "blocked"));
-        assert!(self.desk.redis.held(self.key));
+    fn wait_for_deploy(&self) {
+        wait_until("deploy.sh runs", || self.sandbox.ran().last().is_some_and(|line| line == "blocked"));
+        assert!(self.sandbox.redis.held(self.key));
     }
 
-    /// Any program in the desk's directory, with these variables and what every job has.
+    /// Any program in the sandbox's directory, with these variables and those of every job.
     fn job(&self, argv: &[&str], variables: &[(&str, &str)]) -> Run {
-        let search = format!("{}:/usr/bin:/bin", self.desk.bin().display());
-        let run = Run::bare().program(argv[0].into()).args(&argv[1..]).dir(self.desk.path(""));
+        let search = format!("{}:/usr/bin:/bin", self.sandbox.bin().display());
+        let run = Run::bare().program(argv[0].into()).args(&argv[1..]).dir(self.sandbox.path(""));
         let run = run.env("PATH", search).env("TEST_MARK", &self.mark);
         variables.iter().fold(run, |run, (name, value)| run.env(name, value))
     }
 
     /// Both steps ran, in order, and the lock is free.
     #[track_caller]
-    fn ran_and_released(&self) {
-        assert_eq!(self.desk.ran(), ["./build.sh", "./deploy.sh"]);
-        self.released();
+    fn assert_ran_and_released(&self) {
+        assert_eq!(self.sandbox.ran(), ["./build.sh", "./deploy.sh"]);
+        self.assert_released();
     }
 
-    /// The lock is free long before a lease could be over by itself, and no process is left.
+    /// The lock is free long before a lease could expire, and no process is left.
     #[track_caller]
-    fn released(&self) {
-        wait_until("the lock is free", || !self.desk.redis.held(self.key));
+    fn assert_released(&self) {
+        wait_until("the lock is free", || !self.sandbox.redis.held(self.key));
         wait_until_none_marked(&self.mark);
     }
 
     /// While another run holds the lock a job of this kind fails, and none of its steps runs.
     #[track_caller]
-    fn fails_while_it_is_held(&self, job: impl FnOnce() -> bool) {
-        let holder = hold(Run::key(&self.desk.redis, self.key));
-        assert!(!job(), "the job went on without the lock");
-        assert_eq!(self.desk.ran(), Vec::<String>::new());
+    fn assert_fails_while_held(&self, job: impl FnOnce() -> bool) {
+        let holder = hold(Run::key(&self.sandbox.redis, self.key));
+        assert!(!job(), "the job continued without the lock");
+        assert_eq!(self.sandbox.ran(), Vec::<String>::new());
         holder.wait().expect_code(0);
-        self.released();
+        self.assert_released();
     }
 }
 
-/// The wait of the document is too long for a test.
-fn hasty(text: &str) -> String {
+/// Replaces the waits of the document, which are too long for a test.
+fn without_waiting(text: &str) -> String {
     let text = text.replace("-w 10m", "-n").replace("-w 20m", "-n").replace("-w 30m", "-n");
     assert!(!text.contains("acquire") || text.contains(" -n "), "{text}");
     text
 }
 
-/// A process that starts the steps of a job one after the other, as shells of its own, and gives each the variables that
-/// the ones before it have left in the file "env".
+/// A process that starts the steps of a job one after another, each in a shell, with the variables
+/// that earlier steps have left in the file "env".
 struct Worker {
     job: Job,
     stdin: ChildStdin,
@@ -121,7 +123,7 @@ impl Worker {
         Worker { stdin: job.take_stdin(), job, steps: 0 }
     }
 
-    /// A step to its end; its status.
+    /// Runs a step to its end; returns its status.
     #[track_caller]
     fn step(&mut self, step: &str) -> i32 {
         self.begin(step);
@@ -133,7 +135,7 @@ impl Worker {
         writeln!(self.stdin, "{step}").expect("the worker reads");
     }
 
-    /// The status of the step that was begun.
+    /// The status of the step that was started.
     #[track_caller]
     fn end(&self) -> i32 {
         let line = self.job.wait_for_line(&format!("end of step {}: ", self.steps));
@@ -141,13 +143,13 @@ impl Worker {
         status.parse().expect("a status")
     }
 
-    /// The processes of the step that runs.
+    /// The processes of the running step.
     fn tree(&self) -> Vec<i32> {
         descendants(self.job.pid())
     }
 }
 
-/// It may have ended meanwhile.
-fn signal_if_there(pid: i32, signal: Signal) {
+/// Sends a signal to a process that may already have exited.
+fn signal_if_alive(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }

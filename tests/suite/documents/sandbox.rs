@@ -1,4 +1,4 @@
-//! Where recipes are tried: a server, and programs that only write down that they ran.
+//! A place to try recipes: a server, and programs that only log that they ran.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,22 +11,22 @@ use tempfile::TempDir;
 use crate::support::run::binary;
 use crate::support::{Redis, executable};
 
-/// The server of the documents.
+/// The server in the documents.
 const DOCUMENTED_SERVER: &str = "redis://cache.internal";
-/// Where the documents have programs.
+/// The directory of programs in the documents.
 const DOCUMENTED_BIN: &str = "/usr/local/bin";
 
-pub struct Desk {
+pub struct Sandbox {
     pub redis: Redis,
     directory: TempDir,
 }
 
-impl Desk {
-    pub fn new() -> Desk {
-        let desk = Desk { redis: Redis::start(), directory: TempDir::new().expect("a directory") };
-        fs::create_dir(desk.bin()).expect("a directory for programs");
-        symlink(binary(), desk.bin().join("redlock")).expect("redlock among them");
-        desk
+impl Sandbox {
+    pub fn new() -> Sandbox {
+        let sandbox = Sandbox { redis: Redis::start(), directory: TempDir::new().expect("a directory") };
+        fs::create_dir(sandbox.bin()).expect("a directory for programs");
+        symlink(binary(), sandbox.bin().join("redlock")).expect("redlock among them");
+        sandbox
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -37,13 +37,14 @@ impl Desk {
         self.path("bin")
     }
 
-    /// The text with this desk's server and programs.
+    /// The text with this sandbox's server and programs.
     pub fn localize(&self, text: &str) -> String {
         text.replace(DOCUMENTED_SERVER, &self.redis.url())
             .replace(DOCUMENTED_BIN, self.bin().to_str().unwrap())
     }
 
-    /// Programs with these names, in bin, or as scripts in the working directory if they begin with "./".
+    /// Creates programs with these names, in bin, or as scripts in the working directory if they
+    /// begin with "./".
     pub fn programs<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         for name in names {
             let path = name.strip_prefix("./").map_or_else(|| self.bin().join(name), |name| self.path(name));
@@ -52,7 +53,7 @@ impl Desk {
         }
     }
 
-    /// The scripts that the text runs as ./NAME are made; their names.
+    /// Creates the scripts that the text runs as ./NAME; returns their names.
     pub fn scripts_of(&self, text: &str) -> BTreeSet<String> {
         let of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let names = text.match_indices("./").filter(|(at, _)| !text[..*at].ends_with(['.', '/']));
@@ -66,13 +67,14 @@ impl Desk {
         names
     }
 
-    /// Which programs ran, each as often as it did, in order.
+    /// The programs that ran, in order.
     pub fn ran(&self) -> Vec<String> {
         let log = fs::read_to_string(self.path("ran")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
     }
 
-    /// A program in the working directory, with nothing in its environment but this, a PATH and this desk's server.
+    /// Runs a program in the working directory; its environment has only these variables, a PATH
+    /// and this sandbox's server.
     pub fn command(&self, argv: &[&str], variables: &[(&str, &str)]) -> Output {
         let search = format!("{}:/usr/bin:/bin", self.bin().display());
         let mut command = Command::new(argv[0]);
@@ -82,14 +84,14 @@ impl Desk {
         command.envs(variables.iter().copied()).output().unwrap_or_else(|error| panic!("{argv:?}: {error}"))
     }
 
-    /// A shell line that must end well and say nothing but what its commands say.
+    /// Runs a shell line, which must succeed and print nothing of its own.
     #[track_caller]
     pub fn shell(&self, line: &str, variables: &[(&str, &str)]) -> String {
         quiet_success(line, &self.command(&["bash", "-euo", "pipefail", "-c", line], variables))
     }
 }
 
-/// The output of a program that has ended with 0 and without a word on stderr.
+/// The output of a program that has exited with 0 and without output on stderr.
 #[track_caller]
 pub fn quiet_success(what: &str, output: &Output) -> String {
     assert!(output.status.success() && output.stderr.is_empty(), "{what}: {output:?}");
