@@ -25,6 +25,7 @@ mod keeper;
 mod lock;
 mod memory;
 mod moment;
+mod poll;
 mod report;
 mod secrets;
 mod settings;

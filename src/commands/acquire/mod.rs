@@ -2,7 +2,6 @@
 //!
 //! Until the token is printed everything can be undone: a signal, or a token that nobody can read, gives the lock back.
 
-mod front;
 mod keep;
 mod output;
 mod stop;
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use self::output::{deliver, token_text};
+use self::output::{print_token, run_front, token_text};
 use super::identity;
 use super::outer::OuterRuns;
 use super::take::{self, Asked, NotAcquired};
@@ -51,7 +50,7 @@ fn acquire_and_keep(settings: &AcquireSettings) -> anyhow::Result<Exit> {
         return run_without_keeper(settings);
     }
     match child::split(watched.as_ref()).context("cannot start the keeper")? {
-        Side::Front(front) => front::run(front),
+        Side::Front(front) => run_front(front),
         Side::Worker(link) => keep::run(settings, watched, link),
     }
 }
@@ -92,7 +91,7 @@ fn acquire(settings: &AcquireSettings, holder: HolderInfo, report: &mut Report) 
         Err(exit) => return Ok(exit),
     };
     let deadline = grant.lease.map(|lease| lease.deadline());
-    let printed = deliver(&token_text(settings, &grant, None), deadline, &mut signals);
+    let printed = print_token(&token_text(settings, &grant, None), deadline, &mut signals);
     if printed != Printed::Done {
         return give_back(&mut *lock, &grant, printed, report);
     }

@@ -1,19 +1,33 @@
-//! The token on stdout. Its reader may be gone, or not read: until it is written a signal cancels everything.
+//! The token on stdout. The reader may be gone or slow: until the token is written a signal cancels
+//! everything.
+//!
+//! With a keeper, the caller's child is the front: it stays in the foreground while its own child, the
+//! future keeper, asks for the lock; it forwards signals to it and prints the token.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
+use nix::sys::signal::Signal;
 use nix::unistd::write;
 
-use crate::child::signals::Signals;
-use crate::child::{Printed, stdout_was_closed};
+use crate::child::signals::{Signals, suspend_self};
+use crate::child::{FromWorker, Front, Printed, stdout_was_closed};
 use crate::clock::BootTime;
 use crate::commands::environment::shell_variables;
+use crate::exit::{Exit, INTERNAL};
 use crate::lock::{Grant, Lease};
+use crate::poll::Poll;
 use crate::report;
 use crate::settings::{AcquireSettings, TokenFormat};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    Worker,
+    Stdout,
+    Signal,
+}
 
 /// `keeper`: the process that keeps the lock.
 pub(super) fn token_text(settings: &AcquireSettings, grant: &Grant, keeper: Option<u32>) -> Vec<u8> {
@@ -29,8 +43,8 @@ pub(super) fn token_text(settings: &AcquireSettings, grant: &Grant, keeper: Opti
     }
 }
 
-/// Write it, in one piece if the kernel allows it.
-pub(super) fn deliver(text: &[u8], deadline: Option<BootTime>, signals: &mut Signals) -> Printed {
+/// Write the token, in one piece if the kernel allows it.
+pub(super) fn print_token(text: &[u8], deadline: Option<BootTime>, signals: &mut Signals) -> Printed {
     if stdout_was_closed() {
         return Printed::Failed(Errno::EBADF as i32);
     }
@@ -43,12 +57,11 @@ pub(super) fn deliver(text: &[u8], deadline: Option<BootTime>, signals: &mut Sig
         if deadline.is_some_and(BootTime::has_passed) {
             return Printed::TooLate;
         }
-        let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(stdout.as_fd(), PollFlags::POLLOUT)];
-        let wake_fds = signals.wake_fds();
-        fds.extend(wake_fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)));
-        // A failed poll is an interrupted one.
-        let _ = poll(&mut fds, deadline.map_or(PollTimeout::NONE, BootTime::poll_timeout));
-        if !fds[0].any().unwrap_or(false) {
+        let mut poll = Poll::new();
+        poll.add(stdout.as_fd(), PollFlags::POLLOUT, Ready::Stdout);
+        signals.wake_fds().into_iter().for_each(|fd| poll.readable(fd, Ready::Signal));
+        poll.until(deadline);
+        if !poll.wait().contains(&Ready::Stdout) {
             continue;
         }
         match write(&stdout, left) {
@@ -58,4 +71,46 @@ pub(super) fn deliver(text: &[u8], deadline: Option<BootTime>, signals: &mut Sig
         }
     }
     Printed::Done
+}
+
+/// Ends when the worker has detached or ended.
+pub(super) fn run_front(mut front: Front) -> anyhow::Result<Exit> {
+    let mut signals = Signals::block()?;
+    let mut is_printed = false;
+    loop {
+        let mut poll = Poll::new();
+        poll.readable(front.as_fd(), Ready::Worker);
+        signals.wake_fds().into_iter().for_each(|fd| poll.readable(fd, Ready::Signal));
+        if poll.wait().contains(&Ready::Worker) {
+            match front.receive() {
+                FromWorker::Print { text, deadline } => {
+                    let printed = print_token(&text, deadline, &mut signals);
+                    is_printed = printed == Printed::Done;
+                    front.answer(printed);
+                }
+                FromWorker::Detached => return Ok(Exit::Code(0)),
+                FromWorker::Ended => {
+                    return Ok(match front.wait_for_end() {
+                        Ok(code) => Exit::Code(u8::try_from(code).unwrap_or(INTERNAL)),
+                        Err(signal) => Exit::Signal(signal),
+                    });
+                }
+            }
+        }
+        // After the token a signal comes too late: the lock belongs to the bearer of the token.
+        forward_signals(&front, &mut signals, is_printed);
+    }
+}
+
+/// A typed signal has reached the worker as well.
+fn forward_signals(front: &Front, signals: &mut Signals, is_printed: bool) {
+    while let Some(received) = signals.next() {
+        let ends =
+            matches!(received.signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT);
+        if received.signal == Signal::SIGTSTP {
+            suspend_self();
+        } else if ends && !received.typed && !is_printed {
+            front.forward(received.signal);
+        }
+    }
 }
