@@ -15,10 +15,10 @@ use crate::runs::{Runs, all_living, describe, end};
 use crate::section::boot_time;
 use crate::support::{Redis, run};
 use crate::turn::{Patience, Terms, Turn};
-use crate::worker::Ring;
+use crate::worker::SharedState;
 use crate::world::World;
 
-/// ^C, or the end of whoever started us: ends everything in order.
+/// Set by ^C, or when our parent exits: ends everything in order.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone)]
@@ -26,22 +26,22 @@ pub struct Options {
     pub seconds: u64,
     pub nodes: usize,
     pub seed: u64,
-    /// By the seed if not given.
+    /// From the seed if not given.
     pub weather: Option<Weather>,
     pub workers: Option<u64>,
     pub shortest_ttl_ms: u64,
-    /// Does a waiter that was overtaken fail the run? Otherwise it is only told.
+    /// Whether an overtaken waiter fails the run. Otherwise it is only reported.
     pub order_fails: bool,
     pub keep_going: bool,
     pub keep_files: bool,
     pub prints_plan: bool,
     /// The program under test.
     pub program: PathBuf,
-    /// For the self-test: what breaks a rule while the storm goes on, and when it is over.
+    /// For the self-test: breaks a rule during the storm, and when it is over.
     pub saboteur: Option<fn(&[Redis], Moment)>,
-    /// For the self-test: goes on until this one has said no.
+    /// For the self-test: runs until this oracle has found a violation.
     pub wanted: Option<Oracle>,
-    /// How long after the storm everybody must have been served.
+    /// How long after the storm every waiter must have been served.
     pub patience: Duration,
     pub is_quiet: bool,
 }
@@ -91,10 +91,10 @@ impl Report {
     }
 }
 
-/// How long a client of several servers with one of the leases that are used here waits for one of them.
+/// The node timeout of a client of several servers, with the leases used here.
 const NODE_TIMEOUT_MS: u64 = 200;
 
-/// A run that takes longer than this while the nemesis rages is stuck.
+/// A run that takes longer than this during the storm is stuck.
 const LONGEST_RUN: Duration = Duration::from_secs(75);
 
 pub fn run(options: &Options) -> Report {
@@ -116,7 +116,7 @@ pub fn run(options: &Options) -> Report {
     if options.prints_plan {
         blows.iter().for_each(|blow| println!("  {blow}"));
     }
-    let ring = Arc::new(Ring {
+    let shared = Arc::new(SharedState {
         directory: world.directory().to_owned(),
         program: options.program.clone(),
         terms,
@@ -131,72 +131,72 @@ pub fn run(options: &Options) -> Report {
         slowest_tree_ms: AtomicU64::new(0),
     });
     let pulse = Pulse::start();
-    warm_up(&ring);
+    warm_up(&shared);
     let mut nemesis = Nemesis::new(blows, options.nodes);
     let start = Instant::now();
     let threads: Vec<_> = (0..workers)
         .map(|worker| {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || ring.work(worker))
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.work(worker))
         })
         .collect();
 
     let storm = Duration::from_secs(options.seconds);
-    while start.elapsed() < storm && !is_enough(&ring, options) {
+    while start.elapsed() < storm && !is_enough(&shared, options) {
         let left = storm.saturating_sub(start.elapsed());
-        let next = nemesis.act(start.elapsed(), &mut world, &ring).unwrap_or(left);
+        let next = nemesis.act(start.elapsed(), &mut world, &shared).unwrap_or(left);
         if let Some(saboteur) = options.saboteur {
             saboteur(world.servers(), Moment::During);
         }
-        ring.checker.lock().expect("the checker").catch_up();
-        look_for_stuck(&ring, LONGEST_RUN);
+        shared.checker.lock().expect("the checker").catch_up();
+        look_for_stuck(&shared, LONGEST_RUN);
         sleep(next.min(left).min(Duration::from_millis(100)));
     }
-    nemesis.make_good(&mut world, &ring);
+    nemesis.restore(&mut world, &shared);
     if let Some(saboteur) = options.saboteur {
         saboteur(world.servers(), Moment::After);
     }
     let over = Instant::now();
-    ring.is_storm_over.store(true, SeqCst);
-    while !threads.iter().all(|thread| thread.is_finished()) && !is_enough(&ring, options) {
-        look_for_stuck(&ring, options.patience.max(LONGEST_RUN));
+    shared.is_storm_over.store(true, SeqCst);
+    while !threads.iter().all(|thread| thread.is_finished()) && !is_enough(&shared, options) {
+        look_for_stuck(&shared, options.patience.max(LONGEST_RUN));
         if over.elapsed() > options.patience {
-            tell_who_is_stuck(&ring, over.elapsed());
+            print_stuck_runs(&shared, over.elapsed());
             break;
         }
         sleep(Duration::from_millis(10));
     }
     let recovery = over.elapsed();
-    ring.is_over.store(true, SeqCst);
+    shared.is_over.store(true, SeqCst);
     if !threads.iter().all(|thread| thread.is_finished()) {
-        ring.runs.kill_all();
+        shared.runs.kill_all();
     }
     let mut has_panicked = false;
     threads.into_iter().for_each(|thread| has_panicked |= thread.join().is_err());
     assert!(!has_panicked, "a worker has panicked");
-    if !is_enough(&ring, options) {
-        ring.is_over.store(false, SeqCst);
-        at_the_end(&ring, &world);
+    if !is_enough(&shared, options) {
+        shared.is_over.store(false, SeqCst);
+        check_the_end(&shared, &world);
     }
-    orphans_at_the_end(&ring);
-    let checker = ring.checker.lock().expect("the checker");
-    let (violations, told): (Vec<Violation>, Vec<Violation>) = checker
+    check_for_orphans(&shared);
+    let checker = shared.checker.lock().expect("the checker");
+    let (violations, excused): (Vec<Violation>, Vec<Violation>) = checker
         .violations
         .iter()
         .cloned()
         .partition(|v| fails(options, v) && !is_excused(options, v, &pulse));
     let report = Report { violations, is_interrupted: INTERRUPTED.load(SeqCst), served: checker.served };
     if !options.is_quiet {
-        summarize(&ring, &checker, &nemesis, &pulse, start.elapsed(), recovery, &told);
+        summarize(&shared, &checker, &nemesis, &pulse, start.elapsed(), recovery, &excused);
     }
     if !options.is_quiet && !report.violations.is_empty() {
         explain(&report.violations, &checker, &nemesis, &pulse);
         println!(
-            "chaos: again with: scripts/chaos --nodes {} --seed {} --seconds {} --order {}",
+            "chaos: to repeat: scripts/chaos --nodes {} --seed {} --seconds {} --order {}",
             options.nodes,
             options.seed,
             options.seconds,
-            if options.order_fails { "fail" } else { "tell" }
+            if options.order_fails { "fail" } else { "report" }
         );
     }
     if options.keep_files || (!report.is_good() && !options.is_quiet) {
@@ -205,13 +205,14 @@ pub fn run(options: &Options) -> Report {
     report
 }
 
-/// Whether it counts, or is a known weakness that is only told.
+/// Whether a violation counts, or is a known weakness that is only reported.
 fn fails(options: &Options, violation: &Violation) -> bool {
     options.order_fails || violation.oracle != Oracle::ServiceOrder
 }
 
-/// Whether nobody could have kept the promise: this machine slept longer than the margin of a lease; or several servers
-/// were silent for longer than a client's patience, and it turned to another one, as it does when a server fails.
+/// Whether no program could have kept the promise: this machine paused for longer than the margin
+/// of a lease; or several servers were silent for longer than the node timeout, and a client turned
+/// to another one, as it does when a server fails.
 fn is_excused(options: &Options, violation: &Violation, pulse: &Pulse) -> bool {
     let (limit_ms, within_ms) = match violation.oracle {
         Oracle::Overlap | Oracle::LostUpdate => (options.shortest_ttl_ms / 20, 1500),
@@ -227,8 +228,8 @@ fn is_excused(options: &Options, violation: &Violation, pulse: &Pulse) -> bool {
     options.wanted.is_none() && pulse.largest_between(before, violation.at) > Duration::from_millis(limit_ms)
 }
 
-fn is_enough(ring: &Ring, options: &Options) -> bool {
-    let checker = ring.checker.lock().expect("the checker");
+fn is_enough(shared: &SharedState, options: &Options) -> bool {
+    let checker = shared.checker.lock().expect("the checker");
     let is_enough = |violation: &Violation| match options.wanted {
         Some(wanted) => violation.oracle == wanted,
         None => !options.keep_going && fails(options, violation),
@@ -236,67 +237,67 @@ fn is_enough(ring: &Ring, options: &Options) -> bool {
     INTERRUPTED.load(SeqCst) || checker.violations.iter().any(is_enough)
 }
 
-/// Until the servers serve: in quarantine at first, where there is one.
-fn warm_up(ring: &Ring) {
+/// Waits until the servers serve: they start in quarantine, where there is one.
+fn warm_up(shared: &SharedState) {
     let start = Instant::now();
     let mut id = 800_000_000;
-    while ring.play(&Turn::plain(id, "a", &ring.terms)) != Some(0) && !INTERRUPTED.load(SeqCst) {
+    while shared.play(&Turn::plain(id, "a", &shared.terms)) != Some(0) && !INTERRUPTED.load(SeqCst) {
         assert!(start.elapsed() < Duration::from_secs(40), "no lock before the storm has begun");
         id += 1;
         sleep(Duration::from_millis(100));
     }
 }
 
-fn look_for_stuck(ring: &Ring, limit: Duration) {
+fn look_for_stuck(shared: &SharedState, limit: Duration) {
     let mut stuck = Vec::new();
-    ring.runs.each(|run| {
+    shared.runs.each(|run| {
         if run.since.elapsed() > limit {
             stuck.push(format!("after {:?}: {}", run.since.elapsed(), run.turn));
         }
     });
     if !stuck.is_empty() {
-        let mut checker = ring.checker.lock().expect("the checker");
+        let mut checker = shared.checker.lock().expect("the checker");
         stuck.into_iter().for_each(|text| checker.violates(Oracle::Stuck, text));
     }
 }
 
-fn tell_who_is_stuck(ring: &Ring, since: Duration) {
+fn print_stuck_runs(shared: &SharedState, since: Duration) {
     let mut text = format!("{since:?} after the storm these have not been served:");
-    ring.runs.each(|run| {
-        let said = std::fs::read_to_string(ring.directory.join(format!("stderr-{}", run.turn.id)));
+    shared.runs.each(|run| {
+        let said = std::fs::read_to_string(shared.directory.join(format!("stderr-{}", run.turn.id)));
         let said = said.unwrap_or_default();
         text += &format!("\n    {} (for {:?}) {}", run.turn, run.since.elapsed(), said.trim());
     });
-    ring.checker.lock().expect("the checker").violates(Oracle::Stuck, text);
+    shared.checker.lock().expect("the checker").violates(Oracle::Stuck, text);
 }
 
-/// Every key can be had at once, and nothing is left of what was.
-fn at_the_end(ring: &Ring, world: &World) {
-    let limit = Duration::from_millis(ring.terms.longest_ttl_ms) + Duration::from_secs(12);
+/// Every key can be acquired at once, and nothing is left behind.
+fn check_the_end(shared: &SharedState, world: &World) {
+    let limit = Duration::from_millis(shared.terms.longest_ttl_ms) + Duration::from_secs(12);
     let start = Instant::now();
-    for (number, key) in ring.keys().into_iter().enumerate() {
+    for (number, key) in shared.keys().into_iter().enumerate() {
         let mut id = 810_000_000 + 1000 * number as u64;
         loop {
-            let turn = Turn { patience: Patience::Nonblock, ..Turn::plain(id, key, &ring.terms) };
-            if ring.play(&turn) == Some(0) {
+            let turn = Turn { patience: Patience::Nonblock, ..Turn::plain(id, key, &shared.terms) };
+            if shared.play(&turn) == Some(0) {
                 break;
             }
             if start.elapsed() > limit {
                 let text = format!("key {key:?} is not free {:?} after the last run", start.elapsed());
-                ring.checker.lock().expect("the checker").violates(Oracle::Stuck, text);
+                shared.checker.lock().expect("the checker").violates(Oracle::Stuck, text);
                 break;
             }
             id += 1;
             sleep(Duration::from_millis(100));
         }
     }
-    let mut taken = world.what_is_taken();
+    let mut taken = world.held_or_awaited();
     while !taken.is_empty() && start.elapsed() < limit {
         sleep(Duration::from_millis(50));
-        taken = world.what_is_taken();
+        taken = world.held_or_awaited();
     }
-    let mut checker = ring.checker.lock().expect("the checker");
-    checker.count(Oracle::Stuck, ring.keys().len() as u64);
+    let mut checker = shared.checker.lock().expect("the checker");
+    checker.count(Oracle::Stuck, shared.keys().len() as u64);
     if !taken.is_empty() {
         checker.violates(Oracle::Stuck, format!("left {:?} after the last run: {taken:?}", start.elapsed()));
     }
@@ -307,35 +308,35 @@ fn at_the_end(ring: &Ring, world: &World) {
     }
 }
 
-/// Nothing that a run has started is there any more. What is, is ended.
-fn orphans_at_the_end(ring: &Ring) {
+/// No process that a run has started is left. Those that are left are killed.
+fn check_for_orphans(shared: &SharedState) {
     let start = Instant::now();
-    let mut left = all_living(&ring.directory);
+    let mut left = all_living(&shared.directory);
     while !left.is_empty() && start.elapsed() < Duration::from_secs(3) {
         sleep(Duration::from_millis(20));
-        left = all_living(&ring.directory);
+        left = all_living(&shared.directory);
     }
     if !left.is_empty() {
         let names: Vec<String> = left.iter().map(|pid| describe(*pid)).collect();
         let text = format!("after the end: {}", names.join("; "));
-        ring.checker.lock().expect("the checker").violates(Oracle::Orphan, text);
+        shared.checker.lock().expect("the checker").violates(Oracle::Orphan, text);
     }
-    left.iter().for_each(|pid| end(*pid, &ring.directory));
+    left.iter().for_each(|pid| end(*pid, &shared.directory));
 }
 
 fn summarize(
-    ring: &Ring,
+    shared: &SharedState,
     checker: &Checker,
     nemesis: &Nemesis,
     pulse: &Pulse,
     took: Duration,
     recovery: Duration,
-    told: &[Violation],
+    excused: &[Violation],
 ) {
     let list = |counts: &BTreeMap<String, u64>| -> String {
         counts.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
     };
-    let runs = ring.runs_started.load(SeqCst);
+    let runs = shared.runs_started.load(SeqCst);
     println!("  runs             {runs} in {:.1} s, {} turns", took.as_secs_f64(), checker.served);
     println!("  ends             {}", list(&checker.outcomes));
     let done = nemesis.done.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
@@ -343,8 +344,8 @@ fn summarize(
     println!(
         "  times            longest run {} ms, slowest tree to go {} ms, all served {} ms after the storm, \
          largest stall of this machine {} ms",
-        ring.longest_run_ms.load(SeqCst),
-        ring.slowest_tree_ms.load(SeqCst),
+        shared.longest_run_ms.load(SeqCst),
+        shared.slowest_tree_ms.load(SeqCst),
         recovery.as_millis(),
         pulse.largest_since(Duration::ZERO).as_millis()
     );
@@ -353,12 +354,12 @@ fn summarize(
         let checks = checker.checks.get(&oracle).copied().unwrap_or(0);
         println!("  {:<19}{checks} checks, {found} violations", oracle.to_string());
     }
-    for violation in told.iter().take(3) {
+    for violation in excused.iter().take(3) {
         let why = match violation.oracle {
             Oracle::ServiceOrder => "KNOWN WEAKNESS, OR THIS MACHINE STOOD STILL",
             _ => "THIS MACHINE STOOD STILL",
         };
-        println!("  {why}, told and not counted: {}: {}", violation.oracle, violation.text);
+        println!("  {why}, reported and not counted: {}: {}", violation.oracle, violation.text);
     }
 }
 
@@ -380,7 +381,7 @@ fn explain(violations: &[Violation], checker: &Checker, nemesis: &Nemesis, pulse
     checker.recent().for_each(|line| println!("  {line}"));
 }
 
-/// How late a thread is woken that wants to be woken every 5 ms: what a lease cannot know.
+/// How late a thread is woken that sleeps for 5 ms at a time: pauses that a lease cannot foresee.
 struct Pulse {
     stalls: Arc<Mutex<Vec<(Duration, Duration)>>>,
     is_over: Arc<AtomicBool>,

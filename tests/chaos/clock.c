@@ -1,6 +1,6 @@
-/* A server's clock that jumps: preloaded into redis-server. The file named in CHAOS_CLOCK holds the offset to the
- * real time, in microseconds, eight bytes of the machine's own order; whoever writes it moves the clock. The
- * monotonic clock is left alone. */
+/* A server's clock that jumps: preloaded into redis-server. The file named in CHAOS_CLOCK has the
+ * offset to the real time, in microseconds, as eight bytes in the machine's byte order; writing to
+ * it moves the clock. The monotonic clock is left alone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
 pub struct Dice(u64);
 
 impl Dice {
-    /// A stream of its own for each use of a seed.
+    /// A separate stream for each use of a seed.
     pub fn new(seed: u64, stream: u64) -> Dice {
         let mut dice = Dice(seed ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93));
         dice.next();
@@ -18,12 +18,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// From `low` to `high`, both included.
+    /// From `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// So many times in a hundred.
+    /// True `chance` times in a hundred.
     pub fn percent(&mut self, chance: u64) -> bool {
         self.between(1, 100) <= chance
     }

@@ -1,13 +1,15 @@
-//! Chaos: workers that take locks in all modes, a nemesis that breaks what can break, and oracles that say whether a
-//! promise was broken. By hand: `scripts/chaos`. As tests: a minute of it, with fixed seeds.
+//! Chaos: workers that take locks in all modes, a nemesis that breaks what can break, and oracles
+//! that detect broken promises. By hand: `scripts/chaos`. As tests: a minute of it, with fixed
+//! seeds.
 //!
-//! - `turn`: what one run asks for; `section`: its command, which writes down what it sees
-//! - `plan`: what the nemesis does, and what it must not do, and why; `nemesis`: does it
-//! - `worker`: runs redlock in a loop; `runs`: those that are there now
-//! - `oracle`: what must never be; `chaos`: one run of all this, and its end
-//! - `self_test`: that each oracle can say no
+//! - `turn`: the request of one run; `section`: its command, which logs what it sees
+//! - `plan`: what the nemesis does, what it must not do, and why; `nemesis`: does it
+//! - `worker`: runs redlock in a loop; `runs`: the current runs
+//! - `oracle`: what must never happen; `chaos`: one run of all this, and its end
+//! - `self_test`: proves that each oracle can detect a violation
 //!
-//! The seed makes the plan of the nemesis and of every worker; when which of them meets which depends on the machine.
+//! The seed determines the plan of the nemesis and of every worker; how they coincide depends on
+//! the machine.
 
 #[allow(dead_code, unused_imports, unused_macros)]
 #[path = "../suite/support/mod.rs"]
@@ -35,7 +37,7 @@ use chaos::{INTERRUPTED, Options};
 use plan::Weather;
 
 const USAGE: &str = "usage: scripts/chaos [--seconds N] [--nodes 0|1|3|5] [--seed S] [--workers N]
-                     [--weather gentle|remembering|forgetful] [--order fail|tell]
+                     [--weather gentle|remembering|forgetful] [--order fail|report]
                      [--keep-going] [--keep-files] [--plan] [--program PATH]
        scripts/chaos --self-test";
 
@@ -95,7 +97,7 @@ fn parse(args: &[String]) -> Option<Options> {
             "--program" => options.program = std::fs::canonicalize(args.next()?).ok()?,
             "--order" => {
                 let value = args.next()?;
-                order_fails = Some(["tell", "fail"].iter().position(|word| word == value)? == 1);
+                order_fails = Some(["report", "fail"].iter().position(|word| word == value)? == 1);
             }
             "--weather" => {
                 let weathers = [
@@ -113,23 +115,23 @@ fn parse(args: &[String]) -> Option<Options> {
     Some(options)
 }
 
-/// Its name, and whether what it runs is good.
+/// A test's name, and a function that returns whether it passes.
 type Test = (&'static str, fn() -> bool);
 
-/// A minute of it, for `cargo test`.
+/// A minute of chaos, for `cargo test`.
 const TESTS: [Test; 4] = [
-    ("this_host", || short(0, 1, 8)),
-    ("one_server", || short(1, 1, 12)),
-    ("three_servers", || short(3, 2, 14)),
-    ("every_oracle_can_say_no", || self_test::run(true)),
+    ("locks_on_this_host_survive_chaos", || short(0, 1, 8)),
+    ("locks_on_one_server_survive_chaos", || short(1, 1, 12)),
+    ("locks_on_three_servers_survive_chaos", || short(3, 2, 14)),
+    ("every_oracle_detects_a_violation", || self_test::run(true)),
 ];
 
 fn short(nodes: usize, seed: u64, seconds: u64) -> bool {
-    // Tests run on busy machines: no lease so short that its margin is a moment.
+    // Tests run on busy machines: no lease is so short that its margin is a moment.
     chaos::run(&Options { shortest_ttl_ms: 2000, ..Options::new(nodes, seed, seconds) }).is_good()
 }
 
-/// As the harness of cargo does it, with what cargo and nextest ask of one.
+/// Acts like cargo's test harness, with the options that cargo and nextest use.
 fn as_tests(args: &[String]) -> ExitCode {
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
     let mut filters: Vec<&String> = Vec::new();

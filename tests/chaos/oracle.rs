@@ -1,4 +1,5 @@
-//! What must never be: checked from the log that the commands wrote, line after line, and at the end of each run.
+//! What must never happen: checked from the log that the commands write, line by line, and at the
+//! end of each run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -7,27 +8,27 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::plan::Deed;
+use crate::plan::Fault;
 use crate::section::{boot_time, log_file};
 use crate::turn::{Mode, Patience, Prefer, Turn};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Oracle {
-    /// Two were inside at once who exclude each other.
+    /// Two commands that exclude each other were inside at once.
     Overlap,
-    /// A counter that was read and written under the lock has missed a turn.
+    /// A counter that was read and written under the lock has missed an update.
     LostUpdate,
     /// A token is not larger than that of an earlier grant.
     TokenOrder,
-    /// Somebody who came later was served first, while no server failed.
+    /// A later waiter was served first, while no server failed.
     ServiceOrder,
     /// A process of the command has outlived its redlock.
     Orphan,
-    /// A key that would stay for ever.
+    /// A key that would stay forever.
     NoTtl,
-    /// Somebody waits for a lock that nobody holds, or a key is not free at the end.
+    /// A run waits for a lock that is not held, or a key is not free at the end.
     Stuck,
-    /// redlock's exit code does not tell what happened.
+    /// redlock's exit code does not match what happened.
     ExitCode,
 }
 
@@ -67,13 +68,13 @@ pub struct Violation {
     pub at: Duration,
 }
 
-/// How a run ended, by what its worker saw.
+/// How a run ended, as its worker saw it.
 pub struct Ended<'a> {
     pub turn: &'a Turn,
     pub code: Option<i32>,
     pub signal: Option<i32>,
     /// What the nemesis did to it.
-    pub blows: &'a [Deed],
+    pub blows: &'a [Fault],
     /// Since when it was in the queue, by the wall clock, in ms.
     pub queued_ms: Option<u64>,
     pub stderr: &'a str,
@@ -85,14 +86,14 @@ struct Key {
     /// The largest token of each mode.
     largest: HashMap<String, u64>,
     tokens: HashSet<u64>,
-    /// The same for those of a mode that came later: line number, mode, largest token until then.
+    /// The same for later entries of a mode: line number, mode, largest token until then.
     history: Vec<(u64, Mode, u64)>,
-    /// What the counter must at least be, and how many may have added to it without saying so.
+    /// The counter's minimum, and how many may have incremented it without logging it.
     counter: u64,
     silent: u64,
 }
 
-/// Somebody who came in.
+/// A command that entered.
 struct Entry {
     line: u64,
     run: u64,
@@ -118,17 +119,17 @@ pub struct Checker {
     keys: BTreeMap<String, Key>,
     starts: HashMap<u64, Start>,
     entries: VecDeque<Entry>,
-    /// Line numbers of those who came in, and of those who went out.
+    /// The line numbers of entries and exits.
     came_in: HashMap<u64, u64>,
     went_out: HashSet<u64>,
-    /// Who was inside when somebody else came in: it must not go out later.
+    /// Commands that were inside when another one entered: they must not leave later.
     passed: HashMap<u64, Vec<(u64, String)>>,
-    /// When a server, or the way to it, failed; the last may not be over.
+    /// When a server, or the line to it, failed; the last failure may not be over.
     failures: Vec<(Duration, Option<Duration>)>,
     failing: u32,
     /// How long after a failure the order may still suffer from it.
     order_recovers_in: Duration,
-    /// On this host several keys are taken one after the other.
+    /// On this host several keys are taken one after another.
     on_this_host: bool,
     pub violations: Vec<Violation>,
     pub checks: BTreeMap<Oracle, u64>,
@@ -175,7 +176,7 @@ impl Checker {
         }
     }
 
-    /// All of them.
+    /// Ends all failures.
     pub fn failures_end(&mut self) {
         self.failing = 1;
         self.failure_ends();
@@ -198,7 +199,7 @@ impl Checker {
         self.recent.iter()
     }
 
-    /// Reads what the commands have written since.
+    /// Reads the lines that the commands have written since the last call.
     pub fn catch_up(&mut self) {
         if self.file.is_none() {
             self.file = File::open(&self.log).ok();
@@ -234,12 +235,12 @@ impl Checker {
                 self.starts.insert(run, Start { line: self.lines, at, wall_ms, prefer });
             }
             "in" => {
-                let keys = words.get(5)?.split(',').map(Told::parse).collect::<Option<Vec<_>>>()?;
-                self.comes_in(run, at, Mode::parse(words.get(3)?)?, &keys);
+                let keys = words.get(5)?.split(',').map(LoggedKey::parse).collect::<Option<Vec<_>>>()?;
+                self.enters(run, at, Mode::parse(words.get(3)?)?, &keys);
             }
             "out" => {
-                let keys = words.get(3)?.split(',').map(Told::parse).collect::<Option<Vec<_>>>()?;
-                self.goes_out(run, &keys);
+                let keys = words.get(3)?.split(',').map(LoggedKey::parse).collect::<Option<Vec<_>>>()?;
+                self.leaves(run, &keys);
             }
             "clash" => {
                 let why = words[4..].join(" ");
@@ -254,7 +255,7 @@ impl Checker {
         Some(())
     }
 
-    fn comes_in(&mut self, run: u64, at: Duration, mode: Mode, keys: &[Told]) {
+    fn enters(&mut self, run: u64, at: Duration, mode: Mode, keys: &[LoggedKey]) {
         self.served += 1;
         let start = self.starts.get(&run).copied();
         let line = self.lines;
@@ -269,7 +270,8 @@ impl Checker {
                 }
             }
             key.inside.insert(run, mode);
-            // Of another mode: earlier, as they exclude each other. Of ours: those who were in before we were started.
+            // Entries of another mode: earlier ones, since they exclude each other. Of our mode:
+            // those that had entered before we started.
             for (theirs, token) in &key.largest {
                 if (*theirs != mode.to_string() || mode == Mode::Exclusive) && *token >= told.fence {
                     found.push((Oracle::TokenOrder, format!("after token {token} ({theirs})"), told));
@@ -315,7 +317,7 @@ impl Checker {
         }
     }
 
-    fn goes_out(&mut self, run: u64, keys: &[Told]) {
+    fn leaves(&mut self, run: u64, keys: &[LoggedKey]) {
         for (other, key) in self.passed.remove(&run).unwrap_or_default() {
             let text = format!("run {other} came in to key {key:?} before run {run} went out");
             self.violates(Oracle::Overlap, text);
@@ -335,7 +337,7 @@ impl Checker {
         self.went_out.insert(run);
     }
 
-    /// To be called when redlock has been waited for.
+    /// Must be called when redlock has been waited for.
     pub fn run_ended(&mut self, ended: &Ended) {
         self.catch_up();
         let run = ended.turn.id;
@@ -346,7 +348,7 @@ impl Checker {
         }
         let start = self.starts.get(&run).map_or(Duration::ZERO, |start| start.at);
         let is_calm = ended.blows.is_empty() && !self.has_failed(start, boot_time());
-        // Not a violation, as a busy machine may be late for a node timeout; but worth a look.
+        // Not a violation, as a busy machine may be late for a node timeout; but worth checking.
         let calm =
             if is_calm && matches!(ended.code, Some(69 | 79)) { " (though nothing failed)" } else { "" };
         *self.outcomes.entry(outcome(ended) + calm).or_default() += 1;
@@ -361,7 +363,7 @@ impl Checker {
         self.forget(run);
     }
 
-    /// Those who were started when it was in the queue already, and came in before it.
+    /// Checks for runs that started when this one was already in the queue, and entered before it.
     fn check_order(&mut self, ended: &Ended, line: u64, queued_ms: u64) {
         let turn = ended.turn;
         let queues = matches!(turn.patience, Patience::Forever | Patience::WaitMs(_));
@@ -398,7 +400,7 @@ impl Checker {
     }
 
     fn forget(&mut self, _run: u64) {
-        // Others may still be compared with it, as long as its entry is there.
+        // Others may still be compared with it, as long as its entry exists.
         if self.starts.len() > 8000 {
             let known: BTreeSet<u64> = self.entries.iter().map(|entry| entry.run).collect();
             let old = self.lines.saturating_sub(20_000);
@@ -411,18 +413,18 @@ impl Checker {
 }
 
 /// `key:fence:number`
-struct Told {
+struct LoggedKey {
     key: String,
     fence: u64,
     number: u64,
 }
 
-impl Told {
-    fn parse(word: &str) -> Option<Told> {
+impl LoggedKey {
+    fn parse(word: &str) -> Option<LoggedKey> {
         let mut parts = word.split(':');
         let key = parts.next()?.to_owned();
         let (fence, number) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        parts.next().is_none().then_some(Told { key, fence, number })
+        parts.next().is_none().then_some(LoggedKey { key, fence, number })
     }
 }
 
@@ -434,9 +436,9 @@ fn outcome(ended: &Ended) -> String {
     }
 }
 
-/// Why it cannot have ended like this.
+/// Why the run cannot have ended like this.
 fn wrong_exit(ended: &Ended, on_this_host: bool, came_in: bool, went_out: bool) -> Option<&'static str> {
-    let hit = |deeds: &[Deed]| ended.blows.iter().any(|blow| deeds.contains(blow));
+    let hit = |faults: &[Fault]| ended.blows.iter().any(|blow| faults.contains(blow));
     let turn = ended.turn;
     match (ended.code, ended.signal) {
         (Some(0), _) if !(came_in && went_out) => Some("success, but the command has not run to its end"),
@@ -447,12 +449,12 @@ fn wrong_exit(ended: &Ended, on_this_host: bool, came_in: bool, went_out: bool) 
         (Some(75 | 69), _) => None,
         (Some(79), _) => on_this_host.then_some("nothing is lost on this host"),
         (Some(124), _) => turn.max_hold_ms.is_none().then_some("there was no --max-hold"),
-        (Some(125), _) => (!hit(&[Deed::KillGuardian])).then_some("nobody has touched its guardian"),
-        (Some(143), _) => (!hit(&[Deed::TerminateRedlock])).then_some("nobody has sent that"),
+        (Some(125), _) => (!hit(&[Fault::KillGuardian])).then_some("nobody has touched its guardian"),
+        (Some(143), _) => (!hit(&[Fault::TerminateRedlock])).then_some("nobody has sent that"),
         (Some(_), _) => Some("nothing that can happen here"),
-        (None, Some(9)) => (!hit(&[Deed::KillRedlock, Deed::KillCommand, Deed::KillGuardian]))
+        (None, Some(9)) => (!hit(&[Fault::KillRedlock, Fault::KillCommand, Fault::KillGuardian]))
             .then_some("nobody has killed it"),
-        (None, Some(15)) => (!hit(&[Deed::TerminateRedlock])).then_some("nobody has sent that"),
+        (None, Some(15)) => (!hit(&[Fault::TerminateRedlock])).then_some("nobody has sent that"),
         (None, _) => Some("nobody has sent that"),
     }
 }

@@ -1,44 +1,46 @@
-//! What the nemesis will do, and when: made from the seed before anything runs.
+//! What the nemesis will do, and when: generated from the seed before anything runs.
 //!
-//! What it does not stage, as redlock does not promise to survive it (docs/protocol.md, README "limits"):
+//! It leaves out what redlock does not promise to survive (docs/protocol.md, README "limits"):
 //!
-//! - One server that loses its memory while quarantine is off: it gives the lock away at once, beside a command that
-//!   is still being stopped. In `Weather::Forgetful` every client has a quarantine as long as the longest lease, on
-//!   one server, too; FLUSHALL is staged on one of several servers only.
-//! - A server's clock that jumps forward by more than the margin of a lease. On one server it is the same as losing
-//!   the lease, so there the clock goes back only (a bounded wait). On several, one server may jump while every other
-//!   one has had no fault for longer than two leases, and has none until the forgotten leases are over: a second
-//!   fault in that time would be a majority that has forgotten. Back by 2 s at most, as every lease there becomes
-//!   longer by that.
-//! - Memory lost and clock jumps in one run: a token is kept from going back by the memory of the servers or by their
-//!   clocks; without both it may repeat.
-//! - redlock and its guardian both killed, or one of them killed and the other stopped: there is nobody left to stop
-//!   the tree. One such blow for each run.
-//! - The command alone killed, or ended by a SIGTERM that redlock has forwarded, while it has a child and no
-//!   `--wait-tree`: the lock is released when the command has ended, and the child is a daemon that was left behind (it
-//!   gets the SIGTERM as well, but it is not waited for).
+//! - One server that loses its data while quarantine is off: it grants the lock at once, beside a
+//!   command that is still being stopped. In `Weather::Forgetful` every client has a quarantine as
+//!   long as the longest lease, on one server, too; FLUSHALL happens on one of several servers
+//!   only.
+//! - A server's clock that jumps forward by more than the margin of a lease. On one server this is
+//!   the same as losing the lease, so there the clock only goes back (a bounded wait). On several,
+//!   one server may jump while every other one has had no fault for longer than two leases, and has
+//!   none until the lost leases have ended: a second fault in that time would be a majority that
+//!   has lost its data. Back by 2 s at most, as every lease there becomes longer by that.
+//! - Lost data and clock jumps in one run: the data of the servers or their clocks keep a token
+//!   from going back; without both it may repeat.
+//! - redlock and its guardian both killed, or one of them killed and the other stopped: no process
+//!   is left to stop the tree. Each run gets one such blow.
+//! - Only the command killed, or ended by a SIGTERM that redlock has forwarded, while it has a
+//!   child and no `--wait-tree`: the lock is released when the command has exited, and the child is
+//!   a daemon that was left behind (it gets the SIGTERM as well, but is not waited for).
 //! - The guardian stopped (a known defect, finding 60).
-//! - The whole machine paused. A busy one does that by itself: chaos.rs watches how late it is woken, and two holders
-//!   at once are not counted if it was later than the margin that a guardian has to end a tree before the lease.
+//! - The whole machine paused. A busy machine pauses by itself: chaos.rs measures how late it is
+//!   woken, and two holders at once do not count if it was later than the margin that a guardian
+//!   has to end a tree before the lease.
 
 use std::fmt;
 
 use crate::dice::Dice;
 use crate::turn::Terms;
 
-/// Which kinds of faults go together.
+/// Which kinds of faults occur together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
     /// No server fails; links have latencies. Order is promised all the time.
     Gentle,
-    /// Servers fail, and remember: an append-only file that is written before each reply.
+    /// Servers fail, but keep their data: an append-only file that is written before each reply.
     Remembering,
-    /// Servers fail, and may forget everything.
+    /// Servers fail, and may lose all data.
     Forgetful,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Fault {
     KillRedlock,
     KillGuardian,
     KillCommand,
@@ -65,27 +67,27 @@ pub struct Link {
     pub server: usize,
 }
 
-impl Deed {
-    /// The server that it troubles.
+impl Fault {
+    /// The server that it affects.
     pub fn server(self) -> Option<usize> {
         match self {
-            Deed::KillRedlock | Deed::KillGuardian | Deed::KillCommand => None,
-            Deed::TerminateRedlock | Deed::StopRedlock | Deed::StopCommand => None,
-            Deed::StopServer(at) | Deed::RestartServer { at, .. } | Deed::KillClients(at) => Some(at),
-            Deed::FlushScripts(at) | Deed::FlushAll(at) | Deed::JumpClock { at, .. } => Some(at),
-            Deed::Cut(link) | Deed::Stall(link) | Deed::LoseReplies(link) | Deed::Strand(link) => {
+            Fault::KillRedlock | Fault::KillGuardian | Fault::KillCommand => None,
+            Fault::TerminateRedlock | Fault::StopRedlock | Fault::StopCommand => None,
+            Fault::StopServer(at) | Fault::RestartServer { at, .. } | Fault::KillClients(at) => Some(at),
+            Fault::FlushScripts(at) | Fault::FlushAll(at) | Fault::JumpClock { at, .. } => Some(at),
+            Fault::Cut(link) | Fault::Stall(link) | Fault::LoseReplies(link) | Fault::Strand(link) => {
                 Some(link.server)
             }
-            Deed::Delay { link, .. } => Some(link.server),
+            Fault::Delay { link, .. } => Some(link.server),
         }
     }
 
-    /// Whether a server, or the way to it, fails by it: then no order is promised.
+    /// Whether it makes a server, or the line to it, fail: then no order is promised.
     pub fn is_failure(self) -> bool {
         match self {
-            Deed::FlushScripts(_) => false,
+            Fault::FlushScripts(_) => false,
             // Below every node timeout.
-            Deed::Delay { by_ms, .. } => by_ms > GENTLE_DELAY_MS,
+            Fault::Delay { by_ms, .. } => by_ms > GENTLE_DELAY_MS,
             _ => self.server().is_some(),
         }
     }
@@ -99,14 +101,14 @@ pub struct Blow {
     pub at_ms: u64,
     /// Until it is undone; 0 if there is nothing to undo.
     pub lasts_ms: u64,
-    pub deed: Deed,
-    /// Chooses the victim among the runs that are there at the moment.
+    pub fault: Fault,
+    /// Selects the victim from the current runs.
     pub number: u64,
 }
 
 impl fmt::Display for Blow {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "at {:.3} s {:?}", self.at_ms as f64 / 1000.0, self.deed)?;
+        write!(f, "at {:.3} s {:?}", self.at_ms as f64 / 1000.0, self.fault)?;
         if self.lasts_ms > 0 {
             write!(f, " for {} ms", self.lasts_ms)?;
         }
@@ -114,17 +116,17 @@ impl fmt::Display for Blow {
     }
 }
 
-/// All blows of a run, in their order.
+/// All blows of a run, in order.
 pub fn draw(seed: u64, terms: &Terms, weather: Weather, has_clocks: bool, storm_ms: u64) -> Vec<Blow> {
     let mut dice = Dice::new(seed, 0xB10);
-    let mut sky = Sky::new(terms, weather, has_clocks);
+    let mut sky = ServerStates::new(terms, weather, has_clocks);
     let mut blows = Vec::new();
     if weather == Weather::Gentle {
-        // Every host is nearer to one server than to another, from the beginning.
+        // From the start every host is closer to one server than to another.
         for (host, server) in (0..terms.hosts).flat_map(|h| (0..terms.nodes).map(move |s| (h, s))) {
             let link = Link { host: Some(host), server };
-            let deed = Deed::Delay { link, by_ms: dice.between(0, GENTLE_DELAY_MS) };
-            blows.push(Blow { at_ms: 0, lasts_ms: 0, deed, number: 0 });
+            let fault = Fault::Delay { link, by_ms: dice.between(0, GENTLE_DELAY_MS) };
+            blows.push(Blow { at_ms: 0, lasts_ms: 0, fault, number: 0 });
         }
     }
     let longest_pause = dice.one_of(&[700, 400, 200]);
@@ -138,29 +140,29 @@ pub fn draw(seed: u64, terms: &Terms, weather: Weather, has_clocks: bool, storm_
     blows
 }
 
-/// What the plan knows of the servers at a moment of the plan.
-struct Sky<'a> {
+/// The state of the servers at a moment of the plan.
+struct ServerStates<'a> {
     terms: &'a Terms,
     weather: Weather,
     has_clocks: bool,
-    /// Of each server: until when it is troubled by the last blow.
+    /// Per server: until when the last blow affects it.
     troubled_until: Vec<u64>,
-    /// Of each server: when its last failure is over for those that it may have kept from voting.
+    /// Per server: when its last failure is over for clients that it may have kept from voting.
     missed_until: Vec<u64>,
     /// No failure before this: a clock has jumped.
     still_until: u64,
     /// The clocks of single servers go back this many times.
     jumps_back: u64,
-    /// The cycle in which a clock has jumped last.
+    /// The cycle in which a clock jumped last.
     jumped_in: Option<u64>,
 }
 
 /// How often a clock jumps on several servers.
 const CYCLE_MS: u64 = 30_000;
 
-impl Sky<'_> {
-    fn new(terms: &Terms, weather: Weather, has_clocks: bool) -> Sky<'_> {
-        Sky {
+impl ServerStates<'_> {
+    fn new(terms: &Terms, weather: Weather, has_clocks: bool) -> ServerStates<'_> {
+        ServerStates {
             terms,
             weather,
             has_clocks: has_clocks && weather == Weather::Remembering,
@@ -173,17 +175,18 @@ impl Sky<'_> {
     }
 
     fn draw(&mut self, dice: &mut Dice, at_ms: u64) -> Option<Blow> {
-        // Both are drawn, so that what is not possible now changes nothing later.
-        let (against_a_run, against_a_server) = (Sky::against_a_run(dice), self.against_a_server(dice));
-        let (deed, lasts_ms) =
+        // Both are drawn, so that a blow that is not possible now changes nothing later.
+        let (against_a_run, against_a_server) =
+            (ServerStates::against_a_run(dice), self.against_a_server(dice));
+        let (fault, lasts_ms) =
             if dice.percent(45) || self.terms.nodes == 0 { against_a_run } else { against_a_server? };
-        let blow = Blow { at_ms, lasts_ms, deed, number: dice.next() };
+        let blow = Blow { at_ms, lasts_ms, fault, number: dice.next() };
         let is_spared = dice.percent(85);
         if let Some(jump) = self.jump_due(dice, at_ms) {
             self.note(&jump);
             return Some(jump);
         }
-        if blow.deed.is_failure() && self.waits_for_jump(at_ms) {
+        if blow.fault.is_failure() && self.waits_for_jump(at_ms) {
             return None;
         }
         self.permits(&blow, is_spared).then(|| {
@@ -192,8 +195,8 @@ impl Sky<'_> {
         })
     }
 
-    /// On several servers a clock may jump when the others have not failed for long: so every half minute they do not,
-    /// until it has jumped.
+    /// On several servers a clock may jump when the others have not failed for long: so every half
+    /// minute they do not fail until it has jumped.
     fn waits_for_jump(&self, now: u64) -> bool {
         self.has_clocks && self.terms.nodes > 1 && self.jumped_in != Some(now / CYCLE_MS)
     }
@@ -202,29 +205,29 @@ impl Sky<'_> {
         let at = dice.between(0, self.terms.nodes.max(1) as u64 - 1) as usize;
         let (back, ahead) = (-(dice.between(200, 2000) as i64), dice.between(500, 60_000) as i64);
         let by_ms = if dice.percent(60) { ahead } else { back };
-        let blow = Blow { at_ms: now, lasts_ms: 0, deed: Deed::JumpClock { at, by_ms }, number: 0 };
+        let blow = Blow { at_ms: now, lasts_ms: 0, fault: Fault::JumpClock { at, by_ms }, number: 0 };
         (self.waits_for_jump(now) && now > 1000 && self.permits(&blow, true)).then_some(blow)
     }
 
-    fn against_a_run(dice: &mut Dice) -> (Deed, u64) {
-        let deed = dice.weighted(&[
-            (4, Deed::KillRedlock),
-            (3, Deed::KillGuardian),
-            (3, Deed::KillCommand),
-            (3, Deed::TerminateRedlock),
-            (4, Deed::StopRedlock),
-            (2, Deed::StopCommand),
+    fn against_a_run(dice: &mut Dice) -> (Fault, u64) {
+        let fault = dice.weighted(&[
+            (4, Fault::KillRedlock),
+            (3, Fault::KillGuardian),
+            (3, Fault::KillCommand),
+            (3, Fault::TerminateRedlock),
+            (4, Fault::StopRedlock),
+            (2, Fault::StopCommand),
         ]);
         let short = dice.between(50, 600);
         let long = dice.between(600, 3500);
-        match deed {
-            Deed::StopRedlock => (deed, if dice.percent(50) { short } else { long }),
-            Deed::StopCommand => (deed, short),
-            _ => (deed, 0),
+        match fault {
+            Fault::StopRedlock => (fault, if dice.percent(50) { short } else { long }),
+            Fault::StopCommand => (fault, short),
+            _ => (fault, 0),
         }
     }
 
-    fn against_a_server(&self, dice: &mut Dice) -> Option<(Deed, u64)> {
+    fn against_a_server(&self, dice: &mut Dice) -> Option<(Fault, u64)> {
         let nodes = self.terms.nodes as u64;
         if nodes == 0 {
             return None;
@@ -237,40 +240,40 @@ impl Sky<'_> {
         let by_ms = dice.between(0, GENTLE_DELAY_MS);
         if self.weather == Weather::Gentle {
             return Some(if dice.percent(50) {
-                (Deed::FlushScripts(at), 0)
+                (Fault::FlushScripts(at), 0)
             } else {
-                (Deed::Delay { link, by_ms }, 0)
+                (Fault::Delay { link, by_ms }, 0)
             });
         }
         let remembers = self.weather == Weather::Remembering || dice.percent(25);
-        let jump = Deed::JumpClock { at, by_ms: -(dice.between(200, 1000) as i64) };
+        let jump = Fault::JumpClock { at, by_ms: -(dice.between(200, 1000) as i64) };
         let delay = dice.between(30, 900);
         let flush = self.weather == Weather::Forgetful && nodes > 1;
-        let (deed, is_lasting) = dice.weighted(&[
-            (4, (Deed::StopServer(at), true)),
-            (4, (Deed::RestartServer { at, remembers }, true)),
-            (3, (Deed::KillClients(at), false)),
-            (2, (Deed::FlushScripts(at), false)),
-            (if flush { 2 } else { 0 }, (Deed::FlushAll(at), false)),
+        let (fault, is_lasting) = dice.weighted(&[
+            (4, (Fault::StopServer(at), true)),
+            (4, (Fault::RestartServer { at, remembers }, true)),
+            (3, (Fault::KillClients(at), false)),
+            (2, (Fault::FlushScripts(at), false)),
+            (if flush { 2 } else { 0 }, (Fault::FlushAll(at), false)),
             (if self.has_clocks && nodes == 1 { 3 } else { 0 }, (jump, false)),
-            (3, (Deed::Cut(link), false)),
-            (3, (Deed::Delay { link, by_ms: delay }, true)),
-            (3, (Deed::Stall(link), true)),
-            (3, (Deed::LoseReplies(link), true)),
-            (3, (Deed::Strand(link), true)),
+            (3, (Fault::Cut(link), false)),
+            (3, (Fault::Delay { link, by_ms: delay }, true)),
+            (3, (Fault::Stall(link), true)),
+            (3, (Fault::LoseReplies(link), true)),
+            (3, (Fault::Strand(link), true)),
         ]);
-        Some((deed, if is_lasting { lasts } else { 0 }))
+        Some((fault, if is_lasting { lasts } else { 0 }))
     }
 
     fn permits(&self, blow: &Blow, is_spared: bool) -> bool {
-        let (Some(server), now) = (blow.deed.server(), blow.at_ms) else { return true };
-        if !blow.deed.is_failure() {
+        let (Some(server), now) = (blow.fault.server(), blow.at_ms) else { return true };
+        if !blow.fault.is_failure() {
             return self.troubled_until[server] < now;
         }
         if self.troubled_until[server] >= now || self.still_until > now {
             return false;
         }
-        if let Deed::JumpClock { by_ms, .. } = blow.deed {
+        if let Fault::JumpClock { by_ms, .. } = blow.fault {
             let is_quiet =
                 |(at, until): (usize, &u64)| at == server || *until == 0 || *until + self.leases(2.5) < now;
             return if self.terms.nodes == 1 {
@@ -279,28 +282,28 @@ impl Sky<'_> {
                 self.missed_until.iter().enumerate().all(is_quiet)
             };
         }
-        // Mostly a majority can serve, or there is nothing to see.
+        // Usually a majority can serve; otherwise there is nothing to observe.
         let troubled = self.missed_until.iter().filter(|until| **until > now).count();
         troubled < self.terms.nodes.div_ceil(2).saturating_sub(1).max(1) || !is_spared
     }
 
     fn note(&mut self, blow: &Blow) {
-        let Some(server) = blow.deed.server() else { return };
+        let Some(server) = blow.fault.server() else { return };
         let over = blow.at_ms + blow.lasts_ms;
-        if !blow.deed.is_failure() {
+        if !blow.fault.is_failure() {
             return;
         }
         self.troubled_until[server] = over + 300;
-        let recovery = match blow.deed {
-            Deed::RestartServer { .. } | Deed::FlushAll(_) if self.weather == Weather::Forgetful => {
+        let recovery = match blow.fault {
+            Fault::RestartServer { .. } | Fault::FlushAll(_) if self.weather == Weather::Forgetful => {
                 self.leases(1.0) + 1000
             }
-            // One server has nobody beside it: let them have some turns.
+            // A single server has no other beside it: let the runs have some turns.
             _ if self.terms.nodes == 1 => 1500,
             _ => 300,
         };
         self.missed_until[server] = over + recovery;
-        if let Deed::JumpClock { .. } = blow.deed {
+        if let Fault::JumpClock { .. } = blow.fault {
             self.still_until = over + self.leases(1.0) + 1000;
             self.jumps_back += 1;
             self.jumped_in = Some(blow.at_ms / CYCLE_MS);

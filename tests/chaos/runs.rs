@@ -1,4 +1,4 @@
-//! The runs that are there at the moment, and signals to their processes that reach nobody else.
+//! The current runs, and signals that reach only their processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use nix::libc;
 use nix::sys::signal::Signal;
 
-use crate::plan::Deed;
+use crate::plan::Fault;
 use crate::section::{DIRECTORY, RUN, pids_file};
 use crate::support::processes::{children, status_field};
 use crate::support::{all_pids, proc_stat};
@@ -20,10 +20,10 @@ pub struct Running {
     pub turn: Turn,
     pub pid: i32,
     pub since: Instant,
-    pub blows: Vec<Deed>,
+    pub blows: Vec<Fault>,
 }
 
-/// A run is in here as long as its process has not been waited for, so its pid is nobody else's.
+/// A run is listed for as long as its process has not been waited for, so its pid cannot be reused.
 pub struct Runs {
     directory: PathBuf,
     running: Mutex<BTreeMap<u64, Running>>,
@@ -39,7 +39,7 @@ impl Runs {
         self.running.lock().expect("the runs").insert(running.turn.id, running);
     }
 
-    /// Before it is waited for.
+    /// Must be called before the run is waited for.
     pub fn remove(&self, run: u64) -> Running {
         self.running.lock().expect("the runs").remove(&run).expect("a run that was added")
     }
@@ -48,17 +48,19 @@ impl Runs {
         self.running.lock().expect("the runs").values().for_each(look);
     }
 
-    /// Does this to one of the runs, chosen by the number; what was hit, if there was any, and what will undo it.
-    pub fn strike(&self, deed: Deed, number: u64) -> Option<(u64, Option<Pidfd>)> {
+    /// Applies this to one of the runs, chosen by the number; returns the victim, if there was any,
+    /// and what will undo it.
+    pub fn strike(&self, fault: Fault, number: u64) -> Option<(u64, Option<Pidfd>)> {
         let mut running = self.running.lock().expect("the runs");
         let command = |run: &Running| pids_of(&self.directory, run.turn.id).first().copied();
         let is_fit = |run: &&Running| {
             let is_running = || command(run).is_some();
-            // One blow for each run, and none that leaves a child behind that nobody stops: see plan.rs.
+            // One blow for each run, and none that leaves a child behind that no process stops: see
+            // plan.rs.
             let is_spared = !run.blows.is_empty()
                 || (run.turn.tree == Tree::Child
-                    && matches!(deed, Deed::KillCommand | Deed::TerminateRedlock));
-            let is_any = matches!(deed, Deed::KillRedlock | Deed::StopRedlock | Deed::TerminateRedlock)
+                    && matches!(fault, Fault::KillCommand | Fault::TerminateRedlock));
+            let is_any = matches!(fault, Fault::KillRedlock | Fault::StopRedlock | Fault::TerminateRedlock)
                 && number.is_multiple_of(3);
             !is_spared && (is_any || is_running())
         };
@@ -66,26 +68,26 @@ impl Runs {
         let chosen = *fitting.get(number as usize % fitting.len().max(1))?;
         let run = running.get_mut(&chosen)?;
         let id = run.turn.id;
-        let (pid, signal) = match deed {
-            Deed::KillRedlock => (run.pid, Signal::SIGKILL),
-            Deed::TerminateRedlock => (run.pid, Signal::SIGTERM),
-            Deed::StopRedlock => (run.pid, Signal::SIGSTOP),
-            Deed::KillGuardian => (guardian_of(run.pid)?, Signal::SIGKILL),
-            Deed::KillCommand => (command(run)?, Signal::SIGKILL),
-            Deed::StopCommand => (command(run)?, Signal::SIGSTOP),
+        let (pid, signal) = match fault {
+            Fault::KillRedlock => (run.pid, Signal::SIGKILL),
+            Fault::TerminateRedlock => (run.pid, Signal::SIGTERM),
+            Fault::StopRedlock => (run.pid, Signal::SIGSTOP),
+            Fault::KillGuardian => (guardian_of(run.pid)?, Signal::SIGKILL),
+            Fault::KillCommand => (command(run)?, Signal::SIGKILL),
+            Fault::StopCommand => (command(run)?, Signal::SIGSTOP),
             _ => return None,
         };
         let pidfd = Pidfd::open(pid, id)?;
-        // Noted first, as the run may be over at once.
-        run.blows.push(deed);
+        // Noted first, as the run may end at once.
+        run.blows.push(fault);
         pidfd.send(signal);
         Some((id, matches!(signal, Signal::SIGSTOP).then_some(pidfd)))
     }
 
-    /// SIGKILL for every redlock that is there: their guardians do the rest.
+    /// Sends SIGKILL to every current redlock: their guardians do the rest.
     pub fn kill_all(&self) {
         for run in self.running.lock().expect("the runs").values_mut() {
-            run.blows.push(Deed::KillRedlock);
+            run.blows.push(Fault::KillRedlock);
             if let Some(pidfd) = Pidfd::open(run.pid, run.turn.id) {
                 pidfd.send(Signal::SIGKILL);
                 pidfd.send(Signal::SIGCONT);
@@ -94,12 +96,12 @@ impl Runs {
     }
 }
 
-/// Not waiting for it, unlike the one of the support code.
+/// Does not wait for it, unlike the function in the support code.
 fn guardian_of(redlock: i32) -> Option<i32> {
     children(redlock).into_iter().find(|pid| status_field(*pid, "Name") == "lock-guardian")
 }
 
-/// The processes that the command of a run has written down, the command itself first.
+/// The processes that the command of a run has logged, the command itself first.
 pub fn pids_of(directory: &Path, run: u64) -> Vec<i32> {
     let text = fs::read_to_string(pids_file(directory, run)).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
@@ -111,7 +113,7 @@ fn carries(pid: i32, variable: &str, value: &str) -> bool {
         .is_ok_and(|env| env.split(|byte| *byte == 0).any(|e| e == entry.as_bytes()))
 }
 
-/// Whether the process is there, and one of this run: not a zombie, not one that has its number now.
+/// Whether the process exists and belongs to this run: not a zombie, not another one with its pid.
 pub fn lives(pid: i32, run: u64) -> bool {
     carries(pid, RUN, &run.to_string())
 }
@@ -122,7 +124,7 @@ pub fn all_living(directory: &Path) -> Vec<i32> {
     all_pids().into_iter().filter(|pid| carries(*pid, DIRECTORY, &directory)).collect()
 }
 
-/// Ends a process of ours that should not be there.
+/// Kills a process of ours that should not exist.
 pub fn end(pid: i32, directory: &Path) {
     let fd = Pidfd::of(pid);
     if let Some(pidfd) = fd.filter(|_| carries(pid, DIRECTORY, &directory.display().to_string())) {
@@ -130,7 +132,7 @@ pub fn end(pid: i32, directory: &Path) {
     }
 }
 
-/// Its name and its command line, for a report.
+/// Its name and command line, for a report.
 pub fn describe(pid: i32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).replace('\0', " ");
@@ -138,18 +140,18 @@ pub fn describe(pid: i32) -> String {
     format!("{pid} {} [{state}] {}", status_field(pid, "Name"), line.chars().take(120).collect::<String>())
 }
 
-/// A process, whatever becomes of its number.
+/// A process, even if its pid is reused.
 pub struct Pidfd(OwnedFd);
 
 impl Pidfd {
     fn of(pid: i32) -> Option<Pidfd> {
         // SAFETY: numbers go in, a new descriptor or -1 comes out.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: it is new, and nobody else's.
+        // SAFETY: the descriptor is new, and owned by nothing else.
         (fd >= 0).then(|| Pidfd(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
-    /// If it is a living process of this run.
+    /// None unless it is a living process of this run.
     fn open(pid: i32, run: u64) -> Option<Pidfd> {
         let pidfd = Pidfd::of(pid)?;
         lives(pid, run).then_some(pidfd)
@@ -157,7 +159,8 @@ impl Pidfd {
 
     pub fn send(&self, signal: Signal) {
         let none = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: an open descriptor, and no siginfo. A process that is gone is an error that does not matter.
+        // SAFETY: an open descriptor, and no siginfo. A process that is gone is an error that does
+        // not matter.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as i32, none, 0) };
     }
 }

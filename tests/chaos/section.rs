@@ -1,8 +1,10 @@
-//! The command under the lock: this very program, called again. It writes down what it sees for the oracles.
+//! The command under the lock: this very program, started once more. It logs what it sees for the
+//! oracles.
 //!
-//! What it relies on is the kernel alone. A file for each key has a byte for everyone who may be inside, locked by an
-//! open file description that the command's children inherit: the kernel knows who is inside to the microsecond, also
-//! of a command that was killed and can write down nothing. An append-only log has an order, so no clock is needed.
+//! It relies on the kernel alone. A file for each key has a byte for every command that may be
+//! inside, locked by an open file description that the command's children inherit: the kernel knows
+//! who is inside to the microsecond, even for a command that was killed and can log nothing. An
+//! append-only log has an order, so no clock is needed.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,7 +24,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::turn::{GROUPS, Mode, Tree};
 
-/// In the environment of redlock, and so of all that it starts: the directory and the number of the run.
+/// In the environment of redlock, and so of all its descendants: the directory and the number of
+/// the run.
 pub const DIRECTORY: &str = "CHAOS_DIRECTORY";
 pub const RUN: &str = "CHAOS_RUN";
 
@@ -30,14 +33,14 @@ pub const RUN: &str = "CHAOS_RUN";
 pub const SECTION: &str = "critical-section";
 pub const CHILD: &str = "child-of-a-section";
 
-/// How long the child of `Tree::Survivor` lives after the command has ended.
+/// How long the child of `Tree::Survivor` lives after the command has exited.
 const SURVIVES: Duration = Duration::from_millis(200);
 
 pub fn log_file(directory: &Path) -> PathBuf {
     directory.join("log")
 }
 
-/// The living processes of a run's command, one pid a line.
+/// The living processes of a run's command, one pid per line.
 pub fn pids_file(directory: &Path, run: u64) -> PathBuf {
     directory.join(format!("pids-{run}"))
 }
@@ -47,7 +50,7 @@ pub fn boot_time() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).expect("the boot-time clock").into()
 }
 
-/// One line, in one write.
+/// Appends one line, in one write.
 pub fn append(path: &Path, line: &str) {
     let mut file = File::options().append(true).create(true).open(path).expect("a log");
     file.write_all(format!("{line}\n").as_bytes()).expect("a line of the log");
@@ -72,7 +75,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         _ => Tree::Alone,
     };
     if arg(4) == "true" {
-        // SAFETY: SIG_IGN is no function of ours.
+        // SAFETY: SIG_IGN is not a function of ours.
         unsafe { signal(Signal::SIGTERM, SigHandler::SigIgn) }.expect("SIGTERM is ignored");
     }
     append(&pids_file(&directory, run), &std::process::id().to_string());
@@ -140,7 +143,7 @@ const ANYBODY: i64 = 0;
 const FIRST_GROUP: i64 = 10;
 const FIRST_SLOT: i64 = 100;
 
-/// Locks what this holder may have for itself; fails if somebody else has it.
+/// Locks the bytes that this holder may have for itself; fails if another process has one.
 fn enter(directory: &Path, key: &str, mode: Mode, slot: Option<&str>) -> Result<File, String> {
     let path = directory.join(format!("inside-{key}"));
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
@@ -154,7 +157,7 @@ fn enter(directory: &Path, key: &str, mode: Mode, slot: Option<&str>) -> Result<
             let byte = |of: &str| FIRST_GROUP + GROUPS.iter().position(|g| *g == of).expect("a group") as i64;
             lock(fd, libc::F_RDLCK, byte(group)).then_some(()).ok_or("the group's byte is locked")?;
             for other in GROUPS.iter().filter(|other| **other != group) {
-                // Both lock their own byte before they look at the other's: one of them sees it.
+                // Both lock their own byte before they check the other's: one of them sees it.
                 is_free(fd, byte(other)).then_some(()).ok_or("readers of another group are inside")?;
             }
         }
@@ -168,8 +171,7 @@ fn enter(directory: &Path, key: &str, mode: Mode, slot: Option<&str>) -> Result<
 }
 
 fn range(kind: i32, byte: i64) -> libc::flock {
-    // Zeroes for what a platform may add.
-    // SAFETY: a struct of numbers.
+    // Zeroed, including fields that a platform may add. SAFETY: a struct of numbers.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = kind as libc::c_short;
     range.l_whence = libc::SEEK_SET as libc::c_short;
@@ -179,18 +181,18 @@ fn range(kind: i32, byte: i64) -> libc::flock {
 
 fn lock(fd: RawFd, kind: i32, byte: i64) -> bool {
     let range = range(kind, byte);
-    // SAFETY: an open descriptor and a struct that lives.
+    // SAFETY: an open descriptor and a live struct.
     unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &range) == 0 }
 }
 
 fn is_free(fd: RawFd, byte: i64) -> bool {
     let mut range = range(libc::F_WRLCK, byte);
-    // SAFETY: an open descriptor and a struct that lives.
+    // SAFETY: an open descriptor and a live struct.
     let asked = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut range) };
     asked == 0 && range.l_type == libc::F_UNLCK as libc::c_short
 }
 
-/// A number in a file, read at the beginning and written at the end without any protection.
+/// A number in a file, read at the start and written at the end without any protection.
 struct Counter {
     file: File,
     value: u64,
@@ -207,7 +209,7 @@ impl Counter {
     }
 
     fn add_one(self) -> u64 {
-        // Of one length, in one write: a kill leaves the old number or the new one.
+        // Always the same length, in one write: a kill leaves the old number or the new one.
         self.file.write_all_at(format!("{:020}\n", self.value + 1).as_bytes(), 0).expect("the counter");
         self.value + 1
     }

@@ -1,5 +1,5 @@
-//! Each oracle can say no: stand-ins for redlock that break a promise, a saboteur at the servers, and copies of the
-//! binary in whose scripts a rule is switched off.
+//! Each oracle can detect a violation: substitutes for redlock that break a promise, a saboteur on
+//! the servers, and copies of the binary in whose scripts a rule is switched off.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ struct Case {
 
 enum Breaks {
     Nothing,
-    /// A shell script in place of redlock. "$redlock" is the true one, ${args[@]} what comes before `--`, "$@" the
-    /// command.
+    /// A shell script in place of redlock. "$redlock" is the real one, ${args[@]} the arguments
+    /// before `--`, "$@" the command.
     StandIn(&'static str),
     /// A copy of the binary with one text of its scripts replaced by another, shorter one.
     Rule(&'static str, &'static str),
@@ -59,7 +59,7 @@ const CASES: [Case; 12] = [
         saboteur: None,
     },
     Case {
-        name: "some who go before all others",
+        name: "runs that overtake all others",
         oracle: Oracle::ServiceOrder,
         nodes: 0,
         weather: Weather::Gentle,
@@ -81,7 +81,7 @@ const CASES: [Case; 12] = [
         saboteur: None,
     },
     Case {
-        name: "\"held\" from one that has run its command",
+        name: "\"held\" after the command has run",
         oracle: Oracle::ExitCode,
         nodes: 0,
         weather: Weather::Gentle,
@@ -101,7 +101,7 @@ const CASES: [Case; 12] = [
         }),
     },
     Case {
-        name: "a key that stays for ever",
+        name: "a key that stays forever",
         oracle: Oracle::NoTtl,
         nodes: 1,
         weather: Weather::Gentle,
@@ -113,7 +113,7 @@ const CASES: [Case; 12] = [
         }),
     },
     Case {
-        name: "a lock that nobody gives back",
+        name: "a lock that is never released",
         oracle: Oracle::Stuck,
         nodes: 1,
         weather: Weather::Gentle,
@@ -133,7 +133,7 @@ const CASES: [Case; 12] = [
         saboteur: None,
     },
     Case {
-        name: "a build without the memory of tokens",
+        name: "a build without the last token",
         oracle: Oracle::TokenOrder,
         nodes: 1,
         weather: Weather::Gentle,
@@ -149,16 +149,16 @@ const CASES: [Case; 12] = [
             "return longest > 0 and longest + 1000 - known_for or 0, known_for, longest",
             "return 0, 1e9, 0",
         ),
-        saboteur: Some(all_forget),
+        saboteur: Some(all_servers_lose_their_data),
     },
 ];
 
 const NO_LOCK: &str = r#"n=$(date +%s%N); export REDLOCK_FENCE="$n $n $n" REDLOCK_SLOT=0; exec "$@""#;
 
-/// Every server loses all it knew. With quarantine no lock is granted until every lease is over.
-fn all_forget(servers: &[Redis], moment: Moment) {
+/// Every server loses all data. With quarantine no lock is granted until every lease has ended.
+fn all_servers_lose_their_data(servers: &[Redis], moment: Moment) {
     for server in servers.iter().filter(|server| moment == Moment::During && server.is_up()) {
-        // Not to one that is stopped at the moment.
+        // Not to a server that is stopped at the moment.
         if crate::support::process_state(server.pid()) != Some('T') {
             server.cmd(&["FLUSHALL"]);
         }
@@ -185,7 +185,7 @@ pub fn run(is_short: bool) -> bool {
         }
     });
     let mut is_good = is_good.into_inner() && !INTERRUPTED.load(SeqCst);
-    // The same sabotage, but the rule is kept.
+    // The same sabotage, but with the rule in force.
     if let (false, Some(case)) = (is_short, CASES.last()) {
         let report = chaos::run(&Options { is_quiet: false, wanted: None, ..options(case, run::binary()) });
         println!("self-test: with quarantine: {} violations", report.violations.len());
@@ -243,14 +243,15 @@ fn make(program: &Path, breaks: &Breaks) -> Result<(), String> {
     };
     let written = program.with_extension("written");
     fs::write(&written, contents).expect("a program");
-    // By another process: a descriptor of ours, inherited by a child of another thread, would make it busy.
+    // Another process copies it: a descriptor of ours, inherited by a child of another thread,
+    // would make the file busy.
     let install = Command::new("install").args(["-m", "755"]).arg(&written).arg(program).status();
     assert!(install.expect("install").success(), "a program can be copied");
     Ok(())
 }
 
-/// The scripts are text in the binary, found by their hashes; a changed one is unknown to every server under its old
-/// hash, and is sent as a whole.
+/// The scripts are text in the binary, found by their hashes; no server has a changed script under
+/// its old hash, so it is sent as a whole.
 fn without(mut binary: Vec<u8>, rule: &str, instead: &str) -> Result<Vec<u8>, String> {
     let (rule, mut instead) = (rule.as_bytes(), instead.as_bytes().to_vec());
     assert!(instead.len() <= rule.len(), "no room for it");

@@ -1,5 +1,5 @@
-//! What one run of redlock asks for: mode, keys, options. Made from the dice alone, so that a seed makes the same
-//! turns again.
+//! The request of one run of redlock: mode, keys, options. Generated from the dice alone, so that a
+//! seed reproduces the same turns.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum Mode {
 pub const GROUPS: [&str; 3] = ["", "red", "blue"];
 
 impl Mode {
-    /// May two be inside together?
+    /// Whether two commands may be inside together.
     pub fn admits(self, other: Mode) -> bool {
         self != Mode::Exclusive && self == other
     }
@@ -68,7 +68,7 @@ pub enum Tree {
     Alone,
     /// With a child in a session of its own that the command ends before itself.
     Child,
-    /// The same, but the child lives on for a moment; the run has `--wait-tree`.
+    /// The same, but the child outlives the command for a moment; the run has `--wait-tree`.
     Survivor,
 }
 
@@ -85,9 +85,9 @@ pub struct Turn {
     /// How long the command is inside.
     pub inside_ms: u64,
     pub tree: Tree,
-    /// Deaf to SIGTERM.
-    pub deaf: bool,
-    /// Through which links it reaches the servers.
+    /// Ignores SIGTERM.
+    pub ignores_term: bool,
+    /// The links through which it reaches the servers.
     pub host: usize,
     /// Before it starts.
     pub pause_ms: u64,
@@ -99,7 +99,7 @@ pub struct Terms {
     pub nodes: usize,
     pub hosts: usize,
     pub shortest_ttl_ms: u64,
-    /// The longest lease, and the quarantine of those who use one.
+    /// The longest lease, and the quarantine of clients that use one.
     pub longest_ttl_ms: u64,
 }
 
@@ -165,13 +165,13 @@ impl Turn {
             turn.max_hold_ms = Some(dice.between(60, 400));
         }
         turn.tree = dice.weighted(&[(7, Tree::Alone), (2, Tree::Child), (1, Tree::Survivor)]);
-        turn.deaf = dice.percent(10);
+        turn.ignores_term = dice.percent(10);
         turn.host = dice.between(0, terms.hosts as u64 - 1) as usize;
         turn.pause_ms = if dice.percent(30) { dice.between(1, 150) } else { 0 };
         turn
     }
 
-    /// One who waits for one key, alone, as long as it takes.
+    /// A run that waits for one key, exclusively, without a time limit.
     pub fn plain(id: u64, key: &'static str, terms: &Terms) -> Turn {
         let mode = if key == SLOTS_KEY { Mode::Slots(SLOTS) } else { Mode::Exclusive };
         Turn {
@@ -185,13 +185,13 @@ impl Turn {
             max_hold_ms: None,
             inside_ms: 5,
             tree: Tree::Alone,
-            deaf: false,
+            ignores_term: false,
             host: 0,
             pause_ms: 0,
         }
     }
 
-    /// The options of `redlock run`, those of the backend apart.
+    /// The options of `redlock run`, except those of the backend.
     pub fn args(&self) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut add = |words: &[&str]| args.extend(words.iter().map(|word| (*word).to_owned()));
@@ -228,14 +228,14 @@ impl Turn {
         args
     }
 
-    /// What section.rs is told: how long, which tree, whether it is deaf.
+    /// The arguments of section.rs: how long, which tree, whether it ignores SIGTERM.
     pub fn section_args(&self) -> [String; 5] {
         [
             self.mode.to_string(),
             self.keys.join(","),
             self.inside_ms.to_string(),
             format!("{:?}", self.tree),
-            self.deaf.to_string(),
+            self.ignores_term.to_string(),
         ]
     }
 }
@@ -244,8 +244,8 @@ impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "run {}: {} --ttl {}ms", self.id, self.args().join(" "), self.ttl_ms)?;
         write!(f, " (inside {} ms, {:?}", self.inside_ms, self.tree)?;
-        if self.deaf {
-            write!(f, ", deaf")?;
+        if self.ignores_term {
+            write!(f, ", ignores_term")?;
         }
         write!(f, ", host {})", self.host)
     }

@@ -1,4 +1,4 @@
-//! One who takes a lock again and again, and looks at each end.
+//! A worker, which takes a lock in a loop, and checks each end.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -16,15 +16,15 @@ use nix::unistd::Pid;
 
 use crate::dice::Dice;
 use crate::oracle::{Checker, Ended, Oracle};
-use crate::plan::Deed;
+use crate::plan::Fault;
 use crate::runs::{Runs, describe, lives, pids_of};
 use crate::section::{DIRECTORY, RUN, SECTION, append, boot_time, log_file, pids_file};
 use crate::support::run::default_signals;
 use crate::turn::{KEYS, SLOTS_KEY, Terms, Turn};
 use crate::world::Backend;
 
-/// What all threads share.
-pub struct Ring {
+/// State that all threads share.
+pub struct SharedState {
     pub directory: PathBuf,
     pub program: PathBuf,
     pub terms: Terms,
@@ -32,9 +32,9 @@ pub struct Ring {
     pub backend: Backend,
     pub runs: Runs,
     pub checker: Mutex<Checker>,
-    /// The nemesis is done: one more turn for everybody.
+    /// The nemesis is done: one more turn for every worker.
     pub is_storm_over: AtomicBool,
-    /// Nobody starts anything any more.
+    /// No worker starts anything any more.
     pub is_over: AtomicBool,
     pub runs_started: AtomicU64,
     pub longest_run_ms: AtomicU64,
@@ -42,16 +42,16 @@ pub struct Ring {
     pub slowest_tree_ms: AtomicU64,
 }
 
-/// After a killed redlock; the guardian needs a moment, more of it on a busy machine.
+/// After a killed redlock; the guardian needs a moment, and longer on a busy machine.
 const TREE_IS_GONE_WITHIN: Duration = Duration::from_secs(3);
 
-impl Ring {
+impl SharedState {
     pub fn keys(&self) -> Vec<&'static str> {
         let slots = (self.terms.nodes <= 1).then_some(SLOTS_KEY);
         KEYS.into_iter().chain(slots).collect()
     }
 
-    /// To its end. Returns its exit code, if it has one.
+    /// Runs to the end. Returns the exit code, if there is one.
     pub fn play(&self, turn: &Turn) -> Option<i32> {
         let mark = turn.id.to_string();
         let (events, stderr) = (self.file("events", turn.id), self.file("stderr", turn.id));
@@ -81,7 +81,7 @@ impl Ring {
         self.runs.add(turn.clone(), child.id() as i32);
         self.runs_started.fetch_add(1, SeqCst);
         let pid = Pid::from_raw(child.id() as i32);
-        // Not yet reaped, so that whoever strikes it hits nobody else.
+        // Not yet reaped, so that the nemesis hits no other process.
         while waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(nix::Error::EINTR) {}
         let running = self.runs.remove(turn.id);
         let status = child.wait().expect("its end");
@@ -107,14 +107,14 @@ impl Ring {
         self.directory.join(format!("{kind}-{run}"))
     }
 
-    fn look_for_orphans(&self, turn: &Turn, blows: &[Deed]) {
+    fn look_for_orphans(&self, turn: &Turn, blows: &[Fault]) {
         let tree = || -> Vec<i32> {
             pids_of(&self.directory, turn.id).into_iter().filter(|pid| lives(*pid, turn.id)).collect()
         };
         let start = Instant::now();
         let mut left = tree();
-        // Whoever is killed cannot wait for its tree; its guardian does.
-        while blows.contains(&Deed::KillRedlock) && !left.is_empty() && start.elapsed() < TREE_IS_GONE_WITHIN
+        // A killed redlock cannot wait for its tree; its guardian does.
+        while blows.contains(&Fault::KillRedlock) && !left.is_empty() && start.elapsed() < TREE_IS_GONE_WITHIN
         {
             sleep(Duration::from_millis(5));
             left = tree();
@@ -138,7 +138,7 @@ impl Ring {
             let turn = Turn::draw(worker * 1_000_000 + turn_number, &mut dice, &self.terms);
             sleep(Duration::from_millis(turn.pause_ms));
             if let Some(69) = self.play(&turn) {
-                sleep(Duration::from_millis(60)); // it came back at once: do not spin
+                sleep(Duration::from_millis(60)); // it returned at once: do not spin
             }
         }
         let keys = self.keys();
@@ -158,7 +158,7 @@ pub fn wall_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis() as u64
 }
 
-/// When it had a place in the queue: the first `waiting` event with a place.
+/// When it got a place in the queue: the first `waiting` event with a place.
 fn queued_since(events: &str) -> Option<u64> {
     let queued = |line: &str| {
         let event: serde_json::Value = serde_json::from_str(line).ok()?;

@@ -24,7 +24,7 @@ pub struct World {
     links: Vec<Vec<Proxy>>,
 }
 
-/// What tells redlock where the lock is.
+/// The options that tell redlock where the lock is.
 pub struct Backend {
     locks: String,
     /// By host: each reaches the servers through links of its own. Empty without servers.
@@ -67,7 +67,8 @@ impl World {
         world
     }
 
-    /// With ports in the order of the servers, so that whoever sorts addresses has one order for all hosts.
+    /// With ports in the order of the servers, so that sorting by address gives the same order on
+    /// all hosts.
     fn connect_hosts(&self) -> Vec<Vec<Proxy>> {
         let ports: Vec<u16> = self.servers.iter().map(Redis::port).collect();
         (0..self.terms.hosts).map(|_| Proxy::to_ports(&ports)).collect()
@@ -85,7 +86,7 @@ impl World {
         self.directory.path().join(name)
     }
 
-    /// Keeps the files, for whoever wants to look at them.
+    /// Keeps the files for inspection.
     pub fn keep_files(&mut self) -> PathBuf {
         self.directory.disable_cleanup(true);
         self.directory.path().to_owned()
@@ -122,7 +123,7 @@ impl World {
         self.servers[at].restart();
     }
 
-    /// Moves the clock of a server from where it is.
+    /// Moves the clock of a server from its current time.
     pub fn jump_clock(&self, at: usize, now_ms: i64) {
         let Some(clock) = self.clocks.get(at) else { return };
         clock.write_all_at(&(now_ms * 1000).to_ne_bytes(), 0).expect("the clock");
@@ -135,8 +136,8 @@ impl World {
             .map(move |(_, to)| &to[link.server])
     }
 
-    /// All is as at the beginning: everybody runs, everything is forwarded.
-    pub fn make_good(&mut self) {
+    /// Restores the initial state: every server runs, everything is forwarded.
+    pub fn restore(&mut self) {
         for proxy in self.links.iter().flatten() {
             proxy.resume();
             proxy.deliver();
@@ -154,9 +155,10 @@ impl World {
         }
     }
 
-    /// What holds a lock, or waits for one, on the servers or in the kernel. A lock that is held has `lock:K` in every mode;
-    /// the records of a killed holder outlive it, for the log, and hold nothing.
-    pub fn what_is_taken(&self) -> Vec<String> {
+    /// Everything that holds a lock, or waits for one, on the servers or in the kernel. A held lock
+    /// has `lock:K` in every mode; the records of a killed holder outlive it, for the history, and
+    /// hold nothing.
+    pub fn held_or_awaited(&self) -> Vec<String> {
         let stays = |key: &String| {
             let parts = ["-fence:", "-info:", "-log:", "-node", "-notify:", "-shared:", "-tombstone:"];
             parts.iter().any(|part| key.contains(part))
@@ -169,7 +171,7 @@ impl World {
         on_servers.chain(files.map(|file| format!("a lock on {}", file.display()))).collect()
     }
 
-    /// The marker of a server apart.
+    /// Without the marker of a server.
     pub fn keys_without_ttl(&self) -> Vec<String> {
         let of = |(at, server): (usize, &Redis)| {
             let keys = server.keys_without_ttl().into_iter().filter(|key| key != "lock-node");
@@ -179,7 +181,7 @@ impl World {
     }
 }
 
-/// The library that moves a server's clock; none without a C compiler.
+/// The library that moves a server's clock; None without a C compiler.
 fn build_shim(directory: &Path) -> Option<PathBuf> {
     if !is_installed("cc") {
         println!("chaos: no cc: the clocks of the servers do not jump");
