@@ -1,7 +1,8 @@
-//! The least that a Redis lock around a command can cost: connect, SET NX PX, run, compare and delete.
+//! The minimum that a Redis lock around a command can cost: connect, SET NX PX, run, compare and
+//! delete.
 //!
-//! For scripts/bench only: no queue, no refresh, no signals, nobody who stops the command when the lock
-//! is lost. The standard library and nothing else.
+//! For scripts/bench only: no queue, no refresh, no signals, and the command is not stopped when
+//! the lock is lost. It uses only the standard library.
 //!
 //! floor HOST:PORT KEY COMMAND [ARG...]
 

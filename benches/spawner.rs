@@ -1,12 +1,12 @@
-//! Starts commands in turn and prints how long each took, start to end.
+//! Starts commands in turn and prints how long each took, from start to exit.
 //!
-//! A program of its own, small and static, built by scripts/bench with rustc alone: started from the benchmark itself,
-//! which is large and has threads, every command would pay for the benchmark's memory, and the differences between
-//! the commands would seem smaller than they are.
+//! A separate small static program, built by scripts/bench with rustc alone: started from the
+//! benchmark itself, which is large and has threads, every command would pay for the benchmark's
+//! memory, and the differences between the commands would seem smaller than they are.
 //!
 //! spawner ROUNDS COMMAND [ARG...] [::: COMMAND [ARG...]]...
 //!
-//! For each command that was run a line: its number from 0 on, and the nanoseconds that it took.
+//! Prints a line for each run: the command's number from 0 on, and the nanoseconds that it took.
 
 use std::ffi::{CString, OsString, c_char, c_int, c_uint};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use std::ptr::null;
 use std::time::{Duration, Instant};
 
 const SEPARATOR: &str = ":::";
-/// What takes longer hangs: the alarm then ends the spawner, and the benchmark with it.
+/// A command that takes longer hangs: the alarm then ends the spawner, and the benchmark with it.
 const PATIENCE_SECONDS: c_uint = 30;
 
 unsafe extern "C" {
@@ -59,7 +59,8 @@ fn run() -> Result<String, String> {
     let mut lines = String::new();
     for round in 0..rounds {
         for place in 0..commands.len() {
-            // Another command begins each round: to be first, or to follow a certain other, may matter.
+            // Another command starts each round: to be first, or to follow a certain other one, may
+            // matter.
             let turn = (round + place) % commands.len();
             let took = time(&commands[turn])?;
             let _ = writeln!(lines, "{turn} {}", took.as_nanos());

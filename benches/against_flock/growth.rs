@@ -1,4 +1,5 @@
-//! What grows with the work, and what does not: keys of a run, keys on the server, waiters, holders of slots, servers.
+//! What grows with the work, and what does not: keys of a run, keys on the server, waiters, holders
+//! of slots, servers.
 
 use crate::crowd::{self, Server};
 use crate::many::{beside, text};
@@ -13,14 +14,14 @@ const KEYS_ON_THE_SERVER: [usize; 4] = [1, 1_000, 100_000, 1_000_000];
 const SERVERS: [usize; 5] = [1, 3, 5, 7, 9];
 const ROUNDS: usize = 100;
 
-/// The server's time for a call of each script: one lock of so many keys.
+/// The server's time for a call of each script: one lock with this many keys.
 pub fn keys_of_a_run(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
     let names: Vec<String> = (0..KEYS_OF_A_RUN[KEYS_OF_A_RUN.len() - 1]).map(|n| format!("k{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     measure(rig, KEYS_OF_A_RUN, |server, keys| crowd::lock(server, 0, &names[..keys]))
 }
 
-/// The same for one key, beside so many that are not ours.
+/// The same for one key, beside this many foreign ones.
 pub fn keys_on_the_server(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
     measure(rig, KEYS_ON_THE_SERVER, |server, keys| {
         let fill = "for i = 1, ARGV[1] do redis.call('SET', 'other:' .. i, i) end";
@@ -54,7 +55,7 @@ fn measure<const N: usize>(
     Ok((0..by_size[0].len()).map(row).collect())
 }
 
-/// Whole runs over so many servers of this machine.
+/// Whole runs on this many servers of this machine.
 pub fn servers(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
     let nodes = Nodes::start(rig, SERVERS[SERVERS.len() - 1])?;
     let key = rig.new_name();

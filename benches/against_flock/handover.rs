@@ -1,4 +1,4 @@
-//! Many want the lock: how long is it nobody's between two holders?
+//! Many clients want the lock: how long is it free between two holders?
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,15 +25,15 @@ enum Tool {
     RedlockHere,
 }
 
-/// What was seen of one tool in all its rounds.
+/// The measurements of one tool in all its rounds.
 #[derive(Default)]
-struct Seen {
+struct Measured {
     gaps: Vec<Duration>,
     overlaps: usize,
     inversions: usize,
 }
 
-impl Seen {
+impl Measured {
     fn add(&mut self, stamps: &[Stamp]) {
         for pair in stamps.windows(2) {
             match pair[1].began.checked_sub(pair[0].ended) {
@@ -45,7 +45,7 @@ impl Seen {
     }
 }
 
-/// Pairs of which the later to come was the earlier to be served. The names are the order of arrival.
+/// Pairs of which the later arrival was served first. The names are the order of arrival.
 fn inversions(stamps: &[Stamp]) -> usize {
     let overtaken = |(place, stamp): (usize, &Stamp)| {
         stamps[place + 1..].iter().filter(|later_served| later_served.name < stamp.name).count()
@@ -54,7 +54,7 @@ fn inversions(stamps: &[Stamp]) -> usize {
 }
 
 pub fn measure(rig: &mut Rig, waiters: usize, rounds: usize) -> anyhow::Result<Vec<Row>> {
-    let (mut flock, mut redlock, mut here) = (Seen::default(), Seen::default(), Seen::default());
+    let (mut flock, mut redlock, mut here) = (Measured::default(), Measured::default(), Measured::default());
     for _ in 0..rounds {
         flock.add(&one_round(rig, Tool::Flock, waiters)?);
         redlock.add(&one_round(rig, Tool::Redlock, waiters)?);
@@ -65,10 +65,10 @@ pub fn measure(rig: &mut Rig, waiters: usize, rounds: usize) -> anyhow::Result<V
     Ok(rows(&flock, &redlock, &here))
 }
 
-fn rows(flock: &Seen, redlock: &Seen, here: &Seen) -> Vec<Row> {
+fn rows(flock: &Measured, redlock: &Measured, here: &Measured) -> Vec<Row> {
     let flock_gap = Summary::of(&flock.gaps);
     warn_of_noise(&flock_gap);
-    let gaps = |what: &str, seen: &Seen, goal: f64| {
+    let gaps = |what: &str, seen: &Measured, goal: f64| {
         let gap = Summary::of(&seen.gaps);
         Row::timed(format!("{what}, {} gaps", seen.gaps.len()), &gap, &flock_gap)
             .goal(format!("<= {goal} x flock"), gap.ratio_to(&flock_gap) <= goal)
@@ -87,7 +87,7 @@ fn rows(flock: &Seen, redlock: &Seen, here: &Seen) -> Vec<Row> {
     rows
 }
 
-/// A holder, then the waiters one after the other; when all have come, the holder lets go.
+/// A holder, then the waiters one after another; when all have arrived, the holder releases.
 fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<Stamp>> {
     let key = rig.new_name();
     let notes = rig.file(&format!("{key}.notes"));
@@ -102,11 +102,11 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
         noting(locked, &notes, place)
     };
     let holder = Guarded::spawn_with_stdin(&mut command(rig, 0)?)?;
-    wait_until("the first holder has begun", || Ok(notes.exists()))?;
+    wait_until("the first holder has started", || Ok(notes.exists()))?;
     let mut queue = Vec::new();
     for place in 1..=waiters {
         let waiter = Guarded::spawn(&mut command(rig, place)?)?;
-        wait_until("the waiter has come", || match tool {
+        wait_until("the waiter has arrived", || match tool {
             Tool::Flock => Ok(name_of(waiter.pid())? == "flock" && is_asleep(waiter.pid())?),
             Tool::Redlock => Ok(rig.server.queue_length(&key)? == place),
             Tool::RedlockHere => Ok(tickets_waiting(&rig.host_directory(&key))? == place),
@@ -120,7 +120,7 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
     Ok(stamps)
 }
 
-/// The lock's command line with ourselves as the command.
+/// The lock's command line with this program as the command.
 pub fn noting(mut locked: Command, notes: &Path, place: usize) -> anyhow::Result<Command> {
     let ourselves: PathBuf = std::env::current_exe()?;
     locked.arg(ourselves).arg(stamp::ARGUMENT).arg(notes).arg(place.to_string());

@@ -1,4 +1,4 @@
-//! The command runs: what does redlock occupy beside it?
+//! The command runs: what does redlock use meanwhile?
 
 use std::fs;
 use std::thread::sleep;
@@ -9,18 +9,18 @@ use crate::report::Row;
 use crate::rig::{Rig, with};
 
 pub const GUARDIAN: &str = "lock-guardian";
-/// A command that ends when its stdin does.
+/// A command that exits when its stdin is closed.
 const HOLDING_COMMAND: &str = "cat";
 const RESIDENT_GOAL: f64 = 4.0;
 const PROPORTIONAL_GOAL: f64 = 2.0;
 const BINARY_GOAL: f64 = 4.0;
-/// What a command needs to be none that ends in a moment.
+/// From this duration on a command is not a short one.
 const LONG: Duration = Duration::from_millis(500);
 
 /// redlock with a command that runs until `finish`.
 pub fn holder(rig: &Rig, key: &str) -> anyhow::Result<Guarded> {
     let mut command = with(rig.redlock_run(&rig.server.tcp_url(), key), HOLDING_COMMAND);
-    // No refresh falls into what is being measured.
+    // No refresh happens during the measurement.
     command.env("REDLOCK_TTL", "10m");
     let holder = Guarded::spawn_with_stdin(&mut command)?;
     child_named(child_named(holder.pid(), GUARDIAN)?, HOLDING_COMMAND)?;

@@ -1,8 +1,9 @@
-//! redlock beside flock(1), and beside the least that a Redis lock can cost. Run it by scripts/bench.
+//! redlock beside flock(1), and beside the minimum that a Redis lock can cost. Run it with
+//! scripts/bench.
 //!
-//! What is compared runs in turn (A B C A B C ...) in one go, so that a slow moment of the machine hits
-//! all alike and the ratios mean something where the times do not. Missing a goal is a figure, not a
-//! failure: the exit code tells only whether it could be measured.
+//! The contenders run in turn (A B C A B C ...), so that a slow moment of the machine affects all
+//! alike and the ratios are meaningful even if the times are not. A missed goal is a figure, not a
+//! failure: the exit code only says whether the measurement worked.
 
 mod growth;
 mod handover;
@@ -23,7 +24,7 @@ mod stopwatch;
 mod uncontended;
 mod waiting;
 
-// Scripts called directly, and the lines of the tests.
+// Direct script calls, and the network lines of the tests.
 #[allow(dead_code)]
 #[path = "../../tests/suite/support/crowd.rs"]
 mod crowd;
@@ -49,7 +50,7 @@ use rig::Rig;
 /// How much of everything.
 struct Effort {
     uncontended_rounds: usize,
-    /// Waiters, and how many rounds with so many.
+    /// The number of waiters, and of rounds with that many.
     handovers: [(usize, usize); 2],
     waiting_for: Duration,
     node_rounds: usize,
@@ -96,7 +97,7 @@ fn start() -> anyhow::Result<()> {
     {
         return nodes_crowd::section();
     }
-    // Whoever started us was killed: nothing of ours stays, since the same holds for our children.
+    // If our parent is killed, nothing of ours stays, since the same holds for our children.
     set_pdeathsig(Signal::SIGKILL)?;
     let given = |option: &str| arguments.iter().any(|argument| argument == option);
     let effort = if given("--quick") { &QUICK } else { &FULL };

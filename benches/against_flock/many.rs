@@ -1,4 +1,4 @@
-//! Scripts called directly: what does a request cost the server beside many sharers and waiters?
+//! Direct script calls: what does a request cost the server beside many sharers and waiters?
 
 use redis::Value;
 
@@ -7,10 +7,10 @@ use crate::report::Row;
 use crate::rig::Rig;
 
 const OTHERS: [usize; 3] = [50, 500, 5000];
-/// The time beside the most of them / beside the fewest.
+/// The time beside the most of them, divided by that beside the fewest.
 const GOAL: f64 = 2.0;
 
-/// A line for each kind of request, with the server's time beside each number of others.
+/// A row for each kind of request, with the server's time beside each number of others.
 pub fn measure(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
     let scenarios: [&[Scenario]; 6] = [
         &crowd::LOCKS,

@@ -1,8 +1,8 @@
-//! Servers at a distance: what a round-trip time costs a whole run and a hand-over, beside the least that it can cost.
+//! Distant servers: what a round-trip time costs a whole run and a hand-over, beside the minimum.
 //!
-//! All lines are equally long. The kernel answers a connect at once, so that the round trip of the TCP handshake, which
-//! every client pays, is in none of the figures. What the processes themselves cost is taken off by what the same
-//! takes at a distance of 0, measured in turn with the others.
+//! All lines have the same latency. The kernel completes a connect at once, so the figures do not
+//! include the round trip of the TCP handshake, which every client pays. The processes' own time is
+//! subtracted: the same is measured without latency, in turn with the others.
 
 use std::fs;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const ROUND_TRIPS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(80)];
 const WARM_UP_ROUNDS: usize = 2;
 const WAITERS: usize = 4;
-/// Below this a round trip is too short to be told from the machine's unrest.
+/// A shorter round trip cannot be distinguished from the machine's noise.
 const SHORTEST_GOAL: Duration = Duration::from_millis(10);
 
 /// How often each is measured.
@@ -37,16 +37,16 @@ pub struct Effort {
 /// What is measured, and the round trips that it needs at least.
 struct Figure {
     what: &'static str,
-    /// Theory's.
+    /// The theoretical minimum.
     least: f64,
-    /// Ours.
+    /// Our goal.
     goal: f64,
 }
 
-/// Once to take it and once to give it back.
+/// One to acquire and one to release.
 const WHOLE_RUN: Figure = Figure { what: "whole run", least: 2.0, goal: 2.2 };
-/// Half a round trip until the release has arrived, and half until the next holder knows. Ours: half for the release, half
-/// for the wake-up, one for the gate's vote and one for the others'.
+/// Half a round trip until the release has arrived, and half until the next holder knows. Ours:
+/// half for the release, half for the wake-up, one for the gate's vote and one for the others'.
 const HAND_OVER: Figure = Figure { what: "hand-over", least: 1.0, goal: 3.1 };
 
 /// Servers, and a line to each of them.
@@ -79,7 +79,7 @@ impl Site {
 
 pub fn measure(rig: &mut Rig, effort: &Effort) -> anyhow::Result<()> {
     println!(
-        "\nservers at a round-trip time r: medians, and what they are beyond those at r = 0, in round trips"
+        "\nservers at a round-trip time r: medians, and their difference to those at r = 0, in round trips"
     );
     println!(
         "  {:<10} {:>7} {:>8} {:>12}  {:<25} {:>9} {:>8}  goal",
@@ -128,18 +128,18 @@ fn handovers(rig: &mut Rig, site: &mut Site, rounds: usize) -> anyhow::Result<Sa
     Ok(samples)
 }
 
-/// A holder, and waiters that come one after the other.
+/// A holder, and waiters that arrive one after another.
 fn one_queue(rig: &mut Rig, site: &mut Site) -> anyhow::Result<Vec<Stamp>> {
     let key = rig.new_name();
     let notes = rig.file(&format!("{key}.notes"));
     let urls = site.urls();
     let command = |rig: &Rig, place: usize| noting(redlock_run(rig, &urls, &key), &notes, place);
     let holder = Guarded::spawn_with_stdin(&mut command(rig, 0)?)?;
-    wait_until("the first holder has begun", || Ok(notes.exists()))?;
+    wait_until("the first holder has started", || Ok(notes.exists()))?;
     let mut queue = Vec::new();
     for place in 1..=WAITERS {
         queue.push(Guarded::spawn(&mut command(rig, place)?)?);
-        wait_until("the waiter has come", || Ok(site.servers[0].queue_length(&key)? == place))?;
+        wait_until("the waiter has arrived", || Ok(site.servers[0].queue_length(&key)? == place))?;
     }
     holder.finish()?;
     queue.into_iter().try_for_each(Guarded::finish)?;

@@ -1,4 +1,5 @@
-//! A lock over five servers: what it costs alone, with a server that refuses, with one that is silent.
+//! A lock on five servers: what it costs alone, with a server that refuses connections, with a
+//! silent one.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,11 +28,11 @@ const SLACK: Duration = Duration::from_millis(20);
 /// A silent gate costs a second each time.
 const SILENT_GATE_SHARE: usize = 40;
 
-/// Servers, an address that refuses, and one where connecting never ends.
+/// Servers, an address that refuses connections, and one where connecting never ends.
 pub struct Nodes {
     servers: Vec<Server>,
-    refused: Deaf,
-    silent: Deaf,
+    refused: Unserved,
+    silent: Unserved,
 }
 
 impl Nodes {
@@ -42,16 +43,16 @@ impl Nodes {
             Server::start(&directory)
         };
         let servers = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(Self { servers, refused: Deaf::refusing()?, silent: Deaf::silent()? })
+        Ok(Self { servers, refused: Unserved::refusing()?, silent: Unserved::silent()? })
     }
 
     pub fn urls(&self) -> Vec<String> {
         self.servers.iter().map(Server::tcp_url).collect()
     }
 
-    fn urls_with(&self, at: usize, deaf: &Deaf) -> Vec<String> {
+    fn urls_with(&self, at: usize, unserved: &Unserved) -> Vec<String> {
         let mut urls = self.urls();
-        urls[at] = deaf.url();
+        urls[at] = unserved.url();
         urls
     }
 }
@@ -105,7 +106,7 @@ fn rows(samples: &[Vec<Duration>], silent_gate: &[Duration]) -> Vec<Row> {
     rows
 }
 
-/// What one run makes of connections and commands: at the gate, and at all together.
+/// The connections and commands of one run: on the gate, and on all together.
 pub fn count_requests(rig: &mut Rig, nodes: &mut Nodes) -> anyhow::Result<Vec<Row>> {
     let (stopwatch, key) = (Stopwatch::new(), rig.new_name());
     let mut command = with(redlock_run(rig, &nodes.urls(), &key), "true");
@@ -127,14 +128,14 @@ pub fn count_requests(rig: &mut Rig, nodes: &mut Nodes) -> anyhow::Result<Vec<Ro
     ])
 }
 
-/// An address that belongs to us, and to nobody who answers.
-struct Deaf {
+/// An address of ours without a server that replies.
+struct Unserved {
     address: SocketAddr,
     _sockets: Vec<Socket>,
 }
 
-impl Deaf {
-    /// Bound, but nobody listens.
+impl Unserved {
+    /// Bound, but without a listener.
     fn refusing() -> anyhow::Result<Self> {
         let socket = tcp()?;
         socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -142,19 +143,19 @@ impl Deaf {
         Ok(Self { address, _sockets: vec![socket] })
     }
 
-    /// Somebody listens, but the backlog is full and stays so.
+    /// With a listener, but its backlog is full and stays so.
     fn silent() -> anyhow::Result<Self> {
-        let mut deaf = Self::refusing()?;
-        deaf._sockets[0].listen(0)?;
+        let mut unserved = Self::refusing()?;
+        unserved._sockets[0].listen(0)?;
         for _ in 0..4 {
             let filler = tcp()?;
             filler.set_nonblocking(true)?;
-            let _ = filler.connect(&deaf.address.into()); // in progress, for ever
-            deaf._sockets.push(filler);
+            let _ = filler.connect(&unserved.address.into()); // never completes
+            unserved._sockets.push(filler);
         }
-        let answer = tcp()?.connect_timeout(&deaf.address.into(), Duration::from_millis(100));
+        let answer = tcp()?.connect_timeout(&unserved.address.into(), Duration::from_millis(100));
         ensure!(answer.is_err(), "an address meant to be silent answers");
-        Ok(deaf)
+        Ok(unserved)
     }
 
     fn url(&self) -> String {

@@ -1,6 +1,6 @@
 //! Many clients at once on five servers: is there progress, and how long does each wait?
 //!
-//! A process for each section. Measured beside flock, which has no server to ask.
+//! Each section is a process. Measured beside flock, which has no server.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -13,7 +13,7 @@ use crate::nodes::{Nodes, redlock_run};
 use crate::report::{Row, ms};
 use crate::rig::Rig;
 
-/// The argument by which the benchmark starts itself as a section's command.
+/// The argument with which the benchmark starts itself as a section's command.
 pub const ARGUMENT: &str = "--section";
 
 const CLIENTS: usize = 20;
@@ -21,10 +21,10 @@ const SECTIONS: usize = 5;
 const SECTION: Duration = Duration::from_millis(5);
 /// Sections a second / flock's.
 const GOAL: f64 = 0.85;
-/// The 99th hundredth / the median.
+/// The 99th percentile / the median.
 const GOAL_WAIT: f64 = 1.2;
 
-/// The command of a section: says when it began and ended.
+/// The command of a section: prints when it started and ended.
 pub fn section() -> anyhow::Result<()> {
     let began = now()?;
     thread::sleep(SECTION);
@@ -64,7 +64,7 @@ impl Crowd {
         self.sections.len() as f64 / self.took.as_secs_f64()
     }
 
-    /// Median and 99th hundredth of the waits.
+    /// Median and 99th percentile of the waits.
     fn waits(&self) -> (Duration, Duration) {
         let mut waits: Vec<Duration> = self.sections.iter().map(|section| section.waited).collect();
         waits.sort();
@@ -99,7 +99,7 @@ pub fn measure(rig: &mut Rig, nodes: &Nodes, rounds: usize) -> anyhow::Result<Ve
     ])
 }
 
-/// All clients at once, each its sections one after the other.
+/// All clients at once, each with its sections one after another.
 fn crowd(lock: impl Fn() -> Command + Sync) -> anyhow::Result<Crowd> {
     let started = Instant::now();
     let client = || (0..SECTIONS).map(|_| one_section(lock())).collect::<anyhow::Result<Vec<_>>>();
@@ -114,7 +114,7 @@ fn crowd(lock: impl Fn() -> Command + Sync) -> anyhow::Result<Crowd> {
     Ok(Crowd { sections: outcomes.into_iter().flatten().collect(), failures, took, overlaps: 0 })
 }
 
-/// Nothing if the lock's program failed.
+/// None if the lock's program failed.
 fn one_section(mut locked: Command) -> anyhow::Result<Option<Section>> {
     locked.arg(std::env::current_exe()?).arg(ARGUMENT).stdin(Stdio::null()).stderr(Stdio::null());
     let asked = now()?;

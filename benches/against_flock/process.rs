@@ -1,4 +1,4 @@
-//! Processes of ours: started so that none is left behind, and read in /proc.
+//! Our processes: started so that none is left behind, and inspected in /proc.
 
 use std::fs;
 use std::os::unix::fs::DirEntryExt;
@@ -18,21 +18,21 @@ mod proc_stat;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// Look again and again until it is so; fail if it does not become so.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+/// Polls until the condition is true; fails if it does not become true.
+pub fn wait_until(what: &str, mut is_true: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let give_up = Instant::now() + PATIENCE;
-    while !is_so()? {
+    while !is_true()? {
         ensure!(Instant::now() < give_up, "waited in vain: {what}");
         sleep(POLL_EVERY);
     }
     Ok(())
 }
 
-/// A child that is killed when this value goes, or when the benchmark itself is killed.
+/// A child that is killed when this value is dropped, or when the benchmark itself is killed.
 pub struct Guarded(Child);
 
 impl Guarded {
-    /// Without a word to or from it; its stdin, if it has one, is closed by `finish`.
+    /// Without input or output; its stdin, if it has one, is closed by `finish`.
     pub fn spawn(command: &mut Command) -> anyhow::Result<Self> {
         command.stdin(Stdio::null());
         Self::start(command)
@@ -59,7 +59,7 @@ impl Guarded {
         Ok(self.0.try_wait()?.is_some())
     }
 
-    /// Close its stdin and see it end well.
+    /// Closes its stdin; it must exit successfully.
     pub fn finish(mut self) -> anyhow::Result<()> {
         drop(self.0.stdin.take());
         wait_until("a child ends", || self.has_ended())?;
@@ -71,7 +71,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // Both do nothing to a child that has been waited for.
+        // Both have no effect on a child that has been waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -107,7 +107,8 @@ pub fn is_asleep(pid: u32) -> anyhow::Result<bool> {
         .is_some_and(|state| state == "S"))
 }
 
-/// How many sleep before the one lock of this directory, by the kernel's list of who asks for a byte of another's.
+/// The number of waiters on the only lock of this directory, from the kernel's list of blocked
+/// requests.
 pub fn tickets_waiting(directory: &Path) -> anyhow::Result<usize> {
     let file = fs::read_dir(directory)?.next().context("no lock file")??;
     let of = format!(":{}", file.ino());
@@ -124,7 +125,7 @@ pub fn cpu_ticks(pid: u32) -> anyhow::Result<u64> {
     proc_stat::cpu_ticks(pid.cast_signed()).context("no such process")
 }
 
-/// The scheduler's own account, which knows less than a tick.
+/// The scheduler's own account, which is finer than a tick.
 pub fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let mut nanos = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use crate::rig::Rig;
 use crate::statistics::Summary;
 
-/// From this unrest of flock's times on a ratio of medians says more about the machine than about us.
-const TOO_MUCH_UNREST: f64 = 1.3;
+/// If flock's times vary by more than this, a ratio of medians says more about the machine than
+/// about us.
+const TOO_NOISY: f64 = 1.3;
 
-/// A figure, and the goal beside it if there is one.
+/// A figure, and its goal if there is one.
 pub struct Row {
     what: String,
     figure: String,
@@ -34,7 +35,7 @@ impl Row {
         }
     }
 
-    /// A time, its middle half, and how many times flock's it is.
+    /// A time, its interquartile range, and its ratio to flock's.
     pub fn timed(what: impl Into<String>, time: &Summary, flock: &Summary) -> Self {
         let mut row = Self::new(what, ms(time.median));
         row.spread = format!("{} - {}", ms(time.lower_quartile), ms(time.upper_quartile));
@@ -78,13 +79,13 @@ pub fn section(title: &str, rows: &[Row]) {
     }
 }
 
-/// Say so if the machine was too busy with other things for the ratios to be believed.
+/// Warns if the machine was too busy with other things for the ratios to be meaningful.
 pub fn warn_of_noise(flock: &Summary) {
-    if flock.unrest() > TOO_MUCH_UNREST {
+    if flock.noise() > TOO_NOISY {
         println!(
             "\n  NOISY: flock's own upper quartile is {:.1} x its lower one in what follows, so that neither met nor\n  \
              missed means much; \"quiet\", the ratio of the lower quartiles, is disturbed less. Repeat at rest.",
-            flock.unrest()
+            flock.noise()
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured and where: the programs, the server, a directory that goes away.
+//! What is measured and where: the programs, the server, a temporary directory.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct Rig {
     /// See benches/spawner.rs.
     pub spawner: PathBuf,
     floor: PathBuf,
-    /// A program made by hand around the rslock crate, if there is one: docs/performance.md.
+    /// A hand-made program around the rslock crate, if there is one: docs/performance.md.
     rslock: Option<PathBuf>,
     pub server: Server,
     directory: TempDir,
@@ -84,7 +84,7 @@ impl Rig {
         Some(command)
     }
 
-    /// To be made before the first run.
+    /// Must be created before the first run.
     pub fn host_directory(&self, key: &str) -> PathBuf {
         self.file(&format!("{key}.locks"))
     }
@@ -102,7 +102,8 @@ impl Rig {
     }
 }
 
-/// Where lock files are by default. (In /tmp redlock has to find out whether the directory is private to a service.)
+/// The default place of lock files. (In /tmp redlock must find out whether the directory is private
+/// to a service.)
 fn make_directory() -> std::io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("redlock-bench-");
@@ -115,7 +116,7 @@ fn run_on_server(program: &Path, url: &str, key: &str) -> Command {
     command
 }
 
-/// Nice to read in a list of commands to compare.
+/// For lists of commands to compare.
 pub fn with(mut command: Command, argument: impl AsRef<OsStr>) -> Command {
     command.arg(argument);
     command

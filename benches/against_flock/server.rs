@@ -1,4 +1,4 @@
-//! A redis-server of our own, and what it counts.
+//! A redis-server of our own, and its counters.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use redis::{Client, Connection, Value};
 
 use crate::process::{Guarded, wait_until};
 
-/// What a client may send. The commands inside scripts are counted by the server as well, under their own
+/// Commands that clients send. The server also counts the commands inside scripts, under their own
 /// names; none of them is in this list.
 const CLIENT_COMMANDS: [&str; 11] =
     ["auth", "blpop", "brpop", "client", "eval", "evalsha", "function", "hello", "ping", "script", "select"];
@@ -19,12 +19,12 @@ const ATTEMPTS_TO_START: usize = 5;
 pub struct Server {
     port: u16,
     socket: PathBuf,
-    /// Ours, kept open so that looking does not count as a connection.
+    /// Our own connection, kept open so that queries do not count as new connections.
     connection: Connection,
     _process: Guarded,
 }
 
-/// What the server has seen of its clients.
+/// What the server has counted for its clients.
 #[derive(Debug)]
 pub struct Traffic {
     pub connections: u64,
@@ -49,7 +49,7 @@ impl Traffic {
 impl Server {
     pub fn start(directory: &Path) -> anyhow::Result<Self> {
         for _ in 0..ATTEMPTS_TO_START {
-            // Somebody may take the port before the server does: then another one.
+            // Another process may take the port before the server does: then another port is tried.
             let port = free_port()?;
             if let Some(server) = Self::launch(directory, port)? {
                 return Ok(server);
@@ -75,7 +75,7 @@ impl Server {
         let mut process = Guarded::spawn(&mut command).context("redis-server")?;
         let client = Client::open(format!("unix://{}", socket.display()))?;
         let mut connection = None;
-        wait_until("redis-server answers", || {
+        wait_until("redis-server replies", || {
             connection = client.get_connection().ok();
             Ok(connection.is_some() || process.has_ended()?)
         })?;

@@ -1,4 +1,4 @@
-//! What a plain take or release costs the server, by its own count.
+//! What a plain acquire or release costs the server, by its own count.
 
 use crate::crowd;
 use crate::many::text;
@@ -9,7 +9,7 @@ use crate::stopwatch::Stopwatch;
 
 const RUNS: usize = 200;
 const CALLS: usize = 2000;
-/// Microseconds: between other work, whose traces in the caches are others', and in a loop that does nothing else.
+/// Microseconds: between other work, with cold caches, and in a loop that does nothing else.
 const GOAL: f64 = 50.0;
 const GOAL_HOT: f64 = 18.0;
 
@@ -38,7 +38,7 @@ pub fn measure(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row("between other work", between, GOAL), row("in a hot loop", hot, GOAL_HOT)])
 }
 
-/// The mean of the scripts that are called meanwhile.
+/// The mean time of the scripts that are called meanwhile.
 fn micros_a_call(rig: &mut Rig, work: impl FnOnce(&mut Rig) -> anyhow::Result<()>) -> anyhow::Result<f64> {
     rig.server.command(&["CONFIG", "RESETSTAT"])?;
     work(rig)?;

@@ -1,4 +1,4 @@
-//! Times whole processes that a small program of its own starts: see benches/spawner.rs.
+//! Times whole processes that a separate small program starts: see benches/spawner.rs.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

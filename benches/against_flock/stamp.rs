@@ -1,6 +1,7 @@
-//! The command that runs under the lock in the hand-over: it notes when it began and when it ended.
+//! The command that runs under the lock in the hand-over: it notes when it started and when it
+//! ended.
 //!
-//! The benchmark starts itself again as this command, so that no shell's start-up is measured.
+//! The benchmark starts itself as this command, so that no shell's start-up is measured.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 
 pub const ARGUMENT: &str = "--hold-and-note";
 
-/// Long enough for the one before to be gone entirely.
+/// Long enough for the previous holder to be gone entirely.
 const HELD_FOR: Duration = Duration::from_millis(3);
 
 /// One holder's time.
@@ -28,8 +29,8 @@ fn now() -> anyhow::Result<Duration> {
     Ok(Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME)?))
 }
 
-/// Hold until stdin is closed, and a moment longer. Reading the clock is the first and, but for writing
-/// it down, the last act.
+/// Holds until stdin is closed, and a moment longer. Reading the clock is its first action and,
+/// except for writing the result, its last.
 pub fn hold_and_note(file: &str, name: &str) -> anyhow::Result<()> {
     let began = now()?;
     let mut notes = File::options().append(true).create(true).open(file)?;
@@ -40,7 +41,7 @@ pub fn hold_and_note(file: &str, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All that was noted, by the time of beginning.
+/// All notes, sorted by start time.
 pub fn read(file: &Path) -> anyhow::Result<Vec<Stamp>> {
     let notes = fs::read_to_string(file)?;
     let mut stamps = notes.lines().map(parse).collect::<anyhow::Result<Vec<Stamp>>>()?;

@@ -9,7 +9,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of at least one sample.
+    /// Needs at least one sample.
     pub fn of(samples: &[Duration]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort();
@@ -17,17 +17,17 @@ impl Summary {
         Self { lower_quartile: at(1), median: at(2), upper_quartile: at(3) }
     }
 
-    /// Of medians.
+    /// The ratio of medians.
     pub fn ratio_to(&self, other: &Self) -> f64 {
         self.median.as_secs_f64() / other.median.as_secs_f64()
     }
-    /// Of lower quartiles: what is left of the ratio where the machine disturbed least.
+    /// The ratio of lower quartiles, where the machine disturbed least.
     pub fn quiet_ratio_to(&self, other: &Self) -> f64 {
         self.lower_quartile.as_secs_f64() / other.lower_quartile.as_secs_f64()
     }
 
-    /// How many times the lower quartile the upper one is.
-    pub fn unrest(&self) -> f64 {
+    /// The upper quartile divided by the lower one.
+    pub fn noise(&self) -> f64 {
         self.upper_quartile.as_secs_f64() / self.lower_quartile.as_secs_f64()
     }
 }

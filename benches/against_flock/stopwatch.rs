@@ -1,5 +1,5 @@
-//! Times whole processes. They are started as cheaply as can be and waited for without polling, so it
-//! takes a watchdog to end one that hangs.
+//! Times whole processes. They are started as cheaply as possible and waited for without polling,
+//! so a watchdog must end one that hangs.
 
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::process::PATIENCE;
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 struct Running {
     pid: Pid,
@@ -30,14 +30,14 @@ impl Stopwatch {
         let watched = Arc::clone(&running);
         thread::spawn(move || {
             loop {
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(CHECK_EVERY);
                 kill_if_overdue(&watched);
             }
         });
         Self { running }
     }
 
-    /// How long the command took, start to end.
+    /// How long the command took, from start to exit.
     pub fn time(&self, command: &mut Command) -> anyhow::Result<Duration> {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let since = Instant::now();
@@ -61,7 +61,7 @@ fn kill_if_overdue(watched: &Mutex<Option<Running>>) {
     if let Some(Running { pid, since }) = *running
         && since.elapsed() > PATIENCE
     {
-        // Its `time` then reports that it failed.
+        // `time` then reports that it failed.
         let _ = kill(pid, Signal::SIGKILL);
     }
 }

@@ -1,4 +1,4 @@
-//! Nobody else wants the lock: what does the wrapper cost?
+//! No other client wants the lock: what does the wrapper cost?
 
 use std::fs;
 use std::process::Command;
@@ -80,7 +80,7 @@ fn contenders(rig: &mut Rig) -> anyhow::Result<Vec<Contender>> {
     Ok(contenders)
 }
 
-/// What one run on a server that knows our scripts makes of connections and commands.
+/// The connections and commands of one run on a server that has loaded our scripts.
 pub fn count_requests(rig: &mut Rig) -> anyhow::Result<Vec<Row>> {
     let stopwatch = Stopwatch::new();
     let mut rows = Vec::new();

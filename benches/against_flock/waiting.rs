@@ -1,4 +1,4 @@
-//! Somebody else holds the lock for long: what does a waiter cost meanwhile?
+//! Another client holds the lock for long: what does a waiter cost meanwhile?
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use crate::report::{Row, ms};
 use crate::rig::{Rig, with};
 
 const WAITERS: usize = 10;
-/// Ten of these are a renewal's period. Waiters that come all at once also renew all at once, and a window
-/// that ends just before a renewal would show too few of them.
+/// Ten of these are the period of a renewal. Waiters that arrive all at once also renew all at
+/// once, and a window that ends just before a renewal would show too few of them.
 const BETWEEN_ARRIVALS: Duration = Duration::from_millis(210);
 /// For each waiter.
 const COMMANDS_A_SECOND: f64 = 1.0;
@@ -47,7 +47,7 @@ pub fn measure(rig: &mut Rig, window: Duration) -> anyhow::Result<Vec<Row>> {
 
 fn waiter(rig: &mut Rig, key: &str, place: usize) -> anyhow::Result<Guarded> {
     let waiter = Guarded::spawn(&mut with(rig.redlock_run(&rig.server.tcp_url(), key), "true"))?;
-    wait_until("the waiter has come", || Ok(rig.server.queue_length(key)? == place))?;
+    wait_until("the waiter has arrived", || Ok(rig.server.queue_length(key)? == place))?;
     sleep(BETWEEN_ARRIVALS);
     Ok(waiter)
 }
@@ -81,7 +81,7 @@ impl Usage {
     }
 
     fn rows(&self, waited: f64) -> [Row; 2] {
-        // Where the system does not tell, it is what Linux has had for ever.
+        // Where the system does not say, the value that Linux has always had.
         let ticks_a_second = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64;
         let in_ticks = self.ticks as f64 / ticks_a_second;
         let share = in_ticks.max(self.exact.as_secs_f64()) / waited;

@@ -1,4 +1,4 @@
-//! What is counted, and how much of it may be more at the end than at the beginning.
+//! What is counted, and how much it may grow from the start to the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +9,14 @@ use redis::Connection;
 
 use crate::process::{Memory, memory};
 
-/// The allocators' own ups and downs.
+/// Fluctuations of the allocators.
 const SERVER_MEMORY_SLACK: u64 = 512 * 1024;
 const PROCESS_MEMORY_SLACK: u64 = 512;
-/// Reservations of runs that happen to meet.
+/// Reservations of runs that happen to coincide.
 const FILES_SLACK: u64 = 4096;
-/// Each script is known to a server from its first use on: six at most.
+/// A server keeps each script from its first use on: six at most.
 const SCRIPTS_SLACK: u64 = 3;
-/// Fences, tombstones and wake-ups that have not expired yet differ from moment to moment.
+/// The number of fences, tombstones and wake-ups that have not expired yet varies.
 const KEYS_SLACK: u64 = 8;
 
 /// By name: the figure, and by how much it may grow.
@@ -88,7 +88,7 @@ impl Figures {
         Ok(())
     }
 
-    /// Of this redlock, and commands of holders that were killed.
+    /// Processes of this redlock, and commands of killed holders.
     pub fn processes(redlock: &Path, mark: &str) -> anyhow::Result<u64> {
         let is_ours = |directory: &Path| {
             let is_redlock = fs::read_link(directory.join("exe")).is_ok_and(|exe| exe == redlock);
@@ -99,7 +99,7 @@ impl Figures {
     }
 }
 
-/// Children of ours that have ended and that were not waited for.
+/// Children of ours that have exited and were not waited for.
 fn zombies() -> anyhow::Result<u64> {
     let parent = std::process::id().to_string();
     let is_ours = |stat: &str| {
@@ -111,12 +111,12 @@ fn zombies() -> anyhow::Result<u64> {
     Ok(stats.filter(|stat| is_ours(stat)).count() as u64)
 }
 
-/// Every name on a server.
+/// Every key on a server.
 pub fn keys(server: &mut Connection) -> anyhow::Result<Vec<String>> {
     Ok(redis::cmd("KEYS").arg("*").query(server)?)
 }
 
-/// The newest sample in short.
+/// A short line about the newest sample.
 pub fn line(samples: &[Figures]) -> String {
     let Some(newest) = samples.last() else { return String::new() };
     let sum = |part: &str| -> u64 {
@@ -150,8 +150,8 @@ pub fn table(samples: &[Figures]) -> String {
     table
 }
 
-/// The figures that are larger in the last quarter than they were at the start, by more than is allowed: in each
-/// sample of it, so that a moment does not count.
+/// The figures that have grown from the start to the last quarter by more than their slack: in each
+/// sample of that quarter, so that a single moment does not count.
 pub fn grown(samples: &[Figures]) -> Vec<String> {
     let (Some(first), quarter) = (samples.first(), samples.len() / 4) else { return Vec::new() };
     let late = &samples[samples.len() - quarter.max(1)..];

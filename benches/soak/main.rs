@@ -1,8 +1,9 @@
-//! Does anything grow? Runs of all kinds on one server, on three servers and on this host, for as long as one likes,
-//! beside holders and waiters that live all the time. Run it by scripts/soak.
+//! Does anything grow? Runs of all kinds on one server, on three servers and on this host, for any
+//! time, beside holders and waiters that live all the time. Run it with scripts/soak.
 //!
-//! Now and then the runs pause, and what is left is counted (figures.rs). The number of keys is bounded, so after
-//! the first tenth of the time everything that may be there is there: what is more at the end is a leak.
+//! Now and then the runs pause, and what is left is counted (figures.rs). The number of keys is
+//! bounded, so after the first tenth of the time everything that may exist does: any more at the
+//! end is a leak.
 
 #[path = "../../tests/chaos/dice.rs"]
 #[allow(dead_code)]
@@ -34,17 +35,17 @@ const WORKERS_OF_BACKEND: u64 = 2;
 const SAMPLES: u32 = 20;
 const DEFAULT_MINUTES: f64 = 30.0;
 
-/// What all threads share.
-struct Ring {
+/// State that all threads share.
+struct SharedState {
     world: World,
     is_over: AtomicBool,
-    /// Held for reading during a turn, for writing while is counted.
+    /// Locked for reading during a turn, for writing during a count.
     pause: RwLock<()>,
     /// Runs, by backend.
     runs: [AtomicU64; BACKENDS.len()],
     killed: AtomicU64,
     held: AtomicU64,
-    /// What went wrong in runs.
+    /// Failures of runs.
     failures: Mutex<Vec<String>>,
 }
 
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing has grown and every run has ended as it should.
+/// Returns whether nothing has grown and every run has ended as it should.
 fn start() -> anyhow::Result<bool> {
     let minutes = match std::env::args().skip(1).collect::<Vec<_>>().as_slice() {
         [] => DEFAULT_MINUTES,
@@ -68,7 +69,7 @@ fn start() -> anyhow::Result<bool> {
     };
     ensure!((0.2..=24.0 * 60.0).contains(&minutes), "--minutes must be 0.2 to 1440");
     let time = Duration::from_secs_f64(minutes * 60.0);
-    let ring = Ring {
+    let shared = SharedState {
         world: World::start()?,
         is_over: AtomicBool::new(false),
         pause: RwLock::new(()),
@@ -77,7 +78,7 @@ fn start() -> anyhow::Result<bool> {
         held: AtomicU64::new(0),
         failures: Mutex::new(Vec::new()),
     };
-    let all = &ring;
+    let all = &shared;
     let samples = thread::scope(|scope| {
         for (at, backend) in BACKENDS.into_iter().enumerate() {
             for worker in 0..WORKERS_OF_BACKEND {
@@ -85,27 +86,27 @@ fn start() -> anyhow::Result<bool> {
                 scope.spawn(move || all.work(backend, dice));
             }
         }
-        let samples = ring.sample(time);
-        ring.is_over.store(true, SeqCst);
+        let samples = shared.sample(time);
+        shared.is_over.store(true, SeqCst);
         samples
     })?;
     println!("{}", figures::table(&samples));
-    let [one, three, host] = ring.runs.each_ref().map(|runs| runs.load(SeqCst));
-    let (held, killed) = (ring.held.load(SeqCst), ring.killed.load(SeqCst));
+    let [one, three, host] = shared.runs.each_ref().map(|runs| runs.load(SeqCst));
+    let (held, killed) = (shared.held.load(SeqCst), shared.killed.load(SeqCst));
     println!(
         "{} runs in {minutes} minutes: {one} on one server, {three} on three, {host} on this host;",
         one + three + host
     );
     println!("{held} found the lock held, {killed} were killed");
     let grown = figures::grown(&samples);
-    let failures = ring.failures.into_inner().unwrap_or_default();
+    let failures = shared.failures.into_inner().unwrap_or_default();
     grown.iter().for_each(|what| println!("GROWN: {what}"));
     failures.iter().take(10).for_each(|what| println!("FAILED: {what}"));
     println!("{} figures have grown, {} runs have failed", grown.len(), failures.len());
     Ok(grown.is_empty() && failures.is_empty())
 }
 
-impl Ring {
+impl SharedState {
     fn work(&self, backend: Backend, mut dice: Dice) {
         while !self.is_over.load(SeqCst) {
             let _turn = self.pause.read().expect("no thread panics");
@@ -122,7 +123,7 @@ impl Ring {
         }
     }
 
-    /// The first sample after a tenth of the time, the last one at its end.
+    /// The first sample is taken after a tenth of the time, the last one at its end.
     fn sample(&self, time: Duration) -> anyhow::Result<Vec<Figures>> {
         let (started, warm_up) = (Instant::now(), time / 10);
         let mut samples = Vec::new();

@@ -1,4 +1,4 @@
-//! One run: what it asks for, and how it must end.
+//! One run: its request, and how it must end.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
@@ -12,9 +12,9 @@ use nix::sys::signal::Signal;
 use crate::dice::Dice;
 use crate::world::{Backend, World};
 
-/// Few, so that runs meet, and so that what a key leaves behind is bounded.
+/// Few, so that runs compete, and so that what a key leaves behind is bounded.
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
-/// On servers the lock of a killed holder is waited for this long.
+/// On servers the others wait this long for the lock of a killed holder.
 const TTL: &str = "2s";
 const HELD: i32 = 75;
 
@@ -38,7 +38,7 @@ pub struct Turn {
     backend: Backend,
     kind: Kind,
     key: &'static str,
-    /// What the command does: mostly nothing.
+    /// What the command does: usually nothing.
     hold: Duration,
 }
 
@@ -83,7 +83,7 @@ impl Turn {
     }
 
     pub fn play(&self, world: &World) -> anyhow::Result<End> {
-        // Slots are a use of their own.
+        // Slots cannot be combined with other modes.
         let key = if self.kind == Kind::Slots { "slots" } else { self.key };
         let mut command = Command::new(world.redlock());
         command.args(["run", "--key", key]).args(world.backend_args(self.backend, TTL)).args(self.args());

@@ -26,13 +26,14 @@ pub const BACKENDS: [Backend; 3] = [Backend::OneServer, Backend::ThreeServers, B
 
 pub struct World {
     redlock: PathBuf,
-    /// Tells the commands of killed holders from all other processes.
+    /// Distinguishes the commands of killed holders from all other processes.
     mark: String,
-    /// To each of them a connection of ours.
+    /// A connection of ours to each of them.
     connections: Mutex<Vec<Connection>>,
     urls: Vec<String>,
     locks: PathBuf,
-    /// A holder that renews and a waiter behind it, on each backend: what it is, and its process.
+    /// A holder that renews and a waiter behind it, on each backend: its description, and its
+    /// process.
     lives: Vec<(String, Guarded)>,
     _servers: Vec<Server>,
     _directory: TempDir,
@@ -45,7 +46,7 @@ fn connect(server: &Server) -> anyhow::Result<Connection> {
 impl World {
     pub fn start() -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        // A file of its own: its processes are told from those of other redlocks by it.
+        // A copy of the binary: it distinguishes its processes from those of other redlocks.
         let built = std::env::var_os("SOAK_REDLOCK").context("no SOAK_REDLOCK: run scripts/soak")?;
         let redlock = directory.path().join("redlock");
         fs::copy(built, &redlock)?;
@@ -71,7 +72,7 @@ impl World {
         for backend in BACKENDS {
             for what in ["holder", "waiter"] {
                 let life = Guarded::spawn(world.long_run(backend).args(["sleep", "infinity"]))?;
-                wait_until("the next one may come", || world.is_settled(&life, what))?;
+                wait_until("the run has settled", || world.is_settled(&life, what))?;
                 world.lives.push((format!("{what}, {backend:?}"), life));
             }
         }
@@ -86,7 +87,7 @@ impl World {
         ["sleep", &self.mark]
     }
 
-    /// A short lease means many renewals; not so short that a busy machine cannot keep it.
+    /// A short lease means many renewals; but not so short that a busy machine cannot keep it.
     fn long_run(&self, backend: Backend) -> Command {
         let mut command = Command::new(&self.redlock);
         command.args(["run", "-q", "--key", "held"]).args(self.backend_args(backend, "3s")).arg("--");
@@ -114,7 +115,7 @@ impl World {
         }
     }
 
-    /// While no run of a worker is on its way.
+    /// While no worker's run is active.
     pub fn count(&self) -> anyhow::Result<Figures> {
         self.wait_for_the_killed()?;
         let mut figures = Figures::default();
@@ -132,7 +133,7 @@ impl World {
     /// Their guardians stop the commands a moment later; their locks expire.
     fn wait_for_the_killed(&self) -> anyhow::Result<()> {
         let mut left = String::new();
-        let waited = wait_until("killed holders are gone, and their locks", || {
+        let waited = wait_until("killed holders and their locks are gone", || {
             let mut locks = Vec::new();
             for server in self.connections.lock().expect("no thread panics").iter_mut() {
                 let names = keys(server)?.into_iter();

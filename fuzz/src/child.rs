@@ -7,14 +7,14 @@ pub(crate) fn messages(data: &[u8]) {
     let (command, event) = memory::at_most(1024 + 256 * data.len(), || {
         (GuardianCommand::from_bytes(data), GuardianEvent::from_bytes(data))
     });
-    // One message, one meaning: what was understood is written in the same bytes.
+    // One message, one meaning: a parsed message is serialized to the same bytes.
     if let Some(command) = &command {
         assert_eq!(command.to_bytes(), data, "{command:?}");
     }
     if let Some(event) = event {
         assert_eq!(event.to_bytes(), data, "{event:?}");
     }
-    // And the same over the socket. An empty message is the end of it.
+    // The same over the socket. An empty message means its end.
     if data.is_empty() {
         return;
     }

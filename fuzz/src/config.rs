@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::secrets;
 use crate::settings::{BreakSettings, RunSettings, Sources, inherit};
 
-/// Where redlock finds the input as its config file.
+/// The path where redlock finds the input as its config file.
 static FILE: LazyLock<File> = LazyLock::new(|| {
     let file = File::from(memfd_create(c"config", MFdFlags::empty()).expect("memfd"));
     // SAFETY: the fuzzer runs targets in one thread.
@@ -21,7 +21,7 @@ static FILE: LazyLock<File> = LazyLock::new(|| {
     file
 });
 
-/// The config file, through to the settings of a command.
+/// The config file, up to the settings of a command.
 pub fn config(data: &[u8]) {
     FILE.set_len(0).and_then(|()| FILE.write_all_at(data, 0)).expect("written");
     let is_secret = is_only_password(&String::from_utf8_lossy(data));
@@ -35,7 +35,7 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// As main.rs does it; the error as it prints it.
+/// As in main.rs; the error as it is printed.
 fn resolve(arguments: &[&str]) -> Result<(), String> {
     let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
     let failed = |failure: Failure| secrets::without_passwords(&failure.to_string());

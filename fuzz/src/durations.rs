@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{assert_printable, memory};
 use crate::duration;
 
-/// What a user writes as a duration.
+/// A duration as a user types it.
 pub fn durations(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match memory::at_most(64 * 1024 + 16 * text.len(), || duration::parse(text)) {

@@ -31,7 +31,8 @@ static FILE: LazyLock<LockFile> = LazyLock::new(|| LockFile::open(&DIRECTORY, b"
 
 static BOOT_ID: LazyLock<u64> = LazyLock::new(boot_id);
 
-/// The header, as many reservations as the last byte but seven of it says, then records: in the file they are far apart.
+/// The header, as many reservations as the eighth byte from its end says, then records: in the file
+/// they are far apart.
 pub(crate) fn lock_file(data: &[u8]) {
     let contents = with_boot_id(data);
     let [header, rest] = part(&contents, HEADER);
@@ -44,7 +45,7 @@ pub(crate) fn lock_file(data: &[u8]) {
     {
         file.write_all_at(bytes, offset).expect("written");
     }
-    looked_at();
+    check_view();
     whole_file();
 }
 
@@ -61,14 +62,14 @@ fn with_boot_id(data: &[u8]) -> Vec<u8> {
     contents
 }
 
-/// What was understood is understood again when it was written.
+/// A parsed value is parsed to the same value after it was written.
 fn parts(entries: &[u8], records: &[u8]) {
     let mut record = [0; RECORD];
     record.iter_mut().zip(records).for_each(|(to, from)| *to = *from);
     let ticket = number(&record[..8]);
     if let Some(read) = Record::from_bytes(&record, ticket) {
         let written = read.to_bytes(ticket);
-        // What has no room is cut off; the fields before it are whole.
+        // A value without room is truncated; the fields before it are whole.
         let again = Record::from_bytes(&written, ticket);
         let is_whole = written.ends_with(&[0]);
         assert!(!is_whole || again.as_ref() == Some(&read), "{read:?} {again:?}");
@@ -87,12 +88,12 @@ fn parts(entries: &[u8], records: &[u8]) {
     }
 }
 
-/// Whatever is in the file, what is shown of it is harmless; and it is free, or kept.
-fn looked_at() {
+/// Whatever is in the file, its description is harmless; and the lock is free, or kept.
+fn check_view() {
     let mut view = HostView::new(DIRECTORY.clone(), String::new());
     let status = memory::at_most(1024 * 1024, || view.status(b"k").expect("a status"));
     assert!(matches!(status.state, State::Free | State::Kept) && status.waiters.is_empty());
-    // Printed as it is, the lines of the text apart.
+    // Printed as it is, except for line breaks.
     report::status_text(&status, |_| None).lines().for_each(|line| assert!(!line.contains(char::is_control)));
     let runs = memory::at_most(1024 * 1024, || view.history(b"k", None).expect("a history").runs);
     assert!(runs.len() <= LOGGED_RUNS + RECORDS && runs.is_sorted_by_key(|run| run.ended_at));
@@ -102,7 +103,8 @@ fn looked_at() {
     }
 }
 
-/// Whatever is in the file, the lock is free if nobody holds it, unless it was reserved in this boot.
+/// Whatever is in the file, the lock is free if no process holds it, unless it was reserved in this
+/// boot.
 fn whole_file() {
     let reserved = memory::at_most(1024 * 1024, || FILE.reservations(&FILE.header()));
     let mut last_fence = 0;
@@ -114,7 +116,7 @@ fn whole_file() {
             Ok(Some(admitted)) => {
                 assert!(admitted.fence > last_fence && admitted.ticket < TICKETS_END);
                 last_fence = admitted.fence;
-                // Another process finds it taken, and is told by which.
+                // Another process finds it held, and learns the holder.
                 if mode == LocalMode::Exclusive {
                     assert!(matches!(enter(&FILE, &request), Ok(None)));
                 }

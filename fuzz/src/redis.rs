@@ -32,17 +32,17 @@ const TIMING: Timing = Timing {
 };
 
 pub(crate) fn resp(data: &[u8]) {
-    // The scripts are among it, in several copies on their way.
+    // Includes the scripts, of which several copies may be in transit.
     let bytes_allowed = 512 * 1024 + 256 * data.len();
     let replies = memory::at_most(bytes_allowed, || split(data));
-    // In pieces as at once, whatever the pieces.
+    // The result is the same for any division into pieces.
     assert_eq!(memory::at_most(bytes_allowed, || received_in_pieces(data)), replies);
     let [in_pieces, at_once] = [pieces(data).collect(), vec![data]]
         .map(|pieces| memory::at_most(bytes_allowed, || outcomes_of_request(&pieces)));
     assert_eq!(in_pieces, at_once);
 }
 
-/// The replies in these bytes, and whether what follows is none.
+/// The replies in these bytes, and whether the rest is invalid.
 fn split(mut bytes: &[u8]) -> (Vec<Vec<u8>>, bool) {
     let mut replies = Vec::new();
     loop {
@@ -50,7 +50,7 @@ fn split(mut bytes: &[u8]) -> (Vec<Vec<u8>>, bool) {
         match reply_length(bytes) {
             Ok(Some(length)) => {
                 let (reply, rest) = bytes.split_at(length);
-                // The parser of the redis crate sees the same end.
+                // The parser of the redis crate finds the same end.
                 assert!(redis::parse_redis_value(&reply[..length - 1]).is_err(), "{reply:?}");
                 let _ = redis::parse_redis_value(reply);
                 replies.push(reply.to_vec());
@@ -62,7 +62,8 @@ fn split(mut bytes: &[u8]) -> (Vec<Vec<u8>>, bool) {
     }
 }
 
-/// While bytes are missing there is no reply and no error; once there is one of them it stays.
+/// While bytes are missing there is neither a reply nor an error; once there is one of them it
+/// stays.
 fn assert_each_cut_waits(bytes: &[u8]) {
     let outcome = |cut: usize| reply_length(&bytes[..cut]).map_err(drop);
     let last = outcome(bytes.len());
@@ -83,7 +84,7 @@ fn assert_each_cut_waits(bytes: &[u8]) {
     }
 }
 
-/// Each piece as long as its first byte says.
+/// The first byte of each piece is its length.
 fn pieces(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = usize::from(*data.first()?).clamp(1, data.len());
@@ -93,7 +94,7 @@ fn pieces(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A server that sends what it is told.
+/// A server that sends the input.
 static SERVER: LazyLock<(String, UnixListener)> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("redlock-fuzz-{}.sock", std::process::id()));
     let path = path.into_os_string().into_string().expect("text");
@@ -125,7 +126,7 @@ fn received_in_pieces(data: &[u8]) -> (Vec<Vec<u8>>, bool) {
     (replies, false)
 }
 
-/// What comes of a request if this is what the server sends, and then closes the connection.
+/// The results of a request if the server sends this, and then closes the connection.
 fn outcomes_of_request(pieces: &[&[u8]]) -> Vec<String> {
     let server = Server::parse(&format!("unix://{}?pass={SECRET}", SERVER.0)).expect("a URL");
     let mut node = Node::new(server, TIMING.node_timeout);
@@ -158,7 +159,7 @@ fn acquire_call(keys: usize) -> Call {
     requests.acquire(claim, &Terms::default(), &Ask::Newcomer { proposed: 1 })
 }
 
-/// The first byte says for how many keys was asked; then a field in each line.
+/// The first byte is the number of requested keys; then each line is a field.
 pub(crate) fn replies(data: &[u8]) {
     let Some((&keys, fields)) = data.split_first() else { return };
     let keys = usize::from(keys % 3) + 1;
@@ -188,7 +189,7 @@ pub(crate) fn replies(data: &[u8]) {
     }
 }
 
-/// A line that begins as a reply of another type is of that type.
+/// A line that begins like a reply of another type has that type.
 fn field(line: &[u8]) -> Value {
     let text = |line: &[u8]| String::from_utf8_lossy(line).into_owned();
     match line.split_first() {
@@ -236,7 +237,7 @@ fn written(granted: &Granted) -> Value {
     ])
 }
 
-/// One reply alone, and among others that are missing.
+/// One reply alone, and with two others missing.
 fn count(reply: AcquireReply) {
     for servers in [1, 3] {
         let names = (0..servers).map(|at| format!("redis://host{at}:6379")).collect();
@@ -251,7 +252,7 @@ fn count(reply: AcquireReply) {
 pub(crate) fn urls(data: &[u8]) {
     let Ok(url) = std::str::from_utf8(data) else { return };
     assert_printable(&secrets::without_passwords(url), is_only_password(url));
-    // In a path the same words are no password.
+    // In a path the same word is not a password.
     let is_scheme = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+');
     let is_first =
         |(scheme, rest): (&str, &str)| is_scheme(scheme) && rest.starts_with(&format!(":{SECRET}@"));
@@ -266,7 +267,8 @@ pub(crate) fn urls(data: &[u8]) {
                 let length = reply_length(&command).ok().flatten();
                 assert_eq!(length, Some(command.len()), "{step} is one command");
             }
-            // What is shown names the same server, without the password. It is for people: a path is not encoded.
+            // The displayed URL names the same server, without the password. It is for people: a
+            // path is not encoded.
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/:._-[]".contains(&b);
             let Some(("redis" | "unix", address)) = shown.split_once("://") else { panic!("{shown:?}") };
             if !address.bytes().all(is_plain) {
