@@ -154,7 +154,7 @@ impl Unserved {
             unserved._sockets.push(filler);
         }
         let answer = tcp()?.connect_timeout(&unserved.address.into(), Duration::from_millis(100));
-        ensure!(answer.is_err(), "an address meant to be silent answers");
+        ensure!(answer.is_err(), "a silent address replies");
         Ok(unserved)
     }
 

@@ -123,7 +123,7 @@ fn one_section(mut locked: Command) -> anyhow::Result<Option<Section>> {
         return Ok(None);
     }
     let text = String::from_utf8(output.stdout)?;
-    let (began, ended) = text.trim_end().split_once(' ').context("a section that says nothing")?;
+    let (began, ended) = text.trim_end().split_once(' ').context("a section without output")?;
     let [began, ended] = [began.parse()?, ended.parse()?].map(Duration::from_nanos);
     Ok(Some(Section { waited: began.saturating_sub(asked), began, ended }))
 }

@@ -84,7 +84,7 @@ pub fn child_named(parent: u32, name: &str) -> anyhow::Result<u32> {
         found = children(parent)?.into_iter().find(|child| name_of(*child).is_ok_and(|is| is == name));
         Ok(found.is_some())
     })?;
-    found.context("wait_until has seen it")
+    found.context("found by wait_until")
 }
 
 fn children(parent: u32) -> anyhow::Result<Vec<u32>> {

@@ -179,7 +179,7 @@ pub(crate) fn replies(data: &[u8]) {
             AcquireReply::Granted(granted) => {
                 assert_eq!(granted.fences.len(), keys);
                 assert!(granted.slots.is_empty() || granted.slots.len() == keys);
-                let again = checked::<AcquireReply>(&call, &written(granted)).expect("our own words");
+                let again = checked::<AcquireReply>(&call, &written(granted)).expect("our own text");
                 assert_eq!(format!("{again:?}"), format!("{reply:?}"));
             }
             AcquireReply::Refused(refusal) => assert_blocked(&refusal.blocked, keys),

@@ -242,7 +242,7 @@ fn warm_up(shared: &SharedState) {
     let start = Instant::now();
     let mut id = 800_000_000;
     while shared.play(&Turn::plain(id, "a", &shared.terms)) != Some(0) && !INTERRUPTED.load(SeqCst) {
-        assert!(start.elapsed() < Duration::from_secs(40), "no lock before the storm has begun");
+        assert!(start.elapsed() < Duration::from_secs(40), "no lock before the storm");
         id += 1;
         sleep(Duration::from_millis(100));
     }
@@ -264,9 +264,9 @@ fn look_for_stuck(shared: &SharedState, limit: Duration) {
 fn print_stuck_runs(shared: &SharedState, since: Duration) {
     let mut text = format!("{since:?} after the storm these have not been served:");
     shared.runs.each(|run| {
-        let said = std::fs::read_to_string(shared.directory.join(format!("stderr-{}", run.turn.id)));
-        let said = said.unwrap_or_default();
-        text += &format!("\n    {} (for {:?}) {}", run.turn, run.since.elapsed(), said.trim());
+        let stderr = std::fs::read_to_string(shared.directory.join(format!("stderr-{}", run.turn.id)));
+        let stderr = stderr.unwrap_or_default();
+        text += &format!("\n    {} (for {:?}) {}", run.turn, run.since.elapsed(), stderr.trim());
     });
     shared.checker.lock().expect("the checker").violates(Oracle::Stuck, text);
 }
@@ -356,8 +356,8 @@ fn summarize(
     }
     for violation in excused.iter().take(3) {
         let why = match violation.oracle {
-            Oracle::ServiceOrder => "KNOWN WEAKNESS, OR THIS MACHINE STOOD STILL",
-            _ => "THIS MACHINE STOOD STILL",
+            Oracle::ServiceOrder => "KNOWN WEAKNESS, OR THIS MACHINE PAUSED",
+            _ => "THIS MACHINE PAUSED",
         };
         println!("  {why}, reported and not counted: {}: {}", violation.oracle, violation.text);
     }
@@ -368,10 +368,7 @@ fn explain(violations: &[Violation], checker: &Checker, nemesis: &Nemesis, pulse
         println!("VIOLATION of {}: {}", violation.oracle, violation.text);
         let stall = pulse.largest_since(violation.at.saturating_sub(Duration::from_secs(3)));
         if stall > Duration::from_millis(40) {
-            println!(
-                "  (this machine stood still for {} ms in the 3 s before it, and after)",
-                stall.as_millis()
-            );
+            println!("  (this machine paused for {} ms in the 3 s before it, or after)", stall.as_millis());
         }
     }
     println!("the last blows:");

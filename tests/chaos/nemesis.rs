@@ -86,29 +86,29 @@ impl Nemesis {
         if blow.fault.is_failure() {
             shared.checker.lock().expect("the checker").failure_begins();
         }
-        let mut said = format!(", for {} ms", blow.lasts_ms);
+        let mut details = format!(", for {} ms", blow.lasts_ms);
         if blow.lasts_ms == 0 {
-            said.clear();
+            details.clear();
         }
         match blow.fault {
             Fault::KillRedlock | Fault::KillGuardian | Fault::KillCommand => {
                 let (run, _) = find_victim(shared, blow)?;
-                said = format!(" of run {run}");
+                details = format!(" of run {run}");
             }
             Fault::TerminateRedlock => {
                 let (run, _) = find_victim(shared, blow)?;
-                said = format!(" of run {run}");
+                details = format!(" of run {run}");
             }
             Fault::StopRedlock | Fault::StopCommand => {
                 let (run, pidfd) = find_victim(shared, blow)?;
                 self.stopped.push((number, pidfd?));
-                said = format!(" of run {run}{said}");
+                details = format!(" of run {run}{details}");
             }
             Fault::StopServer(at) => world.server(at).stop(),
             Fault::RestartServer { at, .. } => world.kill_server(at),
             Fault::KillClients(at) => {
                 let killed = world.server(at).cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-                said = format!(": {killed} of them");
+                details = format!(": {killed} of them");
             }
             Fault::FlushScripts(at) => drop(world.server(at).cmd(&["SCRIPT", "FLUSH"])),
             Fault::FlushAll(at) => drop(world.server(at).cmd(&["FLUSHALL"])),
@@ -127,7 +127,7 @@ impl Nemesis {
         if blow.fault.is_failure() && blow.lasts_ms == 0 {
             shared.checker.lock().expect("the checker").failure_ends();
         }
-        Some(said)
+        Some(details)
     }
 
     fn undo(&mut self, number: usize, world: &mut World, shared: &SharedState) -> Option<String> {

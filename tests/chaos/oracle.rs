@@ -260,57 +260,61 @@ impl Checker {
         let start = self.starts.get(&run).copied();
         let line = self.lines;
         let mut found = Vec::new();
-        for told in keys {
+        for logged in keys {
             self.checked(Oracle::Overlap);
             self.checked(Oracle::TokenOrder);
-            let key = self.keys.entry(told.key.clone()).or_default();
+            let key = self.keys.entry(logged.key.clone()).or_default();
             for (other, theirs) in &key.inside {
                 if !mode.admits(*theirs) {
-                    self.passed.entry(*other).or_default().push((run, told.key.clone()));
+                    self.passed.entry(*other).or_default().push((run, logged.key.clone()));
                 }
             }
             key.inside.insert(run, mode);
             // Entries of another mode: earlier ones, since they exclude each other. Of our mode:
             // those that had entered before we started.
             for (theirs, token) in &key.largest {
-                if (*theirs != mode.to_string() || mode == Mode::Exclusive) && *token >= told.fence {
-                    found.push((Oracle::TokenOrder, format!("after token {token} ({theirs})"), told));
+                if (*theirs != mode.to_string() || mode == Mode::Exclusive) && *token >= logged.fence {
+                    found.push((Oracle::TokenOrder, format!("after token {token} ({theirs})"), logged));
                 }
             }
             let before = key.history.iter().rev();
             let earlier = before
                 .filter(|(of, theirs, _)| *theirs == mode && start.is_some_and(|start| *of < start.line));
             if let Some(token) = earlier.map(|(_, _, token)| *token).next()
-                && token >= told.fence
+                && token >= logged.fence
                 && mode != Mode::Exclusive
             {
-                found.push((Oracle::TokenOrder, format!("started after token {token} was in use"), told));
+                found.push((Oracle::TokenOrder, format!("started after token {token} was in use"), logged));
             }
-            if !key.tokens.insert(told.fence) {
-                found.push((Oracle::TokenOrder, "a second time".to_owned(), told));
+            if !key.tokens.insert(logged.fence) {
+                found.push((Oracle::TokenOrder, "a second time".to_owned(), logged));
             }
             let largest = key.largest.entry(mode.to_string()).or_default();
-            *largest = told.fence.max(*largest);
+            *largest = logged.fence.max(*largest);
             let entry = (line, mode, *largest);
             key.history.push(entry);
             if key.history.len() > 4000 {
                 key.history.drain(..2000);
             }
             if mode == Mode::Exclusive {
-                if told.number < key.counter || told.number > key.counter + key.silent {
+                if logged.number < key.counter || logged.number > key.counter + key.silent {
                     let expected = format!("the counter was {} (+{})", key.counter, key.silent);
-                    found.push((Oracle::LostUpdate, format!("read {}, but {expected}", told.number), told));
+                    found.push((
+                        Oracle::LostUpdate,
+                        format!("read {}, but {expected}", logged.number),
+                        logged,
+                    ));
                 }
-                (key.counter, key.silent) = (told.number, 1);
+                (key.counter, key.silent) = (logged.number, 1);
                 self.checked(Oracle::LostUpdate);
             }
         }
-        for (oracle, text, told) in found {
-            let text = format!("run {run}, key {:?}, token {}: {text}", told.key, told.fence);
+        for (oracle, text, logged) in found {
+            let text = format!("run {run}, key {:?}, token {}: {text}", logged.key, logged.fence);
             self.violates(oracle, text);
         }
         self.came_in.insert(run, line);
-        let names = keys.iter().map(|told| told.key.clone()).collect();
+        let names = keys.iter().map(|logged| logged.key.clone()).collect();
         self.entries.push_back(Entry { line, run, at, mode, keys: names });
         if self.entries.len() > 3000 {
             self.entries.pop_front();
@@ -323,14 +327,14 @@ impl Checker {
             self.violates(Oracle::Overlap, text);
         }
         let mut lost = Vec::new();
-        for told in keys {
-            let key = self.keys.entry(told.key.clone()).or_default();
+        for logged in keys {
+            let key = self.keys.entry(logged.key.clone()).or_default();
             if key.inside.remove(&run) == Some(Mode::Exclusive) {
-                if told.number <= key.counter {
-                    let text = format!("wrote {} to {}, which had it already", told.number, told.key);
+                if logged.number <= key.counter {
+                    let text = format!("wrote {} to {}, which had it already", logged.number, logged.key);
                     lost.push(format!("run {run} {text}"));
                 }
-                (key.counter, key.silent) = (told.number.max(key.counter), 0);
+                (key.counter, key.silent) = (logged.number.max(key.counter), 0);
             }
         }
         lost.into_iter().for_each(|text| self.violates(Oracle::LostUpdate, text));

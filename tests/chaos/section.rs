@@ -95,7 +95,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         keys.iter().map(|(key, _)| (mode == Mode::Exclusive).then(|| Counter::of(&directory, key))).collect();
     let seen: Vec<u64> =
         counters.iter().map(|counter| counter.as_ref().map_or(0, |counter| counter.value)).collect();
-    let told = |numbers: &[u64]| -> String {
+    let logged = |numbers: &[u64]| -> String {
         let words = keys.iter().zip(numbers).map(|((key, fence), n)| format!("{key}:{fence}:{n}"));
         words.collect::<Vec<_>>().join(",")
     };
@@ -105,7 +105,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
             "in {run} {} {mode} {} {}",
             boot_time().as_nanos(),
             slot.as_deref().unwrap_or("-"),
-            told(&seen)
+            logged(&seen)
         ),
     );
     let child = (tree != Tree::Alone).then(|| start_child(inside + SURVIVES));
@@ -118,7 +118,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         let _ = child.kill();
         let _ = child.wait();
     }
-    append(&log, &format!("out {run} {} {}", boot_time().as_nanos(), told(&written)));
+    append(&log, &format!("out {run} {} {}", boot_time().as_nanos(), logged(&written)));
     drop(guards);
     ExitCode::SUCCESS
 }

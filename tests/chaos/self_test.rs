@@ -254,7 +254,7 @@ fn make(program: &Path, breaks: &Breaks) -> Result<(), String> {
 /// its old hash, so it is sent as a whole.
 fn without(mut binary: Vec<u8>, rule: &str, instead: &str) -> Result<Vec<u8>, String> {
     let (rule, mut instead) = (rule.as_bytes(), instead.as_bytes().to_vec());
-    assert!(instead.len() <= rule.len(), "no room for it");
+    assert!(instead.len() <= rule.len(), "no room for the replacement");
     instead.resize(rule.len(), b' ');
     let places: Vec<usize> =
         binary.windows(rule.len()).enumerate().filter(|(_, text)| *text == rule).map(|(at, _)| at).collect();

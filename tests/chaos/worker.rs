@@ -87,14 +87,14 @@ impl SharedState {
         let status = child.wait().expect("its end");
         self.longest_run_ms.fetch_max(start.elapsed().as_millis() as u64, SeqCst);
         self.look_for_orphans(turn, &running.blows);
-        let said = fs::read_to_string(&stderr).unwrap_or_default();
+        let output = fs::read_to_string(&stderr).unwrap_or_default();
         let ended = Ended {
             turn,
             code: status.code(),
             signal: status.signal(),
             blows: &running.blows,
             queued_ms: queued_since(&fs::read_to_string(&events).unwrap_or_default()),
-            stderr: &said,
+            stderr: &output,
         };
         self.checker.lock().expect("the checker").run_ended(&ended);
         for file in [events, stderr, pids_file(&self.directory, turn.id)] {

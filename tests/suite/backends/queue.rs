@@ -157,12 +157,12 @@ fn a_longer_wait_is_reported_with_holder_position_and_times(backend: &Backend) {
     holder.wait_for_line("ready");
     let first = backend.waiter(backend.run().sh("echo in"), 1);
     let second = backend.waiter(backend.run().sh("echo in"), 2);
-    let said = first.wait_for_stderr("waiting");
-    assert!(said.starts_with("redlock: waiting for \"k\""), "{said}");
+    let message = first.wait_for_stderr("waiting");
+    assert!(message.starts_with("redlock: waiting for \"k\""), "{message}");
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let pid = format!("pid {}", holder.pid());
     for part in ["place 1 of ", "held by", host.trim(), &pid, "nightly build", "sh", " since ", "waited "] {
-        assert!(said.contains(part), "{part:?} is missing in {said:?}");
+        assert!(message.contains(part), "{part:?} is missing in {message:?}");
     }
     let behind = second.wait_for_stderr("waiting");
     assert!(behind.contains("place 2 of 2") && behind.contains(&pid), "{behind}");

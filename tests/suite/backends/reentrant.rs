@@ -45,9 +45,9 @@ fn an_inner_run_has_the_outer_token_and_fence_and_leaves_the_lock_alone(backend:
         format!("echo $REDLOCK_TOKEN $REDLOCK_FENCE k 0; {}; echo inner=$?; read x", inner.shell_line());
     let job = backend.run_for_long().stdin_pipe().sh(&script).spawn();
     job.wait_for_line("inner=5");
-    let said = job.stdout_so_far();
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], lines[1], "{said}");
+    let output = job.stdout_so_far();
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines[0], lines[1], "{output}");
     assert!(!backend.is_free(), "the inner run must not release the lock");
     assert_eq!(job.wait().stderr, "");
     backend.all_free(&["k"]);

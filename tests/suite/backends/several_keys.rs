@@ -143,10 +143,10 @@ fn a_waiter_gets_all_keys_when_the_last_is_free(backend: &Backend) {
 fn a_long_wait_names_all_keys(backend: &Backend) {
     let holder = hold(backend.run_on(&["a"]).args(&["--label", "nightly"]));
     let next = backend.run_on(&["b", "a"]).cmd(&["true"]).spawn();
-    let said = next.wait_for_stderr("waiting");
-    assert!(said.starts_with("redlock: waiting for "), "{said}");
+    let message = next.wait_for_stderr("waiting");
+    assert!(message.starts_with("redlock: waiting for "), "{message}");
     for part in ["\"a\"", "\"b\"", "nightly"] {
-        assert!(said.contains(part), "{part} is missing in {said:?}");
+        assert!(message.contains(part), "{part} is missing in {message:?}");
     }
     holder.wait().expect_code(0);
     next.wait().expect_code(0);

@@ -211,7 +211,7 @@ fn the_slot_of_a_killed_holder_becomes_free_after_its_ttl_on_a_server() {
     assert_eq!(slot_of(&waiter), slot);
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
-    assert!(!slots(&backend, "2").try_acquire(), "both are taken again");
+    assert!(!slots(&backend, "2").try_acquire(), "both are taken once more");
     waiter.wait().expect_code(0);
     stays.wait().expect_code(0);
 }

@@ -33,9 +33,9 @@ fn assert_superseded(done: Done, by: &str) {
     let done = done.expect_code(75);
     assert_eq!(done.stdout, "", "{done:?}");
     // After wait lines, if it was stopped for long.
-    let said = done.stderr.lines().last().unwrap_or_default();
-    let who = said.split_once(": assert_superseded by ").map(|(_, who)| who);
-    let gave_up = said.starts_with("redlock: gave up on \"k\" after ");
+    let message = done.stderr.lines().last().unwrap_or_default();
+    let who = message.split_once(": assert_superseded by ").map(|(_, who)| who);
+    let gave_up = message.starts_with("redlock: gave up on \"k\" after ");
     assert!(gave_up && who.is_some_and(|who| who.contains(by)), "{done:?}");
 }
 
@@ -43,7 +43,9 @@ fn assert_superseded(done: Done, by: &str) {
 /// which a busy machine may take.
 fn messages_except_wait(done: &Done) -> Vec<&str> {
     let is_of_a_wait = |line: &&str| {
-        ["redlock: waiting for \"k\"", "redlock: got \"k\" after "].iter().any(|said| line.starts_with(said))
+        ["redlock: waiting for \"k\"", "redlock: got \"k\" after "]
+            .iter()
+            .any(|message| line.starts_with(message))
     };
     done.stderr.lines().filter(|line| !is_of_a_wait(line)).collect()
 }

@@ -62,7 +62,7 @@ fn the_order_of_the_queue_is_kept_and_tokens_grow(backend: &Backend) {
     let order: Vec<(u32, u64)> = backend
         .order()
         .iter()
-        .map(|line| line.split_once(' ').expect("two words"))
+        .map(|line| line.split_once(' ').expect("a number and a token"))
         .map(|(n, fence)| (n.parse().expect("a number"), fence.parse().expect("a token")))
         .collect();
     assert_eq!(order.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 3]);

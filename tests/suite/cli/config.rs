@@ -109,8 +109,8 @@ fn a_url_in_the_wrong_place_is_printed_without_its_password() {
     for text in ["wait = \"redis://:hunter2@h\"\n", "\"redis://:hunter2@h\" = 1\n"] {
         let (_directory, path) = file(text);
         let done = run(&path).cmd(&["true"]).output();
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(said.contains("redis://") && !said.contains("hunter2"), "{said}");
+        let message = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(message.contains("redis://") && !message.contains("hunter2"), "{message}");
     }
 }
 
@@ -145,16 +145,16 @@ fn the_users_file_is_in_the_home_directory_by_default() {
 fn a_named_file_is_the_only_one() {
     let home = home(".config", "require-server = true\n");
     let (_directory, path) = file("local = true\nlabel = \"named\"\n");
-    let told = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
-    let by_option = told(run_at(&home).arg("--config").arg(&path));
+    let verbose = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
+    let by_option = verbose(run_at(&home).arg("--config").arg(&path));
     assert!(
         by_option.contains(&format!("config {}; lock \"k\" on this host, /", path.display())),
         "{by_option}"
     );
-    assert!(told(run_at(&home).env("REDLOCK_CONFIG", &path)).contains(path.to_str().unwrap()));
+    assert!(verbose(run_at(&home).env("REDLOCK_CONFIG", &path)).contains(path.to_str().unwrap()));
     // The command line overrides the variable, and /dev/null means none.
-    told(run_at(&home).arg("--config").arg(&path).env("REDLOCK_CONFIG", "/no/such"));
-    told(run_at(&home).args(&["--config", "/dev/null", "--local"]));
+    verbose(run_at(&home).arg("--config").arg(&path).env("REDLOCK_CONFIG", "/no/such"));
+    verbose(run_at(&home).args(&["--config", "/dev/null", "--local"]));
     // An option of the command is not one of ours.
     let command = run_at(&home).arg("--local").env("REDLOCK_REQUIRE_SERVER", "0");
     let done = command.args(&["echo", "--config", "/no/such"]).done().expect_code(0);
@@ -212,12 +212,12 @@ fn another_users_home_directory_is_not_read() {
 #[test]
 fn verbose_reports_where_the_lock_is() {
     let (redis, nodes) = (Redis::start(), Nodes::start(3));
-    let told = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
-    let one = told(Run::key(&redis, "k"));
+    let verbose = |run: Run| run.arg("-v").cmd(&["true"]).done().expect_code(0).stderr;
+    let one = verbose(Run::key(&redis, "k"));
     // The host that runs the tests may have a file for all users.
     let has_config = std::path::Path::new("/etc/redlock/config.toml").exists();
     let config = if has_config { "config /etc/redlock/config.toml" } else { "no config file" };
     assert!(one.contains(&format!("{config}; lock \"k\" on {}\n", redis.url())), "{one}");
-    let three = told(nodes.run("k"));
+    let three = verbose(nodes.run("k"));
     assert!(three.contains("lock \"k\" on 3 servers (redis://"), "{three}");
 }

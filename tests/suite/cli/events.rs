@@ -331,12 +331,12 @@ fn a_release_without_a_reply_is_unknown() {
 #[test]
 fn a_dash_means_stderr() {
     let redis = Redis::start();
-    let said = |done: &Done| {
+    let event_names = |done: &Done| {
         let lines = done.stderr.lines().filter(|line| line.starts_with('{'));
         names(&lines.map(|line| serde_json::from_str(line).expect("JSON")).collect::<Vec<Value>>())
     };
     let done = Run::key(&redis, "k").args(&["--events", "-"]).sh("exit 3").done().expect_code(3);
-    assert_eq!(said(&done), ["acquired", "ended"]);
+    assert_eq!(event_names(&done), ["acquired", "ended"]);
     let done = Run::key(&redis, "k").args(&["--events", "-"]).cmd(&["/no/such"]).done().expect_code(127);
     assert!(done.stderr.lines().last().unwrap().contains("\"ended\""), "the last line: {done:?}");
     assert!(!Path::new("-").exists());

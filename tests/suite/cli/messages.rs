@@ -44,8 +44,8 @@ fn nothing_is_printed_after_a_short_wait() {
         holder.signal(SIGTERM);
         let done = next.wait().expect_code(0);
         let took = began.elapsed();
-        let said = if took < Duration::from_secs(2) { done.stderr.as_str() } else { "" };
-        assert_eq!((done.stdout.as_str(), said), ("in\n", ""));
+        let message = if took < Duration::from_secs(2) { done.stderr.as_str() } else { "" };
+        assert_eq!((done.stdout.as_str(), message), ("in\n", ""));
         took
     });
 }
@@ -182,15 +182,18 @@ fn not_waiting_giving_up_and_retrying_have_different_messages() {
         assert!(done.stderr.contains(&who) && done.stderr.lines().count() == 1, "{options:?}: {done:?}");
         done.stderr
     };
-    let said = refused(&["-n"]);
-    assert!(said.contains("\"deploy\" is held by ") && said.ends_with("; not waiting (-n)\n"), "{said}");
-    let said = refused(&["-w", "0.2"]);
+    let message = refused(&["-n"]);
     assert!(
-        said.starts_with("redlock: gave up on \"deploy\" after ") && said.contains(": held by "),
-        "{said}"
+        message.contains("\"deploy\" is held by ") && message.ends_with("; not waiting (-n)\n"),
+        "{message}"
     );
-    let said = refused(&["--retries", "2", "--retry-interval", "10ms"]);
-    assert!(said.starts_with("redlock: gave up on \"deploy\" after 3 attempts ("), "{said}");
+    let message = refused(&["-w", "0.2"]);
+    assert!(
+        message.starts_with("redlock: gave up on \"deploy\" after ") && message.contains(": held by "),
+        "{message}"
+    );
+    let message = refused(&["--retries", "2", "--retry-interval", "10ms"]);
+    assert!(message.starts_with("redlock: gave up on \"deploy\" after 3 attempts ("), "{message}");
 }
 
 #[test]
@@ -208,8 +211,11 @@ fn a_grant_after_a_wait_line_is_reported() {
     let redis = Redis::start();
     let holder = hold(&redis, &[]);
     let next = waiter(&redis, &["-w", "1h"], 1);
-    let said = next.wait_for_stderr("waiting for \"deploy\": waited ");
-    assert!(said.contains("s, place 1 of 1, held by ") && said.contains(", gives up in 59m "), "{said}");
+    let message = next.wait_for_stderr("waiting for \"deploy\": waited ");
+    assert!(
+        message.contains("s, place 1 of 1, held by ") && message.contains(", gives up in 59m "),
+        "{message}"
+    );
     holder.signal(SIGTERM);
     let done = next.wait().expect_code(0);
     assert!(done.stderr.lines().last().unwrap().starts_with("redlock: got \"deploy\" after "), "{done:?}");

@@ -109,8 +109,8 @@ fn a_useless_password_file_is_refused_by_its_name() {
 fn a_password_that_all_users_can_read_causes_a_warning() {
     let redis = with_password();
     let (_directory, path) = file(PASSWORD, 0o644);
-    let told = assert_works(run(&redis).arg("--password-file").arg(&path), false);
-    assert!(told.contains(&format!("warning: {} holds a password", path.display())), "{told}");
+    let stderr = assert_works(run(&redis).arg("--password-file").arg(&path), false);
+    assert!(stderr.contains(&format!("warning: {} holds a password", path.display())), "{stderr}");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     assert!(!assert_works(run(&redis).arg("--password-file").arg(&path), false).contains("warning"));
     let encoded: String = PASSWORD.bytes().map(|byte| format!("%{byte:02X}")).collect();

@@ -119,13 +119,13 @@ fn a_reader_that_is_away_for_longer_than_the_ttl_misses_nothing_and_stops_no_com
     job.wait_for_line("ready");
     renewed(&redis, "k", 4); // its lease would have ended
     assert!(job.is_running(), "a healthy command continues");
-    let said = stderr.read_until("renewed");
-    assert!(said.find("acquired") < said.find("renewed"), "in order: {said}");
+    let output = stderr.read_until("renewed");
+    assert!(output.find("acquired") < output.find("renewed"), "in order: {output}");
     drop(job.take_stdin());
     assert_eq!(job.wait().code, Some(7));
-    let said = said + &stderr.read();
-    assert!(said.contains("released") && !said.contains("missing"), "{said}");
-    assert!(said.lines().all(|line| line.starts_with("redlock: ")), "{said}");
+    let output = output + &stderr.read();
+    assert!(output.contains("released") && !output.contains("missing"), "{output}");
+    assert!(output.lines().all(|line| line.starts_with("redlock: ")), "{output}");
 }
 
 #[test]
@@ -152,8 +152,11 @@ fn another_users_pipe_does_not_block_either() {
     let open = format!("exec 2>\"$FIFO\"; exec {wrapped}");
     let run = users.run(UNPRIVILEGED, run, "022").via(&open).env("FIFO", stderr.path());
     run.sh("exit 3").done().expect_code(3);
-    let said = stderr.read();
-    assert!(said.find("acquired").expect("acquired") < said.find("released").expect("released"), "{said}");
+    let output = stderr.read();
+    assert!(
+        output.find("acquired").expect("acquired") < output.find("released").expect("released"),
+        "{output}"
+    );
 }
 
 #[test]
@@ -205,9 +208,9 @@ fn an_unread_socket_does_not_block_either() {
     let (mut ours, theirs) = UnixStream::pair().expect("a socket");
     let run = Run::key(&redis, "k").arg("-v").cmd(&["true"]);
     run.command().stderr(OwnedFd::from(theirs)).status().expect("redlock");
-    let mut said = String::new();
-    ours.read_to_string(&mut said).expect("text");
-    assert!(said.contains("acquired") && said.contains("released"), "{said}");
+    let mut output = String::new();
+    ours.read_to_string(&mut output).expect("text");
+    assert!(output.contains("acquired") && output.contains("released"), "{output}");
 }
 
 #[test]
@@ -252,12 +255,12 @@ fn a_late_reader_gets_the_events_from_the_beginning() {
     job.wait_for_line("ready");
     let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
     let mut reader = Unread { directory, reader };
-    let said = reader.read_until("refreshed");
+    let output = reader.read_until("refreshed");
     drop(job.take_stdin());
     job.wait();
-    let said = said + &reader.read();
-    let first = said.lines().next().unwrap_or_default();
-    assert!(first.contains("\"acquired\"") && said.ends_with("}\n"), "{said}");
+    let output = output + &reader.read();
+    let first = output.lines().next().unwrap_or_default();
+    assert!(first.contains("\"acquired\"") && output.ends_with("}\n"), "{output}");
 }
 
 #[test]
@@ -275,8 +278,11 @@ fn one_reader_may_leave_and_another_take_over() {
     let mut reader = Unread { reader: open(), directory };
     drop(job.take_stdin());
     job.wait().expect_code(0);
-    let said = reader.read();
-    assert!(said.contains("refreshed") && said.contains("ended") && !said.contains("dropped"), "{said}");
+    let output = reader.read();
+    assert!(
+        output.contains("refreshed") && output.contains("ended") && !output.contains("dropped"),
+        "{output}"
+    );
 }
 
 #[test]

@@ -44,10 +44,16 @@ fn every_master_of_a_cluster_is_examined() {
     let mut cluster = Cluster::start(3);
     let found = diagnosis(doctor(&cluster.url()), 0);
     assert_eq!(found["servers"].as_array().unwrap().len(), 3, "{found:#}");
-    assert_eq!(results(&found, "permissions").iter().filter(|said| said.starts_with("ok took")).count(), 3);
-    assert!(results(&found, "replicas").iter().all(|said| said == "warning has no replica"), "{found:#}");
+    assert_eq!(
+        results(&found, "permissions").iter().filter(|message| message.starts_with("ok took")).count(),
+        3
+    );
+    assert!(
+        results(&found, "replicas").iter().all(|message| message == "warning has no replica"),
+        "{found:#}"
+    );
     let unused = results(&found, "quarantine");
-    assert!(unused.iter().all(|said| said.starts_with("warning has no lock so far")), "{found:#}");
+    assert!(unused.iter().all(|message| message.starts_with("warning has no lock so far")), "{found:#}");
     assert_eq!(
         (&found["quorum"]["servers"], &found["quorum"]["can_vote"]),
         (&1.into(), &0.into()),
@@ -91,8 +97,8 @@ fn a_master_of_a_cluster_is_identified_by_its_shard_marker() {
     let key = fix.split_ascii_whitespace().skip_while(|word| *word != "--key").nth(1).expect(&fix);
     assert_eq!(cluster.owner(key), 0, "{fix}");
     cluster.run(key).arg("-n").cmd(&["true"]).done().expect_code(69);
-    let said = state(cluster[0].port());
-    assert!(text(&said["text"]).starts_with("does not vote for another "), "{said}");
+    let message = state(cluster[0].port());
+    assert!(text(&message["text"]).starts_with("does not vote for another "), "{message}");
     cluster.age_shard_marker(0);
     assert_eq!(state(cluster[0].port())["level"], "ok");
     let names = cluster[0].keys();
@@ -106,8 +112,11 @@ fn a_master_of_a_cluster_is_identified_by_its_shard_marker() {
     cluster.wait_until_it_serves(1..=3);
     let url = format!("redis+cluster://127.0.0.1:{port}");
     let found = diagnosis(doctor(&url), 0);
-    let said = results(&found, "quarantine");
-    assert!(said.iter().any(|said| said.starts_with("warning does not vote for another 36")), "{found:#}");
+    let message = results(&found, "quarantine");
+    assert!(
+        message.iter().any(|message| message.starts_with("warning does not vote for another 36")),
+        "{found:#}"
+    );
 }
 
 /// Its locks would not have the names that clients with the right URL use.

@@ -78,7 +78,7 @@ fn the_sources_of_settings_are_reported() {
     let run = run.env("REDLOCK_NODE_TIMEOUT", "3s").env("REDLOCK_PASSWORD", "").env("REDLOCK_TTLL", "5s");
     let done = run.clone().done().expect_code(0);
     let path = path.to_str().unwrap();
-    for said in [
+    for message in [
         format!("config {path}"),
         format!("redis from {path}:1"),
         format!("ttl from {path}:2"),
@@ -87,7 +87,7 @@ fn the_sources_of_settings_are_reported() {
         "variables REDLOCK_CONFIG".into(),
         format!("on {}; ttl 20s, node-timeout 3s, quarantine 40s", redis.url()),
     ] {
-        assert!(done.stdout.contains(&said), "{said}: {done:?}");
+        assert!(done.stdout.contains(&message), "{message}: {done:?}");
     }
     let found = diagnosis(run, 0);
     expect(&found, "settings", "warning", "REDLOCK_TTLL is not a redlock setting");

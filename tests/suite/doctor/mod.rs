@@ -35,10 +35,10 @@ fn results(found: &Value, check: &str) -> Vec<String> {
 
 /// The only result of a check has this level and contains this text.
 #[track_caller]
-fn expect(found: &Value, check: &str, level: &str, said: &str) {
+fn expect(found: &Value, check: &str, level: &str, message: &str) {
     let results = results(found, check);
-    let is_so = results.len() == 1 && results[0].starts_with(level) && results[0].contains(said);
-    assert!(is_so, "{check} is not {level} with {said:?}: {results:?}\n{found:#}");
+    let is_so = results.len() == 1 && results[0].starts_with(level) && results[0].contains(message);
+    assert!(is_so, "{check} is not {level} with {message:?}: {results:?}\n{found:#}");
 }
 
 fn text(value: &Value) -> &str {

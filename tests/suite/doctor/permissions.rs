@@ -105,7 +105,9 @@ fn a_service_without_info_is_unknown_and_not_a_failure() {
     let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
     let found = diagnosis(doctor(&urls), 1);
     assert!(
-        results(&found, "identity").iter().all(|said| said.starts_with("problem does not report its run_id"))
+        results(&found, "identity")
+            .iter()
+            .all(|message| message.starts_with("problem does not report its run_id"))
     );
     expect(&found, "quorum", "problem", "0 of 3");
 }
@@ -122,6 +124,6 @@ fn the_documented_user_has_sufficient_permissions() {
     expect(&found, "persistence", "unknown", "persistence");
     // What the documents add for doctor.
     assert_eq!(redis.cmd(&["ACL", "SETUSER", "locker", "+config|get"]), "OK");
-    wait_until("it takes", || redis.cmd(&["ACL", "GETUSER", "locker"]).contains("config|get"));
+    wait_until("the rule is in effect", || redis.cmd(&["ACL", "GETUSER", "locker"]).contains("config|get"));
     assert_eq!(diagnosis(doctor(&url), 0)["unknown"], 0);
 }

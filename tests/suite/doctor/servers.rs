@@ -151,7 +151,10 @@ fn a_quarantine_is_reported_with_its_remaining_time_and_not_started() {
     let urls = nodes.urls().join(",");
     let found = diagnosis(doctor(&urls), 0);
     let fresh = results(&found, "quarantine");
-    assert!(fresh.iter().all(|said| said.contains("it starts voting 31s after the first run")), "{fresh:?}");
+    assert!(
+        fresh.iter().all(|message| message.contains("it starts voting 31s after the first run")),
+        "{fresh:?}"
+    );
     assert!(nodes.iter().all(|redis| all_keys(redis).is_empty()), "not even a marker is left");
     nodes.settle();
     let now: u64 = nodes[0].cmd(&["TIME"]).lines().next().unwrap().parse().unwrap();
@@ -177,12 +180,12 @@ fn a_restarted_server_is_in_quarantine() {
     nodes[2].restart();
     assert_ne!(nodes[2].cmd(&["GET", "lock-node"]), "", "the server has its data");
     let found = diagnosis(doctor(&urls).args(&quarantine), 0);
-    let told = results(&found, "quarantine");
+    let results = results(&found, "quarantine");
     assert!(
-        told[2].starts_with("warning does not vote for another 10m") && told[2].contains(", up "),
-        "{told:?}"
+        results[2].starts_with("warning does not vote for another 10m") && results[2].contains(", up "),
+        "{results:?}"
     );
-    assert!(told[..2].iter().all(|said| said.starts_with("ok")), "{told:?}");
+    assert!(results[..2].iter().all(|message| message.starts_with("ok")), "{results:?}");
     expect(&found, "quorum", "warning", "2 of 3 servers can vote, tolerates no further loss");
 }
 
@@ -193,12 +196,17 @@ fn different_clocks_cause_a_warning() {
     let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
     clock.put(10);
     let found = diagnosis(doctor(&urls), 0);
-    let told = results(&found, "clock");
+    let results = results(&found, "clock");
     assert!(
-        told.iter().any(|said| said.starts_with("warning its clock is") && said.contains("ahead of")),
-        "{told:?}"
+        results
+            .iter()
+            .any(|message| message.starts_with("warning its clock is") && message.contains("ahead of")),
+        "{results:?}"
     );
-    assert!(told.iter().any(|said| said.starts_with("warning their clocks differ by")), "{told:?}");
+    assert!(
+        results.iter().any(|message| message.starts_with("warning their clocks differ by")),
+        "{results:?}"
+    );
     // For a single server it does not matter.
     expect(&diagnosis(doctor(&redis.url()), 0), "clock", "ok", "clock +");
     clock.put(-3600);

@@ -23,7 +23,7 @@ fn doctor_gives_up_on_several_hanging_servers_at_once() {
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
     let silent = results(&found, "reachable");
     assert_eq!(silent.len(), 3, "{silent:?}");
-    assert!(silent.iter().all(|said| said.starts_with("problem timed out")), "{silent:?}");
+    assert!(silent.iter().all(|message| message.starts_with("problem timed out")), "{silent:?}");
     expect(&found, "quorum", "problem", "2 of 5 servers can vote, 3 are needed");
     nodes[1].cont();
 }

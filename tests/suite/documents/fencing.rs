@@ -21,7 +21,7 @@ fn sandbox() -> Sandbox {
         blocks_in(FENCING, "sh").into_iter().filter(|block| block.text.starts_with("#!")).collect();
     assert_eq!(scripts.len(), 2, "{scripts:?}");
     for script in scripts {
-        let comment = script.text.lines().nth(1).expect("what it is");
+        let comment = script.text.lines().nth(1).expect("a file name");
         let name = comment.trim_start_matches("# ").split(':').next().expect("its name");
         let path = sandbox.path(name);
         executable(&path, &script.text);
@@ -94,8 +94,8 @@ impl Late {
 
     #[track_caller]
     fn assert_refused_on_resume(self) {
-        let (status, said) = self.resume();
-        assert!(status != "status 0" && said.contains(REFUSED), "{status}: {said}");
+        let (status, stderr) = self.resume();
+        assert!(status != "status 0" && stderr.contains(REFUSED), "{status}: {stderr}");
     }
 }
 

@@ -238,13 +238,13 @@ fn the_exit_codes_are_those_of_the_program() {
     let number = |text: &str| text.trim().parse::<u8>().ok();
     let table = read(README);
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split('|').next());
-    let told: BTreeSet<u8> = rows.flat_map(|row| row.split(',')).filter_map(number).collect();
+    let documented: BTreeSet<u8> = rows.flat_map(|row| row.split(',')).filter_map(number).collect();
     let source = read("src/exit.rs");
     let constants = source.lines().filter(|line| line.contains("const ") && line.contains(": u8 = "));
     let real: BTreeSet<u8> =
         constants.filter_map(|line| number(line.rsplit('=').next()?.trim_end_matches(';'))).collect();
     assert!(real.len() >= 10, "{real:?}");
-    assert_eq!(told, real);
+    assert_eq!(documented, real);
 }
 
 #[test]

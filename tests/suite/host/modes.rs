@@ -291,10 +291,10 @@ fn a_wait_for_a_slot_reports_position_and_number_of_holders() {
     let holders: Vec<Job> = (0..3).map(|_| holding_slot(&host, 3)).collect();
     let waiters: Vec<Job> =
         (1..3).map(|position| host.waiter(slots(&host, 3).cmd(&["true"]), position)).collect();
-    let said = waiters[1].wait_for_stderr("waiting");
+    let message = waiters[1].wait_for_stderr("waiting");
     let earliest = format!("pid {}", holders[0].pid());
     for part in ["place 2", &earliest, "and 2 others"] {
-        assert!(said.contains(part), "{part:?} is missing in {said:?}");
+        assert!(message.contains(part), "{part:?} is missing in {message:?}");
     }
     expect_success(holders);
     expect_success(waiters);

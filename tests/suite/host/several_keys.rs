@@ -23,7 +23,7 @@ fn file_of(host: &Host, key: &str) -> PathBuf {
 }
 
 fn queued_at(host: &Host, key: &str, count: usize) {
-    wait_until("the waiters are there", || {
+    wait_until("the waiters are queued", || {
         lock_files(host.path()).iter().any(|file| file.to_string_lossy().ends_with(&format!("%3A{key}")))
             && tickets_waiting(&file_of(host, key)) == count
     });

@@ -39,25 +39,25 @@ fn an_invalid_token_exits_64(backend: &Backend) {
 
 fn a_key_and_a_token_are_required(backend: &Backend) {
     let ours = token(acquire(backend));
-    let said = |run: Run, word: &str| {
+    let check = |run: Run, word: &str| {
         let done = run.done().expect_code(64);
         assert!(done.stderr.contains(word), "{done:?}");
     };
     for command in ["release", "extend"] {
-        said(backend.command(&[command, "--key", "k"]), "token");
-        said(backend.command(&[command, "--token", &ours]), "key");
-        said(backend.command(&[command, "--key", "", "--token", &ours]), "key");
-        said(backend.command(&[command]).env("REDLOCK_KEY", "").env("REDLOCK_TOKEN", &ours), "key");
-        said(backend.command(&[command]).env("REDLOCK_KEY", "k").env("REDLOCK_TOKEN", ""), "token");
+        check(backend.command(&[command, "--key", "k"]), "token");
+        check(backend.command(&[command, "--token", &ours]), "key");
+        check(backend.command(&[command, "--key", "", "--token", &ours]), "key");
+        check(backend.command(&[command]).env("REDLOCK_KEY", "").env("REDLOCK_TOKEN", &ours), "key");
+        check(backend.command(&[command]).env("REDLOCK_KEY", "k").env("REDLOCK_TOKEN", ""), "token");
     }
-    said(backend.command(&["extend", "k", "--token", &ours, "--ttl", "0"]), "ttl");
-    said(backend.command(&["extend", "k", "--token", &ours, "--ttl", "soon"]), "ttl");
-    said(backend.command(&["acquire", "--key", "k", "--ttl", "soon"]), "ttl");
-    said(backend.command(&["acquire", "--ttl", "10s"]), "key");
-    said(acquire(backend).args(&["--watch-pid", "0"]), "watch-pid");
-    said(acquire(backend).args(&["--watch-pid", "-1"]), "watch-pid");
-    said(acquire(backend).args(&["--watch-pid", "bash"]), "watch-pid");
-    said(acquire(backend).args(&["--watch-pid", "1", "--for-shell"]), "for-shell");
+    check(backend.command(&["extend", "k", "--token", &ours, "--ttl", "0"]), "ttl");
+    check(backend.command(&["extend", "k", "--token", &ours, "--ttl", "soon"]), "ttl");
+    check(backend.command(&["acquire", "--key", "k", "--ttl", "soon"]), "ttl");
+    check(backend.command(&["acquire", "--ttl", "10s"]), "key");
+    check(acquire(backend).args(&["--watch-pid", "0"]), "watch-pid");
+    check(acquire(backend).args(&["--watch-pid", "-1"]), "watch-pid");
+    check(acquire(backend).args(&["--watch-pid", "bash"]), "watch-pid");
+    check(acquire(backend).args(&["--watch-pid", "1", "--for-shell"]), "for-shell");
     assert!(is_ours(backend, &ours));
     release(backend, &ours).done().expect_code(0);
 }

@@ -67,8 +67,8 @@ fn a_watched_process_gets_the_chosen_signal(backend: &Backend) {
         lose(backend);
         job.wait_for_line(got);
         wait_until_no_keeper(backend);
-        let said = over(backend, job);
-        assert_eq!(said.matches("got ").count(), 1, "{said}");
+        let output = over(backend, job);
+        assert_eq!(output.matches("got ").count(), 1, "{output}");
         std::fs::remove_file(backend.notes().join("over")).unwrap();
     }
 }

@@ -136,7 +136,7 @@ fn another_process_with_the_same_pid_is_not_mistaken_for_the_watched_one() {
     let backend = Backend::one_server();
     let holder = hold(backend.run_for_long());
     let script = r#"sleep 300 & first=$!
-        "$@" --watch-pid $first >token 2>said & acquiring=$!
+        "$@" --watch-pid $first >token 2>message & acquiring=$!
         until [ -e queued ]; do sleep 0.02; done
         kill -9 $first; wait $first 2>/dev/null
         for attempt in 1 2 3 4 5 6 7 8 9; do
@@ -157,7 +157,7 @@ fn another_process_with_the_same_pid_is_not_mistaken_for_the_watched_one() {
         status,
         "status 0",
         "{}",
-        std::fs::read_to_string(backend.notes().join("said")).unwrap_or_default()
+        std::fs::read_to_string(backend.notes().join("message")).unwrap_or_default()
     );
     wait_until_free(&backend);
     job.wait();

@@ -269,7 +269,7 @@ fn a_frozen_guardian_does_not_let_the_command_outlive_its_lease() {
         let guardian = guardian_of(job.pid());
         let frozen = Frozen::new(guardian);
         assert_eq!(redis.cmd(&["EVAL", TAKE_AWAY, "1", "lock:k"]), "OK");
-        wait_until("the lease is over", || redis.cmd(&["EXISTS", "lease"]) == "0");
+        wait_until("the lease has ended", || redis.cmd(&["EXISTS", "lease"]) == "0");
         assert!(!alive(main), "alive after the lease");
         frozen.killed();
         let done = job.wait();

@@ -42,12 +42,12 @@ fn the_command_gets_the_signal_that_was_sent_exactly_once() {
         let job = Run::key(&redis, "k").env("END", &end).sh(script).spawn();
         job.wait_for_line("ready");
         job.signal(signal);
-        let told = format!("got={}", name(signal));
-        job.wait_for_line(&told);
+        let line = format!("got={}", name(signal));
+        job.wait_for_line(&line);
         assert!(redis.held("k"), "the lock is kept while the command continues after {signal}");
         fs::write(&end, "").unwrap();
         let done = job.wait();
-        assert_eq!(done.stdout, format!("ready\n{told}\n"));
+        assert_eq!(done.stdout, format!("ready\n{line}\n"));
         assert_eq!(done.code, Some(4), "a command that handles {signal} decides its own exit code");
         assert!(!redis.held("k"));
     }

@@ -80,10 +80,10 @@ fn closed_streams_never_give_the_command_a_descriptor_of_redlock() {
     let list = dir.path().join("list");
     let run = Run::key(&redis, "k").via("exec \"$@\" <&- >&- 2>&-").env("LIST", &list);
     // readlink prints nothing for a closed descriptor; a separate shell writes its output.
-    let script = "said=$(for f in 0 1 2; do readlink /proc/$$/fd/$f; done); echo \"$said.\" >\"$LIST\"";
+    let script = "listed=$(for f in 0 1 2; do readlink /proc/$$/fd/$f; done); echo \"$listed.\" >\"$LIST\"";
     run.sh(script).done().expect_code(0);
-    let said = fs::read_to_string(&list).unwrap();
-    let strange: Vec<&str> = said.trim_end_matches(".\n").lines().filter(|l| *l != "/dev/null").collect();
+    let listed = fs::read_to_string(&list).unwrap();
+    let strange: Vec<&str> = listed.trim_end_matches(".\n").lines().filter(|l| *l != "/dev/null").collect();
     assert_eq!(strange, Vec::<&str>::new());
 }
 

@@ -65,7 +65,7 @@ fn ctrl_z_past_the_lease_ends_the_command_and_fg_reports_79() {
     let main = pty.number_after("main ");
     pty.type_in(CTRL_Z);
     pty.wait_for("Stopped");
-    wait_until("the lease is over", || !redis.held("k"));
+    wait_until("the lease has ended", || !redis.held("k"));
     assert!(!alive(main), "a stopped command is killed within the lease, too");
     pty.type_in("fg; echo sta''tus=$?\n");
     pty.wait_for("status=79");

@@ -169,8 +169,8 @@ fn a_run_with_on_lost_warn_signals_no_process_by_a_foreign_pid() {
         let run = in_namespace(Run::key(&redis, "k").args(&["--on-lost", "warn"]), proc);
         let job = run.sh("echo ready; sleep 300 & wait").spawn();
         job.wait_for_line("ready");
-        let said = job.wait_for_stderr("/proc");
-        assert!(said.starts_with("redlock: warning: "), "{said}");
+        let message = job.wait_for_stderr("/proc");
+        assert!(message.starts_with("redlock: warning: "), "{message}");
         // Outside the namespace it has another pid.
         let inside = descendants(job.pid());
         let guardian =

@@ -131,10 +131,10 @@ fn a_holder_that_ends_while_the_gate_is_stopped_is_followed_by_the_first_waiter(
         let gate = scope.spawn(|| stop_the_gate(&links));
         wait_until("the gate is stopped", || process_state(links[0].pid()) == Some('T'));
         let leaving = std::thread::spawn(move || holder.wait().expect_code(0));
-        gate.join().expect("it goes on");
+        gate.join().expect("the gate continues");
         leaving
     });
-    leaving.join().expect("it ended well");
+    leaving.join().expect("it succeeded");
     expect_success(waiters);
     check.assert_clean(5);
     assert_eq!(check.order()[0], "0", "{:?}", check.order());

@@ -12,7 +12,7 @@ fn whole_run(links: &Links) -> Duration {
     let start = Instant::now();
     let status = links.run(0, "k").cmd(&["true"]).command().status();
     let took = start.elapsed();
-    assert!(status.expect("it was started").success());
+    assert!(status.expect("redlock can be started").success());
     took
 }
 

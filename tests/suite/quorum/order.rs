@@ -237,11 +237,11 @@ fn hand_over(links: &Links) -> Duration {
     let next = links.run(1, "k").sh("echo mine").spawn();
     queued(&links[0], "k", 1);
     // Any waiter prints this line, whichever server it queues on.
-    let said = || links.all().map(Proxy::requests).sum::<u64>();
+    let total = || links.all().map(Proxy::requests).sum::<u64>();
     wait_until("the run waits", || {
-        let before = said();
+        let before = total();
         std::thread::sleep(150 * MS);
-        said() == before
+        total() == before
     });
     // Not waited for: the releaser exits when a majority has replied to its release.
     drop(holder.take_stdin());

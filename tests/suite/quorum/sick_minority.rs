@@ -44,10 +44,10 @@ fn a_server_that_is_down_is_reported_only_with_v() {
         let done = Nodes::run_at(urls, "k").cmd(&["true"]).done().expect_code(0);
         assert_eq!(done.stderr, "");
         let done = Nodes::run_at(urls, "k").arg("-v").cmd(&["true"]).done().expect_code(0);
-        let told = |line: &str| {
+        let is_reported_in = |line: &str| {
             line.contains("2 of 3") && line.contains(&gone.port().to_string()) && line.contains("refused")
         };
-        let together = done.stderr.lines().any(told);
+        let together = done.stderr.lines().any(is_reported_in);
         let apart = done.stderr.contains("2 of 3")
             && done.stderr.lines().any(|l| l.contains(&gone.port().to_string()) && l.contains("refused"));
         assert!(together || apart, "how many, which not, and why: {done:#?}");
@@ -75,7 +75,7 @@ fn servers_in_event_of(run: Run) -> Value {
     run.cmd(&["true"]).done().expect_code(0);
     let text = fs::read_to_string(&file).unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let acquired = events.into_iter().find(|event| event["event"] == "acquired").expect("it was acquired");
+    let acquired = events.into_iter().find(|event| event["event"] == "acquired").expect("an acquired event");
     acquired["servers"].clone()
 }
 
@@ -108,8 +108,8 @@ fn a_wrong_password_is_reported_in_one_line_and_the_run_continues() {
     for login in ["", ":wrong@"] {
         let url = |closed: &Redis| closed.url().replace("redis://", &format!("redis://{login}"));
         in_each_place(closed, url, |closed, urls| {
-            let said = ["password", "auth", "refused", "permission"];
-            let done = expect_warning(&Nodes::run_at(urls, "k"), &closed.port().to_string(), &said);
+            let message = ["password", "auth", "refused", "permission"];
+            let done = expect_warning(&Nodes::run_at(urls, "k"), &closed.port().to_string(), &message);
             assert!(!done.stderr.contains("wrong@"), "the password is printed: {done:#?}");
             let quiet = Nodes::run_at(urls, "k").arg("-q").cmd(&["true"]).done().expect_code(0);
             assert_eq!(quiet.stderr, "");
@@ -198,9 +198,9 @@ fn a_server_that_becomes_a_replica_while_the_lock_is_held_stops_no_command() {
 fn a_server_listed_twice_and_another_number_of_servers_stay_errors() {
     let nodes = Nodes::start(3);
     let twice = [nodes[0].url(), nodes[1].url(), nodes[1].url().replace("127.0.0.1", "localhost")];
-    let said =
+    let message =
         (0..10).map(|_| Nodes::run_at(&twice, "k").cmd(&["true"]).done()).find(|done| done.code != Some(0));
-    said.expect("not once refused").expect_code(78).expect_stderr(&["twice", "same server"]);
+    message.expect("not once refused").expect_code(78).expect_stderr(&["twice", "same server"]);
     let holder = nodes.hold(nodes.run("k"), "k");
     refused(Run::at(&nodes[0].url(), "k").arg("-n"), 78, &["over 1 server", "over 3 server"]);
     holder.wait().expect_code(0);
@@ -218,19 +218,19 @@ fn a_quarantined_server_is_reported_with_v_and_in_the_events() {
         let port = nodes[at].port().to_string();
         // A majority does not wait long for the last server's reply: one of five runs must have
         // received it.
-        let told = |line: &str| {
+        let is_reported_in = |line: &str| {
             line.contains("2 of 3") && line.contains(&port) && line.contains("does not vote for another")
         };
-        let is_told = |done: &Done| done.stderr.lines().any(told);
+        let is_reported = |done: &Done| done.stderr.lines().any(is_reported_in);
         let mut runs = (0..5).map(|_| run().arg("-v").cmd(&["true"]).done().expect_code(0));
-        assert!(runs.any(|done| is_told(&done)), "never reported with -v");
-        let is_told = |servers: &Value| {
+        assert!(runs.any(|done| is_reported(&done)), "never reported with -v");
+        let is_reported = |servers: &Value| {
             let text = servers.to_string();
             assert!(has_number(servers, 2), "how many voted: {servers}");
             text.contains(&port) && text.contains("does not vote")
         };
         let mut runs = (0..5).map(|_| servers_in_event_of(run()));
-        assert!(runs.any(|servers| is_told(&servers)), "never reported which did not vote, and why");
+        assert!(runs.any(|servers| is_reported(&servers)), "never reported which did not vote, and why");
         let done = run().cmd(&["true"]).done().expect_code(0);
         assert_eq!(done.stderr, "", "reported without -v");
     }

@@ -9,10 +9,10 @@ use crate::support::{Nodes, Run, holder, refused, tree_of, wait_until};
 
 /// Tried a few times, without and with waiting: never granted, always 78.
 #[track_caller]
-fn assert_unfit(urls: &[String], said: &[&str]) {
+fn assert_unfit(urls: &[String], message: &[&str]) {
     for _ in 0..3 {
-        refused(Nodes::run_at(urls, "k").args(&["-n", "--ttl", "60s"]), 78, said);
-        refused(Nodes::run_at(urls, "k").args(&["--ttl", "60s"]), 78, said);
+        refused(Nodes::run_at(urls, "k").args(&["-n", "--ttl", "60s"]), 78, message);
+        refused(Nodes::run_at(urls, "k").args(&["--ttl", "60s"]), 78, message);
     }
 }
 
@@ -87,7 +87,7 @@ fn a_key_held_on_one_server_is_refused_on_three_and_vice_versa() {
         let single = holder(&nodes[at], "k", &["--ttl", "60s"]);
         let claim = nodes.claims("k");
         assert_unfit(&nodes.urls(), &["on one server", "over 3 servers"]);
-        wait_until("only the holder's claim is there", || nodes.claims("k") == claim);
+        wait_until("only the holder's claim is left", || nodes.claims("k") == claim);
         single.wait().expect_code(0);
         nodes.all_free();
     }

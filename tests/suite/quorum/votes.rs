@@ -66,11 +66,11 @@ fn check_every_set(n: u32) {
             75 => assert!(done.stderr.contains("held"), "{set:?}: {done:#?}"),
             _ => {
                 let dead = set.iter().filter(|state| **state == Member::Dead).count();
-                let said = done.stderr.to_lowercase();
+                let message = done.stderr.to_lowercase();
                 // A reason that several servers share is printed once.
-                assert!(said.contains("refused"), "the reason: {set:?}: {done:#?}");
+                assert!(message.contains("refused"), "the reason: {set:?}: {done:#?}");
                 let port = refused.port().to_string();
-                assert!(said.matches(&port).count() >= dead, "each server: {set:?}: {done:#?}");
+                assert!(message.matches(&port).count() >= dead, "each server: {set:?}: {done:#?}");
             }
         }
     }

@@ -187,8 +187,8 @@ fn a_sharer_that_retries_after_an_unread_grant_expired_keeps_its_record() {
             server.expect(&again.extend(), "extended");
             // The holder reported to another client is this one, with its record.
             server.expect(&asker(0).release(), "released");
-            let told = server.call(&writer(newcomer(0)).mode("shared:other").acquire());
-            assert!(told.contains("command\ntrue") || told.starts_with("slots_mismatch"), "{told}");
+            let reply = server.call(&writer(newcomer(0)).mode("shared:other").acquire());
+            assert!(reply.contains("command\ntrue") || reply.starts_with("slots_mismatch"), "{reply}");
             server.expect(&again.release(), "released");
             assert_eq!(server.cmd(&["EXISTS", "lock:k", "lock-shared:k", "lock-info:k"]), "0");
         });

@@ -100,26 +100,26 @@ fn the_option_applies_to_servers_that_go_away_during_a_wait() {
         nodes[0].kill();
         nodes[1].kill();
         let done = waiter.wait();
-        let (code, said) = match how {
+        let (code, message) = match how {
             "fail" => (69, ""),
             "skip" => (0, ""),
             _ => (7, NO_LOCK),
         };
-        assert_eq!((done.code, done.stdout.as_str()), (Some(code), said), "{how}: {done:?}");
+        assert_eq!((done.code, done.stdout.as_str()), (Some(code), message), "{how}: {done:?}");
         assert!(done.stderr.starts_with("redlock: "), "{how}: {done:?}");
     }
 }
 
 #[test]
 fn the_option_applies_to_a_single_server_that_goes_away_during_a_wait() {
-    for (how, code, said) in [("fail", 69, ""), ("skip", 0, ""), ("run", 7, NO_LOCK)] {
+    for (how, code, message) in [("fail", 69, ""), ("skip", 0, ""), ("run", 7, NO_LOCK)] {
         let mut redis = Redis::start();
         let _holder = holder(&redis, "k", &["--ttl", "90s"]);
         let waiter = Run::key(&redis, "k").args(&["-w", "5", "--on-unavailable", how]).sh(SHOW).spawn();
         wait_for_sleeping_waiter(&redis);
         redis.kill();
         let done = waiter.wait();
-        assert_eq!((done.code, done.stdout.as_str()), (Some(code), said), "{how}: {done:?}");
+        assert_eq!((done.code, done.stdout.as_str()), (Some(code), message), "{how}: {done:?}");
     }
 }
 

@@ -166,9 +166,9 @@ fn a_refused_connection_is_unavailable() {
     let missing = format!("unix://{}", redis.dir().join("no.sock").display());
     redis.kill();
     for url in [url.as_str(), &missing, "redis://no-such-host.invalid:6379"] {
-        let said = ["connect", "reach", "refused", "resolve", "no such"];
-        refused(Run::at(url, "k"), 69, &said);
-        refused(Run::at(url, "k").arg("-n"), 69, &said);
+        let message = ["connect", "reach", "refused", "resolve", "no such"];
+        refused(Run::at(url, "k"), 69, &message);
+        refused(Run::at(url, "k").arg("-n"), 69, &message);
     }
 }
 

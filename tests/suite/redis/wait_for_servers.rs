@@ -17,8 +17,8 @@ fn the_command_runs_under_the_lock_when_the_server_is_available() {
     let mut redis = Redis::start();
     redis.kill();
     let job = Run::key(&redis, "k").args(WAIT).sh("echo fence $REDLOCK_FENCE").spawn();
-    let said = job.wait_for_stderr("trying again");
-    assert!(said.starts_with("redlock: waiting for \"k\": "), "{said}");
+    let message = job.wait_for_stderr("trying again");
+    assert!(message.starts_with("redlock: waiting for \"k\": "), "{message}");
     redis.restart();
     let done = job.wait().expect_code(0);
     assert!(done.stdout.len() > "fence \n".len(), "{done:?}");
@@ -81,11 +81,11 @@ fn retries_also_count_attempts_to_reach_the_server() {
 fn a_signal_ends_the_wait_at_once() {
     let (refused, hole) = (Refused::new(), Blackhole::new());
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        for (url, said) in [(refused.url(), "trying again"), (hole.url(), "")] {
+        for (url, message) in [(refused.url(), "trying again"), (hole.url(), "")] {
             let run = Run::at(&url, "k").args(WAIT).args(&["-v", "--ttl", "60s", "--node-timeout", "15s"]);
             let job = run.sh("echo ran").spawn();
-            if !said.is_empty() {
-                job.wait_for_stderr(said);
+            if !message.is_empty() {
+                job.wait_for_stderr(message);
             } else {
                 wait_until("the run connects", || crate::support::descendants(job.pid()).len() == 1);
             }

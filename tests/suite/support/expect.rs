@@ -79,8 +79,8 @@ pub fn assert_takes_less_than(limit: Duration, mut attempt: impl FnMut() -> Dura
 
 /// One attempt on the key "k"; the command must not have run.
 #[track_caller]
-pub fn refused(run: Run, code: i32, said: &[&str]) -> Done {
-    let done = run.sh("echo ran").done().expect_code(code).expect_stderr(said);
+pub fn refused(run: Run, code: i32, message: &[&str]) -> Done {
+    let done = run.sh("echo ran").done().expect_code(code).expect_stderr(message);
     assert_eq!(done.stdout, "", "the command ran");
     assert!(done.stderr.starts_with("redlock: "), "{done:?}");
     done
@@ -88,9 +88,9 @@ pub fn refused(run: Run, code: i32, said: &[&str]) -> Done {
 
 /// Tries once without waiting, and once with.
 #[track_caller]
-pub fn expect_refused_both_ways(redis: &Redis, code: i32, said: &[&str]) {
-    refused(Run::key(redis, "k"), code, said);
-    refused(Run::key(redis, "k").arg("-n"), code, said);
+pub fn expect_refused_both_ways(redis: &Redis, code: i32, message: &[&str]) {
+    refused(Run::key(redis, "k"), code, message);
+    refused(Run::key(redis, "k").arg("-n"), code, message);
 }
 
 /// The output of an inner run that the command of an outer run started, and its exit code.
@@ -155,7 +155,7 @@ impl Watch {
     /// Everything it saw, each change once.
     pub fn finish(mut self) -> Vec<String> {
         self.over.store(true, Ordering::SeqCst);
-        self.thread.take().expect("finished once").join().expect("the server answered")
+        self.thread.take().expect("finished once").join().expect("the server replies")
     }
 }
 

@@ -85,7 +85,7 @@ impl Frozen {
     pub fn new(pid: i32) -> Frozen {
         let pid = Pid::from_raw(pid);
         ptrace::seize(pid, ptrace::Options::empty()).expect("a process of ours can be traced");
-        ptrace::interrupt(pid).expect("it is traced");
+        ptrace::interrupt(pid).expect("the process is traced");
         assert!(
             matches!(waitpid(pid, Some(WaitPidFlag::__WALL)), Ok(WaitStatus::PtraceEvent(..))),
             "the process stops"
@@ -95,7 +95,7 @@ impl Frozen {
 
     /// Lets the process continue.
     pub fn thaw(self) {
-        ptrace::detach(self.0, None).expect("it is traced");
+        ptrace::detach(self.0, None).expect("the process is traced");
     }
 
     /// Waits until the process is killed. Its parent learns of that afterwards.

@@ -97,7 +97,7 @@ impl Wire {
             Door::Refusing => {
                 self.connections.clear();
                 // the port stays ours
-                self.listener.shutdown(Shutdown::Read).expect("listen no more");
+                self.listener.shutdown(Shutdown::Read).expect("stop listening");
             }
             Door::Silent => {
                 self.listener.listen(0).expect("a short backlog");

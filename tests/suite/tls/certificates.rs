@@ -24,8 +24,8 @@ fn a_certificate_for_the_name_or_the_address_is_accepted() {
 fn a_bad_certificate_is_reported_with_its_reason() {
     let authority = Authority::new();
     let here = ["127.0.0.1"];
-    let check = |server: &TlsRedis, said: &[&str]| {
-        let done = refused(authority.run(&server.url(), "k").args(&["--on-unavailable", "run"]), 78, said);
+    let check = |server: &TlsRedis, message: &[&str]| {
+        let done = refused(authority.run(&server.url(), "k").args(&["--on-unavailable", "run"]), 78, message);
         assert!(done.stderr.contains(&server.url()), "{done:?}");
         assert_no_keys_left(&server.plain);
     };

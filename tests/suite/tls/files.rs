@@ -24,19 +24,19 @@ fn a_useless_file_is_named() {
     );
     let nonsense = file("nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     let run = || crate::support::Run::at("rediss://127.0.0.1:1", "k");
-    for (path, said) in [
+    for (path, message) in [
         (&missing, "No such file"),
         (&empty, "no usable certificate"),
         (&nonsense, "no usable certificate"),
         (&client.key, "no usable certificate"),
     ] {
-        let done = refused(run().arg("--tls-ca").arg(path), 78, &[said]);
+        let done = refused(run().arg("--tls-ca").arg(path), 78, &[message]);
         assert!(
             done.stderr.contains("--tls-ca: ") && done.stderr.contains(path.to_str().unwrap()),
             "{done:?}"
         );
     }
-    for (certificate, key, said) in [
+    for (certificate, key, message) in [
         (&missing, &client.key, "--tls-cert: "),
         (&empty, &client.key, "there is no certificate in it"),
         (&client.certificate, &missing, "--tls-key: "),
@@ -45,7 +45,7 @@ fn a_useless_file_is_named() {
         (&client.certificate, &other.key, "the key does not belong to the certificate"),
     ] {
         let run = run().arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
-        refused(run.arg("--tls-ca").arg(authority.file()), 78, &[said]);
+        refused(run.arg("--tls-ca").arg(authority.file()), 78, &[message]);
     }
     refused(run().arg("--tls-cert").arg(&client.certificate), 64, &["--tls-cert needs --tls-key"]);
     refused(run().arg("--tls-key").arg(&client.key), 64, &["--tls-key needs --tls-cert"]);
