@@ -245,7 +245,7 @@ impl fmt::Display for Turn {
         write!(f, "run {}: {} --ttl {}ms", self.id, self.args().join(" "), self.ttl_ms)?;
         write!(f, " (inside {} ms, {:?}", self.inside_ms, self.tree)?;
         if self.ignores_term {
-            write!(f, ", ignores_term")?;
+            write!(f, ", ignores SIGTERM")?;
         }
         write!(f, ", host {})", self.host)
     }

@@ -34,7 +34,7 @@ fn assert_superseded(done: Done, by: &str) {
     assert_eq!(done.stdout, "", "{done:?}");
     // After wait lines, if it was stopped for long.
     let message = done.stderr.lines().last().unwrap_or_default();
-    let who = message.split_once(": assert_superseded by ").map(|(_, who)| who);
+    let who = message.split_once(": superseded by ").map(|(_, who)| who);
     let gave_up = message.starts_with("redlock: gave up on \"k\" after ");
     assert!(gave_up && who.is_some_and(|who| who.contains(by)), "{done:?}");
 }
@@ -276,7 +276,7 @@ fn the_last_event_has_the_outcome_and_the_successor(backend: &Backend) {
     let ended: serde_json::Value = serde_json::from_str(events.last().unwrap()).unwrap();
     assert_eq!(
         (&ended["event"], &ended["outcome"]),
-        (&"ended".into(), &"assert_superseded".into()),
+        (&"ended".into(), &"superseded".into()),
         "{ended}"
     );
     assert_eq!((&ended["exit"], &ended["superseded_by"]["label"]), (&9.into(), &"second".into()), "{ended}");

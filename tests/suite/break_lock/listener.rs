@@ -12,7 +12,7 @@ fn connected(redis: &Redis) -> usize {
 
 /// Waits until the holder of "k" sleeps in BLPOP.
 fn wait_until_it_listens(redis: &Redis) {
-    wait_until("the holder wait_until_it_listens", || connected(redis) == 1);
+    wait_until("the holder listens", || connected(redis) == 1);
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn urls_that_do_not_parse_are_refused_without_showing_a_password() {
         ] {
             let done = run.sh("echo ran").done().expect_code(64);
             assert!(!done.stderr.contains("s3cret"), "{bad}: {}", done.stderr);
-            assert!(!done.stderr.trim().is_empty(), "{bad} is assert_refused without a message");
+            assert!(!done.stderr.trim().is_empty(), "{bad} is refused without a message");
             assert_eq!(done.stdout, "", "{bad}");
         }
     }

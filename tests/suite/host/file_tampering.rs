@@ -143,7 +143,7 @@ pub(super) fn foreign_lock(file: &Path, start: i64, len: i64) -> File {
         l_len: len,
         l_pid: 0,
     };
-    fcntl(&file, FcntlArg::F_OFD_SETLK(&wanted)).expect("the foreign_lock's lock");
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&wanted)).expect("the foreign lock");
     file
 }
 
