@@ -4,11 +4,11 @@
 //! CLOCK_MONOTONIC nor `Instant` moved; never the wall clock, which may jump.
 
 use std::ops::Add;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use nix::poll::PollTimeout;
-use nix::time::{ClockId, clock_gettime};
-use uuid::Uuid;
+
+use crate::world;
 
 /// A moment on the boot-time clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,8 +16,7 @@ pub(crate) struct BootTime(Duration);
 
 impl BootTime {
     pub(crate) fn now() -> Self {
-        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has a boot-time clock");
-        Self(Duration::from(now))
+        Self(world::boot_time())
     }
 
     /// Zero if `earlier` is in fact later.
@@ -67,15 +66,18 @@ impl Add<Duration> for BootTime {
 }
 
 /// The wall clock, for what must make sense on other machines. It may jump.
+pub(crate) fn wall_clock() -> SystemTime {
+    SystemTime::UNIX_EPOCH + world::wall_clock()
+}
+
 pub(crate) fn wall_clock_millis() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(world::wall_clock().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A random part of `at_most`, so that processes that failed together do not come back together.
 pub(crate) fn jitter(at_most: Duration) -> Duration {
     // The six fixed bits of a version 4 UUID are not among the last.
-    let [.., a, b, c, d] = Uuid::new_v4().into_bytes();
+    let [.., a, b, c, d] = world::random_uuid().into_bytes();
     at_most.mul_f64(f64::from(u32::from_ne_bytes([a, b, c, d])) / f64::from(u32::MAX))
 }
 

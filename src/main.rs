@@ -29,6 +29,7 @@ mod poll;
 mod report;
 mod secrets;
 mod settings;
+mod world;
 
 use std::ffi::OsString;
 

@@ -5,13 +5,15 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
+use crate::world;
+
 /// One waiter, from its first request to its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterId(Uuid);
 
 impl WaiterId {
     pub(crate) fn random() -> Self {
-        Self(Uuid::new_v4())
+        Self(world::random_uuid())
     }
 }
 

@@ -5,7 +5,6 @@
 //! under the lock, or of the terminal: the caller follows a wait through [`Observer`], and errors are
 //! values without sentences.
 
-mod background;
 mod bearer;
 mod break_watch;
 mod breaker;

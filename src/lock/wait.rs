@@ -1,13 +1,14 @@
 //! The one place where a waiter sleeps: for descriptors, for the observer, or until a moment.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::Signal;
 
 use super::Observer;
 use crate::clock::{BootTime, jitter};
+use crate::world;
 
 /// The pause between attempts after a failure: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -31,16 +32,14 @@ pub(super) fn wait(
     let until = next_tick.map_or(until, |tick| until.min(tick));
     let (is_ready, is_woken) = {
         let wake_fds = observer.as_ref().map_or_else(Vec::new, |observer| observer.wake_on());
-        let mut fds: Vec<PollFd<'_>> =
-            wake_fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        fds.extend(watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)));
+        let mut fds: Vec<PollFd<'_>> = watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)).collect();
+        fds.extend(wake_fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)));
+        // The observer drops our code from memory: what runs between this and the poll comes back.
         if let Some(observer) = &observer {
             observer.falls_asleep();
         }
-        // A failed poll is an interrupted one: no descriptor is marked.
-        let _ = poll(&mut fds, until.poll_timeout());
-        let (wake_fds, watched) = fds.split_at(wake_fds.len());
-        (any_marked(watched), any_marked(wake_fds))
+        let ready = world::sleep(&mut fds, until);
+        (ready[..watched.len()].contains(&true), ready[watched.len()..].contains(&true))
     };
     if let Some(observer) = &mut observer
         && next_tick.is_some_and(BootTime::has_passed)
@@ -73,10 +72,5 @@ pub(super) fn backoff(failures_in_a_row: u32) -> Duration {
 }
 
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-}
-
-fn any_marked(fds: &[PollFd<'_>]) -> bool {
-    fds.iter().any(|fd| fd.any().unwrap_or(false))
+    world::sleep(&mut [PollFd::new(fd, PollFlags::POLLIN)], BootTime::now()) == [true]
 }

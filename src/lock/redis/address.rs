@@ -1,11 +1,10 @@
 //! A host and a port, as a URL, a Sentinel or a cluster names them.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use socket2::SockAddr;
-
-use super::resolve::literal;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Address {
@@ -36,7 +35,7 @@ impl Address {
 
     /// Where to connect, if no name must be resolved for it.
     pub(super) fn literal(&self) -> Option<SockAddr> {
-        literal(&self.host, self.port)
+        self.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, self.port).into())
     }
 }
 

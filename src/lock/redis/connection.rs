@@ -6,20 +6,17 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use nix::poll::PollFlags;
-use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::SockAddr;
 
 use super::resp::{LONGEST_REPLY, reply_length};
 use super::tls::{Tls, TlsStream};
 use crate::lock::TlsProblem;
-
-/// A router or a proxy between us may forget a connection that is silent for some minutes.
-const KEEP_ALIVE_AFTER: Duration = Duration::from_mins(1);
+use crate::world::Wire;
 
 /// Why a connection came to its end.
 #[derive(Debug)]
@@ -46,15 +43,15 @@ impl From<TlsProblem> for ConnectionError {
 
 #[derive(Debug)]
 enum Stream {
-    Plain(Socket),
+    Plain(Wire),
     Tls(Box<TlsStream>),
 }
 
 impl Stream {
-    fn socket(&self) -> &Socket {
+    fn wire(&self) -> &Wire {
         match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.socket(),
+            Self::Plain(wire) => wire,
+            Self::Tls(stream) => stream.wire(),
         }
     }
 }
@@ -115,7 +112,7 @@ impl Connection {
             (true, true) => PollFlags::POLLIN | PollFlags::POLLOUT,
             (true, false) => PollFlags::POLLIN,
         };
-        Some((stream.socket().as_fd(), flags))
+        Some((stream.wire().as_fd(), flags))
     }
 
     /// Has the server been reached, and can it have received anything?
@@ -165,10 +162,9 @@ impl Connection {
 
     fn is_connected(&mut self) -> bool {
         if let (Some(stream), false) = (&self.stream, self.connected) {
-            let socket = stream.socket();
-            match socket.take_error() {
-                Ok(None) => self.connected = socket.peer_addr().is_ok(),
-                Ok(Some(error)) | Err(error) => self.try_next(error.into()),
+            match stream.wire().is_connected() {
+                Ok(connected) => self.connected = connected,
+                Err(error) => self.try_next(error.into()),
             }
         }
         self.connected
@@ -178,8 +174,9 @@ impl Connection {
     fn try_next(&mut self, mut last: ConnectionError) {
         while let Some(address) = self.alternatives.pop_front() {
             match self.start(&address) {
-                Ok((stream, connected)) => {
-                    (self.stream, self.connected) = (Some(stream), connected);
+                // On this host most connections are there as soon as they are asked for.
+                Ok(stream) => {
+                    (self.stream, self.connected) = (Some(stream), false);
                     return;
                 }
                 Err(error) => last = error,
@@ -188,19 +185,18 @@ impl Connection {
         self.broken = Some(last);
     }
 
-    fn start(&self, address: &SockAddr) -> Result<(Stream, bool), ConnectionError> {
-        let (socket, connected) = connect(address)?;
-        let stream = match &self.security {
-            None => Stream::Plain(socket),
-            Some((tls, host)) => Stream::Tls(Box::new(tls.start(host, socket)?)),
-        };
-        Ok((stream, connected))
+    fn start(&self, address: &SockAddr) -> Result<Stream, ConnectionError> {
+        let wire = Wire::connect(address)?;
+        Ok(match &self.security {
+            None => Stream::Plain(wire),
+            Some((tls, host)) => Stream::Tls(Box::new(tls.start(host, wire)?)),
+        })
     }
 
     fn flush(&mut self) {
         let sent = match &mut self.stream {
             None => return,
-            Some(Stream::Plain(socket)) => send(socket, &mut self.outgoing).map_err(ConnectionError::from),
+            Some(Stream::Plain(wire)) => send(wire, &mut self.outgoing).map_err(ConnectionError::from),
             Some(Stream::Tls(stream)) => stream.send(&mut self.outgoing),
         };
         if let Err(error) = sent {
@@ -215,7 +211,7 @@ impl Connection {
         let before = self.incoming.len();
         let received = match &mut self.stream {
             None => return,
-            Some(Stream::Plain(socket)) => receive(socket, &mut self.incoming).map_err(ConnectionError::from),
+            Some(Stream::Plain(wire)) => receive(wire, &mut self.incoming).map_err(ConnectionError::from),
             Some(Stream::Tls(stream)) => stream.receive(&mut self.incoming, LONGEST_REPLY),
         };
         self.has_heard_server |= self.incoming.len() > before;
@@ -226,8 +222,7 @@ impl Connection {
     }
 
     fn is_plain_tcp(&self) -> bool {
-        let is_tcp = |socket: &Socket| socket.domain().is_ok_and(|domain| domain != Domain::UNIX);
-        matches!(&self.stream, Some(Stream::Plain(socket)) if is_tcp(socket))
+        matches!(&self.stream, Some(Stream::Plain(wire)) if wire.is_tcp())
     }
 }
 
@@ -246,9 +241,9 @@ fn is_end(error: &ConnectionError) -> bool {
         if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
 }
 
-fn send(mut socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<()> {
+fn send(mut wire: &Wire, outgoing: &mut Vec<u8>) -> io::Result<()> {
     while !outgoing.is_empty() {
-        match socket.write(outgoing) {
+        match wire.write(outgoing) {
             Ok(sent) => drop(outgoing.drain(..sent)),
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) if e.kind() == ErrorKind::WouldBlock => break,
@@ -258,10 +253,10 @@ fn send(mut socket: &Socket, outgoing: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-fn receive(mut socket: &Socket, incoming: &mut Vec<u8>) -> io::Result<()> {
+fn receive(mut wire: &Wire, incoming: &mut Vec<u8>) -> io::Result<()> {
     let mut chunk = [0; 4096];
     while incoming.len() <= LONGEST_REPLY {
-        match socket.read(&mut chunk) {
+        match wire.read(&mut chunk) {
             Ok(0) => return Err(io::Error::new(ErrorKind::UnexpectedEof, CLOSED)),
             Ok(length) => {
                 incoming.extend_from_slice(&chunk[..length]);
@@ -278,33 +273,3 @@ fn receive(mut socket: &Socket, incoming: &mut Vec<u8>) -> io::Result<()> {
 }
 
 pub(super) const CLOSED: &str = "the server closed the connection";
-
-/// The guardian has a copy of every descriptor that was open when it was forked: closing ours alone would
-/// leave the server waiting for us.
-impl Drop for Connection {
-    fn drop(&mut self) {
-        let Some(stream) = &mut self.stream else { return };
-        if let Stream::Tls(stream) = stream {
-            stream.close();
-        }
-        let _ = stream.socket().shutdown(Shutdown::Both);
-    }
-}
-
-fn connect(address: &SockAddr) -> io::Result<(Socket, bool)> {
-    let socket = Socket::new(address.domain(), Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    if address.domain() != Domain::UNIX {
-        socket.set_tcp_nodelay(true)?;
-    }
-    // Between processes of this host nothing forgets a connection.
-    let is_elsewhere = address.as_socket().is_some_and(|address| !address.ip().is_loopback());
-    if is_elsewhere {
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER))?;
-    }
-    match socket.connect(address) {
-        Ok(()) => Ok((socket, true)),
-        Err(e) if e.raw_os_error() == Some(nix::libc::EINPROGRESS) => Ok((socket, false)),
-        Err(e) => Err(e),
-    }
-}

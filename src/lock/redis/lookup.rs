@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use socket2::SockAddr;
 
 use super::address::Address;
-use super::resolve::{Resolution, resolve};
+use crate::world::Resolution;
 
 #[derive(Debug, Default)]
 pub(super) struct Lookup(Option<(Address, Resolution)>);
@@ -20,7 +20,7 @@ impl Lookup {
             return Ok(Some(literal));
         }
         if self.0.as_ref().is_none_or(|(other, _)| other != address) {
-            self.0 = Some((address.clone(), resolve(&address.host, address.port)?));
+            self.0 = Some((address.clone(), Resolution::start(&address.host, address.port)?));
         }
         Ok(None)
     }

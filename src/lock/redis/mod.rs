@@ -38,7 +38,6 @@ mod release;
 mod renewal_tally;
 mod reply;
 mod requests;
-mod resolve;
 mod resp;
 mod route;
 mod script;
@@ -46,6 +45,8 @@ mod sentinel;
 mod server;
 mod server_error;
 mod servers;
+#[cfg(test)]
+mod simulation;
 mod slot;
 mod tally;
 mod tls;

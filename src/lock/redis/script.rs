@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Script {
     text: &'static str,
-    hash: &'static str,
+    pub(super) hash: &'static str,
 }
 
 // Made by build.rs from lua/: the scripts ACQUIRE, BREAK, EXTEND, HEAL, INSPECT, OUTER, RAISE, RELEASE and WATCH, and the

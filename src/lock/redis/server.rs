@@ -12,7 +12,6 @@ use socket2::SockAddr;
 use super::address::Address;
 use super::connection::Security;
 use super::discovery_url;
-use super::resolve::literal;
 use super::tls::Tls;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,7 +141,7 @@ impl Server {
     /// Where to connect first, if no name must be resolved for it.
     pub(super) fn address(&self) -> io::Result<Option<SockAddr>> {
         match &self.target {
-            Target::Tcp { host, port } => Ok(literal(host, *port)),
+            Target::Tcp { host, port } => Ok(Address { host: host.clone(), port: *port }.literal()),
             Target::Unix(path) => SockAddr::unix(path).map(Some),
             Target::Sentinel { sentinels: first, .. } | Target::Cluster { nodes: first } => {
                 Ok(first.first().and_then(Address::literal))

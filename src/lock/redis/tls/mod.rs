@@ -15,9 +15,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
-use socket2::Socket;
 
 use crate::lock::{TlsProblem, TlsSetupProblem};
+use crate::world::Wire;
 
 pub(super) use stream::TlsStream;
 
@@ -58,7 +58,7 @@ impl Tls {
     }
 
     /// Start a session with this host; nothing is sent yet.
-    pub(in crate::lock::redis) fn start(&self, host: &str, socket: Socket) -> Result<TlsStream, TlsProblem> {
+    pub(in crate::lock::redis) fn start(&self, host: &str, wire: Wire) -> Result<TlsStream, TlsProblem> {
         let name = self.options.server_name.as_deref().unwrap_or(host);
         let name = server_name(name).ok_or(TlsSetupProblem::ServerName).map_err(TlsProblem::Setup)?;
         let config = self.config().map_err(|problem| TlsProblem::Setup(problem.clone()))?;
@@ -67,7 +67,7 @@ impl Tls {
         // As without TLS: what is queued is bounded by what we ask.
         session.set_buffer_limit(None);
         let TlsOptions { identity, authorities, .. } = &self.options;
-        Ok(TlsStream::new(socket, session, identity.is_some(), authorities.is_some()))
+        Ok(TlsStream::new(wire, session, identity.is_some(), authorities.is_some()))
     }
 }
 
@@ -166,6 +166,7 @@ mod tests {
     use rustls::pki_types::PrivatePkcs8KeyDer;
     use rustls::{HandshakeKind, ServerConfig, ServerConnection, SupportedProtocolVersion};
     use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
     fn server(version: &'static SupportedProtocolVersion) -> (Arc<ServerConfig>, Tls) {
@@ -187,7 +188,8 @@ mod tests {
     fn converse(server: &Arc<ServerConfig>, tls: &Tls) -> HandshakeKind {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let mut stream = tls.start("localhost", Socket::from(std::os::fd::OwnedFd::from(ours))).unwrap();
+        let wire = Wire::Socket(OwnedFd::from(ours).into());
+        let mut stream = tls.start("localhost", wire).unwrap();
         let mut session = ServerConnection::new(Arc::clone(server)).unwrap();
         let (mut request, mut reply) = (b"PING".to_vec(), Vec::new());
         theirs.set_nonblocking(true).unwrap();

@@ -7,11 +7,11 @@ use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{AlertDescription, CertificateError, ClientConnection, RootCertStore};
-use socket2::Socket;
 
 use super::WAS_ASKED;
 use crate::lock::TlsProblem;
 use crate::lock::redis::connection::{CLOSED, ConnectionError};
+use crate::world::Wire;
 
 #[derive(Debug)]
 struct Identity {
@@ -32,7 +32,7 @@ enum Heard {
 
 #[derive(Debug)]
 pub(in crate::lock::redis) struct TlsStream {
-    socket: Socket,
+    wire: Wire,
     pub(super) session: ClientConnection,
     identity: Identity,
     has_own_authorities: bool,
@@ -41,17 +41,17 @@ pub(in crate::lock::redis) struct TlsStream {
 
 impl TlsStream {
     pub(super) fn new(
-        socket: Socket,
+        wire: Wire,
         session: ClientConnection,
         has_identity: bool,
         has_own_authorities: bool,
     ) -> Self {
         let identity = Identity { is_there: has_identity, was_asked: false };
-        Self { socket, session, identity, has_own_authorities, heard: Heard::Nothing }
+        Self { wire, session, identity, has_own_authorities, heard: Heard::Nothing }
     }
 
-    pub(in crate::lock::redis) fn socket(&self) -> &Socket {
-        &self.socket
+    pub(in crate::lock::redis) fn wire(&self) -> &Wire {
+        &self.wire
     }
 
     pub(in crate::lock::redis) fn wants_write(&self) -> bool {
@@ -78,15 +78,9 @@ impl TlsStream {
         self.flush().map_err(|error| self.cut_off(error))
     }
 
-    /// Tell the server that this is the end, so that it does not take it for an attack.
-    pub(in crate::lock::redis) fn close(&mut self) {
-        self.session.send_close_notify();
-        let _ = self.flush();
-    }
-
     fn flush(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
-            match self.session.write_tls(&mut &self.socket) {
+            match self.session.write_tls(&mut &self.wire) {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -105,7 +99,7 @@ impl TlsStream {
     ) -> Result<(), ConnectionError> {
         let mut chunk = [0; 4096];
         while incoming.len() <= at_most {
-            match (&self.socket).read(&mut chunk) {
+            match (&self.wire).read(&mut chunk) {
                 Ok(0) => return Err(self.cut_off(io::Error::new(ErrorKind::UnexpectedEof, CLOSED))),
                 Ok(length) => self.decrypt(&chunk[..length], incoming)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -211,6 +205,14 @@ impl TlsStream {
             }
             error => TlsProblem::Certificate(error.to_string()),
         }
+    }
+}
+
+/// Tells the server that this is the end, so that it does not take it for an attack.
+impl Drop for TlsStream {
+    fn drop(&mut self) {
+        self.session.send_close_notify();
+        let _ = self.flush();
     }
 }
 

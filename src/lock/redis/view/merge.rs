@@ -4,8 +4,9 @@
 //! it. With one server this is what that server says.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use crate::clock::wall_clock;
 use crate::lock::redis::reply::{Holder, Queue, Record, Tag, Waiter};
 use crate::lock::{Difference, HolderInfo, HolderStatus, State, Status, WaiterStatus};
 
@@ -106,7 +107,7 @@ fn holder_status(candidate: &Candidate<'_>, majority: usize) -> HolderStatus {
         token: Some(best.claim.to_string()),
         fence: candidate.fence(),
         slot: best.slot.filter(|_| matches!(candidate.tag, Tag::Slots(_))),
-        since: held_for.and_then(|held_for| SystemTime::now().checked_sub(held_for)),
+        since: held_for.and_then(|held_for| wall_clock().checked_sub(held_for)),
         waited: best.waited,
         held_for,
         expires_in: agreed_expiry(records.iter().map(|record| record.expires_in).collect(), majority),
