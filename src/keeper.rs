@@ -19,7 +19,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::clock::BootTime;
 use crate::fault;
 use crate::lock::{BackendError, Extended, Grant, Lease, Lock, Loss};
-use crate::memory;
 
 /// Between two attempts to renew while the servers fail: a fraction of the lease, within bounds.
 const RETRY_FRACTION: u32 = 30;
@@ -109,7 +108,6 @@ impl Keeper {
     /// If no thread can be started now, it is due again a little later.
     pub(crate) fn start(&mut self) -> io::Result<()> {
         self.starts_at = Some(BootTime::now() + self.refresher.retry_interval);
-        memory::suffices_for_thread()?;
         let refresher = self.refresher.clone();
         thread::Builder::new().name("keeper".into()).spawn(move || refresher.run())?;
         self.starts_at = None;

@@ -4,8 +4,7 @@
 #![cfg_attr(not(test), warn(unreachable_pub, clippy::pedantic, clippy::wildcard_enum_match_arm))]
 // Prose in comments, names that differ by a letter on purpose, and format! where it reads best.
 #![allow(clippy::doc_markdown, clippy::similar_names, clippy::format_push_string)]
-// The entry is child/entry.rs.
-#![cfg_attr(not(any(test, fuzzing)), no_main)]
+#![allow(clippy::duration_suboptimal_units, reason = "24 * 3600 reads as well as from_hours(24)")]
 
 /// The way in for the targets in fuzz/.
 #[cfg(fuzzing)]
@@ -23,7 +22,6 @@ mod exit;
 mod fault;
 mod keeper;
 mod lock;
-mod memory;
 mod moment;
 mod poll;
 mod report;
@@ -41,12 +39,11 @@ use child::signals::exit_by_signal;
 use cli::{Cli, mistakes};
 use exit::Exit;
 
-child::entry::entry!(launch);
-
-#[cfg_attr(any(test, fuzzing), allow(dead_code, reason = "they have entries of their own"))]
-fn launch(arguments: &[OsString]) -> ! {
+#[cfg_attr(fuzzing, allow(dead_code, reason = "fuzz targets have their own entry points"))]
+fn main() {
     std::panic::set_hook(Box::new(stop_everything));
-    let exit = start(arguments).unwrap_or_else(|error| {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let exit = start(&arguments).unwrap_or_else(|error| {
         // It may repeat a setting, and a URL may stand where it does not belong.
         report::print(&secrets::without_passwords(&format!("{error:#}")));
         Exit::Code(exit::code_of(&error))
@@ -72,7 +69,6 @@ fn start(arguments: &[OsString]) -> anyhow::Result<Exit> {
     let parsed = command
         .try_get_matches_from(arguments)
         .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
-    memory::start_afresh();
     match parsed {
         Ok((cli, matches)) => commands::dispatch(cli.command, &matches, &inherited),
         Err(error) => not_parsed(&error, arguments),

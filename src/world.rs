@@ -29,7 +29,6 @@ use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use uuid::Uuid;
 
 use crate::clock::BootTime;
-use crate::memory;
 
 #[cfg(test)]
 pub(crate) use simulated::{World, enter};
@@ -94,7 +93,6 @@ impl Resolution {
         if let Some(world) = simulated::current() {
             return world.resolve(host, port).map(Self::Virtual);
         }
-        memory::suffices_for_thread()?;
         let (wake_fd, mut waker) = io::pipe()?;
         let (sender, result) = sync_channel(1);
         let host = host.to_owned();

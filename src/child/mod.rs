@@ -16,7 +16,6 @@ pub(crate) mod fuzz;
 mod attach;
 mod control;
 mod detach;
-pub(crate) mod entry;
 mod forwarding;
 mod guardian;
 mod host;

@@ -1,4 +1,5 @@
-//! The signal dispositions and the mask that we were started with, so that the command is started with the same.
+//! How this process was started: signal dispositions, signal mask and standard output. The command is
+//! started in the same state.
 
 use std::mem::MaybeUninit;
 use std::ptr::null;
@@ -8,23 +9,23 @@ use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
-
-/// At the start of the program, before anything is written: a reader that is gone is an error like any other.
-#[cfg_attr(any(test, fuzzing), allow(dead_code, reason = "Rust's own entry does it there"))]
-pub(super) fn ignore_sigpipe() {
-    SIGPIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
-    set(Signal::SIGPIPE, libc::SIG_IGN);
-}
-
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// At the start of the program: /dev/null takes the place of a standard descriptor that is closed.
-#[cfg_attr(any(test, fuzzing), allow(dead_code, reason = "their entry is another"))]
-pub(super) fn remember_closed_stdout() {
-    STDOUT_WAS_CLOSED.store(true, Ordering::Relaxed);
+/// The C library calls this function before `main`. By then the standard library has set SIGPIPE to
+/// ignored and opened /dev/null in place of closed standard descriptors, and the original state is lost.
+// SAFETY: the section holds pointers to functions that take C's `main` arguments, which `observe` may ignore.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static OBSERVE: extern "C" fn() = observe;
+
+extern "C" fn observe() {
+    SIGPIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
+    // SAFETY: F_GETFD only reads, and fails for a closed descriptor.
+    let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1;
+    STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
-/// Whether we were started without stdout: what is written there reaches nobody.
+/// Whether this process was started without stdout, so that nothing written there can reach a reader.
 pub(crate) fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }

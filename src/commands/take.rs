@@ -18,7 +18,6 @@ use crate::lock::{
     self, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer, Request, Superseded,
     Unlocked, Wait, sleep,
 };
-use crate::memory;
 use crate::report::{self, GivenUp, Report};
 use crate::settings::{LockSettings, OnUnavailable};
 
@@ -73,7 +72,6 @@ pub(super) struct Asked(Option<Box<dyn Lock>>);
 impl Asked {
     /// Before the first request.
     pub(super) fn new(lock: Box<dyn Lock>, request: &Request) -> Self {
-        memory::open_reserve();
         if let Some(last_resort) = lock.last_resort(request) {
             last_resort.register();
         }

@@ -7,7 +7,6 @@
 //! parent-death signal is tied. If it is stopped, redlock continues it.
 
 mod config;
-mod rest;
 mod signalling;
 
 use std::fs::File;
@@ -20,7 +19,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
@@ -28,15 +27,16 @@ use nix::unistd::{Pid, dup2_stderr, getppid, setpgid};
 
 use super::attach;
 use super::forwarding::{Due, Forwarding, WITNESSED};
+use super::idle::{LONG_COMMAND, forget_code};
 use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{ProcessTree, Reaped, reap};
 use super::spawn::{Prepared, ProcessGroup, spawn};
+use crate::arguments;
 use crate::clock::BootTime;
 use crate::exit::Exit;
 
 pub(super) use config::GuardianFds;
 pub(crate) use config::{GuardianConfig, StopPolicy, WaitFor};
-use rest::Rest;
 
 /// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The guardian of an outer
 /// run knows it by this name, too.
@@ -81,7 +81,8 @@ pub(super) struct Guardian<'a> {
     tree_is_gone: bool,
     /// The command is being stopped because its time is up.
     time_up: bool,
-    rest: Rest,
+    /// Nothing has happened for a while: prepared for a long sleep.
+    is_resting: bool,
 }
 
 impl<'a> Guardian<'a> {
@@ -106,7 +107,7 @@ impl<'a> Guardian<'a> {
             attached: Vec::new(),
             tree_is_gone: false,
             time_up: false,
-            rest: Rest::Awake,
+            is_resting: false,
         })
     }
 
@@ -149,15 +150,28 @@ impl<'a> Guardian<'a> {
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         // Every signal is blocked, so only a broken system could make this fail: try again.
-        let ready = poll(&mut fds, self.rest.timeout());
+        let timeout = if self.is_resting {
+            forget_code();
+            PollTimeout::NONE
+        } else {
+            LONG_COMMAND.try_into().unwrap_or(PollTimeout::MAX)
+        };
+        let ready = poll(&mut fds, timeout);
         let [has_command, has_signal] = [0, 1].map(|at: usize| fds[at].any().unwrap_or(false));
         if has_signal {
             self.read_signals();
         }
         if ready == Ok(0) {
-            self.rest.deepen(self.redlock_pid);
+            self.rest();
         }
         has_command
+    }
+
+    /// Prepare for a long sleep. Not at the start: a short command would have to wait for it.
+    fn rest(&mut self) {
+        self.is_resting = true;
+        // Where this is impossible (a hardened /proc) the guardian looks like a second redlock.
+        let _ = arguments::set_title(format!("redlock: guardian of pid {}", self.redlock_pid).as_bytes());
     }
 
     /// That a child has changed is seen when it is reaped.
@@ -203,7 +217,7 @@ impl<'a> Guardian<'a> {
                 self.command = Some(Child { pid, exit: None });
                 self.state = State::Running;
                 detach_stdio();
-                self.rest.command_runs(self.redlock_pid);
+                self.is_resting = false;
             }
             Err(error) => self.send(GuardianEvent::NotStarted(error as i32)),
         }
