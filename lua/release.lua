@@ -229,8 +229,9 @@ if HOW and not IS_BEARER then
   local fences, slots = string.gmatch(ARGV[10], '%d+'), string.gmatch(ARGV[11], '%d+')
   for _, k in ipairs(LOCKS) do
     local how, fence, slot = HOW == 'released' and k.is_lost and 'lost' or HOW, fences(), slots()
-    -- The client that freed it at once has written it down, if there was a log: break.lua.
-    if HOW ~= 'broken' or not k.is_lost or call('EXISTS', k.log) == 0 then
+    -- The client that freed it at once has written it down, if there was a log: break.lua. A dead client may have
+    -- released it, and written that down, just before its guardian does.
+    if not k.is_lost or HOW ~= 'killed' and (HOW ~= 'broken' or call('EXISTS', k.log) == 0) then
       append_to_log(k, HISTORY, 'claim', CLAIM, 'how', how, 'exit', ARGV[13], 'signal', ARGV[14], 'waited', ARGV[15],
         'held', ARGV[16], 'fence', fence or '', 'mode', MODE, 'slot', slot or '', 'by', ARGV[17], unpack(ARGV, 18))
     end

@@ -4,7 +4,6 @@
 #![cfg_attr(not(test), warn(unreachable_pub, clippy::pedantic, clippy::wildcard_enum_match_arm))]
 // Prose in comments, names that differ by a letter on purpose, and format! where it reads best.
 #![allow(clippy::doc_markdown, clippy::similar_names, clippy::format_push_string)]
-#![allow(clippy::duration_suboptimal_units, reason = "24 * 3600 reads as well as from_hours(24)")]
 
 /// The way in for the targets in fuzz/.
 #[cfg(fuzzing)]
@@ -34,14 +33,13 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
-use child::Emergency;
 use child::signals::exit_by_signal;
 use cli::{Cli, mistakes};
 use exit::Exit;
 
 #[cfg_attr(fuzzing, allow(dead_code, reason = "fuzz targets have their own entry points"))]
 fn main() {
-    std::panic::set_hook(Box::new(stop_everything));
+    std::panic::set_hook(Box::new(exit_on_panic));
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let exit = start(&arguments).unwrap_or_else(|error| {
         // It may repeat a setting, and a URL may stand where it does not belong.
@@ -102,15 +100,10 @@ fn not_parsed(error: &clap::Error, arguments: &[OsString]) -> anyhow::Result<Exi
     }
 }
 
-/// A panic, in whatever thread: no thread can be trusted with the lock any more, so the command must go first.
-fn stop_everything(panic: &std::panic::PanicHookInfo<'_>) {
-    let emergency = child::stop_in_emergency();
-    lock::give_back_in_emergency(emergency == Emergency::CommandStopped);
-    let consequence = match emergency {
-        Emergency::CommandStopped => "; the command was stopped",
-        Emergency::NothingRan => "",
-    };
+/// A panic in any thread ends the process. Its guardian then kills the command and releases the lock.
+fn exit_on_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let location = panic.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
+    let consequence = if child::command_was_started() { "; the command is stopped" } else { "" };
     report::panicked(&format!("internal error{location}{consequence}. Please report this"));
     std::process::exit(exit::INTERNAL.into())
 }

@@ -21,7 +21,8 @@ pub(crate) type Environment = Vec<(OsString, OsString)>;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GuardianCommand {
     /// Start the command, with these variables added to its environment.
-    Start { environment: Environment, limits: Limits },
+    /// `grant` is for [`GuardianConfig::release_orphan`](super::GuardianConfig::release_orphan) and has no zero byte.
+    Start { environment: Environment, limits: Limits, grant: Vec<u8> },
     /// Forward a signal to the command.
     Forward(Signal),
     /// The lease was renewed until this moment; the command must be gone before.
@@ -30,6 +31,8 @@ pub(super) enum GuardianCommand {
     Stop,
     /// Kill the tree at once.
     Kill,
+    /// The lock is released, or was not taken: redlock is about to exit.
+    Done,
 }
 
 /// How long a command may run.
@@ -170,6 +173,7 @@ mod command_tag {
     pub(super) const DEADLINE: u8 = 3;
     pub(super) const STOP: u8 = 4;
     pub(super) const KILL: u8 = 5;
+    pub(super) const DONE: u8 = 6;
 }
 
 /// The first byte of an event.
@@ -217,8 +221,10 @@ fn environment_from_bytes(bytes: &[u8]) -> Option<Environment> {
 impl GuardianCommand {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Start { environment, limits } => {
+            Self::Start { environment, limits, grant } => {
                 let mut payload = [limits.deadline, limits.end].map(moment_to_bytes).concat();
+                payload.extend_from_slice(grant);
+                payload.push(0);
                 for part in environment.iter().flat_map(|(name, value)| [name, value]) {
                     payload.extend_from_slice(part.as_bytes());
                     payload.push(0);
@@ -229,6 +235,7 @@ impl GuardianCommand {
             Self::Deadline(moment) => tagged(command_tag::DEADLINE, &moment_to_bytes(Some(*moment))),
             Self::Stop => tagged(command_tag::STOP, &[]),
             Self::Kill => tagged(command_tag::KILL, &[]),
+            Self::Done => tagged(command_tag::DONE, &[]),
         }
     }
 
@@ -237,14 +244,17 @@ impl GuardianCommand {
         Some(match (tag, payload) {
             (command_tag::START, _) => {
                 let (deadline, rest) = payload.split_first_chunk()?;
-                let (end, variables) = rest.split_first_chunk()?;
+                let (end, rest) = rest.split_first_chunk()?;
+                let (grant, variables) = rest.split_at(rest.iter().position(|&b| b == 0)?);
                 let limits = Limits { deadline: moment_from_bytes(*deadline), end: moment_from_bytes(*end) };
-                Self::Start { environment: environment_from_bytes(variables)?, limits }
+                let environment = environment_from_bytes(&variables[1..])?;
+                Self::Start { environment, limits, grant: grant.to_vec() }
             }
             (command_tag::FORWARD, _) => Self::Forward(Signal::try_from(number_from_bytes(payload)?).ok()?),
             (command_tag::DEADLINE, _) => Self::Deadline(moment_from_bytes(payload.try_into().ok()?)?),
             (command_tag::STOP, []) => Self::Stop,
             (command_tag::KILL, []) => Self::Kill,
+            (command_tag::DONE, []) => Self::Done,
             _ => return None,
         })
     }
@@ -297,12 +307,14 @@ mod tests {
             GuardianCommand::Start {
                 environment: vec![("REDLOCK_KEY".into(), odd), ("EMPTY".into(), "".into())],
                 limits: Limits { deadline: at(7), end: at(9) },
+                grant: b"a grant".to_vec(),
             },
-            GuardianCommand::Start { environment: Vec::new(), limits: Limits::default() },
+            GuardianCommand::Start { environment: Vec::new(), limits: Limits::default(), grant: Vec::new() },
             GuardianCommand::Forward(Signal::SIGUSR1),
             GuardianCommand::Deadline(BootTime::from_nanos(1 << 60)),
             GuardianCommand::Stop,
             GuardianCommand::Kill,
+            GuardianCommand::Done,
         ];
         for command in &commands {
             ours.send(&command.to_bytes()).unwrap();
@@ -321,6 +333,7 @@ mod tests {
         let start = |length: usize| GuardianCommand::Start {
             environment: vec![("LONG".into(), "x".repeat(length).into())],
             limits: Limits::default(),
+            grant: Vec::new(),
         };
         let lengths = [0, PIECE - 25, PIECE - 24, PIECE - 23, PIECE - 22, 100_000, 3_000_000];
         std::thread::scope(|scope| {
@@ -376,6 +389,7 @@ mod tests {
         let start = GuardianCommand::Start {
             environment: vec![("A".into(), "1".into()), ("B".into(), "".into())],
             limits: Limits::default(),
+            grant: Vec::new(),
         }
         .to_bytes();
         let whole_variables = [start.len(), start.len() - 3, start.len() - 7];

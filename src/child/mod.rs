@@ -68,11 +68,10 @@ pub(crate) use watched::WatchedProcess;
 /// How long a guardian may be deaf when the command is to be started.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For the panic hook and for [`look_after_children`], which have no other way to the guardian.
+/// For [`look_after_children`], which has no other way to the guardian.
 static GUARDIAN: OnceLock<GuardianHandle> = OnceLock::new();
 
-/// A thread has panicked, and ends the program when the tree is gone.
-static IN_EMERGENCY: AtomicBool = AtomicBool::new(false);
+static COMMAND_WAS_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Sends commands to the guardian; every thread may have one.
 #[derive(Clone, Debug)]
@@ -86,7 +85,6 @@ struct GuardianProcess {
     pid: Pid,
     /// From then on its number may be another process's.
     is_reaped: AtomicBool,
-    was_told_to_start: AtomicBool,
 }
 
 impl GuardianHandle {
@@ -170,11 +168,7 @@ impl Supervisor {
                 end_guardian()
             }
             ForkResult::Parent { child } => {
-                let process = GuardianProcess {
-                    pid: child,
-                    is_reaped: AtomicBool::new(false),
-                    was_told_to_start: AtomicBool::new(false),
-                };
+                let process = GuardianProcess { pid: child, is_reaped: AtomicBool::new(false) };
                 let guardian = GuardianHandle { channel: Arc::new(ours), process: Arc::new(process) };
                 let _ = GUARDIAN.set(guardian.clone());
                 Ok(Self { guardian, tree })
@@ -186,11 +180,17 @@ impl Supervisor {
         &self.guardian
     }
 
-    /// Start the command, with these variables added to its environment.
-    pub(crate) fn start_command(&mut self, environment: Environment, limits: Limits) -> io::Result<()> {
+    /// Start the command, with these variables added to its environment. `grant` is for
+    /// [`GuardianConfig::release_orphan`].
+    pub(crate) fn start_command(
+        &mut self,
+        environment: Environment,
+        limits: Limits,
+        grant: Vec<u8>,
+    ) -> io::Result<()> {
         self.tree.set_mark(&environment);
-        self.guardian.process.was_told_to_start.store(true, Ordering::Release);
-        let start = GuardianCommand::Start { environment, limits };
+        COMMAND_WAS_STARTED.store(true, Ordering::Relaxed);
+        let start = GuardianCommand::Start { environment, limits, grant };
         let give_up_at = BootTime::now() + START_TIMEOUT;
         self.guardian.channel.send_until(&start.to_bytes(), give_up_at)?;
         detach_stdin_and_stdout();
@@ -204,12 +204,7 @@ impl Supervisor {
 
     /// The next event; blocks until there is one.
     pub(crate) fn next_event(&self) -> GuardianEvent {
-        let event = self.guardian.channel.receive_event();
-        // What ended the command was the panic, and it is said by the thread that panicked.
-        while IN_EMERGENCY.load(Ordering::Acquire) {
-            std::thread::park();
-        }
-        event
+        self.guardian.channel.receive_event()
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when nothing of it is left.
@@ -217,8 +212,9 @@ impl Supervisor {
         self.tree.kill(|pid, _| note_reaped(pid));
     }
 
-    /// After the last event, or to give up before the command was started.
+    /// After the lock was released, or was not taken.
     pub(crate) fn shut_down(self) {
+        self.guardian.send(&GuardianCommand::Done);
         self.guardian.channel.shut_down(Shutdown::Both);
         // A stopped one would never end.
         self.guardian.signal(Signal::SIGCONT);
@@ -254,27 +250,9 @@ fn note_reaped(pid: Pid) {
     }
 }
 
-/// What a panic has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Emergency {
-    NothingRan,
-    /// It was, if it had been started at all.
-    CommandStopped,
-}
-
-/// From the panic hook: have the tree killed, and return when it is.
-pub(crate) fn stop_in_emergency() -> Emergency {
-    IN_EMERGENCY.store(true, Ordering::Release);
-    let Some(guardian) = GUARDIAN.get() else { return Emergency::NothingRan };
-    guardian.kill_tree();
-    guardian.channel.shut_down(Shutdown::Write);
-    guardian.signal(Signal::SIGCONT);
-    guardian.wait_for_exit();
-    if guardian.process.was_told_to_start.load(Ordering::Acquire) {
-        Emergency::CommandStopped
-    } else {
-        Emergency::NothingRan
-    }
+/// Whether the guardian was told to start the command.
+pub(crate) fn command_was_started() -> bool {
+    COMMAND_WAS_STARTED.load(Ordering::Relaxed)
 }
 
 /// They are the command's: the process at the other end must see it close them.

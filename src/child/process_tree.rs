@@ -167,9 +167,9 @@ impl ProcessTree {
         })
     }
 
-    /// SIGKILL the whole tree and return when none of it is left. `ended` is called for each child that was
-    /// reaped.
-    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) {
+    /// SIGKILL the whole tree and return when none of it is left. False if that is not certain, as /proc is
+    /// unusable. `ended` is called for each child that was reaped.
+    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> bool {
         // Only what can be seen can be killed, and only the command's is waited for.
         let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
         let (mut pause, longest) = ROUND;
@@ -184,12 +184,12 @@ impl ProcessTree {
                     Reaped::Ended(pid, exit) => ended(pid, exit),
                     Reaped::Paused(_) => {}
                     Reaped::NothingNew => break,
-                    Reaped::NoChildren => return,
+                    Reaped::NoChildren => return true,
                 }
             }
             rounds_unseen = if processes.is_empty() { rounds_unseen + 1 } else { 0 };
             if ends_when_unseen && rounds_unseen > 1 {
-                return;
+                return self.view == ProcView::Ours;
             }
             sleep(pause);
             pause = (pause * 2).min(longest);

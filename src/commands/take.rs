@@ -71,10 +71,7 @@ pub(super) struct Asked(Option<Box<dyn Lock>>);
 
 impl Asked {
     /// Before the first request.
-    pub(super) fn new(lock: Box<dyn Lock>, request: &Request) -> Self {
-        if let Some(last_resort) = lock.last_resort(request) {
-            last_resort.register();
-        }
+    pub(super) fn new(lock: Box<dyn Lock>) -> Self {
         Self(Some(lock))
     }
 

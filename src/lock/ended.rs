@@ -20,8 +20,11 @@ pub(crate) enum Outcome {
     NotStarted,
     /// The lock was lost while the command ran.
     Lost,
-    /// The lease ended and the lock was never released: its holder was killed or cut off.
+    /// The lease ended and the lock was never released: its holder was cut off, or killed together with
+    /// its guardian.
     Expired,
+    /// redlock died while the command ran. Its guardian stopped the command and released the lock.
+    Killed,
     Broken {
         by: Box<HolderInfo>,
     },
@@ -51,7 +54,7 @@ struct Facts {
     /// As people read it.
     words: &'static str,
     had_lock: bool,
-    /// The run released whatever it had.
+    /// The run, or its guardian, released whatever it had.
     is_clean: bool,
 }
 
@@ -62,6 +65,7 @@ impl Outcome {
             Self::NotStarted => ("not_started", "not_started", "not started", true, true),
             Self::Lost => ("lost", "lost", "lost", true, false),
             Self::Expired => ("expired", "expired", "expired", true, false),
+            Self::Killed => ("killed", "killed", "killed", true, true),
             Self::Broken { .. } => ("broken", "lost", "broken", true, false),
             Self::MaxHold => ("max_hold", "max_hold", "max-hold", true, true),
             Self::GaveUp => ("gave_up", "held", "gave up", false, false),
@@ -82,6 +86,7 @@ impl Outcome {
             Self::NotStarted,
             Self::Lost,
             Self::Expired,
+            Self::Killed,
             Self::Broken { by: by.clone() },
             Self::MaxHold,
             Self::GaveUp,
@@ -107,7 +112,7 @@ impl Outcome {
         self.facts().had_lock
     }
 
-    /// Whether the run released the lock itself, if it had it.
+    /// Whether the run, or its guardian, released the lock, if it had it.
     pub(crate) fn is_clean(&self) -> bool {
         self.facts().is_clean
     }

@@ -15,10 +15,10 @@ mod error;
 mod glob;
 mod history;
 mod holder;
-mod last_resort;
 mod lease;
 mod local;
 mod name;
+mod orphan;
 mod problem;
 mod redis;
 mod retry;
@@ -44,7 +44,6 @@ pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use history::{FinishedRun, History};
 pub(crate) use holder::{HolderInfo, Renewal};
-pub(crate) use last_resort::{LastResort, give_back_in_emergency};
 pub(crate) use lease::Lease;
 pub(crate) use local::Asked as AskedHost;
 #[cfg(fuzzing)]
@@ -55,6 +54,7 @@ pub(crate) use local::{
     default_directory,
 };
 pub(crate) use name::lock_name;
+pub(crate) use orphan::ReleaseOrphan;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
 #[cfg(fuzzing)]
 pub(crate) use redis::fuzz as fuzz_redis;
@@ -127,8 +127,11 @@ pub(crate) trait Lock: Send {
     /// command was not started, so without a minimum hold.
     fn abandon(&mut self);
 
-    /// How to give it back if this value cannot be used any more, as after a panic in the middle of a request.
-    fn last_resort(&self, request: &Request) -> Option<LastResort>;
+    /// How the guardian releases what this process has, or waits for, if this process dies. To be called
+    /// before the guardian is forked. `None` if the kernel does all of it.
+    fn release_orphan(&self, _request: &Request) -> Option<ReleaseOrphan> {
+        None
+    }
 
     /// Files that keep the lock taken for as long as any process has them open, if the lock is of that kind.
     fn files(&self) -> Vec<Arc<File>> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::claim::WaiterId;
 use super::{
-    AncestorLock, BackendError, Claim, Ended, Error, Extended, Grant, LastResort, Lock, Mode, Observer,
-    OuterLock, Problem, Released, Request, Votes,
+    AncestorLock, BackendError, Claim, Ended, Error, Extended, Grant, Lock, Mode, Observer, OuterLock,
+    Problem, Released, Request, Votes,
 };
 use crate::clock::BootTime;
 
@@ -69,8 +69,4 @@ impl Lock for Unlocked {
     }
 
     fn abandon(&mut self) {}
-
-    fn last_resort(&self, _request: &Request) -> Option<LastResort> {
-        None
-    }
 }

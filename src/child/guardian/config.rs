@@ -16,7 +16,6 @@ use crate::child::signal_state::{SignalState, is_ignored};
 use crate::child::spawn::ProcessGroup;
 
 /// How to run the command and how to stop it.
-#[derive(Clone, Debug)]
 pub(crate) struct GuardianConfig {
     pub argv: Vec<OsString>,
     pub group: ProcessGroup,
@@ -28,7 +27,13 @@ pub(crate) struct GuardianConfig {
     /// Where runs inside the command attach, if they can.
     pub attach_point: Option<AttachPoint>,
     pub proc_view: ProcView,
+    /// Releases the lock if redlock dies.
+    pub release_orphan: Option<OnDeath>,
 }
+
+/// Called in the guardian after redlock has died and the tree is gone: with the grant, if the command was to
+/// be started, and whether it was.
+pub(crate) type OnDeath = Box<dyn FnOnce(Option<&[u8]>, bool)>;
 
 /// What the guardian cannot do without, obtained before it is forked.
 pub(in crate::child) struct GuardianFds {

@@ -4,7 +4,8 @@
 //! process that stops the tree: on a command of redlock, because the deadline is near and was not moved
 //! (redlock is stopped, or cannot reach the servers), or because redlock is gone. Forked at the start, while
 //! redlock has one thread, so it may run any code; it has one thread itself, to which the command's
-//! parent-death signal is tied. If it is stopped, redlock continues it.
+//! parent-death signal is tied. If it is stopped, redlock continues it. It lives until redlock has released
+//! the lock: if redlock dies before, the guardian releases it, after the tree is gone.
 
 mod config;
 mod signalling;
@@ -23,13 +24,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
-use nix::unistd::{Pid, dup2_stderr, getppid, setpgid};
+use nix::unistd::{Pid, alarm, dup2_stderr, getppid, setpgid};
 
 use super::attach;
 use super::forwarding::{Due, Forwarding, WITNESSED};
 use super::idle::{LONG_COMMAND, forget_code};
 use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{ProcessTree, Reaped, reap};
+use super::signal_state::set_default;
 use super::spawn::{Prepared, ProcessGroup, spawn};
 use crate::arguments;
 use crate::clock::BootTime;
@@ -41,6 +43,9 @@ pub(crate) use config::{GuardianConfig, StopPolicy, WaitFor};
 /// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The guardian of an outer
 /// run knows it by this name, too.
 pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
+
+/// How long the guardian tries to release the lock of a dead redlock.
+const RELEASE_SECONDS: u32 = 5;
 
 /// Of one attempt to tell redlock the end, while it is stopped.
 const PATIENCE: Duration = Duration::from_hours(1);
@@ -73,6 +78,8 @@ pub(super) struct Guardian<'a> {
     tree: ProcessTree,
     forwarding: Forwarding,
     limits: Limits,
+    /// The lock's, opaque; from the command to start on.
+    grant: Option<Vec<u8>>,
     state: State,
     command: Option<Child>,
     /// Runs inside the command that use our lock.
@@ -102,6 +109,7 @@ impl<'a> Guardian<'a> {
             fds,
             forwarding: Forwarding::default(),
             limits: Limits::default(),
+            grant: None,
             state: State::Idle,
             command: None,
             attached: Vec::new(),
@@ -117,15 +125,17 @@ impl<'a> Guardian<'a> {
             self.set_timer();
             if self.wait_for_command() {
                 match self.redlock.receive_command() {
+                    // The command was not started, or could not be.
+                    Ok(Some(GuardianCommand::Done)) => return,
                     Ok(Some(command)) => self.on_command(command),
-                    // redlock was killed: the lease is not renewed, and the command's exit not waited for.
-                    Ok(None) => return self.kill(),
+                    Ok(None) => return self.on_death(),
                     Err(error) => {
                         if self.command.is_none() {
                             let errno = error.raw_os_error().unwrap_or(libc::EIO);
                             self.send(GuardianEvent::NotStarted(errno));
                         }
-                        return self.kill();
+                        self.kill();
+                        return;
                     }
                 }
             }
@@ -186,8 +196,8 @@ impl<'a> Guardian<'a> {
 
     fn on_command(&mut self, command: GuardianCommand) {
         match command {
-            GuardianCommand::Start { environment, limits } => {
-                self.limits = limits;
+            GuardianCommand::Start { environment, limits, grant } => {
+                (self.limits, self.grant) = (limits, Some(grant));
                 let margin = self.config.stop.margin;
                 // The machine may have been paused since the lock was granted.
                 if limits.deadline.is_some_and(|deadline| deadline.minus(margin).has_passed()) {
@@ -199,7 +209,9 @@ impl<'a> Guardian<'a> {
             GuardianCommand::Forward(signal) => self.forwarding.order(signal, BootTime::now()),
             GuardianCommand::Deadline(moment) => self.limits.deadline = Some(moment),
             GuardianCommand::Stop => self.stop(),
-            GuardianCommand::Kill => self.kill(),
+            GuardianCommand::Kill => drop(self.kill()),
+            // Handled where it is received.
+            GuardianCommand::Done => {}
         }
     }
 
@@ -268,7 +280,7 @@ impl<'a> Guardian<'a> {
         is_over.then_some(exit)
     }
 
-    fn finish(&self, exit: Exit) {
+    fn finish(self, exit: Exit) {
         // redlock may be stopped; a lock without a lease would stay taken until it is continued.
         if self.time_up {
             self.config.lock_files.iter().for_each(|file| unlock(file));
@@ -280,6 +292,32 @@ impl<'a> Guardian<'a> {
         while let Err(error) = self.redlock.send_until(&ended, BootTime::now() + PATIENCE)
             && error.kind() == ErrorKind::WouldBlock
         {}
+        // redlock releases the lock now.
+        loop {
+            match self.redlock.receive_command() {
+                Ok(Some(GuardianCommand::Done)) | Err(_) => return,
+                Ok(Some(_)) => {}
+                Ok(None) => return self.release_orphan(),
+            }
+        }
+    }
+
+    /// redlock has died: nothing renews the lease, and nothing waits for the command.
+    fn on_death(mut self) {
+        if self.kill() {
+            self.release_orphan();
+        }
+    }
+
+    /// Release the lock in place of a dead redlock. The process ends even if that hangs.
+    fn release_orphan(self) {
+        let Some(release) = self.config.release_orphan else { return };
+        // A reader must not have to wait for us.
+        detach_stdio();
+        set_default(Signal::SIGALRM);
+        let _ = SigSet::from(Signal::SIGALRM).thread_unblock();
+        alarm::set(RELEASE_SECONDS);
+        release(self.grant.as_deref(), self.command.is_some());
     }
 
     /// When to act if no command comes.
@@ -327,7 +365,7 @@ impl<'a> Guardian<'a> {
                 self.send(if self.time_up { GuardianEvent::TimeUp } else { GuardianEvent::Overdue });
                 self.stop();
             }
-            State::Stopping { .. } => self.kill(),
+            State::Stopping { .. } => drop(self.kill()),
         }
     }
 

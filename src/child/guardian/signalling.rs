@@ -25,15 +25,15 @@ impl Guardian<'_> {
         self.signal_tree(Signal::SIGCONT);
     }
 
-    /// SIGKILL to everything; returns when nothing is left.
-    pub(super) fn kill(&mut self) {
+    /// SIGKILL to everything; returns when nothing is left. False if that is not certain.
+    pub(super) fn kill(&mut self) -> bool {
         self.state = State::Stopping { kill_at: BootTime::now() };
         self.signal_tree(Signal::SIGKILL);
         self.tree.kill(|pid, exit| {
             if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
                 command.exit = Some(exit);
             }
-        });
+        })
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]

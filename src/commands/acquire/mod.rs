@@ -116,7 +116,7 @@ fn take(
         return Ok(Err(Exit::Signal(signal as i32)));
     }
     let request = take::request(&settings.lock, holder);
-    let mut asked = Asked::new(lock, &request);
+    let mut asked = Asked::new(lock);
     asked.send_ahead(&request);
     if let Some(signal) = asked.lock().interrupt_signal() {
         install_noop_handler(signal).context("cannot handle a signal")?;

@@ -7,8 +7,6 @@
 mod start_error;
 mod supervise;
 
-use std::fs::File;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -64,13 +62,27 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     let attach_id = attach_point.as_ref().map(AttachPoint::id);
     let lock_files = lock.files().into_iter().chain(outer.files()?).collect();
     let (preparation, pipes) = prepare().context("cannot start the guardian")?;
-    let mut asked = Asked::new(lock, &request);
+    let mut asked = Asked::new(lock);
     if outer.is_empty() {
         asked.send_ahead(&request);
     }
-    fault::panic_if_requested("asked");
-    let config = guardian_config(settings, on_terminal, signal_state, proc_view, lock_files, attach_point);
+    let config = GuardianConfig {
+        argv: settings.argv.clone(),
+        group: if on_terminal { ProcessGroup::Join(getpgrp()) } else { ProcessGroup::Own },
+        stop: StopPolicy {
+            signal: settings.stop_signal,
+            grace: settings.kill_after,
+            margin: settings.margin(),
+        },
+        wait_for: if settings.wait_tree { WaitFor::Tree } else { WaitFor::Command },
+        signal_state,
+        lock_files,
+        attach_point,
+        proc_view,
+        release_orphan: asked.lock().release_orphan(&request),
+    };
     let mut supervisor = Supervisor::start(preparation, config).context("cannot start the guardian")?;
+    fault::panic_if_requested("asked");
     if let Some(signal) = asked.lock().interrupt_signal() {
         install_noop_handler(signal).context("cannot handle a signal")?;
     }
@@ -90,8 +102,9 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     fault::panic_if_requested("granted");
     let environment = environment(&settings.lock.keys, &grant, &request.ancestors, attach_id);
     let watch = lock.break_watch(&grant);
+    let grant_bytes = grant.to_bytes();
     let keeper = new_keeper(pipes, lock, grant, settings, &supervisor);
-    let started = supervisor.start_command(environment, limits);
+    let started = supervisor.start_command(environment, limits, grant_bytes);
     let outcome = match started {
         Ok(()) => {
             command_starts();
@@ -122,30 +135,6 @@ fn check_proc(settings: &RunSettings, report: &mut Report) -> Result<ProcView, F
 /// Whatever can fail for want of a descriptor, before anything is asked for.
 fn prepare() -> std::io::Result<(Preparation, KeeperPipes)> {
     Ok((Preparation::new()?, KeeperPipes::open()?))
-}
-
-fn guardian_config(
-    settings: &RunSettings,
-    on_terminal: bool,
-    signal_state: SignalState,
-    proc_view: ProcView,
-    lock_files: Vec<Arc<File>>,
-    attach_point: Option<AttachPoint>,
-) -> GuardianConfig {
-    GuardianConfig {
-        argv: settings.argv.clone(),
-        group: if on_terminal { ProcessGroup::Join(getpgrp()) } else { ProcessGroup::Own },
-        stop: StopPolicy {
-            signal: settings.stop_signal,
-            grace: settings.kill_after,
-            margin: settings.margin(),
-        },
-        wait_for: if settings.wait_tree { WaitFor::Tree } else { WaitFor::Command },
-        signal_state,
-        lock_files,
-        attach_point,
-        proc_view,
-    }
 }
 
 /// The guardian learns each new deadline from the refresh thread itself.

@@ -360,6 +360,15 @@ impl<'a> Admission<'a> {
         if last > now.saturating_add(FAR_FUTURE_MS) { now } else { now.max(last + 1) }
     }
 
+    /// End the reservation of the holder with this ticket.
+    pub(super) fn end_reservation(&mut self, ticket: u64) -> Result<(), BackendError> {
+        let reservation = self.reservations.iter().find(|reservation| reservation.ticket == ticket);
+        match reservation {
+            Some(reservation) => self.reserve(Reservation { until: BootTime::now(), ..*reservation }),
+            None => Ok(()),
+        }
+    }
+
     /// Enter a reservation, or end it if its moment has passed.
     pub(super) fn reserve(&mut self, reservation: Reservation) -> Result<(), BackendError> {
         let table = self.file.reservation_table(&self.header);

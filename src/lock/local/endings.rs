@@ -7,8 +7,10 @@ use super::admission::{Admission, Admitted};
 use super::lock_file::LockFile;
 use super::record::Record;
 use super::request::LocalRequest;
+use super::run_log::killed;
 use crate::clock::BootTime;
-use crate::lock::{Ended, Error, FinishedRun, Grant, Mode};
+use crate::lock::claim::WaiterId;
+use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, Mode, Outcome};
 
 /// The request that was made last, as the history tells of it.
 #[derive(Clone, Debug)]
@@ -78,6 +80,26 @@ impl HostLock {
         let is_logged = self.last_request.as_ref().is_some_and(|request| request.is_logged);
         if !is_logged || !file.has_room() || file.log(ticket, run).is_err() {
             file.end_record(ticket);
+        }
+    }
+}
+
+/// After the death of the process with this identity, in its guardian: write that into the history if the
+/// command ran, else end the reservation.
+pub(super) fn end_orphan(files: &[LockFile], waiter: WaiterId, is_logged: bool, has_run: bool) {
+    let is_ours = |record: &Record| record.claim.parse().is_ok_and(|claim: Claim| claim.waiter == waiter);
+    for file in files {
+        let Some((ticket, record)) = file.open_records().into_iter().find(|(_, record)| is_ours(record))
+        else {
+            continue;
+        };
+        let run =
+            FinishedRun { ended: Ended::new(Outcome::Killed), ..killed(&record, Some(SystemTime::now())) };
+        if !has_run || !is_logged || !file.has_room() || file.log_if_missing(ticket, &run).is_err() {
+            file.end_record(ticket);
+        }
+        if !has_run && let Ok(mut admission) = Admission::begin(file, None) {
+            let _ = admission.end_reservation(ticket);
         }
     }
 }

@@ -37,7 +37,7 @@ mod view;
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -61,8 +61,8 @@ pub(crate) use view::HostView;
 
 use super::claim::{HostTicket, WaiterId};
 use super::{
-    AncestorLock, BackendError, BreakWatch, Claim, Ended, Error, Extended, Grant, LastResort, Lease, Lock,
-    Mode, Observer, OuterLock, Problem, Released, Request, Votes,
+    AncestorLock, BackendError, BreakWatch, Claim, Ended, Error, Extended, Grant, Lease, Lock, Mode,
+    Observer, OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
 };
 use crate::clock::{BootTime, wall_clock_millis};
 
@@ -72,7 +72,7 @@ pub(crate) struct HostLock {
     /// The order in which every process takes several of them, so that no two wait for each other.
     order: Vec<usize>,
     claim: Claim,
-    reserved: Arc<Mutex<Option<Reserved>>>,
+    reserved: Option<Reserved>,
     last_request: Option<LastRequest>,
     /// Of a grant that ends by itself.
     ttl: Option<Duration>,
@@ -103,14 +103,7 @@ impl HostLock {
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by_key(|&key| &names[key]);
         let claim = Claim { waiter: WaiterId::random(), attempt: 0 };
-        Ok(Self {
-            files: Arc::new(files),
-            order,
-            claim,
-            reserved: Arc::default(),
-            last_request: None,
-            ttl: None,
-        })
+        Ok(Self { files: Arc::new(files), order, claim, reserved: None, last_request: None, ttl: None })
     }
 
     /// Where the locks are, in the order of the keys.
@@ -146,7 +139,7 @@ impl HostLock {
 
     /// Reserve the locks for the minimum hold, so that it holds even if we are killed.
     fn reserve(
-        &self,
+        &mut self,
         local: &LocalRequest,
         admitted: &[Admitted],
         from: BootTime,
@@ -159,21 +152,16 @@ impl HostLock {
             ticket: admitted.ticket,
         };
         let reserved = Reserved { min_hold, reservations: admitted.iter().map(reservation).collect() };
-        *self.reserved() = Some(reserved.clone());
+        self.reserved = Some(reserved.clone());
         reserved.write(&self.files, until).inspect_err(|_| drop(reserved.write(&self.files, from)))
     }
 
     /// At the release, if the minimum hold is now another one than was reserved.
     fn adjust_reservations(&self, from: BootTime, min_hold: Duration) -> Result<(), Error> {
-        let reserved = self.reserved().clone();
-        match reserved.filter(|reserved| reserved.min_hold != min_hold) {
+        match self.reserved.as_ref().filter(|reserved| reserved.min_hold != min_hold) {
             Some(reserved) => reserved.write(&self.files, from + min_hold),
             None => Ok(()),
         }
-    }
-
-    fn reserved(&self) -> MutexGuard<'_, Option<Reserved>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unlock_all(&self) {
@@ -196,7 +184,7 @@ impl Lock for HostLock {
         let started = BootTime::now();
         let local = LocalRequest::new(request);
         self.claim.attempt += 1;
-        *self.reserved() = None;
+        self.reserved = None;
         let record = self.record(request, started);
         let contender = self.contender(request, &record)?;
         self.last_request = Some(LastRequest {
@@ -300,15 +288,10 @@ impl Lock for HostLock {
         self.unlock_all();
     }
 
-    /// The kernel frees everything but a reservation.
-    fn last_resort(&self, request: &Request) -> Option<LastResort> {
-        let (files, reserved) = (Arc::clone(&self.files), Arc::clone(&self.reserved));
-        Some(LastResort::new(request.min_hold, move |min_hold| {
-            let reserved = reserved.try_lock().ok().and_then(|reserved| reserved.clone());
-            if let Some(reserved) = reserved.filter(|_| min_hold.is_zero()) {
-                let _ = reserved.write(&files, BootTime::now());
-            }
-        }))
+    /// The kernel frees the lock. History and reservation are in the files.
+    fn release_orphan(&self, request: &Request) -> Option<ReleaseOrphan> {
+        let (files, waiter, is_logged) = (Arc::clone(&self.files), self.claim.waiter, request.history > 0);
+        Some(Box::new(move |_, has_run| endings::end_orphan(&files, waiter, is_logged, has_run)))
     }
 
     fn files(&self) -> Vec<Arc<File>> {

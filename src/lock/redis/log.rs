@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::reply::{parse_mode, parse_number};
 use super::requests::{joined, millis};
 use crate::clock::BootTime;
-use crate::exit::Exit;
+use crate::lock::orphan::OrphanGrant;
 use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Outcome};
 
 /// A run that has ended, in the terms of release.lua.
@@ -37,10 +37,15 @@ impl Entry {
         Some(Self { ended, fences: Vec::new(), slots: Vec::new(), waited, held: None })
     }
 
-    /// Of a run that fails: it is not known how long it has had the lock.
-    pub(super) fn of_failure(exit: u8) -> Self {
-        let ended = Ended { how: Outcome::Released, exit: Some(Exit::Code(exit)) };
-        Self { ended, fences: Vec::new(), slots: Vec::new(), waited: None, held: None }
+    /// A run whose redlock has died.
+    pub(super) fn of_orphan(grant: &OrphanGrant) -> Self {
+        Self {
+            ended: Ended::new(Outcome::Killed),
+            fences: grant.fences.clone(),
+            slots: grant.slots.iter().map(|&slot| slot.into()).collect(),
+            waited: Some(grant.waited),
+            held: Some(grant.taken_at.elapsed()),
+        }
     }
 
     pub(super) fn args(&self) -> [Vec<u8>; 8] {
@@ -143,6 +148,7 @@ fn moment(millis: u64) -> Option<SystemTime> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Exit;
     use crate::lock::Mode;
     use proptest::prelude::*;
 

@@ -27,7 +27,6 @@ mod extend;
 mod fence;
 mod grant_record;
 mod keys;
-mod last_resort;
 mod listening;
 mod log;
 mod lookup;
@@ -71,10 +70,9 @@ pub(crate) use view::RedisView;
 use super::claim::{Claim, WaiterId};
 use super::wait::Wait;
 use super::{
-    AncestorLock, BackendError, Blocked, Blocker, BreakWatch, Ended, Error, Extended, Fault, Grant,
-    LastResort, Lease, Lock, Mode, Observer, OuterLock, Problem, Released, Request, Votes,
+    AncestorLock, BackendError, Blocked, Blocker, BreakWatch, Ended, Error, Extended, Fault, Grant, Lease,
+    Lock, Mode, Observer, OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
 };
-use last_resort::Identity;
 use log::Entry;
 use release::Release;
 use requests::{Requests, Terms};
@@ -106,15 +104,15 @@ pub(crate) struct RedisLock {
     renewal: Option<Lease>,
     /// The first attempt's requests, if they were sent ahead.
     in_flight: Option<InFlight>,
-    /// For the last resort.
-    identity: Identity,
+    /// As configured, for connections beside those of `servers`.
+    configured: Vec<Server>,
 }
 
 impl RedisLock {
     pub(crate) fn new(servers: Vec<Server>, keys: Vec<Keys>, timing: Timing) -> Self {
         let waiter = WaiterId::random();
         Self {
-            identity: Identity::new(&servers, &keys, timing, waiter),
+            configured: servers.clone(),
             requests: Requests::new(keys, servers.len(), timing),
             servers: Servers::new(servers, timing.node_timeout),
             ttl: timing.ttl,
@@ -282,7 +280,6 @@ impl Lock for RedisLock {
         self.terms = Terms::new(request, self.requests.key_count());
         if std::mem::take(&mut self.abandoned) {
             (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
-            self.identity.set_waiter(self.waiter);
         }
         // Connections of an earlier request may have been closed since.
         if self.in_flight.is_none() {
@@ -320,7 +317,7 @@ impl Lock for RedisLock {
     }
 
     fn break_watch(&self, grant: &Grant) -> Option<Box<dyn BreakWatch>> {
-        Some(Box::new(self.watch_for_break(grant, self.identity.servers())))
+        Some(Box::new(self.watch_for_break(grant, self.configured.clone())))
     }
 
     fn set_ttl(&mut self, ttl: Option<Duration>) {
@@ -354,8 +351,7 @@ impl Lock for RedisLock {
         self.stop_waiting(None);
     }
 
-    fn last_resort(&self, request: &Request) -> Option<LastResort> {
-        let terms = Terms::new(request, self.requests.key_count());
-        Some(self.identity.last_resort(terms, request.min_hold))
+    fn release_orphan(&self, request: &Request) -> Option<ReleaseOrphan> {
+        Some(self.prepare_orphan_release(request))
     }
 }

@@ -6,10 +6,11 @@ use super::RedisLock;
 use super::log::Entry;
 use super::node::State;
 use super::reply::ReleaseReply;
+use super::requests::Terms;
 use super::servers::{Asked, Replies, Servers, stop_if};
 use crate::clock::BootTime;
-use crate::exit;
-use crate::lock::{BackendError, Claim, Error, Fault, Problem, Released};
+use crate::lock::orphan::OrphanGrant;
+use crate::lock::{BackendError, Claim, Error, Fault, Problem, ReleaseOrphan, Released, Request};
 
 /// What releasing may take at most, whatever the node timeout: the caller waits for us to end.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -207,13 +208,32 @@ impl RedisLock {
         self.servers.ask_in_full(idle, &call);
     }
 
-    /// Over new connections, for a value that has asked for nothing itself; requests of the old ones, which may
-    /// still be under way, are refused when they arrive.
-    pub(super) fn release_for_another(&mut self, min_hold: Duration) {
-        let entry = Entry::of_failure(exit::INTERNAL);
-        let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, min_hold, Some(&entry));
-        let asked = self.servers.ask_in_full(self.servers.all(), &call);
-        let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_TIMEOUT);
-        let _ = self.servers.collect::<ReleaseReply>(asked, until);
+    /// See [`Lock::release_orphan`](crate::lock::Lock::release_orphan).
+    pub(super) fn prepare_orphan_release(&self, request: &Request) -> ReleaseOrphan {
+        let (servers, node_timeout) = (self.configured.clone(), self.servers.node_timeout);
+        let (requests, terms) = (self.requests.clone(), Terms::new(request, self.requests.key_count()));
+        // Servers take this for the latest attempt, whichever that was. With --retries a later attempt may be
+        // another waiter's: until the command starts, what that one has expires by itself.
+        let latest = Claim { waiter: self.waiter, attempt: u32::MAX };
+        let min_hold = request.min_hold;
+        Box::new(move |grant, has_run| {
+            let grant = match grant.map(OrphanGrant::from_bytes) {
+                // The lock is another run's, or there is none.
+                Some(None) => return,
+                grant => grant.flatten(),
+            };
+            let claim = grant.as_ref().map_or(latest, |grant| grant.claim);
+            let stay_until = grant.as_ref().filter(|_| has_run).map(|grant| grant.taken_at + min_hold);
+            let stay_for = stay_until.map_or(Duration::ZERO, BootTime::remaining);
+            let entry = grant.as_ref().map(Entry::of_orphan);
+            // Requests of the dead process may still be under way.
+            let call = requests.release(claim, &terms, TOMBSTONE_TTL, stay_for, entry.as_ref());
+            let mut servers = Servers::new(servers, node_timeout);
+            // The gate, which wakes the next waiter, is last. It was the first server if that could be reached.
+            for round in [servers.all_but(0).collect(), vec![0]] {
+                let asked = servers.ask_in_full(round, &call);
+                let _ = servers.collect_patiently::<ReleaseReply>(asked);
+            }
+        })
     }
 }

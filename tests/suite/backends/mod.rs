@@ -1,6 +1,7 @@
 //! Promises that hold on every backend: one server, three servers, this host.
 
 mod cron;
+mod death;
 mod jitter;
 mod max_hold;
 mod min_hold;

@@ -200,14 +200,13 @@ fn a_run_inside_a_run_gets_another_slot_or_fails_at_once(backend: &Backend) {
 }
 
 #[test]
-fn the_slot_of_a_killed_holder_becomes_free_after_its_ttl_on_a_server() {
+fn the_slot_of_a_holder_killed_with_its_guardian_returns_after_its_ttl() {
     let backend = Backend::one_server();
     let (stays, _) = hold_slot(slots(&backend, "2").args(&["--ttl", "60s"]));
     let (victim, slot) = hold_slot(slots(&backend, "2").args(&["--ttl", "6s"]));
     let waiter = backend.waiter(slots(&backend, "2").stdin_pipe().sh(HOLD_SLOT), 1);
     let killed = Instant::now();
-    victim.signal(Signal::SIGKILL);
-    victim.wait();
+    victim.kill_with_guardian();
     assert_eq!(slot_of(&waiter), slot);
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());

@@ -1,7 +1,5 @@
 //! Holders that cannot reply: dead, stopped, of another program or an older version.
 
-use nix::sys::signal::Signal::SIGKILL;
-
 use super::{break_in, break_on};
 use crate::support::{Backend, Pty, REPORT_SURVIVORS, Redis, Run, TREE, alive, holder, tree_of, wait_until};
 
@@ -25,8 +23,7 @@ fn a_stopped_holder_loses_the_lock_with_its_lease_and_the_next_one_never_runs_be
 /// Kills a run and its guardian, which leave a lock without an expiry.
 fn leftover(redis: &Redis) {
     let dead = holder(redis, "k", &["--ttl", "none", "-q"]);
-    dead.signal(SIGKILL);
-    dead.wait();
+    dead.kill_with_guardian();
     assert!(redis.held("k"));
 }
 

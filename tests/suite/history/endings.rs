@@ -13,7 +13,8 @@ on_backends!(
         runs_that_do_not_get_the_lock_are_recorded,
         a_superseded_run_names_the_newer_one,
         a_broken_run_names_who_broke_it,
-        a_killed_holder_is_recorded_with_or_without_a_next_one,
+        a_killed_run_is_recorded_by_its_guardian,
+        a_run_killed_with_its_guardian_is_recorded_by_the_next_one_or_without_it,
         every_key_has_its_history,
         each_sharer_is_recorded,
         current_runs_and_waiters_are_listed;
@@ -108,12 +109,26 @@ fn a_broken_run_names_who_broke_it(backend: &Backend) {
     assert!(text.contains("79 broken by "), "{text}");
 }
 
-fn a_killed_holder_is_recorded_with_or_without_a_next_one(backend: &Backend) {
+fn a_killed_run_is_recorded_by_its_guardian(backend: &Backend) {
+    let first = hold(backend.run_for_long().args(&["--label", "killed"]));
+    first.signal(SIGKILL);
+    first.wait();
+    let run = last(backend);
+    assert_eq!((&run["outcome"], &run["released"]), (&"killed".into(), &true.into()), "{run}");
+    assert_eq!(
+        (&run["run"]["label"], &run["exit"], &run["signal"]),
+        (&"killed".into(), &Value::Null, &Value::Null)
+    );
+    assert!(run["fences"][0].is_u64() && run["held_ms"].is_u64() && run["waited_ms"].is_u64(), "{run}");
+    let text = backend.subcommand("history").arg("k").done().expect_code(0).stdout;
+    assert!(text.contains(" killed "), "{text}");
+}
+
+fn a_run_killed_with_its_guardian_is_recorded_by_the_next_one_or_without_it(backend: &Backend) {
     let is_told = |n: usize| all(&history(backend, "k"), "outcome") == vec!["expired"; n];
     for killed in 1..=2 {
         let first = hold(backend.run().args(backend.short_ttl()).args(&["--label", "killed"]));
-        first.signal(SIGKILL);
-        first.wait();
+        first.kill_with_guardian();
         // The second is the first run after the killed one.
         wait_until("the expiry is recorded", || is_told(killed));
     }
@@ -140,12 +155,12 @@ fn each_sharer_is_recorded(backend: &Backend) {
     wait_until("all three are recorded", || {
         let mut outcomes = all(&history(backend, "k"), "outcome");
         outcomes.sort();
-        outcomes == ["expired", "ran", "ran"]
+        outcomes == ["killed", "ran", "ran"]
     });
     wait_until("the lock is free", || backend.is_free());
     let runs = history(backend, "k");
     assert_eq!(all(&runs, "mode").iter().filter(|mode| *mode == "shared").count(), 3, "{runs:?}");
-    assert_eq!(all(&runs, "outcome").iter().filter(|outcome| *outcome == "expired").count(), 1, "{runs:?}");
+    assert_eq!(all(&runs, "outcome").iter().filter(|outcome| *outcome == "killed").count(), 1, "{runs:?}");
 }
 
 fn slots_are_recorded_with_their_numbers(backend: &Backend) {

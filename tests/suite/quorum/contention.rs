@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{
-    Job, Links, Nodes, OverlapCheck, PlainRedlock, TREE, alive, expect_success, queued, tree_of, wait_until,
-    wait_until_within,
-};
+use crate::support::{Job, Links, Nodes, OverlapCheck, PlainRedlock, expect_success, queued, wait_until};
 
 const BARE: &[&str] = &["--prefix", "", "--ttl", "20s"];
 
@@ -68,18 +65,13 @@ fn five_rounds_of_eight_clients_with_two_dying_servers_lose_no_update() {
 }
 
 #[test]
-fn a_killed_holder_dies_with_its_tree_and_is_succeeded_after_its_lease() {
+fn a_holder_killed_with_its_guardian_is_succeeded_after_its_lease() {
     let nodes = Nodes::start(3);
-    let first = nodes.run("k").args(&["--ttl", "6s"]).sh(TREE).spawn();
-    let tree = tree_of(&first);
+    let first = nodes.hold(nodes.run("k").args(&["--ttl", "6s"]), "k");
     let next = nodes.run("k").args(&["--ttl", "3s"]).sh("echo mine").spawn();
     queued(&nodes[0], "k", 1);
     let killed = Instant::now();
-    first.signal(Signal::SIGKILL);
-    // Two thirds of the lease are left.
-    wait_until_within(Duration::from_secs(4), "the tree is dead within the lease", || {
-        !tree.iter().any(|pid| alive(*pid))
-    });
+    first.kill_with_guardian();
     next.wait_for_line("mine");
     assert!(killed.elapsed() > Duration::from_secs(1), "before the lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
 use crate::support::{
     Job, Nodes, PlainRedlock, Redis, alive, expect_success, hold, queued, tree_of, wait_until,
 };
@@ -87,7 +85,7 @@ fn readers_survive_the_death_of_a_server_and_heal_it_when_it_returns() {
 }
 
 #[test]
-fn a_killed_reader_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
+fn a_reader_killed_with_its_guardian_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
     let nodes = Nodes::start(3);
     let long = hold(nodes.run("k").shared("30s"));
     let victim = hold(nodes.run("k").shared("6s"));
@@ -95,8 +93,7 @@ fn a_killed_reader_blocks_a_writer_for_its_own_ttl_whatever_the_others_do() {
     let writer = nodes.run("k").sh("echo mine").spawn();
     queued(&nodes[0], "k", 1);
     let killed = Instant::now();
-    victim.signal(Signal::SIGKILL);
-    victim.wait();
+    victim.kill_with_guardian();
     long.wait().expect_code(0);
     writer.wait_for_line("mine");
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease ended: {:?}", killed.elapsed());

@@ -15,11 +15,6 @@ fn living_readers(redis: &Redis) -> usize {
     redis.cmd(&["ZCOUNT", "lock-shared:k", &format!("({now}"), "+inf"]).parse().expect("a count")
 }
 
-fn kill(job: Job) {
-    job.signal(Signal::SIGKILL);
-    job.wait();
-}
-
 #[test]
 fn readers_longer_than_their_ttl_keep_their_lock() {
     let redis = Redis::start();
@@ -44,7 +39,7 @@ fn a_killed_reader_blocks_a_writer_for_its_own_ttl_and_not_longer() {
     let writer = Run::key(&redis, "k").sh("echo mine").spawn();
     queued(&redis, "k", 1);
     let killed = Instant::now();
-    kill(victim);
+    victim.kill_with_guardian();
     writer.wait_for_line("mine");
     assert!(killed.elapsed() > Duration::from_secs(1), "before its lease ended: {:?}", killed.elapsed());
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
@@ -60,7 +55,7 @@ fn readers_that_renew_do_not_prolong_the_lease_of_a_killed_one() {
     assert_eq!(living_readers(&redis), 3);
     let writer = Run::key(&redis, "k").sh("echo mine").spawn();
     queued(&redis, "k", 1);
-    kill(victim);
+    victim.kill_with_guardian();
     wait_until("the killed reader's lease has ended", || living_readers(&redis) == 2);
     long.wait().expect_code(0);
     assert_eq!(writer.stdout_so_far(), "", "a reader is still inside");
@@ -79,7 +74,7 @@ fn a_reader_that_leaves_does_not_end_the_lease_of_a_killed_one() {
         let redis = Redis::start();
         let victim = hold(Run::key(&redis, "k").shared("6s"));
         let short = hold(Run::key(&redis, "k").shared("1500ms"));
-        kill(victim);
+        victim.kill_with_guardian();
         let killed = Instant::now();
         short.wait().expect_code(0);
         let free = Run::key(&redis, "k").try_acquire();

@@ -72,20 +72,28 @@ fn a_waiter_is_woken_by_the_release() {
 }
 
 #[test]
-fn a_kill_9_stops_the_tree_and_the_lock_stays() {
+fn a_kill_9_stops_the_tree_and_frees_the_lock() {
     let redis = Redis::start();
     for script in [TREE, STUBBORN_TREE] {
         let job = without_expiry(&redis).sh(script).spawn();
         let tree = tree_of(&job);
         job.signal(SIGKILL);
         wait_until("the tree is dead", || !tree.iter().any(|pid| alive(*pid)));
-        assert_eq!(pttl(&redis, "k"), -1);
-        Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
-        let waiter = Run::key(&redis, "k").sh("echo mine").spawn();
-        queued(&redis, "k", 1);
-        redis.cmd(&["DEL", "lock:k"]); // an operator would do this
-        assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
+        job.wait();
+        assert!(!redis.held("k"));
     }
+}
+
+#[test]
+fn a_lock_whose_redlock_and_guardian_were_killed_stays() {
+    let redis = Redis::start();
+    hold(without_expiry(&redis)).kill_with_guardian();
+    assert_eq!(pttl(&redis, "k"), -1);
+    Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75);
+    let waiter = Run::key(&redis, "k").sh("echo mine").spawn();
+    queued(&redis, "k", 1);
+    redis.cmd(&["DEL", "lock:k"]); // an operator would do this
+    assert_eq!(waiter.wait().expect_code(0).stdout, "mine\n");
 }
 
 #[test]
@@ -154,8 +162,7 @@ fn a_killed_reader_and_a_killed_slot_without_expiry_stay() {
     for mode in [&["-s"][..], &["--slots", "1"]] {
         let job = without_expiry(&redis).args(mode).sh("echo ready; exec sleep 60").spawn();
         job.wait_for_line("ready");
-        job.signal(SIGKILL);
-        job.wait();
+        job.kill_with_guardian();
         Run::key(&redis, "k").args(&["-w", "1.5"]).sh("echo ran").done().expect_code(75);
         redis.cmd(&["FLUSHALL"]);
     }

@@ -3,8 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
 use crate::support::{Redis, Run, assert_takes_less_than, holder, queued, refused};
 
 #[test]
@@ -25,13 +23,12 @@ fn an_expired_holder_is_succeeded_at_once() {
 }
 
 #[test]
-fn a_killed_holders_lock_goes_to_the_waiter_when_it_expires() {
+fn the_lock_of_a_holder_killed_with_its_guardian_goes_to_the_waiter_when_it_expires() {
     let redis = Redis::start();
     let first = holder(&redis, "k", &["--ttl", "4s"]);
     let waiter = Run::key(&redis, "k").sh("echo mine").spawn();
     queued(&redis, "k", 1);
-    first.signal(Signal::SIGKILL);
-    first.wait();
+    first.kill_with_guardian();
     let start = Instant::now();
     waiter.wait_for_line("mine");
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());

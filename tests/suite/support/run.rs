@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 
-use super::{PATIENCE, Redis, all_pids, processes, session};
+use super::{PATIENCE, Redis, all_pids, process_state, processes, session};
 
 /// A job that runs longer than this is killed, and the test fails.
 const GUARD: Duration = Duration::from_secs(60);
@@ -230,7 +230,7 @@ fn quoted(word: &OsStr) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A running redlock; killed by pid when dropped, with the rest of its session.
+/// A running redlock. When it is dropped its whole session is killed at once.
 pub struct Job {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -281,6 +281,11 @@ impl Job {
         processes::stop(self.pid());
     }
 
+    /// SIGKILL to redlock and its guardian at once: the lease ends by itself. The command dies with them.
+    pub fn kill_with_guardian(self) {
+        drop(self);
+    }
+
     pub fn is_running(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().expect("the job's state");
@@ -288,6 +293,7 @@ impl Job {
         self.ended.is_none()
     }
 
+    /// The end of redlock, and of the guardian of one that died.
     #[track_caller]
     pub fn wait(self) -> Done {
         let (status, stdout, stderr) = self.wait_raw();
@@ -333,15 +339,31 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         let leader = self.pid();
-        if self.is_running() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-        for pid in all_pids() {
-            if session(pid) == Some(leader) {
+        let in_session = move |pid: &i32| session(*pid) == Some(leader) && *pid != leader;
+        let kill_session = || {
+            for pid in all_pids().into_iter().filter(in_session) {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
+        };
+        if self.is_running() {
+            // The guardian first, while redlock cannot act on it: neither releases the lock.
+            let _ = kill(Pid::from_raw(leader), Signal::SIGSTOP);
+            kill_session();
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        } else {
+            // The guardian of a redlock that died releases the lock.
+            let releases = |pid: &i32| {
+                in_session(pid)
+                    && processes::status_field(*pid, "Name") == "lock-guardian"
+                    && matches!(process_state(*pid), Some('S' | 'R' | 'D'))
+            };
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(8) && all_pids().iter().any(releases) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
+        kill_session();
     }
 }
 

@@ -1,7 +1,5 @@
 //! Locks over TLS: waiting, hand-over, renewal, votes, and the leftovers of a killed holder.
 
-use nix::sys::signal::Signal;
-
 use crate::support::tls::{Authority, TlsRedis, Valid};
 use crate::support::{
     assert_stays_free, expect_success, hold, queued, refused, wait_for_sleeping_waiter,
@@ -69,14 +67,13 @@ fn one_server_with_tls_and_two_without_vote_together() {
 }
 
 #[test]
-fn the_keys_of_a_killed_holder_expire() {
+fn the_lock_of_a_holder_killed_with_its_guardian_expires() {
     let authority = Authority::new();
     let server = authority.serve();
     let holder = hold(authority.run(&server.url(), "k").args(&["--ttl", "2s"]));
-    holder.signal(Signal::SIGKILL);
+    holder.kill_with_guardian();
     let done = authority.run(&server.url(), "k").args(&["-w", "20s"]).sh("echo next").done().expect_code(0);
     assert_eq!(done.stdout, "next\n");
-    drop(holder);
     assert_stays_free(&server.plain);
 }
 

@@ -126,7 +126,7 @@ pub(super) enum BreakAction {
 }
 
 /// What all calls of one lock have in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Requests {
     keys: Vec<Keys>,
     servers: usize,
