@@ -274,11 +274,7 @@ fn the_last_event_has_the_outcome_and_the_successor(backend: &Backend) {
     older.wait().expect_code(9);
     let events = backend.noted("events");
     let ended: serde_json::Value = serde_json::from_str(events.last().unwrap()).unwrap();
-    assert_eq!(
-        (&ended["event"], &ended["outcome"]),
-        (&"ended".into(), &"superseded".into()),
-        "{ended}"
-    );
+    assert_eq!((&ended["event"], &ended["outcome"]), (&"ended".into(), &"superseded".into()), "{ended}");
     assert_eq!((&ended["exit"], &ended["superseded_by"]["label"]), (&9.into(), &"second".into()), "{ended}");
     assert_eq!(ended["superseded_by"]["pid"], newer.pid(), "{ended}");
     first.wait().expect_code(0);

@@ -4,13 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, PATIENCE, Pty, Redis, holder, wait_until};
+use crate::support::{Job, PATIENCE, Pty, Redis, holder, processes, wait_until};
 
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/completions");
-
-fn is_installed(shell: &str) -> bool {
-    Command::new(shell).arg("--version").output().is_ok_and(|output| output.status.success())
-}
 
 /// A line that ends where TAB is pressed, and the shell's completion of it.
 const COMPLETED: [(&str, &str); 14] = [
@@ -134,7 +130,7 @@ fn bash_completes_options_values_and_the_command() {
 
 #[test]
 fn zsh_completes_options_values_and_the_command() {
-    if !is_installed("zsh") {
+    if !processes::is_installed("zsh") {
         skip!("zsh is not installed");
     }
     let mut zsh = Command::new("zsh");
@@ -150,7 +146,7 @@ fn zsh_completes_options_values_and_the_command() {
 
 #[test]
 fn fish_completes_options_values_and_the_command() {
-    if !is_installed("fish") {
+    if !processes::is_installed("fish") {
         skip!("fish is not installed");
     }
     let home = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Other commands than `run` on a cluster; TLS; useless servers.
 
-use crate::documents::blocks::blocks_in;
+use crate::documents::blocks::acl_rules;
 use crate::support::cluster::Cluster;
 use crate::support::redis::free_port;
 use crate::support::tls::Authority;
@@ -123,14 +123,8 @@ fn a_list_without_one_of_the_masters_is_reported_as_incomplete() {
 #[test]
 fn the_documented_users_can_acquire_and_list_locks_on_a_cluster() {
     let cluster = Cluster::start(3);
-    let rules = |user: &str| {
-        let blocks = blocks_in("docs/operations.md", "redis");
-        let start = format!("ACL SETUSER {user} ");
-        let rules = blocks.iter().find_map(|block| block.text.strip_prefix(&start)).expect("the rules");
-        rules.split_ascii_whitespace().map(str::to_owned).collect::<Vec<String>>()
-    };
     let grant = |user: &str, more: &[&str]| {
-        let rules = rules(user);
+        let rules = acl_rules(user);
         let rules = rules.iter().map(String::as_str).chain(more.iter().copied());
         let command: Vec<&str> = ["ACL", "SETUSER", user, "reset"].into_iter().chain(rules).collect();
         (0..3).for_each(|at| assert_eq!(cluster[at].cmd(&command), "OK"));

@@ -21,7 +21,7 @@ fn doctor(url: &str) -> Run {
 fn diagnosis(run: Run, code: i32) -> Value {
     let done = run.arg("--json").done().expect_code(code);
     assert_eq!(done.stdout.lines().count(), 1, "{done:?}");
-    let found: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+    let found = done.json();
     assert_eq!(found["ok"], code == 0, "{found}");
     found
 }

@@ -92,16 +92,13 @@ fn denied_queries_are_reported_as_unknown() {
 /// Like services that offer neither INFO nor CONFIG.
 #[test]
 fn a_service_without_info_is_unknown_and_not_a_failure() {
-    let hidden = || {
-        Redis::start_with(&["--rename-command", "INFO", "INFO_OF_THE_TEST", "--rename-command", "CONFIG", ""])
-    };
-    let redis = hidden();
+    let redis = Redis::without_info();
     let found = diagnosis(doctor(&redis.url()), 0);
     assert_eq!((&found["problems"], &found["unknown"]), (&0.into(), &4.into()), "{found:#}");
     expect(&found, "eviction", "unknown", "eviction");
     expect(&found, "permissions", "ok", "took");
     // INFO distinguishes several servers.
-    let others = [hidden(), hidden()];
+    let others = [Redis::without_info(), Redis::without_info()];
     let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
     let found = diagnosis(doctor(&urls), 1);
     assert!(

@@ -55,3 +55,11 @@ pub fn blocks_in(file: &str, language: &str) -> Vec<Block> {
     assert!(!blocks.is_empty(), "{file} has no block in {language}");
     blocks
 }
+
+/// The rules of a user in docs/operations.md, in the form for redis-cli.
+pub fn acl_rules(user: &str) -> Vec<String> {
+    let start = format!("ACL SETUSER {user} ");
+    let blocks = blocks_in("docs/operations.md", "redis");
+    let rules = blocks.iter().find_map(|block| block.text.strip_prefix(&start)).expect("the rules");
+    rules.split_ascii_whitespace().map(str::to_owned).collect()
+}

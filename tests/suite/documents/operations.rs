@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::blocks::{blocks_in, path};
 use super::sandbox::{Sandbox, quiet_success};
-use crate::support::{Redis, Run, hold};
+use crate::support::{Redis, Run, hold, processes};
 
 const OPERATIONS: &str = "docs/operations.md";
 
@@ -115,10 +115,6 @@ fn config_files_are_accepted() {
     }
 }
 
-fn has_jq() -> bool {
-    Command::new("jq").arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
 #[test]
 fn the_documented_ways_to_look_work() {
     let sandbox = Sandbox::new();
@@ -133,7 +129,7 @@ fn the_documented_ways_to_look_work() {
 
 #[test]
 fn the_check_for_a_monitoring_system_works() {
-    if !has_jq() {
+    if !processes::is_installed("jq") {
         skip!("there is no jq");
     }
     let sandbox = Sandbox::new();
@@ -146,7 +142,7 @@ fn the_check_for_a_monitoring_system_works() {
 
 #[test]
 fn a_script_breaks_the_lock_that_it_has_read() {
-    if !has_jq() {
+    if !processes::is_installed("jq") {
         skip!("there is no jq");
     }
     let sandbox = Sandbox::new();

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::documents::blocks::blocks_in;
+use crate::documents::blocks::acl_rules;
 use crate::support::{Redis, Run, holder, measure_short_run};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -70,11 +70,9 @@ fn reading_changes_nothing_and_the_read_only_user_can_do_it() {
     let redis = Redis::start();
     Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
     let _holder = holder(&redis, "k", &["--ttl", "600s"]);
-    let rules = blocks_in("docs/operations.md", "redis");
-    let rules =
-        rules.iter().find_map(|block| block.text.strip_prefix("ACL SETUSER viewer")).expect("the rules");
+    let rules = acl_rules("viewer");
     let mut acl = vec!["ACL", "SETUSER", "viewer", "reset"];
-    acl.extend(rules.split_ascii_whitespace());
+    acl.extend(rules.iter().map(String::as_str));
     assert_eq!(redis.cmd(&acl), "OK");
     redis.cmd(&["SCRIPT", "FLUSH"]);
     let url = format!("redis://viewer:password@127.0.0.1:{}/0", redis.port());

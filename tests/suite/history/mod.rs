@@ -14,9 +14,7 @@ use crate::support::Backend;
 /// `redlock history KEY --json`.
 #[track_caller]
 fn history(backend: &Backend, key: &str) -> Vec<Value> {
-    let done = backend.subcommand("history").args(&[key, "--json"]).done().expect_code(0);
-    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {done:?}"));
-    done.stdout.lines().map(parse).collect()
+    backend.subcommand("history").args(&[key, "--json"]).done().expect_code(0).json_lines()
 }
 
 /// The values of this field, "" where it is missing.

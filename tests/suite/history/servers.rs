@@ -56,8 +56,7 @@ fn a_cluster_has_a_history() {
     for key in ["a", "b", "{a}c", "k"] {
         cluster.run(key).args(&["--quarantine", "off", "--label", key]).cmd(&["true"]).done().expect_code(0);
         let done = Run::bare().args(&["history", "-r", &cluster.url(), key, "--json"]).done().expect_code(0);
-        let runs: Vec<serde_json::Value> =
-            done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let runs = done.json_lines();
         assert_eq!((runs.len(), &runs[0]["run"]["label"]), (1, &key.into()), "{done:?}");
     }
 }

@@ -12,25 +12,19 @@ use super::file_tampering::foreign_lock;
 use crate::support::host::{MUTEX_BYTE, lock_files};
 use crate::support::run::os;
 use crate::support::{
-    Done, Host, Job, OtherUsers, Run, STUBBORN_TREE, UNPRIVILEGED, alive, hold, tree_of, wait_until,
+    Host, Job, OtherUsers, Run, STUBBORN_TREE, UNPRIVILEGED, alive, hold, tree_of, wait_until,
 };
-
-fn json(done: &Done) -> Value {
-    serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"))
-}
 
 /// The output of `redlock status k --json`.
 #[track_caller]
 fn status(host: &Host) -> Value {
-    json(&host.subcommand("status").args(&["k", "--json"]).done().expect_code(0))
+    host.subcommand("status").args(&["k", "--json"]).done().expect_code(0).json()
 }
 
 /// The output of `redlock list --json`, by key.
 #[track_caller]
 fn listed(host: &Host) -> Vec<Value> {
-    let done = host.subcommand("list").arg("--json").done().expect_code(0);
-    let mut locks: Vec<Value> =
-        done.stdout.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    let mut locks = host.subcommand("list").arg("--json").done().expect_code(0).json_lines();
     locks.sort_by_key(|lock| lock["key"].to_string());
     locks
 }
@@ -182,7 +176,7 @@ fn every_key_is_listed_whatever_its_bytes_and_length() {
     assert_eq!(pids(&listed(&host)), expected);
     for (key, holder) in keys.iter().zip(&holders) {
         let done = host.subcommand("status").arg("--json").arg("--key").arg(key).done().expect_code(0);
-        assert_eq!(json(&done)["holders"][0]["pid"], holder.pid(), "{key:?}");
+        assert_eq!(done.json()["holders"][0]["pid"], holder.pid(), "{key:?}");
     }
     let found = host.subcommand("list").args(&["--json", "x*z"]).done().expect_code(0).stdout;
     assert!(found.lines().count() == 1 && found.contains(&"x".repeat(1023)), "{found}");
@@ -270,7 +264,7 @@ fn any_user_with_read_access_can_look() {
             users.run(UNPRIVILEGED, host.subcommand(command).args(args), "077")
         };
         let done = look("status", &["k", "--json"]).done().expect_code(0);
-        assert_eq!(texts(&json(&done)["holders"], "label"), ["root's"]);
+        assert_eq!(texts(&done.json()["holders"], "label"), ["root's"]);
         assert!(look("list", &[]).done().expect_code(0).stdout.contains("root's"));
         let after = fs::metadata(host.file()).unwrap();
         assert_eq!(

@@ -32,7 +32,7 @@ fn only_the_token_is_on_stdout(backend: &Backend) {
 fn the_json_output_is_one_object(backend: &Backend) {
     let done = acquire(backend).arg("--json").done().expect_code(0);
     assert_eq!(done.stdout.lines().count(), 1, "{done:?}");
-    let object: Value = serde_json::from_str(&done.stdout).expect("JSON");
+    let object = done.json();
     assert_eq!((&object["key"], &object["keys"]), (&"k".into(), &Value::from(vec!["k"])), "{object}");
     assert!(object["fences"][0].as_u64().is_some_and(|fence| fence > 0), "{object}");
     assert!(object["expires_ms"].as_u64().is_some_and(|left| left > 0 && left <= 60_000), "{object}");
@@ -158,7 +158,7 @@ fn only_the_newest_of_several_superseding_acquires_stays(backend: &Backend) {
 fn fences_grow_with_those_of_runs(backend: &Backend) {
     let fence_of = || {
         let done = acquire_for(backend, "60s").arg("--json").done().expect_code(0);
-        let object: Value = serde_json::from_str(&done.stdout).expect("JSON");
+        let object = done.json();
         release(backend, object["token"].as_str().expect("a token")).done().expect_code(0);
         object["fences"][0].as_u64().expect("a fence")
     };

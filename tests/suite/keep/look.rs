@@ -12,8 +12,7 @@ on_backends!(one_server, three_servers, this_host:
 
 #[track_caller]
 fn json(backend: &Backend, args: &[&str]) -> Value {
-    let done = backend.command(args).done().expect_code(0);
-    serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"))
+    backend.command(args).done().expect_code(0).json()
 }
 
 fn status_and_list_show_holder_label_and_end(backend: &Backend) {

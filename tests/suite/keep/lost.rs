@@ -26,10 +26,9 @@ one_server, three_servers, this_host:
 #[track_caller]
 fn script(backend: &Backend, options: &[&str]) -> Job {
     let text = r#"trap 'echo got TERM' TERM; trap 'echo got USR1' USR1
-        "$@" --watch-pid $$ >token && echo locked; until read x; do :; done; echo over"#;
-    let text = text.replace("until read x; do :; done", "while [ ! -e over ]; do sleep 0.05; done");
+        "$@" --watch-pid $$ >token && echo locked; while [ ! -e over ]; do sleep 0.05; done; echo over"#;
     let run: Run = acquire_briefly(backend).args(options);
-    let job = run.through(&["bash", "-c", &text, "bash"]).spawn();
+    let job = run.through(&["bash", "-c", text, "bash"]).spawn();
     job.wait_for_line("locked");
     job
 }

@@ -1,10 +1,10 @@
 //! `redlock list`: all locks and nothing else, the oldest first.
 
-use super::{look, objects};
+use super::look;
 use crate::support::{Redis, Run, hold, holder, wait_for_sleeping_clients};
 
 fn keys(redis: &Redis, args: &[&str]) -> Vec<String> {
-    let listed = objects(&look("list", &redis.url(), args).arg("--json").done().expect_code(0));
+    let listed = look("list", &redis.url(), args).arg("--json").done().expect_code(0).json_lines();
     listed.iter().map(|lock| lock["key"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -106,7 +106,7 @@ fn a_long_key_is_truncated_to_keep_the_columns() {
 fn more_sharers_than_one_reply_describes_are_all_listed() {
     let redis = Redis::start();
     let _sharers: Vec<_> = (0..12).map(|_| holder(&redis, "k", &["-s"])).collect();
-    let listed = objects(&look("list", &redis.url(), &["--json"]).done().expect_code(0));
+    let listed = look("list", &redis.url(), &["--json"]).done().expect_code(0).json_lines();
     assert_eq!(listed[0]["holders"].as_array().unwrap().len(), 12);
     let table = look("list", &redis.url(), &[]).done().expect_code(0).stdout;
     assert!(table.contains("shared 12") && table.contains("(+11)"), "{table}");

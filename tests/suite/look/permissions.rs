@@ -2,20 +2,12 @@
 
 use nix::sys::signal::Signal;
 
-use super::{look, objects, status};
-use crate::documents::blocks::blocks_in;
+use super::{look, status};
+use crate::documents::blocks::acl_rules;
 use crate::support::{Job, Redis, Run, holder, queued, wait_until};
 
-/// The rules of the read-only user in docs/operations.md.
-fn documented_rules() -> Vec<String> {
-    let blocks = blocks_in("docs/operations.md", "redis");
-    let rules =
-        blocks.iter().find_map(|block| block.text.strip_prefix("ACL SETUSER viewer")).expect("the rules");
-    rules.split_ascii_whitespace().map(str::to_owned).collect()
-}
-
 fn viewer(redis: &Redis, without: &str) -> String {
-    let rules = documented_rules();
+    let rules = acl_rules("viewer");
     let mut acl = vec!["ACL", "SETUSER", "viewer", "reset"];
     acl.extend(rules.iter().map(String::as_str).filter(|rule| *rule != without));
     assert_eq!(redis.cmd(&acl), "OK");
@@ -49,7 +41,7 @@ fn the_documented_permissions_for_looking_are_necessary_and_sufficient() {
     // SELECT is for URLs with a database; INFO distinguishes several servers; without XREAD a
     // release is only noticed later.
     let optional = ["+select", "+info", "+xread"];
-    let commands = documented_rules();
+    let commands = acl_rules("viewer");
     for command in commands.iter().filter(|rule| rule.starts_with('+') && !optional.contains(&rule.as_str()))
     {
         assert!(codes(&viewer(&redis, command)).contains(&77), "{command} is not needed");
@@ -85,5 +77,5 @@ fn looking_works_on_a_server_out_of_memory() {
     redis.cmd(&["CONFIG", "SET", "maxmemory", "1"]);
     wait_until("the server is out of memory", || redis.cmd(&["SET", "x", "1"]).contains("OOM"));
     assert_eq!(status(&redis.url(), "k")["state"], "held");
-    assert_eq!(objects(&look("list", &redis.url(), &["--json"]).done().expect_code(0)).len(), 1);
+    assert_eq!(look("list", &redis.url(), &["--json"]).done().expect_code(0).json_lines().len(), 1);
 }

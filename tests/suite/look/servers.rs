@@ -1,6 +1,6 @@
 //! Several servers in one view: the majority decides, and differences are shown.
 
-use super::{look, objects, status};
+use super::{look, status};
 use crate::support::{Nodes, Redis, holder, wait_until};
 
 #[test]
@@ -43,7 +43,7 @@ fn the_remaining_minority_is_shown_but_decides_nothing() {
     assert!(list.stdout.contains("k    held?") && list.stdout.contains("? not decided"), "{list:?}");
     for (command, args) in [("status", &["k", "--json"][..]), ("list", &["--json"])] {
         let done = look(command, &urls, args).done().expect_code(69);
-        let found = objects(&done).remove(0);
+        let found = done.json();
         assert!(found.get("state").is_none() && found["holders"][0]["label"] == "nightly", "{found}");
         let servers: Vec<_> = (0..3).map(|at| &found["servers"][at]).collect();
         assert!(servers.iter().all(|server| server.get("vote").is_none()), "{found}");
@@ -67,7 +67,7 @@ fn a_claim_on_a_minority_is_not_a_lock_but_is_shown() {
     let found = status(&urls, "k");
     assert_eq!((&found["state"], &found["servers"][1]["vote"]), (&"free".into(), &false.into()), "{found}");
     assert!(found["servers"][1]["cause"].as_str().unwrap().starts_with("says held by"), "{found}");
-    assert!(objects(&look("list", &urls, &["--json"]).done().expect_code(0)).is_empty());
+    assert!(look("list", &urls, &["--json"]).done().expect_code(0).json_lines().is_empty());
     // A lock that an unreachable server could complete to a majority is not free.
     let down = [nodes.urls()[1].clone(), nodes.urls()[2].clone(), "redis://127.0.0.1:1".into()].join(",");
     look("status", &down, &["k", "--check", "free"]).done().expect_code(1);
@@ -111,7 +111,7 @@ fn a_replica_is_queried_and_named() {
     wait_until("the replica has the lock", || replica.cmd(&["EXISTS", "lock:k"]) == "1");
     let found = status(&replica.url(), "k");
     assert_eq!((&found["state"], &found["servers"][0]["state"]), (&"held".into(), &"replica".into()));
-    assert_eq!(objects(&look("list", &replica.url(), &["--json"]).done().expect_code(0)).len(), 1);
+    assert_eq!(look("list", &replica.url(), &["--json"]).done().expect_code(0).json_lines().len(), 1);
 }
 
 /// A replica has the data of its primary, including its marker.

@@ -151,8 +151,8 @@ fn a_key_of_any_bytes_is_shown_by_its_bytes() {
     let key = std::ffi::OsStr::from_bytes(b"k\xff\0"[..2].as_ref());
     let run = Run::bare().args(&["run", "-r", &redis.url(), "--key"]).arg(key);
     let _holder = hold(run);
-    let listed = super::objects(&look("list", &redis.url(), &["--json"]).done().expect_code(0));
+    let listed = look("list", &redis.url(), &["--json"]).done().expect_code(0).json_lines();
     assert_eq!((&listed[0]["key"], &listed[0]["key_hex"]), (&"k\\xff".into(), &"6bff".into()));
     let done = look("status", &redis.url(), &["--json"]).arg(key).done().expect_code(0);
-    assert_eq!(super::objects(&done)[0]["state"], "held");
+    assert_eq!(done.json_lines()[0]["state"], "held");
 }

@@ -13,6 +13,7 @@ use nix::unistd::{Pid, geteuid};
 use crate::support::processes::{
     children, guardian_of, is_installed, pid_in, send, wait_until_a_signal_counts_again,
 };
+use crate::support::run::quoted;
 use crate::support::{Job, Redis, Run, alive, descendants, wait_until};
 
 /// Needs half a second to clean up, and counts the signals that it gets meanwhile.
@@ -92,17 +93,13 @@ impl Scene {
         for level in 1..levels {
             let inner_line = inner.shell_line();
             let line = match wrapper {
-                Some(wrapper) => format!("exec sh -c {} sh {inner_line}", quoted(wrapper)),
+                Some(wrapper) => format!("exec sh -c {} sh {inner_line}", quoted(wrapper.as_ref())),
                 None => format!("exec {inner_line}"),
             };
             inner = self.run(&format!("level-{level}")).sh(&line);
         }
         inner
     }
-}
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// Signals each process in the order of pids, redlock first, as a service manager does. Returns

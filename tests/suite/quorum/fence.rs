@@ -124,7 +124,7 @@ fn a_healed_server_gets_the_token() {
     for at in [2, 0] {
         nodes[at].cmd(&["FLUSHALL"]);
         wait_until("healed", || nodes[at].held("k"));
-        assert_eq!(remembered(&nodes[at]), token, "node {at}");
+        assert_eq!(remembered(&nodes[at]), token, "server {at}");
     }
     // A server with a larger fence keeps it.
     nodes[1].cmd(&["DEL", "lock:k"]);

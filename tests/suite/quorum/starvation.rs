@@ -2,10 +2,9 @@
 //! of the median.
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, Run, wait_until, wait_until_within};
+use crate::support::{Job, Links, Run, lines_of, wait_until, wait_until_within};
 
 const MS: Duration = Duration::from_millis(1);
 const CLIENTS: usize = 6;
@@ -41,7 +40,7 @@ impl Loops {
     }
 
     fn turns(&self) -> Vec<usize> {
-        let turns = lines(self.directory.path(), "turns");
+        let turns = lines_of(&self.directory.path().join("turns"));
         (0..CLIENTS).map(|number| turns.iter().filter(|turn| **turn == number.to_string()).count()).collect()
     }
 
@@ -66,7 +65,7 @@ impl Loops {
         }
         let turns = self.turns();
         fs::write(self.directory.path().join("stop"), "").expect("stop them");
-        let failures = lines(self.directory.path(), "failures");
+        let failures = lines_of(&self.directory.path().join("failures"));
         println!("turns: {turns:?}"); // shown if the test fails
         for (number, client) in self.clients.into_iter().enumerate() {
             let done = client.wait();
@@ -80,11 +79,6 @@ impl Loops {
         // If most clients starve, the median does, too.
         assert!(sorted[CLIENTS - 1] <= sorted[CLIENTS / 2] * 4, "most clients starved: {turns:?}");
     }
-}
-
-fn lines(directory: &Path, file: &str) -> Vec<String> {
-    let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
 }
 
 fn network() -> Links {

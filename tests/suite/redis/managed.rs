@@ -7,14 +7,9 @@ use nix::unistd::geteuid;
 
 use crate::support::{Proxy, Redis, Run, assert_stays_free, hold, holder, queued, refused};
 
-/// Like services that offer neither INFO nor CONFIG.
-fn without_info() -> Redis {
-    Redis::start_with(&["--rename-command", "INFO", "INFO_OF_THE_TEST", "--rename-command", "CONFIG", ""])
-}
-
 #[test]
 fn one_server_without_info_and_config_is_enough() {
-    let redis = without_info();
+    let redis = Redis::without_info();
     let first = holder(&redis, "k", &[]);
     let waiter = Run::key(&redis, "k").sh("echo next").spawn();
     queued(&redis, "k", 1);
@@ -27,7 +22,7 @@ fn one_server_without_info_and_config_is_enough() {
 /// Votes are counted by the servers' run ids.
 #[test]
 fn several_servers_without_info_are_refused() {
-    let servers = [without_info(), without_info(), without_info()];
+    let servers = [Redis::without_info(), Redis::without_info(), Redis::without_info()];
     let urls = servers.each_ref().map(Redis::url).join(",");
     refused(
         Run::at(&urls, "k").args(&["--quarantine", "off"]),

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::documents::blocks::blocks_in;
+use crate::documents::blocks::acl_rules;
 use crate::support::redis::is_before_7;
 use crate::support::{
     Done, Job, Redis, Run, assert_no_keys_left, expect_refused_both_ways, expect_success, hold, holder,
@@ -54,17 +54,9 @@ fn a_command_that_the_acl_forbids_is_named() {
     first.wait().expect_code(0);
 }
 
-/// The rules of the user in docs/operations.md, in the form for redis-cli. documents::operations
-/// tests that the other forms are the same.
-fn documented_rules() -> Vec<String> {
-    let block = blocks_in("docs/operations.md", "redis").remove(0);
-    let rules = block.text.strip_prefix("ACL SETUSER locker").expect("the rules");
-    rules.split_ascii_whitespace().map(str::to_owned).collect()
-}
-
 /// The commands that the documented user may use.
 fn documented_commands() -> BTreeSet<String> {
-    documented_rules().iter().filter_map(|rule| rule.strip_prefix('+').map(str::to_owned)).collect()
+    acl_rules("locker").iter().filter_map(|rule| rule.strip_prefix('+').map(str::to_owned)).collect()
 }
 
 /// A request, and the holder that it meets: free, joined, waited for, refused.
@@ -126,7 +118,7 @@ fn a_command_that_the_acl_forbids_inside_a_script_leaves_nothing_half_done() {
 #[test]
 fn the_documented_permissions_are_necessary_and_sufficient() {
     let redis = Redis::start();
-    let rules = documented_rules();
+    let rules = acl_rules("locker");
     let mut acl = vec!["ACL", "SETUSER", "locker"];
     acl.extend(rules.iter().map(String::as_str));
     assert_eq!(redis.cmd(&acl), "OK");

@@ -1,25 +1,19 @@
 //! The fair queue of one Redis: order, wake-ups, waiters that die or give up.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::{self, SIGKILL};
 
 use crate::support::{
-    Job, Redis, Run, Watch, assert_takes_less_than, expect_success, holder, queued, wait_for_sleeping_waiter,
-    wait_until, wait_until_within,
+    Job, Redis, Run, Watch, assert_takes_less_than, expect_success, holder, lines_of, queued,
+    wait_for_sleeping_waiter, wait_until, wait_until_within,
 };
 
 /// A waiter that appends its name to a file when it runs.
 fn writer(redis: &Redis, key: &str, name: &str, file: &Path) -> Job {
     let script = format!("echo {name} >> '{}'", file.display());
     Run::key(redis, key).args(&["--ttl", "60s"]).sh(&script).spawn()
-}
-
-fn lines(file: &Path) -> Vec<String> {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -38,7 +32,7 @@ fn a_newcomer_does_not_overtake_a_waiter_even_while_the_lock_is_free() {
         let tried = Run::key(&redis, "k").arg("-n").sh("echo ran").done();
         let newcomer = writer(&redis, "k", "newcomer", &order);
         wait_until("the newcomer is queued, or has been let in", || {
-            redis.queue_len("k") == 2 || lines(&order) == ["newcomer"]
+            redis.queue_len("k") == 2 || lines_of(&order) == ["newcomer"]
         });
         head.signal(Signal::SIGCONT);
         let spent = freed.elapsed();
@@ -46,7 +40,7 @@ fn a_newcomer_does_not_overtake_a_waiter_even_while_the_lock_is_free() {
         if spent < Duration::from_secs(2) {
             assert!(!held);
             tried.expect_code(75);
-            assert_eq!(lines(&order), ["head", "newcomer"]);
+            assert_eq!(lines_of(&order), ["head", "newcomer"]);
         }
         spent
     });
@@ -142,13 +136,13 @@ fn a_waiter_stopped_past_its_lease_requeues_and_never_overlaps() {
     queued(&redis, "k", 2);
     wait_until("the stopped waiter is pruned", || redis.queue_len("k") == 1);
     first.wait().expect_code(0);
-    wait_until("the other one runs", || lines(&log) == ["other in"]);
+    wait_until("the other one runs", || lines_of(&log) == ["other in"]);
     stopped.signal(Signal::SIGCONT);
     queued(&redis, "k", 1);
-    assert_eq!(lines(&log), ["other in"]);
+    assert_eq!(lines_of(&log), ["other in"]);
     other.wait().expect_code(0);
     stopped.wait().expect_code(0);
-    assert_eq!(lines(&log), ["other in", "other out", "stopped in", "stopped out"]);
+    assert_eq!(lines_of(&log), ["other in", "other out", "stopped in", "stopped out"]);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! One server, three servers or this host: the backends on which the same promises are tested.
 
-use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -164,8 +163,7 @@ impl Backend {
 
     /// The lines that the commands have appended to this file in the notes directory.
     pub fn noted(&self, file: &str) -> Vec<String> {
-        let text = fs::read_to_string(self.notes().join(file)).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
+        super::lines_of(&self.notes().join(file))
     }
 
     /// The words of the noting waiters, in the order in which they ran.

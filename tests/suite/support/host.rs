@@ -107,8 +107,7 @@ impl Host {
 
     /// The words in the file "order".
     pub fn order(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.beside("order")).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
+        super::lines_of(&self.beside("order"))
     }
 }
 

@@ -181,3 +181,9 @@ pub fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
     fs::write(&path, text).expect("write the config file");
     (directory, path)
 }
+
+/// The lines of a file; none if it does not exist.
+pub fn lines_of(file: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}

@@ -37,7 +37,12 @@ impl Redis {
         Redis::start_in(args, &[])
     }
 
-    /// The same, with these environment variables.
+    /// Like services that offer neither INFO nor CONFIG.
+    pub fn without_info() -> Redis {
+        Redis::start_with(&["--rename-command", "INFO", "INFO_OF_THE_TEST", "--rename-command", "CONFIG", ""])
+    }
+
+    /// With extra arguments, and these environment variables.
     pub fn start_in(args: &[&str], env: &[(&str, PathBuf)]) -> Redis {
         let password = args.iter().position(|a| *a == "--requirepass").map(|at| args[at + 1]);
         let mut redis = Redis {

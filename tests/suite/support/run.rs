@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 use super::{PATIENCE, Redis, all_pids, process_state, processes, session};
 
@@ -225,7 +226,8 @@ pub fn default_signals() -> io::Result<()> {
     Ok(())
 }
 
-fn quoted(word: &OsStr) -> String {
+/// A word for a POSIX shell.
+pub fn quoted(word: &OsStr) -> String {
     let word = String::from_utf8(word.as_bytes().to_vec()).expect("text");
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -382,6 +384,19 @@ impl Done {
     pub fn expect_code(self, code: i32) -> Done {
         assert_eq!(self.code, Some(code), "{self:#?}");
         self
+    }
+
+    /// stdout as one JSON value.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// stdout as JSON values, one per line.
+    #[track_caller]
+    pub fn json_lines(&self) -> Vec<Value> {
+        let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        self.stdout.lines().map(parse).collect()
     }
 
     /// stderr contains one of these texts, ignoring case.
