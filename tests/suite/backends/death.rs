@@ -1,4 +1,5 @@
-//! redlock dies: its guardian stops the command's tree and then releases the lock, long before the lease ends.
+//! When redlock dies, its guardian stops the command's tree and then releases the lock, long before
+//! the lease ends.
 
 use std::time::{Duration, Instant};
 
@@ -15,22 +16,22 @@ on_backends!(
     one_server, three_servers, this_host:
         the_next_waiter_starts_at_once_and_after_the_tree_is_gone,
         a_killed_waiter_does_not_delay_the_next_one,
-        a_reader_and_a_slot_are_released_too,
-        all_of_several_keys_are_released,
-        a_minimum_hold_is_kept_from_the_grant_on,
-        a_daemon_that_the_command_left_behind_lives_on,
+        a_reader_and_a_slot_are_released,
+        several_keys_are_all_released,
+        a_minimum_hold_still_counts_from_the_grant,
+        a_daemon_of_the_command_survives,
         a_run_under_an_outer_lock_releases_nothing;
     one_server, three_servers:
-        a_lock_that_is_another_runs_by_now_is_left_alone,
-        killed_with_its_guardian_it_leaves_a_lease_that_ends_by_itself
+        a_lock_that_another_run_holds_by_now_is_left_alone,
+        a_run_killed_with_its_guardian_leaves_a_lease_that_expires
 );
 
-/// Every lease in these tests lasts for at least a minute. The rest is for a busy machine.
+/// Every lease in these tests lasts for at least a minute; this leaves time for a busy machine.
 const SOON: Duration = Duration::from_secs(5);
 
 /// The waiter gets the lock soon after redlock is killed.
 #[track_caller]
-fn is_succeeded(victim: Job, next: &Job, line: &str) {
+fn assert_succeeded_soon(victim: Job, next: &Job, line: &str) {
     let killed = Instant::now();
     victim.signal(SIGKILL);
     next.wait_for_line(line);
@@ -44,7 +45,7 @@ fn the_next_waiter_starts_at_once_and_after_the_tree_is_gone(backend: &Backend) 
         let tree = tree_of(&victim);
         let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
         let next = backend.waiter(backend.run().env("TREE", pids.join(" ")).sh(REPORT_SURVIVORS), 1);
-        is_succeeded(victim, &next, "looked");
+        assert_succeeded_soon(victim, &next, "looked");
         assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
         assert!(backend.is_free());
     }
@@ -64,7 +65,7 @@ fn a_killed_waiter_does_not_delay_the_next_one(backend: &Backend) {
     next.wait().expect_code(0);
 }
 
-fn a_reader_and_a_slot_are_released_too(backend: &Backend) {
+fn a_reader_and_a_slot_are_released(backend: &Backend) {
     let slot: &[&str] = &["--slots", "1"];
     for (mode, next) in [(&["--shared"][..], &[][..]), (slot, slot)] {
         if mode == slot && matches!(backend.locks, Locks::ThreeServers(_)) {
@@ -72,13 +73,13 @@ fn a_reader_and_a_slot_are_released_too(backend: &Backend) {
         }
         let victim = hold(backend.run_for_long().args(mode));
         let next = backend.waiter(backend.run().args(next).sh("echo mine"), 1);
-        is_succeeded(victim, &next, "mine");
+        assert_succeeded_soon(victim, &next, "mine");
         next.wait().expect_code(0);
         assert!(backend.is_free());
     }
 }
 
-fn all_of_several_keys_are_released(backend: &Backend) {
+fn several_keys_are_all_released(backend: &Backend) {
     let victim =
         hold(backend.run_on(&["k", "j"]).args(if backend.is_this_host() { &[] } else { &["--ttl", "90s"] }));
     victim.signal(SIGKILL);
@@ -86,7 +87,7 @@ fn all_of_several_keys_are_released(backend: &Backend) {
     wait_until("both are free", || ["k", "j"].iter().all(|key| backend.run_on(&[key]).try_acquire()));
 }
 
-fn a_minimum_hold_is_kept_from_the_grant_on(backend: &Backend) {
+fn a_minimum_hold_still_counts_from_the_grant(backend: &Backend) {
     let granted = Instant::now();
     let victim = hold(backend.run_for_long().args(&["--min-hold", "4s"]));
     let next = backend.waiter(backend.run().sh("echo mine"), 1);
@@ -98,14 +99,14 @@ fn a_minimum_hold_is_kept_from_the_grant_on(backend: &Backend) {
     next.wait().expect_code(0);
 }
 
-/// The command has ended, and redlock is about to release.
-fn a_daemon_that_the_command_left_behind_lives_on(backend: &Backend) {
+/// The command has exited, and redlock is about to release.
+fn a_daemon_of_the_command_survives(backend: &Backend) {
     let script = "setsid sleep 60 >/dev/null 2>&1 & echo daemon $!; read x";
     let mut victim = backend.run_for_long().stdin_pipe().sh(script).spawn();
     let daemon = pid_in(&victim.wait_for_line("daemon"));
     victim.stop();
     drop(victim.take_stdin());
-    wait_until("the command has ended", || children(guardian_of(victim.pid())) == [daemon]);
+    wait_until("the command has exited", || children(guardian_of(victim.pid())) == [daemon]);
     victim.signal(SIGKILL);
     victim.wait();
     assert!(alive(daemon) && backend.is_free());
@@ -120,13 +121,13 @@ fn a_run_under_an_outer_lock_releases_nothing(backend: &Backend) {
     outer.wait_for_line("inner");
     let guardian = guardian_of(pid);
     send(pid, SIGKILL);
-    wait_until("its guardian has ended", || !alive(guardian));
+    wait_until("its guardian has exited", || !alive(guardian));
     assert!(!backend.is_free(), "the outer run's lock was released");
     outer.wait().expect_code(0);
 }
 
 /// As if redlock was killed just after it released the lock.
-fn a_lock_that_is_another_runs_by_now_is_left_alone(backend: &Backend) {
+fn a_lock_that_another_run_holds_by_now_is_left_alone(backend: &Backend) {
     let victim = hold(backend.run_for_long());
     victim.stop();
     match &backend.locks {
@@ -141,7 +142,7 @@ fn a_lock_that_is_another_runs_by_now_is_left_alone(backend: &Backend) {
     next.wait().expect_code(0);
 }
 
-fn killed_with_its_guardian_it_leaves_a_lease_that_ends_by_itself(backend: &Backend) {
+fn a_run_killed_with_its_guardian_leaves_a_lease_that_expires(backend: &Backend) {
     let victim = hold(backend.run().args(&["--ttl", "6s"]));
     let next = backend.waiter(backend.run().sh("echo mine"), 1);
     let killed = Instant::now();
@@ -152,11 +153,11 @@ fn killed_with_its_guardian_it_leaves_a_lease_that_ends_by_itself(backend: &Back
     next.wait().expect_code(0);
 }
 
-#[cfg(debug_assertions)] // the switch is not in release builds
+#[cfg(debug_assertions)] // release builds do not have the switch
 #[test]
-fn a_panic_while_the_command_runs_is_succeeded_at_once() {
+fn a_panic_while_the_command_runs_frees_the_lock_at_once() {
     let backend = Backend::one_server();
-    // A third of the lease is for the tree to grow.
+    // Long enough for the tree to start.
     let run =
         backend.run().args(&["--ttl", "9s", "--node-timeout", "1s"]).env("REDLOCK_TEST_PANIC", "keeper");
     let victim = run.sh(TREE).spawn();
@@ -168,7 +169,7 @@ fn a_panic_while_the_command_runs_is_succeeded_at_once() {
 }
 
 #[track_caller]
-fn frees(run: &dyn Fn() -> Run) {
+fn assert_frees(run: &dyn Fn() -> Run) {
     let victim = hold(run());
     victim.signal(SIGKILL);
     victim.wait();
@@ -176,32 +177,32 @@ fn frees(run: &dyn Fn() -> Run) {
 }
 
 #[test]
-fn a_server_with_a_password_is_told() {
+fn the_lock_is_released_on_a_server_with_a_password() {
     let redis = Redis::start_with(&["--requirepass", "secret"]);
-    frees(&|| Run::key(&redis, "k").env("REDLOCK_PASSWORD", "secret"));
+    assert_frees(&|| Run::key(&redis, "k").env("REDLOCK_PASSWORD", "secret"));
 }
 
 #[test]
-fn a_server_with_tls_is_told() {
+fn the_lock_is_released_on_a_server_with_tls() {
     let backend = Backend::tls_server();
-    frees(&|| backend.run());
+    assert_frees(&|| backend.run());
 }
 
 #[test]
-fn a_server_with_a_name_is_told() {
+fn the_lock_is_released_on_a_server_found_by_name() {
     let redis = Redis::start();
     let url = redis.url().replace("127.0.0.1", "localhost");
-    frees(&|| Run::at(&url, "k"));
+    assert_frees(&|| Run::at(&url, "k"));
 }
 
 #[test]
-fn the_master_that_sentinels_name_is_told() {
+fn the_lock_is_released_on_the_master_that_sentinels_name() {
     let sentinels = Sentinels::start();
-    frees(&|| sentinels.run("k"));
+    assert_frees(&|| sentinels.run("k"));
 }
 
 #[test]
-fn the_owner_of_the_slot_in_a_cluster_is_told() {
+fn the_lock_is_released_on_the_owner_of_the_slot_in_a_cluster() {
     let cluster = Cluster::start(3);
-    frees(&|| cluster.run("k").args(&["--quarantine", "off"]));
+    assert_frees(&|| cluster.run("k").args(&["--quarantine", "off"]));
 }

@@ -200,7 +200,7 @@ fn a_run_inside_a_run_gets_another_slot_or_fails_at_once(backend: &Backend) {
 }
 
 #[test]
-fn the_slot_of_a_holder_killed_with_its_guardian_returns_after_its_ttl() {
+fn the_slot_of_a_holder_killed_with_its_guardian_becomes_free_after_its_ttl() {
     let backend = Backend::one_server();
     let (stays, _) = hold_slot(slots(&backend, "2").args(&["--ttl", "60s"]));
     let (victim, slot) = hold_slot(slots(&backend, "2").args(&["--ttl", "6s"]));

@@ -14,7 +14,7 @@ on_backends!(
         a_superseded_run_names_the_newer_one,
         a_broken_run_names_who_broke_it,
         a_killed_run_is_recorded_by_its_guardian,
-        a_run_killed_with_its_guardian_is_recorded_by_the_next_one_or_without_it,
+        a_run_killed_with_its_guardian_is_recorded_with_or_without_a_next_one,
         every_key_has_its_history,
         each_sharer_is_recorded,
         current_runs_and_waiters_are_listed;
@@ -124,7 +124,7 @@ fn a_killed_run_is_recorded_by_its_guardian(backend: &Backend) {
     assert!(text.contains(" killed "), "{text}");
 }
 
-fn a_run_killed_with_its_guardian_is_recorded_by_the_next_one_or_without_it(backend: &Backend) {
+fn a_run_killed_with_its_guardian_is_recorded_with_or_without_a_next_one(backend: &Backend) {
     let is_told = |n: usize| all(&history(backend, "k"), "outcome") == vec!["expired"; n];
     for killed in 1..=2 {
         let first = hold(backend.run().args(backend.short_ttl()).args(&["--label", "killed"]));

@@ -17,8 +17,8 @@ fn ways(backend: &Backend) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// On a busy machine the output may be read too late, a fault in a thread may stop the command before
-/// it has printed, and what a guardian that died had started is not known.
+/// On a busy machine the output may be read too late, a fault in a thread may stop the command
+/// before it has printed, and it is unknown what a dead guardian had started.
 fn has_run(done: &Done) -> bool {
     let was_stopped = ["the command is stopped", "the command was stopped"];
     let was_stopped = was_stopped.iter().any(|words| done.stderr.contains(words));

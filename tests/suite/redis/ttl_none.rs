@@ -85,7 +85,7 @@ fn a_kill_9_stops_the_tree_and_frees_the_lock() {
 }
 
 #[test]
-fn a_lock_whose_redlock_and_guardian_were_killed_stays() {
+fn a_lock_whose_redlock_and_guardian_are_killed_stays() {
     let redis = Redis::start();
     hold(without_expiry(&redis)).kill_with_guardian();
     assert_eq!(pttl(&redis, "k"), -1);

@@ -283,7 +283,8 @@ impl Job {
         processes::stop(self.pid());
     }
 
-    /// SIGKILL to redlock and its guardian at once: the lease ends by itself. The command dies with them.
+    /// Sends SIGKILL to redlock and its guardian at once: the lease must expire. The command dies
+    /// with them.
     pub fn kill_with_guardian(self) {
         drop(self);
     }
@@ -295,7 +296,7 @@ impl Job {
         self.ended.is_none()
     }
 
-    /// The end of redlock, and of the guardian of one that died.
+    /// Waits until redlock has exited, and if it died, its guardian, too.
     #[track_caller]
     pub fn wait(self) -> Done {
         let (status, stdout, stderr) = self.wait_raw();
@@ -348,7 +349,7 @@ impl Drop for Job {
             }
         };
         if self.is_running() {
-            // The guardian first, while redlock cannot act on it: neither releases the lock.
+            // The guardian first, while redlock cannot react: neither of them releases the lock.
             let _ = kill(Pid::from_raw(leader), Signal::SIGSTOP);
             kill_session();
             let _ = self.child.kill();
