@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::support::host::{is_locked, lock_files};
-use crate::support::processes::{self, asleep};
+use crate::support::processes::{self, wait_until_asleep};
 use crate::support::{Backend, Host, Job, Nodes, Proxy, Redis, Run, assert_takes_less_than, hold};
 
 on_backends!(one_server, three_servers, this_host:
@@ -24,14 +24,14 @@ fn no_request_is_sent_before_the_pause_ends() {
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
     for run in [Run::at(&urls[0], "k"), Nodes::run_at(&urls, "k")] {
         let job = run.args(&AGES).sh("echo ran").spawn();
-        asleep(job.pid());
+        wait_until_asleep(job.pid());
         job.signal(SIGTERM);
         assert_eq!(job.wait().signal, Some(SIGTERM as i32));
         assert!(proxies.iter().all(|proxy| proxy.connections() == 0), "a server got a request");
     }
     let host = Host::new();
     let job = host.run().args(&AGES).sh("echo ran").spawn();
-    asleep(job.pid());
+    wait_until_asleep(job.pid());
     assert!(
         !lock_files(host.path()).iter().any(|file| is_locked(file)),
         "the run has a position in the queue"
@@ -43,7 +43,7 @@ fn a_signal_ends_the_pause_at_once_and_redlock_dies_by_it(backend: &Backend) {
         let mark = processes::mark();
         let run = backend.run().args(&AGES).via("ulimit -c 0; exec \"$@\"").env("TEST_MARK", &mark);
         let job = run.sh("echo ran").spawn();
-        asleep(job.pid());
+        wait_until_asleep(job.pid());
         job.signal(signal);
         let done = job.wait();
         assert_eq!((done.signal, done.stdout.as_str()), (Some(signal as i32), ""), "{done:?}");
@@ -58,7 +58,7 @@ fn a_shell_sees_128_plus_the_signal() {
     let run = host.run().args(&AGES).via("\"$@\" & wait_for=$!; echo pid $!; wait $wait_for; echo code=$?");
     let job = run.cmd(&["true"]).spawn();
     let pid = processes::pid_in(&job.wait_for_line("pid"));
-    asleep(pid);
+    wait_until_asleep(pid);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), SIGTERM).unwrap();
     assert_eq!(job.wait_for_line("code="), "code=143");
 }

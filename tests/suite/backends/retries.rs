@@ -78,7 +78,7 @@ fn the_command_sees_the_number_of_attempts(backend: &Backend) {
     // The first attempt failed: a server has seen it, and on this host the run now sleeps.
     match backend.gate() {
         Some(_) => wait_until("the first attempt was made", || asked() > before),
-        None => processes::asleep(retrying.pid()),
+        None => processes::wait_until_asleep(retrying.pid()),
     }
     first.wait().expect_code(0);
     let made = attempts(retrying.wait().expect_code(0));
@@ -213,7 +213,7 @@ fn a_signal_ends_a_pause_at_once(backend: &Backend) {
         let run = backend.run().args(&["--retries", "3", "--retry-interval", "1h", "-v"]);
         let run = run.via("ulimit -c 0; exec \"$@\"").env("TEST_MARK", &mark);
         let job = run.sh("echo ran").spawn();
-        processes::asleep(job.pid());
+        processes::wait_until_asleep(job.pid());
         job.signal(signal);
         let done = job.wait();
         assert_eq!((done.signal, done.stdout.as_str()), (Some(signal as i32), ""), "{done:?}");

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGTERM};
 
 use crate::support::host::tickets_waiting;
-use crate::support::processes::asleep;
+use crate::support::processes::wait_until_asleep;
 use crate::support::{
     Backend, Done, Job, Locks, Run, expect_success, hold, wait_for_sleeping_waiter, wait_until,
 };
@@ -160,7 +160,7 @@ fn queue_is_empty(backend: &Backend) -> bool {
 fn stop_asleep(backend: &Backend, waiter: &Job) {
     match backend.gate() {
         Some(gate) => wait_for_sleeping_waiter(gate),
-        None => asleep(waiter.pid()),
+        None => wait_until_asleep(waiter.pid()),
     }
     waiter.stop();
 }

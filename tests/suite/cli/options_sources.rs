@@ -131,7 +131,7 @@ fn minimum_and_maximum_hold_work_from_every_source(backend: &Backend) {
 fn jitter_works_from_every_source(backend: &Backend) {
     from_every_source("jitter", "300days", |jitter| {
         let job = jitter(backend.run()).sh("echo ran").spawn();
-        processes::asleep(job.pid());
+        processes::wait_until_asleep(job.pid());
         job.signal(SIGTERM);
         assert_eq!(job.wait().stdout, "");
     });

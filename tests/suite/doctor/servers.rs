@@ -194,7 +194,7 @@ fn different_clocks_cause_a_warning() {
     let (redis, clock) = ServerClock::start();
     let others = [Redis::start(), Redis::start()];
     let urls = [redis.url(), others[0].url(), others[1].url()].join(",");
-    clock.put(10);
+    clock.set_ahead(10);
     let found = diagnosis(doctor(&urls), 0);
     let results = results(&found, "clock");
     assert!(
@@ -209,6 +209,6 @@ fn different_clocks_cause_a_warning() {
     );
     // For a single server it does not matter.
     expect(&diagnosis(doctor(&redis.url()), 0), "clock", "ok", "clock +");
-    clock.put(-3600);
+    clock.set_ahead(-3600);
     expect(&diagnosis(doctor(&redis.url()), 0), "clock", "warning", "behind");
 }

@@ -34,7 +34,7 @@ fn script(backend: &Backend, options: &[&str]) -> Job {
 }
 
 #[track_caller]
-fn over(backend: &Backend, job: Job) -> String {
+fn finish(backend: &Backend, job: Job) -> String {
     std::fs::write(backend.notes().join("over"), "").unwrap();
     job.wait().expect_code(0).stdout
 }
@@ -66,7 +66,7 @@ fn a_watched_process_gets_the_chosen_signal(backend: &Backend) {
         lose(backend);
         job.wait_for_line(got);
         wait_until_no_keeper(backend);
-        let output = over(backend, job);
+        let output = finish(backend, job);
         assert_eq!(output.matches("got ").count(), 1, "{output}");
         std::fs::remove_file(backend.notes().join("over")).unwrap();
     }
@@ -97,7 +97,7 @@ fn a_watched_process_is_left_alone_with_warn(backend: &Backend) {
     keeper(backend);
     lose(backend);
     wait_until_no_keeper(backend);
-    assert!(!over(backend, job).contains("got "));
+    assert!(!finish(backend, job).contains("got "));
 }
 
 fn the_events_report_the_loss(backend: &Backend) {
@@ -105,7 +105,7 @@ fn the_events_report_the_loss(backend: &Backend) {
     keeper(backend);
     lose(backend);
     wait_until_no_keeper(backend);
-    over(backend, job);
+    finish(backend, job);
     let events: Vec<Value> =
         backend.noted("events").iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let [.., lost, ended] = &events[..] else { panic!("{events:?}") };
@@ -124,7 +124,7 @@ fn a_broken_lock_is_lost(backend: &Backend) {
     job.wait_for_line("got TERM");
     wait_until_no_keeper(backend);
     assert!(backend.is_free());
-    over(backend, job);
+    finish(backend, job);
 }
 
 /// In a mount namespace whose /dev/log is ours.
@@ -165,7 +165,7 @@ fn a_stopped_keeper_signals_the_watched_process_when_it_continues() {
     job.wait_for_line("got TERM");
     assert!(!backend.is_free());
     next.wait().expect_code(0);
-    over(&backend, job);
+    finish(&backend, job);
 }
 
 /// Without a keeper no process holds a lock on a server; `break` waits for no reply.

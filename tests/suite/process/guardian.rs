@@ -271,7 +271,7 @@ fn a_frozen_guardian_does_not_let_the_command_outlive_its_lease() {
         assert_eq!(redis.cmd(&["EVAL", TAKE_AWAY, "1", "lock:k"]), "OK");
         wait_until("the lease has ended", || redis.cmd(&["EXISTS", "lease"]) == "0");
         assert!(!alive(main), "alive after the lease");
-        frozen.killed();
+        frozen.wait_until_killed();
         let done = job.wait();
         assert!(matches!(done.code, Some(79 | 125)), "{done:?}");
         assert!(done.stderr.starts_with("redlock: "), "{done:?}");
@@ -316,7 +316,7 @@ fn a_frozen_guardian_does_not_let_the_command_outlive_max_hold() {
     let job = run.sh("trap '' TERM; echo main $$; while :; do sleep 0.1; done").spawn();
     let main = pid_in(&job.wait_for_line("main"));
     let frozen = Frozen::new(guardian_of(job.pid()));
-    frozen.killed();
+    frozen.wait_until_killed();
     let done = job.wait();
     assert_eq!(done.code, Some(124), "{done:?}");
     assert!(!alive(main) && !redis.held("k"));

@@ -89,7 +89,7 @@ fn under_redlock(via: &str, argv: &[&str]) -> String {
     run.done().expect_code(0).stdout
 }
 
-fn same_as_bare(via: &str, argv: &[&str]) {
+fn assert_same_as_bare(via: &str, argv: &[&str]) {
     let expected = bare(via, argv);
     assert!(!expected.is_empty());
     assert_eq!(under_redlock(via, argv), expected, "{argv:?} under {via:?}");
@@ -134,15 +134,15 @@ fn an_ignored_sigchld_neither_blocks_redlock_nor_is_lost_for_the_command() {
 #[test]
 fn the_command_has_the_callers_descriptors_and_no_others() {
     let list = ["sh", "-c", "ls /proc/$$/fd"];
-    same_as_bare("exec \"$@\"", &list);
-    same_as_bare("exec 9>/dev/null; exec \"$@\"", &list);
-    same_as_bare("exec 3</dev/null 7>/dev/null; exec \"$@\"", &list);
+    assert_same_as_bare("exec \"$@\"", &list);
+    assert_same_as_bare("exec 9>/dev/null; exec \"$@\"", &list);
+    assert_same_as_bare("exec 3</dev/null 7>/dev/null; exec \"$@\"", &list);
 }
 
 #[test]
 fn the_command_has_the_callers_limits_directory_umask_and_priority() {
     let via = "cd /; umask 027; ulimit -c 0; ulimit -n 200; exec nice -n 3 \"$@\"";
-    same_as_bare(via, &["sh", "-c", "pwd; umask; ulimit -c; ulimit -n; nice"]);
+    assert_same_as_bare(via, &["sh", "-c", "pwd; umask; ulimit -c; ulimit -n; nice"]);
 }
 
 #[test]

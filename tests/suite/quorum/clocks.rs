@@ -21,15 +21,15 @@ fn servers() -> (Nodes, Vec<ServerClock>) {
 fn a_corrected_clock_does_not_prolong_the_quarantine() {
     let (nodes, clocks) = servers();
     let run = || nodes.run_quarantined("k").args(THREE);
-    clocks[..2].iter().for_each(|clock| clock.put(HOUR));
+    clocks[..2].iter().for_each(|clock| clock.set_ahead(HOUR));
     run().arg("-n").cmd(&["true"]).done().expect_code(69); // the servers write their markers
     wait_until("all are marked", || nodes.iter().all(|redis| !redis.cmd(&["GET", "lock-node"]).is_empty()));
-    clocks.iter().for_each(|clock| clock.put(0));
+    clocks.iter().for_each(|clock| clock.set_ahead(0));
     run().args(&["-w", "15s"]).cmd(&["true"]).done().expect_code(0);
 }
 
 /// A killed waiter does not keep the free one of two keys, however far the clock is set back.
-fn dead_waiter(run: impl Fn(&[&str]) -> Run, gate: &Redis, set_clocks: impl FnOnce()) {
+fn assert_a_dead_waiter_costs_seconds(run: impl Fn(&[&str]) -> Run, gate: &Redis, set_clocks: impl FnOnce()) {
     let holder = hold(run(&["a"]));
     let waiter = run(&["a", "b"]).sh("echo ran").spawn();
     queued(gate, "b", 1);
@@ -52,14 +52,20 @@ fn with_keys(first: Run, keys: &[&str]) -> Run {
 #[test]
 fn a_dead_waiter_costs_seconds_after_a_clock_is_set_back() {
     let (redis, clock) = ServerClock::start();
-    dead_waiter(|keys| with_keys(Run::key(&redis, keys[0]), keys), &redis, || clock.put(-600));
+    assert_a_dead_waiter_costs_seconds(
+        |keys| with_keys(Run::key(&redis, keys[0]), keys),
+        &redis,
+        || clock.set_ahead(-600),
+    );
 }
 
 #[test]
 fn a_dead_waiter_costs_seconds_after_three_clocks_are_set_back() {
     let (nodes, clocks) = servers();
     let run = |keys: &[&str]| with_keys(nodes.run(keys[0]), keys);
-    dead_waiter(run, &nodes[0], || clocks.iter().for_each(|clock| clock.put(-600)));
+    assert_a_dead_waiter_costs_seconds(run, &nodes[0], || {
+        clocks.iter().for_each(|clock| clock.set_ahead(-600))
+    });
 }
 
 /// Stamps in the future count as now: a waiter that came while the clock was ahead does not queue
@@ -67,11 +73,11 @@ fn a_dead_waiter_costs_seconds_after_three_clocks_are_set_back() {
 #[test]
 fn a_gate_with_a_corrected_clock_serves_all_its_waiters() {
     let (nodes, clocks) = servers();
-    clocks[0].put(HOUR);
+    clocks[0].set_ahead(HOUR);
     let holder = nodes.hold(nodes.run("k").args(&["--ttl", "6s"]), "k");
     let early = nodes.run("k").sh("echo mine").spawn();
     queued(&nodes[0], "k", 1);
-    clocks[0].put(0);
+    clocks[0].set_ahead(0);
     let late = nodes.run("k").sh("echo mine").spawn();
     wait_until("both queue", || nodes.iter().map(|redis| redis.queue_len("k")).max() >= Some(2));
     holder.wait().expect_code(0);

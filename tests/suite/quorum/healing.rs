@@ -83,7 +83,7 @@ fn a_late_yes_counts_for_its_own_round() {
 
 /// All three servers know the long quarantine. A holds the first two, and then reaches no server;
 /// the first loses its data: with the third it could let B in while A's command lives.
-fn short_beside_long(short: &[&str]) {
+fn assert_no_second_holder_beside_long(short: &[&str]) {
     let mut links = Links::start(3, 2);
     links.nodes().settle();
     let long = |links: &Links| links.run_quarantined(0, "k").args(&["--ttl", "9s", "--quarantine", "9s"]);
@@ -115,12 +115,12 @@ fn short_beside_long(short: &[&str]) {
 
 #[test]
 fn a_short_quarantine_beside_a_long_one_makes_no_second_holder() {
-    short_beside_long(&["--ttl", "3s", "--quarantine", "3s"]);
+    assert_no_second_holder_beside_long(&["--ttl", "3s", "--quarantine", "3s"]);
 }
 
 #[test]
 fn no_quarantine_beside_a_long_one_makes_no_second_holder() {
-    short_beside_long(&["--ttl", "3s", "--quarantine", "off"]);
+    assert_no_second_holder_beside_long(&["--ttl", "3s", "--quarantine", "off"]);
 }
 
 /// The longest quarantine stays: a client with a shorter one does not lower it.
@@ -146,8 +146,8 @@ fn the_longest_quarantine_applies_to_all_clients() {
     // A client with a short quarantine wrote this marker, and for that client it is over; the third
     // server has the longer one.
     run(&nodes, "2s").sh("echo ran").done().expect_code(69);
-    let sat_out = |redis: &Redis| redis.cmd(&["GET", "lock-node"]).contains(&redis.info("run_id"));
-    wait_until("marked", || nodes.iter().all(sat_out));
+    let is_marked = |redis: &Redis| redis.cmd(&["GET", "lock-node"]).contains(&redis.info("run_id"));
+    wait_until("marked", || nodes.iter().all(is_marked));
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(5) {
         for quarantine in ["2s", "off"] {

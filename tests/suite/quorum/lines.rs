@@ -154,7 +154,7 @@ fn a_servers_clock_can_be_set_forward_and_back() {
     let time = || redis.cmd(&["TIME"]).lines().next().unwrap().parse::<i64>().unwrap();
     let right = time();
     for (ahead, expected) in [(3600, 3600..3660), (-600, -601..-540), (0, -1..60)] {
-        clock.put(ahead);
+        clock.set_ahead(ahead);
         // Valkey reads its clock once per event loop iteration.
         wait_until("the server has read its clock", || expected.contains(&(time() - right)));
         let in_script = redis.cmd(&["EVAL", "return redis.call('TIME')[1]", "0"]).parse::<i64>().unwrap();

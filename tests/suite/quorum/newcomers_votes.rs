@@ -65,7 +65,7 @@ fn a_token_is_not_smaller_than_the_gates_even_if_its_vote_does_not_count() {
     let mut all: Vec<(Redis, ServerClock)> = (0..3).map(|_| ServerClock::start()).collect();
     all.sort_by_key(|(redis, _)| redis.port());
     let (servers, clocks): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-    clocks[1..].iter().for_each(|clock| clock.put(-3600));
+    clocks[1..].iter().for_each(|clock| clock.set_ahead(-3600));
     for redis in &servers[1..] {
         let marker = format!("{} 1000 30000", marker_prefix(redis));
         redis.cmd(&["SET", "lock-node", &marker]);

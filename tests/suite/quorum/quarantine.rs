@@ -146,7 +146,7 @@ fn a_promoted_replica_is_quarantined() {
 }
 
 /// A holds n1 and n2 while n3 is down. n2 loses its data, n3 returns: these two could let B in.
-fn amnesia(forget: fn(&mut Redis)) {
+fn assert_no_second_holder_after(forget: fn(&mut Redis)) {
     let mut nodes = Nodes::start(3);
     nodes.settle();
     nodes[2].kill();
@@ -179,12 +179,12 @@ fn amnesia(forget: fn(&mut Redis)) {
 
 #[test]
 fn a_restarted_server_does_not_let_a_second_holder_in() {
-    amnesia(|redis| redis.restart());
+    assert_no_second_holder_after(|redis| redis.restart());
 }
 
 #[test]
 fn a_flushed_server_does_not_let_a_second_holder_in() {
-    amnesia(|redis| drop(redis.cmd(&["FLUSHALL"])));
+    assert_no_second_holder_after(|redis| drop(redis.cmd(&["FLUSHALL"])));
 }
 
 #[test]

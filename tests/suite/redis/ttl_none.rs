@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL};
 
-use crate::support::processes::{asleep, guardian_of};
+use crate::support::processes::{guardian_of, wait_until_asleep};
 use crate::support::{
     Host, Nodes, Redis, Run, STUBBORN_TREE, TREE, alive, hold, pttl, queued, tree_of, wait_until,
 };
@@ -40,7 +40,7 @@ fn one_line_warns_of_the_missing_expiry_unless_quiet() {
 fn the_lock_is_never_refreshed() {
     let redis = Redis::start();
     let job = hold(without_expiry(&redis).args(&["--node-timeout", "2s"]));
-    asleep(job.pid());
+    wait_until_asleep(job.pid());
     // The time span itself is observed: a holder with a lease of the minimum length would renew it
     // many times.
     let (scripts, ()) = redis.script_commands(|| std::thread::sleep(Duration::from_secs(3)));
@@ -102,7 +102,7 @@ fn a_stopped_redlock_changes_nothing() {
     let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 3").spawn();
     job.wait_for_line("ready");
     job.stop();
-    asleep(guardian_of(job.pid())); // which would stop the tree at a deadline
+    wait_until_asleep(guardian_of(job.pid())); // which would stop the tree at a deadline
     assert_eq!(pttl(&redis, "k"), -1);
     job.signal(SIGCONT);
     job.wait().expect_code(3);
@@ -115,7 +115,7 @@ fn a_temporary_loss_of_the_server_goes_unnoticed() {
     let job = without_expiry(&redis).stdin_pipe().sh("echo ready; read x; exit 4").spawn();
     job.wait_for_line("ready");
     redis.stop();
-    asleep(job.pid());
+    wait_until_asleep(job.pid());
     redis.cont();
     job.wait().expect_code(4);
     assert!(!redis.held("k"));

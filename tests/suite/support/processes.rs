@@ -99,7 +99,7 @@ impl Frozen {
     }
 
     /// Waits until the process is killed. Its parent learns of that afterwards.
-    pub fn killed(self) {
+    pub fn wait_until_killed(self) {
         let ended = waitpid(self.0, Some(WaitPidFlag::__WALL));
         assert!(matches!(ended, Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _))), "{ended:?}");
     }
@@ -118,7 +118,7 @@ pub fn status_field(pid: i32, name: &str) -> String {
 /// Waits until a process has not used the processor for a tenth of a second: it sleeps, and is not
 /// just about to.
 #[track_caller]
-pub fn asleep(pid: i32) {
+pub fn wait_until_asleep(pid: i32) {
     let woken = || status_field(pid, "voluntary_ctxt_switches");
     wait_until("the process sleeps", || {
         let before = woken();

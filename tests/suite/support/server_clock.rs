@@ -72,7 +72,7 @@ impl ServerClock {
     }
 
     /// Sets the clock this many seconds ahead of the right time, or behind it.
-    pub fn put(&self, ahead: i64) {
+    pub fn set_ahead(&self, ahead: i64) {
         use std::os::unix::fs::FileExt;
         let file = fs::File::options().write(true).open(&self.file).expect("the offset");
         file.write_all_at(&(ahead * 1000).to_ne_bytes(), 0).expect("the offset");
