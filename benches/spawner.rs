@@ -79,8 +79,8 @@ fn time(command: &[CString]) -> Result<Duration, String> {
     // SAFETY: takes a number.
     unsafe { alarm(PATIENCE_SECONDS) };
     let began = Instant::now();
-    // SAFETY: `argv` and the strings that it points to live until this returns, and both lists end with a null
-    // pointer; null for the actions and the attributes is allowed.
+    // SAFETY: `argv` and the strings that it points to live until this returns, and both lists end
+    // with a null pointer; null for the actions and the attributes is allowed.
     let error = unsafe { posix_spawnp(&mut pid, argv[0], null(), null(), argv.as_ptr(), environ) };
     if error != 0 {
         return Err(format!("cannot start {:?}: {}", command[0], std::io::Error::from_raw_os_error(error)));

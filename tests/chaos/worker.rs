@@ -64,7 +64,8 @@ impl SharedState {
             .envs(["PATH", "HOME"].map(|name| (name, std::env::var_os(name).unwrap_or_default())));
         command.env(DIRECTORY, &self.directory).env(RUN, &mark);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&stderr).expect("a file"));
-        // SAFETY: setsid, prctl and signal are async-signal-safe; nothing else runs between fork and exec.
+        // SAFETY: setsid, prctl and signal are async-signal-safe; nothing else runs between fork
+        // and exec.
         unsafe {
             command.pre_exec(|| {
                 nix::unistd::setsid()?;

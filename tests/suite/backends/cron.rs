@@ -1,4 +1,5 @@
-//! The cron recipe: `redlock run --key tick -n -E 0 --min-hold 55s -- job` in the crontab of every host.
+//! The cron recipe: `redlock run --key tick -n -E 0 --min-hold 55s -- job` in the crontab of every
+//! host.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

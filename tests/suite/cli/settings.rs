@@ -1,4 +1,4 @@
-//! Settings: what is assert_refused, where they come from, and which one wins.
+//! Settings: what is refused, where they come from, and which one wins.
 
 use std::fs;
 use std::process::Stdio;

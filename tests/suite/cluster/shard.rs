@@ -1,4 +1,4 @@
-//! The first lock of a slot: it waits only if its master may have lost what it assert_granted, or got the
+//! The first lock of a slot: it waits only if its master may have lost what it granted, or got the
 //! slot recently.
 
 use crate::support::cluster::Cluster;

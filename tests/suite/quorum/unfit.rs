@@ -1,5 +1,5 @@
 //! Sets of servers that cannot hold a lock: refused with exit 78, and nothing is left behind.
-//! sick_minority.rs tests minorities of servers that are assert_unfit by themselves.
+//! sick_minority.rs tests minorities of servers that are unfit by themselves.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
