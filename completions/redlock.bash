@@ -76,18 +76,18 @@ _redlock() {
     fi
     case ${words[1]} in
         run)
-            options="-k --key -c --command -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --reentrant --ttl --max-hold --min-hold --wait-tree -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine --on-unavailable --on-lost --signal --kill-after --label --events --history -q --quiet -v --verbose -h --help"
-            valued="-k --key -c --command --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --max-hold --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine --on-unavailable --on-lost --signal --kill-after --label --events --history"
+            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --on-unavailable --on-lost --signal --label --events --history -q --quiet -v --verbose -h --help -c --command --reentrant --max-hold --wait-tree --kill-after"
+            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --history -c --command --max-hold --kill-after"
             arguments=""
             ;;
         acquire)
-            options="-k --key --json --shell -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --min-hold --for-shell --watch-pid --on-lost --signal --on-unavailable -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine --label --events --history -q --quiet -v --verbose -h --help"
-            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --min-hold --watch-pid --on-lost --signal --on-unavailable -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine --label --events --history"
+            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --label --events --history -q --quiet -v --verbose -h --help --json --shell --for-shell --watch-pid --on-unavailable --on-lost --signal"
+            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --label --events --history --watch-pid --on-unavailable --on-lost --signal"
             arguments=""
             ;;
         extend)
-            options="-k --key -t --token --ttl -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine"
-            valued="-k --key -t --token --ttl -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine"
+            options="-k --key -t --token --quarantine -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --ttl"
+            valued="-k --key -t --token --quarantine -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --ttl"
             arguments="KEY"
             ;;
         release)
@@ -106,8 +106,8 @@ _redlock() {
             arguments=""
             ;;
         doctor)
-            options="--json -q --quiet -v --verbose --ttl -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --quarantine"
-            valued="--ttl -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --quarantine"
+            options="--quarantine --json -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server -q --quiet -v --verbose --ttl"
+            valued="--quarantine -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --ttl"
             arguments=""
             ;;
         history)

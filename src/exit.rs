@@ -25,6 +25,24 @@ pub(crate) const CANNOT_EXECUTE: u8 = 126;
 /// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
+/// What each exit code means, for help and manual pages. A command may add details.
+const MEANINGS: [(u8, &str); 10] = [
+    (USAGE, "usage error"),
+    (UNAVAILABLE, "the servers, or a majority of them, cannot be reached or cannot serve now"),
+    (HELD, "another run or program holds the lock, or a newer run took our place (-E changes it)"),
+    (REFUSED, "a server or the file system refused access: password, permissions"),
+    (UNFIT, "servers or settings that cannot work"),
+    (LOST, "the lock was lost while the command ran, and the command was stopped"),
+    (TIME_UP, "--max-hold expired, and the command was stopped"),
+    (INTERNAL, "redlock itself failed"),
+    (CANNOT_EXECUTE, "the command cannot be executed"),
+    (NOT_FOUND, "the command was not found"),
+];
+
+pub(crate) fn meaning(code: u8) -> &'static str {
+    MEANINGS.iter().find(|(known, _)| *known == code).map_or("", |(_, meaning)| meaning)
+}
+
 /// How a process ends: redlock itself, or its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {

@@ -1,62 +1,67 @@
-//! The options of `redlock break`.
+//! `redlock break`.
 
 use clap::Args;
 
-use super::shared::{HelpArgs, HostArgs, KeyArgs, ServerArgs};
-use super::text::Block::{Code, Terms};
+use super::ONCE;
+use super::shared::{BackendArgs, HelpArgs, KeyArgs};
+use super::text::Block::{Code, Exits};
 use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// Take a lock away from its holder
 ///
-/// Shows who holds the lock and asks, on a terminal, whether to break it; elsewhere --yes is needed. The holder is told
-/// at once: it stops its command, as if the lock had been lost, gives the lock back and exits with 79; its last line says
-/// who broke the lock. Then the next waiter gets it. redlock break waits for that and says what has happened.
+/// Shows who holds the lock and asks, on a terminal, whether to break it; elsewhere --yes is needed. The
+/// holder is notified at once: it stops its command, as if the lock had been lost, releases the lock and
+/// exits with 79; its last line names who broke the lock. Then the next waiter gets the lock. redlock break waits for
+/// that and reports what happened.
 ///
-/// A holder that does not listen (stopped, cut off, of an older version) cannot renew the lock any more: it is free when the
-/// lease is over, and the holder's guardian stops the command before that. So the next command never starts beside the old
-/// one, unless you say --now, or the holder was started with --on-lost warn, which lets its command run on.
+/// A holder that does not react (stopped, cut off, an older version) can no longer renew the lock: it is
+/// free when the lease ends, and the holder's guardian stops the command before that. So the next command
+/// never starts beside the old one, unless you pass --now, or the holder was started with --on-lost warn,
+/// which lets its command run on.
 ///
-/// A lock without an expiry (--ttl none) whose holder is dead is freed by --now only: it cannot be told from one whose
-/// holder is stopped or cut off. So is a lock of another program. What only --min-hold keeps is freed at once.
+/// A lock that never expires (--ttl none) and whose holder is dead is freed only by --now: it looks the
+/// same as one whose holder is stopped or cut off. The same is true of a lock of another program. A lock that
+/// only --min-hold keeps is freed at once.
 ///
-/// If several runs hold the lock (--shared, --slots), all are told, or the one that --slot or --token names.
+/// If several runs hold the lock (--shared, --slots), all of them are notified, or the one that --slot or
+/// --token names.
 ///
-/// On this host the holder is told by a signal, for which you must be root or its user.
+/// On this host the holder is notified by a signal, for which you must be root or its user.
 #[derive(Debug, Args)]
 pub(crate) struct BreakArgs {
     #[command(flatten)]
     pub key: KeyArgs,
 
     /// Break the lock without asking
-    #[arg(short_alias = 'y', short_alias = 'f', long, alias = "force")]
+    #[arg(short_alias = 'y', short_alias = 'f', long, alias = "force", hide_long_help = ONCE)]
     pub yes: bool,
 
     /// Break this grant only, never a later one
     ///
-    /// The token as REDLOCK_TOKEN has it and redlock status shows it. If the grant is over, the exit code is 79.
-    #[arg(long, value_name = "TOKEN")]
+    /// The token is in REDLOCK_TOKEN, and redlock status shows it. If the grant has ended, the exit code is 79.
+    #[arg(long, value_name = "TOKEN", hide_long_help = ONCE)]
     pub token: Option<String>,
 
     /// Break the holder of this slot only
     ///
-    /// From 0 on, as REDLOCK_SLOT has it and redlock status shows it. If no run holds it, the exit code is 0; if the lock does
-    /// not have as many slots, or is held without slots, 78.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    /// The slot, counted from 0, is in REDLOCK_SLOT, and redlock status shows it. If the slot is free, the exit
+    /// code is 0; if the lock has fewer slots, or is held without slots, 78.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, hide_long_help = ONCE)]
     pub slot: Option<String>,
 
-    /// Free the lock at once, without its holder
+    /// Free the lock without waiting for its holder
     ///
-    /// The holder is told as well, but the next command may start before the old one has ended: for as long as the holder
-    /// takes to stop it. On this host, where no lock can be taken from a living process, the old command is killed instead,
-    /// without the time that --kill-after would leave it.
+    /// The holder is notified as well, but the next command may start before it has stopped the old one. On
+    /// this host, where no lock can be taken from a living process, the old command is killed at once instead,
+    /// without the grace of --kill-after.
     ///
-    /// Of several servers a majority must agree before any of them frees it: otherwise nothing is changed.
-    #[arg(long)]
+    /// Of several servers a majority must agree before any of them frees the lock; otherwise nothing changes.
+    #[arg(long, hide_long_help = ONCE)]
     pub now: bool,
 
     /// Wait at most this long for the outcome
     ///
-    /// Without this, until the lock is given back or its lease is over; if it has no lease, 10s.
+    /// [default: until the lock is released or its lease ends; without a lease, 10s]
     #[arg(short, long, value_name = "DURATION", allow_negative_numbers = true)]
     pub wait: Option<String>,
 
@@ -64,10 +69,7 @@ pub(crate) struct BreakArgs {
     pub help: HelpArgs,
 
     #[command(flatten)]
-    pub servers: ServerArgs,
-
-    #[command(flatten)]
-    pub host: HostArgs,
+    pub backend: BackendArgs,
 }
 
 pub(super) static TEXT: CommandText = CommandText {
@@ -78,21 +80,18 @@ pub(super) static TEXT: CommandText = CommandText {
 
 const EXIT_STATUS: Section = Section {
     title: "Exit status",
-    blocks: &[Terms(&[
-        ("0", "the lock was free, or was broken and its holder no longer has it"),
+    blocks: &[Exits(&[
+        (0, "the lock was free, or was broken and its holder no longer has it"),
         (
-            "75",
-            "it is still held: --yes is missing, or the answer was no; or its holder was told and has not given it back \
-             yet; or it can be freed by --now only",
+            75,
+            "the lock is still held: --yes is missing, or the answer was no; or the holder was notified and has not \
+             released it yet; or only --now can free it",
         ),
-        ("79", "--token: that grant does not hold the lock (any more)"),
-        ("64", "usage error"),
-        (
-            "69",
-            "the servers, or a majority of them, cannot be reached or cannot serve now; nothing was broken",
-        ),
-        ("77", "a server refused us: password, permissions; or the holder on this host is another user's"),
-        ("78", "servers or settings that cannot work; or --slot, and the lock has no such slot"),
+        (79, "--token: that grant does not hold the lock"),
+        (64, ""),
+        (69, "the servers, or a majority of them, cannot be reached or cannot serve now; nothing was broken"),
+        (77, "a server refused access: password, permissions; or the holder on this host is another user's"),
+        (78, "servers or settings that cannot work; or the lock has no such --slot"),
     ])],
 };
 

@@ -1,51 +1,41 @@
-//! The options of `redlock doctor`.
+//! `redlock doctor`.
 
 use clap::Args;
 
-use super::run::BackendArgs;
-use super::shared::{HelpArgs, JsonArgs, ServerArgs};
-use super::text::Block::{Code, Terms, Text};
+use super::shared::{LeaseArgs, LookArgs};
+use super::text::Block::{Code, Exits, Terms, Text};
 use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// Check whether locks work here
 ///
-/// Looks at the settings, at each server and at this host, with your own login, and says what is fine, what may do harm
-/// one day (a warning), what keeps locks from working (a problem) and what a server does not tell (unknown), each with the
-/// reason and with what to set. The first line is the verdict.
+/// Checks the settings, each server and this host, with your own login. It reports what is fine, what may do
+/// harm one day (a warning), what keeps locks from working (a problem) and what a server does not report
+/// (unknown), each with the reason and the remedy. The first line is the verdict.
 ///
-/// On every server a lock is taken, waited for, extended and released under a random key, as a run would do it, and its
-/// keys are deleted; no other lock is touched. The mark by which a server proves that it has kept its data (lock-node, on
-/// a cluster lock-shard) is read and never written, so a server that was not used before stays unused. In the same way a
-/// lock file is made and deleted on this host.
+/// On every server a lock on a random key is taken, waited for, extended and released, as a run would do
+/// it, and its keys are deleted; no other lock is touched. The marker that proves that a server has kept its data
+/// (lock-node, on a cluster lock-shard) is read and never written, so an unused server stays unused. In the
+/// same way a lock file is created and deleted on this host.
 ///
-/// A server that does not answer is given up after --node-timeout, all servers at the same time.
+/// A server that does not reply is given up after --node-timeout; all servers are checked at the same time.
 #[derive(Debug, Args)]
+#[command(mut_arg("quiet", |arg| arg
+    .help("Print only problems, and nothing if there is none")
+    .long_help("Print only problems, and nothing if there is none")))]
+#[command(mut_arg("verbose", |arg| arg
+    .help("Print one line for each check")
+    .long_help("Print one line for each check")))]
+#[command(mut_arg("ttl", |arg| arg
+    .help_heading("Options")
+    .help("Lease that runs use [default: 30s]")
+    .long_help("Lease that runs use [default: 30s]\n\n\
+        Servers are measured against it, and against --node-timeout and --quarantine.")))]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
-    pub json: JsonArgs,
-
-    /// Print problems only, nothing if there is none
-    #[arg(short, long)]
-    pub quiet: bool,
-
-    /// Print each check in a line of its own
-    #[arg(short, long)]
-    pub verbose: bool,
-
-    /// The lease that runs use [default: 30s]
-    ///
-    /// What the servers are measured against, with --node-timeout and --quarantine.
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true)]
-    pub ttl: Option<String>,
+    pub lease: LeaseArgs,
 
     #[command(flatten)]
-    pub help: HelpArgs,
-
-    #[command(flatten)]
-    pub servers: ServerArgs,
-
-    #[command(flatten)]
-    pub backend: BackendArgs,
+    pub look: LookArgs,
 }
 
 pub(super) static TEXT: CommandText = CommandText {
@@ -59,56 +49,50 @@ const CHECKS: Section = Section {
     blocks: &[Terms(&[
         (
             "settings",
-            "where they came from; variables that are no setting; files with secrets that all users can read",
+            "where they came from; unknown REDLOCK_ variables; files with secrets that all users can read",
         ),
-        ("reachable", "the server can be connected to and lets us in"),
+        ("reachable", "the server accepts connections and the login"),
         ("latency", "a round trip, measured against --ttl and --node-timeout"),
         ("version", "Redis 6.0 or later, or Valkey"),
-        (
-            "role",
-            "a master; not a replica, a Sentinel or a node of a cluster that was named as a single server",
-        ),
+        ("role", "a master; not a replica, a Sentinel, or a cluster node named as a single server"),
         ("identity", "no server is listed twice"),
-        ("quarantine", "the server is not kept from voting, as it is for a while after a restart"),
+        ("quarantine", "the server may vote; for a while after a restart it may not"),
         ("eviction", "the server deletes no keys when its memory is full"),
-        ("memory", "the server is not about to be full"),
-        ("persistence", "a restart does not make it forget locks"),
-        ("clock", "its clock is that of the other servers and of this host"),
+        ("memory", "the server has memory left"),
+        ("persistence", "the server does not forget locks in a restart"),
+        ("clock", "its clock agrees with the other servers and this host"),
         (
             "replicas",
-            "with Sentinel and Cluster: min-replicas-to-write, and min-replicas-max-lag, keep a master that was cut off \
-             from granting",
+            "with Sentinel and Cluster: min-replicas-to-write and min-replicas-max-lag stop a master that is cut off \
+             from granting locks",
         ),
-        ("masters", "with Cluster: all of them are known"),
+        ("masters", "with Cluster: all masters are known"),
         ("certificate", "with TLS: it does not expire within two weeks"),
         ("permissions", "a lock can be taken, waited for, extended and released"),
-        ("history", "finished runs are written down for redlock history"),
-        ("sentinel", "each Sentinel answers and names the same master"),
+        ("history", "finished runs are recorded for redlock history"),
+        ("sentinel", "each Sentinel replies and names the same master"),
         ("quorum", "how many servers can vote, and how many more may fail"),
-        ("lock_directory", "of this host: it can be used, and its file system has the kernel's locks"),
-        (
-            "subreaper, proc, pidfd",
-            "what the kernel must offer for stopping a command with all its descendants",
-        ),
+        ("lock_directory", "on this host: it can be used, and its file system supports kernel locks"),
+        ("subreaper, proc, pidfd", "kernel features needed to stop a command with all its descendants"),
     ])],
 };
 
 const JSON: Section = Section {
     title: "JSON",
     blocks: &[
-        Text("One object. What is not known is absent."),
+        Text("One object. Unknown values are absent."),
         Terms(&[
             ("ok", "false if there is a problem"),
-            ("problems, warnings, unknown", "how many"),
-            ("summary", "the first line that is printed without --json"),
+            ("problems, warnings, unknown", "number of each"),
+            ("summary", "the first line of the output without --json"),
             (
                 "checks",
-                "name, as above; server, unless it is about all or this host; level (ok, warning, problem, unknown); text; why; fix",
+                "name, as above; server, unless it concerns all of them or this host; level (ok, warning, problem, unknown); text; why; fix",
             ),
             (
                 "servers",
-                "url; state (ok, down, refused, unfit, replica, quarantined); vote, whether it can vote now; cause, what \
-                 is in its way; rtt_ms, clock_ms (ahead of this host), engine, version, role, run_id, uptime_s",
+                "url; state (ok, down, refused, unfit, replica, quarantined); vote, whether it can vote now; cause, why \
+                 it cannot; rtt_ms, clock_ms (ahead of this host), engine, version, role, run_id, uptime_s",
             ),
             ("quorum", "servers, needed, can_vote, may_fail"),
             (
@@ -122,11 +106,11 @@ const JSON: Section = Section {
 
 const EXIT_STATUS: Section = Section {
     title: "Exit status",
-    blocks: &[Terms(&[
-        ("0", "no problem was found; there may be warnings"),
-        ("1", "a problem was found"),
-        ("64", "usage error"),
-        ("78", "settings that cannot work, such as a broken config file: nothing was checked"),
+    blocks: &[Exits(&[
+        (0, "no problem was found; there may be warnings"),
+        (1, "a problem was found"),
+        (64, ""),
+        (78, "settings that cannot work, such as a broken config file: nothing was checked"),
     ])],
 };
 
@@ -134,9 +118,9 @@ const EXAMPLES: Section = Section {
     title: "Examples",
     blocks: &[
         Code("redlock doctor\nredlock doctor --redis redis://a,redis://b,redis://c"),
-        Text("From cron, which mails only what is wrong:"),
+        Text("From cron, which then mails only problems:"),
         Code("*/10 * * * *  redlock doctor -q"),
-        Text("What is to be done:"),
+        Text("What to fix:"),
         Code("redlock doctor --json | jq -r '.checks[].fix // empty'"),
     ],
 };

@@ -1,6 +1,8 @@
-//! Help texts, made from the declaration: `-h` is a summary with a line for each option, `--help` explains.
+//! Help texts, made from the declaration: `-h` is a summary with one line for each option, `--help`
+//! explains them.
 //!
-//! Not clap's own: it wraps nothing without another dependency, and its summaries are wider than a terminal.
+//! clap's own help is not used: it wraps nothing without another dependency, and its summaries are
+//! wider than a terminal.
 
 use std::fmt::Write;
 
@@ -8,7 +10,7 @@ use clap::{Arg, ArgAction, Command};
 
 use super::text::{self, Block};
 
-/// Where the texts of a summary begin.
+/// Column at which the texts of a summary start.
 const COLUMN: usize = 31;
 /// Lines longer than this are hard to read, however wide the terminal is.
 const WIDEST: usize = 100;
@@ -16,7 +18,6 @@ const NARROWEST: usize = 40;
 
 /// What `-h` prints for this command.
 pub(crate) fn summary(command: &Command) -> String {
-    let name = command.get_name();
     let mut help = begin(command, WIDEST);
     if command.has_subcommands() {
         help += "\nCommands:\n";
@@ -32,7 +33,7 @@ pub(crate) fn summary(command: &Command) -> String {
             help += &format!("{:<COLUMN$}{about}\n", format!("  {}", specification(option)));
         }
     }
-    let end = text::summary_end(name);
+    let end = text::of(command.get_name()).summary_end;
     if !end.is_empty() {
         help += &format!("\n{end}\n");
     }
@@ -64,7 +65,7 @@ pub(crate) fn explanation(command: &Command, columns: usize) -> String {
             }
         }
     }
-    for section in text::sections(command.get_name()) {
+    for section in text::of(command.get_name()).sections {
         help += &format!("\n{}:\n", section.title);
         for (at, block) in section.blocks.iter().enumerate() {
             match block {
@@ -72,10 +73,13 @@ pub(crate) fn explanation(command: &Command, columns: usize) -> String {
                     help += if at > 0 { "\n" } else { "" };
                     help += &wrap(paragraph, 2, width);
                 }
-                Block::Terms(terms) => {
+                Block::Terms(_) | Block::Exits(_) => {
+                    let terms = block.terms();
                     let longest = terms.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
                     let column = (longest + 4).min(22);
-                    terms.iter().for_each(|(name, meaning)| term(&mut help, name, meaning, column, width));
+                    for (name, meaning) in terms {
+                        term(&mut help, &name, meaning, column, width);
+                    }
                 }
                 Block::Code(lines) => lines.lines().for_each(|line| help += &format!("    {line}\n")),
             }
@@ -87,11 +91,11 @@ pub(crate) fn explanation(command: &Command, columns: usize) -> String {
 fn begin(command: &Command, width: usize) -> String {
     let mut begin = wrap(&command.get_about().map(ToString::to_string).unwrap_or_default(), 0, width);
     begin += "\nUsage: ";
-    begin += &text::usage(command.get_name()).join("\n       ");
+    begin += &text::of(command.get_name()).usage.join("\n       ");
     begin + "\n"
 }
 
-/// The paragraphs of the long description, without the first, which is the short one.
+/// The paragraphs of the long description after the summary.
 pub(crate) fn description(command: &Command) -> Vec<String> {
     let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
     paragraphs(&about).skip(1).collect()
@@ -110,6 +114,10 @@ pub(crate) fn groups(command: &Command) -> Vec<(&str, Vec<&Arg>)> {
             Some((_, options)) => options.push(option),
             None => groups.push((heading, vec![option])),
         }
+    }
+    // An option whose text a command replaces is declared last.
+    for (_, options) in &mut groups {
+        options.sort_by_key(|option| option.get_id() == "help_short");
     }
     groups
 }
@@ -130,24 +138,24 @@ pub(crate) fn specification(option: &Arg) -> String {
     specification
 }
 
-/// The name of the value, if the option takes one.
+/// `None` for a flag.
 pub(crate) fn value_name(option: &Arg) -> Option<&str> {
     let takes_value = matches!(option.get_action(), ArgAction::Set | ArgAction::Append);
     let names = option.get_value_names().filter(|_| takes_value)?;
     names.first().map(clap::builder::Str::as_str)
 }
 
-/// All that is said about an option: the line of the summary, and what follows it.
+/// The line of the summary and the paragraphs after it, as one text.
 pub(crate) fn explained(option: &Arg) -> String {
     let help = option.get_long_help().or(option.get_help()).map(ToString::to_string).unwrap_or_default();
     let join = |text: String, next: String| {
-        let end = if next.starts_with('[') { "" } else { "." };
+        let end = if next.starts_with('[') || text.ends_with('.') { "" } else { "." };
         format!("{text}{end} {next}")
     };
     paragraphs(&help).reduce(join).unwrap_or_default()
 }
 
-/// The values that an option takes, and what they mean, where there are few.
+/// The values of an option that takes one of a few, and their meanings.
 pub(crate) fn values(option: &Arg) -> Vec<(String, String)> {
     if value_name(option).is_none() {
         return Vec::new();
@@ -162,7 +170,7 @@ fn paragraphs(text: &str) -> impl Iterator<Item = String> {
     text.split("\n\n").map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// A name, and what it means in the column beside it.
+/// A name, with its meaning in the column beside it.
 fn term(help: &mut String, name: &str, meaning: &str, column: usize, width: usize) {
     let wrapped = wrap(meaning, column, width);
     let name = format!("  {name}");
@@ -173,7 +181,7 @@ fn term(help: &mut String, name: &str, meaning: &str, column: usize, width: usiz
     }
 }
 
-/// Lines of at most `width` columns that begin with `indent` blanks. A longer word has a line of its own.
+/// Lines of at most `width` columns, indented by `indent` blanks. A longer word gets a line of its own.
 fn wrap(text: &str, indent: usize, width: usize) -> String {
     let mut lines = String::new();
     let mut line = String::new();
@@ -227,7 +235,7 @@ mod tests {
         for command in commands() {
             for columns in [60, 80, 100] {
                 let text = explanation(&command, columns);
-                // Examples and the call stay as they are.
+                // Examples and usage lines are not wrapped.
                 let is_prose =
                     |line: &&str| !line.trim_start().starts_with("redlock") && !line.starts_with("Usage");
                 let wide = text.lines().filter(is_prose).find(|line| line.chars().count() > columns);
@@ -243,6 +251,7 @@ mod tests {
             for option in command.get_arguments().filter_map(Arg::get_long) {
                 assert!(explanation.contains(&format!("--{option}")), "--{option}");
             }
+            assert!(!explanation.replace("...", "").contains(".."), "{explanation}");
             assert!(summary.contains("-h"), "{summary}");
         }
     }

@@ -1,56 +1,45 @@
-//! The options of `redlock list`.
+//! `redlock list`.
 
 use std::ffi::OsString;
 
 use clap::Args;
 
-use super::shared::{HelpArgs, HostArgs, JsonArgs, ServerArgs, VerbosityArgs, WatchArgs};
+use super::ONCE;
+use super::shared::{LookArgs, WatchArgs};
 use super::status::{JSON, STATES};
-use super::text::Block::{Code, Terms, Text};
+use super::text::Block::{Code, Exits, Text};
 use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// List the locks that are taken
 ///
-/// One line for each lock: its key, its state, a holder, since when and for how long it is held, and how many wait for
-/// it; the one that has been held longest first. Looking changes nothing.
+/// Prints one line for each lock: its key, its state, a holder, since when and for how long it has been held, and
+/// the number of waiters; the lock that has been held longest comes first. It is read-only.
 ///
-/// With a PATTERN only keys that match it as a whole: * stands for any text, ? for one character, [a-z] for one of
-/// these, [^a-z] for any other; \ before a sign means the sign itself.
+/// A PATTERN must match the whole key: * matches any text, ? one character, [a-z] one of these, [^a-z] any
+/// other; \ escapes the next character.
 ///
-/// If a majority of several servers does not answer, what the others know is listed with a question mark, as it decides
-/// nothing, and the exit code is 69.
+/// If a majority of several servers does not reply, the locks that the others know are listed with a
+/// question mark, because they decide nothing, and the exit code is 69.
 ///
-/// On servers the locks are found with SCAN, in small steps between which a server serves others. With --prefix ''
-/// those of other programs are not found, as their names tell nothing.
+/// On servers the locks are found with SCAN, in small steps between which a server serves others. With
+/// --prefix '' locks of other programs are not found: their names do not show that they are locks.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only keys that match: *, ?, [a-z]; \ before a sign
+    /// Only matching keys: *, ?, [a-z]; \ escapes
     #[arg(value_name = "PATTERN")]
     pub pattern: Option<OsString>,
 
-    /// Print only the keys, one a line
+    /// Print only the keys, one per line
     ///
-    /// Without keys that are not a line of printable text; --json has them all.
-    #[arg(long)]
+    /// Leaves out keys that are not one line of printable text; --json has them all.
+    #[arg(long, hide_long_help = ONCE)]
     pub keys: bool,
 
     #[command(flatten)]
     pub watch: WatchArgs,
 
     #[command(flatten)]
-    pub json: JsonArgs,
-
-    #[command(flatten)]
-    pub verbosity: VerbosityArgs,
-
-    #[command(flatten)]
-    pub help: HelpArgs,
-
-    #[command(flatten)]
-    pub servers: ServerArgs,
-
-    #[command(flatten)]
-    pub host: HostArgs,
+    pub look: LookArgs,
 }
 
 pub(super) static TEXT: CommandText = CommandText {
@@ -61,16 +50,16 @@ pub(super) static TEXT: CommandText = CommandText {
 
 const EXIT_STATUS: Section = Section {
     title: "Exit status",
-    blocks: &[Terms(&[
-        ("0", "listed, even if there is none"),
-        ("64", "usage error"),
+    blocks: &[Exits(&[
+        (0, "listed, even if there is none"),
+        (64, ""),
         (
-            "69",
-            "the servers, or a majority of them, or some masters of a cluster, cannot be reached or cannot serve now; what \
-             the others know is listed",
+            69,
+            "the servers, or a majority of them, or some masters of a cluster, cannot be reached or cannot serve now; \
+             the locks that the others know are listed",
         ),
-        ("77", "a server refused us: password, permissions"),
-        ("78", "servers or settings that cannot work"),
+        (77, ""),
+        (78, ""),
     ])],
 };
 

@@ -1,10 +1,10 @@
-//! Mistakes in a call, explained in one line. Not in clap's words, which repeat a usage that was never written and
-//! guess at what is not there.
+//! Usage errors, each explained in one line. clap's own messages repeat a usage that we did not write,
+//! and guess at options that do not exist.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
-/// Commands of other tools, and ours for the same purpose.
+/// Commands of other tools, and our equivalents.
 const OTHER_COMMANDS: &[(&str, &str)] = &[
     ("exec", "run"),
     ("lock", "run"),
@@ -28,7 +28,7 @@ const OTHER_COMMANDS: &[(&str, &str)] = &[
     ("version", "--version"),
 ];
 
-/// Options of other tools, and ours for the same purpose.
+/// Options of other tools, and our equivalents.
 const OTHER_OPTIONS: [(&str, &str); 14] = [
     ("--name", "--key"),
     ("--lock", "--key"),
@@ -48,19 +48,16 @@ const OTHER_OPTIONS: [(&str, &str); 14] = [
 
 /// Options that redlock does not have, and why.
 const WITHOUT_EQUIVALENT: [(&[&str], &str); 4] = [
-    (&["-u", "--unlock"], "the lock is released when the command has ended"),
-    (&["-o", "--close"], "background processes do not keep the lock anyway (they do with --wait-tree)"),
-    (
-        &["-F", "--no-fork"],
-        "redlock has to stay beside the command, to keep the lock alive and to release it",
-    ),
+    (&["-u", "--unlock"], "the lock is released when the command ends"),
+    (&["-o", "--close"], "background processes do not keep the lock, except with --wait-tree"),
+    (&["-F", "--no-fork"], "redlock must keep running, to keep the lock alive and to release it"),
     (
         &["--password", "--pass"],
-        "a password on the command line can be seen by all users: set REDLOCK_PASSWORD or give --password-file",
+        "all users can see a password on the command line: set REDLOCK_PASSWORD or give --password-file",
     ),
 ];
 
-/// What is wrong with the call, in one line. `command` is the whole declaration, `subcommand` what stands first.
+/// `command` is the whole declaration, `subcommand` the first argument.
 pub(crate) fn explain(error: &Error, command: &Command, subcommand: &str) -> String {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -89,7 +86,9 @@ pub(crate) fn explain(error: &Error, command: &Command, subcommand: &str) -> Str
             }
         }
         ErrorKind::TooManyValues => format!("{option} takes no value"),
-        ErrorKind::MissingRequiredArgument => format!("which shell? {}", super::text::usage(subcommand)[0]),
+        ErrorKind::MissingRequiredArgument => {
+            format!("SHELL is required: {}", super::text::of(subcommand).usage[0])
+        }
         ErrorKind::InvalidUtf8 => "an option or its value is not valid UTF-8".into(),
         _ => error.kind().to_string(),
     }
@@ -104,7 +103,7 @@ pub(crate) fn not_one_of(name: &str, value: &str, valid: &[String]) -> String {
     format!("{name} must be {valid}, not {value:?}")
 }
 
-/// The one of these words that was most likely meant.
+/// The closest of these words, if any is close.
 pub(crate) fn similar<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = (word.chars().count() / 3).clamp(1, 3);
     let distances = candidates.map(|candidate| (strsim::osa_distance(word, candidate), candidate));
@@ -121,7 +120,7 @@ fn outside_of_a_command(option: &str, command: &Command) -> String {
 }
 
 fn unexpected(word: &str, subcommand: &str) -> String {
-    format!("unexpected argument {word:?}: {}", super::text::usage(subcommand)[0])
+    format!("unexpected argument {word:?}: {}", super::text::of(subcommand).usage[0])
 }
 
 fn unknown_option(option: &str, command: &Command, subcommand: &str) -> String {

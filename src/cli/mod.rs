@@ -1,8 +1,8 @@
-//! The command line, declared. Values are text here; settings/ parses them, since only there is it known whether
-//! a bad one came from the command line, the environment or a config file.
+//! The declaration of the command line. Values are text here. settings/ parses them, because it knows
+//! whether a bad one came from the command line, the environment or a config file.
 //!
-//! The first line of an option's documentation is all that `-h` shows of it; `--help` and the manual page show
-//! the whole.
+//! An option is one field, with its name, its help and its values. The first line of its documentation
+//! is what `-h` shows; `--help` and the manual page show all of it.
 
 pub(crate) mod help;
 pub(crate) mod mistakes;
@@ -16,7 +16,6 @@ mod list;
 mod run;
 mod shared;
 mod status;
-mod tls;
 mod token;
 
 use std::ffi::OsString;
@@ -28,39 +27,21 @@ pub(crate) use break_lock::BreakArgs;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use history::HistoryArgs;
 pub(crate) use list::ListArgs;
-pub(crate) use run::{BackendArgs, ModeArgs, OnLost, OnUnavailable, OutputArgs, Prefer, RunArgs, WaitArgs};
-pub(crate) use shared::{HelpArgs, HostArgs, KeyArgs, ServerArgs, VerbosityArgs, WatchArgs};
-pub(crate) use status::{Check, StatusArgs};
-pub(crate) use tls::TlsArgs;
+pub(crate) use run::RunArgs;
+pub(crate) use shared::{
+    BackendArgs, HelpArgs, KeyArgs, LeaseArgs, LookArgs, ModeArgs, OnLost, OnUnavailable, PreferArg,
+    TakeArgs, VerbosityArgs, WaitArgs, WatchArgs,
+};
+pub(crate) use status::{CheckArg, StatusArgs};
 pub(crate) use token::{ExtendArgs, ReleaseArgs, TokenArgs};
 
-/// Options that name or confirm one deed, or say where settings are: no settings themselves.
-const NOT_SETTINGS: &[&str] = &[
-    "key",
-    "command",
-    "yes",
-    "now",
-    "slot",
-    "check",
-    "token",
-    "wait-free",
-    "watch-pid",
-    "for-shell",
-    "shell",
-    "watch",
-    "json",
-    "keys",
-    "since",
-    "limit",
-    "svg",
-    "config",
-    "help",
-    "version",
-];
+/// Marks an option that applies to one invocation: it has no variable and no key in the config file.
+/// The mark is a property of clap's own help, which is not used.
+const ONCE: bool = true;
 
 /// Whether this option has a variable and a key in the config file.
 pub(crate) fn is_setting(arg: &clap::Arg) -> bool {
-    arg.get_long().is_some_and(|long| !NOT_SETTINGS.contains(&long))
+    arg.get_long().is_some() && !arg.is_hide_long_help_set()
 }
 
 /// The variable of a setting: REDLOCK_MAX_HOLD for --max-hold.
@@ -70,9 +51,9 @@ pub(crate) fn variable(long: &str) -> String {
 
 /// Take a lock, run a command while the lock is kept alive, release it
 ///
-/// redlock keeps two runs of a job from overlapping: on this host, or, with one or more Redis servers, on all
-/// hosts. It takes the lock, waiting in a fair queue if another run holds it; runs the command while it keeps the
-/// lock alive; and releases the lock when the command has ended, for whatever reason.
+/// redlock keeps two runs of a job from overlapping: on this host, or, with one or more Redis servers, on
+/// all hosts. It takes the lock, waiting in a fair queue if another run holds it; runs the command while it
+/// keeps the lock alive; and releases the lock when the command has ended, for whatever reason.
 #[derive(Debug, Parser)]
 #[command(name = "redlock", version, propagate_version = true)]
 #[command(disable_help_subcommand = true, disable_help_flag = true, disable_version_flag = true)]
@@ -82,7 +63,7 @@ pub(crate) struct CommandLine<C: Subcommand> {
     pub help: HelpArgs,
 
     /// Print the version
-    #[arg(short = 'V', long, action = ArgAction::Version, global = true)]
+    #[arg(short = 'V', long, action = ArgAction::Version, global = true, hide_long_help = ONCE)]
     version: Option<bool>,
 
     #[command(subcommand)]
@@ -91,8 +72,8 @@ pub(crate) struct CommandLine<C: Subcommand> {
 
 pub(crate) type Cli = CommandLine<Command>;
 
-/// The command line as far as a call of this command needs it. Most calls are runs, and to declare the options of all
-/// other commands takes longer than to parse the line.
+/// The part of the command line that this command needs. Most calls are runs, and declaring the
+/// options of all other commands takes longer than parsing the line.
 pub(crate) fn declare(command: &str) -> clap::Command {
     #[derive(Subcommand)]
     enum OnlyRun {
@@ -114,8 +95,8 @@ pub(crate) enum Command {
     Break(Box<BreakArgs>),
     /// Print the completion script for a shell
     ///
-    /// The script completes commands, options and their values, and, after the options of "redlock run", the command
-    /// that is to be run with its own arguments.
+    /// The script completes commands, options and their values, and, after the options of "redlock run", the
+    /// command to run and its arguments.
     Completions {
         #[command(flatten)]
         help: HelpArgs,
@@ -132,23 +113,23 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The servers that were named, if the command has to do with any.
-    pub(crate) fn servers(&self) -> Option<&ServerArgs> {
+    /// Where the lock is; `None` for a command that needs no lock.
+    pub(crate) fn backend(&self) -> Option<&BackendArgs> {
         match self {
-            Self::Run(args) => Some(&args.servers),
-            Self::Acquire(args) => Some(&args.servers),
-            Self::Extend(args) => Some(&args.servers),
-            Self::Release(args) => Some(&args.servers),
-            Self::Status(args) => Some(&args.servers),
-            Self::List(args) => Some(&args.servers),
-            Self::Doctor(args) => Some(&args.servers),
-            Self::History(args) => Some(&args.servers),
-            Self::Break(args) => Some(&args.servers),
+            Self::Run(args) => Some(&args.take.backend),
+            Self::Acquire(args) => Some(&args.take.backend),
+            Self::Extend(args) => Some(&args.backend),
+            Self::Release(args) => Some(&args.backend),
+            Self::Status(args) => Some(&args.look.backend),
+            Self::List(args) => Some(&args.look.backend),
+            Self::Doctor(args) => Some(&args.look.backend),
+            Self::History(args) => Some(&args.look.backend),
+            Self::Break(args) => Some(&args.backend),
             Self::Completions { .. } | Self::Help { .. } => None,
         }
     }
 
-    /// The command that is to be run, and its arguments.
+    /// The command to run, and its arguments.
     pub(crate) fn argv(&self) -> &[OsString] {
         if let Self::Run(args) = self { &args.argv } else { &[] }
     }

@@ -1,40 +1,42 @@
-//! The options of `redlock status`.
+//! `redlock status`.
 
 use clap::{Args, ValueEnum};
 
-use super::shared::{HelpArgs, HostArgs, JsonArgs, KeyArgs, ServerArgs, VerbosityArgs, WatchArgs};
-use super::text::Block::{Code, Terms, Text};
+use super::ONCE;
+use super::shared::{KeyArgs, LookArgs, WatchArgs};
+use super::text::Block::{Code, Exits, Terms, Text};
 use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// Show who holds a lock, and who waits for it
 ///
-/// Shows the state of the lock, its holders, the queue in order, and, of several servers, what each of them says.
-/// Looking changes nothing: no key appears, no lease is renewed, no waiter is disturbed. It needs no permission to write.
+/// Shows the state of the lock, its holders, the queue in order, and, with several servers, what each of them
+/// reports. It is read-only: no key is written, no lease renewed, no waiter disturbed, and it needs no
+/// permission to write.
 ///
-/// Of several servers the majority decides; a server that says something else, or does not answer, is shown. A lock that
-/// a server which does not answer might complete to a majority counts as held. If a majority does not answer, nothing is
-/// decided: what the others say is shown as that, and the exit code is 69.
+/// With several servers the majority decides; a server that reports something else, or does not reply, is shown.
+/// If an unreachable server could complete a majority, the lock counts as held. If a majority does not
+/// reply, the state is unknown: the other servers' reports are shown as such, and the exit code is 69.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub key: KeyArgs,
 
-    /// Exit with 0 if it is so, with 1 if not
+    /// Exit 0 if true, 1 if not
     ///
-    /// Prints nothing, unless --verbose or --json ask for it.
-    #[arg(long, value_name = "STATE")]
-    pub check: Option<Check>,
+    /// Prints nothing without --verbose or --json.
+    #[arg(long, value_name = "STATE", hide_long_help = ONCE)]
+    pub check: Option<CheckArg>,
 
-    /// The token that --check owned is about
+    /// Token for --check owned
     ///
     /// [default: $REDLOCK_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
+    #[arg(long, value_name = "TOKEN", hide_long_help = ONCE)]
     pub token: Option<String>,
 
-    /// Wait until it is free and nobody waits for it
+    /// Wait until the lock is free and has no waiters
     ///
-    /// Without taking it, and without a place in the queue. Prints nothing, unless --verbose or --json ask for it.
-    #[arg(long)]
+    /// Does not take the lock, and has no place in the queue. Prints nothing without --verbose or --json.
+    #[arg(long, hide_long_help = ONCE)]
     pub wait_free: bool,
 
     /// With --wait-free: at most this long (exit 75)
@@ -47,28 +49,16 @@ pub(crate) struct StatusArgs {
     pub watch: WatchArgs,
 
     #[command(flatten)]
-    pub json: JsonArgs,
-
-    #[command(flatten)]
-    pub verbosity: VerbosityArgs,
-
-    #[command(flatten)]
-    pub help: HelpArgs,
-
-    #[command(flatten)]
-    pub servers: ServerArgs,
-
-    #[command(flatten)]
-    pub host: HostArgs,
+    pub look: LookArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Check {
-    /// Some client has it: redlock, even if only --min-hold keeps it, or another program
+pub(crate) enum CheckArg {
+    /// A client holds it: redlock, even if only --min-hold keeps it, or another program
     Held,
-    /// No client has it
+    /// No client holds it
     Free,
-    /// The run with the token has it, and has not ended
+    /// The run with the token holds it, and has not ended
     Owned,
 }
 
@@ -83,34 +73,35 @@ pub(super) static TEXT: CommandText = CommandText {
     sections: &[VALUES, STATES, JSON, EXIT_STATUS, ENVIRONMENT, FILES, EXAMPLES],
 };
 
+/// Also for `list`.
 pub(super) const STATES: Section = Section {
     title: "States",
     blocks: &[Terms(&[
-        ("free", "no client has it"),
-        ("held", "by one run"),
-        ("shared", "by runs with --shared"),
-        ("slots", "by one or more of the runs with --slots"),
-        ("kept", "its runs have ended, and their --min-hold is not over"),
-        ("foreign", "by a program other than redlock"),
+        ("free", "held by no client"),
+        ("held", "held by one run"),
+        ("shared", "held by runs with --shared"),
+        ("slots", "held by one or more runs with --slots"),
+        ("kept", "its runs have ended, but their --min-hold has not passed"),
+        ("foreign", "held by a program other than redlock"),
     ])],
 };
 
-/// Of `list`, too.
+/// Also for `list`.
 pub(super) const JSON: Section = Section {
     title: "JSON",
     blocks: &[
-        Text("What is not known is absent. Times are milliseconds, moments RFC 3339 in UTC."),
+        Text("Unknown values are absent. Times are milliseconds, moments RFC 3339 in UTC."),
         Terms(&[
-            ("key", "the key; what is not UTF-8 is written as \\xff, and key_hex has its bytes"),
+            ("key", "the key; bytes that are not UTF-8 are written as \\xff, and key_hex has all bytes"),
             (
                 "state",
-                "as above; absent if too few servers vote, or answer, to tell; with slots, of is their number",
+                "as above; absent if too few servers vote or reply to tell; with slots, of is their number",
             ),
             (
                 "holders",
                 "host, pid, user, label, command, job_url, token, fence, slot, since, held_ms, expires_ms; keeper, the \
                  pid of the process that keeps it for another one; ended is true if only its --min-hold keeps the lock; \
-                 broken_by, the client that has told it to give the lock back",
+                 broken_by, the client that asked it to release the lock",
             ),
             (
                 "waiters",
@@ -118,8 +109,8 @@ pub(super) const JSON: Section = Section {
             ),
             (
                 "servers",
-                "url; state (ok, replica, quarantined, down, refused, unfit); vote, whether it says the same as the \
-                 majority; cause, what is wrong or what it says instead; rtt_ms",
+                "url; state (ok, replica, quarantined, down, refused, unfit); vote, whether it agrees with the \
+                 majority; cause, what is wrong or what it reports instead; rtt_ms",
             ),
         ]),
     ],
@@ -127,18 +118,18 @@ pub(super) const JSON: Section = Section {
 
 const EXIT_STATUS: Section = Section {
     title: "Exit status",
-    blocks: &[Terms(&[
-        ("0", "shown; with --check, it is so; with --wait-free, it is free"),
-        ("1", "with --check, it is not so"),
-        ("64", "usage error"),
+    blocks: &[Exits(&[
+        (0, "shown; with --check, true; with --wait-free, the lock is free"),
+        (1, "with --check, not true"),
+        (64, ""),
         (
-            "69",
-            "the servers, or a majority of them, cannot be reached or cannot serve now; what the others say is shown, but \
-             decides nothing",
+            69,
+            "the servers, or a majority of them, cannot be reached or cannot serve now; the others' reports are shown, \
+             but decide nothing",
         ),
-        ("75", "with --wait-free, it was not free before --wait was over"),
-        ("77", "a server refused us: password, permissions"),
-        ("78", "servers or settings that cannot work"),
+        (75, "with --wait-free, the lock was not free before --wait expired"),
+        (77, ""),
+        (78, ""),
     ])],
 };
 
@@ -150,7 +141,7 @@ const EXAMPLES: Section = Section {
         Code("redlock status deploy --check free && ./maintenance.sh"),
         Text("Wait until no deploy is running or waiting:"),
         Code("redlock status deploy --wait-free --wait 30m && ./maintenance.sh"),
-        Text("In a command that redlock runs, before a step that must not be done without the lock:"),
+        Text("In a command that redlock runs, before a step that needs the lock:"),
         Code("redlock status \"$REDLOCK_KEY\" --check owned || exit 1"),
     ],
 };

@@ -1,4 +1,6 @@
-//! What help and manual pages say beside the options, for both the same.
+//! The parts of help and manual pages that are not about options; both print the same.
+
+use super::super::exit::meaning;
 
 /// A section with a heading.
 pub(crate) struct Section {
@@ -9,15 +11,29 @@ pub(crate) struct Section {
 pub(crate) enum Block {
     /// A paragraph.
     Text(&'static str),
-    /// Terms, each with what it means.
     Terms(&'static [(&'static str, &'static str)]),
+    /// Exit codes. An empty text stands for the usual meaning of the code.
+    Exits(&'static [(u8, &'static str)]),
     /// Lines that stay as they are.
     Code(&'static str),
 }
 
-use Block::{Code, Terms, Text};
+use Block::{Code, Exits, Terms, Text};
 
-/// All that is said about a command beside its options.
+impl Block {
+    /// Terms and their meanings, for a block that has any.
+    pub(crate) fn terms(&self) -> Vec<(String, &'static str)> {
+        match self {
+            Terms(terms) => terms.iter().map(|(name, text)| ((*name).to_owned(), *text)).collect(),
+            Exits(codes) => codes
+                .iter()
+                .map(|(code, text)| (code.to_string(), if text.is_empty() { meaning(*code) } else { *text }))
+                .collect(),
+            Text(_) | Code(_) => Vec::new(),
+        }
+    }
+}
+
 pub(crate) struct CommandText {
     /// How it is called.
     pub usage: &'static [&'static str],
@@ -27,8 +43,8 @@ pub(crate) struct CommandText {
     pub sections: &'static [Section],
 }
 
-/// The name is a subcommand's, or empty or "redlock" for the program itself.
-fn of(command: &str) -> &'static CommandText {
+/// `command`: a subcommand's name; any other text means the program itself.
+pub(crate) fn of(command: &str) -> &'static CommandText {
     match command {
         "run" => &super::run::TEXT,
         "acquire" => &super::acquire::TEXT,
@@ -43,21 +59,6 @@ fn of(command: &str) -> &'static CommandText {
         "help" => &HELP,
         _ => &REDLOCK,
     }
-}
-
-/// How a command is called.
-pub(crate) fn usage(command: &str) -> &'static [&'static str] {
-    of(command).usage
-}
-
-/// The end of the summary that `-h` prints.
-pub(crate) fn summary_end(command: &str) -> &'static str {
-    of(command).summary_end
-}
-
-/// The sections after the options.
-pub(crate) fn sections(command: &str) -> &'static [Section] {
-    of(command).sections
 }
 
 static REDLOCK: CommandText = CommandText {
@@ -82,32 +83,31 @@ static HELP: CommandText = CommandText { usage: &["redlock help [COMMAND]"], sum
 pub(super) const VALUES: Section = Section {
     title: "Values",
     blocks: &[Terms(&[
-        ("DURATION", "90s, 5m, 1h30m, 100ms; a bare number is seconds, with a fraction if need be (0.5)."),
+        ("DURATION", "90s, 5m, 1h30m, 100ms; a bare number is seconds, fractions allowed (0.5)."),
         (
             "URL",
             "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] or unix:///PATH[?db=N]. Special characters in a password must \
-             be percent-encoded: @ is %40, # is %23, / is %2F, a comma is %2C. Better keep the password out of the \
-             URL: set REDLOCK_PASSWORD or give --password-file.",
+             be percent-encoded: @ is %40, # is %23, / is %2F, a comma is %2C. It is better to keep the password out \
+             of the URL: set REDLOCK_PASSWORD or give --password-file.",
         ),
         ("Booleans", "in variables and config files: 1 or 0, true or false, yes or no, on or off."),
     ])],
 };
 
-/// What every command that has settings says about their sources.
+/// Where settings come from, for every command that has any.
 pub(super) const SOURCES: Block = Text(
-    "Every option has a variable, such as REDLOCK_TTL for --ttl, and a key in the config file, such as ttl; except \
-     --key, --command, --config and other options \
-     that name or confirm one action. The command line comes before the environment, and the environment before \
-     the config file. An empty variable counts as unset.",
+    "Every option has a variable, such as REDLOCK_TTL for --ttl, and a key in the config file, such as ttl, except \
+     --key, --command, --config and other options that apply to one invocation. The command line takes precedence \
+     over the environment, and the environment over the config file. An empty variable counts as unset.",
 );
 
 pub(super) const REDLOCK_CONFIG: (&str, &str) =
-    ("REDLOCK_CONFIG", "the config file to read, and no other, as with --config");
+    ("REDLOCK_CONFIG", "the only config file to read, as with --config");
 
 pub(super) const REDLOCK_PASSWORD: (&str, &str) = (
     "REDLOCK_PASSWORD",
-    "the password of all servers whose URL has none. The command inherits it, like every variable; a password that \
-     came by an option, a file or a config file it never gets.",
+    "the password for all servers whose URL has none. The command inherits it, like every variable. It never \
+     receives a password from an option, a file or a config file.",
 );
 
 pub(super) const FILES: Section = Section {
@@ -116,16 +116,16 @@ pub(super) const FILES: Section = Section {
         ("/etc/redlock/config.toml", "settings for all users"),
         (
             "~/.config/redlock/config.toml",
-            "settings of one user, each before that in /etc; in $XDG_CONFIG_HOME instead of ~/.config, if that is set",
+            "settings of one user, which override those in /etc; in $XDG_CONFIG_HOME instead of ~/.config, if set",
         ),
         (
             "/run/lock/redlock-*",
-            "locks on this host; in /dev/shm or /tmp where there is no /run/lock for all users",
+            "locks on this host; in /dev/shm or /tmp if there is no /run/lock for all users",
         ),
     ])],
 };
 
-/// The environment of a command that runs no other.
+/// For commands that run no other command.
 pub(super) const ENVIRONMENT: Section =
     Section { title: "Environment", blocks: &[SOURCES, Terms(&[REDLOCK_CONFIG, REDLOCK_PASSWORD])] };
 
@@ -142,7 +142,7 @@ const TOP_ENVIRONMENT: Section = Section {
 };
 
 const COMPLETIONS_EXIT_STATUS: Section =
-    Section { title: "Exit status", blocks: &[Terms(&[("0", "printed"), ("64", "usage error")])] };
+    Section { title: "Exit status", blocks: &[Exits(&[(0, "printed"), (64, "")])] };
 
 const COMPLETIONS_EXAMPLES: Section = Section {
     title: "Examples",

@@ -1,15 +1,15 @@
-//! The options of `redlock extend` and `redlock release`, which need a token.
+//! `redlock extend` and `redlock release`, which need a token.
 
 use std::ffi::OsString;
 
 use clap::Args;
 
-use super::run::BackendArgs;
-use super::shared::{HelpArgs, HostArgs, ServerArgs, VerbosityArgs};
-use super::text::Block::{Code, Terms, Text};
+use super::ONCE;
+use super::shared::{BackendArgs, LeaseArgs, VerbosityArgs};
+use super::text::Block::{Code, Exits, Terms, Text};
 use super::text::{CommandText, FILES, REDLOCK_CONFIG, REDLOCK_PASSWORD, SOURCES, Section, VALUES};
 
-// Which grant, of which locks.
+// A grant, and its locks.
 #[derive(Debug, Args)]
 pub(crate) struct TokenArgs {
     /// Name of the lock [default: $REDLOCK_KEY]
@@ -18,58 +18,55 @@ pub(crate) struct TokenArgs {
 
     /// Name of the lock, as an option
     ///
-    /// Repeat for a token of several locks, which stands for all of them: less is an error (64), unless it is that of a
-    /// redlock run.
-    #[arg(id = "key", short, long, value_name = "KEY")]
+    /// Repeat for a token that covers several locks: all of them must be named (64), unless redlock run made the
+    /// token.
+    #[arg(id = "key", short, long, value_name = "KEY", hide_long_help = ONCE)]
     pub options: Vec<OsString>,
 
     /// The token [default: $REDLOCK_TOKEN]
     ///
     /// As redlock acquire printed it, or redlock run set it.
-    #[arg(short, long, value_name = "TOKEN")]
+    #[arg(short, long, value_name = "TOKEN", hide_long_help = ONCE)]
     pub token: Option<String>,
 }
 
-/// Set the lease of a lock anew, by its token
+/// Renew a lock's lease
 ///
-/// The lock is held for --ttl from now on, which may be longer or shorter than what was left. A lock that is over is never
-/// taken again: then the exit code is 79. Key and token are enough: how the lock is shared and on how many servers is found
-/// there. Of several servers a majority must agree.
+/// The lock is held for --ttl from now on, which may be longer or shorter than the time that was left. A
+/// lock that has expired is never taken again: the exit code is 79. Key and token are enough; sharing mode
+/// and number of servers are stored with the lock. Of several servers a majority must agree.
 ///
-/// A keeper (redlock acquire --for-shell) goes on with the new --ttl. The lease of a redlock run, which renews it itself, is
-/// never made shorter.
+/// A keeper (redlock acquire --for-shell) continues with the new --ttl. The lease of a redlock run, which
+/// renews it itself, is never made shorter.
 #[derive(Debug, Args)]
+#[command(mut_arg("ttl", |arg| arg
+    .help_heading("Options")
+    .help("New lease, from now on [default: 30s]")
+    .long_help("New lease, from now on [default: 30s]\n\n\
+        From 100ms to 365d; \"none\" never expires (with one server, or on this host).")))]
 pub(crate) struct ExtendArgs {
     #[command(flatten)]
     pub token: TokenArgs,
 
-    /// How long it is held from now on [default: 30s]
-    ///
-    /// From 100ms to 365d; "none" is a lock that never expires (with one server, or on this host).
-    #[arg(long, value_name = "DURATION", allow_negative_numbers = true)]
-    pub ttl: Option<String>,
+    #[command(flatten)]
+    pub lease: LeaseArgs,
 
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
 
     #[command(flatten)]
-    pub help: HelpArgs,
-
-    #[command(flatten)]
-    pub servers: ServerArgs,
-
-    #[command(flatten)]
     pub backend: BackendArgs,
 }
 
-/// Give a lock back, by its token
+/// Release a lock
 ///
-/// Only what the token stands for is released: a lock that has expired, or that another client holds by now, is left alone,
-/// and the exit code is 79. A second release changes nothing. The next waiter is woken at once, unless --min-hold was asked
-/// for when the lock was acquired, and is not over.
+/// Releases only what the token stands for: a lock that has expired, or that another client holds by now,
+/// is left alone, and the exit code is 79. A second release changes nothing. The next waiter is woken at
+/// once, unless the lock was taken with a --min-hold that has not passed.
 ///
-/// A keeper (redlock acquire --for-shell) is told, and ends. A redlock run whose token is released stops its command,
-/// gives the lock back when that has ended, and exits with 79; the release waits for it.
+/// A keeper (redlock acquire --for-shell) is notified, and exits. A redlock run whose token is released
+/// stops its command, releases the lock when the command has ended, and exits with 79; redlock release
+/// waits for that.
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
@@ -79,13 +76,7 @@ pub(crate) struct ReleaseArgs {
     pub verbosity: VerbosityArgs,
 
     #[command(flatten)]
-    pub help: HelpArgs,
-
-    #[command(flatten)]
-    pub servers: ServerArgs,
-
-    #[command(flatten)]
-    pub host: HostArgs,
+    pub backend: BackendArgs,
 }
 
 pub(super) static EXTEND: CommandText = CommandText {
@@ -102,16 +93,13 @@ pub(super) static RELEASE: CommandText = CommandText {
 
 const EXIT_STATUS: Section = Section {
     title: "Exit status",
-    blocks: &[Terms(&[
-        ("0", "done"),
-        (
-            "79",
-            "it is not this token's lock (any more): expired, released, broken, or held by another client",
-        ),
-        ("64", "usage error: no key, or what cannot be a token; or the token is of another number of locks"),
-        ("69", "the servers, or a majority of them, cannot be reached or cannot serve now"),
-        ("77", "a server refused us: password, permissions; or the keeper on this host is another user's"),
-        ("78", "servers or settings that cannot work; or the lock is spread over another number of servers"),
+    blocks: &[Exits(&[
+        (0, "done"),
+        (79, "the token does not hold the lock: expired, released, broken, or held by another client"),
+        (64, "usage error: no key, not a token, or a token that covers another number of locks"),
+        (69, ""),
+        (77, "a server refused access: password, permissions; or another user owns the keeper on this host"),
+        (78, "servers or settings that cannot work; or the lock is on another number of servers"),
     ])],
 };
 
@@ -120,8 +108,8 @@ const ENVIRONMENT: Section = Section {
     blocks: &[
         SOURCES,
         Terms(&[
-            ("REDLOCK_KEY", "the key, if none is given; of several, one a line"),
-            ("REDLOCK_FENCE", "has a number for each of them, if it is set: a key may have several lines"),
+            ("REDLOCK_KEY", "the key, if none is given; of several, one per line"),
+            ("REDLOCK_FENCE", "if set, one number for each key: a key may contain line breaks"),
             ("REDLOCK_TOKEN", "the token, if none is given"),
             REDLOCK_CONFIG,
             REDLOCK_PASSWORD,
@@ -133,7 +121,7 @@ const EXTEND_EXAMPLES: Section = Section {
     title: "Examples",
     blocks: &[
         Code("redlock extend deploy --token \"$token\" --ttl 15m || exit"),
-        Text("After eval \"$(redlock acquire --shell ...)\" the key and the token are known:"),
+        Text("After eval \"$(redlock acquire --shell ...)\" the key and the token are set:"),
         Code("redlock extend --ttl 15m"),
     ],
 };
@@ -142,7 +130,7 @@ const RELEASE_EXAMPLES: Section = Section {
     title: "Examples",
     blocks: &[
         Code("redlock release deploy --token \"$token\""),
-        Text("After eval \"$(redlock acquire --shell ...)\" the key and the token are known:"),
+        Text("After eval \"$(redlock acquire --shell ...)\" the key and the token are set:"),
         Code("trap 'redlock release' EXIT"),
     ],
 };

@@ -70,9 +70,9 @@ pub(super) fn open_breaker(
     settings: &BreakSettings,
     warn: impl FnOnce(),
 ) -> Result<Box<dyn Breaker>, BackendError> {
-    let BreakSettings { key, prefix, .. } = settings;
+    let BreakSettings { key, location: Location { backend, prefix, .. }, .. } = settings;
     let client = identity::describe(&[], "");
-    match &settings.backend {
+    match backend {
         Backend::Servers { servers, timing } => {
             let keys = Keys::new(servers, prefix, key);
             Ok(Box::new(RedisBreaker::new(servers.clone(), keys, *timing, client)))

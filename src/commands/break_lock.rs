@@ -36,7 +36,7 @@ struct Followed {
 }
 
 pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
-    settings.warnings.iter().for_each(|warning| report::print(warning));
+    settings.location.warnings.iter().for_each(|warning| report::print(warning));
     let report = BreakReport::new(&settings.key, local_time);
     let failed = |error: BackendError| Failure::new(exit_code(error.fault()), report.cannot_break(&error));
     let warn = || report::print(&report.only_on_this_host());

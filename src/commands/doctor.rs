@@ -23,8 +23,11 @@ pub(super) fn run(settings: &DoctorSettings) -> anyhow::Result<Exit> {
     if let Some(signal) = ended_by.get() {
         return Ok(Exit::Signal(*signal));
     }
-    let text =
-        if settings.json { format!("{}\n", diagnosis.json()) } else { diagnosis.text(settings.verbosity) };
+    let text = if settings.json {
+        format!("{}\n", diagnosis.json())
+    } else {
+        diagnosis.text(settings.location.verbosity)
+    };
     print(&text)?;
     Ok(Exit::Code(if diagnosis.has_problem() { PROBLEM_FOUND } else { 0 }))
 }

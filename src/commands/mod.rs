@@ -37,7 +37,7 @@ pub(crate) fn dispatch(
 ) -> anyhow::Result<Exit> {
     let (_, matches) = matches.subcommand().expect("clap requires a subcommand");
     let sources = Sources { matches, inherited };
-    if let Some(servers) = command.servers() {
+    if let Some(servers) = command.backend() {
         // Where it cannot be done (a hardened /proc) the lock is still worth having.
         let _ = secrets::hide(&typed_secrets(servers, sources), command.argv().len());
     }

@@ -38,7 +38,7 @@ impl HostFacts {
 pub(super) fn check_settings(settings: &DoctorSettings) -> Vec<Finding> {
     let check = Check::Settings;
     let mut findings: Vec<Finding> =
-        settings.warnings.iter().map(|text| check.warning(text, "", "")).collect();
+        settings.location.warnings.iter().map(|text| check.warning(text, "", "")).collect();
     findings.extend(settings.origins.unknown_variables.iter().map(|name| {
         check.warning(
             format!("the variable {name} is not a redlock setting"),
@@ -46,7 +46,7 @@ pub(super) fn check_settings(settings: &DoctorSettings) -> Vec<Finding> {
             "unset it, or correct its name: redlock run --help lists the options",
         )
     }));
-    match &settings.backend {
+    match &settings.location.backend {
         Backend::Host { reason: LocalReason::NothingElseConfigured, .. } => findings.push(check.warning(
             "no server is configured: locks are on this host only",
             "runs on other hosts are not kept out",

@@ -34,9 +34,9 @@ impl Diagnosis<'_> {
 
     fn origins_json(&self) -> Value {
         let origins = &self.settings.origins;
-        let files = origins.config_files.iter().map(|path| path.display().to_string());
+        let files = self.settings.location.config_files.iter().map(|path| path.display().to_string());
         let sources = origins.settings.iter().map(|(name, source)| (name.clone(), json!(source)));
-        let (backend, directory, timing) = match &self.settings.backend {
+        let (backend, directory, timing) = match &self.settings.location.backend {
             Backend::Host { directory, .. } => ("host", Some(directory.display().to_string()), None),
             Backend::Servers { timing, .. } => ("servers", None, Some(timing)),
         };

@@ -169,10 +169,10 @@ pub(crate) struct Diagnosis<'a> {
 
 impl<'a> Diagnosis<'a> {
     pub(crate) fn make(settings: &'a DoctorSettings) -> Self {
-        let checkup = match &settings.backend {
+        let checkup = match &settings.location.backend {
             Backend::Host { .. } => ServersCheckup::default(),
             Backend::Servers { servers, timing } => {
-                check_servers(servers, &settings.prefix, timing.node_timeout)
+                check_servers(servers, &settings.location.prefix, timing.node_timeout)
             }
         };
         Self::from_facts(settings, checkup, &HostFacts::gather(settings), SystemTime::now())
@@ -186,7 +186,7 @@ impl<'a> Diagnosis<'a> {
     ) -> Self {
         let mut diagnosis = Self { settings, checkup, findings: Vec::new(), votes: Vec::new(), quorum: None };
         diagnosis.add(About::Settings, host::check_settings(settings));
-        let is_backend = match &settings.backend {
+        let is_backend = match &settings.location.backend {
             Backend::Host { .. } => true,
             Backend::Servers { timing, .. } => {
                 diagnosis.check_servers(timing, now);

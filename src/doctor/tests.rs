@@ -8,7 +8,7 @@ use crate::lock::checkup::{
 };
 use crate::lock::{Mount, ServerError};
 use crate::report::Verbosity;
-use crate::settings::{LocalReason, Origins};
+use crate::settings::{LocalReason, Location, Origins};
 
 const NOW_MS: u64 = 1_800_000_000_000;
 
@@ -90,15 +90,14 @@ fn host() -> HostFacts {
 }
 
 fn with(backend: Backend) -> DoctorSettings {
-    DoctorSettings {
+    let location = Location {
         backend,
         prefix: "lock".into(),
-        directory: None,
         verbosity: Verbosity::Normal,
-        json: false,
-        origins: Origins::default(),
+        config_files: Vec::new(),
         warnings: Vec::new(),
-    }
+    };
+    DoctorSettings { location, directory: None, json: false, origins: Origins::default() }
 }
 
 fn on_servers(timing: &Timing) -> DoctorSettings {

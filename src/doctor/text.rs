@@ -87,14 +87,14 @@ impl Diagnosis<'_> {
     /// Where the settings came from, and where locks are.
     fn origins(&self) -> String {
         let origins = &self.settings.origins;
-        let mut sources = vec![config_files(&origins.config_files)];
+        let mut sources = vec![config_files(&self.settings.location.config_files)];
         sources.extend(origins.settings.iter().map(|(name, source)| format!("{name} from {source}")));
         let is_new = |variable: &&String| !origins.settings.iter().any(|(_, source)| source == *variable);
         let others: Vec<&str> = origins.variables.iter().filter(is_new).map(String::as_str).collect();
         if !others.is_empty() {
             sources.push(format!("variables {}", others.join(" ")));
         }
-        let place = match &self.settings.backend {
+        let place = match &self.settings.location.backend {
             Backend::Servers { servers, timing } => {
                 let names = match &servers[..] {
                     [one] => one.to_string(),

@@ -1,14 +1,14 @@
-//! What `redlock acquire` needs to know.
+//! Settings of `redlock acquire`.
 
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::lock::{LockArgs, LockSettings};
+use super::lock::LockSettings;
 use super::sources::Sources;
 use super::{OnLost, OnUnavailable, signal, usage, validate_keys};
-use crate::cli::AcquireArgs;
+use crate::cli::{AcquireArgs, TakeArgs};
 use crate::exit::{Failure, HELD};
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct AcquireSettings {
     pub ttl: Option<Duration>,
     pub format: TokenFormat,
     pub watched: Option<Watched>,
-    /// What a keeper does when the lock is lost, and the signal that it sends then.
+    /// What a keeper does if the lock is lost, and the signal that it then sends.
     pub on_lost: OnLost,
     pub stop_signal: Signal,
 }
@@ -31,7 +31,7 @@ pub(crate) enum TokenFormat {
     Shell,
 }
 
-/// For which process a keeper keeps the lock.
+/// The process for which a keeper keeps the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     Parent,
@@ -40,30 +40,18 @@ pub(crate) enum Watched {
 
 impl AcquireSettings {
     pub(crate) fn resolve(args: AcquireArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let AcquireArgs { keys, json, shell, mode, wait, lease, keeper, servers, backend, output } = args;
-        if keys.is_empty() {
-            return Err(usage("which lock? Give --key KEY: redlock acquire --key KEY"));
+        let AcquireArgs { mut take, json, shell, for_shell, watch_pid } = args;
+        if take.keys.is_empty() {
+            return Err(usage("--key KEY is required: redlock acquire --key KEY"));
         }
-        let lock = LockArgs {
-            keys: validate_keys(keys, &[])?,
-            servers,
-            backend,
-            mode,
-            wait,
-            ttl: lease.ttl.clone(),
-            min_hold: lease.min_hold,
-            reentrant: false,
-            on_unavailable: on_unavailable(keeper.on_unavailable, sources)?,
-            output,
-        };
-        let mut lock = LockSettings::resolve(lock, sources)?;
-        lock.conflict_exit_code = conflict_exit_code(lock.conflict_exit_code, sources)?;
+        let keys = validate_keys(std::mem::take(&mut take.keys), &[])?;
+        take.failure.on_unavailable = on_unavailable(take.failure.on_unavailable, sources)?;
         let format = match sources.one_of(&[("json", json), ("shell", shell)])? {
             Some("json") => TokenFormat::Json,
             Some(_) => TokenFormat::Shell,
             None => TokenFormat::Plain,
         };
-        let watched = match (keeper.for_shell, keeper.watch_pid) {
+        let watched = match (for_shell, watch_pid) {
             (true, Some(_)) => return Err(sources.exclusive("for_shell", "watch_pid")),
             (true, None) => Some(Watched::Parent),
             (false, Some(text)) => Some(Watched::Process(pid(&text, sources)?)),
@@ -74,34 +62,40 @@ impl AcquireSettings {
         {
             let name = sources.name(option);
             return Err(usage(format!(
-                "{name} requires --for-shell or --watch-pid: without a keeper nobody notices that the lock is lost"
+                "{name} requires --for-shell or --watch-pid: without a keeper nothing notices that the lock is lost"
             )));
         }
+        let (on_lost, stop_signal) = (take.failure.on_lost, take.failure.signal.take());
+        let lease = std::mem::take(&mut take.lease);
+        let mut lock =
+            LockSettings::resolve(keys, TakeArgs { lease: lease.clone(), ..take }, false, sources)?;
+        lock.conflict_exit_code = conflict_exit_code(lock.conflict_exit_code, sources)?;
         Ok(Self {
-            ttl: lock.backend.lease(lease.ttl.as_deref(), sources)?,
+            ttl: lock.backend.lease(&lease, sources)?,
             lock,
             format,
             watched,
-            on_lost: keeper.on_lost.unwrap_or(OnLost::Warn),
-            stop_signal: keeper.signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
+            on_lost: on_lost.unwrap_or(OnLost::Warn),
+            stop_signal: stop_signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
         })
     }
 }
 
-/// What a run does without a lock is no choice here. What is inherited is meant for runs.
-fn on_unavailable(given: Option<OnUnavailable>, sources: Sources<'_>) -> Result<OnUnavailable, Failure> {
+/// Only a run can go on without a lock. An inherited value is meant for runs.
+fn on_unavailable(
+    given: Option<OnUnavailable>,
+    sources: Sources<'_>,
+) -> Result<Option<OnUnavailable>, Failure> {
     match given {
-        Some(OnUnavailable::Wait) => Ok(OnUnavailable::Wait),
+        Some(OnUnavailable::Wait) => Ok(given),
         Some(OnUnavailable::Skip | OnUnavailable::Run) if sources.was_typed("on_unavailable") => {
             Err(sources.must("on_unavailable", "be fail or wait: there is no token without the lock"))
         }
-        Some(OnUnavailable::Fail | OnUnavailable::Skip | OnUnavailable::Run) | None => {
-            Ok(OnUnavailable::Fail)
-        }
+        Some(OnUnavailable::Fail | OnUnavailable::Skip | OnUnavailable::Run) | None => Ok(None),
     }
 }
 
-/// Zero is the code of a lock that was taken. What is inherited is meant for runs, whose command is then skipped.
+/// Zero means that the lock was taken. An inherited zero is meant for runs, which then skip the command.
 fn conflict_exit_code(given: u8, sources: Sources<'_>) -> Result<u8, Failure> {
     match given {
         0 if sources.was_typed("conflict_exit_code") => {
@@ -116,5 +110,5 @@ fn pid(text: &str, sources: Sources<'_>) -> Result<Pid, Failure> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number
         .map(Pid::from_raw)
-        .ok_or_else(|| sources.must("watch_pid", &format!("be the number of a process, not {text:?}")))
+        .ok_or_else(|| sources.must("watch_pid", &format!("be a process ID, not {text:?}")))
 }

@@ -1,4 +1,4 @@
-//! Where the lock is: which servers, or which directory of this host, and on what terms. For every command.
+//! Where the lock is: the servers or the directory of this host, and the lease. For every command.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::servers::{servers, warnings};
 use super::sources::Sources;
 use super::usage;
-use crate::cli::{BackendArgs, HostArgs, ServerArgs};
+use crate::cli::{BackendArgs, LeaseArgs};
 use crate::duration::format;
 use crate::exit::{Failure, UNFIT};
 use crate::lock::{Keys, Mode, Server, Timing, default_directory};
 
-/// Options that mean nothing on this host. They are accepted, so that a script runs with and without servers.
+/// Options without effect on this host. They are accepted, so that a script runs with and without
+/// servers.
 const OF_SERVERS: [&str; 11] = [
     "ttl",
     "node_timeout",
@@ -30,12 +31,12 @@ const SHORTEST_TTL: Duration = Duration::from_millis(100);
 const LONGEST_TTL: Duration = Duration::from_hours(365 * 24);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
-/// For this long after a failover the old master may go on granting: until every Sentinel, or node of the cluster, has
-/// heard of the new one.
+/// After a failover the old master may grant locks for this long: until every Sentinel, or node of the
+/// cluster, knows the new one.
 const FAILOVER_LAG: Duration = Duration::from_secs(5);
-/// With several servers, where the others answer instead of a slow one.
+/// With several servers, where the others reply instead of a slow one.
 const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
-/// With one server there is no other to turn to, and a line across an ocean needs several round trips to begin.
+/// With one server there is no alternative, and connecting across an ocean takes several round trips.
 const ONLY_NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 #[derive(Debug)]
@@ -52,25 +53,25 @@ pub(crate) enum LocalReason {
 }
 
 impl Backend {
-    /// For a command that takes a lock. `ttl` is the option's text.
-    pub(crate) fn resolve(
-        args: &ServerArgs,
-        backend: BackendArgs,
-        ttl: Option<&str>,
+    /// For a command that takes a lock.
+    pub(super) fn resolve(
+        args: &BackendArgs,
+        lease: &LeaseArgs,
         mode: &Mode,
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
-        if let Some(reason) = is_local(args, &backend.host, sources)? {
-            // What is typed must make sense, even where it has no meaning.
+        let ttl = lease.ttl.as_deref();
+        if let Some(reason) = is_local(args, sources)? {
+            // A typed value must be valid, even where it has no effect.
             if sources.was_typed("ttl") {
                 parse_ttl(ttl, sources, false)?;
             }
-            for (id, text) in [("node_timeout", &args.node_timeout), ("quarantine", &backend.quarantine)] {
+            for (id, text) in [("node_timeout", &args.node_timeout), ("quarantine", &lease.quarantine)] {
                 if sources.was_typed(id) && text.as_deref() != Some("off") {
                     sources.duration(id, text.as_deref())?;
                 }
             }
-            return Ok(Self::Host { directory: directory(backend.host.local_dir)?, reason });
+            return Ok(Self::Host { directory: directory(args)?, reason });
         }
         let servers = servers(args, sources)?;
         let count = servers.len();
@@ -80,10 +81,10 @@ impl Backend {
                 "--slots works with one server only (a vote of 3 servers with 2 permits each could admit 3 holders)",
             ));
         }
-        // What one server has granted another may not know.
+        // One server may not know what another has granted.
         let may_fail_over = servers.iter().any(Server::may_fail_over);
         let may_forget = count > 1 || may_fail_over;
-        let quarantine = quarantine(backend.quarantine.as_deref(), sources, may_forget)?;
+        let quarantine = quarantine(lease.quarantine.as_deref(), sources, may_forget)?;
         let ttl = parse_ttl(ttl, sources, may_forget || !quarantine.is_zero())?;
         check_quarantine(quarantine, ttl, sources)?;
         let lag = if may_fail_over && !quarantine.is_zero() { FAILOVER_LAG } else { Duration::ZERO };
@@ -91,14 +92,10 @@ impl Backend {
         Ok(Self::Servers { servers, timing: Timing { ttl, node_timeout, quarantine: quarantine + lag } })
     }
 
-    /// For a command that takes no lock of its own.
-    pub(crate) fn to_look_at(
-        args: &ServerArgs,
-        host: HostArgs,
-        sources: Sources<'_>,
-    ) -> Result<Self, Failure> {
-        if let Some(reason) = is_local(args, &host, sources)? {
-            return Ok(Self::Host { directory: directory(host.local_dir)?, reason });
+    /// For a command that takes no lock.
+    pub(super) fn to_look_at(args: &BackendArgs, sources: Sources<'_>) -> Result<Self, Failure> {
+        if let Some(reason) = is_local(args, sources)? {
+            return Ok(Self::Host { directory: directory(args)?, reason });
         }
         let servers = servers(args, sources)?;
         let node_timeout = node_timeout(args, sources, None, servers.len())?;
@@ -131,7 +128,7 @@ impl Backend {
         Ok(())
     }
 
-    /// The options that were typed and mean nothing here.
+    /// Typed options that have no effect here.
     pub(crate) fn meaningless(&self, sources: Sources<'_>) -> Vec<String> {
         match self {
             Self::Servers { .. } => Vec::new(),
@@ -142,24 +139,20 @@ impl Backend {
         }
     }
 
-    /// What is wrong with the settings of servers, if they are used.
-    pub(super) fn warnings(&self, args: &ServerArgs, sources: Sources<'_>) -> Vec<String> {
+    /// Flaws of the settings of servers, if they are used.
+    pub(super) fn warnings(&self, args: &BackendArgs, sources: Sources<'_>) -> Vec<String> {
         match self {
             Self::Servers { .. } => warnings(args, sources),
             Self::Host { .. } => Vec::new(),
         }
     }
 
-    /// How long a grant lasts unless it is renewed; `None` = forever. `text` is the option's: on this host a process
-    /// holds the lock for this long.
-    pub(super) fn lease(
-        &self,
-        text: Option<&str>,
-        sources: Sources<'_>,
-    ) -> Result<Option<Duration>, Failure> {
+    /// How long a grant lasts unless it is renewed; `None` = forever. On this host a process holds the lock
+    /// for this long.
+    pub(super) fn lease(&self, args: &LeaseArgs, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
         match self {
             Self::Servers { timing, .. } => Ok(timing.ttl),
-            Self::Host { .. } => parse_ttl(text, sources, false),
+            Self::Host { .. } => parse_ttl(args.ttl.as_deref(), sources, false),
         }
     }
 
@@ -167,7 +160,7 @@ impl Backend {
         matches!(self, Self::Host { .. })
     }
 
-    /// The longest that a lock can outlive us, if there is a longest.
+    /// How long a lock can outlive this process; `None` if there is no limit, or on this host.
     pub(crate) fn ttl(&self) -> Option<Duration> {
         match self {
             Self::Servers { timing, .. } => timing.ttl,
@@ -176,35 +169,31 @@ impl Backend {
     }
 }
 
-/// Why the lock is on this host, if it is. No server at all means this host, unless that is forbidden.
-fn is_local(
-    args: &ServerArgs,
-    host: &HostArgs,
-    sources: Sources<'_>,
-) -> Result<Option<LocalReason>, Failure> {
+/// Why the lock is on this host, if it is. Without a server it is, unless that is forbidden.
+fn is_local(args: &BackendArgs, sources: Sources<'_>) -> Result<Option<LocalReason>, Failure> {
     let has_server = args.redis.iter().any(|url| !url.is_empty());
     if sources.was_typed("redis") && !has_server {
         return Err(usage("--redis must not be empty"));
     }
-    // A directory that is inherited only says where, if it is to be on this host.
+    // An inherited directory does not request a lock on this host.
     let typed_directory = sources.was_typed("local_dir");
-    let local = if host.local { "local" } else { "local_dir" };
-    let is_requested = host.local || typed_directory;
+    let local = if args.local { "local" } else { "local_dir" };
+    let is_requested = args.local || typed_directory;
     if is_requested && has_server && sources.was_typed("redis") && sources.was_typed(local) {
         return Err(sources.exclusive(local, "redis"));
     }
-    if is_requested && host.require_server && sources.was_typed(local) && sources.was_typed("require_server")
+    if is_requested && args.require_server && sources.was_typed(local) && sources.was_typed("require_server")
     {
         return Err(sources.exclusive(local, "require_server"));
     }
     let is_local = !has_server || is_requested && sources.distance(local) <= sources.distance("redis");
-    if is_local && host.require_server && !(is_requested && sources.was_typed(local)) {
+    if is_local && args.require_server && !(is_requested && sources.was_typed(local)) {
         let name = sources.name("require_server");
         let message =
             format!("no server configured, and {name} is set: give --redis URL or set REDLOCK_REDIS");
         return Err(Failure::new(UNFIT, message));
     }
-    let reason = if is_requested || host.local_dir.is_some() {
+    let reason = if is_requested || args.local_dir.is_some() {
         LocalReason::Requested
     } else {
         LocalReason::NothingElseConfigured
@@ -213,7 +202,8 @@ fn is_local(
 }
 
 /// Where locks on this host are.
-pub(super) fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
+pub(super) fn directory(args: &BackendArgs) -> Result<PathBuf, Failure> {
+    let given = args.local_dir.clone();
     given.filter(|directory| !directory.as_os_str().is_empty()).or_else(default_directory).ok_or_else(|| {
         Failure::new(
             UNFIT,
@@ -222,8 +212,8 @@ pub(super) fn directory(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// `may_forget`: there are several servers, another one may take the place of the only one, or that may come back
-/// without its data.
+/// `may_forget`: there are several servers, another one may take the place of the only one, or that one
+/// may restart without its data.
 fn parse_ttl(
     text: Option<&str>,
     sources: Sources<'_>,
@@ -248,7 +238,7 @@ fn parse_ttl(
 }
 
 fn node_timeout(
-    args: &ServerArgs,
+    args: &BackendArgs,
     sources: Sources<'_>,
     ttl: Option<Duration>,
     servers: usize,
@@ -260,12 +250,12 @@ fn node_timeout(
     if timeout.is_zero() {
         return Err(sources.must("node_timeout", "be more than 0"));
     }
-    // A later answer would leave too little of the lease to be of use.
+    // A later reply would leave too little of the lease.
     let longest = ttl.map(|ttl| if servers > 1 { ttl / 3 } else { ttl * 2 / 3 });
     Ok(longest.map_or(timeout, |longest| timeout.min(longest)))
 }
 
-/// Off by default where there is one server, and no other can take its place.
+/// Off by default with one server whose place no other can take.
 fn quarantine(text: Option<&str>, sources: Sources<'_>, may_forget: bool) -> Result<Duration, Failure> {
     let quarantine = match text {
         Some("off") => Some(Duration::ZERO),
@@ -274,7 +264,7 @@ fn quarantine(text: Option<&str>, sources: Sources<'_>, may_forget: bool) -> Res
     Ok(quarantine.unwrap_or(if may_forget { DEFAULT_QUARANTINE } else { Duration::ZERO }))
 }
 
-/// A server that has waited it out must have outlasted every lease.
+/// A quarantine must outlast every lease.
 fn check_quarantine(
     quarantine: Duration,
     ttl: Option<Duration>,

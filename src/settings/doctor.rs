@@ -1,4 +1,4 @@
-//! What `redlock doctor` needs to know: the settings of a run, and where they came from.
+//! Settings of `redlock doctor`: those of a run, and where they came from.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use clap::{Arg, Command, CommandFactory};
 
 use super::backend::{Backend, directory};
+use super::look::Location;
 use super::sources::Sources;
-use super::{prefix, verbosity};
+use super::verbosity;
 use crate::cli::{Cli, DoctorArgs, is_setting, variable};
 use crate::exit::Failure;
 use crate::lock::Mode;
-use crate::report::Verbosity;
 
-/// Variables that are no options: what a run gives its command, and passwords.
+/// Variables that are not settings: those that a run sets for its command, and passwords.
 const OTHER_VARIABLES: [&str; 9] = [
     "REDLOCK_CONFIG",
     "REDLOCK_PASSWORD",
@@ -26,55 +26,44 @@ const OTHER_VARIABLES: [&str; 9] = [
     "REDLOCK_HELD",
     "REDLOCK_SLOT",
 ];
-/// Those of them that decide where locks are, or how to log in.
+/// Those of them that decide which settings are read, or how to log in.
 const SECRETS: [&str; 3] = ["REDLOCK_CONFIG", "REDLOCK_PASSWORD", "REDLOCK_SENTINEL_PASSWORD"];
 
-/// Settings that do not matter for locks.
+/// Settings that do not affect locks.
 const OF_OUTPUT: [&str; 2] = ["quiet", "verbose"];
 
 #[derive(Debug)]
 pub(crate) struct DoctorSettings {
-    pub backend: Backend,
-    pub prefix: String,
+    pub location: Location,
     /// Where locks on this host are, or would be.
     pub directory: Option<PathBuf>,
-    pub verbosity: Verbosity,
     pub json: bool,
     pub origins: Origins,
-    /// What is wrong with the settings without making them unusable.
-    pub warnings: Vec<String>,
 }
 
 /// Where the settings came from.
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
-    pub config_files: Vec<PathBuf>,
-    /// An option or a setting, and its source.
+    /// Each setting, and its source.
     pub settings: Vec<(String, String)>,
-    /// Variables that are set and count.
+    /// Variables that have an effect.
     pub variables: Vec<String>,
-    /// Variables that look like settings and are none.
+    /// Variables that look like settings but are not.
     pub unknown_variables: Vec<String>,
 }
 
 impl DoctorSettings {
     pub(crate) fn resolve(args: DoctorArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let DoctorArgs { json, quiet, verbose, ttl, servers, backend, help: _ } = args;
-        let local_directory = backend.host.local_dir.clone();
-        let backend = Backend::resolve(&servers, backend, ttl.as_deref(), &Mode::Exclusive, sources)?;
-        let prefix = prefix(servers.prefix.clone());
-        backend.check_names(&prefix, &[], sources)?;
-        let directory = directory(local_directory).ok();
-        let warnings = backend.warnings(&servers, sources);
-        Ok(Self {
-            directory,
-            prefix,
-            verbosity: verbosity(quiet, verbose, sources)?,
-            json: json.json,
-            origins: origins(sources),
-            warnings: warnings.iter().map(|text| text.trim_start_matches("warning: ").to_owned()).collect(),
-            backend,
-        })
+        let DoctorArgs { lease, look } = args;
+        let backend = Backend::resolve(&look.backend, &lease, &Mode::Exclusive, sources)?;
+        let directory = directory(&look.backend).ok();
+        let verbosity = verbosity(&look.verbosity, sources)?;
+        let mut location = Location::new(backend, look.backend, verbosity, sources);
+        location.backend.check_names(&location.prefix, &[], sources)?;
+        for warning in &mut location.warnings {
+            *warning = warning.trim_start_matches("warning: ").to_owned();
+        }
+        Ok(Self { location, directory, json: look.json, origins: origins(sources) })
     }
 }
 
@@ -110,10 +99,5 @@ fn origins(sources: Sources<'_>) -> Origins {
     }
     variables.sort();
     unknown_variables.sort();
-    Origins {
-        config_files: sources.config_files().to_vec(),
-        settings: settings.collect(),
-        variables,
-        unknown_variables,
-    }
+    Origins { settings: settings.collect(), variables, unknown_variables }
 }

@@ -1,6 +1,5 @@
-//! Config files: which are read, and what is in them.
-//!
-//! Keys are spelled as the long options. Nothing of a value is ever shown: it may be a password.
+//! Config files. Keys are spelled like the long options. No message shows a value: it may be a
+//! password.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -13,21 +12,20 @@ use crate::report::io_error;
 const OF_ALL_USERS: &str = "/etc/redlock/config.toml";
 const OF_THE_USER: &str = "redlock/config.toml";
 
-/// A config file that was read.
 pub(crate) struct ConfigFile {
     pub path: PathBuf,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ConfigEntry>,
 }
 
 /// One setting of a file.
-pub(crate) struct Entry {
+pub(crate) struct ConfigEntry {
     pub key: String,
     pub line: usize,
-    /// As they would be typed.
+    /// As on the command line.
     pub values: Vec<String>,
 }
 
-/// The files in the order in which they are read: a later one goes before an earlier one. The one that was named
+/// The files in the order in which they are read: a later one overrides an earlier one. A named file
 /// must exist, and is the only one.
 pub(super) fn read_all(named: Option<PathBuf>) -> Result<Vec<ConfigFile>, Failure> {
     if let Some(path) = named {
@@ -45,15 +43,16 @@ pub(super) fn read_all(named: Option<PathBuf>) -> Result<Vec<ConfigFile>, Failur
     Ok(files)
 }
 
-/// As the XDG base directory specification has it: an unset, empty or relative variable means ~/.config.
+/// According to the XDG base directory specification, an unset, empty or relative variable means
+/// ~/.config.
 fn of_the_user() -> Option<PathBuf> {
     let directory = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let config = directory("XDG_CONFIG_HOME").or_else(|| Some(directory("HOME")?.join(".config")))?;
     Some(config.join(OF_THE_USER))
 }
 
-/// A home that we may not even look into is another user's (runuser and setpriv leave HOME as it was), and so is
-/// the file.
+/// A home directory that cannot be searched is another user's, and so is the file: runuser and setpriv
+/// do not change HOME.
 fn is_missing(path: &Path, error: &io::Error) -> bool {
     let kind = error.kind();
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
@@ -77,17 +76,20 @@ fn parse(path: PathBuf, text: &str) -> Result<ConfigFile, Failure> {
         let line = line_of(key.span().start);
         let key = key.get_ref().to_string();
         if matches!(value.get_ref(), DeValue::Table(_)) {
-            return Err(bad(line, &format!("{key}: there are no sections; settings stand at the top level")));
+            return Err(bad(
+                line,
+                &format!("{key}: sections are not supported; put settings at the top level"),
+            ));
         }
         let values = values(value.get_ref());
         let values = values.ok_or_else(|| bad(line, &format!("{key}: write the value as a string")))?;
-        entries.push(Entry { key, line, values });
+        entries.push(ConfigEntry { key, line, values });
     }
     entries.sort_by_key(|entry| entry.line);
     Ok(ConfigFile { path, entries })
 }
 
-/// "ttl: " if a setting of that name begins the line.
+/// "ttl: " if the line starts with a setting of that name.
 fn key_at(text: &str, at: usize) -> String {
     let before = text.get(..at).unwrap_or_default();
     let line = text[before.rfind('\n').map_or(0, |end| end + 1)..].lines().next().unwrap_or_default();
@@ -98,7 +100,7 @@ fn key_at(text: &str, at: usize) -> String {
     if is_key { format!("{key}: ") } else { String::new() }
 }
 
-/// As they would be typed. `None` for a value that no option takes.
+/// As on the command line. `None` for a value that no option takes.
 fn values(value: &DeValue<'_>) -> Option<Vec<String>> {
     match value {
         DeValue::String(text) => Some(vec![text.to_string()]),

@@ -1,7 +1,7 @@
-//! What was not typed: the environment, and below it the config files.
+//! Values from the environment and, below it, from the config files.
 //!
-//! Inherited values become the options' defaults, so that clap puts typed ones before them. Where each came from is
-//! remembered, to blame it for a bad value. Flags and choices are checked here, before clap sees them.
+//! They become the options' defaults, so that clap prefers typed ones. The origin of each is kept, to
+//! blame it for a bad value. Flags and choices are checked here, before clap sees them.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
-use super::file::{self, ConfigFile, Entry};
+use super::file::{self, ConfigEntry, ConfigFile};
 use crate::cli::{Cli, declare, is_setting, mistakes, variable};
 use crate::exit::{Failure, UNFIT, USAGE};
 
@@ -23,7 +23,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// As it stands at the beginning of a message.
+    /// The beginning of a message.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Variable(name) => name.clone(),
@@ -47,16 +47,16 @@ impl Origin {
     }
 }
 
-/// What the options of a subcommand inherit.
+/// The origins of the inherited values of one subcommand.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
-    /// By the names that clap knows the options by.
+    /// By the options' IDs in clap.
     pub(super) origins: HashMap<String, Origin>,
     /// The config files that were read.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// The command line with what its subcommand inherits, and where that came from.
+/// The command line with the inherited values of its subcommand.
 pub(crate) fn inherit(arguments: &[OsString]) -> Result<(Command, Inherited), Failure> {
     let name = arguments.get(1).and_then(|name| name.to_str()).unwrap_or_default().to_owned();
     let command = declare(&name);
@@ -93,15 +93,15 @@ pub(crate) fn inherit(arguments: &[OsString]) -> Result<(Command, Inherited), Fa
     failure.map_or(Ok((command, inherited)), Err)
 }
 
-/// The file of `--config`. It must be known before the line can be parsed with what is inherited, so the line is
-/// parsed twice if the word is in it.
+/// The file of `--config`. It must be known before the line is parsed with inherited values, so a line
+/// that contains the option is parsed twice.
 fn typed_config(command: &Command, arguments: &[OsString]) -> Option<PathBuf> {
     let is_named = arguments.iter().any(|arg| arg.as_encoded_bytes().starts_with(b"--config"));
     let matches = is_named.then(|| command.clone().try_get_matches_from(arguments).ok()).flatten()?;
     matches.subcommand()?.1.get_one::<PathBuf>("config").cloned()
 }
 
-/// An empty variable counts as unset, as CI systems like to leave them.
+/// An empty variable counts as unset: CI systems often leave variables empty.
 fn set_variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -113,7 +113,7 @@ fn value_of(arg: &Arg, files: &[ConfigFile]) -> Option<(Vec<OsString>, Origin)> 
         return Some((vec![value], Origin::Variable(name)));
     }
     let find = |file: &ConfigFile| {
-        let Entry { key, line, values } = file.entries.iter().find(|entry| entry.key == long)?;
+        let ConfigEntry { key, line, values } = file.entries.iter().find(|entry| entry.key == long)?;
         let is_set = values.iter().any(|value| !value.is_empty());
         let origin = Origin::File { path: file.path.clone(), line: *line, key: key.clone() };
         is_set.then(|| (values.iter().map(OsString::from).collect(), origin))
@@ -121,8 +121,8 @@ fn value_of(arg: &Arg, files: &[ConfigFile]) -> Option<(Vec<OsString>, Origin)> 
     files.iter().rev().find_map(find)
 }
 
-/// The file may have settings that this subcommand does not know, but some subcommand must.
-fn is_known(entry: &Entry, command: &Command, file: &ConfigFile) -> Result<(), Failure> {
+/// The file may have settings of other subcommands, but not unknown ones.
+fn is_known(entry: &ConfigEntry, command: &Command, file: &ConfigFile) -> Result<(), Failure> {
     let arguments =
         || command.get_subcommands().flat_map(Command::get_arguments).filter(|arg| is_setting(arg));
     if arguments().any(|arg| arg.get_long() == Some(&entry.key)) {
@@ -134,10 +134,10 @@ fn is_known(entry: &Entry, command: &Command, file: &ConfigFile) -> Result<(), F
             .map_or_else(String::new, |meant| format!("; did you mean {meant:?}?")),
     };
     let place = format!("{}:{}", file.path.display(), entry.line);
-    Err(Failure::new(UNFIT, format!("{place}: {:?} is not a setting{hint}", entry.key)))
+    Err(Failure::new(UNFIT, format!("{place}: {:?} is not a redlock setting{hint}", entry.key)))
 }
 
-/// What clap would not blame on the right source, checked.
+/// Checks that clap would not blame on the right source.
 fn checked(arg: &Arg, values: Vec<OsString>, origin: &Origin) -> Result<Vec<OsString>, Failure> {
     let bad = |why: &str| Err(Failure::new(origin.exit_code(), why));
     let name = origin.name();

@@ -1,42 +1,45 @@
-//! Which locks, where they are and how they are asked for: for the commands that take a lock.
+//! Settings of the commands that take a lock: which locks, where they are, and how to wait for them.
 
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::backend::Backend;
 use super::sources::Sources;
-use super::{prefix, request, verbosity};
-use crate::cli::{BackendArgs, ModeArgs, OnUnavailable, OutputArgs, ServerArgs, WaitArgs};
+use super::{prefix, usage, verbosity};
+use crate::cli::{ModeArgs, OnUnavailable, PreferArg, TakeArgs, WaitArgs};
 use crate::exit::{Failure, HELD};
-use crate::lock::{Mode, Prefer, WaitPolicy};
+use crate::lock::{MOST_SLOTS, Mode, Prefer, WaitPolicy};
 use crate::report::Verbosity;
 
-/// How many finished runs are kept for `redlock history`, and how many can be: a reply has to have a bound.
+const DEFAULT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const SHORTEST_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Number of finished runs kept for `redlock history`. Replies must have a bound.
 const DEFAULT_HISTORY: u32 = 200;
 const LONGEST_HISTORY: u32 = 10_000;
 
 #[derive(Debug)]
 pub(crate) struct LockSettings {
-    /// At least one, none twice, in the order given.
+    /// At least one, without duplicates, in the order given.
     pub keys: Vec<Vec<u8>>,
     pub backend: Backend,
-    /// Prefix of our keys' names; may be empty.
+    /// Prefix of the names of our keys; may be empty.
     pub prefix: String,
     pub mode: Mode,
     pub prefer: Prefer,
     pub wait: WaitPolicy,
-    /// Of the waiters with this only the newest stays.
+    /// Give up when a newer waiter with this setting arrives.
     pub supersede: bool,
-    /// Run under the lock of a run around this one, if that has it.
+    /// Run under the lock of an outer run, if it has the lock.
     pub reentrant: bool,
-    /// Random delay before the first attempt, at most this long; may be zero.
+    /// Maximum random delay before the first attempt; may be zero.
     pub jitter: Duration,
     /// Exit code if the lock is held.
     pub conflict_exit_code: u8,
     pub on_unavailable: OnUnavailable,
-    /// How long the lock stays taken in any case; may be zero.
+    /// Minimum time for which the lock stays taken; may be zero.
     pub min_hold: Duration,
-    /// How many finished runs are kept for `redlock history`; zero = none.
+    /// Number of finished runs kept for `redlock history`; zero = none.
     pub history: u32,
     /// Shown to waiters; may be empty.
     pub label: String,
@@ -44,61 +47,99 @@ pub(crate) struct LockSettings {
     pub events: Option<PathBuf>,
     /// The config files that were read.
     pub config_files: Vec<PathBuf>,
-    /// Options that were typed and mean nothing where the lock is.
+    /// Typed options that have no effect on this backend.
     pub meaningless: Vec<String>,
-    /// What is wrong with the settings without making them unusable.
+    /// Flaws of the settings that do not make them unusable.
     pub warnings: Vec<String>,
 }
 
-/// The options that these settings come from; the values are still text.
-pub(super) struct LockArgs {
-    /// Checked.
-    pub keys: Vec<Vec<u8>>,
-    pub servers: ServerArgs,
-    pub backend: BackendArgs,
-    pub mode: ModeArgs,
-    pub wait: WaitArgs,
-    pub ttl: Option<String>,
-    pub min_hold: Option<String>,
-    pub reentrant: bool,
-    pub on_unavailable: OnUnavailable,
-    pub output: OutputArgs,
-}
-
 impl LockSettings {
-    pub(super) fn resolve(args: LockArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let LockArgs { keys, servers, backend, mode, wait, ttl, min_hold, reentrant, on_unavailable, output } =
-            args;
-        let prefer = request::prefer(mode.prefer);
-        let mode = request::mode(mode, sources)?;
-        let backend = Backend::resolve(&servers, backend, ttl.as_deref(), &mode, sources)?;
-        let prefix = prefix(servers.prefix.clone());
+    /// `keys` are validated.
+    pub(super) fn resolve(
+        keys: Vec<Vec<u8>>,
+        args: TakeArgs,
+        reentrant: bool,
+        sources: Sources<'_>,
+    ) -> Result<Self, Failure> {
+        let TakeArgs { keys: _, mode: modes, wait, lease, min_hold, backend: place, failure, output } = args;
+        let prefer = match modes.prefer {
+            None | Some(PreferArg::Fair) => Prefer::Fair,
+            Some(PreferArg::Writers) => Prefer::Writers,
+            Some(PreferArg::Readers) => Prefer::Readers,
+        };
+        let mode = mode(modes, sources)?;
+        let backend = Backend::resolve(&place, &lease, &mode, sources)?;
+        let warnings = backend.warnings(&place, sources);
+        let prefix = prefix(place.prefix);
         backend.check_names(&prefix, &keys, sources)?;
         let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
         let conflict =
             sources.whole_number("conflict_exit_code", wait.conflict_exit_code.as_deref(), 0, 255)?;
+        let history = sources.whole_number("history", output.history.as_deref(), 0, LONGEST_HISTORY)?;
         Ok(Self {
             keys,
             meaningless: backend.meaningless(sources),
-            warnings: backend.warnings(&servers, sources),
+            warnings,
             config_files: sources.config_files().to_vec(),
             backend,
             prefix,
             mode,
             prefer,
-            wait: request::wait_policy(&wait, sources)?,
+            wait: wait_policy(&wait, sources)?,
             supersede: wait.supersede,
             reentrant,
             jitter: duration("jitter", wait.jitter)?.unwrap_or_default(),
             conflict_exit_code: conflict.and_then(|code| u8::try_from(code).ok()).unwrap_or(HELD),
-            on_unavailable,
+            on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),
             min_hold: duration("min_hold", min_hold)?.unwrap_or_default(),
-            history: sources
-                .whole_number("history", output.history.as_deref(), 0, LONGEST_HISTORY)?
-                .unwrap_or(DEFAULT_HISTORY),
-            verbosity: verbosity(output.quiet, output.verbose, sources)?,
+            history: history.unwrap_or(DEFAULT_HISTORY),
+            verbosity: verbosity(&output.verbosity, sources)?,
             label: output.label.unwrap_or_default(),
             events: output.events.filter(|path| !path.as_os_str().is_empty()),
         })
     }
+}
+
+fn mode(args: ModeArgs, sources: Sources<'_>) -> Result<Mode, Failure> {
+    let slots = args.slots.as_deref();
+    let options = [("shared", args.shared), ("exclusive", args.exclusive), ("slots", slots.is_some())];
+    let chosen = sources.one_of(&options)?;
+    if chosen == Some("shared") {
+        return Ok(Mode::Shared { group: args.reader_group.unwrap_or_default().into_vec() });
+    }
+    if sources.was_typed("reader_group") {
+        return Err(usage("--reader-group requires --shared"));
+    }
+    match sources.whole_number("slots", slots.filter(|_| chosen == Some("slots")), 1, MOST_SLOTS)? {
+        Some(of) => Ok(Mode::Slot { of }),
+        None => Ok(Mode::Exclusive),
+    }
+}
+
+/// A typed option beats an inherited one: `-n` beats REDLOCK_WAIT, and `--wait` beats REDLOCK_NONBLOCK.
+fn wait_policy(args: &WaitArgs, sources: Sources<'_>) -> Result<WaitPolicy, Failure> {
+    let at_most = sources.duration("wait", args.wait.as_deref())?;
+    let interval = sources.duration("retry_interval", args.retry_interval.as_deref())?;
+    let retries = args.retries.as_deref();
+    let chosen = sources.one_of(&[("nonblock", args.nonblock), ("retries", retries.is_some())])?;
+    let retries = retries.filter(|_| chosen == Some("retries"));
+    if let Some(count) = sources.whole_number("retries", retries, 0, u32::MAX - 1)? {
+        let interval = interval.unwrap_or(DEFAULT_RETRY_INTERVAL);
+        if interval < SHORTEST_RETRY_INTERVAL {
+            return Err(sources.must("retry_interval", "be at least 1ms"));
+        }
+        return Ok(WaitPolicy::Retry { count, interval, at_most });
+    }
+    if sources.was_typed("retry_interval") {
+        return Err(usage("--retry-interval requires --retries"));
+    }
+    // Zero means --nonblock, so these two agree.
+    let waits = at_most.is_none_or(|at_most| !at_most.is_zero());
+    if args.nonblock && at_most.is_some() && waits {
+        return match sources.one_of(&[("nonblock", true), ("wait", true)])? {
+            Some("wait") => Ok(WaitPolicy::Queue { at_most }),
+            _ => Ok(WaitPolicy::No),
+        };
+    }
+    Ok(if args.nonblock || !waits { WaitPolicy::No } else { WaitPolicy::Queue { at_most } })
 }

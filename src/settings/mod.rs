@@ -1,19 +1,14 @@
-//! From the command line, the environment and the config file to one validated value. Below this nothing
-//! checks again.
+//! Turns command line, environment and config files into validated values. Nothing below checks again.
 
 mod acquire;
 mod backend;
-mod break_lock;
 mod doctor;
 mod file;
-mod history;
 mod inherited;
-mod list;
 mod lock;
-mod request;
+mod look;
 mod servers;
 mod sources;
-mod status;
 mod tls;
 mod token;
 
@@ -25,27 +20,25 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::cli::{KeyArgs, RunArgs, ServerArgs};
+use crate::cli::{BackendArgs, KeyArgs, RunArgs, VerbosityArgs};
 use crate::clock::BootTime;
 use crate::duration::format;
 use crate::exit::{Failure, USAGE};
 use crate::lock::Grant;
 use crate::report::Verbosity;
-use lock::LockArgs;
 
 pub(crate) use crate::cli::{OnLost, OnUnavailable};
 pub(crate) use acquire::{AcquireSettings, TokenFormat, Watched};
 pub(crate) use backend::{Backend, LocalReason};
-pub(crate) use break_lock::BreakSettings;
 pub(crate) use doctor::DoctorSettings;
 #[cfg(test)]
 pub(crate) use doctor::Origins;
-pub(crate) use history::{Form, HistorySettings};
 pub(crate) use inherited::{Inherited, inherit};
-pub(crate) use list::ListSettings;
 pub(crate) use lock::LockSettings;
+pub(crate) use look::{
+    BreakSettings, Checked, Form, HistorySettings, ListSettings, Location, Purpose, StatusSettings,
+};
 pub(crate) use sources::Sources;
-pub(crate) use status::{Checked, Location, Purpose, StatusSettings};
 pub(crate) use token::{ExtendSettings, TokenSettings};
 
 const LONGEST_KEY: usize = 1024;
@@ -57,7 +50,7 @@ pub(crate) const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 const MARGIN_FRACTION: u32 = 10;
 const MARGIN_BOUNDS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// All that `redlock run` needs to know.
+/// Settings of `redlock run`.
 #[derive(Debug)]
 pub(crate) struct RunSettings {
     pub lock: LockSettings,
@@ -67,7 +60,7 @@ pub(crate) struct RunSettings {
     pub stop_signal: Signal,
     pub kill_after: Duration,
     pub on_lost: OnLost,
-    /// The command is stopped when it has had the lock for this long.
+    /// Stop the command when it has held the lock for this long.
     pub max_hold: Option<Duration>,
     /// Hold the lock until the last descendant has ended.
     pub wait_tree: bool,
@@ -76,45 +69,31 @@ pub(crate) struct RunSettings {
 impl RunSettings {
     pub(crate) fn resolve(args: RunArgs, sources: Sources<'_>) -> Result<Self, Failure> {
         let RunArgs {
-            keys,
+            mut take,
             shell_command,
             argv,
-            servers,
-            backend,
-            mode,
-            wait,
-            nested,
-            hold,
-            failure,
-            output,
+            reentrant,
+            max_hold: longest,
+            wait_tree,
+            kill_after: grace,
         } = args;
-        let lock = LockArgs {
-            keys: validate_keys(keys, &argv)?,
-            servers,
-            backend,
-            mode,
-            wait,
-            ttl: hold.ttl,
-            min_hold: hold.min_hold,
-            reentrant: nested.reentrant,
-            on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),
-            output,
-        };
-        let lock = LockSettings::resolve(lock, sources)?;
+        let keys = validate_keys(std::mem::take(&mut take.keys), &argv)?;
+        let (on_lost, stop_signal) = (take.failure.on_lost, take.failure.signal.take());
+        let lock = LockSettings::resolve(keys, take, reentrant, sources)?;
         let longest_grace = lock.backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
         let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
         Ok(Self {
             lock,
             argv: command(argv, shell_command)?,
-            stop_signal: failure.signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
-            kill_after: kill_after(duration("kill_after", failure.kill_after)?, longest_grace, sources)?,
-            on_lost: failure.on_lost.unwrap_or(OnLost::Stop),
-            max_hold: max_hold(duration("max_hold", hold.max_hold)?, sources)?,
-            wait_tree: hold.wait_tree,
+            stop_signal: stop_signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
+            kill_after: kill_after(duration("kill_after", grace)?, longest_grace, sources)?,
+            on_lost: on_lost.unwrap_or(OnLost::Stop),
+            max_hold: max_hold(duration("max_hold", longest)?, sources)?,
+            wait_tree,
         })
     }
 
-    /// Left of the lease for a killed tree to exit.
+    /// The part of the lease reserved for a killed tree to exit.
     pub(crate) fn margin(&self) -> Duration {
         (self.lock.backend.ttl().unwrap_or_default() / MARGIN_FRACTION)
             .clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
@@ -122,7 +101,7 @@ impl RunSettings {
 }
 
 impl OnLost {
-    /// When the command must be gone: the lease's deadline, if losing the lock stops the command.
+    /// When the command must be gone: the deadline of the lease, if the command stops with it.
     pub(crate) fn deadline(self, grant: &Grant) -> Option<BootTime> {
         match self {
             Self::Stop => grant.lease.map(|lease| lease.deadline()),
@@ -137,13 +116,13 @@ fn one_key(args: KeyArgs) -> Result<Vec<u8>, Failure> {
         (Some(argument), Some(option)) if argument != option => {
             return Err(usage("give one key: as an argument, or with --key"));
         }
-        (argument, option) => argument.or(option).ok_or_else(|| usage("which lock? Give its key"))?,
+        (argument, option) => argument.or(option).ok_or_else(|| usage("--key KEY is required"))?,
     };
     Ok(validate_keys(vec![key], &[])?.remove(0))
 }
 
-/// The URLs that were typed, as they stand in our own arguments, if they may hold a password.
-pub(crate) fn typed_secrets<'a>(args: &'a ServerArgs, sources: Sources<'_>) -> Vec<&'a OsStr> {
+/// The typed URLs that may hold a password, as they are in our own arguments.
+pub(crate) fn typed_secrets<'a>(args: &'a BackendArgs, sources: Sources<'_>) -> Vec<&'a OsStr> {
     let typed = if sources.was_typed("redis") { &args.redis[..] } else { &[] };
     typed.iter().flat_map(|urls| servers::typed_secrets(urls)).map(OsStr::new).collect()
 }
@@ -156,14 +135,14 @@ fn prefix(given: Option<String>) -> String {
     given.unwrap_or_else(|| DEFAULT_PREFIX.into())
 }
 
-/// `argv` is the command, to explain where the key went.
+/// `argv` is the command: the key may be there by mistake.
 fn validate_keys(keys: Vec<OsString>, argv: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
     if keys.is_empty() {
         return Err(key_missing(argv));
     }
     let keys: Vec<Vec<u8>> = keys.into_iter().map(OsStringExt::into_vec).collect();
     if keys.len() > MOST_KEYS {
-        return Err(usage(format!("{} keys given, {MOST_KEYS} are allowed", keys.len())));
+        return Err(usage(format!("{} keys given, at most {MOST_KEYS} are allowed", keys.len())));
     }
     let mut known = HashSet::new();
     for key in &keys {
@@ -172,7 +151,7 @@ fn validate_keys(keys: Vec<OsString>, argv: &[OsString]) -> Result<Vec<Vec<u8>>,
         }
         if key.len() > LONGEST_KEY {
             let length = key.len();
-            return Err(usage(format!("--key is {length} bytes long, {LONGEST_KEY} are allowed")));
+            return Err(usage(format!("--key has {length} bytes, at most {LONGEST_KEY} are allowed")));
         }
         if !known.insert(key) {
             return Err(usage(format!("--key {:?} is given twice", String::from_utf8_lossy(key))));
@@ -190,14 +169,14 @@ fn key_missing(argv: &[OsString]) -> Failure {
             usage(format!("did you mean --key {name}? redlock run --key {name} -- COMMAND [ARG]..."))
         }
         [_, rest @ ..] if rest.iter().any(has_option) => {
-            usage("--key must stand before the command: redlock run --key KEY -- COMMAND [ARG]...")
+            usage("--key must come before the command: redlock run --key KEY -- COMMAND [ARG]...")
         }
-        _ => usage("which lock? Give --key KEY: redlock run --key KEY -- COMMAND [ARG]..."),
+        _ => usage("--key KEY is required: redlock run --key KEY -- COMMAND [ARG]..."),
     }
 }
 
-fn verbosity(quiet: bool, verbose: bool, sources: Sources<'_>) -> Result<Verbosity, Failure> {
-    Ok(match sources.one_of(&[("quiet", quiet), ("verbose", verbose)])? {
+fn verbosity(args: &VerbosityArgs, sources: Sources<'_>) -> Result<Verbosity, Failure> {
+    Ok(match sources.one_of(&[("quiet", args.quiet), ("verbose", args.verbose)])? {
         Some("quiet") => Verbosity::Quiet,
         Some(_) => Verbosity::Verbose,
         None => Verbosity::Normal,
@@ -206,7 +185,7 @@ fn verbosity(quiet: bool, verbose: bool, sources: Sources<'_>) -> Result<Verbosi
 
 fn command(argv: Vec<OsString>, shell_command: Option<OsString>) -> Result<Vec<OsString>, Failure> {
     if argv.first().is_some_and(|name| servers::is_url(name)) {
-        return Err(usage("there is a server's URL where the command should be: give it with --redis"));
+        return Err(usage("found a server's URL instead of a command: pass it with --redis"));
     }
     match (argv.is_empty(), shell_command) {
         (false, None) => Ok(argv),

@@ -1,5 +1,5 @@
-//! The servers, from their URLs, and how to log in to them. No message repeats anything of a URL that may be a
-//! part of a password.
+//! The servers, from their URLs, and how to log in to them. No message repeats any part of a URL that
+//! may belong to a password.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use super::inherited::Origin;
 use super::sources::Sources;
 use super::tls::{tls, without_tls};
 use super::usage;
-use crate::cli::ServerArgs;
+use crate::cli::BackendArgs;
 use crate::exit::{Failure, UNFIT};
 use crate::lock::Server;
 use crate::report::io_error;
@@ -27,14 +27,14 @@ const EXPECTED: &str = "expected redis://[[USER]:PASSWORD@]HOST[:PORT][/DB] (red
 const ENCODE: &str = "special characters in a password must be percent-encoded (@ is %40, # is %23, / is %2F, \
                       ? is %3F, a comma is %2C, a blank is %20); or set REDLOCK_PASSWORD instead";
 
-pub(super) fn servers(args: &ServerArgs, sources: Sources<'_>) -> Result<Vec<Server>, Failure> {
+pub(super) fn servers(args: &BackendArgs, sources: Sources<'_>) -> Result<Vec<Server>, Failure> {
     let urls: Vec<&str> = args.redis.iter().flat_map(|urls| split(urls)).collect();
     let name = sources.name("redis");
     if urls.len() > MOST_SERVERS {
-        let message = format!("{name}: {} servers given, {MOST_SERVERS} are allowed", urls.len());
+        let message = format!("{name}: {} servers given, at most {MOST_SERVERS} are allowed", urls.len());
         return Err(sources.bad("redis", message));
     }
-    // What follows a comma inside a password.
+    // The rest of a password that contains a comma.
     if urls.iter().skip(1).any(|url| !url.contains("://") && url.contains('@')) {
         return Err(sources.bad("redis", format!("{name}: {ENCODE}")));
     }
@@ -52,7 +52,7 @@ pub(super) fn servers(args: &ServerArgs, sources: Sources<'_>) -> Result<Vec<Ser
             .with_sentinel_login(args.sentinel_username.as_deref(), of_sentinels.as_deref());
         if server.has_username() && server.password().is_none() {
             return Err(if has_user {
-                bad(at, "a user without a password; for a password alone write redis://:PASSWORD@HOST")
+                bad(at, "user without a password; for a password alone write redis://:PASSWORD@HOST")
             } else {
                 sources.bad(
                     "username",
@@ -72,12 +72,12 @@ pub(super) fn servers(args: &ServerArgs, sources: Sources<'_>) -> Result<Vec<Ser
         without_tls(sources)?;
         return Ok(servers);
     }
-    let tls = tls(&args.tls, sources)?;
+    let tls = tls(args, sources)?;
     Ok(servers.into_iter().map(|server| server.with_tls(&tls)).collect())
 }
 
 /// The Sentinels' own password.
-fn password_of_sentinels(args: &ServerArgs, sources: Sources<'_>) -> Result<Option<String>, Failure> {
+fn password_of_sentinels(args: &BackendArgs, sources: Sources<'_>) -> Result<Option<String>, Failure> {
     let (file, id) = (args.sentinel_password_file.as_deref(), "sentinel_password_file");
     let password = password(SENTINEL_PASSWORD, file, id, sources)?;
     if password.is_none() && args.sentinel_username.is_some() {
@@ -91,8 +91,8 @@ fn password_of_sentinels(args: &ServerArgs, sources: Sources<'_>) -> Result<Opti
 
 const PASSWORD_SOURCES: &str = "set REDLOCK_PASSWORD or give --password-file";
 
-/// What is wrong with the files that hold secrets.
-pub(super) fn warnings(args: &ServerArgs, sources: Sources<'_>) -> Vec<String> {
+/// Files with secrets that all users can read.
+pub(super) fn warnings(args: &BackendArgs, sources: Sources<'_>) -> Vec<String> {
     let mut files: Vec<&Path> = Vec::new();
     for (file, id, variable) in [
         (&args.password_file, "password_file", PASSWORD),
@@ -107,17 +107,17 @@ pub(super) fn warnings(args: &ServerArgs, sources: Sources<'_>) -> Vec<String> {
     {
         files.push(path);
     }
-    let key = args.tls.key.as_deref().filter(|_| uses_tls(args));
+    let key = args.tls_key.as_deref().filter(|_| uses_tls(args));
     let secrets = files.into_iter().map(|path| (path, "a password"));
     let secrets = secrets.chain(key.map(|path| (path, "a private key")));
     let warn = |(path, what): (&Path, &str)| {
         let path = path.display();
-        format!("warning: {path} holds {what}, and all users of this host can read it: chmod o-r {path}")
+        format!("warning: {path} holds {what} and is readable by all users of this host: chmod o-r {path}")
     };
     secrets.filter(|(path, _)| is_readable_by_all(path)).map(warn).collect()
 }
 
-fn uses_tls(args: &ServerArgs) -> bool {
+fn uses_tls(args: &BackendArgs) -> bool {
     let urls = args.redis.iter().flat_map(|urls| split(urls));
     urls.filter_map(|url| Server::parse(url).ok()).any(|server| server.uses_tls())
 }
@@ -128,13 +128,14 @@ pub(super) fn typed_secrets(urls: &str) -> Vec<&str> {
     split(urls).filter(may_hold).collect()
 }
 
-/// Whether this looks like an address. No command does.
+/// Whether this looks like a URL. No command does.
 pub(super) fn is_url(word: &OsStr) -> bool {
     let scheme = word.to_str().and_then(|word| word.split_once("://")).map_or("", |(scheme, _)| scheme);
     !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+')
 }
 
-/// The URLs of a list. What has no scheme goes on with the hosts of the URL before it, if that may have several.
+/// The URLs of a list. An item without a scheme continues the host list of the URL before it, if that
+/// may have several hosts.
 fn split(urls: &str) -> impl Iterator<Item = &str> {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     let mut start = 0;
@@ -164,7 +165,8 @@ fn variable(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// For all servers whose URL has none: from the file that was typed, else the variable, else the inherited file.
+/// The password for servers whose URL has none: from the typed file, else the variable, else the
+/// inherited file.
 fn password(
     variable_name: &str,
     file: Option<&Path>,
@@ -189,11 +191,11 @@ fn read(path: &Path, name: &str) -> Result<String, Failure> {
         .map_err(|error| bad(format!("cannot read the password: {}", io_error(&error))))?;
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
-        _ => Err(bad("there is no password in the first line".into())),
+        _ => Err(bad("the first line is empty, expected a password".into())),
     }
 }
 
-/// What cannot be right is found before the URL is parsed: of "redis://:p@ss#1@host" a parser makes the host "ss".
+/// Finds mistakes before parsing: in "redis://:p@ss#1@host" a parser sees the host "ss".
 fn parse(url: &str) -> Result<Server, String> {
     let has_several_hosts = url.contains("+sentinel://") || url.contains("+cluster://");
     if url.contains(char::is_whitespace) && !has_several_hosts {
@@ -231,14 +233,14 @@ fn parse(url: &str) -> Result<Server, String> {
         if port.is_some_and(|port| is_number(port) && port.parse::<u16>().is_err()) {
             "the port is out of range (1 to 65535)".into()
         } else if path.strip_prefix('/').is_some_and(|db| !db.is_empty() && !is_number(db)) {
-            format!("what follows the host must be the number of a database: {EXPECTED}")
+            format!("expected the number of a database after the host: {EXPECTED}")
         } else {
             format!("not a server's URL: {EXPECTED}")
         }
     })
 }
 
-/// redis-cli takes host and port, and people write what they know. What may be a password is not repeated.
+/// People write host and port, as for redis-cli. A text that may be a password is not repeated.
 fn without_scheme(text: &str) -> String {
     let (host, port) = text.split_once(':').unwrap_or((text, "6379"));
     let is_host = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));

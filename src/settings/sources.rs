@@ -1,5 +1,4 @@
-//! Where a value came from: what was typed beats what was inherited from the environment or a config file, and a
-//! bad value is blamed on its source.
+//! Where a value came from: a typed one beats an inherited one, and a bad value is blamed on its source.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use super::inherited::{Inherited, Origin};
 use crate::duration;
 use crate::exit::{Failure, USAGE};
 
-/// The values that were given, by the names that clap knows them by.
+/// Looks up values by the options' IDs in clap.
 #[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {
     pub matches: &'a ArgMatches,
@@ -48,27 +47,27 @@ impl<'a> Sources<'a> {
         text.map(parse).transpose()
     }
 
-    /// "--slots must ...", with the source of the value in place of the option.
+    /// "--slots must ...", or the source of the value instead of the option.
     pub(crate) fn must(self, id: &str, rule: &str) -> Failure {
         self.bad(id, format!("{} must {rule}", self.name(id)))
     }
 
-    /// A mistake in this value: of the call or its environment, or of a config file.
+    /// A bad value. The exit code depends on its source.
     pub(crate) fn bad(self, id: &str, message: impl Into<String>) -> Failure {
         Failure::new(self.origin(id).map_or(USAGE, Origin::exit_code), message)
     }
 
-    /// What to blame for a bad value.
+    /// The source to blame for a bad value.
     pub(crate) fn name(self, id: &str) -> String {
         self.origin(id).map_or_else(|| format!("--{}", id.replace('_', "-")), Origin::name)
     }
 
-    /// `None` for what was typed or is not set at all.
+    /// `None` for a value that was typed or is not set.
     pub(crate) fn origin(self, id: &str) -> Option<&'a Origin> {
         if self.was_typed(id) { None } else { self.inherited.origins.get(id) }
     }
 
-    /// How far the source of a value is from the command line, which is 0: the environment, then the files.
+    /// Distance of a value's source from the command line, which is 0; then the environment, then the files.
     pub(crate) fn distance(self, id: &str) -> usize {
         let files = &self.inherited.files;
         match self.origin(id) {
@@ -80,7 +79,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Which of several options that exclude each other is meant: the one from the nearest source.
+    /// Which of several exclusive options counts: the one from the nearest source.
     pub(crate) fn one_of(self, options: &[(&'static str, bool)]) -> Result<Option<&'static str>, Failure> {
         let set = || options.iter().filter(|(_, is_set)| *is_set).map(|(id, _)| *id);
         let nearest = set().map(|id| self.distance(id)).min();
@@ -91,7 +90,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// These two came from the same source, and exclude each other.
+    /// Two exclusive options from the same source.
     pub(crate) fn exclusive(self, a: &str, b: &str) -> Failure {
         self.bad(b, format!("{} and {} cannot be used together", self.name(a), self.name(b)))
     }

@@ -1,11 +1,11 @@
-//! The files and names that TLS needs. They are read only if a server has a `rediss://` URL.
+//! Certificates, keys and names for TLS. The files are read only if a server has a `rediss://` URL.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::sources::Sources;
-use crate::cli::TlsArgs;
+use crate::cli::BackendArgs;
 use crate::exit::{Failure, UNFIT};
 use crate::lock::{Tls, TlsOptions, TlsSetupProblem};
 use crate::report::{io_error, tls_setup_problem};
@@ -13,8 +13,8 @@ use crate::report::{io_error, tls_setup_problem};
 const IDS: [&str; 4] = ["tls_ca", "tls_cert", "tls_key", "tls_server_name"];
 
 /// For servers that use TLS.
-pub(super) fn tls(args: &TlsArgs, sources: Sources<'_>) -> Result<Arc<Tls>, Failure> {
-    let identity = match (&args.cert, &args.key) {
+pub(super) fn tls(args: &BackendArgs, sources: Sources<'_>) -> Result<Arc<Tls>, Failure> {
+    let identity = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => {
             Some((read(certificate, "tls_cert", sources)?, read(key, "tls_key", sources)?))
         }
@@ -22,14 +22,14 @@ pub(super) fn tls(args: &TlsArgs, sources: Sources<'_>) -> Result<Arc<Tls>, Fail
         (None, Some(_)) => return Err(incomplete("tls_key", "--tls-cert", sources)),
         (None, None) => None,
     };
-    let authorities = args.ca.as_deref().map(|path| read(path, "tls_ca", sources)).transpose()?;
-    let server_name = args.server_name.clone();
+    let authorities = args.tls_ca.as_deref().map(|path| read(path, "tls_ca", sources)).transpose()?;
+    let server_name = args.tls_server_name.clone();
     let tls = Tls::new(TlsOptions { authorities, identity, server_name });
     tls.prepare().map_err(|problem| failure(&problem, args, sources))?;
     Ok(Arc::new(tls))
 }
 
-/// An option that was typed for nothing: its user believes that the connection is protected.
+/// A typed TLS option without a TLS server: its user believes that the connection is protected.
 pub(super) fn without_tls(sources: Sources<'_>) -> Result<(), Failure> {
     match IDS.iter().find(|id| sources.was_typed(id)) {
         Some(id) => Err(sources.bad(id, format!("{} needs a server with TLS (rediss://)", sources.name(id)))),
@@ -38,7 +38,7 @@ pub(super) fn without_tls(sources: Sources<'_>) -> Result<(), Failure> {
 }
 
 fn incomplete(id: &str, missing: &str, sources: Sources<'_>) -> Failure {
-    sources.bad(id, format!("{} needs {missing}, too", sources.name(id)))
+    sources.bad(id, format!("{} also needs {missing}", sources.name(id)))
 }
 
 fn read(path: &Path, id: &str, sources: Sources<'_>) -> Result<Vec<u8>, Failure> {
@@ -47,15 +47,15 @@ fn read(path: &Path, id: &str, sources: Sources<'_>) -> Result<Vec<u8>, Failure>
     })
 }
 
-fn failure(problem: &TlsSetupProblem, args: &TlsArgs, sources: Sources<'_>) -> Failure {
+fn failure(problem: &TlsSetupProblem, args: &BackendArgs, sources: Sources<'_>) -> Failure {
     let about = match problem {
         TlsSetupProblem::NoSystemRoots => None,
-        TlsSetupProblem::NoAuthority => Some(("tls_ca", &args.ca)),
-        TlsSetupProblem::NoCertificate => Some(("tls_cert", &args.cert)),
+        TlsSetupProblem::NoAuthority => Some(("tls_ca", &args.tls_ca)),
+        TlsSetupProblem::NoCertificate => Some(("tls_cert", &args.tls_cert)),
         TlsSetupProblem::NoKey
         | TlsSetupProblem::EncryptedKey
         | TlsSetupProblem::OtherKey
-        | TlsSetupProblem::Key(_) => Some(("tls_key", &args.key)),
+        | TlsSetupProblem::Key(_) => Some(("tls_key", &args.tls_key)),
         TlsSetupProblem::ServerName => {
             let name = sources.name("tls_server_name");
             return sources.bad("tls_server_name", format!("{name}: {}", tls_setup_problem(problem)));

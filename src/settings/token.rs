@@ -1,4 +1,4 @@
-//! What `redlock extend` and `redlock release` need to know.
+//! Settings of `redlock extend` and `redlock release`.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,9 +6,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use super::backend::Backend;
+use super::look::{Location, claim};
 use super::sources::Sources;
-use super::status::{Location, claim};
-use super::{prefix, usage, validate_keys, verbosity};
+use super::{usage, validate_keys, verbosity};
 use crate::cli::{ExtendArgs, ReleaseArgs, TokenArgs};
 use crate::exit::Failure;
 use crate::lock::{Claim, Mode};
@@ -19,7 +19,7 @@ const FENCE: &str = "REDLOCK_FENCE";
 /// A grant, and where its locks are.
 #[derive(Debug)]
 pub(crate) struct TokenSettings {
-    /// At least one, none twice.
+    /// At least one, without duplicates.
     pub keys: Vec<Vec<u8>>,
     pub token: Claim,
     pub location: Location,
@@ -40,30 +40,23 @@ impl TokenSettings {
         Ok(Self { keys, token, location })
     }
 
-    /// Of `redlock release`.
     pub(crate) fn of_release(args: ReleaseArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let ReleaseArgs { token, verbosity, servers, host, help: _ } = args;
-        Self::resolve(token, Location::resolve(servers, host, &verbosity, sources)?, sources)
+        let ReleaseArgs { token, verbosity, backend } = args;
+        Self::resolve(token, Location::resolve(backend, &verbosity, sources)?, sources)
     }
 }
 
 impl ExtendSettings {
     pub(crate) fn resolve(args: ExtendArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let ExtendArgs { token, ttl, verbosity: output, servers, backend, help: _ } = args;
-        let backend = Backend::resolve(&servers, backend, ttl.as_deref(), &Mode::Exclusive, sources)?;
-        let ttl = backend.lease(ttl.as_deref(), sources)?;
-        let location = Location {
-            warnings: backend.warnings(&servers, sources),
-            backend,
-            verbosity: verbosity(output.quiet, output.verbose, sources)?,
-            config_files: sources.config_files().to_vec(),
-            prefix: prefix(servers.prefix),
-        };
+        let ExtendArgs { token, lease, verbosity: output, backend: place } = args;
+        let backend = Backend::resolve(&place, &lease, &Mode::Exclusive, sources)?;
+        let ttl = backend.lease(&lease, sources)?;
+        let location = Location::new(backend, place, verbosity(&output, sources)?, sources);
         Ok(Self { grant: TokenSettings::resolve(token, location, sources)?, ttl })
     }
 }
 
-/// The keys that were given, or those of the run or the eval around us.
+/// The keys that were given, or those in the environment.
 fn keys(args: TokenArgs) -> Result<Vec<Vec<u8>>, Failure> {
     let TokenArgs { mut arguments, options, .. } = args;
     arguments.extend(options);
@@ -73,12 +66,12 @@ fn keys(args: TokenArgs) -> Result<Vec<Vec<u8>>, Failure> {
     let (keys, fences) = (env::var_os(KEY).unwrap_or_default(), env::var_os(FENCE).unwrap_or_default());
     let keys = inherited_keys(keys.as_bytes(), fences.as_bytes())?;
     if keys.is_empty() {
-        return Err(usage(format!("which lock? Give its key, or set {KEY}")));
+        return Err(usage(format!("--key KEY is required, or set {KEY}")));
     }
     validate_keys(keys, &[])
 }
 
-/// A key a line, and a line end may be part of a key: that there is a fence for each key tells whether it is.
+/// One key per line. A key may contain line breaks; the number of fences, one for each key, tells.
 fn inherited_keys(keys: &[u8], fences: &[u8]) -> Result<Vec<OsString>, Failure> {
     let key = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
     let lines: Vec<&[u8]> = keys.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect();
@@ -88,7 +81,7 @@ fn inherited_keys(keys: &[u8], fences: &[u8]) -> Result<Vec<OsString>, Failure> 
     }
     if lines.len() > 1 && fences > 1 && fences != lines.len() {
         return Err(usage(format!(
-            "{KEY} has {} lines, and {FENCE} is of {fences} locks: give each key with --key",
+            "{KEY} has {} lines, but {FENCE} has {fences} numbers: give each key with --key",
             lines.len()
         )));
     }
@@ -100,13 +93,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_end_may_be_part_of_a_key() {
+    fn a_key_may_contain_line_breaks() {
         let keys = |keys: &str, fences: &str| inherited_keys(keys.as_bytes(), fences.as_bytes()).ok();
         let some = |keys: &[&str]| Some(keys.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(keys("a\nb", "7"), some(&["a\nb"]));
         assert_eq!(keys("a\nb", "7 8"), some(&["a", "b"]));
         assert_eq!(keys("a\nb\n", ""), some(&["a", "b"]), "set by hand");
-        assert_eq!(keys("a", "7 8"), some(&["a"]), "set by hand, within another run");
+        assert_eq!(keys("a", "7 8"), some(&["a"]), "set by hand, inside another run");
         assert_eq!(keys("a\nb\nc", "7 8"), None);
         assert_eq!(keys("", "7"), some(&[]));
     }

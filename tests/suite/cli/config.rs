@@ -59,7 +59,7 @@ fn assert_unfit(text: &str, parts: &[&str]) {
 
 #[test]
 fn a_bad_file_is_reported_with_line_and_key_and_without_secrets() {
-    assert_unfit("local = true\ntll = 1\n", &[":2: ", "\"tll\" is not a setting", "\"ttl\""]);
+    assert_unfit("local = true\ntll = 1\n", &[":2: ", "\"tll\" is not a redlock setting", "\"ttl\""]);
     assert_unfit("require_server = true\n", &[":1: ", "\"require-server\""]);
     assert_unfit("key = \"k\"\n", &[":1: ", "\"key\""]);
     assert_unfit("password = \"s3cret\"\n", &[":1: ", "password-file", "REDLOCK_PASSWORD"]);

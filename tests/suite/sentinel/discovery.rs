@@ -72,7 +72,7 @@ fn sentinels_and_the_master_have_passwords_of_their_own() {
     std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     let with_file = || run().arg("--sentinel-password-file").arg(&file);
     let done = with_file().cmd(&["true"]).done().expect_code(0);
-    assert!(done.stderr.contains("all users of this host can read it"), "{done:#?}");
+    assert!(done.stderr.contains("is readable by all users of this host"), "{done:#?}");
     // No password is passed on: not to the command, not to ps, not to a server, not to an event.
     let holder = hold(with_password().args(&["--events", "-", "-v"]));
     let info = all.master.cmd(&["HGETALL", "lock-info:k"]);

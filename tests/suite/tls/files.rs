@@ -47,8 +47,8 @@ fn a_useless_file_is_named() {
         let run = run().arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
         refused(run.arg("--tls-ca").arg(authority.file()), 78, &[message]);
     }
-    refused(run().arg("--tls-cert").arg(&client.certificate), 64, &["--tls-cert needs --tls-key"]);
-    refused(run().arg("--tls-key").arg(&client.key), 64, &["--tls-key needs --tls-cert"]);
+    refused(run().arg("--tls-cert").arg(&client.certificate), 64, &["--tls-cert also needs --tls-key"]);
+    refused(run().arg("--tls-key").arg(&client.key), 64, &["--tls-key also needs --tls-cert"]);
     refused(run().args(&["--tls-server-name", "no name"]), 64, &["--tls-server-name: not a host name"]);
 }
 
@@ -98,7 +98,7 @@ fn a_key_that_all_users_can_read_causes_a_warning() {
     assert_eq!(
         done.stderr,
         format!(
-            "redlock: warning: {path} holds a private key, and all users of this host can read it: chmod o-r {path}\n"
+            "redlock: warning: {path} holds a private key and is readable by all users of this host: chmod o-r {path}\n"
         )
     );
 }

@@ -6,7 +6,7 @@ use super::cli::text::{self, Block};
 use super::cli::{help, is_setting};
 
 /// When the text of the pages last changed.
-const DATE: &str = "2026-11-16";
+const DATE: &str = "2026-11-18";
 
 pub fn page(command: &Command) -> String {
     let name = match command.get_name() {
@@ -16,7 +16,7 @@ pub fn page(command: &Command) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut roff = head(&name, 1, &about);
     roff += ".SH SYNOPSIS\n.nf\n";
-    for line in text::usage(command.get_name()) {
+    for line in text::of(command.get_name()).usage {
         roff += &format!("{}\n", call(line));
     }
     roff += ".fi\n.SH DESCRIPTION\n";
@@ -42,7 +42,7 @@ pub fn page(command: &Command) -> String {
         }
         options.iter().for_each(|option| roff += &explained(&specification(option), option));
     }
-    for section in text::sections(command.get_name()) {
+    for section in text::of(command.get_name()).sections {
         roff += &format!(".SH {}\n", section.title.to_uppercase());
         roff += &blocks(section.blocks);
     }
@@ -97,22 +97,22 @@ pub fn config_page(command: &Command) -> String {
 
 const DESCRIPTION: &[Block] = &[
     Block::Text(
-        "Settings that apply when neither the command line nor the environment says otherwise. The file is in TOML: a \
-         key, an equals sign and a value in each line, comments begin with #. The keys are the long options without \
-         their dashes; every option of redlock has one, except --key, --command, --config and --yes.",
+        "Settings that apply unless the command line or the environment overrides them. The file is in TOML: a key, an \
+         equals sign and a value on each line; comments begin with #. The keys are the long options without \
+         their dashes; every option has one, except --key, --command, --config and others that apply to one invocation.",
     ),
     Block::Text(
-        "Both files are read, if they exist, and merged setting by setting: the user's goes before that in /etc. With \
-         --config FILE, or the variable REDLOCK_CONFIG, that file alone is read, and must exist; /dev/null stands for \
-         none. \"redlock run -v\" says which files were read.",
+        "Both files are read, if they exist, and merged setting by setting: the user's override those in /etc. With \
+         --config FILE, or the variable REDLOCK_CONFIG, only that file is read, and it must exist; /dev/null stands \
+         for none. \"redlock run -v\" prints which files were read.",
     ),
     Block::Text(
-        "An administrator who sets redis and require-server in /etc/redlock/config.toml makes sure that no job of the \
-         host falls back to a lock on this host alone.",
+        "Set redis and require-server in /etc/redlock/config.toml to make sure that no job falls back to a lock on \
+         this host alone.",
     ),
     Block::Text(
-        "A file with a password in a URL should not be readable by all users; redlock warns of it. Better name a \
-         password-file.",
+        "A file with a password in a URL should not be readable by all users; redlock warns about it. It is better to \
+         use password-file.",
     ),
 ];
 
@@ -121,7 +121,7 @@ const VALUES: &[Block] = &[Block::Terms(&[
     ("N", "a whole number"),
     ("BOOLEAN", "true or false; in quotes also 1 or 0, yes or no, on or off"),
     ("URL", "a string: \"redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]\" or \"unix:///PATH[?db=N]\""),
-    ("others", "a string; an empty one counts as not set"),
+    ("others", "a string; an empty one counts as unset"),
 ])];
 
 const STATUS: &[Block] = &[Block::Text(
@@ -132,11 +132,11 @@ const STATUS: &[Block] = &[Block::Text(
 const FILES: &[Block] = &[Block::Terms(&[
     ("/etc/redlock/config.toml", "settings for all users"),
     ("$XDG_CONFIG_HOME/redlock/config.toml", "settings of one user"),
-    ("~/.config/redlock/config.toml", "the same, where XDG_CONFIG_HOME is unset or empty"),
+    ("~/.config/redlock/config.toml", "the same, if XDG_CONFIG_HOME is unset or empty"),
 ])];
 
 const EXAMPLES: &[Block] = &[
-    Block::Text("Three servers for every job of this host, which must never do without them:"),
+    Block::Text("Three servers for every job on this host, and no fallback:"),
     Block::Code(
         "redis = [\n  \"redis://a.internal\",\n  \"redis://b.internal\",\n  \"redis://c.internal\",\n]\n\
          username = \"locker\"\npassword-file = \"/etc/redlock/password\"\nrequire-server = true\nttl = \"20s\"",
@@ -180,7 +180,9 @@ fn blocks(blocks: &[Block]) -> String {
     for block in blocks {
         roff += &match block {
             Block::Text(text) => format!(".PP\n{}\n", filled(text)),
-            Block::Terms(terms) => terms.iter().map(|(name, meaning)| term(&bold(name), meaning)).collect(),
+            Block::Terms(_) | Block::Exits(_) => {
+                block.terms().iter().map(|(name, meaning)| term(&bold(name), meaning)).collect()
+            }
             Block::Code(code) => {
                 let lines: String = code.lines().map(|line| guarded(&escape(line)) + "\n").collect();
                 format!(".PP\n.RS 4\n.nf\n{lines}.fi\n.RE\n")

@@ -7,6 +7,9 @@ mod bash;
 #[allow(dead_code, unused_imports)]
 #[path = "../../../../src/cli/mod.rs"]
 mod cli;
+#[allow(dead_code)]
+#[path = "../../../../src/exit.rs"]
+mod exit;
 mod fish;
 mod man;
 mod zsh;
