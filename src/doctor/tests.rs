@@ -124,7 +124,7 @@ fn levels_in(
     of_check.map(|(_, finding)| finding.level).collect()
 }
 
-/// One plain server with these changes.
+/// The levels for one plain server with this change.
 fn of_one(check: Check, timing: &Timing, change: impl FnOnce(&mut Found)) -> Vec<Level> {
     of_kind(ServerKind::Plain, check, timing, change)
 }
@@ -198,27 +198,27 @@ fn each_fact_of_info_has_its_level() {
 }
 
 #[test]
-fn what_is_denied_is_unknown_and_never_ok() {
+fn a_denied_fact_is_unknown_and_never_ok() {
     let without_info = |found: &mut Found| (found.info, found.config) = (Err(denied()), Err(denied()));
     for check in [Check::Version, Check::Role, Check::Eviction, Check::Persistence] {
         assert_eq!(of_one(check, &ALONE, without_info), [Unknown], "{check:?}");
     }
     assert_eq!(of_one(Check::Clock, &ALONE, |found| found.clock = Err(denied())), [Unknown]);
-    // One server does without its identity. Several cannot, nor can a quarantine.
+    // Only several servers, and a quarantine, need the identity.
     assert_eq!(of_one(Check::Identity, &ALONE, without_info), []);
     assert_eq!(of_one(Check::Identity, &SEVERAL, without_info), [Bad]);
     assert_eq!(of_one(Check::Quorum, &SEVERAL, without_info), [Bad]);
 }
 
 #[test]
-fn a_restart_does_no_harm_where_a_quarantine_follows() {
+fn a_restart_does_no_harm_if_a_quarantine_follows() {
     let forgets = |found: &mut Found| found.info.as_mut().unwrap().has_append_only_file = Some(false);
     assert_eq!(of_one(Check::Persistence, &ALONE, forgets), [Warning]);
     assert_eq!(of_one(Check::Persistence, &SEVERAL, forgets), [Fine]);
 }
 
 #[test]
-fn how_often_a_file_is_synced_must_be_told() {
+fn the_sync_interval_must_be_known() {
     let fsync = |fsync: &str| Ok(Config { append_fsync: Some(fsync.into()), ..Config::default() });
     for (config, level) in
         [(fsync("everysec"), Fine), (fsync("always"), Fine), (fsync("no"), Warning), (Err(denied()), Unknown)]
@@ -232,7 +232,7 @@ fn how_often_a_file_is_synced_must_be_told() {
 }
 
 #[test]
-fn a_quarantine_is_counted_as_the_scripts_do() {
+fn a_quarantine_is_computed_as_in_the_scripts() {
     let marker = |reign: &str, age_ms: u64, longest_ms| {
         Ok(Some(Marker { reign: reign.into(), since_ms: NOW_MS - age_ms, longest_ms }))
     };
@@ -243,7 +243,7 @@ fn a_quarantine_is_counted_as_the_scripts_do() {
         (marker(own, 30_500, 30_000), SEVERAL, Warning, Bad),
         (marker("other.history", 3_600_000, 30_000), SEVERAL, Warning, Bad),
         (marker("id.other", 3_600_000, 30_000), SEVERAL, Warning, Bad),
-        // The longest that any client came with counts.
+        // The longest quarantine of any client counts.
         (marker(own, 31_000, 60_000), SEVERAL, Warning, Bad),
         (marker(own, 31_000, 0), SEVERAL, Fine, Fine),
         (Ok(None), SEVERAL, Warning, Warning),
@@ -258,7 +258,7 @@ fn a_quarantine_is_counted_as_the_scripts_do() {
         server(0, ServerKind::Plain, Ok(found())),
         server(1, ServerKind::Plain, Ok(Found { marker: marker(own, 0, 60_000), ..found() })),
     ]);
-    assert_eq!(levels(&both, &off, Check::Quarantine), [Fine, Warning], "off goes by the marker of several");
+    assert_eq!(levels(&both, &off, Check::Quarantine), [Fine, Warning], "with several servers the marker counts even if off");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn clocks_matter_more_with_several_servers() {
 }
 
 #[test]
-fn replicas_matter_where_they_may_take_over() {
+fn replicas_matter_if_one_may_take_over() {
     let with = |replicas, demands_replicas| {
         move |found: &mut Found| {
             let info = found.info.as_mut().unwrap();
@@ -297,7 +297,7 @@ fn replicas_matter_where_they_may_take_over() {
         }
     };
     for kind in [ServerKind::OfSentinels, ServerKind::OfCluster] {
-        // How far they may lag is not told.
+        // The allowed lag is unknown.
         assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(1), true)), [Unknown]);
         assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(1), false)), [Warning]);
         assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(0), false)), [Warning]);
@@ -307,7 +307,7 @@ fn replicas_matter_where_they_may_take_over() {
 }
 
 #[test]
-fn a_master_that_is_cut_off_must_stop_before_another_takes_over() {
+fn an_isolated_master_must_stop_before_another_takes_over() {
     let lag = |seconds| {
         move |found: &mut Found| {
             found.info.as_mut().unwrap().demands_replicas = true;
@@ -343,7 +343,7 @@ fn a_master_that_is_cut_off_must_stop_before_another_takes_over() {
 }
 
 #[test]
-fn a_certificate_is_to_be_renewed_in_time() {
+fn a_certificate_that_expires_soon_is_a_warning() {
     let days = |days: u64| {
         move |found: &mut Found| {
             found.certificate_expires = Some(now() + Duration::from_hours(days * 24));
@@ -369,7 +369,7 @@ fn a_failed_trial_is_a_problem_and_a_missing_history_is_not() {
 }
 
 #[test]
-fn a_majority_is_enough_and_every_failure_is_told() {
+fn a_majority_is_enough_and_every_failure_is_reported() {
     let other = |id: &str| {
         let mut facts = found();
         let info = facts.info.as_mut().unwrap();
@@ -397,7 +397,7 @@ fn a_majority_is_enough_and_every_failure_is_told() {
 }
 
 #[test]
-fn a_cluster_serves_if_all_its_masters_do() {
+fn a_cluster_serves_if_all_its_masters_serve() {
     let master = |found| server(0, ServerKind::OfCluster, found);
     let cluster = |mut second: Found| {
         second.info.as_mut().unwrap().run_id = Some("other".into());
@@ -409,9 +409,9 @@ fn a_cluster_serves_if_all_its_masters_do() {
     assert_eq!(levels(&cluster(Found { trial: fails, ..found() }), &SEVERAL, Check::Quorum), [Bad]);
 }
 
-/// However long it has been up: slots that were used before may have markers that are older.
+/// Its uptime does not matter: slots that were used before may have older markers.
 #[test]
-fn a_master_of_a_cluster_that_is_not_known_with_its_slots_grants_later() {
+fn a_cluster_master_without_a_shard_marker_grants_later() {
     let marker = |reign: &str, age_ms: u64| {
         let now_ms = found().clock.unwrap().now_ms;
         Ok(Some(Marker { reign: reign.to_owned(), since_ms: now_ms - age_ms, longest_ms: 0 }))
@@ -435,7 +435,7 @@ fn a_master_of_a_cluster_that_is_not_known_with_its_slots_grants_later() {
 }
 
 #[test]
-fn sentinels_are_compared_with_the_master_that_is_used() {
+fn sentinels_are_compared_with_the_current_master() {
     let mut facts = server(0, ServerKind::OfSentinels, Ok(found()));
     facts.name = "redis+sentinel://x/main (10.0.0.1:6379)".into();
     let sentinel = |master: Result<&str, BackendError>| SentinelFacts {

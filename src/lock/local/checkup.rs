@@ -1,5 +1,5 @@
-//! A lock on a file of our own, taken and released: whether the directory can be used, and whether its file system has
-//! the kernel's locks. The file is deleted again; nobody else knows its name.
+//! Takes and releases a lock on a file with a random name: can the directory be used, and does its file
+//! system support kernel locks? The file is deleted afterwards.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, B
     match result {
         Ok(_) => Ok(HostTrial { mount, took: started.elapsed() }),
         Err(Error::Backend(error)) => Err(error),
-        // Nobody else knows the file.
+        // No other client knows the file.
         Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_)) => {
             Err(BackendError::new(directory.display().to_string(), Problem::ClaimVanished))
         }

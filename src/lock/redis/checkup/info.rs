@@ -1,4 +1,4 @@
-//! INFO, CONFIG GET and the marker, as the check-up reads them. A service may leave out any line.
+//! Parses INFO, CONFIG GET and the marker. A managed service may leave out any field.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::lock::checkup::{Config, Info, Marker};
 
-/// Servers that speak the protocol of Redis and say so: the line that has their version, and their name.
+/// Compatible servers: the INFO field with their version, and their name.
 const ENGINES: [(&str, &str); 5] = [
     ("valkey_version", "Valkey"),
     ("dragonfly_version", "Dragonfly"),
@@ -16,7 +16,6 @@ const ENGINES: [(&str, &str); 5] = [
     ("keydb_version", "KeyDB"),
 ];
 
-/// The text that INFO replies.
 pub(super) fn parse_info(text: &str) -> Info {
     let fields: HashMap<&str, &str> =
         text.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
@@ -38,7 +37,7 @@ pub(super) fn parse_info(text: &str) -> Info {
         is_replica: text("role").map(|role| role == "slave"),
         master: text("master_host").zip(text("master_port")).map(|(host, port)| format!("{host}:{port}")),
         replicas: number("connected_slaves"),
-        // Only a server that demands some counts them.
+        // Only a server that demands replicas reports this field.
         demands_replicas: fields.contains_key("min_slaves_good_slaves"),
         max_memory: number("maxmemory"),
         used_memory: number("used_memory"),
@@ -50,7 +49,7 @@ pub(super) fn parse_info(text: &str) -> Info {
     }
 }
 
-/// Adds what one CONFIG GET replies: names and values in turn.
+/// Adds the reply of one CONFIG GET: alternating names and values.
 pub(super) fn add_config(config: &mut Config, reply: Value) {
     let fields: Vec<String> = redis::from_redis_value(reply).unwrap_or_default();
     for pair in fields.chunks_exact(2) {
@@ -68,7 +67,7 @@ pub(super) fn add_config(config: &mut Config, reply: Value) {
     }
 }
 
-/// "REIGN MILLISECONDS QUARANTINE". What else may be there is as good as nothing: the scripts replace it.
+/// "REIGN MILLISECONDS QUARANTINE". Any other text counts as no marker: the scripts replace it.
 pub(super) fn parse_marker(text: &[u8]) -> Option<Marker> {
     let text = std::str::from_utf8(text).ok()?;
     let fields: Vec<&str> = text.split(' ').collect();
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn info_is_read_whoever_wrote_it() {
+    fn info_of_any_engine_is_parsed() {
         let info = parse_info(
             "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\nserver_mode:standalone\r\n\
              run_id:abc\r\nuptime_in_seconds:90\r\n# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n\
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_info_leaves_out_is_not_known() {
+    fn a_missing_field_is_unknown() {
         let info = parse_info("");
         assert_eq!(info, Info { engine: "Redis".into(), ..Info::default() });
     }

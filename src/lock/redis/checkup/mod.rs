@@ -1,8 +1,8 @@
-//! The check-up of servers: everything that decides whether they are fit to hold locks, found out with the user's own
-//! login. Each server has a thread of its own, so that one that hangs delays no other; each request has the node timeout.
+//! Gathers the facts that decide whether servers are fit to hold locks, with the user's own login. Each
+//! server has its own thread, so that one that hangs delays no other; each request has the node timeout.
 //!
-//! What a server refuses to tell is an error in the facts and no reason to stop; a server that does not answer is not
-//! asked again.
+//! A fact that a server denies is an error in the facts, and the check-up continues. A server that does
+//! not reply is not queried again.
 
 mod info;
 mod sentinels;
@@ -31,13 +31,13 @@ use shard::Shard;
 
 pub(crate) use trial::between_trials;
 
-/// What CONFIG is asked for, one name or pattern at a time, as servers before Redis 7 want it. Never a pattern that
-/// matches a password.
+/// Arguments of CONFIG GET, one for each request, because servers before Redis 7 take only one. No
+/// pattern may match a password.
 const CONFIG: [&str; 4] = ["min-replicas-*", "cluster-node-timeout", "appendfsync", "save"];
 
 const FIRST_KEY: &str = "first";
 
-/// All servers at once.
+/// Checks all servers in parallel.
 pub(crate) fn check_servers(servers: &[Server], prefix: &str, node_timeout: Duration) -> ServersCheckup {
     let mut checkup = ServersCheckup { configured: servers.len(), ..ServersCheckup::default() };
     thread::scope(|scope| {
@@ -65,29 +65,22 @@ fn members(configured: &Server, at: usize, prefix: &str, node_timeout: Duration)
     let keys_of = |key: &str| Keys::new(std::slice::from_ref(configured), prefix, key.as_bytes());
     let cluster = match masters(configured, node_timeout) {
         Ok(masters) => masters,
-        // Then the master of whatever slot the key is in.
-        Err(error) if is_not_told(&error) => {
+        // Check the master that holds the slot of a random key.
+        Err(error) if is_denied(&error) => {
             let one = facts(configured, at, kind, &keys_of(&random_key()), node_timeout);
             return vec![ServerFacts { others: Some(error), ..one }];
         }
         Err(error) => {
-            let name = configured.to_string();
-            let first_key = FIRST_KEY.to_owned();
-            return vec![ServerFacts {
-                name,
-                configured: at,
-                kind,
-                others: None,
-                first_key,
-                found: Err(error),
-            }];
+            let (name, first_key) = (configured.to_string(), FIRST_KEY.to_owned());
+            let found = Err(error);
+            return vec![ServerFacts { name, configured: at, kind, others: None, first_key, found }];
         }
     };
     thread::scope(|scope| {
         let check = |Master { server, slot }: &Master| {
             let key = format!("{{{}}}{}", tag_in(*slot), random_key());
             let facts = facts(server, at, kind, &keys_of(&key), node_timeout);
-            ServerFacts { first_key: format!("{{{}}}first", tag_in(*slot)), ..facts }
+            ServerFacts { first_key: format!("{{{}}}{FIRST_KEY}", tag_in(*slot)), ..facts }
         };
         let threads: Vec<_> = cluster.iter().map(|master| scope.spawn(move || check(master))).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
@@ -111,7 +104,7 @@ fn facts(
     ServerFacts { name: contact.name(), configured, kind, others: None, first_key, found }
 }
 
-/// The connection to one server, on which questions are asked one by one.
+/// The connection to one server, with one request at a time.
 struct Contact {
     servers: Servers,
 }
@@ -145,7 +138,7 @@ impl Contact {
         Ok(Found { rtt, clock, info, config, marker, certificate_expires, trial })
     }
 
-    /// With the server that the name in the URL stands for now.
+    /// Includes the server that the URL currently resolves to.
     fn name(&self) -> String {
         let node = &self.servers[0].node;
         match node.present() {
@@ -175,7 +168,7 @@ impl Contact {
         }
     }
 
-    /// The inner error: it does not tell. The outer one: it cannot be asked.
+    /// The inner error: the server denies it. The outer error: the server cannot be queried.
     fn ask_for<T>(
         &mut self,
         (name, args): (&'static str, &[&[u8]]),
@@ -184,7 +177,7 @@ impl Contact {
         let args = args.iter().map(|arg| arg.to_vec()).collect();
         match self.ask(Call::Command { name, args }) {
             Ok(value) => Ok(parse(value).ok_or_else(|| self.error(Problem::UnexpectedReply))),
-            Err(error) if is_not_told(&error) => Ok(Err(error)),
+            Err(error) if is_denied(&error) => Ok(Err(error)),
             Err(error) => Err(error),
         }
     }
@@ -197,10 +190,10 @@ impl Contact {
     fn clock(&mut self) -> Result<Result<ServerClock, BackendError>, BackendError> {
         let asked_at = wall_clock();
         let time = |value| redis::from_redis_value::<(u64, u64)>(value).ok();
-        let told = self.ask_for(("TIME", &[]), time)?;
-        // Half of the round trip ago, give or take that half.
+        let reply = self.ask_for(("TIME", &[]), time)?;
+        // The clock was read half a round trip ago, plus or minus that half.
         let half = self.round_trip() / 2;
-        Ok(told.map(|(seconds, micros)| {
+        Ok(reply.map(|(seconds, micros)| {
             let there = Duration::from_secs(seconds) + Duration::from_micros(micros);
             let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
             let (theirs, ours) = (millis(there), millis(asked_at + half));
@@ -214,7 +207,7 @@ impl Contact {
         self.ask_for(("GET", &[&keys.node]), marker)
     }
 
-    /// A marker of no reign if the server cannot be known with the slots that it has.
+    /// The marker has no reign if the set of the server's slots is uncertain.
     fn shard_marker(&mut self, keys: &Keys) -> Result<Result<Option<Marker>, BackendError>, BackendError> {
         let text = |value| redis::from_redis_value::<String>(value).ok();
         let nodes = match self.ask_for(("CLUSTER", &[b"NODES"]), text)? {
@@ -236,7 +229,7 @@ impl Contact {
         for name in CONFIG {
             match self.ask_for(("CONFIG", &[b"GET", name.as_bytes()]), Some)? {
                 Ok(reply) => add_config(&mut config, reply),
-                // The others would be refused, too.
+                // The others would be refused as well.
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -244,14 +237,14 @@ impl Contact {
     }
 }
 
-/// Denied, not offered, or something of its own: the server answers, and can be asked other things.
-fn is_not_told(error: &BackendError) -> bool {
+/// Denied, not offered, or specific to this request: the server replies, and can be queried further.
+fn is_denied(error: &BackendError) -> bool {
     use ServerErrorKind as Kind;
-    let told =
+    let is_refusal =
         |kind| matches!(kind, Kind::PermissionDenied | Kind::CommandMissing | Kind::WrongType | Kind::Other);
-    // Of a cluster's node a name may be in another slot.
+    // In a cluster the key may be in a slot of another node.
     let is_elsewhere = |kind| matches!(kind, Kind::ClusterNode | Kind::CannotServe | Kind::Loading);
-    matches!(&error.problem, Problem::Server(error) if told(error.kind) || is_elsewhere(error.kind))
+    matches!(&error.problem, Problem::Server(error) if is_refusal(error.kind) || is_elsewhere(error.kind))
 }
 
 fn wall_clock() -> Duration {

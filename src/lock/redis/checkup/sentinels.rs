@@ -1,4 +1,4 @@
-//! Every Sentinel of a service, asked where the master is: a run asks them in turn, and only until one answers.
+//! Asks every Sentinel of a service for the master. A run asks them in turn, until one replies.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::lock::redis::server::Target;
 use crate::lock::wait::wait;
 use crate::lock::{BackendError, Problem};
 
-/// `configured`: the server's number.
+/// `configured`: index of the server.
 pub(super) fn ask_each(server: &Server, configured: usize, node_timeout: Duration) -> Vec<SentinelFacts> {
     let Target::Sentinel { sentinels, service } = &server.target else { return Vec::new() };
     let alone = sentinels.iter().map(|address| {
@@ -39,7 +39,7 @@ pub(super) fn ask_each(server: &Server, configured: usize, node_timeout: Duratio
     })
 }
 
-/// The only Sentinel of this server.
+/// The master that the only Sentinel of this server names.
 fn named_by(server: &Server, node_timeout: Duration) -> Result<String, Problem> {
     let Some(mut sentinel) = Sentinels::of(server) else { return Err(Problem::UnexpectedReply) };
     let until = BootTime::now() + node_timeout;
@@ -56,7 +56,8 @@ fn named_by(server: &Server, node_timeout: Duration) -> Result<String, Problem> 
     }
 }
 
-/// After which silence this Sentinel takes the master for dead. Not asked for by a run, so it may be denied.
+/// How long a master may be silent before this Sentinel considers it down. Runs do not need this, so it
+/// may be denied.
 fn down_after(server: &Server, node_timeout: Duration) -> Option<Duration> {
     let Target::Sentinel { service, .. } = &server.target else { return None };
     let mut contact = Contact::new(server.as_its_sentinel()?, node_timeout);

@@ -1,13 +1,13 @@
-//! On a cluster: since when a master has been known with the slots that it has, as lua/include/server.lua finds out.
+//! On a cluster: since when a master has had its present slots, as in lua/include/server.lua.
 
 use crate::lock::checkup::Marker;
 use crate::lock::redis::Keys;
 use crate::lock::redis::slot::slot_of;
 
-/// In the scripts no number is tried beyond this one.
+/// The scripts try no higher number.
 const LAST_TAG: u32 = 999;
 
-/// A master, as it describes itself in CLUSTER NODES.
+/// A master's description of itself in CLUSTER NODES.
 pub(super) struct Shard<'a> {
     /// Its ID, epoch and slots.
     owner: String,
@@ -15,7 +15,7 @@ pub(super) struct Shard<'a> {
 }
 
 impl<'a> Shard<'a> {
-    /// `None` if it has no slots, or one is on its way from or to it.
+    /// `None` if it has no slots, or if one of them is migrating.
     pub(super) fn parse(nodes: &'a str) -> Option<Self> {
         nodes.lines().find_map(|line| {
             let fields: Vec<&str> = line.splitn(9, ' ').collect();
@@ -34,7 +34,7 @@ impl<'a> Shard<'a> {
         })
     }
 
-    /// Where its marker is. `keys` tell the prefix.
+    /// The name of its marker. `keys` have the prefix.
     pub(super) fn marker_name(&self, keys: &Keys) -> Option<Vec<u8>> {
         let node = String::from_utf8_lossy(&keys.node);
         let (family, _) = node.rsplit_once("-node:{")?;
@@ -42,7 +42,7 @@ impl<'a> Shard<'a> {
         Some(format!("{family}-shard:{{{tag}}}").into())
     }
 
-    /// "REIGN MILLISECONDS OWNER". That of another owner is of no reign.
+    /// "REIGN MILLISECONDS OWNER". The marker of another owner has no reign.
     pub(super) fn parse_marker(&self, text: &[u8]) -> Option<Marker> {
         let text = std::str::from_utf8(text).ok()?;
         let fields: Vec<&str> = text.splitn(3, ' ').collect();
@@ -62,7 +62,7 @@ mod tests {
         ef 10.0.0.3:6379@16379 slave cd 0 1700000000000 7 connected\n";
 
     #[test]
-    fn a_marker_counts_for_the_slots_that_it_names() {
+    fn a_marker_counts_only_for_its_slots() {
         let shard = Shard::parse(NODES).unwrap();
         assert_eq!(shard.owner, "cd 7 5461-10921 10923");
         assert!([5461, 10921, 10923].iter().all(|slot| shard.has(*slot)));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_on_their_way_make_a_shard_uncertain() {
+    fn migrating_slots_make_a_shard_uncertain() {
         for slots in [" 5461-10921 [10923->-ab]", " [10923-<-ab]", ""] {
             assert!(Shard::parse(&NODES.replace(" 5461-10921 10923", slots)).is_none(), "{slots}");
         }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn its_marker_is_in_one_of_its_slots() {
+    fn a_marker_is_in_one_of_its_slots() {
         let cluster = Server::parse("redis+cluster://a").unwrap();
         let keys = |prefix| Keys::new(std::slice::from_ref(&cluster), prefix, b"k");
         let shard = Shard::parse(NODES).unwrap();

@@ -1,6 +1,6 @@
-//! A lock on a key of our own, taken, waited for, extended and released as a run would do it: what a server forbids, or
-//! cannot do, shows here. One server at a time, as if it were the only one: so neither its quarantine nor the other
-//! servers matter, and the marker, which is for all locks, is not touched.
+//! Takes a lock on a random key, waits for it, extends and releases it as a run would do. This shows what
+//! a server forbids or cannot do. Each server is treated as if it were the only one: neither its
+//! quarantine nor the other servers matter, and the marker, which all locks share, is not touched.
 
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::lock::{
     BackendError, Ended, Error, Extended, Grant, Lock, Outcome, Problem, Released, WaitPolicy,
 };
 
-/// The lease is longer than all steps may take.
+/// The lease must outlast all steps.
 const LEASE_IN_TIMEOUTS: u32 = 10;
-/// How long the counter of tokens, and what is told about the holder, outlive us if they are not deleted.
+/// How long the fence and the holder's info outlive this process if they are not deleted.
 const LEFT_FOR_MS: u32 = 60_000;
-/// What the waiter waits beside its round trips, so that it sleeps in BLPOP once.
+/// Added to the waiter's round trips, so that it sleeps in BLPOP once.
 const SHORT_WAIT: Duration = Duration::from_millis(20);
 
-/// Held by each trial, from the first request to the last key that is deleted.
+/// Held by each trial, from its first request to the deletion of its last key.
 static TRIALS: RwLock<()> = RwLock::new(());
 
-/// Waits until no trial is under way; none begins as long as this is held.
+/// Waits until no trial is running; none starts while the guard is held.
 pub(crate) fn between_trials() -> RwLockWriteGuard<'static, ()> {
     TRIALS.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -36,14 +36,14 @@ pub(super) fn try_lock(
     node_timeout: Duration,
     contact: &mut Contact,
 ) -> Result<Trial, TrialFailure> {
-    let _not_to_be_left_half_done = TRIALS.read().unwrap_or_else(PoisonError::into_inner);
+    let _trial_is_running = TRIALS.read().unwrap_or_else(PoisonError::into_inner);
     let timing =
         Timing { ttl: Some(node_timeout * LEASE_IN_TIMEOUTS), node_timeout, quarantine: Duration::ZERO };
     let open = || RedisLock::new(vec![server.clone()], vec![keys.clone()], timing);
     let tried = take_and_release(open, keys, contact);
     match tried {
         Ok(took) => {
-            // All that a release leaves behind.
+            // A release leaves only these two.
             let mut clean_up =
                 |name| delete(contact, &[name]).map_err(|why| TrialFailure { step: TrialStep::CleanUp, why });
             let logged = clean_up(&keys.log)?;
@@ -69,7 +69,7 @@ fn take_and_release(
     let grant = holder.acquire(&trial_request(WaitPolicy::No), &mut Unobserved);
     let grant = grant.map_err(|error| at(TrialStep::Take)(reason(error)))?;
     let taken_after = started.elapsed();
-    // Should we be killed: they would stay for as long as those of a key that is used.
+    // If this process is killed, they must not stay as long as those of a real lock.
     for name in [&keys.fence, &keys.info] {
         let args = vec![name.clone(), LEFT_FOR_MS.to_string().into_bytes()];
         let _ = contact.ask(Call::Command { name: "PEXPIRE", args });
@@ -84,13 +84,13 @@ fn take_and_release(
     Ok(taken_after + resumed.elapsed())
 }
 
-/// Queues, sleeps and gives up: the lock is held.
+/// Queues, sleeps and gives up, because the lock is held.
 fn wait_in_vain(waiter: &mut RedisLock, rtt: Duration) -> Result<(), BackendError> {
     let wait = WaitPolicy::Queue { at_most: Some(rtt * 3 + SHORT_WAIT) };
     match waiter.acquire(&trial_request(wait), &mut Unobserved) {
         Err(Error::Held(_)) => Ok(()),
         Err(error) => Err(reason(error)),
-        // The lock was there a moment ago.
+        // The lock was held a moment ago.
         Ok(grant) => release(waiter, &grant).and(Err(lost())),
     }
 }
@@ -111,7 +111,7 @@ fn release(holder: &mut RedisLock, grant: &Grant) -> Result<(), BackendError> {
     }
 }
 
-/// How many of these keys there were.
+/// Returns how many of these keys existed.
 fn delete(contact: &mut Contact, names: &[&Vec<u8>]) -> Result<i64, BackendError> {
     let args = names.iter().map(|name| (*name).clone()).collect();
     let reply = contact.ask(Call::Command { name: "DEL", args })?;
@@ -121,12 +121,12 @@ fn delete(contact: &mut Contact, names: &[&Vec<u8>]) -> Result<i64, BackendError
 fn reason(error: Error) -> BackendError {
     match error {
         Error::Backend(error) => error,
-        // Nobody else knows the key.
+        // No other client knows the key.
         Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_) => lost(),
     }
 }
 
-/// A claim that nobody else knows has vanished: the server forgets what it was told.
+/// A claim that no other client knows has vanished: the server loses its data.
 fn lost() -> BackendError {
     BackendError { at: None, problem: Problem::ClaimVanished }
 }
