@@ -258,7 +258,11 @@ fn a_quarantine_is_computed_as_in_the_scripts() {
         server(0, ServerKind::Plain, Ok(found())),
         server(1, ServerKind::Plain, Ok(Found { marker: marker(own, 0, 60_000), ..found() })),
     ]);
-    assert_eq!(levels(&both, &off, Check::Quarantine), [Fine, Warning], "with several servers the marker counts even if off");
+    assert_eq!(
+        levels(&both, &off, Check::Quarantine),
+        [Fine, Warning],
+        "with several servers the marker counts even if off"
+    );
 }
 
 #[test]
