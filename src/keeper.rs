@@ -14,8 +14,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use crate::clock::BootTime;
 use crate::fault;
 use crate::lock::{BackendError, Extended, Grant, Lease, Lock, Loss};
@@ -123,15 +121,6 @@ impl Keeper {
     pub(crate) fn take_events(&mut self) -> Vec<KeeperEvent> {
         let _ = self.wake_fd.read(&mut [0; 64]);
         self.events.try_iter().collect()
-    }
-
-    /// The same, whether it is readable or not.
-    pub(crate) fn take_ready_events(&mut self) -> Vec<KeeperEvent> {
-        let mut fds = [PollFd::new(self.wake_fd.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::ZERO) {
-            Ok(1..) => self.take_events(),
-            _ => Vec::new(),
-        }
     }
 
     /// End the refreshing and take the lock back. A renewal in progress is waited for (at most a node

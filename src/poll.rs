@@ -33,8 +33,14 @@ impl<'fd, T: Copy> Poll<'fd, T> {
 
     /// The tags of the descriptors that are ready. None are after an interrupted poll: the caller checks
     /// its clocks and polls again.
-    pub(crate) fn wait(mut self) -> Vec<T> {
+    pub(crate) fn wait(self) -> Vec<T> {
+        self.wait_after(|| {})
+    }
+
+    /// The same; `last` is called immediately before the sleep.
+    pub(crate) fn wait_after(mut self, last: impl FnOnce()) -> Vec<T> {
         let timeout = self.until.map_or(PollTimeout::NONE, BootTime::poll_timeout);
+        last();
         match poll(&mut self.fds, timeout) {
             Ok(1..) => {}
             Ok(_) | Err(_) => return Vec::new(),

@@ -7,6 +7,7 @@ mod doctor;
 mod environment;
 pub(crate) mod help;
 mod history;
+mod hold;
 mod identity;
 mod list;
 mod outer;

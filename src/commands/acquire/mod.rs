@@ -4,7 +4,6 @@
 
 mod keep;
 mod output;
-mod stop;
 
 use std::time::Duration;
 

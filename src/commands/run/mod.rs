@@ -4,16 +4,11 @@
 //! can fail for want of a descriptor is obtained before the first request; that is sent before the fork, so that
 //! the server works meanwhile; threads are started after it.
 
-mod start_error;
-mod supervise;
-
-use std::time::Duration;
-
 use anyhow::Context;
 use nix::unistd::getpgrp;
 
-use self::supervise::{Finished, Supervision};
 use super::environment::environment;
+use super::hold::{Hold, RunningCommand};
 use super::identity;
 use super::outer::OuterRuns;
 use super::take::{self, Asked};
@@ -26,7 +21,7 @@ use crate::child::{local_time, terminal};
 use crate::exit::{self, Exit, Failure};
 use crate::fault;
 use crate::keeper::{Keeper, KeeperPipes};
-use crate::lock::{Ended, Grant, HolderInfo, Lock, Released};
+use crate::lock::{Grant, HolderInfo, Lock};
 use crate::report::{self, Report, command_starts};
 use crate::settings::{OnLost, RunSettings};
 
@@ -105,16 +100,20 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     let grant_bytes = grant.to_bytes();
     let keeper = new_keeper(pipes, lock, grant, settings, &supervisor);
     let started = supervisor.start_command(environment, limits, grant_bytes);
-    let outcome = match started {
+    let mut command = RunningCommand::new(settings, on_terminal, &supervisor, proc_view, limits);
+    let hold = Hold::new(&settings.lock, keeper, watch, &mut signals, report);
+    match started {
         Ok(()) => {
             command_starts();
-            let (view, signals) = (proc_view, &mut signals);
-            Supervision::new(settings, on_terminal, &supervisor, view, keeper, watch, limits, signals, report)
-                .run()
+            hold.run(&mut command);
         }
-        Err(error) => Finished::not_started(keeper, format!("cannot start the command: {error}")),
-    };
-    let result = release(outcome, settings, report);
+        Err(error) => {
+            let message = format!("cannot start the command: {error}");
+            let end = command.not_started(Err(Failure::new(exit::INTERNAL, message)));
+            hold.release(end, &command);
+        }
+    }
+    let result = command.into_result();
     supervisor.shut_down();
     Ok(result?)
 }
@@ -152,22 +151,4 @@ fn new_keeper(
         }
     };
     Keeper::new(pipes, lock, grant, settings.lock.backend.ttl().unwrap_or_default(), renewed)
-}
-
-fn release(outcome: Finished, settings: &RunSettings, report: &mut Report) -> Result<Exit, Failure> {
-    let Finished { result, keeper, was_stopped, how } = outcome;
-    let min_hold = if how.keeps_min_hold() { settings.lock.min_hold } else { Duration::ZERO };
-    let exit = result.as_ref().map_or_else(|failure| Exit::Code(failure.code), |exit| *exit);
-    let (mut lock, grant) = keeper.finish();
-    let released = lock.release(&grant, &Ended { how, exit: Some(exit) }, min_hold);
-    if grant.is_locked() && grant.outer.is_empty() {
-        report.released(grant.taken_at.elapsed(), released.is_done());
-    }
-    match released {
-        Released::Done(failures) => report.misconfigured_servers(&failures),
-        Released::Lost(_) if was_stopped => {}
-        Released::Lost(loss) => report.was_no_longer_ours(&loss),
-        Released::Unknown(error) => report.cannot_release(&error, settings.lock.backend.ttl()),
-    }
-    result
 }

@@ -1,0 +1,242 @@
+//! The lock of `redlock acquire` with a keeper process: held until the watched process has ended, the lock
+//! is released with its token or, for nobody in particular, its time is over.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::{End, Hold, Source, Subject, outcome_of_loss};
+use crate::child::signals::ReceivedSignal;
+use crate::child::{ControlPoint, ControlRequest, WatchedProcess};
+use crate::clock::BootTime;
+use crate::exit::Exit;
+use crate::lock::{Ended, Extended, Grant, KeeperRequest, Lease, Loss, Outcome};
+use crate::poll::Poll;
+use crate::report::{Consequence, LossCause, Report};
+use crate::settings::{AcquireSettings, DEFAULT_KILL_AFTER, OnLost};
+
+pub(in crate::commands) struct Background<'a> {
+    settings: &'a AcquireSettings,
+    kept_for: KeptFor,
+    /// On this host: where processes ask us to release or to extend, and the lock files by device and
+    /// inode.
+    control: Option<ControlPoint>,
+    files: Vec<(u64, u64)>,
+    /// The request that ends the holding, to be answered after the release.
+    pending: Option<(ControlRequest, KeeperRequest)>,
+}
+
+enum KeptFor {
+    Process(Watched),
+    /// `until`: on this host, where no server ends the lease.
+    Nobody {
+        until: Option<BootTime>,
+    },
+}
+
+/// The watched process. With `--on-lost stop` it is signalled before the lease ends, as the command of a run
+/// is, so that it can be gone when the next holder starts.
+struct Watched {
+    process: WatchedProcess,
+    /// Sent when the lock cannot be renewed; `None` with `--on-lost warn`.
+    signal: Option<Signal>,
+    /// When it must be sent, unless the lease is renewed before. `None` after that, or without a lease.
+    signal_at: Option<BootTime>,
+    was_signalled: bool,
+}
+
+impl Watched {
+    /// The lock is kept until the process has ended, even if it was signalled.
+    fn renewed(&mut self, lease: Option<Lease>) {
+        let at = lease.map(|lease| lease.deadline().minus(grace(lease.ttl())));
+        (self.signal_at, self.was_signalled) = (at.filter(|_| self.signal.is_some()), false);
+    }
+
+    /// Returns the signal, if it was sent now.
+    fn stop(&mut self) -> Option<Signal> {
+        let signal = self.signal.filter(|_| !self.was_signalled)?;
+        self.was_signalled = self.process.send(signal).is_ok();
+        self.was_signalled.then_some(signal)
+    }
+}
+
+/// What `run` leaves its command between the first signal and SIGKILL, with a lease of this length.
+fn grace(ttl: Duration) -> Duration {
+    DEFAULT_KILL_AFTER.min(ttl / 3)
+}
+
+impl<'a> Background<'a> {
+    /// `until`: when a lock without a watched process ends by itself.
+    pub(in crate::commands) fn new(
+        settings: &'a AcquireSettings,
+        watched: Option<WatchedProcess>,
+        lease: Option<Lease>,
+        until: Option<BootTime>,
+        control: Option<ControlPoint>,
+        files: &[Arc<File>],
+    ) -> Self {
+        let kept_for = match watched {
+            Some(process) => {
+                let signal = (settings.on_lost == OnLost::Stop).then_some(settings.stop_signal);
+                let mut watched = Watched { process, signal, signal_at: None, was_signalled: false };
+                watched.renewed(lease);
+                KeptFor::Process(watched)
+            }
+            None => KeptFor::Nobody { until },
+        };
+        let identities = files.iter().filter_map(|file| file.metadata().ok());
+        let files = identities.map(|about| (about.dev(), about.ino())).collect();
+        Self { settings, kept_for, control, files, pending: None }
+    }
+
+    /// After the release.
+    pub(in crate::commands) fn answer(self) {
+        if let Some((request, asked)) = self.pending {
+            request.answer(asked.done());
+        }
+    }
+
+    fn on_request(&mut self, request: ControlRequest, hold: &mut Hold<'_>) -> Option<End> {
+        match KeeperRequest::parse(&request.message, &self.files) {
+            Ok(asked @ KeeperRequest::Release { .. }) => {
+                self.pending = Some((request, asked));
+                return Some(End::Release(Ended::new(Outcome::Released)));
+            }
+            Ok(asked @ KeeperRequest::Extend { ttl }) => {
+                self.extend_on_host(ttl, hold);
+                request.answer(asked.done());
+            }
+            Err(answer) => request.answer(&answer),
+        }
+        None
+    }
+
+    fn extend_on_host(&mut self, ttl: Option<Duration>, hold: &mut Hold<'_>) {
+        if let KeptFor::Nobody { until } = &mut self.kept_for {
+            *until = ttl.map(|ttl| BootTime::now() + ttl);
+            hold.change(|lock, grant| {
+                lock.set_ttl(ttl);
+                lock.extend(grant);
+            });
+        }
+    }
+}
+
+impl Subject for Background<'_> {
+    fn register<'fd>(&'fd self, poll: &mut Poll<'fd, Source>) {
+        match &self.kept_for {
+            KeptFor::Process(watched) => {
+                poll.readable(watched.process.as_fd(), Source::Subject);
+                poll.until(watched.signal_at);
+            }
+            KeptFor::Nobody { until } => poll.until(*until),
+        }
+        if let Some(control) = &self.control {
+            poll.readable(control.as_fd(), Source::Subject);
+        }
+    }
+
+    /// Until the next renewal nothing is needed.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    /// A lease that is over comes first: see [`Subject::check`].
+    fn on_ready(&mut self, _hold: &mut Hold<'_>) -> Option<End> {
+        None
+    }
+
+    fn on_renewal(&mut self, grant: &Grant) {
+        if let KeptFor::Process(watched) = &mut self.kept_for {
+            watched.renewed(grant.lease);
+        }
+    }
+
+    fn on_loss(&mut self, cause: LossCause, _at_once: bool, hold: &mut Hold<'_>) -> Option<End> {
+        if let LossCause::Reported(Loss::Released { .. }) = cause {
+            // On this host it is for us to do.
+            let is_done = self.files.is_empty();
+            let release = End::Release(Ended::new(Outcome::Released));
+            return Some(if is_done { End::ReleasedElsewhere } else { release });
+        }
+        let consequence = match &mut self.kept_for {
+            KeptFor::Nobody { .. } => Consequence::KeeperEnds,
+            KeptFor::Process(watched) => {
+                watched.stop();
+                let pid = watched.process.pid().as_raw();
+                match watched.signal {
+                    Some(signal) if watched.was_signalled => Consequence::Signalled(pid, signal),
+                    Some(_) | None => Consequence::ProcessRunsOn(pid),
+                }
+            }
+        };
+        hold.report.lost_by_keeper(&cause, consequence);
+        Some(End::Lost(Ended::new(outcome_of_loss(&cause))))
+    }
+
+    /// Continue with the new lease.
+    fn on_extension(&mut self, ttl: Option<Duration>, hold: &mut Hold<'_>) -> Option<End> {
+        // We renew it in any case, so it is not shorter than our own.
+        let ttl = ttl.and_then(|ttl| Some(ttl.max(self.settings.ttl?)));
+        let (lease, loss) = hold.change(|lock, grant| {
+            lock.set_ttl(ttl);
+            let before = grant.lease.take();
+            let extended = lock.extend(grant);
+            grant.lease = before;
+            match extended {
+                Extended::Until(lease, votes) => {
+                    (grant.lease, grant.votes) = (Some(lease).filter(|_| ttl.is_some()), votes);
+                    (grant.lease, None)
+                }
+                Extended::Unknown(_) => (grant.lease, None),
+                Extended::Lost(loss) => (grant.lease, Some(loss)),
+            }
+        })?;
+        if let KeptFor::Process(watched) = &mut self.kept_for {
+            watched.renewed(lease);
+        }
+        loss.and_then(|loss| self.on_loss(LossCause::Reported(loss), false, hold))
+    }
+
+    fn on_signal(&mut self, received: ReceivedSignal) -> Option<End> {
+        let signal = received.signal;
+        let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT);
+        let exit = Some(Exit::Signal(signal as i32));
+        ends.then_some(End::Release(Ended { how: Outcome::Released, exit }))
+    }
+
+    fn check(&mut self, _is_ready: bool, hold: &mut Hold<'_>) -> Option<End> {
+        while let Some(request) = self.control.as_ref().and_then(ControlPoint::accept) {
+            if let Some(end) = self.on_request(request, hold) {
+                return Some(end);
+            }
+        }
+        match &mut self.kept_for {
+            KeptFor::Process(watched) => {
+                if watched.process.has_ended() {
+                    return Some(End::Release(Ended::new(Outcome::Released)));
+                }
+                if watched.signal_at.take_if(|at| at.has_passed()).is_some()
+                    && let Some(signal) = watched.stop()
+                {
+                    hold.report.told_in_time(watched.process.pid(), signal);
+                }
+                None
+            }
+            KeptFor::Nobody { until } => {
+                let is_over = until.is_some_and(BootTime::has_passed);
+                is_over.then(|| End::Release(Ended::new(Outcome::Expired)))
+            }
+        }
+    }
+
+    fn gone_at_release(&self, loss: &Loss, report: &mut Report) {
+        if !matches!(loss, Loss::Released { .. }) {
+            report.was_lost_when_given_back(loss);
+        }
+    }
+}
