@@ -139,7 +139,7 @@ fn start_child(lives: Duration) -> Child {
 }
 
 /// The bytes of a key's file.
-const ANYBODY: i64 = 0;
+const ANY_HOLDER: i64 = 0;
 const FIRST_GROUP: i64 = 10;
 const FIRST_SLOT: i64 = 100;
 
@@ -151,9 +151,9 @@ fn enter(directory: &Path, key: &str, mode: Mode, slot: Option<&str>) -> Result<
     fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty())).expect("inherited by children");
     let fd = file.as_raw_fd();
     match mode {
-        Mode::Exclusive => lock(fd, libc::F_WRLCK, ANYBODY).then_some(()).ok_or("somebody is inside")?,
+        Mode::Exclusive => lock(fd, libc::F_WRLCK, ANY_HOLDER).then_some(()).ok_or("somebody is inside")?,
         Mode::Shared(group) => {
-            lock(fd, libc::F_RDLCK, ANYBODY).then_some(()).ok_or("a writer is inside")?;
+            lock(fd, libc::F_RDLCK, ANY_HOLDER).then_some(()).ok_or("a writer is inside")?;
             let byte = |of: &str| FIRST_GROUP + GROUPS.iter().position(|g| *g == of).expect("a group") as i64;
             lock(fd, libc::F_RDLCK, byte(group)).then_some(()).ok_or("the group's byte is locked")?;
             for other in GROUPS.iter().filter(|other| **other != group) {

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use crate::support::nodes::renewed;
-use crate::support::{Links, Nodes, Redis, Run, TREE, alive, hold, tree_of, wait_until, wait_until_within};
-
-const MS: Duration = Duration::from_millis(1);
+use crate::support::{
+    Links, MS, Nodes, Redis, Run, TREE, alive, hold, tree_of, wait_until, wait_until_within,
+};
 
 /// Every server in turn is restarted empty, is quarantined for longer than the whole test, and
 /// still counts.

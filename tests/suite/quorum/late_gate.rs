@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Job, Links, OverlapCheck, Run, expect_success, process_state, queued, wait_for_sleeping_clients,
+    Job, Links, MS, OverlapCheck, Run, expect_success, process_state, queued, wait_for_sleeping_clients,
     wait_until,
 };
 
-const MS: Duration = Duration::from_millis(1);
 /// The time limit for a server, in every run.
 const TIMEOUT: &[&str] = &["--node-timeout", "1s"];
 /// Longer than that.

@@ -6,10 +6,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Client, Links, Nodes, PATIENCE, Proxy, Redis, ServerClock, assert_takes_less_than, wait_until,
+    Client, Links, MS, Nodes, PATIENCE, Proxy, Redis, ServerClock, assert_takes_less_than, wait_until,
 };
-
-const MS: Duration = Duration::from_millis(1);
 
 fn client(line: &Proxy) -> Client {
     Client::to_port(line.port()).expect("the line is open")

@@ -2,12 +2,8 @@
 //! soon as another client may have to wait for them, and they make no token that is smaller than
 //! the gate's.
 
-use std::time::Duration;
-
 use crate::support::nodes::marker_prefix;
-use crate::support::{Job, Links, Nodes, Redis, ServerClock, wait_until};
-
-const MS: Duration = Duration::from_millis(1);
+use crate::support::{Job, Links, MS, Nodes, Redis, ServerClock, wait_until};
 
 fn recorded(redis: &Redis, field: &str) -> String {
     redis.cmd(&["HGET", "lock-info:k", field])

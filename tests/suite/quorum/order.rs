@@ -3,9 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, OverlapCheck, Proxy, Run, expect_success, hold, queued, wait_until};
-
-const MS: Duration = Duration::from_millis(1);
+use crate::support::{Job, Links, MS, OverlapCheck, Proxy, Run, expect_success, hold, queued, wait_until};
 
 /// Waiters that reached the gate one after another, and note when they are served.
 struct Queue<'a> {

@@ -4,9 +4,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::support::{Job, Links, Run, lines_of, wait_until, wait_until_within};
+use crate::support::{Job, Links, MS, Run, lines_of, wait_until, wait_until_within};
 
-const MS: Duration = Duration::from_millis(1);
 const CLIENTS: usize = 6;
 /// How long they run; longer if the machine is so busy that the result would be meaningless.
 const FOR: Duration = Duration::from_secs(8);

@@ -1,11 +1,9 @@
 //! `--supersede` on several servers, with latencies and a lost gate: the newest run is the one that
 //! reached the gate last.
 
-use std::time::Duration;
-
-use crate::support::{Job, Links, Nodes, Run, hold, queued, skipped, wait_for_sleeping_waiter, wait_until};
-
-const MS: Duration = Duration::from_millis(1);
+use crate::support::{
+    Job, Links, MS, Nodes, Run, hold, queued, skipped, wait_for_sleeping_waiter, wait_until,
+};
 
 /// Waits until this job is the newest on the server.
 #[track_caller]

@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Links, Nodes, Redis, Refused, Run, assert_takes_less_than, queued, wait_until};
-
-const MS: Duration = Duration::from_millis(1);
+use crate::support::{Links, MS, Nodes, Redis, Refused, Run, assert_takes_less_than, queued, wait_until};
 
 /// One host whose lines have this round trip time, connects included.
 fn slow(nodes: Nodes, round_trip: Duration) -> Links {

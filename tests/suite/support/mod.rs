@@ -57,6 +57,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub const MS: Duration = Duration::from_millis(1);
+
 /// How long a fact may take to come true on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -445,7 +445,7 @@ impl Lines {
                 if !has_more(&source, PollTimeout::NONE) {
                     continue; // interrupted
                 }
-                // Read under the lock, so that a thread with the lock sees everything that was read.
+                // Under the lock, so that a thread that has it sees all bytes read so far.
                 let mut collected = theirs.0.lock().expect("the lines");
                 let read = (&*source).read(&mut buffer).unwrap_or(0);
                 collected.bytes.extend(&buffer[..read]);
