@@ -15,7 +15,7 @@ use socket2::SockAddr;
 
 use super::resp::{LONGEST_REPLY, reply_length};
 use super::tls::{Tls, TlsStream};
-use crate::lock::TlsProblem;
+use crate::lock::{Problem, TlsProblem};
 use crate::world::Wire;
 
 /// Why a connection came to its end.
@@ -41,13 +41,30 @@ impl From<TlsProblem> for ConnectionError {
     }
 }
 
+impl ConnectionError {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
+    pub(super) fn problem(self) -> Problem {
+        match self {
+            Self::Io(error) => match error.kind() {
+                ErrorKind::ConnectionRefused => Problem::ConnectionRefused,
+                // The system's own error: there is no such unix socket.
+                ErrorKind::NotFound if error.raw_os_error().is_some() => Problem::NoSocket,
+                ErrorKind::PermissionDenied => Problem::SocketPermission,
+                _ => Problem::Connection(error.to_string()),
+            },
+            Self::Unanswered => Problem::ClosedUnanswered,
+            Self::Tls(problem) | Self::ClosedWithTls(problem) => Problem::Tls(problem),
+        }
+    }
+}
+
 #[derive(Debug)]
-enum Stream {
+enum Channel {
     Plain(Wire),
     Tls(Box<TlsStream>),
 }
 
-impl Stream {
+impl Channel {
     fn wire(&self) -> &Wire {
         match self {
             Self::Plain(wire) => wire,
@@ -59,11 +76,19 @@ impl Stream {
 /// How to speak TLS to a server, and its host as the URL has it.
 pub(super) type Security = (Arc<Tls>, String);
 
+#[derive(Debug)]
+pub(super) struct Destination {
+    /// All addresses of a host, in the order in which they are tried.
+    pub addresses: Vec<SockAddr>,
+    /// `None` without TLS.
+    pub security: Option<Security>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     security: Option<Security>,
     /// `None` until there is an address to connect to.
-    stream: Option<Stream>,
+    stream: Option<Channel>,
     connected: bool,
     /// The host's other addresses, tried when this one does not answer.
     alternatives: VecDeque<SockAddr>,
@@ -79,14 +104,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// With TLS if this says so; before it connects.
-    pub(super) fn set_security(&mut self, security: Option<Security>) {
-        self.security = security;
-    }
-
-    /// Start connecting to the first of these that does not fail on the spot, and send what is queued.
-    pub(super) fn connect(&mut self, addresses: Vec<SockAddr>) {
-        self.alternatives = addresses.into();
+    /// Start connecting to the first address that does not fail at once, and send what is queued.
+    pub(super) fn connect(&mut self, destination: Destination) {
+        self.alternatives = destination.addresses.into();
+        self.security = destination.security;
         self.try_next(io::Error::new(ErrorKind::NotFound, "the name has no address").into());
         self.send(&[]);
     }
@@ -104,8 +125,8 @@ impl Connection {
     pub(super) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let stream = self.stream.as_ref()?;
         let wants_write = match stream {
-            Stream::Plain(_) => !self.outgoing.is_empty(),
-            Stream::Tls(stream) => stream.wants_write(),
+            Channel::Plain(_) => !self.outgoing.is_empty(),
+            Channel::Tls(stream) => stream.wants_write(),
         };
         let flags = match (self.connected, wants_write) {
             (false, _) => PollFlags::POLLOUT,
@@ -123,10 +144,10 @@ impl Connection {
     /// How far it is. Each stage takes a round trip, and none comes twice.
     pub(super) fn stage(&self) -> Stage {
         match &self.stream {
-            Some(Stream::Plain(_)) if self.connected => Stage::Open,
-            Some(Stream::Tls(stream)) if stream.is_established() => Stage::Open,
-            Some(Stream::Tls(stream)) if stream.has_heard_server() => Stage::Handshake,
-            Some(Stream::Tls(_)) if self.connected => Stage::Connected,
+            Some(Channel::Plain(_)) if self.connected => Stage::Open,
+            Some(Channel::Tls(stream)) if stream.is_established() => Stage::Open,
+            Some(Channel::Tls(stream)) if stream.has_heard_server() => Stage::Handshake,
+            Some(Channel::Tls(_)) if self.connected => Stage::Connected,
             _ => Stage::Connecting,
         }
     }
@@ -134,8 +155,8 @@ impl Connection {
     /// When the certificate of a server with TLS expires.
     pub(super) fn certificate_expires(&self) -> Option<SystemTime> {
         match self.stream.as_ref()? {
-            Stream::Plain(_) => None,
-            Stream::Tls(stream) => stream.certificate_expires(),
+            Channel::Plain(_) => None,
+            Channel::Tls(stream) => stream.certificate_expires(),
         }
     }
 
@@ -185,19 +206,19 @@ impl Connection {
         self.broken = Some(last);
     }
 
-    fn start(&self, address: &SockAddr) -> Result<Stream, ConnectionError> {
+    fn start(&self, address: &SockAddr) -> Result<Channel, ConnectionError> {
         let wire = Wire::connect(address)?;
         Ok(match &self.security {
-            None => Stream::Plain(wire),
-            Some((tls, host)) => Stream::Tls(Box::new(tls.start(host, wire)?)),
+            None => Channel::Plain(wire),
+            Some((tls, host)) => Channel::Tls(Box::new(tls.start(host, wire)?)),
         })
     }
 
     fn flush(&mut self) {
         let sent = match &mut self.stream {
             None => return,
-            Some(Stream::Plain(wire)) => send(wire, &mut self.outgoing).map_err(ConnectionError::from),
-            Some(Stream::Tls(stream)) => stream.send(&mut self.outgoing),
+            Some(Channel::Plain(wire)) => send(wire, &mut self.outgoing).map_err(ConnectionError::from),
+            Some(Channel::Tls(stream)) => stream.send(&mut self.outgoing),
         };
         if let Err(error) = sent {
             self.outgoing.clear();
@@ -211,8 +232,8 @@ impl Connection {
         let before = self.incoming.len();
         let received = match &mut self.stream {
             None => return,
-            Some(Stream::Plain(wire)) => receive(wire, &mut self.incoming).map_err(ConnectionError::from),
-            Some(Stream::Tls(stream)) => stream.receive(&mut self.incoming, LONGEST_REPLY),
+            Some(Channel::Plain(wire)) => receive(wire, &mut self.incoming).map_err(ConnectionError::from),
+            Some(Channel::Tls(stream)) => stream.receive(&mut self.incoming, LONGEST_REPLY),
         };
         self.has_heard_server |= self.incoming.len() > before;
         if let Err(error) = received {
@@ -222,7 +243,7 @@ impl Connection {
     }
 
     fn is_plain_tcp(&self) -> bool {
-        matches!(&self.stream, Some(Stream::Plain(wire)) if wire.is_tcp())
+        matches!(&self.stream, Some(Channel::Plain(wire)) if wire.is_tcp())
     }
 }
 

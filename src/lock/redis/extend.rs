@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::RedisLock;
-use super::node::State;
+use super::node::Readiness;
 use super::renewal_tally::{RenewalTally, renewal_counts};
 use super::reply::{ExtendReply, FollowUpReply};
 use super::servers::{RoundEnd, stop_if};
@@ -28,7 +28,7 @@ impl RedisLock {
         for &at in &free {
             let node = &mut self.servers[at].node;
             node.discard_replies();
-            if node.state() != State::Idle {
+            if node.readiness() != Readiness::Idle {
                 node.disconnect();
             }
         }
@@ -88,7 +88,7 @@ impl RedisLock {
         });
         // There is no other server to turn to: a new connection may be quicker.
         let has_others = self.servers.len() > 1;
-        has_others && is_recent && member.node.state() == State::Silent && member.node.is_open()
+        has_others && is_recent && member.node.readiness() == Readiness::Silent && member.node.is_open()
     }
 
     fn count(&mut self, at: usize, reply: Result<ExtendReply, BackendError>, tally: &mut RenewalTally) {
@@ -143,7 +143,7 @@ impl RedisLock {
                 .servers
                 .all()
                 .filter(|&at| {
-                    self.servers[at].node.state() == State::Silent && self.servers[at].node.is_open()
+                    self.servers[at].node.readiness() == Readiness::Silent && self.servers[at].node.is_open()
                 })
                 .collect();
             if pending.is_empty() || until.has_passed() {

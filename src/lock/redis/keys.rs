@@ -1,7 +1,7 @@
 //! The names of our keys on a server.
 
+use super::discovery::{slot_of, tag_in, tag_of};
 use super::server::Server;
-use super::slot::{slot_of, tag_in, tag_of};
 use crate::lock::claim::WaiterId;
 use crate::lock::lock_name;
 

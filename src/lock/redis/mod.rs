@@ -14,23 +14,19 @@
 #[path = "../../../fuzz/src/redis.rs"]
 pub(crate) mod fuzz;
 
-mod address;
 mod bearer;
 mod break_lock;
 mod break_watch;
 mod checkup;
-mod cluster;
 mod collect;
 mod connection;
-mod discovery_url;
+mod discovery;
 mod extend;
 mod fence;
 mod grant_record;
 mod keys;
 mod listening;
 mod log;
-mod lookup;
-mod masters;
 mod node;
 mod outer;
 mod release;
@@ -38,15 +34,12 @@ mod renewal_tally;
 mod reply;
 mod requests;
 mod resp;
-mod route;
 mod script;
-mod sentinel;
 mod server;
 mod server_error;
 mod servers;
 #[cfg(test)]
 mod simulation;
-mod slot;
 mod tally;
 mod tls;
 mod view;

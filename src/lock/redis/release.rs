@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::RedisLock;
 use super::log::Entry;
-use super::node::State;
+use super::node::Readiness;
 use super::reply::ReleaseReply;
 use super::requests::Terms;
 use super::servers::{Asked, Replies, Servers, stop_if};
@@ -90,16 +90,16 @@ impl RedisLock {
             let node = &mut member.node;
             node.discard_replies();
             let is_late = node.progress_at().elapsed() > node_timeout;
-            match node.state() {
-                State::Unreached => {}
-                State::Idle => answering.push(at),
+            match node.readiness() {
+                Readiness::Unreached => {}
+                Readiness::Idle => answering.push(at),
                 // It was asked to renew its vote a moment ago.
-                State::Silent if has_voted && !is_late => answering.push(at),
-                State::Blocked => {
+                Readiness::Silent if has_voted && !is_late => answering.push(at),
+                Readiness::Blocked => {
                     node.disconnect();
                     answering.push(at);
                 }
-                State::Silent => silent.push(at),
+                Readiness::Silent => silent.push(at),
             }
         }
         // The only server is worth the wait. Others process the release when they respond again.
@@ -204,7 +204,7 @@ impl RedisLock {
         let call =
             self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, Some(&entry));
         let idle: Vec<usize> =
-            self.servers.all().filter(|&at| self.servers[at].node.state() == State::Idle).collect();
+            self.servers.all().filter(|&at| self.servers[at].node.readiness() == Readiness::Idle).collect();
         self.servers.ask_in_full(idle, &call);
     }
 

@@ -2,24 +2,18 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
-use socket2::SockAddr;
 
-use super::address::Address;
 use super::connection::Security;
-use super::discovery_url;
+use super::discovery::{Address, Scheme};
 use super::tls::Tls;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
-    Tcp {
-        host: String,
-        port: u16,
-    },
+    Tcp(Address),
     Unix(PathBuf),
     /// The master of this service, which any of these Sentinels names.
     Sentinel {
@@ -55,7 +49,7 @@ impl Server {
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         if let Some((scheme, rest)) = url.split_once("://")
-            && let Some(kind) = discovery_url::kind(scheme)
+            && let Some(kind) = Scheme::parse(scheme)
         {
             return Self::parse_discovery(kind, scheme, rest);
         }
@@ -67,7 +61,7 @@ impl Server {
              unix:///path[?db=N]"
         })?;
         let target = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => Target::Tcp { host: host.clone(), port: *port },
+            ConnectionAddr::Tcp(host, port) => Target::Tcp(Address { host: host.clone(), port: *port }),
             ConnectionAddr::Unix(path) => Target::Unix(path.clone()),
             _ => return Err("this kind of address is not supported".into()),
         };
@@ -138,15 +132,14 @@ impl Server {
         matches!(self.target, Target::Sentinel { .. })
     }
 
-    /// Where to connect first, if no name must be resolved for it.
-    pub(super) fn address(&self) -> io::Result<Option<SockAddr>> {
-        match &self.target {
-            Target::Tcp { host, port } => Ok(Address { host: host.clone(), port: *port }.literal()),
-            Target::Unix(path) => SockAddr::unix(path).map(Some),
-            Target::Sentinel { sentinels: first, .. } | Target::Cluster { nodes: first } => {
-                Ok(first.first().and_then(Address::literal))
-            }
-        }
+    /// Whether a name must be resolved before anything can be sent.
+    pub(super) fn needs_lookup(&self) -> bool {
+        let first = match &self.target {
+            Target::Tcp(address) => Some(address),
+            Target::Unix(_) => return false,
+            Target::Sentinel { sentinels: all, .. } | Target::Cluster { nodes: all } => all.first(),
+        };
+        first.is_none_or(|address| address.literal().is_none())
     }
 
     /// What a Sentinel is sent before anything else.
@@ -158,10 +151,10 @@ impl Server {
     /// The first of its Sentinels, as a server that is asked other things than where the master is.
     pub(super) fn as_its_sentinel(&self) -> Option<Self> {
         let Target::Sentinel { sentinels, .. } = &self.target else { return None };
-        let Address { host, port } = sentinels.first()?.clone();
+        let address = sentinels.first()?.clone();
         let login = self.sentinel_login.clone();
         Some(Self {
-            target: Target::Tcp { host, port },
+            target: Target::Tcp(address),
             db: 0,
             username: login.as_ref().and_then(|(username, _)| username.clone()),
             password: login.map(|(_, password)| password),
@@ -195,8 +188,7 @@ impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.uses_tls() { "rediss" } else { "redis" };
         match &self.target {
-            Target::Tcp { host, port } if host.contains(':') => write!(f, "{scheme}://[{host}]:{port}")?,
-            Target::Tcp { host, port } => write!(f, "{scheme}://{host}:{port}")?,
+            Target::Tcp(address) => write!(f, "{scheme}://{address}")?,
             Target::Unix(path) => write!(f, "unix://{}", path.display())?,
             Target::Sentinel { sentinels, service } => {
                 write!(f, "{scheme}+sentinel://{}/{service}", joined(sentinels))?;
@@ -205,7 +197,7 @@ impl fmt::Display for Server {
         }
         match (&self.target, self.db) {
             (_, 0) => Ok(()),
-            (Target::Tcp { .. } | Target::Sentinel { .. } | Target::Cluster { .. }, db) => write!(f, "/{db}"),
+            (Target::Tcp(_) | Target::Sentinel { .. } | Target::Cluster { .. }, db) => write!(f, "/{db}"),
             (Target::Unix(_), db) => write!(f, "?db={db}"),
         }
     }

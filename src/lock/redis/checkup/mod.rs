@@ -14,11 +14,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use super::masters::{Master, masters};
+use super::discovery::{Master, masters, tag_in};
 use super::reply::CommandReply;
 use super::script::Call;
 use super::servers::{NoReply, Servers};
-use super::slot::tag_in;
 use super::{Keys, RedisLock, Server, Timing};
 use crate::clock::BootTime;
 use crate::lock::checkup::{

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Contact, Server};
 use crate::clock::BootTime;
 use crate::lock::checkup::SentinelFacts;
+use crate::lock::redis::discovery::Sentinels;
 use crate::lock::redis::script::Call;
-use crate::lock::redis::sentinel::Sentinels;
 use crate::lock::redis::server::Target;
 use crate::lock::wait::wait;
 use crate::lock::{BackendError, Problem};
@@ -45,7 +45,7 @@ fn named_by(server: &Server, node_timeout: Duration) -> Result<String, Problem> 
     let until = BootTime::now() + node_timeout;
     sentinel.start();
     loop {
-        if let Some(answer) = sentinel.answer() {
+        if let Some(answer) = sentinel.reply() {
             return answer.map(|address| address.to_string());
         }
         if until.has_passed() || !sentinel.is_asking() {

@@ -2,7 +2,7 @@
 
 use crate::lock::checkup::Marker;
 use crate::lock::redis::Keys;
-use crate::lock::redis::slot::slot_of;
+use crate::lock::redis::discovery::slot_of;
 
 /// The scripts try no higher number.
 const LAST_TAG: u32 = 999;

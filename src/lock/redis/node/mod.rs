@@ -1,92 +1,84 @@
-//! One server: connect, log in, match replies to requests.
+//! One server: a connection, and a queue of the replies that are expected on it. discovery/ says where to
+//! connect.
 //!
 //! A request is sent without waiting ([`Node::ask`]) and its reply is read later ([`Node::reply`]), so
-//! that one thread can have several servers at work.
+//! that one thread can keep several servers busy.
 
-mod errors;
+mod redirects;
 mod replies;
-mod routing;
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime};
 
 use nix::poll::PollFlags;
 use redis::Value;
 
-use self::routing::{Delay, Postponed};
-use super::address::Address;
-use super::connection::Connection;
-use super::lookup::Lookup;
-use super::route::Route;
+use self::redirects::{Delay, Postponed};
+use super::connection::{CLOSED, Connection, ConnectionError, Destination, Stage};
+use super::discovery::{Address, Discovery};
 use super::script::Call;
-use super::server::{Server, Target};
+use super::server::Server;
 use crate::clock::BootTime;
-use crate::lock::BackendError;
+use crate::lock::{BackendError, Problem, ServerError, TlsProblem};
 
-/// What the next reply on the connection belongs to.
+/// What a reply on the connection belongs to.
 #[derive(Debug)]
 enum Expected {
     Login(&'static str),
     Reply {
         call: Call,
-        /// The script's text was sent, so it cannot be unknown.
+        /// The script's text was sent, so it is known.
         in_full: bool,
     },
-    /// The caller no longer waits for this one.
+    /// The caller no longer waits for it.
     Abandoned,
 }
 
-/// What can be expected of a server that is about to be asked.
+/// How soon a server can be expected to reply to the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum Readiness {
     /// No request of ours can have reached it.
     Unreached,
-    /// Connected, and every request was answered: the next one will be answered soon, too.
+    /// Connected, and it has replied to every request.
     Idle,
-    /// Blocked in BLPOP, and deaf to anything sent behind it.
+    /// Blocked in BLPOP: it reads nothing that is sent after it.
     Blocked,
     /// It owes us a reply, or the connection was lost: it may be slow or stopped.
     Silent,
 }
 
-/// What a server knows of our scripts, as far as it has told.
+/// Whether a server knows our scripts, as far as it has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScriptCache {
     Warm,
-    /// It did not know one: it may not know the others either.
+    /// It did not know one, and may not know the others.
     Cold,
 }
 
 #[derive(Debug)]
 pub(super) struct Node {
-    server: Server,
+    discovery: Discovery,
     connection: Option<Connection>,
-    /// Of the server's name. Kept when a connection is given up, so that there is one at a time.
-    lookup: Lookup,
-    route: Route,
     expected: VecDeque<Expected>,
-    /// Requests that are not sent before we are logged in: they would be executed as another user, or in
+    /// Requests that must not be sent before the login: they would be executed as another user, or in
     /// another database.
     after_login: Vec<u8>,
     /// A request was sent on a connection that is now closed; the server may still execute it.
     in_doubt: bool,
     /// An earlier connection was open.
     reached: bool,
-    /// It has answered something, on whichever connection.
-    has_answered: bool,
+    /// It has replied to something, on any connection.
+    has_replied: bool,
     script_cache: ScriptCache,
-    /// How many connections never were: the next one starts with another of the host's addresses.
-    failed_connects: usize,
-    /// When the connection last came a step further: a request was sent, it was opened, a reply arrived. A line
+    /// The last step of the connection: a request was sent, it was opened, a reply arrived. A line
     /// across an ocean needs several round trips to begin.
     progress_at: BootTime,
-    /// How long the last reply took, from the step before it.
+    /// The time between the last reply and the step before it.
     last_step: Duration,
     /// When the last request was made.
     asked_at: BootTime,
-    /// What a server that is looked for may take for a step before another one is tried.
+    /// How long one step of the search may take before another server is tried.
     step_timeout: Duration,
     postponed: Option<Postponed>,
     /// A reply that counts only if the server is still the master.
@@ -95,23 +87,20 @@ pub(super) struct Node {
     delay: Option<Delay>,
 }
 
-/// As long as there are others, a server that is looked for has this part of the node timeout for a step.
+/// The fraction of the node timeout for one step, while there are other servers to try.
 const STEPS_IN_TIMEOUT: u32 = 4;
 
 impl Node {
     pub(super) fn new(server: Server, node_timeout: Duration) -> Self {
         Self {
-            route: Route::to(&server),
-            server,
+            discovery: Discovery::new(server),
             connection: None,
-            lookup: Lookup::default(),
             expected: VecDeque::new(),
             after_login: Vec::new(),
             in_doubt: false,
             reached: false,
-            has_answered: false,
+            has_replied: false,
             script_cache: ScriptCache::Warm,
-            failed_connects: 0,
             progress_at: BootTime::now(),
             last_step: Duration::ZERO,
             asked_at: BootTime::now(),
@@ -123,15 +112,14 @@ impl Node {
     }
 
     pub(super) fn name(&self) -> String {
-        self.server.to_string()
+        self.discovery.name()
     }
 
-    /// Send a request, behind whatever is still in flight on the connection, connecting if need be. The reply
-    /// to an earlier request is then no longer wanted, but the order is kept: what the server executes late
-    /// it executes before this.
+    /// Send a request, connecting if necessary. The replies to earlier requests are no longer wanted, but
+    /// the order is kept: what the server executes late, it executes before this.
     pub(super) fn ask(&mut self, call: Call) -> Result<(), BackendError> {
-        // Behind an unanswered request the reply may go unread, even one that says that the script is unknown. So may that to a
-        // release, which is not waited for longer than a majority takes: a server that is new gets all of it.
+        // If no reply is read, then neither is one that says that the script is unknown. That may happen
+        // after an unanswered request, and to a release, which waits for a majority only.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
         if may_go_unread || self.script_cache == ScriptCache::Cold && call.is_release() {
             return self.ask_in_full(call);
@@ -141,8 +129,7 @@ impl Node {
 
     /// The same with the script's whole text: one round trip, whether the server knows the script or not.
     pub(super) fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
-        let bytes = call.packed_in_full().unwrap_or_else(|| call.packed());
-        self.send(&bytes, [Expected::Reply { call, in_full: true }])
+        self.send(&in_full(&call), [Expected::Reply { call, in_full: true }])
     }
 
     fn send(
@@ -152,7 +139,7 @@ impl Node {
     ) -> Result<(), BackendError> {
         (self.postponed, self.unconfirmed, self.delay) = (None, None, None);
         if self.connection.is_none() {
-            self.open_connection().map_err(|e| self.unreachable(&e))?;
+            self.open_connection()?;
         }
         for earlier in &mut self.expected {
             if matches!(earlier, Expected::Reply { .. }) {
@@ -170,7 +157,7 @@ impl Node {
         Ok(())
     }
 
-    /// Start connecting, if there is no connection. A failure is reported when something is asked.
+    /// Start connecting, if there is no connection. A failure is reported with the next request.
     pub(super) fn connect(&mut self) {
         if self.connection.is_none() && self.open_connection().is_err() {
             self.disconnect();
@@ -179,10 +166,10 @@ impl Node {
 
     /// Drop the connection. What was sent on it may still be executed.
     pub(super) fn disconnect(&mut self) {
-        // The server knows nothing of requests that still wait for the login, or never got through.
+        // The server has not received requests that still wait for the login.
         let was_open = self.is_connected() && !self.is_logging_in();
         self.reached |= was_open;
-        self.failed_connects += usize::from(self.connection.is_some() && !was_open);
+        self.discovery.failed_connects += usize::from(self.connection.is_some() && !was_open);
         self.in_doubt |= was_open && self.has_unanswered_script();
         self.expected.clear();
         self.after_login.clear();
@@ -190,21 +177,26 @@ impl Node {
         self.connection = None;
     }
 
-    /// Whether the server can be asked without starting a thread.
+    /// Whether a request can be sent without starting a thread.
     pub(super) fn has_address(&self) -> bool {
-        self.server.address().is_ok_and(|address| address.is_some())
+        !self.discovery.server.needs_lookup()
     }
 
     pub(super) fn is_resolving(&self) -> bool {
-        self.lookup.is_running() || self.route.is_resolving()
+        self.discovery.is_resolving()
     }
 
-    /// Whether there is a connection, however far it is.
+    /// The server that the name in the URL stands for at the moment.
+    pub(super) fn present(&self) -> Option<&Address> {
+        self.discovery.present()
+    }
+
+    /// Whether there is a connection, at any stage.
     pub(super) fn is_open(&self) -> bool {
         self.connection.is_some()
     }
 
-    /// When the certificate of a server with TLS expires, if there is a connection.
+    /// When the server's certificate expires, if there is a connection with TLS.
     pub(super) fn certificate_expires(&self) -> Option<SystemTime> {
         self.connection.as_ref()?.certificate_expires()
     }
@@ -214,7 +206,7 @@ impl Node {
         if is_stalled { self.asked_at } else { self.progress_at }
     }
 
-    /// The round trip of the last reply, without what the connection took to begin.
+    /// The round trip of the last reply, without the time to connect.
     pub(super) fn round_trip(&self) -> Duration {
         self.last_step
     }
@@ -223,7 +215,7 @@ impl Node {
         self.in_doubt
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn readiness(&self) -> Readiness {
         let is_blocked = self.expected.iter().any(|expected| match expected {
             Expected::Reply { call: Call::BlockingPop { .. }, .. } => true,
             Expected::Reply { call: Call::Script { .. } | Call::Command { .. }, .. }
@@ -231,50 +223,42 @@ impl Node {
             | Expected::Abandoned => false,
         });
         if !self.in_doubt && !self.reached && !self.is_connected() {
-            State::Unreached
+            Readiness::Unreached
         } else if is_blocked {
-            State::Blocked
+            Readiness::Blocked
         } else if self.is_connected() && self.expected.is_empty() {
-            State::Idle
+            Readiness::Idle
         } else {
-            State::Silent
+            Readiness::Silent
         }
     }
 
     pub(super) fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         if self.unconfirmed.is_some() {
-            return self.route.poll_for();
+            return self.discovery.poll_for();
         }
         let connection = self.connection.as_ref().and_then(Connection::interest);
-        let resolving = || Some((self.lookup.wake_fd()?, PollFlags::POLLIN));
-        connection.or_else(resolving).or_else(|| self.route.poll_for())
+        connection.or_else(|| self.discovery.poll_for())
     }
 
-    fn open_connection(&mut self) -> io::Result<()> {
-        let mut connection = self.connection_with_login();
-        let address = match (&self.server.target, self.route.start()) {
-            (Target::Tcp { host, port }, _) => Some(Address { host: host.clone(), port: *port }),
-            (_, found) => found,
-        };
-        let address = match address {
-            Some(address) => {
-                connection.set_security(self.server.security(&address.host));
-                self.lookup.start(&address)
-            }
-            // A path needs no look-up; Sentinels are asked first.
-            None if self.route.is_fixed() => self.server.address(),
-            None => Ok(None),
-        };
-        if let Some(address) = address.inspect_err(|_| self.expected.clear())? {
-            connection.connect(vec![address]);
-        }
-        self.connection = Some(connection);
+    fn open_connection(&mut self) -> Result<(), BackendError> {
+        let found =
+            self.discovery.start().map_err(|error| self.error(ConnectionError::Io(error).problem()))?;
+        self.connection = Some(self.connection_with_login());
+        self.connect_to(found);
         Ok(())
+    }
+
+    /// `None` is a destination that is not known yet.
+    fn connect_to(&mut self, destination: Option<Destination>) {
+        if let (Some(connection), Some(destination)) = (&mut self.connection, destination) {
+            connection.connect(destination);
+        }
     }
 
     fn connection_with_login(&mut self) -> Connection {
         let mut connection = Connection::default();
-        for (step, bytes) in self.server.login() {
+        for (step, bytes) in self.discovery.server.login() {
             connection.send(&bytes);
             self.expected.push_back(Expected::Login(step));
         }
@@ -289,7 +273,7 @@ impl Node {
         matches!(self.expected.front(), Some(Expected::Login(_)))
     }
 
-    /// A script of which we do not know whether it was, or will be, executed.
+    /// Whether a script may have been executed, or may yet be, without our knowledge.
     fn has_unanswered_script(&self) -> bool {
         self.expected.iter().any(|expected| match expected {
             Expected::Reply { call: Call::Script { .. }, .. } | Expected::Abandoned => true,
@@ -297,4 +281,32 @@ impl Node {
             | Expected::Login(_) => false,
         })
     }
+
+    pub(super) fn error(&self, problem: Problem) -> BackendError {
+        self.discovery.error(problem)
+    }
+
+    pub(super) fn timed_out(&self) -> BackendError {
+        if let Some(delay) = &self.delay {
+            return delay.why.clone();
+        }
+        let stage = self.connection.as_ref().map(Connection::stage);
+        let is_before_tls = stage == Some(Stage::Connected) && !self.has_replied;
+        self.error(if is_before_tls { Problem::Tls(TlsProblem::NoAnswer) } else { Problem::TimedOut })
+    }
+
+    fn server_error(&self, error: &redis::ServerError, during: &'static str) -> BackendError {
+        self.error(Problem::Server(ServerError::new(error.code(), error.details(), during)))
+    }
+
+    fn connection_error(&self, error: ConnectionError) -> BackendError {
+        // The protocol and the certificate are right if the server has replied before.
+        let is_plain_end = self.has_replied
+            && matches!(error, ConnectionError::Unanswered | ConnectionError::ClosedWithTls(_));
+        self.error(if is_plain_end { Problem::Connection(CLOSED.into()) } else { error.problem() })
+    }
+}
+
+fn in_full(call: &Call) -> Vec<u8> {
+    call.packed_in_full().unwrap_or_else(|| call.packed())
 }

@@ -14,12 +14,12 @@ impl Node {
     pub(in crate::lock::redis) fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
         let result = self.next_reply(R::answers)?;
         Some(result.and_then(|(call, value)| match R::parse(&call, &value) {
-            Err(Problem::Replica) if !self.route.is_fixed() => Err(self.demoted()),
+            Err(Problem::Replica) if !self.discovery.is_fixed() => Err(self.demoted()),
             parsed => parsed.map_err(|problem| self.error(problem)),
         }))
     }
 
-    /// Read and drop the replies that have arrived and that no caller waits for.
+    /// Drop the replies that have arrived and that no caller waits for.
     pub(in crate::lock::redis) fn discard_replies(&mut self) {
         while self.next_reply(|_| true).is_some() {}
     }
@@ -46,8 +46,11 @@ impl Node {
             self.send_held_back();
             let bytes = match self.connection.as_mut()?.next_reply() {
                 Ok(bytes) => bytes?,
-                Err(e) if self.is_ready() => return Some(Err(self.broken(e))),
-                Err(e) => match self.go_elsewhere(self.error(self.connection_problem(e))) {
+                Err(e) if self.is_ready() => {
+                    self.disconnect();
+                    return Some(Err(self.connection_error(e)));
+                }
+                Err(e) => match self.go_elsewhere(self.connection_error(e)) {
                     Ok(()) => continue,
                     Err(error) => return Some(Err(error)),
                 },
@@ -62,7 +65,7 @@ impl Node {
             let now = BootTime::now();
             self.last_step = now.since(self.progress_at);
             self.progress_at = now;
-            self.has_answered = true;
+            self.has_replied = true;
             let outcome = match self.expected.pop_front() {
                 Some(Expected::Abandoned) => Ok(None),
                 Some(Expected::Login(step)) => self.on_login(step, &value).map(|()| None),
@@ -81,7 +84,7 @@ impl Node {
         }
     }
 
-    /// After the last step the waiting requests are sent.
+    /// Check one step of the login.
     fn on_login(&mut self, step: &'static str, value: &Value) -> Result<(), BackendError> {
         if let Value::ServerError(e) = value {
             self.disconnect();
@@ -91,12 +94,12 @@ impl Node {
             if !is_of_master(value) {
                 return self.go_elsewhere(self.error(Problem::Replica));
             }
-            self.route.confirm();
+            self.discovery.confirm();
         }
         Ok(())
     }
 
-    /// `None` if the script was unknown, and has been sent again as a whole.
+    /// `None` if the script was unknown, and its text has been sent.
     fn on_reply(
         &mut self,
         call: Call,
@@ -105,13 +108,13 @@ impl Node {
     ) -> Result<Option<(Call, Value)>, BackendError> {
         let name = call.name();
         let Value::ServerError(e) = value else {
-            self.route.confirm();
+            self.discovery.confirm();
             return Ok(self.confirm(call, value));
         };
-        if matches!(call, Call::BlockingPop { .. }) && self.route.ends_blpop(&e) {
+        if matches!(call, Call::BlockingPop { .. }) && self.discovery.ends_blpop(&e) {
             return Ok(Some((call, Value::Nil)));
         }
-        if let Some(redirection) = self.route.redirect(&e) {
+        if let Some(redirection) = self.discovery.redirect(&e) {
             return self.follow(&redirection, call, &e);
         }
         let whole = call.packed_in_full().filter(|_| e.code() == "NOSCRIPT" && !in_full);
@@ -124,13 +127,13 @@ impl Node {
                 self.expected.push_back(Expected::Reply { call, in_full: true });
                 Ok(None)
             }
-            _ if e.code() == "READONLY" && !self.route.is_fixed() => Err(self.demoted()),
+            _ if e.code() == "READONLY" && !self.discovery.is_fixed() => Err(self.demoted()),
             _ => Err(self.server_error(&e, name)),
         }
     }
 
-    /// A server that rejects a connection (too many clients, protected mode) says so unasked. After anything else
-    /// no reply could be trusted to belong to its request.
+    /// A server that rejects a connection (too many clients, protected mode) says so unasked. After
+    /// anything else, no reply could be trusted to belong to its request.
     fn on_unsolicited(&mut self, value: &Value) -> BackendError {
         self.disconnect();
         if let Value::ServerError(e) = value {
@@ -140,7 +143,7 @@ impl Node {
     }
 }
 
-/// In reply to INFO replication.
+/// Whether this reply to INFO replication is a master's.
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
 fn is_of_master(value: &Value) -> bool {
     match value {

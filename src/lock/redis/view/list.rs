@@ -3,8 +3,8 @@
 use redis::Value;
 
 use super::{Limits, Looked, RedisView, read_pages};
+use crate::lock::redis::discovery::masters;
 use crate::lock::redis::keys::{cluster_patterns, lock_pattern, untagged};
-use crate::lock::redis::masters::masters;
 use crate::lock::redis::script::Call;
 use crate::lock::redis::servers::Servers;
 use crate::lock::{BackendError, Detail, Listing, ServerState, ServerStatus, Status, View};

@@ -1,41 +1,41 @@
-//! Where the master of a lock's slot is: any node of the cluster knows, and the answer is remembered. A map of all
-//! slots is not needed for the few names of one lock.
+//! Where the master of a lock's slot is. Any node of the cluster knows; its answer is remembered. One lock
+//! needs no map of all slots.
 
 use redis::ServerError;
 
-use super::address::Address;
-use super::server::{Server, Target};
+use super::Address;
+use crate::lock::redis::server::{Server, Target};
 
-/// A slot that moves is followed; nodes that send us in a circle are not.
+/// Enough to follow a slot that moves, but not nodes that send us in a circle.
 const MOST_REDIRECTIONS: u32 = 8;
-/// So many nodes are remembered beside those that the URL names.
+/// At most this many nodes are remembered, those of the URL included.
 const MOST_LEARNED: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Cluster {
-    /// Those of the URL, and those that others have named.
+    /// Those of the URL, and those that they have named.
     nodes: Vec<Address>,
-    /// The node that is asked if the owner of the slot is not known.
+    /// The node to ask while the owner of the slot is unknown.
     next: usize,
     /// How many nodes were tried since the last reply.
     tried: usize,
-    /// The master of the slot, as far as we know.
+    /// The master of the slot, as last reported.
     owner: Option<Address>,
-    /// Where the next request goes, only this one.
+    /// The destination of the next request only.
     detour: Option<Address>,
-    /// Where the connection goes.
+    /// The node to which we are connected.
     present: Address,
     redirections: u32,
 }
 
 /// What an error reply of a cluster node asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Redirection {
+pub(in crate::lock::redis) enum Redirection {
     /// The slot has another owner.
     Moved,
-    /// The slot is on its way to another node, where this request is to be tried.
+    /// The slot is moving to another node, which must be tried for this request.
     Ask,
-    /// The slot is on its way, or has no owner now: try again in a moment. If this node may be wrong, elsewhere.
+    /// The slot is moving, or has no owner: retry in a moment; elsewhere if this node may be wrong.
     Later { elsewhere: bool },
 }
 
@@ -59,7 +59,7 @@ impl Cluster {
         self.present.clone()
     }
 
-    /// Where to go if the present node cannot be reached, until all have been tried.
+    /// The next node to try if the present one cannot be reached; `None` after all of them.
     pub(super) fn pass_over(&mut self) -> Option<Address> {
         if !self.has_next() {
             return None;
@@ -69,7 +69,7 @@ impl Cluster {
         Some(self.choose())
     }
 
-    /// Another node is asked for it: the one that named it may be wrong.
+    /// Ask another node for the owner: the one that named it may be wrong.
     fn forget_owner(&mut self) {
         self.owner = None;
         self.next = (self.next + 1) % self.nodes.len();
@@ -99,7 +99,7 @@ impl Cluster {
         let target = Address::parse_redirection(target()?, &self.present)?;
         self.redirections += 1;
         if self.redirections > MOST_REDIRECTIONS {
-            // They do not agree yet, or send us to a node that is dead.
+            // They do not agree yet, or name a dead node.
             self.redirections = 0;
             self.forget_owner();
             return Some(Redirection::Later { elsewhere: true });
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_is_tried_once_the_one_that_named_a_dead_owner_last() {
+    fn each_node_is_tried_once_and_the_one_that_named_a_dead_owner_last() {
         let mut cluster = cluster("a,b");
         cluster.start();
         cluster.redirect(&error("MOVED 17 c:1"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_pass_is_tried_again() {
+    fn a_temporary_error_is_retried() {
         let mut cluster = cluster("a,b");
         cluster.start();
         assert_eq!(cluster.redirect(&error("TRYAGAIN x")), Some(Redirection::Later { elsewhere: false }));

@@ -1,22 +1,21 @@
-//! Hash slots of a Redis Cluster: all names of a lock must be in one, and so must all locks that are taken together.
+//! Hash slots of a Redis Cluster. All keys of a lock must be in one slot, as must all locks that are taken
+//! together.
 
-/// How many there are.
 const SLOTS: u16 = 16384;
 
-/// The slot of a name: that of its hash tag, which stands between the first '{' and the next '}' unless nothing does,
-/// or else of the whole name.
-pub(super) fn slot_of(name: &[u8]) -> u16 {
+/// The slot of a name, or of its hash tag: what is between the first '{' and the next '}', if anything.
+pub(in crate::lock::redis) fn slot_of(name: &[u8]) -> u16 {
     crc16(tag_of(name).unwrap_or(name)) % SLOTS
 }
 
-pub(super) fn tag_of(name: &[u8]) -> Option<&[u8]> {
+pub(in crate::lock::redis) fn tag_of(name: &[u8]) -> Option<&[u8]> {
     let start = name.iter().position(|&b| b == b'{')? + 1;
     let length = name[start..].iter().position(|&b| b == b'}')?;
     (length > 0).then(|| &name[start..start + length])
 }
 
-/// The first number that is in this slot, as a tag for what is not about one lock.
-pub(super) fn tag_in(slot: u16) -> String {
+/// A hash tag for keys in this slot that belong to no lock: the first number that hashes to it.
+pub(in crate::lock::redis) fn tag_in(slot: u16) -> String {
     let mut numbers = (0u32..).map(|number| number.to_string());
     numbers.find(|number| slot_of(number.as_bytes()) == slot).expect("five digits reach every slot")
 }

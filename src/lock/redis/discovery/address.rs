@@ -1,10 +1,15 @@
-//! A host and a port, as a URL, a Sentinel or a cluster names them.
+//! A host and a port, as a URL, a Sentinel or a cluster names them, and the look-up of the host's addresses.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
+use nix::poll::PollFlags;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use socket2::SockAddr;
+
+use crate::world::Resolution;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Address {
@@ -17,8 +22,8 @@ impl Address {
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(super) fn parse(text: &str, default_port: u16) -> Option<Self> {
         let is_plain = !text.is_empty() && !text.contains(['@', '/', '?', '#']);
-        let behind_host = text.rsplit_once(']').map_or(text, |(_, rest)| rest);
-        let has_port = behind_host.contains(':');
+        let after_host = text.rsplit_once(']').map_or(text, |(_, rest)| rest);
+        let has_port = after_host.contains(':');
         let url = if has_port { format!("redis://{text}") } else { format!("redis://{text}:{default_port}") };
         match url.into_connection_info().ok().filter(|_| is_plain)?.addr() {
             ConnectionAddr::Tcp(host, port) => Some(Self { host: host.clone(), port: *port }),
@@ -26,15 +31,15 @@ impl Address {
         }
     }
 
-    /// As cluster nodes write it: "10.0.0.1:6379", "::1:6379", ":6379" or "?:6379" for the host that says so.
+    /// As cluster nodes write it: "10.0.0.1:6379", "::1:6379"; ":6379" or "?:6379" for their own host.
     pub(super) fn parse_redirection(text: &str, speaker: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = if host.is_empty() || host == "?" { &speaker.host } else { host };
         Some(Self { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
     }
 
-    /// Where to connect, if no name must be resolved for it.
-    pub(super) fn literal(&self) -> Option<SockAddr> {
+    /// Where to connect, unless a name must be resolved first.
+    pub(in crate::lock::redis) fn literal(&self) -> Option<SockAddr> {
         self.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, self.port).into())
     }
 }
@@ -46,6 +51,39 @@ impl fmt::Display for Address {
         } else {
             write!(f, "{}:{}", self.host, self.port)
         }
+    }
+}
+
+/// The look-up of one host name at a time.
+#[derive(Debug, Default)]
+pub(super) struct Lookup(Option<(Address, Resolution)>);
+
+impl Lookup {
+    /// The address, or `None` if its name is now being resolved. A look-up of the same name that is
+    /// running goes on.
+    pub(super) fn start(&mut self, address: &Address) -> io::Result<Option<SockAddr>> {
+        if let Some(literal) = address.literal() {
+            self.0 = None;
+            return Ok(Some(literal));
+        }
+        if self.0.as_ref().is_none_or(|(other, _)| other != address) {
+            self.0 = Some((address.clone(), Resolution::start(&address.host, address.port)?));
+        }
+        Ok(None)
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(super) fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        self.0.as_ref().map(|(_, resolution)| (resolution.wake_fd(), PollFlags::POLLIN))
+    }
+
+    /// The host and all its addresses, once.
+    pub(super) fn result(&mut self) -> Option<(String, io::Result<Vec<SockAddr>>)> {
+        let result = self.0.as_ref()?.1.result()?;
+        self.0.take().map(|(address, _)| (address.host, result))
     }
 }
 

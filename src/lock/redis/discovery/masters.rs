@@ -1,25 +1,28 @@
-//! All masters of a cluster, for commands that look at every lock.
+//! All masters of a cluster, for commands that read every lock.
 
 use std::time::Duration;
 
 use redis::Value;
 
-use super::address::Address;
-use super::reply::CommandReply;
-use super::script::Call;
-use super::server::{Server, Target};
-use super::servers::Servers;
+use super::Address;
+use crate::lock::redis::reply::CommandReply;
+use crate::lock::redis::script::Call;
+use crate::lock::redis::server::{Server, Target};
+use crate::lock::redis::servers::Servers;
 use crate::lock::{BackendError, Problem};
 
 /// A master, and one of its slots.
 #[derive(Clone, Debug)]
-pub(super) struct Master {
-    /// As a server of its own, with the login of the cluster.
+pub(in crate::lock::redis) struct Master {
+    /// The server itself, with the cluster's login.
     pub server: Server,
     pub slot: u16,
 }
 
-pub(super) fn masters(server: &Server, node_timeout: Duration) -> Result<Vec<Master>, BackendError> {
+pub(in crate::lock::redis) fn masters(
+    server: &Server,
+    node_timeout: Duration,
+) -> Result<Vec<Master>, BackendError> {
     let mut nodes = Servers::new(vec![server.clone()], node_timeout);
     let call = Call::Command { name: "CLUSTER", args: vec![b"SLOTS".to_vec()] };
     let asked = nodes.ask(nodes.all(), |_| call.clone());
@@ -30,12 +33,12 @@ pub(super) fn masters(server: &Server, node_timeout: Duration) -> Result<Vec<Mas
         .present()
         .and_then(|speaker| parse(&value, speaker))
         .ok_or_else(|| node.error(Problem::UnexpectedReply))?;
-    let plain = |Address { host, port }| Server::discovered(Target::Tcp { host, port }, server.clone());
+    let plain = |address| Server::discovered(Target::Tcp(address), server.clone());
     Ok(addresses.into_iter().map(|(address, slot)| Master { server: plain(address), slot }).collect())
 }
 
+/// The reply to CLUSTER SLOTS: for each range of slots the first, the last, and the nodes, master first.
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-/// CLUSTER SLOTS: for each range of slots the first, the last, and the nodes, of which the first is the master.
 fn parse(value: &Value, speaker: &Address) -> Option<Vec<(Address, u16)>> {
     let Value::Array(ranges) = value else { return None };
     let mut masters = Vec::new();

@@ -1,8 +1,8 @@
-//! URLs that name servers by those who know where they are: redis+sentinel://, redis+cluster://. No error repeats
-//! anything of a URL that may be a part of a password.
+//! redis+sentinel:// and redis+cluster:// URLs. No error repeats a part of the URL, which may be part of a
+//! password.
 
-use super::address::Address;
-use super::server::{Server, Target};
+use super::Address;
+use crate::lock::redis::server::{Server, Target};
 
 const SENTINEL_PORT: u16 = 26379;
 const NODE_PORT: u16 = 6379;
@@ -11,33 +11,38 @@ const SENTINEL: &str = "expected redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][
 const CLUSTER: &str = "expected redis+cluster://[[USER]:PASSWORD@]HOST[:PORT][,HOST...]";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::lock::redis) enum Scheme {
     Sentinel,
     Cluster,
 }
 
-/// What a scheme means, if it is one of these.
-pub(super) fn kind(scheme: &str) -> Option<Kind> {
-    match scheme.split_once('+')? {
-        ("redis" | "rediss" | "valkey" | "valkeys", "sentinel") => Some(Kind::Sentinel),
-        ("redis" | "rediss" | "valkey" | "valkeys", "cluster") => Some(Kind::Cluster),
-        _ => None,
+impl Scheme {
+    pub(in crate::lock::redis) fn parse(scheme: &str) -> Option<Self> {
+        match scheme.split_once('+')? {
+            ("redis" | "rediss" | "valkey" | "valkeys", "sentinel") => Some(Self::Sentinel),
+            ("redis" | "rediss" | "valkey" | "valkeys", "cluster") => Some(Self::Cluster),
+            _ => None,
+        }
     }
 }
 
 impl Server {
-    /// `rest` follows "://". The login is parsed as that of a URL of one server.
-    pub(super) fn parse_discovery(kind: Kind, scheme: &str, rest: &str) -> Result<Self, String> {
+    /// `rest` follows "://". The login is parsed as in the URL of a single server.
+    pub(in crate::lock::redis) fn parse_discovery(
+        kind: Scheme,
+        scheme: &str,
+        rest: &str,
+    ) -> Result<Self, String> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let (login, hosts) =
             authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
         let (port, expected) = match kind {
-            Kind::Sentinel => (SENTINEL_PORT, SENTINEL),
-            Kind::Cluster => (NODE_PORT, CLUSTER),
+            Scheme::Sentinel => (SENTINEL_PORT, SENTINEL),
+            Scheme::Cluster => (NODE_PORT, CLUSTER),
         };
         if path.contains(['?', '#']) {
-            return Err(format!("there is something behind the URL: {expected}"));
+            return Err(format!("unexpected text after the URL: {expected}"));
         }
         let parse = |host: &str| Address::parse(host.trim(), port);
         let addresses: Vec<Address> = hosts
@@ -46,24 +51,26 @@ impl Server {
             .collect::<Result<_, _>>()?;
         let path = path.strip_prefix('/').unwrap_or(path);
         let (service, db) = match kind {
-            Kind::Sentinel => path.split_once('/').unwrap_or((path, "")),
-            Kind::Cluster => ("", path),
+            Scheme::Sentinel => path.split_once('/').unwrap_or((path, "")),
+            Scheme::Cluster => ("", path),
         };
         let target = match kind {
-            Kind::Sentinel if service.is_empty() => {
+            Scheme::Sentinel if service.is_empty() => {
                 return Err(format!(
                     "the name of the service is missing (as in sentinel.conf, often mymaster): {expected}"
                 ));
             }
-            Kind::Sentinel if !service.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) => {
-                let why = "the name of a service, which follows the last host, has letters, digits, '.', '-' and '_' only";
+            Scheme::Sentinel
+                if !service.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) =>
+            {
+                let why = "the service, which follows the last host, may have letters, digits, '.', '-' and '_' only";
                 return Err(format!("{why}: {expected}"));
             }
-            Kind::Sentinel => Target::Sentinel { sentinels: addresses, service: service.to_owned() },
-            Kind::Cluster if !db.is_empty() && db != "0" => {
+            Scheme::Sentinel => Target::Sentinel { sentinels: addresses, service: service.to_owned() },
+            Scheme::Cluster if !db.is_empty() && db != "0" => {
                 return Err(format!("a Redis Cluster has no databases: {expected}"));
             }
-            Kind::Cluster => Target::Cluster { nodes: addresses },
+            Scheme::Cluster => Target::Cluster { nodes: addresses },
         };
         let plain = scheme.split('+').next().unwrap_or_default();
         let separator = if login.is_empty() { "" } else { "@" };
@@ -72,7 +79,7 @@ impl Server {
             if db.bytes().all(|b| b.is_ascii_digit()) {
                 format!("not a server's URL: {expected}")
             } else {
-                format!("what follows the service must be the number of a database: {expected}")
+                format!("the service must be followed by the number of a database, if anything: {expected}")
             }
         })?;
         Ok(Self::discovered(target, one))
@@ -85,7 +92,7 @@ mod tests {
 
     fn parse(url: &str) -> Result<Server, String> {
         let (scheme, rest) = url.split_once("://").unwrap();
-        Server::parse_discovery(kind(scheme).expect("one of ours"), scheme, rest)
+        Server::parse_discovery(Scheme::parse(scheme).unwrap(), scheme, rest)
     }
 
     #[test]
@@ -103,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_get_the_hint_that_helps() {
+    fn a_mistake_gets_a_helpful_hint() {
         for (url, hint) in [
             ("redis+sentinel://a,b", "name of the service is missing"),
             ("redis+sentinel://a/m,b", "follows the last host"),
             ("redis+sentinel://a/m/x", "number of a database"),
             ("redis+sentinel://a:x/m", "host or port"),
             ("redis+sentinel://,a/m", "host or port"),
-            ("redis+sentinel://a/m?x=secret", "behind the URL"),
+            ("redis+sentinel://a/m?x=secret", "after the URL"),
             ("redis+cluster://a/2", "no databases"),
             ("redis+cluster://", "host or port"),
         ] {
@@ -118,7 +125,7 @@ mod tests {
             assert!(why.contains(hint) && !why.contains("secret"), "{url}: {why}");
         }
         for scheme in ["redis", "http+cluster", "redis+unix", "sentinel"] {
-            assert_eq!(kind(scheme), None, "{scheme}");
+            assert_eq!(Scheme::parse(scheme), None, "{scheme}");
         }
     }
 }

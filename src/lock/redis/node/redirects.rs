@@ -1,18 +1,17 @@
-//! A server that must be found first, or that sends us elsewhere. What is asked is kept until a server is reached, so
-//! that it can be asked another one.
+//! Requests to a server that must be found first, or that sends us elsewhere. A request is kept until a
+//! server is reached, so that another one can be asked.
 
 use std::time::Duration;
 
 use redis::{ServerError as RedisError, Value};
 
-use super::{Expected, Node};
+use super::{Expected, Node, in_full};
 use crate::clock::BootTime;
-use crate::lock::redis::address::Address;
-use crate::lock::redis::cluster::Redirection;
+use crate::lock::redis::discovery::Redirection;
 use crate::lock::redis::script::Call;
 use crate::lock::{BackendError, Problem, ServerError, ServerErrorKind};
 
-/// How soon a request is tried again while its slot is on its way to another node, or has no master.
+/// The pause before a retry while the slot moves to another node, or has no master.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// A request that the cluster cannot execute now.
@@ -26,85 +25,54 @@ pub(super) struct Postponed {
 #[derive(Debug)]
 pub(super) struct Delay {
     pub why: BackendError,
-    /// It cannot be executed now: whatever the cluster says after that is no progress.
+    /// It cannot be executed now: later replies of the cluster are no progress.
     pub is_stalled: bool,
 }
 
 impl Node {
-    /// When something is to be done even if nothing arrives.
+    /// When [`Node::reply`] must be called even if nothing arrives.
     pub(in crate::lock::redis) fn wake_at(&self) -> Option<BootTime> {
         if let Some(postponed) = &self.postponed {
             return Some(postponed.at);
         }
         if self.unconfirmed.is_some() {
-            return Some(self.progress_at + self.route.patience(self.step_timeout));
+            return Some(self.progress_at + self.discovery.patience(self.step_timeout));
         }
-        // Sentinels, masters and cluster nodes that do not answer are passed over, as long as there are others.
-        let may_be_passed_over = !self.is_ready() && self.connection.is_some() && self.route.has_next();
+        // Sentinels, masters and cluster nodes that do not reply are passed over while there are others.
+        let may_be_passed_over = !self.is_ready() && self.connection.is_some() && self.discovery.has_next();
         may_be_passed_over.then(|| self.progress_at + self.step_timeout)
     }
 
-    /// Connected and logged in, as far as that is known before something is sent.
+    /// Connected and logged in, as far as is known before something is sent.
     pub(super) fn is_ready(&self) -> bool {
-        !self.is_logging_in() && (self.route.is_fixed() || self.is_connected())
+        !self.is_logging_in() && (self.discovery.is_fixed() || self.is_connected())
     }
 
-    /// The next step towards a connection: a Sentinel has answered, a name was resolved, the time for a step is over.
+    /// The next step towards a connection: a Sentinel has replied, a name was resolved, the time for a step
+    /// is over.
     pub(super) fn find_server(&mut self) -> Result<(), BackendError> {
         if self.postponed.as_ref().is_some_and(|postponed| postponed.at.has_passed()) {
-            self.try_again()?;
+            self.retry()?;
         }
         if self.connection.is_none() {
             return Ok(());
         }
-        if !self.route.is_fixed()
+        if !self.discovery.is_fixed()
             && self.postponed.is_none()
             && self.wake_at().is_some_and(BootTime::has_passed)
         {
-            let why = self.route.error(self.name_now(), Problem::TimedOut);
-            return self.go_elsewhere(why);
+            return self.go_elsewhere(self.discovery.silence());
         }
-        match self.route.answer() {
-            Some(Ok(address)) => self.dial(&address)?,
-            Some(Err(why)) => self.go_elsewhere(why)?,
-            None => {}
-        }
-        if let Some(found) = self.lookup.result() {
-            match (found, &mut self.connection) {
-                (Ok(mut addresses), Some(connection)) => {
-                    let first = self.failed_connects % addresses.len().max(1);
-                    addresses.rotate_left(first);
-                    connection.connect(addresses);
-                }
-                (Ok(_), None) => {}
-                (Err(error), _) => {
-                    let why = self.error(Problem::UnknownHost(error.to_string()));
-                    self.go_elsewhere(why)?;
-                }
+        while let Some(found) = self.discovery.advance() {
+            match found {
+                Ok(destination) => self.connect_to(Some(destination)),
+                Err(why) => self.go_elsewhere(why)?,
             }
         }
         Ok(())
     }
 
-    /// Connect to this address, now or when its name is resolved.
-    pub(super) fn dial(&mut self, address: &Address) -> Result<(), BackendError> {
-        match (self.lookup.start(address), &mut self.connection) {
-            (Ok(found), Some(connection)) => {
-                connection.set_security(self.server.security(&address.host));
-                if let Some(address) = found {
-                    connection.connect(vec![address]);
-                }
-            }
-            (Ok(_), None) => {}
-            (Err(error), _) => {
-                let why = self.unreachable(&error);
-                self.go_elsewhere(why)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What waits for the connection is sent when that is there.
+    /// Send the requests that waited for the connection and the login.
     pub(super) fn send_held_back(&mut self) {
         if self.is_ready()
             && !self.after_login.is_empty()
@@ -120,17 +88,18 @@ impl Node {
         waiting.retain(|expected| !matches!(expected, Expected::Login(_)));
         let held_back = std::mem::take(&mut self.after_login);
         self.disconnect();
-        let address = self.route.pass_over(self.name(), why)?;
+        let destination = self.discovery.pass_over(why)?;
         self.connection = Some(self.connection_with_login());
         self.expected.extend(waiting);
         self.after_login = held_back;
         self.progress_at = BootTime::now();
-        address.map_or(Ok(()), |address| self.dial(&address))
+        self.connect_to(destination);
+        Ok(())
     }
 
-    /// What counts for a lock is held back until it is known that the server is still the master.
+    /// Hold a grant back until it is known that the server is still the master.
     pub(super) fn confirm(&mut self, call: Call, value: Value) -> Option<(Call, Value)> {
-        if !is_grant(&value) || !self.route.must_be_asked() {
+        if !is_grant(&value) || !self.discovery.asks_for_master() {
             return Some((call, value));
         }
         self.unconfirmed = Some((call, value));
@@ -138,13 +107,12 @@ impl Node {
         None
     }
 
-    /// The reply that was held back, when it is known what it is worth.
+    /// The reply that was held back, once it is known whether it counts.
     pub(super) fn confirmed(&mut self) -> Option<Result<(Call, Value), BackendError>> {
         let is_late = self.wake_at().is_some_and(BootTime::has_passed);
-        match self.route.verdict() {
-            None if is_late && self.route.has_next() => {
-                let why = self.route.error(self.name_now(), Problem::TimedOut);
-                self.route.ask_next(why);
+        match self.discovery.is_still_master() {
+            None if is_late && self.discovery.has_next() => {
+                self.discovery.ask_next_sentinel();
                 self.progress_at = BootTime::now();
                 None
             }
@@ -158,7 +126,7 @@ impl Node {
         }
     }
 
-    /// `None` if the request was sent elsewhere, or will be tried again.
+    /// Always `None`: the request was sent elsewhere, or will be retried.
     pub(super) fn follow(
         &mut self,
         redirection: &Redirection,
@@ -171,7 +139,7 @@ impl Node {
         match redirection {
             Redirection::Moved => {
                 self.disconnect();
-                self.send_again(call)?;
+                self.ask_in_full(call)?;
             }
             Redirection::Ask => {
                 self.disconnect();
@@ -186,7 +154,7 @@ impl Node {
             }
         }
         self.asked_at = asked_at;
-        // What makes it wait is told, not where it was sent on the way.
+        // A timeout reports what the request waits for, not where it was sent on the way.
         self.delay = match redirection {
             Redirection::Later { .. } => Some(Delay { why, is_stalled: true }),
             Redirection::Moved | Redirection::Ask => earlier.or(Some(Delay { why, is_stalled: false })),
@@ -194,46 +162,25 @@ impl Node {
         Ok(None)
     }
 
-    fn try_again(&mut self) -> Result<(), BackendError> {
+    fn retry(&mut self) -> Result<(), BackendError> {
         let Some(Postponed { call, .. }) = self.postponed.take() else { return Ok(()) };
         let (asked_at, delay) = (self.asked_at, self.delay.take());
-        self.send_again(call)?;
+        // Another server may not know the script.
+        self.ask_in_full(call)?;
         (self.asked_at, self.delay) = (asked_at, delay);
         Ok(())
     }
 
-    /// With the script's whole text: another server may not know it.
-    fn send_again(&mut self, call: Call) -> Result<(), BackendError> {
-        self.send(&in_full(&call), [Expected::Reply { call, in_full: true }])
-    }
-
-    /// The server said that it is a replica: another one is the master now.
+    /// The server says that it is a replica: another one is the master now.
     pub(super) fn demoted(&mut self) -> BackendError {
         let error = self.error(Problem::NoLongerMaster);
         self.disconnect();
         error
     }
-
-    /// The server that a name in a URL stands for now.
-    pub(in crate::lock::redis) fn present(&self) -> Option<&Address> {
-        self.route.present()
-    }
-
-    /// The name in the URL, and the server that it stands for now.
-    pub(super) fn name_now(&self) -> String {
-        match self.route.present() {
-            Some(address) => format!("{} ({address})", self.server),
-            None => self.name(),
-        }
-    }
 }
 
-/// A lock was granted or renewed.
+/// Whether a lock was granted or renewed.
 fn is_grant(value: &Value) -> bool {
     let Value::Array(fields) = value else { return false };
     matches!(fields.first(), Some(Value::BulkString(tag)) if tag == b"granted" || tag == b"extended")
-}
-
-fn in_full(call: &Call) -> Vec<u8> {
-    call.packed_in_full().unwrap_or_else(|| call.packed())
 }

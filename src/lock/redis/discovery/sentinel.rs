@@ -1,5 +1,5 @@
-//! Where a service's master is: its Sentinels are asked in turn, each for a bounded time, until one names a server
-//! that can be used. Whether that is a master the server itself must say.
+//! Where a service's master is. The Sentinels are asked in turn, each for a bounded time, until one names a
+//! server that can be used. The server itself must then say that it is a master.
 
 use std::io;
 use std::mem;
@@ -8,22 +8,22 @@ use std::os::fd::BorrowedFd;
 use nix::poll::PollFlags;
 use redis::Value;
 
-use super::address::Address;
-use super::connection::{Connection, ConnectionError};
-use super::lookup::Lookup;
-use super::server::{Server, Target};
-use super::server_error::without_arguments;
+use super::Address;
+use super::address::Lookup;
+use crate::lock::redis::connection::{Connection, ConnectionError, Destination};
+use crate::lock::redis::server::{Server, Target};
+use crate::lock::redis::server_error::without_arguments;
 use crate::lock::{BackendError, Problem};
 
 #[derive(Debug)]
-pub(super) struct Sentinels {
+pub(in crate::lock::redis) struct Sentinels {
     addresses: Vec<Address>,
     service: String,
     /// How to log in to them, and whether with TLS.
     server: Server,
-    /// Asked first: it has named a usable master before.
+    /// The first to ask: it has named a usable master before.
     first: usize,
-    /// How many were asked since then, the present one included.
+    /// How many were asked since then, the current one included.
     asked: usize,
     query: Option<Query>,
     /// What was wrong with those that were asked, and with the servers that they named.
@@ -31,7 +31,7 @@ pub(super) struct Sentinels {
 }
 
 /// A question to one Sentinel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Query {
     connection: Connection,
     lookup: Lookup,
@@ -39,7 +39,7 @@ struct Query {
 }
 
 impl Sentinels {
-    pub(super) fn of(server: &Server) -> Option<Self> {
+    pub(in crate::lock::redis) fn of(server: &Server) -> Option<Self> {
         let Target::Sentinel { sentinels, service } = &server.target else { return None };
         Some(Self {
             addresses: sentinels.clone(),
@@ -56,17 +56,17 @@ impl Sentinels {
         (self.first + self.asked.saturating_sub(1)) % self.addresses.len()
     }
 
-    /// Ask anew, beginning with the Sentinel that was right the last time.
-    pub(super) fn start(&mut self) {
+    /// Ask, beginning with the Sentinel that was right the last time.
+    pub(in crate::lock::redis) fn start(&mut self) {
         self.asked = 0;
         self.failures.clear();
         self.ask_next();
     }
 
-    /// The present one, or the server that it named, was of no use. Whether there is another one to ask.
+    /// The current Sentinel, or the server that it named, was of no use. Whether there is another to ask.
     pub(super) fn pass_over(&mut self, why: BackendError) -> bool {
         self.query = None;
-        // Most often all name the same server.
+        // Usually all name the same server.
         let is_the_same = |other: &BackendError| {
             other.at == why.at && mem::discriminant(&other.problem) == mem::discriminant(&why.problem)
         };
@@ -84,18 +84,14 @@ impl Sentinels {
         self.asked < self.addresses.len()
     }
 
-    /// Ask again about a master that is known, for [`Sentinels::verdict`].
-    pub(super) fn ask_again(&mut self) {
-        self.start();
-    }
-
-    /// Whether they still name this master. If none of them answers there is no one to say that it is another.
-    pub(super) fn verdict(&mut self, master: &Address) -> Option<bool> {
+    /// Whether they still name this master, once one of them replies. Without any Sentinel there is no
+    /// failover.
+    pub(super) fn is_still_master(&mut self, master: &Address) -> Option<bool> {
         loop {
             if self.query.is_none() {
                 return Some(true);
             }
-            match self.answer()? {
+            match self.reply()? {
                 Ok(named) => return Some(named == *master),
                 Err(problem) => {
                     let why = self.error(problem);
@@ -105,21 +101,21 @@ impl Sentinels {
         }
     }
 
-    /// The server that the present one named is a master.
+    /// The server that the current Sentinel named is a master.
     pub(super) fn confirm(&mut self) {
         self.first = self.current();
         self.asked = 1;
         self.failures.clear();
     }
 
-    /// Why there is no master, when all have been asked.
-    pub(super) fn no_master(&mut self, name: String) -> BackendError {
-        // The next one begins where this one ended: the first may be the one that hangs.
+    /// Why there is no master, after all have been asked.
+    pub(super) fn no_master(&mut self) -> BackendError {
+        // The first may be the one that hangs: begin with the next one.
         self.first = (self.first + 1) % self.addresses.len();
-        BackendError::new(name, Problem::NoMaster(mem::take(&mut self.failures)))
+        BackendError::new(self.server.to_string(), Problem::NoMaster(mem::take(&mut self.failures)))
     }
 
-    /// For what concerns the present one.
+    /// A problem of the current Sentinel.
     pub(super) fn error(&self, problem: Problem) -> BackendError {
         BackendError::new(format!("Sentinel {}", self.addresses[self.current()]), problem)
     }
@@ -139,8 +135,7 @@ impl Sentinels {
     }
 
     fn ask(&self) -> io::Result<Query> {
-        let mut query =
-            Query { connection: Connection::default(), lookup: Lookup::default(), is_logging_in: false };
+        let mut query = Query::default();
         if let Some(login) = self.server.sentinel_login() {
             query.connection.send(&login);
             query.is_logging_in = true;
@@ -149,61 +144,59 @@ impl Sentinels {
             redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(&self.service).get_packed_command();
         query.connection.send(&question);
         let address = &self.addresses[self.current()];
-        query.connection.set_security(self.server.security(&address.host));
-        if let Some(address) = query.lookup.start(address)? {
-            query.connection.connect(vec![address]);
+        if let Some(found) = query.lookup.start(address)? {
+            let security = self.server.security(&address.host);
+            query.connection.connect(Destination { addresses: vec![found], security });
         }
         Ok(query)
     }
 
-    /// Whether the name of a Sentinel is being resolved.
     pub(super) fn is_resolving(&self) -> bool {
         self.query.as_ref().is_some_and(|query| query.lookup.is_running())
     }
 
-    pub(super) fn is_asking(&self) -> bool {
+    pub(in crate::lock::redis) fn is_asking(&self) -> bool {
         self.query.is_some()
     }
 
-    pub(super) fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+    pub(in crate::lock::redis) fn poll_for(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let query = self.query.as_ref()?;
-        let resolving = || Some((query.lookup.wake_fd()?, PollFlags::POLLIN));
-        query.connection.interest().or_else(resolving)
+        query.connection.interest().or_else(|| query.lookup.poll_for())
     }
 
-    /// The master that the present one names, when it has answered; what is wrong with it otherwise.
-    pub(super) fn answer(&mut self) -> Option<Result<Address, Problem>> {
-        let answer = self.query.as_mut()?.answer()?;
+    /// The master that the current Sentinel names, once it has replied, or what is wrong with it.
+    pub(in crate::lock::redis) fn reply(&mut self) -> Option<Result<Address, Problem>> {
+        let reply = self.query.as_mut()?.reply(&self.server)?;
         self.query = None;
-        Some(answer.map_err(|problem| problem_of(problem, &self.service)))
+        Some(reply.map_err(|error| problem_of(error, &self.service)))
     }
 }
 
-/// What is wrong with a Sentinel's answer.
-enum Silence {
+enum SentinelError {
     Connection(ConnectionError),
     UnknownHost(io::Error),
     Reply(Value),
 }
 
 impl Query {
-    fn answer(&mut self) -> Option<Result<Address, Silence>> {
-        if let Some(found) = self.lookup.result() {
-            match found {
-                Ok(addresses) => self.connection.connect(addresses),
-                Err(error) => return Some(Err(Silence::UnknownHost(error))),
+    fn reply(&mut self, server: &Server) -> Option<Result<Address, SentinelError>> {
+        match self.lookup.result() {
+            Some((host, Ok(addresses))) => {
+                self.connection.connect(Destination { addresses, security: server.security(&host) });
             }
+            Some((_, Err(error))) => return Some(Err(SentinelError::UnknownHost(error))),
+            None => {}
         }
         self.connection.advance();
         loop {
             let bytes = match self.connection.next_reply() {
                 Ok(bytes) => bytes?,
-                Err(error) => return Some(Err(Silence::Connection(error))),
+                Err(error) => return Some(Err(SentinelError::Connection(error))),
             };
             let value = redis::parse_redis_value(&bytes).unwrap_or(Value::Nil);
             let is_error = matches!(value, Value::ServerError(_));
             if !mem::take(&mut self.is_logging_in) || is_error {
-                return Some(parse(&value).ok_or(Silence::Reply(value)));
+                return Some(parse(&value).ok_or(SentinelError::Reply(value)));
             }
         }
     }
@@ -218,34 +211,19 @@ fn parse(value: &Value) -> Option<Address> {
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-fn problem_of(silence: Silence, service: &str) -> Problem {
-    match silence {
-        Silence::Connection(ConnectionError::Io(error))
-            if error.kind() == io::ErrorKind::ConnectionRefused =>
-        {
-            Problem::ConnectionRefused
-        }
-        Silence::Connection(ConnectionError::Io(error)) => Problem::Connection(error.to_string()),
-        Silence::Connection(ConnectionError::Unanswered) => Problem::ClosedUnanswered,
-        Silence::Connection(ConnectionError::Tls(problem) | ConnectionError::ClosedWithTls(problem)) => {
-            Problem::Tls(problem)
-        }
-        Silence::UnknownHost(error) => Problem::UnknownHost(error.to_string()),
-        Silence::Reply(Value::ServerError(error)) => {
+fn problem_of(error: SentinelError, service: &str) -> Problem {
+    match error {
+        SentinelError::Connection(error) => error.problem(),
+        SentinelError::UnknownHost(error) => Problem::UnknownHost(error.to_string()),
+        SentinelError::Reply(Value::ServerError(error)) => {
             let details = without_arguments(error.details().unwrap_or_default());
-            let reply = format!("{} {details}", error.code());
-            match error.code() {
-                "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => {
-                    Problem::SentinelLogin(reply.trim().to_owned())
-                }
-                _ if reply.contains("without any password") => {
-                    Problem::SentinelLogin(reply.trim().to_owned())
-                }
-                _ => Problem::NotASentinel(reply.trim().to_owned()),
-            }
+            let reply = format!("{} {details}", error.code()).trim().to_owned();
+            let is_refused = ["NOAUTH", "WRONGPASS", "NOPERM", "DENIED"].contains(&error.code())
+                || reply.contains("without any password");
+            if is_refused { Problem::SentinelLogin(reply) } else { Problem::NotASentinel(reply) }
         }
-        Silence::Reply(Value::Nil) => Problem::UnknownService(service.to_owned()),
-        Silence::Reply(_) => Problem::NotASentinel("another reply than a host and a port".into()),
+        SentinelError::Reply(Value::Nil) => Problem::UnknownService(service.to_owned()),
+        SentinelError::Reply(_) => Problem::NotASentinel("another reply than a host and a port".into()),
     }
 }
 
@@ -258,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_was_right_is_asked_first_the_next_time() {
+    fn the_sentinel_that_was_right_is_asked_first_the_next_time() {
         // Nothing listens there.
         let mut all = sentinels("127.0.0.1:1,127.0.0.2:1,127.0.0.3:1");
         all.start();
@@ -274,15 +252,15 @@ mod tests {
             let why = all.error(Problem::TimedOut);
             assert_eq!(all.pass_over(why), is_left);
         }
-        let BackendError { problem: Problem::NoMaster(causes), .. } = all.no_master("x".into()) else {
-            panic!("why there is no master")
+        let BackendError { problem: Problem::NoMaster(causes), .. } = all.no_master() else {
+            panic!("no master")
         };
         assert_eq!(causes.len(), 3);
         assert_eq!(causes[0].at.as_deref(), Some("Sentinel 127.0.0.2:1"));
     }
 
     #[test]
-    fn an_answer_names_a_host_and_a_port() {
+    fn a_reply_names_a_host_and_a_port() {
         let text = |text: &str| Value::BulkString(text.into());
         let named = parse(&Value::Array(vec![text("10.0.0.1"), text("6379")]));
         assert_eq!(named, Some(Address { host: "10.0.0.1".into(), port: 6379 }));
