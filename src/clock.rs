@@ -1,7 +1,7 @@
 //! The clock that keeps counting while the machine is suspended.
 //!
-//! CLOCK_BOOTTIME, because a laptop that was suspended for an hour has lost its lease though neither
-//! CLOCK_MONOTONIC nor `Instant` moved; never the wall clock, which may jump.
+//! A laptop that was suspended for an hour has lost its lease, although neither CLOCK_MONOTONIC nor
+//! `Instant` has moved. The wall clock may jump.
 
 use std::ops::Add;
 use std::time::{Duration, SystemTime};
@@ -24,12 +24,12 @@ impl BootTime {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// How long since this moment.
+    /// The time since this moment.
     pub(crate) fn elapsed(self) -> Duration {
         Self::now().since(self)
     }
 
-    /// How long until this moment; zero if it has passed.
+    /// The time until this moment; zero if it has passed.
     pub(crate) fn remaining(self) -> Duration {
         self.since(Self::now())
     }
@@ -38,7 +38,7 @@ impl BootTime {
         Self::now() >= self
     }
 
-    /// For poll: rounded up, so that the moment has passed when it returns.
+    /// Rounded up, so that the moment has passed when poll returns.
     pub(crate) fn poll_timeout(self) -> PollTimeout {
         let millis = self.remaining().as_micros().div_ceil(1000);
         PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
@@ -65,7 +65,7 @@ impl Add<Duration> for BootTime {
     }
 }
 
-/// The wall clock, for what must make sense on other machines. It may jump.
+/// The wall clock, for times that other machines read. It may jump.
 pub(crate) fn wall_clock() -> SystemTime {
     SystemTime::UNIX_EPOCH + world::wall_clock()
 }
@@ -74,9 +74,9 @@ pub(crate) fn wall_clock_millis() -> u64 {
     u64::try_from(world::wall_clock().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A random part of `at_most`, so that processes that failed together do not come back together.
+/// A random part of `at_most`, so that processes that failed together do not retry together.
 pub(crate) fn jitter(at_most: Duration) -> Duration {
-    // The six fixed bits of a version 4 UUID are not among the last.
+    // The fixed bits of a version 4 UUID are not among the last four bytes.
     let [.., a, b, c, d] = world::random_uuid().into_bytes();
     at_most.mul_f64(f64::from(u32::from_ne_bytes([a, b, c, d])) / f64::from(u32::MAX))
 }

@@ -1,17 +1,17 @@
 //! Everything that the lock on servers asks of the world around it: the time, sleep, connections
 //! (with the names of their hosts), and randomness.
 //!
-//! lock/redis reads no clock, blocks in no call, opens no socket, starts no thread and draws no random
-//! number except through this file and clock.rs, which is built on it. In the program each function
-//! here is the system call that its name suggests. In tests a thread can [`enter`] a [`World`] that
-//! answers instead, so that real clients run on virtual time against virtual servers, and the same
-//! seed gives the same run. The switch exists only in builds for tests.
+//! lock/redis reads no clock, blocks in no call, opens no socket, starts no thread and draws no
+//! random number except through this file and clock.rs, which is built on it. In the program each
+//! function here is the system call that its name suggests. In tests a thread can [`enter`] a
+//! [`World`] that answers instead, so that real clients run on virtual time against virtual
+//! servers, and the same seed gives the same run. The switch exists only in builds for tests.
 //!
 //! A virtual connection still has a descriptor. It is never read: it stands for the connection
 //! wherever the code names what it waits for, beside real descriptors such as those of signals.
 //!
-//! TLS is outside: rustls reads the wall clock when it verifies a certificate, and ring draws its own
-//! random numbers.
+//! TLS is outside: rustls reads the wall clock when it verifies a certificate, and ring draws its
+//! own random numbers.
 
 use std::io::{self, PipeReader, Read, Write};
 use std::net::{Shutdown, ToSocketAddrs};
@@ -63,8 +63,8 @@ pub(crate) fn random_uuid() -> Uuid {
     Uuid::new_v4()
 }
 
-/// Sleep until one of these descriptors is ready, or until this moment; sometimes less. Returns which
-/// of them are ready.
+/// Sleep until one of these descriptors is ready, or until this moment; sometimes less. Returns
+/// which of them are ready.
 pub(crate) fn sleep(fds: &mut [PollFd<'_>], until: BootTime) -> Vec<bool> {
     #[cfg(test)]
     if let Some(world) = simulated::current() {
@@ -75,8 +75,8 @@ pub(crate) fn sleep(fds: &mut [PollFd<'_>], until: BootTime) -> Vec<bool> {
     fds.iter().map(|fd| fd.any().unwrap_or(false)).collect()
 }
 
-/// A host name that is being resolved. The system's resolver blocks for as long as it likes, so it has
-/// a thread of its own.
+/// A host name that is being resolved. The system's resolver blocks for as long as it likes, so it
+/// has a thread of its own.
 #[derive(Debug)]
 pub(crate) enum Resolution {
     Thread {
@@ -227,8 +227,8 @@ mod simulated {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// A world that a test has made up. A descriptor that it hands out stays open, and so identifies
-    /// its connection or look-up, until that is dropped.
+    /// A world that a test has made up. A descriptor that it hands out stays open, and so
+    /// identifies its connection or look-up, until that is dropped.
     pub(crate) trait World {
         fn boot_time(&self) -> Duration;
 
@@ -236,8 +236,9 @@ mod simulated {
 
         fn random(&self) -> [u8; 16];
 
-        /// As `poll`: returns at once if one of these is ready, or the moment has passed; otherwise lets
-        /// time pass until then. Also called with descriptors that the world has not handed out.
+        /// As `poll`: returns at once if one of these is ready, or the moment has passed; otherwise
+        /// lets time pass until then. Also called with descriptors that the world has not handed
+        /// out.
         fn sleep(&self, fds: &[PollFd<'_>], until: BootTime) -> Vec<bool>;
 
         /// Begin to look up the addresses of a host. Not called for a host that is an address.

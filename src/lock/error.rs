@@ -1,5 +1,5 @@
-//! Why a lock could not be taken, kept apart by cause: the exit code, the sentence for people and the
-//! fields for machines are all made from the same value.
+//! Why a lock could not be taken. The exit code, the message and the JSON fields are made from the
+//! same value.
 
 use nix::sys::signal::Signal;
 
@@ -8,19 +8,19 @@ use super::{Blocked, HolderInfo};
 
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// The lock is taken, and the time to wait for it is over.
+    /// The lock is held, and the time to wait for it is over.
     Held(Box<Blocked>),
-    /// The holder is a run that this process runs under: waiting for it would deadlock.
+    /// An ancestor of this process holds the lock: waiting for it would deadlock.
     Nested,
-    /// A newer request has taken our place in the queue.
+    /// A newer request has replaced ours in the queue.
     Superseded(Box<Superseded>),
-    /// The observer was told to stop by this signal.
+    /// This signal ended the wait.
     Cancelled(Signal),
     /// The servers, or the lock file, cannot be used.
     Backend(BackendError),
 }
 
-/// Which of the requested keys a newer request waits for, or holds, and who made it.
+/// The key that a newer request waits for or holds, and who made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superseded {
     pub key: usize,
@@ -33,18 +33,18 @@ impl From<BackendError> for Error {
     }
 }
 
-/// What a problem means for the user; decides the exit code.
+/// What a problem means for the user. Decides the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Cannot be reached, or cannot serve now.
+    /// It cannot be reached, or cannot serve now.
     Unavailable,
-    /// Refuses us.
+    /// It refuses us.
     Refused,
-    /// Will never be able to hold this lock as it is set up.
+    /// It can never hold this lock as it is configured.
     Unfit,
 }
 
-/// A problem, and the server or the lock file that has it.
+/// A problem of a server or a lock file.
 #[derive(Clone, Debug)]
 pub(crate) struct BackendError {
     /// `None` for a problem of all servers together.
@@ -57,7 +57,7 @@ impl BackendError {
         Self { at: Some(at.into()), problem }
     }
 
-    /// The failures of several servers, which together leave no majority. Of one server alone, its own.
+    /// The failures of the servers that leave no majority. For a single server, its own failure.
     pub(crate) fn no_majority(mut causes: Vec<BackendError>, servers: usize) -> Self {
         match (causes.pop(), servers) {
             (Some(only), 1) => only,
@@ -72,7 +72,7 @@ impl BackendError {
         self.problem.fault()
     }
 
-    /// That a token was used for some of its locks only, or for others, too, if this is what is wrong.
+    /// This error, or the cause within it, if the token was used with another set of locks.
     pub(crate) fn other_lock_count(&self) -> Option<Self> {
         if let Problem::NoMajority { causes, .. } = &self.problem {
             return causes.iter().find_map(Self::other_lock_count);
@@ -81,13 +81,13 @@ impl BackendError {
         is_it.then(|| Self { at: None, problem: self.problem.clone() })
     }
 
-    /// Whether trying again may help. A lock file that was deleted is another one when it is there again.
+    /// Whether a retry may help. A lock file that was deleted and created anew is another lock.
     pub(crate) fn may_pass(&self) -> bool {
         let is_deleted = matches!(self.problem, Problem::File(FileProblem::DeletedInUse));
         self.fault() == Fault::Unavailable && !is_deleted
     }
 
-    /// Whether the configuration has to be changed, rather than waited for.
+    /// Whether the configuration must be changed: waiting does not help.
     pub(crate) fn is_misconfiguration(&self) -> bool {
         self.fault() != Fault::Unavailable || matches!(self.problem, Problem::UnknownHost(_))
     }

@@ -13,68 +13,67 @@ pub(crate) enum Problem {
         servers: usize,
         causes: Vec<BackendError>,
     },
-    /// Too few servers can vote because these may have lost their data, and are quarantined for this long.
+    /// Too few servers can vote: these may have lost their data and are quarantined for this long.
     Quarantined {
         servers: usize,
         quarantined: Vec<(String, Duration)>,
         causes: Vec<BackendError>,
     },
-    /// This server may have lost its data, and does not vote for this long.
+    /// This server may have lost its data and does not vote for this long.
     InQuarantine(Duration),
     ConnectionRefused,
     /// There is no such unix socket.
     NoSocket,
     SocketPermission,
-    /// The host's name has no address; the resolver's reason.
+    /// The host name cannot be resolved, for this reason.
     UnknownHost(String),
-    /// Any other error of the connection.
+    /// Another error of the connection.
     Connection(String),
     TimedOut,
     Tls(TlsProblem),
-    /// The server ended a connection without TLS before it had answered anything.
+    /// The server closed a connection without TLS before its first reply.
     ClosedUnanswered,
-    /// Bytes that are not the Redis protocol.
+    /// The reply is not Redis protocol.
     UnreadableReply(String),
-    /// The protocol, but nothing that our scripts reply.
+    /// None of our scripts replies this.
     UnexpectedReply,
     /// The reply belongs to an earlier request of ours.
     StaleReply,
-    /// The server's own error.
+    /// The server replied with an error.
     Server(ServerError),
     Replica,
-    /// The server was a master when it was found, and is one no longer.
+    /// The server was the master when it was found, but no longer is.
     NoLongerMaster,
-    /// No Sentinel has named a master that can be used; what was wrong with each, or with the server it named.
+    /// No Sentinel named a usable master. The problem of each Sentinel, or of the server it named.
     NoMaster(Vec<BackendError>),
-    /// The Sentinel knows no service of this name.
+    /// The Sentinel does not know this service.
     UnknownService(String),
-    /// The Sentinel did not let us in; its reply.
+    /// The Sentinel refused the login with this reply.
     SentinelLogin(String),
-    /// It is no Sentinel; its reply.
+    /// The reply is not a Sentinel's.
     NotASentinel(String),
-    /// The same server by another name, socket or database; that name, if it is known.
+    /// The same server is configured twice; its other name, if known.
     ListedTwice {
         other: Option<String>,
     },
-    /// The key is held as a lock over this many servers.
+    /// The key is locked on this number of servers.
     OtherServerCount(usize),
-    /// The token is of this many locks.
+    /// The token covers this number of locks.
     OtherLockCount(usize),
-    /// The key is held with this many slots; 0 = without.
+    /// The key is locked with this number of slots; 0 = without slots.
     OtherSlots(u32),
-    /// The lease was over when the grant arrived.
+    /// The lease had expired when the grant arrived.
     GrantedTooLate,
-    /// The grant has no lease that could be renewed.
+    /// The grant has no lease to renew.
     NoLease,
-    /// A claim that no other client knows was gone before its lease was over.
+    /// A claim that only this client knows disappeared before its lease expired.
     ClaimVanished,
     /// A lock file cannot be used.
     File(FileProblem),
 }
 
 impl Problem {
-    /// Whether it shows that the set of servers is not what it is said to be, rather than that one of them cannot
-    /// be used.
+    /// Whether the configured set of servers is wrong, rather than one server.
     pub(crate) fn is_about_the_set(&self) -> bool {
         matches!(
             self,
@@ -87,8 +86,8 @@ impl Problem {
 
     pub(crate) fn fault(&self) -> Fault {
         match self {
-            // Refused only if the servers that refused us are too many by themselves; unfit only if the others
-            // that fail are not.
+            // Refused if the refusals alone prevent a majority; unfit if the other failures alone
+            // do not.
             Self::NoMajority { servers, causes } => {
                 let count = |fault| causes.iter().filter(|cause| cause.fault() == fault).count();
                 let tolerated = servers - majority_of(*servers);
@@ -100,7 +99,7 @@ impl Problem {
                     Fault::Unavailable
                 }
             }
-            // Refused or unfit only if all of them say so: another one may come back, or learn where the master is.
+            // Refused or unfit only if all causes are: another Sentinel may still find the master.
             Self::NoMaster(causes) => {
                 let all = |fault| causes.iter().all(|cause| cause.fault() == fault);
                 let kind = [Fault::Refused, Fault::Unfit].into_iter().find(|fault| all(*fault));
@@ -141,9 +140,9 @@ impl Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerError {
     pub kind: ServerErrorKind,
-    /// The reply itself, without the position in our script.
+    /// The reply, without the position in our script.
     pub reply: String,
-    /// What was asked when it came.
+    /// The request that it replies to.
     pub during: &'static str,
 }
 
@@ -157,7 +156,7 @@ pub(crate) enum ServerErrorKind {
     ReadOnlyReplica,
     WrongType,
     ClusterNode,
-    /// It was addressed as a node of a cluster, and is a server of its own.
+    /// Configured as a cluster node, but it is a single server.
     NotACluster,
     OutOfMemory,
     Loading,
@@ -194,13 +193,13 @@ impl ServerErrorKind {
 /// What can be wrong with a lock file or its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileProblem {
-    /// The directory cannot be used; the system's reason.
+    /// The directory cannot be used, for the system's reason.
     Directory(String),
     NoDirectory,
-    /// The directory is on a file system that is mounted read-only, for this process at least.
+    /// The directory is on a file system that is read-only, at least for this process.
     ReadOnly,
     NotADirectory,
-    /// Every user may delete other users' files in the directory.
+    /// Users may delete each other's files in the directory.
     NotSticky,
     /// The file belongs to another user.
     OwnedByAnother,
@@ -208,22 +207,22 @@ pub(crate) enum FileProblem {
     SymbolicLink,
     /// Not a regular file, or one with several links.
     NotRegular,
-    /// Any other error of a system call.
+    /// Another error of a system call.
     Io(String),
     DeletedInUse,
-    /// The lock is in use with this many slots; 0 = without.
+    /// The lock is in use with this number of slots; 0 = without slots.
     OtherSlots(u32),
     /// Another program has locked the whole file.
     WholeFileLocked,
     /// Locked by a program other than redlock.
     ForeignLocks,
-    /// The process that holds the lock may not be asked by us to give it back.
+    /// We may not ask the process that holds the lock to release it.
     HolderOfAnotherUser,
-    /// The process that holds the lock is not to be seen from here.
+    /// The process that holds the lock is not visible from here.
     HolderNotFound,
-    /// The process that holds the lock cannot be asked by this version.
+    /// The process that holds the lock is of a version that cannot be asked.
     HolderTooOld,
-    /// The process that holds the lock was asked, and has not done it; its number, if it is known.
+    /// The process that holds the lock was asked to release it, but has not; its PID, if known.
     HolderSilent {
         pid: Option<i32>,
         is_keeper: bool,

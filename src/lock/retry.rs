@@ -6,7 +6,7 @@ use super::wait::{Wait, sleep};
 use super::{Error, Grant, Lock, Observer, Request, WaitPolicy};
 use crate::clock::{BootTime, jitter};
 
-/// Take the lock as the request's [`WaitPolicy`] says.
+/// Take the lock according to the request's [`WaitPolicy`].
 pub(crate) fn acquire(
     lock: &mut dyn Lock,
     request: &Request,
@@ -30,10 +30,10 @@ pub(crate) fn acquire(
 
 #[derive(Clone, Copy)]
 struct Retries {
-    /// After the first attempt.
+    /// The number of attempts after the first.
     count: u32,
     interval: Duration,
-    /// For all attempts together.
+    /// The time for all attempts together.
     at_most: Option<Duration>,
 }
 
@@ -61,8 +61,8 @@ fn retry(
                 may_recover = true;
                 observer.waiting(blocked, started.elapsed());
             }
-            // As for a queueing waiter: servers that are down at the start are an error at once, unless they are
-            // to be waited for; servers that go away while we wait may come back.
+            // As for a queueing waiter: servers that are down at the start are an error, unless the
+            // request waits for them; servers that fail while we wait may come back.
             Error::Backend(cause) if may_recover && cause.may_pass() => {
                 observer.on_unavailable(cause, started.elapsed());
             }
@@ -70,9 +70,10 @@ fn retry(
                 return Err(error);
             }
         }
-        // Give or take a half, so that clients that failed together do not come back together.
+        // Between a half and one and a half, so that clients that failed together do not retry
+        // together.
         let next = BootTime::now() + retries.interval / 2 + jitter(retries.interval);
-        // A last attempt when the time is over, rather than none.
+        // Make one last attempt when the time is over.
         let next = give_up.map_or(next, |give_up| next.min(give_up));
         if let Wait::Cancelled(signal) = sleep(next, observer) {
             return Err(Error::Cancelled(signal));

@@ -6,41 +6,41 @@ use super::error::Fault;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TlsProblem {
-    /// Our own side cannot be set up.
+    /// Our own settings cannot be used.
     Setup(TlsSetupProblem),
-    /// The server's certificate is no longer valid since then.
+    /// The server's certificate has expired at this time.
     Expired(SystemTime),
     NotYetValid(SystemTime),
-    /// The certificate is for these names, and not for the one that was asked for.
+    /// The certificate is for these names only.
     OtherName {
         wanted: String,
         names: Vec<String>,
     },
-    /// The certificate is from an authority that is not trusted.
+    /// The certificate's authority is not trusted.
     UnknownIssuer {
         has_own_authorities: bool,
     },
-    /// The certificate is an authority's own, which must not be a server's at the same time.
+    /// The certificate is an authority's, which a server must not use.
     IsAuthority,
     /// Anything else about the certificate.
     Certificate(String),
-    /// The answer is not TLS.
+    /// The server does not speak TLS.
     NotTls,
-    /// The server accepts a connection, and is silent.
+    /// The server accepts a connection, but sends nothing.
     NoAnswer,
     ClosedInHandshake,
-    /// The server wants a certificate of ours, and there is none.
+    /// The server requires a client certificate, and none is set.
     IdentityWanted,
-    /// The server does not accept our certificate; its reason, if it arrived.
+    /// The server rejects our certificate; its reason, if it arrived.
     IdentityRefused(Option<String>),
-    /// No common version of the protocol, for example.
+    /// For example, there is no common version of the protocol.
     Handshake(String),
 }
 
-/// What can be wrong with the files and names that a user has set.
+/// What can be wrong with the user's files and names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TlsSetupProblem {
-    /// There are no authorities that the system trusts.
+    /// This host has no list of trusted authorities.
     NoSystemRoots,
     /// The file of authorities has no usable certificate.
     NoAuthority,
@@ -49,7 +49,7 @@ pub(crate) enum TlsSetupProblem {
     EncryptedKey,
     /// The key does not belong to the certificate.
     OtherKey,
-    /// The key, or the certificate, is of no use; why.
+    /// The key or the certificate cannot be used, for this reason.
     Key(String),
     /// Not a host name.
     ServerName,

@@ -1,4 +1,4 @@
-//! The one place where a waiter sleeps: for descriptors, for the observer, or until a moment.
+//! The only place where a waiter sleeps: for descriptors, for the observer, or until a moment.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::Observer;
 use crate::clock::{BootTime, jitter};
 use crate::world;
 
-/// The pause between attempts after a failure: at first, and at most.
+/// The pause after a failed attempt: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// A descriptor is ready.
     Ready,
-    /// The moment has come, or a spurious wake-up: check again.
+    /// The moment has come, or the wake-up was spurious.
     Over,
-    /// The observer gave up because of this signal.
+    /// The observer gave up on this signal.
     Cancelled(Signal),
 }
 
@@ -34,7 +34,7 @@ pub(super) fn wait(
         let wake_fds = observer.as_ref().map_or_else(Vec::new, |observer| observer.wake_on());
         let mut fds: Vec<PollFd<'_>> = watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)).collect();
         fds.extend(wake_fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)));
-        // The observer drops our code from memory: what runs between this and the poll comes back.
+        // The observer drops our code from memory. What runs before the poll is loaded again.
         if let Some(observer) = &observer {
             observer.falls_asleep();
         }
@@ -54,7 +54,7 @@ pub(super) fn wait(
     }
 }
 
-/// Ends at this moment, or when the observer gives up.
+/// Sleep until this moment, or until the observer gives up.
 pub(crate) fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
     while !until.has_passed() {
         if let cancelled @ Wait::Cancelled(_) = wait(&[], until, Some(&mut *observer)) {
@@ -64,7 +64,7 @@ pub(crate) fn sleep(until: BootTime, observer: &mut dyn Observer) -> Wait {
     Wait::Over
 }
 
-/// A pause that grows with each failure in a row, and differs between waiters.
+/// A random pause that grows with each failure in a row.
 pub(super) fn backoff(failures_in_a_row: u32) -> Duration {
     let (first, most) = PAUSE;
     let grown = (first * 2u32.saturating_pow(failures_in_a_row.min(10))).min(most);

@@ -1,8 +1,8 @@
 //! One connection as bytes: connect without blocking, send, split what arrives into replies.
 //!
-//! The redis crate's own connection blocks in `read` and does not show its descriptor, so a waiter could
-//! be woken neither by a signal nor by the first of several servers; here all of them sit in one `poll`.
-//! tls.rs is between the bytes and the socket if the server has a `rediss://` URL.
+//! The redis crate's own connection blocks in `read` and hides its descriptor, so that neither a
+//! signal nor the first of several servers could wake a waiter. Here all of them are in one `poll`.
+//! tls/ is between the bytes and the socket of a `rediss://` server.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,14 +18,14 @@ use super::tls::{Tls, TlsStream};
 use crate::lock::{Problem, TlsProblem};
 use crate::world::Wire;
 
-/// Why a connection came to its end.
+/// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum ConnectionError {
     Io(io::Error),
-    /// The server closed a connection without TLS before it had answered anything.
+    /// The server closed a connection without TLS before its first reply.
     Unanswered,
     Tls(TlsProblem),
-    /// The server closed a connection with TLS before it had answered anything, and did not say why. Most often for this.
+    /// The server closed a connection with TLS before its first reply, probably for this reason.
     ClosedWithTls(TlsProblem),
 }
 
@@ -59,12 +59,12 @@ impl ConnectionError {
 }
 
 #[derive(Debug)]
-enum Channel {
+enum Transport {
     Plain(Wire),
     Tls(Box<TlsStream>),
 }
 
-impl Channel {
+impl Transport {
     fn wire(&self) -> &Wire {
         match self {
             Self::Plain(wire) => wire,
@@ -77,7 +77,7 @@ impl Channel {
 pub(super) type Security = (Arc<Tls>, String);
 
 #[derive(Debug)]
-pub(super) struct Destination {
+pub(super) struct Endpoint {
     /// All addresses of a host, in the order in which they are tried.
     pub addresses: Vec<SockAddr>,
     /// `None` without TLS.
@@ -88,26 +88,26 @@ pub(super) struct Destination {
 pub(super) struct Connection {
     security: Option<Security>,
     /// `None` until there is an address to connect to.
-    stream: Option<Channel>,
+    stream: Option<Transport>,
     connected: bool,
-    /// The host's other addresses, tried when this one does not answer.
+    /// The host's other addresses, tried if this one fails.
     alternatives: VecDeque<SockAddr>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    /// How much of it has been handed out.
+    /// How much of `incoming` has been returned.
     read: usize,
-    /// Why nothing more will come. Reported only when all that did come has been read: a server that
-    /// turns us away says why before it hangs up.
+    /// Why the connection has ended. Reported only after everything that arrived has been read: a
+    /// server that rejects us says why before it closes the connection.
     broken: Option<ConnectionError>,
     /// Something was received.
-    has_heard_server: bool,
+    has_received: bool,
 }
 
 impl Connection {
     /// Start connecting to the first address that does not fail at once, and send what is queued.
-    pub(super) fn connect(&mut self, destination: Destination) {
-        self.alternatives = destination.addresses.into();
-        self.security = destination.security;
+    pub(super) fn connect(&mut self, endpoint: Endpoint) {
+        self.alternatives = endpoint.addresses.into();
+        self.security = endpoint.security;
         self.try_next(io::Error::new(ErrorKind::NotFound, "the name has no address").into());
         self.send(&[]);
     }
@@ -115,18 +115,18 @@ impl Connection {
     /// Queue bytes and send what the socket takes now.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         self.outgoing.extend_from_slice(bytes);
-        // On this host a connection is there as soon as it is asked for.
+        // On this host a connection is often open at once.
         if self.is_connected() {
             self.flush();
         }
     }
 
-    /// What to poll for; `None` before there is a socket.
+    /// The descriptor to poll and for what; `None` before there is a socket.
     pub(super) fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let stream = self.stream.as_ref()?;
         let wants_write = match stream {
-            Channel::Plain(_) => !self.outgoing.is_empty(),
-            Channel::Tls(stream) => stream.wants_write(),
+            Transport::Plain(_) => !self.outgoing.is_empty(),
+            Transport::Tls(stream) => stream.wants_write(),
         };
         let flags = match (self.connected, wants_write) {
             (false, _) => PollFlags::POLLOUT,
@@ -136,31 +136,31 @@ impl Connection {
         Some((stream.wire().as_fd(), flags))
     }
 
-    /// Has the server been reached, and can it have received anything?
+    /// Whether the server can have received anything.
     pub(super) fn is_open(&self) -> bool {
         self.stage() == Stage::Open
     }
 
-    /// How far it is. Each stage takes a round trip, and none comes twice.
+    /// Each stage takes a round trip, and is reached once.
     pub(super) fn stage(&self) -> Stage {
         match &self.stream {
-            Some(Channel::Plain(_)) if self.connected => Stage::Open,
-            Some(Channel::Tls(stream)) if stream.is_established() => Stage::Open,
-            Some(Channel::Tls(stream)) if stream.has_heard_server() => Stage::Handshake,
-            Some(Channel::Tls(_)) if self.connected => Stage::Connected,
+            Some(Transport::Plain(_)) if self.connected => Stage::Open,
+            Some(Transport::Tls(stream)) if stream.is_established() => Stage::Open,
+            Some(Transport::Tls(stream)) if stream.has_received() => Stage::Handshake,
+            Some(Transport::Tls(_)) if self.connected => Stage::Connected,
             _ => Stage::Connecting,
         }
     }
 
-    /// When the certificate of a server with TLS expires.
+    /// When the server's certificate expires.
     pub(super) fn certificate_expires(&self) -> Option<SystemTime> {
         match self.stream.as_ref()? {
-            Channel::Plain(_) => None,
-            Channel::Tls(stream) => stream.certificate_expires(),
+            Transport::Plain(_) => None,
+            Transport::Tls(stream) => stream.certificate_expires(),
         }
     }
 
-    /// Go on after poll has reported something.
+    /// Read and write what is possible now.
     pub(super) fn advance(&mut self) {
         if self.is_connected() {
             self.flush();
@@ -191,11 +191,10 @@ impl Connection {
         self.connected
     }
 
-    /// `last` is why the address before did not do.
+    /// `last` is why the address before failed.
     fn try_next(&mut self, mut last: ConnectionError) {
         while let Some(address) = self.alternatives.pop_front() {
             match self.start(&address) {
-                // On this host most connections are there as soon as they are asked for.
                 Ok(stream) => {
                     (self.stream, self.connected) = (Some(stream), false);
                     return;
@@ -206,19 +205,19 @@ impl Connection {
         self.broken = Some(last);
     }
 
-    fn start(&self, address: &SockAddr) -> Result<Channel, ConnectionError> {
+    fn start(&self, address: &SockAddr) -> Result<Transport, ConnectionError> {
         let wire = Wire::connect(address)?;
         Ok(match &self.security {
-            None => Channel::Plain(wire),
-            Some((tls, host)) => Channel::Tls(Box::new(tls.start(host, wire)?)),
+            None => Transport::Plain(wire),
+            Some((tls, host)) => Transport::Tls(Box::new(tls.start(host, wire)?)),
         })
     }
 
     fn flush(&mut self) {
         let sent = match &mut self.stream {
             None => return,
-            Some(Channel::Plain(wire)) => send(wire, &mut self.outgoing).map_err(ConnectionError::from),
-            Some(Channel::Tls(stream)) => stream.send(&mut self.outgoing),
+            Some(Transport::Plain(wire)) => send(wire, &mut self.outgoing).map_err(ConnectionError::from),
+            Some(Transport::Tls(stream)) => stream.send(&mut self.outgoing),
         };
         if let Err(error) = sent {
             self.outgoing.clear();
@@ -226,32 +225,31 @@ impl Connection {
         }
     }
 
-    /// Not more than a reply can be long: a server that sends faster than we read must not keep us here.
+    /// Reads about as much as the longest reply: a fast server must not keep us here.
     fn fill(&mut self) {
         self.incoming.drain(..std::mem::take(&mut self.read));
         let before = self.incoming.len();
         let received = match &mut self.stream {
             None => return,
-            Some(Channel::Plain(wire)) => receive(wire, &mut self.incoming).map_err(ConnectionError::from),
-            Some(Channel::Tls(stream)) => stream.receive(&mut self.incoming, LONGEST_REPLY),
+            Some(Transport::Plain(wire)) => receive(wire, &mut self.incoming).map_err(ConnectionError::from),
+            Some(Transport::Tls(stream)) => stream.receive(&mut self.incoming, LONGEST_REPLY),
         };
-        self.has_heard_server |= self.incoming.len() > before;
+        self.has_received |= self.incoming.len() > before;
         if let Err(error) = received {
-            let is_unanswered = !self.has_heard_server && self.is_plain_tcp() && is_end(&error);
+            let is_unanswered = !self.has_received && self.is_plain_tcp() && is_end(&error);
             self.broken.get_or_insert(if is_unanswered { ConnectionError::Unanswered } else { error });
         }
     }
 
     fn is_plain_tcp(&self) -> bool {
-        matches!(&self.stream, Some(Channel::Plain(wire)) if wire.is_tcp())
+        matches!(&self.stream, Some(Transport::Plain(wire)) if wire.is_tcp())
     }
 }
 
-/// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Connecting,
-    /// The server is there, but has not begun to speak TLS.
+    /// The server has accepted, but not begun to speak TLS.
     Connected,
     Handshake,
     Open,

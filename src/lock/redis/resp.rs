@@ -1,16 +1,15 @@
-//! RESP2 framing: where a reply ends. What is in it, the redis crate parses.
-//!
-//! Not with the crate's own incremental parser, which has no bound on the size that a server may announce.
+//! RESP2 framing: where a reply ends. The redis crate parses its contents, but its incremental
+//! parser does not bound the size that a server may announce.
 
 use std::io::{self, ErrorKind};
 
-/// More than any reply of ours could need: a server that announces more is not a lock server.
+/// Longer than any reply to our requests.
 pub(super) const LONGEST_REPLY: usize = 1 << 20;
 
-/// Length of the first complete RESP2 reply in `bytes`, `None` if more must come.
+/// The length of the first RESP2 reply in `bytes`, `None` if it is incomplete.
 pub(super) fn reply_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     match complete_reply(bytes)? {
-        // However the server goes on: many small parts are too long together.
+        // Many small parts may be too long together.
         None if bytes.len() > LONGEST_REPLY => Err(malformed()),
         length => Ok(length),
     }
@@ -30,7 +29,7 @@ fn complete_reply(bytes: &[u8]) -> io::Result<Option<usize>> {
         if !b"+-:$*".contains(&kind) {
             return Err(malformed());
         }
-        // At both, as the redis crate sees it: it would take what stands behind a single one for the same line.
+        // Both characters, as in the redis crate, to which a single one does not end a line.
         let Some(line) = bytes[position..].windows(2).position(|end| end == b"\r\n") else {
             return Ok(None);
         };
@@ -65,7 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn replies_are_cut_where_they_end() {
+    fn the_end_of_a_reply_is_found() {
         for (bytes, length) in [
             (&b"+OK\r\n"[..], 5),
             (b":12\r\n+next", 5),
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_reply_is_waited_for() {
+    fn an_incomplete_reply_has_no_length() {
         let whole = b"*3\r\n$7\r\ngranted\r\n$2\r\n42\r\n*1\r\n:1\r\n";
         for cut in 0..whole.len() {
             assert_eq!(reply_length(&whole[..cut]).unwrap(), None, "cut at {cut}");
@@ -90,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_refused() {
+    fn other_protocols_are_rejected() {
         assert!(reply_length(b"HTTP/1.1 400 Bad Request\r\n").is_err());
         assert!(reply_length(b"$99999999999\r\n").is_err());
         assert!(reply_length(b"$x\r\n").is_err());
     }
 
     #[test]
-    fn a_reply_of_many_parts_is_not_waited_for_forever() {
+    fn a_reply_of_too_many_parts_is_rejected() {
         let part = [&b"$1000\r\n"[..], &[b'x'; 1000], b"\r\n"].concat();
         let parts = part.repeat(LONGEST_REPLY / part.len());
         let mut endless = [b"*1000000\r\n", parts.as_slice()].concat();
@@ -108,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_can_upset_the_framing(bytes: Vec<u8>) {
+        fn the_framing_survives_any_bytes(bytes: Vec<u8>) {
             if let Ok(Some(length)) = reply_length(&bytes) {
                 prop_assert!(length <= bytes.len());
             }

@@ -26,7 +26,6 @@ pub(super) enum Target {
     },
 }
 
-/// Where a server is and how to log in.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(super) target: Target,
@@ -40,7 +39,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The master of a service, or of a slot; `login` is where the URL's user, password and database are from.
+    /// The master of a service or of a slot, with user, password and database of `login`.
     pub(super) fn discovered(target: Target, login: Self) -> Self {
         Self { target, ..login }
     }
@@ -53,7 +52,7 @@ impl Server {
         {
             return Self::parse_discovery(kind, scheme, rest);
         }
-        // The redis crate knows these schemes only if it is to speak TLS itself.
+        // The redis crate accepts these schemes only with its own TLS.
         let is_tls = url.starts_with("rediss:") || url.starts_with("valkeys:");
         let plain = if is_tls { Cow::Owned(url.replacen("s:", ":", 1)) } else { Cow::Borrowed(url) };
         let info = plain.as_ref().into_connection_info().map_err(|_| {
@@ -76,8 +75,8 @@ impl Server {
         })
     }
 
-    /// All clients put the servers into the order of their addresses, whatever order they were named in: the
-    /// first usable one is the gate.
+    /// All clients sort the servers by address, in whatever order they were given: the first usable
+    /// one is the gate.
     pub(super) fn order(&self) -> (&Target, i64) {
         (&self.target, self.db)
     }
@@ -90,7 +89,7 @@ impl Server {
         self.username.is_some()
     }
 
-    /// With this user and password, if the URL has no password; its own user goes first.
+    /// Add this user and password if the URL has no password. The URL's own user wins.
     pub(crate) fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Self {
         if self.password.is_none() {
             self.username = self.username.or(username.map(Into::into));
@@ -103,13 +102,13 @@ impl Server {
         self.tls.is_some()
     }
 
-    /// With these settings for TLS, if it uses TLS.
+    /// Replace the TLS settings of a server that uses TLS.
     pub(crate) fn with_tls(mut self, tls: &Arc<Tls>) -> Self {
         self.tls = self.tls.map(|_| Arc::clone(tls));
         self
     }
 
-    /// For a connection to this host.
+    /// How to secure a connection to this host.
     pub(super) fn security(&self, host: &str) -> Option<Security> {
         self.tls.as_ref().map(|tls| (Arc::clone(tls), host.to_owned()))
     }
@@ -119,7 +118,7 @@ impl Server {
         self
     }
 
-    /// Whether another server may take its place, which may not know all that this one has granted.
+    /// Whether another server may replace it, without knowing all that this one has granted.
     pub(crate) fn may_fail_over(&self) -> bool {
         matches!(self.target, Target::Sentinel { .. } | Target::Cluster { .. })
     }
@@ -142,13 +141,14 @@ impl Server {
         first.is_none_or(|address| address.literal().is_none())
     }
 
-    /// What a Sentinel is sent before anything else.
+    /// The first request to a Sentinel, if it needs a login.
     pub(super) fn sentinel_login(&self) -> Option<Vec<u8>> {
         let (username, password) = self.sentinel_login.as_ref()?;
         Some(redis::cmd("AUTH").arg(username).arg(password).get_packed_command())
     }
 
-    /// The first of its Sentinels, as a server that is asked other things than where the master is.
+    /// The first of its Sentinels as a server of its own, for other questions than where the master
+    /// is.
     pub(super) fn as_its_sentinel(&self) -> Option<Self> {
         let Target::Sentinel { sentinels, .. } = &self.target else { return None };
         let address = sentinels.first()?.clone();
@@ -162,7 +162,7 @@ impl Server {
         })
     }
 
-    /// AUTH and SELECT travel together: one round trip.
+    /// All steps are sent together: one round trip.
     pub(super) fn login(&self) -> Vec<(&'static str, Vec<u8>)> {
         let mut steps = Vec::new();
         if let Some(password) = &self.password {
@@ -172,7 +172,7 @@ impl Server {
         if self.db != 0 {
             steps.push(("SELECT", redis::cmd("SELECT").arg(self.db).get_packed_command()));
         }
-        // A Sentinel may be behind the times.
+        // The Sentinel's information may be out of date.
         if self.is_sentinel() {
             steps.push((ROLE, redis::cmd("INFO").arg("replication").get_packed_command()));
         }
@@ -180,7 +180,7 @@ impl Server {
     }
 }
 
-/// The step of a login that asks whether the server is a master.
+/// The login step that checks whether the server is a master.
 pub(super) const ROLE: &str = "INFO replication";
 
 /// Without user and password.
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_are_refused_without_being_repeated() {
+    fn a_bad_url_is_rejected_and_not_repeated() {
         for url in
             ["", "host:6379", "http://:secret@h", "redis://", "redis://:secret@h/x", "rediss://:secret@h/x"]
         {

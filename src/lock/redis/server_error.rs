@@ -1,4 +1,4 @@
-//! A server's error reply, sorted by what it means for a lock.
+//! Classifies a server's error replies by what they mean for a lock.
 
 use crate::lock::{ServerError, ServerErrorKind};
 
@@ -10,17 +10,17 @@ impl ServerError {
         };
         let reply = unwrapped(&reply).unwrap_or(reply);
         let code = reply.split(' ').next().unwrap_or_default();
-        Self { kind: sort(code, &reply), during, reply }
+        Self { kind: classify(code, &reply), during, reply }
     }
 }
 
-/// A server that does not know a command repeats its arguments, those of AUTH among them: `unknown command 'AUTH', with
-/// args beginning with: 'password'`.
+/// A server that does not know a command repeats its arguments, which may include a password:
+/// `unknown command 'AUTH', with args beginning with: 'password'`.
 pub(super) fn without_arguments(details: &str) -> &str {
     details.split(", with args beginning with:").next().unwrap_or_default()
 }
 
-/// Redis 7 and Valkey append " script: <hash>, on @user_script:<line>." to errors out of a script.
+/// Redis 7 and Valkey append " script: <hash>, on @user_script:<line>." to a script's errors.
 fn without_script_trace(details: &str) -> &str {
     match details.rsplit_once(" script: ") {
         Some((error, trace)) if trace.contains("@user_script") => error,
@@ -28,8 +28,8 @@ fn without_script_trace(details: &str) -> &str {
     }
 }
 
-/// Redis 6 puts its own words before an error out of a script, for example `ERR Error running script (call to f_<hash>):
-/// @user_script:<line>: @user_script: <line>: -OOM command not allowed ...`. `None` if it has not.
+/// Redis 6 wraps a script's errors, for example in `ERR Error running script (call to f_<hash>):
+/// @user_script:<line>: @user_script: <line>: -OOM command not allowed ...`. `None` if it did not.
 fn unwrapped(reply: &str) -> Option<String> {
     let of_call = reply.strip_prefix("ERR Error running script (call to ");
     let mut rest = of_call.map_or(Some(reply), |call| call.split_once("): ").map(|(_, error)| error))?;
@@ -42,7 +42,7 @@ fn unwrapped(reply: &str) -> Option<String> {
     is_wrapped.then(|| if has_code { error.to_owned() } else { format!("ERR {error}") })
 }
 
-fn sort(code: &str, reply: &str) -> ServerErrorKind {
+fn classify(code: &str, reply: &str) -> ServerErrorKind {
     use ServerErrorKind as Kind;
     let has = |part: &str| reply.contains(part);
     match code {
@@ -62,11 +62,11 @@ fn sort(code: &str, reply: &str) -> ServerErrorKind {
         _ if has("max number of clients") => Kind::TooManyClients,
         _ if has("unauthenticated") => Kind::PasswordMissing,
         _ if has("invalid password") || has("without any password configured") => Kind::PasswordWrong,
-        // Renamed or removed, or not known to a proxy; from a client, and from inside a script.
+        // Renamed, removed, or unknown to a proxy; to a client, and inside a script.
         _ if has("unknown command") || has("unsupported command") => Kind::CommandMissing,
         _ if has("Unknown Redis command called") || has("Unknown command called") => Kind::CommandMissing,
         _ if has("command is not allowed from") => Kind::CommandMissing,
-        // From inside a script, whose first words are of the version.
+        // Inside a script; the first words differ between versions.
         _ if has("non local key") || has("hash to the same slot") => Kind::ClusterNode,
         _ if has("while the cluster is down") || has("a slot not served") || has("rehashing of the slot") => {
             Kind::CannotServe
@@ -78,7 +78,7 @@ fn sort(code: &str, reply: &str) -> ServerErrorKind {
             Kind::PermissionDenied
         }
         _ if has("lacking the permissions") => Kind::PermissionDenied,
-        // Redis 7.2 and later and Valkey, from inside a script.
+        // Redis 7.2 and later and Valkey, inside a script.
         _ if has("ACL failure") => Kind::PermissionDenied,
         _ => Kind::Other,
     }
@@ -90,7 +90,7 @@ mod tests {
     use crate::lock::Fault;
 
     #[test]
-    fn each_server_error_has_its_own_kind() {
+    fn each_server_error_has_a_kind() {
         for (reply, kind, fault) in [
             ("NOAUTH Authentication required.", ServerErrorKind::PasswordMissing, Fault::Refused),
             (
@@ -116,10 +116,10 @@ mod tests {
         }
     }
 
-    /// What each version replies: recorded from redis-server 6.2.16, 7.0.15, 7.4.1 and 8, and valkey-server 8.0.1, and read
-    /// in their sources where a reply is hard to provoke. Those of 7.4 and 8 are the same.
+    /// Replies recorded from redis-server 6.2.16, 7.0.15, 7.4.1 and 8 and valkey-server 8.0.1, or
+    /// read in their sources where they are hard to provoke. 7.4 and 8 reply the same.
     #[test]
-    fn all_versions_mean_the_same() {
+    fn errors_of_all_versions_are_classified_alike() {
         use ServerErrorKind as Kind;
         const WRAPPED: &str =
             "ERR Error running script (call to f_1f8f4cfba6f3375f8c4ec02b9de4361a5dea5c64): ";
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_an_unknown_command_are_left_out() {
+    fn the_arguments_of_an_unknown_command_are_removed() {
         for details in [
             "unknown command 'AUTH', with args beginning with: 'user' 'secret' ",
             "unknown command `AUTH`, with args beginning with: `secret`, ",
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_position_in_our_script_is_left_out() {
+    fn the_position_in_our_script_is_removed() {
         let details = "command not allowed script: ab12, on @user_script:7.";
         assert_eq!(ServerError::new("OOM", Some(details), "").reply, "OOM command not allowed");
         let details = "ACL failure in script: no permissions script: ab12, on @user_script:7.";

@@ -1,4 +1,5 @@
-//! A host and a port, as a URL, a Sentinel or a cluster names them, and the look-up of the host's addresses.
+//! A host and a port, as a URL, a Sentinel or a cluster names them, and the look-up of the host's
+//! addresses.
 
 use std::fmt;
 use std::io;
@@ -31,7 +32,8 @@ impl Address {
         }
     }
 
-    /// As cluster nodes write it: "10.0.0.1:6379", "::1:6379"; ":6379" or "?:6379" for their own host.
+    /// As cluster nodes write it: "10.0.0.1:6379", "::1:6379"; ":6379" or "?:6379" for their own
+    /// host.
     pub(super) fn parse_redirection(text: &str, speaker: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = if host.is_empty() || host == "?" { &speaker.host } else { host };

@@ -1,5 +1,5 @@
-//! Where the master of a lock's slot is. Any node of the cluster knows; its answer is remembered. One lock
-//! needs no map of all slots.
+//! Where the master of a lock's slot is. Any node of the cluster knows; its answer is remembered.
+//! One lock needs no map of all slots.
 
 use redis::ServerError;
 

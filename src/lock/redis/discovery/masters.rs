@@ -37,7 +37,8 @@ pub(in crate::lock::redis) fn masters(
     Ok(addresses.into_iter().map(|(address, slot)| Master { server: plain(address), slot }).collect())
 }
 
-/// The reply to CLUSTER SLOTS: for each range of slots the first, the last, and the nodes, master first.
+/// The reply to CLUSTER SLOTS: for each range of slots the first, the last, and the nodes, master
+/// first.
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
 fn parse(value: &Value, speaker: &Address) -> Option<Vec<(Address, u16)>> {
     let Value::Array(ranges) = value else { return None };

@@ -1,7 +1,8 @@
-//! Finding the server that a URL stands for: at its own address, where Sentinels say that the master is,
-//! or where the nodes of a cluster say that the slot is.
+//! Finding the server that a URL stands for: at its own address, where Sentinels say that the
+//! master is, or where the nodes of a cluster say that the slot is.
 //!
-//! [`Discovery`] only says where to connect. The connection, and what is asked over it, is the node's.
+//! [`Discovery`] only says where to connect. The connection, and what is asked over it, is the
+//! node's.
 
 mod address;
 mod cluster;
@@ -20,7 +21,7 @@ use socket2::SockAddr;
 
 use self::address::Lookup;
 use self::cluster::Cluster;
-use super::connection::{ConnectionError, Destination};
+use super::connection::{ConnectionError, Endpoint};
 use super::server::{Server, Target};
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Problem};
@@ -70,8 +71,9 @@ impl Discovery {
         matches!(self.route, Route::Fixed)
     }
 
-    /// Start anew. Where to connect, if that is known already; otherwise see [`Discovery::advance`].
-    pub(super) fn start(&mut self) -> io::Result<Option<Destination>> {
+    /// Start anew. Where to connect, if that is known already; otherwise see
+    /// [`Discovery::advance`].
+    pub(super) fn start(&mut self) -> io::Result<Option<Endpoint>> {
         let address = match (&mut self.route, &self.server.target) {
             (Route::Sentinels { sentinels, master }, _) => {
                 *master = None;
@@ -81,15 +83,16 @@ impl Discovery {
             (Route::Cluster(cluster), _) => cluster.start(),
             (Route::Fixed, Target::Tcp(address)) => address.clone(),
             (Route::Fixed, Target::Unix(path)) => {
-                return Ok(Some(self.destination("", vec![SockAddr::unix(path)?])));
+                return Ok(Some(self.endpoint("", vec![SockAddr::unix(path)?])));
             }
             (Route::Fixed, Target::Sentinel { .. } | Target::Cluster { .. }) => return Ok(None),
         };
         self.locate(&address)
     }
 
-    /// Where to connect, once a Sentinel has replied or a name was resolved; or what went wrong there.
-    pub(super) fn advance(&mut self) -> Option<Result<Destination, BackendError>> {
+    /// Where to connect, once a Sentinel has replied or a name was resolved; or what went wrong
+    /// there.
+    pub(super) fn advance(&mut self) -> Option<Result<Endpoint, BackendError>> {
         if let Route::Sentinels { sentinels, master } = &mut self.route
             && let Some(reply) = sentinels.reply()
         {
@@ -108,15 +111,15 @@ impl Discovery {
             Ok(mut addresses) => {
                 let first = self.failed_connects % addresses.len().max(1);
                 addresses.rotate_left(first);
-                Ok(self.destination(&host, addresses))
+                Ok(self.endpoint(&host, addresses))
             }
             Err(error) => Err(self.error(Problem::UnknownHost(error.to_string()))),
         })
     }
 
-    /// Nothing could be asked where we were. Another destination, if it is known already, or why there is
-    /// none.
-    pub(super) fn pass_over(&mut self, mut why: BackendError) -> Result<Option<Destination>, BackendError> {
+    /// Nothing could be asked where we were. Another endpoint, if it is known already, or why there
+    /// is none.
+    pub(super) fn pass_over(&mut self, mut why: BackendError) -> Result<Option<Endpoint>, BackendError> {
         loop {
             let address = match &mut self.route {
                 Route::Fixed => return Err(why),
@@ -152,9 +155,9 @@ impl Discovery {
         }
     }
 
-    /// Whether a grant counts only if the Sentinels still call the server the master: for seconds after
-    /// another server was promoted, the old master may not know of it. If so they are asked now; see
-    /// [`Discovery::is_still_master`].
+    /// Whether a grant counts only if the Sentinels still call the server the master: for seconds
+    /// after another server was promoted, the old master may not know of it. If so they are asked
+    /// now; see [`Discovery::is_still_master`].
     pub(super) fn asks_for_master(&mut self) -> bool {
         match &mut self.route {
             Route::Sentinels { sentinels, master: Some((_, named_at)) }
@@ -167,8 +170,8 @@ impl Discovery {
         }
     }
 
-    /// How long one Sentinel may take to confirm the master, of the time for a step: a renewal must not
-    /// wait for all that hang.
+    /// How long one Sentinel may take to confirm the master, of the time for a step: a renewal must
+    /// not wait for all that hang.
     pub(super) fn patience(&self, step_timeout: Duration) -> Duration {
         let Route::Sentinels { sentinels, .. } = &self.route else { return step_timeout };
         (step_timeout * 3 / 2 / sentinels.count()).min(step_timeout)
@@ -248,13 +251,13 @@ impl Discovery {
     }
 
     /// `None` while the host's name is being resolved.
-    fn locate(&mut self, address: &Address) -> io::Result<Option<Destination>> {
+    fn locate(&mut self, address: &Address) -> io::Result<Option<Endpoint>> {
         let found = self.lookup.start(address)?;
-        Ok(found.map(|found| self.destination(&address.host, vec![found])))
+        Ok(found.map(|found| self.endpoint(&address.host, vec![found])))
     }
 
-    fn destination(&self, host: &str, addresses: Vec<SockAddr>) -> Destination {
-        Destination { addresses, security: self.server.security(host) }
+    fn endpoint(&self, host: &str, addresses: Vec<SockAddr>) -> Endpoint {
+        Endpoint { addresses, security: self.server.security(host) }
     }
 
     fn unreachable(&self, error: io::Error) -> BackendError {

@@ -1,5 +1,5 @@
-//! Where a service's master is. The Sentinels are asked in turn, each for a bounded time, until one names a
-//! server that can be used. The server itself must then say that it is a master.
+//! Where a service's master is. The Sentinels are asked in turn, each for a bounded time, until one
+//! names a server that can be used. The server itself must then say that it is a master.
 
 use std::io;
 use std::mem;
@@ -10,7 +10,7 @@ use redis::Value;
 
 use super::Address;
 use super::address::Lookup;
-use crate::lock::redis::connection::{Connection, ConnectionError, Destination};
+use crate::lock::redis::connection::{Connection, ConnectionError, Endpoint};
 use crate::lock::redis::server::{Server, Target};
 use crate::lock::redis::server_error::without_arguments;
 use crate::lock::{BackendError, Problem};
@@ -63,7 +63,8 @@ impl Sentinels {
         self.ask_next();
     }
 
-    /// The current Sentinel, or the server that it named, was of no use. Whether there is another to ask.
+    /// The current Sentinel, or the server that it named, was of no use. Whether there is another
+    /// to ask.
     pub(super) fn pass_over(&mut self, why: BackendError) -> bool {
         self.query = None;
         // Usually all name the same server.
@@ -84,8 +85,8 @@ impl Sentinels {
         self.asked < self.addresses.len()
     }
 
-    /// Whether they still name this master, once one of them replies. Without any Sentinel there is no
-    /// failover.
+    /// Whether they still name this master, once one of them replies. Without any Sentinel there is
+    /// no failover.
     pub(super) fn is_still_master(&mut self, master: &Address) -> Option<bool> {
         loop {
             if self.query.is_none() {
@@ -146,7 +147,7 @@ impl Sentinels {
         let address = &self.addresses[self.current()];
         if let Some(found) = query.lookup.start(address)? {
             let security = self.server.security(&address.host);
-            query.connection.connect(Destination { addresses: vec![found], security });
+            query.connection.connect(Endpoint { addresses: vec![found], security });
         }
         Ok(query)
     }
@@ -182,7 +183,7 @@ impl Query {
     fn reply(&mut self, server: &Server) -> Option<Result<Address, SentinelError>> {
         match self.lookup.result() {
             Some((host, Ok(addresses))) => {
-                self.connection.connect(Destination { addresses, security: server.security(&host) });
+                self.connection.connect(Endpoint { addresses, security: server.security(&host) });
             }
             Some((_, Err(error))) => return Some(Err(SentinelError::UnknownHost(error))),
             None => {}

@@ -1,9 +1,10 @@
-//! Hash slots of a Redis Cluster. All keys of a lock must be in one slot, as must all locks that are taken
-//! together.
+//! Hash slots of a Redis Cluster. All keys of a lock must be in one slot, as must all locks that
+//! are taken together.
 
 const SLOTS: u16 = 16384;
 
-/// The slot of a name, or of its hash tag: what is between the first '{' and the next '}', if anything.
+/// The slot of a name, or of its hash tag: what is between the first '{' and the next '}', if
+/// anything.
 pub(in crate::lock::redis) fn slot_of(name: &[u8]) -> u16 {
     crc16(tag_of(name).unwrap_or(name)) % SLOTS
 }

@@ -1,5 +1,5 @@
-//! redis+sentinel:// and redis+cluster:// URLs. No error repeats a part of the URL, which may be part of a
-//! password.
+//! redis+sentinel:// and redis+cluster:// URLs. No error repeats a part of the URL, which may be
+//! part of a password.
 
 use super::Address;
 use crate::lock::redis::server::{Server, Target};

@@ -1,8 +1,8 @@
-//! One server: a connection, and a queue of the replies that are expected on it. discovery/ says where to
-//! connect.
+//! One server: a connection, and a queue of the replies that are expected on it. discovery/ says
+//! where to connect.
 //!
-//! A request is sent without waiting ([`Node::ask`]) and its reply is read later ([`Node::reply`]), so
-//! that one thread can keep several servers busy.
+//! A request is sent without waiting ([`Node::ask`]) and its reply is read later ([`Node::reply`]),
+//! so that one thread can keep several servers busy.
 
 mod redirects;
 mod replies;
@@ -15,7 +15,7 @@ use nix::poll::PollFlags;
 use redis::Value;
 
 use self::redirects::{Delay, Postponed};
-use super::connection::{CLOSED, Connection, ConnectionError, Destination, Stage};
+use super::connection::{CLOSED, Connection, ConnectionError, Endpoint, Stage};
 use super::discovery::{Address, Discovery};
 use super::script::Call;
 use super::server::Server;
@@ -61,8 +61,8 @@ pub(super) struct Node {
     discovery: Discovery,
     connection: Option<Connection>,
     expected: VecDeque<Expected>,
-    /// Requests that must not be sent before the login: they would be executed as another user, or in
-    /// another database.
+    /// Requests that must not be sent before the login: they would be executed as another user, or
+    /// in another database.
     after_login: Vec<u8>,
     /// A request was sent on a connection that is now closed; the server may still execute it.
     in_doubt: bool,
@@ -115,11 +115,11 @@ impl Node {
         self.discovery.name()
     }
 
-    /// Send a request, connecting if necessary. The replies to earlier requests are no longer wanted, but
-    /// the order is kept: what the server executes late, it executes before this.
+    /// Send a request, connecting if necessary. The replies to earlier requests are no longer
+    /// wanted, but the order is kept: what the server executes late, it executes before this.
     pub(super) fn ask(&mut self, call: Call) -> Result<(), BackendError> {
-        // If no reply is read, then neither is one that says that the script is unknown. That may happen
-        // after an unanswered request, and to a release, which waits for a majority only.
+        // If no reply is read, then neither is one that says that the script is unknown. That may
+        // happen after an unanswered request, and to a release, which waits for a majority only.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
         if may_go_unread || self.script_cache == ScriptCache::Cold && call.is_release() {
             return self.ask_in_full(call);
@@ -127,7 +127,8 @@ impl Node {
         self.send(&call.packed(), [Expected::Reply { call, in_full: false }])
     }
 
-    /// The same with the script's whole text: one round trip, whether the server knows the script or not.
+    /// The same with the script's whole text: one round trip, whether the server knows the script
+    /// or not.
     pub(super) fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
         self.send(&in_full(&call), [Expected::Reply { call, in_full: true }])
     }
@@ -249,10 +250,10 @@ impl Node {
         Ok(())
     }
 
-    /// `None` is a destination that is not known yet.
-    fn connect_to(&mut self, destination: Option<Destination>) {
-        if let (Some(connection), Some(destination)) = (&mut self.connection, destination) {
-            connection.connect(destination);
+    /// `None` is a endpoint that is not known yet.
+    fn connect_to(&mut self, endpoint: Option<Endpoint>) {
+        if let (Some(connection), Some(endpoint)) = (&mut self.connection, endpoint) {
+            connection.connect(endpoint);
         }
     }
 

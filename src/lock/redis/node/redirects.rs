@@ -1,5 +1,5 @@
-//! Requests to a server that must be found first, or that sends us elsewhere. A request is kept until a
-//! server is reached, so that another one can be asked.
+//! Requests to a server that must be found first, or that sends us elsewhere. A request is kept
+//! until a server is reached, so that another one can be asked.
 
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ impl Node {
         if self.unconfirmed.is_some() {
             return Some(self.progress_at + self.discovery.patience(self.step_timeout));
         }
-        // Sentinels, masters and cluster nodes that do not reply are passed over while there are others.
+        // Sentinels, masters and cluster nodes that do not reply are passed over while there are
+        // others.
         let may_be_passed_over = !self.is_ready() && self.connection.is_some() && self.discovery.has_next();
         may_be_passed_over.then(|| self.progress_at + self.step_timeout)
     }
@@ -48,8 +49,8 @@ impl Node {
         !self.is_logging_in() && (self.discovery.is_fixed() || self.is_connected())
     }
 
-    /// The next step towards a connection: a Sentinel has replied, a name was resolved, the time for a step
-    /// is over.
+    /// The next step towards a connection: a Sentinel has replied, a name was resolved, the time
+    /// for a step is over.
     pub(super) fn find_server(&mut self) -> Result<(), BackendError> {
         if self.postponed.as_ref().is_some_and(|postponed| postponed.at.has_passed()) {
             self.retry()?;
@@ -65,7 +66,7 @@ impl Node {
         }
         while let Some(found) = self.discovery.advance() {
             match found {
-                Ok(destination) => self.connect_to(Some(destination)),
+                Ok(endpoint) => self.connect_to(Some(endpoint)),
                 Err(why) => self.go_elsewhere(why)?,
             }
         }
@@ -88,12 +89,12 @@ impl Node {
         waiting.retain(|expected| !matches!(expected, Expected::Login(_)));
         let held_back = std::mem::take(&mut self.after_login);
         self.disconnect();
-        let destination = self.discovery.pass_over(why)?;
+        let endpoint = self.discovery.pass_over(why)?;
         self.connection = Some(self.connection_with_login());
         self.expected.extend(waiting);
         self.after_login = held_back;
         self.progress_at = BootTime::now();
-        self.connect_to(destination);
+        self.connect_to(endpoint);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
-//! TLS on a socket that does not block. rustls does no I/O of its own: it is fed with what the socket has, and asked
-//! what the socket shall send. Nothing of it is touched, and no certificate is read, without a `rediss://` server.
+//! TLS on a connection that does not block. rustls does no I/O of its own: it gets the bytes that
+//! were received and returns those to be sent. Without a `rediss://` server nothing here runs, and
+//! no certificate is read.
 //!
-//! The server's certificate is always verified, and nothing is sent before it has been.
+//! The server's certificate is always verified before a request is sent.
 
 mod stream;
 
@@ -21,19 +22,20 @@ use crate::world::Wire;
 
 pub(super) use stream::TlsStream;
 
-/// What a user has set; the contents of files, in PEM.
+/// The user's settings; the contents of files, in PEM.
 #[derive(Default)]
 pub(crate) struct TlsOptions {
-    /// Certificates of authorities, instead of the system's.
+    /// Certificates of authorities to trust instead of the system's.
     pub authorities: Option<Vec<u8>>,
     /// A certificate chain and its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// What the certificate must be for, instead of the host in the URL.
+    /// The name that the certificate must have, instead of the host in the URL.
     pub server_name: Option<String>,
 }
 
-/// How to speak TLS to all servers of this process. They share it, so that a later connection can resume the session of
-/// an earlier one: with TLS 1.2 this saves a round trip, with 1.3 the certificates.
+/// How to speak TLS to all servers of this process. They share it, so that a later connection can
+/// resume the session of an earlier one: this saves a round trip with TLS 1.2, the certificates
+/// with 1.3.
 #[derive(Default)]
 pub(crate) struct Tls {
     options: TlsOptions,
@@ -64,14 +66,14 @@ impl Tls {
         let config = self.config().map_err(|problem| TlsProblem::Setup(problem.clone()))?;
         let mut session = ClientConnection::new(Arc::clone(config), name)
             .map_err(|error| TlsProblem::Handshake(error.to_string()))?;
-        // As without TLS: what is queued is bounded by what we ask.
+        // As without TLS, the queue is bounded by the size of our requests.
         session.set_buffer_limit(None);
         let TlsOptions { identity, authorities, .. } = &self.options;
         Ok(TlsStream::new(wire, session, identity.is_some(), authorities.is_some()))
     }
 }
 
-/// Nothing of it is for anyone's eyes.
+/// Prints no keys.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").finish_non_exhaustive()
@@ -126,7 +128,7 @@ fn system_authorities() -> Result<RootCertStore, TlsSetupProblem> {
     if roots.is_empty() { Err(TlsSetupProblem::NoSystemRoots) } else { Ok(roots) }
 }
 
-/// A name or an address; the dot at the end of an absolute name is in no certificate.
+/// A name or an address. Certificates have names without the last dot of an absolute name.
 fn server_name(host: &str) -> Option<ServerName<'static>> {
     match host.parse::<IpAddr>() {
         Ok(address) => Some(ServerName::IpAddress(address.into())),
@@ -135,12 +137,12 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
 }
 
 thread_local! {
-    /// A server has asked for our certificate in what this thread feeds to a session. The configuration, with which
-    /// sessions are resumed, must be the same for all of them, so it cannot tell them apart.
+    /// A server has asked for our certificate in the bytes that this thread passed to a session.
+    /// The resolver that notices it belongs to the configuration, which all sessions share.
     static WAS_ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Our certificate, if we have one; it notes that a server has asked for it.
+/// Our certificate, if we have one. Records that a server has asked for it.
 #[derive(Debug)]
 struct WatchedIdentity(Arc<dyn ResolvesClientCert>);
 
@@ -184,7 +186,7 @@ mod tests {
         (Arc::new(config), Tls::new(TlsOptions { authorities, ..TlsOptions::default() }))
     }
 
-    /// One connection on which a request is answered.
+    /// One request and its reply on a new connection.
     fn converse(server: &Arc<ServerConfig>, tls: &Tls) -> HandshakeKind {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_looked_for_in_the_certificate_without_its_last_dot() {
+    fn the_last_dot_of_a_host_is_not_compared_with_the_certificate() {
         for (host, name) in [("a.example.", "a.example"), ("my_redis", "my_redis"), ("::1", "::1")] {
             assert_eq!(server_name(host).unwrap().to_str(), name);
         }

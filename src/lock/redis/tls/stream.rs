@@ -1,4 +1,4 @@
-//! A connection with TLS: bytes in and out, and what its failures mean.
+//! One TLS connection: bytes in and out, and what its failures mean.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::time::{Duration, SystemTime};
@@ -13,20 +13,20 @@ use crate::lock::TlsProblem;
 use crate::lock::redis::connection::{CLOSED, ConnectionError};
 use crate::world::Wire;
 
+/// Our own certificate.
 #[derive(Debug)]
-struct Identity {
-    is_there: bool,
+struct ClientCertificate {
+    is_set: bool,
     /// The server has asked for it.
     was_asked: bool,
 }
 
-/// How far the server's side has come.
+/// The latest that the server has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Heard {
+enum Received {
     Nothing,
-    /// Something of the handshake.
     Handshake,
-    /// What it sent after the handshake; only now it is sure that it accepts us.
+    /// Data after the handshake: the server has accepted us.
     Reply,
 }
 
@@ -34,9 +34,9 @@ enum Heard {
 pub(in crate::lock::redis) struct TlsStream {
     wire: Wire,
     pub(super) session: ClientConnection,
-    identity: Identity,
+    certificate: ClientCertificate,
     has_own_authorities: bool,
-    heard: Heard,
+    received: Received,
 }
 
 impl TlsStream {
@@ -46,8 +46,8 @@ impl TlsStream {
         has_identity: bool,
         has_own_authorities: bool,
     ) -> Self {
-        let identity = Identity { is_there: has_identity, was_asked: false };
-        Self { wire, session, identity, has_own_authorities, heard: Heard::Nothing }
+        let certificate = ClientCertificate { is_set: has_identity, was_asked: false };
+        Self { wire, session, certificate, has_own_authorities, received: Received::Nothing }
     }
 
     pub(in crate::lock::redis) fn wire(&self) -> &Wire {
@@ -58,8 +58,8 @@ impl TlsStream {
         self.session.wants_write()
     }
 
-    pub(in crate::lock::redis) fn has_heard_server(&self) -> bool {
-        self.heard > Heard::Nothing
+    pub(in crate::lock::redis) fn has_received(&self) -> bool {
+        self.received > Received::Nothing
     }
 
     pub(in crate::lock::redis) fn is_established(&self) -> bool {
@@ -71,7 +71,7 @@ impl TlsStream {
         expires(self.session.peer_certificates()?.first()?)
     }
 
-    /// Take these bytes, and send what the socket takes now. Before the handshake is over none of them goes out.
+    /// Take these bytes and send what fits. None of them is sent before the handshake is over.
     pub(in crate::lock::redis) fn send(&mut self, outgoing: &mut Vec<u8>) -> Result<(), ConnectionError> {
         self.session.writer().write_all(outgoing)?;
         outgoing.clear();
@@ -90,8 +90,8 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Append what has arrived, until there is no more or it is as long as this. What was decrypted is always taken as
-    /// a whole: poll knows nothing of it.
+    /// Append what has arrived, until `incoming` has about `at_most` bytes. Everything that was
+    /// decrypted is taken, as poll would not report it.
     pub(in crate::lock::redis) fn receive(
         &mut self,
         incoming: &mut Vec<u8>,
@@ -107,29 +107,29 @@ impl TlsStream {
                 Err(e) => return Err(self.cut_off(e)),
             }
         }
-        // The handshake goes on, or the server wants new keys.
+        // The next message of the handshake, or new keys.
         self.flush().map_err(|error| self.cut_off(error))
     }
 
     fn decrypt(&mut self, mut bytes: &[u8], incoming: &mut Vec<u8>) -> Result<(), ConnectionError> {
-        // A server without TLS answers in words.
-        if self.heard == Heard::Nothing && !is_tls_record(bytes) {
+        // A server without TLS replies in plain text.
+        if self.received == Received::Nothing && !is_tls_record(bytes) {
             return Err(TlsProblem::NotTls.into());
         }
-        self.heard = self.heard.max(Heard::Handshake);
+        self.received = self.received.max(Received::Handshake);
         while !bytes.is_empty() {
             self.session.read_tls(&mut bytes)?;
             WAS_ASKED.set(false);
             let processed = self.session.process_new_packets();
-            self.identity.was_asked |= WAS_ASKED.get();
+            self.certificate.was_asked |= WAS_ASKED.get();
             let state = processed.map_err(|error| {
-                // Tell the server why.
+                // Send the alert.
                 let _ = self.flush();
                 self.failed(error)
             })?;
             let arrived = state.plaintext_bytes_to_read();
             if arrived > 0 {
-                self.heard = Heard::Reply;
+                self.received = Received::Reply;
                 let start = incoming.len();
                 incoming.resize(start + arrived, 0);
                 self.session.reader().read_exact(&mut incoming[start..])?;
@@ -141,10 +141,10 @@ impl TlsStream {
         Ok(())
     }
 
-    /// The connection has ended without a word about why. A server that is not content with our certificate says so,
-    /// but what we sent meanwhile may make the network drop that.
+    /// The connection has ended without a reason. A server that rejects our certificate sends one,
+    /// but it may be lost if we have sent more meanwhile.
     fn cut_off(&self, error: io::Error) -> ConnectionError {
-        if self.identity.was_asked && self.heard < Heard::Reply {
+        if self.certificate.was_asked && self.received < Received::Reply {
             ConnectionError::ClosedWithTls(self.refused(None))
         } else if !self.is_established() {
             TlsProblem::ClosedInHandshake.into()
@@ -154,7 +154,7 @@ impl TlsStream {
     }
 
     fn refused(&self, alert: Option<AlertDescription>) -> TlsProblem {
-        if self.identity.is_there {
+        if self.certificate.is_set {
             TlsProblem::IdentityRefused(alert.map(|alert| format!("{alert:?}")))
         } else {
             TlsProblem::IdentityWanted
@@ -177,7 +177,9 @@ impl TlsStream {
                 | Alert::UnknownCA
                 | Alert::AccessDenied),
             ) => self.refused(Some(alert)).into(),
-            rustls::Error::AlertReceived(alert) if self.identity.was_asked && self.heard < Heard::Reply => {
+            rustls::Error::AlertReceived(alert)
+                if self.certificate.was_asked && self.received < Received::Reply =>
+            {
                 self.refused(Some(alert)).into()
             }
             error if self.is_established() => io::Error::new(ErrorKind::InvalidData, error).into(),
@@ -196,7 +198,7 @@ impl TlsStream {
                 wanted: expected.to_str().into_owned(),
                 names: presented.iter().map(|name| bare_name(name)).collect(),
             },
-            // An authority of the same name, but with another key.
+            // BadSignature: an authority of the same name with another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 TlsProblem::UnknownIssuer { has_own_authorities: self.has_own_authorities }
             }
@@ -208,7 +210,7 @@ impl TlsStream {
     }
 }
 
-/// Tells the server that this is the end, so that it does not take it for an attack.
+/// Announces the end, so that the server does not take it for an attack.
 impl Drop for TlsStream {
     fn drop(&mut self) {
         self.session.send_close_notify();
@@ -216,15 +218,15 @@ impl Drop for TlsStream {
     }
 }
 
-/// The types of the records with which a handshake may begin.
+/// Whether these bytes may begin a handshake.
 fn is_tls_record(bytes: &[u8]) -> bool {
     const ALERT: u8 = 0x15;
     const HANDSHAKE: u8 = 0x16;
     bytes.first().is_some_and(|kind| [ALERT, HANDSHAKE].contains(kind))
 }
 
-/// rustls does not expose the date, but names it when it rejects the certificate for being too old. It
-/// checks this before it looks for an issuer.
+/// rustls does not expose the date, but names it when it rejects the certificate for being too old.
+/// It checks this before it looks for an issuer.
 fn expires(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let certificate = ParsedCertificate::try_from(certificate).ok()?;
     let end_of_time = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
