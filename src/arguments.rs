@@ -1,13 +1,14 @@
-//! Our own argument list, as `ps` and everyone on the host sees it. What the kernel shows is our own memory.
+//! This process's argument list, as `ps` shows it to every user of the host. The kernel reads it from the
+//! process's own memory.
 
 use std::fs::{File, read_to_string};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Change the list in place; its length stays.
+/// Change the list in place, without changing its length.
 pub(crate) fn overwrite(change: impl FnOnce(&mut [u8])) -> io::Result<()> {
-    let range = range()?;
+    let [range, _] = ranges()?;
     let memory = File::options().read(true).write(true).open("/proc/self/mem")?;
     let length = usize::try_from(range.end - range.start).map_err(|_| ErrorKind::Unsupported)?;
     let mut bytes = vec![0; length];
@@ -16,8 +17,8 @@ pub(crate) fn overwrite(change: impl FnOnce(&mut [u8])) -> io::Result<()> {
     memory.write_all_at(&bytes, range.start)
 }
 
-/// The list becomes this one text. If it is longer, it goes on where the environment begins, as with setproctitle(3): the
-/// kernel shows it up to the first zero if the list does not end with one.
+/// Replace the list by this text. A longer text continues into the environment, as with setproctitle(3):
+/// if the list does not end with a zero byte, the kernel shows the text up to the next zero byte.
 pub(crate) fn set_title(title: &[u8]) -> io::Result<()> {
     let [arguments, environment] = ranges()?;
     let room =
@@ -35,12 +36,7 @@ pub(crate) fn set_title(title: &[u8]) -> io::Result<()> {
     File::options().write(true).open("/proc/self/mem")?.write_all_at(&bytes, room.start)
 }
 
-/// Where the kernel reads it from: fields 48 and 49 of /proc/self/stat.
-fn range() -> io::Result<Range<u64>> {
-    ranges().map(|[arguments, _]| arguments)
-}
-
-/// The same, and behind it the environment: fields 50 and 51.
+/// The addresses of the arguments and the environment: fields 48 to 51 of /proc/self/stat.
 fn ranges() -> io::Result<[Range<u64>; 2]> {
     let stat = read_to_string("/proc/self/stat")?;
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

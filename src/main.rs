@@ -1,11 +1,11 @@
 //! Parse, resolve, run, exit.
 
-// Of the program itself, not of its tests.
+// For the program itself, not for its tests.
 #![cfg_attr(not(test), warn(unreachable_pub, clippy::pedantic, clippy::wildcard_enum_match_arm))]
-// Prose in comments, names that differ by a letter on purpose, and format! where it reads best.
+// Prose in comments, names that differ by one letter on purpose, and format! where it reads best.
 #![allow(clippy::doc_markdown, clippy::similar_names, clippy::format_push_string)]
 
-/// The way in for the targets in fuzz/.
+/// The entry for the targets in fuzz/.
 #[cfg(fuzzing)]
 #[path = "../fuzz/src/mod.rs"]
 pub mod fuzz;
@@ -42,7 +42,7 @@ fn main() {
     std::panic::set_hook(Box::new(exit_on_panic));
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let exit = start(&arguments).unwrap_or_else(|error| {
-        // It may repeat a setting, and a URL may stand where it does not belong.
+        // The message may quote a setting, and any setting may be a URL by mistake.
         report::print(&secrets::without_passwords(&format!("{error:#}")));
         Exit::Code(exit::code_of(&error))
     });
@@ -73,7 +73,7 @@ fn start(arguments: &[OsString]) -> anyhow::Result<Exit> {
     }
 }
 
-/// --help and --version are answers; anything else is a mistake in the call.
+/// --help and --version are requests; anything else is a usage error.
 fn not_parsed(error: &clap::Error, arguments: &[OsString]) -> anyhow::Result<Exit> {
     let declared = Cli::command();
     let subcommand = arguments.get(1).and_then(|name| name.to_str()).unwrap_or_default();

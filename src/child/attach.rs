@@ -1,9 +1,10 @@
-//! Runs inside a command that use the lock of the run around them. They attach to its guardian, which counts
-//! the command as ended only when they have ended as well: otherwise a run that the command leaves behind in
-//! the background would go on without a lock.
+//! Runs inside a command that use the lock of the outer run. They attach to its guardian, which waits for
+//! them as for the command: otherwise a run that the command leaves in the background would continue without
+//! a lock.
 //!
-//! An abstract unix socket with an unguessable name, which the command finds in its environment. A connection
-//! is an attached run; it is over when the last process that has it open is gone, or detaches.
+//! They connect to an abstract unix socket with an unguessable name, which the command has in its
+//! environment. A connection is an attached run; it ends when the last process that has it open exits, or
+//! detaches.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,8 +22,8 @@ use uuid::Uuid;
 
 use super::process_tree::ProcessTree;
 
-/// A guardian that does not answer within this time is stopped, or busy with killing its tree.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// A guardian that does not reply within this time is stopped, or busy killing its tree.
+const REPLY_WITHIN: Duration = Duration::from_secs(2);
 
 const WELCOME: u8 = 1;
 
@@ -45,16 +46,16 @@ impl AttachPoint {
         Ok(Self { listener: Arc::new(listener), id })
     }
 
-    /// What a run must know to attach.
+    /// The ID that a run needs to attach.
     pub(crate) fn id(&self) -> Uuid {
         self.id
     }
 
-    /// The runs that have come. Only those of our user, or root's, and only descendants of this process: others
-    /// would not be stopped with the tree.
+    /// Accept the runs that have connected: only those of this user or root, and only descendants of this
+    /// process, as others would not be stopped with the tree.
     pub(super) fn accept(&self, tree: &ProcessTree) -> Vec<UnixStream> {
-        let come = std::iter::from_fn(|| self.listener.accept().ok());
-        let runs = come.map(|(stream, _)| stream).filter(|stream| is_of(tree, stream));
+        let connections = std::iter::from_fn(|| self.listener.accept().ok());
+        let runs = connections.map(|(stream, _)| stream).filter(|stream| is_in(tree, stream));
         runs.filter(|mut stream| {
             stream.set_nonblocking(true).is_ok() && stream.write(&[WELCOME]).is_ok_and(|sent| sent == 1)
         })
@@ -68,7 +69,7 @@ impl AsFd for AttachPoint {
     }
 }
 
-fn is_of(tree: &ProcessTree, stream: &UnixStream) -> bool {
+fn is_in(tree: &ProcessTree, stream: &UnixStream) -> bool {
     peer(stream).is_some_and(|(pid, user)| {
         let is_trusted = user == geteuid() || user.is_root();
         is_trusted && tree.contains(pid)
@@ -81,7 +82,7 @@ pub(super) fn peer(stream: &UnixStream) -> Option<(Pid, Uid)> {
     Some((Pid::from_raw(peer.pid()), Uid::from_raw(peer.uid())))
 }
 
-/// Whether an attached run has ended or detached.
+/// Whether an attached run has exited or detached.
 pub(super) fn is_over(mut stream: &UnixStream) -> bool {
     match stream.read(&mut [0; 16]) {
         Ok(0) => true,
@@ -90,26 +91,27 @@ pub(super) fn is_over(mut stream: &UnixStream) -> bool {
     }
 }
 
-/// We are attached to a run around us: its lock is not released before we detach, or end.
+/// This process is attached to an outer run, which does not release its lock before this process detaches or
+/// exits.
 #[derive(Debug)]
 pub(crate) struct Attachment(UnixStream);
 
 impl Attachment {
-    /// `None` if that run has ended, is being stopped, or is not around us.
+    /// `None` if that run has ended, is being stopped, or is not an outer run.
     pub(crate) fn to(id: Uuid) -> Option<Self> {
         let mut stream = UnixStream::connect_addr(&address(id).ok()?).ok()?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN)).ok()?;
-        let mut answer = [0];
-        stream.read_exact(&mut answer).ok()?;
-        (answer[0] == WELCOME).then_some(Self(stream))
+        stream.set_read_timeout(Some(REPLY_WITHIN)).ok()?;
+        let mut reply = [0];
+        stream.read_exact(&mut reply).ok()?;
+        (reply[0] == WELCOME).then_some(Self(stream))
     }
 
-    /// To be kept open by all who need the lock.
+    /// Every process that needs the lock must keep this file open.
     pub(crate) fn file(&self) -> io::Result<Arc<File>> {
         Ok(Arc::new(File::from(OwnedFd::from(self.0.try_clone()?))))
     }
 
-    /// For all who have the file.
+    /// Detach every process that has the file open.
     pub(crate) fn detach(self) {
         let _ = self.0.shutdown(Shutdown::Both);
     }

@@ -1,5 +1,5 @@
-//! A process that holds locks on this host can be asked to do something with them: an abstract unix socket whose name is
-//! the grant's token, and who may ask is decided by the kernel's word on who connects.
+//! Requests to a process that holds locks on this host: an abstract unix socket whose name is the grant's
+//! token. The kernel tells which user connects, and that decides who is trusted.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,7 +11,7 @@ use nix::unistd::geteuid;
 
 use super::attach::peer;
 
-/// What a request, or an answer, may take to arrive once its sender is connected.
+/// How long a request or a reply may take to arrive once its sender is connected.
 const WITHIN: Duration = Duration::from_secs(2);
 
 /// The longest message that is read.
@@ -25,7 +25,7 @@ fn address(name: &str) -> io::Result<SocketAddr> {
 #[derive(Debug)]
 pub(crate) struct ControlPoint(UnixListener);
 
-/// A request that waits for its answer.
+/// A request that waits for its reply.
 #[derive(Debug)]
 pub(crate) struct ControlRequest {
     pub message: Vec<u8>,
@@ -39,7 +39,7 @@ impl ControlPoint {
         Ok(Self(listener))
     }
 
-    /// The next request, if one has come. Only of our own user, or root; others are told so.
+    /// The next request, if one has arrived, from this user or root. Others are refused.
     pub(crate) fn accept(&self) -> Option<ControlRequest> {
         loop {
             let (mut stream, _) = self.0.accept().ok()?;
@@ -62,51 +62,51 @@ impl AsFd for ControlPoint {
 }
 
 impl ControlRequest {
-    /// A client that has gone does not matter.
-    pub(crate) fn answer(mut self, answer: &[u8]) {
-        let _ = self.stream.write_all(answer);
+    /// A client that is gone does not matter.
+    pub(crate) fn reply(mut self, reply: &[u8]) {
+        let _ = self.stream.write_all(reply);
     }
 }
 
 const REFUSED: &[u8] = b"refused";
 
-/// The answer of a holder.
+/// A holder's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ControlAnswer {
-    Said(Vec<u8>),
-    /// There is no such holder that we could reach.
+pub(crate) enum ControlReply {
+    Received(Vec<u8>),
+    /// There is no such holder within reach.
     NotThere,
-    /// It is another user's.
+    /// The holder belongs to another user.
     Refused,
-    /// It does not answer: it is stopped, or busy.
+    /// The holder does not reply: it is stopped, or busy.
     Silent,
 }
 
-/// Ask the holder with this name.
-pub(crate) fn ask_holder(name: &str, message: &[u8], within: Duration) -> ControlAnswer {
+/// Send a request to the holder with this name.
+pub(crate) fn ask_holder(name: &str, message: &[u8], within: Duration) -> ControlReply {
     let Ok(mut stream) = address(name).and_then(|address| UnixStream::connect_addr(&address)) else {
-        return ControlAnswer::NotThere;
+        return ControlReply::NotThere;
     };
     let ask = |stream: &mut UnixStream| {
         stream.write_all(message)?;
         stream.shutdown(std::net::Shutdown::Write)?;
         stream.set_read_timeout(Some(within))?;
-        let mut answer = Vec::new();
-        stream.take(LONGEST).read_to_end(&mut answer).map(|_| answer)
+        let mut reply = Vec::new();
+        stream.take(LONGEST).read_to_end(&mut reply).map(|_| reply)
     };
     match ask(&mut stream) {
-        Ok(answer) if answer == REFUSED => ControlAnswer::Refused,
-        Ok(answer) if answer.is_empty() => ControlAnswer::NotThere,
-        Ok(answer) => ControlAnswer::Said(answer),
+        Ok(reply) if reply == REFUSED => ControlReply::Refused,
+        Ok(reply) if reply.is_empty() => ControlReply::NotThere,
+        Ok(reply) => ControlReply::Received(reply),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-            ControlAnswer::Silent
+            ControlReply::Silent
         }
-        // It may have refused us before it read what we wrote.
+        // It may have refused this process before it read the request.
         Err(_) => {
-            let mut answer = Vec::new();
-            match stream.take(LONGEST).read_to_end(&mut answer) {
-                Ok(_) if answer == REFUSED => ControlAnswer::Refused,
-                _ => ControlAnswer::NotThere,
+            let mut reply = Vec::new();
+            match stream.take(LONGEST).read_to_end(&mut reply) {
+                Ok(_) if reply == REFUSED => ControlReply::Refused,
+                _ => ControlReply::NotThere,
             }
         }
     }
@@ -125,9 +125,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_is_asked_and_answers() {
+    fn a_holder_replies_to_a_request() {
         let name = uuid::Uuid::new_v4().to_string();
-        assert_eq!(ask_holder(&name, b"x", WITHIN), ControlAnswer::NotThere);
+        assert_eq!(ask_holder(&name, b"x", WITHIN), ControlReply::NotThere);
         let point = ControlPoint::open(&name).unwrap();
         assert!(point.accept().is_none());
         let client = std::thread::spawn({
@@ -141,10 +141,10 @@ mod tests {
             std::thread::yield_now();
         };
         assert_eq!(request.message, b"release");
-        request.answer(b"released");
-        assert_eq!(client.join().unwrap(), ControlAnswer::Said(b"released".to_vec()));
-        assert_eq!(ask_holder(&name, b"x", Duration::from_millis(10)), ControlAnswer::Silent);
+        request.reply(b"released");
+        assert_eq!(client.join().unwrap(), ControlReply::Received(b"released".to_vec()));
+        assert_eq!(ask_holder(&name, b"x", Duration::from_millis(10)), ControlReply::Silent);
         drop(point);
-        assert_eq!(ask_holder(&name, b"x", WITHIN), ControlAnswer::NotThere);
+        assert_eq!(ask_holder(&name, b"x", WITHIN), ControlReply::NotThere);
     }
 }

@@ -1,7 +1,8 @@
-//! A process that stays behind when its caller has got what it called for.
+//! A process that keeps running in the background after its caller has got its result.
 //!
-//! The caller's child is a front: it stays in the foreground, passes signals on and prints the result. Its own child, the
-//! worker, does the work, and detaches when the result was printed. Until then it dies with the front.
+//! The caller's child is the front: it stays in the foreground, forwards signals and prints the result. Its
+//! own child, the worker, does the work, and detaches when the result has been printed. Until then the worker
+//! dies with the front.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -20,7 +21,7 @@ use super::watched::WatchedProcess;
 use crate::arguments;
 use crate::clock::BootTime;
 
-/// In `ps`, beside the title.
+/// The process name in `ps`, beside the title.
 const NAME: &std::ffi::CStr = c"redlock-keeper";
 
 pub(crate) enum Side {
@@ -34,17 +35,17 @@ pub(crate) struct Front {
     channel: UnixStream,
 }
 
-/// What the worker has sent.
+/// A message from the worker.
 pub(crate) enum FromWorker {
-    /// To be printed before this moment, if there is one.
+    /// Print this text, before the deadline if there is one.
     Print { text: Vec<u8>, deadline: Option<BootTime> },
-    /// It has detached.
+    /// The worker has detached.
     Detached,
-    /// It has ended, or is about to.
+    /// The worker has exited, or is about to.
     Ended,
 }
 
-/// What became of the text.
+/// Whether the text was printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Printed {
     Done,
@@ -54,18 +55,18 @@ pub(crate) enum Printed {
     Failed(i32),
 }
 
-/// The worker's end, and /dev/null, which may not be had later.
+/// The worker's end of the channel, and /dev/null, which might not be available later.
 pub(crate) struct FrontLink {
     channel: UnixStream,
     null: File,
 }
 
-/// Fork. While the program has one thread, and before it has opened anything of its own but `watched`: the worker closes
-/// what it has inherited from the caller.
+/// Fork. The process must have one thread, and must not have opened anything but `watched`: the worker
+/// closes the descriptors that it inherited from the caller.
 pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
     let (front, worker) = UnixStream::pair()?;
     let us = nix::unistd::getpid();
-    // SAFETY: there is one thread, so the child may do whatever the parent may.
+    // SAFETY: there is one thread, so the child may run any code.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok(Side::Front(Front { worker: child, channel: front })),
         ForkResult::Child => {
@@ -85,7 +86,7 @@ pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
     }
 }
 
-/// Descriptors from 3 on, which are the caller's.
+/// Close the caller's descriptors, from 3 on.
 fn close_all_but(kept: &[RawFd]) {
     let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")
         .into_iter()
@@ -94,14 +95,14 @@ fn close_all_but(kept: &[RawFd]) {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
-        // SAFETY: nothing of this program has opened it, as `split` demands; the one of the listing above is closed by now,
-        // and to close it again is an error without consequences while there is one thread.
+        // SAFETY: this program has not opened it, as `split` requires. The descriptor of the listing above is
+        // already closed; closing it again is a harmless error while there is one thread.
         unsafe { nix::libc::close(fd) };
     }
 }
 
 impl Front {
-    /// To be called when the channel is readable.
+    /// Call when the channel is readable.
     pub(crate) fn receive(&mut self) -> FromWorker {
         let mut head = [0; 13];
         if self.channel.read_exact(&mut head).is_err() {
@@ -122,7 +123,7 @@ impl Front {
         }
     }
 
-    pub(crate) fn answer(&mut self, printed: Printed) {
+    pub(crate) fn reply(&mut self, printed: Printed) {
         let (tag, number) = match printed {
             Printed::Done => (b'd', 0),
             Printed::Cancelled(signal) => (b'c', signal),
@@ -137,7 +138,7 @@ impl Front {
         let _ = kill(self.worker, signal);
     }
 
-    /// How it ended: a code, or the signal that it died of.
+    /// The worker's exit code, or the signal that killed it.
     pub(crate) fn wait_for_end(&self) -> Result<i32, i32> {
         loop {
             match waitpid(self.worker, None) {
@@ -157,13 +158,13 @@ impl AsFd for Front {
 }
 
 impl FrontLink {
-    /// Have the front print this; waits until it has. A front that is gone has failed.
+    /// Have the front print this, and wait for the result. A front that has exited has failed.
     pub(crate) fn print(&mut self, text: &[u8], deadline: Option<BootTime>) -> Printed {
-        let mut answer = [0; 5];
+        let mut reply = [0; 5];
         let deadline = deadline.map_or(0, BootTime::as_nanos);
-        let sent = self.send(b't', text, deadline).and_then(|()| self.channel.read_exact(&mut answer));
-        let number = i32::from_le_bytes([answer[1], answer[2], answer[3], answer[4]]);
-        match (sent, answer[0]) {
+        let sent = self.send(b't', text, deadline).and_then(|()| self.channel.read_exact(&mut reply));
+        let number = i32::from_le_bytes([reply[1], reply[2], reply[3], reply[4]]);
+        match (sent, reply[0]) {
             (Ok(()), b'd') => Printed::Done,
             (Ok(()), b'c') => Printed::Cancelled(number),
             (Ok(()), b'l') => Printed::TooLate,
@@ -178,25 +179,25 @@ impl FrontLink {
         self.channel.write_all(&message)
     }
 
-    /// Leave the caller: its session, its directory, its descriptors. Needs nothing that it could not get. The front is
-    /// told last.
+    /// Leave the caller's session, directory and descriptors, without allocating anything. The front is
+    /// notified last.
     pub(crate) fn detach(mut self, title: &[u8]) {
-        // None of these can fail here; if one did, the lock would be kept all the same.
+        // None of these can fail here; if one did, the lock would still be kept.
         let _ = set_pdeathsig(None);
         let _ = setsid();
         let _ = chdir("/");
         umask(Mode::from_bits_truncate(0o077));
         let _ = dup2_stderr(&self.null);
         set_name(NAME).ok();
-        // Where it cannot be done (a hardened /proc) the name alone tells.
+        // On failure (a hardened /proc) the process name must do.
         let _ = arguments::set_title(title);
         let _ = self.send(b'd', &[], 0);
     }
 }
 
-/// Signals that our caller ignored, as for a job in the background, are heard from here on. To be followed by
+/// Stop ignoring the signals that the caller ignored, as shells do for background jobs. Call before
 /// [`Signals::block`](super::signals::Signals::block).
-pub(crate) fn heed_all_signals() {
+pub(crate) fn restore_default_signals() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         set_default(signal);
     }

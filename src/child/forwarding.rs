@@ -1,9 +1,9 @@
-//! One request is one signal: whether the command still has to be sent what redlock was sent.
+//! Forwarding each request to stop once: whether the command still needs a signal that redlock received.
 //!
-//! A service manager or a CI runner that ends a job may signal each of its processes: redlock, the guardian and
-//! the command. The guardian, in a process group of its own, is the witness: what it receives as well, the
-//! command has received, and must not receive again. So a signal is forwarded after a moment in which the
-//! guardian would have got it, too. One that only the guardian has got was meant for redlock.
+//! A service manager or a CI runner that ends a job may signal each of its processes: redlock, the guardian
+//! and the command. The guardian, in its own process group, is the witness: a signal that it receives, the
+//! command has received too, and must not receive twice. So a signal is forwarded after a pause in which the
+//! guardian would have received it as well. A signal that only the guardian receives was meant for redlock.
 
 use std::time::Duration;
 
@@ -11,15 +11,16 @@ use nix::sys::signal::Signal;
 
 use crate::clock::BootTime;
 
-/// How much later than redlock the guardian may be signalled by a sender that signals all.
+/// How much later than redlock the guardian may receive a signal from a sender that signals all processes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How much later than the guardian redlock may say that it was signalled.
+/// How much later than the guardian redlock may report that it received the signal.
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// How long the guardian's copy of a signal that the command has got belongs to the same request: a sender may be slow.
+/// How long the guardian's copy of a signal that the command has received counts as the same request, as a
+/// sender may be slow.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// What it is to be known of that the guardian was sent it.
+/// The signals that the guardian records as a witness.
 pub(super) const WITNESSED: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
@@ -27,18 +28,18 @@ pub(super) const WITNESSED: [Signal; 6] =
 pub(super) enum Due {
     /// To the command.
     Forward(Signal),
-    /// To redlock: it has not got it.
+    /// To redlock, which has not received it.
     PassUp(Signal),
 }
 
-/// The signals on their way, each with the moment at which it is decided.
+/// The signals in transit, each with the moment at which its fate is decided.
 #[derive(Debug, Default)]
 pub(super) struct Forwarding {
     /// From redlock, for the command.
     ordered: Vec<(Signal, BootTime)>,
-    /// Received by the guardian; redlock has not spoken of it yet.
+    /// Received by the guardian, not yet reported by redlock.
     witnessed: Vec<(Signal, BootTime)>,
-    /// The command has got it. What the guardian receives of it until this moment is the same request.
+    /// Received by the command. A copy that reaches the guardian before this moment is the same request.
     settled: Vec<(Signal, BootTime)>,
 }
 
@@ -68,12 +69,12 @@ impl Forwarding {
         self.settled.push((signal, now + SETTLED));
     }
 
-    /// When there is something to decide.
+    /// The next moment at which a signal is due.
     pub(super) fn next_moment(&self) -> Option<BootTime> {
         self.ordered.iter().chain(&self.witnessed).map(|&(_, at)| at).min()
     }
 
-    /// What is to be sent now, in the order in which it came.
+    /// The signals to send now, in the order in which they arrived.
     pub(super) fn due(&mut self, now: BootTime) -> Vec<Due> {
         let ordered = self.ordered.extract_if(.., |(_, at)| *at <= now);
         let ordered: Vec<Signal> = ordered.map(|(signal, _)| signal).collect();
@@ -81,7 +82,7 @@ impl Forwarding {
             self.settle(signal, now);
         }
         let witnessed = self.witnessed.extract_if(.., |(_, at)| *at <= now);
-        // Others are between a process and its parent, and would end a command that does not handle them.
+        // User signals are private to a process and its parent, and kill a command that does not handle them.
         let passed_up = witnessed
             .filter(|(signal, _)| !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2))
             .map(|(signal, _)| Due::PassUp(signal));
@@ -89,7 +90,7 @@ impl Forwarding {
     }
 }
 
-/// Removes the first of its kind; false if there is none.
+/// Remove the first entry of this signal; false if there is none.
 fn take(list: &mut Vec<(Signal, BootTime)>, signal: Signal) -> bool {
     let found = list.iter().position(|(other, _)| *other == signal);
     found.map(|at| list.remove(at)).is_some()
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_redlock_has_got_is_forwarded_after_a_moment() {
+    fn a_signal_that_only_redlock_receives_is_forwarded_after_a_pause() {
         let mut forwarding = Forwarding::default();
         forwarding.order(SIGTERM, at(0));
         assert_eq!((forwarding.next_moment(), forwarding.due(at(49))), (Some(at(50)), vec![]));
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guardian_has_got_too_is_not_whichever_came_first() {
+    fn a_signal_that_the_guardian_receives_too_is_not_forwarded() {
         let mut forwarding = Forwarding::default();
         forwarding.order(SIGTERM, at(0));
         forwarding.witness(SIGTERM, at(1));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_copy_in_the_same_breath_is_no_second_wish() {
+    fn a_repeated_copy_within_a_second_is_the_same_request() {
         let mut forwarding = Forwarding::default();
         forwarding.order(SIGTERM, at(0));
         forwarding.witness(SIGTERM, at(1));
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_is_slow_is_no_second_wish_either() {
+    fn a_copy_from_a_slow_sender_is_the_same_request() {
         let mut forwarding = Forwarding::default();
         forwarding.order(SIGTERM, at(0));
         assert_eq!(forwarding.due(at(50)), [Due::Forward(SIGTERM)]);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_guardian_has_got_is_passed_up_but_not_user_signals() {
+    fn a_signal_that_only_the_guardian_receives_is_passed_up_unless_it_is_a_user_signal() {
         let mut forwarding = Forwarding::default();
         forwarding.witness(SIGTERM, at(0));
         forwarding.witness(SIGUSR1, at(0));
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn job_control_does_not_wait() {
+    fn a_job_control_signal_is_forwarded_at_once() {
         let mut forwarding = Forwarding::default();
         forwarding.order(SIGCONT, at(7));
         assert_eq!(forwarding.due(at(7)), [Due::Forward(SIGCONT)]);

@@ -1,7 +1,7 @@
-//! Asking the process that has a lock on a file to give it back: a signal of ours that carries a number, to the process
-//! itself and not to what may have its number by now.
+//! Asking the process that has locked a file to release the lock, with a signal that carries a number.
 //!
-//! A process that would die of the signal is not sent it: redlock blocks it from its start to its end.
+//! The signal is sent through a pidfd, and only to a process that blocks it, as redlock does from start to
+//! end: others would die of it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use super::pidfd::PidFd;
 use super::proc_entry::{Process, all_processes};
 
-/// A real-time signal, by its number: glibc and musl count them from different ones on.
+/// A real-time signal by its absolute number, as SIGRTMIN differs between glibc and musl.
 pub(super) const ASK: libc::c_int = 50;
 
 /// A byte of a file, as /proc shows locks on it.
@@ -29,42 +29,42 @@ pub(crate) struct LockedByte {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskedHolder {
     Yes,
-    /// No process that we can see has the lock.
+    /// No visible process has the lock.
     NotFound,
-    /// It is another user's.
+    /// The holder belongs to another user.
     Refused,
-    /// It does not know the signal.
+    /// The holder does not know the signal.
     TooOld,
 }
 
-/// `pid`: of the holder, as it has told. The signal carries the number.
+/// `pid` is the holder's, according to its record. The signal carries `number`.
 pub(crate) fn ask_lock_holder(byte: LockedByte, pid: Option<i32>, number: u32) -> AskedHolder {
-    let told = pid.map(Pid::from_raw);
-    let of_told = told.map_or(Ok(false), |pid| holds(pid, byte));
-    let is_hidden = of_told.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
-    let holders: Vec<Pid> = if let (Some(pid), Ok(true)) = (told, of_told) {
+    let recorded = pid.map(Pid::from_raw);
+    let is_holder = recorded.map_or(Ok(false), |pid| holds(pid, byte));
+    let is_hidden = is_holder.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    let holders: Vec<Pid> = if let (Some(pid), Ok(true)) = (recorded, is_holder) {
         vec![pid]
     } else {
         let all = all_processes().into_iter().map(|process| process.pid);
         all.filter(|pid| holds(*pid, byte).unwrap_or(false)).collect()
     };
-    let mut answer = if is_hidden { AskedHolder::Refused } else { AskedHolder::NotFound };
+    let mut result = if is_hidden { AskedHolder::Refused } else { AskedHolder::NotFound };
     for pid in holders {
-        let asked = match ask(pid, byte, number) {
+        result = match ask(pid, byte, number) {
             Ok(true) => return AskedHolder::Yes,
             Ok(false) => AskedHolder::TooOld,
             Err(Errno::EPERM | Errno::EACCES) => AskedHolder::Refused,
             Err(_) => continue,
         };
-        answer = asked;
     }
-    answer
+    result
 }
 
-/// False if it does not know the signal: a command that has inherited the file (--wait-tree), or an older redlock.
+/// False if the process does not know the signal: a command that inherited the file (--wait-tree), or an
+/// older redlock.
 fn ask(pid: Pid, byte: LockedByte, number: u32) -> nix::Result<bool> {
     let process = PidFd::open(pid)?;
-    // From here on it cannot be another one. Is it the right one?
+    // The process is pinned. It may not be the one that was found.
     if !holds(pid, byte).unwrap_or(false) {
         return Err(Errno::ESRCH);
     }
@@ -78,7 +78,7 @@ fn ask(pid: Pid, byte: LockedByte, number: u32) -> nix::Result<bool> {
     Ok(true)
 }
 
-/// Whether a process has this byte locked for writing, through a file that it has open.
+/// Whether a process has locked this byte for writing through one of its open files.
 fn holds(pid: Pid, byte: LockedByte) -> io::Result<bool> {
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
         let name = entry?.file_name();
@@ -92,7 +92,7 @@ fn holds(pid: Pid, byte: LockedByte) -> io::Result<bool> {
     Ok(false)
 }
 
-/// From lines such as "lock: 1: OFDLCK  ADVISORY  WRITE -1 00:19:7 2305843009213693953 2305843009213693953".
+/// Parses lines like "lock: 1: OFDLCK  ADVISORY  WRITE -1 00:19:7 2305843009213693953 2305843009213693953".
 fn covers(fdinfo: &str, offset: u64) -> bool {
     let mut locks = fdinfo.lines().filter_map(|line| line.strip_prefix("lock:"));
     locks.any(|line| {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_found_in_what_proc_shows() {
+    fn a_lock_is_found_in_fdinfo() {
         let shown = "pos:\t0\nflags:\t02100002\nlock:\t1: OFDLCK  ADVISORY  WRITE -1 00:19:7 10 12\n\
                      lock:\t2: OFDLCK  ADVISORY  READ -1 00:19:7 20 20\nlock:\t3: POSIX  ADVISORY  WRITE 1 00:19:7 30 EOF\n";
         for (offset, is_locked) in [(9, false), (10, true), (12, true), (13, false), (20, false), (99, true)]

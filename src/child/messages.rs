@@ -1,4 +1,5 @@
-//! The messages between redlock and its guardian, over a socket that keeps them whole (SOCK_SEQPACKET).
+//! The messages between redlock and its guardian, over a socket that preserves their boundaries
+//! (SOCK_SEQPACKET).
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read};
@@ -25,7 +26,7 @@ pub(super) enum GuardianCommand {
     Start { environment: Environment, limits: Limits, grant: Vec<u8> },
     /// Forward a signal to the command.
     Forward(Signal),
-    /// The lease was renewed until this moment; the command must be gone before.
+    /// The lease was renewed until this moment; the command must be gone by then.
     Deadline(BootTime),
     /// The lock is lost: stop the tree, gently first.
     Stop,
@@ -38,32 +39,32 @@ pub(super) enum GuardianCommand {
 /// How long a command may run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The lease's first deadline: the command must be gone before. Moved by [`GuardianCommand::Deadline`].
+    /// The lease's first deadline: the command must be gone by then. [`GuardianCommand::Deadline`] moves it.
     pub deadline: Option<BootTime>,
-    /// The command is stopped then in any case.
+    /// The command is stopped at this moment in any case.
     pub end: Option<BootTime>,
 }
 
 /// From the guardian to redlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuardianEvent {
-    /// With the error number of the failed start.
+    /// The error number of the failed start.
     NotStarted(i32),
     /// The deadline had passed before the command could be started.
     TooLate,
-    /// The command, this process, was stopped, as by ^Z.
+    /// The command, with this process ID, was stopped, as by ^Z.
     Paused(Pid),
     /// The deadline is near and was not moved: the guardian stops the tree.
     Overdue,
-    /// The command has run as long as it may: the guardian stops the tree.
+    /// --max-hold has run out: the guardian stops the tree.
     TimeUp,
-    /// The command has ended; after a stop, its whole tree.
+    /// The command has exited; after a stop, its whole tree.
     Ended(Exit),
     /// The guardian itself is gone.
     Vanished,
 }
 
-/// What fits into the smallest buffer that a socket can have.
+/// The size that fits into the smallest buffer a socket can have.
 const PIECE: usize = 2048;
 
 /// The first byte of each piece of a message.
@@ -80,14 +81,14 @@ impl Channel {
         Ok((Self(a), Self(b)))
     }
 
-    /// Never waits for a reader, which may be stopped: a message that finds no room has hundreds of others
-    /// before it, and the guardian keeps the last deadline that it knows anyway. For a message of one piece.
+    /// Send a message of one piece. Never waits for the reader, which may be stopped: if there is no room,
+    /// hundreds of messages are unread, and the guardian acts on the last deadline it knows anyway.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         let piece = tagged(LAST, message);
         self.0.send_with_flags(&piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(drop)
     }
 
-    /// For a message that must arrive, however long it is. `WouldBlock` if it found no room until then.
+    /// Send a message of any length that must arrive. `WouldBlock` if there was no room for it in time.
     pub(super) fn send_until(&self, message: &[u8], until: BootTime) -> io::Result<()> {
         let mut pieces = message.chunks(PIECE).peekable();
         while let Some(piece) = pieces.next() {
@@ -95,7 +96,7 @@ impl Channel {
             loop {
                 match self.0.send_with_flags(&piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
                     Err(e) if e.kind() == ErrorKind::WouldBlock && !until.has_passed() => {
-                        // An interrupted one is as good: we look again.
+                        // After an interruption the loop tries again.
                         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
                         let _ = poll(&mut fds, until.poll_timeout());
                     }
@@ -124,7 +125,7 @@ impl Channel {
     }
 
     fn receive_piece(&self) -> io::Result<Option<Vec<u8>>> {
-        // With MSG_TRUNC the kernel tells the whole length, whatever the buffer takes.
+        // With MSG_TRUNC the kernel returns the whole length, whatever the buffer's size.
         let length = again(|| self.0.recv_with_flags(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC))?;
         let mut message = vec![0; length];
         let read = again(|| (&self.0).read(&mut message))?;
@@ -144,7 +145,7 @@ impl Channel {
     }
 
     pub(super) fn shut_down(&self, how: Shutdown) {
-        // It fails only if the other end is gone already.
+        // Fails only if the other end is already gone.
         let _ = self.0.shutdown(how);
     }
 }
@@ -155,8 +156,8 @@ impl AsFd for Channel {
     }
 }
 
-/// The result of this call, interrupted or not. That the other end was closed with messages of ours unread is reported
-/// once, before the messages that it sent.
+/// Repeat an interrupted call. If the other end was closed with unread messages, the kernel reports that once,
+/// before the messages that the other end had sent.
 fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -207,7 +208,7 @@ fn number_from_bytes(payload: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(payload.try_into().ok()?))
 }
 
-/// Names and values in turn, each with its end: one that was cut short is no environment.
+/// Names and values in turn, each ended by a zero byte: an environment that was cut short is rejected.
 fn environment_from_bytes(bytes: &[u8]) -> Option<Environment> {
     let mut parts = bytes.split_inclusive(|&b| b == 0).map(|part| part.strip_suffix(&[0]));
     let mut environment = Vec::new();
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_nobody_reads_is_given_up() {
+    fn a_command_that_is_never_read_times_out() {
         let (ours, _theirs) = Channel::pair().unwrap();
         let error = ours.send_until(&vec![0; 10_000_000], BootTime::now()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_cut_short_or_goes_on_is_not_understood() {
+    fn a_message_of_the_wrong_length_is_rejected() {
         let start = GuardianCommand::Start {
             environment: vec![("A".into(), "1".into()), ("B".into(), "".into())],
             limits: Limits::default(),
@@ -394,8 +395,8 @@ mod tests {
         .to_bytes();
         let whole_variables = [start.len(), start.len() - 3, start.len() - 7];
         for cut in 0..=start.len() {
-            let is_understood = GuardianCommand::from_bytes(&start[..cut]).is_some();
-            assert_eq!(is_understood, whole_variables.contains(&cut), "cut at {cut}");
+            let is_accepted = GuardianCommand::from_bytes(&start[..cut]).is_some();
+            assert_eq!(is_accepted, whole_variables.contains(&cut), "cut at {cut}");
         }
         let longer = |message: Vec<u8>| [message, vec![0]].concat();
         assert_eq!(GuardianCommand::from_bytes(&longer(GuardianCommand::Kill.to_bytes())), None);
@@ -404,7 +405,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_can_upset_the_parsers(message: Vec<u8>) {
+        fn any_bytes_are_parsed_without_a_panic(message: Vec<u8>) {
             let _ = (GuardianCommand::from_bytes(&message), GuardianEvent::from_bytes(&message));
         }
     }

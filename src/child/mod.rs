@@ -1,14 +1,14 @@
-//! The command and its descendants: started, signalled, stopped, never left alone.
+//! The command and its descendants: start, signal, stop.
 //!
-//! The only room with `unsafe`. It knows processes, signals and the lease's deadline; nothing of
-//! servers, queues or sentences for people.
+//! The only module with `unsafe`. It handles processes, signals and the lease's deadline, and knows nothing of
+//! servers, queues or messages for people.
 //!
 //!     redlock  --commands-->  guardian  --parent of-->  command -> ...
 //!              <--events----
 //!
-//! See guardian/mod.rs for when the tree is stopped, and by which process.
+//! guardian/mod.rs describes when the tree is stopped, and by which process.
 
-/// The way in for fuzz/, which sees what this room sees.
+/// The entry for fuzz/, with access to this module's private items.
 #[cfg(fuzzing)]
 #[path = "../../fuzz/src/child.rs"]
 pub(crate) mod fuzz;
@@ -19,8 +19,6 @@ mod detach;
 mod forwarding;
 mod guardian;
 mod host;
-mod idle;
-mod local_time;
 mod lock_holder;
 mod messages;
 mod pidfd;
@@ -52,12 +50,10 @@ use messages::{Channel, GuardianCommand};
 use process_tree::{ProcessTree, Reaped, reap};
 
 pub(crate) use attach::{AttachPoint, Attachment};
-pub(crate) use control::{ControlAnswer, ControlPoint, ControlRequest, ask_holder};
-pub(crate) use detach::{FromWorker, Front, FrontLink, Printed, Side, heed_all_signals, split};
+pub(crate) use control::{ControlPoint, ControlReply, ControlRequest, ask_holder};
+pub(crate) use detach::{FromWorker, Front, FrontLink, Printed, Side, restore_default_signals, split};
 pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
-pub(crate) use host::{has_pidfd, has_subreaper};
-pub(crate) use idle::{LONG_COMMAND, LONG_WAIT, forget_code};
-pub(crate) use local_time::local_time;
+pub(crate) use host::{LONG_COMMAND, LONG_WAIT, forget_code, has_pidfd, has_subreaper, local_time};
 pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder};
 pub(crate) use messages::{Environment, GuardianEvent, Limits};
 pub(crate) use process_tree::ProcView;
@@ -65,10 +61,10 @@ pub(crate) use signal_state::{SignalState, stdout_was_closed};
 pub(crate) use spawn::ProcessGroup;
 pub(crate) use watched::WatchedProcess;
 
-/// How long a guardian may be deaf when the command is to be started.
+/// How long the guardian may take to read the command to start.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For [`look_after_children`], which has no other way to the guardian.
+/// For [`look_after_children`], which has no other reference to the guardian.
 static GUARDIAN: OnceLock<GuardianHandle> = OnceLock::new();
 
 static COMMAND_WAS_STARTED: AtomicBool = AtomicBool::new(false);
@@ -83,7 +79,7 @@ pub(crate) struct GuardianHandle {
 #[derive(Debug)]
 struct GuardianProcess {
     pid: Pid,
-    /// From then on its number may be another process's.
+    /// Once it is reaped its process ID may belong to another process.
     is_reaped: AtomicBool,
 }
 
@@ -107,7 +103,7 @@ impl GuardianHandle {
         self.send(&GuardianCommand::Kill);
     }
 
-    /// The command's parent-death signal then ends it, and [`GuardianEvent::Vanished`] follows.
+    /// The command's parent-death signal then kills the command, and [`GuardianEvent::Vanished`] follows.
     pub(crate) fn kill_guardian(&self) {
         self.signal(Signal::SIGKILL);
     }
@@ -125,12 +121,12 @@ impl GuardianHandle {
     }
 
     fn send(&self, command: &GuardianCommand) {
-        // A guardian that is gone is noticed where its events are read.
+        // A dead guardian is noticed where its events are read.
         let _ = self.channel.send(&command.to_bytes());
     }
 }
 
-/// All that the guardian needs, before anything is asked for: from here on only the fork can fail.
+/// Everything the guardian needs, allocated before the first request: afterwards only the fork can fail.
 pub(crate) struct Preparation {
     ours: Channel,
     theirs: Channel,
@@ -140,7 +136,7 @@ pub(crate) struct Preparation {
 impl Preparation {
     pub(crate) fn new() -> io::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
-        // If the guardian itself is killed, its descendants become ours to stop.
+        // If the guardian itself is killed, this process inherits its descendants and must stop them.
         set_child_subreaper(true)?;
         Ok(Self { ours, theirs, fds: GuardianFds::open()? })
     }
@@ -153,11 +149,11 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Fork the guardian. While the program has one thread only.
+    /// Fork the guardian. The process must have only one thread.
     pub(crate) fn start(preparation: Preparation, config: GuardianConfig) -> io::Result<Self> {
         let Preparation { ours, theirs, fds } = preparation;
         let tree = ProcessTree::beside_strangers(config.proc_view);
-        // SAFETY: no thread has been started yet, so the new process may go on like any other.
+        // SAFETY: no thread has been started yet, so the new process may run any code.
         match unsafe { fork() }? {
             ForkResult::Child => {
                 drop(ours);
@@ -197,17 +193,17 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Readable when there is an event.
+    /// Readable when an event has arrived.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.guardian.channel.as_fd()
     }
 
-    /// The next event; blocks until there is one.
+    /// Receive the next event; blocks.
     pub(crate) fn next_event(&self) -> GuardianEvent {
         self.guardian.channel.receive_event()
     }
 
-    /// The guardian is gone: kill the command's tree in its place. Returns when nothing of it is left.
+    /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
     pub(crate) fn kill_what_is_left(&self) {
         self.tree.kill(|pid, _| note_reaped(pid));
     }
@@ -216,20 +212,20 @@ impl Supervisor {
     pub(crate) fn shut_down(self) {
         self.guardian.send(&GuardianCommand::Done);
         self.guardian.channel.shut_down(Shutdown::Both);
-        // A stopped one would never end.
+        // A stopped guardian would never exit.
         self.guardian.signal(Signal::SIGCONT);
         self.guardian.wait_for_exit();
     }
 }
 
-/// Without the cleaning up of a program: the process is a copy, and what it has is redlock's.
+/// Without a program's usual clean-up: the process is a copy, and everything in it belongs to redlock.
 fn end_guardian() -> ! {
-    // SAFETY: it ends the process, and nothing is left to be written.
+    // SAFETY: _exit only ends the process.
     unsafe { nix::libc::_exit(0) }
 }
 
-/// To be called after SIGCHLD: reap whatever has ended, which as the first process of a container may be any
-/// process, and continue a guardian that was stopped, which could not do its duty.
+/// Call after SIGCHLD. Reaps every child that has exited (the first process of a container inherits
+/// others' children) and continues a stopped guardian, which could not do its job.
 pub(crate) fn look_after_children() {
     loop {
         match reap() {
@@ -255,7 +251,7 @@ pub(crate) fn command_was_started() -> bool {
     COMMAND_WAS_STARTED.load(Ordering::Relaxed)
 }
 
-/// They are the command's: the process at the other end must see it close them.
+/// They belong to the command: the process at the other end must see when the command closes them.
 fn detach_stdin_and_stdout() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);

@@ -1,5 +1,4 @@
-//! Signals to a process, not to a number: what a number stands for may end at any moment, and the number be given
-//! to another process.
+//! Signals to a process instead of a process ID, which the kernel may give to another process at any moment.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -11,7 +10,7 @@ use nix::unistd::{Pid, getpid, getuid};
 #[derive(Debug)]
 pub(super) struct PidFd(OwnedFd);
 
-/// Readable when the process has ended.
+/// Readable when the process has exited.
 impl AsFd for PidFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -19,36 +18,36 @@ impl AsFd for PidFd {
 }
 
 impl PidFd {
-    /// Of the process that has this number now.
+    /// The process that has this ID now.
     pub(super) fn open(pid: Pid) -> nix::Result<Self> {
-        // SAFETY: takes two numbers and returns a new descriptor, or an error.
+        // SAFETY: the call takes two numbers and returns a new descriptor or an error.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
         let fd = Errno::result(fd)?;
         let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
-        // SAFETY: the descriptor is new, so nothing else closes it.
+        // SAFETY: the descriptor is new, so nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     pub(super) fn send(&self, signal: Signal) -> nix::Result<()> {
         let (fd, no_info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-        // SAFETY: the descriptor is open, and without information of ours the kernel fills it in as for kill.
+        // SAFETY: the descriptor is open, and with a null pointer the kernel fills in the siginfo as for kill.
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal as i32, no_info, 0) };
         Errno::result(sent).map(drop)
     }
 
-    /// Whether we may send it signals.
+    /// Whether this process may send it signals.
     pub(super) fn may_send(&self) -> bool {
         let (fd, no_info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-        // SAFETY: as in `send`; 0 is no signal, and only the permission is checked.
+        // SAFETY: as in `send`; signal 0 only checks the permission.
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, no_info, 0) };
         Errno::result(sent) != Err(Errno::EPERM)
     }
 
-    /// A signal by number, with a number of the sender's that the receiver finds in its siginfo.
+    /// Send a signal by number, with a value that the receiver finds in its siginfo.
     pub(super) fn send_number(&self, signal: libc::c_int, number: u32) -> nix::Result<()> {
         let info = queued_signal(signal, number);
         let (fd, info) = (self.0.as_raw_fd(), &raw const info);
-        // SAFETY: the descriptor is open, and the pointer is to a whole siginfo_t.
+        // SAFETY: the descriptor is open, and the pointer points to a whole siginfo_t.
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
         Errno::result(sent).map(drop)
     }
@@ -60,7 +59,7 @@ union SignalInfo {
     queued: QueuedSignal,
 }
 
-/// The fields of a siginfo_t that sigqueue(3) fills in; libc does not show them.
+/// The fields of a siginfo_t that sigqueue(3) fills in, which libc keeps private.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct QueuedSignal {
@@ -70,7 +69,7 @@ struct QueuedSignal {
     sender: Sender,
 }
 
-/// Aligned as a pointer, as the union that it is part of.
+/// Aligned like a pointer, as the union in siginfo_t is.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Sender {
@@ -82,10 +81,10 @@ struct Sender {
 const _: () = assert!(size_of::<QueuedSignal>() <= size_of::<libc::siginfo_t>());
 
 fn queued_signal(signal: libc::c_int, number: u32) -> SignalInfo {
-    // SAFETY: a siginfo_t consists of numbers and pointers, for which zero is valid.
+    // SAFETY: a siginfo_t consists of numbers and pointers, for which zero is a valid value.
     let mut info = SignalInfo { whole: unsafe { std::mem::zeroed() } };
     let (pid, user) = (getpid().as_raw(), getuid().as_raw());
-    // A number of 32 bits fits on all that Linux runs on.
+    // 32 bits fit into a pointer on every platform of Linux.
     let sender = Sender { pid, user, value: usize::try_from(number).unwrap_or_default() };
     info.queued = QueuedSignal { signal, error: 0, code: libc::SI_QUEUE, sender };
     info

@@ -1,4 +1,4 @@
-//! Single entries of /proc: a process, its children, its environment.
+//! Entries of /proc: a process, its children, its environment.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,10 +16,10 @@ pub(super) struct Process {
     pub pid: Pid,
     pub group: Pid,
     pub parent: Pid,
-    /// By its name.
+    /// Its name is that of a guardian.
     pub is_guardian: bool,
     state: u8,
-    /// When it was started: another process with this number has another time.
+    /// When it was started, which tells it from a later process with the same ID.
     started: u64,
 }
 
@@ -28,7 +28,7 @@ impl Process {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// "pid (name) state parent group ...", where the name may hold any bytes, brackets too.
+    /// "pid (name) state parent group ...", where the name may contain any byte, even parentheses.
     fn parse(stat: &[u8]) -> Option<Self> {
         let (open, close) = (stat.iter().position(|&b| b == b'(')?, stat.iter().rposition(|&b| b == b')')?);
         let name = stat.get(open + 1..close)?;
@@ -43,7 +43,7 @@ impl Process {
             parent,
             is_guardian: name == NAME.to_bytes(),
             state,
-            // Field 22; the fifth of the whole line was read last.
+            // Field 22 of the line; the last one read was field 5.
             started: fields.nth(22 - 6)?.parse().ok()?,
         })
     }
@@ -60,8 +60,8 @@ impl Process {
         (self.pid, self.started) == (other.pid, other.started)
     }
 
-    /// Whether this entry is ours, and shows the number that we know ourselves by and no other: in the /proc of a
-    /// PID namespace around ours we have one in each.
+    /// Whether this entry is this process, and shows its ID and no other: in the /proc of an outer PID
+    /// namespace a process has one ID for each namespace.
     pub(super) fn is_us(entry: &str) -> bool {
         let status = read_at_once(&format!("/proc/{entry}/status")).unwrap_or_default();
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
@@ -70,8 +70,8 @@ impl Process {
     }
 }
 
-/// For entries that are shorter than this: every run reads them, and the standard library would read them in a dozen
-/// small pieces, since their size is not known before.
+/// For entries of less than 4 KiB. Every run reads one, and the standard library would need a dozen reads, as
+/// the size is not known beforehand.
 fn read_at_once(path: &str) -> io::Result<String> {
     let mut bytes = vec![0; 4096];
     let length = File::open(path)?.read_at(&mut bytes, 0)?;
@@ -84,7 +84,7 @@ pub(super) fn lists_children(us: Pid) -> bool {
     fs::metadata(format!("/proc/{us}/task/{us}/children")).is_ok()
 }
 
-/// Of all its threads.
+/// The children of all threads of a process.
 pub(super) fn children(of: Pid) -> Vec<Pid> {
     let threads = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
@@ -100,7 +100,7 @@ fn pid(text: &str) -> Option<Pid> {
     text.parse().ok().map(Pid::from_raw)
 }
 
-/// Whether a process was started with all of these variables. False if that cannot be told.
+/// Whether a process was started with all of these variables. False if that is unknown.
 pub(super) fn carries(pid: Pid, variables: &Environment) -> bool {
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
     let has = |name: &OsStr, value: &OsStr| {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn a_name_may_contain_any_byte() {
         let stat = b"42 (a) R 1 (\xff)) S 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 12345 99";
         let process = Process::parse(stat).unwrap();
         assert_eq!(
@@ -127,19 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_the_one_that_proc_shows() {
+    fn proc_shows_this_process() {
         assert!(Process::is_us("self"));
         assert!(!Process::is_us("1") && !Process::is_us("none"));
         assert!(Process::read(getpid()).unwrap().is_same(&Process::read(getpid()).unwrap()));
     }
 
     #[test]
-    fn a_process_is_known_by_the_variables_that_it_was_started_with() {
+    fn a_process_is_recognized_by_the_variables_it_was_started_with() {
         let mark = ("REDLOCK_TEST".into(), "a b".into());
         let mut sleep = std::process::Command::new("sleep");
         let mut child = sleep.arg("60").env("REDLOCK_TEST", "a b").spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
-        // Until it has executed the program it has our environment.
+        // Until it calls exec it has the environment of this process.
         while Process::read(pid).is_some_and(|_| !carries(pid, &vec![mark.clone()])) {
             std::thread::yield_now();
         }

@@ -1,9 +1,9 @@
-//! The process tree below us, as /proc shows it.
+//! The process tree below this process, as /proc shows it.
 //!
-//! Both redlock and its guardian are child subreapers: a descendant whose parent has died becomes our
-//! child, whatever group or session it has moved to. So the tree is gone when we have no child left.
+//! Both redlock and its guardian are child subreapers: a descendant whose parent has died becomes their
+//! child, whatever group or session it has moved to. So the tree is gone when this process has no child left.
 //!
-//! Only the tree is looked at, from parent to children: what it costs depends on the tree, not on the host.
+//! Only the tree is read, from parents to children, so the cost depends on the tree and not on the host.
 
 use std::collections::HashSet;
 use std::thread::sleep;
@@ -20,22 +20,22 @@ use super::pidfd::PidFd;
 use super::proc_entry::{Process, all_processes, carries, children, lists_children};
 use crate::exit::Exit;
 
-/// Between two rounds of SIGKILL, for processes forked meanwhile: at first, and at most.
+/// The first and the longest pause between two rounds of SIGKILL, which catch processes forked meanwhile.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Which of the processes below us are meant.
+/// Which descendants are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Everything,
-    /// What is below the guardian of another run is left to that one, and the guardian itself.
+    /// Without the guardians of other runs and everything below them, which they stop themselves.
     UpToGuardians,
 }
 
-/// Whether /proc shows the processes that we have the numbers of.
+/// Whether /proc shows this process's PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcView {
     Ours,
-    /// It is not mounted, or that of another PID namespace: the numbers in it are other processes'.
+    /// It is not mounted, or belongs to another PID namespace, where the same IDs are other processes.
     Unusable,
 }
 
@@ -44,45 +44,45 @@ impl ProcView {
         if Process::is_us("self") { Self::Ours } else { Self::Unusable }
     }
 
-    /// Whether this process, whose number we know, is stopped.
+    /// Whether the process with this ID is stopped.
     pub(crate) fn is_stopped(self, pid: Pid) -> bool {
         match self {
             Self::Ours => Process::read(pid).is_some_and(|process| process.is_stopped()),
-            // We were told so, and cannot look again.
+            // The guardian reported it, and there is no way to check.
             Self::Unusable => true,
         }
     }
 }
 
-/// One call, for the many runs that have none.
+/// One system call, as most runs have no children at the start.
 fn has_children() -> bool {
     let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, any) != Err(Errno::ECHILD)
 }
 
-/// The processes below this one that are the command's.
+/// The processes below this one that belong to the command.
 pub(super) struct ProcessTree {
     view: ProcView,
-    /// Children that may be of others, if there are any.
+    /// Children that may belong to others, if there are any.
     strangers: Option<Strangers>,
 }
 
-/// Children that we did not start: those of the shell that has executed us, and, as the first process of a PID
-/// namespace, whatever has lost its parent.
+/// Children that this process did not start: those of the shell that called exec for it, and, for the first
+/// process of a PID namespace, all orphans.
 struct Strangers {
-    /// Those that were here before the command.
+    /// The children that existed before the command.
     known: Vec<Process>,
-    /// What the command and its descendants have in their environment.
+    /// The variables that the command and its descendants have in their environment.
     mark: Environment,
 }
 
 impl ProcessTree {
-    /// Below a process that has started nothing but the command.
+    /// For a process that starts nothing but the command.
     pub(super) fn new(view: ProcView) -> Self {
         Self { view, strangers: None }
     }
 
-    /// Below a process that may have other children. To be called before the first child is started.
+    /// For a process that may have other children. Call before the first child is started.
     pub(super) fn beside_strangers(view: ProcView) -> Self {
         let known: Vec<Process> = match view {
             ProcView::Ours if has_children() => {
@@ -101,10 +101,10 @@ impl ProcessTree {
         }
     }
 
-    /// Everything alive in the tree, to be signalled together.
+    /// Every living process in the tree.
     pub(super) fn processes(&self, scope: Scope) -> Vec<Process> {
         let mut found = self.walk(scope);
-        // A list of children from which one is removed while it is read may leave out another.
+        // A list of children may skip one if another is removed while it is read.
         let seen: HashSet<_> = found.iter().map(|process| process.pid).collect();
         found.extend(self.walk(scope).into_iter().filter(|process| !seen.contains(&process.pid)));
         found
@@ -128,8 +128,8 @@ impl ProcessTree {
         let mut parents = vec![us];
         while let Some(parent) = parents.pop() {
             for process in children(parent).into_iter().filter_map(Process::read) {
-                // Its number may be another process's by now. If its parent has died it is our child, or that of
-                // a process on the way to it.
+                // Its ID may belong to another process by now. If its parent has died, it is a child of this
+                // process or of a subreaper in between.
                 let is_below_us = known.contains(&process.parent);
                 let is_ours = parent != us || self.is_ours(&process);
                 if is_below_us && is_ours && scope.includes(&process) && known.insert(process.pid) {
@@ -160,7 +160,7 @@ impl ProcessTree {
         found
     }
 
-    /// Of a child of ours: whether it belongs to the command.
+    /// Whether a child of this process belongs to the command.
     fn is_ours(&self, child: &Process) -> bool {
         self.strangers.as_ref().is_none_or(|Strangers { known, mark }| {
             !known.iter().any(|stranger| stranger.is_same(child)) && carries(child.pid, mark)
@@ -170,7 +170,7 @@ impl ProcessTree {
     /// SIGKILL the whole tree and return when none of it is left. False if that is not certain, as /proc is
     /// unusable. `ended` is called for each child that was reaped.
     pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> bool {
-        // Only what can be seen can be killed, and only the command's is waited for.
+        // Only visible processes can be killed, and only the command's are waited for.
         let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
         let (mut pause, longest) = ROUND;
         let mut rounds_unseen = 0;
@@ -204,34 +204,34 @@ impl Scope {
 }
 
 impl Process {
-    /// Only if it is still the process that was found.
+    /// Signal it if it is still the process that was found.
     pub(super) fn signal(&self, signal: Signal) {
         let is_still_there = || Process::read(self.pid).is_some_and(|process| process.is_same(self));
         match PidFd::open(self.pid) {
             Ok(process) if is_still_there() => drop(process.send(signal)),
             Ok(_) | Err(Errno::ESRCH) => {}
-            // An old kernel, a filter of system calls, no descriptor left: by number, as soon as it was checked.
+            // An old kernel, a seccomp filter, no free descriptor: by ID, right after the check.
             Err(_) if is_still_there() => drop(kill(self.pid, signal)),
             Err(_) => {}
         }
     }
 }
 
-/// What has become of our children.
+/// A change of this process's children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reaped {
     Ended(Pid, Exit),
     Paused(Pid),
-    /// There are children, with nothing new about them.
+    /// There are children, but none has changed.
     NothingNew,
     NoChildren,
 }
 
-/// Never blocks. nix's own waitpid cannot express a death by a real-time signal.
+/// Never blocks. nix's waitpid cannot express a death by a real-time signal.
 pub(super) fn reap() -> Reaped {
     loop {
         let mut status = 0;
-        // SAFETY: `status` is valid for the call, which writes nothing else.
+        // SAFETY: `status` is valid for the call, which writes only to it.
         let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
         return match pid {
             0 => Reaped::NothingNew,

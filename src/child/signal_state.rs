@@ -30,18 +30,18 @@ pub(crate) fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Whether the signal was ignored when we were started, as by nohup.
+/// Whether the signal was ignored when this process was started, as by nohup.
 pub(super) fn is_ignored(signal: Signal) -> bool {
     let mut current = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action sigaction only fills in `current`, which is valid for it; it is read
-    // only if the call says that it did.
+    // SAFETY: without a new action sigaction only fills in `current`, which is read only if the call
+    // succeeded.
     unsafe {
         libc::sigaction(signal as i32, null(), current.as_mut_ptr()) == 0
             && current.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// The signal mask that was ours before we blocked anything, and what we had to change beside it.
+/// The signal mask from before any signal was blocked, and the one disposition that had to be changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SignalState {
     mask: SigSet,
@@ -49,15 +49,15 @@ pub(crate) struct SignalState {
 }
 
 impl SignalState {
-    /// To be called before the first signal is blocked. From here on children leave a status behind, even if
-    /// our parent ignored SIGCHLD.
+    /// Call before the first signal is blocked. After this, children leave an exit status even if the parent
+    /// of this process ignored SIGCHLD.
     pub(crate) fn remember() -> nix::Result<Self> {
         let sigchld_was_ignored = is_ignored(Signal::SIGCHLD);
         set(Signal::SIGCHLD, libc::SIG_DFL);
         Ok(Self { mask: SigSet::thread_get_mask()?, sigchld_was_ignored })
     }
 
-    /// For the new process, before it executes the command: system calls only.
+    /// For the new process, before it calls exec: system calls only.
     pub(crate) fn restore(&self) -> nix::Result<()> {
         let disposition = |was_ignored| if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
         set(Signal::SIGPIPE, disposition(SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed)));
@@ -66,13 +66,13 @@ impl SignalState {
     }
 }
 
-/// Not ignored any more.
+/// Stop ignoring a signal.
 pub(super) fn set_default(signal: Signal) {
     set(signal, libc::SIG_DFL);
 }
 
-/// SIG_DFL or SIG_IGN.
+/// `disposition` is SIG_DFL or SIG_IGN.
 fn set(signal: Signal, disposition: libc::sighandler_t) {
-    // SAFETY: both are valid for every signal that this is called with, and no handler of ours is replaced.
+    // SAFETY: both are valid for every signal that this is called with, and no handler is replaced.
     unsafe { libc::signal(signal as i32, disposition) };
 }

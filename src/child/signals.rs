@@ -1,8 +1,8 @@
-//! Signals as events: which one came, and whether it was typed at the terminal or sent by a process.
+//! Signals as events: which signal arrived, and whether it was typed at the terminal or sent by a process.
 //!
-//! They are blocked and read from a descriptor, so no code of ours ever runs in a handler. The kernel's siginfo tells
-//! ^C, which the command has received as well, from a SIGINT that a process sent to us alone. A loop that SIGINT ends
-//! at once, whatever it is waiting for, takes that one through ctrlc.
+//! They are blocked and read from a descriptor, so no code runs in a handler. The kernel's siginfo
+//! distinguishes ^C, which the command has received as well, from a SIGINT that a process sent to redlock
+//! alone. A loop that SIGINT must end at once, whatever it waits for, gets that signal through ctrlc.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,20 +40,20 @@ pub(crate) struct ReceivedSignal {
 
 pub(crate) struct Signals {
     descriptor: SignalFd,
-    /// The numbers with which processes have asked for our lock.
+    /// The numbers of requests to release the lock (see lock_holder.rs).
     asked: VecDeque<u64>,
-    /// Its end is a hang-up.
+    /// Its exit counts as SIGHUP.
     watched: Option<WatchedProcess>,
 }
 
 impl Signals {
-    /// Block the signals we handle: whatever arrives from here on waits until we look. Before any thread
-    /// is started, as threads inherit the mask. Signals that were ignored when we were started stay so.
+    /// Block the handled signals: from now on they wait until they are read. Call before any thread is
+    /// started, as threads inherit the mask. Signals that were ignored at the start stay ignored.
     pub(crate) fn block() -> nix::Result<Self> {
         Self::block_these(&HANDLED)
     }
 
-    /// The same, but SIGINT calls this function, at whatever moment, on a thread of its own.
+    /// The same, but SIGINT calls this function at once, on a separate thread.
     pub(crate) fn block_and_interrupt_with(handler: impl FnMut() + Send + 'static) -> anyhow::Result<Self> {
         let others: Vec<Signal> = HANDLED.into_iter().filter(|&signal| signal != Signal::SIGINT).collect();
         let signals = Self::block_these(&others)?;
@@ -77,7 +77,7 @@ impl Signals {
         [self.descriptor.as_fd()].into_iter().chain(watched).collect()
     }
 
-    /// The end of this process counts as SIGHUP, once.
+    /// The exit of this process counts as SIGHUP, once.
     pub(crate) fn hang_up_with(&mut self, watched: Option<WatchedProcess>) {
         self.watched = watched;
     }
@@ -98,7 +98,7 @@ impl Signals {
         }
     }
 
-    /// The next signal that asks us to end, if one has arrived. Others are dropped.
+    /// The next signal that asks redlock to exit, if one has arrived. Others are dropped.
     pub(crate) fn next_that_ends(&mut self) -> Option<Signal> {
         let ends = |signal: &Signal| {
             matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT)
@@ -106,18 +106,18 @@ impl Signals {
         std::iter::from_fn(|| self.next()).map(|received| received.signal).find(ends)
     }
 
-    /// The number that came with a signal by which a process asks for our lock. After [`Signals::next`].
+    /// The number of the next request to release the lock. Call after [`Signals::next`].
     pub(crate) fn next_asked(&mut self) -> Option<u64> {
         self.asked.pop_front()
     }
 
-    /// The next signal, if one comes before this moment.
+    /// The next signal, if one arrives before this moment.
     pub(crate) fn next_until(&mut self, until: BootTime) -> Option<ReceivedSignal> {
         loop {
             match self.next() {
                 None if !until.has_passed() => {
                     let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
-                    // A failed poll is an interrupted one.
+                    // A failed poll was interrupted: the loop tries again.
                     let _ = poll(&mut fds, until.poll_timeout());
                 }
                 signal => return signal,
@@ -126,42 +126,42 @@ impl Signals {
     }
 }
 
-/// By number: nix knows no real-time signals.
+/// By number, as nix has no real-time signals.
 fn with_number(signals: SigSet, number: libc::c_int) -> SigSet {
     let mut set = *signals.as_ref();
-    // SAFETY: the set is initialized; a number that is no signal's is refused.
+    // SAFETY: the set is initialized, and an invalid signal number is refused.
     unsafe {
         libc::sigaddset(&raw mut set, number);
         SigSet::from_sigset_t_unchecked(set)
     }
 }
 
-/// From now on this signal ends a system call in which a thread sleeps, and does nothing else. Not before the
-/// guardian is forked: the command is to find the signal as we did.
+/// From now on this signal interrupts a system call in which a thread sleeps, and does nothing else. Call
+/// after the guardian is forked: the command must inherit the original disposition.
 pub(crate) fn install_noop_handler(signal: Signal) -> nix::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
-    // SAFETY: a handler that does nothing may run at any moment, and no other is installed for this signal.
+    // SAFETY: an empty handler may run at any moment, and no other handler is installed for this signal.
     unsafe { sigaction(signal, &action) }.map(drop)
 }
 
-/// Stop, as ^Z does; returns when we are continued.
+/// Stop this process, as ^Z does; returns when it is continued.
 pub(crate) fn suspend_self() {
     let _ = raise(Signal::SIGSTOP);
 }
 
-/// End the way the command did, so that our parent sees that signal (128+n in a shell). By number: real-time
-/// signals have no name.
+/// Die by the command's signal, so that the parent sees it (128+n in a shell). By number, as real-time signals
+/// have no name.
 pub(crate) fn exit_by_signal(number: i32) -> ! {
-    // The command has left its core, if it was to leave one; ours would only overwrite it.
+    // The command has dumped its core, if at all; a second dump would only overwrite it.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let _ = with_number(SigSet::empty(), number).thread_unblock();
-    // SAFETY: SIG_DFL is valid for every signal (SIGKILL refuses it, which is as good) and replaces no
-    // handler that is still needed; raise() takes any number.
+    // SAFETY: SIG_DFL is valid for every signal (SIGKILL refuses it, which does no harm) and replaces no
+    // handler that is still needed; raise() accepts any number.
     unsafe {
         libc::signal(number, libc::SIG_DFL);
         libc::raise(number);
     }
-    // A signal that does not kill: exit as a shell would report it.
+    // The signal does not kill: exit with the code that a shell would report.
     std::process::exit(128 + number)
 }

@@ -1,8 +1,8 @@
 //! Starting the command.
 //!
-//! Not with std's Command: anything that is to happen between fork and exec (the parent-death signal first of
-//! all) makes it copy the whole process, and that copy is a tenth of the time that a short command takes. Here
-//! the new process borrows our memory until it executes the command, as posix_spawn does it.
+//! Not with std's Command: any work between fork and exec (above all the parent-death signal) makes it copy
+//! the whole process, which takes a tenth of a short command's time. Here the new process borrows this
+//! process's memory until it calls exec, as posix_spawn does.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
@@ -27,14 +27,14 @@ use super::signal_state::SignalState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessGroup {
     Own,
-    /// That of redlock itself, which the terminal and the shell know as the job.
+    /// redlock's own, which the terminal and the shell know as the job.
     Join(Pid),
 }
 
-/// For the path that execvpe puts together.
+/// Room for the path that execvpe builds.
 const STACK: usize = 64 * 1024;
 
-/// What the new process needs; it only reads, but for the error.
+/// What the new process needs. It writes only the error.
 struct Job<'a> {
     argv: &'a [*const c_char],
     environment: &'a [*const c_char],
@@ -45,12 +45,12 @@ struct Job<'a> {
     error: AtomicI32,
 }
 
-/// What is known of the command before it is started: made ready while the lock is asked for.
+/// The parts of the command that are known beforehand, prepared while the lock is requested.
 pub(super) struct Prepared {
     argv: Vec<CString>,
-    /// By name: our own, to which some are added.
+    /// By name: this process's variables, to which others are added.
     environment: BTreeMap<OsString, CString>,
-    /// Aligned as stacks must be. Not zeroed: of most of it no page is ever touched.
+    /// Aligned as stacks must be. Not zeroed, as most of its pages are never touched.
     stack: Vec<u128>,
 }
 
@@ -58,14 +58,14 @@ impl Prepared {
     pub(super) fn new(argv: &[OsString]) -> Result<Self, Errno> {
         let argv: Vec<CString> = argv.iter().map(|arg| c_string(arg)).collect::<Result<_, _>>()?;
         let environment = std::env::vars_os().map(variable).collect::<Result<_, _>>()?;
-        // A script without an interpreter line is run by sh, with one argument more.
+        // A script without an interpreter line is run by sh, with one more argument.
         let pointers = 2 * size_of::<*const c_char>() * (argv.len() + 1);
         Ok(Self { argv, environment, stack: Vec::with_capacity((STACK + pointers) / size_of::<u128>()) })
     }
 }
 
-/// Start the command. From a process with one thread that blocks all signals. It is killed when that process
-/// dies, and gets the signal mask and dispositions that redlock was started with.
+/// Start the command. The calling process must have one thread and block all signals. The command is killed
+/// when that process dies, and gets the signal mask and dispositions that redlock was started with.
 pub(super) fn spawn(
     prepared: &mut Prepared,
     added: &Environment,
@@ -90,10 +90,10 @@ pub(super) fn spawn(
         guardian: getpid(),
         error: AtomicI32::new(0),
     };
-    // SAFETY: the stack grows down from its end and is not used otherwise until clone returns, which, with
-    // CLONE_VFORK, is when the new process has executed the command or ended; `job` lives as long. Until
-    // then this thread, the only one, sleeps. `run` makes only calls that are allowed after fork, and with
-    // all signals blocked nothing else runs on that stack.
+    // SAFETY: the stack grows down from its end and is not used otherwise until clone returns. With
+    // CLONE_VFORK that is when the new process has called exec or exited; `job` lives that long, and this
+    // thread, the only one, sleeps until then. `run` makes only calls that are allowed after fork, and
+    // with all signals blocked nothing else runs on that stack.
     let pid = unsafe {
         let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast::<c_void>();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
@@ -109,22 +109,22 @@ pub(super) fn spawn(
     }
 }
 
-/// In the new process. Returns only if the command could not be executed.
+/// Runs in the new process. Returns only if exec failed.
 extern "C" fn run(job: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a pointer to its `Job`, which lives until this process is gone or has executed.
+    // SAFETY: `spawn` passes a pointer to its `Job`, which lives until this process exits or calls exec.
     let job = unsafe { &*job.cast::<Job<'_>>() };
     let error = execute(job);
     job.error.store(error as i32, Ordering::Relaxed);
     127
 }
 
-/// System calls only: nothing is allocated, no lock is taken.
+/// System calls only: no allocation, no lock.
 fn execute(job: &Job<'_>) -> Errno {
     let prepare = || {
         setpgid(Pid::from_raw(0), job.group)?;
         set_pdeathsig(Signal::SIGKILL)?;
         if getppid() != job.guardian {
-            // It died before the parent-death signal was set.
+            // The guardian died before the parent-death signal was set.
             return Err(Errno::ESRCH);
         }
         for file in job.keep_open {
@@ -135,7 +135,7 @@ fn execute(job: &Job<'_>) -> Errno {
     if let Err(error) = prepare() {
         return error;
     }
-    // SAFETY: both lists end with a null pointer, and what they point to lives in `spawn`.
+    // SAFETY: both lists end with a null pointer, and the strings live in `spawn`.
     unsafe { libc::execvpe(job.argv[0], job.argv.as_ptr(), job.environment.as_ptr()) };
     Errno::last()
 }

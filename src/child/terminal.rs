@@ -1,4 +1,4 @@
-//! The terminal, if there is one to share with the command.
+//! The terminal that redlock shares with the command.
 
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -6,23 +6,23 @@ use std::os::fd::AsRawFd;
 
 use nix::libc;
 
-/// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on our
-/// process group, and the command belongs in it; without one (cron, CI, a service) the command gets a
-/// group of its own.
+/// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on this
+/// process group, and the command belongs in it. Without one (cron, CI, a service) the command gets its own
+/// group.
 pub(crate) fn has_controlling_terminal() -> bool {
     File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 
-/// How many characters this stream's terminal shows in a line.
+/// The number of columns of this stream's terminal.
 pub(crate) fn width(stream: &impl AsRawFd) -> Option<usize> {
     size(stream).map(|(_, columns)| columns)
 }
 
-/// How many lines this stream's terminal shows, and how many characters in each.
+/// Lines and columns of this stream's terminal.
 pub(crate) fn size(stream: &impl AsRawFd) -> Option<(usize, usize)> {
     let mut size = MaybeUninit::<libc::winsize>::uninit();
-    // SAFETY: TIOCGWINSZ fills in a winsize, which `size` is valid for; it is read only if the call says
-    // that it did.
+    // SAFETY: TIOCGWINSZ fills in a winsize, for which `size` has room; it is read only if the call
+    // succeeded.
     let size = unsafe {
         (libc::ioctl(stream.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr()) == 0)
             .then(|| size.assume_init())

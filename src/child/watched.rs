@@ -1,7 +1,8 @@
-//! A process that is watched from outside, until it ends: named by its number, or the shell that called us.
+//! A process that the keeper watches until it exits: named by its process ID, or the shell that called
+//! redlock.
 //!
-//! The process is pinned by a descriptor before anything else is done: from then on its number may be given to another
-//! process without any confusion.
+//! A descriptor pins the process before anything else is done. Afterwards it does not matter if its ID is
+//! given to another process.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,18 +23,18 @@ pub(crate) struct WatchedProcess {
 }
 
 impl WatchedProcess {
-    /// The process with this number; an error if it has ended, reaped or not.
+    /// The process with this ID; an error if it has exited, reaped or not.
     pub(crate) fn open(pid: Pid) -> nix::Result<Self> {
         let watched = Self { pid, pidfd: Arc::new(PidFd::open(pid)?) };
         if watched.has_ended() { Err(nix::errno::Errno::ESRCH) } else { Ok(watched) }
     }
 
-    /// The shell that called us.
+    /// The shell that called redlock.
     pub(crate) fn calling_shell() -> nix::Result<Self> {
         loop {
             let (parent, shell) = (getppid(), calling_shell());
             let watched = Self::open(shell)?;
-            // A process that has ended in between was not replaced by another one.
+            // If neither has changed, the process that was opened is the right one.
             if getppid() == parent && calling_shell() == shell {
                 return Ok(watched);
             }
@@ -53,12 +54,12 @@ impl WatchedProcess {
         self.pidfd.send(signal)
     }
 
-    /// Whether we may send it signals: it may be another user's.
+    /// Whether this process may send it signals: it may belong to another user.
     pub(crate) fn may_be_signalled(&self) -> bool {
         self.pidfd.may_send()
     }
 
-    /// Its arguments, as far as they can be seen.
+    /// Its arguments, as far as /proc shows them.
     pub(crate) fn argv(&self) -> Vec<std::ffi::OsString> {
         use std::os::unix::ffi::OsStringExt;
         let line = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
@@ -67,15 +68,15 @@ impl WatchedProcess {
     }
 }
 
-/// Readable when it has ended.
+/// Readable when the process has exited.
 impl AsFd for WatchedProcess {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 }
 
-/// Our parent; but a shell runs $(redlock ...) in a copy of itself, which ends with us: then the shell that reads what is
-/// printed is meant.
+/// The parent of this process. A shell runs $(redlock ...) in a copy of itself, which exits with redlock;
+/// then the shell that reads the output is meant.
 fn calling_shell() -> Pid {
     let mut shell = getppid();
     while let Some(reader) = reader_of_substitution(shell) {
@@ -84,7 +85,7 @@ fn calling_shell() -> Pid {
     shell
 }
 
-/// The parent of this shell, if the shell is a copy of it whose output it reads.
+/// The parent of this shell, if the shell is its copy and the parent reads its output.
 fn reader_of_substitution(shell: Pid) -> Option<Pid> {
     let stdout = |pid: Pid| fs::read_link(format!("/proc/{pid}/fd/1")).ok();
     let written = stdout(shell).filter(|link| link.to_string_lossy().starts_with("pipe:"))?;
@@ -93,12 +94,13 @@ fn reader_of_substitution(shell: Pid) -> Option<Pid> {
     (is_read && is_copy(shell, parent)).then_some(parent)
 }
 
-/// Whether a process has not executed anything since its parent forked it: then its program is at the same addresses.
+/// Whether a process has not called exec since its parent forked it: its program is at the same addresses.
 fn is_copy(child: Pid, parent: Pid) -> bool {
     let image = |pid: Pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
-        // Where code and stack begin: fields 26 and 28; the first one here is the third. Zero if we may not know.
+        // Fields 26 and 28: the start of code and stack. The first field here is the third of the line. Both
+        // are zero without permission.
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let addresses = [*fields.get(26 - 3)?, *fields.get(28 - 3)?].map(str::to_owned);
         addresses.iter().all(|address| address != "0").then_some(addresses)

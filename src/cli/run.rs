@@ -24,7 +24,7 @@ use super::text::{CommandText, FILES, REDLOCK_CONFIG, REDLOCK_PASSWORD, SOURCES,
 /// On servers the lock is a lease of --ttl, which redlock renews every third of it. If the lease cannot be
 /// renewed, the command and all its descendants are stopped before it ends, so that the next holder never
 /// runs beside them; redlock then exits with 79. A small process, the guardian, ensures this even if
-/// redlock itself is killed or stopped.
+/// redlock itself is stopped. If redlock is killed, the guardian stops the command and releases the lock.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]

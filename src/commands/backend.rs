@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{exit_code, identity};
-use crate::child::{AskedHolder, ControlAnswer, LockedByte, ask_holder, ask_lock_holder};
+use crate::child::{AskedHolder, ControlReply, LockedByte, ask_holder, ask_lock_holder};
 use crate::exit::Failure;
 use crate::lock::{
     AskKeeper, AskProcess, AskedHost, BackendError, Bearer, Breaker, Claim, HostBearer, HostBreaker,
@@ -145,10 +145,10 @@ fn lock_names(prefix: &str, keys: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 fn ask_keeper(name: &str, message: &[u8]) -> KeeperAnswer {
     match ask_holder(name, message, KEEPER_TIMEOUT) {
-        ControlAnswer::Said(answer) => KeeperAnswer::Said(answer),
-        ControlAnswer::NotThere => KeeperAnswer::NotThere,
-        ControlAnswer::Refused => KeeperAnswer::Refused,
-        ControlAnswer::Silent => KeeperAnswer::Silent,
+        ControlReply::Received(answer) => KeeperAnswer::Said(answer),
+        ControlReply::NotThere => KeeperAnswer::NotThere,
+        ControlReply::Refused => KeeperAnswer::Refused,
+        ControlReply::Silent => KeeperAnswer::Silent,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the guardian is told, and what it needs, before it is forked.
+//! The guardian's settings and descriptors, prepared before it is forked.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,20 +22,20 @@ pub(crate) struct GuardianConfig {
     pub stop: StopPolicy,
     pub wait_for: WaitFor,
     pub signal_state: SignalState,
-    /// Files whose locks are redlock's: the guardian keeps them open, too.
+    /// The files of redlock's locks. The guardian keeps them open, so that the locks outlive redlock.
     pub lock_files: Vec<Arc<File>>,
-    /// Where runs inside the command attach, if they can.
+    /// Where runs inside the command attach, if possible.
     pub attach_point: Option<AttachPoint>,
     pub proc_view: ProcView,
     /// Releases the lock if redlock dies.
     pub release_orphan: Option<OnDeath>,
 }
 
-/// Called in the guardian after redlock has died and the tree is gone: with the grant, if the command was to
-/// be started, and whether it was.
+/// Called in the guardian after redlock has died and the tree is gone, with the grant (`None` before the
+/// command to start) and whether the command was started.
 pub(crate) type OnDeath = Box<dyn FnOnce(Option<&[u8]>, bool)>;
 
-/// What the guardian cannot do without, obtained before it is forked.
+/// The descriptors that the guardian needs, opened before it is forked.
 pub(in crate::child) struct GuardianFds {
     pub(super) signals: SignalFd,
     pub(super) timer: TimerFd,
@@ -43,7 +43,7 @@ pub(in crate::child) struct GuardianFds {
 
 impl GuardianFds {
     pub(in crate::child) fn open() -> nix::Result<Self> {
-        // Signals that were ignored when we were started stay so: blocked, they would be delivered.
+        // Signals that were ignored when redlock was started stay ignored: blocked, they would be delivered.
         let witnessed = WITNESSED.into_iter().filter(|&signal| !is_ignored(signal));
         let signals: SigSet = witnessed.chain([Signal::SIGCHLD]).collect();
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
@@ -59,7 +59,7 @@ pub(crate) struct StopPolicy {
     pub signal: Signal,
     /// Between that signal and SIGKILL.
     pub grace: Duration,
-    /// Left before the deadline for the killed tree to exit.
+    /// Reserved before the deadline for the killed tree to exit.
     pub margin: Duration,
 }
 
@@ -67,6 +67,6 @@ pub(crate) struct StopPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitFor {
     Command,
-    /// The last descendant. As with flock, a process that still has the lock file open still has the lock.
+    /// When the last descendant has exited. As with flock, a process that has the lock file open has the lock.
     Tree,
 }

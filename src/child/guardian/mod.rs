@@ -1,11 +1,12 @@
-//! The guardian: a process of its own between redlock and the command.
+//! The guardian: a separate process between redlock and the command.
 //!
 //! It starts the command, is the subreaper of its descendants, knows the lease's deadline, and is the only
-//! process that stops the tree: on a command of redlock, because the deadline is near and was not moved
-//! (redlock is stopped, or cannot reach the servers), or because redlock is gone. Forked at the start, while
-//! redlock has one thread, so it may run any code; it has one thread itself, to which the command's
-//! parent-death signal is tied. If it is stopped, redlock continues it. It lives until redlock has released
-//! the lock: if redlock dies before, the guardian releases it, after the tree is gone.
+//! process that stops the tree: when redlock says so, when the deadline is near and was not moved (redlock is
+//! stopped, or cannot reach the servers), or when redlock has died. It lives until redlock has released the
+//! lock. If redlock dies before that, the guardian releases the lock once the tree is gone.
+//!
+//! It is forked while redlock has one thread, so it may run any code. It has one thread itself, to which the
+//! command's parent-death signal is tied. If it is stopped, redlock continues it.
 
 mod config;
 mod signalling;
@@ -20,7 +21,6 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
@@ -28,7 +28,7 @@ use nix::unistd::{Pid, alarm, dup2_stderr, getppid, setpgid};
 
 use super::attach;
 use super::forwarding::{Due, Forwarding, WITNESSED};
-use super::idle::{LONG_COMMAND, forget_code};
+use super::host::{LONG_COMMAND, forget_code};
 use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{ProcessTree, Reaped, reap};
 use super::signal_state::set_default;
@@ -36,36 +36,37 @@ use super::spawn::{Prepared, ProcessGroup, spawn};
 use crate::arguments;
 use crate::clock::BootTime;
 use crate::exit::Exit;
+use crate::poll::Poll;
 
 pub(super) use config::GuardianFds;
 pub(crate) use config::{GuardianConfig, StopPolicy, WaitFor};
 
-/// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The guardian of an outer
-/// run knows it by this name, too.
+/// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The guardian of an
+/// outer run recognizes it by this name.
 pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
 
 /// How long the guardian tries to release the lock of a dead redlock.
 const RELEASE_SECONDS: u32 = 5;
 
-/// Of one attempt to tell redlock the end, while it is stopped.
+/// The time limit of one attempt to send redlock, which may be stopped, the command's exit.
 const PATIENCE: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// The command was not started yet.
+    /// The command has not been started.
     Idle,
     Running,
-    /// The tree was told to stop.
+    /// The tree was sent the stop signal.
     Stopping {
         kill_at: BootTime,
     },
 }
 
-/// The command, from its start on.
+/// The command, once it has been started.
 #[derive(Clone, Copy, Debug)]
 struct Child {
     pid: Pid,
-    /// Once it was reaped: from then on its number may be another process's.
+    /// Set when it is reaped. After that its process ID may belong to another process.
     exit: Option<Exit>,
 }
 
@@ -78,13 +79,13 @@ pub(super) struct Guardian<'a> {
     tree: ProcessTree,
     forwarding: Forwarding,
     limits: Limits,
-    /// The lock's, opaque; from the command to start on.
+    /// Opaque; known from [`GuardianCommand::Start`] on.
     grant: Option<Vec<u8>>,
     state: State,
     command: Option<Child>,
-    /// Runs inside the command that use our lock.
+    /// Runs inside the command that use its lock.
     attached: Vec<UnixStream>,
-    /// No descendant is left, as far as was reaped.
+    /// No descendant is left, according to the last reaping.
     tree_is_gone: bool,
     /// The command is being stopped because its time is up.
     time_up: bool,
@@ -94,7 +95,7 @@ pub(super) struct Guardian<'a> {
 
 impl<'a> Guardian<'a> {
     pub(super) fn new(redlock: &'a Channel, fds: GuardianFds, config: GuardianConfig) -> nix::Result<Self> {
-        // No signal acts on the guardian; what is typed at the terminal does not even reach it.
+        // No signal acts on the guardian, and those typed at the terminal do not even reach it.
         SigSet::all().thread_set_mask()?;
         setpgid(Pid::from_raw(0), Pid::from_raw(0)).ok();
         set_name(NAME).ok();
@@ -139,7 +140,7 @@ impl<'a> Guardian<'a> {
                     }
                 }
             }
-            // Before the clock: a command that has ended was not stopped by it, however late we look.
+            // Before the deadline is checked: a command that has exited was not stopped by it.
             self.reap();
             self.update_attached();
             if let Some(exit) = self.outcome() {
@@ -152,39 +153,45 @@ impl<'a> Guardian<'a> {
 
     /// Sleep until a command comes (true), a child changes or the timer expires.
     fn wait_for_command(&mut self) -> bool {
-        let own = [self.redlock.as_fd(), self.fds.signals.as_fd(), self.fds.timer.as_fd()];
-        let mut fds: Vec<PollFd<'_>> = own
-            .into_iter()
-            .chain(self.config.attach_point.as_ref().filter(|_| self.may_attach()).map(AsFd::as_fd))
-            .chain(self.attached.iter().map(AsFd::as_fd))
-            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-            .collect();
-        // Every signal is blocked, so only a broken system could make this fail: try again.
-        let timeout = if self.is_resting {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Source {
+            Redlock,
+            Signals,
+            Other,
+        }
+        let rests_at = (!self.is_resting).then(|| BootTime::now() + LONG_COMMAND);
+        let mut poll = Poll::new();
+        poll.readable(self.redlock.as_fd(), Source::Redlock);
+        poll.readable(self.fds.signals.as_fd(), Source::Signals);
+        poll.readable(self.fds.timer.as_fd(), Source::Other);
+        for point in self.config.attach_point.iter().filter(|_| self.may_attach()) {
+            poll.readable(point.as_fd(), Source::Other);
+        }
+        for run in &self.attached {
+            poll.readable(run.as_fd(), Source::Other);
+        }
+        poll.until(rests_at);
+        if self.is_resting {
             forget_code();
-            PollTimeout::NONE
-        } else {
-            LONG_COMMAND.try_into().unwrap_or(PollTimeout::MAX)
-        };
-        let ready = poll(&mut fds, timeout);
-        let [has_command, has_signal] = [0, 1].map(|at: usize| fds[at].any().unwrap_or(false));
-        if has_signal {
+        }
+        let ready = poll.wait();
+        if ready.contains(&Source::Signals) {
             self.read_signals();
         }
-        if ready == Ok(0) {
+        if rests_at.is_some_and(BootTime::has_passed) {
             self.rest();
         }
-        has_command
+        ready.contains(&Source::Redlock)
     }
 
-    /// Prepare for a long sleep. Not at the start: a short command would have to wait for it.
+    /// Prepare for a long sleep. A short command must not wait for this.
     fn rest(&mut self) {
         self.is_resting = true;
-        // Where this is impossible (a hardened /proc) the guardian looks like a second redlock.
+        // On failure (a hardened /proc) the guardian looks like a second redlock.
         let _ = arguments::set_title(format!("redlock: guardian of pid {}", self.redlock_pid).as_bytes());
     }
 
-    /// That a child has changed is seen when it is reaped.
+    /// SIGCHLD only wakes the loop, which then reaps.
     fn read_signals(&mut self) {
         while let Ok(Some(info)) = self.fds.signals.read_signal() {
             let signal = i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok());
@@ -199,7 +206,7 @@ impl<'a> Guardian<'a> {
             GuardianCommand::Start { environment, limits, grant } => {
                 (self.limits, self.grant) = (limits, Some(grant));
                 let margin = self.config.stop.margin;
-                // The machine may have been paused since the lock was granted.
+                // The machine may have been suspended since the lock was granted.
                 if limits.deadline.is_some_and(|deadline| deadline.minus(margin).has_passed()) {
                     self.send(GuardianEvent::TooLate);
                 } else {
@@ -235,7 +242,7 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    /// Collect children that have ended.
+    /// Collect children that have exited.
     fn reap(&mut self) {
         let Some(mut command) = self.command else { return };
         self.tree_is_gone = loop {
@@ -243,7 +250,7 @@ impl<'a> Guardian<'a> {
                 Reaped::Ended(pid, exit) if pid == command.pid => {
                     command.exit = Some(exit);
                 }
-                // Off a terminal nothing follows from it.
+                // Matters only on a terminal.
                 Reaped::Paused(pid) if pid == command.pid && self.config.group != ProcessGroup::Own => {
                     self.send(GuardianEvent::Paused(pid));
                 }
@@ -255,7 +262,7 @@ impl<'a> Guardian<'a> {
         self.command = Some(command);
     }
 
-    /// While the command runs, and is not being stopped.
+    /// Only while the command runs and is not being stopped.
     fn may_attach(&self) -> bool {
         matches!(self.state, State::Running) && self.living_command().is_some()
     }
@@ -265,12 +272,12 @@ impl<'a> Guardian<'a> {
         if self.may_attach() {
             self.attached.extend(self.config.attach_point.iter().flat_map(|point| point.accept(&self.tree)));
         } else if self.command.is_some() {
-            // A run that comes now finds the door closed.
+            // A run that connects now is refused.
             self.config.attach_point = None;
         }
     }
 
-    /// How the command ended, once there is nothing left to wait for.
+    /// The command's exit, once there is nothing left to wait for.
     fn outcome(&self) -> Option<Exit> {
         let exit = self.command?.exit?;
         let is_over = match (self.state, self.config.wait_for) {
@@ -281,13 +288,13 @@ impl<'a> Guardian<'a> {
     }
 
     fn finish(self, exit: Exit) {
-        // redlock may be stopped; a lock without a lease would stay taken until it is continued.
+        // If redlock is stopped, a lock without a lease would stay taken until it is continued.
         if self.time_up {
             self.config.lock_files.iter().for_each(|file| unlock(file));
-            // A lock on a server only redlock can release.
+            // Only redlock can release a lock on a server.
             self.signal_redlock(Signal::SIGCONT);
         }
-        // The one message that must arrive; with the tree gone there is nothing left to be late for.
+        // This message must arrive. With the tree gone nothing is urgent any more.
         let ended = GuardianEvent::Ended(exit).to_bytes();
         while let Err(error) = self.redlock.send_until(&ended, BootTime::now() + PATIENCE)
             && error.kind() == ErrorKind::WouldBlock
@@ -312,7 +319,7 @@ impl<'a> Guardian<'a> {
     /// Release the lock in place of a dead redlock. The process ends even if that hangs.
     fn release_orphan(self) {
         let Some(release) = self.config.release_orphan else { return };
-        // A reader must not have to wait for us.
+        // A process that reads redlock's output must not wait for the guardian.
         detach_stdio();
         set_default(Signal::SIGALRM);
         let _ = SigSet::from(Signal::SIGALRM).thread_unblock();
@@ -320,12 +327,12 @@ impl<'a> Guardian<'a> {
         release(self.grant.as_deref(), self.command.is_some());
     }
 
-    /// When to act if no command comes.
+    /// When to wake up if no command comes.
     fn wake_up_at(&self) -> Option<BootTime> {
         [self.next_moment(), self.forwarding.next_moment()].into_iter().flatten().min()
     }
 
-    /// When the state changes.
+    /// When the state changes by itself.
     fn next_moment(&self) -> Option<BootTime> {
         match self.state {
             State::Idle => None,
@@ -334,23 +341,23 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    /// When to begin to stop a command whose lease is not renewed.
+    /// When to start stopping a command whose lease is not renewed.
     fn overdue_at(&self) -> Option<BootTime> {
         let StopPolicy { grace, margin, .. } = self.config.stop;
         self.limits.deadline.map(|deadline| deadline.minus(grace.max(margin)))
     }
 
-    /// On the boot-time clock: after a suspend it has expired by the time anything else runs.
+    /// The timer runs on the boot-time clock: after a suspend it has expired before anything else runs.
     fn set_timer(&self) {
         let result = match self.wake_up_at() {
-            // Zero would disarm it.
+            // Zero would disarm the timer.
             Some(moment) => {
                 let left = moment.remaining().max(Duration::from_nanos(1));
                 self.fds.timer.set(Expiration::OneShot(left.into()), TimerSetTimeFlags::empty())
             }
             None => self.fds.timer.unset(),
         };
-        // The values above are valid, and there is nothing better to do than to go on.
+        // The values are valid, and there is no better reaction to an error than to continue.
         let _ = result;
     }
 
@@ -382,7 +389,7 @@ impl<'a> Guardian<'a> {
         }
     }
 
-    /// Our parent, so its number is not another process's as long as it is that.
+    /// As long as redlock is the parent, its process ID cannot belong to another process.
     fn signal_redlock(&self, signal: Signal) {
         if getppid() == self.redlock_pid {
             let _ = kill(self.redlock_pid, signal);
@@ -390,7 +397,7 @@ impl<'a> Guardian<'a> {
     }
 
     fn send(&self, event: GuardianEvent) {
-        // If redlock is gone we learn it from the socket, in the loop.
+        // The loop learns from the socket that redlock is gone.
         let _ = self.redlock.send(&event.to_bytes());
     }
 }
@@ -405,11 +412,11 @@ fn unlock(file: &File) {
         l_len: 0,
         l_pid: 0,
     };
-    // Releasing the whole file needs no memory, so it cannot fail.
+    // Unlocking a whole file needs no memory, so it cannot fail.
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&everything));
 }
 
-/// The command's pipes must close when the command closes them, not when its guardian ends.
+/// The command's pipes must close when the command closes them, not when its guardian exits.
 fn detach_stdio() {
     super::detach_stdin_and_stdout();
     if let Ok(null) = File::options().write(true).open("/dev/null") {

@@ -21,11 +21,11 @@ impl Guardian<'_> {
         }
         self.state = State::Stopping { kill_at };
         self.signal_tree(signal);
-        // A stopped process handles the signal only when it is continued.
+        // A stopped process does not handle the signal before it is continued.
         self.signal_tree(Signal::SIGCONT);
     }
 
-    /// SIGKILL to everything; returns when nothing is left. False if that is not certain.
+    /// SIGKILL the whole tree; returns when none of it is left. False if that is not certain.
     pub(super) fn kill(&mut self) -> bool {
         self.state = State::Stopping { kill_at: BootTime::now() };
         self.signal_tree(Signal::SIGKILL);
@@ -39,7 +39,7 @@ impl Guardian<'_> {
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(super) fn forward(&self, signal: Signal) {
         match signal {
-            // Between its sender and the command; it would kill helpers that do not handle it.
+            // For the command alone: the signal would kill helpers that do not handle it.
             Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
                 if let Some(command) = self.living_command() {
                     let _ = kill(command, signal);
@@ -49,10 +49,10 @@ impl Guardian<'_> {
         }
     }
 
-    /// The command, or its group, first: that works even without /proc.
+    /// The command or its group is signalled first, which works even without /proc.
     fn signal_tree(&self, signal: Signal) {
         let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::UpToGuardians };
-        // Before the first signal: what a handler starts to clean up is not meant.
+        // Listed before the first signal, so that processes started by handlers to clean up are spared.
         let processes = self.tree.processes(scope);
         let command = self.living_command();
         let group = command.filter(|_| self.config.group == ProcessGroup::Own);

@@ -8,7 +8,7 @@ use anyhow::Context;
 use super::output::token_text;
 use super::{give_back, new_report, take};
 use crate::child::signals::Signals;
-use crate::child::{ControlPoint, FrontLink, Printed, WatchedProcess, heed_all_signals};
+use crate::child::{ControlPoint, FrontLink, Printed, WatchedProcess, restore_default_signals};
 use crate::commands::hold::{Background, Hold};
 use crate::commands::identity;
 use crate::exit::{self, Exit, Failure};
@@ -81,7 +81,7 @@ fn keep(
         }
     }
     // From here on nothing is needed that may not be had.
-    heed_all_signals();
+    restore_default_signals();
     let mut signals = match Signals::block() {
         Ok(signals) => signals,
         Err(error) => {

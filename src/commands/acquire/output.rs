@@ -86,7 +86,7 @@ pub(super) fn run_front(mut front: Front) -> anyhow::Result<Exit> {
                 FromWorker::Print { text, deadline } => {
                     let printed = print_token(&text, deadline, &mut signals);
                     is_printed = printed == Printed::Done;
-                    front.answer(printed);
+                    front.reply(printed);
                 }
                 FromWorker::Detached => return Ok(Exit::Code(0)),
                 FromWorker::Ended => {

@@ -96,7 +96,7 @@ impl<'a> Background<'a> {
     /// After the release.
     pub(in crate::commands) fn answer(self) {
         if let Some((request, asked)) = self.pending {
-            request.answer(asked.done());
+            request.reply(asked.done());
         }
     }
 
@@ -108,9 +108,9 @@ impl<'a> Background<'a> {
             }
             Ok(asked @ KeeperRequest::Extend { ttl }) => {
                 self.extend_on_host(ttl, hold);
-                request.answer(asked.done());
+                request.reply(asked.done());
             }
-            Err(answer) => request.answer(&answer),
+            Err(answer) => request.reply(&answer),
         }
         None
     }
