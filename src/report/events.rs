@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::json::Object;
 use super::problem::problem;
-use super::stderr::stderr_stream;
-use super::stream::{Descriptor, Stream};
+use super::stderr::stderr;
+use super::writer::LineWriter;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
 use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Outcome, Renewal, Votes};
@@ -25,7 +25,7 @@ const WAITING_EVERY: Duration = Duration::from_secs(30);
 
 enum Destination {
     Stderr,
-    File { path: PathBuf, stream: Stream },
+    File { path: PathBuf, writer: LineWriter },
 }
 
 pub(super) struct Events {
@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path, keys: &[String], run: &HolderInfo) -> std::io::R
     let destination = if path == Path::new("-") {
         Destination::Stderr
     } else {
-        Destination::File { path: path.to_owned(), stream: Stream::append_to(path)? }
+        Destination::File { path: path.to_owned(), writer: LineWriter::append_to(path)? }
     };
     let events = Events {
         destination,
@@ -90,7 +90,10 @@ pub(super) fn end(exit: Exit, failure: Option<&str>) -> Option<(PathBuf, usize, 
     let events = EVENTS.try_lock().ok()?.take()?;
     match events.destination {
         Destination::Stderr => None,
-        Destination::File { path, mut stream } => Some((path, stream.finish(), stream.last_error.take())),
+        Destination::File { path, writer } => {
+            let (lost, error) = writer.finish();
+            Some((path, lost, error))
+        }
     }
 }
 
@@ -287,27 +290,10 @@ impl Events {
             .with("event", event)
             .with("keys", self.keys.as_slice())
             .with_object("run", &self.run);
-        let line = |dropped: usize| {
-            let dropped = Object::default().with_known("dropped", (dropped > 0).then_some(dropped));
-            format!("{}\n", start.and(more).and(&dropped).text()).into_bytes()
-        };
-        match &mut self.destination {
-            Destination::Stderr => stderr_stream(|stderr| stderr.push(line)),
-            Destination::File { stream, .. } if is_last => stream.push_last(line),
-            Destination::File { stream, .. } => stream.push(line),
-        }
-    }
-
-    pub(super) fn unwritten(&self) -> Option<Descriptor> {
+        let line = format!("{}\n", start.and(more).text());
         match &self.destination {
-            Destination::Stderr => None,
-            Destination::File { stream, .. } => stream.unwritten(),
-        }
-    }
-
-    pub(super) fn flush(&mut self) {
-        if let Destination::File { stream, .. } = &mut self.destination {
-            stream.flush_ready();
+            Destination::Stderr => stderr().event(line, is_last),
+            Destination::File { writer, .. } => writer.event(line, is_last),
         }
     }
 }

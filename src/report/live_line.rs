@@ -1,9 +1,9 @@
 //! The one line on a terminal that changes while we wait.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal};
 
 use super::format::{WaitLine, sanitize};
-use super::stderr::stderr_stream;
+use super::stderr::stderr;
 
 /// Return to the beginning of the line and erase it.
 const ERASE: &str = "\r\x1b[K";
@@ -20,7 +20,7 @@ pub(super) struct LiveLine {
 impl LiveLine {
     /// `width` of the terminal, for a line that must be erased again.
     pub(super) fn new(width: Option<usize>) -> Self {
-        let mut line = Self { is_terminal: stderr().is_terminal(), columns: 0, is_shown: false };
+        let mut line = Self { is_terminal: io::stderr().is_terminal(), columns: 0, is_shown: false };
         line.resize(width);
         line
     }
@@ -35,7 +35,7 @@ impl LiveLine {
 
     pub(super) fn show(&mut self, line: &WaitLine) {
         let text = fit(line, self.columns);
-        stderr_stream(|stderr| stderr.show(format!("{ERASE}{text}").as_bytes()));
+        stderr().show(format!("{ERASE}{text}"));
         self.is_shown = true;
     }
 
@@ -46,7 +46,7 @@ impl LiveLine {
 
     pub(super) fn erase(&mut self) {
         if std::mem::take(&mut self.is_shown) {
-            stderr_stream(|stderr| stderr.push(|_| ERASE.into()));
+            stderr().text(ERASE);
         }
     }
 }

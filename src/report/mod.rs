@@ -1,13 +1,12 @@
 //! Everything that redlock prints, for people and for machines. Takes plain data; the only gate to stderr.
 //!
 //! Nothing when all is well: cron mails every line. Text is sanitized first (a key or a server's text may
-//! contain anything). No line waits for its reader: see stream.rs.
+//! contain anything). No line waits for its reader: see writer.rs.
 
 mod break_lock;
 mod events;
 mod format;
 mod history;
-mod journal;
 mod json;
 mod list;
 mod live_line;
@@ -15,10 +14,10 @@ mod problem;
 mod screen;
 mod status;
 mod stderr;
-mod stream;
 mod tls;
 mod token;
 mod wait;
+mod writer;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -33,8 +32,6 @@ use crate::secrets::without_passwords;
 use events::events;
 use live_line::LiveLine;
 use problem::votes;
-use stderr::opened_stderr;
-use stream::{Descriptor, Stream};
 use wait::WaitReport;
 
 use format::{broken_by, released_by};
@@ -57,6 +54,7 @@ pub(crate) use token::{
     cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept, key_names,
     no_longer_ours, released, shell_exports, token_json, token_printed_too_late, watched_has_ended,
 };
+pub(crate) use writer::allow_threads;
 
 /// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -406,20 +404,6 @@ pub(crate) fn asked(attempts: u32) {
 /// From here on the command runs, unless it cannot be executed.
 pub(crate) fn command_starts() {
     events(events::Events::command_starts);
-}
-
-/// Descriptors with a backlog: to be polled for writing, and then [`flush`] to be called.
-pub(crate) fn unwritten() -> Vec<Descriptor> {
-    let mut unwritten = Vec::new();
-    opened_stderr(|stderr| unwritten.extend(stderr.unwritten()));
-    events(|events| unwritten.extend(events.unwritten()));
-    unwritten
-}
-
-/// Write what can be written now of what was kept.
-pub(crate) fn flush() {
-    opened_stderr(Stream::flush_ready);
-    events(events::Events::flush);
 }
 
 /// From the panic hook: the last line and the last event.

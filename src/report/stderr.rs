@@ -1,76 +1,71 @@
-//! stderr, which every line of the program goes through.
+//! stderr, the destination of every line of the program; after a keeper has detached, the system log.
 
+use std::os::unix::net::UnixDatagram;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
 
 use super::format::sanitize;
-use super::journal;
-use super::stream::Stream;
+use super::writer::LineWriter;
 
-/// Opened with the first word: most runs say nothing.
-static STDERR: Mutex<Option<Stream>> = Mutex::new(None);
+static STDERR: OnceLock<LineWriter> = OnceLock::new();
 
-pub(super) fn stderr_stream(write: impl FnOnce(&mut Stream)) {
-    with_stderr(|stderr| write(stderr.get_or_insert_with(Stream::to_stderr)));
-}
-
-/// Does nothing if nothing was ever said.
-pub(super) fn opened_stderr(write: impl FnOnce(&mut Stream)) {
-    with_stderr(|stderr| {
-        if let Some(stderr) = stderr {
-            write(stderr);
-        }
-    });
-}
-
-/// Not if it is in use: that is a panic in the middle of a line.
-fn with_stderr(write: impl FnOnce(&mut Option<Stream>)) {
-    let stderr = STDERR.try_lock().or_else(|error| match error {
-        TryLockError::Poisoned(error) => Ok(PoisonError::into_inner(error)),
-        TryLockError::WouldBlock => Err(()),
-    });
-    if let Ok(mut stderr) = stderr {
-        write(&mut stderr);
-    }
-}
-
-/// Set when nobody reads stderr any more.
+/// Set when nothing reads stderr any more.
 static IS_DETACHED: AtomicBool = AtomicBool::new(false);
 
-/// From here on lines go to the system log. What was said before is written, as far as it is read.
+/// Where every system log listens.
+const SYSTEM_LOG: &str = "/dev/log";
+/// Facility daemon, severity warning.
+const PRIORITY: u8 = 3 << 3 | 4;
+
+pub(super) fn stderr() -> &'static LineWriter {
+    STDERR.get_or_init(LineWriter::to_stderr)
+}
+
+/// Send all further lines to the system log.
 pub(super) fn detach() {
-    with_stderr(|stderr| {
-        if let Some(mut stream) = stderr.take() {
-            stream.finish();
-        }
-    });
+    finish();
     IS_DETACHED.store(true, Ordering::Relaxed);
 }
 
 /// One line on stderr, in one piece, so that lines of several processes do not mix.
 pub(crate) fn print(message: &str) {
+    let message = sanitize(message.as_bytes());
     if IS_DETACHED.load(Ordering::Relaxed) {
-        return journal::send(&sanitize(message.as_bytes()));
+        log(&message);
+    } else {
+        stderr().text(format!("redlock: {message}\n"));
     }
-    let line = format!("redlock: {}\n", sanitize(message.as_bytes()));
-    stderr_stream(|stderr| {
-        stderr.push(|dropped| match dropped {
-            0 => line.into_bytes(),
-            1 => format!("redlock: a line is missing here: it could not be written\n{line}").into_bytes(),
-            _ => format!("redlock: {dropped} lines are missing here: they could not be written\n{line}")
-                .into_bytes(),
-        });
-    });
 }
 
-/// Lines of our own, such as a help text, as they are.
+/// Text of our own, such as help, unchanged.
 pub(crate) fn print_text(text: &str) {
-    stderr_stream(|stderr| stderr.push(|_| text.as_bytes().to_vec()));
+    stderr().text(text);
 }
 
-/// Before the exit: the last chance for lines whose reader was away.
+/// Before the exit: the last chance for lines whose reader is behind.
 pub(crate) fn finish() {
-    opened_stderr(|stderr| {
+    if let Some(stderr) = STDERR.get() {
         stderr.finish();
-    });
+    }
+}
+
+/// A log that is busy or does not exist gets nothing.
+fn log(message: &str) {
+    let Ok(socket) = UnixDatagram::unbound() else { return };
+    if socket.set_nonblocking(true).is_ok() {
+        let _ = socket.send_to(log_line(message, std::process::id()).as_bytes(), SYSTEM_LOG);
+    }
+}
+
+/// As syslog(3) writes it, without the time, which the log adds.
+fn log_line(message: &str, pid: u32) -> String {
+    format!("<{PRIORITY}>redlock[{pid}]: {message}")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_log_line_names_its_sender() {
+        assert_eq!(super::log_line("lost the lock \"k\"", 7), "<28>redlock[7]: lost the lock \"k\"");
+    }
 }

@@ -97,7 +97,6 @@ impl Report {
 
     /// Time has passed since the last news.
     pub(crate) fn tick(&mut self) {
-        super::flush();
         if let Some(waited) = self.wait.last.as_ref().map(Seen::waited) {
             self.tell(waited);
         }

@@ -75,7 +75,9 @@ fn run_without_keeper(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     Ok(report.ended(result))
 }
 
+/// After the fork, if there is one.
 fn new_report(settings: &AcquireSettings, holder: &HolderInfo) -> Result<Report, Failure> {
+    report::allow_threads();
     let (events, width) = (settings.lock.events.as_deref(), terminal::width(&std::io::stderr()));
     let mut report =
         Report::new(settings.lock.verbosity, &settings.lock.keys, events, holder, width, local_time)?;

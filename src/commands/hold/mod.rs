@@ -4,10 +4,7 @@
 mod background;
 mod command;
 
-use std::os::fd::AsFd;
 use std::time::Duration;
-
-use nix::poll::PollFlags;
 
 use crate::child::forget_code;
 use crate::child::signals::{ReceivedSignal, Signals};
@@ -15,7 +12,7 @@ use crate::clock::BootTime;
 use crate::keeper::{Keeper, KeeperEvent, KeeperPipes};
 use crate::lock::{BreakWatch, Ended, Grant, Lock, Loss, Notice, Outcome, Released};
 use crate::poll::Poll;
-use crate::report::{self, LossCause, Report};
+use crate::report::{LossCause, Report};
 use crate::settings::LockSettings;
 
 pub(super) use background::Background;
@@ -28,7 +25,6 @@ pub(super) enum Source {
     Keeper,
     Watch,
     Signals,
-    Output,
 }
 
 /// Why the lock is no longer held.
@@ -99,13 +95,11 @@ impl<'a> Hold<'a> {
             if let Some(end) = self.advance(&ready, subject) {
                 break end;
             }
-            report::flush();
         };
         self.release(end, subject);
     }
 
     fn wait(&self, subject: &dyn Subject) -> Vec<Source> {
-        let unwritten = report::unwritten();
         let mut poll = Poll::new();
         subject.register(&mut poll);
         if let Some(keeper) = &self.keeper {
@@ -117,9 +111,6 @@ impl<'a> Hold<'a> {
             poll.until(watch.next_moment());
         }
         self.signals.wake_fds().into_iter().for_each(|fd| poll.readable(fd, Source::Signals));
-        for stream in &unwritten {
-            poll.add(stream.as_fd(), PollFlags::POLLOUT, Source::Output);
-        }
         if subject.is_idle() { poll.wait_after(forget_code) } else { poll.wait() }
     }
 

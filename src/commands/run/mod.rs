@@ -77,6 +77,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
         release_orphan: asked.lock().release_orphan(&request),
     };
     let mut supervisor = Supervisor::start(preparation, config).context("cannot start the guardian")?;
+    report::allow_threads();
     fault::panic_if_requested("asked");
     if let Some(signal) = asked.lock().interrupt_signal() {
         install_noop_handler(signal).context("cannot handle a signal")?;

@@ -293,6 +293,16 @@ fn lost_events_on_a_full_device_are_counted_and_do_not_disturb_the_run() {
     assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
 }
 
+#[test]
+fn an_events_file_that_exceeds_the_limit_of_file_sizes_does_not_end_the_run() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let run = Run::key(&redis, "k").arg("--events").arg(directory.path().join("events"));
+    let done = run.via("ulimit -f 0; exec \"$@\"").sh("exit 3").done().expect_code(3);
+    assert!(done.stderr.contains("File too large"), "{}", done.stderr);
+    assert!(!redis.held("k"));
+}
+
 /// A file system of this many bytes, mounted where only the script sees it.
 fn on_small_disk(run: Run, at: &Path) -> Run {
     let script = format!("mount -t tmpfs -o size=64k none '{}' && exec \"$@\"", at.display());
