@@ -82,8 +82,9 @@ impl RedisBearer {
 
     /// With the whole script: a server that is asked once need not know it.
     fn ask_once<R: Reply>(&mut self, whom: Vec<usize>, call: &Call) -> Vec<(usize, Result<R, BackendError>)> {
-        let asked = self.servers.ask_in_full(whom, call);
-        self.servers.collect(asked, BootTime::now() + self.servers.node_timeout)
+        let round = self.servers.round(whom.into_iter().map(|at| (at, call.clone().in_full())));
+        let until = BootTime::now() + self.servers.node_timeout;
+        round.replies(&mut self.servers, Some(until))
     }
 
     /// A run stops its command and gives all its locks back, in this order: it is told as by a break, and waited for.

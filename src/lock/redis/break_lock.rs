@@ -61,9 +61,9 @@ impl RedisBreaker {
 
     fn ask_all(&mut self, action: BreakAction, claims: &[Vec<u8>]) -> Round {
         let call = self.requests.break_lock((self.id, &self.who), action, claims, self.has_token);
-        let asked = self.servers.ask(self.servers.all(), |_| call.clone());
+        let asked = self.servers.timed_round(self.servers.to_all(&call));
         let mut round = Round { replies: Vec::new(), errors: Vec::new(), servers: self.servers.len() };
-        for (at, reply) in self.servers.collect_patiently(asked) {
+        for (at, reply) in asked.replies(&mut self.servers, None) {
             match reply {
                 Ok(reply) => round.replies.push(reply),
                 Err(error) => {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::RedisLock;
 use super::reply::{AcquireReply, Arrival, CollectReply, ExtendReply, Granted, Refusal};
 use super::requests::{Ask, Place};
+use super::round::{Received, Round, Watch};
 use super::script::{Call, WAITER_RENEWAL};
-use super::servers::{RoundEnd, Servers, stop_if};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
 use super::waiting::BLPOP_SLACK;
@@ -23,46 +23,8 @@ pub(super) struct Collected {
     /// What the gate granted.
     pub granted: Granted,
     /// Servers that a newcomer asked together with the gate.
-    pub others: Vec<usize>,
+    pub others: Round,
     pub tally: Tally,
-}
-
-/// The replies that are still expected, and when they are overdue.
-struct Pending(Vec<(usize, BootTime, BootTime)>);
-
-impl Pending {
-    fn add(&mut self, servers: impl IntoIterator<Item = usize>, asked: BootTime, overdue: BootTime) {
-        for at in servers {
-            // The reply to an earlier request is no longer wanted.
-            self.0.retain(|(other, ..)| *other != at);
-            self.0.push((at, asked, overdue));
-        }
-    }
-
-    fn servers(&self) -> Vec<usize> {
-        self.0.iter().map(|(at, ..)| *at).collect()
-    }
-
-    /// When the request was sent.
-    fn take(&mut self, at: usize) -> Option<BootTime> {
-        let index = self.0.iter().position(|(other, ..)| *other == at)?;
-        Some(self.0.swap_remove(index).1)
-    }
-
-    fn first_overdue(&self) -> Option<BootTime> {
-        self.0.iter().map(|(_, _, overdue)| *overdue).min()
-    }
-
-    /// Each step of a connection has its own time.
-    fn take_overdue(&mut self, servers: &Servers) -> Vec<usize> {
-        for (at, _, overdue) in &mut self.0 {
-            *overdue = servers.overdue_at(*at, *overdue);
-        }
-        let late: Vec<usize> =
-            self.0.iter().filter(|(_, _, overdue)| overdue.has_passed()).map(|(at, ..)| *at).collect();
-        self.0.retain(|(at, ..)| !late.contains(at));
-        late
-    }
 }
 
 /// The state of the collection.
@@ -73,7 +35,7 @@ struct Collection {
     /// The gate's.
     fences: Vec<u64>,
     tally: Tally,
-    pending: Pending,
+    round: Round,
     /// Some votes do not carry our gate and stamp, which were not known when they were asked for.
     is_newcomer: bool,
     /// When to renew the votes that we have.
@@ -109,59 +71,55 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Result<Tally, Attempt> {
-        let asked = votes.asked;
         let mut all = self.begin_collection(votes, queues, gives_up_at);
         while !all.tally.has_majority() {
-            if all.tally.unfit().is_some() || all.tally.cannot_be_completed() || all.pending.0.is_empty() {
-                return Err(self.without_majority(all.tally));
-            }
             let ends_at = all.ends_at(self.servers.node_timeout);
-            let moments = [all.pending.first_overdue(), all.renew_at, ends_at];
-            let until = moments.into_iter().flatten().min().unwrap_or(BootTime::now() + WAITER_RENEWAL);
-            let mut replies = Vec::new();
-            let ended = self.servers.listen::<CollectReply>(
-                all.pending.servers(),
-                until,
-                Some(&mut *observer),
-                |at, reply| {
-                    replies.push((at, reply));
-                    stop_if(true)
-                },
-            );
-            if let RoundEnd::Cancelled(signal) = ended {
-                return Err(Attempt::Cancelled(signal));
-            }
-            for (at, reply) in replies {
-                let sent_at = all.pending.take(at).unwrap_or(asked);
-                match reply {
-                    Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
-                        self.on_refusal(&mut all, at, refusal, observer)?;
-                    }
-                    Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => {
-                        return Err(Attempt::Superseded(by));
-                    }
-                    Ok(CollectReply::Acquire(reply)) => {
-                        all.tally.add_reply(at, sent_at, Ok(reply));
-                        all.carry_place_soon();
-                    }
-                    Ok(CollectReply::Woken) => self.ask_votes(&mut all, vec![at], true),
-                    Ok(CollectReply::Extend(reply)) => self.on_renewal(&mut all, at, sent_at, &reply)?,
-                    Err(error) => all.tally.add(at, Vote::Failed(error)),
-                }
-            }
-            for at in all.pending.take_overdue(&self.servers) {
-                all.tally.add(at, Vote::Failed(self.servers[at].node.timed_out()));
-            }
-            // The last vote may have come at the last moment.
-            let ends_at = all.ends_at(self.servers.node_timeout);
-            if ends_at.is_some_and(BootTime::has_passed) && !all.tally.has_majority() {
+            if ends_at.is_some_and(BootTime::has_passed) {
                 return Err(self.outvoted(&all));
             }
-            if all.renew_at.is_some_and(BootTime::has_passed) && !all.tally.has_majority() {
+            if all.tally.unfit().is_some() || all.tally.cannot_be_completed() || all.round.is_over() {
+                // The error should name every server that is known to fail.
+                let now = Some(BootTime::now());
+                while let Some((at, reply)) = all.round.reply::<CollectReply>(&mut self.servers, now) {
+                    if let Err(error) = reply {
+                        all.tally.add(at, Vote::Failed(error));
+                    }
+                }
+                return Err(self.without_majority(all.tally));
+            }
+            if all.renew_at.is_some_and(BootTime::has_passed) {
                 self.renew_votes(&mut all);
+            }
+            let until = all.renew_at.into_iter().chain(ends_at).min();
+            let next = all.round.next(&mut self.servers, until, Watch::Observer(&mut *observer));
+            if let Some(received) = next.map_err(Attempt::Cancelled)? {
+                self.on_reply(&mut all, received, observer)?;
             }
         }
         Ok(all.tally)
+    }
+
+    fn on_reply(
+        &mut self,
+        all: &mut Collection,
+        received: Received<CollectReply>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Attempt> {
+        let Received { at, asked, reply, .. } = received;
+        match reply {
+            Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
+                self.on_refusal(all, at, refusal, observer)?;
+            }
+            Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => return Err(Attempt::Superseded(by)),
+            Ok(CollectReply::Acquire(reply)) => {
+                all.tally.add_reply(at, asked, Ok(reply));
+                all.carry_place_soon();
+            }
+            Ok(CollectReply::Extend(reply)) => self.on_renewal(all, at, asked, &reply)?,
+            Ok(CollectReply::Woken) => self.ask_votes(all, vec![at], true),
+            Err(error) => all.tally.add(at, Vote::Failed(error)),
+        }
+        Ok(())
     }
 
     /// Asks all servers that have not been asked.
@@ -179,16 +137,16 @@ impl RedisLock {
             started,
             fences: granted.fences.clone(),
             tally,
-            pending: Pending(Vec::new()),
-            is_newcomer: !others.is_empty(),
+            is_newcomer: !others.is_over(),
+            round: others,
             renew_at: self.ttl.map(|ttl| asked + ttl / 3),
             blocked: None,
         };
-        all.pending.add(others, asked, asked + self.servers.node_timeout);
         all.tally.add(self.gate, Vote::Yes { granted, asked });
-        let silent: Vec<usize> =
-            all.tally.missing().into_iter().filter(|at| !all.pending.servers().contains(at)).collect();
-        self.ask_votes(&mut all, silent, queues);
+        if !all.is_newcomer {
+            let missing = all.tally.missing();
+            self.ask_votes(&mut all, missing, queues);
+        }
         all
     }
 
@@ -253,12 +211,15 @@ impl RedisLock {
         let gate = self.servers[self.gate].run_id.as_slice();
         let ask = Ask::Vote { proposed: &all.fences, gate, stamp: self.stamp, queues };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
-        let now = BootTime::now();
-        let asked = self.servers.ask(servers, |_| call.clone());
-        for (at, error) in asked.failed {
-            all.tally.add(at, Vote::Failed(error));
+        self.ask(all, servers, &call, Duration::ZERO);
+    }
+
+    /// `sleeps`: how long the server may take beside the time for a reply.
+    fn ask(&mut self, all: &mut Collection, servers: Vec<usize>, call: &Call, sleeps: Duration) {
+        let due = BootTime::now() + sleeps + self.servers.node_timeout;
+        for at in servers {
+            all.round.ask(&mut self.servers, at, call.clone(), Some(due));
         }
-        all.pending.add(asked.sent, now, now + self.servers.node_timeout);
     }
 
     /// Ask again as soon as the lock is released there.
@@ -275,11 +236,8 @@ impl RedisLock {
         }
         // Zero would mean "forever" to the server.
         let at_most = at_most.max(Duration::from_millis(1));
-        let (now, list) = (BootTime::now(), self.requests.notify_list(self.waiter));
-        match self.servers[at].node.ask(Call::BlockingPop { list, at_most }) {
-            Ok(()) => all.pending.add([at], now, now + at_most + BLPOP_SLACK + self.servers.node_timeout),
-            Err(error) => all.tally.add(at, Vote::Failed(error)),
-        }
+        let call = Call::BlockingPop { list: self.requests.notify_list(self.waiter), at_most };
+        self.ask(all, vec![at], &call, at_most + BLPOP_SLACK);
     }
 
     /// Our gate and stamp, for votes that were given before they were known.
@@ -293,9 +251,8 @@ impl RedisLock {
         let now = BootTime::now();
         all.renew_at = self.ttl.map(|ttl| now + ttl / 3);
         let call = self.requests.extend(self.claim(), now, &self.terms, self.place().as_ref());
-        let votes: Vec<usize> = all.tally.granted().collect();
-        let asked = self.servers.ask(votes, |_| call.clone());
-        all.pending.add(asked.sent, now, now + self.servers.node_timeout);
+        let votes = all.tally.granted().collect();
+        self.ask(all, votes, &call, Duration::ZERO);
     }
 
     /// Where to queue if the refusing claim has another gate and arrived earlier: the older waits, the younger

@@ -10,7 +10,7 @@ use super::RedisLock;
 use super::node::Readiness;
 use super::renewal_tally::{RenewalTally, renewal_counts};
 use super::reply::{ExtendReply, FollowUpReply};
-use super::servers::{RoundEnd, stop_if};
+use super::round::{Round, Watch};
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Extended, Grant, Lease, Loss, Problem};
 
@@ -22,45 +22,35 @@ impl RedisLock {
     pub(super) fn extend_lease(&mut self, grant: &Grant) -> Extended {
         let (servers, asked) = (self.servers.len(), BootTime::now());
         let mut tally = RenewalTally::default();
-        // A server that still owes a reply, and may yet give it in time, is not asked again.
-        let (owing, free): (Vec<usize>, Vec<usize>) =
-            self.servers.all().partition(|&at| self.owes_a_reply(at));
-        for &at in &free {
-            let node = &mut self.servers[at].node;
-            node.discard_replies();
-            if node.readiness() != Readiness::Idle {
-                node.disconnect();
-            }
-        }
         let place = self.place().filter(|_| servers > 1);
         let call = |place| self.requests.extend(grant.claim, grant.taken_at, &self.terms, place);
-        let (first, next) = (call(place.as_ref()), call(None));
-        // The first time with the whole script: on a slow line there may be no time for a second round trip.
-        let (known, new): (Vec<usize>, Vec<usize>) =
-            free.into_iter().partition(|&at| self.servers[at].has_renewed);
-        let mut sent = self.servers.ask(known, |_| next.clone());
-        let in_full = self.servers.ask_in_full(new, &first);
-        sent.sent.extend(in_full.sent);
-        sent.failed.extend(in_full.failed);
-        sent.failed.into_iter().for_each(|(_, error)| tally.add_error(error));
-        for &at in &sent.sent {
-            self.servers[at].renewal_asked_at = Some(asked);
+        // The first time with the script's text: on a slow line there may be no time for a second round trip.
+        let (first, next) = (call(place.as_ref()).in_full(), call(None));
+        let mut round = Round::default();
+        for at in self.servers.all() {
+            // A server that still owes a reply, and may yet give it in time, is not asked again.
+            if self.owes_a_reply(at) {
+                round.expect(at, asked, None);
+                continue;
+            }
+            let member = &mut self.servers[at];
+            member.node.discard_replies();
+            if member.node.readiness() != Readiness::Idle {
+                member.node.disconnect();
+            }
+            member.renewal_asked_at = Some(asked);
+            let call = if member.has_renewed { &next } else { &first };
+            round.ask(&mut self.servers, at, call.clone(), None);
         }
         // A reply after the deadline would not count.
         let deadline = grant.lease.map_or(self.lease(asked).deadline(), |lease| lease.deadline());
         let until = deadline.min(asked + self.renewal_timeout());
-        let mut pending = [owing, sent.sent].concat();
-        while !pending.is_empty() && !until.has_passed() && !tally.is_decided(servers, asked) {
-            let mut replies = Vec::new();
-            self.servers.listen::<ExtendReply>(pending.clone(), until, None, |at, reply| {
-                replies.push((at, reply));
-                stop_if(true)
-            });
-            for (at, reply) in replies {
-                pending.retain(|&other| other != at);
-                self.count(at, reply, &mut tally);
-            }
+        while !tally.is_decided(servers, asked)
+            && let Some((at, reply)) = round.reply(&mut self.servers, Some(until))
+        {
+            self.count(at, reply, &mut tally);
         }
+        let pending = round.pending();
         // Votes of earlier rounds that have not been answered again still hold.
         for &at in &pending {
             let member = &self.servers[at];
@@ -121,50 +111,44 @@ impl RedisLock {
         longest.map_or(self.servers.node_timeout, |longest| self.servers.node_timeout.min(longest))
     }
 
-    /// Right after a majority has said that the lock is ours: tell the servers that have lost the claim. Their
-    /// votes count from the next round on.
-    fn heal(&mut self, grant: &Grant) {
+    /// Right after a majority has confirmed that the lock is ours: give the claim back to the servers that have
+    /// lost it. Their votes count from the next round on. Returns the servers that were asked.
+    fn heal(&mut self, grant: &Grant) -> Vec<usize> {
         let gate = self.servers[self.gate].run_id.clone();
         let held = (grant.fences.as_slice(), grant.taken_at.elapsed());
         let call = self.requests.heal(grant.claim, held, &self.terms, &gate, self.stamp);
-        for member in self.servers.iter_mut().filter(|member| member.lost_claim) {
-            member.lost_claim = false;
-            // With the whole script: a server that has restarted does not know it.
-            let _ = member.node.ask_in_full(call.clone());
+        let lost: Vec<usize> = self.servers.all().filter(|&at| self.servers[at].lost_claim).collect();
+        for &at in &lost {
+            self.servers[at].lost_claim = false;
         }
+        // With the script's text: a server that has restarted does not know it.
+        self.servers.send(lost.iter().copied(), &call.in_full());
+        lost
     }
 
     /// After a majority: the remaining servers may still renew, or need healing.
     pub(super) fn finish_renewal(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) {
         let Some(renewal) = self.renewal else { return };
-        let until = renewal.deadline().min(BootTime::now() + self.renewal_timeout());
-        loop {
-            let pending: Vec<usize> = self
-                .servers
-                .all()
-                .filter(|&at| {
-                    self.servers[at].node.readiness() == Readiness::Silent && self.servers[at].node.is_open()
-                })
-                .collect();
-            if pending.is_empty() || until.has_passed() {
-                return;
+        let now = BootTime::now();
+        let until = renewal.deadline().min(now + self.renewal_timeout());
+        let mut round = Round::default();
+        for at in self.servers.all() {
+            let node = &self.servers[at].node;
+            if node.readiness() == Readiness::Silent && node.is_open() {
+                round.expect(at, now, None);
             }
-            let mut replies = Vec::new();
-            let ended = self.servers.listen_until::<FollowUpReply>(pending, until, interrupt, |at, reply| {
-                replies.push((at, reply));
-                stop_if(true)
-            });
-            let mut ignored = RenewalTally::default();
-            for (at, reply) in replies {
-                match reply {
-                    Ok(FollowUpReply::Extend(reply)) => self.count(at, Ok(reply), &mut ignored),
-                    Ok(FollowUpReply::Heal) => {}
-                    Err(_) => self.servers[at].node.disconnect(),
+        }
+        let watch = || Watch::Interrupt(interrupt);
+        while let Ok(Some(received)) = round.next(&mut self.servers, Some(until), watch()) {
+            match received.reply {
+                Ok(FollowUpReply::Extend(reply)) => {
+                    self.count(received.at, Ok(reply), &mut RenewalTally::default());
                 }
+                Ok(FollowUpReply::Heal) => {}
+                Err(_) => self.servers[received.at].node.disconnect(),
             }
-            self.heal(grant);
-            if ended != RoundEnd::Complete {
-                return;
+            for at in self.heal(grant) {
+                round.expect(at, now, None);
             }
         }
     }

@@ -2,14 +2,13 @@
 
 use super::RedisLock;
 use super::reply::RaiseReply;
-use super::servers::stop_if;
 use super::tally::Tally;
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Lease};
 
 /// What one round of raising brought.
 #[derive(Default)]
-struct Round {
+struct Raised {
     agreed: usize,
     /// Tokens of servers that refused.
     higher: Vec<Vec<u64>>,
@@ -52,25 +51,23 @@ impl RedisLock {
     }
 
     /// Every voter whose token is lower is told; it is waited for only if the majority depends on it.
-    fn raise_round(&mut self, votes: &[(usize, &[u64])], fences: &[u64], lease: Lease) -> Round {
+    fn raise_round(&mut self, votes: &[(usize, &[u64])], fences: &[u64], lease: Lease) -> Raised {
         let majority = self.servers.majority();
         let (agreed, lower): (Vec<_>, Vec<_>) = votes.iter().partition(|(_, theirs)| *theirs == fences);
-        let mut round = Round { agreed: agreed.len(), ..Round::default() };
+        let mut raised = Raised { agreed: agreed.len(), ..Raised::default() };
         let call = self.requests.raise(self.claim(), &self.terms, fences);
-        let asked = self.servers.ask(lower.into_iter().map(|(at, _)| at), |_| call.clone());
-        round.errors.extend(asked.failed.into_iter().map(|(_, error)| error));
-        if round.agreed < majority {
-            let until = lease.deadline().min(BootTime::now() + self.servers.node_timeout);
-            self.servers.listen(asked.sent, until, None, |_, reply| {
-                match reply {
-                    Ok(RaiseReply::Raised) => round.agreed += 1,
-                    Ok(RaiseReply::Refused(theirs)) => round.higher.push(theirs),
-                    Err(error) => round.errors.push(error),
-                }
-                stop_if(round.agreed >= majority)
-            });
+        let mut round = self.servers.round(lower.into_iter().map(|(at, _)| (at, call.clone())));
+        let until = lease.deadline().min(BootTime::now() + self.servers.node_timeout);
+        while raised.agreed < majority
+            && let Some((_, reply)) = round.reply(&mut self.servers, Some(until))
+        {
+            match reply {
+                Ok(RaiseReply::Raised) => raised.agreed += 1,
+                Ok(RaiseReply::Refused(theirs)) => raised.higher.push(theirs),
+                Err(error) => raised.errors.push(error),
+            }
         }
-        round
+        raised
     }
 }
 

@@ -34,6 +34,7 @@ mod renewal_tally;
 mod reply;
 mod requests;
 mod resp;
+mod round;
 mod script;
 mod server;
 mod server_error;
@@ -69,8 +70,9 @@ use super::{
 use log::Entry;
 use release::Release;
 use requests::{Requests, Terms};
+use round::Received;
 use script::WAITER_RENEWAL;
-use servers::{NoReply, Servers};
+use servers::Servers;
 use vote::{Attempt, InFlight, Win};
 use waiting::{Progress, pause};
 
@@ -154,23 +156,16 @@ impl RedisLock {
                     }
                     observer.waiting(&blocked, progress.started.elapsed());
                     self.connect_ahead(blocked.position == Some(0));
-                    match self.wait_for_wakeup(&blocked, progress.gives_up_at, observer) {
-                        Ok(()) => continue,
-                        Err(NoReply::Cancelled(signal)) => return Err(Error::Cancelled(signal)),
-                        // One of several servers is passed over in the next attempt.
-                        Err(NoReply::Failed(error))
-                            if self.servers.len() == 1 && error.fault() != Fault::Unavailable =>
-                        {
-                            return Err(error.into());
-                        }
-                        Err(no_reply @ (NoReply::Failed(_) | NoReply::Late(_))) => {
-                            pause_for = self.yield_to_those_ahead(&blocked, &no_reply);
-                            if let NoReply::Failed(error) | NoReply::Late(error) = no_reply {
-                                observer.on_unavailable(&error, progress.started.elapsed());
-                            }
-                            self.servers[self.gate].node.disconnect();
-                        }
+                    let woken = self.wait_for_wakeup(&blocked, progress.gives_up_at, observer);
+                    let Received { reply, is_late, .. } = woken.map_err(Error::Cancelled)?;
+                    let Err(error) = reply else { continue };
+                    // One of several servers is passed over in the next attempt.
+                    if self.servers.len() == 1 && !is_late && error.fault() != Fault::Unavailable {
+                        return Err(error.into());
                     }
+                    pause_for = self.yield_to_those_ahead(&blocked, is_late);
+                    observer.on_unavailable(&error, progress.started.elapsed());
+                    self.servers[self.gate].node.disconnect();
                 }
                 Attempt::Outvoted { blocked, follow } => {
                     progress.was_answered = true;

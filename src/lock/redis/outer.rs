@@ -2,14 +2,14 @@
 
 use super::RedisLock;
 use super::reply::{OuterHold, OuterReply};
-use super::servers::{RoundEnd, stop_if};
+use super::round::Watch;
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{BackendError, Claim, Error, Observer, OuterLock, Request, majority_of};
 
 /// What the replies mean together.
 #[derive(Debug, PartialEq, Eq)]
-enum Finding {
+enum OuterFinding {
     /// A majority knows one claim that suffices, for each key.
     Held(Vec<OuterLock>),
     NotHeld,
@@ -54,48 +54,28 @@ impl RedisLock {
         let call = self.requests.outer(self.claim(), &self.terms, claims);
         let (keys, servers, mode_tag) =
             (self.requests.key_count(), self.servers.len(), self.terms.mode_tag.clone());
-        let asked = self.servers.ask(self.servers.all(), |_| call.clone());
-        let mut errors: Vec<BackendError> = asked.failed.into_iter().map(|(_, error)| error).collect();
-        let (mut replies, mut pending) = (Vec::new(), asked.sent);
-        let asked_at = BootTime::now();
+        let mut round = self.servers.timed_round(self.servers.to_all(&call));
+        let (mut replies, mut errors) = (Vec::new(), Vec::new());
         loop {
-            match finding(&replies, keys, servers, &mode_tag) {
-                Finding::Held(locks) => return Ok(Ok(Some(locks))),
-                Finding::NotHeld => return Ok(Ok(None)),
-                Finding::Open => {}
-            }
-            let until = pending
-                .iter()
-                .map(|&at| self.servers.overdue_at(at, asked_at + self.servers.node_timeout))
-                .max();
-            let Some(until) = until.filter(|until| !until.has_passed()) else {
-                errors.extend(pending.iter().map(|&at| self.servers[at].node.timed_out()));
+            let next = round.next::<OuterReply>(&mut self.servers, None, Watch::Observer(&mut *observer));
+            let Some(received) = next.map_err(Error::Cancelled)? else {
                 return Ok(Err(BackendError::no_majority(errors, servers)));
             };
-            let mut answered = Vec::new();
-            let ended = self.servers.listen::<OuterReply>(
-                pending.clone(),
-                until,
-                Some(&mut *observer),
-                |at, reply| {
-                    answered.push(at);
-                    match reply {
-                        Ok(reply) => replies.push(reply),
-                        Err(error) => errors.push(error),
-                    }
-                    stop_if(true)
-                },
-            );
-            pending.retain(|at| !answered.contains(at));
-            if let RoundEnd::Cancelled(signal) = ended {
-                return Err(Error::Cancelled(signal));
+            match received.reply {
+                Ok(reply) => replies.push(reply),
+                Err(error) => errors.push(error),
+            }
+            match finding(&replies, keys, servers, &mode_tag) {
+                OuterFinding::Held(locks) => return Ok(Ok(Some(locks))),
+                OuterFinding::NotHeld => return Ok(Ok(None)),
+                OuterFinding::Open => {}
             }
         }
     }
 }
 
 /// A server that is listed twice has one vote.
-fn finding(replies: &[OuterReply], keys: usize, servers: usize, mode_tag: &[u8]) -> Finding {
+fn finding(replies: &[OuterReply], keys: usize, servers: usize, mode_tag: &[u8]) -> OuterFinding {
     let mut known: Vec<&OuterReply> = Vec::new();
     for reply in replies {
         if !known.iter().any(|other| other.run_id == reply.run_id) {
@@ -115,13 +95,13 @@ fn finding(replies: &[OuterReply], keys: usize, servers: usize, mode_tag: &[u8])
         let best = holds.iter().max_by_key(|lock| votes_for(lock.claim).count());
         let votes = best.map_or(0, |lock| votes_for(lock.claim).count());
         if known.len() - votes > servers - majority_of(servers) {
-            return Finding::NotHeld;
+            return OuterFinding::NotHeld;
         }
         is_open |= votes < majority_of(servers);
         // The token that a majority knows is the largest of any majority's.
         locks.extend(best.and_then(|lock| votes_for(lock.claim).max_by_key(|lock| lock.fence)));
     }
-    if is_open { Finding::Open } else { Finding::Held(locks) }
+    if is_open { OuterFinding::Open } else { OuterFinding::Held(locks) }
 }
 
 #[cfg(test)]
@@ -143,15 +123,15 @@ mod tests {
         let held = |id: &str, fence| reply(id, &[Some((ours, fence, ""))]);
         let none = |id: &str| reply(id, &[None]);
         let found = |replies: &[OuterReply]| finding(replies, 1, 3, b"");
-        assert_eq!(found(&[]), Finding::Open);
-        assert_eq!(found(&[held("a", 7)]), Finding::Open);
-        assert_eq!(found(&[held("a", 7), held("a", 7)]), Finding::Open, "listed twice");
+        assert_eq!(found(&[]), OuterFinding::Open);
+        assert_eq!(found(&[held("a", 7)]), OuterFinding::Open);
+        assert_eq!(found(&[held("a", 7), held("a", 7)]), OuterFinding::Open, "listed twice");
         let lock = OuterLock { claim: ours, fence: 9, slot: 0 };
-        assert_eq!(found(&[held("a", 7), held("b", 9)]), Finding::Held(vec![lock]));
-        assert_eq!(found(&[held("a", 7), none("b")]), Finding::Open);
-        assert_eq!(found(&[none("a"), none("b")]), Finding::NotHeld);
+        assert_eq!(found(&[held("a", 7), held("b", 9)]), OuterFinding::Held(vec![lock]));
+        assert_eq!(found(&[held("a", 7), none("b")]), OuterFinding::Open);
+        assert_eq!(found(&[none("a"), none("b")]), OuterFinding::NotHeld);
         let theirs = reply("b", &[Some((other, 7, ""))]);
-        assert_eq!(found(&[held("a", 7), theirs, none("c")]), Finding::NotHeld);
+        assert_eq!(found(&[held("a", 7), theirs, none("c")]), OuterFinding::NotHeld);
     }
 
     #[test]
@@ -159,9 +139,9 @@ mod tests {
         let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
         let of = |holds: &[Option<(Claim, u64, &str)>], tag: &[u8]| finding(&[reply("", holds)], 2, 1, tag);
         let (exclusive, shared) = (Some((claim, 1, "")), Some((claim, 2, "shared:a")));
-        assert!(matches!(of(&[exclusive, shared], b"shared:a"), Finding::Held(_)));
-        assert_eq!(of(&[exclusive, shared], b"shared:b"), Finding::NotHeld);
-        assert_eq!(of(&[exclusive, shared], b""), Finding::NotHeld);
-        assert_eq!(of(&[exclusive, None], b""), Finding::NotHeld);
+        assert!(matches!(of(&[exclusive, shared], b"shared:a"), OuterFinding::Held(_)));
+        assert_eq!(of(&[exclusive, shared], b"shared:b"), OuterFinding::NotHeld);
+        assert_eq!(of(&[exclusive, shared], b""), OuterFinding::NotHeld);
+        assert_eq!(of(&[exclusive, None], b""), OuterFinding::NotHeld);
     }
 }

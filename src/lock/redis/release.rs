@@ -7,7 +7,9 @@ use super::log::Entry;
 use super::node::Readiness;
 use super::reply::ReleaseReply;
 use super::requests::Terms;
-use super::servers::{Asked, Replies, Servers, stop_if};
+use super::round::Round;
+use super::script::Call;
+use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
 use crate::lock::{BackendError, Claim, Error, Fault, Problem, ReleaseOrphan, Released, Request};
@@ -46,6 +48,9 @@ impl Release {
         }
     }
 }
+
+/// The servers that were asked, and their replies.
+type Replies = Vec<(usize, Result<ReleaseReply, BackendError>)>;
 
 /// What the replies of all servers that were asked mean together.
 pub(super) fn verdict(replies: Vec<Result<ReleaseReply, BackendError>>, servers: &Servers) -> Released {
@@ -106,7 +111,7 @@ impl RedisLock {
         if self.servers.len() == 1 {
             answering.append(&mut silent);
         }
-        self.send_release(&silent, claim, release);
+        drop(self.send_release(&silent, claim, release));
         let mut replies: Vec<_> = silent.iter().map(|&at| Err(self.servers[at].node.timed_out())).collect();
         let mut again = Vec::new();
         for (at, reply) in self.release_once(&answering, claim, release) {
@@ -122,31 +127,25 @@ impl RedisLock {
         replies
     }
 
-    fn send_release(&mut self, to: &[usize], claim: Claim, release: &Release) -> Asked {
-        // Most often there is one server, and one of the two is needed.
-        let (mut plain, mut with_tombstone) = (None, None);
-        let (requests, terms) = (&self.requests, &self.terms);
-        self.servers.ask(to.iter().copied(), |member| {
-            let may_execute_late = !matches!(release, Release::BeforeRetry) && member.node.is_in_doubt();
-            let (call, ttl) = if may_execute_late {
-                (&mut with_tombstone, TOMBSTONE_TTL)
-            } else {
-                (&mut plain, Duration::ZERO)
-            };
-            call.get_or_insert_with(|| {
-                requests.release(claim, terms, ttl, release.min_hold(), release.entry())
-            })
-            .clone()
-        })
+    fn send_release(&mut self, to: &[usize], claim: Claim, release: &Release) -> Round {
+        let call = |tombstone_ttl| {
+            let (min_hold, entry) = (release.min_hold(), release.entry());
+            self.requests.release(claim, &self.terms, tombstone_ttl, min_hold, entry)
+        };
+        let may_execute_late =
+            |at: usize| !matches!(release, Release::BeforeRetry) && self.servers[at].node.is_in_doubt();
+        let ttl = |at| if may_execute_late(at) { TOMBSTONE_TTL } else { Duration::ZERO };
+        let calls: Vec<(usize, Call)> = to.iter().map(|&at| (at, call(ttl(at)))).collect();
+        self.servers.round(calls)
     }
 
-    fn release_once(&mut self, to: &[usize], claim: Claim, release: &Release) -> Replies<ReleaseReply> {
-        let asked = self.send_release(to, claim, release);
+    fn release_once(&mut self, to: &[usize], claim: Claim, release: &Release) -> Replies {
+        let round = self.send_release(to, claim, release);
         let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_TIMEOUT);
         let replies = match release {
-            Release::Final { .. } => self.collect_majority(asked, until),
+            Release::Final { .. } => self.majority_of_replies(round, until),
             // These servers are asked again in a moment.
-            Release::BeforeRetry => self.servers.collect(asked, until),
+            Release::BeforeRetry => round.replies(&mut self.servers, Some(until)),
         };
         for (at, reply) in &replies {
             if matches!(reply, Err(BackendError { problem: Problem::TimedOut, .. })) {
@@ -156,23 +155,23 @@ impl RedisLock {
         replies
     }
 
-    /// When a majority has released, the outcome is certain, and a server that is further away than that is not waited
+    /// When a majority has released, the outcome is certain. A server that is further away than that is not waited
     /// for: the request is on its way, and its reply changes nothing.
-    fn collect_majority(&mut self, asked: Asked, until: BootTime) -> Replies<ReleaseReply> {
-        let (asked_at, majority) = (BootTime::now(), self.servers.majority());
-        let mut released = 0;
-        let (mut replies, late) = self.servers.collect_some(asked, until, |reply| {
+    fn majority_of_replies(&mut self, mut round: Round, until: BootTime) -> Replies {
+        let (asked_at, mut released, mut replies) = (BootTime::now(), 0, Vec::new());
+        while released < self.servers.majority() {
+            let Some((at, reply)) = round.reply(&mut self.servers, Some(until)) else {
+                replies.extend(round.replies(&mut self.servers, Some(until)));
+                return replies;
+            };
             released += usize::from(matches!(reply, Ok(ReleaseReply::Released)));
-            stop_if(released >= majority)
-        });
-        if released < majority {
-            replies.extend(late.into_iter().map(|at| (at, Err(self.servers[at].node.timed_out()))));
-            return replies;
+            replies.push((at, reply));
         }
         let (shortest, longest) = FOR_STRAGGLERS;
         let until = until.min(BootTime::now() + (asked_at.elapsed() * 2).clamp(shortest, longest));
-        let late = Asked { sent: late, failed: Vec::new() };
-        replies.extend(self.servers.collect_some(late, until, |_| stop_if(false)).0);
+        while let Some(reply) = round.reply(&mut self.servers, Some(until)) {
+            replies.push(reply);
+        }
         replies
     }
 
@@ -194,7 +193,7 @@ impl RedisLock {
     pub(super) fn send_release_unanswered(&mut self) {
         self.abandoned = true;
         let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, Duration::ZERO, None);
-        let _ = self.servers[self.gate].node.ask(call);
+        self.servers.send([self.gate], &call);
     }
 
     /// For the history: a request that did not queue, and has nothing to give back, was refused. The reply is not waited
@@ -205,7 +204,7 @@ impl RedisLock {
             self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, Some(&entry));
         let idle: Vec<usize> =
             self.servers.all().filter(|&at| self.servers[at].node.readiness() == Readiness::Idle).collect();
-        self.servers.ask_in_full(idle, &call);
+        self.servers.send(idle, &call.in_full());
     }
 
     /// See [`Lock::release_orphan`](crate::lock::Lock::release_orphan).
@@ -230,9 +229,10 @@ impl RedisLock {
             let call = requests.release(claim, &terms, TOMBSTONE_TTL, stay_for, entry.as_ref());
             let mut servers = Servers::new(servers, node_timeout);
             // The gate, which wakes the next waiter, is last. It was the first server if that could be reached.
-            for round in [servers.all_but(0).collect(), vec![0]] {
-                let asked = servers.ask_in_full(round, &call);
-                let _ = servers.collect_patiently::<ReleaseReply>(asked);
+            let call = call.in_full();
+            for whom in [servers.all_but(0).collect::<Vec<_>>(), vec![0]] {
+                let round = servers.timed_round(whom.into_iter().map(|at| (at, call.clone())));
+                let _ = round.replies::<ReleaseReply>(&mut servers, None);
             }
         })
     }

@@ -20,23 +20,31 @@ pub(super) enum Call {
         script: &'static Script,
         keys: Vec<Vec<u8>>,
         args: Vec<Vec<u8>>,
+        /// Send the script's text, not its hash: one round trip, whether the server knows it or not.
+        in_full: bool,
     },
     /// Block until an element is pushed to this list, at most this long.
-    BlockingPop {
-        list: Vec<u8>,
-        at_most: Duration,
-    },
+    BlockingPop { list: Vec<u8>, at_most: Duration },
     /// Anything else, by its name and its arguments. The reply is a [`CommandReply`](super::reply::CommandReply).
-    Command {
-        name: &'static str,
-        args: Vec<Vec<u8>>,
-    },
+    Command { name: &'static str, args: Vec<Vec<u8>> },
 }
 
 /// How many of a script's keys belong to one lock. A few that all locks share come after them.
 pub(super) const KEYS_OF_LOCK: usize = 10;
 
 impl Call {
+    /// The same request with the script's text.
+    pub(super) fn in_full(mut self) -> Self {
+        if let Self::Script { in_full, .. } = &mut self {
+            *in_full = true;
+        }
+        self
+    }
+
+    pub(super) fn is_in_full(&self) -> bool {
+        matches!(self, Self::Script { in_full: true, .. })
+    }
+
     pub(super) fn is_release(&self) -> bool {
         matches!(self, Self::Script { script, .. } if script.hash == RELEASE.hash)
     }
@@ -55,7 +63,7 @@ impl Call {
 
     pub(super) fn packed(&self) -> Vec<u8> {
         match self {
-            Self::Script { script, keys, args } => evaluate("EVALSHA", script.hash, keys, args),
+            Self::Script { script, keys, args, .. } => evaluate("EVALSHA", script.hash, keys, args),
             Self::BlockingPop { list, at_most } => redis::cmd("BLPOP")
                 .arg(list)
                 .arg(format!("{:.3}", at_most.as_secs_f64()))
@@ -76,7 +84,7 @@ impl Call {
     /// With the script's whole text, for a server that does not know the hash (any more).
     pub(super) fn packed_in_full(&self) -> Option<Vec<u8>> {
         match self {
-            Self::Script { script, keys, args } => Some(evaluate("EVAL", script.text, keys, args)),
+            Self::Script { script, keys, args, .. } => Some(evaluate("EVAL", script.text, keys, args)),
             Self::BlockingPop { .. } | Self::Command { .. } => None,
         }
     }

@@ -152,17 +152,13 @@ impl Tally {
         votes.filter(|(_, vote)| matches!(vote, Some(Vote::Yes { .. }))).map(|(at, _)| at)
     }
 
-    /// The votes that count, and when they were asked for or last renewed.
-    pub(super) fn yes_asked(&self) -> impl Iterator<Item = (usize, BootTime)> {
-        self.yes().filter_map(|(at, _)| match &self.votes[at] {
-            Some(Vote::Yes { asked, .. }) => Some((at, *asked)),
-            Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
-        })
-    }
-
-    /// When the oldest of the votes that count was asked for.
+    /// When the oldest of the votes that count was asked for, or last renewed.
     pub(super) fn lease_from(&self) -> Option<BootTime> {
-        self.yes_asked().map(|(_, asked)| asked).min()
+        let asked = self.yes().filter_map(|(at, _)| match &self.votes[at] {
+            Some(Vote::Yes { asked, .. }) => Some(*asked),
+            Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
+        });
+        asked.min()
     }
 
     /// The servers that have not voted.

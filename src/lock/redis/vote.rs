@@ -11,7 +11,7 @@ use super::RedisLock;
 use super::collect::Collected;
 use super::reply::{AcquireReply, Granted, Refusal, ReleaseReply};
 use super::requests::Ask;
-use super::servers::{NoReply, RoundEnd, stop_if};
+use super::round::{Received, Round, Watch};
 use super::tally::{Tally, Verdict, Vote};
 use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::{BackendError, Blocked, Lease, Observer, Problem, Superseded};
@@ -59,15 +59,13 @@ pub(super) struct Win {
     pub failures: Vec<BackendError>,
 }
 
-/// A request to the gate that was sent before the attempt began.
+/// Requests that were sent before the attempt begins.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    pub gate: usize,
-    pub asked: BootTime,
-    /// Whether the gate could be asked.
-    sent: Result<(), BackendError>,
-    /// The other servers that a newcomer asked in the same moment.
-    others: Vec<usize>,
+    gate: usize,
+    to_gate: Round,
+    /// The other servers, which a newcomer asks in the same moment.
+    others: Round,
 }
 
 /// What the gate's reply means for the attempt.
@@ -83,8 +81,8 @@ impl RedisLock {
     fn ask_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
         let ask = Ask::Gate { queues, stamp: self.stamp, proposed };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
-        let (asked, sent) = (BootTime::now(), self.servers[gate].node.ask(call));
-        InFlight { gate, asked, sent, others: Vec::new() }
+        let to_gate = self.servers.timed_round([(gate, call)]);
+        InFlight { gate, to_gate, others: Round::default() }
     }
 
     /// The first request goes to all servers at once: if no client waits, one round trip is enough.
@@ -95,7 +93,7 @@ impl RedisLock {
         let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;
         let to_gate = self.ask_gate(0, queues, Some(proposed));
         let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
-        let others = self.servers.ask(self.servers.all_but(0), |_| call.clone()).sent;
+        let others = self.servers.timed_round(self.servers.all_but(0).map(|at| (at, call.clone())));
         InFlight { others, ..to_gate }
     }
 
@@ -114,21 +112,23 @@ impl RedisLock {
         for gate in self.gates() {
             self.gate = gate;
             let in_flight = self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues, None));
-            let InFlight { asked, sent, others, .. } = in_flight;
-            let until = asked + self.servers.node_timeout;
-            let reply = match sent {
-                Ok(()) => self.servers.reply_of(gate, until, observer),
-                Err(error) => Err(NoReply::Failed(error)),
+            let InFlight { mut to_gate, others, .. } = in_flight;
+            let received = match to_gate.only_reply(&mut self.servers, Watch::Observer(&mut *observer)) {
+                Ok(received) => received,
+                Err(signal) => return Attempt::Cancelled(signal),
             };
-            let step = self.gate_step(reply);
-            if let Step::Enter(granted) = step {
-                self.note_member(gate, &granted.run_id, granted.stamp);
-                let votes = Collected { asked, granted, others, tally };
-                return self.enter(votes, queues, gives_up_at, observer);
+            self.note_punctuality(&received);
+            let asked = received.asked;
+            let step = gate_step(received.reply, self.servers.len() > 1);
+            if !matches!(step, Step::Enter(_)) {
+                self.release_strays(&others);
             }
-            self.release_strays(others);
             let vote = match step {
-                Step::Enter(_) => unreachable!("handled above"),
+                Step::Enter(granted) => {
+                    self.note_member(gate, &granted.run_id, granted.stamp);
+                    let votes = Collected { asked, granted, others, tally };
+                    return self.enter(votes, queues, gives_up_at, observer);
+                }
                 Step::Stop(attempt) => return attempt,
                 Step::NextGate(vote) => vote,
                 Step::Queue(refusal) => {
@@ -158,30 +158,15 @@ impl RedisLock {
         }
     }
 
-    fn gate_step(&mut self, reply: Result<AcquireReply, NoReply>) -> Step {
-        let member = &mut self.servers[self.gate];
-        match &reply {
-            // One late answer does not change the gate.
-            Err(NoReply::Late(_)) if member.timeouts > 0 => {
-                member.avoid_until = Some(BootTime::now() + AVOID_FOR);
-            }
-            Err(NoReply::Late(_)) => member.timeouts += 1,
-            Err(NoReply::Failed(_) | NoReply::Cancelled(_)) => {}
-            Ok(_) => member.timeouts = 0,
-        }
-        match reply {
-            Ok(AcquireReply::Granted(granted)) => Step::Enter(granted),
-            Ok(AcquireReply::Nested) => Step::Stop(Attempt::Nested),
-            Ok(AcquireReply::Superseded(by)) => Step::Stop(Attempt::Superseded(by)),
-            // A program that knows no gate may hold this server and no majority: then the next server is the
-            // gate, for every client. If that program has a majority, we wait in the first queue.
-            Ok(AcquireReply::Refused(refusal)) if refusal.blocked.is_foreign() && self.servers.len() > 1 => {
-                Step::NextGate(Vote::No(refusal))
-            }
-            Ok(AcquireReply::Refused(refusal)) => Step::Queue(refusal),
-            Ok(AcquireReply::Quarantined(quarantined)) => Step::NextGate(Vote::Quarantined(quarantined)),
-            Err(NoReply::Cancelled(signal)) => Step::Stop(Attempt::Cancelled(signal)),
-            Err(NoReply::Late(error) | NoReply::Failed(error)) => Step::NextGate(Vote::Failed(error)),
+    /// One late reply does not change the gate.
+    fn note_punctuality(&mut self, received: &Received<AcquireReply>) {
+        let member = &mut self.servers[received.at];
+        if received.is_late && member.timeouts > 0 {
+            member.avoid_until = Some(BootTime::now() + AVOID_FOR);
+        } else if received.is_late {
+            member.timeouts += 1;
+        } else if received.reply.is_ok() {
+            member.timeouts = 0;
         }
     }
 
@@ -189,9 +174,9 @@ impl RedisLock {
     fn probe_rest(&mut self, tally: &mut Tally) {
         // Harmless, as there is nothing to release.
         let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
-        let asked = self.servers.ask(tally.missing(), |_| call.clone());
+        let round = self.servers.round(tally.missing().into_iter().map(|at| (at, call.clone())));
         let until = BootTime::now() + self.servers.node_timeout;
-        for (at, reply) in self.servers.collect::<ReleaseReply>(asked, until) {
+        for (at, reply) in round.replies::<ReleaseReply>(&mut self.servers, Some(until)) {
             if let Err(error) = reply {
                 tally.add(at, Vote::Failed(error));
             }
@@ -230,10 +215,7 @@ impl RedisLock {
             Ok(tally) => tally,
             Err(attempt) => return attempt,
         };
-        // Not after a wait: another waiter may be waiting for us to be done.
-        if self.attempts == 1
-            && let RoundEnd::Cancelled(signal) = self.hear_the_others(asked, &mut tally, observer)
-        {
+        if let Err(signal) = self.hear_the_others(asked, &mut tally, observer) {
             return Attempt::Cancelled(signal);
         }
         if tally.unfit().is_some() || !tally.has_majority() {
@@ -243,8 +225,9 @@ impl RedisLock {
         let lease = self.lease(taken_at);
         match self.agree_on_fence(&tally, of_gate, lease) {
             Ok(fences) if !lease.deadline().has_passed() => {
-                for (at, asked) in tally.yes_asked() {
-                    self.servers[at].voted_at = Some(asked);
+                // No later than the lease: a vote that a renewal finds unchanged must not look like a longer one.
+                for (at, _) in tally.yes() {
+                    self.servers[at].voted_at = Some(taken_at);
                 }
                 let (voted, failures) = (tally.yes().count(), tally.abstentions());
                 Attempt::Won(Box::new(Win { fences, slots, taken_at, lease, voted, failures }))
@@ -261,11 +244,14 @@ impl RedisLock {
         asked: BootTime,
         tally: &mut Tally,
         observer: &mut dyn Observer,
-    ) -> RoundEnd {
+    ) -> Result<(), Signal> {
         let (shortest, longest) = DUPLICATE_CHECK;
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
-        let at_most = if tally.depends_on_young_servers() {
+        let at_most = if self.attempts > 1 {
+            // After a wait another waiter may be waiting for us to be done.
+            Duration::ZERO
+        } else if tally.depends_on_young_servers() {
             self.servers.node_timeout
         } else if is_slow {
             longest
@@ -273,10 +259,16 @@ impl RedisLock {
             (asked.elapsed() * 2).clamp(shortest, longest)
         };
         let until = self.lease(asked).deadline().min(BootTime::now() + at_most);
-        self.servers.listen(late, until, Some(observer), |at, reply| {
-            tally.add_reply(at, asked, reply);
-            stop_if(tally.unfit().is_some())
-        })
+        let mut round = Round::default();
+        for at in late {
+            round.expect(at, asked, None);
+        }
+        while tally.unfit().is_none() {
+            let next = round.next(&mut self.servers, Some(until), Watch::Observer(&mut *observer))?;
+            let Some(received) = next else { break };
+            tally.add_reply(received.at, asked, received.reply);
+        }
+        Ok(())
     }
 
     pub(super) fn without_majority(&self, tally: Tally) -> Attempt {
@@ -317,13 +309,29 @@ impl RedisLock {
 
     /// The gate did not grant: votes that other servers may have given are in the way of the client whose turn
     /// it is.
-    fn release_strays(&mut self, others: Vec<usize>) {
-        if others.is_empty() {
+    fn release_strays(&mut self, others: &Round) {
+        if others.is_over() {
             return;
         }
         let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
-        self.servers.ask(others, |_| call.clone());
+        self.servers.send(others.pending(), &call);
         // What is asked from now on is not what was released.
         self.attempts += 1;
+    }
+}
+
+fn gate_step(reply: Result<AcquireReply, BackendError>, has_others: bool) -> Step {
+    match reply {
+        Ok(AcquireReply::Granted(granted)) => Step::Enter(granted),
+        Ok(AcquireReply::Nested) => Step::Stop(Attempt::Nested),
+        Ok(AcquireReply::Superseded(by)) => Step::Stop(Attempt::Superseded(by)),
+        // A program that knows no gate may hold this server and no majority: then the next server is the
+        // gate, for every client. If that program has a majority, we wait in the first queue.
+        Ok(AcquireReply::Refused(refusal)) if refusal.blocked.is_foreign() && has_others => {
+            Step::NextGate(Vote::No(refusal))
+        }
+        Ok(AcquireReply::Refused(refusal)) => Step::Queue(refusal),
+        Ok(AcquireReply::Quarantined(quarantined)) => Step::NextGate(Vote::Quarantined(quarantined)),
+        Err(error) => Step::NextGate(Vote::Failed(error)),
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use super::RedisLock;
 use super::reply::Woken;
+use super::round::{Received, Round, Watch};
 use super::script::{Call, WAITER_RENEWAL};
-use super::servers::NoReply;
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{Blocked, Observer};
@@ -40,7 +42,7 @@ impl RedisLock {
         blocked: &Blocked,
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
-    ) -> Result<(), NoReply> {
+    ) -> Result<Received<Woken>, Signal> {
         let mut at_most = WAITER_RENEWAL;
         if let (Some(0), Some(expiry)) = (blocked.position, blocked.expires_in()) {
             at_most = at_most.min(expiry + Duration::from_millis(1));
@@ -53,20 +55,18 @@ impl RedisLock {
         let list = self.requests.notify_list(self.waiter);
         let until = BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout;
         let call = Call::BlockingPop { list, at_most };
-        self.servers[self.gate].node.ask(call).map_err(NoReply::Failed)?;
-        self.servers.reply_of::<Woken>(self.gate, until, observer).map(drop)
+        let mut round = Round::default();
+        round.ask(&mut self.servers, self.gate, call, Some(until));
+        round.only_reply(&mut self.servers, Watch::Observer(observer))
     }
 
     /// The gate is gone for all its waiters, but not all notice it at the same time: those behind let those ahead
     /// turn to the next server first.
-    pub(super) fn yield_to_those_ahead(&self, blocked: &Blocked, no_reply: &NoReply) -> Option<Duration> {
+    pub(super) fn yield_to_those_ahead(&self, blocked: &Blocked, is_silent: bool) -> Option<Duration> {
         let ahead = blocked.position.filter(|&ahead| ahead > 0 && self.servers.len() > 1)?;
         let in_turn = TURN * u32::try_from(ahead).unwrap_or(u32::MAX).min(MOST_TURNS);
-        Some(match no_reply {
-            // A silent server is noticed at the next renewal.
-            NoReply::Late(_) => WAITER_RENEWAL + in_turn,
-            NoReply::Failed(_) | NoReply::Cancelled(_) => in_turn,
-        })
+        // The others notice a silent server only at their next renewal.
+        Some(if is_silent { WAITER_RENEWAL + in_turn } else { in_turn })
     }
 
     /// A waiter needs one connection; the next in line opens those to the other servers.

@@ -17,11 +17,10 @@ use redis::Value;
 use super::discovery::{Master, masters, tag_in};
 use super::reply::CommandReply;
 use super::script::Call;
-use super::servers::{NoReply, Servers};
+use super::servers::Servers;
 use super::{Keys, RedisLock, Server, Timing};
-use crate::clock::BootTime;
 use crate::lock::checkup::{
-    Config, Found, Info, Marker, ServerClock, ServerFacts, ServerKind, ServersCheckup, Unobserved,
+    Config, Found, Info, Marker, ServerClock, ServerFacts, ServerKind, ServersCheckup,
 };
 use crate::lock::claim::WaiterId;
 use crate::lock::{BackendError, Problem, ServerErrorKind};
@@ -155,15 +154,14 @@ impl Contact {
     }
 
     fn ask(&mut self, call: Call) -> Result<Value, BackendError> {
-        self.servers[0].node.ask(call)?;
-        let until = BootTime::now() + self.servers.node_timeout;
-        match self.servers.reply_of::<CommandReply>(0, until, &mut Unobserved) {
-            Ok(CommandReply(value)) => Ok(value),
-            Err(NoReply::Failed(error) | NoReply::Late(error)) => {
+        let mut round = self.servers.timed_round([(0, call)]);
+        match round.reply(&mut self.servers, None) {
+            Some((_, Ok(CommandReply(value)))) => Ok(value),
+            Some((_, Err(error))) => {
                 self.servers[0].node.disconnect();
                 Err(error)
             }
-            Err(NoReply::Cancelled(_)) => Err(self.error(Problem::TimedOut)),
+            None => Err(self.error(Problem::TimedOut)),
         }
     }
 

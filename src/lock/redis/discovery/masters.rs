@@ -25,8 +25,8 @@ pub(in crate::lock::redis) fn masters(
 ) -> Result<Vec<Master>, BackendError> {
     let mut nodes = Servers::new(vec![server.clone()], node_timeout);
     let call = Call::Command { name: "CLUSTER", args: vec![b"SLOTS".to_vec()] };
-    let asked = nodes.ask(nodes.all(), |_| call.clone());
-    let mut replies = nodes.collect_patiently::<CommandReply>(asked);
+    let round = nodes.timed_round(nodes.to_all(&call));
+    let mut replies = round.replies::<CommandReply>(&mut nodes, None);
     let node = &nodes[0].node;
     let CommandReply(value) = replies.pop().map_or_else(|| Err(node.timed_out()), |(_, reply)| reply)?;
     let addresses = node

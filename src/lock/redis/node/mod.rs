@@ -121,15 +121,13 @@ impl Node {
         // If no reply is read, then neither is one that says that the script is unknown. That may
         // happen after an unanswered request, and to a release, which waits for a majority only.
         let may_go_unread = self.in_doubt || self.has_unanswered_script();
-        if may_go_unread || self.script_cache == ScriptCache::Cold && call.is_release() {
+        if call.is_in_full() || may_go_unread || self.script_cache == ScriptCache::Cold && call.is_release() {
             return self.ask_in_full(call);
         }
         self.send(&call.packed(), [Expected::Reply { call, in_full: false }])
     }
 
-    /// The same with the script's whole text: one round trip, whether the server knows the script
-    /// or not.
-    pub(super) fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
+    fn ask_in_full(&mut self, call: Call) -> Result<(), BackendError> {
         self.send(&in_full(&call), [Expected::Reply { call, in_full: true }])
     }
 

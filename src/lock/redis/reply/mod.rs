@@ -254,7 +254,7 @@ mod test_support {
     /// A request for this many locks, by whatever script.
     pub(super) fn call(locks: usize) -> Call {
         let keys = vec![Vec::new(); locks * KEYS_OF_LOCK + 2];
-        Call::Script { script: &ACQUIRE, keys, args: Vec::new() }
+        Call::Script { script: &ACQUIRE, keys, args: Vec::new(), in_full: false }
     }
 
     pub(super) fn value(fields: &[&str]) -> Value {

@@ -303,7 +303,7 @@ impl Requests {
             stamp.map_or_else(Vec::new, |stamp| stamp.to_string().into()),
         ];
         args.extend(more);
-        Call::Script { script, keys, args }
+        Call::Script { script, keys, args, in_full: false }
     }
 
     /// How long the keys live from now on if they are not renewed: the lease, or longer if a minimum hold asks

@@ -72,10 +72,10 @@ impl RedisView {
     /// Asks all servers about these locks. An error if none of them can be asked.
     fn look_at(&mut self, keys: &[Vec<u8>], limits: Limits) -> Result<Vec<Looked>, BackendError> {
         let call = self.inspect(keys, limits);
-        let asked = self.servers.ask(self.servers.all(), |_| call.clone());
+        let round = self.servers.timed_round(self.servers.to_all(&call));
         let mut replies: Vec<Option<Result<InspectReply, BackendError>>> =
             self.servers.all().map(|_| None).collect();
-        for (at, reply) in self.servers.collect_patiently(asked) {
+        for (at, reply) in round.replies(&mut self.servers, None) {
             replies[at] = Some(reply);
         }
         let mut seen: Vec<(usize, Vec<u8>)> = Vec::new();
@@ -171,7 +171,7 @@ impl RedisView {
         names.push(self.keys(keys.first().map_or(b"", Vec::as_slice)).node);
         let args =
             [limits.holders, limits.waiters, limits.log.into()].map(|number| number.to_string().into_bytes());
-        Call::Script { script: &INSPECT, keys: names, args: args.to_vec() }
+        Call::Script { script: &INSPECT, keys: names, args: args.to_vec(), in_full: false }
     }
 }
 

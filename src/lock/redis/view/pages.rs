@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::super::reply::CommandReply;
 use super::super::script::Call;
-use super::super::servers::{Asked, Servers};
+use super::super::servers::Servers;
 use crate::lock::{BackendError, Problem};
 
 /// Asks every server for the page at `first`, then for the next one, until it has told them all. `read` gets the number
@@ -23,15 +23,10 @@ where
     let mut next: Vec<Option<At>> = vec![Some(first); servers.len()];
     let mut failed: Vec<(usize, BackendError)> = Vec::new();
     while next.iter().any(Option::is_some) {
-        let mut asked = Asked::default();
-        for (server, page) in next.iter().enumerate() {
-            let Some(page) = page else { continue };
-            match servers[server].node.ask(call(page)) {
-                Ok(()) => asked.sent.push(server),
-                Err(error) => asked.failed.push((server, error)),
-            }
-        }
-        for (server, reply) in servers.collect_patiently::<CommandReply>(asked) {
+        let pages = next.iter().enumerate();
+        let round =
+            servers.timed_round(pages.filter_map(|(server, page)| Some((server, call(page.as_ref()?)))));
+        for (server, reply) in round.replies::<CommandReply>(servers, None) {
             let read = reply.and_then(|CommandReply(value)| {
                 read(server, value).ok_or_else(|| servers[server].node.error(Problem::UnexpectedReply))
             });

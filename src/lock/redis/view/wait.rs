@@ -9,7 +9,6 @@ use super::{Limits, RedisView};
 use crate::clock::BootTime;
 use crate::lock::redis::reply::CommandReply;
 use crate::lock::redis::script::{Call, WAITER_RENEWAL};
-use crate::lock::redis::servers::stop_if;
 use crate::lock::wait::{backoff, wait};
 use crate::lock::{BackendError, Problem, Seen, Status};
 
@@ -66,29 +65,23 @@ impl RedisView {
         let name = self.keys(key).log;
         let millis = at_most.as_millis().max(1).to_string();
         let blocks_until = BootTime::now() + at_most;
-        let mut blocked = Vec::new();
-        for (at, last) in log.iter().enumerate() {
-            let Some(last) = last else { continue };
-            let words = [b"BLOCK".as_slice(), millis.as_bytes(), b"STREAMS", &name, last];
+        let calls = log.iter().enumerate().filter_map(|(at, last)| {
+            let words = [b"BLOCK".as_slice(), millis.as_bytes(), b"STREAMS", &name, last.as_ref()?];
             let args = words.iter().map(|word| word.to_vec()).collect();
-            if self.servers[at].node.ask(Call::Command { name: "XREAD", args }).is_ok() {
-                blocked.push(at);
-            }
-        }
-        let (mut silent, mut is_woken) = (blocked.clone(), false);
-        let overdue = blocks_until + self.servers.node_timeout;
-        self.servers.listen::<CommandReply>(blocked, overdue, None, |at, reply| {
-            silent.retain(|&other| other != at);
-            is_woken |= match reply {
+            Some((at, Call::Command { name: "XREAD", args }))
+        });
+        let (mut round, mut is_woken) = (self.servers.round(calls), false);
+        let overdue = Some(blocks_until + self.servers.node_timeout);
+        while !is_woken && let Some((_, reply)) = round.reply(&mut self.servers, overdue) {
+            is_woken = match reply {
                 Ok(CommandReply(reply)) => reply != Value::Nil,
                 // What is wrong with the connection is found out by the next look. Something else at the log's key, or a
                 // server that knows no streams, does no harm: the time passes below.
                 Err(error) => !matches!(error.problem, Problem::Server(_)),
             };
-            stop_if(is_woken)
-        });
+        }
         // What is sent behind a blocked command waits for it.
-        for at in silent {
+        for at in round.pending() {
             self.servers[at].node.disconnect();
         }
         if !is_woken {

@@ -1,0 +1,201 @@
+//! A round: requests to several servers at once, and their replies as they arrive.
+//!
+//! Each server has one pending request: a newer one replaces it, and the reply to the older one is dropped.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+use nix::poll::PollFlags;
+use nix::sys::signal::Signal;
+
+use super::node::Node;
+use super::reply::Reply;
+use super::script::Call;
+use super::servers::Servers;
+use crate::clock::BootTime;
+use crate::lock::wait::{Wait, is_readable, wait};
+use crate::lock::{BackendError, Observer};
+
+/// The servers that were asked and have not replied yet.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pending: Vec<PendingRequest>,
+    /// Servers that could not be asked.
+    failed: VecDeque<(usize, BackendError)>,
+}
+
+#[derive(Debug)]
+struct PendingRequest {
+    at: usize,
+    asked: BootTime,
+    /// When the server is late, if that is not the caller's decision. While its connection makes progress it has a
+    /// node timeout for each step: a distant server needs several round trips to begin.
+    due: Option<BootTime>,
+}
+
+/// The reply of one server, or why there is none.
+#[derive(Debug)]
+pub(super) struct Received<R> {
+    pub at: usize,
+    /// When the request was sent.
+    pub asked: BootTime,
+    pub reply: Result<R, BackendError>,
+    /// The error is that the reply has not arrived in time. It may still arrive.
+    pub is_late: bool,
+}
+
+/// What ends a wait besides a reply.
+pub(super) enum Watch<'a> {
+    Nothing,
+    Observer(&'a mut dyn Observer),
+    /// As soon as this is readable.
+    Interrupt(BorrowedFd<'a>),
+}
+
+impl Servers {
+    /// Send these requests. How long to wait for the replies is up to the caller.
+    pub(super) fn round(&mut self, calls: impl IntoIterator<Item = (usize, Call)>) -> Round {
+        let mut round = Round::default();
+        for (at, call) in calls {
+            round.ask(self, at, call, None);
+        }
+        round
+    }
+
+    /// Send these requests. Each server has the node timeout for each step.
+    pub(super) fn timed_round(&mut self, calls: impl IntoIterator<Item = (usize, Call)>) -> Round {
+        let (mut round, due) = (Round::default(), BootTime::now() + self.node_timeout);
+        for (at, call) in calls {
+            round.ask(self, at, call, Some(due));
+        }
+        round
+    }
+
+    /// The same request to all servers.
+    pub(super) fn to_all(&self, call: &Call) -> Vec<(usize, Call)> {
+        self.all().map(|at| (at, call.clone())).collect()
+    }
+
+    fn late_at(&self, pending: &PendingRequest) -> Option<BootTime> {
+        pending.due.map(|due| self.overdue_at(pending.at, due))
+    }
+}
+
+impl Round {
+    pub(super) fn ask(&mut self, servers: &mut Servers, at: usize, call: Call, due: Option<BootTime>) {
+        let asked = BootTime::now();
+        match servers[at].node.ask(call) {
+            Ok(()) => self.expect(at, asked, due),
+            Err(error) => self.failed.push_back((at, error)),
+        }
+    }
+
+    /// The reply to a request that was sent before.
+    pub(super) fn expect(&mut self, at: usize, asked: BootTime, due: Option<BootTime>) {
+        self.pending.retain(|pending| pending.at != at);
+        self.pending.push(PendingRequest { at, asked, due });
+    }
+
+    /// The servers that have not replied.
+    pub(super) fn pending(&self) -> Vec<usize> {
+        self.pending.iter().map(|pending| pending.at).collect()
+    }
+
+    /// Nothing is left to wait for.
+    pub(super) fn is_over(&self) -> bool {
+        self.pending.is_empty() && self.failed.is_empty()
+    }
+
+    /// The next reply; `None` if there is none before `until`, or none is expected.
+    pub(super) fn next<R: Reply>(
+        &mut self,
+        servers: &mut Servers,
+        until: Option<BootTime>,
+        mut watch: Watch<'_>,
+    ) -> Result<Option<Received<R>>, Signal> {
+        loop {
+            if let Some(received) = self.take(servers) {
+                return Ok(Some(received));
+            }
+            if self.pending.is_empty() || until.is_some_and(BootTime::has_passed) {
+                return Ok(None);
+            }
+            let nodes = self.pending.iter().map(|pending| &servers[pending.at].node);
+            let mut watched: Vec<_> = nodes.clone().filter_map(Node::poll_for).collect();
+            let late = self.pending.iter().filter_map(|pending| servers.late_at(pending));
+            let moments = nodes.filter_map(Node::wake_at).chain(late).chain(until);
+            let until = moments.min().unwrap_or_else(|| BootTime::now() + servers.node_timeout);
+            match &mut watch {
+                Watch::Nothing => {
+                    wait(&watched, until, None);
+                }
+                Watch::Observer(observer) => {
+                    if let Wait::Cancelled(signal) = wait(&watched, until, Some(&mut **observer)) {
+                        return Err(signal);
+                    }
+                }
+                Watch::Interrupt(interrupt) => {
+                    watched.push((*interrupt, PollFlags::POLLIN));
+                    wait(&watched, until, None);
+                    if is_readable(*interrupt) {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The reply of the only server that was asked, which must have a time limit.
+    pub(super) fn only_reply<R: Reply>(
+        &mut self,
+        servers: &mut Servers,
+        watch: Watch<'_>,
+    ) -> Result<Received<R>, Signal> {
+        let received = self.next(servers, None, watch)?;
+        Ok(received.expect("a server with a time limit replies or is late"))
+    }
+
+    /// The next reply, for a caller that watches nothing else.
+    pub(super) fn reply<R: Reply>(
+        &mut self,
+        servers: &mut Servers,
+        until: Option<BootTime>,
+    ) -> Option<(usize, Result<R, BackendError>)> {
+        let received = self.next(servers, until, Watch::Nothing).ok().flatten()?;
+        Some((received.at, received.reply))
+    }
+
+    /// All replies, with an error for each server that has not replied by then.
+    pub(super) fn replies<R: Reply>(
+        mut self,
+        servers: &mut Servers,
+        until: Option<BootTime>,
+    ) -> Vec<(usize, Result<R, BackendError>)> {
+        let mut replies = Vec::new();
+        while let Some(reply) = self.reply(servers, until) {
+            replies.push(reply);
+        }
+        replies.extend(self.pending().into_iter().map(|at| (at, Err(servers[at].node.timed_out()))));
+        replies
+    }
+
+    /// A reply that has arrived, or an error that is known.
+    fn take<R: Reply>(&mut self, servers: &mut Servers) -> Option<Received<R>> {
+        if let Some((at, error)) = self.failed.pop_front() {
+            return Some(Received { at, asked: BootTime::now(), reply: Err(error), is_late: false });
+        }
+        for i in 0..self.pending.len() {
+            let at = self.pending[i].at;
+            let (reply, is_late) = match servers[at].node.reply::<R>() {
+                Some(reply) => (reply, false),
+                None if servers.late_at(&self.pending[i]).is_some_and(BootTime::has_passed) => {
+                    (Err(servers[at].node.timed_out()), true)
+                }
+                None => continue,
+            };
+            let asked = self.pending.remove(i).asked;
+            return Some(Received { at, asked, reply, is_late });
+        }
+        None
+    }
+}
