@@ -15,6 +15,9 @@ use crate::lock::{Blocked, Blocker, Observer};
 
 /// A program other than redlock wakes nobody: so often we look whether it has gone.
 const FOREIGN_RETRY: Duration = Duration::from_millis(100);
+/// How long a client whose turn it is at its gate waits for an older claim with another gate before it steps back: that
+/// claim may be about to be released. If the client left the queue there in that moment, the one behind it would pass.
+const BEFORE_YIELDING: Duration = Duration::from_millis(200);
 
 /// What there is when the gate has voted for us.
 pub(super) struct Collected {
@@ -42,6 +45,8 @@ struct Collection {
     renew_at: Option<BootTime>,
     /// The last refusal.
     blocked: Option<Blocked>,
+    /// The servers that refused us, and at which we have waited for a release.
+    waited_at: Vec<usize>,
 }
 
 impl Collection {
@@ -141,6 +146,7 @@ impl RedisLock {
             round: others,
             renew_at: self.ttl.map(|ttl| asked + ttl / 3),
             blocked: None,
+            waited_at: Vec::new(),
         };
         all.tally.add(self.gate, Vote::Yes { granted, asked });
         if !all.is_newcomer {
@@ -158,17 +164,22 @@ impl RedisLock {
         observer: &mut dyn Observer,
     ) -> Result<(), Attempt> {
         self.note_refusal(at, &refusal);
+        let is_registered = refusal.stamp.is_some();
+        let mut at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
         if let Some(follow) = self.must_yield(at, &refusal) {
-            let blocked = Box::new(refusal.blocked);
-            return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
+            if !all.queues || all.waited_at.contains(&at) {
+                let blocked = Box::new(refusal.blocked);
+                return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
+            }
+            at_most = at_most.min(BEFORE_YIELDING);
         }
         if all.queues {
             observer.waiting(&refusal.blocked, all.started.elapsed());
         }
-        let is_registered = refusal.stamp.is_some();
         let waits = all.queues || self.is_on_its_way_out(&refusal);
         if waits && is_registered {
-            self.wait_for_release(all, at, &refusal);
+            all.waited_at.push(at);
+            self.wait_for_release(all, at, &refusal, at_most);
         } else if waits {
             // A newcomer's request leaves nothing that a release could wake.
             self.ask_votes(all, vec![at], true);
@@ -223,8 +234,13 @@ impl RedisLock {
     }
 
     /// Ask again as soon as the lock is released there.
-    fn wait_for_release(&mut self, all: &mut Collection, at: usize, refusal: &Refusal) {
-        let mut at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
+    fn wait_for_release(
+        &mut self,
+        all: &mut Collection,
+        at: usize,
+        refusal: &Refusal,
+        mut at_most: Duration,
+    ) {
         if refusal.blocked.is_foreign() {
             at_most = at_most.min(FOREIGN_RETRY);
         }

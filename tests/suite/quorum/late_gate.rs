@@ -143,6 +143,21 @@ fn a_holder_that_ends_while_the_gate_is_stopped_is_followed_by_the_first_waiter(
 /// The gate returns empty and is quarantined: it neither grants nor queues, and no place is lost.
 #[test]
 fn waiters_of_a_restarted_gate_are_served_in_order_of_arrival() {
+    assert_order_survives_a_restart_of_the_gate(|_| {});
+}
+
+/// The first waiter has the vote of the next gate, and is refused by a claim that has another gate and is older. That
+/// claim is about to be released: it is no reason to step back.
+#[test]
+fn a_release_that_is_late_after_a_restart_of_the_gate_does_not_change_the_order() {
+    for delay in [2, 5] {
+        assert_order_survives_a_restart_of_the_gate(|links| links.line(0, 2).to_server(delay * MS));
+    }
+}
+
+/// `before_release` runs when all waiters have turned to the next server.
+#[track_caller]
+fn assert_order_survives_a_restart_of_the_gate(before_release: impl Fn(&Links)) {
     let mut links = Links::start(3, 6);
     links.warm_up();
     links.nodes().settle();
@@ -165,6 +180,7 @@ fn waiters_of_a_restarted_gate_are_served_in_order_of_arrival() {
     wait_for_sleeping_clients(&links[1], 6);
     wait_until("the claim is healed", || links[0].held("k"));
     assert_eq!(links[0].queue_len("k"), 0, "a quarantined server queues no waiter");
+    before_release(&links);
     holder.wait().expect_code(0);
     expect_success(waiters);
     check.assert_clean(5);
