@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Longer than anyone will wait, and far from the edge of the arithmetic.
+/// Longer than any useful wait, and far from overflow.
 const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
 
-/// humantime's notation, or bare seconds with a fraction as flock takes them.
+/// humantime's notation, or plain seconds with a fraction, as in flock.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let is_bare =
         text.bytes().all(|b| b.is_ascii_digit() || b == b'.') && text.bytes().any(|b| b.is_ascii_digit());
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// "1m 30s", "3.9s", "250ms": finer than seconds only where those would say little.
+/// "1m 30s", "3.9s", "250ms": fractions of seconds only for short durations.
 pub(crate) fn format(duration: Duration) -> String {
     let tenths = duration.as_millis() / 100;
     match duration.as_secs() {
@@ -32,7 +32,7 @@ pub(crate) fn format(duration: Duration) -> String {
     }
 }
 
-/// Whole seconds, for times that are watched as they pass.
+/// Whole seconds, for a running display.
 pub(crate) fn format_seconds(duration: Duration) -> String {
     humantime::format_duration(Duration::from_secs(duration.as_secs())).to_string()
 }
@@ -43,7 +43,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn durations_are_humantimes_or_bare_seconds() {
+    fn a_duration_is_humantimes_or_plain_seconds() {
         for (text, millis) in [
             ("90s", 90_000),
             ("5m", 300_000),
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_duration() {
+    fn nonsense_is_rejected() {
         for text in
             ["-1", "1e30", "5 parsecs", "inf", "NaN", ".", "1.2.3", "0x10", " 5", "", "99999999999999999999"]
         {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn short_times_are_shown_more_finely() {
+    fn short_durations_are_shown_with_fractions() {
         for (millis, shown) in
             [(0, "0s"), (250, "250ms"), (1_500, "1.5s"), (3_937, "3.9s"), (5_000, "5s"), (90_400, "1m 30s")]
         {
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_can_upset_the_parser(text in ".{0,20}") {
+        fn the_parser_never_panics(text in ".{0,20}") {
             let _ = parse(&text);
         }
     }

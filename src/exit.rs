@@ -1,28 +1,18 @@
-//! Every way in which redlock ends. Scripts depend on the numbers; they are in the manual page.
+//! Exit codes. Scripts depend on the numbers.
 
 use std::fmt;
 
-/// `doctor` has found a problem.
+/// `doctor` found a problem.
 pub(crate) const PROBLEM_FOUND: u8 = 1;
-/// A flag, a value or the command is missing or wrong; or a nested run on a key that is already held.
 pub(crate) const USAGE: u8 = 64;
-/// The servers cannot be reached, or cannot serve now.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// Another run or program holds the lock.
 pub(crate) const HELD: u8 = 75;
-/// A server or the file system refused us.
 pub(crate) const REFUSED: u8 = 77;
-/// Servers or settings that cannot work.
 pub(crate) const UNFIT: u8 = 78;
-/// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 79;
-/// --max-hold ran out.
 pub(crate) const TIME_UP: u8 = 124;
-/// redlock itself failed.
 pub(crate) const INTERNAL: u8 = 125;
-/// The command cannot be executed.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
-/// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// What each exit code means, for help and manual pages. A command may add details.

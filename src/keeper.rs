@@ -1,11 +1,11 @@
 //! The refresh thread: keeps the lease alive while the command runs.
 //!
-//! It renews at a third of the lease, retries on errors as long as the lease lasts, and reports each step
-//! as an event. It stops nothing: that the command does not outlive the lease is the guardian's business,
-//! which is told each new deadline from here and acts on the last one by itself.
+//! It renews at a third of the lease, retries on errors while the lease lasts, and reports each
+//! step as an event. It stops nothing: the guardian makes sure that the command does not outlive
+//! the lease. It receives each new deadline from here and acts on the last one.
 //!
-//! The thread is started when the first renewal is due: most commands end before that, and a lock without
-//! a lease never needs it.
+//! The thread starts when the first renewal is due: most commands end before that, and a lock
+//! without a lease never needs it.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,38 +18,38 @@ use crate::clock::BootTime;
 use crate::fault;
 use crate::lock::{BackendError, Extended, Grant, Lease, Lock, Loss};
 
-/// Between two attempts to renew while the servers fail: a fraction of the lease, within bounds.
+/// Pause between attempts to renew while the servers fail: a fraction of the lease, within bounds.
 const RETRY_FRACTION: u32 = 30;
 const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 #[derive(Debug)]
 pub(crate) enum KeeperEvent {
     Refreshed(Grant),
-    /// Could not renew; the lease still holds, and the keeper goes on trying.
+    /// Not renewed. The lease is still valid, and the keeper tries again.
     Failed(BackendError, Option<Lease>),
-    /// A clear answer: the lock is no longer ours.
+    /// The lock is certainly no longer ours.
     Lost(Loss),
-    /// The lease is over without one.
+    /// The lease ended before it could be renewed.
     Overdue,
 }
 
-/// The lock and its grant, passed between the refresh thread and the caller that ends it.
+/// The lock and its grant: the refresh thread has them until the caller takes them back.
 struct Owned {
     lock: Box<dyn Lock>,
     grant: Grant,
 }
 
 struct Shared {
-    /// `None` once the lock was taken back: the thread then ends.
+    /// `None` after [`Keeper::finish`]: the thread then ends.
     owned: Mutex<Option<Owned>>,
     taken_back: Condvar,
-    /// Readable once the lock is to be taken back.
+    /// Readable when the caller wants the lock back.
     interrupt: PipeReader,
     interrupter: PipeWriter,
 }
 
 impl Shared {
-    /// A panic ends the whole program, so no thread goes on after one to see what it left.
+    /// A panic ends the whole program, so no thread ever sees a poisoned value.
     fn owned(&self) -> MutexGuard<'_, Option<Owned>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,12 +58,12 @@ impl Shared {
 pub(crate) struct Keeper {
     events: Receiver<KeeperEvent>,
     wake_fd: PipeReader,
-    /// A copy of it runs in the thread.
+    /// The thread runs a clone.
     refresher: Refresher,
     starts_at: Option<BootTime>,
 }
 
-/// The descriptors of a keeper, obtained before there is a lock to keep.
+/// The descriptors of a keeper, allocated before there is a lock to keep.
 pub(crate) struct KeeperPipes {
     wake: (PipeReader, PipeWriter),
     interrupt: (PipeReader, PipeWriter),
@@ -98,12 +98,12 @@ impl Keeper {
         Self { events, wake_fd, refresher, starts_at }
     }
 
-    /// When [`Keeper::start`] must be called; `None` if that is done, or never needed.
+    /// When to call [`Keeper::start`]; `None` if it was called or is never needed.
     pub(crate) fn starts_at(&self) -> Option<BootTime> {
         self.starts_at
     }
 
-    /// If no thread can be started now, it is due again a little later.
+    /// If no thread can be started now, try again a little later.
     pub(crate) fn start(&mut self) -> io::Result<()> {
         self.starts_at = Some(BootTime::now() + self.refresher.retry_interval);
         let refresher = self.refresher.clone();
@@ -112,18 +112,18 @@ impl Keeper {
         Ok(())
     }
 
-    /// Readable when there are events, or a renewal is complete.
+    /// Readable when there are events or a renewal is complete.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
 
-    /// To be called when [`Keeper::wake_fd`] is readable.
+    /// Call this when [`Keeper::wake_fd`] is readable.
     pub(crate) fn take_events(&mut self) -> Vec<KeeperEvent> {
         let _ = self.wake_fd.read(&mut [0; 64]);
         self.events.try_iter().collect()
     }
 
-    /// End the refreshing and take the lock back. A renewal in progress is waited for (at most a node
+    /// Stop renewing and take the lock back. Waits for a renewal in progress (at most one node
     /// timeout), so that none can follow the release.
     pub(crate) fn finish(self) -> (Box<dyn Lock>, Grant) {
         let shared = &self.refresher.shared;
@@ -156,8 +156,8 @@ impl Refresher {
                 .0;
             let Some(Owned { lock, grant }) = &mut *owned else { return };
             fault::panic_if_requested("keeper");
-            // After a suspend, or a stop, the clock comes before the servers: a lease that is over is
-            // not renewed, whatever they would say.
+            // After a suspend or a stop the clock counts, not the servers: a lease that has ended
+            // is never renewed.
             if grant.is_over() {
                 return self.send(KeeperEvent::Overdue);
             }
@@ -168,7 +168,7 @@ impl Refresher {
                     next = lease.refresh_at();
                     self.send(KeeperEvent::Refreshed(grant.clone()));
                     lock.follow_up(grant, self.shared.interrupt.as_fd());
-                    // A caller that gives memory back while nothing is to be done does so when we are done.
+                    // The caller gives memory back when nothing is left to do: let it do so now.
                     self.wake();
                 }
                 Extended::Unknown(error) => {
@@ -183,7 +183,7 @@ impl Refresher {
         }
     }
 
-    /// The receiver is gone only when the program is about to end.
+    /// The receiver is gone only if the program is about to exit.
     fn send(&self, event: KeeperEvent) {
         let _ = self.sender.send(event);
         self.wake();

@@ -1,4 +1,4 @@
-//! Moments as people write them: how long ago, or a date and a time of day.
+//! Moments as people write them: a duration before now, or a date with or without a time of day.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ pub(crate) enum Moment {
     /// This long before now.
     Ago(Duration),
     Exact(SystemTime),
-    /// The local clock showed this; as if it were UTC.
+    /// Local time, stored as if it were UTC.
     Local(SystemTime),
 }
 
@@ -30,7 +30,7 @@ impl FromStr for Moment {
 }
 
 impl Moment {
-    /// `local_time`: year, month, day, hour, minute and second by the local clock.
+    /// `local_time`: year, month, day, hour, minute and second in local time.
     pub(crate) fn at(
         self,
         now: SystemTime,
@@ -40,7 +40,8 @@ impl Moment {
             Self::Ago(ago) => now.checked_sub(ago).unwrap_or(UNIX_EPOCH),
             Self::Exact(moment) => moment,
             Self::Local(shown) => {
-                // The offset of a moment near it, then its own: they differ where the clock is changed.
+                // First the offset of a nearby moment, then its own: they differ around a change of
+                // the clock.
                 let near = before(shown, utc_offset(shown, &local_time));
                 before(shown, utc_offset(near, &local_time))
             }
@@ -48,20 +49,20 @@ impl Moment {
     }
 }
 
-/// By how many seconds the local clock is ahead of UTC.
+/// Seconds by which local time is ahead of UTC.
 pub(crate) fn utc_offset(moment: SystemTime, local_time: impl Fn(SystemTime) -> Option<[i32; 6]>) -> i64 {
     let seconds = |moment: SystemTime| {
         moment.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_secs()).ok())
     };
     let shown = local_time(moment).and_then(|[year, month, day, hour, minute, second]| {
-        // A leap second is not known to the parser.
+        // The parser does not know leap seconds.
         let second = second.min(59);
         utc(&format!("{year:04}-{month:02}-{day:02}"), &format!("{hour:02}:{minute:02}:{second:02}"))
     });
     shown.and_then(seconds).zip(seconds(moment)).map_or(0, |(shown, moment)| shown - moment)
 }
 
-/// The moment by so many seconds earlier, or later if they are negative.
+/// The moment this many seconds earlier, or later if negative.
 fn before(moment: SystemTime, seconds: i64) -> SystemTime {
     let by = Duration::from_secs(seconds.unsigned_abs());
     let moved = if seconds < 0 { moment.checked_add(by) } else { moment.checked_sub(by) };
@@ -96,7 +97,7 @@ fn date(text: &str) -> Option<Moment> {
     }
 }
 
-/// `clock` with or without seconds.
+/// `clock`: with or without seconds.
 fn utc(day: &str, clock: &str) -> Option<SystemTime> {
     let seconds = if clock.len() == 5 { ":00" } else { "" };
     humantime::parse_rfc3339(&format!("{day}T{clock}{seconds}Z")).ok()
@@ -113,7 +114,7 @@ mod tests {
         humantime::parse_rfc3339(text).unwrap()
     }
 
-    /// A clock that is so many seconds ahead of UTC.
+    /// A local clock this many seconds ahead of UTC.
     fn ahead(seconds: i64) -> impl Fn(SystemTime) -> Option<[i32; 6]> {
         move |moment| {
             let shown = humantime::format_rfc3339_seconds(before(moment, -seconds)).to_string();
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_so_long_ago_or_a_date() {
+    fn a_moment_is_a_duration_ago_or_a_date() {
         for (text, clock, moment) in [
             ("90m", 0, "2026-11-16T10:30:00Z"),
             ("3600", 0, "2026-11-16T11:00:00Z"),
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_offset_is_that_of_the_moment_itself() {
-        // From 01:00 UTC on the clock is two hours ahead instead of one.
+        // At 01:00 UTC the clock changes from one hour ahead to two.
         let changed = exact("2026-03-29T01:00:00Z");
         let clock = |moment: SystemTime| ahead(if moment < changed { 3600 } else { 7200 })(moment);
         let at = |text: &str| {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_moment() {
+    fn nonsense_is_rejected() {
         for text in [
             "",
             "yesterday",
@@ -179,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_can_upset_the_parser(text in ".{0,30}", date in "[0-9]{4}-[0-9]{2}-[0-9]{2}[T ].{0,12}") {
+        fn the_parser_never_panics(text in ".{0,30}", date in "[0-9]{4}-[0-9]{2}-[0-9]{2}[T ].{0,12}") {
             let _ = text.parse::<Moment>();
             let _ = date.parse::<Moment>();
         }

@@ -31,8 +31,8 @@ impl<'fd, T: Copy> Poll<'fd, T> {
         self.until = [self.until, moment].into_iter().flatten().min();
     }
 
-    /// The tags of the descriptors that are ready. None are after an interrupted poll: the caller checks
-    /// its clocks and polls again.
+    /// The tags of the descriptors that are ready. None are after an interrupted poll: the caller
+    /// checks its clocks and polls again.
     pub(crate) fn wait(self) -> Vec<T> {
         self.wait_after(|| {})
     }

@@ -1,7 +1,7 @@
-//! Passwords that were typed as part of a URL: out of sight of `ps`.
+//! Hides passwords in URLs on the command line from `ps`.
 //!
-//! Everyone on the host can read a process's arguments in /proc, so they are overwritten before anything is
-//! started that would inherit them.
+//! Every user of the host can read a process's arguments in /proc, so they are overwritten before
+//! any other process is started.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::arguments;
 
-/// Mask these URLs in our own argument list. The last `of_the_command` arguments are the command's.
+/// Mask these URLs in our own argument list. The last `of_the_command` arguments belong to the
+/// command.
 pub(crate) fn hide(urls: &[&OsStr], of_the_command: usize) -> io::Result<()> {
     if urls.is_empty() {
         return Ok(());
@@ -30,13 +31,14 @@ fn hide_in(bytes: &mut [u8], urls: &[&OsStr], of_the_command: usize) {
     }
 }
 
-/// How many bytes there are before the last `count` arguments, each of which ends with a zero.
+/// Number of bytes before the last `count` arguments, each of which ends with a zero.
 fn length_without_last(bytes: &[u8], count: usize) -> usize {
     let ends: Vec<usize> = bytes.iter().enumerate().filter(|(_, b)| **b == 0).map(|(at, _)| at + 1).collect();
     ends.len().checked_sub(count + 1).map_or(0, |last| ends[last])
 }
 
-/// User and password, before the last @ and in a query, become stars; the length stays.
+/// Replace user and password, before the last @ and in a query, with stars. The length stays the
+/// same.
 fn mask(url: &mut [u8]) {
     let start = find(url, b"://").map_or(0, |at| at + 3);
     if let Some(at) = url.iter().rposition(|&b| b == b'@').filter(|&at| at >= start) {
@@ -49,10 +51,10 @@ fn mask(url: &mut [u8]) {
     }
 }
 
-/// What our own advice has in place of a password.
+/// Stands for a password in our own hints.
 const PLACEHOLDER: &str = ":PASSWORD@";
 
-/// For text that repeats what was typed, where a URL may stand anywhere.
+/// For messages that repeat what was typed: a URL may be anywhere in them.
 pub(crate) fn without_passwords(text: &str) -> String {
     let mask_part = |part: &str| {
         let is_advice = part.contains(PLACEHOLDER) && !part.replacen(PLACEHOLDER, "", 1).contains('@');
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_typed_is_repeated_without_its_password() {
+    fn a_repeated_url_has_no_password() {
         assert_eq!(
             without_passwords("unexpected argument 'redis://:secret@h' found\nUsage: x"),
             "unexpected argument 'redis://*******@h' found\nUsage: x"

@@ -1,4 +1,4 @@
-//! `redlock break`: take a lock away from its holders, and say what came of it.
+//! `redlock break`: take a lock away from its holders, and report the result.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
@@ -13,26 +13,26 @@ use crate::lock::{self, BackendError, BreakTarget, Breaker, Freed, HeldBy, How};
 use crate::report::{self, BreakReport};
 use crate::settings::BreakSettings;
 
-/// How long a holder without a lease may take to answer, if nothing else is said.
+/// How long to wait for a holder without a lease, by default.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A wait for the holder is mentioned after this time.
+/// A wait for the holder is reported after this time.
 const MENTIONED_AFTER: Duration = Duration::from_secs(2);
 
-/// A lease is over a little later than its server said.
+/// A lease may end a little later than its server said.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// A holder that was told, and when it is over by itself.
-struct Told {
+/// A holder that was notified, and when its lease ends.
+struct NotifiedHolder {
     held: BreakTarget,
     ends_at: Option<BootTime>,
 }
 
-/// What came of those that were told.
+/// What became of the holders that were notified.
 struct Followed {
-    /// Those that are gone, and how long that took.
-    gone: Vec<(Told, Duration)>,
-    left: Vec<Told>,
+    /// The holders that are gone, and how long that took.
+    gone: Vec<(NotifiedHolder, Duration)>,
+    left: Vec<NotifiedHolder>,
 }
 
 pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
@@ -91,7 +91,8 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     }))
 }
 
-/// Shows the holders and asks, if there is a terminal to ask on. Returns those that are still there.
+/// Show the holders and ask for confirmation on a terminal. Returns the holders that are still
+/// there.
 fn confirm(
     breaker: &mut dyn Breaker,
     shown: &[BreakTarget],
@@ -107,7 +108,7 @@ fn confirm(
     if !is_answered_yes() {
         return Err(Failure::new(exit::HELD, report.nothing_changed()).into());
     }
-    // An answer may take minutes. Those that have come since were not asked about.
+    // The user may take minutes. New holders were not part of the question.
     let mut holders = breaker
         .holders()
         .map_err(|error| Failure::new(exit_code(error.fault()), report.cannot_break(&error)))?;
@@ -118,7 +119,7 @@ fn confirm(
     Ok(holders)
 }
 
-/// The holders that are meant. Empty if the lock, or the slot, is free.
+/// The holders to break. Empty if the lock, or the slot, is free.
 fn choose(
     holders: &[BreakTarget],
     settings: &BreakSettings,
@@ -144,7 +145,7 @@ fn is_on_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-/// From the terminal itself, whatever else stdin may hold.
+/// Read from the terminal itself: stdin may be something else.
 fn is_answered_yes() -> bool {
     let Ok(terminal) = File::open("/dev/tty") else { return false };
     let mut answer = String::new();
@@ -152,7 +153,7 @@ fn is_answered_yes() -> bool {
     read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
 }
 
-/// Wait until these holders are gone, or that is not worth waiting for any more.
+/// Wait until these holders are gone or their leases must have ended.
 fn follow(
     breaker: &mut dyn Breaker,
     meant: Vec<BreakTarget>,
@@ -161,21 +162,24 @@ fn follow(
     report: &BreakReport,
 ) -> Followed {
     let ends_at = |held: &BreakTarget| held.expires_in.map(|left| BootTime::now() + left);
-    let mut left: Vec<Told> = meant.into_iter().map(|held| Told { ends_at: ends_at(&held), held }).collect();
+    let mut left: Vec<NotifiedHolder> =
+        meant.into_iter().map(|held| NotifiedHolder { ends_at: ends_at(&held), held }).collect();
     let (mut gone, mut is_mentioned, mut is_last_lease) = (Vec::new(), false, false);
     loop {
-        // A holder that was about to release has done so.
+        // Some holders may be gone by now.
         let holders = breaker.holders();
         if let Ok(holders) = &holders {
-            // It may have renewed after it was shown; since it was told it cannot.
+            // It may have renewed before it was notified; it cannot renew after that.
             if !std::mem::replace(&mut is_last_lease, true) {
                 for told in &mut left {
                     let now = holders.iter().find(|held| is_same(&told.held, held, settings));
                     told.ends_at = now.map_or(told.ends_at, ends_at);
                 }
             }
-            let is_there = |told: &Told| holders.iter().any(|held| is_same(&told.held, held, settings));
-            let (stay, leave): (Vec<Told>, Vec<Told>) = left.into_iter().partition(is_there);
+            let is_there =
+                |told: &NotifiedHolder| holders.iter().any(|held| is_same(&told.held, held, settings));
+            let (stay, leave): (Vec<NotifiedHolder>, Vec<NotifiedHolder>) =
+                left.into_iter().partition(is_there);
             gone.extend(leave.into_iter().map(|told| (told, started.elapsed())));
             left = stay;
         }
@@ -192,7 +196,7 @@ fn follow(
                 report::print(&report.waiting_for(&told.held, told.ends_at.map(BootTime::remaining)));
             }
         }
-        // Servers that fail now may come back; what was told stays.
+        // Servers that fail now may come back, and the mark on the claim stays.
         let again: Vec<BreakTarget> = holders
             .into_iter()
             .flatten()
@@ -205,7 +209,8 @@ fn follow(
     }
 }
 
-/// The same holder: with --token the same grant, otherwise the same run, which may have asked again after a lost reply.
+/// The same holder: with --token the same grant; otherwise the same run, which may have retried
+/// after a lost reply.
 fn is_same(told: &BreakTarget, held: &BreakTarget, settings: &BreakSettings) -> bool {
     let run = |held: &BreakTarget| held.token.split('.').next().map(str::to_owned);
     told.token == held.token || (settings.token.is_none() && run(told) == run(held))

@@ -7,7 +7,7 @@ use crate::child::terminal;
 use crate::cli::{Cli, help, mistakes};
 use crate::exit::{Exit, Failure, USAGE};
 
-/// On a terminal of unknown width, or none.
+/// If stdout is not a terminal, or its width is unknown.
 const USUAL_WIDTH: usize = 80;
 
 /// `redlock help [COMMAND]`.
@@ -21,7 +21,8 @@ pub(super) fn explain(name: Option<&str>) -> anyhow::Result<Exit> {
     }
 }
 
-/// What `-h` or, in full, `--help` prints for this subcommand; for redlock itself, if there is none of that name.
+/// Print what `-h` or, in full, `--help` shows for this subcommand; for redlock itself if there is
+/// no such subcommand.
 pub(crate) fn show(all: &Command, subcommand: &str, in_full: bool) -> anyhow::Result<Exit> {
     let text = if in_full { explanation(all, subcommand) } else { summary(all, subcommand) };
     print(&text)

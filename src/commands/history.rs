@@ -12,9 +12,9 @@ use crate::exit::{Exit, Failure, UNFIT};
 use crate::report::{self, Style, quoted, sanitize};
 use crate::settings::{Form, HistorySettings};
 
-/// Where stdout is no terminal.
+/// If stdout is not a terminal.
 const USUAL_WIDTH: usize = 80;
-/// So many runs are listed, if it is not said how many: with the timeline above them they fit a terminal.
+/// Default number of runs listed: with the timeline above, they fit a terminal.
 const LISTED_RUNS: usize = 10;
 
 pub(super) fn run(settings: &HistorySettings) -> anyhow::Result<Exit> {
@@ -59,7 +59,7 @@ fn style() -> Style {
     }
 }
 
-/// As the C library decides it.
+/// Decided as the C library does.
 fn locale_is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).unwrap_or_default();

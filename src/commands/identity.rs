@@ -1,4 +1,4 @@
-//! What waiters are told about this run.
+//! What waiters see of this run.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use nix::unistd::{gethostname, getuid};
 
 use crate::lock::{HolderInfo, Renewal};
 
-/// Of the command only its name is told. Its arguments are not: they may be secret.
+/// Only the name of the command is published: its arguments may be secret.
 pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
     HolderInfo {
         host: gethostname().map_or_else(|_| String::new(), |host| host.to_string_lossy().into_owned()),
@@ -21,8 +21,8 @@ pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
     }
 }
 
-/// Interpreters, as their names begin, and the short options after which no script follows: its text is in the
-/// arguments, or comes by stdin.
+/// Interpreters, and the short options after which no script file follows: its text is in the
+/// arguments or on stdin.
 const INTERPRETERS: [(&[&str], &str); 6] = [
     (&["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish"], "cs"),
     (&["python", "pypy"], "cm"),
@@ -32,8 +32,9 @@ const INTERPRETERS: [(&[&str], &str); 6] = [
     (&["php"], "r"),
 ];
 
-/// The base name of the program, or of the script that it interprets: half of all jobs are called "sh". Only a file can be
-/// a script: what follows an option may be its value.
+/// The base name of the program or of the script that it interprets: half of all jobs would be
+/// called "sh". Only an existing file counts as a script: an argument may be the value of an
+/// option.
 fn command_name(argv: &[OsString], is_file: impl Fn(&Path) -> bool) -> String {
     let [program, arguments @ ..] = argv else { return String::new() };
     let program = base_name(program);
@@ -50,7 +51,7 @@ fn command_name(argv: &[OsString], is_file: impl Fn(&Path) -> bool) -> String {
     script.map_or(program, |script| base_name(script))
 }
 
-/// `None` if the program is no interpreter. Versions are part of many names: "python3.11".
+/// `None` if the program is no interpreter. Many names end with a version: "python3.11".
 fn no_script_after(program: &str) -> Option<&'static str> {
     let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
     let (_, options) = INTERPRETERS.iter().find(|(names, _)| names.contains(&name))?;
@@ -61,7 +62,8 @@ fn base_name(path: &OsStr) -> String {
     Path::new(path).file_name().unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Services may set neither variable. Not by getpwuid, which may ask a directory over the network.
+/// Services may set neither variable. getpwuid is avoided: it may query a directory over the
+/// network.
 fn user() -> String {
     let uid = getuid().to_string();
     let named = ["USER", "LOGNAME"].into_iter().find_map(variable);
@@ -79,7 +81,7 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The page of the CI job that we run in.
+/// The page of the CI job that this process runs in.
 fn ci_job_url(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let github = || {
         let [server, repository, run] =
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_goes_by_the_name_of_its_script() {
+    fn an_interpreter_is_named_after_its_script() {
         for (argv, name) in [
             (&["/usr/bin/rsync", "-a", "script"][..], "rsync"),
             (&["bash", "/opt/script"], "script"),

@@ -1,4 +1,4 @@
-//! `redlock list`: the locks that are taken.
+//! `redlock list`: all locks that are taken.
 
 use std::cmp::Reverse;
 
@@ -33,7 +33,7 @@ fn failure(error: &BackendError) -> Failure {
     cannot_look("the locks", error)
 }
 
-/// What the list does not tell.
+/// Why the list may be incomplete.
 fn incomplete(listing: &Listing) -> Option<Failure> {
     let missing = || {
         let first = listing.missing.first()?;

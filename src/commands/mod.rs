@@ -1,16 +1,15 @@
-//! One file for each subcommand, and the way to it.
+//! Subcommands and their dispatch.
 
 mod acquire;
 mod backend;
 mod break_lock;
 mod doctor;
-mod environment;
 pub(crate) mod help;
 mod history;
 mod hold;
 mod identity;
 mod list;
-mod outer;
+mod nesting;
 mod run;
 mod status;
 mod take;
@@ -30,7 +29,7 @@ use crate::settings::{
     RunSettings, Sources, StatusSettings, TokenSettings, typed_secrets,
 };
 
-/// `matches` are those of the whole command line.
+/// `matches`: of the whole command line.
 pub(crate) fn dispatch(
     command: Command,
     matches: &ArgMatches,
@@ -39,7 +38,7 @@ pub(crate) fn dispatch(
     let (_, matches) = matches.subcommand().expect("clap requires a subcommand");
     let sources = Sources { matches, inherited };
     if let Some(servers) = command.backend() {
-        // Where it cannot be done (a hardened /proc) the lock is still worth having.
+        // If that is impossible (a hardened /proc) the lock is still worth having.
         let _ = secrets::hide(&typed_secrets(servers, sources), command.argv().len());
     }
     match command {
@@ -66,13 +65,13 @@ fn completion_script(shell: Shell) -> &'static str {
     }
 }
 
-/// Text for stdout.
+/// Print to stdout.
 pub(crate) fn print(text: &str) -> anyhow::Result<Exit> {
     ignore_closed_pipe(io::stdout().write_all(text.as_bytes()))?;
     Ok(Exit::Code(0))
 }
 
-/// A reader that closes the pipe after the first lines has had enough.
+/// A reader such as `head` closes the pipe early: that is no error.
 fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }

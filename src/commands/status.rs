@@ -1,4 +1,4 @@
-//! `redlock status`: one lock, looked at.
+//! `redlock status`: the state of one lock.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::lock::{BackendError, Seen, Status, View};
 use crate::report::{self, LongLines, Verbosity, quoted, sanitize, status_json, status_text};
 use crate::settings::{Checked, Purpose, StatusSettings};
 
-/// A wait is mentioned after this time, and then in these intervals.
+/// A wait is reported after this time, and then in these intervals.
 const FIRST_MENTION: Duration = Duration::from_secs(2);
 const MENTION_EVERY: Duration = Duration::from_secs(30);
 
@@ -34,7 +34,7 @@ pub(super) fn run(settings: &StatusSettings) -> anyhow::Result<Exit> {
             let status = look(&mut *view, settings)?;
             print_if_asked(&status, settings)?;
             decided(&status, settings)?;
-            Ok(Exit::Code(u8::from(!is_so(&status, check))))
+            Ok(Exit::Code(u8::from(!is_true(&status, check))))
         }
         Purpose::WaitFree(at_most) => wait_until_free(&mut *view, at_most, settings),
     }
@@ -52,7 +52,7 @@ fn shown(status: &Status, settings: &StatusSettings) -> String {
     if settings.json { format!("{}\n", status_json(status)) } else { status_text(status, local_time) }
 }
 
-/// Where the exit code is the answer.
+/// For commands whose result is the exit code.
 fn print_if_asked(status: &Status, settings: &StatusSettings) -> anyhow::Result<()> {
     if settings.json || settings.location.verbosity == Verbosity::Verbose {
         print(&shown(status, settings))?;
@@ -60,12 +60,12 @@ fn print_if_asked(status: &Status, settings: &StatusSettings) -> anyhow::Result<
     Ok(())
 }
 
-/// Not to know is not to say no.
+/// Unknown is not "no".
 fn decided(status: &Status, settings: &StatusSettings) -> Result<(), Failure> {
     status.undecided.as_ref().map_or(Ok(()), |error| Err(failure(error, settings)))
 }
 
-fn is_so(status: &Status, check: Checked) -> bool {
+fn is_true(status: &Status, check: Checked) -> bool {
     match check {
         Checked::Held => status.is_taken(),
         Checked::Free => !status.is_taken(),

@@ -1,4 +1,5 @@
-//! Taking the lock, for `run` and `acquire`: open it, wait for it, and say what happened if it was not acquired.
+//! Taking the lock, for `run` and `acquire`: open it, wait for it, and report why it was not
+//! acquired.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -6,8 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::backend;
-use super::environment::ancestors;
-use super::outer::OuterRuns;
+use super::nesting::{OuterRuns, ancestors};
 use crate::child;
 use crate::child::signals::{Signals, suspend_self};
 use crate::child::{LONG_WAIT, forget_code, terminal};
@@ -23,10 +23,10 @@ use crate::settings::{LockSettings, OnUnavailable};
 
 /// Why the lock is not ours.
 pub(super) enum NotAcquired {
-    /// A signal came first.
+    /// A signal arrived first.
     Cancelled(Signal),
     Held(Box<Blocked>, GivenUp),
-    /// A newer run has taken our place, after a wait of this length.
+    /// A newer run took our place after this long.
     Superseded(Box<Superseded>, Duration),
     /// An outer run holds the lock.
     Nested,
@@ -37,7 +37,7 @@ pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<
     backend::open_lock(settings, report).map_err(|error| backend_failure(&error, settings))
 }
 
-/// Sleep for a random part of `at_most`. `Some` if a signal came instead.
+/// Sleep for a random part of `at_most`. `Some` if a signal ended the sleep.
 pub(super) fn delay_start(at_most: Duration, signals: &mut Signals, report: &mut Report) -> Option<Signal> {
     if at_most.is_zero() {
         return None;
@@ -65,11 +65,11 @@ pub(super) fn request(settings: &LockSettings, holder: HolderInfo) -> Request {
     }
 }
 
-/// A lock that something may have been asked for. Whatever happens before it is granted: what was asked
-/// for is given back.
-pub(super) struct Asked(Option<Box<dyn Lock>>);
+/// A lock with a request that may be in flight. Unless it is granted, dropping it releases
+/// everything.
+pub(super) struct PendingRequest(Option<Box<dyn Lock>>);
 
-impl Asked {
+impl PendingRequest {
     /// Before the first request.
     pub(super) fn new(lock: Box<dyn Lock>) -> Self {
         Self(Some(lock))
@@ -85,13 +85,13 @@ impl Asked {
         &**self.0.as_ref().expect("into_lock() consumes it")
     }
 
-    /// From here on it is the caller's to release.
+    /// From here on the caller must release it.
     fn into_lock(mut self) -> Box<dyn Lock> {
         self.0.take().expect("into_lock() consumes it")
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if let Some(lock) = &mut self.0 {
             lock.abandon();
@@ -99,9 +99,10 @@ impl Drop for Asked {
     }
 }
 
-/// The lock that was taken, which is none with `--on-unavailable run` or under an outer run's lock, and its grant.
+/// Returns the lock and its grant; [`Unlocked`] with `--on-unavailable run` or under an outer run's
+/// lock.
 pub(super) fn acquire(
-    asked: Asked,
+    pending: PendingRequest,
     request: &Request,
     outer: OuterRuns,
     settings: &LockSettings,
@@ -110,8 +111,8 @@ pub(super) fn acquire(
 ) -> Result<(Box<dyn Lock>, Grant), NotAcquired> {
     report.asks(request.wait);
     let asked_at = BootTime::now();
-    // On an error it leaves nothing behind itself.
-    let mut lock = asked.into_lock();
+    // On an error the lock cleans up after itself.
+    let mut lock = pending.into_lock();
     let mut observer = WaitObserver::new(signals, report);
     let inherited = outer.lock_for(&mut *lock, request, &mut observer);
     let result = match inherited {
@@ -122,7 +123,7 @@ pub(super) fn acquire(
         Ok(None) => lock::acquire(&mut *lock, request, &mut observer),
         Err(error) => Err(error),
     };
-    // A signal may have come together with the lock: then the command need not be started.
+    // A signal may have arrived together with the lock: then the command is not started.
     let signal = observer.cancelled();
     report.erase_live_line();
     report::asked(lock.attempts());
@@ -239,7 +240,7 @@ impl Observer for WaitObserver<'_> {
                 }
                 Signal::SIGWINCH => self.report.terminal_resized(terminal::width(&std::io::stderr())),
                 Signal::SIGCHLD => child::look_after_children(),
-                // Meant for a command that does not run yet.
+                // For a command, and none is running yet.
                 _ => {}
             }
         }

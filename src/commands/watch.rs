@@ -1,4 +1,4 @@
-//! `--watch`: looking again and again, until ^C.
+//! `--watch`: refresh until ^C.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::thread;
@@ -12,11 +12,11 @@ use crate::clock::BootTime;
 use crate::exit::{Exit, Failure};
 use crate::report::{self, LongLines, Size};
 
-/// Of a terminal that does not tell.
+/// If the terminal does not report its size.
 const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
 
-/// Shows what `look` returns, with a pause of this length between two looks. A failure ends it only if it is the first
-/// look that fails: servers come back.
+/// Show what `look` returns, with a pause of `interval` between two looks. Only a failure of the
+/// first look ends it: servers may come back.
 pub(super) fn watch(
     interval: Duration,
     long: LongLines,
@@ -25,7 +25,7 @@ pub(super) fn watch(
     if io::stdout().is_terminal() { on_terminal(interval, long, look) } else { off_terminal(interval, look) }
 }
 
-/// A blank line after each look. Ends when nobody reads it any more.
+/// A blank line after each look. Ends when the reader closes the pipe.
 fn off_terminal(
     interval: Duration,
     mut look: impl FnMut() -> Result<String, Failure>,
@@ -50,7 +50,7 @@ fn on_terminal(
     long: LongLines,
     mut look: impl FnMut() -> Result<String, Failure>,
 ) -> anyhow::Result<Exit> {
-    // At once, even if a server is being waited for.
+    // ^C works at once, even while a server is slow to reply.
     let mut signals = Signals::block_and_interrupt_with(|| {
         let _nothing_is_drawn_again = report::leave_screen();
         exit_by_signal(Signal::SIGINT as i32);
@@ -78,7 +78,7 @@ fn on_terminal(
                 suspend_self();
                 report::enter_screen()?;
             }
-            // Resized, or continued: it is drawn again.
+            // Resized or continued: redraw.
             Some(_) => {}
         }
     }

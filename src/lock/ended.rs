@@ -20,8 +20,8 @@ pub(crate) enum Outcome {
     NotStarted,
     /// The lock was lost while the command ran.
     Lost,
-    /// The lease ended and the lock was never released: its holder was cut off, or killed together with
-    /// its guardian.
+    /// The lease ended and the lock was never released: its holder was cut off, or killed together
+    /// with its guardian.
     Expired,
     /// redlock died while the command ran. Its guardian stopped the command and released the lock.
     Killed,
@@ -138,8 +138,8 @@ impl Ended {
         Self { how: Outcome::Cancelled, exit: Some(Exit::Signal(signal as i32)) }
     }
 
-    /// A run that did not get the lock. `None` if the lock is not the reason: the servers failed, or the
-    /// run would have waited for itself.
+    /// A run that did not get the lock. `None` if the lock is not the reason: the servers failed,
+    /// or the run would have waited for itself.
     pub(crate) fn not_acquired(error: &Error, exit_if_held: u8) -> Option<Self> {
         let refused = |how| Some(Self { how, exit: Some(Exit::Code(exit_if_held)) });
         match error {
@@ -166,8 +166,8 @@ impl Ended {
         self.exit.and_then(Exit::signal)
     }
 
-    /// The run had the lock, and its command failed or was stopped. A lock that was released with its
-    /// token had no command, so no exit code.
+    /// The run had the lock, and its command failed or was stopped. A lock that was released with
+    /// its token had no command, so no exit code.
     pub(crate) fn has_failed(&self) -> bool {
         let ended_well = self.how == Outcome::Released && matches!(self.exit, None | Some(Exit::Code(0)));
         self.how.had_lock() && !ended_well

@@ -1,4 +1,4 @@
-//! Finished runs: what a run leaves behind for `redlock history`.
+//! Finished runs, as `redlock history` shows them.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,14 +7,15 @@ use super::{Ended, HolderInfo, HolderStatus, Mode, Outcome, State, Status};
 /// The runs of one lock.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
-    /// Those that have ended, each once, the first to end first.
+    /// Finished runs, each once, in the order in which they ended.
     pub runs: Vec<FinishedRun>,
-    /// Those that are there now.
+    /// The runs that hold the lock or wait for it now.
     pub status: Status,
 }
 
 impl History {
-    /// `runs`: in any order. One that several servers tell of, or that ended while it was looked at, is one run.
+    /// `runs`: in any order. A run that several servers report, or that ended during the look, is
+    /// kept once.
     pub(crate) fn new(mut runs: Vec<FinishedRun>, status: Status) -> Self {
         runs.sort_by(|a, b| (a.waiter(), a.credibility()).cmp(&(b.waiter(), b.credibility())));
         runs.dedup_by(|later, first| !first.token.is_empty() && first.waiter() == later.waiter());
@@ -22,7 +23,7 @@ impl History {
         Self { runs, status }
     }
 
-    /// The holders whose runs have not ended, longest first. Not those of another program.
+    /// The holders whose runs have not ended, longest first. A foreign lock has none.
     pub(crate) fn running(&self) -> impl Iterator<Item = &HolderStatus> {
         let has_ended = |holder: &HolderStatus| {
             let token = holder.token.as_deref().map(waiter_of);
@@ -32,23 +33,23 @@ impl History {
         self.status.holders.iter().filter(move |holder| is_ours && !has_ended(holder))
     }
 
-    /// Only the last of those that have ended.
+    /// Drop all but the last finished runs.
     pub(crate) fn keep_last(&mut self, most: usize) {
         self.runs.drain(..self.runs.len().saturating_sub(most));
     }
 }
 
-/// A token without the attempt: a run has one such name.
+/// The token without the attempt, which identifies the run.
 fn waiter_of(token: &str) -> &str {
     token.split('.').next().unwrap_or_default()
 }
 
-/// A run of one key that has ended. What is not known is `None`, or empty.
+/// A finished run of one key. Unknown fields are `None` or empty.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FinishedRun {
     pub ended_at: SystemTime,
     pub waited: Option<Duration>,
-    /// `None` if it never had the lock, too.
+    /// `None` also if it never had the lock.
     pub held: Option<Duration>,
     pub info: HolderInfo,
     pub mode: Mode,
@@ -64,13 +65,14 @@ impl FinishedRun {
         waiter_of(&self.token)
     }
 
-    /// Smaller for what is to be believed: a run that was only seen to be gone may have told itself how it ended, and one
-    /// that says so twice has lost the lock only the second time.
+    /// Smaller is more credible. A run that others saw expire may have recorded its own end; if it
+    /// did so twice, the first record is right: the second found the lock gone because of the
+    /// first.
     pub(crate) fn credibility(&self) -> (bool, SystemTime) {
         (self.ended.how == Outcome::Expired, self.ended_at)
     }
 
-    /// When it got the lock, or gave up.
+    /// When it got the lock or, if it never did, when it gave up.
     pub(crate) fn began(&self) -> SystemTime {
         self.ended_at.checked_sub(self.held.unwrap_or_default()).unwrap_or(self.ended_at)
     }
@@ -87,7 +89,7 @@ pub(super) mod tests {
     use super::*;
     use std::time::UNIX_EPOCH;
 
-    /// Of which nothing else is known. It ended so many seconds after 1970.
+    /// A run of which nothing else is known. `ended`: in seconds after 1970.
     pub fn run(token: &str, ended: u64, how: Outcome) -> FinishedRun {
         FinishedRun {
             ended_at: UNIX_EPOCH + Duration::from_secs(ended),
@@ -103,7 +105,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_run_that_several_servers_tell_of_is_one_and_its_own_word_counts() {
+    fn a_run_that_several_servers_report_is_one_and_its_own_record_counts() {
         let runs = vec![
             run("b.1", 9, Outcome::Expired),
             run("a.1", 7, Outcome::Released),
@@ -119,7 +121,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_holder_that_has_ended_meanwhile_is_not_running() {
+    fn a_holder_that_ended_during_the_look_is_not_running() {
         let holder = |token: &str| HolderStatus { token: Some(token.into()), ..HolderStatus::default() };
         let kept = HolderStatus { has_ended: true, ..holder("c.1") };
         let mut status = Status::free(b"k".to_vec());

@@ -1,11 +1,11 @@
-//! How long a grant may be relied on. Pure arithmetic.
+//! How long a grant is valid: pure arithmetic.
 
 use std::time::Duration;
 
 use crate::clock::BootTime;
 
-/// A grant's validity, counted from BEFORE the request that won it was sent: the server's own clock
-/// for the key started later than that, so it ends later too.
+/// The validity of a grant, counted from BEFORE its request was sent: the server's clock for the
+/// key starts later, so it ends later too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     asked: BootTime,
@@ -17,8 +17,8 @@ impl Lease {
         Self { asked, ttl }
     }
 
-    /// From here on another client may hold the lock. One percent and 2 ms early, for two clocks that
-    /// do not run at exactly the same speed.
+    /// From then on another client may hold the lock. One percent and 2 ms early, since two clocks
+    /// never run at exactly the same speed.
     pub(crate) fn deadline(&self) -> BootTime {
         self.asked + self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
     }
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn deadline_is_drift_before_expiry() {
+    fn the_deadline_leaves_room_for_clock_drift() {
         let lease = Lease::new(at(100_000), Duration::from_secs(30));
         assert_eq!(lease.deadline(), at(129_698));
         assert_eq!(lease.refresh_at(), at(110_000));
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn deadline_is_never_after_the_servers_expiry(asked in 0u64..1 << 50, ttl in 0u64..1 << 40) {
+        fn the_deadline_is_never_after_the_servers_expiry(asked in 0u64..1 << 50, ttl in 0u64..1 << 40) {
             let lease = Lease::new(BootTime::from_nanos(asked * 1000), Duration::from_micros(ttl));
             prop_assert!(lease.deadline() <= lease.asked + lease.ttl);
             prop_assert!(lease.deadline() >= lease.asked);

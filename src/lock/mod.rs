@@ -1,9 +1,9 @@
 //! The lock: take it, renew it, release it.
 //!
 //! This file is the vocabulary that servers (redis/) and this host (local/) share. The room knows
-//! servers, files, leases and queues. It knows nothing of the command line, of the command that runs
-//! under the lock, or of the terminal: the caller follows a wait through [`Observer`], and errors are
-//! values without sentences.
+//! servers, files, leases and queues. It knows nothing of the command line, of the command that
+//! runs under the lock, or of the terminal: the caller follows a wait through [`Observer`], and
+//! errors are values without sentences.
 
 mod bearer;
 mod break_watch;
@@ -71,25 +71,25 @@ pub(crate) use tls_problem::{TlsProblem, TlsSetupProblem};
 pub(crate) use unlocked::Unlocked;
 pub(crate) use wait::{Wait, sleep};
 
-/// Upper bound of the number of slots of one lock.
+/// Most slots that a lock can have.
 pub(crate) const MOST_SLOTS: u32 = 1024;
 
-/// Of the configured servers, never of the reachable ones.
+/// `servers`: the number of configured servers, never of the reachable ones.
 pub(crate) fn majority_of(servers: usize) -> usize {
     servers / 2 + 1
 }
 
 /// The seam between the kinds of lock (servers, this host, none) and the commands that use them.
 pub(crate) trait Lock: Send {
-    /// Send the first request without waiting for the reply: the caller has other things to do meanwhile.
+    /// Send the first request without waiting for the reply: the caller has work to do meanwhile.
     fn send_ahead(&mut self, request: &Request);
 
-    /// Take the lock, waiting as long as the request allows. On any error nothing is left behind, as
-    /// far as the servers can be reached. Retries are not made here: see [`acquire`].
+    /// Take the lock, waiting as long as the request allows. On any error nothing is left behind,
+    /// as far as the servers can be reached. Retries are up to [`acquire`].
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error>;
 
-    /// Whether runs that this process runs under hold all keys of the request, now, and in modes that suffice for
-    /// it. The locks under which it may run then, one for each key.
+    /// The locks of outer runs under which this request may run, one for each key. `None` unless
+    /// outer runs hold all keys now, in modes that suffice.
     fn find_outer(
         &mut self,
         request: &Request,
@@ -100,19 +100,19 @@ pub(crate) trait Lock: Send {
     /// Renew a grant. Never re-creates a lock.
     fn extend(&mut self, grant: &Grant) -> Extended;
 
-    /// After a renewal: read replies that came too late for it, and repair servers that have lost the lock.
-    /// Returns after a bounded time, or as soon as `interrupt` is readable.
+    /// After a renewal: read replies that came too late for it, and repair servers that have lost
+    /// the lock. Returns after a bounded time, or as soon as `interrupt` is readable.
     fn follow_up(&mut self, _grant: &Grant, _interrupt: BorrowedFd<'_>) {}
 
-    /// Release a grant, only if it is still ours. How the run ended is written into the history. The lock
-    /// stays taken until `min_hold` after the grant.
+    /// Release a grant, only if it is still ours. How the run ended is written into the history.
+    /// The lock stays taken until `min_hold` after the grant.
     fn release(&mut self, grant: &Grant, ended: &Ended, min_hold: Duration) -> Released;
 
-    /// Write a request that did not queue, and was refused, into the history. One that did has been written there by
-    /// [`Lock::acquire`], in the step in which it left the queue.
+    /// Record in the history that a request was refused without queueing. For a request that
+    /// queued, [`Lock::acquire`] has recorded it when it left the queue.
     fn record_refusal(&mut self, _error: &Error, _started: BootTime) {}
 
-    /// How the holder of this grant learns that it is being taken away, if it can.
+    /// Notifies the holder of this grant when the lock is taken away, if the backend can.
     fn break_watch(&self, _grant: &Grant) -> Option<Box<dyn BreakWatch>> {
         None
     }
@@ -120,57 +120,58 @@ pub(crate) trait Lock: Send {
     /// From the next renewal on the lease is this long; `None` = forever.
     fn set_ttl(&mut self, _ttl: Option<Duration>) {}
 
-    /// How often the lock was asked for.
+    /// The number of attempts so far.
     fn attempts(&self) -> u32;
 
-    /// Give back whatever was asked for: a request in flight, a place in a queue, a grant. For a run whose
+    /// Release everything: a request in flight, a place in a queue, a grant. For a run whose
     /// command was not started, so without a minimum hold.
     fn abandon(&mut self);
 
-    /// How the guardian releases what this process has, or waits for, if this process dies. To be called
-    /// before the guardian is forked. `None` if the kernel does all of it.
+    /// How the guardian releases what this process has, or waits for, if this process dies. To be
+    /// called before the guardian is forked. `None` if the kernel does all of it.
     fn release_orphan(&self, _request: &Request) -> Option<ReleaseOrphan> {
         None
     }
 
-    /// Files that keep the lock taken for as long as any process has them open, if the lock is of that kind.
+    /// Files that keep the lock taken while any process has them open; none for a lock on servers.
     fn files(&self) -> Vec<Arc<File>> {
         Vec::new()
     }
 
-    /// The signal with which the lock ends its own threads' system calls. The process must have a handler
-    /// for it, installed after the last fork: a child is to find the signal as we did.
+    /// The signal with which the lock interrupts system calls of its own threads. The process must
+    /// have a handler for it, installed after the last fork: children must inherit the signal as we
+    /// did.
     fn interrupt_signal(&self) -> Option<Signal> {
         None
     }
 }
 
-/// What is asked for.
+/// A request for the lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub mode: Mode,
     pub prefer: Prefer,
     pub wait: WaitPolicy,
-    /// Servers, or lock files, that cannot be used at the start are waited for, like those that fail later.
+    /// Wait for a backend that cannot be used at the start, as for one that fails later.
     pub waits_for_backend: bool,
-    /// Of the waiters with this only the newest stays.
+    /// The newest waiter with this option stays; older ones give up.
     pub supersedes: bool,
-    /// How long the lock is to stay taken at least, even if we are killed; may be zero.
+    /// The lock stays taken for at least this long, even if we are killed; may be zero.
     pub min_hold: Duration,
-    /// How many finished runs the history keeps; zero = this run leaves nothing there.
+    /// Number of finished runs that the history keeps; zero records nothing.
     pub history: u32,
-    /// With which code the run exits if it does not get the lock, for the history.
+    /// The exit code of a run that does not get the lock, for the history.
     pub exit_if_held: u8,
-    /// What waiters are told about the holder.
+    /// What waiters see of the holder.
     pub holder: HolderInfo,
-    /// The locks of the runs that this process runs under: waiting for one of them would deadlock.
+    /// The locks of outer runs: waiting for one of them would deadlock.
     pub ancestors: Vec<AncestorLock>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Exclusive,
-    /// Together with other sharers of the same group. An empty name is a group like any other.
+    /// Shared with others of the same group. An empty name is a group like any other.
     Shared {
         group: Vec<u8>,
     },
@@ -185,7 +186,7 @@ pub(crate) enum Mode {
 pub(crate) enum Prefer {
     /// First in, first out.
     Fair,
-    /// An exclusive request goes ahead of every waiter that did not ask for this.
+    /// An exclusive request goes ahead of every waiter without this preference.
     Writers,
     /// A shared request joins current readers of its group, even if writers are waiting.
     Readers,
@@ -198,7 +199,8 @@ pub(crate) enum WaitPolicy {
     No,
     /// Queue; `None` waits forever.
     Queue { at_most: Option<Duration> },
-    /// Attempts without queueing: `count` after the first, with a pause of `interval`, give or take a half.
+    /// Attempts without queueing: `count` after the first, about `interval` apart (half to one and
+    /// a half).
     Retry { count: u32, interval: Duration, at_most: Option<Duration> },
 }
 
@@ -216,7 +218,7 @@ impl WaitPolicy {
     }
 }
 
-/// A lock of a run that this process runs under.
+/// A lock of an outer run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OuterLock {
     pub claim: Claim,
@@ -225,15 +227,15 @@ pub(crate) struct OuterLock {
     pub slot: u32,
 }
 
-/// The lock is ours: until the lease's deadline, or for as long as this process lives.
+/// The lock is ours, until the lease's deadline or, without a lease, while this process lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub claim: Claim,
-    /// How the lock is known to runs inside the command.
+    /// What runs inside the command know of the lock.
     pub ancestor_locks: Vec<AncestorLock>,
-    /// Fencing tokens, one for each key: larger than that of every earlier grant of the key.
+    /// Fencing tokens, one for each key, larger than those of all earlier grants of the key.
     pub fences: Vec<u64>,
-    /// Our number among the holders, one for each key; empty unless slots were asked for.
+    /// Our slots, one for each key; empty unless the mode is [`Mode::Slot`].
     pub slots: Vec<u32>,
     /// `None` if the lock does not expire.
     pub lease: Option<Lease>,
@@ -241,23 +243,24 @@ pub(crate) struct Grant {
     pub taken_at: BootTime,
     pub waited: Duration,
     pub votes: Votes,
-    /// The claims of the outer runs under whose locks we run, one for each key; empty if the lock is our own.
+    /// The claims of the outer runs under whose locks we run, one for each key; empty for a lock of
+    /// our own.
     pub outer: Vec<Claim>,
 }
 
 /// How the servers voted for a grant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Votes {
-    /// How many are configured; zero for a lock without servers.
+    /// Number of configured servers; zero for a lock on this host.
     pub servers: usize,
-    /// How many of them voted for us, as far as they had answered when that was a majority.
+    /// Number of votes when they became a majority; later replies are not counted.
     pub voted: usize,
-    /// Those that could not vote, and why.
+    /// The errors of servers that could not vote.
     pub failures: Vec<BackendError>,
 }
 
 impl Grant {
-    /// Whether there is a lock behind it.
+    /// False with `--on-unavailable run`, when no lock could be taken.
     pub(crate) fn is_locked(&self) -> bool {
         !self.fences.is_empty()
     }
@@ -271,11 +274,11 @@ impl Grant {
 /// Why the lock is not ours yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocked {
-    /// Which of the requested keys.
+    /// Index of the requested key.
     pub key: usize,
-    /// How many waiters are ahead of us; `None` if we did not queue.
+    /// Number of waiters ahead of us; `None` if we did not queue.
     pub position: Option<usize>,
-    /// How many wait for this key, with us if we have queued.
+    /// Number of waiters for this key, including us if we have queued.
     pub queue_length: usize,
     pub by: Blocker,
 }
@@ -290,20 +293,20 @@ pub(crate) enum Blocker {
     Foreign { expires_in: Option<Duration> },
     /// The lock is free, but others are ahead in the queue.
     Queue,
-    /// These servers may have lost their data and do not vote for this long; without them no majority is
-    /// possible.
+    /// These servers may have lost their data and do not vote for this long. Without them there is
+    /// no majority.
     Quarantine(Vec<(String, Duration)>),
 }
 
-/// One holder out of those that are in the way.
+/// One of the holders that block a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holding {
     /// Empty if its record was lost.
     pub info: HolderInfo,
-    /// How many hold the lock together with this one.
+    /// Number of other holders.
     pub others: usize,
     pub held_for: Option<Duration>,
-    /// `None` if it never expires, or that is not known.
+    /// `None` if it never expires or this is unknown.
     pub expires_in: Option<Duration>,
 }
 
@@ -312,7 +315,7 @@ impl Blocked {
         matches!(self.by, Blocker::Foreign { .. })
     }
 
-    /// When the lock may be free by itself, as far as that is known.
+    /// When the lock may become free by itself, if known.
     pub(crate) fn expires_in(&self) -> Option<Duration> {
         match &self.by {
             Blocker::Holder(holding) | Blocker::Reservation(holding) => holding.expires_in,
@@ -322,17 +325,17 @@ impl Blocked {
     }
 }
 
-/// Follows a wait, and decides whether to go on with it.
+/// Follows a wait, and decides whether it continues.
 pub(crate) trait Observer {
-    /// Descriptors that become readable when [`Observer::cancelled`] is to be asked.
+    /// Descriptors that become readable when [`Observer::cancelled`] must be called.
     fn wake_on(&self) -> Vec<BorrowedFd<'_>>;
-    /// The signal that ends the wait, if one has come.
+    /// The signal that ends the wait, if one has arrived.
     fn cancelled(&mut self) -> Option<Signal>;
     /// The lock is taken. Called after each attempt.
     fn waiting(&mut self, blocked: &Blocked, waited: Duration);
     /// After a wait of this length: when to call [`Observer::waiting`] again, if nothing happens.
     fn next_update_in(&self, waited: Duration) -> Duration;
-    /// When [`Observer::tick`] is to be called, if nothing happens before.
+    /// When to call [`Observer::tick`], if nothing happens before.
     fn next_tick(&self) -> Option<BootTime> {
         None
     }
@@ -340,23 +343,23 @@ pub(crate) trait Observer {
     fn tick(&mut self) {}
     /// The thread sleeps now, until something happens.
     fn falls_asleep(&self) {}
-    /// The servers fail; we have waited for this long, and keep trying.
+    /// The servers fail. We have waited for this long and keep trying.
     fn on_unavailable(&mut self, error: &BackendError, waited: Duration);
 }
 
 #[derive(Debug)]
 pub(crate) enum Extended {
-    /// Until the lease's deadline, as a majority has agreed.
+    /// A majority has agreed to this lease.
     Until(Lease, Votes),
-    /// A clear answer: the lock is no longer ours.
+    /// The lock is certainly no longer ours.
     Lost(Loss),
-    /// No clear answer. The current lease holds until its deadline.
+    /// Not known. The current lease remains valid until its deadline.
     Unknown(BackendError),
 }
 
 #[derive(Debug)]
 pub(crate) enum Released {
-    /// With the servers that could not be asked.
+    /// With the errors of servers that could not be reached.
     Done(Vec<BackendError>),
     /// It was no longer ours.
     Lost(Loss),
@@ -365,7 +368,7 @@ pub(crate) enum Released {
 }
 
 impl Released {
-    /// `None` if that is not known.
+    /// `None` if unknown.
     pub(crate) fn is_done(&self) -> Option<bool> {
         match self {
             Self::Done(_) => Some(true),
@@ -375,15 +378,16 @@ impl Released {
     }
 }
 
-/// Of several, the one that tells most is the largest.
+/// Ordered by how much a loss says: of several reports the largest counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
-    /// Nobody holds it: expired, deleted, flushed or evicted.
+    /// The lock is free: expired, deleted, flushed or evicted.
     Expired,
     /// Another client holds it.
     Foreign,
-    /// It was given back with its token, by `redlock release`.
+    /// `redlock release` released it with its token.
     Released { by: Box<HolderInfo> },
-    /// It was taken away by `redlock break`. On a server the claim may still be there, marked: see [`BreakWatch`].
+    /// `redlock break` took it away. On a server the marked claim may still be there: see
+    /// [`BreakWatch`].
     Broken { by: Box<HolderInfo> },
 }

@@ -1,4 +1,5 @@
-//! No lock of our own: for a command that is to run even if no lock can be taken, or under an outer run's lock.
+//! No lock of our own: for a command that runs under an outer run's lock, or even if no lock can be
+//! taken.
 
 use std::time::Duration;
 

@@ -1,12 +1,13 @@
-//! The keeper: a process in the background that holds the lock, and on servers renews it, until the watched process has
-//! ended, the lock is released, or, without a watched process, its time is over.
+//! Starts the keeper: a background process that holds the lock, and renews it on servers, until the
+//! watched process has exited, the lock is released or, without a watched process, its time is
+//! over.
 
 use std::time::Duration;
 
 use anyhow::Context;
 
 use super::output::token_text;
-use super::{give_back, new_report, take};
+use super::{new_report, release_unprinted, take};
 use crate::child::signals::Signals;
 use crate::child::{ControlPoint, FrontLink, Printed, WatchedProcess, restore_default_signals};
 use crate::commands::hold::{Background, Hold};
@@ -17,7 +18,7 @@ use crate::lock::{Ended, HolderInfo, Outcome, Renewal};
 use crate::report::{self, Report};
 use crate::settings::AcquireSettings;
 
-/// In the worker, which becomes the keeper when the lock is granted.
+/// Runs in the worker, which becomes the keeper when the lock is granted.
 pub(super) fn run(
     settings: &AcquireSettings,
     watched: Option<WatchedProcess>,
@@ -29,7 +30,7 @@ pub(super) fn run(
     Ok(report.ended(result))
 }
 
-/// Waiters are told about the process that the lock is kept for.
+/// Waiters see the process that the lock is kept for.
 fn holder(settings: &AcquireSettings, watched: Option<&WatchedProcess>) -> HolderInfo {
     let argv = watched.map(WatchedProcess::argv).unwrap_or_default();
     let described = identity::describe(&argv, &settings.lock.label);
@@ -80,7 +81,7 @@ fn keep(
             }
         }
     }
-    // From here on nothing is needed that may not be had.
+    // From here on nothing can fail for lack of resources.
     restore_default_signals();
     let mut signals = match Signals::block() {
         Ok(signals) => signals,
@@ -92,9 +93,10 @@ fn keep(
     let text = token_text(settings, &grant, Some(std::process::id()));
     let printed = link.print(&text, grant.lease.map(|lease| lease.deadline()));
     if printed != Printed::Done {
-        return give_back(&mut *lock, &grant, printed, report);
+        return release_unprinted(&mut *lock, &grant, printed, report);
     }
-    // What comes until we have left the caller's session was meant for a call that is over.
+    // Signals that arrive before we have left the caller's session were meant for the call, which
+    // is over.
     report.detach();
     let title = report::keeper_title(&settings.lock.keys, watched.as_ref().map(WatchedProcess::pid));
     link.detach(title.as_bytes());

@@ -1,6 +1,7 @@
 //! `redlock acquire`: take the lock, print its token, and leave the lock taken.
 //!
-//! Until the token is printed everything can be undone: a signal, or a token that nobody can read, gives the lock back.
+//! Until the token is printed everything can be undone: a signal, or a stdout that cannot be
+//! written, releases the lock.
 
 mod keep;
 mod output;
@@ -11,8 +12,8 @@ use anyhow::Context;
 
 use self::output::{print_token, run_front, token_text};
 use super::identity;
-use super::outer::OuterRuns;
-use super::take::{self, Asked, NotAcquired};
+use super::nesting::OuterRuns;
+use super::take::{self, NotAcquired, PendingRequest};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{self, Printed, Side, WatchedProcess, local_time, terminal};
 use crate::exit::{self, Exit, Failure};
@@ -29,7 +30,8 @@ pub(super) fn run(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     result
 }
 
-/// The exit code of a command substitution is lost in eval "$(...)": what it prints has to fail, too.
+/// The exit code of a command substitution is lost in eval "$(...)": the printed text must fail as
+/// well.
 fn tell_eval(result: &anyhow::Result<Exit>) {
     let code = match result {
         Ok(Exit::Code(code)) => i32::from(*code),
@@ -37,14 +39,14 @@ fn tell_eval(result: &anyhow::Result<Exit>) {
         Err(error) => exit::code_of(error).into(),
     };
     if code != 0 {
-        // A reader that is gone, or a full disk, is as good as none.
+        // Without a reader, or with a full disk, nothing can be done.
         let _ = super::print(&format!("(exit {code})\n"));
     }
 }
 
 fn acquire_and_keep(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     let watched = watched_process(settings)?;
-    // A lock on this host ends with the process that holds it.
+    // A lock on this host is held by a process.
     if watched.is_none() && !settings.lock.backend.is_this_host() {
         return run_without_keeper(settings);
     }
@@ -54,7 +56,8 @@ fn acquire_and_keep(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     }
 }
 
-/// Before anything is asked for: from here on its number may be given to another process.
+/// Opened before the first request: the process is pinned, and its number may be reused from here
+/// on.
 fn watched_process(settings: &AcquireSettings) -> Result<Option<WatchedProcess>, Failure> {
     let (opened, what) = match settings.watched {
         None => return Ok(None),
@@ -94,13 +97,13 @@ fn acquire(settings: &AcquireSettings, holder: HolderInfo, report: &mut Report) 
     let deadline = grant.lease.map(|lease| lease.deadline());
     let printed = print_token(&token_text(settings, &grant, None), deadline, &mut signals);
     if printed != Printed::Done {
-        return give_back(&mut *lock, &grant, printed, report);
+        return release_unprinted(&mut *lock, &grant, printed, report);
     }
     report::handed_out();
     Ok(Exit::Code(0))
 }
 
-/// The lock; or the exit, if it is not ours.
+/// The lock; or the exit code if it was not acquired.
 type Taken = Result<(Box<dyn Lock>, Grant), Exit>;
 
 fn take(
@@ -117,12 +120,12 @@ fn take(
         return Ok(Err(Exit::Signal(signal as i32)));
     }
     let request = take::request(&settings.lock, holder);
-    let mut asked = Asked::new(lock);
-    asked.send_ahead(&request);
-    if let Some(signal) = asked.lock().interrupt_signal() {
+    let mut pending = PendingRequest::new(lock);
+    pending.send_ahead(&request);
+    if let Some(signal) = pending.lock().interrupt_signal() {
         install_noop_handler(signal).context("cannot handle a signal")?;
     }
-    match take::acquire(asked, &request, OuterRuns::default(), &settings.lock, signals, report) {
+    match take::acquire(pending, &request, OuterRuns::default(), &settings.lock, signals, report) {
         Ok(taken) => {
             fault::panic_if_requested("granted");
             Ok(Ok(taken))
@@ -136,8 +139,13 @@ fn take(
     }
 }
 
-/// Nobody has read the token.
-fn give_back(lock: &mut dyn Lock, grant: &Grant, why: Printed, report: &mut Report) -> anyhow::Result<Exit> {
+/// The token was not printed.
+fn release_unprinted(
+    lock: &mut dyn Lock,
+    grant: &Grant,
+    why: Printed,
+    report: &mut Report,
+) -> anyhow::Result<Exit> {
     let ended = match why {
         Printed::Cancelled(signal) => Ended { how: Outcome::Cancelled, exit: Some(Exit::Signal(signal)) },
         Printed::Done | Printed::TooLate | Printed::Failed(_) => Ended::new(Outcome::NotStarted),

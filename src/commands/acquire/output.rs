@@ -1,8 +1,8 @@
 //! The token on stdout. The reader may be gone or slow: until the token is written a signal cancels
 //! everything.
 //!
-//! With a keeper, the caller's child is the front: it stays in the foreground while its own child, the
-//! future keeper, asks for the lock; it forwards signals to it and prints the token.
+//! With a keeper, the caller's child is the front: it stays in the foreground while its own child,
+//! the future keeper, asks for the lock; it forwards signals to it and prints the token.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use nix::unistd::write;
 use crate::child::signals::{Signals, suspend_self};
 use crate::child::{FromWorker, Front, Printed, stdout_was_closed};
 use crate::clock::BootTime;
-use crate::commands::environment::shell_variables;
+use crate::commands::nesting::shell_variables;
 use crate::exit::{Exit, INTERNAL};
 use crate::lock::{Grant, Lease};
 use crate::poll::Poll;

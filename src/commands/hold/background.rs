@@ -1,5 +1,5 @@
-//! The lock of `redlock acquire` with a keeper process: held until the watched process has ended, the lock
-//! is released with its token or, for nobody in particular, its time is over.
+//! The lock of `redlock acquire` with a keeper process: held until the watched process has ended,
+//! the lock is released with its token or, for nobody in particular, its time is over.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -22,8 +22,8 @@ use crate::settings::{AcquireSettings, DEFAULT_KILL_AFTER, OnLost};
 pub(in crate::commands) struct Background<'a> {
     settings: &'a AcquireSettings,
     kept_for: KeptFor,
-    /// On this host: where processes ask us to release or to extend, and the lock files by device and
-    /// inode.
+    /// On this host: where processes ask us to release or to extend, and the lock files by device
+    /// and inode.
     control: Option<ControlPoint>,
     files: Vec<(u64, u64)>,
     /// The request that ends the holding, to be answered after the release.
@@ -38,13 +38,14 @@ enum KeptFor {
     },
 }
 
-/// The watched process. With `--on-lost stop` it is signalled before the lease ends, as the command of a run
-/// is, so that it can be gone when the next holder starts.
+/// The watched process. With `--on-lost stop` it is signalled before the lease ends, as the command
+/// of a run is, so that it can be gone when the next holder starts.
 struct Watched {
     process: WatchedProcess,
     /// Sent when the lock cannot be renewed; `None` with `--on-lost warn`.
     signal: Option<Signal>,
-    /// When it must be sent, unless the lease is renewed before. `None` after that, or without a lease.
+    /// When it must be sent, unless the lease is renewed before. `None` after that, or without a
+    /// lease.
     signal_at: Option<BootTime>,
     was_signalled: bool,
 }

@@ -18,8 +18,8 @@ use crate::poll::Poll;
 use crate::report::{Consequence, LossCause, Report};
 use crate::settings::{OnLost, RunSettings};
 
-/// Requests to stop within this time count as one: `timeout` signals its child and then the child's whole
-/// group, and a wrapper forwards what has reached us already.
+/// Requests to stop within this time count as one: `timeout` signals its child and then the child's
+/// whole group, and a wrapper forwards what has reached us already.
 const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 
 /// A guardian that acts on --max-hold later than this is stopped itself.
@@ -125,8 +125,8 @@ impl<'a> RunningCommand<'a> {
         report.max_hold_over(self.settings.max_hold.unwrap_or_default());
     }
 
-    /// `is_stopped`: the command, because of it. Then the loss decides the exit code, whatever else was
-    /// about to stop the command.
+    /// `is_stopped`: the command, because of it. Then the loss decides the exit code, whatever else
+    /// was about to stop the command.
     fn lose(&mut self, cause: &LossCause, is_stopped: bool, report: &mut Report) {
         if let State::Lost { exit, .. } = &mut self.state {
             if is_stopped {
@@ -165,8 +165,8 @@ impl Subject for RunningCommand<'_> {
     fn on_ready(&mut self, hold: &mut Hold<'_>) -> Option<End> {
         match self.supervisor.next_event() {
             GuardianEvent::Paused(command) => {
-                // The shell waits for us, not for the command: it takes over only if we stop as well.
-                // Unless both were continued in the meantime.
+                // The shell waits for us, not for the command: it takes over only if we stop as
+                // well. Unless both were continued in the meantime.
                 if self.on_terminal && self.proc_view.is_stopped(command) {
                     self.suspended_with = Some(command);
                     suspend_self();
@@ -209,8 +209,8 @@ impl Subject for RunningCommand<'_> {
         }
     }
 
-    /// The command is stopped before anything is printed, which may block. To free a lock on this host at
-    /// once there is no other way than to kill it, whatever --on-lost says.
+    /// The command is stopped before anything is printed, which may block. To free a lock on this
+    /// host at once there is no other way than to kill it, whatever --on-lost says.
     fn on_loss(&mut self, cause: LossCause, at_once: bool, hold: &mut Hold<'_>) -> Option<End> {
         if at_once {
             self.supervisor.guardian().kill_tree();
@@ -277,8 +277,8 @@ impl Subject for RunningCommand<'_> {
     }
 }
 
-/// 127 if there is no such command; 126 if there is, but it cannot be run. A script whose interpreter is
-/// missing gives the same error as a missing script.
+/// 127 if there is no such command; 126 if there is, but it cannot be run. A script whose
+/// interpreter is missing gives the same error as a missing script.
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
 fn start_error(argv: &[OsString], errno: i32) -> Failure {
     let (why, program) = (Errno::from_raw(errno), argv[0].as_os_str());

@@ -1,5 +1,6 @@
-//! While the lock is held: one loop over the keeper, the break watch, signals and the subject, which is
-//! what the lock is held for: a command (command.rs), a watched process or nobody (background.rs).
+//! While the lock is held: one loop over the keeper, the break watch, signals and the subject,
+//! which is what the lock is held for: a command (command.rs), a watched process or nobody
+//! (background.rs).
 
 mod background;
 mod command;
@@ -125,7 +126,8 @@ impl<'a> Hold<'a> {
         {
             self.report.cannot_start_keeper(&error);
         }
-        // A renewal comes before the clocks: this process may have been stopped while the lease was renewed.
+        // A renewal comes before the clocks: this process may have been stopped while the lease was
+        // renewed.
         if ready.contains(&Source::Keeper) {
             for event in self.keeper.as_mut().map(Keeper::take_events).unwrap_or_default() {
                 if let Some(end) = self.on_keeper_event(event, subject) {
@@ -202,9 +204,9 @@ impl<'a> Hold<'a> {
         let (ended, is_reported) = match end {
             End::Release(ended) => (ended, false),
             End::Stopped(ended) | End::Lost(ended) => (ended, true),
-            // The servers have recorded it, but not all of them may have been reached. Whatever a minimum
-            // hold keeps must not be deleted: a server that was not reached keeps the claim until the
-            // lease ends.
+            // The servers have recorded it, but not all of them may have been reached. Whatever a
+            // minimum hold keeps must not be deleted: a server that was not reached keeps the claim
+            // until the lease ends.
             End::ReleasedElsewhere => {
                 if grant.taken_at.elapsed() >= settings.min_hold {
                     lock.abandon();

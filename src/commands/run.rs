@@ -1,17 +1,17 @@
 //! `redlock run`: take the lock, run the command while it is kept alive, release it.
 //!
-//! The order matters: lock files are opened before the guardian is forked, which has to keep them open; whatever
-//! can fail for want of a descriptor is obtained before the first request; that is sent before the fork, so that
-//! the server works meanwhile; threads are started after it.
+//! The order matters. Lock files are opened before the guardian is forked, which must keep them
+//! open. All descriptors are allocated before the first request, so that nothing can fail later.
+//! The request is sent before the fork, so that the server works meanwhile. Threads are started
+//! after the fork.
 
 use anyhow::Context;
 use nix::unistd::getpgrp;
 
-use super::environment::environment;
 use super::hold::{Hold, RunningCommand};
 use super::identity;
-use super::outer::OuterRuns;
-use super::take::{self, Asked};
+use super::nesting::{OuterRuns, environment};
+use super::take::{self, PendingRequest};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{
     AttachPoint, GuardianConfig, Limits, Preparation, ProcView, ProcessGroup, SignalState, StopPolicy,
@@ -42,7 +42,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     }
     let lock = take::open_lock(&settings.lock, report)?;
 
-    // From here on signals wait until we look: none is lost between two steps.
+    // From here on signals wait until they are read: none is lost between two steps.
     let on_terminal = terminal::has_controlling_terminal();
     let signal_state = SignalState::remember()?;
     let mut signals = Signals::block()?;
@@ -57,9 +57,9 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     let attach_id = attach_point.as_ref().map(AttachPoint::id);
     let lock_files = lock.files().into_iter().chain(outer.files()?).collect();
     let (preparation, pipes) = prepare().context("cannot start the guardian")?;
-    let mut asked = Asked::new(lock);
+    let mut pending = PendingRequest::new(lock);
     if outer.is_empty() {
-        asked.send_ahead(&request);
+        pending.send_ahead(&request);
     }
     let config = GuardianConfig {
         argv: settings.argv.clone(),
@@ -74,16 +74,16 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
         lock_files,
         attach_point,
         proc_view,
-        release_orphan: asked.lock().release_orphan(&request),
+        release_orphan: pending.lock().release_orphan(&request),
     };
     let mut supervisor = Supervisor::start(preparation, config).context("cannot start the guardian")?;
     report::allow_threads();
     fault::panic_if_requested("asked");
-    if let Some(signal) = asked.lock().interrupt_signal() {
+    if let Some(signal) = pending.lock().interrupt_signal() {
         install_noop_handler(signal).context("cannot handle a signal")?;
     }
 
-    let (lock, grant) = match take::acquire(asked, &request, outer, &settings.lock, &mut signals, report) {
+    let (lock, grant) = match take::acquire(pending, &request, outer, &settings.lock, &mut signals, report) {
         Ok(acquired) => acquired,
         Err(not_acquired) => {
             supervisor.shut_down();
@@ -119,7 +119,8 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     Ok(result?)
 }
 
-/// Without /proc a descendant that has left the command's process group cannot be found, so not be stopped.
+/// Without /proc a descendant that has left the command's process group cannot be found, so it
+/// cannot be stopped.
 fn check_proc(settings: &RunSettings, report: &mut Report) -> Result<ProcView, Failure> {
     let view = ProcView::check();
     match (view, settings.on_lost) {
@@ -132,12 +133,12 @@ fn check_proc(settings: &RunSettings, report: &mut Report) -> Result<ProcView, F
     Ok(view)
 }
 
-/// Whatever can fail for want of a descriptor, before anything is asked for.
+/// Allocate every descriptor before the first request, so that nothing can fail later.
 fn prepare() -> std::io::Result<(Preparation, KeeperPipes)> {
     Ok((Preparation::new()?, KeeperPipes::open()?))
 }
 
-/// The guardian learns each new deadline from the refresh thread itself.
+/// The refresh thread sends each new deadline to the guardian itself.
 fn new_keeper(
     pipes: KeeperPipes,
     lock: Box<dyn Lock>,
