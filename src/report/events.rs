@@ -109,7 +109,7 @@ impl Events {
     /// The lock is taken.
     pub(super) fn waiting(&mut self, blocked: &Blocked, waited: Duration, gives_up_in: Option<Duration>) {
         self.blocked = Some(blocked.clone());
-        self.waiting_for(&self.about_blocked(blocked), waited, gives_up_in);
+        self.waiting_for(self.about_blocked(blocked), waited, gives_up_in);
     }
 
     /// The servers cannot serve now.
@@ -120,11 +120,11 @@ impl Events {
         gives_up_in: Option<Duration>,
     ) {
         let obstacle = Object::default().with("state", "unavailable").with("cause", cause);
-        self.waiting_for(&obstacle, waited, gives_up_in);
+        self.waiting_for(obstacle, waited, gives_up_in);
     }
 
     /// At first, and then every 30 s.
-    fn waiting_for(&mut self, obstacle: &Object, waited: Duration, gives_up_in: Option<Duration>) {
+    fn waiting_for(&mut self, obstacle: Object, waited: Duration, gives_up_in: Option<Duration>) {
         if self.last_waiting.is_some_and(|last| last.elapsed() < WAITING_EVERY) {
             return;
         }
@@ -133,19 +133,19 @@ impl Events {
             .with("waited_ms", millis(waited))
             .with_known("gives_up_ms", gives_up_in.map(millis))
             .and(obstacle);
-        self.write("waiting", &event, false);
+        self.write("waiting", event, false);
     }
 
     pub(super) fn acquired(&mut self, grant: &Grant) {
         self.grant = Some(grant.clone());
-        let event = Object::default().with("waited_ms", millis(grant.waited)).and(&about(grant));
-        self.write("acquired", &event, false);
+        let event = Object::default().with("waited_ms", millis(grant.waited)).and(about(grant));
+        self.write("acquired", event, false);
     }
 
     pub(super) fn refreshed(&mut self, grant: &Grant) {
         let held = grant.taken_at.elapsed();
-        let event = Object::default().with("held_ms", millis(held)).and(&about(grant));
-        self.write("refreshed", &event, false);
+        let event = Object::default().with("held_ms", millis(held)).and(about(grant));
+        self.write("refreshed", event, false);
     }
 
     pub(super) fn lost_by_keeper(&mut self) {
@@ -178,9 +178,9 @@ impl Events {
             .with("action", if is_stopped { "stop" } else { "warn" })
             .with_known("held_ms", held);
         if let Some((field, by)) = by {
-            event = event.with_object(field, &process(by));
+            event = event.with(field, process(by));
         }
-        self.write("lost", &event, false);
+        self.write("lost", event, false);
     }
 
     pub(super) fn max_hold_over(&mut self) {
@@ -229,13 +229,13 @@ impl Events {
         if outcome == Outcome::GaveUp
             && let Some(blocked) = &self.blocked
         {
-            event = event.and(&self.about_blocked(blocked));
+            event = event.and(self.about_blocked(blocked));
         }
         if let Outcome::Superseded { by } = &outcome {
-            event = event.with_object("superseded_by", &process(by));
+            event = event.with("superseded_by", process(by));
         }
         let event = event.with_known("cause", failure.or(self.cause.as_deref()));
-        self.write("ended", &event, true);
+        self.write("ended", event, true);
     }
 
     /// Where it does not follow from what was reported before.
@@ -268,7 +268,7 @@ impl Events {
             .with_known("queue_length", blocked.position.map(|_| blocked.queue_length));
         if let Some(holding) = holding {
             object = object
-                .with_objects("holders", &[holder(holding)])
+                .with("holders", vec![holder(holding)])
                 .with_known("other_holders", (holding.others > 0).then_some(holding.others));
         }
         if let Blocker::Quarantine(servers) = &blocked.by {
@@ -278,18 +278,18 @@ impl Events {
                     Object::default().with("url", url.as_str()).with("quarantined_ms", millis(*left))
                 })
                 .collect();
-            object = object.with_object("servers", &Object::default().with_objects("quarantined", &servers));
+            object = object.with("servers", Object::default().with("quarantined", servers));
         }
         object
     }
 
-    fn write(&mut self, event: &str, more: &Object, is_last: bool) {
+    fn write(&mut self, event: &str, more: Object, is_last: bool) {
         let start = Object::default()
             .with("v", 1)
             .with("time", time(SystemTime::now()))
             .with("event", event)
             .with("keys", self.keys.as_slice())
-            .with_object("run", &self.run);
+            .with("run", self.run.clone());
         let line = format!("{}\n", start.and(more).text());
         match &self.destination {
             Destination::Stderr => stderr().event(line, is_last),
@@ -328,7 +328,7 @@ fn about(grant: &Grant) -> Object {
         object = object.with("slots", grant.slots.as_slice());
     }
     if grant.votes.servers > 1 {
-        object = object.with_object("servers", &servers(&grant.votes));
+        object = object.with("servers", servers(&grant.votes));
     }
     object
 }
@@ -339,10 +339,7 @@ fn servers(votes: &Votes) -> Object {
         Object::default().with_known("url", error.at.as_deref()).with("cause", problem(&error.problem))
     };
     let failed: Vec<Object> = votes.failures.iter().map(failed).collect();
-    Object::default()
-        .with("configured", votes.servers)
-        .with("voted", votes.voted)
-        .with_objects("failed", &failed)
+    Object::default().with("configured", votes.servers).with("voted", votes.voted).with("failed", failed)
 }
 
 pub(super) fn time(moment: SystemTime) -> String {

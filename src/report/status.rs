@@ -257,11 +257,11 @@ pub(crate) fn status_json(status: &Status) -> String {
     let mut object = key_object(&status.key)
         .with_known("state", state)
         .with_known("of", slots)
-        .with_objects("holders", &holders)
-        .with_objects("waiters", &waiters);
+        .with("holders", holders)
+        .with("waiters", waiters);
     if !status.servers.is_empty() {
         let servers: Vec<Object> = status.servers.iter().map(server_object).collect();
-        object = object.with_objects("servers", &servers);
+        object = object.with("servers", servers);
     }
     object.text()
 }
@@ -288,7 +288,7 @@ fn holder_object(holder: &HolderStatus) -> Object {
         .with_known("expires_ms", holder.expires_in.map(millis))
         .with_known("ended", holder.has_ended.then_some(true));
     match &holder.broken_by {
-        Some(by) => object.with_object("broken_by", &process(by)),
+        Some(by) => object.with("broken_by", process(by)),
         None => object,
     }
 }

@@ -24,7 +24,7 @@ fn object(key: &Object, run: &Run<'_>) -> Object {
     let token = token.filter(|token| !token.is_empty());
     let attempts = token.and_then(|token| token.rsplit('.').next()?.parse::<u32>().ok());
     let mut object = key.clone().with("time", time(moment)).with("event", event);
-    object = object.with_object("run", &process(run.info));
+    object = object.with("run", process(run.info));
     if let Phase::Ended(FinishedRun { ended, .. }) = run.phase {
         object = object
             .with("outcome", ended.how.event())
@@ -61,7 +61,7 @@ fn with_other(object: Object, run: &FinishedRun) -> Object {
     let how = &run.ended.how;
     let field = if how.had_lock() { "broken_by" } else { "superseded_by" };
     match how.by() {
-        Some(by) => object.with_object(field, &process(by)),
+        Some(by) => object.with(field, process(by)),
         None => object,
     }
 }
