@@ -6,7 +6,6 @@
 
 mod address;
 mod cluster;
-mod masters;
 mod sentinel;
 mod slot;
 mod url;
@@ -27,8 +26,7 @@ use crate::clock::BootTime;
 use crate::lock::{BackendError, Problem};
 
 pub(super) use address::Address;
-pub(super) use cluster::Redirection;
-pub(super) use masters::{Master, masters};
+pub(super) use cluster::{Master, Redirection, masters};
 pub(super) use sentinel::Sentinels;
 pub(super) use slot::{slot_of, tag_in, tag_of};
 pub(super) use url::Scheme;
