@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::Value;
 use socket2::SockAddr;
 
-use super::connection::Connection;
+use super::connection::{Connection, Endpoint};
 use super::node::Node;
 use super::reply::{
     AcquireReply, BreakReply, CollectReply, ExtendReply, FollowUpReply, Granted, RaiseReply, ReleaseReply,
@@ -109,7 +109,8 @@ fn accept() -> UnixStream {
 
 fn received_in_pieces(data: &[u8]) -> (Vec<Vec<u8>>, bool) {
     let mut connection = Connection::default();
-    connection.connect(vec![SockAddr::unix(&SERVER.0).expect("an address")]);
+    let addresses = vec![SockAddr::unix(&SERVER.0).expect("an address")];
+    connection.connect(Endpoint { addresses, security: None });
     let mut server = accept();
     let mut replies = Vec::new();
     for piece in pieces(data) {

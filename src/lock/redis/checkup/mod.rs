@@ -10,7 +10,7 @@ mod shard;
 mod trial;
 
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::Value;
 
@@ -24,6 +24,7 @@ use crate::lock::checkup::{
 };
 use crate::lock::claim::WaiterId;
 use crate::lock::{BackendError, Problem, ServerErrorKind};
+use crate::world::wall_clock;
 use info::{add_config, parse_info, parse_marker};
 use shard::Shard;
 
@@ -242,8 +243,4 @@ fn is_denied(error: &BackendError) -> bool {
     // In a cluster the key may be in a slot of another node.
     let is_elsewhere = |kind| matches!(kind, Kind::ClusterNode | Kind::CannotServe | Kind::Loading);
     matches!(&error.problem, Problem::Server(error) if is_refusal(error.kind) || is_elsewhere(error.kind))
-}
-
-fn wall_clock() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
