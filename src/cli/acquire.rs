@@ -9,15 +9,17 @@ use super::text::{CommandText, FILES, REDLOCK_CONFIG, REDLOCK_PASSWORD, SOURCES,
 
 /// Take a lock for several steps, and print its token
 ///
-/// Takes the lock and exits: the lock stays taken. redlock extend and redlock release need the printed
-/// token and the key, on any host. Waiting, sharing and exit codes are those of redlock run.
+/// Takes the lock and exits: the lock stays taken. redlock extend and redlock release need the
+/// printed token and the key, on any host. Waiting, sharing and exit codes are those of redlock
+/// run.
 ///
-/// The lock is not renewed: it is free again when the --ttl has passed, however much work is left. Choose a
-/// --ttl that is longer than the work, or extend it in time. Or let a keeper renew it, which stays in the
-/// background as long as a process lives (--for-shell, --watch-pid) and then releases the lock.
+/// The lock is not renewed: it is free again when the --ttl has passed, however much work is left.
+/// Choose a --ttl that is longer than the work, or extend it in time. Or let a keeper renew it,
+/// which stays in the background as long as a process lives (--for-shell, --watch-pid) and then
+/// releases the lock.
 ///
-/// On this host, where a lock ends with the process that holds it, there is always a keeper: without
-/// --for-shell or --watch-pid it exits when the --ttl has passed.
+/// On this host, where a lock ends with the process that holds it, there is always a keeper:
+/// without --for-shell or --watch-pid it exits when the --ttl has passed.
 #[derive(Debug, Args)]
 #[command(mut_arg("on_unavailable", |arg| arg
     .help("If the servers are down: fail, or wait")
@@ -44,15 +46,17 @@ pub(crate) struct AcquireArgs {
 
     /// Print lines for eval: export REDLOCK_TOKEN=...
     ///
-    /// REDLOCK_KEY, REDLOCK_TOKEN, REDLOCK_FENCE, REDLOCK_SLOT and REDLOCK_HELD, quoted for any POSIX shell.
-    /// If the lock is not taken the line is "(exit 75)" or similar, which makes the eval fail as well.
+    /// REDLOCK_KEY, REDLOCK_TOKEN, REDLOCK_FENCE, REDLOCK_SLOT and REDLOCK_HELD, quoted for any
+    /// POSIX shell. If the lock is not taken the line is "(exit 75)" or similar, which makes the
+    /// eval fail as well.
     #[arg(long, help_heading = "Lock", hide_long_help = ONCE)]
     pub shell: bool,
 
     /// Keep the lock until the calling shell exits
     ///
-    /// A keeper stays in the background. It renews the lock until the parent process of redlock exits or
-    /// redlock release is called, and then releases it. SIGTERM makes it release the lock at once.
+    /// A keeper stays in the background. It renews the lock until the parent process of redlock
+    /// exits or redlock release is called, and then releases it. SIGTERM makes it release the lock
+    /// at once.
     #[arg(long, help_heading = "Keeper", hide_long_help = ONCE)]
     pub for_shell: bool,
 

@@ -9,22 +9,22 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// Take a lock away from its holder
 ///
-/// Shows who holds the lock and asks, on a terminal, whether to break it; elsewhere --yes is needed. The
-/// holder is notified at once: it stops its command, as if the lock had been lost, releases the lock and
-/// exits with 79; its last line names who broke the lock. Then the next waiter gets the lock. redlock break waits for
-/// that and reports what happened.
+/// Shows who holds the lock and asks, on a terminal, whether to break it; elsewhere --yes is
+/// needed. The holder is notified at once: it stops its command, as if the lock had been lost,
+/// releases the lock and exits with 79; its last line names who broke the lock. Then the next
+/// waiter gets the lock. redlock break waits for that and reports what happened.
 ///
-/// A holder that does not react (stopped, cut off, an older version) can no longer renew the lock: it is
-/// free when the lease ends, and the holder's guardian stops the command before that. So the next command
-/// never starts beside the old one, unless you pass --now, or the holder was started with --on-lost warn,
-/// which lets its command run on.
+/// A holder that does not react (stopped, cut off, an older version) can no longer renew the lock:
+/// it is free when the lease ends, and the holder's guardian stops the command before that. So the
+/// next command never starts beside the old one, unless you pass --now, or the holder was started
+/// with --on-lost warn, which lets its command run on.
 ///
-/// A lock that never expires (--ttl none) and whose holder is dead is freed only by --now: it looks the
-/// same as one whose holder is stopped or cut off. The same is true of a lock of another program. A lock that
-/// only --min-hold keeps is freed at once.
+/// A lock that never expires (--ttl none) and whose holder is dead is freed only by --now: it looks
+/// the same as one whose holder is stopped or cut off. The same is true of a lock of another
+/// program. A lock that only --min-hold keeps is freed at once.
 ///
-/// If several runs hold the lock (--shared, --slots), all of them are notified, or the one that --slot or
-/// --token names.
+/// If several runs hold the lock (--shared, --slots), all of them are notified, or the one that
+/// --slot or --token names.
 ///
 /// On this host the holder is notified by a signal, for which you must be root or its user.
 #[derive(Debug, Args)]
@@ -38,24 +38,26 @@ pub(crate) struct BreakArgs {
 
     /// Break this grant only, never a later one
     ///
-    /// The token is in REDLOCK_TOKEN, and redlock status shows it. If the grant has ended, the exit code is 79.
+    /// The token is in REDLOCK_TOKEN, and redlock status shows it. If the grant has ended, the exit
+    /// code is 79.
     #[arg(long, value_name = "TOKEN", hide_long_help = ONCE)]
     pub token: Option<String>,
 
     /// Break the holder of this slot only
     ///
-    /// The slot, counted from 0, is in REDLOCK_SLOT, and redlock status shows it. If the slot is free, the exit
-    /// code is 0; if the lock has fewer slots, or is held without slots, 78.
+    /// The slot, counted from 0, is in REDLOCK_SLOT, and redlock status shows it. If the slot is
+    /// free, the exit code is 0; if the lock has fewer slots, or is held without slots, 78.
     #[arg(long, value_name = "N", allow_negative_numbers = true, hide_long_help = ONCE)]
     pub slot: Option<String>,
 
     /// Free the lock without waiting for its holder
     ///
-    /// The holder is notified as well, but the next command may start before it has stopped the old one. On
-    /// this host, where no lock can be taken from a living process, the old command is killed at once instead,
-    /// without the grace of --kill-after.
+    /// The holder is notified as well, but the next command may start before it has stopped the old
+    /// one. On this host, where no lock can be taken from a living process, the old command is
+    /// killed at once instead, without the grace of --kill-after.
     ///
-    /// Of several servers a majority must agree before any of them frees the lock; otherwise nothing changes.
+    /// Of several servers a majority must agree before any of them frees the lock; otherwise
+    /// nothing changes.
     #[arg(long, hide_long_help = ONCE)]
     pub now: bool,
 

@@ -8,16 +8,18 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// Check whether locks work here
 ///
-/// Checks the settings, each server and this host, with your own login. It reports what is fine, what may do
-/// harm one day (a warning), what keeps locks from working (a problem) and what a server does not report
-/// (unknown), each with the reason and the remedy. The first line is the verdict.
+/// Checks the settings, each server and this host, with your own login. It reports what is fine,
+/// what may do harm one day (a warning), what keeps locks from working (a problem) and what a
+/// server does not report (unknown), each with the reason and the remedy. The first line is the
+/// verdict.
 ///
-/// On every server a lock on a random key is taken, waited for, extended and released, as a run would do
-/// it, and its keys are deleted; no other lock is touched. The marker that proves that a server has kept its data
-/// (lock-node, on a cluster lock-shard) is read and never written, so an unused server stays unused. In the
-/// same way a lock file is created and deleted on this host.
+/// On every server a lock on a random key is taken, waited for, extended and released, as a run
+/// would do it, and its keys are deleted; no other lock is touched. The marker that proves that a
+/// server has kept its data (lock-node, on a cluster lock-shard) is read and never written, so an
+/// unused server stays unused. In the same way a lock file is created and deleted on this host.
 ///
-/// A server that does not reply is given up after --node-timeout; all servers are checked at the same time.
+/// A server that does not reply is given up after --node-timeout; all servers are checked at the
+/// same time.
 #[derive(Debug, Args)]
 #[command(mut_arg("quiet", |arg| arg
     .help("Print only problems, and nothing if there is none")

@@ -181,7 +181,8 @@ fn term(help: &mut String, name: &str, meaning: &str, column: usize, width: usiz
     }
 }
 
-/// Lines of at most `width` columns, indented by `indent` blanks. A longer word gets a line of its own.
+/// Lines of at most `width` columns, indented by `indent` blanks. A longer word gets a line of its
+/// own.
 fn wrap(text: &str, indent: usize, width: usize) -> String {
     let mut lines = String::new();
     let mut line = String::new();

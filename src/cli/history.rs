@@ -11,13 +11,13 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// Show who held a lock, how long, and how it ended
 ///
-/// Draws a timeline of the last runs: how holders followed each other, when others waited, when the lock was
-/// free and which runs failed. Below it are the waiting and holding times, and the last runs one by one,
-/// the newest first.
+/// Draws a timeline of the last runs: how holders followed each other, when others waited, when the
+/// lock was free and which runs failed. Below it are the waiting and holding times, and the last
+/// runs one by one, the newest first.
 ///
-/// Each run leaves an entry when it ends: the time, how long it waited and held the lock, who it was (never the
-/// arguments of its command), how it ended, and its fencing token. "run --history N" sets how many are
-/// kept. redlock history is read-only.
+/// Each run leaves an entry when it ends: the time, how long it waited and held the lock, who it
+/// was (never the arguments of its command), how it ended, and its fencing token. "run --history N"
+/// sets how many are kept. redlock history is read-only.
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
     #[command(flatten)]
@@ -32,7 +32,8 @@ pub(crate) struct HistoryArgs {
 
     /// Only the last N runs
     ///
-    /// Without this option the timeline covers all runs, and the last 10 are listed; --json lists them all.
+    /// Without this option the timeline covers all runs, and the last 10 are listed; --json lists
+    /// them all.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, hide_long_help = ONCE)]
     pub limit: Option<String>,
 

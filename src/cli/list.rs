@@ -12,17 +12,19 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// List the locks that are taken
 ///
-/// Prints one line for each lock: its key, its state, a holder, since when and for how long it has been held, and
-/// the number of waiters; the lock that has been held longest comes first. It is read-only.
+/// Prints one line for each lock: its key, its state, a holder, since when and for how long it has
+/// been held, and the number of waiters; the lock that has been held longest comes first. It is
+/// read-only.
 ///
-/// A PATTERN must match the whole key: * matches any text, ? one character, [a-z] one of these, [^a-z] any
-/// other; \ escapes the next character.
+/// A PATTERN must match the whole key: * matches any text, ? one character, [a-z] one of these,
+/// [^a-z] any other; \ escapes the next character.
 ///
-/// If a majority of several servers does not reply, the locks that the others know are listed with a
-/// question mark, because they decide nothing, and the exit code is 69.
+/// If a majority of several servers does not reply, the locks that the others know are listed with
+/// a question mark, because they decide nothing, and the exit code is 69.
 ///
-/// On servers the locks are found with SCAN, in small steps between which a server serves others. With
-/// --prefix '' locks of other programs are not found: their names do not show that they are locks.
+/// On servers the locks are found with SCAN, in small steps between which a server serves others.
+/// With --prefix '' locks of other programs are not found: their names do not show that they are
+/// locks.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// Only matching keys: *, ?, [a-z]; \ escapes

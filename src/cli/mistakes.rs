@@ -1,5 +1,5 @@
-//! Usage errors, each explained in one line. clap's own messages repeat a usage that we did not write,
-//! and guess at options that do not exist.
+//! Usage errors, each explained in one line. clap's own messages repeat a usage that we did not
+//! write, and guess at options that do not exist.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};

@@ -1,8 +1,8 @@
-//! The declaration of the command line. Values are text here. settings/ parses them, because it knows
-//! whether a bad one came from the command line, the environment or a config file.
+//! The declaration of the command line. Values are text here. settings/ parses them, because it
+//! knows whether a bad one came from the command line, the environment or a config file.
 //!
-//! An option is one field, with its name, its help and its values. The first line of its documentation
-//! is what `-h` shows; `--help` and the manual page show all of it.
+//! An option is one field, with its name, its help and its values. The first line of its
+//! documentation is what `-h` shows; `--help` and the manual page show all of it.
 
 pub(crate) mod help;
 pub(crate) mod mistakes;
@@ -35,8 +35,8 @@ pub(crate) use shared::{
 pub(crate) use status::{CheckArg, StatusArgs};
 pub(crate) use token::{ExtendArgs, ReleaseArgs, TokenArgs};
 
-/// Marks an option that applies to one invocation: it has no variable and no key in the config file.
-/// The mark is a property of clap's own help, which is not used.
+/// Marks an option that applies to one invocation: it has no variable and no key in the config
+/// file. The mark is a property of clap's own help, which is not used.
 const ONCE: bool = true;
 
 /// Whether this option has a variable and a key in the config file.
@@ -51,9 +51,10 @@ pub(crate) fn variable(long: &str) -> String {
 
 /// Take a lock, run a command while the lock is kept alive, release it
 ///
-/// redlock keeps two runs of a job from overlapping: on this host, or, with one or more Redis servers, on
-/// all hosts. It takes the lock, waiting in a fair queue if another run holds it; runs the command while it
-/// keeps the lock alive; and releases the lock when the command has ended, for whatever reason.
+/// redlock keeps two runs of a job from overlapping: on this host, or, with one or more Redis
+/// servers, on all hosts. It takes the lock, waiting in a fair queue if another run holds it; runs
+/// the command while it keeps the lock alive; and releases the lock when the command has ended, for
+/// whatever reason.
 #[derive(Debug, Parser)]
 #[command(name = "redlock", version, propagate_version = true)]
 #[command(disable_help_subcommand = true, disable_help_flag = true, disable_version_flag = true)]
@@ -95,8 +96,8 @@ pub(crate) enum Command {
     Break(Box<BreakArgs>),
     /// Print the completion script for a shell
     ///
-    /// The script completes commands, options and their values, and, after the options of "redlock run", the
-    /// command to run and its arguments.
+    /// The script completes commands, options and their values, and, after the options of "redlock
+    /// run", the command to run and its arguments.
     Completions {
         #[command(flatten)]
         help: HelpArgs,

@@ -11,20 +11,21 @@ use super::text::{CommandText, FILES, REDLOCK_CONFIG, REDLOCK_PASSWORD, SOURCES,
 
 /// Take a lock, run a command, release the lock
 ///
-/// Takes the lock, runs COMMAND while the lock is kept alive, and releases the lock when COMMAND has ended.
-/// The exit code is the command's own.
+/// Takes the lock, runs COMMAND while the lock is kept alive, and releases the lock when COMMAND
+/// has ended. The exit code is the command's own.
 ///
-/// Where the lock is depends on the servers given with --redis: with none it is on this host (a file lock);
-/// with one it is on that server; with three or five it is on all of them, and holds as long as a majority
-/// can be reached (the Redlock algorithm).
+/// Where the lock is depends on the servers given with --redis: with none it is on this host (a
+/// file lock); with one it is on that server; with three or five it is on all of them, and holds as
+/// long as a majority can be reached (the Redlock algorithm).
 ///
-/// If another run holds the lock, redlock waits in a queue, first come, first served. It waits forever
-/// unless --wait, --nonblock or --retries say otherwise.
+/// If another run holds the lock, redlock waits in a queue, first come, first served. It waits
+/// forever unless --wait, --nonblock or --retries say otherwise.
 ///
-/// On servers the lock is a lease of --ttl, which redlock renews every third of it. If the lease cannot be
-/// renewed, the command and all its descendants are stopped before it ends, so that the next holder never
-/// runs beside them; redlock then exits with 79. A small process, the guardian, ensures this even if
-/// redlock itself is stopped. If redlock is killed, the guardian stops the command and releases the lock.
+/// On servers the lock is a lease of --ttl, which redlock renews every third of it. If the lease
+/// cannot be renewed, the command and all its descendants are stopped before it ends, so that the
+/// next holder never runs beside them; redlock then exits with 79. A small process, the guardian,
+/// ensures this even if redlock itself is stopped. If redlock is killed, the guardian stops the
+/// command and releases the lock.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -46,10 +47,10 @@ pub(crate) struct RunArgs {
 
     /// Run at once under the lock of an outer run
     ///
-    /// The outer run must hold all of the keys, exclusively or in the same mode (--shared with the same group,
-    /// the same --slots). It renews and releases the lock, and keeps it until this run has ended; the command
-    /// gets its token and fence. Without this option a nested run that would wait for its outer run fails
-    /// (exit 64).
+    /// The outer run must hold all of the keys, exclusively or in the same mode (--shared with the
+    /// same group, the same --slots). It renews and releases the lock, and keeps it until this run
+    /// has ended; the command gets its token and fence. Without this option a nested run that would
+    /// wait for its outer run fails (exit 64).
     #[arg(long, help_heading = "Waiting")]
     pub reentrant: bool,
 
@@ -64,7 +65,8 @@ pub(crate) struct RunArgs {
 
     /// Hold the lock until background processes end
     ///
-    /// The lock is released when the last descendant of the command has ended, not when the command has.
+    /// The lock is released when the last descendant of the command has ended, not when the command
+    /// has.
     #[arg(long, help_heading = "Lease and hold time")]
     pub wait_tree: bool,
 

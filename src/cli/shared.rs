@@ -37,8 +37,8 @@ pub(crate) struct KeyArgs {
 pub(crate) struct BackendArgs {
     /// A Redis server; repeat (3 or 5) for Redlock
     ///
-    /// Several servers may also be separated by commas. With three or five independent servers the lock
-    /// survives the loss of a minority of them; the order does not matter.
+    /// Several servers may also be separated by commas. With three or five independent servers the
+    /// lock survives the loss of a minority of them; the order does not matter.
     #[arg(short, long, value_name = "URL")]
     pub redis: Vec<String>,
 
@@ -48,8 +48,8 @@ pub(crate) struct BackendArgs {
 
     /// File with the password, if it is not in the URL
     ///
-    /// Its first line is the password for all servers whose URL has none. REDLOCK_PASSWORD holds the password
-    /// itself.
+    /// Its first line is the password for all servers whose URL has none. REDLOCK_PASSWORD holds
+    /// the password itself.
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
 
@@ -59,8 +59,8 @@ pub(crate) struct BackendArgs {
 
     /// File with the Sentinels' own password
     ///
-    /// Its first line is the password for the Sentinels; the user and the password in the URL are for the
-    /// master. REDLOCK_SENTINEL_PASSWORD holds the password itself.
+    /// Its first line is the password for the Sentinels; the user and the password in the URL are
+    /// for the master. REDLOCK_SENTINEL_PASSWORD holds the password itself.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub sentinel_password_file: Option<PathBuf>,
 
@@ -108,8 +108,8 @@ pub(crate) struct BackendArgs {
 
     /// Directory for lock files; implies --local
     ///
-    /// The default is the first of /run/lock, /dev/shm and /tmp that all users of this host share. Runs that
-    /// use different directories do not exclude each other.
+    /// The default is the first of /run/lock, /dev/shm and /tmp that all users of this host share.
+    /// Runs that use different directories do not exclude each other.
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub local_dir: Option<PathBuf>,
 
@@ -121,14 +121,14 @@ pub(crate) struct BackendArgs {
 }
 
 // The lease, for commands that take or renew a lock.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub(crate) struct LeaseArgs {
     /// Length of the lease [default: 30s]
     ///
-    /// On servers the lock expires this long after its last renewal, for example when the machine has died. redlock
-    /// run and the keeper of redlock acquire renew it every third of it; otherwise nothing does. From
-    /// 100ms to 365d; "none" never expires (with one server only). On this host a run needs no lease: the
-    /// kernel frees its lock at once.
+    /// On servers the lock expires this long after its last renewal, for example when the machine
+    /// has died. redlock run and the keeper of redlock acquire renew it every third of it;
+    /// otherwise nothing does. From 100ms to 365d; "none" never expires (with one server only). On
+    /// this host a run needs no lease: the kernel frees its lock at once.
     #[arg(
         long,
         value_name = "DURATION",
@@ -139,9 +139,9 @@ pub(crate) struct LeaseArgs {
 
     /// Keep a restarted server from voting for this long
     ///
-    /// Applies to every server that may have lost its data: new, restarted, flushed or promoted. "off" disables
-    /// it. Must not be shorter than the --ttl. [default: 30s with several servers, Sentinel or Cluster; off
-    /// with one server]
+    /// Applies to every server that may have lost its data: new, restarted, flushed or promoted.
+    /// "off" disables it. Must not be shorter than the --ttl. [default: 30s with several servers,
+    /// Sentinel or Cluster; off with one server]
     #[arg(
         long,
         value_name = "DURATION",
@@ -205,8 +205,8 @@ pub(crate) struct WatchArgs {
 pub(crate) struct TakeArgs {
     /// Name of the lock; repeat to take several at once
     ///
-    /// Any bytes, at most 1024. Several locks are taken together or not at all, so the order does not matter;
-    /// they have one token.
+    /// Any bytes, at most 1024. Several locks are taken together or not at all, so the order does
+    /// not matter; they have one token.
     #[arg(short, long = "key", value_name = "KEY", help_heading = "Lock", hide_long_help = ONCE)]
     pub keys: Vec<OsString>,
 
@@ -221,7 +221,8 @@ pub(crate) struct TakeArgs {
 
     /// Keep the lock at least this long
     ///
-    /// Counted from the moment it was taken, even if it is released sooner. No process waits for that.
+    /// Counted from the moment it was taken, even if it is released sooner. No process waits for
+    /// that.
     #[arg(
         long,
         value_name = "DURATION",
@@ -245,7 +246,8 @@ pub(crate) struct TakeArgs {
 pub(crate) struct ModeArgs {
     /// Take the lock in shared mode
     ///
-    /// Any number of shared runs may hold the lock at the same time; an exclusive run holds it alone.
+    /// Any number of shared runs may hold the lock at the same time; an exclusive run holds it
+    /// alone.
     #[arg(short, long)]
     pub shared: bool,
 
@@ -293,9 +295,10 @@ pub(crate) struct WaitArgs {
 
     /// Newest waiter wins: older ones give up
     ///
-    /// A waiter with this option gives up when a newer one arrives that has it too, and exits as if the lock were held (75, or
-    /// -E). The holder and waiters without this option are not affected. Useful for deploys, where only the
-    /// newest one matters. Has no effect on a run that does not queue (-n, --retries).
+    /// A waiter with this option gives up when a newer one arrives that has it too, and exits as if
+    /// the lock were held (75, or -E). The holder and waiters without this option are not affected.
+    /// Useful for deploys, where only the newest one matters. Has no effect on a run that does not
+    /// queue (-n, --retries).
     #[arg(long)]
     pub supersede: bool,
 
@@ -315,8 +318,8 @@ pub(crate) struct WaitArgs {
 pub(crate) struct FailureArgs {
     /// If the servers are down: fail, skip, run or wait
     ///
-    /// What to do if the servers cannot be reached or cannot serve. A wrong password (77) and settings that
-    /// cannot work (78) always fail. [default: fail]
+    /// What to do if the servers cannot be reached or cannot serve. A wrong password (77) and
+    /// settings that cannot work (78) always fail. [default: fail]
     #[arg(long, value_name = "ACTION")]
     pub on_unavailable: Option<OnUnavailable>,
 
@@ -348,8 +351,8 @@ pub(crate) struct OutputArgs {
 
     /// Finished runs to keep for "redlock history"
     ///
-    /// The number is approximate; 0 records nothing about this run. On this host the last 256 are kept, or
-    /// none. [default: 200]
+    /// The number is approximate; 0 records nothing about this run. On this host the last 256 are
+    /// kept, or none. [default: 200]
     #[arg(long, value_name = "N", allow_negative_numbers = true, hide_short_help = true)]
     pub history: Option<String>,
 

@@ -9,13 +9,14 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
 /// Show who holds a lock, and who waits for it
 ///
-/// Shows the state of the lock, its holders, the queue in order, and, with several servers, what each of them
-/// reports. It is read-only: no key is written, no lease renewed, no waiter disturbed, and it needs no
-/// permission to write.
+/// Shows the state of the lock, its holders, the queue in order, and, with several servers, what
+/// each of them reports. It is read-only: no key is written, no lease renewed, no waiter disturbed,
+/// and it needs no permission to write.
 ///
-/// With several servers the majority decides; a server that reports something else, or does not reply, is shown.
-/// If an unreachable server could complete a majority, the lock counts as held. If a majority does not
-/// reply, the state is unknown: the other servers' reports are shown as such, and the exit code is 69.
+/// With several servers the majority decides; a server that reports something else, or does not
+/// reply, is shown. If an unreachable server could complete a majority, the lock counts as held. If
+/// a majority does not reply, the state is unknown: the other servers' reports are shown as such,
+/// and the exit code is 69.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -35,7 +36,8 @@ pub(crate) struct StatusArgs {
 
     /// Wait until the lock is free and has no waiters
     ///
-    /// Does not take the lock, and has no place in the queue. Prints nothing without --verbose or --json.
+    /// Does not take the lock, and has no place in the queue. Prints nothing without --verbose or
+    /// --json.
     #[arg(long, hide_long_help = ONCE)]
     pub wait_free: bool,
 

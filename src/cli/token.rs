@@ -18,8 +18,8 @@ pub(crate) struct TokenArgs {
 
     /// Name of the lock, as an option
     ///
-    /// Repeat for a token that covers several locks: all of them must be named (64), unless redlock run made the
-    /// token.
+    /// Repeat for a token that covers several locks: all of them must be named (64), unless redlock
+    /// run made the token.
     #[arg(id = "key", short, long, value_name = "KEY", hide_long_help = ONCE)]
     pub options: Vec<OsString>,
 
@@ -32,12 +32,13 @@ pub(crate) struct TokenArgs {
 
 /// Renew a lock's lease
 ///
-/// The lock is held for --ttl from now on, which may be longer or shorter than the time that was left. A
-/// lock that has expired is never taken again: the exit code is 79. Key and token are enough; sharing mode
-/// and number of servers are stored with the lock. Of several servers a majority must agree.
+/// The lock is held for --ttl from now on, which may be longer or shorter than the time that was
+/// left. A lock that has expired is never taken again: the exit code is 79. Key and token are
+/// enough; sharing mode and number of servers are stored with the lock. Of several servers a
+/// majority must agree.
 ///
-/// A keeper (redlock acquire --for-shell) continues with the new --ttl. The lease of a redlock run, which
-/// renews it itself, is never made shorter.
+/// A keeper (redlock acquire --for-shell) continues with the new --ttl. The lease of a redlock run,
+/// which renews it itself, is never made shorter.
 #[derive(Debug, Args)]
 #[command(mut_arg("ttl", |arg| arg
     .help_heading("Options")
@@ -60,13 +61,13 @@ pub(crate) struct ExtendArgs {
 
 /// Release a lock
 ///
-/// Releases only what the token stands for: a lock that has expired, or that another client holds by now,
-/// is left alone, and the exit code is 79. A second release changes nothing. The next waiter is woken at
-/// once, unless the lock was taken with a --min-hold that has not passed.
+/// Releases only what the token stands for: a lock that has expired, or that another client holds
+/// by now, is left alone, and the exit code is 79. A second release changes nothing. The next
+/// waiter is woken at once, unless the lock was taken with a --min-hold that has not passed.
 ///
-/// A keeper (redlock acquire --for-shell) is notified, and exits. A redlock run whose token is released
-/// stops its command, releases the lock when the command has ended, and exits with 79; redlock release
-/// waits for that.
+/// A keeper (redlock acquire --for-shell) is notified, and exits. A redlock run whose token is
+/// released stops its command, releases the lock when the command has ended, and exits with 79;
+/// redlock release waits for that.
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]

@@ -32,8 +32,8 @@ pub(super) fn run(settings: &DoctorSettings) -> anyhow::Result<Exit> {
     Ok(Exit::Code(if diagnosis.has_problem() { PROBLEM_FOUND } else { 0 }))
 }
 
-/// A signal ends the program as soon as no test lock has keys left to delete. Returns the signal once
-/// one has arrived: the check-up may finish before this thread ends the program.
+/// A signal ends the program as soon as no test lock has keys left to delete. Returns the signal
+/// once one has arrived: the check-up may finish before this thread ends the program.
 fn end_between_trials(mut signals: Signals) -> Arc<OnceLock<i32>> {
     let ended_by = Arc::new(OnceLock::new());
     let received_signal = Arc::clone(&ended_by);

@@ -224,8 +224,8 @@ fn memory(info: &Info) -> Option<Finding> {
     })
 }
 
-/// A restart that loses data does no harm if the server then grants nothing until all earlier leases
-/// have expired.
+/// A restart that loses data does no harm if the server then grants nothing until all earlier
+/// leases have expired.
 fn persistence(
     info: &Info,
     config: Result<&Config, &BackendError>,
@@ -367,7 +367,8 @@ fn quarantine(
     let reign = reign.map(|(run_id, history)| format!("{run_id}.{}", history.unwrap_or_default()));
     let now_ms = found.clock.as_ref().ok().map(|clock| clock.now_ms);
     match (&found.marker, reign.zip(now_ms)) {
-        // Without the marker of all its slots there are markers of single slots, which are not read.
+        // Without the marker of all its slots there are markers of single slots, which are not
+        // read.
         (Err(error), _) if in_cluster => (Some(check.unknown(Some(error))), CanVote::Now),
         (Err(error), _) => {
             let text = format!("the key lock-node cannot be read: {}", problem(&error.problem));

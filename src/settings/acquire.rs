@@ -7,8 +7,8 @@ use nix::unistd::Pid;
 
 use super::lock::LockSettings;
 use super::sources::Sources;
-use super::{OnLost, OnUnavailable, signal, usage, validate_keys};
-use crate::cli::{AcquireArgs, TakeArgs};
+use super::{OnLost, OnUnavailable, stop_signal, usage, validate_keys};
+use crate::cli::AcquireArgs;
 use crate::exit::{Failure, HELD};
 
 #[derive(Debug)]
@@ -40,12 +40,13 @@ pub(crate) enum Watched {
 
 impl AcquireSettings {
     pub(crate) fn resolve(args: AcquireArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let AcquireArgs { mut take, json, shell, for_shell, watch_pid } = args;
+        let AcquireArgs { take, json, shell, for_shell, watch_pid } = args;
         if take.keys.is_empty() {
             return Err(usage("--key KEY is required: redlock acquire --key KEY"));
         }
-        let keys = validate_keys(std::mem::take(&mut take.keys), &[])?;
-        take.failure.on_unavailable = on_unavailable(take.failure.on_unavailable, sources)?;
+        let mut lock = LockSettings::resolve(validate_keys(take.keys.clone(), &[])?, &take, false, sources)?;
+        lock.on_unavailable = on_unavailable(lock.on_unavailable, sources)?;
+        lock.conflict_exit_code = conflict_exit_code(lock.conflict_exit_code, sources)?;
         let format = match sources.one_of(&[("json", json), ("shell", shell)])? {
             Some("json") => TokenFormat::Json,
             Some(_) => TokenFormat::Shell,
@@ -65,37 +66,30 @@ impl AcquireSettings {
                 "{name} requires --for-shell or --watch-pid: without a keeper nothing notices that the lock is lost"
             )));
         }
-        let (on_lost, stop_signal) = (take.failure.on_lost, take.failure.signal.take());
-        let lease = std::mem::take(&mut take.lease);
-        let mut lock =
-            LockSettings::resolve(keys, TakeArgs { lease: lease.clone(), ..take }, false, sources)?;
-        lock.conflict_exit_code = conflict_exit_code(lock.conflict_exit_code, sources)?;
         Ok(Self {
-            ttl: lock.backend.lease(&lease, sources)?,
+            ttl: lock.backend.lease(&take.lease, sources)?,
             lock,
             format,
             watched,
-            on_lost: on_lost.unwrap_or(OnLost::Warn),
-            stop_signal: stop_signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
+            on_lost: take.failure.on_lost.unwrap_or(OnLost::Warn),
+            stop_signal: stop_signal(&take, sources)?,
         })
     }
 }
 
 /// Only a run can go on without a lock. An inherited value is meant for runs.
-fn on_unavailable(
-    given: Option<OnUnavailable>,
-    sources: Sources<'_>,
-) -> Result<Option<OnUnavailable>, Failure> {
+fn on_unavailable(given: OnUnavailable, sources: Sources<'_>) -> Result<OnUnavailable, Failure> {
     match given {
-        Some(OnUnavailable::Wait) => Ok(given),
-        Some(OnUnavailable::Skip | OnUnavailable::Run) if sources.was_typed("on_unavailable") => {
+        OnUnavailable::Wait | OnUnavailable::Fail => Ok(given),
+        OnUnavailable::Skip | OnUnavailable::Run if sources.was_typed("on_unavailable") => {
             Err(sources.must("on_unavailable", "be fail or wait: there is no token without the lock"))
         }
-        Some(OnUnavailable::Fail | OnUnavailable::Skip | OnUnavailable::Run) | None => Ok(None),
+        OnUnavailable::Skip | OnUnavailable::Run => Ok(OnUnavailable::Fail),
     }
 }
 
-/// Zero means that the lock was taken. An inherited zero is meant for runs, which then skip the command.
+/// Zero means that the lock was taken. An inherited zero is meant for runs, which then skip the
+/// command.
 fn conflict_exit_code(given: u8, sources: Sources<'_>) -> Result<u8, Failure> {
     match given {
         0 if sources.was_typed("conflict_exit_code") => {

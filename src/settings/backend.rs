@@ -31,12 +31,13 @@ const SHORTEST_TTL: Duration = Duration::from_millis(100);
 const LONGEST_TTL: Duration = Duration::from_hours(365 * 24);
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_QUARANTINE: Duration = Duration::from_secs(30);
-/// After a failover the old master may grant locks for this long: until every Sentinel, or node of the
-/// cluster, knows the new one.
+/// After a failover the old master may grant locks for this long: until every Sentinel, or node of
+/// the cluster, knows the new one.
 const FAILOVER_LAG: Duration = Duration::from_secs(5);
 /// With several servers, where the others reply instead of a slow one.
 const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
-/// With one server there is no alternative, and connecting across an ocean takes several round trips.
+/// With one server there is no alternative, and connecting across an ocean takes several round
+/// trips.
 const ONLY_NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
 #[derive(Debug)]
@@ -102,7 +103,8 @@ impl Backend {
         Ok(Self::Servers { servers, timing: Timing { ttl: None, node_timeout, quarantine: Duration::ZERO } })
     }
 
-    /// On a cluster all names of a lock, and all locks that are taken together, must be in one slot.
+    /// On a cluster all names of a lock, and all locks that are taken together, must be in one
+    /// slot.
     pub(crate) fn check_names(
         &self,
         prefix: &str,
@@ -147,8 +149,8 @@ impl Backend {
         }
     }
 
-    /// How long a grant lasts unless it is renewed; `None` = forever. On this host a process holds the lock
-    /// for this long.
+    /// How long a grant lasts unless it is renewed; `None` = forever. On this host a process holds
+    /// the lock for this long.
     pub(super) fn lease(&self, args: &LeaseArgs, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
         match self {
             Self::Servers { timing, .. } => Ok(timing.ttl),
@@ -212,8 +214,8 @@ pub(super) fn directory(args: &BackendArgs) -> Result<PathBuf, Failure> {
     })
 }
 
-/// `may_forget`: there are several servers, another one may take the place of the only one, or that one
-/// may restart without its data.
+/// `may_forget`: there are several servers, another one may take the place of the only one, or that
+/// one may restart without its data.
 fn parse_ttl(
     text: Option<&str>,
     sources: Sources<'_>,

@@ -25,8 +25,8 @@ pub(crate) struct ConfigEntry {
     pub values: Vec<String>,
 }
 
-/// The files in the order in which they are read: a later one overrides an earlier one. A named file
-/// must exist, and is the only one.
+/// The files in the order in which they are read: a later one overrides an earlier one. A named
+/// file must exist, and is the only one.
 pub(super) fn read_all(named: Option<PathBuf>) -> Result<Vec<ConfigFile>, Failure> {
     if let Some(path) = named {
         let text = fs::read_to_string(&path).map_err(|error| cannot_read(&path, &error))?;
@@ -51,8 +51,8 @@ fn of_the_user() -> Option<PathBuf> {
     Some(config.join(OF_THE_USER))
 }
 
-/// A home directory that cannot be searched is another user's, and so is the file: runuser and setpriv
-/// do not change HOME.
+/// A home directory that cannot be searched is another user's, and so is the file: runuser and
+/// setpriv do not change HOME.
 fn is_missing(path: &Path, error: &io::Error) -> bool {
     let kind = error.kind();
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)

@@ -1,7 +1,7 @@
 //! Values from the environment and, below it, from the config files.
 //!
-//! They become the options' defaults, so that clap prefers typed ones. The origin of each is kept, to
-//! blame it for a bad value. Flags and choices are checked here, before clap sees them.
+//! They become the options' defaults, so that clap prefers typed ones. The origin of each is kept,
+//! to blame it for a bad value. Flags and choices are checked here, before clap sees them.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -93,8 +93,8 @@ pub(crate) fn inherit(arguments: &[OsString]) -> Result<(Command, Inherited), Fa
     failure.map_or(Ok((command, inherited)), Err)
 }
 
-/// The file of `--config`. It must be known before the line is parsed with inherited values, so a line
-/// that contains the option is parsed twice.
+/// The file of `--config`. It must be known before the line is parsed with inherited values, so a
+/// line that contains the option is parsed twice.
 fn typed_config(command: &Command, arguments: &[OsString]) -> Option<PathBuf> {
     let is_named = arguments.iter().any(|arg| arg.as_encoded_bytes().starts_with(b"--config"));
     let matches = is_named.then(|| command.clone().try_get_matches_from(arguments).ok()).flatten()?;

@@ -1,4 +1,5 @@
-//! Settings of the commands that take a lock: which locks, where they are, and how to wait for them.
+//! Settings of the commands that take a lock: which locks, where they are, and how to wait for
+//! them.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -57,55 +58,54 @@ impl LockSettings {
     /// `keys` are validated.
     pub(super) fn resolve(
         keys: Vec<Vec<u8>>,
-        args: TakeArgs,
+        args: &TakeArgs,
         reentrant: bool,
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
-        let TakeArgs { keys: _, mode: modes, wait, lease, min_hold, backend: place, failure, output } = args;
+        let TakeArgs { mode: modes, wait, lease, min_hold, backend: place, failure, output, .. } = args;
         let prefer = match modes.prefer {
             None | Some(PreferArg::Fair) => Prefer::Fair,
             Some(PreferArg::Writers) => Prefer::Writers,
             Some(PreferArg::Readers) => Prefer::Readers,
         };
         let mode = mode(modes, sources)?;
-        let backend = Backend::resolve(&place, &lease, &mode, sources)?;
-        let warnings = backend.warnings(&place, sources);
-        let prefix = prefix(place.prefix);
+        let backend = Backend::resolve(place, lease, &mode, sources)?;
+        let prefix = prefix(place.prefix.clone());
         backend.check_names(&prefix, &keys, sources)?;
-        let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
+        let duration = |id, text: &Option<String>| sources.duration(id, text.as_deref());
         let conflict =
             sources.whole_number("conflict_exit_code", wait.conflict_exit_code.as_deref(), 0, 255)?;
         let history = sources.whole_number("history", output.history.as_deref(), 0, LONGEST_HISTORY)?;
         Ok(Self {
             keys,
             meaningless: backend.meaningless(sources),
-            warnings,
+            warnings: backend.warnings(place, sources),
             config_files: sources.config_files().to_vec(),
             backend,
             prefix,
             mode,
             prefer,
-            wait: wait_policy(&wait, sources)?,
+            wait: wait_policy(wait, sources)?,
             supersede: wait.supersede,
             reentrant,
-            jitter: duration("jitter", wait.jitter)?.unwrap_or_default(),
+            jitter: duration("jitter", &wait.jitter)?.unwrap_or_default(),
             conflict_exit_code: conflict.and_then(|code| u8::try_from(code).ok()).unwrap_or(HELD),
             on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),
             min_hold: duration("min_hold", min_hold)?.unwrap_or_default(),
             history: history.unwrap_or(DEFAULT_HISTORY),
             verbosity: verbosity(&output.verbosity, sources)?,
-            label: output.label.unwrap_or_default(),
-            events: output.events.filter(|path| !path.as_os_str().is_empty()),
+            label: output.label.clone().unwrap_or_default(),
+            events: output.events.clone().filter(|path| !path.as_os_str().is_empty()),
         })
     }
 }
 
-fn mode(args: ModeArgs, sources: Sources<'_>) -> Result<Mode, Failure> {
+fn mode(args: &ModeArgs, sources: Sources<'_>) -> Result<Mode, Failure> {
     let slots = args.slots.as_deref();
     let options = [("shared", args.shared), ("exclusive", args.exclusive), ("slots", slots.is_some())];
     let chosen = sources.one_of(&options)?;
     if chosen == Some("shared") {
-        return Ok(Mode::Shared { group: args.reader_group.unwrap_or_default().into_vec() });
+        return Ok(Mode::Shared { group: args.reader_group.clone().unwrap_or_default().into_vec() });
     }
     if sources.was_typed("reader_group") {
         return Err(usage("--reader-group requires --shared"));
@@ -116,7 +116,8 @@ fn mode(args: ModeArgs, sources: Sources<'_>) -> Result<Mode, Failure> {
     }
 }
 
-/// A typed option beats an inherited one: `-n` beats REDLOCK_WAIT, and `--wait` beats REDLOCK_NONBLOCK.
+/// A typed option beats an inherited one: `-n` beats REDLOCK_WAIT, and `--wait` beats
+/// REDLOCK_NONBLOCK.
 fn wait_policy(args: &WaitArgs, sources: Sources<'_>) -> Result<WaitPolicy, Failure> {
     let at_most = sources.duration("wait", args.wait.as_deref())?;
     let interval = sources.duration("retry_interval", args.retry_interval.as_deref())?;

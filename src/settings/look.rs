@@ -1,4 +1,5 @@
-//! Settings of the commands that look at locks: status, list, history, and break, which looks first.
+//! Settings of the commands that look at locks: status, list, history, and break, which looks
+//! first.
 
 use std::env;
 use std::os::unix::ffi::OsStringExt;

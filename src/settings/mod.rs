@@ -1,4 +1,5 @@
-//! Turns command line, environment and config files into validated values. Nothing below checks again.
+//! Turns command line, environment and config files into validated values. Nothing below checks
+//! again.
 
 mod acquire;
 mod backend;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::cli::{BackendArgs, KeyArgs, RunArgs, VerbosityArgs};
+use crate::cli::{BackendArgs, KeyArgs, RunArgs, TakeArgs, VerbosityArgs};
 use crate::clock::BootTime;
 use crate::duration::format;
 use crate::exit::{Failure, USAGE};
@@ -56,7 +57,8 @@ pub(crate) struct RunSettings {
     pub lock: LockSettings,
     /// The command, not empty.
     pub argv: Vec<OsString>,
-    /// First signal to a command that must stop, and the time until SIGKILL: at most a third of a ttl.
+    /// First signal to a command that must stop, and the time until SIGKILL: at most a third of a
+    /// ttl.
     pub stop_signal: Signal,
     pub kill_after: Duration,
     pub on_lost: OnLost,
@@ -68,26 +70,18 @@ pub(crate) struct RunSettings {
 
 impl RunSettings {
     pub(crate) fn resolve(args: RunArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let RunArgs {
-            mut take,
-            shell_command,
-            argv,
-            reentrant,
-            max_hold: longest,
-            wait_tree,
-            kill_after: grace,
-        } = args;
-        let keys = validate_keys(std::mem::take(&mut take.keys), &argv)?;
-        let (on_lost, stop_signal) = (take.failure.on_lost, take.failure.signal.take());
-        let lock = LockSettings::resolve(keys, take, reentrant, sources)?;
+        let RunArgs { take, shell_command, argv, reentrant, max_hold: longest, wait_tree, kill_after: grace } =
+            args;
+        let lock =
+            LockSettings::resolve(validate_keys(take.keys.clone(), &argv)?, &take, reentrant, sources)?;
         let longest_grace = lock.backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
         let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
         Ok(Self {
             lock,
             argv: command(argv, shell_command)?,
-            stop_signal: stop_signal.map_or(Ok(Signal::SIGTERM), |text| signal(&text, sources))?,
+            stop_signal: stop_signal(&take, sources)?,
             kill_after: kill_after(duration("kill_after", grace)?, longest_grace, sources)?,
-            on_lost: on_lost.unwrap_or(OnLost::Stop),
+            on_lost: take.failure.on_lost.unwrap_or(OnLost::Stop),
             max_hold: max_hold(duration("max_hold", longest)?, sources)?,
             wait_tree,
         })
@@ -198,7 +192,8 @@ fn command(argv: Vec<OsString>, shell_command: Option<OsString>) -> Result<Vec<O
     }
 }
 
-fn signal(text: &str, sources: Sources<'_>) -> Result<Signal, Failure> {
+fn stop_signal(args: &TakeArgs, sources: Sources<'_>) -> Result<Signal, Failure> {
+    let Some(text) = &args.failure.signal else { return Ok(Signal::SIGTERM) };
     parse_signal(text).ok_or_else(|| {
         sources.must("signal", &format!("be a signal that ends a command, such as TERM or 15, not {text:?}"))
     })

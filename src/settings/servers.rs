@@ -1,5 +1,5 @@
-//! The servers, from their URLs, and how to log in to them. No message repeats any part of a URL that
-//! may belong to a password.
+//! The servers, from their URLs, and how to log in to them. No message repeats any part of a URL
+//! that may belong to a password.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -134,8 +134,8 @@ pub(super) fn is_url(word: &OsStr) -> bool {
     !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+')
 }
 
-/// The URLs of a list. An item without a scheme continues the host list of the URL before it, if that
-/// may have several hosts.
+/// The URLs of a list. An item without a scheme continues the host list of the URL before it, if
+/// that may have several hosts.
 fn split(urls: &str) -> impl Iterator<Item = &str> {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     let mut start = 0;

@@ -1,4 +1,5 @@
-//! Where a value came from: a typed one beats an inherited one, and a bad value is blamed on its source.
+//! Where a value came from: a typed one beats an inherited one, and a bad value is blamed on its
+//! source.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,7 +68,8 @@ impl<'a> Sources<'a> {
         if self.was_typed(id) { None } else { self.inherited.origins.get(id) }
     }
 
-    /// Distance of a value's source from the command line, which is 0; then the environment, then the files.
+    /// Distance of a value's source from the command line, which is 0; then the environment, then
+    /// the files.
     pub(crate) fn distance(self, id: &str) -> usize {
         let files = &self.inherited.files;
         match self.origin(id) {

@@ -1,5 +1,5 @@
-//! Takes and releases a lock on a file with a random name: can the directory be used, and does its file
-//! system support kernel locks? The file is deleted afterwards.
+//! Takes and releases a lock on a file with a random name: can the directory be used, and does its
+//! file system support kernel locks? The file is deleted afterwards.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! Gathers the facts that decide whether servers are fit to hold locks, with the user's own login. Each
-//! server has its own thread, so that one that hangs delays no other; each request has the node timeout.
+//! Gathers the facts that decide whether servers are fit to hold locks, with the user's own login.
+//! Each server has its own thread, so that one that hangs delays no other; each request has the
+//! node timeout.
 //!
-//! A fact that a server denies is an error in the facts, and the check-up continues. A server that does
-//! not reply is not queried again.
+//! A fact that a server denies is an error in the facts, and the check-up continues. A server that
+//! does not reply is not queried again.
 
 mod info;
 mod sentinels;
@@ -235,7 +236,8 @@ impl Contact {
     }
 }
 
-/// Denied, not offered, or specific to this request: the server replies, and can be queried further.
+/// Denied, not offered, or specific to this request: the server replies, and can be queried
+/// further.
 fn is_denied(error: &BackendError) -> bool {
     use ServerErrorKind as Kind;
     let is_refusal =

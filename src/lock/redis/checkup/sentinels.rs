@@ -56,8 +56,8 @@ fn named_by(server: &Server, node_timeout: Duration) -> Result<String, Problem> 
     }
 }
 
-/// How long a master may be silent before this Sentinel considers it down. Runs do not need this, so it
-/// may be denied.
+/// How long a master may be silent before this Sentinel considers it down. Runs do not need this,
+/// so it may be denied.
 fn down_after(server: &Server, node_timeout: Duration) -> Option<Duration> {
     let Target::Sentinel { service, .. } = &server.target else { return None };
     let mut contact = Contact::new(server.as_its_sentinel()?, node_timeout);

@@ -1,6 +1,7 @@
-//! Takes a lock on a random key, waits for it, extends and releases it as a run would do. This shows what
-//! a server forbids or cannot do. Each server is treated as if it were the only one: neither its
-//! quarantine nor the other servers matter, and the marker, which all locks share, is not touched.
+//! Takes a lock on a random key, waits for it, extends and releases it as a run would do. This
+//! shows what a server forbids or cannot do. Each server is treated as if it were the only one:
+//! neither its quarantine nor the other servers matter, and the marker, which all locks share, is
+//! not touched.
 
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
