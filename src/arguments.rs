@@ -1,5 +1,5 @@
-//! This process's argument list, as `ps` shows it to every user of the host. The kernel reads it from the
-//! process's own memory.
+//! This process's argument list, as `ps` shows it to every user of the host. The kernel reads it
+//! from the process's own memory.
 
 use std::fs::{File, read_to_string};
 use std::io::{self, ErrorKind};
@@ -17,8 +17,9 @@ pub(crate) fn overwrite(change: impl FnOnce(&mut [u8])) -> io::Result<()> {
     memory.write_all_at(&bytes, range.start)
 }
 
-/// Replace the list by this text. A longer text continues into the environment, as with setproctitle(3):
-/// if the list does not end with a zero byte, the kernel shows the text up to the next zero byte.
+/// Replace the list by this text. A longer text continues into the environment, as with
+/// setproctitle(3): if the list does not end with a zero byte, the kernel shows the text up to the
+/// next zero byte.
 pub(crate) fn set_title(title: &[u8]) -> io::Result<()> {
     let [arguments, environment] = ranges()?;
     let room =

@@ -1,5 +1,5 @@
-//! Faults on request, so that tests can observe what a failing redlock does to the command and the lock. Not
-//! in release builds.
+//! Faults on request, so that tests can observe what a failing redlock does to the command and the
+//! lock. Not in release builds.
 
 /// Panic here if the environment names this place.
 pub(crate) fn panic_if_requested(place: &str) {

@@ -100,7 +100,8 @@ fn not_parsed(error: &clap::Error, arguments: &[OsString]) -> anyhow::Result<Exi
     }
 }
 
-/// A panic in any thread ends the process. Its guardian then kills the command and releases the lock.
+/// A panic in any thread ends the process. Its guardian then kills the command and releases the
+/// lock.
 fn exit_on_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let location = panic.location().map_or_else(String::new, |at| format!(" ({}:{})", at.file(), at.line()));
     let consequence = if child::command_was_started() { "; the command is stopped" } else { "" };

@@ -1,10 +1,10 @@
-//! Runs inside a command that use the lock of the outer run. They attach to its guardian, which waits for
-//! them as for the command: otherwise a run that the command leaves in the background would continue without
-//! a lock.
+//! Runs inside a command that use the lock of the outer run. They attach to its guardian, which
+//! waits for them as for the command: otherwise a run that the command leaves in the background
+//! would continue without a lock.
 //!
 //! They connect to an abstract unix socket with an unguessable name, which the command has in its
-//! environment. A connection is an attached run; it ends when the last process that has it open exits, or
-//! detaches.
+//! environment. A connection is an attached run; it ends when the last process that has it open
+//! exits, or detaches.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -51,8 +51,8 @@ impl AttachPoint {
         self.id
     }
 
-    /// Accept the runs that have connected: only those of this user or root, and only descendants of this
-    /// process, as others would not be stopped with the tree.
+    /// Accept the runs that have connected: only those of this user or root, and only descendants
+    /// of this process, as others would not be stopped with the tree.
     pub(super) fn accept(&self, tree: &ProcessTree) -> Vec<UnixStream> {
         let connections = std::iter::from_fn(|| self.listener.accept().ok());
         let runs = connections.map(|(stream, _)| stream).filter(|stream| is_in(tree, stream));
@@ -91,8 +91,8 @@ pub(super) fn is_over(mut stream: &UnixStream) -> bool {
     }
 }
 
-/// This process is attached to an outer run, which does not release its lock before this process detaches or
-/// exits.
+/// This process is attached to an outer run, which does not release its lock before this process
+/// detaches or exits.
 #[derive(Debug)]
 pub(crate) struct Attachment(UnixStream);
 

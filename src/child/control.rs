@@ -1,5 +1,5 @@
-//! Requests to a process that holds locks on this host: an abstract unix socket whose name is the grant's
-//! token. The kernel tells which user connects, and that decides who is trusted.
+//! Requests to a process that holds locks on this host: an abstract unix socket whose name is the
+//! grant's token. The kernel tells which user connects, and that decides who is trusted.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

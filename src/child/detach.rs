@@ -1,8 +1,8 @@
 //! A process that keeps running in the background after its caller has got its result.
 //!
-//! The caller's child is the front: it stays in the foreground, forwards signals and prints the result. Its
-//! own child, the worker, does the work, and detaches when the result has been printed. Until then the worker
-//! dies with the front.
+//! The caller's child is the front: it stays in the foreground, forwards signals and prints the
+//! result. Its own child, the worker, does the work, and detaches when the result has been printed.
+//! Until then the worker dies with the front.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -61,8 +61,8 @@ pub(crate) struct FrontLink {
     null: File,
 }
 
-/// Fork. The process must have one thread, and must not have opened anything but `watched`: the worker
-/// closes the descriptors that it inherited from the caller.
+/// Fork. The process must have one thread, and must not have opened anything but `watched`: the
+/// worker closes the descriptors that it inherited from the caller.
 pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
     let (front, worker) = UnixStream::pair()?;
     let us = nix::unistd::getpid();
@@ -95,8 +95,9 @@ fn close_all_but(kept: &[RawFd]) {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
-        // SAFETY: this program has not opened it, as `split` requires. The descriptor of the listing above is
-        // already closed; closing it again is a harmless error while there is one thread.
+        // SAFETY: this program has not opened it, as `split` requires. The descriptor of the
+        // listing above is already closed; closing it again is a harmless error while there is one
+        // thread.
         unsafe { nix::libc::close(fd) };
     }
 }
@@ -179,8 +180,8 @@ impl FrontLink {
         self.channel.write_all(&message)
     }
 
-    /// Leave the caller's session, directory and descriptors, without allocating anything. The front is
-    /// notified last.
+    /// Leave the caller's session, directory and descriptors, without allocating anything. The
+    /// front is notified last.
     pub(crate) fn detach(mut self, title: &[u8]) {
         // None of these can fail here; if one did, the lock would still be kept.
         let _ = set_pdeathsig(None);

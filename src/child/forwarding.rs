@@ -1,9 +1,11 @@
-//! Forwarding each request to stop once: whether the command still needs a signal that redlock received.
+//! Forwarding each request to stop once: whether the command still needs a signal that redlock
+//! received.
 //!
-//! A service manager or a CI runner that ends a job may signal each of its processes: redlock, the guardian
-//! and the command. The guardian, in its own process group, is the witness: a signal that it receives, the
-//! command has received too, and must not receive twice. So a signal is forwarded after a pause in which the
-//! guardian would have received it as well. A signal that only the guardian receives was meant for redlock.
+//! A service manager or a CI runner that ends a job may signal each of its processes: redlock, the
+//! guardian and the command. The guardian, in its own process group, is the witness: a signal that
+//! it receives, the command has received too, and must not receive twice. So a signal is forwarded
+//! after a pause in which the guardian would have received it as well. A signal that only the
+//! guardian receives was meant for redlock.
 
 use std::time::Duration;
 
@@ -11,13 +13,14 @@ use nix::sys::signal::Signal;
 
 use crate::clock::BootTime;
 
-/// How much later than redlock the guardian may receive a signal from a sender that signals all processes.
+/// How much later than redlock the guardian may receive a signal from a sender that signals all
+/// processes.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How much later than the guardian redlock may report that it received the signal.
 const WINDOW: Duration = Duration::from_millis(200);
 
-/// How long the guardian's copy of a signal that the command has received counts as the same request, as a
-/// sender may be slow.
+/// How long the guardian's copy of a signal that the command has received counts as the same
+/// request, as a sender may be slow.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// The signals that the guardian records as a witness.
@@ -39,7 +42,8 @@ pub(super) struct Forwarding {
     ordered: Vec<(Signal, BootTime)>,
     /// Received by the guardian, not yet reported by redlock.
     witnessed: Vec<(Signal, BootTime)>,
-    /// Received by the command. A copy that reaches the guardian before this moment is the same request.
+    /// Received by the command. A copy that reaches the guardian before this moment is the same
+    /// request.
     settled: Vec<(Signal, BootTime)>,
 }
 
@@ -82,7 +86,8 @@ impl Forwarding {
             self.settle(signal, now);
         }
         let witnessed = self.witnessed.extract_if(.., |(_, at)| *at <= now);
-        // User signals are private to a process and its parent, and kill a command that does not handle them.
+        // User signals are private to a process and its parent, and kill a command that does not
+        // handle them.
         let passed_up = witnessed
             .filter(|(signal, _)| !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2))
             .map(|(signal, _)| Due::PassUp(signal));

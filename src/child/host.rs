@@ -26,8 +26,8 @@ pub(crate) fn has_pidfd() -> bool {
 pub(crate) fn local_time(moment: SystemTime) -> Option<[i32; 6]> {
     let seconds = moment.duration_since(UNIX_EPOCH).ok()?.as_secs().try_into().ok()?;
     let mut fields = MaybeUninit::<libc::tm>::uninit();
-    // SAFETY: both pointers are valid for the call, and the result is read only if the call filled it
-    // in. It reads TZ, which no thread of ours changes.
+    // SAFETY: both pointers are valid for the call, and the result is read only if the call filled
+    // it in. It reads TZ, which no thread of ours changes.
     let fields = unsafe {
         let filled = libc::localtime_r(&raw const seconds, fields.as_mut_ptr());
         (!filled.is_null()).then(|| fields.assume_init())
@@ -36,25 +36,27 @@ pub(crate) fn local_time(moment: SystemTime) -> Option<[i32; 6]> {
     Some([tm_year + 1900, tm_mon + 1, tm_mday, tm_hour, tm_min, tm_sec])
 }
 
-/// A command that runs longer than this is guarded with less memory. Most end before, and reading the
-/// program's code in again takes a tenth of a short command's time.
+/// A command that runs longer than this is guarded with less memory. Most end before, and reading
+/// the program's code in again takes a tenth of a short command's time.
 pub(crate) const LONG_COMMAND: Duration = Duration::from_millis(200);
 
-/// A wait that lasts longer than this continues with less memory. A lock that changes hands quickly must
-/// not wait until the next holder's code is read in again.
+/// A wait that lasts longer than this continues with less memory. A lock that changes hands quickly
+/// must not wait until the next holder's code is read in again.
 pub(crate) const LONG_WAIT: Duration = Duration::from_secs(2);
 
-// Defined by the linker: the start of the program and the end of its code. Writable data follows the code.
+// Defined by the linker: the start of the program and the end of its code. Writable data follows
+// the code.
 unsafe extern "C" {
     static __executable_start: u8;
     static etext: u8;
 }
 
-/// Drop code and constants from this process's memory until they are used again. The kernel reads them from
-/// the file, and other processes may share them.
+/// Drop code and constants from this process's memory until they are used again. The kernel reads
+/// them from the file, and other processes may share them.
 pub(crate) fn forget_code() {
-    // SAFETY: nothing between the two addresses is ever written, so the same bytes are read again. The
-    // first address is that of a page; the length is rounded up to a page, and the last page is code.
+    // SAFETY: nothing between the two addresses is ever written, so the same bytes are read again.
+    // The first address is that of a page; the length is rounded up to a page, and the last page is
+    // code.
     unsafe {
         let start = &raw const __executable_start;
         let length = (&raw const etext as usize) - (start as usize);

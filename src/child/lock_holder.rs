@@ -1,7 +1,8 @@
-//! Asking the process that has locked a file to release the lock, with a signal that carries a number.
+//! Asking the process that has locked a file to release the lock, with a signal that carries a
+//! number.
 //!
-//! The signal is sent through a pidfd, and only to a process that blocks it, as redlock does from start to
-//! end: others would die of it.
+//! The signal is sent through a pidfd, and only to a process that blocks it, as redlock does from
+//! start to end: others would die of it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -60,8 +61,8 @@ pub(crate) fn ask_lock_holder(byte: LockedByte, pid: Option<i32>, number: u32) -
     result
 }
 
-/// False if the process does not know the signal: a command that inherited the file (--wait-tree), or an
-/// older redlock.
+/// False if the process does not know the signal: a command that inherited the file (--wait-tree),
+/// or an older redlock.
 fn ask(pid: Pid, byte: LockedByte, number: u32) -> nix::Result<bool> {
     let process = PidFd::open(pid)?;
     // The process is pinned. It may not be the one that was found.
@@ -92,7 +93,8 @@ fn holds(pid: Pid, byte: LockedByte) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Parses lines like "lock: 1: OFDLCK  ADVISORY  WRITE -1 00:19:7 2305843009213693953 2305843009213693953".
+/// Parses lines like "lock: 1: OFDLCK  ADVISORY  WRITE -1 00:19:7 2305843009213693953
+/// 2305843009213693953".
 fn covers(fdinfo: &str, offset: u64) -> bool {
     let mut locks = fdinfo.lines().filter_map(|line| line.strip_prefix("lock:"));
     locks.any(|line| {

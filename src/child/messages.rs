@@ -21,8 +21,9 @@ pub(crate) type Environment = Vec<(OsString, OsString)>;
 /// From redlock to the guardian.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum GuardianCommand {
-    /// Start the command, with these variables added to its environment.
-    /// `grant` is for [`GuardianConfig::release_orphan`](super::GuardianConfig::release_orphan) and has no zero byte.
+    /// Start the command, with these variables added to its environment. `grant` is for
+    /// [`GuardianConfig::release_orphan`](super::GuardianConfig::release_orphan) and has no zero
+    /// byte.
     Start { environment: Environment, limits: Limits, grant: Vec<u8> },
     /// Forward a signal to the command.
     Forward(Signal),
@@ -39,7 +40,8 @@ pub(super) enum GuardianCommand {
 /// How long a command may run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The lease's first deadline: the command must be gone by then. [`GuardianCommand::Deadline`] moves it.
+    /// The lease's first deadline: the command must be gone by then. [`GuardianCommand::Deadline`]
+    /// moves it.
     pub deadline: Option<BootTime>,
     /// The command is stopped at this moment in any case.
     pub end: Option<BootTime>,
@@ -81,14 +83,16 @@ impl Channel {
         Ok((Self(a), Self(b)))
     }
 
-    /// Send a message of one piece. Never waits for the reader, which may be stopped: if there is no room,
-    /// hundreds of messages are unread, and the guardian acts on the last deadline it knows anyway.
+    /// Send a message of one piece. Never waits for the reader, which may be stopped: if there is
+    /// no room, hundreds of messages are unread, and the guardian acts on the last deadline it
+    /// knows anyway.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         let piece = tagged(LAST, message);
         self.0.send_with_flags(&piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(drop)
     }
 
-    /// Send a message of any length that must arrive. `WouldBlock` if there was no room for it in time.
+    /// Send a message of any length that must arrive. `WouldBlock` if there was no room for it in
+    /// time.
     pub(super) fn send_until(&self, message: &[u8], until: BootTime) -> io::Result<()> {
         let mut pieces = message.chunks(PIECE).peekable();
         while let Some(piece) = pieces.next() {
@@ -156,8 +160,8 @@ impl AsFd for Channel {
     }
 }
 
-/// Repeat an interrupted call. If the other end was closed with unread messages, the kernel reports that once,
-/// before the messages that the other end had sent.
+/// Repeat an interrupted call. If the other end was closed with unread messages, the kernel reports
+/// that once, before the messages that the other end had sent.
 fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -165,28 +169,6 @@ fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
             result => return result,
         }
     }
-}
-
-/// The first byte of a command.
-mod command_tag {
-    pub(super) const START: u8 = 1;
-    pub(super) const FORWARD: u8 = 2;
-    pub(super) const DEADLINE: u8 = 3;
-    pub(super) const STOP: u8 = 4;
-    pub(super) const KILL: u8 = 5;
-    pub(super) const DONE: u8 = 6;
-}
-
-/// The first byte of an event.
-mod event_tag {
-    pub(super) const NOT_STARTED: u8 = 1;
-    pub(super) const TOO_LATE: u8 = 2;
-    pub(super) const PAUSED: u8 = 3;
-    pub(super) const OVERDUE: u8 = 4;
-    pub(super) const TIME_UP: u8 = 5;
-    pub(super) const EXIT_CODE: u8 = 6;
-    pub(super) const EXIT_SIGNAL: u8 = 7;
-    pub(super) const VANISHED: u8 = 8;
 }
 
 const NEVER: u64 = u64::MAX;
@@ -208,7 +190,8 @@ fn number_from_bytes(payload: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(payload.try_into().ok()?))
 }
 
-/// Names and values in turn, each ended by a zero byte: an environment that was cut short is rejected.
+/// Names and values in turn, each ended by a zero byte: an environment that was cut short is
+/// rejected.
 fn environment_from_bytes(bytes: &[u8]) -> Option<Environment> {
     let mut parts = bytes.split_inclusive(|&b| b == 0).map(|part| part.strip_suffix(&[0]));
     let mut environment = Vec::new();
@@ -230,20 +213,20 @@ impl GuardianCommand {
                     payload.extend_from_slice(part.as_bytes());
                     payload.push(0);
                 }
-                tagged(command_tag::START, &payload)
+                tagged(b's', &payload)
             }
-            Self::Forward(signal) => tagged(command_tag::FORWARD, &(*signal as i32).to_ne_bytes()),
-            Self::Deadline(moment) => tagged(command_tag::DEADLINE, &moment_to_bytes(Some(*moment))),
-            Self::Stop => tagged(command_tag::STOP, &[]),
-            Self::Kill => tagged(command_tag::KILL, &[]),
-            Self::Done => tagged(command_tag::DONE, &[]),
+            Self::Forward(signal) => tagged(b'f', &(*signal as i32).to_ne_bytes()),
+            Self::Deadline(moment) => tagged(b'd', &moment_to_bytes(Some(*moment))),
+            Self::Stop => tagged(b't', &[]),
+            Self::Kill => tagged(b'k', &[]),
+            Self::Done => tagged(b'e', &[]),
         }
     }
 
     pub(super) fn from_bytes(message: &[u8]) -> Option<Self> {
         let (&tag, payload) = message.split_first()?;
         Some(match (tag, payload) {
-            (command_tag::START, _) => {
+            (b's', _) => {
                 let (deadline, rest) = payload.split_first_chunk()?;
                 let (end, rest) = rest.split_first_chunk()?;
                 let (grant, variables) = rest.split_at(rest.iter().position(|&b| b == 0)?);
@@ -251,11 +234,11 @@ impl GuardianCommand {
                 let environment = environment_from_bytes(&variables[1..])?;
                 Self::Start { environment, limits, grant: grant.to_vec() }
             }
-            (command_tag::FORWARD, _) => Self::Forward(Signal::try_from(number_from_bytes(payload)?).ok()?),
-            (command_tag::DEADLINE, _) => Self::Deadline(moment_from_bytes(payload.try_into().ok()?)?),
-            (command_tag::STOP, []) => Self::Stop,
-            (command_tag::KILL, []) => Self::Kill,
-            (command_tag::DONE, []) => Self::Done,
+            (b'f', _) => Self::Forward(Signal::try_from(number_from_bytes(payload)?).ok()?),
+            (b'd', _) => Self::Deadline(moment_from_bytes(payload.try_into().ok()?)?),
+            (b't', []) => Self::Stop,
+            (b'k', []) => Self::Kill,
+            (b'e', []) => Self::Done,
             _ => return None,
         })
     }
@@ -265,14 +248,14 @@ impl GuardianEvent {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let with_number = |tag, number: i32| tagged(tag, &number.to_ne_bytes());
         match self {
-            Self::NotStarted(errno) => with_number(event_tag::NOT_STARTED, errno),
-            Self::TooLate => tagged(event_tag::TOO_LATE, &[]),
-            Self::Paused(pid) => with_number(event_tag::PAUSED, pid.as_raw()),
-            Self::Overdue => tagged(event_tag::OVERDUE, &[]),
-            Self::TimeUp => tagged(event_tag::TIME_UP, &[]),
-            Self::Ended(Exit::Code(code)) => with_number(event_tag::EXIT_CODE, code.into()),
-            Self::Ended(Exit::Signal(signal)) => with_number(event_tag::EXIT_SIGNAL, signal),
-            Self::Vanished => tagged(event_tag::VANISHED, &[]),
+            Self::NotStarted(errno) => with_number(b'n', errno),
+            Self::TooLate => tagged(b'l', &[]),
+            Self::Paused(pid) => with_number(b'p', pid.as_raw()),
+            Self::Overdue => tagged(b'o', &[]),
+            Self::TimeUp => tagged(b'u', &[]),
+            Self::Ended(Exit::Code(code)) => with_number(b'c', code.into()),
+            Self::Ended(Exit::Signal(signal)) => with_number(b's', signal),
+            Self::Vanished => tagged(b'v', &[]),
         }
     }
 
@@ -280,14 +263,14 @@ impl GuardianEvent {
         let (&tag, payload) = message.split_first()?;
         let number = || number_from_bytes(payload);
         Some(match (tag, payload) {
-            (event_tag::NOT_STARTED, _) => Self::NotStarted(number()?),
-            (event_tag::TOO_LATE, []) => Self::TooLate,
-            (event_tag::PAUSED, _) => Self::Paused(Pid::from_raw(number()?)),
-            (event_tag::OVERDUE, []) => Self::Overdue,
-            (event_tag::TIME_UP, []) => Self::TimeUp,
-            (event_tag::EXIT_CODE, _) => Self::Ended(Exit::Code(u8::try_from(number()?).ok()?)),
-            (event_tag::EXIT_SIGNAL, _) => Self::Ended(Exit::Signal(number()?)),
-            (event_tag::VANISHED, []) => Self::Vanished,
+            (b'n', _) => Self::NotStarted(number()?),
+            (b'l', []) => Self::TooLate,
+            (b'p', _) => Self::Paused(Pid::from_raw(number()?)),
+            (b'o', []) => Self::Overdue,
+            (b'u', []) => Self::TimeUp,
+            (b'c', _) => Self::Ended(Exit::Code(u8::try_from(number()?).ok()?)),
+            (b's', _) => Self::Ended(Exit::Signal(number()?)),
+            (b'v', []) => Self::Vanished,
             _ => return None,
         })
     }

@@ -1,7 +1,7 @@
 //! The command and its descendants: start, signal, stop.
 //!
-//! The only module with `unsafe`. It handles processes, signals and the lease's deadline, and knows nothing of
-//! servers, queues or messages for people.
+//! The only module with `unsafe`. It handles processes, signals and the lease's deadline, and knows
+//! nothing of servers, queues or messages for people.
 //!
 //!     redlock  --commands-->  guardian  --parent of-->  command -> ...
 //!              <--events----
@@ -103,7 +103,8 @@ impl GuardianHandle {
         self.send(&GuardianCommand::Kill);
     }
 
-    /// The command's parent-death signal then kills the command, and [`GuardianEvent::Vanished`] follows.
+    /// The command's parent-death signal then kills the command, and [`GuardianEvent::Vanished`]
+    /// follows.
     pub(crate) fn kill_guardian(&self) {
         self.signal(Signal::SIGKILL);
     }
@@ -126,7 +127,8 @@ impl GuardianHandle {
     }
 }
 
-/// Everything the guardian needs, allocated before the first request: afterwards only the fork can fail.
+/// Everything the guardian needs, allocated before the first request: afterwards only the fork can
+/// fail.
 pub(crate) struct Preparation {
     ours: Channel,
     theirs: Channel,
@@ -136,7 +138,8 @@ pub(crate) struct Preparation {
 impl Preparation {
     pub(crate) fn new() -> io::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
-        // If the guardian itself is killed, this process inherits its descendants and must stop them.
+        // If the guardian itself is killed, this process inherits its descendants and must stop
+        // them.
         set_child_subreaper(true)?;
         Ok(Self { ours, theirs, fds: GuardianFds::open()? })
     }
@@ -218,7 +221,8 @@ impl Supervisor {
     }
 }
 
-/// Without a program's usual clean-up: the process is a copy, and everything in it belongs to redlock.
+/// Without a program's usual clean-up: the process is a copy, and everything in it belongs to
+/// redlock.
 fn end_guardian() -> ! {
     // SAFETY: _exit only ends the process.
     unsafe { nix::libc::_exit(0) }

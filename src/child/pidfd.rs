@@ -1,4 +1,5 @@
-//! Signals to a process instead of a process ID, which the kernel may give to another process at any moment.
+//! Signals to a process instead of a process ID, which the kernel may give to another process at
+//! any moment.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -30,7 +31,8 @@ impl PidFd {
 
     pub(super) fn send(&self, signal: Signal) -> nix::Result<()> {
         let (fd, no_info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-        // SAFETY: the descriptor is open, and with a null pointer the kernel fills in the siginfo as for kill.
+        // SAFETY: the descriptor is open, and with a null pointer the kernel fills in the siginfo
+        // as for kill.
         let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal as i32, no_info, 0) };
         Errno::result(sent).map(drop)
     }

@@ -60,8 +60,8 @@ impl Process {
         (self.pid, self.started) == (other.pid, other.started)
     }
 
-    /// Whether this entry is this process, and shows its ID and no other: in the /proc of an outer PID
-    /// namespace a process has one ID for each namespace.
+    /// Whether this entry is this process, and shows its ID and no other: in the /proc of an outer
+    /// PID namespace a process has one ID for each namespace.
     pub(super) fn is_us(entry: &str) -> bool {
         let status = read_at_once(&format!("/proc/{entry}/status")).unwrap_or_default();
         let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
@@ -70,8 +70,8 @@ impl Process {
     }
 }
 
-/// For entries of less than 4 KiB. Every run reads one, and the standard library would need a dozen reads, as
-/// the size is not known beforehand.
+/// For entries of less than 4 KiB. Every run reads one, and the standard library would need a dozen
+/// reads, as the size is not known beforehand.
 fn read_at_once(path: &str) -> io::Result<String> {
     let mut bytes = vec![0; 4096];
     let length = File::open(path)?.read_at(&mut bytes, 0)?;

@@ -1,9 +1,11 @@
 //! The process tree below this process, as /proc shows it.
 //!
-//! Both redlock and its guardian are child subreapers: a descendant whose parent has died becomes their
-//! child, whatever group or session it has moved to. So the tree is gone when this process has no child left.
+//! Both redlock and its guardian are child subreapers: a descendant whose parent has died becomes
+//! their child, whatever group or session it has moved to. So the tree is gone when this process
+//! has no child left.
 //!
-//! Only the tree is read, from parents to children, so the cost depends on the tree and not on the host.
+//! Only the tree is read, from parents to children, so the cost depends on the tree and not on the
+//! host.
 
 use std::collections::HashSet;
 use std::thread::sleep;
@@ -20,7 +22,8 @@ use super::pidfd::PidFd;
 use super::proc_entry::{Process, all_processes, carries, children, lists_children};
 use crate::exit::Exit;
 
-/// The first and the longest pause between two rounds of SIGKILL, which catch processes forked meanwhile.
+/// The first and the longest pause between two rounds of SIGKILL, which catch processes forked
+/// meanwhile.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// Which descendants are meant.
@@ -35,7 +38,8 @@ pub(super) enum Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcView {
     Ours,
-    /// It is not mounted, or belongs to another PID namespace, where the same IDs are other processes.
+    /// It is not mounted, or belongs to another PID namespace, where the same IDs are other
+    /// processes.
     Unusable,
 }
 
@@ -67,8 +71,8 @@ pub(super) struct ProcessTree {
     strangers: Option<Strangers>,
 }
 
-/// Children that this process did not start: those of the shell that called exec for it, and, for the first
-/// process of a PID namespace, all orphans.
+/// Children that this process did not start: those of the shell that called exec for it, and, for
+/// the first process of a PID namespace, all orphans.
 struct Strangers {
     /// The children that existed before the command.
     known: Vec<Process>,
@@ -116,43 +120,32 @@ impl ProcessTree {
     }
 
     fn walk(&self, scope: Scope) -> Vec<Process> {
-        let us = getpid();
         if self.view == ProcView::Unusable {
             return Vec::new();
         }
-        if !lists_children(us) {
-            return self.search(scope);
+        if lists_children(getpid()) {
+            return self
+                .walk_with(scope, |parent| children(parent).into_iter().filter_map(Process::read).collect());
         }
-        let mut found = Vec::new();
-        let mut known = HashSet::from([us]);
-        let mut parents = vec![us];
+        let all = all_processes();
+        self.walk_with(scope, |parent| {
+            all.iter().filter(|process| process.parent == parent).copied().collect()
+        })
+    }
+
+    /// `children` returns the children of a process.
+    fn walk_with(&self, scope: Scope, children: impl Fn(Pid) -> Vec<Process>) -> Vec<Process> {
+        let us = getpid();
+        let (mut found, mut known, mut parents) = (Vec::new(), HashSet::from([us]), vec![us]);
         while let Some(parent) = parents.pop() {
-            for process in children(parent).into_iter().filter_map(Process::read) {
-                // Its ID may belong to another process by now. If its parent has died, it is a child of this
-                // process or of a subreaper in between.
+            for process in children(parent) {
+                // Its ID may belong to another process by now. If its parent has died, it is a
+                // child of this process or of a subreaper in between.
                 let is_below_us = known.contains(&process.parent);
                 let is_ours = parent != us || self.is_ours(&process);
                 if is_below_us && is_ours && scope.includes(&process) && known.insert(process.pid) {
                     parents.push(process.pid);
                     found.push(process);
-                }
-            }
-        }
-        found.retain(|process| !process.is_dead());
-        found
-    }
-
-    /// The same for a kernel that does not list a process's children.
-    fn search(&self, scope: Scope) -> Vec<Process> {
-        let all = all_processes();
-        let mut found: Vec<Process> = Vec::new();
-        let mut parents = vec![getpid()];
-        while let Some(parent) = parents.pop() {
-            for process in all.iter().filter(|process| process.parent == parent) {
-                let is_ours = parent != getpid() || self.is_ours(process);
-                if is_ours && scope.includes(process) {
-                    parents.push(process.pid);
-                    found.push(*process);
                 }
             }
         }
@@ -167,8 +160,8 @@ impl ProcessTree {
         })
     }
 
-    /// SIGKILL the whole tree and return when none of it is left. False if that is not certain, as /proc is
-    /// unusable. `ended` is called for each child that was reaped.
+    /// SIGKILL the whole tree and return when none of it is left. False if that is not certain, as
+    /// /proc is unusable. `ended` is called for each child that was reaped.
     pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> bool {
         // Only visible processes can be killed, and only the command's are waited for.
         let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
@@ -255,17 +248,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_found_below_us_with_and_without_lists_of_children() {
+    fn a_child_is_found_with_and_without_lists_of_children() {
         let tree = ProcessTree::new(ProcView::check());
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
-        for find in [ProcessTree::walk, ProcessTree::search] {
-            assert!(find(&tree, Scope::UpToGuardians).iter().any(|process| process.pid == pid));
-        }
+        let is_found = || {
+            let searched = tree.walk_with(Scope::UpToGuardians, |parent| {
+                all_processes().into_iter().filter(|process| process.parent == parent).collect()
+            });
+            [tree.walk(Scope::UpToGuardians), searched]
+                .map(|found| found.iter().any(|process| process.pid == pid))
+        };
+        assert_eq!(is_found(), [true, true]);
         child.kill().unwrap();
         child.wait().unwrap();
-        for find in [ProcessTree::walk, ProcessTree::search] {
-            assert!(!find(&tree, Scope::UpToGuardians).iter().any(|process| process.pid == pid));
-        }
+        assert_eq!(is_found(), [false, false]);
     }
 }

@@ -1,5 +1,5 @@
-//! How this process was started: signal dispositions, signal mask and standard output. The command is
-//! started in the same state.
+//! How this process was started: signal dispositions, signal mask and standard output. The command
+//! is started in the same state.
 
 use std::mem::MaybeUninit;
 use std::ptr::null;
@@ -12,8 +12,10 @@ static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The C library calls this function before `main`. By then the standard library has set SIGPIPE to
-/// ignored and opened /dev/null in place of closed standard descriptors, and the original state is lost.
-// SAFETY: the section holds pointers to functions that take C's `main` arguments, which `observe` may ignore.
+/// ignored and opened /dev/null in place of closed standard descriptors, and the original state is
+/// lost.
+// SAFETY: the section holds pointers to functions that take C's `main` arguments, which `observe`
+// may ignore.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static OBSERVE: extern "C" fn() = observe;
@@ -25,7 +27,8 @@ extern "C" fn observe() {
     STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
 }
 
-/// Whether this process was started without stdout, so that nothing written there can reach a reader.
+/// Whether this process was started without stdout, so that nothing written there can reach a
+/// reader.
 pub(crate) fn stdout_was_closed() -> bool {
     STDOUT_WAS_CLOSED.load(Ordering::Relaxed)
 }
@@ -33,15 +36,16 @@ pub(crate) fn stdout_was_closed() -> bool {
 /// Whether the signal was ignored when this process was started, as by nohup.
 pub(super) fn is_ignored(signal: Signal) -> bool {
     let mut current = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action sigaction only fills in `current`, which is read only if the call
-    // succeeded.
+    // SAFETY: without a new action sigaction only fills in `current`, which is read only if the
+    // call succeeded.
     unsafe {
         libc::sigaction(signal as i32, null(), current.as_mut_ptr()) == 0
             && current.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// The signal mask from before any signal was blocked, and the one disposition that had to be changed.
+/// The signal mask from before any signal was blocked, and the one disposition that had to be
+/// changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SignalState {
     mask: SigSet,
@@ -49,8 +53,8 @@ pub(crate) struct SignalState {
 }
 
 impl SignalState {
-    /// Call before the first signal is blocked. After this, children leave an exit status even if the parent
-    /// of this process ignored SIGCHLD.
+    /// Call before the first signal is blocked. After this, children leave an exit status even if
+    /// the parent of this process ignored SIGCHLD.
     pub(crate) fn remember() -> nix::Result<Self> {
         let sigchld_was_ignored = is_ignored(Signal::SIGCHLD);
         set(Signal::SIGCHLD, libc::SIG_DFL);

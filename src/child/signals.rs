@@ -1,8 +1,10 @@
-//! Signals as events: which signal arrived, and whether it was typed at the terminal or sent by a process.
+//! Signals as events: which signal arrived, and whether it was typed at the terminal or sent by a
+//! process.
 //!
 //! They are blocked and read from a descriptor, so no code runs in a handler. The kernel's siginfo
-//! distinguishes ^C, which the command has received as well, from a SIGINT that a process sent to redlock
-//! alone. A loop that SIGINT must end at once, whatever it waits for, gets that signal through ctrlc.
+//! distinguishes ^C, which the command has received as well, from a SIGINT that a process sent to
+//! redlock alone. A loop that SIGINT must end at once, whatever it waits for, gets that signal
+//! through ctrlc.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -47,8 +49,9 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Block the handled signals: from now on they wait until they are read. Call before any thread is
-    /// started, as threads inherit the mask. Signals that were ignored at the start stay ignored.
+    /// Block the handled signals: from now on they wait until they are read. Call before any thread
+    /// is started, as threads inherit the mask. Signals that were ignored at the start stay
+    /// ignored.
     pub(crate) fn block() -> nix::Result<Self> {
         Self::block_these(&HANDLED)
     }
@@ -136,12 +139,13 @@ fn with_number(signals: SigSet, number: libc::c_int) -> SigSet {
     }
 }
 
-/// From now on this signal interrupts a system call in which a thread sleeps, and does nothing else. Call
-/// after the guardian is forked: the command must inherit the original disposition.
+/// From now on this signal interrupts a system call in which a thread sleeps, and does nothing
+/// else. Call after the guardian is forked: the command must inherit the original disposition.
 pub(crate) fn install_noop_handler(signal: Signal) -> nix::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
-    // SAFETY: an empty handler may run at any moment, and no other handler is installed for this signal.
+    // SAFETY: an empty handler may run at any moment, and no other handler is installed for this
+    // signal.
     unsafe { sigaction(signal, &action) }.map(drop)
 }
 
@@ -150,14 +154,14 @@ pub(crate) fn suspend_self() {
     let _ = raise(Signal::SIGSTOP);
 }
 
-/// Die by the command's signal, so that the parent sees it (128+n in a shell). By number, as real-time signals
-/// have no name.
+/// Die by the command's signal, so that the parent sees it (128+n in a shell). By number, as
+/// real-time signals have no name.
 pub(crate) fn exit_by_signal(number: i32) -> ! {
     // The command has dumped its core, if at all; a second dump would only overwrite it.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let _ = with_number(SigSet::empty(), number).thread_unblock();
-    // SAFETY: SIG_DFL is valid for every signal (SIGKILL refuses it, which does no harm) and replaces no
-    // handler that is still needed; raise() accepts any number.
+    // SAFETY: SIG_DFL is valid for every signal (SIGKILL refuses it, which does no harm) and
+    // replaces no handler that is still needed; raise() accepts any number.
     unsafe {
         libc::signal(number, libc::SIG_DFL);
         libc::raise(number);

@@ -1,8 +1,8 @@
 //! Starting the command.
 //!
-//! Not with std's Command: any work between fork and exec (above all the parent-death signal) makes it copy
-//! the whole process, which takes a tenth of a short command's time. Here the new process borrows this
-//! process's memory until it calls exec, as posix_spawn does.
+//! Not with std's Command: any work between fork and exec (above all the parent-death signal) makes
+//! it copy the whole process, which takes a tenth of a short command's time. Here the new process
+//! borrows this process's memory until it calls exec, as posix_spawn does.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
@@ -64,8 +64,9 @@ impl Prepared {
     }
 }
 
-/// Start the command. The calling process must have one thread and block all signals. The command is killed
-/// when that process dies, and gets the signal mask and dispositions that redlock was started with.
+/// Start the command. The calling process must have one thread and block all signals. The command
+/// is killed when that process dies, and gets the signal mask and dispositions that redlock was
+/// started with.
 pub(super) fn spawn(
     prepared: &mut Prepared,
     added: &Environment,
@@ -91,9 +92,9 @@ pub(super) fn spawn(
         error: AtomicI32::new(0),
     };
     // SAFETY: the stack grows down from its end and is not used otherwise until clone returns. With
-    // CLONE_VFORK that is when the new process has called exec or exited; `job` lives that long, and this
-    // thread, the only one, sleeps until then. `run` makes only calls that are allowed after fork, and
-    // with all signals blocked nothing else runs on that stack.
+    // CLONE_VFORK that is when the new process has called exec or exited; `job` lives that long,
+    // and this thread, the only one, sleeps until then. `run` makes only calls that are allowed
+    // after fork, and with all signals blocked nothing else runs on that stack.
     let pid = unsafe {
         let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast::<c_void>();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
@@ -111,7 +112,8 @@ pub(super) fn spawn(
 
 /// Runs in the new process. Returns only if exec failed.
 extern "C" fn run(job: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a pointer to its `Job`, which lives until this process exits or calls exec.
+    // SAFETY: `spawn` passes a pointer to its `Job`, which lives until this process exits or calls
+    // exec.
     let job = unsafe { &*job.cast::<Job<'_>>() };
     let error = execute(job);
     job.error.store(error as i32, Ordering::Relaxed);

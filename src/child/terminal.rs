@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 
 use nix::libc;
 
-/// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on this
-/// process group, and the command belongs in it. Without one (cron, CI, a service) the command gets its own
-/// group.
+/// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on
+/// this process group, and the command belongs in it. Without one (cron, CI, a service) the command
+/// gets its own group.
 pub(crate) fn has_controlling_terminal() -> bool {
     File::options().read(true).write(true).open("/dev/tty").is_ok()
 }

@@ -1,8 +1,8 @@
-//! A process that the keeper watches until it exits: named by its process ID, or the shell that called
-//! redlock.
+//! A process that the keeper watches until it exits: named by its process ID, or the shell that
+//! called redlock.
 //!
-//! A descriptor pins the process before anything else is done. Afterwards it does not matter if its ID is
-//! given to another process.
+//! A descriptor pins the process before anything else is done. Afterwards it does not matter if its
+//! ID is given to another process.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -75,8 +75,8 @@ impl AsFd for WatchedProcess {
     }
 }
 
-/// The parent of this process. A shell runs $(redlock ...) in a copy of itself, which exits with redlock;
-/// then the shell that reads the output is meant.
+/// The parent of this process. A shell runs $(redlock ...) in a copy of itself, which exits with
+/// redlock; then the shell that reads the output is meant.
 fn calling_shell() -> Pid {
     let mut shell = getppid();
     while let Some(reader) = reader_of_substitution(shell) {
@@ -94,13 +94,14 @@ fn reader_of_substitution(shell: Pid) -> Option<Pid> {
     (is_read && is_copy(shell, parent)).then_some(parent)
 }
 
-/// Whether a process has not called exec since its parent forked it: its program is at the same addresses.
+/// Whether a process has not called exec since its parent forked it: its program is at the same
+/// addresses.
 fn is_copy(child: Pid, parent: Pid) -> bool {
     let image = |pid: Pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
-        // Fields 26 and 28: the start of code and stack. The first field here is the third of the line. Both
-        // are zero without permission.
+        // Fields 26 and 28: the start of code and stack. The first field here is the third of the
+        // line. Both are zero without permission.
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let addresses = [*fields.get(26 - 3)?, *fields.get(28 - 3)?].map(str::to_owned);
         addresses.iter().all(|address| address != "0").then_some(addresses)

@@ -22,7 +22,8 @@ pub(crate) struct GuardianConfig {
     pub stop: StopPolicy,
     pub wait_for: WaitFor,
     pub signal_state: SignalState,
-    /// The files of redlock's locks. The guardian keeps them open, so that the locks outlive redlock.
+    /// The files of redlock's locks. The guardian keeps them open, so that the locks outlive
+    /// redlock.
     pub lock_files: Vec<Arc<File>>,
     /// Where runs inside the command attach, if possible.
     pub attach_point: Option<AttachPoint>,
@@ -31,8 +32,8 @@ pub(crate) struct GuardianConfig {
     pub release_orphan: Option<OnDeath>,
 }
 
-/// Called in the guardian after redlock has died and the tree is gone, with the grant (`None` before the
-/// command to start) and whether the command was started.
+/// Called in the guardian after redlock has died and the tree is gone, with the grant (`None`
+/// before the command to start) and whether the command was started.
 pub(crate) type OnDeath = Box<dyn FnOnce(Option<&[u8]>, bool)>;
 
 /// The descriptors that the guardian needs, opened before it is forked.
@@ -43,7 +44,8 @@ pub(in crate::child) struct GuardianFds {
 
 impl GuardianFds {
     pub(in crate::child) fn open() -> nix::Result<Self> {
-        // Signals that were ignored when redlock was started stay ignored: blocked, they would be delivered.
+        // Signals that were ignored when redlock was started stay ignored: blocked, they would be
+        // delivered.
         let witnessed = WITNESSED.into_iter().filter(|&signal| !is_ignored(signal));
         let signals: SigSet = witnessed.chain([Signal::SIGCHLD]).collect();
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
@@ -67,6 +69,7 @@ pub(crate) struct StopPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitFor {
     Command,
-    /// When the last descendant has exited. As with flock, a process that has the lock file open has the lock.
+    /// When the last descendant has exited. As with flock, a process that has the lock file open
+    /// has the lock.
     Tree,
 }

@@ -1,12 +1,13 @@
 //! The guardian: a separate process between redlock and the command.
 //!
-//! It starts the command, is the subreaper of its descendants, knows the lease's deadline, and is the only
-//! process that stops the tree: when redlock says so, when the deadline is near and was not moved (redlock is
-//! stopped, or cannot reach the servers), or when redlock has died. It lives until redlock has released the
-//! lock. If redlock dies before that, the guardian releases the lock once the tree is gone.
+//! It starts the command, is the subreaper of its descendants, knows the lease's deadline, and is
+//! the only process that stops the tree: when redlock says so, when the deadline is near and was
+//! not moved (redlock is stopped, or cannot reach the servers), or when redlock has died. It lives
+//! until redlock has released the lock. If redlock dies before that, the guardian releases the lock
+//! once the tree is gone.
 //!
-//! It is forked while redlock has one thread, so it may run any code. It has one thread itself, to which the
-//! command's parent-death signal is tied. If it is stopped, redlock continues it.
+//! It is forked while redlock has one thread, so it may run any code. It has one thread itself, to
+//! which the command's parent-death signal is tied. If it is stopped, redlock continues it.
 
 mod config;
 mod signalling;
@@ -41,8 +42,8 @@ use crate::poll::Poll;
 pub(super) use config::GuardianFds;
 pub(crate) use config::{GuardianConfig, StopPolicy, WaitFor};
 
-/// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The guardian of an
-/// outer run recognizes it by this name.
+/// Not "redlock", so that `killall -9 redlock` leaves a process that stops the command. The
+/// guardian of an outer run recognizes it by this name.
 pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
 
 /// How long the guardian tries to release the lock of a dead redlock.
@@ -347,7 +348,8 @@ impl<'a> Guardian<'a> {
         self.limits.deadline.map(|deadline| deadline.minus(grace.max(margin)))
     }
 
-    /// The timer runs on the boot-time clock: after a suspend it has expired before anything else runs.
+    /// The timer runs on the boot-time clock: after a suspend it has expired before anything else
+    /// runs.
     fn set_timer(&self) {
         let result = match self.wake_up_at() {
             // Zero would disarm the timer.

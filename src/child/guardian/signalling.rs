@@ -52,7 +52,8 @@ impl Guardian<'_> {
     /// The command or its group is signalled first, which works even without /proc.
     fn signal_tree(&self, signal: Signal) {
         let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::UpToGuardians };
-        // Listed before the first signal, so that processes started by handlers to clean up are spared.
+        // Listed before the first signal, so that processes started by handlers to clean up are
+        // spared.
         let processes = self.tree.processes(scope);
         let command = self.living_command();
         let group = command.filter(|_| self.config.group == ProcessGroup::Own);
