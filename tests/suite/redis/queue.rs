@@ -219,8 +219,7 @@ fn a_dead_waiter_without_a_lease_does_not_block_the_queue() {
     let first = holder(&redis, "k", &[]);
     let dead = Run::key(&redis, "k").sh("echo ran").spawn();
     queued(&redis, "k", 1);
-    dead.signal(SIGKILL);
-    assert_eq!(dead.wait().signal, Some(SIGKILL as i32));
+    dead.kill_with_guardian();
     assert_eq!(redis.cmd(&["DEL", "lock-waiters:k"]), "1");
     let next = Run::key(&redis, "k").sh("echo got it").spawn();
     wait_until("the next one waits", || redis.cmd(&["ZCARD", "lock-waiters:k"]) != "0");
