@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal::{self, SIGKILL};
+use nix::sys::signal::Signal;
 
 use crate::support::{
     Job, Redis, Run, Watch, assert_takes_less_than, expect_success, holder, lines_of, queued,
