@@ -26,7 +26,7 @@ const REPEATED_SIGNAL_WINDOW: Duration = Duration::from_millis(200);
 const GUARDIAN_DELAY: Duration = Duration::from_secs(1);
 
 /// The lock of a running command.
-enum State {
+enum CommandState {
     Held,
     /// --max-hold is over, and the command is being stopped.
     TimeUp,
@@ -42,7 +42,7 @@ pub(in crate::commands) struct RunningCommand<'a> {
     on_terminal: bool,
     supervisor: &'a Supervisor,
     proc_view: ProcView,
-    state: State,
+    state: CommandState,
     /// When a process first asked us to stop.
     first_stop_request: Option<BootTime>,
     /// The command with which we stopped ourselves, until we are continued.
@@ -70,7 +70,7 @@ impl<'a> RunningCommand<'a> {
             on_terminal,
             supervisor,
             proc_view,
-            state: State::Held,
+            state: CommandState::Held,
             first_stop_request: None,
             suspended_with: None,
             deadline: limits.deadline,
@@ -94,33 +94,33 @@ impl<'a> RunningCommand<'a> {
         self.result = result;
         let ended = Ended { how, exit: Some(exit) };
         match self.state {
-            State::Held => End::Release(ended),
-            State::TimeUp | State::Lost { .. } => End::Stopped(ended),
+            CommandState::Held => End::Release(ended),
+            CommandState::TimeUp | CommandState::Lost { .. } => End::Stopped(ended),
         }
     }
 
     fn outcome(&self) -> Outcome {
         match &self.state {
-            State::Held => Outcome::Released,
-            State::TimeUp => Outcome::MaxHold,
-            State::Lost { how, .. } => how.clone(),
+            CommandState::Held => Outcome::Released,
+            CommandState::TimeUp => Outcome::MaxHold,
+            CommandState::Lost { how, .. } => how.clone(),
         }
     }
 
     /// The exit code that overrides the command's own.
     fn exit_code(&self) -> Option<u8> {
         match self.state {
-            State::Held => None,
-            State::TimeUp => Some(exit::TIME_UP),
-            State::Lost { exit, .. } => exit,
+            CommandState::Held => None,
+            CommandState::TimeUp => Some(exit::TIME_UP),
+            CommandState::Lost { exit, .. } => exit,
         }
     }
 
     fn on_time_up(&mut self, report: &mut Report) {
         match &mut self.state {
-            State::Held => self.state = State::TimeUp,
-            State::Lost { exit: exit @ None, .. } => *exit = Some(exit::TIME_UP),
-            State::TimeUp | State::Lost { .. } => return,
+            CommandState::Held => self.state = CommandState::TimeUp,
+            CommandState::Lost { exit: exit @ None, .. } => *exit = Some(exit::TIME_UP),
+            CommandState::TimeUp | CommandState::Lost { .. } => return,
         }
         report.max_hold_over(self.settings.max_hold.unwrap_or_default());
     }
@@ -128,14 +128,14 @@ impl<'a> RunningCommand<'a> {
     /// `is_stopped`: the command, because of it. Then the loss decides the exit code, whatever else
     /// was about to stop the command.
     fn lose(&mut self, cause: &LossCause, is_stopped: bool, report: &mut Report) {
-        if let State::Lost { exit, .. } = &mut self.state {
+        if let CommandState::Lost { exit, .. } = &mut self.state {
             if is_stopped {
                 *exit = Some(exit::LOST);
             }
             return;
         }
         let exit = if is_stopped { Some(exit::LOST) } else { self.exit_code() };
-        self.state = State::Lost { how: outcome_of_loss(cause), exit };
+        self.state = CommandState::Lost { how: outcome_of_loss(cause), exit };
         let consequence = if is_stopped { Consequence::CommandStops } else { Consequence::CommandRunsOn };
         report.lost(cause, consequence);
     }
