@@ -1,21 +1,18 @@
--- Look at the holders of a lock; mark their claims as broken, or take the lock away at once.
+-- Mark the claims of a lock's holders as broken, take such marks back, or free the lock at once.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua; for one key only. The claim's waiter is the breaking client
--- ARGV[7] action      'look'; 'mark' = tell the holders, which are to give the lock back; 'unmark' = take back the marks of
---                     this client, which stay if another client has marked the same; 'free' = at once, whatever the
---                     holders do
--- ARGV[8] claims      of the holders that are meant, separated by spaces
+-- ARGV[7] action      'mark' = the holders must release the lock; 'unmark' = take back the marks of this client, which stay
+--                     if another client has marked the same claims; 'free' = at once, whatever the holders do
+-- ARGV[8] claims      of the holders that are meant, separated by spaces; for a foreign value 'foreign:' and its digest
 -- ARGV[9...]          field, value, ... of the breaking client
 --
--- Returns {'holders', run_id, number of slots (0 = none), then for each holder: claim, slot (-1 = none), ms until it expires
--- (-1 = never), ms held (-1 = unknown), its info as JSON, its mark: '', 'new', or 'old' if this client's was
--- there before}; as it is after 'mark' and
--- 'unmark', as it was before 'free'. The claim of another program is 'foreign:' and a digest of its value. Or {'replica'},
+-- Returns {'holders', run_id, then for each holder: its claim, or the name of the foreign value; '' = not marked, 'new' =
+-- marked, and not by this client before, 'old' = this client had marked it, 'freed' = freed by this call}; or {'replica'},
 -- or {'different_server_count', n}: held as a lock over n servers.
 --
--- Atomic, so that what is marked or freed is what was looked at. The token stays, so that the next one is larger. Marking
--- renews nothing and frees nothing but claims that no process holds: of `redlock acquire` without a keeper, and of runs
--- that have ended and that only --min-hold keeps.
+-- Atomic, so that what is marked or freed is what was compared. The token stays, so that the next one is larger. Marking
+-- renews nothing and frees only claims that no process holds: of `redlock acquire` without a keeper, and of runs that have
+-- ended and that only --min-hold keeps.
 --
 -- @include expired
 -- @include mark
@@ -31,20 +28,21 @@ for claim in string.gmatch(ARGV[8], '%S+') do
   meant[claim] = true
 end
 
--- A claim without its slot and its mark. The value of another program stands for itself only: a request that comes late
--- must not hit the next one.
+-- A claim without its slot and its mark. The value of another program stands for itself only: a late request must not hit
+-- the next one.
 local function plain(entry)
   return parse_claim(entry) and string.match(entry, '^[%x-]+%.%d+') or 'foreign:' .. redis.sha1hex(entry)
 end
 
-local is_shared_lock = is_shared(k)
-
 local function entries()
-  if not is_shared_lock then
-    return { current(k) or nil }
+  if is_shared(k) then
+    local from, to = live_range()
+    local live = call('ZRANGEBYSCORE', k.shared, from, to)
+    if #live > 0 then
+      return live
+    end
   end
-  local from, to = live_range()
-  return call('ZRANGEBYSCORE', k.shared, from, to)
+  return { current(k) or nil }
 end
 
 local BREAKER = { notify = ME }
@@ -65,24 +63,19 @@ local function markers(broken)
   return names
 end
 
+-- Writes a holder's record. `broken`: its field of that name; nil for none.
 local function set_broken(waiter, info, broken)
-  if is_shared_lock then
-    info.broken = cjson.encode(broken)
-    call('HSET', k.info, waiter, cjson.encode(info))
-  else
-    call('HSET', k.info, 'broken', cjson.encode(broken))
-  end
+  info.broken = broken and cjson.encode(broken)
+  call('HSET', k.info, waiter, cjson.encode(info))
 end
 
--- Changes the claim, or the entry, of a holder and the field `broken` of its record; `broken` = '' for none. If a command is
--- refused, the holder still has its claim.
+-- Changes the claim, or the entry, of a holder and the field `broken` of its record. If a command is refused, the holder
+-- still has its claim.
 local function replace(entry, new, info, broken)
   local waiter = parse_claim(entry)
   if entry == current(k) then
-    if info and broken ~= '' then
-      call('HSET', k.info, 'broken', broken)
-    else
-      call('HDEL', k.info, 'broken')
+    if info then
+      set_broken(waiter, info, broken)
     end
     call('SET', k.lock, new, 'KEEPTTL')
     k.value = new
@@ -96,13 +89,13 @@ local function replace(entry, new, info, broken)
   call('ZADD', k.shared, until_ms, new)
   call('ZREM', k.shared, entry)
   if info then
-    info.claim, info.broken = new, broken ~= '' and broken or nil
-    call('HSET', k.info, waiter, cjson.encode(info))
+    info.claim = new
+    set_broken(waiter, info, broken)
   end
 end
 
--- Makes this client one of those that have marked the claim: the others may take their marks back. Returns whether it is
--- new among them. Of a mark whose record was lost nothing is known, and nobody takes it back.
+-- Adds this client to those that have marked the claim, so that the mark stays if another one takes its own back. Returns
+-- whether it is new among them. If the record of the mark was lost, no client takes it back.
 local function join_marks(waiter, info)
   local broken = info and decode_info(info.broken)
   if not broken or markers(broken)[ME] then
@@ -113,7 +106,7 @@ local function join_marks(waiter, info)
   return true
 end
 
--- Whether the mark stays, since others have made it, too.
+-- Returns whether the mark stays, since other clients have made it as well.
 local function leave_marks(waiter, info)
   local broken = decode_info(info.broken)
   local others = {}
@@ -128,8 +121,8 @@ local function leave_marks(waiter, info)
   return true
 end
 
--- What the holder reads when it wakes: it has been broken, and by whom, even if nothing of its claim is left.
-local function tell(entry)
+-- Pushes to the holder's list that it was broken, and by whom: it reads this even if nothing of its claim is left.
+local function notify_holder(entry)
   local list = NOTIFY .. parse_claim(entry)
   -- A command that takes no memory comes first: a server that is out of memory lets such a script go on.
   call('PEXPIRE', list, WAKEUP_TTL_MS)
@@ -137,8 +130,8 @@ local function tell(entry)
   expire_or_delete(list, WAKEUP_TTL_MS)
 end
 
--- The holder may not be there any more to write down how its run ended.
-local function note_end(entry, info)
+-- The holder may no longer be there to log how its run ended.
+local function log_end(entry, info)
   if info and not info.ended then
     leave_trace(string.sub(TOMBSTONE, 1, -#ME - 1) .. parse_claim(entry), 'broken', BREAKER)
   end
@@ -152,38 +145,50 @@ local function free(entry)
   else
     remove_entry(k, entry)
   end
+  return 'freed'
 end
 
--- Returns what stands for the holder afterwards, if it is still there, and whether this client has marked it just now.
-local function act_on(entry, info)
+local function mark(entry, info)
   local waiter = parse_claim(entry)
-  if ACTION == 'free' and meant[plain(entry)] then
-    if waiter then
-      tell(entry)
-      note_end(entry, info)
-    end
-    free(entry)
-  elseif ACTION == 'mark' and waiter and meant[plain(entry)] then
-    if info and info.ended then
-      free(entry)
-    elseif info and info.keeper == 'none' then
-      -- No process holds it: there is nothing to stop, and nothing to wait for.
-      note_end(entry, info)
-      free(entry)
-    elseif not is_marked(entry) then
-      tell(entry)
-      replace(entry, entry .. MARK, info, who())
-      return entry .. MARK, true
-    else
-      return entry, join_marks(waiter, info)
-    end
-  elseif ACTION == 'unmark' and meant[plain(entry)] and is_marked(entry) and markers(broken_by(k, waiter))[ME]
-    and not leave_marks(waiter, info) then
-    push_wakeup(waiter) -- to look again
-    replace(entry, string.sub(entry, 1, -2), info, '')
-    return string.sub(entry, 1, -2)
+  if info and info.ended then
+    return free(entry)
+  elseif info and info.keeper == 'none' then
+    -- No process holds it: there is nothing to stop, and nothing to wait for.
+    log_end(entry, info)
+    return free(entry)
+  elseif is_marked(entry) then
+    return join_marks(waiter, info) and 'new' or 'old'
   end
-  return entry
+  notify_holder(entry)
+  replace(entry, entry .. MARK, info, BREAKER)
+  return 'new'
+end
+
+local function unmark(entry, info)
+  local waiter = parse_claim(entry)
+  if not markers(broken_by(k, waiter))[ME] or leave_marks(waiter, info) then
+    return 'old'
+  end
+  push_wakeup(waiter) -- to look again
+  replace(entry, string.sub(entry, 1, -2), info)
+  return ''
+end
+
+-- Returns what has become of the holder: see the header.
+local function act_on(entry, info)
+  local waiter, is_meant = parse_claim(entry), meant[plain(entry)]
+  if is_meant and ACTION == 'free' then
+    if waiter then
+      notify_holder(entry)
+      log_end(entry, info)
+    end
+    return free(entry)
+  elseif is_meant and waiter and ACTION == 'mark' then
+    return mark(entry, info)
+  elseif is_meant and waiter and ACTION == 'unmark' and is_marked(entry) then
+    return unmark(entry, info)
+  end
+  return waiter and is_marked(entry) and 'old' or ''
 end
 
 if IS_REPLICA then
@@ -193,27 +198,12 @@ local _, held_with = unpack(current(k) and { holder_of(k) } or {})
 if held_with and held_with.nodes and held_with.nodes ~= SERVERS then
   return { 'different_server_count', held_with.nodes }
 end
-local reply = { 'holders', RUN_ID, int_string(slots_of(current(k) or '') or 0) }
+local reply = { 'holders', RUN_ID }
 for _, entry in ipairs(entries()) do
-  local waiter = parse_claim(entry)
-  local info = read_info(k, waiter)
-  local since = info and tonumber(info.since)
-  local until_ms = is_shared_lock and call('ZSCORE', k.shared, entry)
-  local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)
-  local now_there, is_new = act_on(entry, info)
-  local is_broken = waiter and is_marked(now_there)
-  for _, field in ipairs({
-    plain(entry),
-    string.match(entry, '/(%d+)') or '-1',
-    int_string(left),
-    since and int_string(math.max(NOW_MS - since, 0)) or '-1',
-    cjson.encode(is_broken and read_info(k, waiter) or info or {}),
-    is_broken and (is_new and 'new' or 'old') or '',
-  }) do
-    reply[#reply + 1] = field
-  end
+  reply[#reply + 1] = plain(entry)
+  reply[#reply + 1] = act_on(entry, read_info(k, parse_claim(entry)))
 end
-if ACTION == 'free' or ACTION == 'mark' then
+if ACTION ~= 'unmark' then
   pcall(wake_next, k) -- what is done is done; waiters come by themselves, only later
 end
 return reply

@@ -11,9 +11,9 @@
 -- Returns {server time in microseconds, run_id, '1' if this server is a replica, ms of quarantine left, id of the
 --   last entry of the first log ('' = not asked for), holders of the first lock whose lease has ended and of which no
 --   client has written that down: {claim or entry, ms at which it ended, info}, then for each key
---   {'lock', value ('' = free), ms until it expires (-1 = never), last token ('' = none), number of holders, holders,
---    number of waiters, waiters} or {'wrong_type'}}. A holder is {claim or entry, ms until it expires, info}, where the
--- info is {field, value, ...} of an exclusive holder, or JSON. A waiter is {name in the queue, score there, JSON}.
+--   {'lock', value ('' = free; of a foreign one, 'foreign:' and its digest), ms until it expires (-1 = never), last token
+--    ('' = none), number of holders, holders, number of waiters, waiters} or {'wrong_type'}}. A holder is {claim or entry,
+-- ms until it expires, JSON}, a waiter {name in the queue, score there, JSON}.
 --
 -- Atomic, so that what is told of a lock was true at one moment.
 --
@@ -45,7 +45,7 @@ end
 local function holders(k)
   local value = current(k)
   if parse_claim(value) then
-    return 1, { { value, call('PTTL', k.lock), call('HGETALL', k.info) } }
+    return 1, { { value, call('PTTL', k.lock), call('HGET', k.info, (parse_claim(value))) or '' } }
   elseif max_holders(value) then
     return sharers(k)
   end
@@ -73,8 +73,11 @@ local function look_at(k)
   end
   local waiter_count, waiter_list = waiters(k)
   local expires = value and call('PTTL', k.lock) or -1
-  -- Longer than any tag of ours: the value of another program may be of any size.
-  return { 'lock', string.sub(value or '', 1, 2000), expires, call('GET', k.fence) or '', holder_count, holder_list,
+  -- The value of another program may be of any size. A tag without sharers counts as one: it must expire.
+  if value and holder_count == 0 then
+    value = 'foreign:' .. redis.sha1hex(value)
+  end
+  return { 'lock', value or '', expires, call('GET', k.fence) or '', holder_count, holder_list,
     waiter_count, waiter_list }
 end
 
@@ -103,10 +106,10 @@ end
 
 -- As log_expired() of include/expired.lua would find them. Never an error.
 local function expired_holders()
-  local list, claim = {}, call('HGET', KEYS[4], 'claim')
-  if claim then
-    if parse_claim(claim) ~= parse_claim(call('GET', KEYS[1]) or '') then
-      list[1] = { claim, int_string(lease_end(KEYS[4])), call('HGETALL', KEYS[4]) }
+  local list, info, json = {}, record_left_in({ info = KEYS[4], shared = KEYS[6] })
+  if info then
+    if parse_claim(info.claim) ~= parse_claim(call('GET', KEYS[1]) or '') then
+      list[1] = { info.claim, int_string(lease_end(KEYS[4])), json }
     end
     return list
   end

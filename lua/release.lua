@@ -103,13 +103,12 @@ if not is_plain then
 
     -- The next client would take us for a holder that ended without a word.
     local function forget_record(k)
-      local record = call('HGET', k.info, MODE == '' and 'claim' or ME)
-      local info = MODE ~= '' and decode_info(record)
+      local info = read_info(k, ME)
       if info then
         call('ZREM', k.shared, info.claim)
         call('HDEL', k.info, ME)
       end
-      if info and call('EXISTS', k.shared) == 0 or MODE == '' and parse_claim(record or '') == ME then
+      if call('EXISTS', k.shared) == 0 then
         call('DEL', k.info)
       end
     end

@@ -40,11 +40,23 @@ local function log_expired_entries(k, entries)
   end
 end
 
+-- The record that an exclusive holder has left in info:K, decoded and as JSON. Nothing if the lock was shared.
+local function record_left_in(k)
+  if call('ZCOUNT', k.shared, '-inf', '+inf') > 0 then
+    return
+  end
+  local waiter, json = unpack(call('HGETALL', k.info))
+  local info = decode_info(json)
+  if info and parse_claim(tostring(info.claim)) == waiter then
+    return info, json
+  end
+end
+
 -- K is free.
 local function log_expired(k)
-  local claim = call('HGET', k.info, 'claim')
-  if claim then
-    log_for_holder(k, claim, read_info(k, parse_claim(claim)), 'expired', lease_end(k.info), '')
+  local info = record_left_in(k)
+  if info then
+    log_for_holder(k, info.claim, info, 'expired', lease_end(k.info), '')
   else
     log_expired_entries(k, call('ZRANGEBYSCORE', k.shared, '-inf', int_string(NOW_MS), 'WITHSCORES'))
   end

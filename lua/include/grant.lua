@@ -16,10 +16,18 @@ local function set_lock(k, value, ttl)
   k.value = value
 end
 
+-- Writes the record of a holder: the grant's own fields in `info`, and what ARGV from `first_field` on says about the client.
+local function write_record(k, info, first_field)
+  info.history = k.history
+  for i = first_field, #ARGV, 2 do
+    info[ARGV[i]] = ARGV[i + 1]
+  end
+  call('HSET', k.info, ME, cjson.encode(info))
+end
+
 -- For store_grant(). A grant of a mode that several may hold: write_share().
 local function write_exclusive(k, info, ttl, first_field)
-  call('HSET', k.info, 'claim', info.claim, 'fence', info.fence, 'since', info.since, 'nodes', info.nodes,
-    'gate', info.gate, 'stamp', info.stamp, 'history', k.history, unpack(ARGV, first_field))
+  write_record(k, info, first_field)
   if ttl == '0' then
     call('PERSIST', k.info)
   else

@@ -4,7 +4,7 @@
 --   lock:K      the holder's claim, the tag of a mode that several may hold, or a foreign value (string, PX = lease)
 --   queue:K     the waiters in order                   (zset: waiter, flags and mode -> arrival stamp)
 --   waiters:K   until when each waiter counts as alive (zset: the same -> server ms)
---   info:K      who the holder is (hash, PX = lease): field -> value; if shared: waiter -> JSON of the same
+--   info:K      the record of each holder              (hash, PX = lease: waiter -> JSON)
 --   fence:K     the last fencing token                 (string, PX = FENCE_TTL_MS)
 --   shared:K    until when each sharer holds the lock  (zset: claim, '/', slot -> server ms)
 --   modes:K     the waiters by mode: see queue.lua     (zset: mode, place and waiter -> 0)

@@ -117,11 +117,8 @@ local function write_share(k, info, ttl, first_field, is_new)
     info.slot = take_slot(k)
   end
   info.claim = CLAIM .. '/' .. (info.slot or '')
-  info.mode, info.history = MODE, k.history
-  for i = first_field, #ARGV, 2 do
-    info[ARGV[i]] = ARGV[i + 1]
-  end
-  call('HSET', k.info, ME, cjson.encode(info))
+  info.mode = MODE
+  write_record(k, info, first_field)
   call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(NOW_MS + tonumber(ttl)), info.claim)
   if not is_new then
     live_as_the_last_entry(k)

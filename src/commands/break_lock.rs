@@ -9,7 +9,7 @@ use super::{exit_code, print};
 use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
-use crate::lock::{self, BackendError, BreakTarget, Breaker, Freed, HeldBy, How};
+use crate::lock::{self, BackendError, Breaker, Freed, Holder, HolderKind, How};
 use crate::report::{self, BreakReport};
 use crate::settings::BreakSettings;
 
@@ -24,7 +24,7 @@ const SLACK: Duration = Duration::from_secs(1);
 
 /// A holder that was notified, and when its lease ends.
 struct NotifiedHolder {
-    held: BreakTarget,
+    held: Holder,
     ends_at: Option<BootTime>,
 }
 
@@ -46,9 +46,9 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     if meant.is_empty() {
         return print(&format!("{}\n", report.is_free(settings.slot, &holders)));
     }
-    let is_stranger = |held: &BreakTarget| held.by == HeldBy::Stranger;
+    let is_foreign = |held: &Holder| held.kind == HolderKind::Foreign;
     let may_delete = settings.how == How::AtOnce && breaker.frees_at_once();
-    if !may_delete && meant.iter().any(is_stranger) {
+    if !may_delete && meant.iter().any(is_foreign) {
         return Err(Failure::new(exit::HELD, report.cannot_be_told(&meant, breaker.frees_at_once())).into());
     }
     let meant = if settings.yes { meant } else { confirm(&mut *breaker, &meant, settings, &report)? };
@@ -57,13 +57,13 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     }
     let started = BootTime::now();
     let lock::Told { untold, freed } = breaker.tell(&meant, settings.how).map_err(failed)?;
-    let is_untold = |held: &BreakTarget| untold.iter().any(|untold| untold.token == held.token);
-    let (left_alone, meant): (Vec<BreakTarget>, Vec<BreakTarget>) = meant.into_iter().partition(is_untold);
+    let is_untold = |held: &Holder| untold.iter().any(|untold| untold.id == held.id);
+    let (left_alone, meant): (Vec<Holder>, Vec<Holder>) = meant.into_iter().partition(is_untold);
     if let (Some(first), true) = (untold.first(), meant.is_empty()) {
         return Err(failed(first.error.clone()).into());
     }
     for held in &left_alone {
-        if let Some(untold) = untold.iter().find(|untold| untold.token == held.token) {
+        if let Some(untold) = untold.iter().find(|untold| untold.id == held.id) {
             report::print(&report.cannot_tell(held, &untold.error));
         }
     }
@@ -95,10 +95,10 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
 /// there.
 fn confirm(
     breaker: &mut dyn Breaker,
-    shown: &[BreakTarget],
+    shown: &[Holder],
     settings: &BreakSettings,
     report: &BreakReport,
-) -> anyhow::Result<Vec<BreakTarget>> {
+) -> anyhow::Result<Vec<Holder>> {
     if !is_on_terminal() {
         print(&format!("{}\n", report.holders(shown)))?;
         return Err(Failure::new(exit::HELD, report.needs_yes()).into());
@@ -121,20 +121,20 @@ fn confirm(
 
 /// The holders to break. Empty if the lock, or the slot, is free.
 fn choose(
-    holders: &[BreakTarget],
+    holders: &[Holder],
     settings: &BreakSettings,
     report: &BreakReport,
-) -> Result<Vec<BreakTarget>, Failure> {
+) -> Result<Vec<Holder>, Failure> {
     if let Some(number) = settings.slot
-        && holders.iter().any(|held| held.slots.is_none_or(|slots| number >= slots))
+        && holders.iter().any(|held| held.slots().is_none_or(|slots| number >= slots))
     {
         return Err(Failure::new(exit::UNFIT, report.has_no_such_slot(number, holders)));
     }
-    let is_meant = |held: &BreakTarget| {
-        settings.token.as_ref().is_none_or(|token| held.token == *token)
+    let is_meant = |held: &Holder| {
+        settings.token.as_ref().is_none_or(|token| held.token.as_ref() == Some(token))
             && settings.slot.is_none_or(|number| held.slot == Some(number))
     };
-    let meant: Vec<BreakTarget> = holders.iter().filter(|held| is_meant(held)).cloned().collect();
+    let meant: Vec<Holder> = holders.iter().filter(|held| is_meant(held)).cloned().collect();
     if settings.token.is_some() && meant.is_empty() {
         return Err(Failure::new(exit::LOST, report.not_held_by_token(holders)));
     }
@@ -156,12 +156,12 @@ fn is_answered_yes() -> bool {
 /// Wait until these holders are gone or their leases must have ended.
 fn follow(
     breaker: &mut dyn Breaker,
-    meant: Vec<BreakTarget>,
+    meant: Vec<Holder>,
     started: BootTime,
     settings: &BreakSettings,
     report: &BreakReport,
 ) -> Followed {
-    let ends_at = |held: &BreakTarget| held.expires_in.map(|left| BootTime::now() + left);
+    let ends_at = |held: &Holder| held.expires_in.map(|left| BootTime::now() + left);
     let mut left: Vec<NotifiedHolder> =
         meant.into_iter().map(|held| NotifiedHolder { ends_at: ends_at(&held), held }).collect();
     let (mut gone, mut is_mentioned, mut is_last_lease) = (Vec::new(), false, false);
@@ -197,7 +197,7 @@ fn follow(
             }
         }
         // Servers that fail now may come back, and the mark on the claim stays.
-        let again: Vec<BreakTarget> = holders
+        let again: Vec<Holder> = holders
             .into_iter()
             .flatten()
             .filter(|held| left.iter().any(|told| is_same(&told.held, held, settings)))
@@ -211,7 +211,7 @@ fn follow(
 
 /// The same holder: with --token the same grant; otherwise the same run, which may have retried
 /// after a lost reply.
-fn is_same(told: &BreakTarget, held: &BreakTarget, settings: &BreakSettings) -> bool {
-    let run = |held: &BreakTarget| held.token.split('.').next().map(str::to_owned);
-    told.token == held.token || (settings.token.is_none() && run(told) == run(held))
+fn is_same(told: &Holder, held: &Holder, settings: &BreakSettings) -> bool {
+    let run = |held: &Holder| held.id.split('.').next().map(str::to_owned);
+    told.id == held.id || (settings.token.is_none() && run(told) == run(held))
 }

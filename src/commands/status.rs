@@ -71,7 +71,7 @@ fn is_true(status: &Status, check: Checked) -> bool {
         Checked::Free => !status.is_taken(),
         Checked::Owned(claim) => {
             let token = claim.to_string();
-            status.holders.iter().any(|holder| holder.token.as_ref() == Some(&token) && !holder.has_ended)
+            status.holders.iter().any(|holder| holder.token.as_ref() == Some(&token) && !holder.has_ended())
         }
     }
 }

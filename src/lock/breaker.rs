@@ -1,17 +1,15 @@
 //! Taking a lock away from its holders. The seam between servers and this host for `redlock break`.
 
-use std::time::Duration;
-
-use super::{BackendError, HolderInfo};
+use super::{BackendError, Holder};
 use crate::clock::BootTime;
 
 pub(crate) trait Breaker {
     /// All holders, now. Nothing is changed.
-    fn holders(&mut self) -> Result<Vec<BreakTarget>, BackendError>;
+    fn holders(&mut self) -> Result<Vec<Holder>, BackendError>;
 
     /// Tell these holders to give the lock back. May be repeated. An error if too few servers can be reached to make a
     /// difference; then nothing is changed, as far as possible.
-    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Told, BackendError>;
+    fn tell(&mut self, holders: &[Holder], how: How) -> Result<Told, BackendError>;
 
     /// Sleep until the holders that were told may have changed, at the latest until this moment.
     fn wait(&mut self, until: BootTime);
@@ -43,7 +41,7 @@ pub(crate) enum Freed {
 /// A holder that cannot be told, and why.
 #[derive(Debug)]
 pub(crate) struct Untold {
-    pub token: String,
+    pub id: String,
     pub error: BackendError,
 }
 
@@ -53,31 +51,4 @@ pub(crate) enum How {
     Gently,
     /// The lock is free at once, and the holder finds out; or where that cannot be, its command is killed.
     AtOnce,
-}
-
-/// A holder that may be broken.
-#[derive(Clone, Debug)]
-pub(crate) struct BreakTarget {
-    pub by: HeldBy,
-    /// Identifies the grant, as REDLOCK_TOKEN does.
-    pub token: String,
-    /// Empty if its record was lost.
-    pub info: HolderInfo,
-    pub slot: Option<u32>,
-    /// Of how many, if it has one.
-    pub slots: Option<u32>,
-    pub held_for: Option<Duration>,
-    /// `None` if it never does.
-    pub expires_in: Option<Duration>,
-    /// It was told before.
-    pub broken_by: Option<HolderInfo>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeldBy {
-    Run,
-    /// A run that has ended and asked for a minimum hold.
-    Reservation,
-    /// A program other than redlock, which cannot be told anything.
-    Stranger,
 }

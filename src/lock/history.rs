@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Ended, HolderInfo, HolderStatus, Mode, Outcome, State, Status};
+use super::{Ended, Holder, HolderInfo, Mode, Outcome, State, Status};
 
 /// The runs of one lock.
 #[derive(Clone, Debug)]
@@ -24,10 +24,10 @@ impl History {
     }
 
     /// The holders whose runs have not ended, longest first. A foreign lock has none.
-    pub(crate) fn running(&self) -> impl Iterator<Item = &HolderStatus> {
-        let has_ended = |holder: &HolderStatus| {
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Holder> {
+        let has_ended = |holder: &Holder| {
             let token = holder.token.as_deref().map(waiter_of);
-            holder.has_ended || self.runs.iter().any(|run| Some(run.waiter()) == token)
+            holder.has_ended() || self.runs.iter().any(|run| Some(run.waiter()) == token)
         };
         let is_ours = self.status.state != State::Foreign;
         self.status.holders.iter().filter(move |holder| is_ours && !has_ended(holder))
@@ -87,6 +87,7 @@ impl FinishedRun {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::lock::HolderKind;
     use std::time::UNIX_EPOCH;
 
     /// A run of which nothing else is known. `ended`: in seconds after 1970.
@@ -122,8 +123,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_holder_that_ended_during_the_look_is_not_running() {
-        let holder = |token: &str| HolderStatus { token: Some(token.into()), ..HolderStatus::default() };
-        let kept = HolderStatus { has_ended: true, ..holder("c.1") };
+        let holder = |token: &str| Holder { token: Some(token.into()), ..Holder::default() };
+        let kept = Holder { kind: HolderKind::Reservation, ..holder("c.1") };
         let mut status = Status::free(b"k".to_vec());
         status.holders = vec![holder("a.1"), holder("b.1"), kept];
         let history = History::new(vec![run("a.2", 7, Outcome::Released)], status);

@@ -1,6 +1,58 @@
-//! What a holder tells waiters about itself.
+//! Who holds a lock: what a client says about itself, and what a look at the lock shows of its holder.
 
-/// Kept beside the lock for as long as it is held. Never the command's arguments: they may be secret.
+use std::time::{Duration, SystemTime};
+
+use super::Mode;
+
+/// A holder of a lock, as others see it. What is not known is `None`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holder {
+    pub kind: HolderKind,
+    /// Empty if its record was lost.
+    pub info: HolderInfo,
+    pub mode: Mode,
+    /// What `break` knows it by: its token, or a name for a holder without one.
+    pub id: String,
+    /// Identifies the grant, as REDLOCK_TOKEN does.
+    pub token: Option<String>,
+    pub fence: Option<u64>,
+    pub slot: Option<u32>,
+    pub since: Option<SystemTime>,
+    /// How long it waited for the lock.
+    pub waited: Option<Duration>,
+    pub held_for: Option<Duration>,
+    /// `None` if it never expires, too.
+    pub expires_in: Option<Duration>,
+    /// `redlock break` has told it to release the lock.
+    pub broken_by: Option<HolderInfo>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HolderKind {
+    #[default]
+    Run,
+    /// A run that has ended, and whose minimum hold has not.
+    Reservation,
+    /// A program other than redlock.
+    Foreign,
+}
+
+impl Holder {
+    pub(crate) fn has_ended(&self) -> bool {
+        self.kind == HolderKind::Reservation
+    }
+
+    /// The number of slots of the lock, if it has slots.
+    pub(crate) fn slots(&self) -> Option<u32> {
+        match self.mode {
+            Mode::Slot { of } => Some(of),
+            Mode::Exclusive | Mode::Shared { .. } => None,
+        }
+    }
+}
+
+/// What a client says about itself. Kept beside the lock for as long as it is held or waited for. Never
+/// the command's arguments: they may be secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HolderInfo {
     pub host: String,

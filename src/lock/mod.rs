@@ -38,12 +38,12 @@ use crate::clock::BootTime;
 
 pub(crate) use bearer::Bearer;
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
-pub(crate) use breaker::{BreakTarget, Breaker, Freed, HeldBy, How, Told, Untold};
+pub(crate) use breaker::{Breaker, Freed, How, Told, Untold};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use history::{FinishedRun, History};
-pub(crate) use holder::{HolderInfo, Renewal};
+pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal};
 pub(crate) use lease::Lease;
 pub(crate) use local::Asked as AskedHost;
 #[cfg(fuzzing)]
@@ -64,8 +64,7 @@ pub(crate) use redis::{
 };
 pub(crate) use retry::acquire;
 pub(crate) use status::{
-    Detail, Difference, HolderStatus, Listing, Seen, ServerState, ServerStatus, State, Status, View,
-    WaiterStatus,
+    Detail, Difference, Listing, Seen, ServerState, ServerStatus, State, Status, View, WaiterStatus,
 };
 pub(crate) use tls_problem::{TlsProblem, TlsSetupProblem};
 pub(crate) use unlocked::Unlocked;
@@ -168,17 +167,37 @@ pub(crate) struct Request {
     pub ancestors: Vec<AncestorLock>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
+    #[default]
     Exclusive,
     /// Shared with others of the same group. An empty name is a group like any other.
-    Shared {
-        group: Vec<u8>,
-    },
+    Shared { group: Vec<u8> },
     /// One of this many holders, each with a number of its own.
-    Slot {
-        of: u32,
-    },
+    Slot { of: u32 },
+}
+
+impl Mode {
+    /// How the mode is written in keys, lock files and messages. Empty for an exclusive one.
+    pub(crate) fn tag(&self) -> Vec<u8> {
+        match self {
+            Self::Exclusive => Vec::new(),
+            Self::Shared { group } => [b"shared:", group.as_slice()].concat(),
+            Self::Slot { of } => format!("slots:{of}").into_bytes(),
+        }
+    }
+
+    /// The mode with this tag. `None` if it is no tag.
+    pub(crate) fn from_tag(tag: &[u8]) -> Option<Self> {
+        if tag.is_empty() {
+            return Some(Self::Exclusive);
+        }
+        if let Some(group) = tag.strip_prefix(b"shared:") {
+            return Some(Self::Shared { group: group.to_vec() });
+        }
+        let of = str::from_utf8(tag.strip_prefix(b"slots:")?).ok()?.parse().ok()?;
+        Some(Self::Slot { of })
+    }
 }
 
 /// The order of the queue. Each request's own choice governs how it queues.

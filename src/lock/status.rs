@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{BackendError, History, HolderInfo, Mode, majority_of};
+use super::{BackendError, History, Holder, HolderInfo, Mode, majority_of};
 use crate::clock::BootTime;
 
 /// The seam for looking, between the places where locks are (servers, this host) and the commands that show them.
@@ -64,7 +64,7 @@ pub(crate) struct Status {
     /// What is there is no lock at all, of any program: another type of value.
     pub is_wrong_type: bool,
     /// The one that has held it longest first. A foreign lock has one of which only the expiry is known.
-    pub holders: Vec<HolderStatus>,
+    pub holders: Vec<Holder>,
     /// How many hold it, though not all may be described.
     pub holder_count: usize,
     /// The next one first.
@@ -129,26 +129,6 @@ pub(crate) enum State {
     Kept,
     /// A program other than redlock holds it.
     Foreign,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct HolderStatus {
-    /// Empty if its record was lost.
-    pub info: HolderInfo,
-    /// As REDLOCK_TOKEN has it.
-    pub token: Option<String>,
-    pub fence: Option<u64>,
-    pub slot: Option<u32>,
-    pub since: Option<SystemTime>,
-    /// Before that, as far as it is known.
-    pub waited: Option<Duration>,
-    pub held_for: Option<Duration>,
-    /// `None` if it never expires, or that is not known.
-    pub expires_in: Option<Duration>,
-    /// Its command has ended, and its minimum hold is not over.
-    pub has_ended: bool,
-    /// `redlock break` has told it to give the lock back.
-    pub broken_by: Option<HolderInfo>,
 }
 
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::format::{LocalTime, holder, quoted, sanitize, since_moment};
 use super::problem::backend_error;
 use crate::duration::{format, format_seconds};
-use crate::lock::{BackendError, BreakTarget, HeldBy, HolderInfo, How, Renewal};
+use crate::lock::{BackendError, Holder, HolderInfo, HolderKind, How, Renewal};
 
 /// The sentences about one lock.
 pub(crate) struct BreakReport {
@@ -42,8 +42,8 @@ impl BreakReport {
     }
 
     /// `holders`: of other slots.
-    pub(crate) fn is_free(&self, slot: Option<u32>, holders: &[BreakTarget]) -> String {
-        match (slot, holders.iter().find_map(|held| held.slots)) {
+    pub(crate) fn is_free(&self, slot: Option<u32>, holders: &[Holder]) -> String {
+        match (slot, holders.iter().find_map(Holder::slots)) {
             (Some(number), Some(slots)) => {
                 let held = holders.len();
                 format!("slot {number} of {} is free: {held} of its {slots} slots are held", self.key)
@@ -54,19 +54,19 @@ impl BreakReport {
     }
 
     /// Who would be hit: a line for each.
-    pub(crate) fn holders(&self, holders: &[BreakTarget]) -> String {
-        let line = |held: &BreakTarget| format!("{} is {}", self.lock(held), self.held(held));
+    pub(crate) fn holders(&self, holders: &[Holder]) -> String {
+        let line = |held: &Holder| format!("{} is {}", self.lock(held), self.held(held));
         holders.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    fn lock(&self, held: &BreakTarget) -> String {
+    fn lock(&self, held: &Holder) -> String {
         match held.slot {
             Some(number) => format!("slot {number} of {}", self.key),
             None => self.key.clone(),
         }
     }
 
-    fn held(&self, held: &BreakTarget) -> String {
+    fn held(&self, held: &Holder) -> String {
         let since = since_moment(held.held_for, self.local_time);
         let expires = match held.expires_in {
             Some(left) => format!(", expires in {}", format_seconds(left)),
@@ -79,17 +79,17 @@ impl BreakReport {
         };
         let broken =
             held.broken_by.as_ref().map_or_else(String::new, |by| format!(", being broken by {}", who(by)));
-        match held.by {
-            HeldBy::Run => {
-                format!("held by {}{since}{expires}{broken}, token {}{job_url}", who(&held.info), held.token)
+        match held.kind {
+            HolderKind::Run => {
+                format!("held by {}{since}{expires}{broken}, token {}{job_url}", who(&held.info), held.id)
             }
-            HeldBy::Reservation => {
+            HolderKind::Reservation => {
                 format!("kept by --min-hold of {}, which has ended{expires}", who(&held.info))
             }
-            HeldBy::Stranger if !held.info.pid.is_empty() => {
+            HolderKind::Foreign if !held.info.pid.is_empty() => {
                 format!("locked by another program, pid {}", sanitize(held.info.pid.as_bytes()))
             }
-            HeldBy::Stranger => format!("held by another program{expires}"),
+            HolderKind::Foreign => format!("held by another program{expires}"),
         }
     }
 
@@ -98,9 +98,9 @@ impl BreakReport {
     }
 
     /// `frees`: whether --now frees the lock, or kills the command.
-    pub(crate) fn question(&self, holders: &[BreakTarget], how: How, frees: bool) -> String {
+    pub(crate) fn question(&self, holders: &[Holder], how: How, frees: bool) -> String {
         let runs = holders.iter().filter(|held| runs_a_command(held)).count();
-        let is_kept = |held: &BreakTarget| held.by == HeldBy::Run && !runs_a_command(held);
+        let is_kept = |held: &Holder| held.kind == HolderKind::Run && !runs_a_command(held);
         let consequence = match (runs, how) {
             (0, _) if holders.iter().any(is_kept) => "What it was acquired for is not stopped.",
             (0, _) => "The lock is free then.",
@@ -119,7 +119,7 @@ impl BreakReport {
     }
 
     /// `frees`: whether --now deletes the lock of another program.
-    pub(crate) fn cannot_be_told(&self, holders: &[BreakTarget], frees: bool) -> String {
+    pub(crate) fn cannot_be_told(&self, holders: &[Holder], frees: bool) -> String {
         let advice = if frees {
             "--now deletes its lock, whatever that program does"
         } else {
@@ -129,52 +129,52 @@ impl BreakReport {
     }
 
     /// While the question was open.
-    pub(crate) fn ended_meanwhile(&self, held: &BreakTarget) -> String {
-        let who = if held.by == HeldBy::Stranger { "that program".into() } else { who(&held.info) };
+    pub(crate) fn ended_meanwhile(&self, held: &Holder) -> String {
+        let who = if held.kind == HolderKind::Foreign { "that program".into() } else { who(&held.info) };
         format!("{} is no longer held by {who}: nothing was broken", self.lock(held))
     }
 
     /// Others were.
-    pub(crate) fn cannot_tell(&self, held: &BreakTarget, error: &BackendError) -> String {
+    pub(crate) fn cannot_tell(&self, held: &Holder, error: &BackendError) -> String {
         format!("{} stays held by {}: {}", self.lock(held), who(&held.info), backend_error(error))
     }
 
-    pub(crate) fn has_no_such_slot(&self, number: u32, holders: &[BreakTarget]) -> String {
-        match holders.iter().find_map(|held| held.slots) {
+    pub(crate) fn has_no_such_slot(&self, number: u32, holders: &[Holder]) -> String {
+        match holders.iter().find_map(Holder::slots) {
             Some(slots) => format!("--slot {number}: {} has {slots} slots (0 to {})", self.key, slots - 1),
             None => format!("--slot {number}: {} is held without slots", self.key),
         }
     }
 
-    pub(crate) fn not_held_by_token(&self, holders: &[BreakTarget]) -> String {
+    pub(crate) fn not_held_by_token(&self, holders: &[Holder]) -> String {
         let now = if holders.is_empty() { self.is_free(None, &[]) } else { self.holders(holders) };
         format!("that grant does not hold {} (any more), and nothing was broken; {now}", self.key)
     }
 
     /// The holder no longer has the lock.
-    pub(crate) fn broke(&self, held: &BreakTarget, after: Duration, is_expired: bool) -> String {
+    pub(crate) fn broke(&self, held: &Holder, after: Duration, is_expired: bool) -> String {
         let (lock, who, after) = (self.lock(held), who(&held.info), format(after));
         let held_for =
             held.held_for.map_or_else(String::new, |time| format!(", held for {}", format_seconds(time)));
-        match (held.by, is_expired) {
-            (HeldBy::Run, false) if runs_a_command(held) => {
+        match (held.kind, is_expired) {
+            (HolderKind::Run, false) if runs_a_command(held) => {
                 format!("broke {lock}: taken from {who}{held_for}; its command was stopped, after {after}")
             }
-            (HeldBy::Run, false) => {
+            (HolderKind::Run, false) => {
                 format!("broke {lock}: taken from {who}{held_for}, after {after}; warning: {}", goes_on(held))
             }
-            (HeldBy::Run, true) => {
+            (HolderKind::Run, true) => {
                 format!(
                     "broke {lock}: taken from {who}{held_for}; it did not answer, and its lease was over after {after}"
                 )
             }
-            (HeldBy::Reservation, _) => format!("broke {lock}: no longer kept by --min-hold of {who}"),
-            (HeldBy::Stranger, _) => format!("broke {lock}: taken from another program"),
+            (HolderKind::Reservation, _) => format!("broke {lock}: no longer kept by --min-hold of {who}"),
+            (HolderKind::Foreign, _) => format!("broke {lock}: taken from another program"),
         }
     }
 
     /// It was told, and that is waited for.
-    pub(crate) fn waiting_for(&self, held: &BreakTarget, ends_in: Option<Duration>) -> String {
+    pub(crate) fn waiting_for(&self, held: &Holder, ends_in: Option<Duration>) -> String {
         let until = ends_in.map_or_else(String::new, |left| {
             format!(", or its lease to end, in {} at the latest", format_seconds(left))
         });
@@ -185,7 +185,7 @@ impl BreakReport {
     /// `frees`: whether --now frees the lock, or kills the command.
     pub(crate) fn still_holds(
         &self,
-        held: &BreakTarget,
+        held: &Holder,
         waited: Duration,
         ends_in: Option<Duration>,
         frees: bool,
@@ -200,22 +200,24 @@ impl BreakReport {
     }
 
     /// At once, whatever the holders do.
-    pub(crate) fn freed(&self, holders: &[BreakTarget]) -> String {
-        let line = |held: &BreakTarget| {
+    pub(crate) fn freed(&self, holders: &[Holder]) -> String {
+        let line = |held: &Holder| {
             let (lock, who) = (self.lock(held), who(&held.info));
-            match (held.by, held.expires_in) {
-                (HeldBy::Run, _) if !runs_a_command(held) => {
+            match (held.kind, held.expires_in) {
+                (HolderKind::Run, _) if !runs_a_command(held) => {
                     format!("freed {lock}: taken from {who}; warning: {}", goes_on(held))
                 }
-                (HeldBy::Run, Some(left)) => format!(
+                (HolderKind::Run, Some(left)) => format!(
                     "freed {lock}: taken from {who}; warning: its command may run beside the next one, for up to {}",
                     format_seconds(left)
                 ),
-                (HeldBy::Run, None) => format!(
+                (HolderKind::Run, None) => format!(
                     "freed {lock}: taken from {who}; warning: its command may run beside the next one, until it is told"
                 ),
-                (HeldBy::Reservation, _) => format!("freed {lock}: no longer kept by --min-hold of {who}"),
-                (HeldBy::Stranger, _) => {
+                (HolderKind::Reservation, _) => {
+                    format!("freed {lock}: no longer kept by --min-hold of {who}")
+                }
+                (HolderKind::Foreign, _) => {
                     format!(
                         "freed {lock}: taken from another program; warning: it may go on as if it held it"
                     )
@@ -227,12 +229,12 @@ impl BreakReport {
 }
 
 /// Not for `redlock acquire`, which starts none.
-fn runs_a_command(held: &BreakTarget) -> bool {
-    held.by == HeldBy::Run && held.info.renewal == Renewal::Run
+fn runs_a_command(held: &Holder) -> bool {
+    held.kind == HolderKind::Run && held.info.renewal == Renewal::Run
 }
 
 /// What becomes of that for which `redlock acquire` took the lock.
-fn goes_on(held: &BreakTarget) -> String {
+fn goes_on(held: &Holder) -> String {
     match held.info.renewal {
         Renewal::Keeper(_) if !held.info.pid.is_empty() => {
             format!("pid {} may go on beside the next one", sanitize(held.info.pid.as_bytes()))

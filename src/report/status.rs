@@ -12,7 +12,7 @@ use super::problem::problem;
 use super::stderr::print;
 use crate::duration::{format, format_seconds};
 use crate::lock::{
-    Difference, Fault, HolderStatus, Mode, Renewal, ServerState, ServerStatus, State, Status, WaiterStatus,
+    Difference, Fault, Holder, Mode, Renewal, ServerState, ServerStatus, State, Status, WaiterStatus,
 };
 
 /// Where what is said begins, behind the name of what it is about.
@@ -144,12 +144,12 @@ fn state(status: &Status) -> String {
     }
 }
 
-fn holder_lines(status: &HolderStatus, has_leases: bool, local_time: LocalTime) -> Vec<String> {
+fn holder_lines(status: &Holder, has_leases: bool, local_time: LocalTime) -> Vec<String> {
     let mut line = slot(status) + &sanitize(holder(&status.info).as_bytes());
     if let Some(held_for) = status.held_for {
         line += &since(held_for, status.since, local_time);
     }
-    line += match (status.expires_in, status.has_ended) {
+    line += match (status.expires_in, status.has_ended()) {
         (_, true) => ", has ended".into(),
         (Some(left), false) => format!(", lease ends in {}", format_seconds(left)),
         (None, false) if has_leases && status.token.is_some() => ", never expires".into(),
@@ -163,7 +163,7 @@ fn holder_lines(status: &HolderStatus, has_leases: bool, local_time: LocalTime) 
     if !status.info.job_url.is_empty() {
         lines.push(sanitize(status.info.job_url.as_bytes()));
     }
-    if let (Renewal::Keeper(pid), false) = (status.info.renewal, status.has_ended) {
+    if let (Renewal::Keeper(pid), false) = (status.info.renewal, status.has_ended()) {
         lines.push(format!("kept by redlock-keeper pid {pid}"));
     }
     let fence = status.fence.map(|fence| format!("fence {fence}"));
@@ -175,7 +175,7 @@ fn holder_lines(status: &HolderStatus, has_leases: bool, local_time: LocalTime) 
     lines
 }
 
-fn slot(status: &HolderStatus) -> String {
+fn slot(status: &Holder) -> String {
     status.slot.map_or_else(String::new, |slot| format!("slot {slot}: "))
 }
 
@@ -278,7 +278,7 @@ pub(super) fn key_object(key: &[u8]) -> Object {
     Object::default().with("key", sanitize(key)).with("key_hex", hex)
 }
 
-fn holder_object(holder: &HolderStatus) -> Object {
+fn holder_object(holder: &Holder) -> Object {
     let object = process(&holder.info)
         .with_known("token", holder.token.as_deref())
         .with_known("fence", holder.fence)
@@ -286,7 +286,7 @@ fn holder_object(holder: &HolderStatus) -> Object {
         .with_known("since", holder.since.map(time))
         .with_known("held_ms", holder.held_for.map(millis))
         .with_known("expires_ms", holder.expires_in.map(millis))
-        .with_known("ended", holder.has_ended.then_some(true));
+        .with_known("ended", holder.has_ended().then_some(true));
     match &holder.broken_by {
         Some(by) => object.with("broken_by", process(by)),
         None => object,

@@ -10,19 +10,18 @@ use nix::poll::PollFlags;
 use uuid::Uuid;
 
 use super::admission::Admission;
-use super::byte_map::UsageMode;
 use super::file_name;
 use super::format::BREAK_REQUEST;
 use super::lock_file::LockFile;
-use super::look::{Participant, Present};
+use super::look::{Participant, Present, holder_id};
 use super::record::{RECORD, Record};
 use super::release_watch::ReleaseWatch;
 use super::reservation::Reservation;
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakTarget, BreakWatch, Breaker, Broken, Error, FileProblem, Freed, HeldBy, HolderInfo,
-    How, Mode, Notice, Renewal, Told, Untold,
+    BackendError, BreakWatch, Breaker, Broken, Error, FileProblem, Freed, Holder, HolderInfo, How, Mode,
+    Notice, Renewal, Told, Untold,
 };
 
 /// A request that is older means nothing.
@@ -128,66 +127,31 @@ fn is_gone(file: &LockFile, holder: &Participant) -> Result<bool, BackendError> 
     Ok(!present.holders.contains(holder))
 }
 
-/// The holders, with what shows them.
-fn targets(file: &LockFile, present: &Present) -> Vec<(BreakTarget, Option<Participant>)> {
-    let of_run = |holder: &Participant| {
-        let record = file.record(holder.ticket);
-        (target(HeldBy::Run, record, holder.usage, holder.ticket), Some(*holder))
-    };
-    let of_reservation = |kept: &Reservation| {
-        let record = file.record(kept.ticket);
-        let target = target(HeldBy::Reservation, record, kept.kind.usage(), kept.ticket);
-        (BreakTarget { expires_in: Some(kept.until.remaining()), ..target }, None)
-    };
-    let stranger = present.foreign.iter().filter(|_| present.holders.is_empty());
-    let of_stranger = stranger.map(|foreign| {
-        let pid = foreign.pid.map_or_else(String::new, |pid| pid.to_string());
-        let info = HolderInfo { pid, ..HolderInfo::default() };
-        (BreakTarget { info, ..target(HeldBy::Stranger, None, UsageMode::PLAIN, 0) }, None)
-    });
-    let runs = present.holders.iter().map(of_run);
-    runs.chain(present.kept.iter().map(of_reservation)).chain(of_stranger).collect()
-}
-
-fn target(by: HeldBy, record: Option<Record>, usage: UsageMode, ticket: u64) -> BreakTarget {
-    let slot = record.as_ref().and_then(|record| record.tenure).map(|tenure| tenure.slot);
-    BreakTarget {
-        by,
-        // Without a record the ticket is all that tells it from others.
-        token: record.as_ref().map_or_else(|| format!("ticket {ticket}"), |record| record.claim.clone()),
-        slot: slot.filter(|_| usage != UsageMode::PLAIN),
-        slots: (usage != UsageMode::PLAIN).then(|| usage.slots()),
-        held_for: record.as_ref().map(|record| record.since.elapsed()),
-        info: record.map(|record| record.info).unwrap_or_default(),
-        expires_in: None,
-        broken_by: None,
-    }
-}
-
 impl Breaker for HostBreaker {
-    fn holders(&mut self) -> Result<Vec<BreakTarget>, BackendError> {
+    fn holders(&mut self) -> Result<Vec<Holder>, BackendError> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let present = Present::look(file).map_err(|e| file.io_error(&e))?;
-        Ok(targets(file, &present).into_iter().map(|(target, _)| target).collect())
+        Ok(present.described_holders(file).into_iter().map(|(holder, _)| holder).collect())
     }
 
-    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Told, BackendError> {
+    fn tell(&mut self, holders: &[Holder], how: How) -> Result<Told, BackendError> {
         let mut untold = Vec::new();
         let Some(file) = &self.file else { return Ok(Told { untold, freed: Freed::No }) };
         let present = Present::look(file).map_err(|e| file.io_error(&e))?;
-        let is_meant = |token: &str| holders.iter().any(|holder| holder.token == token);
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        for (target, participant) in targets(file, &present) {
-            let Some(holder) = participant.filter(|_| is_meant(&target.token)) else { continue };
+        let described = present.described_holders(file);
+        for (Holder { id, .. }, participant) in described {
+            let Some(holder) = participant.filter(|_| holders.iter().any(|meant| meant.id == id)) else {
+                continue;
+            };
             match ask_run(file, &holder, &self.who, if how == How::AtOnce { KILL } else { "" }, &self.ask) {
                 Ok(()) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
-                Err(error) => untold.push(Untold { token: target.token, error }),
+                Err(error) => untold.push(Untold { id, error }),
             }
         }
         for kept in &present.kept {
-            let token =
-                file.record(kept.ticket).map_or_else(|| format!("ticket {}", kept.ticket), |r| r.claim);
-            if is_meant(&token) {
+            let id = holder_id(file, kept.ticket);
+            if holders.iter().any(|meant| meant.id == id) {
                 end(file, *kept)?;
             }
         }

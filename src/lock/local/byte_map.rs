@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use uuid::Uuid;
 
-use crate::lock::MOST_SLOTS;
+use crate::lock::{MOST_SLOTS, Mode};
 
 /// The bits of one usage mode, both among the tickets and among the marks.
 const USAGE_BITS: u32 = 50;
@@ -76,6 +76,13 @@ impl UsageMode {
     /// How many slots were asked for; zero if none.
     pub(super) fn slot_count(self) -> u32 {
         self.0
+    }
+
+    pub(super) fn mode(self) -> Mode {
+        match self.0 {
+            0 => Mode::Exclusive,
+            of => Mode::Slot { of },
+        }
     }
 
     fn start(self) -> u64 {

@@ -8,10 +8,9 @@ use std::time::SystemTime;
 use super::byte_map::{END, MARKS, Presence, UsageMode};
 use super::lock_file::LockFile;
 use super::ofd_lock::Kind;
-use super::record::Record;
 use super::reservation::Reservation;
 use crate::clock::BootTime;
-use crate::lock::{Detail, HolderInfo, HolderStatus, Mode, State, Status, WaiterStatus};
+use crate::lock::{Detail, Holder, HolderInfo, HolderKind, Mode, State, Status, WaiterStatus};
 
 /// The processes that the kernel's locks show. The file's contents only say more about them.
 #[derive(Debug, Default)]
@@ -96,11 +95,22 @@ impl Present {
         }
     }
 
+    /// All holders, with the lock that shows each living one.
+    pub(super) fn described_holders(&self, file: &LockFile) -> Vec<(Holder, Option<Participant>)> {
+        let living =
+            self.holders.iter().map(|holder| (described(file, holder.ticket, holder.usage), Some(*holder)));
+        let kept = self.kept.iter().map(|reservation| Holder {
+            kind: HolderKind::Reservation,
+            expires_in: Some(reservation.until.remaining()),
+            ..described(file, reservation.ticket, reservation.kind.usage())
+        });
+        let foreign = self.foreign.iter().filter(|_| self.holders.is_empty()).map(foreign_holder);
+        living.chain(kept.chain(foreign).map(|holder| (holder, None))).collect()
+    }
+
     pub(super) fn status(&self, file: &LockFile, key: Vec<u8>, detail: Detail) -> Status {
-        let living = self.holders.iter().map(|holder| living_holder(file, holder));
-        let kept = self.kept.iter().map(|reservation| kept_holder(file, reservation));
-        let foreign = self.foreign.iter().filter(|_| self.state() == State::Foreign).map(foreign_holder);
-        let mut holders: Vec<HolderStatus> = living.chain(kept).chain(foreign).collect();
+        let mut holders: Vec<Holder> =
+            self.described_holders(file).into_iter().map(|(holder, _)| holder).collect();
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
         let waiters = match detail {
             Detail::Summary => Vec::new(),
@@ -131,49 +141,44 @@ fn foreign_reader(file: &LockFile) -> io::Result<Option<Foreign>> {
     Ok(Some(Foreign { offset: locked.start, is_writer: false, pid }))
 }
 
-fn living_holder(file: &LockFile, holder: &Participant) -> HolderStatus {
-    let has_slot = holder.usage != UsageMode::PLAIN;
-    file.record(holder.ticket).map_or_else(HolderStatus::default, |record| described(record, has_slot))
-}
-
-fn kept_holder(file: &LockFile, reservation: &Reservation) -> HolderStatus {
-    let has_slot = reservation.kind.usage() != UsageMode::PLAIN;
-    let known = file.record(reservation.ticket).map(|record| described(record, has_slot));
-    HolderStatus {
-        expires_in: Some(reservation.until.remaining()),
-        has_ended: true,
-        ..known.unwrap_or_default()
-    }
-}
-
-fn foreign_holder(foreign: &Foreign) -> HolderStatus {
+fn foreign_holder(foreign: &Foreign) -> Holder {
     let pid = foreign.pid.map_or_else(String::new, |pid| pid.to_string());
-    HolderStatus { info: HolderInfo { pid, ..HolderInfo::default() }, ..HolderStatus::default() }
+    let info = HolderInfo { pid, ..HolderInfo::default() };
+    Holder { kind: HolderKind::Foreign, info, ..Holder::default() }
 }
 
-fn described(record: Record, has_slot: bool) -> HolderStatus {
+/// What `break` knows the holder with this ticket by. Without a record only the ticket is left.
+pub(super) fn holder_id(file: &LockFile, ticket: u64) -> String {
+    file.record(ticket).map_or_else(|| format!("ticket {ticket}"), |record| record.claim)
+}
+
+fn described(file: &LockFile, ticket: u64, usage: UsageMode) -> Holder {
+    let Some(record) = file.record(ticket) else {
+        return Holder { id: holder_id(file, ticket), mode: usage.mode(), ..Holder::default() };
+    };
+    let has_slot = usage != UsageMode::PLAIN;
     let held_for = record.since.elapsed();
-    HolderStatus {
+    Holder {
+        kind: HolderKind::Run,
         info: record.info,
-        token: Some(record.claim).filter(|claim| !claim.is_empty()),
+        // One slot is a lock.
+        mode: if has_slot || matches!(record.mode, Mode::Slot { .. }) { usage.mode() } else { record.mode },
+        token: Some(record.claim.clone()).filter(|claim| !claim.is_empty()),
+        id: record.claim,
         fence: record.tenure.map(|tenure| tenure.fence),
         slot: record.tenure.filter(|_| has_slot).map(|tenure| tenure.slot),
         since: SystemTime::now().checked_sub(held_for),
         waited: record.tenure.map(|tenure| tenure.waited),
         held_for: Some(held_for),
         expires_in: record.tenure.and_then(|tenure| tenure.until).map(BootTime::remaining),
-        ..HolderStatus::default()
+        broken_by: None,
     }
 }
 
 fn waiter_status(file: &LockFile, waiter: &Participant, position: usize) -> WaiterStatus {
-    let unknown_mode = || match waiter.usage.slot_count() {
-        0 => Mode::Exclusive,
-        of => Mode::Slot { of },
-    };
     let record = file.waiter_record(waiter.ticket);
     let waited = record.as_ref().map(|record| record.since.elapsed());
-    let (info, mode) =
-        record.map_or_else(|| (HolderInfo::default(), unknown_mode()), |record| (record.info, record.mode));
+    let (info, mode) = record
+        .map_or_else(|| (HolderInfo::default(), waiter.usage.mode()), |record| (record.info, record.mode));
     WaiterStatus { info, mode, position, waited }
 }

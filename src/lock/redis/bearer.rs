@@ -93,7 +93,7 @@ impl RedisBearer {
         let mut breaker = RedisBreaker::of_bearer(configured, key, self.timing, self.who.clone());
         let (token, mut give_up_at) = (self.claim.to_string(), None);
         loop {
-            let held = breaker.holders()?.into_iter().find(|held| held.token == token);
+            let held = breaker.holders()?.into_iter().find(|held| held.token.as_ref() == Some(&token));
             let Some(held) = held else { return Ok(Released::Done(Vec::new())) };
             let at_most = held.expires_in.unwrap_or(PATIENCE) + SLACK;
             let until = *give_up_at.get_or_insert_with(|| BootTime::now() + at_most);

@@ -1,28 +1,26 @@
 //! Taking a lock on servers away from its holders.
 //!
-//! A claim is marked on a majority of the servers: from then on its holder cannot renew it, and is told. It is freed by
-//! its holder, or when its lease is over: see lua/include/mark.lua.
+//! A claim is marked on a majority of the servers: from then on its holder cannot renew it, and is
+//! told. It is freed by its holder, or when its lease ends: see lua/include/mark.lua.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::listening::{Heard, Listening};
-use super::reply::{BreakReply, Mark, ServerHolder};
+use super::reply::{BreakReply, InspectReply, Mark};
 use super::requests::{BreakAction, Requests};
-use super::servers::Servers;
+use super::view::RedisView;
 use super::{Keys, Server, Timing, WAITER_RENEWAL};
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakTarget, Breaker, Fault, Freed, HeldBy, HolderInfo, How, Told, majority_of,
+    BackendError, Breaker, Fault, Freed, Holder, HolderInfo, HolderKind, How, Told, majority_of,
 };
 
 pub(crate) struct RedisBreaker {
+    view: RedisView,
+    keys: Keys,
     requests: Requests,
-    servers: Servers,
-    /// For a second set of connections, on which we sleep.
-    configured: Vec<Server>,
     /// Who we are to the servers: what holders are told, and where we are woken.
     id: WaiterId,
     who: HolderInfo,
@@ -30,11 +28,12 @@ pub(crate) struct RedisBreaker {
     has_token: bool,
     /// A majority was marked: from then on we only mark again, and take nothing back.
     has_told: bool,
+    /// A second set of connections, on which we sleep.
     listening: Option<Listening>,
 }
 
 /// The replies of one round, and the servers that have not replied.
-struct Round {
+struct BreakRound {
     replies: Vec<BreakReply>,
     errors: Vec<BackendError>,
     servers: usize,
@@ -43,9 +42,9 @@ struct Round {
 impl RedisBreaker {
     pub(crate) fn new(servers: Vec<Server>, keys: Keys, timing: Timing, who: HolderInfo) -> Self {
         Self {
-            requests: Requests::new(vec![keys], servers.len(), timing),
-            servers: Servers::new(servers.clone(), timing.node_timeout),
-            configured: servers,
+            requests: Requests::new(vec![keys.clone()], servers.len(), timing),
+            keys,
+            view: RedisView::new(servers, "", timing.node_timeout),
             id: WaiterId::random(),
             who,
             has_token: false,
@@ -59,15 +58,16 @@ impl RedisBreaker {
         Self { has_token: true, ..Self::new(servers, keys, timing, who) }
     }
 
-    fn ask_all(&mut self, action: BreakAction, claims: &[Vec<u8>]) -> Round {
+    fn ask_all(&mut self, action: BreakAction, claims: &[Vec<u8>]) -> BreakRound {
         let call = self.requests.break_lock((self.id, &self.who), action, claims, self.has_token);
-        let asked = self.servers.timed_round(self.servers.to_all(&call));
-        let mut round = Round { replies: Vec::new(), errors: Vec::new(), servers: self.servers.len() };
-        for (at, reply) in asked.replies(&mut self.servers, None) {
+        let servers = &mut self.view.servers;
+        let asked = servers.timed_round(servers.to_all(&call));
+        let mut round = BreakRound { replies: Vec::new(), errors: Vec::new(), servers: servers.len() };
+        for (at, reply) in asked.replies(servers, None) {
             match reply {
                 Ok(reply) => round.replies.push(reply),
                 Err(error) => {
-                    self.servers[at].node.disconnect();
+                    servers[at].node.disconnect();
                     round.errors.push(error);
                 }
             }
@@ -81,7 +81,7 @@ impl RedisBreaker {
     fn mark(&mut self, claims: &[Vec<u8>]) -> Result<(), BackendError> {
         let mut round = self.ask_all(BreakAction::Mark, claims);
         let mut is_done = round.has_marked(claims, |mark| mark != Mark::None);
-        if self.servers.len() > 1 && is_done {
+        if self.view.servers.len() > 1 && is_done {
             round = self.ask_all(BreakAction::Mark, claims);
             is_done = round.has_marked(claims, |mark| mark == Mark::Old);
         }
@@ -92,42 +92,38 @@ impl RedisBreaker {
         if !self.has_told {
             self.ask_all(BreakAction::Unmark, claims);
         }
-        Err(BackendError::no_majority(round.errors, self.servers.len()))
+        Err(BackendError::no_majority(round.errors, self.view.servers.len()))
     }
 }
 
 impl Breaker for RedisBreaker {
-    fn holders(&mut self) -> Result<Vec<BreakTarget>, BackendError> {
-        self.ask_all(BreakAction::Look, &[]).holders()
+    fn holders(&mut self) -> Result<Vec<Holder>, BackendError> {
+        let mut holders = self.view.holders_to_break(&self.keys)?;
+        holders.sort_by_key(|held| (held.slot, std::cmp::Reverse(held.held_for)));
+        Ok(holders)
     }
 
-    fn tell(&mut self, holders: &[BreakTarget], how: How) -> Result<Told, BackendError> {
-        let claim = |held: &BreakTarget| held.token.clone().into_bytes();
-        let freed = match how {
-            How::Gently => {
-                self.mark(&holders.iter().map(claim).collect::<Vec<_>>())?;
-                Freed::No
-            }
-            How::AtOnce => {
-                // What is deleted cannot be brought back, and a mark can be taken back: so a majority is marked first.
-                // Other programs know no marks.
-                let is_run = |held: &&BreakTarget| held.by != HeldBy::Stranger;
-                let marked: Vec<Vec<u8>> = holders.iter().filter(is_run).map(claim).collect();
-                let are_marked = self.servers.len() > 1 && marked.len() == holders.len();
-                if self.servers.len() > 1 && !marked.is_empty() {
-                    self.mark(&marked)?;
-                }
-                let claims: Vec<Vec<u8>> = holders.iter().map(claim).collect();
-                match self.ask_all(BreakAction::Free, &claims).holders() {
-                    Ok(_) => Freed::Yes,
-                    Err(error) if are_marked => Freed::OnlyTold(error),
-                    // It has said no.
-                    Err(error) if self.servers.len() == 1 && error.fault() != Fault::Unavailable => {
-                        return Err(error);
-                    }
-                    Err(error) => Freed::Unknown(error),
-                }
-            }
+    fn tell(&mut self, holders: &[Holder], how: How) -> Result<Told, BackendError> {
+        let claim = |held: &Holder| held.id.clone().into_bytes();
+        let claims: Vec<Vec<u8>> = holders.iter().map(claim).collect();
+        if how == How::Gently {
+            self.mark(&claims)?;
+            return Ok(Told { untold: Vec::new(), freed: Freed::No });
+        }
+        // What is deleted cannot be brought back, and a mark can be taken back: so a majority is marked
+        // first. Other programs know no marks.
+        let is_ours = |held: &&Holder| held.kind != HolderKind::Foreign;
+        let marked: Vec<Vec<u8>> = holders.iter().filter(is_ours).map(claim).collect();
+        let servers = self.view.servers.len();
+        if servers > 1 && !marked.is_empty() {
+            self.mark(&marked)?;
+        }
+        let freed = match self.ask_all(BreakAction::Free, &claims).unless_no_majority() {
+            Ok(()) => Freed::Yes,
+            Err(error) if servers > 1 && marked.len() == holders.len() => Freed::OnlyTold(error),
+            // The server has refused.
+            Err(error) if servers == 1 && error.fault() != Fault::Unavailable => return Err(error),
+            Err(error) => Freed::Unknown(error),
         };
         Ok(Told { untold: Vec::new(), freed })
     }
@@ -137,9 +133,9 @@ impl Breaker for RedisBreaker {
         let until = until.min(BootTime::now() + WAITER_RENEWAL);
         let listening = self.listening.get_or_insert_with(|| {
             Listening::new(
-                self.configured.clone(),
-                self.servers.node_timeout,
-                self.requests.break_lock((self.id, &self.who), BreakAction::Look, &[], self.has_token),
+                self.view.configured.clone(),
+                self.view.servers.node_timeout,
+                self.view.inspect_to_break(&self.keys),
                 self.requests.notify_list(self.id),
                 WAITER_RENEWAL,
                 BootTime::now(),
@@ -147,7 +143,7 @@ impl Breaker for RedisBreaker {
         });
         let mut is_woken = false;
         while !is_woken && !until.has_passed() {
-            listening.advance::<BreakReply>(|_, heard| is_woken |= matches!(heard, Heard::Element(_)));
+            listening.advance::<InspectReply>(|_, heard| is_woken |= matches!(heard, Heard::Element(_)));
             if !is_woken {
                 let next = listening.next_moment().map_or(until, |moment| moment.min(until));
                 wait(&listening.poll_for(), next, None);
@@ -160,10 +156,10 @@ impl Breaker for RedisBreaker {
     }
 }
 
-impl Round {
-    /// Of each claim, what the servers know about it, one record for each server; those that a majority may have.
-    fn by_claim(&self) -> BTreeMap<&[u8], Vec<&ServerHolder>> {
-        let mut claims: BTreeMap<&[u8], Vec<&ServerHolder>> = BTreeMap::new();
+impl BreakRound {
+    /// The marks that the servers have for each claim that a majority may have.
+    fn by_claim(&self) -> BTreeMap<&[u8], Vec<Mark>> {
+        let mut claims: BTreeMap<&[u8], Vec<Mark>> = BTreeMap::new();
         let mut run_ids: Vec<&[u8]> = Vec::new();
         for reply in &self.replies {
             // A server that is listed twice has one vote.
@@ -171,64 +167,30 @@ impl Round {
                 continue;
             }
             run_ids.push(&reply.run_id);
-            for holder in &reply.holders {
-                claims.entry(&holder.claim).or_default().push(holder);
+            for (claim, mark) in &reply.holders {
+                claims.entry(claim).or_default().push(*mark);
             }
         }
         claims.retain(|_, votes| votes.len() + self.errors.len() >= majority_of(self.servers));
         claims
     }
 
-    fn holders(self) -> Result<Vec<BreakTarget>, BackendError> {
+    fn unless_no_majority(self) -> Result<(), BackendError> {
         if self.errors.len() > self.servers - majority_of(self.servers) {
             return Err(BackendError::no_majority(self.errors, self.servers));
         }
-        let held = |(claim, votes): (&[u8], Vec<&ServerHolder>)| {
-            let known = votes.iter().find(|vote| vote.info.is_some()).unwrap_or(&votes[0]);
-            BreakTarget {
-                by: match (&known.info, known.has_ended) {
-                    (Some(_), false) => HeldBy::Run,
-                    (Some(_), true) => HeldBy::Reservation,
-                    (None, _) if is_claim(claim) => HeldBy::Run,
-                    (None, _) => HeldBy::Stranger,
-                },
-                token: String::from_utf8_lossy(claim).into_owned(),
-                info: known.info.clone().unwrap_or_default(),
-                slot: known.slot,
-                slots: self.replies.iter().find_map(|reply| reply.slots),
-                held_for: known.held_for,
-                expires_in: self.expires_in(&votes),
-                broken_by: votes.iter().find_map(|vote| vote.broken_by.clone()),
-            }
-        };
-        let mut holders: Vec<BreakTarget> = self.by_claim().into_iter().map(held).collect();
-        holders.sort_by_key(|held| (held.slot, std::cmp::Reverse(held.held_for)));
-        Ok(holders)
-    }
-
-    /// When there is no majority any more.
-    fn expires_in(&self, votes: &[&ServerHolder]) -> Option<Duration> {
-        let mut all: Vec<Option<Duration>> = votes.iter().map(|vote| vote.expires_in).collect();
-        // Never is the longest.
-        all.sort_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
-        let last = (majority_of(self.servers) - 1).min(all.len() - 1);
-        all[if self.errors.is_empty() { last } else { 0 }]
+        Ok(())
     }
 
     /// Whether none of these claims can be renewed any more, or is there at all.
     fn has_marked(&self, claims: &[Vec<u8>], is_marked: impl Fn(Mark) -> bool) -> bool {
         let present = self.by_claim();
-        let counts = |vote: &&&ServerHolder| is_marked(vote.mark) || vote.is_freed_at_once();
-        let is_enough =
-            |votes: &Vec<&ServerHolder>| votes.iter().filter(counts).count() >= majority_of(self.servers);
+        let counts = |mark: &&Mark| is_marked(**mark) || **mark == Mark::Freed;
+        let is_enough = |marks: &Vec<Mark>| marks.iter().filter(counts).count() >= majority_of(self.servers);
         // A claim that no server has shown is gone only if those that have not replied are no majority.
         let is_gone = self.errors.len() < majority_of(self.servers);
         claims.iter().all(|claim| present.get(claim.as_slice()).map_or(is_gone, is_enough))
     }
-}
-
-fn is_claim(value: &[u8]) -> bool {
-    str::from_utf8(value).is_ok_and(|text| text.parse::<crate::lock::Claim>().is_ok())
 }
 
 #[cfg(test)]
@@ -238,27 +200,15 @@ mod tests {
 
     const CLAIM: &[u8] = b"3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1";
 
-    /// Of three servers: one for each of these marks has the claim, so many have nothing there, and the rest fails.
-    fn round(marks: &[Mark], free: usize) -> Round {
-        let holder = |mark: &Mark| ServerHolder {
-            claim: CLAIM.to_vec(),
-            slot: None,
-            expires_in: None,
-            held_for: None,
-            info: None,
-            has_ended: false,
-            broken_by: None,
-            mark: *mark,
-        };
-        let holders = marks.iter().map(|mark| vec![holder(mark)]).chain((0..free).map(|_| Vec::new()));
-        let replies = holders.enumerate().map(|(at, holders)| BreakReply {
-            run_id: vec![u8::try_from(at).unwrap()],
-            slots: None,
-            holders,
-        });
-        let replies: Vec<BreakReply> = replies.collect();
+    /// Of three servers one for each of these marks has the claim, `free` have nothing there, and the
+    /// others fail.
+    fn round(marks: &[Mark], free: usize) -> BreakRound {
+        let holders = marks.iter().map(|mark| vec![(CLAIM.to_vec(), *mark)]);
+        let holders = holders.chain((0..free).map(|_| Vec::new()));
+        let reply = |(at, holders): (usize, _)| BreakReply { run_id: at.to_string().into(), holders };
+        let replies: Vec<BreakReply> = holders.enumerate().map(reply).collect();
         let errors = (replies.len()..3).map(|_| BackendError::new("n", Problem::TimedOut)).collect();
-        Round { replies, errors, servers: 3 }
+        BreakRound { replies, errors, servers: 3 }
     }
 
     #[test]
@@ -272,7 +222,7 @@ mod tests {
         assert!(!is_broken(&[Mark::New], 0), "the others may renew it");
         assert!(!is_broken(&[Mark::New], 1), "the third may have it, too");
         assert!(is_broken(&[Mark::None], 2), "a minority is no lock");
-        assert!(is_broken(&[], 2), "gone");
+        assert!(is_broken(&[], 2) && is_broken(&[Mark::Freed, Mark::Freed], 1), "gone");
         assert!(!is_broken(&[], 1) && !is_broken(&[], 0), "not known");
     }
 }

@@ -3,11 +3,11 @@
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::reply::{parse_mode, parse_number};
+use super::reply::parse_number;
 use super::requests::{joined, millis};
 use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
-use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Outcome};
+use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Mode, Outcome};
 
 /// A run that has ended, in the terms of release.lua.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ pub(super) fn finished_run(id: &[u8], fields: &[Vec<u8>]) -> Option<FinishedRun>
         waited: fields.millis("waited"),
         held: fields.millis("held"),
         info,
-        mode: parse_mode(fields.get("mode")),
+        mode: Mode::from_tag(fields.get("mode")).unwrap_or_default(),
         slot: fields.number("slot"),
         token: parse_number::<Claim>(fields.get("claim"))?.to_string(),
         fence: fields.number("fence"),
@@ -133,7 +133,7 @@ pub(super) fn expired_run(claim: &[u8], ended: u64, record: &[Vec<u8>]) -> Optio
         waited: between(asked, since),
         held: between(since, Some(ended)),
         info,
-        mode: parse_mode(fields.get("mode")),
+        mode: Mode::from_tag(fields.get("mode")).unwrap_or_default(),
         slot: fields.number("slot"),
         token: parse_number::<Claim>(claim.split(|&b| b == b'/' || b == b'!').next()?)?.to_string(),
         fence: fields.number("fence"),
@@ -149,7 +149,6 @@ fn moment(millis: u64) -> Option<SystemTime> {
 mod tests {
     use super::*;
     use crate::exit::Exit;
-    use crate::lock::Mode;
     use proptest::prelude::*;
 
     const CLAIM: &str = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.2";

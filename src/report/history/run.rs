@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use super::super::format::{broken_by, sanitize};
 use super::super::list::short_name;
 use crate::exit::Exit;
-use crate::lock::{FinishedRun, History, HolderInfo, HolderStatus, Mode, Outcome, State, WaiterStatus};
+use crate::lock::{FinishedRun, History, Holder, HolderInfo, Mode, Outcome, State, WaiterStatus};
 
 pub(super) struct Run<'a> {
     pub info: &'a HolderInfo,
@@ -26,7 +26,7 @@ pub(super) struct Run<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Phase<'a> {
     Ended(&'a FinishedRun),
-    Running(&'a HolderStatus),
+    Running(&'a Holder),
     Waiting(&'a WaiterStatus),
 }
 

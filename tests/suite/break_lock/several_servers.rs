@@ -9,8 +9,11 @@ use crate::support::{Nodes, hold, wait_until};
 fn mark_on_one(nodes: &Nodes, at: usize) {
     let claim = nodes[at].cmd(&["GET", "lock:k"]);
     nodes[at].cmd(&["SET", "lock:k", &format!("{claim}!"), "KEEPTTL"]);
-    nodes[at].cmd(&["HSET", "lock-info:k", "broken", r#"{"user":"alice","host":"h","pid":"1"}"#]);
     let waiter = claim.split('.').next().expect("a waiter").to_owned();
+    let mut record: serde_json::Value =
+        serde_json::from_str(&nodes[at].cmd(&["HGET", "lock-info:k", &waiter])).expect("a record");
+    record["broken"] = r#"{"user":"alice","host":"h","pid":"1"}"#.into();
+    nodes[at].cmd(&["HSET", "lock-info:k", &waiter, &record.to_string()]);
     nodes[at].cmd(&["RPUSH", &format!("lock-notify:{waiter}"), &format!("{claim} {{\"user\":\"alice\"}}")]);
 }
 

@@ -57,8 +57,8 @@ fn the_server_has_the_holders_command_name_but_not_its_arguments() {
     let info = redis.cmd(&["HGETALL", "lock-info:deploy"]);
     assert!(!info.contains("hidden-argument") && !info.contains("exec sleep"), "{info}");
     let pid = holder.pid().to_string();
-    for part in ["nightly", "sh", &pid] {
-        assert!(info.lines().any(|line| line == part), "{part:?} is missing in {info}");
+    for (field, value) in [("label", "nightly"), ("command", "sh"), ("pid", &pid)] {
+        assert_eq!(redis.recorded("deploy", field), value, "{info}");
     }
     holder.signal(SIGTERM);
     holder.wait();
@@ -144,8 +144,7 @@ fn the_link_of_a_ci_job_is_kept_with_the_lock() {
         }
         let job = run.sh("echo ready; exec sleep 60").spawn();
         job.wait_for_line("ready");
-        let info = redis.cmd(&["HGETALL", "lock-info:deploy"]);
-        assert!(info.lines().any(|line| line == expected), "{variables:?}: {info}");
+        assert_eq!(redis.recorded("deploy", "job_url"), expected, "{variables:?}");
         let done = Run::key(&redis, "deploy").arg("-n").sh("echo ran").done().expect_code(75);
         assert!(done.stderr.contains(expected), "the refused run prints the link: {}", done.stderr);
         job.signal(SIGTERM);
@@ -159,7 +158,7 @@ fn incomplete_ci_variables_make_no_link() {
     let run = Run::key(&redis, "deploy").env("GITHUB_ACTIONS", "true").env("GITHUB_RUN_ID", "42");
     let job = run.sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
-    assert!(!redis.cmd(&["HGETALL", "lock-info:deploy"]).contains("actions/runs"));
+    assert_eq!(redis.recorded("deploy", "job_url"), "");
 }
 
 #[test]

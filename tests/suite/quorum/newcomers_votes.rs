@@ -6,7 +6,7 @@ use crate::support::nodes::marker_prefix;
 use crate::support::{Job, Links, MS, Nodes, Redis, ServerClock, wait_until};
 
 fn recorded(redis: &Redis, field: &str) -> String {
-    redis.cmd(&["HGET", "lock-info:k", field])
+    redis.recorded("k", field)
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn assert_no_overlap_under(ttl: &str, mut harm: impl FnMut(&Redis, &Proxy, i32, 
         let (start, mut round) = (Instant::now(), 0);
         while start.elapsed() < Duration::from_secs(24) {
             // The current holder, from its record on the server.
-            let holder = redis.cmd(&["HGET", "lock-info:k", "pid"]).parse().unwrap_or(0);
+            let holder = redis.recorded("k", "pid").parse().unwrap_or(0);
             harm(&redis, &proxy, holder, round);
             round += 1;
         }

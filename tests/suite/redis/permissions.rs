@@ -171,6 +171,11 @@ fn everything_that_locks(redis: &Redis, url: &str) {
         job.wait_for_stderr("broken by ");
         job.wait().expect_code(79);
     }
+    // The next run logs that the lease of the one before has expired.
+    let acquire = Run::bare().args(&["acquire", "--redis", url, "--key", "k", "--ttl", "100ms"]);
+    acquire.done().expect_code(0);
+    wait_until("the lease has expired", || !redis.held("k"));
+    Run::at(url, "k").cmd(&["true"]).done().expect_code(0);
 }
 
 /// A refused break changes nothing that its holder, or the next run, would notice.

@@ -70,7 +70,7 @@ fn a_superseding_request_has_one_stamp() {
     let request = format!(r#"{{"waiter":"{0}","queued":"{0} ^","stamp":"{ahead}"}}"#, older.waiter());
     redis.cmd(&["SET", "lock-newest:k", &request]);
     let job = hold(Run::key(&redis, "k").args(&["--supersede"]));
-    let stamp = redis.cmd(&["HGET", "lock-info:k", "stamp"]);
+    let stamp = redis.recorded("k", "stamp");
     assert_eq!(stamp, (ahead + 1).to_string());
     let newest = redis.cmd(&["GET", "lock-newest:k"]);
     assert!(newest.contains(&format!(r#""stamp":"{stamp}""#)), "{newest}");

@@ -127,6 +127,13 @@ impl Redis {
         self.connect().cmd(args)
     }
 
+    /// A field of the exclusive holder's record; "" if there is none.
+    pub fn recorded(&self, key: &str, field: &str) -> String {
+        let record: serde_json::Value =
+            serde_json::from_str(&self.cmd(&["HVALS", &format!("lock-info:{key}")])).unwrap_or_default();
+        record[field].as_str().unwrap_or_default().to_owned()
+    }
+
     /// KEYS *, sorted, without the logs of finished runs: almost every run leaves an entry there.
     pub fn keys(&self) -> Vec<String> {
         self.connect().keys()

@@ -88,13 +88,13 @@ fn a_kept_lock_says_by_whom_and_for_how_long() {
     let status = directory.status();
     assert_eq!((status.state, status.holder_count), (State::Kept, 1));
     let holder = &status.holders[0];
-    assert!(holder.has_ended && holder.info.label == "tick" && holder.slot == Some(0));
+    assert!(holder.has_ended() && holder.info.label == "tick" && holder.slot == Some(0));
     assert!(holder.expires_in.is_some_and(|left| left > FAR / 2 && left <= FAR));
     let mut beside = directory.open();
     attempt(&mut beside, Mode::Slot { of: 3 }).unwrap();
     let status = directory.status();
     assert_eq!((status.state, status.holder_count), (State::Slots { of: 3 }, 2));
-    assert_eq!(status.holders.iter().filter(|holder| holder.has_ended).count(), 1);
+    assert_eq!(status.holders.iter().filter(|holder| holder.has_ended()).count(), 1);
 }
 
 #[test]

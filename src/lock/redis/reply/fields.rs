@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::lock::redis::script::Call;
-use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Mode, Problem};
+use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Problem};
 
 /// Where the fields of the holder's info begin in a 'blocked' reply.
 const INFO: usize = 10;
@@ -107,15 +107,6 @@ impl Fields {
                 (false, false, false) => Blocker::Holder(holding()?),
             },
         })
-    }
-}
-
-/// The mode whose tag this is: see lua/include/request.lua.
-pub(in crate::lock::redis) fn parse_mode(tag: &[u8]) -> Mode {
-    match (tag.strip_prefix(b"shared:"), tag.strip_prefix(b"slots:").and_then(parse_number)) {
-        (Some(group), _) => Mode::Shared { group: group.to_vec() },
-        (None, Some(of)) => Mode::Slot { of },
-        (None, None) => Mode::Exclusive,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::Reply;
-use super::fields::{bytes_of, parse_mode, parse_number};
+use super::fields::{bytes_of, parse_number};
 use crate::clock::BootTime;
 use crate::lock::redis::log::expired_run;
 use crate::lock::redis::script::{Call, INSPECT};
@@ -45,7 +45,7 @@ impl InspectReply {
                     }
                     queue
                 }
-                Record::Foreign { expires_in, queue } => {
+                Record::Foreign { expires_in, queue, .. } => {
                     later(expires_in);
                     queue
                 }
@@ -64,13 +64,14 @@ pub(in crate::lock::redis) enum Record {
         queue: Queue,
     },
     Held {
-        tag: Tag,
-        holders: Vec<Holder>,
+        mode: Mode,
+        holders: Vec<HolderRecord>,
         holder_count: usize,
         queue: Queue,
     },
-    /// `None`: it never expires.
+    /// `id` stands for its value. `expires_in`: `None` = it never expires.
     Foreign {
+        id: Vec<u8>,
         expires_in: Option<Duration>,
         queue: Queue,
     },
@@ -78,16 +79,18 @@ pub(in crate::lock::redis) enum Record {
     WrongType,
 }
 
-/// In which way it is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::lock::redis) enum Tag {
-    Exclusive,
-    Shared,
-    Slots(u32),
+impl Record {
+    /// How many servers its holders' grants are spread over, as far as they say.
+    pub(in crate::lock::redis) fn server_count(&self) -> Option<usize> {
+        match self {
+            Self::Held { holders, .. } => holders.iter().find_map(|holder| holder.servers),
+            Self::Free { .. } | Self::Foreign { .. } | Self::WrongType => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::lock::redis) struct Holder {
+pub(in crate::lock::redis) struct HolderRecord {
     pub claim: Claim,
     pub slot: Option<u32>,
     pub expires_in: Option<Duration>,
@@ -98,6 +101,8 @@ pub(in crate::lock::redis) struct Holder {
     pub waited: Option<Duration>,
     pub held_for: Option<Duration>,
     pub has_ended: bool,
+    /// How many servers the grant is spread over.
+    pub servers: Option<usize>,
     /// Its claim is marked: it is to give the lock back.
     pub broken_by: Option<HolderInfo>,
 }
@@ -162,36 +167,27 @@ fn record(value: &Value, now: u64) -> Result<Record, Problem> {
     };
     let waiters = list(waiters)?.iter().map(|waiter| parse_waiter(waiter, now));
     let queue = Queue { count: number(waiter_count)?, waiters: waiters.collect::<Result<_, _>>()? };
-    let value = without_mark(bytes(value)?);
+    let value = bytes(value)?;
     if value.is_empty() {
         return Ok(Record::Free { queue });
     }
     let last_fence = parse_number(&bytes(fence)?);
     let holders =
         list(holders)?.iter().filter_map(|holder| parse_holder(holder, now, last_fence).transpose());
-    let holders: Vec<Holder> = holders.collect::<Result<_, _>>()?;
-    let tag = if parse_number::<Claim>(&value).is_some() {
-        Some(Tag::Exclusive)
-    } else if value.starts_with(b"shared:") {
-        Some(Tag::Shared)
-    } else {
-        value.strip_prefix(b"slots:").and_then(parse_number).map(Tag::Slots)
-    };
-    match tag {
-        // A tag without sharers was set by another program, or its sharers were lost: it must expire.
-        Some(tag) if !holders.is_empty() => {
-            Ok(Record::Held { tag, holders, holder_count: number(holder_count)?, queue })
-        }
-        _ => Ok(Record::Foreign { expires_in: millis(expires)?, queue }),
+    let holders: Vec<HolderRecord> = holders.collect::<Result<_, _>>()?;
+    if holders.is_empty() {
+        return Ok(Record::Foreign { id: value, expires_in: millis(expires)?, queue });
     }
+    let mode = Mode::from_tag(&value).unwrap_or_default();
+    Ok(Record::Held { mode, holders, holder_count: number(holder_count)?, queue })
 }
 
 /// `None` for an entry that is not ours.
-fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Option<Holder>, Problem> {
+fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Option<HolderRecord>, Problem> {
     let [name, expires, info] = list(value)? else { return Err(Problem::UnexpectedReply) };
     let name = bytes(name)?;
     let is_marked = name.ends_with(MARK);
-    let name = without_mark(name);
+    let name = name.strip_suffix(MARK).unwrap_or(&name);
     let is_exclusive = !name.contains(&b'/');
     let mut parts = name.split(|&b| b == b'/');
     let Some(claim) = parts.next().and_then(parse_number::<Claim>) else { return Ok(None) };
@@ -207,7 +203,7 @@ fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Opti
     let field =
         |name: &str| fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| &pair[1]);
     let since: Option<u64> = field("since").and_then(|text| parse_number(text));
-    Ok(Some(Holder {
+    Ok(Some(HolderRecord {
         claim,
         slot: parts.next().and_then(parse_number),
         expires_in: millis(expires)?,
@@ -220,6 +216,7 @@ fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Opti
         ),
         held_for: since.map(|since| Duration::from_micros(now.saturating_sub(since.saturating_mul(1000)))),
         has_ended: field("ended").is_some(),
+        servers: field("nodes").and_then(|nodes| parse_number(nodes)),
         broken_by: is_marked
             .then(|| field("broken").and_then(|who| HolderInfo::from_json(who)).unwrap_or_default()),
         info: HolderInfo::from_fields(&fields),
@@ -228,16 +225,6 @@ fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Opti
 
 /// As lua/include/mark.lua marks a claim that was broken.
 const MARK: &[u8] = b"!";
-
-fn without_mark(mut claim: Vec<u8>) -> Vec<u8> {
-    if claim.ends_with(MARK)
-        && parse_number::<Claim>(claim.split(|&b| b == b'/' || b == b'!').next().unwrap_or_default())
-            .is_some()
-    {
-        claim.pop();
-    }
-    claim
-}
 
 fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
     let [queued, score, who] = list(value)? else { return Err(Problem::UnexpectedReply) };
@@ -252,7 +239,7 @@ fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
     let stamp = if score < 0 { score + PREFERRED_LANE } else { score };
     Ok(Waiter {
         name: name.to_vec(),
-        mode: parse_mode(tag),
+        mode: Mode::from_tag(tag).unwrap_or_default(),
         score,
         waited: Duration::from_micros(now.saturating_sub(u64::try_from(stamp).unwrap_or(now))),
         info: HolderInfo::from_fields(&info_fields(who)?),

@@ -16,9 +16,9 @@ use fields::Fields;
 #[cfg(test)]
 pub(super) use acquire::Memory;
 pub(super) use acquire::{AcquireReply, Arrival, Granted, Quarantined, Refusal};
-pub(super) use breaking::{BreakReply, Mark, ServerHolder, WatchReply};
-pub(super) use fields::{parse_mode, parse_number};
-pub(super) use inspect::{Holder, InspectReply, Queue, Record, Tag, Waiter};
+pub(super) use breaking::{BreakReply, Mark, WatchReply};
+pub(super) use fields::parse_number;
+pub(super) use inspect::{HolderRecord, InspectReply, Queue, Record, Waiter};
 
 /// The reply to one kind of request.
 pub(super) trait Reply: Sized {

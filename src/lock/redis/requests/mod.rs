@@ -47,12 +47,8 @@ pub(super) struct Terms {
 
 impl Terms {
     pub(super) fn new(request: &Request, keys: usize) -> Self {
-        let mode_tag = match &request.mode {
-            // One slot is a lock.
-            Mode::Exclusive | Mode::Slot { of: 1 } => Vec::new(),
-            Mode::Shared { group } => [b"shared:", group.as_slice()].concat(),
-            Mode::Slot { of } => format!("slots:{of}").into(),
-        };
+        // One slot is a lock.
+        let mode_tag = if request.mode == (Mode::Slot { of: 1 }) { Vec::new() } else { request.mode.tag() };
         let preference = match (&request.mode, request.prefer) {
             (Mode::Exclusive | Mode::Slot { of: 1 }, Prefer::Writers) => Some(PREFERRED),
             (Mode::Shared { .. }, Prefer::Readers) => Some(JOINS),
@@ -119,7 +115,6 @@ pub(super) struct Place {
 /// What lua/break.lua does with the holders that are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BreakAction {
-    Look,
     Mark,
     Unmark,
     Free,
@@ -264,7 +259,6 @@ impl Requests {
         has_token: bool,
     ) -> Call {
         let action = match action {
-            BreakAction::Look => "look",
             BreakAction::Mark => "mark",
             BreakAction::Unmark => "unmark",
             BreakAction::Free => "free",

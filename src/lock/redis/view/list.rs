@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{Limits, Looked, RedisView, read_pages};
 use crate::lock::redis::discovery::masters;
-use crate::lock::redis::keys::{cluster_patterns, lock_pattern, untagged};
+use crate::lock::redis::keys::{Keys, cluster_patterns, lock_pattern, untagged};
 use crate::lock::redis::script::Call;
 use crate::lock::redis::servers::Servers;
 use crate::lock::{BackendError, Detail, Listing, ServerState, ServerStatus, Status, View};
@@ -77,7 +77,8 @@ impl RedisView {
         limits: Limits,
         detail: Detail,
     ) -> Result<(Vec<Looked>, Vec<Status>), BackendError> {
-        let looked = self.look_at(batch, limits)?;
+        let keys: Vec<Keys> = batch.iter().map(|key| self.keys(key)).collect();
+        let looked = self.look_at(&keys, limits)?;
         let mut taken = Vec::new();
         for (at, key) in batch.iter().enumerate() {
             let status = self.merged(key, &looked, at);

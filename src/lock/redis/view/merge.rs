@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::wall_clock;
-use crate::lock::redis::reply::{Holder, Queue, Record, Tag, Waiter};
-use crate::lock::{Difference, HolderInfo, HolderStatus, State, Status, WaiterStatus};
+use crate::lock::redis::reply::{HolderRecord, Queue, Record, Waiter};
+use crate::lock::{Difference, Holder, HolderInfo, HolderKind, Mode, State, Status, WaiterStatus};
 
 #[derive(Debug)]
 pub(super) struct Merged {
@@ -20,8 +20,8 @@ pub(super) struct Merged {
 
 /// All that is known of one holder.
 struct Candidate<'a> {
-    tag: Tag,
-    records: Vec<&'a Holder>,
+    mode: &'a Mode,
+    records: Vec<&'a HolderRecord>,
 }
 
 impl Candidate<'_> {
@@ -37,10 +37,10 @@ pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
     let known = || records.iter().copied().flatten();
     let mut candidates: BTreeMap<String, Candidate<'_>> = BTreeMap::new();
     for record in known() {
-        if let Record::Held { tag, holders, .. } = record {
+        if let Record::Held { mode, holders, .. } = record {
             for holder in holders {
                 let name = holder.claim.waiter.to_string();
-                let entry = candidates.entry(name).or_insert(Candidate { tag: *tag, records: Vec::new() });
+                let entry = candidates.entry(name).or_insert(Candidate { mode, records: Vec::new() });
                 entry.records.push(holder);
             }
         }
@@ -48,16 +48,16 @@ pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
     candidates.retain(|_, candidate| may_be_majority(candidate.records.len()));
     // One exclusive holder at most; and one mode.
     let best = candidates.values().max_by_key(|holder| (holder.records.len(), holder.fence()));
-    let tag = best.map(|holder| holder.tag);
-    if tag == Some(Tag::Exclusive) {
+    let mode = best.map(|holder| holder.mode);
+    if mode == Some(&Mode::Exclusive) {
         let best = best.and_then(|best| best.records.first()).map(|record| record.claim.waiter.to_string());
         candidates.retain(|name, _| Some(name) == best.as_ref());
     }
-    candidates.retain(|_, candidate| Some(candidate.tag) == tag);
-    let foreign: Vec<Option<Duration>> = known()
+    candidates.retain(|_, candidate| Some(candidate.mode) == mode);
+    let foreign: Vec<(&[u8], Option<Duration>)> = known()
         .filter_map(|record| match record {
-            Record::Foreign { expires_in, .. } => Some(*expires_in),
-            Record::WrongType => Some(None),
+            Record::Foreign { id, expires_in, .. } => Some((id.as_slice(), *expires_in)),
+            Record::WrongType => Some((&[][..], None)),
             Record::Free { .. } | Record::Held { .. } => None,
         })
         .collect();
@@ -65,22 +65,28 @@ pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
     let wrong_types = known().filter(|record| matches!(record, Record::WrongType)).count();
     let is_wrong_type = is_foreign && wrong_types == foreign.len();
 
-    let mut holders: Vec<HolderStatus> =
-        candidates.values().map(|candidate| holder_status(candidate, majority)).collect();
+    let mut holders: Vec<Holder> =
+        candidates.values().map(|candidate| described(candidate, majority)).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.held_for));
-    let state = match tag {
+    let state = match mode {
         _ if is_foreign => State::Foreign,
         None => State::Free,
-        Some(_) if holders.iter().all(|holder| holder.has_ended) => State::Kept,
-        Some(Tag::Exclusive) => State::Held,
-        Some(Tag::Shared) => State::Shared,
-        Some(Tag::Slots(of)) => State::Slots { of },
+        Some(_) if holders.iter().all(Holder::has_ended) => State::Kept,
+        Some(Mode::Exclusive) => State::Held,
+        Some(Mode::Shared { .. }) => State::Shared,
+        Some(Mode::Slot { of }) => State::Slots { of: *of },
     };
     let holder_count = known().map(holder_count).max().unwrap_or_default();
     let votes = records.iter().map(|record| vote(*record, &candidates, is_foreign)).collect();
     if is_foreign {
-        holders =
-            vec![HolderStatus { expires_in: agreed_expiry(foreign, majority), ..HolderStatus::default() }];
+        let votes = |value: &[u8]| foreign.iter().filter(|(id, _)| *id == value).count();
+        let value = foreign.iter().map(|(id, _)| *id).max_by_key(|id| votes(id)).unwrap_or_default();
+        holders = vec![Holder {
+            kind: HolderKind::Foreign,
+            id: String::from_utf8_lossy(value).into_owned(),
+            expires_in: agreed_expiry(foreign.iter().map(|(_, left)| *left).collect(), majority),
+            ..Holder::default()
+        }];
     }
     let (waiters, waiter_count) = waiters(known().filter_map(queue), &candidates);
     let holder_count = if candidates.is_empty() { 0 } else { holder_count.max(holders.len()) };
@@ -96,22 +102,30 @@ pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
     Merged { status, votes }
 }
 
-fn holder_status(candidate: &Candidate<'_>, majority: usize) -> HolderStatus {
+fn described(candidate: &Candidate<'_>, majority: usize) -> Holder {
     let records = &candidate.records;
-    let best =
-        records.iter().max_by_key(|record| (record.info != HolderInfo::default(), record.claim.attempt));
-    let best = best.expect("a candidate is one because of a record");
+    // After a lost reply a run asks again: the claim that most servers have is its grant.
+    let votes = |attempt: u32| records.iter().filter(|record| record.claim.attempt == attempt).count();
+    let has_info = |record: &HolderRecord| record.info != HolderInfo::default();
+    let rank =
+        |record: &&&HolderRecord| (votes(record.claim.attempt), record.claim.attempt, has_info(record));
+    let best = records.iter().max_by_key(rank).expect("a candidate is one because of a record");
+    let known = records.iter().find(|record| has_info(record)).filter(|_| !has_info(best)).unwrap_or(best);
     let held_for = records.iter().filter_map(|record| record.held_for).max();
-    HolderStatus {
-        info: best.info.clone(),
-        token: Some(best.claim.to_string()),
+    let has_ended = records.iter().any(|record| record.has_ended);
+    let id = best.claim.to_string();
+    Holder {
+        kind: if has_ended { HolderKind::Reservation } else { HolderKind::Run },
+        info: known.info.clone(),
+        mode: candidate.mode.clone(),
+        token: Some(id.clone()),
+        id,
         fence: candidate.fence(),
-        slot: best.slot.filter(|_| matches!(candidate.tag, Tag::Slots(_))),
+        slot: best.slot.filter(|_| matches!(candidate.mode, Mode::Slot { .. })),
         since: held_for.and_then(|held_for| wall_clock().checked_sub(held_for)),
-        waited: best.waited,
+        waited: known.waited,
         held_for,
         expires_in: agreed_expiry(records.iter().map(|record| record.expires_in).collect(), majority),
-        has_ended: records.iter().any(|record| record.has_ended),
         broken_by: records.iter().find_map(|record| record.broken_by.clone()),
     }
 }
@@ -181,7 +195,7 @@ fn vote(
         Some(Record::Foreign { .. } | Record::WrongType) if is_foreign => None,
         Some(Record::Foreign { .. } | Record::WrongType) => Some(Difference::Foreign),
         Some(Record::Held { holders: here, .. }) => {
-            let counts = |holder: &&Holder| holders.contains_key(&holder.claim.waiter.to_string());
+            let counts = |holder: &&HolderRecord| holders.contains_key(&holder.claim.waiter.to_string());
             match here.iter().find(counts) {
                 Some(_) => None,
                 None => here.first().map(|holder| Difference::HeldBy(holder.info.clone())),

@@ -15,7 +15,7 @@ use super::server::Server;
 use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::{
-    BackendError, Detail, FinishedRun, History, Listing, Problem, Seen, ServerError, ServerState,
+    BackendError, Detail, FinishedRun, History, Holder, Listing, Problem, Seen, ServerError, ServerState,
     ServerStatus, Status, View,
 };
 use merge::merge;
@@ -23,11 +23,13 @@ use pages::read_pages;
 
 /// How many holders and waiters of one lock are described: a reply has to have a bound.
 const MOST_DESCRIBED: usize = 500;
+/// `break` needs all holders.
+const ALL_HOLDERS: usize = 1_000_000;
 
 pub(crate) struct RedisView {
-    servers: Servers,
+    pub(super) servers: Servers,
     /// As they were given.
-    configured: Vec<Server>,
+    pub(super) configured: Vec<Server>,
     prefix: String,
 }
 
@@ -35,7 +37,7 @@ pub(crate) struct RedisView {
 struct Looked {
     state: ServerState,
     rtt: Option<Duration>,
-    /// One for each key; empty if it said nothing that counts.
+    /// One for each key; empty if it failed.
     records: Vec<Record>,
     /// Of the first lock, if it was asked for.
     last_log_id: Option<Vec<u8>>,
@@ -70,7 +72,7 @@ impl RedisView {
     }
 
     /// Asks all servers about these locks. An error if none of them can be asked.
-    fn look_at(&mut self, keys: &[Vec<u8>], limits: Limits) -> Result<Vec<Looked>, BackendError> {
+    fn look_at(&mut self, keys: &[Keys], limits: Limits) -> Result<Vec<Looked>, BackendError> {
         let call = self.inspect(keys, limits);
         let round = self.servers.timed_round(self.servers.to_all(&call));
         let mut replies: Vec<Option<Result<InspectReply, BackendError>>> =
@@ -119,8 +121,8 @@ impl RedisView {
     }
 
     /// The same about one lock: a server with something else at its key fails.
-    fn look_at_one(&mut self, key: &[u8], limits: Limits) -> Result<Vec<Looked>, BackendError> {
-        let mut looked = self.look_at(&[key.to_vec()], limits)?;
+    fn look_at_one(&mut self, keys: &Keys, limits: Limits) -> Result<Vec<Looked>, BackendError> {
+        let mut looked = self.look_at(std::slice::from_ref(keys), limits)?;
         for (at, looked) in looked.iter_mut().enumerate() {
             if matches!(looked.records.first(), Some(Record::WrongType)) {
                 let problem = Problem::Server(ServerError::new("WRONGTYPE", None, "the lock script"));
@@ -134,10 +136,40 @@ impl RedisView {
 
     /// The same, and an error if less than a majority can be asked: what the others know could be a lock.
     fn look_with_majority(&mut self, key: &[u8], limits: Limits) -> Result<Vec<Looked>, BackendError> {
-        let looked = self.look_at_one(key, limits)?;
+        let looked = self.look_at_one(&self.keys(key), limits)?;
         self.unless_fewer_answer(self.servers.majority(), &looked)?;
         Ok(looked)
     }
+
+    /// The holders, for `break`. A quarantined server counts, since its claims keep others out. An error
+    /// unless a majority can be asked: what the others have could be a lock.
+    pub(super) fn holders_to_break(&mut self, keys: &Keys) -> Result<Vec<Holder>, BackendError> {
+        let mut looked = self.look_at_one(keys, Self::BREAK_LIMITS)?;
+        for (at, looked) in looked.iter_mut().enumerate() {
+            let problem = match (&looked.state, looked.records.first()) {
+                (ServerState::Replica, _) => Some(Problem::Replica),
+                (ServerState::Fails(_), _) | (_, None) => None,
+                (ServerState::Serves | ServerState::Quarantined(_), Some(record)) => {
+                    let count = record.server_count().filter(|count| *count != self.servers.len());
+                    looked.state = ServerState::Serves;
+                    count.map(Problem::OtherServerCount)
+                }
+            };
+            if let Some(problem) = problem {
+                looked.state = ServerState::Fails(self.servers[at].node.error(problem));
+                looked.records.clear();
+            }
+        }
+        self.unless_fewer_answer(self.servers.majority(), &looked)?;
+        Ok(self.merged(b"", &looked, 0).holders)
+    }
+
+    /// What `break` asks servers between two looks.
+    pub(super) fn inspect_to_break(&self, keys: &Keys) -> Call {
+        self.inspect(std::slice::from_ref(keys), Self::BREAK_LIMITS)
+    }
+
+    const BREAK_LIMITS: Limits = Limits { holders: ALL_HOLDERS, waiters: 0, log: false };
 
     /// With several servers one that does not vote may have an old copy of its data. A single one is shown for what
     /// it is; if no other can take its place, it has no quarantine unless a client asks for it.
@@ -151,24 +183,28 @@ impl RedisView {
         } else {
             ServerState::Serves
         };
-        let counts = is_alone || matches!(state, ServerState::Serves);
+        let counts = self.counts(&state);
         Looked {
             state,
             rtt: Some(rtt),
-            records: if counts { reply.locks } else { Vec::new() },
+            records: reply.locks,
             last_log_id: reply.last_log_id.filter(|_| counts),
             expired: reply.expired,
         }
     }
 
-    fn inspect(&self, keys: &[Vec<u8>], limits: Limits) -> Call {
-        let of_key = |key: &Vec<u8>| {
-            let Keys { lock, queue, waiters, info, fence, shared, who, log, .. } = self.keys(key);
-            [lock, queue, waiters, info, fence, shared, who, log]
+    fn counts(&self, state: &ServerState) -> bool {
+        self.servers.len() == 1 || matches!(state, ServerState::Serves)
+    }
+
+    fn inspect(&self, keys: &[Keys], limits: Limits) -> Call {
+        let of_key = |keys: &Keys| {
+            let Keys { lock, queue, waiters, info, fence, shared, who, log, .. } = keys;
+            [lock, queue, waiters, info, fence, shared, who, log].map(Clone::clone)
         };
         let mut names: Vec<Vec<u8>> = keys.iter().flat_map(of_key).collect();
         // On a cluster that of their slot.
-        names.push(self.keys(keys.first().map_or(b"", Vec::as_slice)).node);
+        names.push(keys.first().map_or_else(|| self.keys(b"").node, |keys| keys.node.clone()));
         let args =
             [limits.holders, limits.waiters, limits.log.into()].map(|number| number.to_string().into_bytes());
         Call::Script { script: &INSPECT, keys: names, args: args.to_vec(), in_full: false }
@@ -187,7 +223,7 @@ impl Looked {
 impl View for RedisView {
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {
         let limits = Limits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: false };
-        let looked = self.look_at_one(key, limits)?;
+        let looked = self.look_at_one(&self.keys(key), limits)?;
         Ok(self.merged(key, &looked, 0))
     }
 
@@ -211,7 +247,9 @@ impl View for RedisView {
 
 impl RedisView {
     fn merged(&self, key: &[u8], looked: &[Looked], at: usize) -> Status {
-        let records: Vec<Option<&Record>> = looked.iter().map(|looked| looked.records.get(at)).collect();
+        let counted =
+            looked.iter().map(|looked| looked.records.get(at).filter(|_| self.counts(&looked.state)));
+        let records: Vec<Option<&Record>> = counted.collect();
         let merged = merge(&records, self.servers.majority());
         let mut servers = self.server_states(looked);
         let no_majority = self.unless_fewer_answer(self.servers.majority(), looked).err();
@@ -221,8 +259,9 @@ impl RedisView {
             let vote = vote.filter(|_| no_majority.is_none() && is_sure(&server.state));
             (server.vote, server.differs) = (vote, differs);
         }
-        let is_counted = |looked: &&Looked| looked.records.len() > at && is_sure(&looked.state);
-        let counted = looked.iter().filter(is_counted).count();
+        let sure =
+            looked.iter().zip(&records).filter(|(looked, record)| record.is_some() && is_sure(&looked.state));
+        let counted = sure.count();
         let is_decided = merged.status.is_taken() || counted >= self.servers.majority();
         let too_few_vote = || BackendError::no_majority(self.silent(looked), servers.len());
         let undecided = no_majority.or_else(|| (!is_decided).then(too_few_vote));
