@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::Mode;
+use super::{Fields, Mode};
 
 /// A holder of a lock, as others see it. What is not known is `None`.
 #[derive(Clone, Debug, Default)]
@@ -96,49 +96,33 @@ impl Renewal {
 }
 
 impl HolderInfo {
-    /// A run tells nothing about its renewal.
-    pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
-        let fields = [
-            ("host", &self.host),
-            ("pid", &self.pid),
-            ("user", &self.user),
-            ("label", &self.label),
-            ("command", &self.command),
-            ("job_url", &self.job_url),
-        ];
-        let renewal = Some(("keeper", self.renewal.text())).filter(|(_, text)| !text.is_empty());
-        fields.into_iter().map(|(name, value)| (name, value.clone())).chain(renewal).collect()
+    /// A run says nothing about its renewal.
+    pub(crate) fn fields(&self) -> Fields {
+        let fields = Fields::default()
+            .with("host", self.host.as_str())
+            .with("pid", self.pid.as_str())
+            .with("user", self.user.as_str())
+            .with("label", self.label.as_str())
+            .with("command", self.command.as_str())
+            .with("job_url", self.job_url.as_str());
+        fields.with_number("keeper", Some(self.renewal.text()).filter(|text| !text.is_empty()))
     }
 
-    /// From names and values in turn, as a server keeps them. Names of a newer version are passed over.
-    pub(crate) fn from_fields(fields: &[Vec<u8>]) -> Self {
-        let mut info = Self::default();
-        for pair in fields.chunks_exact(2) {
-            let value = String::from_utf8_lossy(&pair[1]).into_owned();
-            match pair[0].as_slice() {
-                b"host" => info.host = value,
-                b"pid" => info.pid = value,
-                b"user" => info.user = value,
-                b"label" => info.label = value,
-                b"command" => info.command = value,
-                b"job_url" => info.job_url = value,
-                b"keeper" => info.renewal = Renewal::from_text(&value),
-                _ => {}
-            }
+    pub(crate) fn from_fields(fields: &Fields) -> Self {
+        Self {
+            host: fields.text("host"),
+            pid: fields.text("pid"),
+            user: fields.text("user"),
+            label: fields.text("label"),
+            command: fields.text("command"),
+            job_url: fields.text("job_url"),
+            renewal: Renewal::from_text(&fields.text("keeper")),
         }
-        info
     }
 
-    /// From a JSON object, as scripts keep it. `None` if it is none.
+    /// `None` if this is no JSON object.
     pub(crate) fn from_json(text: &[u8]) -> Option<Self> {
-        let object: serde_json::Value = serde_json::from_slice(text).ok()?;
-        let mut fields = Vec::new();
-        for (name, value) in object.as_object()? {
-            if let Some(value) = value.as_str() {
-                fields.extend([name.as_bytes().to_vec(), value.as_bytes().to_vec()]);
-            }
-        }
-        Some(Self::from_fields(&fields))
+        Fields::from_json(text).map(|fields| Self::from_fields(&fields))
     }
 }
 
@@ -156,11 +140,8 @@ mod tests {
         };
         for renewal in [Renewal::Run, Renewal::Nobody, Renewal::Keeper(42)] {
             let info = HolderInfo { renewal, ..info.clone() };
-            let mut flat: Vec<Vec<u8>> = vec![b"newer".to_vec(), b"?".to_vec()];
-            for (name, value) in info.fields() {
-                flat.extend([name.into(), value.into()]);
-            }
-            assert_eq!(HolderInfo::from_fields(&flat), info);
+            let fields = Fields::default().with("newer", "?").joined_with(info.fields());
+            assert_eq!(HolderInfo::from_fields(&fields), info);
         }
     }
 }

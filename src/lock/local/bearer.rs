@@ -16,8 +16,8 @@ use super::release_watch::ReleaseWatch;
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, Bearer, Claim, Extended, FileProblem, HolderInfo, Lease, Loss, Outcome, Problem, Released,
-    Votes,
+    BackendError, Bearer, Claim, Extended, Fields, FileProblem, HolderInfo, Lease, Loss, Outcome, Problem,
+    Released, Votes,
 };
 
 /// How long a run may take to stop its command and to give the lock back.
@@ -62,15 +62,17 @@ impl KeeperRequest {
         for (device, inode) in files.iter().map(LockFile::identity) {
             let _ = write!(text, "{device}:{inode} ");
         }
-        let verb = match self {
+        let mut bytes = format!("{text}\0").into_bytes();
+        match self {
             Self::Release { by } => {
-                let fields = by.fields().into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-                let fields: Vec<String> = fields.map(|part| part.replace('\0', "")).collect();
-                format!("release\0{}", fields.join("\0"))
+                bytes.extend(b"release\0");
+                bytes.extend(by.fields().into_zero_terminated());
             }
-            Self::Extend { ttl } => format!("extend\0{}", ttl.map_or(0, |ttl| ttl.as_millis())),
-        };
-        format!("{text}\0{verb}").into_bytes()
+            Self::Extend { ttl } => {
+                bytes.extend(format!("extend\0{}", ttl.map_or(0, |ttl| ttl.as_millis())).bytes());
+            }
+        }
+        bytes
     }
 
     /// What is to be answered if it makes no sense, or is about other files than these, by device and inode: a token stands
@@ -94,7 +96,9 @@ impl KeeperRequest {
 
     fn parse_verb(mut parts: impl Iterator<Item = Vec<u8>>) -> Option<Self> {
         match parts.next()?.as_slice() {
-            b"release" => Some(Self::Release { by: HolderInfo::from_fields(&parts.collect::<Vec<_>>()) }),
+            b"release" => Some(Self::Release {
+                by: HolderInfo::from_fields(&Fields::from_list(&parts.collect::<Vec<_>>())),
+            }),
             b"extend" => {
                 let ttl: u64 = String::from_utf8(parts.next()?).ok()?.parse().ok()?;
                 Some(Self::Extend { ttl: (ttl > 0).then(|| Duration::from_millis(ttl)) })

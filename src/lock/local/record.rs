@@ -11,7 +11,7 @@ use super::format::{
 };
 use super::lock_file::LockFile;
 use crate::clock::BootTime;
-use crate::lock::{HolderInfo, Mode};
+use crate::lock::{Fields, HolderInfo, Mode};
 
 /// Size of a record.
 pub(super) const RECORD: usize = 1024;
@@ -43,22 +43,18 @@ pub(super) struct Tenure {
 impl Record {
     /// What does not fit is cut off.
     pub(super) fn to_bytes(&self, ticket: u64) -> [u8; RECORD] {
-        let mut fields = vec![("since_ms", self.since_ms.to_string().into_bytes())];
-        match &self.mode {
-            Mode::Exclusive => {}
-            Mode::Shared { group } => fields.push(("group", group.clone())),
-            Mode::Slot { of } => fields.push(("slots", of.to_string().into_bytes())),
-        }
-        if let Some(Tenure { fence, slot, waited, until }) = self.tenure {
-            let numbers = [("fence", fence), ("slot", slot.into()), ("waited_ms", millis(waited))];
-            let until = until.map(|until| ("until", until.as_nanos()));
-            let numbers = numbers.into_iter().chain(until);
-            fields.extend(numbers.map(|(name, number)| (name, number.to_string().into_bytes())));
-        }
-        fields.extend(self.info.fields().into_iter().map(|(name, value)| (name, value.into_bytes())));
-        let mut text = vec![self.claim.clone().into_bytes(), self.since.as_nanos().to_string().into_bytes()];
-        text.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value]));
-        let text = text.into_iter().flat_map(|part| part.into_iter().filter(|&b| b != 0).chain([0]));
+        let tenure = self.tenure.as_ref();
+        let fields = Fields::default()
+            .with("claim", self.claim.as_str())
+            .with_number("since", Some(self.since.as_nanos()))
+            .with_number("since_ms", Some(self.since_ms))
+            .with("mode", self.mode.tag())
+            .with_number("fence", tenure.map(|tenure| tenure.fence))
+            .with_number("slot", tenure.map(|tenure| tenure.slot))
+            .with_number("waited_ms", tenure.map(|tenure| tenure.waited.as_millis()))
+            .with_number("until", tenure.and_then(|tenure| tenure.until).map(BootTime::as_nanos))
+            .joined_with(self.info.fields());
+        let text = fields.into_zero_terminated();
         let mut bytes = [0; RECORD];
         bytes[..8].copy_from_slice(&ticket.to_le_bytes());
         bytes[8..].iter_mut().zip(text).for_each(|(to, from)| *to = from);
@@ -71,28 +67,21 @@ impl Record {
         if owner != ticket.to_le_bytes() {
             return None;
         }
-        let mut parts = text.split(|&b| b == 0).map(<[u8]>::to_vec);
-        let claim = String::from_utf8(parts.next()?).ok()?;
-        let since = String::from_utf8(parts.next()?).ok()?.parse().ok()?;
-        let fields: Vec<Vec<u8>> = parts.collect();
-        let field = |name: &str| {
-            fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].clone())
-        };
-        let number = |name| String::from_utf8(field(name)?).ok()?.parse::<u64>().ok();
-        let mode = match (number("slots"), field("group")) {
-            (Some(of), _) => Mode::Slot { of: of.try_into().ok()? },
-            (None, Some(group)) => Mode::Shared { group },
-            (None, None) => Mode::Exclusive,
-        };
-        let tenure = number("fence").map(|fence| Tenure {
+        let fields = Fields::from_zero_terminated(text);
+        let tenure = fields.parsed("fence").map(|fence| Tenure {
             fence,
-            slot: number("slot").and_then(|slot| slot.try_into().ok()).unwrap_or(0),
-            waited: Duration::from_millis(number("waited_ms").unwrap_or(0)),
-            until: number("until").map(BootTime::from_nanos),
+            slot: fields.parsed("slot").unwrap_or(0),
+            waited: fields.millis("waited_ms").unwrap_or_default(),
+            until: fields.parsed("until").map(BootTime::from_nanos),
         });
-        let since_ms = number("since_ms").unwrap_or(0);
-        let info = HolderInfo::from_fields(&fields);
-        Some(Self { claim, since: BootTime::from_nanos(since), since_ms, mode, info, tenure })
+        Some(Self {
+            claim: fields.text("claim"),
+            since: BootTime::from_nanos(fields.parsed("since")?),
+            since_ms: fields.parsed("since_ms").unwrap_or(0),
+            mode: Mode::from_tag(fields.get("mode"))?,
+            info: HolderInfo::from_fields(&fields),
+            tenure,
+        })
     }
 }
 
@@ -101,10 +90,6 @@ impl Record {
     pub(super) fn is_open(&self) -> bool {
         self.tenure.is_some() && self.since_ms != 0
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl LockFile {
@@ -260,10 +245,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_of_an_older_version_lacks_only_what_it_did_not_tell() {
+    fn a_record_without_a_tenure_is_a_waiters() {
         let mut bytes = [0; RECORD];
         bytes[0] = 7;
-        bytes[8..].iter_mut().zip(b"c.1\x0042\x00host\x00web1\x00").for_each(|(to, from)| *to = *from);
+        let text = b"claim\0c.1\0since\x0042\0host\0web1\0newer\0?\0";
+        bytes[8..].iter_mut().zip(text).for_each(|(to, from)| *to = *from);
         let read = Record::from_bytes(&bytes, 7).unwrap();
         assert_eq!((read.info.host.as_str(), read.since_ms, read.tenure), ("web1", 0, None));
     }

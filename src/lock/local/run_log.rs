@@ -14,10 +14,6 @@ use crate::lock::{Ended, FinishedRun, HolderInfo, Mode, Outcome, Renewal};
 /// Size of an entry: enough for a page of a CI job, unless the run is told with many words.
 pub(super) const LOGGED_RUN: usize = 320;
 
-/// Before a reader group, a number of slots.
-const GROUP: u8 = b'g';
-const SLOTS: u8 = b's';
-
 impl LockFile {
     /// Written over the run that had this place before.
     pub(super) fn log(&self, ticket: u64, run: &FinishedRun) -> io::Result<()> {
@@ -71,11 +67,6 @@ pub(super) fn killed(record: &Record, ended: Option<SystemTime>) -> FinishedRun 
 fn to_bytes(run: &FinishedRun, ticket: u64) -> [u8; LOGGED_RUN] {
     let FinishedRun { info, .. } = run;
     let millis = |time: Option<Duration>| time.map(|time| time.as_millis());
-    let mode = match &run.mode {
-        Mode::Exclusive => Vec::new(),
-        Mode::Shared { group } => [&[GROUP], group.as_slice()].concat(),
-        Mode::Slot { of } => [&[SLOTS], of.to_string().as_bytes()].concat(),
-    };
     let by = run.ended.how.by().cloned().unwrap_or_default();
     let fields = [
         text(millis(run.ended_at.duration_since(UNIX_EPOCH).ok())),
@@ -87,7 +78,7 @@ fn to_bytes(run: &FinishedRun, ticket: u64) -> [u8; LOGGED_RUN] {
         text(run.ended.signal()),
         run.ended.how.name().into(),
         run.token.clone().into(),
-        mode,
+        run.mode.tag(),
     ];
     let people = [&info.host, &info.pid, &info.user, &info.command, &info.label]
         .into_iter()
@@ -124,12 +115,7 @@ fn from_bytes(bytes: &[u8]) -> Option<(u64, FinishedRun)> {
     let (fence, slot) = (parsed(next()), parsed(next()));
     let (exit, signal) = (parsed(next()), parsed(next()));
     let (how, token) = (next(), String::from_utf8_lossy(next()).into_owned());
-    let mode = match next() {
-        [] => Mode::Exclusive,
-        [GROUP, group @ ..] => Mode::Shared { group: group.to_vec() },
-        [SLOTS, of @ ..] => Mode::Slot { of: parsed(of)? },
-        _ => return None,
-    };
+    let mode = Mode::from_tag(next())?;
     let mut text = || String::from_utf8_lossy(next()).into_owned();
     let mut person = || {
         let [host, pid, user, command, label] = [(); 5].map(|()| text());

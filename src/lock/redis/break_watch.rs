@@ -11,7 +11,7 @@ use super::listening::{Heard, Listening};
 use super::reply::{DEED, RELEASED, WatchReply};
 use super::{RedisLock, Server};
 use crate::clock::BootTime;
-use crate::lock::{BreakWatch, Broken, Grant, HolderInfo, Notice, majority_of};
+use crate::lock::{BreakWatch, Broken, Fields, Grant, HolderInfo, Notice, majority_of};
 
 /// A command that ends sooner opens no connection for this.
 const STARTS_AFTER: Duration = Duration::from_millis(500);
@@ -62,9 +62,9 @@ impl Element {
             let ttl: u64 = str::from_utf8(ttl).ok()?.parse().ok()?;
             return Some(Self::Extended((ttl > 0).then(|| Duration::from_millis(ttl))));
         }
-        let fields: serde_json::Value = serde_json::from_slice(text).ok()?;
-        let is_release = fields.get(DEED).and_then(serde_json::Value::as_str) == Some(RELEASED);
-        HolderInfo::from_json(text).map(|by| Self::Freed(Freed::new(by, is_release)))
+        let fields = Fields::from_json(text)?;
+        let is_release = fields.get(DEED) == RELEASED.as_bytes();
+        Some(Self::Freed(Freed::new(HolderInfo::from_fields(&fields), is_release)))
     }
 }
 

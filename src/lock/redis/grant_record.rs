@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::requests::Terms;
-use crate::lock::{HolderInfo, Renewal};
+use crate::lock::{Fields, HolderInfo, Renewal};
 
 #[derive(Clone, Debug)]
 pub(super) struct GrantRecord {
@@ -21,21 +19,19 @@ impl GrantRecord {
     /// From a JSON object for each lock. `None` if something is missing; or if a process renews the lock, which heals the
     /// servers itself.
     pub(super) fn parse(records: &[Vec<u8>]) -> Option<Self> {
-        let holder = HolderInfo::from_json(records.first()?)?;
-        let objects: Vec<Value> =
-            records.iter().map(|record| serde_json::from_slice(record)).collect::<Result<_, _>>().ok()?;
-        let text = |object: &Value, name: &str| object.get(name)?.as_str().map(str::to_owned);
-        let number = |object: &Value, name: &str| text(object, name)?.parse::<u64>().ok();
-        let first = objects.first().filter(|_| holder.renewal == Renewal::Nobody)?;
-        let mode_tag = text(first, "mode").unwrap_or_default().into_bytes();
-        let min_hold = Duration::from_millis(number(first, "min_hold").unwrap_or_default());
-        let history = number(first, "history").and_then(|most| u32::try_from(most).ok()).unwrap_or_default();
+        let records: Vec<Fields> =
+            records.iter().map(|record| Fields::from_json(record)).collect::<Option<_>>()?;
+        let first = records.first()?;
+        let holder =
+            Some(HolderInfo::from_fields(first)).filter(|holder| holder.renewal == Renewal::Nobody)?;
+        let (mode_tag, min_hold) = (first.get("mode").to_vec(), first.millis("min_hold").unwrap_or_default());
+        let history = first.parsed("history").unwrap_or_default();
         Some(Self {
-            terms: Terms::of_record(mode_tag, &holder, min_hold, history, objects.len()),
-            fences: objects.iter().map(|object| number(object, "fence")).collect::<Option<_>>()?,
-            held_for: Duration::from_millis(number(first, "held_for")?),
-            gate: text(first, "gate").unwrap_or_default().into_bytes(),
-            stamp: number(first, "stamp"),
+            terms: Terms::of_record(mode_tag, &holder, min_hold, history, records.len()),
+            fences: records.iter().map(|record| record.parsed("fence")).collect::<Option<_>>()?,
+            held_for: first.millis("held_for")?,
+            gate: first.get("gate").to_vec(),
+            stamp: first.parsed("stamp"),
         })
     }
 }

@@ -1,13 +1,12 @@
 //! The history on servers: what is told about a run that has ended, and how it is read again.
 
-use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::reply::parse_number;
 use super::requests::{joined, millis};
 use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
-use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Mode, Outcome};
+use crate::lock::{Claim, Ended, Error, Fields, FinishedRun, Grant, HolderInfo, Mode, Outcome};
 
 /// A run that has ended, in the terms of release.lua.
 #[derive(Clone, Debug)]
@@ -59,7 +58,7 @@ impl Entry {
             text(self.ended.signal()),
             time(self.waited),
             time(self.held),
-            how.by().map_or_else(Vec::new, as_json),
+            how.by().map_or_else(Vec::new, |by| by.fields().without_empty().to_json()),
         ]
     }
 }
@@ -68,63 +67,33 @@ fn text(number: Option<impl ToString>) -> Vec<u8> {
     number.map_or_else(Vec::new, |number| number.to_string().into())
 }
 
-pub(super) fn as_json(info: &HolderInfo) -> Vec<u8> {
-    let fields = info.fields().into_iter().filter(|(_, value)| !value.is_empty());
-    let object: serde_json::Map<String, serde_json::Value> =
-        fields.map(|(name, value)| (name.to_owned(), value.into())).collect();
-    serde_json::Value::Object(object).to_string().into()
-}
-
-/// Names and values in turn.
-struct Fields<'a>(&'a [Vec<u8>]);
-
-impl Fields<'_> {
-    /// Empty if there is none.
-    fn get(&self, name: &str) -> &[u8] {
-        let pair = self.0.chunks_exact(2).find(|pair| pair[0] == name.as_bytes());
-        pair.map_or(&[], |pair| pair[1].as_slice())
-    }
-
-    fn number<T: FromStr>(&self, name: &str) -> Option<T> {
-        parse_number(self.get(name))
-    }
-
-    fn millis(&self, name: &str) -> Option<Duration> {
-        self.number(name).map(Duration::from_millis)
-    }
-}
-
 /// An entry of the log; `id` tells when it was written. `None` if it is none, or of a newer version.
-pub(super) fn finished_run(id: &[u8], fields: &[Vec<u8>]) -> Option<FinishedRun> {
+pub(super) fn finished_run(id: &[u8], fields: &Fields) -> Option<FinishedRun> {
     let written = parse_number(id.split(|&b| b == b'-').next()?)?;
-    let info = HolderInfo::from_fields(fields);
-    let fields = Fields(fields);
     let by = HolderInfo::from_json(fields.get("by")).unwrap_or_default();
     Some(FinishedRun {
-        ended_at: moment(fields.number("ended").unwrap_or(written))?,
+        ended_at: moment(fields.parsed("ended").unwrap_or(written))?,
         waited: fields.millis("waited"),
         held: fields.millis("held"),
-        info,
+        info: HolderInfo::from_fields(fields),
         mode: Mode::from_tag(fields.get("mode")).unwrap_or_default(),
-        slot: fields.number("slot"),
-        token: parse_number::<Claim>(fields.get("claim"))?.to_string(),
-        fence: fields.number("fence"),
-        ended: Ended::parse(fields.get("how"), fields.number("exit"), fields.number("signal"), by)?,
+        slot: fields.parsed("slot"),
+        token: fields.parsed::<Claim>("claim")?.to_string(),
+        fence: fields.parsed("fence"),
+        ended: Ended::parse(fields.get("how"), fields.parsed("exit"), fields.parsed("signal"), by)?,
     })
 }
 
 /// A holder whose lease ended at this moment, in ms, and of which no client has written that down yet: from its claim, or
 /// entry, and its record. `None` if it has told its end itself, or no history is wanted.
-pub(super) fn expired_run(claim: &[u8], ended: u64, record: &[Vec<u8>]) -> Option<FinishedRun> {
-    let info = HolderInfo::from_fields(record);
-    let fields = Fields(record);
-    if !fields.get("ended").is_empty() || fields.number::<u32>("history").unwrap_or(0) == 0 {
+pub(super) fn expired_run(claim: &[u8], ended: u64, record: &Fields) -> Option<FinishedRun> {
+    if !record.get("ended").is_empty() || record.parsed::<u32>("history").unwrap_or(0) == 0 {
         return None;
     }
-    let since: Option<u64> = fields.number("since");
+    let since: Option<u64> = record.parsed("since");
     // In microseconds, and of the server itself if there is only one.
     let asked =
-        fields.number::<u64>("stamp").filter(|_| fields.get("nodes") == b"1").map(|stamp| stamp / 1000);
+        record.parsed::<u64>("stamp").filter(|_| record.get("nodes") == b"1").map(|stamp| stamp / 1000);
     let between = |from: Option<u64>, to: Option<u64>| {
         from.zip(to).map(|(from, to)| Duration::from_millis(to.saturating_sub(from)))
     };
@@ -132,11 +101,11 @@ pub(super) fn expired_run(claim: &[u8], ended: u64, record: &[Vec<u8>]) -> Optio
         ended_at: moment(ended)?,
         waited: between(asked, since),
         held: between(since, Some(ended)),
-        info,
-        mode: Mode::from_tag(fields.get("mode")).unwrap_or_default(),
-        slot: fields.number("slot"),
+        info: HolderInfo::from_fields(record),
+        mode: Mode::from_tag(record.get("mode")).unwrap_or_default(),
+        slot: record.parsed("slot"),
         token: parse_number::<Claim>(claim.split(|&b| b == b'/' || b == b'!').next()?)?.to_string(),
-        fence: fields.number("fence"),
+        fence: record.parsed("fence"),
         ended: Ended::new(Outcome::Expired),
     })
 }
@@ -153,8 +122,8 @@ mod tests {
 
     const CLAIM: &str = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.2";
 
-    fn fields(pairs: &[(&str, &str)]) -> Vec<Vec<u8>> {
-        pairs.iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.as_bytes().to_vec()]).collect()
+    fn fields(pairs: &[(&str, &str)]) -> Fields {
+        pairs.iter().fold(Fields::default(), |fields, (name, value)| fields.with(name, *value))
     }
 
     #[test]
@@ -213,7 +182,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_entry_can_upset_the_reader(id: Vec<u8>, names in prop::collection::vec("[a-z]{2,6}", 0..6), value: Vec<u8>) {
-            let fields: Vec<Vec<u8>> = names.into_iter().flat_map(|name| [name.into_bytes(), value.clone()]).collect();
+            let fields = names.iter().fold(Fields::default(), |fields, name| fields.with(name, value.clone()));
             let _ = finished_run(&id, &fields);
             let _ = expired_run(&value, u64::MAX, &fields);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::Reply;
-use super::fields::{Fields, parse_number};
+use super::fields::ReplyFields;
 use crate::lock::redis::script::{ACQUIRE, Call};
 use crate::lock::{Blocked, Problem, Superseded};
 
@@ -79,7 +79,7 @@ impl Reply for AcquireReply {
     }
 
     fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
-        let fields = Fields::of(value)?;
+        let fields = ReplyFields::of(value)?;
         Ok(match fields.tag()? {
             b"granted" => Self::Granted(Granted {
                 run_id: fields.bytes(1)?.to_vec(),
@@ -96,14 +96,14 @@ impl Reply for AcquireReply {
                 },
             }),
             b"blocked" => {
-                let [holder_gate, holder_stamp] = ["gate", "stamp"].map(|name| fields.info_field(name));
+                let record = fields.blocking_record();
                 let waiter = fields.bytes(3)?.split(|&b| b == b'.').next().unwrap_or_default().to_vec();
-                let stamp = holder_stamp.and_then(parse_number);
+                let stamp = record.parsed("stamp");
                 Self::Refused(Box::new(Refusal {
                     blocked: fields.blocked(call)?,
                     run_id: fields.bytes(7)?.to_vec(),
                     stamp: fields.non_negative(8)?,
-                    holder_gate: holder_gate.unwrap_or_default().to_vec(),
+                    holder_gate: record.get("gate").to_vec(),
                     holder_arrival: stamp.map(|stamp| Arrival { stamp, waiter }),
                 }))
             }

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::fields::Fields;
+use super::fields::ReplyFields;
 use super::{DEED, RELEASED, Reply};
 use crate::lock::redis::script::{BREAK, Call, WATCH};
 use crate::lock::{HolderInfo, Problem};
@@ -30,14 +30,14 @@ impl Reply for WatchReply {
     }
 
     fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
-        let fields = Fields::of(value)?;
+        let fields = ReplyFields::of(value)?;
         let run_id = || fields.bytes(1).map(<[u8]>::to_vec);
         match fields.tag()? {
             b"ours" => Ok(Self::Ours),
             b"broken" => Ok(Self::Broken {
                 run_id: run_id()?,
                 by: fields.info_from(2),
-                is_release: fields.has_pair(2, DEED, RELEASED),
+                is_release: fields.fields_from(2).get(DEED) == RELEASED.as_bytes(),
             }),
             b"gone" => Ok(Self::Gone { run_id: run_id()? }),
             _ => Err(Problem::UnexpectedReply),
@@ -71,7 +71,7 @@ impl Reply for BreakReply {
     }
 
     fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
-        let fields = Fields::of(value)?;
+        let fields = ReplyFields::of(value)?;
         match fields.tag()? {
             b"holders" => {}
             b"replica" => return Err(Problem::Replica),

@@ -6,15 +6,15 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::lock::redis::script::Call;
-use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Problem};
+use crate::lock::{Blocked, Blocker, Fields, HolderInfo, Holding, Problem};
 
 /// Where the fields of the holder's info begin in a 'blocked' reply.
 const INFO: usize = 10;
 
 /// A script's reply: a list of strings of which the first is the tag, or the tag alone.
-pub(super) struct Fields(Vec<Vec<u8>>);
+pub(super) struct ReplyFields(Vec<Vec<u8>>);
 
-impl Fields {
+impl ReplyFields {
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(super) fn of(value: &Value) -> Result<Self, Problem> {
         let fields = match value {
@@ -61,21 +61,18 @@ impl Fields {
         Ok(self.non_negative(at)?.map(Duration::from_millis))
     }
 
-    /// A field of the holder's info.
-    pub(super) fn info_field(&self, name: &str) -> Option<&[u8]> {
-        let mut pairs = self.0.get(INFO..)?.chunks_exact(2);
-        pairs.find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].as_slice())
+    /// Names and values in turn, from this one on.
+    pub(super) fn fields_from(&self, at: usize) -> Fields {
+        Fields::from_list(self.0.get(at..).unwrap_or_default())
     }
 
-    /// Names and values in turn, from this field on.
     pub(super) fn info_from(&self, at: usize) -> HolderInfo {
-        HolderInfo::from_fields(self.0.get(at..).unwrap_or_default())
+        HolderInfo::from_fields(&self.fields_from(at))
     }
 
-    /// Whether this name and this value are among them.
-    pub(super) fn has_pair(&self, at: usize, name: &str, value: &str) -> bool {
-        let mut pairs = self.0.get(at..).unwrap_or_default().chunks_exact(2);
-        pairs.any(|pair| pair[0] == name.as_bytes() && pair[1] == value.as_bytes())
+    /// The holder's record in a 'blocked' reply.
+    pub(super) fn blocking_record(&self) -> Fields {
+        self.fields_from(INFO)
     }
 
     /// As `blocked_by` in lua/ writes it.
@@ -95,7 +92,7 @@ impl Fields {
             })
         };
         let info = self.0.get(INFO..).ok_or(Problem::UnexpectedReply)?;
-        let has_ended = info.chunks_exact(2).any(|pair| pair[0] == b"ended");
+        let has_ended = !self.blocking_record().get("ended").is_empty();
         Ok(Blocked {
             key,
             position: self.non_negative(2)?,

@@ -9,7 +9,7 @@ use super::fields::{bytes_of, parse_number};
 use crate::clock::BootTime;
 use crate::lock::redis::log::expired_run;
 use crate::lock::redis::script::{Call, INSPECT};
-use crate::lock::{Claim, FinishedRun, HolderInfo, Mode, Problem};
+use crate::lock::{Claim, Fields, FinishedRun, HolderInfo, Mode, Problem};
 
 /// Scores of waiters that go ahead of all others are this much smaller: see lua/include/queue.lua.
 const PREFERRED_LANE: i64 = 4_000_000_000_000_000;
@@ -191,34 +191,21 @@ fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Opti
     let is_exclusive = !name.contains(&b'/');
     let mut parts = name.split(|&b| b == b'/');
     let Some(claim) = parts.next().and_then(parse_number::<Claim>) else { return Ok(None) };
-    let mut fields = info_fields(info)?;
-    let field =
-        |name: &str| fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| &pair[1]);
-    // What a holder before this one has left.
-    let of_this_claim =
-        field("claim").and_then(|text| parse_number::<Claim>(text.split(|&b| b == b'/').next()?));
-    if of_this_claim.is_some_and(|other| other.waiter != claim.waiter) {
-        fields.clear();
-    }
-    let field =
-        |name: &str| fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| &pair[1]);
-    let since: Option<u64> = field("since").and_then(|text| parse_number(text));
+    let fields = info_fields(info)?;
+    let since: Option<u64> = fields.parsed("since");
+    // In microseconds, and by the clock of this server if it is the only one.
+    let asked =
+        fields.parsed::<u64>("stamp").filter(|_| fields.get("nodes") == b"1").map(|stamp| stamp / 1000);
     Ok(Some(HolderRecord {
         claim,
         slot: parts.next().and_then(parse_number),
         expires_in: millis(expires)?,
-        fence: field("fence").and_then(|text| parse_number(text)).or(last_fence.filter(|_| is_exclusive)),
-        waited: field("stamp").filter(|_| field("nodes").is_some_and(|nodes| nodes == b"1")).and_then(
-            |stamp| {
-                let asked = parse_number::<u64>(stamp)? / 1000;
-                Some(Duration::from_millis(since?.saturating_sub(asked)))
-            },
-        ),
+        fence: fields.parsed("fence").or(last_fence.filter(|_| is_exclusive)),
+        waited: asked.zip(since).map(|(asked, since)| Duration::from_millis(since.saturating_sub(asked))),
         held_for: since.map(|since| Duration::from_micros(now.saturating_sub(since.saturating_mul(1000)))),
-        has_ended: field("ended").is_some(),
-        servers: field("nodes").and_then(|nodes| parse_number(nodes)),
-        broken_by: is_marked
-            .then(|| field("broken").and_then(|who| HolderInfo::from_json(who)).unwrap_or_default()),
+        has_ended: !fields.get("ended").is_empty(),
+        servers: fields.parsed("nodes"),
+        broken_by: is_marked.then(|| HolderInfo::from_json(fields.get("broken")).unwrap_or_default()),
         info: HolderInfo::from_fields(&fields),
     }))
 }
@@ -246,18 +233,9 @@ fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
     })
 }
 
-/// Names and values in turn.
-fn info_fields(info: &Value) -> Result<Vec<Vec<u8>>, Problem> {
-    if let Ok(fields) = list(info) {
-        return fields.iter().map(bytes).collect();
-    }
-    let json: serde_json::Value = serde_json::from_slice(&bytes(info)?).unwrap_or_default();
-    let text = |value: &serde_json::Value| match value.as_str() {
-        Some(text) => text.to_owned().into_bytes(),
-        None => value.to_string().into_bytes(),
-    };
-    let fields = json.as_object().into_iter().flatten();
-    Ok(fields.flat_map(|(name, value)| [name.clone().into_bytes(), text(value)]).collect())
+/// Empty if it was lost.
+fn info_fields(json: &Value) -> Result<Fields, Problem> {
+    Ok(Fields::from_json(&bytes(json)?).unwrap_or_default())
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]

@@ -11,7 +11,7 @@ use redis::Value;
 
 use super::script::{Call, EXTEND, HEAL, OUTER, RAISE, RELEASE};
 use crate::lock::{HolderInfo, Loss, OuterLock, Problem};
-use fields::Fields;
+use fields::ReplyFields;
 
 #[cfg(test)]
 pub(super) use acquire::Memory;
@@ -47,14 +47,17 @@ impl Reply for ExtendReply {
     }
 
     fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
-        let fields = Fields::of(value)?;
+        let fields = ReplyFields::of(value)?;
         match fields.tag()? {
             b"extended" => Ok(Self::Extended {
                 run_id: fields.bytes(1)?.to_vec(),
                 quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
                 records: fields.rest(3),
             }),
-            b"broken" => Ok(Self::Lost(taken_away(fields.info_from(1), fields.has_pair(1, DEED, RELEASED)))),
+            b"broken" => Ok(Self::Lost(taken_away(
+                fields.info_from(1),
+                fields.fields_from(1).get(DEED) == RELEASED.as_bytes(),
+            ))),
             _ => loss(&fields).map(Self::Lost),
         }
     }
@@ -101,7 +104,7 @@ impl Reply for FollowUpReply {
         if ExtendReply::answers(call) {
             return ExtendReply::parse(call, value).map(Self::Extend);
         }
-        match Fields::of(value)?.tag()? {
+        match ReplyFields::of(value)?.tag()? {
             b"healed" | b"foreign" | b"stale" => Ok(Self::Heal),
             _ => Err(Problem::UnexpectedReply),
         }
@@ -121,7 +124,7 @@ impl Reply for RaiseReply {
     }
 
     fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
-        let fields = Fields::of(value)?;
+        let fields = ReplyFields::of(value)?;
         match fields.tag()? {
             b"raised" => Ok(Self::Raised),
             b"refused" => Ok(Self::Refused(fields.one_for_each_lock(1, call)?)),
@@ -144,7 +147,7 @@ impl Reply for ReleaseReply {
     }
 
     fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
-        let fields = Fields::of(value)?;
+        let fields = ReplyFields::of(value)?;
         match fields.tag()? {
             b"released" => Ok(Self::Released),
             b"run" => Ok(Self::HeldByRun),
@@ -174,7 +177,7 @@ impl Reply for OuterReply {
     }
 
     fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
-        let fields = Fields::of(value)?;
+        let fields = ReplyFields::of(value)?;
         match fields.tag()? {
             b"outer" => {}
             b"replica" => return Err(Problem::Replica),
@@ -233,7 +236,7 @@ fn taken_away(by: HolderInfo, is_release: bool) -> Loss {
 
 /// Why the lock is not ours; or, to a bearer of its token, that it asks the wrong number of servers, or for the wrong number
 /// of locks.
-fn loss(fields: &Fields) -> Result<Loss, Problem> {
+fn loss(fields: &ReplyFields) -> Result<Loss, Problem> {
     let by = || Box::new(fields.info_from(2));
     match (fields.tag()?, fields.bytes(1)) {
         (b"expired", _) => Ok(Loss::Expired),

@@ -6,7 +6,7 @@ mod tests;
 use std::time::Duration;
 
 use super::keys::Keys;
-use super::log::{Entry, as_json};
+use super::log::Entry;
 use super::reply::{DEED, RELEASED};
 use super::script::{
     ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE,
@@ -234,7 +234,7 @@ impl Requests {
         let unknown = Vec::new;
         let mut args = vec![millis(Duration::ZERO), millis(Duration::ZERO), terms.history.to_string().into()];
         args.extend([unknown(), unknown(), Outcome::Released.name().into()]);
-        args.extend([unknown(), unknown(), unknown(), unknown(), as_json(client)]);
+        args.extend([unknown(), unknown(), unknown(), unknown(), client.fields().without_empty().to_json()]);
         args.extend_from_slice(&terms.holder);
         self.call(&RELEASE, claim, terms, None, args)
     }
@@ -322,7 +322,7 @@ fn recorded(min_hold: Duration, holder: &HolderInfo, keys: usize) -> Vec<Vec<u8>
 
 /// Field and value in turn.
 fn described(client: &HolderInfo) -> Vec<Vec<u8>> {
-    client.fields().into_iter().flat_map(|(field, value)| [field.into(), value.into()]).collect()
+    client.fields().into_list()
 }
 
 fn flag(is_set: bool) -> Vec<u8> {

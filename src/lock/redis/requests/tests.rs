@@ -24,7 +24,7 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
     let requests = Requests::new(vec![Keys::new(&[], "lock", b"k"); of], 1, timing);
     let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
     let terms = Terms {
-        holder: vec![b"?".to_vec(); HolderInfo::default().fields().len() * 2],
+        holder: vec![b"?".to_vec(); HolderInfo::default().fields().into_list().len()],
         history: 200,
         ..Terms::default()
     };
@@ -82,7 +82,7 @@ fn each_script_gets_the_arguments_that_its_header_lists() {
     for (script, call) in calls(1) {
         let Call::Script { args, .. } = call else { panic!("{call:?}") };
         let (listed, has_fields) = listed(script);
-        let fields = if has_fields { HolderInfo::default().fields().len() * 2 } else { 0 };
+        let fields = if has_fields { HolderInfo::default().fields().into_list().len() } else { 0 };
         assert_eq!(args.len(), listed + fields, "{}", script.lines().next().unwrap());
     }
 }

@@ -8,7 +8,7 @@ use redis::Value;
 use super::{Limits, MOST_DESCRIBED, RedisView, read_pages};
 use crate::lock::redis::log::finished_run;
 use crate::lock::redis::script::Call;
-use crate::lock::{BackendError, FinishedRun, History, Outcome};
+use crate::lock::{BackendError, Fields, FinishedRun, History, Outcome};
 
 /// How many runs a server tells in one reply, which has to have a bound.
 const RUNS_AT_ONCE: usize = 500;
@@ -37,7 +37,9 @@ impl RedisView {
         let tolerated = self.servers.tolerated();
         let failed = read_pages(&mut self.servers, b"+".to_vec(), tolerated, call, |server, reply| {
             let entries = entries(reply)?;
-            told[server].extend(entries.iter().filter_map(|(id, fields)| finished_run(id, fields)));
+            told[server].extend(
+                entries.iter().filter_map(|(id, fields)| finished_run(id, &Fields::from_list(fields))),
+            );
             let has_more = entries.len() >= RUNS_AT_ONCE;
             Some(entries.last().filter(|_| has_more).and_then(|(id, _)| id_before(id)))
         })?;
