@@ -1,4 +1,4 @@
-//! The one line on a terminal that changes while we wait.
+//! The wait line on a terminal, which is updated in place.
 
 use std::io::{self, IsTerminal};
 
@@ -7,7 +7,7 @@ use super::stderr::stderr;
 
 /// Return to the beginning of the line and erase it.
 const ERASE: &str = "\r\x1b[K";
-/// Columns that stay free: an echoed ^C must not begin another line, which would not be erased.
+/// Columns that stay free, so that an echoed ^C does not wrap onto a line that is never erased.
 const FREE: usize = 3;
 const ELLIPSIS: &str = "...";
 
@@ -18,7 +18,7 @@ pub(super) struct LiveLine {
 }
 
 impl LiveLine {
-    /// `width` of the terminal, for a line that must be erased again.
+    /// `width`: the terminal's; a line that wraps could not be erased.
     pub(super) fn new(width: Option<usize>) -> Self {
         let mut line = Self { is_terminal: io::stderr().is_terminal(), columns: 0, is_shown: false };
         line.resize(width);
@@ -64,15 +64,15 @@ impl Parts {
         Self { head: part("redlock: ", &line.head), middle: part(", ", &line.blocker), job }
     }
 
-    /// What the head and the job leave for the part between them, if that is enough for anything.
+    /// The columns left between the head and the link, if they are enough for some text.
     fn leave_room(&self, columns: usize) -> Option<usize> {
         let left = columns.checked_sub(width(&self.head) + width(&self.job))?;
         (left > ELLIPSIS.len() || left >= width(&self.middle)).then_some(left)
     }
 }
 
-/// What changes comes first. The part in the middle is shortened first, so that the link stays whole; if there is no room
-/// for the link, it is left out.
+/// The part in the middle is shortened first, so that the link stays whole. Without room for the
+/// link, it is left out.
 fn fit(line: &WaitLine, columns: usize) -> String {
     let parts = Parts::of(line);
     match parts.leave_room(columns) {
@@ -100,7 +100,8 @@ fn width(text: &str) -> usize {
     text.chars().map(columns_of).sum()
 }
 
-/// Chinese, Japanese and Korean characters, and most pictures, take two columns. Too many is harmless.
+/// Chinese, Japanese and Korean characters and most emoji take two columns. An overestimate is
+/// harmless.
 fn columns_of(c: char) -> usize {
     let is_wide = matches!(u32::from(c),
         0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff | 0xfe30..=0xfe6f

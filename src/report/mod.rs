@@ -69,13 +69,13 @@ pub(crate) enum Verbosity {
 /// Why a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LossCause {
-    /// A server's clear answer.
+    /// A server reported it.
     Reported(Loss),
-    /// It could not be renewed in time.
+    /// The lock could not be renewed in time.
     Overdue,
 }
 
-/// What follows from the loss of a lock.
+/// The consequence of a lost lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consequence {
     CommandStops,
@@ -96,13 +96,13 @@ pub(crate) struct Report {
     /// The failure of servers is printed once, until they have recovered.
     failure_printed: bool,
     last_failure: Option<String>,
-    /// Servers whose misconfiguration was mentioned.
+    /// Servers whose misconfiguration was reported.
     mentioned_servers: HashSet<String>,
 }
 
 impl Report {
-    /// `events`: where they are to be written; `run`: what waiters are told about us; `width` of the terminal, for a
-    /// line that must be erased again.
+    /// `events`: the file for events; `run`: this run, as waiters see it; `width`: the terminal's, for the
+    /// line that is erased.
     pub(crate) fn new(
         verbosity: Verbosity,
         keys: &[Vec<u8>],
@@ -140,17 +140,17 @@ impl Report {
         self.error(&message);
     }
 
-    /// Where the settings came from, and where the lock is.
+    /// The config files that were read, and where the lock is.
     pub(crate) fn location(&mut self, config_files: &[PathBuf], location: &str, meaningless: &[String]) {
         let files = format::config_files(config_files);
         self.verbose(|report| format!("{files}; lock {} on {location}", report.lock()));
         if !meaningless.is_empty() {
             let options = meaningless.join(", ");
-            self.verbose(|_| format!("{options}: of no effect for a lock on this host"));
+            self.verbose(|_| format!("{options}: ignored for a lock on this host"));
         }
     }
 
-    /// What is wrong with the settings without making them unusable.
+    /// Questionable settings that can be used all the same.
     pub(crate) fn warnings(&mut self, warnings: &[String]) {
         for warning in warnings {
             self.info(warning);
@@ -224,7 +224,7 @@ impl Report {
     pub(crate) fn cannot_refresh(&mut self, error: &BackendError, left: Duration) {
         let error = backend_error(error);
         self.failure(&format!(
-            "cannot renew {}: {error}; it is ours for another {}",
+            "cannot renew {}: {error}; the lease is valid for another {}",
             self.lock(),
             format(left)
         ));
@@ -339,7 +339,7 @@ impl Report {
         });
     }
 
-    /// At every verbosity: the reason why redlock exits as it does.
+    /// At every verbosity: the reason for the exit code.
     pub(crate) fn error(&mut self, message: &str) {
         self.erase_live_line();
         print(message);
@@ -389,14 +389,14 @@ impl Report {
         }
         if let Some((path, lost @ 1.., why)) = events::end(exit, failure.as_deref()) {
             let lines = if lost == 1 { "a line".to_owned() } else { format!("{lost} lines") };
-            let why = why.as_ref().map_or_else(|| "nobody reads it".into(), problem::io_error);
+            let why = why.as_ref().map_or_else(|| "it has no reader".into(), problem::io_error);
             self.info(&format!("--events {}: {lines} could not be written: {why}", path.display()));
         }
         exit
     }
 }
 
-/// How often the lock was asked for, whether it was acquired or not.
+/// The number of attempts to acquire the lock, successful or not.
 pub(crate) fn asked(attempts: u32) {
     events(|events| events.asked(attempts));
 }

@@ -1,6 +1,6 @@
 //! A terminal's whole screen, redrawn in place, for `--watch`.
 //!
-//! What was on the screen before is there again afterwards, however the program ends: by itself, by ^C, in a panic.
+//! The screen's old contents are restored however the program ends: normally, by ^C, by a panic.
 
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,22 +12,22 @@ use super::status::COLUMN;
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// Whether the screen is ours. Held while it is written to, so that nothing is written after it was left.
+/// Whether the screen is ours. Locked during writes, so that nothing is written after it was left.
 static SCREEN: Mutex<bool> = Mutex::new(false);
 
-/// Where the frame has to fit.
+/// The size of the screen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub rows: usize,
     pub columns: usize,
 }
 
-/// What becomes of a line that is wider than the screen.
+/// How a line that is wider than the screen is shown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LongLines {
-    /// Of a table.
+    /// For tables.
     Cut,
-    /// Between two words, with the rest below where the text of a line begins.
+    /// Between two words; the rest is indented to the column of the text.
     Folded,
 }
 
@@ -37,13 +37,13 @@ pub(crate) fn enter_screen() -> io::Result<()> {
     write(ENTER)
 }
 
-/// Draws these lines from the top, under the heading; what does not fit is counted in the last line.
+/// Draws the heading and the lines from the top. The last row says how many lines do not fit.
 pub(crate) fn draw_screen(heading: &str, text: &str, long: LongLines, size: Size) -> io::Result<()> {
     let is_ours = lock();
     if *is_ours { write(&frame(heading, text, long, size)) } else { Ok(()) }
 }
 
-/// The terminal as it was. The caller keeps the guard for as long as nothing may be drawn again.
+/// Restore the terminal. Nothing can be drawn while the caller holds the guard.
 pub(crate) fn leave_screen() -> MutexGuard<'static, bool> {
     let mut is_ours = lock();
     if std::mem::take(&mut *is_ours) {
@@ -52,7 +52,7 @@ pub(crate) fn leave_screen() -> MutexGuard<'static, bool> {
     is_ours
 }
 
-/// In a panic, perhaps in the middle of a frame.
+/// During a panic, perhaps in the middle of a frame.
 pub(super) fn leave_screen_in_panic() {
     if let Ok(mut is_ours) = SCREEN.try_lock()
         && std::mem::take(&mut *is_ours)
@@ -72,7 +72,7 @@ fn write(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Every line is written over the old one, and the rest of it erased: nothing flickers.
+/// Each line overwrites the old one and erases its rest, which avoids flicker.
 fn frame(heading: &str, text: &str, long: LongLines, size: Size) -> String {
     let mut lines: Vec<String> = vec![sanitize(heading.as_bytes()), String::new()];
     match long {

@@ -1,4 +1,4 @@
-//! What is said about a grant that is known by its token: `redlock acquire`, `extend` and `release`.
+//! Messages about a grant that is known by its token: `redlock acquire`, `extend` and `release`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -18,18 +18,18 @@ use super::{Consequence, LossCause, Report, events};
 use crate::duration::format;
 use crate::lock::{Grant, Loss, Status};
 
-/// The token was printed: from here on the lock is its bearer's.
+/// The token was printed: the lock now belongs to its bearer.
 pub(crate) fn handed_out() {
     events::events(events::Events::handed_out);
 }
 
-/// A keeper has given the lock back.
+/// A keeper has released the lock.
 pub(crate) fn kept() {
     events::events(events::Events::kept);
 }
 
 impl Report {
-    /// From here on words go to the system log: nobody reads stderr any more.
+    /// Send all further lines to the system log: nothing reads stderr any more.
     pub(crate) fn detach(&mut self) {
         self.erase_live_line();
         super::stderr::detach();
@@ -41,23 +41,23 @@ impl Report {
         events::events(events::Events::lost_by_keeper);
     }
 
-    /// A keeper wanted to give it back, and it was gone.
+    /// A keeper tried to release the lock, and it was gone.
     pub(crate) fn was_lost_when_given_back(&mut self, loss: &Loss) {
         self.info(&no_longer_this_tokens(&self.lock(), &why(loss)));
     }
 
-    /// A keeper could not renew the lock, and has told the process that it watches before the lease is over.
+    /// A keeper could not renew the lock, and has signalled the watched process before the lease ends.
     pub(crate) fn told_in_time(&mut self, pid: Pid, signal: Signal) {
         let why = self.last_failure.as_ref().map_or_else(String::new, |failure| format!(" ({failure})"));
         self.error(&format!(
-            "cannot renew the lock {} in time{why}: process {pid} was sent {signal} before the lease is over",
+            "cannot renew the lock {} in time{why}: process {pid} was sent {signal} before the lease ends",
             self.lock()
         ));
     }
 
     /// `--ttl none`.
     pub(crate) fn stays_locked(&mut self) {
-        self.info(&format!("--ttl none: {} stays locked until it is released, or broken", self.lock()));
+        self.info(&format!("--ttl none: {} stays locked until it is released or broken", self.lock()));
     }
 }
 
@@ -68,38 +68,38 @@ pub(crate) fn key_names(keys: &[Vec<u8>]) -> String {
 }
 
 pub(crate) fn token_printed_too_late(lock: &str) -> String {
-    format!("the lease of {lock} was over before its token could be printed")
+    format!("the lease of {lock} expired before its token could be printed")
 }
 
 pub(crate) fn cannot_print_token(lock: &str, error: &std::io::Error) -> String {
     format!("cannot print the token of {lock}: {}; the lock was given back", io_error(error))
 }
 
-/// `what`: the process that was to be watched.
+/// `what`: the process to be watched.
 pub(crate) fn cannot_watch(what: &str, error: Errno) -> String {
     if error == Errno::ESRCH {
-        return format!("{what} has ended, or never was: there is nothing to keep the lock for");
+        return format!("{what}: no such process");
     }
-    format!("{what} cannot be watched: {}", error.desc())
+    format!("{what}: cannot be watched: {}", error.desc())
 }
 
 /// With `--on-lost stop`.
 pub(crate) fn cannot_stop(what: &str) -> String {
-    format!("{what} is another user's, and --on-lost stop could not send it a signal: use --on-lost warn")
+    format!("{what}: belongs to another user and cannot be signalled: use --on-lost warn")
 }
 
-/// The process that the lock was to be kept for.
+/// The watched process has exited before the lock was granted.
 pub(crate) fn watched_has_ended(lock: &str, pid: i32) -> String {
-    format!("stopped waiting for {lock}: process {pid}, which it was to be kept for, has ended")
+    format!("stopped waiting for {lock}: watched process {pid} has exited")
 }
 
-/// What `ps` shows of a keeper.
+/// A keeper's title in `ps`.
 pub(crate) fn keeper_title(keys: &[Vec<u8>], watched: Option<Pid>) -> String {
     let watched = watched.map_or_else(String::new, |pid| format!(" for pid {pid}"));
     format!("redlock: keeper of {}{watched}", key_names(keys))
 }
 
-/// One line. `expires_in`: `None` if the lease is renewed, or never ends.
+/// One line. `expires_in`: `None` if the lease is renewed or never ends.
 pub(crate) fn token_json(
     keys: &[Vec<u8>],
     grant: &Grant,
@@ -121,7 +121,7 @@ pub(crate) fn token_json(
     format!("{}\n", object.text())
 }
 
-/// Lines for eval.
+/// Lines for `eval`.
 pub(crate) fn shell_exports(variables: &[(OsString, OsString)]) -> Vec<u8> {
     let export = |(name, value): &(OsString, OsString)| {
         [b"export ", name.as_bytes(), b"=", &shell_quoted(value.as_bytes()), b"\n"].concat()
@@ -129,7 +129,7 @@ pub(crate) fn shell_exports(variables: &[(OsString, OsString)]) -> Vec<u8> {
     variables.iter().flat_map(export).collect()
 }
 
-/// As one word for every shell of the POSIX family, whatever the bytes.
+/// One word for every POSIX shell, whatever the bytes.
 fn shell_quoted(value: &[u8]) -> Vec<u8> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".-_".contains(byte);
     if !value.is_empty() && value.iter().all(is_plain) {
@@ -147,7 +147,7 @@ fn shell_quoted(value: &[u8]) -> Vec<u8> {
     quoted
 }
 
-/// The token's lock is over. `now`: the lock, if it is held again.
+/// The token no longer holds the lock. `now`: the lock's status, if another client holds it.
 pub(crate) fn no_longer_ours(keys: &[Vec<u8>], loss: &Loss, now: Option<&Status>, local_time: LocalTime) {
     let why = now.map_or_else(|| why(loss), |status| obstacle(status, local_time));
     print(&no_longer_this_tokens(&key_names(keys), &why));

@@ -1,4 +1,5 @@
-//! What is told about a wait: nothing at first, then a line that changes on a terminal, or a line now and then in a log.
+//! Reports of a wait: nothing at first, then a line that is updated in place on a terminal, or a line
+//! every 30 s in a log.
 
 use std::time::Duration;
 
@@ -18,20 +19,20 @@ const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
 /// Between two updates of the line on a terminal.
 const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// The wait, as far as it was told.
+/// The wait, as it was last reported.
 #[derive(Default)]
 pub(super) struct WaitReport {
-    /// When the wait is over, if ever.
+    /// The longest wait, if it is limited.
     at_most: Option<Duration>,
     last: Option<Seen>,
     /// How long the wait had lasted when it was last mentioned in a line that stays.
     mentioned_at: Option<Duration>,
     painted_at: Option<BootTime>,
-    /// The holder's job that such a line has named.
+    /// The link to the holder's job that such a line has shown.
     job_mentioned: String,
 }
 
-/// What was last in the way.
+/// The last known obstacle.
 #[derive(Clone)]
 struct Seen {
     obstacle: Obstacle,
