@@ -44,11 +44,13 @@ impl RedisLock {
         }
         // A reply after the deadline would not count.
         let deadline = grant.lease.map_or(self.lease(asked).deadline(), |lease| lease.deadline());
-        let until = deadline.min(asked + self.renewal_timeout());
-        while !tally.is_decided(servers, asked)
-            && let Some((at, reply)) = round.reply(&mut self.servers, Some(until))
-        {
+        let mut until = deadline.min(asked + self.renewal_timeout());
+        while let Some((at, reply)) = round.reply(&mut self.servers, Some(until)) {
             self.count(at, reply, &mut tally);
+            if tally.is_decided(servers, asked) {
+                // What has arrived by now is still read: a server that has lost the claim is healed at once.
+                until = BootTime::now();
+            }
         }
         let pending = round.pending();
         // Votes of earlier rounds that have not been answered again still hold.
