@@ -1,4 +1,4 @@
-//! Sentences for people: what is wrong with a server or a lock file, and what to do about it.
+//! Messages about problems with a server or a lock file, with advice.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::tls;
 use crate::duration::format_seconds;
 use crate::lock::{BackendError, FileProblem, Problem, ServerError, ServerErrorKind, Votes, majority_of};
 
-/// What a user for locks only may do, for the default prefix. Also in docs/operations.md.
+/// The permissions of a user that only locks, with the default prefix. Also in docs/operations.md.
 const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
                    +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
                    +zrank +zscore +zcount +zlexcount +zrangebylex +xadd";
@@ -14,7 +14,7 @@ const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +ge
 const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
                                 REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
 
-/// Without the number that Rust adds.
+/// The error without the number that Rust appends.
 pub(crate) fn io_error(error: &std::io::Error) -> String {
     without_number(&error.to_string()).to_owned()
 }
@@ -23,7 +23,7 @@ fn without_number(error: &str) -> &str {
     error.split(" (os error ").next().unwrap_or_default()
 }
 
-/// " by 2 of 3 votes (redis://c:6379: connection refused ...)"; nothing if all servers can vote.
+/// " by 2 of 3 votes (redis://c:6379: connection refused ...)"; empty if all servers can vote.
 pub(super) fn votes(Votes { servers, voted, failures }: &Votes) -> String {
     if failures.is_empty() {
         return String::new();
@@ -31,7 +31,7 @@ pub(super) fn votes(Votes { servers, voted, failures }: &Votes) -> String {
     format!(" by {voted} of {servers} votes ({})", all(failures))
 }
 
-/// What is wrong, where, and what to do about it.
+/// The problem, its place and advice.
 pub(crate) fn backend_error(error: &BackendError) -> String {
     let problem = problem(&error.problem);
     match &error.at {
@@ -49,7 +49,8 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::Quarantined { servers: 1, quarantined, .. } => quarantine(quarantined),
         Problem::Quarantined { servers, quarantined, causes } => {
             let mut text = format!(
-                "{} of {servers} servers are new, restarted or promoted and do not vote for another {} ({}); wait, or see --quarantine",
+                "{} of {servers} servers are new, restarted or promoted and do not vote for another {} ({}); \
+                 wait, or see --quarantine",
                 quarantined.len(),
                 longest(quarantined),
                 names(quarantined)
@@ -73,27 +74,26 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::TimedOut => "timed out (server stopped, or network down?)".into(),
         Problem::Tls(problem) => tls::problem(problem),
         Problem::ClosedUnanswered => {
-            "the server closed the connection without an answer (does it expect TLS? then use rediss://)"
-                .into()
+            "the server closed the connection without a reply (if it expects TLS, use rediss://)".into()
         }
         Problem::UnreadableReply(why) => format!("unreadable reply: {why}"),
         Problem::UnexpectedReply => "unexpected reply to our script".into(),
-        Problem::StaleReply => "answered an older request".into(),
+        Problem::StaleReply => "replied to an older request".into(),
         Problem::Server(error) => server_error(error),
-        Problem::Replica => "this server is a replica: name the primary".into(),
-        Problem::NoLongerMaster => "no longer the master: looking for the one that took its place".into(),
+        Problem::Replica => "this server is a replica: use the primary".into(),
+        Problem::NoLongerMaster => "no longer the master: looking for its successor".into(),
         Problem::NoMaster(causes) => format!("no Sentinel names a usable master: {}", all(causes)),
         Problem::UnknownService(service) => {
-            format!("knows no service {service:?} (SENTINEL MASTERS lists the names of services)")
+            format!("has no service {service:?} (SENTINEL MASTERS lists the services)")
         }
         Problem::SentinelLogin(reply) => format!(
-            "does not let us in ({reply}): a Sentinel's own password goes into REDLOCK_SENTINEL_PASSWORD or \
-             --sentinel-password-file; the one in the URL is the master's"
+            "login refused ({reply}): put the Sentinel's own password into REDLOCK_SENTINEL_PASSWORD or \
+             --sentinel-password-file; the password in the URL is the master's"
         ),
         Problem::NotASentinel(reply) => {
-            format!("is not a Sentinel, whose port is 26379 by default ({reply})")
+            format!("not a Sentinel; their default port is 26379 ({reply})")
         }
-        Problem::ListedTwice { other: Some(other) } => format!("the same server as {other}, listed twice"),
+        Problem::ListedTwice { other: Some(other) } => format!("the same server as {other}: listed twice"),
         Problem::ListedTwice { other: None } => "the same server is listed twice".into(),
         Problem::OtherServerCount(1) => {
             "the key is held as a lock on one server: all clients must name the same servers".into()
@@ -101,29 +101,28 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::OtherServerCount(servers) => {
             format!("the key is held as a lock over {servers} servers: all clients must name the same ones")
         }
-        Problem::OtherLockCount(1) => "the token is of one lock: name that one only".into(),
+        Problem::OtherLockCount(1) => "this token covers one lock: name only that one".into(),
         Problem::OtherLockCount(locks) => {
-            format!("the token is of {locks} locks, which it stands for together: name all of them")
+            format!("this token covers {locks} locks: name all of them")
         }
         Problem::OtherSlots(0) => {
             "the key is held without --slots: all clients must use it the same way".into()
         }
         Problem::OtherSlots(slots) => {
-            format!("the key is held with --slots {slots}: all clients must give --slots {slots}")
+            format!("the key is held with --slots {slots}: all clients must use --slots {slots}")
         }
         Problem::GrantedTooLate => {
-            "the lock was granted after its lease had run out (--ttl is too short for this network)".into()
+            "the lock was granted after its lease had expired (--ttl is too short for this network)".into()
         }
         Problem::NoLease => "this lock has no lease to renew".into(),
         Problem::ClaimVanished => {
-            "a lock that was granted was gone a moment later: the server does not keep what is written to it"
-                .into()
+            "a lock vanished right after it was granted: the server does not keep its data".into()
         }
         Problem::File(problem) => file_problem(problem),
     }
 }
 
-/// What is wrong with several servers is said once.
+/// A problem that several servers share is named once.
 fn all(causes: &[BackendError]) -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for cause in causes {
@@ -133,14 +132,15 @@ fn all(causes: &[BackendError]) -> String {
             None => groups.push((at.into_iter().collect(), problem)),
         }
     }
-    let told = |(names, problem): &(Vec<&str>, String)| match names.as_slice() {
+    let sentence = |(names, problem): &(Vec<&str>, String)| match names.as_slice() {
         [] => problem.clone(),
         names => format!("{}: {problem}", names.join(", ")),
     };
-    groups.iter().map(told).collect::<Vec<_>>().join("; ")
+    groups.iter().map(sentence).collect::<Vec<_>>().join("; ")
 }
 
-/// "redis://a:6379, redis://b:6379 are new, restarted or promoted and do not vote for another 28s (see --quarantine)"
+/// "redis://a:6379, redis://b:6379 are new, restarted or promoted and do not vote for another 28s
+/// (see --quarantine)"
 pub(super) fn quarantine(servers: &[(String, Duration)]) -> String {
     let verbs = if servers.len() == 1 { ["is", "does"] } else { ["are", "do"] };
     format!(
@@ -170,24 +170,24 @@ fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
         ServerErrorKind::PermissionDenied => {
             return format!("this user lacks a permission that redlock needs ({reply}); it needs: {ACL}");
         }
-        ServerErrorKind::PasswordWrong => "user or password is wrong",
+        ServerErrorKind::PasswordWrong => "wrong user or password",
         ServerErrorKind::ProtectedMode => {
             "the server is in protected mode and refuses clients from other hosts"
         }
         ServerErrorKind::CommandMissing if reply.contains("EVAL") => {
-            "the server does not offer scripts, which redlock needs (if it is a Sentinel, give \
+            "the server does not support scripts, which redlock needs (if it is a Sentinel, use \
              redis+sentinel://HOST:PORT/SERVICE)"
         }
-        ServerErrorKind::CommandMissing => "the server does not offer a command that redlock needs",
-        ServerErrorKind::ReadOnlyReplica => "this server is a read-only replica: name the primary",
+        ServerErrorKind::CommandMissing => "the server lacks a command that redlock needs",
+        ServerErrorKind::ReadOnlyReplica => "this server is a read-only replica: use the primary",
         ServerErrorKind::WrongType => {
-            "there is something at this key that is not a lock: choose another --key or --prefix"
+            "this key holds something that is not a lock: choose another --key or --prefix"
         }
         ServerErrorKind::ClusterNode => {
-            "this server is part of a Redis Cluster: give redis+cluster://HOST:PORT instead of redis://"
+            "this server is part of a Redis Cluster: use redis+cluster://HOST:PORT instead of redis://"
         }
         ServerErrorKind::NotACluster => {
-            "this server is not part of a Redis Cluster: give redis://HOST:PORT instead of redis+cluster://"
+            "this server is not part of a Redis Cluster: use redis://HOST:PORT instead of redis+cluster://"
         }
         ServerErrorKind::OutOfMemory => "the server is out of memory",
         ServerErrorKind::Loading => "the server is still loading its data",
@@ -204,55 +204,58 @@ fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
 fn file_problem(problem: &FileProblem) -> String {
     match problem {
         FileProblem::Directory(why) => format!("cannot use the directory: {}", without_number(why)),
-        FileProblem::NoDirectory => "no such directory: make it, or name another with --local-dir".into(),
-        FileProblem::ReadOnly => {
-            "the directory is read-only here: name another with --local-dir \
+        FileProblem::NoDirectory => "no such directory: create it, or choose another with --local-dir".into(),
+        FileProblem::ReadOnly => "the directory is read-only here: choose another with --local-dir \
              (in a systemd service with ProtectSystem=strict, add it to ReadWritePaths=)"
-                .into()
-        }
+            .into(),
         FileProblem::NotADirectory => "is not a directory".into(),
         FileProblem::NotSticky => {
-            "every user may delete files in this directory: set its sticky bit (chmod +t) or name another".into()
+            "every user may delete files in this directory: set its sticky bit (chmod +t), or choose another"
+                .into()
         }
         FileProblem::OwnedByAnother => {
-            "no permission to use this lock file; it belongs to another user".into()
+            "no permission to use this lock file, which belongs to another user".into()
         }
         FileProblem::CannotCreate => {
-            "no permission to create a lock file in this directory: name another with --local-dir".into()
+            "no permission to create a lock file in this directory: choose another with --local-dir".into()
         }
-        FileProblem::SymbolicLink => "is a symbolic link, which is not followed; remove it".into(),
-        FileProblem::NotRegular => "is not a regular file with one link; remove it".into(),
+        FileProblem::SymbolicLink => "is a symbolic link, which redlock does not follow: remove it".into(),
+        FileProblem::NotRegular => "is not a regular file with a single link: remove it".into(),
         FileProblem::Io(why) => without_number(why).to_owned(),
-        FileProblem::DeletedInUse => "was deleted while in use; try again".into(),
+        FileProblem::DeletedInUse => "was deleted while in use: try again".into(),
         FileProblem::OtherSlots(0) => {
-            "is in use without --slots (which is the same as --slots 1): all users of a key must agree on that".into()
+            "is in use without --slots (the same as --slots 1): all users of a key must use the same number"
+                .into()
         }
         FileProblem::OtherSlots(slots) => {
-            format!("is in use with --slots {slots}: all users of a key must agree on that")
+            format!("is in use with --slots {slots}: all users of a key must use the same number")
         }
         FileProblem::WholeFileLocked => "another program has locked the whole file".into(),
         FileProblem::ForeignLocks => "locked by a program other than redlock".into(),
         FileProblem::HolderOfAnotherUser => {
-            "the holder is another user's: only that user, or root, may ask it to give the lock back".into()
+            "the holder belongs to another user: only that user or root can ask it to release the lock".into()
         }
         FileProblem::HolderNotFound => {
-            "the holder cannot be seen from here: is it another user's, or in a container of its own?".into()
+            "the holder is not visible from here: does it belong to another user, or run in a container?"
+                .into()
         }
         FileProblem::HolderSilent { pid, is_keeper } => silent_holder(*pid, *is_keeper),
         FileProblem::HolderTooOld => {
-            "the holder is an older redlock, which cannot be asked to give the lock back: end it with kill(1)".into()
+            "the holder is an older redlock, which cannot be asked to release the lock: stop it with kill(1)"
+                .into()
         }
     }
 }
 
 fn silent_holder(pid: Option<i32>, is_keeper: bool) -> String {
     let who = if is_keeper { "its keeper" } else { "the run that holds it" };
-    let why = if is_keeper { "is it stopped?" } else { "is it stopped, or busy with stopping its command?" };
+    let why = if is_keeper { "is it stopped?" } else { "is it stopped, or busy stopping its command?" };
     match pid {
         Some(pid) => format!(
-            "{who} (pid {pid}) does not answer: {why} kill -CONT {pid} lets it go on, kill -9 {pid} ends it and frees the lock"
+            "{who} (pid {pid}) does not respond: {why} kill -CONT {pid} resumes it, kill -9 {pid} ends it and \
+             frees the lock"
         ),
-        None => format!("{who} does not answer: {why}"),
+        None => format!("{who} does not respond: {why}"),
     }
 }
 
@@ -261,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_is_named_with_its_server() {
+    fn servers_with_the_same_problem_are_named_together() {
         let down = |name: &str| BackendError::new(name, Problem::ConnectionRefused);
         assert_eq!(
             backend_error(&BackendError::no_majority(vec![down("a"), down("b")], 3)),
@@ -280,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn the_only_server_is_not_counted() {
+    fn a_single_server_is_not_counted() {
         let quarantined = vec![("a".to_owned(), Duration::from_secs(5))];
         let only = Problem::Quarantined { servers: 1, quarantined, causes: Vec::new() };
         assert!(problem(&only).starts_with("a is new, restarted or promoted and does not vote for another"));
     }
 
     #[test]
-    fn servers_in_quarantine_are_one_sentence() {
+    fn quarantined_servers_share_one_sentence() {
         let left = Duration::from_millis(27_100);
         let both = [("a".to_owned(), left), ("b".to_owned(), Duration::from_secs(1))];
         assert_eq!(
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_permissions_are_those_of_the_documents() {
+    fn the_permissions_match_the_documents() {
         let documents = include_str!("../../docs/operations.md");
         let start = documents.find("ACL SETUSER").unwrap();
         let rule = documents[start..].lines().next().unwrap();

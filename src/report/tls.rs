@@ -1,10 +1,10 @@
-//! Sentences about TLS: what is wrong, and what to do about it.
+//! Messages about problems with TLS, with advice.
 
 use std::time::SystemTime;
 
 use crate::lock::{TlsProblem, TlsSetupProblem};
 
-/// Names of a certificate that are worth listing.
+/// At most this many names of a certificate are listed.
 const NAMES_SHOWN: usize = 5;
 
 pub(super) fn problem(problem: &TlsProblem) -> String {
@@ -12,60 +12,66 @@ pub(super) fn problem(problem: &TlsProblem) -> String {
         TlsProblem::Setup(problem) => setup_problem(problem),
         TlsProblem::Expired(since) => format!("the server's certificate has expired (on {})", date(*since)),
         TlsProblem::NotYetValid(from) => {
-            format!("the server's certificate is not valid before {} (is this host's clock right?)", date(*from))
+            format!(
+                "the server's certificate is not valid before {} (is this host's clock right?)",
+                date(*from)
+            )
         }
         TlsProblem::OtherName { wanted, names } => format!(
-            "the server's certificate is for {}, not for {wanted}: use that name in the URL, or set --tls-server-name",
+            "the server's certificate is for {}, not for {wanted}: use its name in the URL, or set --tls-server-name",
             listed(names)
         ),
         TlsProblem::UnknownIssuer { has_own_authorities: true } => {
             "the server's certificate was not issued by an authority in the --tls-ca file".into()
         }
         TlsProblem::UnknownIssuer { has_own_authorities: false } => {
-            "the server's certificate was issued by an authority that this host does not trust: give that \
+            "the server's certificate was issued by an authority that this host does not trust: pass that \
              authority's certificate with --tls-ca FILE"
                 .into()
         }
         TlsProblem::IsAuthority => {
-            "the server uses an authority's certificate (CA:TRUE) as its own, which is not accepted: issue one for \
-             the server with it"
+            "the server uses an authority's certificate (CA:TRUE), which is not accepted: issue a server \
+             certificate with it"
                 .into()
         }
         TlsProblem::Certificate(why) => format!("the server's certificate cannot be used: {why}"),
         TlsProblem::NotTls => "this port does not speak TLS: use redis://, or the server's TLS port".into(),
         TlsProblem::NoAnswer => {
-            "no answer to the TLS handshake (server stopped, or without TLS on this port? then use redis://)".into()
+            "no reply to the TLS handshake (is the server stopped? if this port has no TLS, use redis://)"
+                .into()
         }
         TlsProblem::ClosedInHandshake => "the server closed the connection during the TLS handshake".into(),
         TlsProblem::IdentityWanted => {
-            "the server requires a client certificate: give --tls-cert FILE and --tls-key FILE".into()
+            "the server requires a client certificate: pass --tls-cert FILE and --tls-key FILE".into()
         }
         TlsProblem::IdentityRefused(Some(why)) => {
             format!("the server does not accept the certificate in the --tls-cert file ({why})")
         }
         TlsProblem::IdentityRefused(None) => {
-            "the server closed the connection: it may not accept the certificate in the --tls-cert file".into()
+            "the server closed the connection: it may not accept the certificate in the --tls-cert file"
+                .into()
         }
         TlsProblem::Handshake(why) => format!("the TLS handshake failed: {why}"),
     }
 }
 
-/// Without the name of the file, which settings know.
+/// The settings put the file's name in front.
 pub(crate) fn setup_problem(problem: &TlsSetupProblem) -> String {
     match problem {
-        TlsSetupProblem::NoSystemRoots => "no certificates of authorities found on this host: install \
-             ca-certificates, or give --tls-ca FILE"
-            .into(),
-        TlsSetupProblem::NoAuthority => "there is no usable certificate in it (PEM is expected)".into(),
-        TlsSetupProblem::NoCertificate => "there is no certificate in it (PEM is expected)".into(),
-        TlsSetupProblem::NoKey => "there is no private key in it (PEM is expected)".into(),
+        TlsSetupProblem::NoSystemRoots => {
+            "this host has no CA certificates: install ca-certificates, or pass --tls-ca FILE".into()
+        }
+        TlsSetupProblem::NoAuthority => "contains no usable certificate (expected PEM)".into(),
+        TlsSetupProblem::NoCertificate => "contains no certificate (expected PEM)".into(),
+        TlsSetupProblem::NoKey => "contains no private key (expected PEM)".into(),
         TlsSetupProblem::EncryptedKey => {
-            "the key is encrypted, which is not supported: decrypt it (openssl pkey), readable by this user only"
+            "the key is encrypted, which is not supported: decrypt it (openssl pkey) into a file that \
+             only this user can read"
                 .into()
         }
         TlsSetupProblem::OtherKey => "the key does not belong to the certificate".into(),
         TlsSetupProblem::Key(why) => format!("cannot be used: {why}"),
-        TlsSetupProblem::ServerName => "not a host name or an address, which TLS needs".into(),
+        TlsSetupProblem::ServerName => "not a host name or an IP address, which TLS needs".into(),
     }
 }
 
@@ -75,7 +81,7 @@ fn date(moment: SystemTime) -> String {
 
 fn listed(names: &[String]) -> String {
     match names {
-        [] => "no name at all (it needs a subjectAltName)".into(),
+        [] => "no name (it needs a subjectAltName)".into(),
         names => {
             let shown: Vec<&str> = names.iter().take(NAMES_SHOWN).map(String::as_str).collect();
             let rest = names.len() - shown.len();
@@ -91,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn certificates_are_described_by_what_is_wrong() {
+    fn a_bad_certificate_is_described() {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         assert_eq!(
             problem(&TlsProblem::Expired(since)),
@@ -99,7 +105,7 @@ mod tests {
         );
         let names = |count: usize| (0..count).map(|n| format!("n{n}")).collect();
         let other = |count| problem(&TlsProblem::OtherName { wanted: "h".into(), names: names(count) });
-        assert!(other(0).contains("for no name at all"), "{}", other(0));
+        assert!(other(0).contains("for no name (it"), "{}", other(0));
         assert!(other(2).contains("is for n0, n1, not for h"), "{}", other(2));
         assert!(other(7).contains("n4 and 2 more, not for h"), "{}", other(7));
     }

@@ -82,7 +82,7 @@ fn another_users_lock_is_not_broken() {
     let host = Host::with_mode(0o1777);
     let job = hold(host.run());
     let done = users.run(UNPRIVILEGED, break_on(&host).arg("--yes"), "022").done().expect_code(77);
-    assert!(done.stderr.contains("only that user, or root"), "{done:?}");
+    assert!(done.stderr.contains("only that user or root"), "{done:?}");
     assert!(!host.run().try_acquire());
     job.wait().expect_code(0);
 }

@@ -125,12 +125,12 @@ fn a_single_server_is_not_a_cluster() {
     let redis = Redis::start();
     let url = redis.url().replace("redis://", "redis+cluster://");
     let found = diagnosis(doctor(&url), 1);
-    expect(&found, "reachable", "problem", "not part of a Redis Cluster: give redis://");
+    expect(&found, "reachable", "problem", "not part of a Redis Cluster: use redis://");
     let listed = Run::bare().args(&["list", "--redis", &url]).done().expect_code(78);
     listed.expect_stderr(&["not part of a Redis Cluster"]);
     for quarantine in ["off", "30s"] {
         let args = ["--quarantine", quarantine];
-        refused(Run::at(&url, "k").args(&args), 78, &["not part of a Redis Cluster: give redis://"]);
+        refused(Run::at(&url, "k").args(&args), 78, &["not part of a Redis Cluster: use redis://"]);
         let acquire = Run::bare().args(&["acquire", "--key", "k", "--redis", &url]).args(&args);
         acquire.done().expect_code(78).expect_stderr(&["not part of a Redis Cluster"]);
     }

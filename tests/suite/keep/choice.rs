@@ -132,7 +132,7 @@ fn a_token_of_several_keys_covers_all_of_them(backend: &Backend) {
                 let _used = backend.run_on(&["i"]).try_acquire();
                 let part = backend.command(command).args(keys).args(&["--token", &token]);
                 let done = part.done().expect_code(64);
-                assert!(done.stderr.contains("of 2 locks"), "{done:?}");
+                assert!(done.stderr.contains("covers 2 locks"), "{done:?}");
             }
         }
         assert!(!backend.run_on(&["j"]).try_acquire() && !backend.is_free(), "nothing was released");
@@ -140,7 +140,7 @@ fn a_token_of_several_keys_covers_all_of_them(backend: &Backend) {
         backend.all_free(&["k", "j"]);
         let one = super::token(acquire(backend));
         let done = backend.command(&["release", "k", "j", "--token", &one]).done().expect_code(64);
-        assert!(done.stderr.contains("of one lock"), "{done:?}");
+        assert!(done.stderr.contains("covers one lock"), "{done:?}");
         release(backend, &one).done().expect_code(0);
     }
 }

@@ -212,7 +212,7 @@ fn a_stopped_keeper_on_this_host_is_named_with_advice() {
     for asked in [release(&backend, &token), extend(&backend, &token, "60s")] {
         let done = asked.done().expect_code(69);
         let advice =
-            format!("(pid {keeper}) does not answer: is it stopped? kill -CONT {keeper} lets it go on");
+            format!("(pid {keeper}) does not respond: is it stopped? kill -CONT {keeper} resumes it");
         assert!(done.stderr.contains(&advice), "{done:?}");
     }
     send(keeper, SIGCONT);

@@ -78,5 +78,5 @@ fn sentinels_master_and_replica_may_all_use_tls() {
     assert!(!all.replica.held("k"));
     // A Sentinel that is contacted without TLS.
     let plain = all.url().replace("rediss+", "redis+");
-    refused(Run::at(&plain, "k"), 69, &["does it expect TLS"]);
+    refused(Run::at(&plain, "k"), 69, &["if it expects TLS"]);
 }

@@ -40,11 +40,11 @@ fn faults_of_sentinels_are_reported() {
     let all = Sentinels::start();
     let at = |url: &str| Run::at(url, "k").args(&["--node-timeout", "3s"]);
     let sentinel = format!("127.0.0.1:{}", all.port());
-    refused(at(&format!("redis+sentinel://{sentinel}/other")), 78, &["knows no service \"other\""]);
+    refused(at(&format!("redis+sentinel://{sentinel}/other")), 78, &["has no service \"other\""]);
     refused(at(&format!("redis+sentinel://{sentinel}")), 64, &["name of the service is missing"]);
-    refused(at(&format!("redis://{sentinel}")), 77, &["if it is a Sentinel, give redis+sentinel://"]);
+    refused(at(&format!("redis://{sentinel}")), 77, &["if it is a Sentinel, use redis+sentinel://"]);
     let redis = format!("127.0.0.1:{}", all.master.port());
-    refused(at(&format!("redis+sentinel://{redis}/{SERVICE}")), 78, &["is not a Sentinel"]);
+    refused(at(&format!("redis+sentinel://{redis}/{SERVICE}")), 78, &["not a Sentinel"]);
     let dead = free_port();
     let done =
         refused(at(&format!("redis+sentinel://127.0.0.1:{dead}/{SERVICE}")), 69, &["connection refused"]);

@@ -42,7 +42,7 @@ fn the_systems_authorities_are_trusted_by_default() {
     let authority = Authority::new();
     let server = authority.serve();
     let run = || Run::at(&server.url(), "k");
-    refused(run(), 78, &["authority that this host does not trust: give", "install ca-certificates"]);
+    refused(run(), 78, &["authority that this host does not trust: pass", "install ca-certificates"]);
     run().env("SSL_CERT_FILE", authority.file()).cmd(&["true"]).done().expect_code(0);
     let directory = tempfile::tempdir().unwrap();
     refused(run().env("SSL_CERT_DIR", directory.path()), 78, &["install ca-certificates"]);
@@ -65,7 +65,7 @@ fn a_missing_client_certificate_is_reported() {
     let run = || authority.run(&server.url(), "k").env("REDLOCK_PASSWORD", "s3cret");
     // Tried several times: the server's alert may be lost, as it closes the connection at once.
     for _ in 0..5 {
-        refused(run(), 77, &["requires a client certificate: give --tls-cert FILE and --tls-key FILE"]);
+        refused(run(), 77, &["requires a client certificate: pass --tls-cert FILE and --tls-key FILE"]);
     }
     let with = |authority: &Authority, valid| {
         let identity = authority.issue(&["client"], valid);
@@ -102,7 +102,7 @@ fn a_port_without_tls_is_detected() {
     refused(
         run(plain.port()).args(&["--node-timeout", "500ms"]),
         69,
-        &["without TLS on this port? then use redis://"],
+        &["if this port has no TLS, use redis://"],
     );
     assert_no_keys_left(&plain);
     for answer in ["-ERR unknown command\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"] {
@@ -121,6 +121,6 @@ fn a_plain_connection_to_a_tls_port_gets_a_hint() {
     let authority = Authority::new();
     let server = authority.serve();
     let run = Run::at(&format!("redis://127.0.0.1:{}", server.port()), "k");
-    refused(run, 69, &["does it expect TLS? then use rediss://"]);
+    refused(run, 69, &["if it expects TLS, use rediss://"]);
     assert_no_keys_left(&server.plain);
 }

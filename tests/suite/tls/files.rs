@@ -38,9 +38,9 @@ fn a_useless_file_is_named() {
     }
     for (certificate, key, message) in [
         (&missing, &client.key, "--tls-cert: "),
-        (&empty, &client.key, "there is no certificate in it"),
+        (&empty, &client.key, "contains no certificate"),
         (&client.certificate, &missing, "--tls-key: "),
-        (&client.certificate, &client.certificate, "there is no private key in it"),
+        (&client.certificate, &client.certificate, "contains no private key"),
         (&client.certificate, &encrypted, "the key is encrypted"),
         (&client.certificate, &other.key, "the key does not belong to the certificate"),
     ] {

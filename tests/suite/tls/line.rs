@@ -26,7 +26,7 @@ fn a_server_stopped_before_or_during_the_handshake_is_unavailable() {
     let run = || authority.run(&server.url(), "k").args(&["--node-timeout", "400ms"]);
     assert_takes_less_than(Duration::from_secs(3), || {
         let start = std::time::Instant::now();
-        refused(run(), 69, &["no answer to the TLS handshake"]);
+        refused(run(), 69, &["no reply to the TLS handshake"]);
         start.elapsed()
     });
     server.plain.cont();
