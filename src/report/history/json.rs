@@ -8,7 +8,7 @@ use crate::report::events::{millis, process, time};
 use crate::report::json::Object;
 use crate::report::status::{key_object, mode_name};
 
-/// The first to start first.
+/// The first to start first; those that wait now come last.
 pub(crate) fn history_json(history: &History, now: SystemTime) -> String {
     let key = key_object(&history.status.key);
     let lines = runs_of(history, now).into_iter().map(|run| format!("{}\n", object(&key, &run).text()));

@@ -30,7 +30,7 @@ pub(super) enum Phase<'a> {
     Waiting(&'a WaiterStatus),
 }
 
-/// All of them, the first to start first.
+/// All of them, the first to start first; those that wait now come last.
 pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
     let mode = match history.status.state {
         State::Slots { of } => Mode::Slot { of },
@@ -71,7 +71,8 @@ pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
         phase: Phase::Ended(run),
     });
     let mut runs: Vec<Run<'_>> = ended.chain(running).chain(waiting).collect();
-    runs.sort_by_key(|run| (run.started(), run.asked));
+    // The moments of a holder and a waiter come from different clocks.
+    runs.sort_by_key(|run| (run.is_waiting(), run.started(), run.asked));
     runs
 }
 

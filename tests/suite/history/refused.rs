@@ -62,8 +62,7 @@ fn a_run_without_a_history_leaves_nothing() {
     silent("30s").arg("-s").cmd(&["true"]).done().expect_code(0);
     let first = hold(silent("3s"));
     silent("30s").arg("-n").cmd(&["true"]).done().expect_code(75);
-    first.signal(SIGKILL);
-    first.wait();
+    first.kill_with_guardian();
     wait_until("all its keys are gone", || !redis.keys().iter().any(|key| key.contains("info")));
     silent("30s").cmd(&["true"]).done().expect_code(0);
     assert_eq!(log_length(&redis), "0");

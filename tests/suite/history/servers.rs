@@ -1,6 +1,5 @@
 //! One history on several servers, and on servers found through Sentinel or Cluster.
 
-use nix::sys::signal::Signal::SIGKILL;
 
 use super::{all, history};
 use crate::support::cluster::Cluster;
@@ -40,8 +39,7 @@ fn a_vote_that_was_never_a_lock_is_not_a_run() {
     let url = nodes(&mut backend)[0].url();
     // As if a client had died with one vote: a lock on this server alone.
     let first = crate::support::hold(Run::at(&url, "k").args(&["--ttl", "3s"]));
-    first.signal(SIGKILL);
-    first.wait();
+    first.kill_with_guardian();
     wait_until("its lease has ended", || !nodes(&mut backend)[0].held("k"));
     assert_eq!(history(&backend, "k"), Vec::<serde_json::Value>::new());
     backend.run().cmd(&["true"]).done().expect_code(0);
