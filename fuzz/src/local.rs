@@ -4,18 +4,17 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use super::admission::{Admission, Admitted, Decision};
+use super::admission::{Admission, Admitted, Decision, LocalMode, LocalRequest};
 use super::byte_map::{Lane, ReaderGroup, TICKETS_END, UsageMode};
+use super::enter::inspect;
 use super::format::{HEADER, LOG, LOGGED_RUNS, NAME, RECORDS, TABLE, WAITERS_START, boot_id, number};
-use super::inspect::inspect;
 use super::lock_file::LockFile;
 use super::record::{RECORD, Record};
-use super::request::{LocalMode, LocalRequest};
 use super::reservation::{ENTRY, Reservation, ReservationKind, slot_for};
 use super::view::HostView;
 use crate::clock::BootTime;
 use crate::fuzz::{assert_printable, memory};
-use crate::lock::{BackendError, Error, HolderInfo, Mode, State, View};
+use crate::lock::{BackendError, HolderInfo, Mode, State, View};
 use crate::report;
 
 /// In an input: stands for the id of this boot, which no input can know.
@@ -138,12 +137,9 @@ fn whole_file() {
     }
 }
 
-/// `None` if something is in the way.
+/// `None` if the request is blocked.
 fn enter(file: &LockFile, request: &LocalRequest) -> Result<Option<Admitted>, BackendError> {
-    let mut admission = match Admission::begin(file, None) {
-        Err(Error::Backend(error)) => return Err(error),
-        admission => admission.expect("nothing else can happen without an observer"),
-    };
+    let mut admission = Admission::begin(file)?;
     let info =
         HolderInfo { host: "host".into(), pid: "1".into(), user: "fuzz".into(), ..HolderInfo::default() };
     let (since, mode) = (BootTime::now(), Mode::Exclusive);

@@ -6,9 +6,9 @@ use super::{exit_code, identity};
 use crate::child::{AskedHolder, ControlReply, LockedByte, ask_holder, ask_lock_holder};
 use crate::exit::Failure;
 use crate::lock::{
-    AskKeeper, AskProcess, AskedHost, BackendError, Bearer, Breaker, Claim, HostBearer, HostBreaker,
-    HostHolder, HostLock, HostView, KeeperAnswer, Keys, Lock, Mount, RedisBearer, RedisBreaker, RedisLock,
-    RedisView, Server, Timing, View, lock_name,
+    AskKeeper, BackendError, Bearer, Breaker, Claim, HostBearer, HostBreaker, HostHolder, HostLock, HostView,
+    KeeperReply, Keys, Lock, Mount, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, SignalHolder,
+    Signalled, Timing, View, lock_name,
 };
 use crate::report::{self, Report, Verbosity, backend_error};
 use crate::settings::{Backend, BreakSettings, LocalReason, Location, LockSettings};
@@ -58,7 +58,7 @@ pub(super) fn open_bearer(
             Ok(Box::new(RedisBearer::new(servers.clone(), keys, timing, token, client)))
         }
         Backend::Host { directory, .. } => {
-            let ask: (AskKeeper, AskProcess) = (Box::new(ask_keeper), Box::new(ask_process));
+            let ask: (AskKeeper, SignalHolder) = (Box::new(ask_keeper), Box::new(signal_holder));
             let names = lock_names(prefix, keys);
             Ok(Box::new(HostBearer::open(directory, &names, (token, client), ttl, ask)?))
         }
@@ -82,7 +82,7 @@ pub(super) fn open_breaker(
                 warn();
             }
             let name = lock_name(prefix, key);
-            Ok(Box::new(HostBreaker::open(directory, &name, client, Box::new(ask_process))?))
+            Ok(Box::new(HostBreaker::open(directory, &name, client, Box::new(signal_holder))?))
         }
     }
 }
@@ -143,21 +143,21 @@ fn lock_names(prefix: &str, keys: &[Vec<u8>]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| lock_name(prefix, key)).collect()
 }
 
-fn ask_keeper(name: &str, message: &[u8]) -> KeeperAnswer {
+fn ask_keeper(name: &str, message: &[u8]) -> KeeperReply {
     match ask_holder(name, message, KEEPER_TIMEOUT) {
-        ControlReply::Received(answer) => KeeperAnswer::Said(answer),
-        ControlReply::NotThere => KeeperAnswer::NotThere,
-        ControlReply::Refused => KeeperAnswer::Refused,
-        ControlReply::Silent => KeeperAnswer::Silent,
+        ControlReply::Received(reply) => KeeperReply::Received(reply),
+        ControlReply::NotThere => KeeperReply::NotThere,
+        ControlReply::Refused => KeeperReply::Refused,
+        ControlReply::Silent => KeeperReply::Silent,
     }
 }
 
-fn ask_process(holder: &HostHolder, number: u32) -> AskedHost {
+fn signal_holder(holder: &HostHolder, number: u32) -> Signalled {
     let HostHolder { device, inode, offset, pid } = *holder;
     match ask_lock_holder(LockedByte { device, inode, offset }, pid, number) {
-        AskedHolder::Yes => AskedHost::Yes,
-        AskedHolder::NotFound => AskedHost::NotFound,
-        AskedHolder::Refused => AskedHost::Refused,
-        AskedHolder::TooOld => AskedHost::TooOld,
+        AskedHolder::Yes => Signalled::Yes,
+        AskedHolder::NotFound => Signalled::NotFound,
+        AskedHolder::Refused => Signalled::Refused,
+        AskedHolder::TooOld => Signalled::TooOld,
     }
 }

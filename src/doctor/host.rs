@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use super::{Check, Finding, Level};
 use crate::child::{ProcView, has_pidfd, has_subreaper};
-use crate::lock::checkup::HostTrial;
-use crate::lock::{BackendError, Mount, check_directory_for_locks};
+use crate::lock::checkup::{HostTrial, check_directory_for_locks};
+use crate::lock::{BackendError, Mount};
 use crate::report::{backend_error, cannot_see_processes};
 use crate::settings::{Backend, DoctorSettings, LocalReason};
 

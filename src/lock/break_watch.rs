@@ -1,5 +1,5 @@
-//! How a holder learns what is done to its lock while it holds it: it is taken away (`redlock break`), or its token is used
-//! (`redlock release`, `redlock extend`).
+//! How a holder learns what is done to its lock while it holds it: the lock is taken away (`redlock
+//! break`), or its token is used (`redlock release`, `redlock extend`).
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -9,28 +9,37 @@ use nix::poll::PollFlags;
 use super::HolderInfo;
 use crate::clock::BootTime;
 
-/// Part of the holder's own poll: it starts no thread and never waits.
+/// Part of the holder's own poll loop: it starts no thread and never blocks.
 pub(crate) trait BreakWatch {
-    fn poll_for(&self) -> Vec<(BorrowedFd<'_>, PollFlags)>;
+    fn poll_for(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
+        Vec::new()
+    }
 
-    /// When [`BreakWatch::advance`] is to be called, if no descriptor is ready before.
-    fn next_moment(&self) -> Option<BootTime>;
+    /// When to call [`BreakWatch::advance`], if no descriptor is ready before.
+    fn next_moment(&self) -> Option<BootTime> {
+        None
+    }
 
-    /// To be called when a descriptor is ready, or the moment has come. Nothing follows the end of the grant.
-    fn advance(&mut self) -> Option<Notice>;
+    /// To be called when a descriptor is ready or the moment has come. Returns nothing after the
+    /// grant has ended.
+    fn advance(&mut self) -> Option<Notice> {
+        None
+    }
 
-    /// A process of this host asks for the lock, by a signal that carries this number.
-    fn asked(&mut self, number: u64) -> Option<Notice>;
+    /// A process on this host has sent a signal that carries this number.
+    fn on_signal(&mut self, _number: u64) -> Option<Notice> {
+        None
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     Broken(Broken),
-    /// It was given back with its token; or is to be, if the holder has to do that itself.
+    /// The lock was released with its token. On this host it has yet to be released, by the holder.
     Released {
         by: HolderInfo,
     },
-    /// Its lease was set anew with its token; `None` = forever.
+    /// The lease was renewed with the token; `None` = forever.
     Extended {
         ttl: Option<Duration>,
     },
@@ -39,6 +48,6 @@ pub(crate) enum Notice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broken {
     pub by: HolderInfo,
-    /// The command is to be killed without notice.
+    /// Kill the command without notice.
     pub at_once: bool,
 }

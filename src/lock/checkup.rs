@@ -1,14 +1,21 @@
-//! Facts about servers and lock directories, for `redlock doctor`. redis/checkup/ and
-//! local/checkup.rs gather them; src/doctor/ judges them.
+//! Facts about servers and lock directories, for `redlock doctor`. redis/checkup/ gathers
+//! those of servers; src/doctor/ judges them.
 //!
 //! A server may deny or not offer some of it: such a fact is an error, never a guess.
 
+use std::fs;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 
-use super::{BackendError, Blocked, HolderInfo, Mode, Mount, Observer, Prefer, Request, WaitPolicy};
+use super::claim::WaiterId;
+use super::{
+    BackendError, Blocked, Ended, Error, HolderInfo, HostLock, Lock, Mode, Mount, Observer, Outcome, Prefer,
+    Problem, Request, WaitPolicy,
+};
+use crate::clock::BootTime;
 use crate::exit;
 
 #[derive(Clone, Debug, Default)]
@@ -156,6 +163,28 @@ pub(crate) struct SentinelFacts {
 pub(crate) struct HostTrial {
     pub mount: Mount,
     pub took: Duration,
+}
+
+/// Takes and releases a lock on a file with a random name: can the directory be used, and does its
+/// file system support kernel locks? The file is deleted afterwards.
+pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, BackendError> {
+    let name = format!("doctor-{}", WaiterId::random()).into_bytes();
+    let started = BootTime::now();
+    let mut lock = HostLock::open(directory, &[name])?;
+    let mount = lock.mount();
+    let result = lock.acquire(&trial_request(WaitPolicy::No), &mut Unobserved);
+    let result = result.map(|grant| lock.release(&grant, &Ended::new(Outcome::Released), Duration::ZERO));
+    for path in lock.paths() {
+        let _ = fs::remove_file(path);
+    }
+    match result {
+        Ok(_) => Ok(HostTrial { mount, took: started.elapsed() }),
+        Err(Error::Backend(error)) => Err(error),
+        // No other client knows the file.
+        Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_)) => {
+            Err(BackendError::new(directory.display().to_string(), Problem::ClaimVanished))
+        }
+    }
 }
 
 /// The request of a trial, on a key that no other client uses.

@@ -1,10 +1,10 @@
-//! Patterns for keys, as a Redis server understands them: `*`, `?`, `[a-z]`, `[^a-z]`, and a backslash before a byte
-//! that stands for itself.
+//! Patterns for keys, as in Redis: `*`, `?`, `[a-z]`, `[^a-z]`, and a backslash that escapes the next
+//! byte.
 
-/// Takes time in proportion to the product of the lengths, whatever the pattern is.
+/// The time is at most proportional to the product of the lengths.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut pattern_left, mut text_left) = (pattern, text);
-    // What to try if the rest does not match: the last star takes one byte more.
+    // Where to resume if the rest does not match: the last star then covers one more byte.
     let mut last_star: Option<(&[u8], &[u8])> = None;
     loop {
         if let [b'*', after @ ..] = pattern_left {
@@ -28,7 +28,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Whether what the pattern begins with stands for this byte, and what comes behind that.
+/// Matches the start of the pattern against one byte. Returns the rest of the pattern.
 fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     match pattern {
         [b'?', after @ ..] => Some(after),
@@ -39,7 +39,8 @@ fn one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     }
 }
 
-/// Whether the byte is in the class, and what comes behind the class. One that is not closed reaches to the end.
+/// Whether the byte is in the class, and the pattern after the class. An unclosed class extends to
+/// the end of the pattern.
 fn in_class(class: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     let (mut left, mut is_in) = (class, false);
     loop {
@@ -68,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn patterns_mean_what_they_mean_to_a_server() {
+    fn patterns_match_as_in_redis() {
         let yes = [
             ("*", ""),
             ("*", "deploy"),
@@ -105,20 +106,20 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_take_no_longer() {
+    fn many_stars_match_in_polynomial_time() {
         let pattern = "a*".repeat(100) + "b";
         assert!(!matches(pattern.as_bytes(), &[b'a'; 1000]));
     }
 
     proptest! {
         #[test]
-        fn a_key_with_backslashes_is_found_literally(key: Vec<u8>) {
+        fn an_escaped_key_matches_itself(key: Vec<u8>) {
             let pattern: Vec<u8> = key.iter().flat_map(|byte| [b'\\', *byte]).collect();
             prop_assert!(matches(&pattern, &key));
         }
 
         #[test]
-        fn no_pattern_can_upset_us(pattern: Vec<u8>, key: Vec<u8>) {
+        fn matching_survives_any_pattern(pattern: Vec<u8>, key: Vec<u8>) {
             let _ = matches(&pattern, &key);
         }
     }

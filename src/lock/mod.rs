@@ -5,7 +5,6 @@
 //! runs under the lock, or of the terminal: the caller follows a wait through [`Observer`], and
 //! errors are values without sentences.
 
-mod bearer;
 mod break_watch;
 mod breaker;
 pub(crate) mod checkup;
@@ -18,7 +17,6 @@ mod history;
 mod holder;
 mod lease;
 mod local;
-mod name;
 mod orphan;
 mod problem;
 mod redis;
@@ -37,7 +35,6 @@ use nix::sys::signal::Signal;
 
 use crate::clock::BootTime;
 
-pub(crate) use bearer::Bearer;
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
 pub(crate) use breaker::{Breaker, Freed, How, Told, Untold};
 pub(crate) use claim::{AncestorLock, Claim};
@@ -47,15 +44,12 @@ pub(crate) use fields::Fields;
 pub(crate) use history::{FinishedRun, History};
 pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal};
 pub(crate) use lease::Lease;
-pub(crate) use local::Asked as AskedHost;
 #[cfg(fuzzing)]
 pub(crate) use local::fuzz as fuzz_local;
-pub(crate) use local::{AskKeeper, AskProcess, KeeperAnswer, KeeperRequest};
 pub(crate) use local::{
-    HostBearer, HostBreaker, HostHolder, HostLock, HostView, Mount, check_directory_for_locks,
-    default_directory,
+    AskKeeper, HostBearer, HostBreaker, HostHolder, HostLock, HostView, KeeperReply, KeeperRequest, Mount,
+    SignalHolder, Signalled, default_directory,
 };
-pub(crate) use name::lock_name;
 pub(crate) use orphan::ReleaseOrphan;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
 #[cfg(fuzzing)]
@@ -74,6 +68,15 @@ pub(crate) use wait::{Wait, sleep};
 
 /// Most slots that a lock can have.
 pub(crate) const MOST_SLOTS: u32 = 1024;
+
+/// The name of the lock itself, on a server and as a file. An empty prefix makes it the bare key,
+/// for programs that use no prefix.
+pub(crate) fn lock_name(prefix: &str, key: &[u8]) -> Vec<u8> {
+    match prefix {
+        "" => key.to_vec(),
+        prefix => [prefix.as_bytes(), b":", key].concat(),
+    }
+}
 
 /// `servers`: the number of configured servers, never of the reachable ones.
 pub(crate) fn majority_of(servers: usize) -> usize {
@@ -145,6 +148,16 @@ pub(crate) trait Lock: Send {
     fn interrupt_signal(&self) -> Option<Signal> {
         None
     }
+}
+
+/// What a client can do with a grant that has its token but is not its holder. It may be on another
+/// host. The seam for `redlock extend` and `redlock release`.
+pub(crate) trait Bearer {
+    /// Renew the lease, for a longer or shorter time. Never re-creates a lock.
+    fn extend(&mut self) -> Extended;
+
+    /// Release the lock, after the minimum hold that its grant asked for.
+    fn release(&mut self) -> Released;
 }
 
 /// A request for the lock.

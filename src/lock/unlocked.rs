@@ -1,5 +1,5 @@
-//! No lock of our own: for a command that runs under an outer run's lock, or even if no lock can be
-//! taken.
+//! No lock of our own: the command runs under an outer run's lock, or runs although no lock can be
+//! taken (`--on-unavailable run`).
 
 use std::time::Duration;
 

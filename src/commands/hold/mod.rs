@@ -146,7 +146,7 @@ impl<'a> Hold<'a> {
                 }
             }
             while let Some(number) = self.signals.next_asked() {
-                let notice = self.watch.as_mut().and_then(|watch| watch.asked(number));
+                let notice = self.watch.as_mut().and_then(|watch| watch.on_signal(number));
                 if let Some(end) = notice.and_then(|notice| self.on_notice(notice, subject)) {
                     return Some(end);
                 }

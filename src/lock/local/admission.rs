@@ -1,6 +1,7 @@
-//! Alone with the lock file: check what is in the way, queue, enter.
+//! Decisions about one lock file, made under its mutex: whether a request may enter, where it
+//! queues, what it reserves.
 //!
-//! Under the mutex no participant can be added; participants may only disappear.
+//! While the mutex is held no participant can be added; participants can only disappear.
 
 use std::io;
 use std::ops::Range;
@@ -8,25 +9,72 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::byte_map::{ALL_PARTICIPANTS, Lane, TICKETS_END, UsageMode, byte};
+use super::byte_map::{ALL_PARTICIPANTS, Lane, ReaderGroup, TICKETS_END, UsageMode, byte};
 use super::format::{Header, WAITERS_START};
+use super::history::killed;
 use super::lock_file::LockFile;
 use super::mutex;
-use super::ofd_lock::{Kind, OfdLocks};
+use super::ofd_lock::{LockKind, OfdLocks};
 use super::record::{Record, Tenure};
-use super::request::{LocalMode, LocalRequest};
 use super::reservation::{Reservation, ReservationKind, slot_for};
-use super::run_log::killed;
 use crate::clock::{BootTime, wall_clock_millis};
-use crate::lock::{BackendError, Error, FileProblem, Mode, Observer};
+use crate::lock::{BackendError, Error, FileProblem, Mode, Observer, Prefer, Request};
 
-/// A year. Tokens are milliseconds, and more than one in each is not granted for long.
+/// A year. Tokens are milliseconds, and nobody grants more than one per millisecond for long.
 const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
 
-/// A byte that is locked for longer is not locked by redlock.
-const A_MOMENT: Duration = Duration::from_millis(500);
+/// A byte that stays locked for longer than this is locked by a foreign program.
+const LONGEST_COLLISION: Duration = Duration::from_millis(500);
 
-/// What is in the way: check again when one of these bytes is released, or at this moment.
+/// A request in the lock file's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LocalRequest {
+    pub usage: UsageMode,
+    pub mode: LocalMode,
+    /// The lane in which the request queues.
+    pub lane: Lane,
+    /// Joins holders of its reader group, even if others wait.
+    pub joins: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LocalMode {
+    Exclusive,
+    Shared(ReaderGroup),
+    Slot,
+}
+
+impl LocalRequest {
+    pub(super) fn new(request: &Request) -> Self {
+        let plain =
+            Self { usage: UsageMode::PLAIN, mode: LocalMode::Exclusive, lane: Lane::Fair, joins: false };
+        match &request.mode {
+            Mode::Shared { group } => {
+                let mode = LocalMode::Shared(ReaderGroup::named(group));
+                Self { mode, joins: request.prefer == Prefer::Readers, ..plain }
+            }
+            Mode::Slot { of: of @ 2.. } => {
+                Self { usage: UsageMode::slots_of(*of), mode: LocalMode::Slot, ..plain }
+            }
+            // A lock with one slot is an exclusive lock.
+            Mode::Exclusive | Mode::Slot { .. } if request.prefer == Prefer::Writers => {
+                Self { lane: Lane::Preferred, ..plain }
+            }
+            Mode::Exclusive | Mode::Slot { .. } => plain,
+        }
+    }
+
+    /// What the holder reserves, if it has this slot.
+    pub(super) fn reserves(&self, slot: u32) -> ReservationKind {
+        match self.mode {
+            LocalMode::Exclusive => ReservationKind::Exclusive,
+            LocalMode::Shared(group) => ReservationKind::Shared(group),
+            LocalMode::Slot => ReservationKind::Slot(self.usage, slot),
+        }
+    }
+}
+
+/// What blocks a request: it checks again when one of these bytes is released, or at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Blockers {
     pub offsets: Vec<u64>,
@@ -41,12 +89,11 @@ impl Blockers {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Nothing is in the way; with slots, of this one.
+    /// The request may enter; in a lock with slots, with this one.
     Free(u32),
     Blocked(Blockers),
 }
 
-/// What a holder has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admitted {
     pub ticket: u64,
@@ -61,8 +108,7 @@ pub(super) struct Admission<'a> {
     reservations: Vec<Reservation>,
     /// No other process holds or waits.
     is_alone: bool,
-    /// Of the file.
-    length: u64,
+    file_length: u64,
 }
 
 impl Drop for Admission<'_> {
@@ -72,30 +118,37 @@ impl Drop for Admission<'_> {
 }
 
 impl<'a> Admission<'a> {
-    pub(super) fn begin(
-        file: &'a LockFile,
-        observer: Option<&mut (dyn Observer + '_)>,
-    ) -> Result<Self, Error> {
-        mutex::lock(file, observer)?;
-        Self::look(file)
+    pub(super) fn begin(file: &'a LockFile) -> Result<Self, BackendError> {
+        mutex::lock(file)?;
+        Self::with_mutex(file)
     }
 
-    /// `None` if the mutex is not free at once, or the file cannot be used.
+    /// Stops waiting for the mutex when the observer gives up.
+    pub(super) fn begin_observed(file: &'a LockFile, observer: &mut dyn Observer) -> Result<Self, Error> {
+        mutex::lock_observed(file, observer)?;
+        Ok(Self::with_mutex(file)?)
+    }
+
+    /// `None` if the mutex is busy, or the file cannot be used.
     pub(super) fn try_begin(file: &'a LockFile) -> Option<Self> {
-        mutex::try_lock(file).ok()?.then(|| Self::look(file).ok())?
+        mutex::try_lock(file).ok()?.then(|| Self::with_mutex(file).ok())?
     }
 
-    /// With the mutex.
-    fn look(file: &'a LockFile) -> Result<Self, Error> {
-        // From here on dropping unlocks it.
-        let mut admission =
-            Self { file, header: Header::default(), reservations: Vec::new(), is_alone: false, length: 0 };
-        let about = file.locks().file().metadata().map_err(|e| file.io_error(&e))?;
-        // Its name was removed: other processes do not see our locks on it.
-        if about.nlink() == 0 {
-            return Err(file.error(FileProblem::DeletedInUse).into());
+    fn with_mutex(file: &'a LockFile) -> Result<Self, BackendError> {
+        // Created before anything can fail: dropping it unlocks the mutex.
+        let mut admission = Self {
+            file,
+            header: Header::default(),
+            reservations: Vec::new(),
+            is_alone: false,
+            file_length: 0,
+        };
+        let metadata = file.locks().file().metadata().map_err(|e| file.io_error(&e))?;
+        // The file was deleted: other processes do not see our locks on it.
+        if metadata.nlink() == 0 {
+            return Err(file.error(FileProblem::DeletedInUse));
         }
-        admission.length = about.len();
+        admission.file_length = metadata.len();
         admission.header = file.header();
         admission.reservations = file.reservations(&admission.header);
         let others = file.locks().writer_in(ALL_PARTICIPANTS).map_err(|e| file.io_error(&e))?;
@@ -111,7 +164,7 @@ impl<'a> Admission<'a> {
         self.file.io_error(error)
     }
 
-    /// Whether this request may enter. `ticket` is ours, if we have queued.
+    /// Decides whether this request may enter. `ticket` is ours, if we have queued.
     pub(super) fn check(
         &self,
         request: &LocalRequest,
@@ -134,8 +187,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// A process that uses the key in another way, even a waiter, must leave first; that may be never, so it is
-    /// an error.
+    /// A process that uses the key with another number of slots would have to leave first, even if
+    /// it only waits. That may never happen, so it is an error.
     fn require_same_usage(&self, usage: UsageMode) -> Result<(), BackendError> {
         let mut other = self
             .reservations
@@ -150,7 +203,7 @@ impl<'a> Admission<'a> {
         other.map_or(Ok(()), |other| Err(self.file.error(FileProblem::OtherSlots(other.slot_count()))))
     }
 
-    /// A reader that prefers readers joins holders of its group.
+    /// A reader that prefers readers joins holders of its group, ahead of the queue.
     fn may_join(&self, request: &LocalRequest) -> io::Result<bool> {
         let LocalMode::Shared(group) = request.mode else { return Ok(false) };
         let is_reserved =
@@ -161,11 +214,12 @@ impl<'a> Admission<'a> {
     /// Other readers of our group hold the lock.
     fn group_holds(&self, request: &LocalRequest) -> io::Result<bool> {
         let LocalMode::Shared(group) = request.mode else { return Ok(false) };
-        Ok(self.locks().conflict_in(byte(group.offset()), Kind::Write)?.is_some())
+        Ok(self.locks().conflict_in(byte(group.offset()), LockKind::Write)?.is_some())
     }
 
-    /// Of the waiters that enter before us, the one to wait for: the next ahead of us, so that each that enters
-    /// wakes one. A reader that may join others has to check whenever one may have entered: that is the first.
+    /// The waiter to wait for: the one directly ahead of us, so that each one that enters wakes one
+    /// other. A reader that may join others must check whenever a reader may have entered, so it
+    /// waits for the first in the queue.
     fn waiter_ahead(&self, request: &LocalRequest, ticket: Option<u64>) -> io::Result<Option<u64>> {
         let lane = request.usage.lane(request.lane);
         let earlier = lane.start..ticket.map_or(lane.end, |ticket| lane.start + ticket);
@@ -181,7 +235,8 @@ impl<'a> Admission<'a> {
     }
 
     fn check_holders(&self, request: &LocalRequest) -> io::Result<Decision> {
-        // In this order: if no reader of our group holds it now, any holder found afterwards is of another.
+        // The order matters: if no reader of our group holds the lock now, any holder found
+        // afterwards belongs to another group, or is exclusive.
         let conflicting =
             if self.group_holds(request)? { request.usage.owners() } else { request.usage.holders() };
         if let Some(offset) = self.locks().writer_in(conflicting)? {
@@ -198,7 +253,7 @@ impl<'a> Admission<'a> {
 
     fn check_slots(&self, usage: UsageMode) -> Result<Decision, BackendError> {
         let writers = |range| self.locks().all_writers_in(range).map_err(|e| self.io_error(&e));
-        // As many times as a holder may have left while we looked.
+        // A holder that leaves between the two looks costs one more round.
         for _ in 0..=usage.slots() {
             let taken = writers(usage.all_slots())?;
             let is_reserved = |number| {
@@ -222,23 +277,26 @@ impl<'a> Admission<'a> {
     /// Join the end of the queue. Returns our ticket.
     pub(super) fn queue(&mut self, request: &LocalRequest, record: &Record) -> Result<u64, BackendError> {
         let ticket = self.next_ticket(request.usage)?;
-        self.lock_byte(request.usage.ticket(request.lane, ticket), Kind::Write)?;
+        self.lock_byte(request.usage.ticket(request.lane, ticket), LockKind::Write)?;
         self.file.write_header(&self.header).map_err(|e| self.io_error(&e))?;
-        // A waiter without a record is a waiter all the same.
-        let _ = self.file.write_waiter_record(ticket, record, |other| self.waits(request.usage, other));
+        // Only people read the record.
+        let _ = self
+            .file
+            .write_waiter_record(ticket, record, |other| self.is_locked(other, request.usage.lanes()));
         Ok(ticket)
     }
 
-    /// A ticket larger than all that are in use. The header is not enough: the file may have been truncated
-    /// while in use.
+    /// A ticket larger than all tickets in use. The header is not enough: the file may have been
+    /// truncated while in use.
     fn next_ticket(&mut self, usage: UsageMode) -> Result<u64, BackendError> {
         let mut ticket = self.header.next_ticket;
         if ticket == 0 || ticket >= TICKETS_END / 2 {
             ticket = 1;
         }
-        let lanes = [Lane::Preferred, Lane::Fair].map(|lane| usage.lane(lane));
-        for range in lanes.into_iter().chain([usage.owners(), usage.sharers()]).filter(|_| !self.is_alone) {
-            let in_use = |ticket| self.locks().conflict_in(range.start + ticket..range.end, Kind::Write);
+        for range in
+            usage.lanes().into_iter().chain([usage.owners(), usage.sharers()]).filter(|_| !self.is_alone)
+        {
+            let in_use = |ticket| self.locks().conflict_in(range.start + ticket..range.end, LockKind::Write);
             while let Some(locked) = in_use(ticket).map_err(|e| self.io_error(&e))? {
                 ticket = locked.end - range.start;
             }
@@ -247,23 +305,23 @@ impl<'a> Admission<'a> {
         if ticket < TICKETS_END { Ok(ticket) } else { Err(self.file.error(FileProblem::ForeignLocks)) }
     }
 
-    /// In a file that was truncated numbers are used again, and a waiter that slept until the last owner of one had left has
-    /// its byte for a moment.
-    fn lock_byte(&self, offset: u64, kind: Kind) -> Result<(), BackendError> {
-        let give_up_at = BootTime::now() + A_MOMENT;
+    /// After a truncation tickets are reused. A waiter that slept until the previous owner of a
+    /// ticket left locks its byte briefly, so a conflict is retried for a while.
+    fn lock_byte(&self, offset: u64, kind: LockKind) -> Result<(), BackendError> {
+        let give_up_at = BootTime::now() + LONGEST_COLLISION;
         loop {
             match self.locks().try_lock(byte(offset), kind) {
                 Ok(true) => return Ok(()),
                 Ok(false) if give_up_at.has_passed() => {
                     return Err(self.file.error(FileProblem::ForeignLocks));
                 }
-                Ok(false) => thread::sleep(A_MOMENT / 1000),
+                Ok(false) => thread::sleep(LONGEST_COLLISION / 1000),
                 Err(e) => return Err(self.io_error(&e)),
             }
         }
     }
 
-    /// Nothing is in the way: become a holder, and no longer a waiter. `record`: as of a waiter.
+    /// Become a holder, and no longer a waiter. `record` is the waiter's.
     pub(super) fn admit(
         &mut self,
         request: &LocalRequest,
@@ -281,7 +339,7 @@ impl<'a> Admission<'a> {
         let since = BootTime::now();
         let tenure = Some(Tenure { fence, slot, waited: since.since(record.since), until: None });
         let record = Record { since, since_ms: wall_clock_millis(), tenure, ..record.clone() };
-        self.tell(request.usage, ticket, &record, queued.is_some());
+        self.write_record(request.usage, ticket, &record, queued.is_some());
         if let Some(ticket) = queued {
             self.locks().unlock(byte(request.usage.ticket(request.lane, ticket)));
         }
@@ -291,61 +349,53 @@ impl<'a> Admission<'a> {
     fn lock_marks(&self, request: &LocalRequest, ticket: u64, slot: u32) -> Result<(), BackendError> {
         let usage = request.usage;
         match request.mode {
-            LocalMode::Exclusive => self.lock_byte(usage.owners().start + ticket, Kind::Write),
+            LocalMode::Exclusive => self.lock_byte(usage.owners().start + ticket, LockKind::Write),
             LocalMode::Shared(group) => {
-                self.lock_byte(usage.sharers().start + ticket, Kind::Write)?;
-                self.lock_byte(group.offset(), Kind::Read)
+                self.lock_byte(usage.sharers().start + ticket, LockKind::Write)?;
+                self.lock_byte(group.offset(), LockKind::Read)
             }
             LocalMode::Slot => {
-                self.lock_byte(usage.owners().start + ticket, Kind::Write)?;
-                self.lock_byte(usage.slot(slot), Kind::Write)
+                self.lock_byte(usage.owners().start + ticket, LockKind::Write)?;
+                self.lock_byte(usage.slot(slot), LockKind::Write)
             }
         }
     }
 
     fn write_fence(&mut self, fence: u64) -> io::Result<()> {
         self.header.last_fence = fence;
-        // Reservations that are over need not be read again.
+        // Expired reservations need not be read again.
         if self.reservations.is_empty() {
             (self.header.reserved_until, self.header.reservations) = (0, 0);
         }
         self.file.write_header(&self.header)
     }
 
-    /// Leave our record for others. It decides nothing, so we hold the lock without it as well.
-    fn tell(&self, usage: UsageMode, ticket: u64, record: &Record, has_waited: bool) {
+    /// Write our record for others. It decides nothing, so errors are ignored.
+    fn write_record(&self, usage: UsageMode, ticket: u64, record: &Record, has_waited: bool) {
         let is_reserved = |other| self.reservations.iter().any(|reservation| reservation.ticket == other);
-        let is_present = |other| is_reserved(other) || self.holds(usage, other);
+        let is_present =
+            |other| is_reserved(other) || self.is_locked(other, [usage.owners(), usage.sharers()]);
         let (offset, earlier) = self.file.place_for_record(ticket, is_present);
         if let Some((other, earlier)) = earlier.filter(|(_, earlier)| earlier.is_open()) {
-            // What a waiter has waited for was the only holder's end.
+            // We waited for its end, since it was the only holder.
             let ended = (has_waited && earlier.mode == Mode::Exclusive).then(SystemTime::now);
             let _ = self.file.log_if_missing(other, &killed(&earlier, ended));
         }
         let _ = self.file.write_record(offset, ticket, record);
-        if self.is_alone && self.length > WAITERS_START {
+        if self.is_alone && self.file_length > WAITERS_START {
             let _ = self.locks().file().set_len(WAITERS_START);
         }
     }
 
-    /// For a run that neither queues nor enters, but is to stand in the history.
+    /// For a run that neither queued nor entered, but must appear in the history.
     pub(super) fn draw_ticket(&mut self, request: &LocalRequest) -> Result<u64, BackendError> {
         let ticket = self.next_ticket(request.usage)?;
         self.file.write_header(&self.header).map_err(|e| self.io_error(&e))?;
         Ok(ticket)
     }
 
-    /// Whether another process holds with this ticket.
-    fn holds(&self, usage: UsageMode, ticket: u64) -> bool {
-        self.is_locked(ticket, [usage.owners(), usage.sharers()])
-    }
-
-    /// Whether another process waits with this ticket.
-    fn waits(&self, usage: UsageMode, ticket: u64) -> bool {
-        self.is_locked(ticket, [Lane::Preferred, Lane::Fair].map(|lane| usage.lane(lane)))
-    }
-
-    /// A look that fails is as good as a yes.
+    /// Whether another process has locked the byte of this ticket in one of the ranges. An error
+    /// counts as yes.
     fn is_locked(&self, ticket: u64, ranges: [Range<u64>; 2]) -> bool {
         let is_ticket = !self.is_alone && ticket != 0 && ticket < TICKETS_END;
         let is_locked =
@@ -369,7 +419,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Enter a reservation, or end it if its moment has passed.
+    /// Write a reservation, or end it if its time has passed.
     pub(super) fn reserve(&mut self, reservation: Reservation) -> Result<(), BackendError> {
         let table = self.file.reservation_table(&self.header);
         let Some((entry, reservation)) = slot_for(&table, reservation) else { return Ok(()) };

@@ -1,5 +1,6 @@
-//! Extending and releasing by the token alone. A process holds the lock, and has to do it: a keeper is asked over its
-//! socket, a run by a signal of ours. If there is none, the file tells what became of the grant.
+//! Extending and releasing a lock by its token alone. Only the process that holds the lock can do
+//! it: a keeper receives a request over its socket, a run receives a signal. If there is no such
+//! process, the file shows what became of the grant.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -8,11 +9,11 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
-use super::break_request::{AskProcess, RELEASE, ask_run, pid_of};
+use super::break_request::{RELEASE, SignalHolder, ask_run, pid_of};
 use super::file_name;
 use super::lock_file::{LockFile, check_directory};
-use super::look::{Participant, Present};
 use super::release_watch::ReleaseWatch;
+use super::view::{Participant, Present};
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
@@ -20,30 +21,29 @@ use crate::lock::{
     Released, Votes,
 };
 
-/// How long a run may take to stop its command and to give the lock back.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a run may take to stop its command and to release the lock.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 const RELEASED: &[u8] = b"released";
 const EXTENDED: &[u8] = b"extended";
 const OTHER: &[u8] = b"other";
-/// And how many: the keeper has another number of locks than it was asked for.
+/// Followed by the number of locks that the keeper holds, if the request names fewer or more.
 const LOCKS: &str = "locks ";
 
-/// Asks the keeper of this name.
-pub(crate) type AskKeeper = Box<dyn Fn(&str, &[u8]) -> KeeperAnswer>;
+/// Sends a request to the keeper with this name.
+pub(crate) type AskKeeper = Box<dyn Fn(&str, &[u8]) -> KeeperReply>;
 
-/// What a keeper has answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum KeeperAnswer {
-    Said(Vec<u8>),
+pub(crate) enum KeeperReply {
+    Received(Vec<u8>),
     NotThere,
-    /// It is another user's.
+    /// The keeper belongs to another user.
     Refused,
-    /// It is stopped, or busy.
+    /// The keeper is stopped, or busy.
     Silent,
 }
 
-/// What a keeper on this host is asked to do.
+/// A request to a keeper on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeeperRequest {
     Release {
@@ -56,7 +56,7 @@ pub(crate) enum KeeperRequest {
 }
 
 impl KeeperRequest {
-    /// Of these files, which the keeper must all hold.
+    /// The keeper must hold all of these files.
     fn to_bytes(&self, files: &[LockFile]) -> Vec<u8> {
         let mut text = String::new();
         for (device, inode) in files.iter().map(LockFile::identity) {
@@ -75,8 +75,8 @@ impl KeeperRequest {
         bytes
     }
 
-    /// What is to be answered if it makes no sense, or is about other files than these, by device and inode: a token stands
-    /// for all of them.
+    /// Returns the reply as an error if the message is invalid, or does not name exactly these files
+    /// (by device and inode): a token covers all of them.
     pub(crate) fn parse(message: &[u8], files: &[(u64, u64)]) -> Result<Self, Vec<u8>> {
         let mut parts = message.split(|&byte| byte == 0).map(<[u8]>::to_vec);
         let named = parts.next().and_then(|named| String::from_utf8(named).ok()).unwrap_or_default();
@@ -107,7 +107,7 @@ impl KeeperRequest {
         }
     }
 
-    /// What is answered when it is done.
+    /// The reply when it is done.
     pub(crate) fn done(&self) -> &'static [u8] {
         match self {
             Self::Release { .. } => RELEASED,
@@ -125,16 +125,16 @@ pub(crate) struct HostBearer {
     who: HolderInfo,
     ttl: Option<Duration>,
     ask_keeper: AskKeeper,
-    ask_process: AskProcess,
+    signal_holder: SignalHolder,
 }
 
-/// What became of a request.
-enum Asked {
+/// The result of a request to the holder.
+enum BearerOutcome {
     Done,
     Lost(Loss),
     Failed(BackendError),
-    /// A run holds the lock, at these bytes.
-    Run(Vec<(usize, Participant)>),
+    /// A run holds the lock: the index of each file, and the run's lock on it.
+    HeldByRun(Vec<(usize, Participant)>),
 }
 
 impl HostBearer {
@@ -143,52 +143,56 @@ impl HostBearer {
         names: &[Vec<u8>],
         (claim, who): (Claim, HolderInfo),
         ttl: Option<Duration>,
-        (ask_keeper, ask_process): (AskKeeper, AskProcess),
+        (ask_keeper, signal_holder): (AskKeeper, SignalHolder),
     ) -> Result<Self, BackendError> {
         check_directory(directory)?;
         let look = |name: &Vec<u8>| LockFile::open_to_look(directory, OsStr::new(&file_name::encode(name)));
         let files: Vec<Option<LockFile>> = names.iter().map(look).collect::<Result<_, _>>()?;
         let (directory, names) = (directory.to_owned(), names.to_vec());
         let files = files.into_iter().collect();
-        Ok(Self { directory, names, files, claim, who, ttl, ask_keeper, ask_process })
+        Ok(Self { directory, names, files, claim, who, ttl, ask_keeper, signal_holder })
     }
 
-    fn ask(&self, request: &KeeperRequest) -> Asked {
-        let Some(files) = &self.files else { return Asked::Lost(Loss::Expired) };
+    fn ask(&self, request: &KeeperRequest) -> BearerOutcome {
+        let Some(files) = &self.files else { return BearerOutcome::Lost(Loss::Expired) };
         match (self.ask_keeper)(&self.claim.to_string(), &request.to_bytes(files)) {
-            KeeperAnswer::Said(answer) if answer == request.done() => self.confirm(request, files),
-            KeeperAnswer::Refused => Asked::Failed(files[0].error(FileProblem::HolderOfAnotherUser)),
-            KeeperAnswer::Silent => Asked::Failed(self.silent_keeper(files)),
-            KeeperAnswer::Said(answer) if answer.starts_with(LOCKS.as_bytes()) => {
-                let count = String::from_utf8_lossy(&answer[LOCKS.len()..]).parse().unwrap_or(files.len());
-                Asked::Failed(BackendError { at: None, problem: Problem::OtherLockCount(count) })
+            KeeperReply::Received(reply) if reply == request.done() => self.confirm(request, files),
+            KeeperReply::Refused => BearerOutcome::Failed(files[0].error(FileProblem::HolderOfAnotherUser)),
+            KeeperReply::Silent => BearerOutcome::Failed(self.silent_keeper(files)),
+            KeeperReply::Received(reply) if reply.starts_with(LOCKS.as_bytes()) => {
+                let count = String::from_utf8_lossy(&reply[LOCKS.len()..]).parse().unwrap_or(files.len());
+                BearerOutcome::Failed(BackendError { at: None, problem: Problem::OtherLockCount(count) })
             }
-            KeeperAnswer::Said(_) | KeeperAnswer::NotThere => self.look(files).unwrap_or_else(Asked::Failed),
+            KeeperReply::Received(_) | KeeperReply::NotThere => {
+                self.look(files).unwrap_or_else(BearerOutcome::Failed)
+            }
         }
     }
 
     fn silent_keeper(&self, files: &[LockFile]) -> BackendError {
         let pid = match self.look(files) {
-            Ok(Asked::Run(held)) => held.first().and_then(|(at, holder)| pid_of(&files[*at], holder)),
-            Ok(Asked::Done | Asked::Lost(_) | Asked::Failed(_)) | Err(_) => None,
+            Ok(BearerOutcome::HeldByRun(held)) => {
+                held.first().and_then(|(at, holder)| pid_of(&files[*at], holder))
+            }
+            Ok(BearerOutcome::Done | BearerOutcome::Lost(_) | BearerOutcome::Failed(_)) | Err(_) => None,
         };
         files[0].error(FileProblem::HolderSilent { pid, is_keeper: true })
     }
 
-    /// The name of a keeper that is gone is free for every process that knows the token: a lock that it says to have
-    /// extended must be there.
-    fn confirm(&self, request: &KeeperRequest, files: &[LockFile]) -> Asked {
+    /// After a keeper has exited, any process that knows the token can take its name. So a lock that
+    /// it claims to have extended must still be held.
+    fn confirm(&self, request: &KeeperRequest, files: &[LockFile]) -> BearerOutcome {
         match request {
-            KeeperRequest::Release { .. } => Asked::Done,
+            KeeperRequest::Release { .. } => BearerOutcome::Done,
             KeeperRequest::Extend { .. } => match self.look(files) {
-                Ok(Asked::Run(_)) => Asked::Done,
-                other => other.unwrap_or_else(Asked::Failed),
+                Ok(BearerOutcome::HeldByRun(_)) => BearerOutcome::Done,
+                other => other.unwrap_or_else(BearerOutcome::Failed),
             },
         }
     }
 
-    /// What do the files say?
-    fn look(&self, files: &[LockFile]) -> Result<Asked, BackendError> {
+    /// What the files show about the grant.
+    fn look(&self, files: &[LockFile]) -> Result<BearerOutcome, BackendError> {
         let claim = self.claim.to_string();
         let (mut ours, mut is_held, mut ended) = (Vec::new(), false, None);
         for (at, file) in files.iter().enumerate() {
@@ -204,9 +208,9 @@ impl HostBearer {
                 ended.or(logged.map(|(_, run)| run).find(|run| run.token == claim).map(|run| run.ended.how));
         }
         if ours.len() == files.len() {
-            return Ok(Asked::Run(ours));
+            return Ok(BearerOutcome::HeldByRun(ours));
         }
-        Ok(Asked::Lost(match ended {
+        Ok(BearerOutcome::Lost(match ended {
             Some(Outcome::Broken { by }) => Loss::Broken { by },
             Some(how) if how.is_clean() => Loss::Released { by: Box::default() },
             _ if is_held => Loss::Foreign,
@@ -214,15 +218,15 @@ impl HostBearer {
         }))
     }
 
-    /// A run stops its command and gives all its locks back.
+    /// The run stops its command and releases all its locks.
     fn release_run(&self, held: &[(usize, Participant)]) -> Result<Released, BackendError> {
         let Some((at, holder)) = held.first() else { return Ok(Released::Lost(Loss::Expired)) };
-        // To write the request into it.
+        // Opened for writing, for the request.
         let file = &LockFile::open(&self.directory, &self.names[*at])?;
         let mut watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
         watch.watch(holder.offset).map_err(|e| file.io_error(&e))?;
-        ask_run(file, holder, &self.who, RELEASE, &self.ask_process)?;
-        let until = BootTime::now() + PATIENCE;
+        ask_run(file, holder, &self.who, RELEASE, &self.signal_holder)?;
+        let until = BootTime::now() + STOP_TIMEOUT;
         while !until.has_passed() {
             let present = Present::look(file).map_err(|e| file.io_error(&e))?;
             if !present.holders.contains(holder) {
@@ -238,19 +242,19 @@ impl Bearer for HostBearer {
     fn extend(&mut self) -> Extended {
         let lease = Lease::new(BootTime::now(), self.ttl.unwrap_or(Duration::MAX / 4));
         match self.ask(&KeeperRequest::Extend { ttl: self.ttl }) {
-            // The lock of a run has no lease here: it is held for as long as the run lives.
-            Asked::Done | Asked::Run(_) => Extended::Until(lease, Votes::default()),
-            Asked::Lost(loss) => Extended::Lost(loss),
-            Asked::Failed(error) => Extended::Unknown(error),
+            // The lock of a run has no lease: it is held while the run lives.
+            BearerOutcome::Done | BearerOutcome::HeldByRun(_) => Extended::Until(lease, Votes::default()),
+            BearerOutcome::Lost(loss) => Extended::Lost(loss),
+            BearerOutcome::Failed(error) => Extended::Unknown(error),
         }
     }
 
     fn release(&mut self) -> Released {
         match self.ask(&KeeperRequest::Release { by: self.who.clone() }) {
-            Asked::Done => Released::Done(Vec::new()),
-            Asked::Run(held) => self.release_run(&held).unwrap_or_else(Released::Unknown),
-            Asked::Lost(loss) => Released::Lost(loss),
-            Asked::Failed(error) => Released::Unknown(error),
+            BearerOutcome::Done => Released::Done(Vec::new()),
+            BearerOutcome::HeldByRun(held) => self.release_run(&held).unwrap_or_else(Released::Unknown),
+            BearerOutcome::Lost(loss) => Released::Lost(loss),
+            BearerOutcome::Failed(error) => Released::Unknown(error),
         }
     }
 }
@@ -261,7 +265,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_keeper_reads_what_it_is_asked() {
+    fn a_request_reads_back_for_the_same_files_only() {
         let directory = tempfile::tempdir().unwrap();
         let files = [LockFile::open(directory.path(), b"lock:a").unwrap()];
         let known = [files[0].identity()];
@@ -276,14 +280,14 @@ mod tests {
             assert_eq!(KeeperRequest::parse(&bytes, &[(1, 2)]), Err(OTHER.to_vec()), "another file");
             let both = [known[0], (1, 2)];
             assert_eq!(KeeperRequest::parse(&bytes, &both), Err(b"locks 2".to_vec()), "one of two");
-            let verb = bytes.iter().position(|byte| *byte == 0).expect("behind the files");
-            assert_eq!(KeeperRequest::parse(&bytes[verb..], &known), Err(OTHER.to_vec()), "of no file");
+            let verb = bytes.iter().position(|byte| *byte == 0).expect("after the files");
+            assert_eq!(KeeperRequest::parse(&bytes[verb..], &known), Err(OTHER.to_vec()), "no file");
         }
     }
 
     proptest! {
         #[test]
-        fn no_bytes_can_upset_a_keeper(bytes: Vec<u8>) {
+        fn parsing_survives_any_bytes(bytes: Vec<u8>) {
             let _ = KeeperRequest::parse(&bytes, &[]);
         }
     }

@@ -1,9 +1,10 @@
-//! Asking a holder on this host to give its lock back. No lock can be taken from a living process, so it must do that
-//! itself: it gets a signal, which only its own user and root can send. The signal carries a number, and under this number
-//! the lock file says who asks; a signal without it means nothing.
+//! Asking a holder on this host to release its lock. A kernel lock cannot be taken from a living
+//! process, so it must release it itself: it gets a signal, which only its own user and root can
+//! send. The signal carries a number, and the lock file has a request with this number; without one
+//! the signal is ignored.
 
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::poll::PollFlags;
@@ -13,45 +14,45 @@ use super::admission::Admission;
 use super::file_name;
 use super::format::BREAK_REQUEST;
 use super::lock_file::LockFile;
-use super::look::{Participant, Present, holder_id};
-use super::record::{RECORD, Record};
+use super::record::Record;
 use super::release_watch::ReleaseWatch;
 use super::reservation::Reservation;
+use super::view::{Participant, Present, holder_id};
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakWatch, Breaker, Broken, Error, FileProblem, Freed, Holder, HolderInfo, How, Mode,
-    Notice, Renewal, Told, Untold,
+    BackendError, BreakWatch, Breaker, Broken, FileProblem, Freed, Holder, HolderInfo, How, Mode, Notice,
+    Renewal, Told, Untold,
 };
 
-/// A request that is older means nothing.
+/// An older request is ignored.
 const VALID_FOR: Duration = Duration::from_secs(10);
 
-/// How long a request is left alone before it is repeated: another one may have been written over it.
+/// When to repeat a request: another one may have overwritten it.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 
-/// In the place of the claim, in a request to kill the command instead of stopping it.
+/// In the place of the claim: a request to kill the command without notice.
 const KILL: &str = "kill";
 
-/// The same in a request by the bearer of the token.
+/// In the place of the claim: a request by the bearer of the token.
 pub(super) const RELEASE: &str = "release";
 
-/// Signals the process that holds this lock.
-pub(crate) type AskProcess = Box<dyn Fn(&HostHolder, u32) -> Asked>;
+/// Sends a signal with this number to the process that holds this lock.
+pub(crate) type SignalHolder = Box<dyn Fn(&HostHolder, u32) -> Signalled>;
 
-/// Where the lock of a holder shows.
+/// The kernel lock by which a holder can be found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostHolder {
     pub device: u64,
     pub inode: u64,
     pub offset: u64,
-    /// As it has told.
+    /// According to its record.
     pub pid: Option<i32>,
 }
 
-/// What came of a signal.
+/// The result of sending a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Signalled {
     Yes,
     NotFound,
     Refused,
@@ -62,8 +63,8 @@ pub(crate) struct HostBreaker {
     /// `None` if the lock was never used.
     file: Option<LockFile>,
     who: HolderInfo,
-    ask: AskProcess,
-    /// Wakes us when a holder has left.
+    signal_holder: SignalHolder,
+    /// Wakes us when a holder leaves.
     released: Option<ReleaseWatch>,
 }
 
@@ -72,22 +73,22 @@ impl HostBreaker {
         directory: &Path,
         name: &[u8],
         who: HolderInfo,
-        ask: AskProcess,
+        signal_holder: SignalHolder,
     ) -> Result<Self, BackendError> {
         let file_name = file_name::encode(name);
         let exists = LockFile::open_to_look(directory, file_name.as_ref())?.is_some();
         let file = if exists { Some(LockFile::open(directory, name)?) } else { None };
-        Ok(Self { file, who, ask, released: None })
+        Ok(Self { file, who, signal_holder, released: None })
     }
 }
 
-/// Write down who asks this holder, and how, and signal it.
+/// Write a request to this holder into the file, and signal the holder.
 pub(super) fn ask_run(
     file: &LockFile,
     holder: &Participant,
     who: &HolderInfo,
     how: &str,
-    ask: &AskProcess,
+    signal_holder: &SignalHolder,
 ) -> Result<(), BackendError> {
     let (high, _) = Uuid::new_v4().as_u64_pair();
     let number = u32::try_from(high >> 32).unwrap_or(0).max(1);
@@ -99,21 +100,20 @@ pub(super) fn ask_run(
         info: who.clone(),
         tenure: None,
     };
-    let written = file.locks().file().write_all_at(&request.to_bytes(number.into()), BREAK_REQUEST);
-    written.map_err(|e| file.io_error(&e))?;
+    file.write_record(BREAK_REQUEST, number.into(), &request).map_err(|e| file.io_error(&e))?;
     let (device, inode) = file.identity();
     let pid = pid_of(file, holder);
-    let problem = match ask(&HostHolder { device, inode, offset: holder.offset, pid }, number) {
-        Asked::Yes => return Ok(()),
-        Asked::NotFound if is_gone(file, holder)? => return Ok(()),
-        Asked::NotFound => FileProblem::HolderNotFound,
-        Asked::Refused => FileProblem::HolderOfAnotherUser,
-        Asked::TooOld => FileProblem::HolderTooOld,
+    let problem = match signal_holder(&HostHolder { device, inode, offset: holder.offset, pid }, number) {
+        Signalled::Yes => return Ok(()),
+        Signalled::NotFound if is_gone(file, holder)? => return Ok(()),
+        Signalled::NotFound => FileProblem::HolderNotFound,
+        Signalled::Refused => FileProblem::HolderOfAnotherUser,
+        Signalled::TooOld => FileProblem::HolderTooOld,
     };
     Err(file.error(problem))
 }
 
-/// The number of the process that holds it, as it has told.
+/// The pid of the holder, according to its record.
 pub(super) fn pid_of(file: &LockFile, holder: &Participant) -> Option<i32> {
     let info = file.record(holder.ticket)?.info;
     match info.renewal {
@@ -144,7 +144,13 @@ impl Breaker for HostBreaker {
             let Some(holder) = participant.filter(|_| holders.iter().any(|meant| meant.id == id)) else {
                 continue;
             };
-            match ask_run(file, &holder, &self.who, if how == How::AtOnce { KILL } else { "" }, &self.ask) {
+            match ask_run(
+                file,
+                &holder,
+                &self.who,
+                if how == How::AtOnce { KILL } else { "" },
+                &self.signal_holder,
+            ) {
                 Ok(()) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
                 Err(error) => untold.push(Untold { id, error }),
             }
@@ -152,7 +158,8 @@ impl Breaker for HostBreaker {
         for kept in &present.kept {
             let id = holder_id(file, kept.ticket);
             if holders.iter().any(|meant| meant.id == id) {
-                end(file, *kept)?;
+                // No command is running under it any more.
+                Admission::begin(file)?.reserve(Reservation { until: BootTime::now(), ..*kept })?;
             }
         }
         self.released = Some(released);
@@ -171,40 +178,15 @@ impl Breaker for HostBreaker {
     }
 }
 
-/// What only a minimum hold keeps has no command that could be in the way.
-fn end(file: &LockFile, kept: Reservation) -> Result<(), BackendError> {
-    let ended = Admission::begin(file, None)
-        .and_then(|mut admission| Ok(admission.reserve(Reservation { until: BootTime::now(), ..kept })?));
-    match ended {
-        Err(Error::Backend(error)) => Err(error),
-        // Without an observer nothing else can come of it.
-        Ok(()) | Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_)) => Ok(()),
-    }
-}
-
 /// The holder's side.
 pub(super) struct HostBreakWatch {
-    pub files: std::sync::Arc<Vec<LockFile>>,
+    pub files: Arc<Vec<LockFile>>,
 }
 
 impl BreakWatch for HostBreakWatch {
-    fn poll_for(&self) -> Vec<(std::os::fd::BorrowedFd<'_>, PollFlags)> {
-        Vec::new()
-    }
-
-    fn next_moment(&self) -> Option<BootTime> {
-        None
-    }
-
-    fn advance(&mut self) -> Option<Notice> {
-        None
-    }
-
-    fn asked(&mut self, number: u64) -> Option<Notice> {
+    fn on_signal(&mut self, number: u64) -> Option<Notice> {
         self.files.iter().find_map(|file| {
-            let mut bytes = [0; RECORD];
-            file.locks().file().read_exact_at(&mut bytes, BREAK_REQUEST).ok()?;
-            let request = Record::from_bytes(&bytes, number)?;
+            let request = file.record_at(BREAK_REQUEST, number)?;
             let is_valid = request.since <= BootTime::now() && request.since.elapsed() < VALID_FOR;
             is_valid.then(|| match request.claim.as_str() {
                 RELEASE => Notice::Released { by: request.info },

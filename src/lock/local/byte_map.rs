@@ -1,13 +1,15 @@
-//! Which byte of the lock file means what. The bytes are never written: only the kernel's locks on them count.
+//! The meaning of each byte of the lock file. These bytes are never written: only the kernel's locks
+//! on them count.
 //!
 //!     0 ..           tickets of waiters: for each usage mode two lanes, the preferred one first
 //!     1 << 61 ..     marks of holders: for each usage mode its holders, then its slots
-//!     1 << 62        the mutex under which everything is decided
+//!     1 << 62        the mutex
 //!     3 << 61 ..     reader groups
 //!
-//! A ticket, a mark and a slot are locked for writing by the process whose presence they show. A process that
-//! waits for another to leave asks for a read lock on that byte. So a process that looks for write locks sees
-//! which others are present and never which ones wait for them, and waiters are never in each other's way.
+//! A process locks its ticket, its mark and its slot for writing, to show that it is present. A
+//! process that waits for another to leave requests a read lock on that byte. So a process that looks
+//! for write locks sees who is present but not who waits for them, and waiters do not block each
+//! other.
 
 use std::ops::Range;
 
@@ -15,18 +17,18 @@ use uuid::Uuid;
 
 use crate::lock::{MOST_SLOTS, Mode};
 
-/// The bits of one usage mode, both among the tickets and among the marks.
+/// The width of one usage mode, among the tickets and among the marks.
 const USAGE_BITS: u32 = 50;
 const LANE: u64 = 1 << 49;
 const SHARED_MARKS: u64 = 1 << 41;
 const SLOTS: u64 = 1 << 42;
 pub(super) const MARKS: u64 = 1 << 61;
-/// Behind all bytes that mean something.
+/// After the last byte that has a meaning.
 pub(super) const END: u64 = u64::MAX >> 1;
 const GROUPS: u64 = 3 << 61;
 const GROUP_BITS: u32 = 60;
 
-/// Tickets are numbers below this, and above zero.
+/// Tickets are above zero and below this.
 pub(super) const TICKETS_END: u64 = 1 << 40;
 
 /// All tickets and all marks.
@@ -37,7 +39,8 @@ pub(super) const fn byte(offset: u64) -> Range<u64> {
     offset..offset + 1
 }
 
-/// How a key is used, on which all its users must agree: with this many slots, or (zero) exclusive and shared.
+/// How a key is used, on which all its users must agree: with this many slots, or, if zero,
+/// exclusive and shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UsageMode(u32);
 
@@ -47,17 +50,17 @@ pub(super) enum Lane {
     Fair,
 }
 
-/// What a locked byte shows.
+/// The meaning of a locked byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// A waiter, or a holder, with this ticket.
+    /// With this ticket.
     Waiter(UsageMode, u64),
-    /// Exclusive, or of a slot.
+    /// An exclusive holder, or the holder of a slot.
     Owner(UsageMode, u64),
     Sharer(UsageMode, u64),
-    /// Nobody that another byte would not show, too.
+    /// A byte of redlock's whose process also shows by another byte.
     Other,
-    /// No byte that redlock locks.
+    /// A byte that redlock never locks.
     Foreign,
 }
 
@@ -68,7 +71,7 @@ impl UsageMode {
         Self(count.clamp(2, MOST_SLOTS))
     }
 
-    /// How many may hold at once.
+    /// How many processes may hold the lock exclusively or with a slot at the same time.
     pub(super) fn slots(self) -> u32 {
         self.0.max(1)
     }
@@ -94,11 +97,15 @@ impl UsageMode {
         start..start + TICKETS_END
     }
 
+    pub(super) fn lanes(self) -> [Range<u64>; 2] {
+        [Lane::Preferred, Lane::Fair].map(|lane| self.lane(lane))
+    }
+
     pub(super) fn ticket(self, lane: Lane, ticket: u64) -> u64 {
         self.lane(lane).start + ticket
     }
 
-    /// The marks of all holders, in whatever mode.
+    /// The marks of all holders: owners, then sharers.
     pub(super) fn holders(self) -> Range<u64> {
         self.holding(0).start..self.holding(SHARED_MARKS).end
     }
@@ -130,14 +137,14 @@ impl UsageMode {
         self.slot(0)..self.slot(self.slots())
     }
 
-    /// Where the tickets and the marks of all other usage modes are.
+    /// The tickets and the marks of all other usage modes.
     pub(super) fn others(self) -> [Range<u64>; 4] {
         let (this, next) = (self.start(), self.start() + (1 << USAGE_BITS));
         let end = u64::from(MOST_SLOTS + 1) << USAGE_BITS;
         [0..this, next..end, MARKS..MARKS + this, MARKS + next..MARKS + end]
     }
 
-    /// What a lock for writing on this byte shows.
+    /// The meaning of a write lock on this byte.
     pub(super) fn presence(offset: u64) -> Presence {
         let usage = Self::at(offset);
         let ticket_in = |range: Range<u64>| {
@@ -176,7 +183,7 @@ impl ReaderGroup {
         Self::from_digest(high)
     }
 
-    /// Any number is some group.
+    /// Every number is a valid digest.
     pub(super) fn from_digest(digest: u64) -> Self {
         Self(digest & ((1 << GROUP_BITS) - 1))
     }
@@ -196,12 +203,11 @@ mod tests {
     use super::*;
 
     fn regions(usage: UsageMode) -> Vec<Range<u64>> {
-        let lanes = [Lane::Preferred, Lane::Fair].map(|lane| usage.lane(lane));
-        lanes.into_iter().chain([usage.owners(), usage.sharers(), usage.all_slots()]).collect()
+        usage.lanes().into_iter().chain([usage.owners(), usage.sharers(), usage.all_slots()]).collect()
     }
 
     #[test]
-    fn nothing_overlaps() {
+    fn regions_do_not_overlap() {
         let mut all: Vec<Range<u64>> =
             [0, 2, 3, 1023, 1024].map(UsageMode).into_iter().flat_map(regions).collect();
         assert!(all.iter().all(|range| range.end <= ALL_PARTICIPANTS.end));
@@ -210,7 +216,7 @@ mod tests {
         all.push(byte(ReaderGroup::from_digest(u64::MAX).offset()));
         all.sort_by_key(|range| range.start);
         assert!(all.is_sorted_by(|a, b| a.end <= b.start), "{all:?}");
-        assert!(all.last().unwrap().end < u64::MAX >> 1, "the kernel knows the offset");
+        assert!(all.last().unwrap().end < u64::MAX >> 1, "the kernel accepts the offset");
     }
 
     #[test]
@@ -230,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_shows_who_is_there() {
+    fn a_locked_byte_shows_a_process() {
         for usage in [UsageMode::PLAIN, UsageMode::slots_of(2), UsageMode::slots_of(1024)] {
             for lane in [Lane::Preferred, Lane::Fair] {
                 let ticket = usage.ticket(lane, 7);

@@ -1,22 +1,25 @@
-//! Entering: all files in one order, or none. A waiter sleeps until there is a reason to check again.
+//! Entering: all files in one order, or none. A waiter sleeps until there is a reason to check
+//! again.
+
+use std::ops::Range;
 
 use nix::poll::PollFlags;
 
 use super::HostLock;
-use super::admission::{Admission, Admitted, Blockers, Decision};
-use super::inspect::inspect;
+use super::admission::{Admission, Admitted, Blockers, Decision, LocalMode, LocalRequest};
+use super::byte_map::{Lane, TICKETS_END, UsageMode, byte};
 use super::lock_file::LockFile;
 use super::newest::Contender;
-use super::outer::ancestor_holds;
+use super::ofd_lock::LockKind;
 use super::record::Record;
 use super::release_watch::ReleaseWatch;
-use super::request::LocalRequest;
 use crate::clock::BootTime;
+use crate::lock::claim::HostTicket;
 use crate::lock::wait::{Wait, backoff, is_readable, sleep, wait};
-use crate::lock::{Error, Observer, Request};
+use crate::lock::{AncestorLock, Blocked, Blocker, Error, Holding, Observer, OuterLock, Request};
 
 impl HostLock {
-    /// Lock files that cannot be used are waited for, if the request asks for it.
+    /// Enters all files. If the request asks for it, waits for files that cannot be used.
     pub(super) fn enter_patiently(&self, waiter: &mut Waiter<'_>) -> Result<Vec<Admitted>, Error> {
         let gives_up_at = waiter.request.wait.gives_up_at(waiter.started);
         let mut failures = 0;
@@ -58,7 +61,7 @@ impl HostLock {
         let mut queued: Option<(u64, ReleaseWatch)> = None;
         loop {
             let ticket = queued.as_ref().map(|(ticket, _)| *ticket);
-            let mut admission = Admission::begin(file, Some(&mut *waiter.observer))?;
+            let mut admission = Admission::begin_observed(file, waiter.observer)?;
             if let Some(contender) = &waiter.contender {
                 contender.check(&self.files)?;
             }
@@ -75,7 +78,7 @@ impl HostLock {
                 if ancestor_holds(file, &local, waiter.request) {
                     return Err(Error::Nested);
                 }
-                // A process that does not wait must not be in the way of others.
+                // A process that does not wait must not block others.
                 if !waiter.request.wait.queues() {
                     drop(admission);
                     return Err(Error::Held(Box::new(inspect(file, key, &local, None))));
@@ -96,12 +99,12 @@ impl HostLock {
         }
     }
 
-    /// Whether one of the keys would have to wait for a run that this process runs under. Checked for all keys
-    /// before the first is waited for.
+    /// Whether one of the keys would have to wait for an outer run of this process. Checked for all
+    /// keys before the first wait.
     fn would_wait_for_ancestor(&self, waiter: &mut Waiter<'_>) -> Result<bool, Error> {
         let (local, request) = (waiter.local, waiter.request);
         for file in self.files.iter().filter(|file| ancestor_holds(file, &local, request)) {
-            let admission = Admission::begin(file, Some(&mut *waiter.observer))?;
+            let admission = Admission::begin_observed(file, waiter.observer)?;
             if let Decision::Blocked(_) = admission.check(&local, None)? {
                 return Ok(true);
             }
@@ -110,21 +113,21 @@ impl HostLock {
     }
 }
 
-/// A request on its way, and the observer of its wait.
+/// A request in progress, and the observer of its wait.
 pub(super) struct Waiter<'a> {
     pub local: LocalRequest,
     pub request: &'a Request,
     pub started: BootTime,
     pub record: Record,
-    /// Those that were drawn, one for each key.
+    /// The tickets drawn so far, one for each key.
     pub tickets: Vec<Option<u64>>,
-    /// If the request supersedes others.
+    /// `None` unless the request supersedes others.
     pub contender: Option<Contender>,
     pub observer: &'a mut dyn Observer,
 }
 
 impl Waiter<'_> {
-    /// Until there is a reason to check again.
+    /// Sleeps until there is a reason to check again.
     fn sleep(
         &mut self,
         file: &LockFile,
@@ -144,11 +147,8 @@ impl Waiter<'_> {
             }
             let until = [gives_up_at, blockers.until].into_iter().flatten().fold(next_update, BootTime::min);
             let changes = self.contender.as_ref().map(Contender::wake_fd);
-            let watched: Vec<_> = [release_watch.wake_fd()]
-                .into_iter()
-                .chain(changes)
-                .map(|fd| (fd, PollFlags::POLLIN))
-                .collect();
+            let wake_fds = [release_watch.wake_fd()].into_iter().chain(changes);
+            let watched: Vec<_> = wake_fds.map(|fd| (fd, PollFlags::POLLIN)).collect();
             match wait(&watched, until, Some(&mut *self.observer)) {
                 Wait::Ready => {
                     self.contender.iter().for_each(Contender::discard_changes);
@@ -165,7 +165,7 @@ impl Waiter<'_> {
         }
     }
 
-    /// Under the mutex.
+    /// To be called under the mutex.
     fn become_newest(&self, file: &LockFile) -> Result<(), Error> {
         let written = self.contender.as_ref().map_or(Ok(()), |contender| contender.become_newest(file));
         written.map_err(|e| file.io_error(&e).into())
@@ -175,4 +175,104 @@ impl Waiter<'_> {
         let blocked = inspect(file, key, &self.local, Some(ticket));
         self.observer.waiting(&blocked, self.started.elapsed());
     }
+}
+
+/// What blocks this request, for people. Read without the mutex, so it may already be out of date.
+/// `ticket` is ours, if we have queued.
+pub(super) fn inspect(file: &LockFile, key: usize, request: &LocalRequest, ticket: Option<u64>) -> Blocked {
+    let count = |range| file.locks().all_writers_in(range).map_or(0, |waiters| waiters.len());
+    let [preferred, fair] = request.usage.lanes();
+    let position = ticket.map(|ticket| match request.lane {
+        Lane::Preferred => count(preferred.start..preferred.start + ticket),
+        Lane::Fair => count(preferred.clone()) + count(fair.start..fair.start + ticket),
+    });
+    // The kernel does not show us our own lock.
+    let queue_length = count(preferred) + count(fair) + usize::from(ticket.is_some());
+    Blocked { key, position, queue_length, by: blocker(file, request) }
+}
+
+fn blocker(file: &LockFile, request: &LocalRequest) -> Blocker {
+    let marks = file.locks().all_writers_in(request.usage.holders()).unwrap_or_default();
+    let mut living: Vec<u64> = marks.into_iter().map(|mark| request.usage.ticket_of_mark(mark)).collect();
+    living.sort_unstable();
+    let mut reserved = file.reservations(&file.header());
+    if let LocalMode::Shared(_) = request.mode {
+        reserved.retain(|reservation| reservation.kind != request.reserves(0));
+    }
+    reserved.retain(|reservation| !living.contains(&reservation.ticket));
+    // One free slot is enough; any other request needs all reservations to be over.
+    let ends = reserved.iter().map(|reservation| reservation.until);
+    let reserved_until = if request.mode == LocalMode::Slot { ends.min() } else { ends.max() };
+    let has_living = !living.is_empty();
+    let tickets: Vec<u64> =
+        living.into_iter().chain(reserved.iter().map(|reservation| reservation.ticket)).collect();
+    if tickets.is_empty() {
+        return Blocker::Queue;
+    }
+    let record = tickets.iter().find_map(|ticket| file.record(*ticket));
+    let ends = record.as_ref().filter(|_| has_living).and_then(|record| record.tenure?.until);
+    let holding = Holding {
+        held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
+        info: record.map(|record| record.info).unwrap_or_default(),
+        others: tickets.len() - 1,
+        expires_in: ends.or(reserved_until.filter(|_| !has_living)).map(BootTime::remaining),
+    };
+    if has_living { Blocker::Holder(holding) } else { Blocker::Reservation(holding) }
+}
+
+/// The nearest of these outer locks under which the request may run.
+pub(super) fn outer_lock(
+    file: &LockFile,
+    request: &LocalRequest,
+    outer: &[AncestorLock],
+) -> Option<OuterLock> {
+    outer.iter().rev().find_map(|lock| {
+        let ticket = ticket_on(file, lock)?;
+        let slot = match sufficient_hold(file, request, ticket.ticket)? {
+            SufficientHold::Exclusive => 0,
+            SufficientHold::SameMode => ticket.slot,
+        };
+        Some(OuterLock { claim: lock.claim, fence: ticket.fence, slot })
+    })
+}
+
+/// Whether an outer run of this process is still a holder. The kernel's locks decide: the record of
+/// its ticket may have been overwritten since.
+fn ancestor_holds(file: &LockFile, local: &LocalRequest, request: &Request) -> bool {
+    let mut tickets = request.ancestors.iter().filter_map(|lock| ticket_on(file, lock));
+    let marks = [local.usage.owners(), local.usage.sharers()];
+    tickets.any(|HostTicket { ticket, .. }| marks.iter().any(|marks| is_marked(file, marks, *ticket)))
+}
+
+/// The ticket of this lock, if it is on this file.
+fn ticket_on<'a>(file: &LockFile, lock: &'a AncestorLock) -> Option<&'a HostTicket> {
+    let ticket = lock.host_ticket.as_ref()?;
+    let is_here = (ticket.device, ticket.inode) == file.identity() && ticket.ticket < TICKETS_END;
+    is_here.then_some(ticket)
+}
+
+enum SufficientHold {
+    Exclusive,
+    SameMode,
+}
+
+/// How the holder with this ticket holds all that the request asks for; `None` if it does not.
+fn sufficient_hold(file: &LockFile, request: &LocalRequest, ticket: u64) -> Option<SufficientHold> {
+    if is_marked(file, &UsageMode::PLAIN.owners(), ticket) {
+        return Some(SufficientHold::Exclusive);
+    }
+    let is_same = match request.mode {
+        LocalMode::Exclusive => false,
+        LocalMode::Slot => is_marked(file, &request.usage.owners(), ticket),
+        // Readers of different groups never hold the lock at the same time.
+        LocalMode::Shared(group) => {
+            let readers = file.locks().conflict_in(byte(group.offset()), LockKind::Write);
+            is_marked(file, &request.usage.sharers(), ticket) && matches!(readers, Ok(Some(_)))
+        }
+    };
+    is_same.then_some(SufficientHold::SameMode)
+}
+
+fn is_marked(file: &LockFile, marks: &Range<u64>, ticket: u64) -> bool {
+    matches!(file.locks().writer_in(byte(marks.start + ticket)), Ok(Some(_)))
 }

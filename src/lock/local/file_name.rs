@@ -1,21 +1,20 @@
-//! What a lock file is called, and of which lock a file is.
+//! The name of a lock's file, and the lock that a file belongs to.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 
 use uuid::Uuid;
 
-use super::format::{LONGEST_KEPT_NAME, NAME, number, read_at_most};
+use super::format::{LONGEST_KEPT_NAME, NAME, number};
 use super::lock_file::LockFile;
 
 const LONGEST: usize = 200;
 const PREFIX: &str = "redlock-";
-/// Before a digest; it stands in no other file name.
+/// Precedes a digest; no other file name contains it.
 const DIGEST: u8 = b'~';
 
-/// Readable, and different for different locks: harmless characters stand for themselves, all others as
-/// %XX, and what would be too long for a file name as a digest.
+/// Readable, and different for each lock: letters, digits, `_` and `-` stay, other bytes become
+/// %XX, and the end of a name that is too long becomes a digest.
 pub(super) fn encode(name: &[u8]) -> String {
     let mut encoded = String::from(PREFIX);
     for &byte in name {
@@ -33,12 +32,12 @@ pub(super) fn encode(name: &[u8]) -> String {
     encoded
 }
 
-/// Whether a file may be a lock's, by its name.
+/// Whether a file with this name may be a lock file.
 pub(super) fn may_be_ours(file_name: &OsStr) -> bool {
     file_name.as_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// The name of the lock, unless it is a digest.
+/// The name of the lock, unless the file name has a digest.
 fn decode(file_name: &[u8]) -> Option<Vec<u8>> {
     let mut rest = file_name.strip_prefix(PREFIX.as_bytes())?;
     let mut name = Vec::new();
@@ -57,27 +56,28 @@ fn decode(file_name: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl LockFile {
-    /// The name of the lock: only if the file is called as that lock's file is, so nobody can pretend. `None` for a
-    /// digest under which no name was kept.
+    /// The name of the lock, checked against the name of the file, so that no file can claim to be
+    /// another lock's. `None` for a digest if the file does not contain the name.
     pub(super) fn name(&self) -> Option<Vec<u8>> {
         let file_name = self.path().file_name()?.as_bytes();
         let name = if file_name.contains(&DIGEST) { self.kept_name() } else { decode(file_name) };
         name.filter(|name| encode(name).as_bytes() == file_name)
     }
 
-    /// Keep the name in the file if the file's own name does not tell it. All that come write the same.
+    /// Write the name into the file if its file name has a digest. Every process writes the same
+    /// bytes.
     pub(super) fn keep_name(&self, name: &[u8]) {
         let is_digest = self.path().file_name().is_some_and(|file| file.as_bytes().contains(&DIGEST));
         if is_digest && name.len() <= LONGEST_KEPT_NAME && self.kept_name().as_deref() != Some(name) {
             let bytes = [&(name.len() as u64).to_le_bytes(), name].concat();
-            // The lock is a lock without it, too.
-            let _ = self.locks().file().write_all_at(&bytes, NAME);
+            // The lock works without it.
+            let _ = self.write_at(&bytes, NAME);
         }
     }
 
     fn kept_name(&self) -> Option<Vec<u8>> {
         let mut bytes = [0; 8 + LONGEST_KEPT_NAME];
-        let read = read_at_most(self, &mut bytes, NAME);
+        let read = self.read_at_most(&mut bytes, NAME);
         let (length, name) = bytes[..read].split_at_checked(8)?;
         name.get(..usize::try_from(number(length)).ok()?).map(<[u8]>::to_vec)
     }
@@ -89,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn odd_keys_become_harmless_names() {
+    fn special_characters_are_escaped() {
         assert_eq!(encode(b"lock:deploy"), "redlock-lock%3Adeploy");
         assert_eq!(encode(b"../a b"), "redlock-%2E%2E%2Fa%20b");
         assert_ne!(encode(&[b'x'; 400]), encode(&[b'x'; 401]));
@@ -103,14 +103,14 @@ mod tests {
         }
 
         #[test]
-        fn a_name_that_is_no_digest_reads_back(name: Vec<u8>) {
+        fn a_name_without_a_digest_reads_back(name: Vec<u8>) {
             let encoded = encode(&name);
             let is_digest = encoded.as_bytes().contains(&DIGEST);
             prop_assert!(is_digest || decode(encoded.as_bytes()) == Some(name));
         }
 
         #[test]
-        fn no_file_name_can_upset_us(file_name: Vec<u8>) {
+        fn decoding_survives_any_file_name(file_name: Vec<u8>) {
             let _ = decode(&[PREFIX.as_bytes(), &file_name].concat());
         }
 

@@ -1,4 +1,4 @@
-//! The lock file: where it is, and who may open it.
+//! The lock file: its directory, its permissions, its file system.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -14,16 +14,16 @@ use super::file_name;
 use super::ofd_lock::OfdLocks;
 use crate::lock::{BackendError, FileProblem, Problem};
 
-/// Where all users of a host can share files; the first that exists.
+/// Directories in which all users of a host can share files; the first suitable one is used.
 const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 
-/// Not in nix: the one that today's Windows shares are mounted as.
+/// The type of Windows shares mounted by a current kernel. Not in nix.
 const SMB2_SUPER_MAGIC: FsType = FsType(0xfe53_4d42);
 
-/// Kept free for lock files: each needs a page.
+/// Space kept free for lock files, which need a page each.
 const ROOM_FOR_LOCKS: u64 = 1024 * 1024;
 
-/// Never through a symbolic link, never waiting for a pipe's other end.
+/// Do not follow a symbolic link, and do not wait for the other end of a pipe.
 const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// How the directory of the lock file is mounted.
@@ -31,11 +31,11 @@ const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 pub(crate) enum Mount {
     OnThisHost,
     OverNetwork,
-    /// systemd's PrivateTmp: only the processes of one service see it.
+    /// systemd's PrivateTmp: visible to the processes of one service only.
     PrivateToService,
 }
 
-/// A directory of the system in which every user may create files and none may delete another's.
+/// A system directory in which every user can create files and no user can delete another's.
 pub(crate) fn default_directory() -> Option<PathBuf> {
     let is_shared = |path: &&&str| {
         fs::symlink_metadata(path).is_ok_and(|directory| {
@@ -49,22 +49,21 @@ pub(super) struct LockFile {
     path: PathBuf,
     locks: OfdLocks,
     identity: (u64, u64),
-    /// How the file system was when the file was opened; `None` if that is not known.
+    /// Its state when the file was opened; `None` if unknown.
     file_system: Option<Statfs>,
 }
 
 impl LockFile {
-    /// To take part: created if there is none.
+    /// Open the file to take part in the lock. Created if missing.
     pub(super) fn open(directory: &Path, name: &[u8]) -> Result<Self, BackendError> {
         let path = directory.join(file_name::encode(name));
-        let about = check_directory(directory)?;
-        // A user that may create files in the directory may use the locks in it.
-        let file = Self::opened(open_or_make(&path, &about), path, directory)?;
+        let metadata = check_directory(directory)?;
+        let file = Self::opened(open_or_create(&path, &metadata), path, directory)?;
         file.keep_name(name);
         Ok(file)
     }
 
-    /// To look only: nothing is created or written, and reading it is enough. `None` if there is no such file.
+    /// Open the file read-only. `None` if there is no such file.
     pub(super) fn open_to_look(directory: &Path, file_name: &OsStr) -> Result<Option<Self>, BackendError> {
         let path = directory.join(file_name);
         match OpenOptions::new().read(true).custom_flags(SAFELY).open(&path) {
@@ -86,11 +85,11 @@ impl LockFile {
             }
             _ => fail(FileProblem::Io(e.to_string())),
         })?;
-        let about = file.metadata().map_err(|e| fail(FileProblem::Io(e.to_string())))?;
-        if !about.is_file() || about.nlink() > 1 {
+        let metadata = file.metadata().map_err(|e| fail(FileProblem::Io(e.to_string())))?;
+        if !metadata.is_file() || metadata.nlink() > 1 {
             return Err(fail(FileProblem::NotRegular));
         }
-        let identity = (about.dev(), about.ino());
+        let identity = (metadata.dev(), metadata.ino());
         let file_system = fstatfs(&file).ok();
         Ok(Self { path, locks: OfdLocks::new(file), identity, file_system })
     }
@@ -103,7 +102,7 @@ impl LockFile {
         &self.locks
     }
 
-    /// Tells it from every other file of this host.
+    /// Device and inode.
     pub(super) fn identity(&self) -> (u64, u64) {
         self.identity
     }
@@ -111,21 +110,21 @@ impl LockFile {
     pub(super) fn mount(&self) -> Mount {
         let over_network = [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, SMB2_SUPER_MAGIC];
         match &self.file_system {
-            Some(about) if over_network.contains(&about.filesystem_type()) => Mount::OverNetwork,
+            Some(file_system) if over_network.contains(&file_system.filesystem_type()) => Mount::OverNetwork,
             _ if self.is_private_to_service() => Mount::PrivateToService,
             _ => Mount::OnThisHost,
         }
     }
 
-    /// Whether there is room for more than locks need. /run/lock has 5 MB on Debian, for all that is in it.
+    /// Whether there is space for more than locks need. On Debian /run/lock has 5 MB in all.
     pub(super) fn has_room(&self) -> bool {
-        self.file_system.as_ref().is_none_or(|about| {
-            let block = u64::try_from(about.block_size()).unwrap_or(0);
-            about.blocks_available().saturating_mul(block) >= ROOM_FOR_LOCKS
+        self.file_system.as_ref().is_none_or(|file_system| {
+            let block = u64::try_from(file_system.block_size()).unwrap_or(0);
+            file_system.blocks_available().saturating_mul(block) >= ROOM_FOR_LOCKS
         })
     }
 
-    /// systemd mounts a directory of its own over /tmp and /var/tmp; its name is all that tells.
+    /// systemd mounts a private directory over /tmp and /var/tmp; only its name shows that.
     fn is_private_to_service(&self) -> bool {
         if !self.path.starts_with("/tmp") && !self.path.starts_with("/var/tmp") {
             return false;
@@ -147,10 +146,10 @@ impl LockFile {
     }
 }
 
-/// The directory must be one in which no user can delete another's lock.
+/// Refuses a directory in which one user could delete another's lock file.
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
 pub(super) fn check_directory(directory: &Path) -> Result<Metadata, BackendError> {
-    let about = fs::metadata(directory).map_err(|e| {
+    let metadata = fs::metadata(directory).map_err(|e| {
         let problem = match e.kind() {
             io::ErrorKind::NotFound => FileProblem::NoDirectory,
             io::ErrorKind::PermissionDenied => FileProblem::CannotCreate,
@@ -158,21 +157,22 @@ pub(super) fn check_directory(directory: &Path) -> Result<Metadata, BackendError
         };
         unusable(directory, problem)
     })?;
-    if !about.is_dir() {
+    if !metadata.is_dir() {
         return Err(unusable(directory, FileProblem::NotADirectory));
     }
-    if about.mode() & 0o1002 == 0o0002 {
+    if metadata.mode() & 0o1002 == 0o0002 {
         return Err(unusable(directory, FileProblem::NotSticky));
     }
-    Ok(about)
+    Ok(metadata)
 }
 
 pub(super) fn unusable(directory: &Path, problem: FileProblem) -> BackendError {
     BackendError::new(directory.display().to_string(), Problem::File(problem))
 }
 
-/// Asks to create only where nothing is: Linux refuses that for another's file in a directory like /tmp.
-fn open_or_make(path: &Path, directory: &Metadata) -> io::Result<File> {
+/// O_CREAT is used only if the file does not exist: in a directory like /tmp Linux refuses it for
+/// another user's file.
+fn open_or_create(path: &Path, directory: &Metadata) -> io::Result<File> {
     let mut existing = OpenOptions::new();
     existing.read(true).write(true).custom_flags(SAFELY);
     loop {
@@ -180,15 +180,16 @@ fn open_or_make(path: &Path, directory: &Metadata) -> io::Result<File> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
-        // Whatever the umask says: other users are to use it too, and from the first moment.
+        // Without the umask: other users must be able to use the file at once.
         let usual = umask(Mode::empty());
-        let made = existing.clone().create_new(true).mode(directory.mode() & 0o666).open(path);
+        let created = existing.clone().create_new(true).mode(directory.mode() & 0o666).open(path);
         umask(usual);
-        match made {
+        match created {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
             Ok(file) => {
-                // A directory's group is meant to share it; a user outside the group keeps the file.
+                // Share it with the directory's group. A user outside the group cannot, and keeps
+                // the file.
                 let _ = fchown(&file, None, Some(directory.gid()));
                 return Ok(file);
             }

@@ -1,11 +1,11 @@
 //! The lock on this host: no server, no lease. The kernel frees what a dead process held.
 //!
-//! A waiter and a holder show that they are there by a lock on a byte of their own in the lock file
-//! (byte_map.rs). Who may enter is decided from these locks alone, under a short mutex (admission.rs), never
-//! from the file's contents. A process that may not enter sleeps until one that is in the way has left
-//! (release_watch.rs), and checks again.
+//! Each waiter and each holder locks a byte of its own in the lock file (byte_map.rs). These locks
+//! alone decide who may enter, under a short mutex (admission.rs); the file's contents do not. A
+//! process that may not enter sleeps until one that blocks it has left (release_watch.rs), and
+//! checks again.
 
-/// The way in for fuzz/, which sees what this room sees.
+/// For fuzz/, with access to the private items of this module.
 #[cfg(fuzzing)]
 #[path = "../../../fuzz/src/local.rs"]
 pub(crate) mod fuzz;
@@ -14,23 +14,17 @@ mod admission;
 mod bearer;
 mod break_request;
 mod byte_map;
-mod checkup;
-mod endings;
 mod enter;
 mod file_name;
 mod format;
-mod inspect;
+mod history;
 mod lock_file;
-mod look;
 mod mutex;
 mod newest;
 mod ofd_lock;
-mod outer;
 mod record;
 mod release_watch;
-mod request;
 mod reservation;
-mod run_log;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -42,20 +36,18 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use admission::{Admission, Admitted};
+use admission::{Admission, Admitted, LocalRequest};
 use break_request::HostBreakWatch;
-use endings::LastRequest;
-use enter::Waiter;
+use enter::{Waiter, outer_lock};
+use history::LastRequest;
 use lock_file::LockFile;
 use newest::Contender;
 use record::Record;
 use release_watch::INTERRUPT;
-use request::LocalRequest;
 use reservation::Reservation;
 
-pub(crate) use bearer::{AskKeeper, HostBearer, KeeperAnswer, KeeperRequest};
-pub(crate) use break_request::{AskProcess, Asked, HostBreaker, HostHolder};
-pub(crate) use checkup::check_directory_for_locks;
+pub(crate) use bearer::{AskKeeper, HostBearer, KeeperReply, KeeperRequest};
+pub(crate) use break_request::{HostBreaker, HostHolder, SignalHolder, Signalled};
 pub(crate) use lock_file::{Mount, default_directory};
 pub(crate) use view::HostView;
 
@@ -69,17 +61,16 @@ use crate::clock::{BootTime, wall_clock_millis};
 pub(crate) struct HostLock {
     /// One for each key, in the order given.
     files: Arc<Vec<LockFile>>,
-    /// The order in which every process takes several of them, so that no two wait for each other.
+    /// The order in which every process takes several locks, so that no two wait for each other.
     order: Vec<usize>,
     claim: Claim,
     reserved: Option<Reserved>,
     last_request: Option<LastRequest>,
-    /// Of a grant that ends by itself.
+    /// `None` for a grant that does not expire.
     ttl: Option<Duration>,
 }
 
-/// The reservations made for the minimum hold, and that hold.
-#[derive(Clone)]
+/// The reservations for a minimum hold.
 struct Reserved {
     min_hold: Duration,
     /// One for each file.
@@ -87,17 +78,17 @@ struct Reserved {
 }
 
 impl Reserved {
-    fn write(&self, files: &[LockFile], until: BootTime) -> Result<(), Error> {
+    fn write(&self, files: &[LockFile], until: BootTime) -> Result<(), BackendError> {
         for (file, reservation) in files.iter().zip(&self.reservations) {
-            Admission::begin(file, None)?.reserve(Reservation { until, ..*reservation })?;
+            Admission::begin(file)?.reserve(Reservation { until, ..*reservation })?;
         }
         Ok(())
     }
 }
 
 impl HostLock {
-    /// Open, or create, the lock files. Before the guardian is forked: it must hold the lock as well, so that
-    /// a killed redlock does not free it under a living command.
+    /// Open or create the lock files. To be called before the guardian is forked: it must hold the
+    /// lock as well, so that killing redlock does not free the lock under a living command.
     pub(crate) fn open(directory: &Path, names: &[Vec<u8>]) -> Result<Self, BackendError> {
         let files = names.iter().map(|name| LockFile::open(directory, name)).collect::<Result<_, _>>()?;
         let mut order: Vec<usize> = (0..names.len()).collect();
@@ -106,17 +97,17 @@ impl HostLock {
         Ok(Self { files: Arc::new(files), order, claim, reserved: None, last_request: None, ttl: None })
     }
 
-    /// Where the locks are, in the order of the keys.
+    /// The paths of the lock files, in the order of the keys.
     pub(crate) fn paths(&self) -> Vec<String> {
         self.files.iter().map(|file| file.path().display().to_string()).collect()
     }
 
-    /// How the directory is mounted: the kernel's locks do not reach over a network.
+    /// How the directory is mounted: kernel locks do not work across a network.
     pub(crate) fn mount(&self) -> Mount {
         self.files[0].mount()
     }
 
-    /// What is told about a request that arrives now.
+    /// The record of a request that arrives now.
     fn record(&self, request: &Request, arrival: BootTime) -> Record {
         Record {
             claim: self.claim.to_string(),
@@ -128,7 +119,7 @@ impl HostLock {
         }
     }
 
-    /// If the request supersedes others.
+    /// `None` unless the request supersedes others.
     fn contender(&self, request: &Request, record: &Record) -> Result<Option<Contender>, Error> {
         if !request.supersedes {
             return Ok(None);
@@ -137,14 +128,14 @@ impl HostLock {
         Ok(Some(contender.map_err(|e| self.files[0].io_error(&e))?))
     }
 
-    /// Reserve the locks for the minimum hold, so that it holds even if we are killed.
+    /// Reserve the locks for the minimum hold, which lasts even if we are killed.
     fn reserve(
         &mut self,
         local: &LocalRequest,
         admitted: &[Admitted],
         from: BootTime,
         min_hold: Duration,
-    ) -> Result<(), Error> {
+    ) -> Result<(), BackendError> {
         let until = from + min_hold;
         let reservation = |admitted: &Admitted| Reservation {
             kind: local.reserves(admitted.slot),
@@ -152,12 +143,14 @@ impl HostLock {
             ticket: admitted.ticket,
         };
         let reserved = Reserved { min_hold, reservations: admitted.iter().map(reservation).collect() };
-        self.reserved = Some(reserved.clone());
-        reserved.write(&self.files, until).inspect_err(|_| drop(reserved.write(&self.files, from)))
+        let written =
+            reserved.write(&self.files, until).inspect_err(|_| drop(reserved.write(&self.files, from)));
+        self.reserved = Some(reserved);
+        written
     }
 
-    /// At the release, if the minimum hold is now another one than was reserved.
-    fn adjust_reservations(&self, from: BootTime, min_hold: Duration) -> Result<(), Error> {
+    /// If the minimum hold differs at the release from the one that was reserved.
+    fn adjust_reservations(&self, from: BootTime, min_hold: Duration) -> Result<(), BackendError> {
         match self.reserved.as_ref().filter(|reserved| reserved.min_hold != min_hold) {
             Some(reserved) => reserved.write(&self.files, from + min_hold),
             None => Ok(()),
@@ -177,7 +170,7 @@ impl HostLock {
 }
 
 impl Lock for HostLock {
-    /// The kernel answers at once.
+    /// There is nobody to send to: the kernel decides at once.
     fn send_ahead(&mut self, _request: &Request) {}
 
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
@@ -209,7 +202,7 @@ impl Lock for HostLock {
             if request.wait.queues() {
                 self.log_refusal(&tickets, error, started);
             } else {
-                // `record_refusal` is to come.
+                // The caller will call `record_refusal`.
                 self.end_records(&tickets);
             }
             self.unlock_all();
@@ -230,7 +223,7 @@ impl Lock for HostLock {
         })
     }
 
-    /// By the kernel's locks alone. The runs are attached to, so their marks stay.
+    /// Decided by the kernel's locks alone, which the outer runs keep.
     fn find_outer(
         &mut self,
         request: &Request,
@@ -238,7 +231,7 @@ impl Lock for HostLock {
         _observer: &mut dyn Observer,
     ) -> Result<Option<Vec<OuterLock>>, Error> {
         let local = LocalRequest::new(request);
-        Ok(self.files.iter().map(|file| outer::lock_on(file, &local, outer)).collect())
+        Ok(self.files.iter().map(|file| outer_lock(file, &local, outer)).collect())
     }
 
     fn break_watch(&self, _grant: &Grant) -> Option<Box<dyn BreakWatch>> {
@@ -253,7 +246,7 @@ impl Lock for HostLock {
         self.ttl = ttl;
     }
 
-    /// There is no lease to renew. The record tells when we are going to give the lock back.
+    /// There is no lease to renew. The record shows when we will release the lock.
     fn extend(&mut self, _grant: &Grant) -> Extended {
         let now = BootTime::now();
         let admitted = self.last_request.iter().flat_map(|request| &request.admitted);
@@ -270,13 +263,7 @@ impl Lock for HostLock {
         let adjusted = self.adjust_reservations(grant.taken_at, min_hold);
         self.log_release(grant, ended);
         self.unlock_all();
-        match adjusted {
-            Err(Error::Backend(error)) => Released::Unknown(error),
-            // Without an observer nothing else can come of it.
-            Ok(()) | Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_)) => {
-                Released::Done(Vec::new())
-            }
-        }
+        adjusted.map_or_else(Released::Unknown, |()| Released::Done(Vec::new()))
     }
 
     fn record_refusal(&mut self, error: &Error, started: BootTime) {
@@ -288,10 +275,10 @@ impl Lock for HostLock {
         self.unlock_all();
     }
 
-    /// The kernel frees the lock. History and reservation are in the files.
+    /// The kernel frees the lock. The history and the reservation remain to be written.
     fn release_orphan(&self, request: &Request) -> Option<ReleaseOrphan> {
         let (files, waiter, is_logged) = (Arc::clone(&self.files), self.claim.waiter, request.history > 0);
-        Some(Box::new(move |_, has_run| endings::end_orphan(&files, waiter, is_logged, has_run)))
+        Some(Box::new(move |_, has_run| history::end_orphan(&files, waiter, is_logged, has_run)))
     }
 
     fn files(&self) -> Vec<Arc<File>> {

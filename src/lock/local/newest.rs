@@ -1,8 +1,8 @@
-//! Of the waiters that supersede each other only the newest stays. Each file has the record of the newest one, by
-//! the moment of its arrival on the boot-time clock, which all processes of this host share.
+//! Among the waiters that supersede each other only the newest stays. Each file has the record of the
+//! newest one, by its time of arrival on the boot-time clock, which all processes of this host share.
 //!
-//! An older waiter sleeps for a byte to be released, and nothing is released when a newer one comes: it watches the
-//! files for changes instead (inotify), and looks whether the record is still its own.
+//! No byte is released when a newer waiter arrives, so an older waiter would not wake. It therefore
+//! also watches the files for changes (inotify), and checks whether the record is still its own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,14 +14,15 @@ use super::record::Record;
 use crate::clock::BootTime;
 use crate::lock::{Error, Superseded};
 
-/// One request that supersedes older ones, and is superseded by newer ones.
+/// A request that supersedes older ones, and is superseded by newer ones.
 pub(super) struct Contender {
     record: Record,
     changes: Inotify,
 }
 
 impl Contender {
-    /// `record`: ours, since our arrival. Watches from now on, so no change after the first look is missed.
+    /// `record` is ours, with the time of our arrival. Watches from now on, so that no change after
+    /// the first check is missed.
     pub(super) fn new(record: Record, files: &[LockFile]) -> io::Result<Self> {
         let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         for file in files {
@@ -30,7 +31,7 @@ impl Contender {
         Ok(Self { record, changes })
     }
 
-    /// Whether a newer one has come, for whichever of the keys.
+    /// An error if a newer contender has arrived, for any of the keys.
     pub(super) fn check(&self, files: &[LockFile]) -> Result<(), Error> {
         for (key, file) in files.iter().enumerate() {
             if let Some(newest) = file.newest().filter(|newest| self.is_older_than(newest)) {
@@ -46,13 +47,13 @@ impl Contender {
         order(newest) > order(&self.record) && newest.since <= BootTime::now()
     }
 
-    /// We queue, or enter. Under the mutex, after [`Contender::check`].
+    /// To be called under the mutex, after [`Contender::check`], before we queue or enter.
     pub(super) fn become_newest(&self, file: &LockFile) -> io::Result<()> {
         let is_ours = file.newest().is_some_and(|newest| newest.claim == self.record.claim);
         if is_ours { Ok(()) } else { file.write_newest(&self.record) }
     }
 
-    /// Readable when a file has changed.
+    /// Readable after a file has changed.
     pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }
@@ -71,7 +72,7 @@ mod tests {
     use crate::lock::local::record::tests::record;
 
     #[test]
-    fn of_any_number_only_the_newest_stays_in_whatever_order_they_come() {
+    fn only_the_newest_contender_stays_in_any_order_of_checks() {
         let directory = LockDirectory::new();
         let files = [directory.observer_handle()];
         let now = BootTime::now();
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_noticed_and_a_record_from_the_future_is_not() {
+    fn a_newer_record_supersedes_unless_it_is_from_the_future() {
         let directory = LockDirectory::new();
         let files = [directory.observer_handle()];
         let ours = Contender::new(record("a", BootTime::now()), &files).unwrap();

@@ -1,7 +1,7 @@
-//! Byte-range locks of one open file, as the kernel keeps them.
+//! Kernel locks on byte ranges of one open file.
 //!
-//! Open file description locks: they belong to the open file, so threads and forked processes share
-//! them, and they end when the last of those has closed it.
+//! Open file description locks belong to the open file: threads and forked processes share them, and
+//! they end when the last of those closes the file.
 
 use std::fs::File;
 use std::io;
@@ -15,12 +15,12 @@ use nix::libc;
 use super::byte_map::END;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LockKind {
     Read,
     Write,
 }
 
-/// Clones are the same open file with the same locks, for other threads.
+/// Clones share the open file and its locks.
 #[derive(Clone, Debug)]
 pub(super) struct OfdLocks(Arc<File>);
 
@@ -33,13 +33,13 @@ impl OfdLocks {
         &self.0
     }
 
-    /// The same open file, for a process that is to keep it open.
+    /// The same open file, for a process that must keep it open.
     pub(super) fn shared_file(&self) -> Arc<File> {
         Arc::clone(&self.0)
     }
 
-    /// False if another open file has a lock in the way.
-    pub(super) fn try_lock(&self, range: Range<u64>, kind: Kind) -> io::Result<bool> {
+    /// False if another open file has a conflicting lock.
+    pub(super) fn try_lock(&self, range: Range<u64>, kind: LockKind) -> io::Result<bool> {
         match fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&request(&range, kind))) {
             Ok(_) => Ok(true),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
@@ -47,11 +47,11 @@ impl OfdLocks {
         }
     }
 
-    /// Blocks until nothing is in the way, or until a signal comes and `is_over`.
+    /// Blocks until the range is locked, or until a signal arrives and `is_over` returns true.
     pub(super) fn lock_unless(
         &self,
         range: Range<u64>,
-        kind: Kind,
+        kind: LockKind,
         is_over: impl Fn() -> bool,
     ) -> io::Result<()> {
         loop {
@@ -65,9 +65,9 @@ impl OfdLocks {
 
     #[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
     pub(super) fn unlock(&self, range: Range<u64>) {
-        let mut wanted = request(&range, Kind::Read);
+        let mut wanted = request(&range, LockKind::Read);
         wanted.l_type = libc::F_UNLCK as libc::c_short;
-        // It splits no lock of ours that we would keep, so it needs no memory and cannot fail.
+        // It never splits one of our locks, so the kernel needs no memory and it cannot fail.
         let _ = fcntl(&*self.0, FcntlArg::F_OFD_SETLK(&wanted));
     }
 
@@ -75,12 +75,12 @@ impl OfdLocks {
         self.unlock(0..END);
     }
 
-    /// Another open file's lock in this range that conflicts with one of this kind, whichever the kernel finds
-    /// first.
-    pub(super) fn conflict_in(&self, range: Range<u64>, kind: Kind) -> io::Result<Option<Range<u64>>> {
+    /// A lock of another open file in this range that conflicts with this kind of lock, whichever
+    /// the kernel finds first.
+    pub(super) fn conflict_in(&self, range: Range<u64>, kind: LockKind) -> io::Result<Option<Range<u64>>> {
         let Some(found) = self.first_conflict(&range, kind)? else { return Ok(None) };
         let start = found.l_start.cast_unsigned();
-        // A length of zero reaches to the end.
+        // A length of zero means up to the end.
         let length = match found.l_len.cast_unsigned() {
             0 => END,
             length => length,
@@ -88,13 +88,13 @@ impl OfdLocks {
         Ok(Some(start.max(range.start)..start.saturating_add(length).min(range.end)))
     }
 
-    /// The process that has such a lock, if it is one of a process and not of an open file.
-    pub(super) fn pid_of_conflict(&self, range: &Range<u64>, kind: Kind) -> io::Result<Option<i32>> {
+    /// The process that has such a lock, if the lock belongs to a process and not to an open file.
+    pub(super) fn pid_of_conflict(&self, range: &Range<u64>, kind: LockKind) -> io::Result<Option<i32>> {
         Ok(self.first_conflict(range, kind)?.map(|found| found.l_pid).filter(|pid| *pid > 0))
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
-    fn first_conflict(&self, range: &Range<u64>, kind: Kind) -> io::Result<Option<libc::flock>> {
+    fn first_conflict(&self, range: &Range<u64>, kind: LockKind) -> io::Result<Option<libc::flock>> {
         if range.is_empty() {
             return Ok(None);
         }
@@ -105,14 +105,14 @@ impl OfdLocks {
 
     /// A byte in this range that another process has locked for writing.
     pub(super) fn writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
-        Ok(self.conflict_in(range, Kind::Read)?.map(|locked| locked.start))
+        Ok(self.conflict_in(range, LockKind::Read)?.map(|locked| locked.start))
     }
 
-    /// The last byte in this range that another process has locked for writing. Searched from the end, where
-    /// it usually is.
+    /// The last byte in this range that another process has locked for writing. Searches from the
+    /// end, where it usually is.
     pub(super) fn last_writer_in(&self, range: Range<u64>) -> io::Result<Option<u64>> {
         let last_of =
-            |range| Ok::<_, io::Error>(self.conflict_in(range, Kind::Read)?.map(|found| found.end - 1));
+            |range| Ok::<_, io::Error>(self.conflict_in(range, LockKind::Read)?.map(|found| found.end - 1));
         let Some(mut last) = last_of(range.clone())? else { return Ok(None) };
         let (mut end, mut width) = (range.end, 1);
         while end > last + 1 {
@@ -136,14 +136,14 @@ impl OfdLocks {
         Ok(first)
     }
 
-    /// Where other processes have locked something for writing in this range, in order: one entry for each lock.
+    /// The starts of all write locks of other processes in this range, in order.
     pub(super) fn all_writers_in(&self, range: Range<u64>) -> io::Result<Vec<u64>> {
-        Ok(self.all_conflicts_in(range, Kind::Read)?.into_iter().map(|locked| locked.start).collect())
+        Ok(self.all_conflicts_in(range, LockKind::Read)?.into_iter().map(|locked| locked.start).collect())
     }
 
-    /// Other processes' locks in this range that conflict with one of this kind, in order. Of those that overlap only
-    /// one.
-    pub(super) fn all_conflicts_in(&self, range: Range<u64>, kind: Kind) -> io::Result<Vec<Range<u64>>> {
+    /// Other processes' locks in this range that conflict with this kind of lock, in order. Of
+    /// overlapping locks, only one.
+    pub(super) fn all_conflicts_in(&self, range: Range<u64>, kind: LockKind) -> io::Result<Vec<Range<u64>>> {
         let mut found = Vec::new();
         let mut unknown = vec![range];
         while let Some(range) = unknown.pop() {
@@ -159,10 +159,10 @@ impl OfdLocks {
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "the constants of flock are small")]
-fn request(range: &Range<u64>, kind: Kind) -> libc::flock {
+fn request(range: &Range<u64>, kind: LockKind) -> libc::flock {
     let lock = match kind {
-        Kind::Read => libc::F_RDLCK,
-        Kind::Write => libc::F_WRLCK,
+        LockKind::Read => libc::F_RDLCK,
+        LockKind::Write => libc::F_WRLCK,
     };
     libc::flock {
         l_type: lock as libc::c_short,
@@ -182,40 +182,40 @@ mod tests {
     }
 
     #[test]
-    fn write_locks_of_others_are_found_and_read_locks_are_not() {
+    fn write_locks_of_others_show_and_read_locks_do_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("f");
         let (a, b, c) = (open(&path), open(&path), open(&path));
-        assert!(a.try_lock(0..4, Kind::Write).unwrap());
-        assert!(b.try_lock(7..8, Kind::Write).unwrap());
-        assert!(b.try_lock(12..13, Kind::Read).unwrap());
-        assert!(c.try_lock(9..10, Kind::Write).unwrap());
+        assert!(a.try_lock(0..4, LockKind::Write).unwrap());
+        assert!(b.try_lock(7..8, LockKind::Write).unwrap());
+        assert!(b.try_lock(12..13, LockKind::Read).unwrap());
+        assert!(c.try_lock(9..10, LockKind::Write).unwrap());
         assert_eq!(c.all_writers_in(0..20).unwrap(), [0, 7]);
         assert_eq!(a.all_writers_in(0..20).unwrap(), [7, 9]);
         assert_eq!(a.all_writers_in(0..9).unwrap(), [7]);
-        assert_eq!(a.conflict_in(10..20, Kind::Write).unwrap(), Some(12..13));
+        assert_eq!(a.conflict_in(10..20, LockKind::Write).unwrap(), Some(12..13));
         b.unlock_all();
         assert_eq!(a.writer_in(0..9).unwrap(), None);
-        assert!(!b.try_lock(3..9, Kind::Read).unwrap());
+        assert!(!b.try_lock(3..9, LockKind::Read).unwrap());
         drop(a);
-        assert!(b.try_lock(3..9, Kind::Read).unwrap());
+        assert!(b.try_lock(3..9, LockKind::Read).unwrap());
     }
 
     #[test]
-    fn the_first_and_the_last_are_found_wherever_they_are() {
+    fn a_search_finds_the_first_and_the_last_lock() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("f");
-        let observer_handle = open(&path);
+        let observer = open(&path);
         let far = 1 << 50;
-        assert_eq!(observer_handle.last_writer_in(0..far).unwrap(), None);
-        assert_eq!(observer_handle.first_writer_in(0..far).unwrap(), None);
+        assert_eq!(observer.last_writer_in(0..far).unwrap(), None);
+        assert_eq!(observer.first_writer_in(0..far).unwrap(), None);
         let places = [500, 7, far / 2, 501, 9, 12, far - 1];
         let others: Vec<OfdLocks> = places.iter().map(|_| open(&path)).collect();
         for (other, &offset) in others.iter().zip(&places) {
-            assert!(other.try_lock(offset..offset + 1, Kind::Write).unwrap());
+            assert!(other.try_lock(offset..offset + 1, LockKind::Write).unwrap());
         }
-        let last = |range: Range<u64>| observer_handle.last_writer_in(range).unwrap();
-        let first = |range: Range<u64>| observer_handle.first_writer_in(range).unwrap();
+        let last = |range: Range<u64>| observer.last_writer_in(range).unwrap();
+        let first = |range: Range<u64>| observer.first_writer_in(range).unwrap();
         assert_eq!((first(0..far), last(0..far)), (Some(7), Some(far - 1)));
         assert_eq!((first(8..far - 1), last(8..far - 1)), (Some(9), Some(far / 2)));
         assert_eq!((first(10..13), last(0..12)), (Some(12), Some(9)));

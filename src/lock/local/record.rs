@@ -1,14 +1,12 @@
-//! The records in the lock file: what holders and waiters tell about themselves. For people: whether a process holds
-//! the lock, or waits for it, only the kernel's locks say.
+//! The records of holders and waiters in the lock file, for people. The kernel's locks alone show
+//! whether a process holds the lock or waits for it.
 
 use std::io;
 use std::iter::once;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use super::format::{
-    NEWEST, RECORDS, RECORDS_START, WAITER_RECORDS, WAITERS_START, boot_id, number, read_at_most,
-};
+use super::format::{NEWEST, RECORDS, RECORDS_START, WAITER_RECORDS, WAITERS_START, boot_id, number};
 use super::lock_file::LockFile;
 use crate::clock::BootTime;
 use crate::lock::{Fields, HolderInfo, Mode};
@@ -20,28 +18,29 @@ pub(super) const RECORD: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub claim: String,
-    /// Since when it holds the lock, or waits.
+    /// When it began to hold the lock, or to wait.
     pub since: BootTime,
-    /// The same moment on the wall clock, in milliseconds, which outlives the boot. Zero if it is not known.
+    /// The same time in milliseconds on the wall clock, which survives a reboot. Zero if unknown,
+    /// or if the run has ended.
     pub since_ms: u64,
     pub mode: Mode,
     pub info: HolderInfo,
-    /// Of a holder.
+    /// `None` for a waiter.
     pub tenure: Option<Tenure>,
 }
 
-/// What a holder has, and a waiter has not.
+/// The part of a record that only a holder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tenure {
     pub fence: u64,
     pub slot: u32,
     pub waited: Duration,
-    /// When it is going to give the lock back, if that is known.
+    /// When it will release the lock, if known.
     pub until: Option<BootTime>,
 }
 
 impl Record {
-    /// What does not fit is cut off.
+    /// Truncated if it does not fit.
     pub(super) fn to_bytes(&self, ticket: u64) -> [u8; RECORD] {
         let tenure = self.tenure.as_ref();
         let fields = Fields::default()
@@ -61,7 +60,7 @@ impl Record {
         bytes
     }
 
-    /// `None` if it is another ticket's, or no record at all.
+    /// `None` if it belongs to another ticket, or is invalid.
     pub(super) fn from_bytes(bytes: &[u8; RECORD], ticket: u64) -> Option<Self> {
         let (owner, text) = bytes.split_at(8);
         if owner != ticket.to_le_bytes() {
@@ -83,10 +82,8 @@ impl Record {
             tenure,
         })
     }
-}
 
-impl Record {
-    /// Whether it is a holder's that has not said that it ended. One of an older version never does.
+    /// Whether it belongs to a holder that has not recorded its end.
     pub(super) fn is_open(&self) -> bool {
         self.tenure.is_some() && self.since_ms != 0
     }
@@ -95,12 +92,16 @@ impl Record {
 impl LockFile {
     /// The record of the holder with this ticket, if it was not overwritten.
     pub(super) fn record(&self, ticket: u64) -> Option<Record> {
-        let offset = record_offsets(ticket).find(|offset| self.owner_of_record(*offset) == ticket)?;
-        self.record_at(offset, ticket)
+        self.find_record(ticket).map(|(_, record)| record)
     }
 
-    /// Where to write a holder's record, and the record of the earlier holder that is there. Not over that of a present
-    /// holder, as long as there is room.
+    fn find_record(&self, ticket: u64) -> Option<(u64, Record)> {
+        let offset = record_offsets(ticket).find(|offset| self.number_at(*offset) == ticket)?;
+        Some((offset, self.record_at(offset, ticket)?))
+    }
+
+    /// Where to write a holder's record, and the earlier holder's record that is there. Does not
+    /// choose the record of a present holder while there is room elsewhere.
     pub(super) fn place_for_record(
         &self,
         ticket: u64,
@@ -108,7 +109,7 @@ impl LockFile {
     ) -> (u64, Option<(u64, Record)>) {
         for offset in record_offsets(ticket) {
             let mut bytes = [0; RECORD];
-            read_at_most(self, &mut bytes, offset);
+            self.read_at_most(&mut bytes, offset);
             let owner = number(&bytes[..8]);
             if !is_present(owner) {
                 return (offset, Record::from_bytes(&bytes, owner).map(|record| (owner, record)));
@@ -118,10 +119,10 @@ impl LockFile {
     }
 
     pub(super) fn write_record(&self, offset: u64, ticket: u64, record: &Record) -> io::Result<()> {
-        self.locks().file().write_all_at(&record.to_bytes(ticket), offset)
+        self.write_at(&record.to_bytes(ticket), offset)
     }
 
-    /// When this holder is going to give the lock back; `None` if that is not known.
+    /// Record when this holder will release the lock; `None` if unknown.
     pub(super) fn set_end(&self, ticket: u64, until: Option<BootTime>) {
         self.change_record(ticket, |record| Record {
             tenure: record.tenure.map(|tenure| Tenure { until, ..tenure }),
@@ -129,24 +130,21 @@ impl LockFile {
         });
     }
 
-    /// The holder ends, and leaves nothing in the history: it is not to be taken for one that was killed.
+    /// For a holder that ends without an entry in the history: it must not count as killed.
     pub(super) fn end_record(&self, ticket: u64) {
         self.change_record(ticket, |record| Record { since_ms: 0, ..record });
     }
 
     fn change_record(&self, ticket: u64, change: impl FnOnce(Record) -> Record) {
-        let offset = record_offsets(ticket).find(|offset| self.owner_of_record(*offset) == ticket);
-        if let Some((offset, record)) =
-            offset.and_then(|offset| Some((offset, self.record_at(offset, ticket)?)))
-        {
+        if let Some((offset, record)) = self.find_record(ticket) {
             let _ = self.write_record(offset, ticket, &change(record));
         }
     }
 
-    /// Those of all holders that have not said that they ended, by their tickets.
+    /// The tickets and records of all holders that have not recorded their end.
     pub(super) fn open_records(&self) -> Vec<(u64, Record)> {
         let mut bytes = vec![0; RECORDS * RECORD];
-        let read = read_at_most(self, &mut bytes, RECORDS_START);
+        let read = self.read_at_most(&mut bytes, RECORDS_START);
         let records = bytes[..read].as_chunks::<RECORD>().0.iter();
         let records = records.map(|bytes| (number(&bytes[..8]), bytes));
         let records = records.filter_map(|(owner, bytes)| Some((owner, Record::from_bytes(bytes, owner)?)));
@@ -158,7 +156,7 @@ impl LockFile {
         self.record_at(waiter_offset(ticket), ticket)
     }
 
-    /// A present waiter's record is not overwritten: it is ahead of us.
+    /// Does not overwrite the record of a waiter that is present, which is ahead of us.
     pub(super) fn write_waiter_record(
         &self,
         ticket: u64,
@@ -166,38 +164,31 @@ impl LockFile {
         is_present: impl Fn(u64) -> bool,
     ) -> io::Result<()> {
         let offset = waiter_offset(ticket);
-        if is_present(self.owner_of_record(offset)) {
+        if is_present(self.number_at(offset)) {
             return Ok(());
         }
-        self.locks().file().write_all_at(&record.to_bytes(ticket), offset)
+        self.write_record(offset, ticket, record)
     }
 
-    fn record_at(&self, offset: u64, ticket: u64) -> Option<Record> {
+    pub(super) fn record_at(&self, offset: u64, ticket: u64) -> Option<Record> {
         let mut bytes = [0; RECORD];
         self.locks().file().read_exact_at(&mut bytes, offset).ok()?;
         Record::from_bytes(&bytes, ticket)
     }
 
-    /// The ticket whose record is at this offset; zero if there is none.
-    fn owner_of_record(&self, offset: u64) -> u64 {
-        let mut ticket = [0; 8];
-        read_at_most(self, &mut ticket, offset);
-        number(&ticket)
-    }
-
-    /// Of this boot.
+    /// The newest contender since the last reboot.
     pub(super) fn newest(&self) -> Option<Record> {
         self.record_at(NEWEST, boot_id())
     }
 
-    /// Its `since` is the moment of its arrival; the boot takes the ticket's place.
+    /// `since` is its time of arrival. The boot id takes the place of the ticket.
     pub(super) fn write_newest(&self, record: &Record) -> io::Result<()> {
-        self.locks().file().write_all_at(&record.to_bytes(boot_id()), NEWEST)
+        self.write_record(NEWEST, boot_id(), record)
     }
 }
 
-/// Where a holder's record may be: at the first place, so that a lock with one holder at a time has a small file, then
-/// at the ticket's own, then at the others.
+/// Where a holder's record may be: at the first place, so that a lock with one holder at a time has
+/// a small file, then at the ticket's own, then at the others.
 fn record_offsets(ticket: u64) -> impl Iterator<Item = u64> {
     let count = RECORDS as u64;
     let places = once(0).chain((0..count).map(move |next| (ticket % count + next) % count));
@@ -213,7 +204,7 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A waiter of which nothing else is known.
+    /// A waiter's record.
     pub fn record(claim: &str, since: BootTime) -> Record {
         let (mode, info) = (Mode::Exclusive, HolderInfo::default());
         Record { claim: claim.into(), since, since_ms: 0, mode, info, tenure: None }
@@ -227,7 +218,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_is_its_tickets() {
+    fn a_record_reads_back_with_its_own_ticket() {
         for mode in [Mode::Exclusive, Mode::Shared { group: b"\xff".to_vec() }, Mode::Slot { of: 7 }] {
             let record = Record { mode, ..holder() };
             let bytes = record.to_bytes(7);
@@ -245,7 +236,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_without_a_tenure_is_a_waiters() {
+    fn a_record_without_a_fence_belongs_to_a_waiter() {
         let mut bytes = [0; RECORD];
         bytes[0] = 7;
         let text = b"claim\0c.1\0since\x0042\0host\0web1\0newer\0?\0";
@@ -256,7 +247,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_can_upset_a_record(bytes: Vec<u8>) {
+        fn reading_a_record_survives_any_bytes(bytes: Vec<u8>) {
             let mut record = [0; RECORD];
             record.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
             let _ = Record::from_bytes(&record, number(&record[..8]));

@@ -1,8 +1,9 @@
-//! Waiting until another process has released its byte. Threads wait for us, as a process that waits for a file
-//! lock hears no signal and no timeout, and the kernel knows no "one of these".
+//! Waiting until another process releases its byte. Each wait has its own thread: a wait for a file
+//! lock has no timeout, cannot be polled, and waits for one lock only.
 //!
-//! A thread asks for a read lock on the other process's byte and drops it at once: no other process sees it or
-//! waits for it. Threads that are still waiting when the wait is over are interrupted, and end.
+//! The thread requests a read lock on the other process's byte and drops it at once, so no other
+//! process sees it or waits for it. Threads that still wait when the watch is dropped are
+//! interrupted, and end.
 
 use std::collections::BTreeSet;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -18,14 +19,14 @@ use nix::sys::pthread::{Pthread, pthread_kill};
 use nix::sys::signal::Signal;
 
 use super::byte_map::byte;
-use super::ofd_lock::{Kind, OfdLocks};
+use super::ofd_lock::{LockKind, OfdLocks};
 
-/// Stack for a thread that makes one system call.
+/// Stack size of a thread that makes one system call.
 const STACK: usize = 64 * 1024;
 
-/// Ends a waiting thread's system call, if the process has a handler for it; without one it is ignored.
+/// Interrupts a thread's system call, if the process has a handler; otherwise it is ignored.
 pub(super) const INTERRUPT: Signal = Signal::SIGURG;
-/// An interrupt may come just before the sleep: so often it is repeated, with so much time between.
+/// An interrupt may arrive just before the system call starts to sleep, so it is repeated.
 const INTERRUPTS: u32 = 50;
 const INTERRUPT_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -57,7 +58,7 @@ impl ReleaseWatch {
         })
     }
 
-    /// Wake when the process that has locked this byte has released it.
+    /// Wake when the process that has locked this byte releases it.
     pub(super) fn watch(&mut self, offset: u64) -> io::Result<()> {
         if !self.watched.insert(offset) {
             return Ok(());
@@ -66,11 +67,11 @@ impl ReleaseWatch {
         let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
         self.threads.retain(|thread| !thread.is_finished());
         let wait = move || {
-            let released = locks.lock_unless(byte(offset), Kind::Read, || over.load(Ordering::Relaxed));
+            let released = locks.lock_unless(byte(offset), LockKind::Read, || over.load(Ordering::Relaxed));
             if released.is_ok() {
                 locks.unlock(byte(offset));
             }
-            // The receiver is gone when the wait is over.
+            // Nobody receives it once the watch is dropped.
             let _ = sender.send((offset, released));
             let _ = (&*waker).write(&[1]);
         };
@@ -78,7 +79,7 @@ impl ReleaseWatch {
         Ok(())
     }
 
-    /// Readable when a watched byte was released.
+    /// Readable after a watched byte was released.
     pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake_fd.as_fd()
     }
@@ -107,8 +108,8 @@ impl Drop for ReleaseWatch {
                 return;
             }
             for thread in &self.threads {
-                // Not joined yet, so its handle is still its own. The standard library has it as a number, musl
-                // as a pointer.
+                // Not joined yet, so the handle is valid. It is a number in the standard library and
+                // a pointer in musl.
                 let _ = pthread_kill(thread.as_pthread_t() as Pthread, INTERRUPT);
             }
             thread::sleep(INTERRUPT_INTERVAL);

@@ -1,30 +1,28 @@
 //! The table of reservations in the lock file: locks that stay taken after their holders have left.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use super::byte_map::{ReaderGroup, UsageMode};
-use super::format::{Header, TABLE, boot_id, number, read_at_most};
+use super::format::{Header, TABLE, boot_id, number};
 use super::lock_file::LockFile;
 use crate::clock::BootTime;
 use crate::lock::MOST_SLOTS;
 
 /// Size of an entry in the table of reservations.
 pub(super) const ENTRY: usize = 32;
-/// As many as there can be slots.
+/// One for each slot that a lock can have.
 pub(super) const ENTRIES: usize = MOST_SLOTS as usize;
 
 const EXCLUSIVE: u64 = 1 << 60;
 const SHARED: u64 = 2 << 60;
 const SLOT: u64 = 3 << 60;
 
-/// A lock that stays taken after its holder has left: until a moment on the boot-time clock, and never beyond a
-/// reboot.
+/// A lock that stays taken after its holder has left, at most until the next reboot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reservation {
     pub kind: ReservationKind,
     pub until: BootTime,
-    /// The holder's; zero if several holders share the entry.
+    /// The holder's ticket; zero if several holders share the entry.
     pub ticket: u64,
 }
 
@@ -43,18 +41,15 @@ impl Reservation {
             ReservationKind::Slot(usage, number) => SLOT | u64::from(usage.slots()) << 32 | u64::from(number),
         };
         let mut bytes = [0; ENTRY];
-        for (offset, number) in
-            bytes.chunks_exact_mut(8).zip([self.until.as_nanos(), boot_id, self.ticket, kind])
-        {
-            offset.copy_from_slice(&number.to_le_bytes());
-        }
+        let numbers = [self.until.as_nanos(), boot_id, self.ticket, kind];
+        bytes.copy_from_slice(&numbers.map(u64::to_le_bytes).concat());
         bytes
     }
 
-    /// `None` if it is of another boot, or nonsense.
+    /// `None` if it was made before the last reboot, or is invalid.
     pub(super) fn from_bytes(bytes: &[u8], boot_id: u64) -> Option<Self> {
         let mut numbers = bytes.chunks_exact(8).map(number);
-        let [until, of_boot, ticket, kind] = [(); 4].map(|()| numbers.next().unwrap_or(0));
+        let [until, made_in, ticket, kind] = [(); 4].map(|()| numbers.next().unwrap_or(0));
         let kind = match kind & 0xf << 60 {
             EXCLUSIVE => ReservationKind::Exclusive,
             SHARED => ReservationKind::Shared(ReaderGroup::from_digest(kind)),
@@ -65,7 +60,7 @@ impl Reservation {
             }
             _ => return None,
         };
-        (of_boot == boot_id).then_some(Self { kind, until: BootTime::from_nanos(until), ticket })
+        (made_in == boot_id).then_some(Self { kind, until: BootTime::from_nanos(until), ticket })
     }
 }
 
@@ -78,8 +73,8 @@ impl ReservationKind {
     }
 }
 
-/// Which entry of the table takes this reservation, and what to write there. `None` for one that is over and
-/// has no entry.
+/// The index of the entry for this reservation, and what to write there. `None` if the reservation
+/// has expired and has no entry.
 pub(super) fn slot_for(
     table: &[Option<Reservation>],
     reservation: Reservation,
@@ -96,33 +91,32 @@ pub(super) fn slot_for(
     if let Some(entry) = free.or_else(next) {
         return Some((entry, reservation));
     }
-    // So many can only be readers: two of them share an entry, which neither can end early.
+    // Only readers can be this many: two of them share an entry, which neither can end early.
     let until = table[0].map_or(reservation.until, |old| old.until.max(reservation.until));
     Some((0, Reservation { until, ticket: 0, ..reservation }))
 }
 
 impl LockFile {
-    /// The reservations that are in force.
+    /// The active reservations.
     pub(super) fn reservations(&self, header: &Header) -> Vec<Reservation> {
         self.reservation_table(header).into_iter().flatten().collect()
     }
 
-    /// The table, `None` where an entry is over, or of another boot, or nonsense.
+    /// The table, with `None` for each entry that is not active.
     pub(super) fn reservation_table(&self, header: &Header) -> Vec<Option<Reservation>> {
         if BootTime::from_nanos(header.reserved_until).has_passed() {
             return Vec::new();
         }
         let entries = usize::try_from(header.reservations).unwrap_or(ENTRIES).min(ENTRIES);
         let mut bytes = vec![0; entries * ENTRY];
-        let read = read_at_most(self, &mut bytes, TABLE);
+        let read = self.read_at_most(&mut bytes, TABLE);
         let boot_id = boot_id();
         let entries = bytes[..read].chunks_exact(ENTRY).map(|entry| Reservation::from_bytes(entry, boot_id));
         entries.map(|entry| entry.filter(|reservation| !reservation.until.has_passed())).collect()
     }
 
     pub(super) fn write_reservation(&self, entry: usize, reservation: &Reservation) -> io::Result<()> {
-        let offset = TABLE + (entry * ENTRY) as u64;
-        self.locks().file().write_all_at(&reservation.to_bytes(boot_id()), offset)
+        self.write_at(&reservation.to_bytes(boot_id()), TABLE + (entry * ENTRY) as u64)
     }
 }
 
@@ -132,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_entry_reads_back_in_the_same_boot_only() {
+    fn an_entry_reads_back_only_before_the_next_reboot() {
         let slots = UsageMode::slots_of(1024);
         for kind in [
             ReservationKind::Exclusive,
@@ -162,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_can_upset_an_entry(bytes: [u8; ENTRY]) {
+        fn reading_an_entry_survives_any_bytes(bytes: [u8; ENTRY]) {
             let boot_id = number(&bytes[8..16]);
             if let Some(Reservation { kind: ReservationKind::Slot(usage, number), .. }) = Reservation::from_bytes(&bytes, boot_id) {
                 prop_assert!(number < usage.slots());

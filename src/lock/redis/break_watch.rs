@@ -122,11 +122,6 @@ impl BreakWatch for RedisBreakWatch {
             Freed::Released { by } => Notice::Released { by },
         })
     }
-
-    /// Only holders on this host are asked in this way.
-    fn asked(&mut self, _number: u64) -> Option<Notice> {
-        None
-    }
 }
 
 /// Who broke or released the lock, if a majority says so. A claim that is gone was freed by a client only if an element has

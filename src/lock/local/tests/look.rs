@@ -148,7 +148,7 @@ fn waiters_beyond_the_room_for_records_are_counted() {
     let waiters: Vec<LockFile> = (0..count).map(|_| directory.observer_handle()).collect();
     for (number, file) in waiters.iter().enumerate() {
         let record = record::tests::record(&format!("c{number}.1"), BootTime::now());
-        Admission::begin(file, None).unwrap().queue(&local, &record).unwrap();
+        Admission::begin(file).unwrap().queue(&local, &record).unwrap();
     }
     let status = directory.status();
     let known: Vec<bool> = status.waiters.iter().map(|waiter| waiter.waited.is_some()).collect();
@@ -161,17 +161,18 @@ fn locks_of_other_programs_are_foreign() {
     let directory = LockDirectory::new();
     let other = directory.observer_handle();
     for (range, kind) in [
-        (0..u64::MAX >> 1, Kind::Write),
-        (0..u64::MAX >> 1, Kind::Read),
-        (0..1, Kind::Write),
-        (0..100, Kind::Read),
+        (0..u64::MAX >> 1, LockKind::Write),
+        (0..u64::MAX >> 1, LockKind::Read),
+        (0..1, LockKind::Write),
+        (0..100, LockKind::Read),
     ] {
         assert!(other.locks().try_lock(range, kind).unwrap());
         assert_eq!(directory.status().state, State::Foreign);
         other.locks().unlock_all();
     }
     // The mutex, and a process that waits for another, are nobody's hold.
-    for (range, kind) in [(MUTEX_BYTE, Kind::Write), (byte(UsageMode::PLAIN.owners().start + 3), Kind::Read)]
+    for (range, kind) in
+        [(MUTEX_BYTE, LockKind::Write), (byte(UsageMode::PLAIN.owners().start + 3), LockKind::Read)]
     {
         assert!(other.locks().try_lock(range, kind).unwrap());
         assert_eq!(directory.status().state, State::Free);

@@ -13,7 +13,7 @@ use std::thread;
 use tempfile::TempDir;
 
 use super::byte_map::{Lane, MUTEX_BYTE, TICKETS_END, UsageMode, byte};
-use super::ofd_lock::Kind;
+use super::ofd_lock::LockKind;
 use super::*;
 use crate::lock::{Blocked, Blocker, FileProblem, HolderInfo, Holding, Outcome, Prefer, WaitPolicy};
 
@@ -147,10 +147,10 @@ fn an_attempt_that_failed_leaves_nothing_and_the_next_has_the_next_number() {
         is_held(attempt(&mut two, mode));
     }
     one.release(&grant, &ended(), Duration::ZERO);
-    assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
+    assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, LockKind::Write).unwrap(), None);
     assert_eq!(attempt(&mut two, Mode::Slot { of: 1 }).unwrap().claim.attempt, 4);
     two.unlock_all();
-    assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, Kind::Write).unwrap(), None);
+    assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, LockKind::Write).unwrap(), None);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_key_in_use_otherwise_is_refused_even_by_a_waiter() {
     // Only a waiter is left.
     let handle = directory.observer_handle();
     let ticket = UsageMode::slots_of(7).ticket(Lane::Fair, 5);
-    assert!(handle.locks().try_lock(byte(ticket), Kind::Write).unwrap());
+    assert!(handle.locks().try_lock(byte(ticket), LockKind::Write).unwrap());
     uses_other_slots(attempt(&mut other, Mode::Exclusive), 7);
     is_held(attempt(&mut other, Mode::Slot { of: 7 }));
     // And what stays taken counts as well.
@@ -327,7 +327,7 @@ fn a_wait_for_the_mutex_that_was_cancelled_may_be_repeated() {
     let directory = LockDirectory::new();
     let (mut lock, handle) = (directory.open(), directory.observer_handle());
     for _ in 0..20 {
-        assert!(handle.locks().try_lock(MUTEX_BYTE, Kind::Write).unwrap());
+        assert!(handle.locks().try_lock(MUTEX_BYTE, LockKind::Write).unwrap());
         let request = ask(Mode::Exclusive, Prefer::Fair, WaitPolicy::No);
         let cancelled = lock.acquire(&request, &mut NoObserver::cancelled());
         assert!(matches!(cancelled, Err(Error::Cancelled(_))), "{cancelled:?}");
@@ -336,7 +336,7 @@ fn a_wait_for_the_mutex_that_was_cancelled_may_be_repeated() {
             handle.locks().unlock(MUTEX_BYTE);
             again.join().unwrap().unwrap();
         });
-        assert_eq!(handle.locks().conflict_in(MUTEX_BYTE, Kind::Write).unwrap(), None);
+        assert_eq!(handle.locks().conflict_in(MUTEX_BYTE, LockKind::Write).unwrap(), None);
         lock.unlock_all();
     }
 }

@@ -1,43 +1,135 @@
-//! The history in the lock file: the last runs that have ended. Each has its place by its ticket, so it is written by
-//! one system call, without the mutex, and a damaged entry takes no other with it. For people only.
+//! The history in the lock file: the most recent finished runs, for people. Writing it never makes
+//! anything fail.
+//!
+//! The ticket decides where a run is written, so one system call without the mutex is enough, and a
+//! damaged entry leaves the others readable.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::HostLock;
+use super::admission::{Admission, Admitted, LocalRequest};
 use super::byte_map::TICKETS_END;
-use super::format::{LOG, LOGGED_RUNS, number, read_at_most};
+use super::format::{LOG, LOGGED_RUNS, number};
 use super::lock_file::LockFile;
 use super::record::Record;
-use crate::lock::{Ended, FinishedRun, HolderInfo, Mode, Outcome, Renewal};
+use crate::clock::BootTime;
+use crate::lock::claim::WaiterId;
+use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Mode, Outcome, Renewal};
 
-/// Size of an entry: enough for a page of a CI job, unless the run is told with many words.
+/// Size of an entry: enough for the URL of a CI job, unless the other fields are long.
 pub(super) const LOGGED_RUN: usize = 320;
 
-impl LockFile {
-    /// Written over the run that had this place before.
-    pub(super) fn log(&self, ticket: u64, run: &FinishedRun) -> io::Result<()> {
-        self.locks().file().write_all_at(&to_bytes(run, ticket), offset(ticket))
-    }
+/// What the history needs to know of the last request.
+#[derive(Clone, Debug)]
+pub(super) struct LastRequest {
+    pub record: Record,
+    pub local: LocalRequest,
+    pub is_logged: bool,
+    /// The exit code if it is not granted.
+    pub exit_if_held: u8,
+    /// One for each file, once it is granted.
+    pub admitted: Vec<Admitted>,
+}
 
-    /// A holder has left without a word: it was killed. Unless its place was given to a later run.
-    pub(super) fn log_if_missing(&self, ticket: u64, run: &FinishedRun) -> io::Result<()> {
-        let mut logged = [0; 8];
-        read_at_most(self, &mut logged, offset(ticket));
-        if number(&logged) >= ticket && number(&logged) < TICKETS_END {
-            Ok(())
-        } else {
-            self.log(ticket, run)
+impl LastRequest {
+    fn finished(&self, ended: &Ended, waited: Duration, held: Option<Duration>) -> FinishedRun {
+        FinishedRun {
+            ended_at: SystemTime::now(),
+            waited: Some(waited),
+            held,
+            info: self.record.info.clone(),
+            mode: self.record.mode.clone(),
+            slot: None,
+            token: self.record.claim.clone(),
+            fence: None,
+            ended: ended.clone(),
+        }
+    }
+}
+
+impl HostLock {
+    /// To be called before anything is unlocked, so that the next holder finds the entry.
+    pub(super) fn log_release(&self, grant: &Grant, ended: &Ended) {
+        let Some(request) = &self.last_request else { return };
+        let run = request.finished(ended, grant.waited, Some(grant.taken_at.elapsed()));
+        for (file, admitted) in self.files.iter().zip(&request.admitted) {
+            let Admitted { ticket, fence, slot } = *admitted;
+            let slot = matches!(run.mode, Mode::Slot { .. }).then_some(slot);
+            let run = FinishedRun { fence: Some(fence), slot, ..run.clone() };
+            file.log_or_end_record(ticket, &run, request.is_logged);
         }
     }
 
-    /// The runs that have ended, by their tickets, in no order.
+    /// For a run that did not get the lock. `tickets`: those drawn so far, one for each file.
+    pub(super) fn log_refusal(&self, tickets: &[Option<u64>], error: &Error, started: BootTime) {
+        let Some(request) = &self.last_request else { return };
+        let Some(ended) = Ended::not_acquired(error, request.exit_if_held) else {
+            return self.end_records(tickets);
+        };
+        let run = request.finished(&ended, started.elapsed(), None);
+        for (file, ticket) in self.files.iter().zip(tickets) {
+            let draw = || Admission::try_begin(file)?.draw_ticket(&request.local).ok();
+            if let Some(ticket) = ticket.or_else(|| request.is_logged.then(draw)?) {
+                file.log_or_end_record(ticket, &run, request.is_logged);
+            }
+        }
+    }
+
+    /// Leaves the files that were entered, without an entry in the history.
+    pub(super) fn end_records(&self, tickets: &[Option<u64>]) {
+        for (file, ticket) in self.files.iter().zip(tickets) {
+            if let Some(ticket) = ticket {
+                file.end_record(*ticket);
+            }
+        }
+    }
+}
+
+/// Called by the guardian after the death of the process with this identity: logs the run if its
+/// command had started, else ends its reservation.
+pub(super) fn end_orphan(files: &[LockFile], waiter: WaiterId, is_logged: bool, has_run: bool) {
+    let is_ours = |record: &Record| record.claim.parse().is_ok_and(|claim: Claim| claim.waiter == waiter);
+    for file in files {
+        let Some((ticket, record)) = file.open_records().into_iter().find(|(_, record)| is_ours(record))
+        else {
+            continue;
+        };
+        let run =
+            FinishedRun { ended: Ended::new(Outcome::Killed), ..killed(&record, Some(SystemTime::now())) };
+        if !has_run || !is_logged || !file.has_room() || file.log_if_missing(ticket, &run).is_err() {
+            file.end_record(ticket);
+        }
+        if !has_run && let Ok(mut admission) = Admission::begin(file) {
+            let _ = admission.end_reservation(ticket);
+        }
+    }
+}
+
+impl LockFile {
+    fn log_or_end_record(&self, ticket: u64, run: &FinishedRun, is_logged: bool) {
+        if !is_logged || !self.has_room() || self.log(ticket, run).is_err() {
+            self.end_record(ticket);
+        }
+    }
+
+    /// Overwrites the run that had this place before.
+    fn log(&self, ticket: u64, run: &FinishedRun) -> io::Result<()> {
+        self.write_at(&to_bytes(run, ticket), offset(ticket))
+    }
+
+    /// For a holder that was killed, unless a later run has its place in the log.
+    pub(super) fn log_if_missing(&self, ticket: u64, run: &FinishedRun) -> io::Result<()> {
+        let logged = self.number_at(offset(ticket));
+        if (ticket..TICKETS_END).contains(&logged) { Ok(()) } else { self.log(ticket, run) }
+    }
+
+    /// Finished runs with their tickets, in no particular order.
     pub(super) fn logged_runs(&self) -> Vec<(u64, FinishedRun)> {
         let mut bytes = vec![0; LOGGED_RUNS * LOGGED_RUN];
-        let read = read_at_most(self, &mut bytes, LOG);
-        bytes.truncate(read);
-        // The last one may end before its place does.
-        bytes.resize(read.next_multiple_of(LOGGED_RUN), 0);
+        let read = self.read_at_most(&mut bytes, LOG);
+        // The file may end within the last entry; the rest of it is zeros.
+        bytes.truncate(read.next_multiple_of(LOGGED_RUN));
         bytes.chunks_exact(LOGGED_RUN).filter_map(from_bytes).collect()
     }
 }
@@ -46,7 +138,7 @@ fn offset(ticket: u64) -> u64 {
     LOG + ticket % LOGGED_RUNS as u64 * LOGGED_RUN as u64
 }
 
-/// A holder that was killed. When it ended is known if a waiter was woken by that.
+/// The run of a holder that was killed. `ended` is known if a process was watching.
 pub(super) fn killed(record: &Record, ended: Option<SystemTime>) -> FinishedRun {
     let began = UNIX_EPOCH + Duration::from_millis(record.since_ms);
     let is_slot = matches!(record.mode, Mode::Slot { .. });
@@ -63,7 +155,7 @@ pub(super) fn killed(record: &Record, ended: Option<SystemTime>) -> FinishedRun 
     }
 }
 
-/// The ticket, then text. What is long comes last, and is left out if it does not fit.
+/// The ticket, then texts. Those that may be long come last, and are left out if they do not fit.
 fn to_bytes(run: &FinishedRun, ticket: u64) -> [u8; LOGGED_RUN] {
     let FinishedRun { info, .. } = run;
     let millis = |time: Option<Duration>| time.map(|time| time.as_millis());
@@ -89,7 +181,7 @@ fn to_bytes(run: &FinishedRun, ticket: u64) -> [u8; LOGGED_RUN] {
     let mut end = 8;
     for field in fields.into_iter().chain(people.map(|value| value.clone().into())) {
         let field: Vec<u8> = field.into_iter().filter(|&b| b != 0).collect();
-        // With the zero behind it, which is there already.
+        // The zero after it is already there.
         if end + field.len() < LOGGED_RUN {
             bytes[end..end + field.len()].copy_from_slice(&field);
             end += field.len();
@@ -103,7 +195,7 @@ fn text(number: Option<impl ToString>) -> Vec<u8> {
     number.map_or_else(Vec::new, |number| number.to_string().into())
 }
 
-/// `None` if there is none, or nothing that we understand.
+/// `None` if the entry is empty or invalid.
 fn from_bytes(bytes: &[u8]) -> Option<(u64, FinishedRun)> {
     let (ticket, fields) = bytes.split_at_checked(8)?;
     let ticket = number(ticket);
@@ -178,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_and_the_rest_is_there() {
+    fn a_value_that_does_not_fit_is_left_out_and_the_rest_stays() {
         let long = HolderInfo { label: "l".repeat(400), job_url: "https://ci/7".into(), ..person("") };
         let by = Box::new(HolderInfo { job_url: "j".repeat(400), ..person("by") });
         let (_, read) =
@@ -188,19 +280,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_run() {
+    fn an_empty_entry_is_not_a_run() {
         assert_eq!(from_bytes(&[0; LOGGED_RUN]), None);
         assert_eq!(from_bytes(&[]), None);
     }
 
     proptest! {
         #[test]
-        fn no_bytes_can_upset_the_log(bytes in prop::collection::vec(any::<u8>(), 0..LOGGED_RUN)) {
+        fn reading_survives_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..LOGGED_RUN)) {
             let _ = from_bytes(&bytes);
         }
 
         #[test]
-        fn no_words_can_upset_the_log(words in prop::collection::vec(any::<String>(), 6), group: Vec<u8>) {
+        fn a_run_with_any_texts_reads_back(words in prop::collection::vec(any::<String>(), 6), group: Vec<u8>) {
             let [host, pid, user, label, command, job_url] = words.try_into().unwrap();
             let info = HolderInfo { host, pid, user, label, command, job_url, renewal: Renewal::Run };
             let run = FinishedRun { info, mode: Mode::Shared { group }, ..run(Outcome::GaveUp) };
