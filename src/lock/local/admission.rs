@@ -277,12 +277,12 @@ impl<'a> Admission<'a> {
     /// Join the end of the queue. Returns our ticket.
     pub(super) fn queue(&mut self, request: &LocalRequest, record: &Record) -> Result<u64, BackendError> {
         let ticket = self.next_ticket(request.usage)?;
+        // Before the byte is locked, so that no process sees a waiter without its record. Only
+        // people read it, so errors are ignored.
+        let is_present = |other| self.is_locked(other, request.usage.lanes());
+        let _ = self.file.write_waiter_record(ticket, record, is_present);
         self.lock_byte(request.usage.ticket(request.lane, ticket), LockKind::Write)?;
         self.file.write_header(&self.header).map_err(|e| self.io_error(&e))?;
-        // Only people read the record.
-        let _ = self
-            .file
-            .write_waiter_record(ticket, record, |other| self.is_locked(other, request.usage.lanes()));
         Ok(ticket)
     }
 

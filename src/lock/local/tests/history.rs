@@ -3,7 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use super::super::format::{LOGGED_RUNS, WAITERS_START};
-use super::{FOREVER, LockDirectory, NoObserver, ask, attempt, ended, is_held, reserved_for, shared};
+use super::{
+    FOREVER, HostLock, LockDirectory, LockFile, NoObserver, UsageMode, acquire, ask, attempt, ended,
+    expect_held, reserved_for, shared,
+};
 use crate::clock::BootTime;
 use crate::exit::Exit;
 use crate::lock::{
@@ -11,9 +14,9 @@ use crate::lock::{
 };
 
 impl LockDirectory {
-    /// By their tickets.
-    fn logged(&self) -> Vec<FinishedRun> {
-        let mut runs = self.observer_handle().logged_runs();
+    /// In the order of their tickets.
+    fn logged(&self, key: &str) -> Vec<FinishedRun> {
+        let mut runs = LockFile::open(self.0.path(), key.as_bytes()).unwrap().logged_runs();
         runs.sort_by_key(|(ticket, _)| *ticket);
         runs.into_iter().map(|(_, run)| run).collect()
     }
@@ -27,22 +30,22 @@ fn logged(mode: Mode, wait: WaitPolicy) -> Request {
     Request { history: 1, ..ask(mode, Prefer::Fair, wait) }
 }
 
-fn take(lock: &mut super::HostLock, mode: Mode) -> Grant {
-    lock.acquire(&logged(mode, WaitPolicy::No), &mut NoObserver(None)).unwrap()
+fn take(lock: &mut HostLock, mode: Mode) -> Grant {
+    acquire(lock, &logged(mode, WaitPolicy::No)).unwrap()
 }
 
 #[test]
-fn a_release_is_told_with_all_that_is_known() {
+fn a_release_logs_all_that_is_known() {
     let directory = LockDirectory::new();
     let mut lock = directory.open();
     let holder = HolderInfo { host: "web1".into(), command: "deploy".into(), ..HolderInfo::default() };
     let request = Request { holder: holder.clone(), ..logged(Mode::Slot { of: 3 }, FOREVER) };
-    let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
-    let asked = Ended { how: Outcome::MaxHold, exit: Some(Exit::Code(7)) };
-    lock.release(&grant, &asked, Duration::ZERO);
-    let runs = directory.logged();
+    let grant = acquire(&mut lock, &request).unwrap();
+    let how = Ended { how: Outcome::MaxHold, exit: Some(Exit::Code(7)) };
+    lock.release(&grant, &how, Duration::ZERO);
+    let runs = directory.logged("k");
     let [run] = &runs[..] else { panic!("{runs:?}") };
-    assert_eq!((&run.info, &run.ended), (&holder, &asked));
+    assert_eq!((&run.info, &run.ended), (&holder, &how));
     assert_eq!((run.token.as_str(), run.fence), (grant.claim.to_string().as_str(), Some(grant.fences[0])));
     assert_eq!((&run.mode, run.slot), (&Mode::Slot { of: 3 }, Some(0)));
     assert!(run.held.is_some() && run.waited.is_some());
@@ -50,7 +53,7 @@ fn a_release_is_told_with_all_that_is_known() {
 }
 
 #[test]
-fn the_log_keeps_the_last_runs_and_no_more() {
+fn the_log_keeps_a_fixed_number_of_runs() {
     let directory = LockDirectory::new();
     let mut lock = directory.open();
     let mut fences = Vec::new();
@@ -59,89 +62,84 @@ fn the_log_keeps_the_last_runs_and_no_more() {
         fences.push(Some(grant.fences[0]));
         lock.release(&grant, &ended(), Duration::ZERO);
     }
-    let logged: Vec<Option<u64>> = directory.logged().iter().map(|run| run.fence).collect();
+    let logged: Vec<Option<u64>> = directory.logged("k").iter().map(|run| run.fence).collect();
     assert_eq!(logged, fences[10..]);
     assert!(directory.file_length() <= WAITERS_START);
 }
 
 #[test]
-fn a_holder_that_left_without_a_word_is_told_of_by_the_next() {
+fn the_next_holder_logs_one_that_was_killed() {
     let directory = LockDirectory::new();
     let (mut first, mut next) = (directory.open(), directory.open());
     for mode in [Mode::Exclusive, shared("g"), Mode::Slot { of: 2 }] {
         let killed = take(&mut first, mode.clone());
         first.unlock_all();
         let grant = take(&mut next, mode);
-        let runs = directory.logged();
+        let runs = directory.logged("k");
         let run = runs.last().unwrap();
         assert_eq!((run.fence, &run.ended.how, run.held), (Some(killed.fences[0]), &Outcome::Expired, None));
         next.release(&grant, &ended(), Duration::ZERO);
     }
-    assert_eq!(directory.logged().len(), 6);
+    assert_eq!(directory.logged("k").len(), 6);
 }
 
 #[test]
-fn a_waiter_knows_when_the_holder_was_killed() {
+fn a_waiter_logs_when_the_holder_was_killed() {
     let directory = LockDirectory::new();
     let (mut first, mut next) = (directory.open(), directory.open());
     take(&mut first, Mode::Exclusive);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            next.acquire(&logged(Mode::Exclusive, FOREVER), &mut NoObserver(None)).unwrap();
+            acquire(&mut next, &logged(Mode::Exclusive, FOREVER)).unwrap();
         });
-        directory.wait_for_waiters(super::UsageMode::PLAIN, 1);
+        directory.wait_for_waiters(UsageMode::PLAIN, 1);
         first.unlock_all();
         waiter.join().unwrap();
     });
-    let runs = directory.logged();
+    let runs = directory.logged("k");
     assert!(runs.len() == 1 && runs[0].ended.how == Outcome::Expired && runs[0].held.is_some(), "{runs:?}");
     assert!(runs[0].ended_at <= SystemTime::now());
 }
 
 #[test]
-fn without_a_history_nothing_is_told_and_nobody_is_taken_for_killed() {
+fn a_run_without_a_history_is_not_logged_as_killed() {
     let directory = LockDirectory::new();
     let (mut silent, mut other) = (directory.open(), directory.open());
     let grant = attempt(&mut silent, Mode::Exclusive).unwrap();
-    is_held(attempt(&mut other, Mode::Exclusive));
+    expect_held(attempt(&mut other, Mode::Exclusive));
     silent.release(&grant, &ended(), Duration::ZERO);
     take(&mut other, Mode::Exclusive);
-    assert_eq!(directory.logged(), []);
+    assert_eq!(directory.logged("k"), []);
 }
 
 #[test]
-fn a_kept_lock_is_no_killed_holders() {
+fn the_holder_of_a_minimum_hold_is_not_logged_as_killed() {
     let directory = LockDirectory::new();
     let (mut first, mut reader) = (directory.open(), directory.open());
     let grant = reserved_for(&mut first, shared("g"), super::FAR);
     first.release(&grant, &ended(), super::FAR);
     let record = directory.observer_handle().record(1).unwrap();
     take(&mut reader, shared("g"));
-    assert_eq!(directory.observer_handle().record(1), Some(record), "who keeps it is still known");
-    assert_eq!(directory.logged(), []);
+    assert_eq!(directory.observer_handle().record(1), Some(record), "its record stays");
+    assert_eq!(directory.logged("k"), []);
 }
 
 #[test]
-fn a_run_that_did_not_get_the_lock_is_told_of_once() {
+fn a_run_that_does_not_get_the_lock_is_logged_once() {
     let directory = LockDirectory::new();
     let (mut holder, mut other) = (directory.open_all(&["k"]), directory.open_all(&["a", "k"]));
     take(&mut holder, Mode::Exclusive);
     let started = BootTime::now();
-    // Of the two keys it has the first one.
-    let refused = other.acquire(&logged(Mode::Exclusive, WaitPolicy::No), &mut NoObserver(None));
+    // It gets the first key only.
+    let refused = acquire(&mut other, &logged(Mode::Exclusive, WaitPolicy::No));
     let Err(error @ Error::Held(_)) = refused else { panic!("{refused:?}") };
-    assert_eq!(directory.logged(), [], "see record_refusal");
+    assert_eq!(directory.logged("k"), [], "record_refusal logs it");
     other.record_refusal(&error, started);
     let soon = WaitPolicy::Queue { at_most: Some(Duration::from_millis(20)) };
-    assert!(other.acquire(&logged(Mode::Exclusive, soon), &mut NoObserver(None)).is_err());
+    assert!(acquire(&mut other, &logged(Mode::Exclusive, soon)).is_err());
     other.acquire(&logged(Mode::Exclusive, FOREVER), &mut NoObserver::cancelled()).unwrap_err();
-    let logs = [directory.logged(), {
-        let file = super::LockFile::open(directory.0.path(), b"a").unwrap();
-        let mut runs = file.logged_runs();
-        runs.sort_by_key(|(ticket, _)| *ticket);
-        runs.into_iter().map(|(_, run)| run).collect()
-    }];
-    for runs in logs {
+    for key in ["k", "a"] {
+        let runs = directory.logged(key);
         let ends: Vec<&str> = runs.iter().map(|run| run.ended.how.name()).collect();
         assert_eq!(ends, ["gave_up", "gave_up", "cancelled"]);
         assert!(runs.iter().all(|run| run.held.is_none() && run.fence.is_none()));
@@ -149,7 +147,7 @@ fn a_run_that_did_not_get_the_lock_is_told_of_once() {
 }
 
 #[test]
-fn waiters_leave_records_that_vanish_with_the_queue() {
+fn the_records_of_waiters_are_truncated_with_the_queue() {
     let directory = LockDirectory::new();
     let mut holder = directory.open();
     let grant = take(&mut holder, Mode::Exclusive);
@@ -160,12 +158,11 @@ fn waiters_leave_records_that_vanish_with_the_queue() {
                 holder: HolderInfo { label: "second".into(), ..HolderInfo::default() },
                 ..logged(shared("g"), FOREVER)
             };
-            let grant = waiter.acquire(&request, &mut NoObserver(None)).unwrap();
+            let grant = acquire(&mut waiter, &request).unwrap();
             waiter.release(&grant, &ended(), Duration::ZERO);
         });
-        directory.wait_for_waiters(super::UsageMode::PLAIN, 1);
-        let handle = directory.observer_handle();
-        let record = std::iter::repeat_with(|| handle.waiter_record(2)).find_map(|record| record).unwrap();
+        directory.wait_for_waiters(UsageMode::PLAIN, 1);
+        let record = directory.observer_handle().waiter_record(2).unwrap();
         assert_eq!((record.info.label.as_str(), record.mode), ("second", shared("g")));
         holder.release(&grant, &ended(), Duration::ZERO);
     });

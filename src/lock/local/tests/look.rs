@@ -1,4 +1,4 @@
-//! Looking at a lock file without taking part.
+//! Looking at a lock file.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
@@ -40,7 +40,7 @@ fn looking_creates_nothing() {
 }
 
 #[test]
-fn the_state_is_the_kernels() {
+fn the_kernels_locks_alone_decide_the_state() {
     let directory = LockDirectory::new();
     let mut lock = directory.open();
     for (mode, state) in [
@@ -54,7 +54,7 @@ fn the_state_is_the_kernels() {
         assert_eq!((status.state, status.holder_count), (state, 1));
         let holder = &status.holders[0];
         assert_eq!((holder.fence, &holder.token), (Some(grant.fences[0]), &Some(grant.claim.to_string())));
-        // Whatever the file says.
+        // Without the file's contents.
         directory.observer_handle().locks().file().set_len(0).unwrap();
         assert_eq!((directory.status().state, directory.status().holder_count), (state, 1));
         assert_eq!(directory.listed(), [b"k"]);
@@ -64,11 +64,11 @@ fn the_state_is_the_kernels() {
 }
 
 #[test]
-fn a_lock_is_held_as_long_as_any_process_has_the_file() {
+fn a_lock_is_held_while_any_process_has_the_file_open() {
     let directory = LockDirectory::new();
     let mut lock = directory.open();
-    lock.acquire(&named("killed", Mode::Exclusive, WaitPolicy::No), &mut NoObserver(None)).unwrap();
-    // As the guardian has it.
+    acquire(&mut lock, &named("killed", Mode::Exclusive, WaitPolicy::No)).unwrap();
+    // Like the guardian.
     let file = lock.files()[0].try_clone().unwrap();
     drop(lock);
     let status = directory.status();
@@ -78,11 +78,11 @@ fn a_lock_is_held_as_long_as_any_process_has_the_file() {
 }
 
 #[test]
-fn a_kept_lock_says_by_whom_and_for_how_long() {
+fn a_minimum_hold_shows_its_run_and_the_remaining_time() {
     let directory = LockDirectory::new();
     let mut lock = directory.open();
     let request = Request { min_hold: FAR, ..named("tick", Mode::Slot { of: 3 }, WaitPolicy::No) };
-    let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
+    let grant = acquire(&mut lock, &request).unwrap();
     assert_eq!(directory.status().state, State::Slots { of: 3 }, "its command runs");
     lock.release(&grant, &ended(), FAR);
     let status = directory.status();
@@ -98,7 +98,7 @@ fn a_kept_lock_says_by_whom_and_for_how_long() {
 }
 
 #[test]
-fn the_queue_is_in_order_and_names_everybody() {
+fn the_queue_lists_every_waiter_in_order() {
     let directory = LockDirectory::new();
     let mut holder = directory.open();
     let grant = attempt(&mut holder, Mode::Exclusive).unwrap();
@@ -110,25 +110,22 @@ fn the_queue_is_in_order_and_names_everybody() {
             let request = named(&label, mode, FOREVER);
             let mut waiter = directory.open();
             scope.spawn(move || {
-                let grant = waiter.acquire(&request, &mut NoObserver(None)).unwrap();
+                let grant = acquire(&mut waiter, &request).unwrap();
                 waiter.release(&grant, &ended(), Duration::ZERO);
             });
             directory.wait_for_waiters(UsageMode::PLAIN, number + 1);
             expected.push(label);
         }
-        // One that goes ahead of all.
+        // A preferred writer goes first.
         let mut writer = directory.open();
         scope.spawn(move || {
             let request = Request { prefer: Prefer::Writers, ..named("first", Mode::Exclusive, FOREVER) };
-            let grant = writer.acquire(&request, &mut NoObserver(None)).unwrap();
+            let grant = acquire(&mut writer, &request).unwrap();
             writer.release(&grant, &ended(), Duration::ZERO);
         });
         directory.wait_for_waiters(UsageMode::PLAIN, 21);
         expected.insert(0, "first".into());
-        // The record is written a moment after the ticket is drawn.
-        let status = std::iter::repeat_with(|| directory.status())
-            .find(|status| status.waiters[0].waited.is_some() && status.waiters[20].waited.is_some())
-            .unwrap();
+        let status = directory.status();
         assert_eq!(labels(&status), expected);
         let positions: Vec<usize> = status.waiters.iter().map(|waiter| waiter.position).collect();
         assert_eq!(positions, (1..=21).collect::<Vec<_>>());
@@ -139,7 +136,7 @@ fn the_queue_is_in_order_and_names_everybody() {
 }
 
 #[test]
-fn waiters_beyond_the_room_for_records_are_counted() {
+fn waiters_without_room_for_a_record_are_counted() {
     let directory = LockDirectory::new();
     let mut holder = directory.open();
     attempt(&mut holder, Mode::Exclusive).unwrap();
@@ -153,7 +150,7 @@ fn waiters_beyond_the_room_for_records_are_counted() {
     let status = directory.status();
     let known: Vec<bool> = status.waiters.iter().map(|waiter| waiter.waited.is_some()).collect();
     let expected: Vec<bool> = (0..count).map(|number| number < format::WAITER_RECORDS).collect();
-    assert_eq!(known, expected, "those that come first are known");
+    assert_eq!(known, expected, "the first waiters have records");
 }
 
 #[test]
@@ -170,7 +167,7 @@ fn locks_of_other_programs_are_foreign() {
         assert_eq!(directory.status().state, State::Foreign);
         other.locks().unlock_all();
     }
-    // The mutex, and a process that waits for another, are nobody's hold.
+    // Neither the mutex nor the read lock of a waiting process shows a holder.
     for (range, kind) in
         [(MUTEX_BYTE, LockKind::Write), (byte(UsageMode::PLAIN.owners().start + 3), LockKind::Read)]
     {
@@ -181,7 +178,7 @@ fn locks_of_other_programs_are_foreign() {
 }
 
 #[test]
-fn a_list_has_all_kinds_of_keys_and_no_other_files() {
+fn a_list_contains_any_kind_of_key_and_no_other_file() {
     let directory = LockDirectory::new();
     let keys = [vec![b'x'; 1000], b"\xff\n/..".to_vec(), b"lock:deploy".to_vec(), b"-".to_vec()];
     let mut locks: Vec<HostLock> = Vec::new();
@@ -209,7 +206,7 @@ fn a_list_has_all_kinds_of_keys_and_no_other_files() {
     assert_eq!(listing.locks.len(), 1);
     assert_eq!((&listing.locks[0].key, listing.locks[0].state), (&b"deploy".to_vec(), State::Held));
     assert!(view.list(Some(b"e*"), Detail::Full).unwrap().locks.is_empty());
-    // A name that is not the file's counts for nothing.
+    // A name in the file that does not match the file name is ignored.
     let long = LockFile::open(directory.0.path(), &keys[0]).unwrap();
     long.locks().file().write_all_at(b"\x03\0\0\0\0\0\0\0lie", format::NAME).unwrap();
     expected.remove(0);
@@ -217,7 +214,7 @@ fn a_list_has_all_kinds_of_keys_and_no_other_files() {
 }
 
 #[test]
-fn to_look_is_to_read() {
+fn looking_needs_read_permission_only_and_writes_nothing() {
     let directory = LockDirectory::new();
     let mut lock = directory.open();
     attempt(&mut lock, Mode::Exclusive).unwrap();
@@ -238,7 +235,7 @@ fn to_look_is_to_read() {
 }
 
 #[test]
-fn a_wait_for_a_free_lock_waits_for_its_queue_and_for_a_minimum_hold() {
+fn a_wait_for_a_free_lock_includes_its_queue_and_a_minimum_hold() {
     let directory = LockDirectory::new();
     let mut holder = directory.open();
     let grant = attempt(&mut holder, Mode::Exclusive).unwrap();
@@ -247,7 +244,7 @@ fn a_wait_for_a_free_lock_waits_for_its_queue_and_for_a_minimum_hold() {
         let mut next = directory.open();
         scope.spawn(move || {
             let request = named("next", shared("g"), FOREVER);
-            let grant = next.acquire(&request, &mut NoObserver(None)).unwrap();
+            let grant = acquire(&mut next, &request).unwrap();
             may_go.recv().unwrap();
             next.release(&grant, &ended(), Duration::ZERO);
         });

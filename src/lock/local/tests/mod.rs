@@ -1,4 +1,5 @@
-//! Several locks on one file in one process: each has its own open file, so to the kernel they are strangers.
+//! Several locks on one file in one process. Each has its own open file, so the kernel treats them
+//! like those of different processes.
 
 mod history;
 mod look;
@@ -20,14 +21,14 @@ use crate::lock::{Blocked, Blocker, FileProblem, HolderInfo, Holding, Outcome, P
 const FOREVER: WaitPolicy = WaitPolicy::Queue { at_most: None };
 const FAR: Duration = Duration::from_secs(3600);
 
-/// Ignores the wait; one that is cancelled gives up at once.
+/// Ignores the wait; a cancelled one gives up at once.
 pub struct NoObserver(Option<PipeReader>);
 
 impl NoObserver {
     pub fn cancelled() -> Self {
-        let (hear, mut say) = std::io::pipe().unwrap();
-        std::io::Write::write_all(&mut say, b"stop").unwrap();
-        Self(Some(hear))
+        let (wake_fd, mut waker) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut waker, b"stop").unwrap();
+        Self(Some(wake_fd))
     }
 }
 
@@ -49,7 +50,7 @@ pub struct LockDirectory(TempDir);
 
 impl LockDirectory {
     pub fn new() -> Self {
-        // With its mode said: another test may have changed the umask, which all threads share.
+        // With an explicit mode: another test may have changed the umask, which all threads share.
         Self(tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap())
     }
 
@@ -62,14 +63,14 @@ impl LockDirectory {
         self.open_all(&["k"])
     }
 
-    /// An open file of its own, to inspect and to damage the lock file with.
+    /// Another open file, to inspect and to damage the lock file.
     pub fn observer_handle(&self) -> LockFile {
         LockFile::open(self.0.path(), b"k").unwrap()
     }
 
     fn waiters(&self, usage: UsageMode) -> usize {
-        let lanes = [Lane::Preferred, Lane::Fair].map(|lane| usage.lane(lane));
-        lanes.into_iter().map(|lane| self.observer_handle().locks().all_writers_in(lane).unwrap().len()).sum()
+        let handle = self.observer_handle();
+        usage.lanes().into_iter().map(|lane| handle.locks().all_writers_in(lane).unwrap().len()).sum()
     }
 
     fn wait_for_waiters(&self, usage: UsageMode, count: usize) {
@@ -104,29 +105,33 @@ fn shared(group: &str) -> Mode {
     Mode::Shared { group: group.into() }
 }
 
+fn acquire(lock: &mut HostLock, request: &Request) -> Result<Grant, Error> {
+    lock.acquire(request, &mut NoObserver(None))
+}
+
 /// One attempt.
 fn attempt(lock: &mut HostLock, mode: Mode) -> Result<Grant, Error> {
-    lock.acquire(&ask(mode, Prefer::Fair, WaitPolicy::No), &mut NoObserver(None))
+    acquire(lock, &ask(mode, Prefer::Fair, WaitPolicy::No))
 }
 
 fn reserved_for(lock: &mut HostLock, mode: Mode, min_hold: Duration) -> Grant {
     let request = Request { min_hold, ..ask(mode, Prefer::Fair, WaitPolicy::No) };
-    lock.acquire(&request, &mut NoObserver(None)).unwrap()
+    acquire(lock, &request).unwrap()
 }
 
-fn is_held(result: Result<Grant, Error>) -> Box<Blocked> {
+fn expect_held(result: Result<Grant, Error>) -> Box<Blocked> {
     match result {
         Err(Error::Held(blocked)) => blocked,
         other => panic!("not held: {other:?}"),
     }
 }
 
-fn uses_other_slots(result: Result<Grant, Error>, slots: u32) {
+fn expect_other_slots(result: Result<Grant, Error>, slots: u32) {
     match result {
         Err(Error::Backend(BackendError { problem: Problem::File(problem), .. })) => {
             assert_eq!(problem, FileProblem::OtherSlots(slots));
         }
-        other => panic!("not in use otherwise: {other:?}"),
+        other => panic!("not in use with other slots: {other:?}"),
     }
 }
 
@@ -138,13 +143,13 @@ fn holding(blocked: &Blocked) -> &Holding {
 }
 
 #[test]
-fn an_attempt_that_failed_leaves_nothing_and_the_next_has_the_next_number() {
+fn a_failed_attempt_leaves_no_lock_and_the_next_has_the_next_number() {
     let directory = LockDirectory::new();
     let (mut one, mut two, handle) = (directory.open(), directory.open(), directory.observer_handle());
     let grant = attempt(&mut one, Mode::Exclusive).unwrap();
     assert_eq!(grant.claim.attempt, 1);
     for mode in [Mode::Exclusive, shared(""), Mode::Slot { of: 1 }] {
-        is_held(attempt(&mut two, mode));
+        expect_held(attempt(&mut two, mode));
     }
     one.release(&grant, &ended(), Duration::ZERO);
     assert_eq!(handle.locks().conflict_in(0..u64::MAX >> 1, LockKind::Write).unwrap(), None);
@@ -154,7 +159,7 @@ fn an_attempt_that_failed_leaves_nothing_and_the_next_has_the_next_number() {
 }
 
 #[test]
-fn the_earliest_of_several_holders_is_named_and_the_others_counted() {
+fn a_refusal_names_the_earliest_holder_and_counts_the_others() {
     let directory = LockDirectory::new();
     let mut holders: Vec<HostLock> = (0..4).map(|_| directory.open()).collect();
     let request = |pid: usize| Request {
@@ -162,43 +167,43 @@ fn the_earliest_of_several_holders_is_named_and_the_others_counted() {
         ..ask(shared("g"), Prefer::Fair, WaitPolicy::No)
     };
     for (pid, holder) in holders.iter_mut().enumerate() {
-        holder.acquire(&request(pid), &mut NoObserver(None)).unwrap();
+        acquire(holder, &request(pid)).unwrap();
     }
-    let blocked = is_held(attempt(&mut directory.open(), shared("other")));
+    let blocked = expect_held(attempt(&mut directory.open(), shared("other")));
     assert!(matches!(blocked.by, Blocker::Holder(_)) && blocked.position.is_none());
     assert_eq!((holding(&blocked).info.pid.as_str(), holding(&blocked).others), ("0", 3));
     holders.remove(0).unlock_all();
-    let blocked = is_held(attempt(&mut directory.open(), Mode::Exclusive));
+    let blocked = expect_held(attempt(&mut directory.open(), Mode::Exclusive));
     assert_eq!((holding(&blocked).info.pid.as_str(), holding(&blocked).others), ("1", 2));
 }
 
 #[test]
-fn a_key_in_use_otherwise_is_refused_even_by_a_waiter() {
+fn a_key_in_use_with_other_slots_is_refused_even_if_only_a_waiter_is_left() {
     let directory = LockDirectory::new();
     let (mut one, mut other) = (directory.open(), directory.open());
     attempt(&mut one, Mode::Slot { of: 3 }).unwrap();
     for mode in
         [Mode::Exclusive, shared(""), Mode::Slot { of: 1 }, Mode::Slot { of: 2 }, Mode::Slot { of: 1024 }]
     {
-        uses_other_slots(attempt(&mut other, mode), 3);
+        expect_other_slots(attempt(&mut other, mode), 3);
     }
     one.unlock_all();
     for mode in [Mode::Exclusive, shared("x"), Mode::Slot { of: 1 }] {
         attempt(&mut one, mode).unwrap();
-        uses_other_slots(attempt(&mut other, Mode::Slot { of: 3 }), 0);
+        expect_other_slots(attempt(&mut other, Mode::Slot { of: 3 }), 0);
         one.unlock_all();
     }
     // Only a waiter is left.
     let handle = directory.observer_handle();
     let ticket = UsageMode::slots_of(7).ticket(Lane::Fair, 5);
     assert!(handle.locks().try_lock(byte(ticket), LockKind::Write).unwrap());
-    uses_other_slots(attempt(&mut other, Mode::Exclusive), 7);
-    is_held(attempt(&mut other, Mode::Slot { of: 7 }));
-    // And what stays taken counts as well.
+    expect_other_slots(attempt(&mut other, Mode::Exclusive), 7);
+    expect_held(attempt(&mut other, Mode::Slot { of: 7 }));
+    // A reservation counts as well.
     handle.locks().unlock_all();
     let grant = reserved_for(&mut one, Mode::Slot { of: 4 }, FAR);
     one.release(&grant, &ended(), FAR);
-    uses_other_slots(attempt(&mut other, Mode::Exclusive), 4);
+    expect_other_slots(attempt(&mut other, Mode::Exclusive), 4);
     assert_eq!(attempt(&mut other, Mode::Slot { of: 4 }).unwrap().slots, [1]);
 }
 
@@ -210,51 +215,51 @@ fn only_a_preferred_writer_passes_waiters() {
     thread::scope(|scope| {
         let mut waiter = directory.open();
         scope.spawn(move || {
-            waiter.acquire(&ask(Mode::Exclusive, Prefer::Fair, FOREVER), &mut NoObserver(None)).unwrap();
+            acquire(&mut waiter, &ask(Mode::Exclusive, Prefer::Fair, FOREVER)).unwrap();
             waiter.unlock_all();
         });
         directory.wait_for_waiters(UsageMode::PLAIN, 1);
         let mut late = directory.open();
-        is_held(attempt(&mut late, shared("")));
+        expect_held(attempt(&mut late, shared("")));
         let joins = |group| ask(shared(group), Prefer::Readers, WaitPolicy::No);
-        is_held(late.acquire(&joins("other"), &mut NoObserver(None)));
-        late.acquire(&joins(""), &mut NoObserver(None)).unwrap();
+        expect_held(acquire(&mut late, &joins("other")));
+        acquire(&mut late, &joins("")).unwrap();
         late.unlock_all();
         holder.unlock_all();
-        // Whichever of the two is first: the attempt is not refused because another process merely waits.
+        // Either of the two may be first; a preferred writer is never refused because of a waiter.
         let preferred = ask(Mode::Exclusive, Prefer::Writers, FOREVER);
-        late.acquire(&preferred, &mut NoObserver(None)).unwrap();
+        acquire(&mut late, &preferred).unwrap();
         late.unlock_all();
     });
 }
 
 #[test]
-fn more_readers_reserve_than_the_table_has_room_for() {
+fn more_readers_can_reserve_than_the_table_has_entries() {
     let directory = LockDirectory::new();
     let (mut reader, mut writer) = (directory.open(), directory.open());
     for _ in 0..reservation::ENTRIES + 5 {
         let grant = reserved_for(&mut reader, shared("g"), FAR);
         reader.release(&grant, &ended(), FAR);
     }
-    // A reader that ends its own reservation leaves those of others alone.
+    // A reader that ends its own reservation does not end those of others.
     let grant = reserved_for(&mut reader, shared("g"), FAR);
     reader.release(&grant, &ended(), Duration::ZERO);
     let handle = directory.observer_handle();
     assert_eq!(handle.reservations(&handle.header()).len(), reservation::ENTRIES);
-    let blocked = is_held(attempt(&mut writer, Mode::Exclusive));
+    let blocked = expect_held(attempt(&mut writer, Mode::Exclusive));
     assert!(matches!(blocked.by, Blocker::Reservation(_)), "{blocked:?}");
     assert!(blocked.expires_in().is_some_and(|left| left > FAR / 2), "{blocked:?}");
-    is_held(attempt(&mut writer, shared("other")));
+    expect_held(attempt(&mut writer, shared("other")));
     attempt(&mut writer, shared("g")).unwrap();
 }
 
 #[test]
-fn a_reservation_that_is_over_is_forgotten() {
+fn an_expired_reservation_is_removed() {
     let directory = LockDirectory::new();
     let (mut one, mut other, handle) = (directory.open(), directory.open(), directory.observer_handle());
     let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
     one.unlock_all();
-    is_held(attempt(&mut other, Mode::Exclusive));
+    expect_held(attempt(&mut other, Mode::Exclusive));
     one.release(&grant, &ended(), Duration::ZERO);
     assert_eq!(handle.reservations(&handle.header()), []);
     attempt(&mut other, Mode::Exclusive).unwrap();
@@ -263,22 +268,22 @@ fn a_reservation_that_is_over_is_forgotten() {
 }
 
 #[test]
-fn a_reservation_may_be_shortened_at_the_release() {
+fn a_release_can_shorten_a_reservation() {
     let directory = LockDirectory::new();
     let (mut one, mut other) = (directory.open(), directory.open());
-    // It begins with the grant, and must last until the attempt.
+    // Long enough for the attempt below, counted from the grant.
     let shorter = Duration::from_secs(3);
     let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
     one.release(&grant, &ended(), shorter);
-    let blocked = is_held(attempt(&mut other, Mode::Exclusive));
+    let blocked = expect_held(attempt(&mut other, Mode::Exclusive));
     assert!(blocked.expires_in().unwrap() <= shorter);
     let waits = ask(Mode::Exclusive, Prefer::Fair, FOREVER);
-    let next = other.acquire(&waits, &mut NoObserver(None)).unwrap();
+    let next = acquire(&mut other, &waits).unwrap();
     assert!(next.taken_at.since(grant.taken_at) >= shorter);
 }
 
 #[test]
-fn no_reservation_survives_a_reboot_and_garbage_keeps_nobody_out() {
+fn reservations_end_with_a_reboot_and_garbage_reserves_nothing() {
     let directory = LockDirectory::new();
     let (mut one, mut other, handle) = (directory.open(), directory.open(), directory.observer_handle());
     let grant = reserved_for(&mut one, Mode::Exclusive, FAR);
@@ -319,11 +324,11 @@ fn tickets_stay_distinct_when_the_header_is_lost_or_they_run_out() {
     assert!(tickets.is_sorted_by(|a, b| a < b), "{tickets:?}");
     readers.iter().for_each(HostLock::unlock_all);
     attempt(&mut readers[0], shared("")).unwrap();
-    assert!(handle.header().next_ticket < TICKETS_END / 2, "they begin again when no process is there");
+    assert!(handle.header().next_ticket < TICKETS_END / 2, "they start over when no process is present");
 }
 
 #[test]
-fn a_wait_for_the_mutex_that_was_cancelled_may_be_repeated() {
+fn a_cancelled_wait_for_the_mutex_can_be_repeated() {
     let directory = LockDirectory::new();
     let (mut lock, handle) = (directory.open(), directory.observer_handle());
     for _ in 0..20 {
@@ -332,9 +337,9 @@ fn a_wait_for_the_mutex_that_was_cancelled_may_be_repeated() {
         let cancelled = lock.acquire(&request, &mut NoObserver::cancelled());
         assert!(matches!(cancelled, Err(Error::Cancelled(_))), "{cancelled:?}");
         thread::scope(|scope| {
-            let again = scope.spawn(|| attempt(&mut lock, Mode::Exclusive));
+            let second = scope.spawn(|| attempt(&mut lock, Mode::Exclusive));
             handle.locks().unlock(MUTEX_BYTE);
-            again.join().unwrap().unwrap();
+            second.join().unwrap().unwrap();
         });
         assert_eq!(handle.locks().conflict_in(MUTEX_BYTE, LockKind::Write).unwrap(), None);
         lock.unlock_all();
@@ -342,12 +347,12 @@ fn a_wait_for_the_mutex_that_was_cancelled_may_be_repeated() {
 }
 
 #[test]
-fn of_several_keys_the_taken_one_is_named_and_nothing_is_left() {
+fn a_refusal_of_several_keys_names_the_taken_one_and_leaves_no_lock() {
     let directory = LockDirectory::new();
     let mut holder = directory.open_all(&["b"]);
     attempt(&mut holder, Mode::Exclusive).unwrap();
     for (keys, taken) in [(["a", "b", "c"], 1), (["b", "c", "a"], 0), (["c", "a", "b"], 2)] {
-        assert_eq!(is_held(attempt(&mut directory.open_all(&keys), Mode::Exclusive)).key, taken);
+        assert_eq!(expect_held(attempt(&mut directory.open_all(&keys), Mode::Exclusive)).key, taken);
     }
     let grant = attempt(&mut directory.open_all(&["c", "a"]), Mode::Exclusive).unwrap();
     let (a, c) = (directory.open_all(&["a"]), directory.open_all(&["c"]));

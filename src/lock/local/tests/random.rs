@@ -1,4 +1,5 @@
-//! Many users at once, at random, on damaged files: no two hold the lock that must not, and all get in.
+//! Random concurrent requests on damaged files: no two conflicting holders, and every request is
+//! granted.
 
 use std::sync::Mutex;
 use std::thread;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{FOREVER, LockDirectory, NoObserver, ask, ended, shared};
+use super::{FOREVER, LockDirectory, acquire, ask, ended, shared};
 use crate::lock::{Lock, Mode, Prefer};
 
 /// The holders, by mode.
@@ -18,7 +19,7 @@ struct Inside {
 }
 
 #[test]
-fn random_users_in_all_modes_never_conflict() {
+fn random_requests_in_all_modes_never_conflict() {
     let (directory, inside) = (LockDirectory::new(), Mutex::new(Inside::default()));
     thread::scope(|scope| {
         let workers: Vec<_> = (0..10_u64)
@@ -33,7 +34,7 @@ fn random_users_in_all_modes_never_conflict() {
                         let alone = [true, false, false][dice / 9 % 3];
                         let mode = if alone { Mode::Exclusive } else { shared(group) };
                         let request = ask(mode, prefer, FOREVER);
-                        let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
+                        let grant = acquire(&mut lock, &request).unwrap();
                         {
                             let mut inside = inside.lock().unwrap();
                             let fits = if alone {
@@ -73,7 +74,7 @@ fn random_users_in_all_modes_never_conflict() {
 }
 
 #[test]
-fn slots_are_distinct_and_never_too_many() {
+fn slots_are_distinct_and_limited() {
     let (directory, inside) = (LockDirectory::new(), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..9 {
@@ -81,7 +82,7 @@ fn slots_are_distinct_and_never_too_many() {
                 let mut lock = directory.open();
                 for _ in 0..60 {
                     let request = ask(Mode::Slot { of: 4 }, Prefer::Fair, FOREVER);
-                    let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
+                    let grant = acquire(&mut lock, &request).unwrap();
                     let slot = grant.slots[0];
                     {
                         let mut inside = inside.lock().unwrap();
@@ -109,7 +110,7 @@ fn several_keys_in_any_order_never_deadlock() {
                 let mut lock = directory.open_all(keys);
                 for _ in 0..40 {
                     let request = ask(Mode::Exclusive, Prefer::Fair, FOREVER);
-                    let grant = lock.acquire(&request, &mut NoObserver(None)).unwrap();
+                    let grant = acquire(&mut lock, &request).unwrap();
                     let indices = keys.iter().map(|key| usize::from(key.as_bytes()[0] - b'a'));
                     let alone: Vec<_> = indices.map(|key| inside[key].try_lock().expect("alone")).collect();
                     assert_eq!((grant.fences.len(), grant.ancestor_locks.len()), (keys.len(), keys.len()));
