@@ -18,11 +18,12 @@ const USUAL_WIDTH: usize = 80;
 const LISTED_RUNS: usize = 10;
 
 pub(super) fn run(settings: &HistorySettings) -> anyhow::Result<Exit> {
-    let now = SystemTime::now();
-    let since = settings.since.map(|since| since.at(now, local_time));
+    let since = settings.since.map(|since| since.at(SystemTime::now(), local_time));
     let mut history = open_view(&settings.location)
         .history(&settings.key, since)
         .map_err(|error| cannot_look(&quoted(&[sanitize(&settings.key)]), &error))?;
+    // After the look: the times that waiters have waited count back from then.
+    let now = SystemTime::now();
     if let Some(limit) = settings.limit {
         history.keep_last(limit);
     }
