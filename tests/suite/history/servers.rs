@@ -1,6 +1,5 @@
 //! One history on several servers, and on servers found through Sentinel or Cluster.
 
-
 use super::{all, history};
 use crate::support::cluster::Cluster;
 use crate::support::{Backend, Locks, Nodes, Run, wait_until};
