@@ -39,7 +39,7 @@ struct Owned {
     grant: Grant,
 }
 
-struct Shared {
+struct SharedGrant {
     /// `None` after [`Keeper::finish`]: the thread then ends.
     owned: Mutex<Option<Owned>>,
     taken_back: Condvar,
@@ -48,7 +48,7 @@ struct Shared {
     interrupter: PipeWriter,
 }
 
-impl Shared {
+impl SharedGrant {
     /// A panic ends the whole program, so no thread ever sees a poisoned value.
     fn owned(&self) -> MutexGuard<'_, Option<Owned>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
@@ -89,7 +89,7 @@ impl Keeper {
         let starts_at = grant.lease.map(|lease| lease.refresh_at());
         let owned = Mutex::new(Some(Owned { lock, grant }));
         let refresher = Refresher {
-            shared: Arc::new(Shared { owned, taken_back: Condvar::new(), interrupt, interrupter }),
+            shared: Arc::new(SharedGrant { owned, taken_back: Condvar::new(), interrupt, interrupter }),
             sender,
             waker: Arc::new(waker),
             renewed: Arc::new(renewed),
@@ -136,7 +136,7 @@ impl Keeper {
 
 #[derive(Clone)]
 struct Refresher {
-    shared: Arc<Shared>,
+    shared: Arc<SharedGrant>,
     sender: Sender<KeeperEvent>,
     waker: Arc<PipeWriter>,
     renewed: Arc<dyn Fn(&Grant) + Send + Sync>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use super::admission::{Admission, Admitted, Decision, LocalMode, LocalRequest};
-use super::byte_map::{Lane, ReaderGroup, TICKETS_END, UsageMode};
+use super::byte_map::{QueueLane, ReaderGroup, TICKETS_END, UsageMode};
 use super::enter::inspect;
 use super::format::{HEADER, LOG, LOGGED_RUNS, NAME, RECORDS, TABLE, WAITERS_START, boot_id, number};
 use super::lock_file::LockFile;
@@ -109,7 +109,7 @@ fn whole_file() {
     let mut last_fence = 0;
     for mode in [LocalMode::Exclusive, LocalMode::Shared(ReaderGroup::named(b"")), LocalMode::Slot] {
         let usage = if mode == LocalMode::Slot { UsageMode::slots_of(3) } else { UsageMode::PLAIN };
-        let request = LocalRequest { usage, lane: Lane::Fair, joins: false, mode };
+        let request = LocalRequest { usage, lane: QueueLane::Fair, joins: false, mode };
         let file = LockFile::open(&DIRECTORY, b"k").expect("a lock file");
         match memory::at_most(1024 * 1024, || enter(&file, &request)) {
             Ok(Some(admitted)) => {

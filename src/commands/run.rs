@@ -11,7 +11,7 @@ use nix::unistd::getpgrp;
 use super::hold::{Hold, RunningCommand};
 use super::identity;
 use super::nesting::{OuterRuns, environment};
-use super::take::{self, PendingRequest};
+use super::take::{self, UngrantedLock};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{
     AttachPoint, GuardianConfig, Limits, Preparation, ProcView, ProcessGroup, SignalState, StopPolicy,
@@ -57,7 +57,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     let attach_id = attach_point.as_ref().map(AttachPoint::id);
     let lock_files = lock.files().into_iter().chain(outer.files()?).collect();
     let (preparation, pipes) = prepare().context("cannot start the guardian")?;
-    let mut pending = PendingRequest::new(lock);
+    let mut pending = UngrantedLock::new(lock);
     if outer.is_empty() {
         pending.send_ahead(&request);
     }

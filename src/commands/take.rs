@@ -67,9 +67,9 @@ pub(super) fn request(settings: &LockSettings, holder: HolderInfo) -> Request {
 
 /// A lock with a request that may be in flight. Unless it is granted, dropping it releases
 /// everything.
-pub(super) struct PendingRequest(Option<Box<dyn Lock>>);
+pub(super) struct UngrantedLock(Option<Box<dyn Lock>>);
 
-impl PendingRequest {
+impl UngrantedLock {
     /// Before the first request.
     pub(super) fn new(lock: Box<dyn Lock>) -> Self {
         Self(Some(lock))
@@ -91,7 +91,7 @@ impl PendingRequest {
     }
 }
 
-impl Drop for PendingRequest {
+impl Drop for UngrantedLock {
     fn drop(&mut self) {
         if let Some(lock) = &mut self.0 {
             lock.abandon();
@@ -102,7 +102,7 @@ impl Drop for PendingRequest {
 /// Returns the lock and its grant; [`Unlocked`] with `--on-unavailable run` or under an outer run's
 /// lock.
 pub(super) fn acquire(
-    pending: PendingRequest,
+    pending: UngrantedLock,
     request: &Request,
     outer: OuterRuns,
     settings: &LockSettings,

@@ -24,7 +24,7 @@ const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct WaitReport {
     /// The longest wait, if it is limited.
     at_most: Option<Duration>,
-    last: Option<Seen>,
+    last: Option<LastObstacle>,
     /// How long the wait had lasted when it was last mentioned in a line that stays.
     mentioned_at: Option<Duration>,
     painted_at: Option<BootTime>,
@@ -34,7 +34,7 @@ pub(super) struct WaitReport {
 
 /// The last known obstacle.
 #[derive(Clone)]
-struct Seen {
+struct LastObstacle {
     obstacle: Obstacle,
     at: BootTime,
     waited: Duration,
@@ -47,7 +47,7 @@ enum Obstacle {
     Unavailable(String),
 }
 
-impl Seen {
+impl LastObstacle {
     fn waited(&self) -> Duration {
         self.waited + self.at.elapsed()
     }
@@ -93,12 +93,12 @@ impl Report {
     }
 
     fn see(&mut self, obstacle: Obstacle, waited: Duration) {
-        self.wait.last = Some(Seen { obstacle, at: BootTime::now(), waited });
+        self.wait.last = Some(LastObstacle { obstacle, at: BootTime::now(), waited });
     }
 
     /// Time has passed since the last news.
     pub(crate) fn tick(&mut self) {
-        if let Some(waited) = self.wait.last.as_ref().map(Seen::waited) {
+        if let Some(waited) = self.wait.last.as_ref().map(LastObstacle::waited) {
             self.tell(waited);
         }
     }
@@ -160,7 +160,7 @@ impl Report {
 
     /// `None` before anything was in the way.
     fn wait_line(&self, waited: Duration) -> Option<WaitLine> {
-        let Seen { obstacle, at, .. } = self.wait.last.as_ref()?;
+        let LastObstacle { obstacle, at, .. } = self.wait.last.as_ref()?;
         Some(match obstacle {
             Obstacle::Unavailable(error) => {
                 let head = format!("waiting for {}: waited {}", self.lock(), format_seconds(waited));
@@ -212,7 +212,7 @@ impl Report {
 
     /// A signal came while we waited.
     pub(crate) fn cancelled(&mut self, signal: Signal) {
-        let waited = self.wait.last.as_ref().map(Seen::waited).unwrap_or_default();
+        let waited = self.wait.last.as_ref().map(LastObstacle::waited).unwrap_or_default();
         let sentence = format!("stopped waiting for {} after {} ({signal})", self.lock(), format(waited));
         if self.wait.mentioned_at.is_some() {
             self.info(&sentence);

@@ -53,17 +53,17 @@ pub(crate) fn allow_threads() {
     THREADS_ALLOWED.store(true, Ordering::Relaxed);
 }
 
-pub(super) struct LineWriter(Arc<Shared>);
+pub(super) struct LineWriter(Arc<SharedQueue>);
 
-struct Shared {
-    target: Target,
+struct SharedQueue {
+    target: WriteTarget,
     /// Nothing that runs under this lock can panic: the panic hook takes it, too.
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// A line was queued or written.
     changed: Condvar,
 }
 
-enum Target {
+enum WriteTarget {
     Stderr(Stderr),
     File(File),
     /// Opened again when its reader has gone; `None` until the next reader has come.
@@ -71,7 +71,7 @@ enum Target {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     has_thread: bool,
     lines: VecDeque<Line>,
     /// A line of which the caller could write only a part.
@@ -102,7 +102,7 @@ struct Line {
 
 impl LineWriter {
     pub(super) fn to_stderr() -> Self {
-        Self::new(Target::Stderr(io::stderr()))
+        Self::new(WriteTarget::Stderr(io::stderr()))
     }
 
     /// Appends to a file, which is created if it does not exist.
@@ -110,19 +110,19 @@ impl LineWriter {
         let mut options = File::options();
         options.append(true).create(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         let is_fifo = || fs::metadata(path).is_ok_and(|about| about.file_type().is_fifo());
-        let fifo = |file| Target::Fifo(path.to_owned(), Mutex::new(file));
+        let fifo = |file| WriteTarget::Fifo(path.to_owned(), Mutex::new(file));
         Ok(Self::new(match options.open(path) {
             Ok(file) if is_fifo() => fifo(Some(Arc::new(file))),
-            Ok(file) => Target::File(file),
+            Ok(file) => WriteTarget::File(file),
             // It has no reader yet.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) && is_fifo() => fifo(None),
             Err(error) => return Err(error),
         }))
     }
 
-    fn new(target: Target) -> Self {
+    fn new(target: WriteTarget) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { target, state, changed }))
+        Self(Arc::new(SharedQueue { target, state, changed }))
     }
 
     /// A line, or several, with the line feed.
@@ -168,13 +168,13 @@ impl LineWriter {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Have the thread write the queue, or write as much of it as is possible without blocking.
-    fn write_queue(self: &Arc<Self>, state: &mut State, may_start_thread: bool) {
+    fn write_queue(self: &Arc<Self>, state: &mut QueueState, may_start_thread: bool) {
         if may_start_thread && !state.has_thread && !state.is_idle() {
             let shared = self.clone();
             let started = thread::Builder::new().name("writer".into()).spawn(move || shared.serve());
@@ -222,9 +222,9 @@ impl Shared {
     /// Returns when everything is written, or when the reader is too far behind.
     fn wait_for_reader<'a>(
         self: &Arc<Self>,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, QueueState>,
         patience: &Patience,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, QueueState> {
         let begin = BootTime::now();
         while !state.is_idle() {
             let at_most = if self.takes_more() { patience.thread } else { patience.reader };
@@ -247,9 +247,9 @@ impl Shared {
             let rest = &line.text[line.written..];
             let piece = if may_block { rest } else { &rest[..rest.len().min(PIECE)] };
             let written = match &self.target {
-                Target::Stderr(stderr) => write(stderr, piece).map_err(io::Error::from),
-                Target::File(file) => write(file, piece).map_err(io::Error::from),
-                Target::Fifo(path, file) => write_to_fifo(path, file, piece),
+                WriteTarget::Stderr(stderr) => write(stderr, piece).map_err(io::Error::from),
+                WriteTarget::File(file) => write(file, piece).map_err(io::Error::from),
+                WriteTarget::Fifo(path, file) => write_to_fifo(path, file, piece),
             };
             match written.map_err(|error| (error.kind(), error)) {
                 Ok(length) => line.written += length,
@@ -259,7 +259,7 @@ impl Shared {
                     thread::sleep(PAUSE);
                 }
                 // The next reader gets the whole line.
-                Err((ErrorKind::BrokenPipe, _)) if matches!(self.target, Target::Fifo(..)) => {
+                Err((ErrorKind::BrokenPipe, _)) if matches!(self.target, WriteTarget::Fifo(..)) => {
                     line.written = 0;
                 }
                 Err((_, error)) => return Err(error),
@@ -277,9 +277,9 @@ impl Shared {
     fn poll(&self, timeout: PollTimeout) -> Option<PollFlags> {
         let fifo;
         let fd = match &self.target {
-            Target::Stderr(stderr) => stderr.as_fd(),
-            Target::File(file) => file.as_fd(),
-            Target::Fifo(_, file) => {
+            WriteTarget::Stderr(stderr) => stderr.as_fd(),
+            WriteTarget::File(file) => file.as_fd(),
+            WriteTarget::Fifo(_, file) => {
                 fifo = file.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
                 fifo.as_fd()
             }
@@ -303,7 +303,7 @@ fn write_to_fifo(path: &Path, fifo: &Mutex<Option<Arc<File>>>, bytes: &[u8]) -> 
     Ok(written?)
 }
 
-impl State {
+impl QueueState {
     fn is_idle(&self) -> bool {
         self.lines.is_empty() && self.unfinished.is_none() && self.in_flight == 0
     }
@@ -361,7 +361,7 @@ mod tests {
 
     fn into_pipe() -> (LineWriter, PipeReader) {
         let (reader, writer) = io::pipe().unwrap();
-        (LineWriter::new(Target::File(File::from(OwnedFd::from(writer)))), reader)
+        (LineWriter::new(WriteTarget::File(File::from(OwnedFd::from(writer)))), reader)
     }
 
     fn numbered(writer: &LineWriter, numbers: std::ops::Range<usize>) {

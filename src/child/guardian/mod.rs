@@ -53,7 +53,7 @@ const RELEASE_SECONDS: u32 = 5;
 const PATIENCE: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum GuardianState {
     /// The command has not been started.
     Idle,
     Running,
@@ -82,7 +82,7 @@ pub(super) struct Guardian<'a> {
     limits: Limits,
     /// Opaque; known from [`GuardianCommand::Start`] on.
     grant: Option<Vec<u8>>,
-    state: State,
+    state: GuardianState,
     command: Option<Child>,
     /// Runs inside the command that use its lock.
     attached: Vec<UnixStream>,
@@ -112,7 +112,7 @@ impl<'a> Guardian<'a> {
             forwarding: Forwarding::default(),
             limits: Limits::default(),
             grant: None,
-            state: State::Idle,
+            state: GuardianState::Idle,
             command: None,
             attached: Vec::new(),
             tree_is_gone: false,
@@ -155,34 +155,34 @@ impl<'a> Guardian<'a> {
     /// Sleep until a command comes (true), a child changes or the timer expires.
     fn wait_for_command(&mut self) -> bool {
         #[derive(Clone, Copy, PartialEq)]
-        enum Source {
+        enum PollSource {
             Redlock,
             Signals,
             Other,
         }
         let rests_at = (!self.is_resting).then(|| BootTime::now() + LONG_COMMAND);
         let mut poll = Poll::new();
-        poll.readable(self.redlock.as_fd(), Source::Redlock);
-        poll.readable(self.fds.signals.as_fd(), Source::Signals);
-        poll.readable(self.fds.timer.as_fd(), Source::Other);
+        poll.readable(self.redlock.as_fd(), PollSource::Redlock);
+        poll.readable(self.fds.signals.as_fd(), PollSource::Signals);
+        poll.readable(self.fds.timer.as_fd(), PollSource::Other);
         for point in self.config.attach_point.iter().filter(|_| self.may_attach()) {
-            poll.readable(point.as_fd(), Source::Other);
+            poll.readable(point.as_fd(), PollSource::Other);
         }
         for run in &self.attached {
-            poll.readable(run.as_fd(), Source::Other);
+            poll.readable(run.as_fd(), PollSource::Other);
         }
         poll.until(rests_at);
         if self.is_resting {
             forget_code();
         }
         let ready = poll.wait();
-        if ready.contains(&Source::Signals) {
+        if ready.contains(&PollSource::Signals) {
             self.read_signals();
         }
         if rests_at.is_some_and(BootTime::has_passed) {
             self.rest();
         }
-        ready.contains(&Source::Redlock)
+        ready.contains(&PollSource::Redlock)
     }
 
     /// Prepare for a long sleep. A short command must not wait for this.
@@ -235,7 +235,7 @@ impl<'a> Guardian<'a> {
         match started {
             Ok(pid) => {
                 self.command = Some(Child { pid, exit: None });
-                self.state = State::Running;
+                self.state = GuardianState::Running;
                 detach_stdio();
                 self.is_resting = false;
             }
@@ -265,7 +265,7 @@ impl<'a> Guardian<'a> {
 
     /// Only while the command runs and is not being stopped.
     fn may_attach(&self) -> bool {
-        matches!(self.state, State::Running) && self.living_command().is_some()
+        matches!(self.state, GuardianState::Running) && self.living_command().is_some()
     }
 
     fn update_attached(&mut self) {
@@ -282,8 +282,10 @@ impl<'a> Guardian<'a> {
     fn outcome(&self) -> Option<Exit> {
         let exit = self.command?.exit?;
         let is_over = match (self.state, self.config.wait_for) {
-            (State::Running, WaitFor::Command) => self.attached.is_empty(),
-            (State::Idle | State::Running | State::Stopping { .. }, _) => self.tree_is_gone,
+            (GuardianState::Running, WaitFor::Command) => self.attached.is_empty(),
+            (GuardianState::Idle | GuardianState::Running | GuardianState::Stopping { .. }, _) => {
+                self.tree_is_gone
+            }
         };
         is_over.then_some(exit)
     }
@@ -336,9 +338,9 @@ impl<'a> Guardian<'a> {
     /// When the state changes by itself.
     fn next_moment(&self) -> Option<BootTime> {
         match self.state {
-            State::Idle => None,
-            State::Running => [self.overdue_at(), self.limits.end].into_iter().flatten().min(),
-            State::Stopping { kill_at } => Some(kill_at),
+            GuardianState::Idle => None,
+            GuardianState::Running => [self.overdue_at(), self.limits.end].into_iter().flatten().min(),
+            GuardianState::Stopping { kill_at } => Some(kill_at),
         }
     }
 
@@ -368,13 +370,13 @@ impl<'a> Guardian<'a> {
             return;
         }
         match self.state {
-            State::Idle => {}
-            State::Running => {
+            GuardianState::Idle => {}
+            GuardianState::Running => {
                 self.time_up = !self.overdue_at().is_some_and(BootTime::has_passed);
                 self.send(if self.time_up { GuardianEvent::TimeUp } else { GuardianEvent::Overdue });
                 self.stop();
             }
-            State::Stopping { .. } => drop(self.kill()),
+            GuardianState::Stopping { .. } => drop(self.kill()),
         }
     }
 

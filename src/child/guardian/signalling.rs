@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, kill, killpg};
 
-use super::{Guardian, State, StopPolicy};
+use super::{Guardian, GuardianState, StopPolicy};
 use crate::child::process_tree::Scope;
 use crate::child::spawn::ProcessGroup;
 use crate::clock::BootTime;
@@ -11,15 +11,15 @@ impl Guardian<'_> {
     /// Stop the tree, gently first.
     pub(super) fn stop(&mut self) {
         match self.state {
-            State::Idle | State::Stopping { .. } => return,
-            State::Running => {}
+            GuardianState::Idle | GuardianState::Stopping { .. } => return,
+            GuardianState::Running => {}
         }
         let StopPolicy { signal, grace, margin } = self.config.stop;
         let mut kill_at = BootTime::now() + grace;
         if let Some(deadline) = self.limits.deadline {
             kill_at = kill_at.min(deadline.minus(margin));
         }
-        self.state = State::Stopping { kill_at };
+        self.state = GuardianState::Stopping { kill_at };
         self.signal_tree(signal);
         // A stopped process does not handle the signal before it is continued.
         self.signal_tree(Signal::SIGCONT);
@@ -27,7 +27,7 @@ impl Guardian<'_> {
 
     /// SIGKILL the whole tree; returns when none of it is left. False if that is not certain.
     pub(super) fn kill(&mut self) -> bool {
-        self.state = State::Stopping { kill_at: BootTime::now() };
+        self.state = GuardianState::Stopping { kill_at: BootTime::now() };
         self.signal_tree(Signal::SIGKILL);
         self.tree.kill(|pid, exit| {
             if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {

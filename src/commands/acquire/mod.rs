@@ -13,7 +13,7 @@ use anyhow::Context;
 use self::output::{print_token, run_front, token_text};
 use super::identity;
 use super::nesting::OuterRuns;
-use super::take::{self, NotAcquired, PendingRequest};
+use super::take::{self, NotAcquired, UngrantedLock};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{self, Printed, Side, WatchedProcess, local_time, terminal};
 use crate::exit::{self, Exit, Failure};
@@ -120,7 +120,7 @@ fn take(
         return Ok(Err(Exit::Signal(signal as i32)));
     }
     let request = take::request(&settings.lock, holder);
-    let mut pending = PendingRequest::new(lock);
+    let mut pending = UngrantedLock::new(lock);
     pending.send_ahead(&request);
     if let Some(signal) = pending.lock().interrupt_signal() {
         install_noop_handler(signal).context("cannot handle a signal")?;

@@ -31,7 +31,7 @@ pub(in crate::commands) struct Background<'a> {
 }
 
 enum KeptFor {
-    Process(Watched),
+    Process(StoppableProcess),
     /// `until`: on this host, where no server ends the lease.
     Nobody {
         until: Option<BootTime>,
@@ -40,7 +40,7 @@ enum KeptFor {
 
 /// The watched process. With `--on-lost stop` it is signalled before the lease ends, as the command
 /// of a run is, so that it can be gone when the next holder starts.
-struct Watched {
+struct StoppableProcess {
     process: WatchedProcess,
     /// Sent when the lock cannot be renewed; `None` with `--on-lost warn`.
     signal: Option<Signal>,
@@ -50,7 +50,7 @@ struct Watched {
     was_signalled: bool,
 }
 
-impl Watched {
+impl StoppableProcess {
     /// The lock is kept until the process has ended, even if it was signalled.
     fn renewed(&mut self, lease: Option<Lease>) {
         let at = lease.map(|lease| lease.deadline().minus(grace(lease.ttl())));
@@ -83,7 +83,7 @@ impl<'a> Background<'a> {
         let kept_for = match watched {
             Some(process) => {
                 let signal = (settings.on_lost == OnLost::Stop).then_some(settings.stop_signal);
-                let mut watched = Watched { process, signal, signal_at: None, was_signalled: false };
+                let mut watched = StoppableProcess { process, signal, signal_at: None, was_signalled: false };
                 watched.renewed(lease);
                 KeptFor::Process(watched)
             }

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::byte_map::{ALL_PARTICIPANTS, Lane, ReaderGroup, TICKETS_END, UsageMode, byte};
+use super::byte_map::{ALL_PARTICIPANTS, QueueLane, ReaderGroup, TICKETS_END, UsageMode, byte};
 use super::format::{Header, WAITERS_START};
 use super::history::killed;
 use super::lock_file::LockFile;
@@ -32,7 +32,7 @@ pub(super) struct LocalRequest {
     pub usage: UsageMode,
     pub mode: LocalMode,
     /// The lane in which the request queues.
-    pub lane: Lane,
+    pub lane: QueueLane,
     /// Joins holders of its reader group, even if others wait.
     pub joins: bool,
 }
@@ -47,7 +47,7 @@ pub(super) enum LocalMode {
 impl LocalRequest {
     pub(super) fn new(request: &Request) -> Self {
         let plain =
-            Self { usage: UsageMode::PLAIN, mode: LocalMode::Exclusive, lane: Lane::Fair, joins: false };
+            Self { usage: UsageMode::PLAIN, mode: LocalMode::Exclusive, lane: QueueLane::Fair, joins: false };
         match &request.mode {
             Mode::Shared { group } => {
                 let mode = LocalMode::Shared(ReaderGroup::named(group));
@@ -58,7 +58,7 @@ impl LocalRequest {
             }
             // A lock with one slot is an exclusive lock.
             Mode::Exclusive | Mode::Slot { .. } if request.prefer == Prefer::Writers => {
-                Self { lane: Lane::Preferred, ..plain }
+                Self { lane: QueueLane::Preferred, ..plain }
             }
             Mode::Exclusive | Mode::Slot { .. } => plain,
         }
@@ -229,7 +229,9 @@ impl<'a> Admission<'a> {
             self.locks().last_writer_in(earlier)?
         };
         match ahead {
-            None if request.lane == Lane::Fair => self.locks().writer_in(request.usage.lane(Lane::Preferred)),
+            None if request.lane == QueueLane::Fair => {
+                self.locks().writer_in(request.usage.lane(QueueLane::Preferred))
+            }
             ahead => Ok(ahead),
         }
     }

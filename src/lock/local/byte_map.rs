@@ -45,7 +45,7 @@ pub(super) const fn byte(offset: u64) -> Range<u64> {
 pub(super) struct UsageMode(u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum QueueLane {
     Preferred,
     Fair,
 }
@@ -92,16 +92,16 @@ impl UsageMode {
         u64::from(self.0) << USAGE_BITS
     }
 
-    pub(super) fn lane(self, lane: Lane) -> Range<u64> {
-        let start = self.start() + if lane == Lane::Fair { LANE } else { 0 };
+    pub(super) fn lane(self, lane: QueueLane) -> Range<u64> {
+        let start = self.start() + if lane == QueueLane::Fair { LANE } else { 0 };
         start..start + TICKETS_END
     }
 
     pub(super) fn lanes(self) -> [Range<u64>; 2] {
-        [Lane::Preferred, Lane::Fair].map(|lane| self.lane(lane))
+        [QueueLane::Preferred, QueueLane::Fair].map(|lane| self.lane(lane))
     }
 
-    pub(super) fn ticket(self, lane: Lane, ticket: u64) -> u64 {
+    pub(super) fn ticket(self, lane: QueueLane, ticket: u64) -> u64 {
         self.lane(lane).start + ticket
     }
 
@@ -152,8 +152,8 @@ impl UsageMode {
             range.contains(&offset).then_some(ticket).filter(|ticket| *ticket > 0)
         };
         let presences = [
-            (usage.lane(Lane::Preferred), Presence::Waiter as fn(UsageMode, u64) -> Presence),
-            (usage.lane(Lane::Fair), Presence::Waiter),
+            (usage.lane(QueueLane::Preferred), Presence::Waiter as fn(UsageMode, u64) -> Presence),
+            (usage.lane(QueueLane::Fair), Presence::Waiter),
             (usage.owners(), Presence::Owner),
             (usage.sharers(), Presence::Sharer),
         ];
@@ -238,14 +238,14 @@ mod tests {
     #[test]
     fn a_locked_byte_shows_a_process() {
         for usage in [UsageMode::PLAIN, UsageMode::slots_of(2), UsageMode::slots_of(1024)] {
-            for lane in [Lane::Preferred, Lane::Fair] {
+            for lane in [QueueLane::Preferred, QueueLane::Fair] {
                 let ticket = usage.ticket(lane, 7);
                 assert_eq!(UsageMode::presence(ticket), Presence::Waiter(usage, 7));
                 assert_eq!(UsageMode::presence(ticket - 7), Presence::Foreign, "there is no ticket 0");
             }
             assert_eq!(UsageMode::presence(usage.owners().start + 7), Presence::Owner(usage, 7));
             assert_eq!(UsageMode::presence(usage.sharers().start + 7), Presence::Sharer(usage, 7));
-            assert_eq!(UsageMode::presence(usage.lane(Lane::Fair).end), Presence::Foreign);
+            assert_eq!(UsageMode::presence(usage.lane(QueueLane::Fair).end), Presence::Foreign);
         }
         assert_eq!(UsageMode::presence(UsageMode::slots_of(3).slot(2)), Presence::Other);
         assert_eq!(UsageMode::presence(UsageMode::slots_of(3).slot(3)), Presence::Foreign);

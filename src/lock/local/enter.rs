@@ -7,7 +7,7 @@ use nix::poll::PollFlags;
 
 use super::HostLock;
 use super::admission::{Admission, Admitted, Blockers, Decision, LocalMode, LocalRequest};
-use super::byte_map::{Lane, TICKETS_END, UsageMode, byte};
+use super::byte_map::{QueueLane, TICKETS_END, UsageMode, byte};
 use super::lock_file::LockFile;
 use super::newest::Contender;
 use super::ofd_lock::LockKind;
@@ -183,8 +183,8 @@ pub(super) fn inspect(file: &LockFile, key: usize, request: &LocalRequest, ticke
     let count = |range| file.locks().all_writers_in(range).map_or(0, |waiters| waiters.len());
     let [preferred, fair] = request.usage.lanes();
     let position = ticket.map(|ticket| match request.lane {
-        Lane::Preferred => count(preferred.start..preferred.start + ticket),
-        Lane::Fair => count(preferred.clone()) + count(fair.start..fair.start + ticket),
+        QueueLane::Preferred => count(preferred.start..preferred.start + ticket),
+        QueueLane::Fair => count(preferred.clone()) + count(fair.start..fair.start + ticket),
     });
     // The kernel does not show us our own lock.
     let queue_length = count(preferred) + count(fair) + usize::from(ticket.is_some());

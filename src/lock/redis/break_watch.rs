@@ -29,18 +29,18 @@ pub(super) struct RedisBreakWatch {
     /// The last word of each server, and when it was said.
     servers: Vec<Option<(WatchReply, BootTime)>>,
     /// Who has freed the lock at once, if it was, and how.
-    freed: Option<Freed>,
+    freed: Option<FreedBy>,
     is_over: bool,
 }
 
 /// The lock was freed by a client that told us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Freed {
+enum FreedBy {
     Broken { by: HolderInfo },
     Released { by: HolderInfo },
 }
 
-impl Freed {
+impl FreedBy {
     fn new(by: HolderInfo, is_release: bool) -> Self {
         if is_release { Self::Released { by } } else { Self::Broken { by } }
     }
@@ -49,14 +49,14 @@ impl Freed {
 /// What an element about us tells: who broke the lock; or "released" and who did that; or "extended" and the ms of the
 /// lease, 0 = forever.
 enum Element {
-    Freed(Freed),
+    Freed(FreedBy),
     Extended(Option<Duration>),
 }
 
 impl Element {
     fn parse(text: &[u8]) -> Option<Self> {
         if let Some(who) = text.strip_prefix(b"released ") {
-            return HolderInfo::from_json(who).map(|by| Self::Freed(Freed::Released { by }));
+            return HolderInfo::from_json(who).map(|by| Self::Freed(FreedBy::Released { by }));
         }
         if let Some(ttl) = text.strip_prefix(b"extended ") {
             let ttl: u64 = str::from_utf8(ttl).ok()?.parse().ok()?;
@@ -64,7 +64,7 @@ impl Element {
         }
         let fields = Fields::from_json(text)?;
         let is_release = fields.get(DEED) == RELEASED.as_bytes();
-        Some(Self::Freed(Freed::new(HolderInfo::from_fields(&fields), is_release)))
+        Some(Self::Freed(FreedBy::new(HolderInfo::from_fields(&fields), is_release)))
     }
 }
 
@@ -118,8 +118,8 @@ impl BreakWatch for RedisBreakWatch {
         let Some(freed) = verdict(recent, self.servers.len(), self.freed.as_ref()) else { return extended };
         self.is_over = true;
         Some(match freed {
-            Freed::Broken { by } => Notice::Broken(Broken { by, at_once: false }),
-            Freed::Released { by } => Notice::Released { by },
+            FreedBy::Broken { by } => Notice::Broken(Broken { by, at_once: false }),
+            FreedBy::Released { by } => Notice::Released { by },
         })
     }
 }
@@ -129,14 +129,14 @@ impl BreakWatch for RedisBreakWatch {
 fn verdict<'a>(
     replies: impl Iterator<Item = &'a WatchReply>,
     servers: usize,
-    freed: Option<&Freed>,
-) -> Option<Freed> {
+    freed: Option<&FreedBy>,
+) -> Option<FreedBy> {
     let mut run_ids = Vec::new();
     let mut how = freed.cloned();
     for reply in replies {
         let run_id = match reply {
             WatchReply::Broken { run_id, by: breaker, is_release } => {
-                how = how.or_else(|| Some(Freed::new(breaker.clone(), *is_release)));
+                how = how.or_else(|| Some(FreedBy::new(breaker.clone(), *is_release)));
                 run_id
             }
             WatchReply::Gone { run_id } if freed.is_some() => run_id,
@@ -157,8 +157,8 @@ mod tests {
         HolderInfo { user: name.into(), ..HolderInfo::default() }
     }
 
-    fn by(name: &str) -> Freed {
-        Freed::Broken { by: who(name) }
+    fn by(name: &str) -> FreedBy {
+        FreedBy::Broken { by: who(name) }
     }
 
     fn broken(run_id: &str) -> WatchReply {

@@ -25,16 +25,16 @@ pub(super) struct Listening {
     list: Vec<u8>,
     /// How long BLPOP sleeps before the script is asked again.
     at_most: Duration,
-    ears: Vec<Ear>,
+    subscriptions: Vec<Subscription>,
 }
 
-struct Ear {
-    state: State,
+struct Subscription {
+    state: SubscriptionState,
     failures: u32,
 }
 
 #[derive(Clone, Copy)]
-enum State {
+enum SubscriptionState {
     /// To be asked at this moment.
     Pausing(BootTime),
     /// A reply is due at this moment.
@@ -62,8 +62,11 @@ impl Listening {
         starts_at: BootTime,
     ) -> Self {
         let servers = Servers::new(servers, node_timeout);
-        let ears = servers.all().map(|_| Ear { state: State::Pausing(starts_at), failures: 0 }).collect();
-        Self { servers, call, list, at_most, ears }
+        let subscriptions = servers
+            .all()
+            .map(|_| Subscription { state: SubscriptionState::Pausing(starts_at), failures: 0 })
+            .collect();
+        Self { servers, call, list, at_most, subscriptions }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -71,18 +74,18 @@ impl Listening {
     }
 
     pub(super) fn poll_for(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let listens = |at: &usize| matches!(self.ears[*at].state, State::Asked(_));
+        let listens = |at: &usize| matches!(self.subscriptions[*at].state, SubscriptionState::Asked(_));
         self.servers.all().filter(listens).filter_map(|at| self.servers[at].node.poll_for()).collect()
     }
 
     pub(super) fn next_moment(&self) -> Option<BootTime> {
-        let moments = self.servers.all().filter_map(|at| match self.ears[at].state {
-            State::Pausing(until) => Some(until),
-            State::Asked(until) => {
+        let moments = self.servers.all().filter_map(|at| match self.subscriptions[at].state {
+            SubscriptionState::Pausing(until) => Some(until),
+            SubscriptionState::Asked(until) => {
                 let overdue = self.servers.overdue_at(at, until);
                 Some(self.servers[at].node.wake_at().map_or(overdue, |wake_at| wake_at.min(overdue)))
             }
-            State::GivenUp => None,
+            SubscriptionState::GivenUp => None,
         });
         moments.min()
     }
@@ -94,7 +97,7 @@ impl Listening {
             while let Some(said) = self.servers[at].node.reply::<ListenReply<R>>() {
                 match said {
                     Ok(ListenReply::Script(reply)) => {
-                        self.ears[at].failures = 0;
+                        self.subscriptions[at].failures = 0;
                         let pop = Call::BlockingPop { list: self.list.clone(), at_most: self.at_most };
                         self.ask(at, pop, self.at_most + BLPOP_SLACK);
                         hear(at, Heard::Reply(reply));
@@ -111,22 +114,23 @@ impl Listening {
                     }
                 }
             }
-            match self.ears[at].state {
-                State::Pausing(until) if until.has_passed() => {
+            match self.subscriptions[at].state {
+                SubscriptionState::Pausing(until) if until.has_passed() => {
                     self.ask(at, self.call.clone(), Duration::ZERO);
                 }
-                State::Asked(until) if self.servers.overdue_at(at, until).has_passed() => {
+                SubscriptionState::Asked(until) if self.servers.overdue_at(at, until).has_passed() => {
                     let error = self.servers[at].node.timed_out();
                     self.pause(at, &error);
                 }
-                State::Pausing(_) | State::Asked(_) | State::GivenUp => {}
+                SubscriptionState::Pausing(_) | SubscriptionState::Asked(_) | SubscriptionState::GivenUp => {}
             }
         }
     }
 
     /// `sleeps`: what the server takes beside the time for an answer.
     fn ask(&mut self, at: usize, call: Call, sleeps: Duration) {
-        self.ears[at].state = State::Asked(BootTime::now() + sleeps + self.servers.node_timeout);
+        self.subscriptions[at].state =
+            SubscriptionState::Asked(BootTime::now() + sleeps + self.servers.node_timeout);
         if let Err(error) = self.servers[at].node.ask(call) {
             self.pause(at, &error);
         }
@@ -134,15 +138,15 @@ impl Listening {
 
     fn pause(&mut self, at: usize, error: &BackendError) {
         self.servers[at].node.disconnect();
-        let ear = &mut self.ears[at];
-        ear.state = if error.fault() == Fault::Unavailable {
+        let subscription = &mut self.subscriptions[at];
+        subscription.state = if error.fault() == Fault::Unavailable {
             let (first, most) = PAUSE;
-            let pause = (first * 2u32.saturating_pow(ear.failures.min(10))).min(most);
-            State::Pausing(BootTime::now() + pause / 2 + jitter(pause))
+            let pause = (first * 2u32.saturating_pow(subscription.failures.min(10))).min(most);
+            SubscriptionState::Pausing(BootTime::now() + pause / 2 + jitter(pause))
         } else {
-            State::GivenUp
+            SubscriptionState::GivenUp
         };
-        ear.failures += 1;
+        subscription.failures += 1;
     }
 }
 

@@ -13,7 +13,7 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use super::byte_map::{Lane, MUTEX_BYTE, TICKETS_END, UsageMode, byte};
+use super::byte_map::{MUTEX_BYTE, QueueLane, TICKETS_END, UsageMode, byte};
 use super::ofd_lock::LockKind;
 use super::*;
 use crate::lock::{Blocked, Blocker, FileProblem, HolderInfo, Holding, Outcome, Prefer, WaitPolicy};
@@ -195,7 +195,7 @@ fn a_key_in_use_with_other_slots_is_refused_even_if_only_a_waiter_is_left() {
     }
     // Only a waiter is left.
     let handle = directory.observer_handle();
-    let ticket = UsageMode::slots_of(7).ticket(Lane::Fair, 5);
+    let ticket = UsageMode::slots_of(7).ticket(QueueLane::Fair, 5);
     assert!(handle.locks().try_lock(byte(ticket), LockKind::Write).unwrap());
     expect_other_slots(attempt(&mut other, Mode::Exclusive), 7);
     expect_held(attempt(&mut other, Mode::Slot { of: 7 }));

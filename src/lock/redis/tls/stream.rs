@@ -23,7 +23,7 @@ struct ClientCertificate {
 
 /// The latest that the server has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Received {
+enum TlsProgress {
     Nothing,
     Handshake,
     /// Data after the handshake: the server has accepted us.
@@ -36,7 +36,7 @@ pub(in crate::lock::redis) struct TlsStream {
     pub(super) session: ClientConnection,
     certificate: ClientCertificate,
     has_own_authorities: bool,
-    received: Received,
+    received: TlsProgress,
 }
 
 impl TlsStream {
@@ -47,7 +47,7 @@ impl TlsStream {
         has_own_authorities: bool,
     ) -> Self {
         let certificate = ClientCertificate { is_set: has_identity, was_asked: false };
-        Self { wire, session, certificate, has_own_authorities, received: Received::Nothing }
+        Self { wire, session, certificate, has_own_authorities, received: TlsProgress::Nothing }
     }
 
     pub(in crate::lock::redis) fn wire(&self) -> &Wire {
@@ -59,7 +59,7 @@ impl TlsStream {
     }
 
     pub(in crate::lock::redis) fn has_received(&self) -> bool {
-        self.received > Received::Nothing
+        self.received > TlsProgress::Nothing
     }
 
     pub(in crate::lock::redis) fn is_established(&self) -> bool {
@@ -113,10 +113,10 @@ impl TlsStream {
 
     fn decrypt(&mut self, mut bytes: &[u8], incoming: &mut Vec<u8>) -> Result<(), ConnectionError> {
         // A server without TLS replies in plain text.
-        if self.received == Received::Nothing && !is_tls_record(bytes) {
+        if self.received == TlsProgress::Nothing && !is_tls_record(bytes) {
             return Err(TlsProblem::NotTls.into());
         }
-        self.received = self.received.max(Received::Handshake);
+        self.received = self.received.max(TlsProgress::Handshake);
         while !bytes.is_empty() {
             self.session.read_tls(&mut bytes)?;
             WAS_ASKED.set(false);
@@ -129,7 +129,7 @@ impl TlsStream {
             })?;
             let arrived = state.plaintext_bytes_to_read();
             if arrived > 0 {
-                self.received = Received::Reply;
+                self.received = TlsProgress::Reply;
                 let start = incoming.len();
                 incoming.resize(start + arrived, 0);
                 self.session.reader().read_exact(&mut incoming[start..])?;
@@ -144,7 +144,7 @@ impl TlsStream {
     /// The connection has ended without a reason. A server that rejects our certificate sends one,
     /// but it may be lost if we have sent more meanwhile.
     fn cut_off(&self, error: io::Error) -> ConnectionError {
-        if self.certificate.was_asked && self.received < Received::Reply {
+        if self.certificate.was_asked && self.received < TlsProgress::Reply {
             ConnectionError::ClosedWithTls(self.refused(None))
         } else if !self.is_established() {
             TlsProblem::ClosedInHandshake.into()
@@ -178,7 +178,7 @@ impl TlsStream {
                 | Alert::AccessDenied),
             ) => self.refused(Some(alert)).into(),
             rustls::Error::AlertReceived(alert)
-                if self.certificate.was_asked && self.received < Received::Reply =>
+                if self.certificate.was_asked && self.received < TlsProgress::Reply =>
             {
                 self.refused(Some(alert)).into()
             }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use super::{Limits, MOST_DESCRIBED, RedisView, read_pages};
+use super::{LookLimits, MOST_DESCRIBED, RedisView, read_pages};
 use crate::lock::redis::log::finished_run;
 use crate::lock::redis::script::Call;
 use crate::lock::{BackendError, Fields, FinishedRun, History, Outcome};
@@ -22,7 +22,7 @@ impl RedisView {
         // The log after the lock: a run that ends in between is seen twice rather than not at all.
         let looked = self.look_with_majority(
             key,
-            Limits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: true },
+            LookLimits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: true },
         )?;
         let status = self.merged(key, &looked, 0);
         let mut told: Vec<Vec<FinishedRun>> = looked.into_iter().map(|looked| looked.expired).collect();

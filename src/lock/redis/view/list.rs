@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{Limits, Looked, RedisView, read_pages};
+use super::{LookLimits, Looked, RedisView, read_pages};
 use crate::lock::redis::discovery::masters;
 use crate::lock::redis::keys::{Keys, cluster_patterns, lock_pattern, untagged};
 use crate::lock::redis::script::Call;
@@ -34,8 +34,8 @@ impl RedisView {
     ) -> Result<Listing, BackendError> {
         let FoundKeys { keys, mut missing } = self.find_keys(pattern)?;
         let limits = match detail {
-            Detail::Summary => Limits { holders: FEW_DESCRIBED, waiters: 0, log: false },
-            Detail::Full => Limits { holders: FEW_DESCRIBED, waiters: FEW_DESCRIBED, log: false },
+            Detail::Summary => LookLimits { holders: FEW_DESCRIBED, waiters: 0, log: false },
+            Detail::Full => LookLimits { holders: FEW_DESCRIBED, waiters: FEW_DESCRIBED, log: false },
         };
         let mut locks = Vec::new();
         let (mut servers, mut undecided) = (Vec::new(), None);
@@ -74,7 +74,7 @@ impl RedisView {
     fn look_at_batch(
         &mut self,
         batch: &[Vec<u8>],
-        limits: Limits,
+        limits: LookLimits,
         detail: Detail,
     ) -> Result<(Vec<Looked>, Vec<Status>), BackendError> {
         let keys: Vec<Keys> = batch.iter().map(|key| self.keys(key)).collect();

@@ -47,7 +47,7 @@ struct Looked {
 
 /// How much is to be told.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct LookLimits {
     holders: usize,
     waiters: usize,
     /// The end of the first lock's log is told, too, and which holders are not in it yet.
@@ -72,7 +72,7 @@ impl RedisView {
     }
 
     /// Asks all servers about these locks. An error if none of them can be asked.
-    fn look_at(&mut self, keys: &[Keys], limits: Limits) -> Result<Vec<Looked>, BackendError> {
+    fn look_at(&mut self, keys: &[Keys], limits: LookLimits) -> Result<Vec<Looked>, BackendError> {
         let call = self.inspect(keys, limits);
         let round = self.servers.timed_round(self.servers.to_all(&call));
         let mut replies: Vec<Option<Result<InspectReply, BackendError>>> =
@@ -121,7 +121,7 @@ impl RedisView {
     }
 
     /// The same about one lock: a server with something else at its key fails.
-    fn look_at_one(&mut self, keys: &Keys, limits: Limits) -> Result<Vec<Looked>, BackendError> {
+    fn look_at_one(&mut self, keys: &Keys, limits: LookLimits) -> Result<Vec<Looked>, BackendError> {
         let mut looked = self.look_at(std::slice::from_ref(keys), limits)?;
         for (at, looked) in looked.iter_mut().enumerate() {
             if matches!(looked.records.first(), Some(Record::WrongType)) {
@@ -135,7 +135,7 @@ impl RedisView {
     }
 
     /// The same, and an error if less than a majority can be asked: what the others know could be a lock.
-    fn look_with_majority(&mut self, key: &[u8], limits: Limits) -> Result<Vec<Looked>, BackendError> {
+    fn look_with_majority(&mut self, key: &[u8], limits: LookLimits) -> Result<Vec<Looked>, BackendError> {
         let looked = self.look_at_one(&self.keys(key), limits)?;
         self.unless_fewer_answer(self.servers.majority(), &looked)?;
         Ok(looked)
@@ -169,7 +169,7 @@ impl RedisView {
         self.inspect(std::slice::from_ref(keys), Self::BREAK_LIMITS)
     }
 
-    const BREAK_LIMITS: Limits = Limits { holders: ALL_HOLDERS, waiters: 0, log: false };
+    const BREAK_LIMITS: LookLimits = LookLimits { holders: ALL_HOLDERS, waiters: 0, log: false };
 
     /// With several servers one that does not vote may have an old copy of its data. A single one is shown for what
     /// it is; if no other can take its place, it has no quarantine unless a client asks for it.
@@ -197,7 +197,7 @@ impl RedisView {
         self.servers.len() == 1 || matches!(state, ServerState::Serves)
     }
 
-    fn inspect(&self, keys: &[Keys], limits: Limits) -> Call {
+    fn inspect(&self, keys: &[Keys], limits: LookLimits) -> Call {
         let of_key = |keys: &Keys| {
             let Keys { lock, queue, waiters, info, fence, shared, who, log, .. } = keys;
             [lock, queue, waiters, info, fence, shared, who, log].map(Clone::clone)
@@ -222,7 +222,7 @@ impl Looked {
 
 impl View for RedisView {
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {
-        let limits = Limits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: false };
+        let limits = LookLimits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: false };
         let looked = self.look_at_one(&self.keys(key), limits)?;
         Ok(self.merged(key, &looked, 0))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Limits, RedisView};
+use super::{LookLimits, RedisView};
 use crate::clock::BootTime;
 use crate::lock::redis::reply::CommandReply;
 use crate::lock::redis::script::{Call, WAITER_RENEWAL};
@@ -54,7 +54,7 @@ impl RedisView {
 
     /// The status, and where the logs end.
     fn look_with_log(&mut self, key: &[u8]) -> Result<(Status, LogEnds), BackendError> {
-        let limits = Limits { holders: 1, waiters: 0, log: true };
+        let limits = LookLimits { holders: 1, waiters: 0, log: true };
         let looked = self.look_with_majority(key, limits)?;
         let log = looked.iter().map(|looked| looked.last_log_id.clone()).collect();
         Ok((self.merged(key, &looked, 0), log))
