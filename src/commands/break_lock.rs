@@ -56,15 +56,15 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
         return Ok(Exit::Code(0));
     }
     let started = BootTime::now();
-    let lock::Told { untold, freed } = breaker.tell(&meant, settings.how).map_err(failed)?;
-    let is_untold = |held: &Holder| untold.iter().any(|untold| untold.id == held.id);
-    let (left_alone, meant): (Vec<Holder>, Vec<Holder>) = meant.into_iter().partition(is_untold);
-    if let (Some(first), true) = (untold.first(), meant.is_empty()) {
+    let lock::Notified { unreachable, freed } = breaker.notify(&meant, settings.how).map_err(failed)?;
+    let is_unreachable = |held: &Holder| unreachable.iter().any(|unreachable| unreachable.id == held.id);
+    let (left_alone, meant): (Vec<Holder>, Vec<Holder>) = meant.into_iter().partition(is_unreachable);
+    if let (Some(first), true) = (unreachable.first(), meant.is_empty()) {
         return Err(failed(first.error.clone()).into());
     }
     for held in &left_alone {
-        if let Some(untold) = untold.iter().find(|untold| untold.id == held.id) {
-            report::print(&report.cannot_tell(held, &untold.error));
+        if let Some(unreachable) = unreachable.iter().find(|unreachable| unreachable.id == held.id) {
+            report::print(&report.cannot_tell(held, &unreachable.error));
         }
     }
     match freed {
@@ -72,20 +72,25 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
         Freed::Unknown(error) => {
             return Err(Failure::new(exit_code(error.fault()), report.may_be_freed(&error)).into());
         }
-        Freed::OnlyTold(error) => report::print(&report.not_freed_at_once(&error)),
+        Freed::OnlyNotified(error) => report::print(&report.not_freed_at_once(&error)),
         Freed::No => {}
     }
     let Followed { gone, left } = follow(&mut *breaker, meant, started, settings, &report);
-    for (told, after) in &gone {
-        let is_expired = told.ends_at.is_some_and(|ends_at| started + *after >= ends_at);
-        print(&format!("{}\n", report.broke(&told.held, *after, is_expired)))?;
+    for (notified, after) in &gone {
+        let is_expired = notified.ends_at.is_some_and(|ends_at| started + *after >= ends_at);
+        print(&format!("{}\n", report.broke(&notified.held, *after, is_expired)))?;
     }
-    for told in &left {
-        let ends_in = told.ends_at.map(BootTime::remaining);
-        report::print(&report.still_holds(&told.held, started.elapsed(), ends_in, breaker.frees_at_once()));
+    for notified in &left {
+        let ends_in = notified.ends_at.map(BootTime::remaining);
+        report::print(&report.still_holds(
+            &notified.held,
+            started.elapsed(),
+            ends_in,
+            breaker.frees_at_once(),
+        ));
     }
-    Ok(Exit::Code(match untold.first() {
-        Some(untold) => exit_code(untold.error.fault()),
+    Ok(Exit::Code(match unreachable.first() {
+        Some(unreachable) => exit_code(unreachable.error.fault()),
         None if left.is_empty() => 0,
         None => exit::HELD,
     }))
@@ -171,19 +176,20 @@ fn follow(
         if let Ok(holders) = &holders {
             // It may have renewed before it was notified; it cannot renew after that.
             if !std::mem::replace(&mut is_last_lease, true) {
-                for told in &mut left {
-                    let now = holders.iter().find(|held| is_same(&told.held, held, settings));
-                    told.ends_at = now.map_or(told.ends_at, ends_at);
+                for notified in &mut left {
+                    let now = holders.iter().find(|held| is_same(&notified.held, held, settings));
+                    notified.ends_at = now.map_or(notified.ends_at, ends_at);
                 }
             }
-            let is_there =
-                |told: &NotifiedHolder| holders.iter().any(|held| is_same(&told.held, held, settings));
+            let is_there = |notified: &NotifiedHolder| {
+                holders.iter().any(|held| is_same(&notified.held, held, settings))
+            };
             let (stay, leave): (Vec<NotifiedHolder>, Vec<NotifiedHolder>) =
                 left.into_iter().partition(is_there);
-            gone.extend(leave.into_iter().map(|told| (told, started.elapsed())));
+            gone.extend(leave.into_iter().map(|notified| (notified, started.elapsed())));
             left = stay;
         }
-        let ends = left.iter().map(|told| told.ends_at.unwrap_or(started + PATIENCE)).max();
+        let ends = left.iter().map(|notified| notified.ends_at.unwrap_or(started + PATIENCE)).max();
         let give_up_at = match settings.wait {
             Some(wait) => started + wait,
             None => ends.unwrap_or(started) + SLACK,
@@ -192,18 +198,19 @@ fn follow(
             return Followed { gone, left };
         }
         if (started + MENTIONED_AFTER).has_passed() && !std::mem::replace(&mut is_mentioned, true) {
-            for told in &left {
-                report::print(&report.waiting_for(&told.held, told.ends_at.map(BootTime::remaining)));
+            for notified in &left {
+                report::print(&report.waiting_for(&notified.held, notified.ends_at.map(BootTime::remaining)));
             }
         }
         // Servers that fail now may come back, and the mark on the claim stays.
         let again: Vec<Holder> = holders
             .into_iter()
             .flatten()
-            .filter(|held| left.iter().any(|told| is_same(&told.held, held, settings)))
+            .filter(|held| left.iter().any(|notified| is_same(&notified.held, held, settings)))
             .collect();
-        let _ = breaker.tell(&again, settings.how);
-        let next_end = left.iter().filter_map(|told| told.ends_at).filter(|end| !end.has_passed()).min();
+        let _ = breaker.notify(&again, settings.how);
+        let next_end =
+            left.iter().filter_map(|notified| notified.ends_at).filter(|end| !end.has_passed()).min();
         let until = next_end.map_or(give_up_at, |end| end.min(give_up_at));
         breaker.wait(until + Duration::from_millis(1));
     }
@@ -211,7 +218,7 @@ fn follow(
 
 /// The same holder: with --token the same grant; otherwise the same run, which may have retried
 /// after a lost reply.
-fn is_same(told: &Holder, held: &Holder, settings: &BreakSettings) -> bool {
+fn is_same(notified: &Holder, held: &Holder, settings: &BreakSettings) -> bool {
     let run = |held: &Holder| held.id.split('.').next().map(str::to_owned);
-    told.id == held.id || (settings.token.is_none() && run(told) == run(held))
+    notified.id == held.id || (settings.token.is_none() && run(notified) == run(held))
 }

@@ -4,51 +4,53 @@ use super::{BackendError, Holder};
 use crate::clock::BootTime;
 
 pub(crate) trait Breaker {
-    /// All holders, now. Nothing is changed.
+    /// All current holders. Read-only.
     fn holders(&mut self) -> Result<Vec<Holder>, BackendError>;
 
-    /// Tell these holders to give the lock back. May be repeated. An error if too few servers can be reached to make a
-    /// difference; then nothing is changed, as far as possible.
-    fn tell(&mut self, holders: &[Holder], how: How) -> Result<Told, BackendError>;
+    /// Notify these holders that they must release the lock. Can be repeated. An error if too few
+    /// servers can be reached to have an effect; then nothing is changed, as far as possible.
+    fn notify(&mut self, holders: &[Holder], how: How) -> Result<Notified, BackendError>;
 
-    /// Sleep until the holders that were told may have changed, at the latest until this moment.
+    /// Sleep until the notified holders may have changed, at most until this moment.
     fn wait(&mut self, until: BootTime);
 
-    /// Whether the lock can be taken away from a holder that goes on.
+    /// Whether the lock can be taken away from a holder that continues to run.
     fn frees_at_once(&self) -> bool;
 }
 
-/// What came of telling holders.
+/// The result of notifying holders.
 #[derive(Debug)]
-pub(crate) struct Told {
-    /// Those that cannot be told while others can.
-    pub untold: Vec<Untold>,
+pub(crate) struct Notified {
+    /// Those that cannot be notified although others can.
+    pub unreachable: Vec<UnreachableHolder>,
     pub freed: Freed,
 }
 
-/// Whether the lock is free, whatever the holders do.
+/// Whether the lock is free, regardless of what the holders do.
 #[derive(Debug)]
 pub(crate) enum Freed {
     Yes,
-    /// That was not asked for, or cannot be had here.
+    /// Not requested, or not supported by this backend.
     No,
-    /// Too few servers have done it: why. The holders cannot renew the lock any more, and are told.
-    OnlyTold(BackendError),
-    /// Too few servers have said that they have done it: why.
+    /// Too few servers have freed it, with the error of one. The holders are notified and can no
+    /// longer renew the lock.
+    OnlyNotified(BackendError),
+    /// Too few servers have confirmed that they have freed it, with the error of one.
     Unknown(BackendError),
 }
 
-/// A holder that cannot be told, and why.
+/// A holder that cannot be notified, and why.
 #[derive(Debug)]
-pub(crate) struct Untold {
+pub(crate) struct UnreachableHolder {
     pub id: String,
     pub error: BackendError,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// The holder stops its command and gives the lock back; or its lease is over.
+    /// The holder stops its command and releases the lock, or its lease expires.
     Gently,
-    /// The lock is free at once, and the holder finds out; or where that cannot be, its command is killed.
+    /// The lock is free at once, and the holder finds out later. Where that is impossible, the
+    /// holder's command is killed.
     AtOnce,
 }

@@ -36,7 +36,7 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
-pub(crate) use breaker::{Breaker, Freed, How, Told, Untold};
+pub(crate) use breaker::{Breaker, Freed, How, Notified, UnreachableHolder};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};

@@ -22,7 +22,7 @@ use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
     BackendError, BreakWatch, Breaker, Broken, FileProblem, Freed, Holder, HolderInfo, How, Mode, Notice,
-    Renewal, Told, Untold,
+    Notified, Renewal, UnreachableHolder,
 };
 
 /// An older request is ignored.
@@ -134,9 +134,9 @@ impl Breaker for HostBreaker {
         Ok(present.described_holders(file).into_iter().map(|(holder, _)| holder).collect())
     }
 
-    fn tell(&mut self, holders: &[Holder], how: How) -> Result<Told, BackendError> {
-        let mut untold = Vec::new();
-        let Some(file) = &self.file else { return Ok(Told { untold, freed: Freed::No }) };
+    fn notify(&mut self, holders: &[Holder], how: How) -> Result<Notified, BackendError> {
+        let mut unreachable = Vec::new();
+        let Some(file) = &self.file else { return Ok(Notified { unreachable, freed: Freed::No }) };
         let present = Present::look(file).map_err(|e| file.io_error(&e))?;
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
         let described = present.described_holders(file);
@@ -152,7 +152,7 @@ impl Breaker for HostBreaker {
                 &self.signal_holder,
             ) {
                 Ok(()) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
-                Err(error) => untold.push(Untold { id, error }),
+                Err(error) => unreachable.push(UnreachableHolder { id, error }),
             }
         }
         for kept in &present.kept {
@@ -163,7 +163,7 @@ impl Breaker for HostBreaker {
             }
         }
         self.released = Some(released);
-        Ok(Told { untold, freed: Freed::No })
+        Ok(Notified { unreachable, freed: Freed::No })
     }
 
     fn wait(&mut self, until: BootTime) {

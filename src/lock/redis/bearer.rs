@@ -100,7 +100,7 @@ impl RedisBearer {
             if until.has_passed() {
                 return Err(self.servers[0].node.timed_out());
             }
-            breaker.tell(&[held], How::Gently)?;
+            breaker.notify(&[held], How::Gently)?;
             breaker.wait(until);
         }
     }

@@ -14,7 +14,7 @@ use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, Breaker, Fault, Freed, Holder, HolderInfo, HolderKind, How, Told, majority_of,
+    BackendError, Breaker, Fault, Freed, Holder, HolderInfo, HolderKind, How, Notified, majority_of,
 };
 
 pub(crate) struct RedisBreaker {
@@ -27,7 +27,7 @@ pub(crate) struct RedisBreaker {
     /// We have the token, and release the lock rather than break it.
     has_token: bool,
     /// A majority was marked: from then on we only mark again, and take nothing back.
-    has_told: bool,
+    has_notified: bool,
     /// A second set of connections, on which we sleep.
     listening: Option<Listening>,
 }
@@ -48,7 +48,7 @@ impl RedisBreaker {
             id: WaiterId::random(),
             who,
             has_token: false,
-            has_told: false,
+            has_notified: false,
             listening: None,
         }
     }
@@ -86,10 +86,10 @@ impl RedisBreaker {
             is_done = round.has_marked(claims, |mark| mark == Mark::Old);
         }
         if is_done {
-            self.has_told = true;
+            self.has_notified = true;
             return Ok(());
         }
-        if !self.has_told {
+        if !self.has_notified {
             self.ask_all(BreakAction::Unmark, claims);
         }
         Err(BackendError::no_majority(round.errors, self.view.servers.len()))
@@ -103,12 +103,12 @@ impl Breaker for RedisBreaker {
         Ok(holders)
     }
 
-    fn tell(&mut self, holders: &[Holder], how: How) -> Result<Told, BackendError> {
+    fn notify(&mut self, holders: &[Holder], how: How) -> Result<Notified, BackendError> {
         let claim = |held: &Holder| held.id.clone().into_bytes();
         let claims: Vec<Vec<u8>> = holders.iter().map(claim).collect();
         if how == How::Gently {
             self.mark(&claims)?;
-            return Ok(Told { untold: Vec::new(), freed: Freed::No });
+            return Ok(Notified { unreachable: Vec::new(), freed: Freed::No });
         }
         // What is deleted cannot be brought back, and a mark can be taken back: so a majority is marked
         // first. Other programs know no marks.
@@ -120,12 +120,12 @@ impl Breaker for RedisBreaker {
         }
         let freed = match self.ask_all(BreakAction::Free, &claims).unless_no_majority() {
             Ok(()) => Freed::Yes,
-            Err(error) if servers > 1 && marked.len() == holders.len() => Freed::OnlyTold(error),
+            Err(error) if servers > 1 && marked.len() == holders.len() => Freed::OnlyNotified(error),
             // The server has refused.
             Err(error) if servers == 1 && error.fault() != Fault::Unavailable => return Err(error),
             Err(error) => Freed::Unknown(error),
         };
-        Ok(Told { untold: Vec::new(), freed })
+        Ok(Notified { unreachable: Vec::new(), freed })
     }
 
     /// A release wakes us. Other ends are found by looking again.
