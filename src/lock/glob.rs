@@ -1,5 +1,5 @@
-//! Patterns for keys, as in Redis: `*`, `?`, `[a-z]`, `[^a-z]`, and a backslash that escapes the next
-//! byte.
+//! Patterns for keys, as in Redis: `*`, `?`, `[a-z]`, `[^a-z]`, and a backslash that escapes the
+//! next byte.
 
 /// The time is at most proportional to the product of the lengths.
 pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {

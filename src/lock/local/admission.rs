@@ -20,7 +20,7 @@ use super::reservation::{Reservation, ReservationKind, slot_for};
 use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::{BackendError, Error, FileProblem, Mode, Observer, Prefer, Request};
 
-/// A year. Tokens are milliseconds, and nobody grants more than one per millisecond for long.
+/// A year. Tokens are milliseconds, and grants never come faster than one per millisecond for long.
 const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
 
 /// A byte that stays locked for longer than this is locked by a foreign program.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
-use super::break_request::{RELEASE, SignalHolder, ask_run, pid_of};
+use super::break_request::{RELEASE, SignalHolder, ask_run, is_gone, pid_of};
 use super::file_name;
 use super::lock_file::{LockFile, check_directory};
 use super::release_watch::ReleaseWatch;
@@ -75,8 +75,8 @@ impl KeeperRequest {
         bytes
     }
 
-    /// Returns the reply as an error if the message is invalid, or does not name exactly these files
-    /// (by device and inode): a token covers all of them.
+    /// Returns the reply as an error if the message is invalid, or does not name exactly these
+    /// files (by device and inode): a token covers all of them.
     pub(crate) fn parse(message: &[u8], files: &[(u64, u64)]) -> Result<Self, Vec<u8>> {
         let mut parts = message.split(|&byte| byte == 0).map(<[u8]>::to_vec);
         let named = parts.next().and_then(|named| String::from_utf8(named).ok()).unwrap_or_default();
@@ -179,8 +179,8 @@ impl HostBearer {
         files[0].error(FileProblem::HolderSilent { pid, is_keeper: true })
     }
 
-    /// After a keeper has exited, any process that knows the token can take its name. So a lock that
-    /// it claims to have extended must still be held.
+    /// After a keeper has exited, any process that knows the token can take its name. So a lock
+    /// that it claims to have extended must still be held.
     fn confirm(&self, request: &KeeperRequest, files: &[LockFile]) -> BearerOutcome {
         match request {
             KeeperRequest::Release { .. } => BearerOutcome::Done,
@@ -196,7 +196,7 @@ impl HostBearer {
         let claim = self.claim.to_string();
         let (mut ours, mut is_held, mut ended) = (Vec::new(), false, None);
         for (at, file) in files.iter().enumerate() {
-            let present = Present::look(file).map_err(|e| file.io_error(&e))?;
+            let present = Present::look(file)?;
             let is_ours = |holder: &&Participant| {
                 file.record(holder.ticket).is_some_and(|record| record.claim == claim)
             };
@@ -228,8 +228,7 @@ impl HostBearer {
         ask_run(file, holder, &self.who, RELEASE, &self.signal_holder)?;
         let until = BootTime::now() + STOP_TIMEOUT;
         while !until.has_passed() {
-            let present = Present::look(file).map_err(|e| file.io_error(&e))?;
-            if !present.holders.contains(holder) {
+            if is_gone(file, holder)? {
                 return Ok(Released::Done(Vec::new()));
             }
             wait(&[(watch.wake_fd(), PollFlags::POLLIN)], until, None);

@@ -122,35 +122,28 @@ pub(super) fn pid_of(file: &LockFile, holder: &Participant) -> Option<i32> {
     }
 }
 
-fn is_gone(file: &LockFile, holder: &Participant) -> Result<bool, BackendError> {
-    let present = Present::look(file).map_err(|e| file.io_error(&e))?;
-    Ok(!present.holders.contains(holder))
+pub(super) fn is_gone(file: &LockFile, holder: &Participant) -> Result<bool, BackendError> {
+    Ok(!Present::look(file)?.holders.contains(holder))
 }
 
 impl Breaker for HostBreaker {
     fn holders(&mut self) -> Result<Vec<Holder>, BackendError> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
-        let present = Present::look(file).map_err(|e| file.io_error(&e))?;
+        let present = Present::look(file)?;
         Ok(present.described_holders(file).into_iter().map(|(holder, _)| holder).collect())
     }
 
     fn notify(&mut self, holders: &[Holder], how: How) -> Result<Notified, BackendError> {
         let mut unreachable = Vec::new();
         let Some(file) = &self.file else { return Ok(Notified { unreachable, freed: Freed::No }) };
-        let present = Present::look(file).map_err(|e| file.io_error(&e))?;
+        let present = Present::look(file)?;
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        let described = present.described_holders(file);
-        for (Holder { id, .. }, participant) in described {
+        let request = if how == How::AtOnce { KILL } else { "" };
+        for (Holder { id, .. }, participant) in present.described_holders(file) {
             let Some(holder) = participant.filter(|_| holders.iter().any(|meant| meant.id == id)) else {
                 continue;
             };
-            match ask_run(
-                file,
-                &holder,
-                &self.who,
-                if how == How::AtOnce { KILL } else { "" },
-                &self.signal_holder,
-            ) {
+            match ask_run(file, &holder, &self.who, request, &self.signal_holder) {
                 Ok(()) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
                 Err(error) => unreachable.push(UnreachableHolder { id, error }),
             }

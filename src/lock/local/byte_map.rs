@@ -1,5 +1,5 @@
-//! The meaning of each byte of the lock file. These bytes are never written: only the kernel's locks
-//! on them count.
+//! The meaning of each byte of the lock file. These bytes are never written: only the kernel's
+//! locks on them count.
 //!
 //!     0 ..           tickets of waiters: for each usage mode two lanes, the preferred one first
 //!     1 << 61 ..     marks of holders: for each usage mode its holders, then its slots
@@ -7,9 +7,9 @@
 //!     3 << 61 ..     reader groups
 //!
 //! A process locks its ticket, its mark and its slot for writing, to show that it is present. A
-//! process that waits for another to leave requests a read lock on that byte. So a process that looks
-//! for write locks sees who is present but not who waits for them, and waiters do not block each
-//! other.
+//! process that waits for another to leave requests a read lock on that byte. So a process that
+//! looks for write locks sees who is present but not who waits for them, and waiters do not block
+//! each other.
 
 use std::ops::Range;
 
@@ -76,7 +76,7 @@ impl UsageMode {
         self.0.max(1)
     }
 
-    /// How many slots were asked for; zero if none.
+    /// The requested number of slots; zero if none.
     pub(super) fn slot_count(self) -> u32 {
         self.0
     }

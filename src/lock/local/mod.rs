@@ -170,7 +170,7 @@ impl HostLock {
 }
 
 impl Lock for HostLock {
-    /// There is nobody to send to: the kernel decides at once.
+    /// The kernel decides at once, so there is nothing to send.
     fn send_ahead(&mut self, _request: &Request) {}
 
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {

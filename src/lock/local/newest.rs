@@ -1,5 +1,6 @@
-//! Among the waiters that supersede each other only the newest stays. Each file has the record of the
-//! newest one, by its time of arrival on the boot-time clock, which all processes of this host share.
+//! Among the waiters that supersede each other only the newest stays. Each file has the record of
+//! the newest one, by its time of arrival on the boot-time clock, which all processes of this host
+//! share.
 //!
 //! No byte is released when a newer waiter arrives, so an older waiter would not wake. It therefore
 //! also watches the files for changes (inotify), and checks whether the record is still its own.

@@ -1,7 +1,7 @@
 //! Kernel locks on byte ranges of one open file.
 //!
-//! Open file description locks belong to the open file: threads and forked processes share them, and
-//! they end when the last of those closes the file.
+//! Open file description locks belong to the open file: threads and forked processes share them,
+//! and they end when the last of those closes the file.
 
 use std::fs::File;
 use std::io;

@@ -108,8 +108,8 @@ impl Drop for ReleaseWatch {
                 return;
             }
             for thread in &self.threads {
-                // Not joined yet, so the handle is valid. It is a number in the standard library and
-                // a pointer in musl.
+                // Not joined yet, so the handle is valid. It is a number in the standard library
+                // and a pointer in musl.
                 let _ = pthread_kill(thread.as_pthread_t() as Pthread, INTERRUPT);
             }
             thread::sleep(INTERRUPT_INTERVAL);

@@ -1,7 +1,8 @@
-//! Looking at the locks of this host. Read-only: no file is created or written, no byte is locked in
-//! a way that another process would notice, and every user who can read a lock file can look at it.
+//! Looking at the locks of this host. Read-only: no file is created or written, no byte is locked
+//! in a way that another process would notice, and every user who can read a lock file can look at
+//! it.
 //!
-//! The mutex is not taken, so nobody waits for us, and the result may already be out of date.
+//! The mutex is not taken, so no process waits for us, and the result may already be out of date.
 
 use std::ffi::OsStr;
 use std::io;
@@ -48,9 +49,9 @@ impl HostView {
         LockFile::open_to_look(&self.directory, OsStr::new(&file_name))
     }
 
-    /// Blocks until no process holds the lock or waits for it, or until this moment. Does not queue:
-    /// it sleeps until one of those processes leaves, and looks again. `seen` is called with each
-    /// status until then.
+    /// Blocks until no process holds the lock or waits for it, or until this moment. Does not
+    /// queue: it sleeps until one of those processes leaves, and looks again. `seen` is called with
+    /// each status until then.
     pub(crate) fn wait_until_idle(
         &self,
         key: &[u8],
@@ -59,7 +60,7 @@ impl HostView {
     ) -> Result<Status, BackendError> {
         loop {
             let Some(file) = self.open(key)? else { return Ok(Status::free(key.to_vec())) };
-            let present = Present::look(&file).map_err(|e| file.io_error(&e))?;
+            let present = Present::look(&file)?;
             let status = present.status(&file, key.to_vec(), Detail::Full);
             if status.is_idle() || until.is_some_and(BootTime::has_passed) {
                 return Ok(status);
@@ -88,7 +89,7 @@ impl View for HostView {
 
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {
         let Some(file) = self.open(key)? else { return Ok(Status::free(key.to_vec())) };
-        let present = Present::look(&file).map_err(|e| file.io_error(&e))?;
+        let present = Present::look(&file)?;
         Ok(present.status(&file, key.to_vec(), Detail::Full))
     }
 
@@ -98,7 +99,7 @@ impl View for HostView {
         };
         // Read before the log: a run that ends in between is then in both, never in neither.
         let open = file.open_records();
-        let present = Present::look(&file).map_err(|e| file.io_error(&e))?;
+        let present = Present::look(&file)?;
         let logged = file.logged_runs();
         let is_over = |ticket: &u64| {
             !present.holders.iter().any(|holder| holder.ticket == *ticket)
@@ -193,7 +194,11 @@ pub(super) struct Foreign {
 }
 
 impl Present {
-    pub(super) fn look(file: &LockFile) -> io::Result<Self> {
+    pub(super) fn look(file: &LockFile) -> Result<Self, BackendError> {
+        Self::read(file).map_err(|e| file.io_error(&e))
+    }
+
+    fn read(file: &LockFile) -> io::Result<Self> {
         let mut present = Self::default();
         // The waiters first: one that enters in between is seen twice, not missed.
         present.add_writers(file, 0..MARKS)?;
