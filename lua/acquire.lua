@@ -1,33 +1,36 @@
--- Take all locks if each is free for us and it is our turn; otherwise take none, but join each queue.
+-- Grant all locks if each is free for us and it is our turn; otherwise grant none, but queue for
+-- each.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
--- ARGV[7]  ttl         of the locks, ms; 0 = they never expire
--- ARGV[8]  role        'gate'; 'vote' = the client has the gate's vote; 'newcomer' = it asks the gate at the same time
+-- ARGV[7]  ttl         lease of the locks, ms; 0 = they never expire
+-- ARGV[8]  role        'gate'; 'vote' = the client has the gate's vote; 'newcomer' = the client
+--                      asks the gate at the same time
 -- ARGV[9]  queues      '1' = join the queues if blocked; '0' = do not
 -- ARGV[10] gate        run_id of the client's gate, for a vote
--- ARGV[11] proposed    tokens: the gate's, for a vote; the client's guess, for a newcomer; '' = none
--- ARGV[12] quarantine  how long a server that lost its data does not vote, ms; 0 = off
--- ARGV[13] ancestors   waiters that the client runs under
--- ARGV[14] history     how many finished runs log:K keeps; 0 = none
+-- ARGV[11] proposed    tokens: the gate's, for a vote; a newcomer's guess; '' = none
+-- ARGV[12] quarantine  how long a server that lost its data must not vote, ms; 0 = off
+-- ARGV[13] ancestors   names of the waiters that the client runs under
+-- ARGV[14] history     number of finished runs that log:K keeps; 0 = none
 -- ARGV[15...]          field, value, ... for info:K
 --
--- Returns {'granted', run_id, tokens, slots, stamp, ms that this server has been known, longest quarantine in ms}
+-- Returns {'granted', run_id, tokens, slots, stamp, ms for which this server has been known,
+--           longest quarantine in ms}
 --      or {'blocked', key, position, holder...}: see include/blocked.lua
---      or {'quarantined', ms, longest quarantine in ms}: this server may have forgotten what it granted, and does not
---         vote yet
---      or {'nested'}: an ancestor is in the way
---      or {'superseded', key, field, value, ...}: a newer request, which is described, has taken our place
---      or {'stale'}: a newer request of this waiter was here first, or the waiter has given up
---      or {'duplicate_server'}: this very request was granted here already, so the server is listed twice
+--      or {'quarantined', ms left, longest quarantine in ms}: this server may have lost grants, and
+--         does not vote yet
+--      or {'nested'}: an ancestor holds a lock that we would wait for
+--      or {'superseded', key, field, value, ...}: by a newer request, which the fields describe
+--      or {'stale'}: a newer request of this waiter came first, or the waiter has given up
+--      or {'duplicate_server'}: this request was granted here before: the server is listed twice
 --      or {'replica'}
 --      or {'different_server_count', n}: held as a lock over n servers
 --      or {'slots_mismatch', n}: held with n slots (0 = without slots).
 --
--- Atomic, so that "free", "our turn" and "taken" are one moment for all keys, and so that waiters for several keys join
--- all their queues in the same order and cannot wait for each other.
+-- Atomic, so that "free", "our turn" and "granted" are one moment for all keys, and so that waiters
+-- for several keys join all queues in the same order and cannot wait for each other.
 --
--- Redis creates the functions of a script at each call, when it reaches them. Most often nothing of the lock exists, and it
--- is requested exclusively. So everything else is in a function of its own, decide().
+-- Redis creates the functions of a script at each call, when it reaches them. In most calls nothing
+-- of the lock exists, and the request is exclusive. The code for all other cases is in decide().
 --
 -- @include constants
 -- @include grant
@@ -38,27 +41,27 @@ local QUARANTINE, ANCESTORS = tonumber(ARGV[12]), ARGV[13]
 local HISTORY, FIRST_FIELD = ARGV[14], 15
 local IS_GATE = ROLE == 'gate'
 
--- A client's guess may be this far ahead of the server's clock: after a loss of all counters the clock alone keeps
--- tokens growing, and a quarantine lasts longer than this.
+-- A client's guess may be at most this far ahead of the server's clock. After the loss of all
+-- counters only the clock keeps tokens growing, and a quarantine lasts longer than this.
 local GUESS_AHEAD_MS = 1000
 
 if IS_REPLICA then
   return { 'replica' }
 end
 
--- Whether there is no holder, no waiter and nothing left by one. One command usually tells. If it finds one key, and that is
--- the queue, there are only waiters.
-local is_untouched, may_have_given_up = true, true
+-- `is_untouched`: there is no holder, no waiter and nothing left by either. One command usually
+-- decides. If only the queue exists, there are waiters and nothing else.
+local is_untouched, may_have_tombstone = true, true
 for _, k in ipairs(LOCKS) do
   local found = call('EXISTS', TOMBSTONE, k.lock, k.queue, k.info, k.shared)
   k.history, k.has_queue = HISTORY, found > 0 and call('EXISTS', k.queue) == 1
   k.is_clean = found == (k.has_queue and 1 or 0)
   if k.is_clean then
-    k.value, may_have_given_up = false, false
+    k.value, may_have_tombstone = false, false
   end
   is_untouched = is_untouched and found == 0
 end
-if may_have_given_up and call('EXISTS', TOMBSTONE) == 1 then
+if may_have_tombstone and call('EXISTS', TOMBSTONE) == 1 then
   return { 'stale' }
 end
 local quarantined_for, known_ms, longest_quarantine = 0, 0, 0
@@ -67,11 +70,13 @@ if NEEDS_MARKER or QUARANTINE ~= 0 then
   quarantined_for, known_ms, longest_quarantine = quarantine_left(QUARANTINE)
 end
 
--- How the grants are written: see store_grant(). `prepare` is called for each lock first, `finish` at the end.
+-- How a grant is written: see store_grant(). `prepare` is called before each grant, `finish` after
+-- the last one.
 local arrival, write, undo, prepare, finish = FIRST_STAMP, write_exclusive, nil, nil, nil
 local is_superseding = string.find(FLAGS, SUPERSEDES, 1, true)
 
--- What is not the plain case: there is a holder, a waiter or what either has left behind; or the request is not a plain one.
+-- Anything but the plain case: a holder, a waiter or their remains exist, or the request is not a
+-- plain one.
 if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
   -- Returns the reply if the request is refused.
   local function decide()
@@ -82,9 +87,10 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
     -- @include supersede
     -- @include expired
 
-    -- Even if the server has our claim, and even if the lock is taken: it may have an old copy of its data. One of several
-    -- queues no client either, so that all clients turn to the same next gate. The only server: when its quarantine is over,
-    -- the waiters are served in the order in which they came.
+    -- A quarantined server refuses even if it has our claim, and even if the lock is held: its data
+    -- may be an old copy. One of several servers does not queue us either, so that all clients turn
+    -- to the same next gate. A single server does: when its quarantine is over, it serves waiters
+    -- in the order in which they came.
     local function wait_for_quarantine()
       for _, k in ipairs(QUEUES and SERVERS == '1' and LOCKS or {}) do
         enqueue(k, FIRST_FIELD)
@@ -92,9 +98,9 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       return { 'quarantined', int_string(quarantined_for), int_string(longest_quarantine) }
     end
 
-    -- Finds out whether we hold any of the locks already, and what capacity they have for our mode. Returns a reply if that is
-    -- no matter of waiting.
-    local function look_at_holders()
+    -- Finds out whether we already hold any of the locks, and their capacity for our mode. Returns
+    -- a reply if waiting would not help.
+    local function check_holders()
       for i, k in ipairs(LOCKS) do
         k.is_ours, k.entry = claim_of(k, ME)
         if k.is_ours == ATTEMPT and SERVERS ~= '1' then
@@ -111,8 +117,8 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       end
     end
 
-    -- Whether it is our turn, where K has capacity for our mode. A request that joins is not asked to wait for its turn while
-    -- its mode holds the lock.
+    -- Whether it is our turn for K, which has capacity for our mode. A request that joins does not
+    -- wait for its turn while its mode holds the lock.
     local function is_our_turn(k)
       if has(FLAGS, JOINS) and current(k) == MODE then
         return true
@@ -122,15 +128,16 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       return ahead == 0 or ahead < k.capacity and are_of_our_mode(k, ahead)
     end
 
-    -- Our request queues, or is granted. Not without a stamp at a server other than the gate: what it would get there is not
-    -- what other servers know.
+    -- Called when our request queues or is granted. Without a stamp only the gate does this: a
+    -- stamp that another server assigned would be unknown to the rest.
     local function supersede_all()
       for _, k in ipairs((IS_GATE or STAMP) and LOCKS or {}) do
         supersede(k, FIRST_FIELD)
       end
     end
 
-    -- `held`: the first key that is held; `not_our_turn`: the first one where it is not our turn. Returns the reply.
+    -- `held`: the first key that is held; `not_our_turn`: the first key for which it is not our
+    -- turn. Returns the reply.
     local function wait_for_turn(held, not_our_turn)
       for _, k in ipairs(IS_GATE and LOCKS or {}) do
         if k.must_wait and is_below_ancestor(k, ANCESTORS) then
@@ -140,8 +147,9 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       if QUEUES and is_superseding then
         supersede_all()
       end
-      -- Before we queue anywhere: a place of ours from long ago may be gone in one queue and not in another, and two waiters for
-      -- the same keys that are not in the same order everywhere would wait for each other.
+      -- This comes before we queue anywhere: an old place of ours may have expired in one queue and
+      -- not in another, and two waiters for the same keys in different orders would wait for each
+      -- other.
       for _, k in ipairs(LOCKS) do
         remove_dead_waiters(k)
       end
@@ -149,13 +157,15 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
         if QUEUES then
           enqueue(k, FIRST_FIELD)
         end
-        wake_next(k, true) -- the holder expired or the first waiter died: no release wakes the next one
+        -- If the holder expired or the first waiter died, no release wakes the next one.
+        wake_next(k, true)
       end
       local shown = held or not_our_turn
       return blocked_by(shown, call('ZRANK', LOCKS[shown].queue, QUEUED))
     end
 
-    -- Before K is ours: we leave its queue, and what the last holder has left behind without a word is written down.
+    -- Called before K becomes ours: leaves its queue, and logs the last holder if its lease expired
+    -- without a release.
     local function take_over(k)
       if not k.has_queue and k.is_clean then
         return
@@ -170,8 +180,8 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       end
     end
 
-    -- Returns a reply if we must wait, or never get the locks.
-    local function look()
+    -- Returns a reply if we must wait, or can never get the locks.
+    local function check_locks()
       if quarantined_for > 0 then
         return wait_for_quarantine()
       end
@@ -180,7 +190,7 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
         k.capacity = 1
         is_any_held = is_any_held or MODE ~= '' or current(k)
       end
-      local refusal = (is_any_held or is_superseding) and look_at_holders()
+      local refusal = (is_any_held or is_superseding) and check_holders()
       if refusal then
         return refusal
       end
@@ -188,7 +198,8 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
         k.must_wait = not k.is_ours and k.capacity <= 0
         held = held or k.must_wait and i
         if not k.is_ours and k.capacity > 0 and k.has_queue then
-          -- The first one need not know who of the others is dead, if it wants the lock for itself alone.
+          -- The first waiter need not know which of the others are dead if its request is
+          -- exclusive.
           k.is_first = MODE == '' and call('ZRANK', k.queue, QUEUED) == 0
           k.must_wait = not k.is_first and not is_our_turn(k)
         end
@@ -200,7 +211,7 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
     end
 
     if not is_untouched or is_superseding or quarantined_for > 0 then
-      local refusal = look()
+      local refusal = check_locks()
       if refusal then
         return refusal
       end
@@ -219,14 +230,14 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
   end
 end
 
--- SET comes first: a server that is out of memory refuses a script only if its first write takes memory.
--- If an earlier request of ours was granted and its reply was lost, this one replaces it. With a new token: the old one
--- was never used, and other clients may have had larger ones meanwhile.
+-- SET comes first: a server that is out of memory refuses a script only if its first write takes
+-- memory. If an earlier request of ours was granted and its reply was lost, this one replaces it,
+-- with a new token: the old one was never used, and other clients may have got larger ones since.
 local stamp_text, fences, slots = int_string(arrival), {}, {}
 local proposed_fences = PROPOSED ~= '' and numbers(PROPOSED) or {}
 for i, k in ipairs(LOCKS) do
-  -- No token is below these. At the gate none is below the server's clock, so that tokens keep growing after the counter
-  -- was lost; a vote is never below the gate's token.
+  -- Lower bounds of the token. At the gate it is never below the server's clock, so that tokens
+  -- keep growing after the counter was lost; a vote is never below the gate's token.
   local proposed, clock = proposed_fences[i] or 0, IS_GATE and NOW_MS or 0
   if (IS_GATE or ROLE == 'newcomer') and proposed > NOW_MS + GUESS_AHEAD_MS then
     proposed = 0

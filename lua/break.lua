@@ -1,18 +1,22 @@
--- Mark the claims of a lock's holders as broken, take such marks back, or free the lock at once.
+-- Mark the claims of a lock's holders as broken, withdraw such marks, or free the lock at once.
 --
--- KEYS, ARGV[1] to ARGV[6]: see include/request.lua; for one key only. The claim's waiter is the breaking client
--- ARGV[7] action      'mark' = the holders must release the lock; 'unmark' = take back the marks of this client, which stay
---                     if another client has marked the same claims; 'free' = at once, whatever the holders do
--- ARGV[8] claims      of the holders that are meant, separated by spaces; for a foreign value 'foreign:' and its digest
+-- KEYS, ARGV[1] to ARGV[6]: see include/request.lua; one key only. The waiter in the claim is the
+--                     breaking client
+-- ARGV[7] action      'mark' = the holders must release the lock; 'unmark' = withdraw this client's
+--                     marks (a claim that another client has marked as well stays marked);
+--                     'free' = free the lock at once, whatever the holders do
+-- ARGV[8] claims      claims to act on, separated by spaces; 'foreign:' and its digest for a
+--                     foreign value
 -- ARGV[9...]          field, value, ... of the breaking client
 --
--- Returns {'holders', run_id, then for each holder: its claim, or the name of the foreign value; '' = not marked, 'new' =
--- marked, and not by this client before, 'old' = this client had marked it, 'freed' = freed by this call}; or {'replica'},
--- or {'different_server_count', n}: held as a lock over n servers.
+-- Returns {'holders', run_id, then for each holder its claim, or the name of the foreign value, and
+-- what became of it: '' = not marked, 'new' = marked, and not by this client before, 'old' = marked
+-- before, 'freed' = freed by this call}; or {'replica'}, or {'different_server_count', n}: held as
+-- a lock over n servers.
 --
--- Atomic, so that what is marked or freed is what was compared. The token stays, so that the next one is larger. Marking
--- renews nothing and frees only claims that no process holds: of `redlock acquire` without a keeper, and of runs that have
--- ended and that only --min-hold keeps.
+-- Atomic, so that only a claim that was compared is marked or freed. The token stays, so that the
+-- next one is larger. Marking renews nothing. It frees only claims that no process holds: those of
+-- `redlock acquire` without a keeper, and of finished runs that only --min-hold keeps.
 --
 -- @include expired
 -- @include mark
@@ -23,14 +27,14 @@
 local ACTION, FIRST_FIELD = ARGV[7], 9
 local k = LOCKS[1]
 
-local meant = {}
+local selected = {}
 for claim in string.gmatch(ARGV[8], '%S+') do
-  meant[claim] = true
+  selected[claim] = true
 end
 
--- A claim without its slot and its mark. The value of another program stands for itself only: a late request must not hit
--- the next one.
-local function plain(entry)
+-- A claim without its slot and its mark. A foreign value is named by its digest: a late request
+-- must not free the value that follows it.
+local function name_of(entry)
   return parse_claim(entry) and string.match(entry, '^[%x-]+%.%d+') or 'foreign:' .. redis.sha1hex(entry)
 end
 
@@ -50,11 +54,11 @@ for i = FIRST_FIELD, #ARGV, 2 do
   BREAKER[ARGV[i]] = ARGV[i + 1]
 end
 
-local function who()
+local function breaker_json()
   return cjson.encode(BREAKER)
 end
 
--- The clients that have marked a claim, by the field `broken` of its record.
+-- The clients that have marked a claim, from the field `broken` of its record.
 local function markers(broken)
   local names = {}
   for name in string.gmatch(tostring(broken.markers or broken.notify or ''), '%S+') do
@@ -63,14 +67,14 @@ local function markers(broken)
   return names
 end
 
--- Writes a holder's record. `broken`: its field of that name; nil for none.
+-- Writes a holder's record with this `broken` field; nil removes the field.
 local function set_broken(waiter, info, broken)
   info.broken = broken and cjson.encode(broken)
   call('HSET', k.info, waiter, cjson.encode(info))
 end
 
--- Changes the claim, or the entry, of a holder and the field `broken` of its record. If a command is refused, the holder
--- still has its claim.
+-- Replaces a holder's claim or entry, and the field `broken` of its record. If a command is
+-- refused, the holder keeps its claim.
 local function replace(entry, new, info, broken)
   local waiter = parse_claim(entry)
   if entry == current(k) then
@@ -82,10 +86,11 @@ local function replace(entry, new, info, broken)
     return
   end
   local until_ms = call('ZSCORE', k.shared, entry)
+  -- HSET and ZREM change nothing yet: they fail here if they are not permitted.
   if info then
-    call('HSET', k.info, waiter, cjson.encode(info)) -- is it permitted?
+    call('HSET', k.info, waiter, cjson.encode(info))
   end
-  call('ZREM', k.shared, '') -- and this?
+  call('ZREM', k.shared, '')
   call('ZADD', k.shared, until_ms, new)
   call('ZREM', k.shared, entry)
   if info then
@@ -94,9 +99,10 @@ local function replace(entry, new, info, broken)
   end
 end
 
--- Adds this client to those that have marked the claim, so that the mark stays if another one takes its own back. Returns
--- whether it is new among them. If the record of the mark was lost, no client takes it back.
-local function join_marks(waiter, info)
+-- Adds this client to those that have marked the claim, so that the mark stays if another client
+-- withdraws its own. Returns whether it was added. A mark whose record was lost cannot be
+-- withdrawn.
+local function add_our_mark(waiter, info)
   local broken = info and decode_info(info.broken)
   if not broken or markers(broken)[ME] then
     return false
@@ -106,8 +112,8 @@ local function join_marks(waiter, info)
   return true
 end
 
--- Returns whether the mark stays, since other clients have made it as well.
-local function leave_marks(waiter, info)
+-- Withdraws this client's mark. Returns whether the claim stays marked by other clients.
+local function withdraw_our_mark(waiter, info)
   local broken = decode_info(info.broken)
   local others = {}
   for marker in pairs(markers(broken)) do
@@ -121,21 +127,23 @@ local function leave_marks(waiter, info)
   return true
 end
 
--- Pushes to the holder's list that it was broken, and by whom: it reads this even if nothing of its claim is left.
-local function notify_holder(entry)
+-- Pushes to the holder's list that its claim was broken, and by which client: the holder reads this
+-- even if nothing of its claim is left.
+local function notify_broken_holder(entry)
   local list = NOTIFY .. parse_claim(entry)
-  -- A command that takes no memory comes first: a server that is out of memory lets such a script go on.
+  -- A command that takes no memory comes first: a server that is out of memory lets such a script
+  -- continue.
   call('PEXPIRE', list, WAKEUP_TTL_MS)
-  call('RPUSH', list, plain(entry) .. ' ' .. who())
+  call('RPUSH', list, name_of(entry) .. ' ' .. breaker_json())
   expire_or_delete(list, WAKEUP_TTL_MS)
 end
 
--- The holder may no longer be there to log how its run ended.
+-- The holder may have exited, and cannot log how its run ended.
 local function log_end(entry, info)
   if info and not info.ended then
     leave_trace(string.sub(TOMBSTONE, 1, -#ME - 1) .. parse_claim(entry), 'broken', BREAKER)
   end
-  log_for_holder(k, entry, info, 'broken', NOW_MS, who())
+  log_for_holder(k, entry, info, 'broken', NOW_MS, breaker_json())
 end
 
 local function free(entry)
@@ -153,39 +161,39 @@ local function mark(entry, info)
   if info and info.ended then
     return free(entry)
   elseif info and info.keeper == 'none' then
-    -- No process holds it: there is nothing to stop, and nothing to wait for.
+    -- No process holds it, so there is nothing to stop and nothing to wait for.
     log_end(entry, info)
     return free(entry)
   elseif is_marked(entry) then
-    return join_marks(waiter, info) and 'new' or 'old'
+    return add_our_mark(waiter, info) and 'new' or 'old'
   end
-  notify_holder(entry)
+  notify_broken_holder(entry)
   replace(entry, entry .. MARK, info, BREAKER)
   return 'new'
 end
 
 local function unmark(entry, info)
   local waiter = parse_claim(entry)
-  if not markers(broken_by(k, waiter))[ME] or leave_marks(waiter, info) then
+  if not markers(broken_by(k, waiter))[ME] or withdraw_our_mark(waiter, info) then
     return 'old'
   end
-  push_wakeup(waiter) -- to look again
+  push_wakeup(waiter) -- to check its claim again
   replace(entry, string.sub(entry, 1, -2), info)
   return ''
 end
 
--- Returns what has become of the holder: see the header.
+-- Returns what became of the holder: see the header.
 local function act_on(entry, info)
-  local waiter, is_meant = parse_claim(entry), meant[plain(entry)]
-  if is_meant and ACTION == 'free' then
+  local waiter, is_selected = parse_claim(entry), selected[name_of(entry)]
+  if is_selected and ACTION == 'free' then
     if waiter then
-      notify_holder(entry)
+      notify_broken_holder(entry)
       log_end(entry, info)
     end
     return free(entry)
-  elseif is_meant and waiter and ACTION == 'mark' then
+  elseif is_selected and waiter and ACTION == 'mark' then
     return mark(entry, info)
-  elseif is_meant and waiter and ACTION == 'unmark' and is_marked(entry) then
+  elseif is_selected and waiter and ACTION == 'unmark' and is_marked(entry) then
     return unmark(entry, info)
   end
   return waiter and is_marked(entry) and 'old' or ''
@@ -200,10 +208,10 @@ if held_with and held_with.nodes and held_with.nodes ~= SERVERS then
 end
 local reply = { 'holders', RUN_ID }
 for _, entry in ipairs(entries()) do
-  reply[#reply + 1] = plain(entry)
+  reply[#reply + 1] = name_of(entry)
   reply[#reply + 1] = act_on(entry, read_info(k, parse_claim(entry)))
 end
 if ACTION ~= 'unmark' then
-  pcall(wake_next, k) -- what is done is done; waiters come by themselves, only later
+  pcall(wake_next, k) -- may fail: waiters retry by themselves, only later
 end
 return reply

@@ -1,20 +1,24 @@
 -- Renew the locks, but only if all are still ours.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
--- ARGV[7] ttl         of the locks from now on, ms; 0 = they never expire
--- ARGV[8] quarantine  how long a server that lost its data does not vote, ms; 0 = off
--- ARGV[9] gate        run_id of the client's gate: a newcomer's vote was given before the gate and the stamp were
---                     known, and is told them now; '' = it knows them
--- ARGV[10] history    how many finished runs log:K keeps; 0 = none
+-- ARGV[7] ttl         new lease of the locks, ms; 0 = they never expire
+-- ARGV[8] quarantine  how long a server that lost its data must not vote, ms; 0 = off
+-- ARGV[9] gate        run_id of the client's gate, for a server that voted for a newcomer, before
+--                     the gate and the stamp were known; '' = the server has both
+-- ARGV[10] history    number of finished runs that log:K keeps; 0 = none
 --
--- Returns {'extended', run_id, ms of quarantine left or 0}, to a bearer with the record of each lock behind it, as JSON and
--- with held_for, the ms since the grant; {'expired'} (free now), {'foreign'} (not free),
--- {'broken', field, value, ...}: still ours, but marked, and not renewed; the fields tell who broke it; or
--- {'ended', how, field, value, ...}: it was given back by its token ('released') or 'broken', by the client that is
--- described. To a bearer also {'different_server_count', n} and {'different_lock_count', n}.
+-- Returns {'extended', run_id, ms of quarantine left or 0}; for a bearer followed by each lock's
+--         record, as JSON with held_for, the ms since the grant
+--      or {'expired'}: not ours, and free now
+--      or {'foreign'}: not ours, and not free
+--      or {'broken', field, value, ...}: still ours, but marked, and not renewed; the fields
+--         describe the breaking client
+--      or {'ended', how, field, value, ...}: 'released' by its token, or 'broken'; the fields
+--         describe the client that did it
+--      or, only for a bearer, {'different_server_count', n} or {'different_lock_count', n}.
 --
--- Atomic, so that what is renewed is what was looked at. It never creates a lock: one that was freed, flushed or has
--- expired may have been held by another client in between.
+-- Atomic, so that only a claim that was compared is renewed. A lock is never created: one that was
+-- freed, flushed or has expired may have been held by another client in between.
 --
 -- @include holders
 -- @include mark
@@ -25,9 +29,9 @@ local TTL, QUARANTINE, GATE = ARGV[7], tonumber(ARGV[8]), ARGV[9]
 -- The MODE of a client that has only the token: see include/bearer.lua.
 local IS_BEARER = MODE == '?'
 
--- The only client that counts on the lease is the one that has the token; but a process that renews it counts on what it
--- has been told, and a minimum hold is what was asked for.
-local function bearers_ttl(k)
+-- Only the client with the token relies on the lease that it requests. But a process that renews
+-- the lock relies on the lease that it was granted, and a minimum hold must be kept.
+local function bearer_ttl(k)
   local at_least = min_hold_left(k.holder_record)
   if has_process(k.holder_record) then
     local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
@@ -40,15 +44,16 @@ local function bearers_ttl(k)
   return TTL == '0' and TTL or int_string(math.max(tonumber(TTL), at_least))
 end
 
--- What is needed to heal a server that has lost the claim.
-local function record_of(k)
+-- The record with which a client heals a server that has lost the claim.
+local function record_with_age(k)
   local since = tonumber(k.holder_record.since)
   k.holder_record.held_for = since and int_string(math.max(NOW_MS - since, 0))
   return cjson.encode(k.holder_record)
 end
 
--- Redis creates functions when it reaches them: those that most renewals do not need are inside these two.
-local function how_it_ended()
+-- Redis creates functions when it reaches them: those that most renewals do not need are inside
+-- these two.
+local function ended_reply()
   -- @include trace
   return trace_reply()
 end
@@ -81,20 +86,21 @@ for _, k in ipairs(LOCKS) do
   k.entry, k.holder_record = entry, read_info(k, ME) or {}
   k.history = IS_BEARER and k.holder_record.history or ARGV[10]
   broken = broken or (attempt == ATTEMPT and is_marked(entry) and k)
-  -- Given back by its token, and only its minimum hold keeps it.
+  -- Released by its token; only its minimum hold keeps it.
   if attempt ~= ATTEMPT or k.holder_record.ended then
     lost = (free_capacity(k, MODE) <= 0 or lost == 'foreign') and 'foreign' or 'expired'
   end
 end
 if lost then
-  return how_it_ended() or { lost }
+  return ended_reply() or { lost }
 end
 if broken then
   return broken_reply(broken)
 end
 for _, k in ipairs(LOCKS) do
-  local ttl = IS_BEARER and bearers_ttl(k) or TTL
-  -- A command that takes no memory comes first: a server that is out of memory lets such a script go on.
+  local ttl = IS_BEARER and bearer_ttl(k) or TTL
+  -- A command that takes no memory comes first: a server that is out of memory lets such a script
+  -- continue.
   set_ttl(k.lock, ttl)
   if is_shared(k) then
     renew_share(k, k.entry, ttl)
@@ -108,10 +114,10 @@ for _, k in ipairs(LOCKS) do
   end
 end
 if IS_BEARER and tonumber(LOCKS[1].holder_record.keeper) then
-  tell_holder('extended ' .. TTL)
+  notify_holder('extended ' .. TTL)
 end
 local reply = { 'extended', RUN_ID, int_string(quarantined_for) }
 for _, k in ipairs(IS_BEARER and LOCKS or {}) do
-  reply[#reply + 1] = record_of(k)
+  reply[#reply + 1] = record_with_age(k)
 end
 return reply

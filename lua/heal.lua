@@ -1,17 +1,17 @@
--- Give a server that has lost our locks the claim back, if they are free. Only for a client that a majority has just
--- told that the locks are still its own.
+-- Restore our claim on a server that has lost it, if the locks are free there. Only for a client
+-- whose locks a majority has just confirmed.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
--- ARGV[7] ttl         of the locks, ms
+-- ARGV[7] ttl         lease of the locks, ms; 0 = they never expire
 -- ARGV[8] fences      the locks' tokens: the server's are raised to them, never lowered
 -- ARGV[9] held_for    ms since the grant
 -- ARGV[10] gate       run_id of the client's gate
--- ARGV[11] history    how many finished runs log:K keeps; 0 = none
+-- ARGV[11] history    number of finished runs that log:K keeps; 0 = none
 -- ARGV[12...]         field, value, ... for info:K
 --
 -- Returns 'healed', 'foreign' (not free) or 'stale' (this waiter has given up meanwhile).
 --
--- Atomic, so that no other client takes a lock between the look and the write.
+-- Atomic, so that no other client takes a lock between the check and the write.
 --
 -- @include holders
 -- @include grant

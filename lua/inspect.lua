@@ -1,29 +1,33 @@
--- Look at locks: who holds them, and who waits for them. Writes nothing, so that it runs for a user who may only read,
--- on a server that is out of memory, and on a replica.
+-- Report the holders and waiters of locks. Writes nothing, so that it runs for a user with read
+-- permission only, on a server that is out of memory, and on a replica.
 --
 -- KEYS: eight for each key K of the user, then one for all of them:
---   lock:K, queue:K, waiters:K, info:K, fence:K, shared:K, who:K, log:K, marker: see include/request.lua
+--   lock:K, queue:K, waiters:K, info:K, fence:K, shared:K, who:K, log:K, marker
+-- See include/request.lua.
 --
--- ARGV[1] holders     how many holders of each lock are described, at most
--- ARGV[2] waiters     how many waiters for each lock are described, at most
--- ARGV[3] log         '1' = tell the last entry of the first lock's log, and what is not in it yet; '0' = do not
+-- ARGV[1] holders     maximum number of holders described for each lock
+-- ARGV[2] waiters     maximum number of waiters described for each lock
+-- ARGV[3] log         '1' = report the last entry of the first lock's log, and the expired holders
+--                     that are not in it yet; '0' = do not
 --
--- Returns {server time in microseconds, run_id, '1' if this server is a replica, ms of quarantine left, id of the
---   last entry of the first log ('' = not asked for), holders of the first lock whose lease has ended and of which no
---   client has written that down: {claim or entry, ms at which it ended, info}, then for each key
---   {'lock', value ('' = free; of a foreign one, 'foreign:' and its digest), ms until it expires (-1 = never), last token
---    ('' = none), number of holders, holders, number of waiters, waiters} or {'wrong_type'}}. A holder is {claim or entry,
--- ms until it expires, JSON}, a waiter {name in the queue, score there, JSON}.
+-- Returns {server time in microseconds, run_id ('' = unknown), '1' if this server is a replica or
+--   '0', ms of quarantine left, id of the last entry of the first log ('' = not requested), expired
+--   holders of the first lock that no client has logged, then for each key
+--   {'lock', value ('' = free; 'foreign:' and its digest for a foreign one), ms until it expires
+--    (-1 = never), last token ('' = none), number of holders, holders, number of waiters, waiters}
+--   or {'wrong_type'}}.
+-- A holder is {claim or entry, ms until it expires, JSON}, an expired one {claim or entry, ms at
+-- which it ended, JSON}, a waiter {name in the queue, score there, JSON}.
 --
--- Atomic, so that what is told of a lock was true at one moment.
+-- Atomic, so that the report on a lock was true at one moment.
 --
 -- @include sharers
 -- @include expired
 -- @include marker
 
-local MOST_HOLDERS, MOST_WAITERS = tonumber(ARGV[1]), tonumber(ARGV[2])
+local MAX_HOLDERS, MAX_WAITERS = tonumber(ARGV[1]), tonumber(ARGV[2])
 
--- Whether a caught error says that something else is at a key.
+-- Whether a caught error means that a key has another type.
 local function is_wrong_type(why)
   return string.find(tostring(type(why) == 'table' and why.err or why), 'WRONGTYPE', 1, true)
 end
@@ -34,7 +38,7 @@ end
 
 local function sharers(k)
   local list, after, to = {}, live_range()
-  local entries = call('ZRANGEBYSCORE', k.shared, after, to, 'WITHSCORES', 'LIMIT', 0, MOST_HOLDERS)
+  local entries = call('ZRANGEBYSCORE', k.shared, after, to, 'WITHSCORES', 'LIMIT', 0, MAX_HOLDERS)
   for i = 1, #entries, 2 do
     local json = call('HGET', k.info, parse_claim(entries[i]) or '')
     list[#list + 1] = { entries[i], expires_in(entries[i + 1]), json or '' }
@@ -52,10 +56,10 @@ local function holders(k)
   return 0, {}
 end
 
--- Those that are alive, in order.
+-- The live waiters, in order.
 local function waiters(k)
   local list, now = {}, NOW_MS
-  local queued = MOST_WAITERS > 0 and call('ZRANGE', k.queue, 0, MOST_WAITERS - 1, 'WITHSCORES') or {}
+  local queued = MAX_WAITERS > 0 and call('ZRANGE', k.queue, 0, MAX_WAITERS - 1, 'WITHSCORES') or {}
   for i = 1, #queued, 2 do
     if tonumber(call('ZSCORE', k.waiters, queued[i]) or 0) > now then
       local who = redis.pcall('HGET', k.who, string.match(queued[i], '^%S+'))
@@ -65,7 +69,7 @@ local function waiters(k)
   return call('ZCOUNT', k.waiters, '(' .. int_string(now), '+inf'), list
 end
 
-local function look_at(k)
+local function inspect_lock(k)
   local value = current(k)
   local holder_count, holder_list = 0, {}
   if value then
@@ -73,7 +77,7 @@ local function look_at(k)
   end
   local waiter_count, waiter_list = waiters(k)
   local expires = value and call('PTTL', k.lock) or -1
-  -- The value of another program may be of any size. A tag without sharers counts as one: it must expire.
+  -- A foreign value may have any size. A tag without sharers counts as foreign: it must expire.
   if value and holder_count == 0 then
     value = 'foreign:' .. redis.sha1hex(value)
   end
@@ -81,21 +85,21 @@ local function look_at(k)
     waiter_count, waiter_list }
 end
 
--- Without writing a marker, as quarantine_left() does.
-local function look_at_marker(text, identity)
+-- The ms of quarantine left, as quarantine_left() computes it, but without writing a marker.
+local function quarantine_of(text, identity)
   local marked, since, longest = string.match(text, '^(%S+) (%d+) (%d+)$')
   if not marked then
-    return 0 -- no client has ever asked
+    return 0 -- no client has used this server yet
   end
   local known_for = 0
   if identity ~= '' then
     local ours = reign(identity)
-    known_for = math.max(NOW_MS - (marked == ours and tonumber(since) or shard_known_since('look', ours)), 0)
+    known_for = math.max(NOW_MS - (marked == ours and tonumber(since) or shard_known_since('read', ours)), 0)
   end
   return longest ~= '0' and math.max(tonumber(longest) + 1000 - known_for, 0) or 0
 end
 
--- '$', which is the end whatever it is, if something else is there.
+-- Returns '$', the end of any stream, if the key has another type.
 local function last_log_id()
   local ok, entries = pcall(call, 'XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1)
   if ok then
@@ -104,7 +108,7 @@ local function last_log_id()
   return is_wrong_type(entries) and '$' or fail(entries)
 end
 
--- As log_expired() of include/expired.lua would find them. Never an error.
+-- The holders that log_expired() of include/expired.lua would log.
 local function expired_holders()
   local list, info, json = {}, record_left_in({ info = KEYS[4], shared = KEYS[6] })
   if info then
@@ -113,7 +117,7 @@ local function expired_holders()
     end
     return list
   end
-  local entries = call('ZRANGEBYSCORE', KEYS[6], '-inf', int_string(NOW_MS), 'WITHSCORES', 'LIMIT', 0, MOST_HOLDERS)
+  local entries = call('ZRANGEBYSCORE', KEYS[6], '-inf', int_string(NOW_MS), 'WITHSCORES', 'LIMIT', 0, MAX_HOLDERS)
   for i = 1, #entries, 2 do
     list[#list + 1] = { entries[i], entries[i + 1], call('HGET', KEYS[4], parse_claim(entries[i]) or '') or '' }
   end
@@ -125,18 +129,18 @@ local function expired_or_nothing()
   return ok and list or {}
 end
 
--- A look does without the server's identity, if INFO is not offered.
+-- The server's identity is left out if INFO is not available.
 local marker_text = call('GET', KEYS[#KEYS]) or ''
 local is_offered, identity = pcall(server_id, marker_text)
 identity = is_offered and identity or ''
 
 local WITH_LOG = ARGV[3] == '1'
-local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', look_at_marker(marker_text, identity),
+local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', quarantine_of(marker_text, identity),
   WITH_LOG and last_log_id() or '', WITH_LOG and expired_or_nothing() or {} }
 for i = 1, #KEYS - 1, 8 do
   local lock, queue, waiters_key, info, fence, shared, who = unpack(KEYS, i, i + 6)
   local k = { lock = lock, queue = queue, waiters = waiters_key, info = info, fence = fence, shared = shared, who = who }
-  local ok, found = pcall(look_at, k)
+  local ok, found = pcall(inspect_lock, k)
   if not ok then
     if not is_wrong_type(found) then
       fail(found)

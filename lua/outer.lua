@@ -1,16 +1,18 @@
--- Tell which of the runs that the client runs under hold the locks, and how.
+-- Report which of the client's outer runs (those that it runs under) hold the locks, and in which
+-- mode.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 -- ARGV[7] outer       the claims of those runs, the nearest last
 --
--- Returns {'outer', run_id, then for each key: claim, token, slot (0 = none), mode tag ('' = exclusive)}, where the
--- claim is '' if none of those runs holds the key; or {'replica'}.
+-- Returns {'outer', run_id, then for each key: claim, token, slot (0 = none), mode tag ('' =
+-- exclusive)}, where all four are '' if none of those runs holds the key; or {'replica'}.
 --
--- Atomic, so that all keys are looked at in the same moment. It writes nothing: those runs renew and release.
+-- Atomic, so that all keys are read at the same moment. Writes nothing: those runs renew and
+-- release.
 --
 -- @include holders
 
--- Not a run whose command has ended: its lock only waits for --min-hold to be over.
+-- Returns nothing for a run whose command has ended: its lock only waits for --min-hold to be over.
 local function holds(k, claim)
   local waiter, wanted = parse_claim(claim)
   local attempt, entry = claim_of(k, waiter, true)

@@ -3,7 +3,8 @@
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 -- ARGV[7] fences      the tokens
 --
--- Returns {'raised'}, or {'refused', tokens here}: one is higher, or another sharer's, or a lock is no longer ours.
+-- Returns {'raised'}, or {'refused', tokens here}: one of them is higher, or equal and another
+-- sharer's, or a lock is no longer ours.
 --
 -- Atomic, so that a token never goes down and never belongs to two grants.
 --
@@ -15,7 +16,7 @@ for i, k in ipairs(LOCKS) do
   local attempt = claim_of(k, ME, true)
   k.our_info = read_info(k, ME)
   last[i] = last_fence(k)
-  -- While we hold it exclusively no other client can have set it.
+  -- While we hold the lock exclusively, no other client can have set its token.
   local is_ours = MODE == '' or (k.our_info and k.our_info.fence == last[i])
   local is_behind = wanted[i] < tonumber(last[i]) or (wanted[i] == tonumber(last[i]) and not is_ours)
   refused = refused or attempt ~= ATTEMPT or is_behind

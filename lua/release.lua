@@ -1,31 +1,35 @@
--- Give back whatever this waiter has, locks or places in queues, and wake the next waiters.
+-- Release everything that this waiter has, locks or places in queues, and wake the next waiters.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
--- ARGV[7] tombstone   ms to keep the tombstone; 0 = none. For a client with a request still under way somewhere, which
---                     must be refused when it arrives
--- ARGV[8] min_hold    ms that the locks stay taken, until they expire by themselves; 0 = none
--- ARGV[9] history     how many finished runs log:K keeps; 0 = none. If nothing is to be written down, the rest is missing
+-- ARGV[7] tombstone   ms to keep the tombstone; 0 = none. For a client whose request may still be
+--                     on its way to a server, and must be refused on arrival
+-- ARGV[8] min_hold    ms for which the locks stay held, until they expire; 0 = none
+-- ARGV[9] history     number of finished runs that log:K keeps; 0 = none. The arguments below are
+--                     absent if there is nothing to log
 -- ARGV[10] fences     the grant's tokens; '' = there was no grant
--- ARGV[11] slots      of the grant; '' = none
--- ARGV[12] how        the run ended
--- ARGV[13] exit       its code; '' = not known
--- ARGV[14] signal     that it died of; '' = none
+-- ARGV[11] slots      the grant's slots; '' = none
+-- ARGV[12] how        how the run ended
+-- ARGV[13] exit       its exit code; '' = unknown
+-- ARGV[14] signal     the signal that killed it; '' = none
 -- ARGV[15] waited     ms
 -- ARGV[16] held       ms; '' = it never had the locks
--- ARGV[17] by         who broke or superseded it, JSON; '' = nobody
--- ARGV[18...]         field, value, ... about the client
+-- ARGV[17] by         the client that broke or superseded it, JSON; '' = none
+-- ARGV[18...]         field, value, ... of the client
 --
--- Returns 'released', or if one was not ours: 'expired' (free now) or 'foreign' (not free), or {'ended', how, field, value,
--- ...}: it was given back by its token before ('released') or 'broken', by the client that is described. To a bearer,
--- which does not know the grant, also {'different_server_count', n}, {'different_lock_count', n}, or {'run'}: nothing was
--- done, since a run holds the lock and has to be told (break.lua); min_hold is then that of the grant, and the history tells
--- what the grant's record does.
+-- Returns 'released', or if one of the locks was not ours, 'expired' (free now) or 'foreign' (not
+-- free). A bearer, which does not know the grant, can also get
+--   {'ended', how, field, value, ...}: 'released' by its token before, or 'broken'; the fields
+--      describe the client that did it
+--   {'different_server_count', n} or {'different_lock_count', n}
+--   {'run'}: nothing was done, because a run holds the lock and must be notified first (break.lua).
+-- For a bearer min_hold and the entry in the log come from the grant's record.
 --
--- Atomic, so that what is deleted is what was compared, and so that the next waiter is woken exactly when the lock
--- is free.
+-- Atomic, so that only a claim that was compared is deleted, and so that the next waiter is woken
+-- exactly when the lock is free.
 --
--- Redis creates the functions of a script at each call, when it reaches them. Most often the locks are ours, exclusively,
--- and nobody waits. So everything else is in a function of its own, release_rest().
+-- Redis creates the functions of a script at each call, when it reaches them. In most calls the
+-- locks are ours, exclusively, and there are no waiters. The code for all other cases is in
+-- release_rest().
 --
 -- @include log
 
@@ -33,8 +37,8 @@ local TOMBSTONE_TTL, MIN_HOLD, HISTORY, HOW = ARGV[7], ARGV[8], ARGV[9], ARGV[12
 -- The MODE of a client that has only the token: see include/bearer.lua.
 local IS_BEARER = MODE == '?'
 
--- The claim itself stands at lock:K if it is an exclusive one and is not marked. Then it is ours, through this attempt. What
--- is refused here is tried again below.
+-- The plain case: lock:K has exactly our claim, so it is exclusive, not marked, and from this
+-- attempt. Whatever is refused here is retried below.
 local is_plain, is_all_released = true, true
 for _, k in ipairs(LOCKS) do
   if not IS_BEARER and MIN_HOLD == '0' and try('GET', k.lock) == CLAIM then
@@ -44,7 +48,7 @@ for _, k in ipairs(LOCKS) do
     local queues = try('EXISTS', k.queue)
     k.value, k.has_queue = false, queues == 1
     if type(queues) ~= 'number' then
-      k.has_queue = nil -- not known
+      k.has_queue = nil -- unknown
     end
   end
   is_all_released = is_all_released and k.is_released
@@ -58,7 +62,7 @@ if not is_plain then
     -- @include queue
     -- @include turn
 
-    -- If a command is refused for one key, the other keys must still be freed. Returns the first error.
+    -- If a command is refused for one key, the other keys are still freed. Returns the first error.
     local function wake_waiters()
       local first_error
       for _, step in ipairs({ leave_if_queued, wake_next }) do
@@ -74,8 +78,8 @@ if not is_plain then
       return 'released', wake_waiters()
     end
 
-    -- The rest: a lock that several hold, that is kept for a minimum hold, that was broken or lost, or of which only the token
-    -- is known.
+    -- The remaining cases: a lock that is shared, kept for a minimum hold, broken or lost, or of
+    -- which only the token is known.
     -- @include bearer
     -- @include expired
     -- @include mark
@@ -101,7 +105,7 @@ if not is_plain then
       end
     end
 
-    -- The next client would take us for a holder that ended without a word.
+    -- Otherwise the next client would log us as a holder whose lease expired.
     local function forget_record(k)
       local info = read_info(k, ME)
       if info then
@@ -113,16 +117,17 @@ if not is_plain then
       end
     end
 
-    -- Before a bearer gives a grant back: what its record tells.
-    local function note_grant(k, entry)
+    -- Called before a bearer releases a grant: logs the run, as its record describes it. Returns
+    -- the ms left of its minimum hold, and whether it had ended before.
+    local function log_grant(k, entry)
       local info = read_info(k, ME) or {}
       log_for_holder(k, entry, info, HOW, NOW_MS, ARGV[17])
       k.history, k.has_process = info.history, has_process(info)
       return int_string(min_hold_left(info)), info.ended
     end
 
-    -- 'released', or else 'expired' or 'foreign'.
-    local function give_back(k)
+    -- Returns 'released', 'expired' or 'foreign'.
+    local function release_lock(k)
       k.history = HISTORY
       local min_hold = MIN_HOLD
       -- Ours, through this attempt or an earlier one whose reply was lost?
@@ -130,7 +135,7 @@ if not is_plain then
       local is_ours = attempt and (IS_BEARER and attempt == ATTEMPT or not IS_BEARER and attempt <= ATTEMPT)
       local has_ended
       if is_ours and IS_BEARER then
-        min_hold, has_ended = note_grant(k, entry)
+        min_hold, has_ended = log_grant(k, entry)
       end
       if not is_ours or has_ended then
         k.is_lost = true
@@ -139,7 +144,8 @@ if not is_plain then
         end
         return free_capacity(k, MODE) <= 0 and 'foreign' or 'expired'
       elseif is_marked(entry) then
-        -- Broken (mark.lua): no minimum hold keeps it. The breaking client is told after a write that frees memory.
+        -- Broken (mark.lua): no minimum hold keeps it. The breaking client is notified only after a
+        -- write that frees memory.
         local breaker = tostring(broken_by(k, ME).notify)
         delete_grant(k, entry)
         pcall(push_wakeup, breaker)
@@ -151,26 +157,26 @@ if not is_plain then
       return 'released'
     end
 
-    -- Whatever is not given back yet. Returns the reply, and the first error: if a command is refused for one key, the other
-    -- keys must still be freed.
-    local function give_back_rest()
+    -- Releases all locks that are still held. Returns the reply and the first error: if a command
+    -- is refused for one key, the other keys are still freed.
+    local function release_held()
       local reply, first_error = 'released', nil
       for _, k in ipairs(LOCKS) do
-        local ok, answer = true, 'released'
+        local ok, outcome = true, 'released'
         if not k.is_released then
-          ok, answer = pcall(give_back, k)
+          ok, outcome = pcall(release_lock, k)
         end
         if not ok then
-          first_error = first_error or answer
-        elseif answer ~= 'released' and reply ~= 'foreign' then
-          reply = answer
+          first_error = first_error or outcome
+        elseif outcome ~= 'released' and reply ~= 'foreign' then
+          reply = outcome
         end
       end
       return reply, first_error
     end
 
-    -- For a bearer that comes later, and for a process that holds the lock.
-    local function leave_word()
+    -- Notifies a bearer that comes later, and the process that holds the lock.
+    local function notify_of_release()
       local who = {}
       for i = 18, #ARGV, 2 do
         who[ARGV[i]] = ARGV[i + 1]
@@ -178,23 +184,24 @@ if not is_plain then
       leave_trace(TOMBSTONE, HOW, who)
       for _, k in ipairs(LOCKS) do
         if k.has_process then
-          return tell_holder(HOW .. ' ' .. cjson.encode(who))
+          return notify_holder(HOW .. ' ' .. cjson.encode(who))
         end
       end
     end
 
-    -- The holder gives back what was broken.
-    local function tell_bearers()
+    -- Notifies bearers: the holder itself releases a lock that was broken.
+    local function leave_trace_of_break()
       local ok, by = pcall(cjson.decode, ARGV[17])
       leave_trace(TOMBSTONE, HOW, ok and type(by) == 'table' and by or {})
     end
 
-    -- Those that have only the token, now or later. Returns a reply to one that was not the first to give the grant back.
-    local function tell_others(reply)
+    -- Notifies the clients that have only the token, now or later. Returns the reply for one that
+    -- was not the first to release the grant.
+    local function notify_others(reply)
       if not IS_BEARER then
-        tell_bearers()
+        leave_trace_of_break()
       elseif reply == 'released' then
-        leave_word()
+        notify_of_release()
       else
         return trace_reply()
       end
@@ -204,10 +211,10 @@ if not is_plain then
     if refused then
       return refused, nil, true
     end
-    local reply, release_error = give_back_rest()
+    local reply, release_error = release_held()
     local wake_error = wake_waiters()
     if IS_BEARER or HOW == 'broken' then
-      reply = tell_others(reply) or reply
+      reply = notify_others(reply) or reply
     end
     return reply, release_error or wake_error
   end
@@ -218,18 +225,19 @@ if not is_plain then
   end
 end
 
--- Not before a write that frees memory, or a server that is out of memory would refuse the release.
+-- This comes after a write that frees memory, or a server that is out of memory would refuse the
+-- release.
 if TOMBSTONE_TTL ~= '0' then
   call('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL)
 end
--- What the client takes for a proper end is none if the lock was gone. The fields are always the same, in the same order:
--- a stream stores their names once.
+-- A run that ended properly from the client's view is logged as 'lost' if the lock was gone. The
+-- fields are always the same, in the same order: a stream stores their names once.
 if HOW and not IS_BEARER then
   local fences, slots = string.gmatch(ARGV[10], '%d+'), string.gmatch(ARGV[11], '%d+')
   for _, k in ipairs(LOCKS) do
     local how, fence, slot = HOW == 'released' and k.is_lost and 'lost' or HOW, fences(), slots()
-    -- The client that freed it at once has written it down, if there was a log: break.lua. A dead client may have
-    -- released it, and written that down, just before its guardian does.
+    -- A client that freed the lock at once has logged that, if there was a log: break.lua. A dead
+    -- client may have released and logged the run just before its guardian does.
     if not k.is_lost or HOW ~= 'killed' and (HOW ~= 'broken' or call('EXISTS', k.log) == 0) then
       append_to_log(k, HISTORY, 'claim', CLAIM, 'how', how, 'exit', ARGV[13], 'signal', ARGV[14], 'waited', ARGV[15],
         'held', ARGV[16], 'fence', fence or '', 'mode', MODE, 'slot', slot or '', 'by', ARGV[17], unpack(ARGV, 18))

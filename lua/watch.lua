@@ -1,11 +1,11 @@
--- Tell a holder whether its claim was broken.
+-- Report to a holder whether its claim was broken.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 --
--- Returns {'ours', run_id}, {'broken', run_id, field, value, ... of the client that broke it}, or {'gone', run_id}:
--- released by its token, too, if only its minimum hold keeps it.
+-- Returns {'ours', run_id}, {'broken', run_id, field, value, ... of the breaking client}, or
+-- {'gone', run_id}: not held any more, or released by its token and only kept by its minimum hold.
 --
--- Atomic, so that all keys are looked at in the same moment. It writes nothing.
+-- Atomic, so that all keys are read at the same moment. Writes nothing.
 --
 -- @include holders
 -- @include mark

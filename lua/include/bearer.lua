@@ -1,15 +1,17 @@
--- A client that has nothing but a grant's token. The rest is found in what the grant has left in info:K.
+-- A client that has only a grant's token. Everything else is in the record that the grant left in
+-- info:K.
 -- @include holders
 -- @include wakeup
 
--- The ms for which the lock is to stay taken because of a minimum hold.
+-- The ms for which a minimum hold still keeps the lock.
 local function min_hold_left(info)
   local since, min_hold = tonumber(info.since), tonumber(info.min_hold)
   return since and min_hold and math.max(since + min_hold - NOW_MS, 0) or 0
 end
 
--- A reply if the grant is spread over another number of servers than the client asks; or has another number of locks than it
--- names, since a token stands for all of them. A run gives all its locks back, whichever is named.
+-- Returns a reply if the grant covers another number of servers than the client uses, or another
+-- number of locks than it names: a token covers all of them. A run is exempt from the second rule,
+-- because it releases all its locks whichever is named.
 local function refusal()
   for _, k in ipairs(LOCKS) do
     local info = claim_of(k, ME, true) == ATTEMPT and read_info(k, ME)
@@ -22,7 +24,7 @@ local function refusal()
   end
 end
 
--- Whether a run holds one of the locks, whose command has to be stopped before the lock is anybody else's.
+-- Whether a run holds one of the locks. Its command must be stopped before the lock is freed.
 local function is_held_by_run()
   for _, k in ipairs(LOCKS) do
     local info = claim_of(k, ME, true) == ATTEMPT and read_info(k, ME)
@@ -32,14 +34,14 @@ local function is_held_by_run()
   end
 end
 
--- Whether a process holds the lock, which is to hear of what is done to it.
+-- Whether a process holds the lock, and must be notified of changes.
 local function has_process(info)
   return info.keeper ~= 'none'
 end
 
--- What the holder reads when it wakes.
-local function tell_holder(what)
+-- Pushes a message that the holder reads when it wakes.
+local function notify_holder(message)
   local list = NOTIFY .. ME
-  call('RPUSH', list, CLAIM .. ' ' .. what)
+  call('RPUSH', list, CLAIM .. ' ' .. message)
   expire_or_delete(list, WAKEUP_TTL_MS)
 end

@@ -1,10 +1,10 @@
--- Replies that tell why a lock was not granted.
+-- Replies that explain why a lock was not granted.
 -- @include holders
 -- @include queue
 
--- Describes a holder of K: name ('' = the lock is free), ms until the lock expires (-1 = never), ms held
--- (-1 = unknown), the number of other holders, then this server's run_id, our arrival stamp (-1 = not queued), the
--- length of the queue, and field, value, ... of the holder's info.
+-- Describes a holder of K: name ('' = the lock is free), ms until the lock expires (-1 = never), ms
+-- held (-1 = unknown), the number of other holders, then this server's run_id, our arrival stamp
+-- (-1 = not queued), the length of the queue, and field, value, ... of the holder's record.
 local function holder_fields(k, our_place)
   local queued = int_string(call('ZCOUNT', k.queue, '-inf', '+inf'))
   if not current(k) then
@@ -29,13 +29,14 @@ local function holder_fields(k, our_place)
   return unpack(fields)
 end
 
--- 'blocked', which key (from 0), our position in its queue (0 = next, -1 = not queued), and the holder's fields.
+-- Returns 'blocked', the index of the key (from 0), our position in its queue (0 = next, -1 = not
+-- queued), and the holder's fields.
 local function blocked_by(i, position)
   local our_place = position and int_string(our_stamp()) or '-1'
   return { 'blocked', int_string(i - 1), int_string(position or -1), holder_fields(LOCKS[i], our_place) }
 end
 
--- A reply if the holder uses K in another way than we do.
+-- Returns a reply if the holder uses K in a way that conflicts with ours.
 local function mismatch(k)
   local _, info = holder_of(k)
   if info and info.nodes ~= SERVERS then
@@ -48,8 +49,8 @@ local function mismatch(k)
   end
 end
 
--- Whether one of these waiters, which we run under, holds K. Not one whose command has ended: its lock only waits for
--- --min-hold to be over.
+-- Whether one of these waiters, which we run under, holds K. One whose command has ended does not
+-- count: its lock only waits for --min-hold to be over.
 local function is_below_ancestor(k, ancestors)
   for ancestor in string.gmatch(ancestors, '%S+') do
     if claim_of(k, ancestor) then

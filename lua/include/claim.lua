@@ -1,7 +1,8 @@
--- Claims and numbers as they stand in keys and arguments.
+-- Claims and numbers as keys and arguments have them.
 -- @include request
 
--- Splits a claim, or a sharer's entry, which is a claim followed by '/' and its slot. Either may be marked: see mark.lua.
+-- Splits a claim, or a sharer's entry, which is a claim followed by '/' and its slot. Either may be
+-- marked: see mark.lua.
 local function parse_claim(claim)
   local waiter, attempt = string.match(claim, '^([%x-]+)%.(%d+)/?%d*!?$')
   return waiter, tonumber(attempt)
@@ -13,8 +14,8 @@ local function has(flags, flag)
   return string.find(flags, flag, 1, true)
 end
 
--- tostring() and .. write large numbers as 1.7e+12. %d is exact where a C long has 64 bits, and faster than %.0f,
--- which is exact everywhere.
+-- tostring() and .. write large numbers as 1.7e+12. %d is exact where a C long has 64 bits, and
+-- faster than %.0f, which is exact everywhere.
 local INTEGER = string.format('%d', 9007199254740991) == '9007199254740991' and '%d' or '%.0f'
 
 local function int_string(number)

@@ -1,6 +1,6 @@
 -- Constants that the scripts and src/lock/redis share: build.rs makes a Rust constant of each.
 
--- How often a waiter renews its place in the queue: one BLPOP and one script in this time.
+-- A waiter renews its place in the queue this often: one BLPOP and one script in this time.
 local WAITER_RENEWAL_MS = 2100
 
 -- Flag of a request: it queues ahead of all waiters without this flag.
@@ -12,5 +12,5 @@ local JOINS = '+'
 -- Flag of a request: it supersedes older waiters with this flag.
 local SUPERSEDES = '^'
 
--- Flag of a request: it needs other keys as well.
+-- Flag of a request: it needs other keys, too.
 local MULTI = '&'

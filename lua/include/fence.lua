@@ -1,7 +1,7 @@
 -- The fencing token of K.
 -- @include server
 
--- A token outlives its lock by 7 days; when it is forgotten, the server's clock keeps the tokens growing.
+-- A token outlives its lock by 7 days. After that the server's clock keeps the tokens growing.
 local FENCE_TTL_MS = '604800000'
 
 local function last_fence(k)

@@ -1,8 +1,8 @@
--- Writing a grant down.
+-- Writing a grant.
 -- @include server
 
--- For how long what describes a holder stays, if its lease ends in `ttl` ms: beyond the lease, so that the next client can
--- write into the log that it expired. Not if this client wants no history.
+-- How long the record of a holder stays if its lease ends in `ttl` ms: longer than the lease, so
+-- that the next client can log that it expired; just as long if this client keeps no history.
 local function record_ttl(k, ttl)
   return (k.history or '0') == '0' and ttl or int_string(ttl + LOG_TTL_MS)
 end
@@ -16,7 +16,8 @@ local function set_lock(k, value, ttl)
   k.value = value
 end
 
--- Writes the record of a holder: the grant's own fields in `info`, and what ARGV from `first_field` on says about the client.
+-- Writes the record of a holder: the grant's own fields in `info`, and the client's fields in ARGV
+-- from `first_field` on.
 local function write_record(k, info, first_field)
   info.history = k.history
   for i = first_field, #ARGV, 2 do
@@ -25,7 +26,7 @@ local function write_record(k, info, first_field)
   call('HSET', k.info, ME, cjson.encode(info))
 end
 
--- For store_grant(). A grant of a mode that several may hold: write_share().
+-- For store_grant(). write_share() is the counterpart for shared modes.
 local function write_exclusive(k, info, ttl, first_field)
   write_record(k, info, first_field)
   if ttl == '0' then
@@ -36,13 +37,14 @@ local function write_exclusive(k, info, ttl, first_field)
   set_lock(k, CLAIM, ttl)
 end
 
--- Makes K ours for `ttl` ms ('0' = forever). `info` has the grant's claim, fence, since, gate, stamp and nodes; `write`
--- may add the slot. ARGV from `first_field` on describes the client. If a command is refused half-way, no client is locked
--- out and nothing is left behind: `undo` removes what `write` has added to what was there.
+-- Makes K ours for `ttl` ms ('0' = forever). `info` has the grant's claim, fence, since, gate,
+-- stamp and nodes; `write` may add the slot. ARGV from `first_field` on describes the client. If a
+-- command is refused half-way, no client is locked out and nothing is left behind: `undo` removes
+-- what `write` has added to existing keys.
 local function store_grant(k, info, ttl, first_field, write, undo)
   local is_new = not current(k)
   if is_new and not k.is_clean then
-    call('DEL', k.shared, k.info) -- left by holders whose lock has expired, or was deleted
+    call('DEL', k.shared, k.info) -- left from a lock that has expired, or was deleted
   end
   local ok, why = pcall(write, k, info, ttl, first_field, is_new)
   if not ok then

@@ -1,9 +1,9 @@
--- Who holds K, until when, and whether a request could be admitted.
+-- The holders of K, their leases, and the capacity that is left.
 -- @include server
 -- @include info
 -- @include sharers
 
--- If this waiter holds K now, through whatever attempt: the attempt, and the claim or entry that stands for it.
+-- If this waiter holds K now, through any attempt: that attempt, and its claim or entry.
 local function claim_of(k, waiter, must_search)
   local value = current(k)
   if not value then
@@ -23,7 +23,7 @@ local function claim_of(k, waiter, must_search)
   end
 end
 
--- How many requests of this mode K could admit now if there were no queue.
+-- The number of requests of this mode that K could admit now if there were no queue.
 local function free_capacity(k, mode)
   if mode == '' then
     return current(k) and 0 or 1
@@ -31,14 +31,14 @@ local function free_capacity(k, mode)
     return max_holders(mode) or 1
   elseif current(k) == mode then
     local sharers = count_live(k)
-    -- A tag without sharers was set by another program, or its sharers were lost: it must expire.
+    -- A tag without sharers is foreign, or its sharers were lost: it must expire.
     return sharers > 0 and (max_holders(mode) or 0) - sharers or 0
   end
   return 0
 end
 
--- In how many ms K may be free for this mode if no holder renews; -1 = never. A request that shares the current mode
--- needs one sharer to go; any other needs the last one to go.
+-- The ms after which K may be free for this mode if no holder renews; -1 = never. A request that
+-- shares the current mode needs one sharer to leave; any other needs the last one to leave.
 local function expires_in(k, mode)
   if mode ~= '' and current(k) == mode then
     local _, until_ms = first_to_expire(k)
@@ -49,7 +49,7 @@ local function expires_in(k, mode)
   return call('PTTL', k.lock)
 end
 
--- The name of one holder of K, and its info. Looked up once.
+-- The name of one holder of K, and its record. Looked up once.
 local function holder_of(k)
   if not k.holder then
     local sharer = max_holders(current(k)) and first_to_expire(k)

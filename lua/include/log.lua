@@ -1,11 +1,11 @@
 -- The finished runs of K, in log:K, for `redlock history`.
 -- @include request
 
--- Appends an entry, which is field, value, ...; its id is the time at which the run ended. The log keeps about `most`
--- entries. Never an error: a run must end even if the log cannot be written (no permission, no memory, another type at
--- the key, a server that knows no streams).
-local function append_to_log(k, most, ...)
-  local reply = try('XADD', k.log, 'MAXLEN', '~', most, '*', ...)
+-- Appends an entry, given as field, value, ...; its id is the time at which it is written. The log
+-- keeps about `max_entries`. Never an error: a run must end even if the log cannot be written (no
+-- permission, no memory, a key of another type, a server without streams).
+local function append_to_log(k, max_entries, ...)
+  local reply = try('XADD', k.log, 'MAXLEN', '~', max_entries, '*', ...)
   if type(reply) == 'string' and type(try('PEXPIRE', k.log, LOG_TTL_MS)) == 'table' then
     try('DEL', k.log)
   end

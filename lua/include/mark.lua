@@ -1,8 +1,11 @@
--- The mark of a broken claim: the claim at lock:K, or the sharer's entry, ends with '!'. So no version of redlock renews
--- it: to those that know no marks it is not their claim any more. It is freed by its holder, or when its lease is over.
--- Who broke it stands in info:K, field `broken` of the holder's record, as JSON: the first client that did, with `notify`, the
--- client that is woken when the lock is given back, and, of several, `markers`, all of them. The mark stays until the last of
--- them has taken it back.
+-- The mark of a broken claim: the claim at lock:K, or the sharer's entry, ends with '!'. No version
+-- of redlock renews it: to one that does not know marks it is another client's claim. It is freed
+-- by its holder, or when its lease is over.
+--
+-- The field `broken` of the holder's record in info:K describes, as JSON, the first client that
+-- broke the claim. `notify` is the client that is woken when the lock is released, and `markers`,
+-- if there are several, lists all clients that have marked it. The mark stays until the last of
+-- them has withdrawn it.
 -- @include info
 
 local MARK = '!'
@@ -11,7 +14,7 @@ local function is_marked(entry)
   return string.sub(entry, -1) == MARK
 end
 
--- Who broke the claim of this holder; an empty table if that is not known.
+-- The client that broke this holder's claim; an empty table if it is unknown.
 local function broken_by(k, waiter)
   local info = read_info(k, waiter)
   local ok, who = pcall(cjson.decode, info and info.broken or '')

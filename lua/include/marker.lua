@@ -1,21 +1,24 @@
--- The marker of this server: whether it has kept its data, and for how long it must not vote.
+-- The marker of this server: proof that it has kept its data, or else how long it must not vote.
 -- @include server
 
--- Identifies a time in which this server has been a master without a break: its run_id, and its replication ID. A server
--- that was demoted, never got the data of the new master, and is promoted again has the run_id, and the data, of before.
+-- Identifies a period in which this server has been a master without interruption, by its run_id
+-- and replication ID. A server that was demoted, never received the new master's data, and is
+-- promoted again has its old run_id and its old data.
 local function reign(run_id)
   return run_id .. '.' .. REPLICATION_ID
 end
 
--- On a cluster: since when this node is known to have kept its data and its slots, by the shard marker: its reign, the
--- time, its ID, epoch and slots. It is lost with the data, and what it says changes with each slot that comes or goes.
--- Where there is none it is written, unless this is but a look. Elsewhere, and if anything is in doubt: since now.
--- With 'check' only whether it is a cluster at all.
--- Its functions are created only when they are needed: few requests come here.
+-- On a cluster: since when this node has kept its data and its slots, according to the shard
+-- marker. The marker names the node's reign, the time, and its ID, epoch and slots. It is lost with
+-- the data, and no longer matches once a slot has moved. A missing marker is written, unless the
+-- purpose is 'read'. Returns the present time if this is not a cluster, or if anything is in doubt.
+-- The purpose 'check' only checks that the server is part of a cluster. The functions are inside,
+-- because few requests need them.
 local function shard_known_since(purpose, our_reign)
-  -- CLUSTER with these arguments; nothing if it is not told. A server that was given as a cluster must be part of one:
-  -- clients that give it as what it is use other names for the same locks.
-  local function ask_cluster(...)
+  -- Runs CLUSTER with these arguments; returns nothing if it is refused. It is an error if a server
+  -- that was configured as a cluster is not part of one: clients that configure it as a single
+  -- server use other names for the same locks.
+  local function call_cluster(...)
     local reply = redis.pcall('CLUSTER', ...)
     if type(reply) ~= 'table' or not reply.err then
       return reply
@@ -24,22 +27,23 @@ local function shard_known_since(purpose, our_reign)
       fail(reply.err)
     end
   end
-  -- The slots that this node has, and who it is as their owner. Its epoch is a new one when it has taken a slot over from
-  -- another master. Nothing if that is not told, or while a slot is on its way from or to it.
+  -- This node's ID, epoch and slots as one text, and the slots alone. The epoch changes when the
+  -- node takes over a slot from another master. Returns nothing if these are unknown, or while a
+  -- slot is being moved from or to this node.
   local function shard()
-    for line in string.gmatch(ask_cluster('NODES') or '', '[^\n]+') do
+    for line in string.gmatch(call_cluster('NODES') or '', '[^\n]+') do
       local id, flags, epoch, slots = string.match(line, '^(%x+) %S+ (%S+) %S+ %d+ %d+ (%d+) %S+ ([%d%- ]+)$')
       if id and string.find(flags, 'myself,master', 1, true) then
         return table.concat({ id, epoch, slots }, ' '), slots
       end
     end
   end
-  -- The shard marker is in the first slot that a number is in, and this node has. A node with a handful of slots may have
-  -- none among so many numbers; no script is to search for long.
+  -- The name of the shard marker: the first numbered tag whose slot is on this node. A node with a
+  -- handful of slots may have none of these tags; the bound keeps the script short.
   local function marker_in(slots)
     for tag = 0, 999 do
       local name = string.gsub(MARKER, '%-node:{%d+}$', '-shard:{' .. tag .. '}')
-      local slot = ask_cluster('KEYSLOT', name)
+      local slot = call_cluster('KEYSLOT', name)
       for first, last in string.gmatch(slot and slots or '', '(%d+)%-?(%d*)') do
         if slot >= tonumber(first) and slot <= tonumber(last ~= '' and last or first) then
           return name
@@ -53,7 +57,7 @@ local function shard_known_since(purpose, our_reign)
   if string.sub(MARKER, -1) ~= '}' then
     return NOW_MS
   elseif purpose == 'check' then
-    return ask_cluster('KEYSLOT', MARKER)
+    return call_cluster('KEYSLOT', MARKER)
   end
   local owner, slots = shard()
   local name = owner and marker_in(slots)
@@ -65,17 +69,18 @@ local function shard_known_since(purpose, our_reign)
   if known == our_reign and known_owner == owner and tonumber(since) <= NOW_MS then
     return tonumber(since)
   end
-  if purpose ~= 'look' then
+  if purpose ~= 'read' then
     redis.pcall('SET', name, table.concat({ our_reign, int_string(NOW_MS), owner }, ' '))
   end
   return NOW_MS
 end
 
--- For how many ms this server must not vote yet; for how long it has been known; the longest quarantine that any client
--- came with. A server proves that it has kept its data by a marker with its reign. If the marker is missing (fresh,
--- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine starts anew, on a
--- cluster unless the shard marker proves the same. The longest quarantine counts for every client: the lease that was
--- forgotten may have been another client's.
+-- Returns the ms for which this server must not vote yet, the ms for which it has been known, and
+-- the longest quarantine that any client has requested. A marker with its reign proves that a
+-- server has kept its data. If the marker is missing (fresh, flushed, restarted empty) or names
+-- another reign (restarted, promoted, restored), the quarantine restarts, unless the shard marker
+-- of a cluster proves the same. The longest quarantine applies to every client: the lost lease may
+-- have been any client's.
 local function quarantine_left(quarantine)
   if quarantine == 0 and SERVERS == '1' then
     shard_known_since('check')
@@ -85,9 +90,9 @@ local function quarantine_left(quarantine)
   local our_reign = reign(RUN_ID == '' and server_id(text) or RUN_ID)
   local marked, since, longest = string.match(text, '^(%S+) (%d+) (%d+)$')
   since, longest = tonumber(since), tonumber(longest or 0)
-  -- A time in the future is from before the clock was set back.
+  -- A time in the future was written before the clock was set back.
   if marked ~= our_reign or since > NOW_MS or longest < quarantine then
-    since = marked == our_reign and math.min(since, NOW_MS) or shard_known_since('use', our_reign)
+    since = marked == our_reign and math.min(since, NOW_MS) or shard_known_since('write', our_reign)
     longest = math.max(longest, quarantine)
     call('SET', MARKER, table.concat({ our_reign, int_string(since), int_string(longest) }, ' '))
   end

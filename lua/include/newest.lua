@@ -1,10 +1,10 @@
--- The newest of the requests that supersede each other, in newest:K. It outlives the request, so that an older waiter that
--- was stopped in the meantime does not come after it.
+-- The newest of the requests that supersede each other, in newest:K. It outlives the request, so
+-- that an older waiter that was suspended in the meantime is not served after it.
 -- @include server
 -- @include constants
 
--- What the newest one has told: waiter, name in the queue, stamp, and who it is; nil if there was none, or if our request
--- is of another kind.
+-- The newest request: waiter, name in the queue, stamp, and the client's fields; nil if there is
+-- none, or if our request does not supersede others.
 local function newest(k)
   local json = has(FLAGS, SUPERSEDES) and call('GET', k.newest)
   if not json then

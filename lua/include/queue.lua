@@ -9,14 +9,14 @@ local WAITER_LEASE_MS = 5000
 -- Preferred waiters go ahead of all others: their scores are this much smaller.
 local PREFERRED_LANE = 4e15
 
--- Our name in the queue tells other clients what we wait for.
+-- Our name in the queue shows other clients our flags and mode.
 local QUEUED = MODE .. FLAGS == '' and ME or ME .. ' ' .. FLAGS .. MODE
 
 local function parse_queued(queued)
   return string.match(queued, '^(%S+) ?(%p*)(.*)$')
 end
 
--- Whether any waiter may be there. Asked once.
+-- Whether there may be any waiter. Looked up once.
 local function has_queue(k)
   if k.has_queue == nil then
     k.has_queue = call('EXISTS', k.queue) == 1
@@ -24,14 +24,15 @@ local function has_queue(k)
   return k.has_queue
 end
 
--- How many waiters there are, or how many with scores in this range.
+-- The number of waiters, or of those with scores in this range.
 local function count_waiters(k, from, to)
   return call('ZCOUNT', k.queue, from or '-inf', to or '+inf')
 end
 
--- Waiters for a mode that several may hold stand in modes:K as well, sorted by mode, then by their places in the queue,
--- those that join apart from the others. So it is known without a walk how many of a mode are ahead of a place. All
--- scores are 0; an entry is the text of the mode, the place and the name in the queue.
+-- Waiters for a shared mode are in modes:K, too, sorted by mode, then by place in the queue, with
+-- those that join in a range of their own. So the number of waiters of a mode ahead of a place is
+-- known without a walk. All scores are 0; an entry is the text of the mode, the place and the name
+-- in the queue.
 local function mode_text(mode, joins)
   return (joins and JOINS or '') .. #mode .. ':' .. mode
 end
@@ -46,11 +47,11 @@ local function mode_entry(queued, score)
   return mode ~= '' and mode_text(mode, has(flags, JOINS)) .. place_text(score) .. queued or nil
 end
 
--- By their names in the queue, and their own.
-local function strike_out(k, list, names)
+-- Removes waiters, given their names in the queue and their own names.
+local function remove_by_name(k, list, names)
   call('ZREM', k.queue, unpack(list))
   call('ZREM', k.waiters, unpack(list))
-  redis.pcall('HDEL', k.who, unpack(names)) -- for people only: never a reason to fail
+  redis.pcall('HDEL', k.who, unpack(names)) -- for people only: a failure is ignored
 end
 
 local function remove_waiters(k, list)
@@ -60,17 +61,18 @@ local function remove_waiters(k, list)
     local score = queued ~= names[i] and call('ZSCORE', k.queue, queued)
     entries[#entries + 1] = score and mode_entry(queued, score) or nil
   end
-  strike_out(k, list, names)
+  remove_by_name(k, list, names)
   if #entries > 0 then
     call('ZREM', k.modes, unpack(entries))
   end
 end
 
--- Where there is a queue. ZSCORE first: a user without permission for ZREM that never queued must not get an error.
+-- Leaves a queue that exists. ZSCORE comes first: a user without permission for ZREM that never
+-- queued must not get an error.
 local function leave_queue(k)
   local is_queued = k.is_first or call('ZSCORE', k.queue, QUEUED)
   if is_queued and MODE == '' then
-    strike_out(k, { QUEUED }, { ME })
+    remove_by_name(k, { QUEUED }, { ME })
   elseif is_queued then
     remove_waiters(k, { QUEUED })
   end
@@ -83,8 +85,8 @@ local function leave_if_queued(k)
   end
 end
 
--- Calls handle(list) with the waiters whose leases end in this range of ms, until none is left. No more at a time than
--- unpack() can take.
+-- Calls handle(list) with the waiters whose leases end in this range of ms, until none is left; at
+-- most as many at a time as unpack() can take.
 local function each_lease(k, from, to, handle)
   repeat
     local list = call('ZRANGEBYSCORE', k.waiters, from, to, 'LIMIT', 0, 1000)
@@ -94,22 +96,23 @@ local function each_lease(k, from, to, handle)
   until #list < 1000
 end
 
--- The name of the first waiter; nothing if there is none.
+-- The name of the first waiter; nil or false if there is none.
 local function first_waiter(k)
   return has_queue(k) and call('ZRANGE', k.queue, 0, 0)[1]
 end
 
--- Until when, in ms, a waiter counts as alive.
+-- The time in ms until which a waiter counts as alive.
 local function lease_of(k, queued)
   return tonumber(call('ZSCORE', k.waiters, queued) or 0)
 end
 
--- A lease that is longer than it can be is from before the clock was set back.
+-- A lease longer than possible was written before the clock was set back.
 local function is_alive(lease)
   return lease > NOW_MS and lease <= NOW_MS + WAITER_LEASE_MS
 end
 
--- Dead waiters lose their places: each costs something once. Most often the number of leases tells that there is none.
+-- Removes dead waiters, so that each is handled only once. Usually the number of leases shows that
+-- there are none.
 local function remove_dead_waiters(k)
   if k.has_living_only or not has_queue(k) then
     return
@@ -123,7 +126,7 @@ local function remove_dead_waiters(k)
     return
   end
   k.has_lost_waiters = true
-  -- A lease that is longer than it can be is from before the clock was set back: it counts from now.
+  -- A lease longer than possible was written before the clock was set back: it starts now.
   each_lease(k, '(' .. longest, '+inf', function(list)
     for _, queued in ipairs(list) do
       call('ZADD', k.waiters, longest, queued)
@@ -133,7 +136,7 @@ local function remove_dead_waiters(k)
     remove_waiters(k, list)
   end)
   if not are_all_alive() then
-    -- A waiter without a lease is dead, too, or its place would never be free.
+    -- A waiter without a lease is dead, too, or its place would never be freed.
     for _, key in ipairs({ k.queue, k.waiters }) do
       for _, queued in ipairs(call('ZRANGE', key, 0, -1)) do
         if not (call('ZSCORE', k.queue, queued) and call('ZSCORE', k.waiters, queued)) then
@@ -146,7 +149,7 @@ end
 
 local LANE = has(FLAGS, PREFERRED) and PREFERRED_LANE or 0
 
--- The largest stamp in the queue of K, in the lane in which we queue; 0 if there is none.
+-- The largest stamp in the queue of K, in our lane; 0 if there is none.
 local function last_stamp(k)
   if not has_queue(k) then
     return 0
@@ -156,31 +159,31 @@ local function last_stamp(k)
   return score and tonumber(score) + LANE or 0
 end
 
--- The arrival stamp of this request. It keeps the client's place when it has to queue at another server. A new one is
--- larger than those of all waiters that came here before.
+-- The arrival stamp of this request. It keeps the client's place when the client has to queue at
+-- another server. A new one is larger than the stamps of all waiters that came here before.
 local known_stamp = STAMP and FIRST_STAMP
 local function our_stamp()
   if not known_stamp then
     known_stamp = FIRST_STAMP
     for _, k in ipairs(LOCKS) do
-      -- Stamps of the same moment are apart by ones.
+      -- Stamps of the same moment differ by 1.
       known_stamp = math.max(known_stamp, last_stamp(k) + 1, newest_stamp(k) + 1)
     end
   end
   return known_stamp
 end
 
--- Where we stand, or would stand, in every queue of this server.
+-- Our score in every queue of this server.
 local function our_score()
   return our_stamp() - LANE
 end
 
--- How many waiters are ahead of us. A client without a stamp has come after all others.
+-- The number of waiters ahead of us. A client without a stamp comes after all others.
 local function count_ahead(k)
   return call('ZRANK', k.queue, QUEUED) or count_waiters(k, '-inf', STAMP and int_string(our_score()))
 end
 
--- How many waiters for this mode are ahead of this place, `before` = the text of place and name.
+-- The number of waiters for this mode ahead of a place; `before` is the text of the place and name.
 local function count_of_mode(k, mode, before)
   local count = 0
   for _, joins in ipairs({ true, false }) do
@@ -190,8 +193,8 @@ local function count_of_mode(k, mode, before)
   return count
 end
 
--- Whether all waiters ahead of a place, of which there are so many, want this mode. The first of them is looked at: it is
--- not overtaken whatever modes:K says.
+-- Whether all waiters ahead of a place want this mode; `ahead` is their number. The first of them
+-- is always checked: it is not overtaken whatever modes:K contains.
 local function are_of_mode(k, mode, ahead, before)
   local _, _, first = parse_queued(call('ZRANGE', k.queue, 0, 0)[1])
   if first ~= mode then
@@ -199,26 +202,26 @@ local function are_of_mode(k, mode, ahead, before)
   end
   local count = count_of_mode(k, mode, before)
   if count > ahead then
-    -- A version of redlock that does not keep modes:K has removed waiters. All others renew their entries.
+    -- A version of redlock that does not maintain modes:K has removed waiters. The others renew
+    -- their entries.
     call('DEL', k.modes)
     return false
   end
   return count == ahead
 end
 
--- The same for us.
 local function are_of_our_mode(k, ahead)
   local score = call('ZSCORE', k.queue, QUEUED)
   if score then
     return are_of_mode(k, MODE, ahead, place_text(score) .. QUEUED)
   end
-  -- '~' comes after all names and places.
+  -- '~' sorts after all names and places.
   return are_of_mode(k, MODE, ahead, (STAMP and place_text(our_score()) or '') .. '~')
 end
 
--- For `redlock status`: what the client tells about itself, which is field, value, ... in ARGV from `first` on. For people
--- only: never a reason to fail.
-local function tell_who(k, first, ttl)
+-- Stores the client's fields, in ARGV from `first` on, for `redlock status`. They are for people
+-- only: a failure is ignored.
+local function describe_us(k, first, ttl)
   local who = {}
   for i = first, #ARGV, 2 do
     who[ARGV[i]] = ARGV[i + 1]
@@ -227,8 +230,8 @@ local function tell_who(k, first, ttl)
   redis.pcall('PEXPIRE', k.who, ttl)
 end
 
--- Joins the queue, or renews our place in it. PEXPIRE first: if the user has no permission for it, the queue, which
--- other clients use as well, is not touched at all.
+-- Joins the queue, or renews our place in it. PEXPIRE comes first: if the user has no permission
+-- for it, the queue, which other clients use, too, is not touched at all.
 local function enqueue(k, first_field)
   local keys_live, new = WAITER_LEASE_MS + 1000, {}
   for _, key in ipairs({ k.queue, k.waiters, MODE ~= '' and k.modes or nil }) do
@@ -243,7 +246,7 @@ local function enqueue(k, first_field)
     call('ZADD', k.queue, score, QUEUED)
   end
   if is_new or call('PEXPIRE', k.who, keys_live) == 0 then
-    tell_who(k, first_field, keys_live)
+    describe_us(k, first_field, keys_live)
   end
   k.has_queue = true
   call('ZADD', k.waiters, int_string(NOW_MS + WAITER_LEASE_MS), QUEUED)

@@ -1,65 +1,67 @@
--- Changing the entries in shared:K. Apart from sharers.lua, since exclusive locks have none.
+-- Changes to the entries in shared:K. Not in sharers.lua, because exclusive locks have no entries.
 -- @include expired
 -- @include grant
 -- @include sharers
 
-local function with_slot(signs, slot, sign)
-  signs = signs .. string.rep('.', slot - #signs)
-  return string.sub(signs, 1, slot) .. sign .. string.sub(signs, slot + 2)
+local function with_slot(map, slot, char)
+  map = map .. string.rep('.', slot - #map)
+  return string.sub(map, 1, slot) .. char .. string.sub(map, slot + 2)
 end
 
--- How many slots are taken, and the signs; no signs if they are not known: the field was lost, or a version of redlock
--- that does not keep it has changed the entries.
+-- The number of slots taken, and the slot map; false instead of a map that cannot be trusted: the
+-- field was lost, or a version of redlock that does not maintain it has changed the entries.
 local function read_slots(k)
-  local taken, signs = string.match(call('HGET', k.info, SLOTS) or '0 ', '^(%d+) (.*)$')
+  local taken, map = string.match(call('HGET', k.info, SLOTS) or '0 ', '^(%d+) (.*)$')
   local entries = call('ZCOUNT', k.shared, '-inf', '+inf')
-  return entries, tonumber(taken) == entries and signs
+  return entries, tonumber(taken) == entries and map
 end
 
-local function write_slots(k, taken, signs)
-  call('HSET', k.info, SLOTS, int_string(taken) .. ' ' .. signs)
+local function write_slots(k, taken, map)
+  call('HSET', k.info, SLOTS, int_string(taken) .. ' ' .. map)
 end
 
 local function slot_of(entry)
   return tonumber(string.match(entry, '/(%d+)')) or 0
 end
 
--- Takes the lowest slot that is free for an entry that will be added. Expired entries must have been removed.
+-- Takes the lowest free slot for an entry that will be added. Expired entries must have been
+-- removed.
 local function take_slot(k)
   if k.is_clean then
     write_slots(k, 1, '#')
     return '0'
   end
-  local taken, signs = read_slots(k)
-  if not signs then
-    signs = ''
+  local taken, map = read_slots(k)
+  if not map then
+    map = ''
     for _, entry in ipairs(call('ZRANGE', k.shared, 0, -1)) do
-      signs = with_slot(signs, slot_of(entry), '#')
+      map = with_slot(map, slot_of(entry), '#')
     end
   end
-  local slot = (string.find(signs, '.', 1, true) or #signs + 1) - 1
-  write_slots(k, taken + 1, with_slot(signs, slot, '#'))
+  local slot = (string.find(map, '.', 1, true) or #map + 1) - 1
+  write_slots(k, taken + 1, with_slot(map, slot, '#'))
   return int_string(slot)
 end
 
--- Removes these entries, their records and their slots. Signs that are not known are made anew by take_slot().
+-- Removes these entries, their records and their slots. take_slot() rebuilds a map that is unknown.
 local function remove_entries(k, entries)
-  local waiters, has_slots, taken, signs = {}, slots_of(current(k))
+  local waiters, has_slots, taken, map = {}, slots_of(current(k))
   if has_slots then
-    taken, signs = read_slots(k)
+    taken, map = read_slots(k)
   end
   for i, entry in ipairs(entries) do
     waiters[i] = parse_claim(entry)
-    signs = signs and with_slot(signs, slot_of(entry), '.')
+    map = map and with_slot(map, slot_of(entry), '.')
   end
   call('ZREM', k.shared, unpack(entries))
-  if signs then
-    write_slots(k, taken - #entries, signs)
+  if map then
+    write_slots(k, taken - #entries, map)
   end
-  call('HDEL', k.info, has_slots and not signs and SLOTS or waiters[1], unpack(waiters))
+  call('HDEL', k.info, has_slots and not map and SLOTS or waiters[1], unpack(waiters))
 end
 
--- Each entry costs something once. No more at a time than unpack() can take.
+-- Removes expired entries, so that each is handled only once; at most as many at a time as unpack()
+-- can take.
 local function remove_expired(k)
   repeat
     local with_scores = call('ZRANGEBYSCORE', k.shared, '-inf', int_string(NOW_MS), 'WITHSCORES', 'LIMIT', 0, 1000)
@@ -74,8 +76,8 @@ local function remove_expired(k)
   until #expired < 1000
 end
 
--- After a change among the sharers: the lock lives as long as the last entry.
-local function live_as_the_last_entry(k)
+-- Called after a change among the sharers: makes the lock expire with its last entry.
+local function expire_with_last_entry(k)
   local last = call('ZRANGE', k.shared, -1, -1, 'WITHSCORES')[2]
   if not last then
     call('DEL', k.lock, k.shared, k.info)
@@ -95,17 +97,18 @@ end
 local function remove_entry(k, entry)
   remove_entries(k, { entry })
   remove_expired(k)
-  live_as_the_last_entry(k)
+  expire_with_last_entry(k)
 end
 
--- The entry lives for `ttl` ms from now on; '0' = forever.
+-- Renews the entry for `ttl` ms from now; '0' = forever.
 local function renew_entry(k, entry, ttl)
   call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(NOW_MS + tonumber(ttl)), entry)
   remove_expired(k)
-  live_as_the_last_entry(k)
+  expire_with_last_entry(k)
 end
 
--- For store_grant(). Expired entries are removed before our record is written: an entry of ours may be among them.
+-- For store_grant(). Expired entries are removed before our record is written, because one of them
+-- may be ours.
 local function write_share(k, info, ttl, first_field, is_new)
   if k.entry then
     remove_entries(k, { k.entry })
@@ -121,7 +124,7 @@ local function write_share(k, info, ttl, first_field, is_new)
   write_record(k, info, first_field)
   call('ZADD', k.shared, ttl == '0' and '+inf' or int_string(NOW_MS + tonumber(ttl)), info.claim)
   if not is_new then
-    live_as_the_last_entry(k)
+    expire_with_last_entry(k)
     return
   end
   set_lock(k, MODE, ttl)

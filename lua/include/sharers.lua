@@ -1,8 +1,8 @@
--- The entries in shared:K, one for each holder of a mode that several may hold. Changing them: share.lua.
+-- The entries in shared:K, one for each holder of a shared mode. share.lua changes them.
 -- @include server
 -- @include info
 
--- For ZCOUNT and ZRANGEBYSCORE: entries that have not expired.
+-- The scores of entries that have not expired, for ZCOUNT and ZRANGEBYSCORE.
 local function live_range()
   return '(' .. int_string(NOW_MS), '+inf'
 end
@@ -23,14 +23,14 @@ local function first_to_expire(k)
   return first[1], first[2]
 end
 
--- The entry of a sharer. Its info names it. If there are fewer records than entries, some were lost, and all entries are
--- searched, but only if asked to.
+-- The entry of a sharer, which its record names. If there are fewer records than entries, some were
+-- lost: then all entries are searched, but only on request.
 local function entry_of(k, waiter, must_search)
   local info = read_info(k, waiter)
   if info and info.claim then
     return info.claim
   end
-  local others = slots_of(current(k)) and 1 or 0 -- the field SLOTS
+  local others = slots_of(current(k)) and 1 or 0 -- for the field SLOTS
   if must_search and call('HLEN', k.info) - others < call('ZCOUNT', k.shared, '-inf', '+inf') then
     for _, entry in ipairs(call('ZRANGE', k.shared, 0, -1)) do
       if parse_claim(entry) == waiter then

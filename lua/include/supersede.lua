@@ -1,16 +1,16 @@
--- Of the waiters with the flag SUPERSEDES only the newest stays, by arrival stamp.
+-- Superseding: of the waiters with the flag SUPERSEDES only the newest stays, by arrival stamp.
 -- @include newest
 -- @include queue
 -- @include wakeup
 
--- As long as the token of K: 7 days.
+-- 7 days, as long as the token of K.
 local NEWEST_TTL_MS = '604800000'
 
--- A reply if a newer request has superseded ours. By the stamps that the clients know, which are the same numbers on
--- every server; one that has none yet is the newest.
+-- Returns a reply if a newer request has superseded ours. This compares the stamps that clients
+-- know, which are the same on every server; a client without a stamp is the newest.
 local function superseded(k, i)
   local theirs = STAMP and newest_stamp(k) or 0
-  -- Two servers may have given the same stamp: then one of the two must go, and not the other.
+  -- Two servers may have assigned the same stamp: then exactly one of the two waiters must give up.
   if theirs < (STAMP or 0) or theirs == 0 or (theirs == STAMP and newest(k).waiter < ME) then
     return
   end
@@ -22,11 +22,13 @@ local function superseded(k, i)
   return reply
 end
 
--- Our request queues, or is granted: it is the newest. The waiter that was the newest loses its place and is woken, to
--- find out why. SET first, as a server that is out of memory refuses that only if it is the first write.
+-- Makes our request, which queues or is granted, the newest one. The waiter that was the newest
+-- loses its place and is woken to find out why. SET comes first: a server that is out of memory
+-- refuses a script only if its first write takes memory.
 local function supersede(k, first_field)
   local old, ours = newest(k), STAMP or our_stamp()
-  -- A holder that asks again, after a lost reply, is not superseded, but it is not the newest either.
+  -- A holder that repeats its request after a lost reply is not superseded, but it is not the
+  -- newest either.
   if old and (old.waiter == ME or tonumber(old.stamp) > ours) then
     return
   end

@@ -1,11 +1,12 @@
--- What is left of a grant that was given back by its token, or broken, for clients that come with the token later: who did
--- it, as JSON in the place of the waiter's tombstone.
+-- The trace of a grant that was released by its token, or broken, for clients that use the token
+-- later: the client that ended it, as JSON, at the key of the waiter's tombstone.
 -- @include server
 
 -- An hour.
 local TRACE_TTL_MS = '3600000'
 
--- `who` has the fields of the client that ended the grant. For people only: never a reason to fail.
+-- `who` has the fields of the client that ended the grant. They are for people only: a failure is
+-- ignored.
 local function leave_trace(tombstone, how, who)
   local fields = { how = how }
   for field, value in pairs(who) do
@@ -14,7 +15,7 @@ local function leave_trace(tombstone, how, who)
   redis.pcall('SET', tombstone, cjson.encode(fields), 'PX', TRACE_TTL_MS)
 end
 
--- {'ended', how, field, value, ...} if our grant has left a trace.
+-- Returns {'ended', how, field, value, ...} if our grant has left a trace.
 local function trace_reply()
   local ok, fields = pcall(cjson.decode, call('GET', TOMBSTONE) or '')
   if not ok or type(fields) ~= 'table' then

@@ -1,10 +1,10 @@
 -- Wake-ups for waiters.
 -- @include server
 
--- A wake-up that was not fetched is forgotten after this time.
+-- A wake-up that is not fetched expires after this time.
 local WAKEUP_TTL_MS = 10000
 
--- For a key that was just created: if PEXPIRE is refused, the key is deleted again.
+-- Sets the expiry of a key that was just created. If PEXPIRE is refused, the key is deleted.
 local function expire_or_delete(key, ms)
   local reply = redis.pcall('PEXPIRE', key, ms)
   if type(reply) == 'table' and reply.err then
@@ -13,7 +13,7 @@ local function expire_or_delete(key, ms)
   end
 end
 
--- Pushes, never publishes: an element that is pushed before the BLPOP waits for it in the list.
+-- Wake-ups are pushed, not published: an element that is pushed before the BLPOP waits in the list.
 local function push_wakeup(waiter)
   local list = NOTIFY .. waiter
   if call('EXISTS', list) == 0 then

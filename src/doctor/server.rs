@@ -346,7 +346,7 @@ pub(super) fn first_quarantine(timing: &Timing) -> Duration {
     timing.quarantine.saturating_add(AFTER_QUARANTINE)
 }
 
-/// Computes the quarantine as lua/include/server.lua does.
+/// Computes the quarantine as lua/include/marker.lua does.
 fn quarantine(
     found: &Found,
     server: &ServerFacts,

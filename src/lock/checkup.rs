@@ -114,7 +114,7 @@ pub(crate) struct Config {
     pub cluster_node_timeout: Option<Duration>,
 }
 
-/// Proof that a server has kept its data: see lua/include/server.lua.
+/// Proof that a server has kept its data: see lua/include/marker.lua.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub reign: String,

@@ -108,7 +108,7 @@ pub enum Action {
 }
 
 impl Shard {
-    /// As lua/include/server.lua: the age of what the shard marker says, which is written if it says something else.
+    /// As lua/include/marker.lua: the age of what the shard marker says, which is written if it says something else.
     fn shard_known_for(&self, master: &mut Master, has_the_slot: bool) -> u8 {
         let rules = self.rules;
         let known = master.shard_marker.filter(|marker| {

@@ -1,4 +1,4 @@
-//! On a cluster: since when a master has had its present slots, as in lua/include/server.lua.
+//! On a cluster: since when a master has had its present slots, as in lua/include/marker.lua.
 
 use crate::lock::checkup::Marker;
 use crate::lock::redis::Keys;
