@@ -9,7 +9,7 @@ use super::{exit_code, print};
 use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
-use crate::lock::{self, BackendError, Breaker, Freed, Holder, HolderKind, How};
+use crate::lock::{self, BackendError, BreakMode, Breaker, Freed, Holder, HolderKind};
 use crate::report::{self, BreakReport};
 use crate::settings::BreakSettings;
 
@@ -47,7 +47,7 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
         return print(&format!("{}\n", report.is_free(settings.slot, &holders)));
     }
     let is_foreign = |held: &Holder| held.kind == HolderKind::Foreign;
-    let may_delete = settings.how == How::AtOnce && breaker.frees_at_once();
+    let may_delete = settings.how == BreakMode::Immediate && breaker.frees_at_once();
     if !may_delete && meant.iter().any(is_foreign) {
         return Err(Failure::new(exit::HELD, report.cannot_be_told(&meant, breaker.frees_at_once())).into());
     }

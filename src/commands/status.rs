@@ -8,7 +8,7 @@ use super::watch::watch;
 use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{Exit, Failure, HELD};
-use crate::lock::{BackendError, Seen, Status, View};
+use crate::lock::{BackendError, Status, View, WaitProgress};
 use crate::report::{self, LongLines, Verbosity, quoted, sanitize, status_json, status_text};
 use crate::settings::{Checked, Purpose, StatusSettings};
 
@@ -85,14 +85,14 @@ fn wait_until_free(
     let is_quiet = settings.location.verbosity == Verbosity::Quiet;
     let mut next_mention = started + FIRST_MENTION;
     let mut is_failing = false;
-    let mut observer = |seen: Seen<'_>| match seen {
+    let mut observer = |seen: WaitProgress<'_>| match seen {
         _ if is_quiet => {}
-        Seen::Failing(error) => {
+        WaitProgress::Failing(error) => {
             if !std::mem::replace(&mut is_failing, true) {
                 report::print(&format!("{}; still waiting", failure(error, settings).message));
             }
         }
-        Seen::Taken(status) => {
+        WaitProgress::Taken(status) => {
             is_failing = false;
             if next_mention.has_passed() {
                 next_mention = BootTime::now() + MENTION_EVERY;

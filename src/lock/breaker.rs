@@ -9,7 +9,7 @@ pub(crate) trait Breaker {
 
     /// Notify these holders that they must release the lock. Can be repeated. An error if too few
     /// servers can be reached to have an effect; then nothing is changed, as far as possible.
-    fn notify(&mut self, holders: &[Holder], how: How) -> Result<Notified, BackendError>;
+    fn notify(&mut self, holders: &[Holder], how: BreakMode) -> Result<Notified, BackendError>;
 
     /// Sleep until the notified holders may have changed, at most until this moment.
     fn wait(&mut self, until: BootTime);
@@ -47,10 +47,10 @@ pub(crate) struct UnreachableHolder {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum BreakMode {
     /// The holder stops its command and releases the lock, or its lease expires.
-    Gently,
+    Gentle,
     /// The lock is free at once, and the holder finds out later. Where that is impossible, the
     /// holder's command is killed.
-    AtOnce,
+    Immediate,
 }

@@ -1,7 +1,8 @@
 //! Facts about servers and lock directories, for `redlock doctor`. redis/checkup/ gathers
 //! those of servers; src/doctor/ judges them.
 //!
-//! A server may deny or not offer some of it: such a fact is an error, never a guess.
+//! A server may deny access to some facts or not support them: such a fact is an error, never a
+//! guess.
 
 use std::fs;
 use std::os::fd::BorrowedFd;
@@ -108,9 +109,9 @@ pub(crate) struct Config {
     /// When snapshots are taken; empty if never.
     pub save: Option<String>,
     pub min_replicas: Option<u64>,
-    /// A replica that was silent for longer does not count.
+    /// A replica that has not replied for longer does not count.
     pub max_lag: Option<Duration>,
-    /// In a cluster, another server becomes the master after this much silence.
+    /// In a cluster, another server becomes the master after a silence of this length.
     pub cluster_node_timeout: Option<Duration>,
 }
 
@@ -126,9 +127,9 @@ pub(crate) struct Marker {
 /// A lock on a random key was taken, waited for, extended and released, and its keys were deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trial {
-    /// Without the wait.
+    /// Excludes the wait.
     pub took: Duration,
-    /// The log of finished runs got an entry.
+    /// The run was added to the log.
     pub is_in_history: bool,
 }
 
@@ -154,7 +155,7 @@ pub(crate) struct SentinelFacts {
     pub configured: usize,
     /// The master that it names, host:port.
     pub master: Result<String, BackendError>,
-    /// After this much silence another server becomes the master; `None` if not known.
+    /// Another server becomes the master after a silence of this length; `None` if unknown.
     pub down_after: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! A waiter's identity and its attempt number, and how a lock is known to the runs inside it.
+//! Waiters, their claims, and the form in which a lock is passed to the runs inside its command.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,8 +23,8 @@ impl fmt::Display for WaiterId {
     }
 }
 
-/// The value at the lock's key: `<waiter>.<attempt>`. The attempt grows with each request, so a late
-/// command of an earlier one can neither release nor overwrite what a later one holds.
+/// The value at the lock's key: `<waiter>.<attempt>`. The attempt grows with each request, so a
+/// late command of an earlier one can neither release nor overwrite what a later one holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub waiter: WaiterId,
@@ -49,16 +49,16 @@ impl FromStr for Claim {
     }
 }
 
-/// A lock that a run holds, as REDLOCK_HELD tells it to the runs inside its command.
+/// A lock that a run holds, as REDLOCK_HELD passes it to the runs inside its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AncestorLock {
     pub claim: Claim,
     pub host_ticket: Option<HostTicket>,
-    /// Where runs that are to use the lock attach.
+    /// Where runs attach that want to use the lock.
     pub attach_id: Option<Uuid>,
 }
 
-/// A lock on this host: which file, and which ticket; its token, and its slot.
+/// A lock on this host: its file, ticket, token and slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostTicket {
     pub device: u64,

@@ -49,7 +49,7 @@ fn waiter_of(token: &str) -> &str {
 pub(crate) struct FinishedRun {
     pub ended_at: SystemTime,
     pub waited: Option<Duration>,
-    /// `None` also if it never had the lock.
+    /// Also `None` if it never had the lock.
     pub held: Option<Duration>,
     pub info: HolderInfo,
     pub mode: Mode,
@@ -77,8 +77,8 @@ impl FinishedRun {
         self.ended_at.checked_sub(self.held.unwrap_or_default()).unwrap_or(self.ended_at)
     }
 
-    /// When it asked for the lock.
-    pub(crate) fn asked(&self) -> SystemTime {
+    /// When it requested the lock.
+    pub(crate) fn requested(&self) -> SystemTime {
         let began = self.began();
         began.checked_sub(self.waited.unwrap_or_default()).unwrap_or(began)
     }
@@ -90,7 +90,7 @@ pub(super) mod tests {
     use crate::lock::HolderKind;
     use std::time::UNIX_EPOCH;
 
-    /// A run of which nothing else is known. `ended`: in seconds after 1970.
+    /// A run with all other fields unknown. `ended`: in seconds after 1970.
     pub fn run(token: &str, ended: u64, how: Outcome) -> FinishedRun {
         FinishedRun {
             ended_at: UNIX_EPOCH + Duration::from_secs(ended),

@@ -36,7 +36,7 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
-pub(crate) use breaker::{Breaker, Freed, How, Notified, UnreachableHolder};
+pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, UnreachableHolder};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
@@ -60,7 +60,7 @@ pub(crate) use redis::{
 };
 pub(crate) use retry::acquire;
 pub(crate) use status::{
-    Detail, Difference, Listing, Seen, ServerState, ServerStatus, State, Status, View, WaiterStatus,
+    Detail, Difference, Listing, ServerState, ServerStatus, State, Status, View, WaitProgress, WaiterStatus,
 };
 pub(crate) use tls_problem::{TlsProblem, TlsSetupProblem};
 pub(crate) use unlocked::Unlocked;

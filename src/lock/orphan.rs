@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::{Claim, Grant};
 use crate::clock::BootTime;
 
-/// Releases the lock, or the place in the queue, of a redlock that has died. Made before the
-/// guardian is forked, called there when no process runs under the lock any more. The first
-/// argument is what [`Grant::to_bytes`] returned, if the guardian was told of a grant; the second
-/// whether the command ran.
+/// Releases the lock, or the place in the queue, of a redlock that has died. Created before the
+/// guardian is forked, and called there when no process runs under the lock any more. The first
+/// argument is the result of [`Grant::to_bytes`], if the guardian has received a grant; the second
+/// is whether the command ran.
 pub(crate) type ReleaseOrphan = Box<dyn FnOnce(Option<&[u8]>, bool)>;
 
 /// The part of a grant that its release needs.
@@ -22,8 +22,8 @@ pub(super) struct OrphanGrant {
 }
 
 impl Grant {
-    /// For the guardian, which knows nothing of locks. Empty if there is nothing to release: the
-    /// lock belongs to an outer run, or there is none.
+    /// The grant as the guardian keeps it, without knowing about locks. Empty if there is nothing
+    /// to release: the lock belongs to an outer run, or there is none.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         if !self.is_locked() || !self.outer.is_empty() {
             return Vec::new();

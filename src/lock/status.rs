@@ -1,47 +1,49 @@
-//! What a lock looks like from outside: who holds it, who waits for it, what each server says. Looking changes
-//! nothing: no key appears, no lease is renewed, no waiter is woken.
+//! The state of a lock as `redlock status` shows it: its holders, its waiters, and each server's
+//! view. Reading it changes nothing: no key appears, no lease is renewed, no waiter is woken.
 
 use std::time::{Duration, SystemTime};
 
 use super::{BackendError, History, Holder, HolderInfo, Mode, majority_of};
 use crate::clock::BootTime;
 
-/// The seam for looking, between the places where locks are (servers, this host) and the commands that show them.
+/// Read-only access to locks: the seam between the backends (servers, this host) and the commands
+/// that show locks.
 pub(crate) trait View {
-    /// One lock, in full.
+    /// Describes one lock in full.
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError>;
 
-    /// All locks that are taken and whose keys match this pattern, which is a server's: `*`, `?`, `[a-z]`, and a
-    /// backslash before any of them.
+    /// All locks that are taken and whose keys match this pattern in the server's syntax: `*`, `?`,
+    /// `[a-z]`, and a backslash to escape any of them.
     fn list(&mut self, pattern: Option<&[u8]>, detail: Detail) -> Result<Listing, BackendError>;
 
-    /// The runs of one lock: those that ended after this moment, as far as they are remembered, and those of now.
+    /// The runs of one lock: the finished ones that are remembered and ended after this moment, and
+    /// the present ones.
     fn history(&mut self, key: &[u8], since: Option<SystemTime>) -> Result<History, BackendError>;
 
-    /// Blocks until the lock is free and no client waits for it, or until this moment; `None` is forever. Takes nothing,
-    /// and does not poll. Returns the status at the end, whichever it is. The observer is called with what is seen until
-    /// then: at the start, and whenever something may have changed.
+    /// Blocks until the lock is free and has no waiters, or until this moment; `None` is forever.
+    /// Takes nothing, and does not poll. Returns the last status, whichever it is. The observer is
+    /// called at the start, and whenever something may have changed.
     fn wait_until_free(
         &mut self,
         key: &[u8],
         until: Option<BootTime>,
-        observer: &mut dyn FnMut(Seen<'_>),
+        observer: &mut dyn FnMut(WaitProgress<'_>),
     ) -> Result<Status, BackendError>;
 }
 
-/// What is seen while a lock is waited for.
+/// What an observer sees while it waits for a free lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Seen<'a> {
-    /// Held, or about to be.
+pub(crate) enum WaitProgress<'a> {
+    /// Held, or has waiters.
     Taken(&'a Status),
-    /// It cannot be looked at now; this may pass.
+    /// The lock cannot be inspected now; this may pass.
     Failing(&'a BackendError),
 }
 
 /// How much of each lock a list needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// The holders, and how many wait.
+    /// The holders, and the number of waiters.
     Summary,
     Full,
 }
@@ -51,9 +53,9 @@ pub(crate) struct Listing {
     pub locks: Vec<Status>,
     /// Empty on this host.
     pub servers: Vec<ServerStatus>,
-    /// What could not be asked, and has locks that no other server knows: masters of a cluster.
+    /// Masters of a cluster that could not be queried: no other server knows their locks.
     pub missing: Vec<BackendError>,
-    /// A majority of the servers does not answer: why. These are the locks that the others know.
+    /// Why no majority of the servers has replied. The list has the locks that the others know.
     pub undecided: Option<BackendError>,
 }
 
@@ -61,25 +63,25 @@ pub(crate) struct Listing {
 pub(crate) struct Status {
     pub key: Vec<u8>,
     pub state: State,
-    /// What is there is no lock at all, of any program: another type of value.
+    /// The key has a value of another type, which is not a lock of any program.
     pub is_wrong_type: bool,
-    /// The one that has held it longest first. A foreign lock has one of which only the expiry is known.
+    /// The longest holder first. A foreign lock has one holder, of which only the expiry is known.
     pub holders: Vec<Holder>,
-    /// How many hold it, though not all may be described.
+    /// Number of holders, of which not all may be described.
     pub holder_count: usize,
-    /// The next one first.
+    /// In order: the next one first.
     pub waiters: Vec<WaiterStatus>,
-    /// How many wait for it, though not all may be described.
+    /// Number of waiters, of which not all may be described.
     pub waiter_count: usize,
     /// Empty on this host.
     pub servers: Vec<ServerStatus>,
-    /// Too few servers vote to tell whether it is free, or too few answer to tell who holds it: why. No client can take it
-    /// now.
+    /// Why it is unknown whether the lock is free (too few servers vote), or which client holds it
+    /// (too few servers reply). No client can take it now.
     pub undecided: Option<BackendError>,
 }
 
 impl Status {
-    /// Of a lock that nobody has ever used.
+    /// The status of a lock that was never used.
     pub(crate) fn free(key: Vec<u8>) -> Self {
         Self {
             key,
@@ -94,24 +96,23 @@ impl Status {
         }
     }
 
-    /// Some client has it.
     pub(crate) fn is_taken(&self) -> bool {
         self.state != State::Free
     }
 
-    /// A majority of the servers does not answer: why. Then all that is known is what the others say.
+    /// Why no majority of the servers has replied. Then the status has only what the others know.
     pub(crate) fn lacks_majority(&self) -> Option<&BackendError> {
-        let answering = self.answering();
-        self.undecided.as_ref().filter(|_| answering < majority_of(self.servers.len()))
+        let reply_count = self.reply_count();
+        self.undecided.as_ref().filter(|_| reply_count < majority_of(self.servers.len()))
     }
 
-    /// How many servers.
-    pub(crate) fn answering(&self) -> usize {
-        let answers = |server: &&ServerStatus| !matches!(server.state, ServerState::Fails(_));
-        self.servers.iter().filter(answers).count()
+    /// The number of servers that have replied.
+    pub(crate) fn reply_count(&self) -> usize {
+        let has_replied = |server: &&ServerStatus| !matches!(server.state, ServerState::Fails(_));
+        self.servers.iter().filter(has_replied).count()
     }
 
-    /// No client has it or waits for it.
+    /// The lock has no holder and no waiter.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_taken() && self.waiter_count == 0 && self.undecided.is_none()
     }
@@ -133,10 +134,10 @@ pub(crate) enum State {
 
 #[derive(Clone, Debug)]
 pub(crate) struct WaiterStatus {
-    /// Empty if it is not known.
+    /// Empty if unknown.
     pub info: HolderInfo,
     pub mode: Mode,
-    /// From 1.
+    /// Starts at 1.
     pub position: usize,
     pub waited: Option<Duration>,
 }
@@ -146,10 +147,10 @@ pub(crate) struct WaiterStatus {
 pub(crate) struct ServerStatus {
     pub name: String,
     pub state: ServerState,
-    /// Whether it says the same of the lock as all servers together; `None` if it says nothing that counts, or if
-    /// no single lock is looked at.
+    /// Whether it agrees with the majority about the lock; `None` if its reply does not count, or
+    /// if this is not about a single lock.
     pub vote: Option<bool>,
-    /// What it says, if that is something else.
+    /// How it disagrees.
     pub differs: Option<Difference>,
     pub rtt: Option<Duration>,
 }
@@ -157,14 +158,14 @@ pub(crate) struct ServerStatus {
 #[derive(Clone, Debug)]
 pub(crate) enum ServerState {
     Serves,
-    /// It answers, but holds no locks.
+    /// It replies, but holds no locks.
     Replica,
-    /// It answers, but does not vote for this long.
+    /// It replies, but does not vote for this long.
     Quarantined(Duration),
     Fails(BackendError),
 }
 
-/// What a server says of a lock that is not what the majority says.
+/// A server's view of a lock where it differs from the majority's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Difference {
     Free,

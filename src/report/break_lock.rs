@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::format::{LocalTime, holder, quoted, sanitize, since_moment};
 use super::problem::backend_error;
 use crate::duration::{format, format_seconds};
-use crate::lock::{BackendError, Holder, HolderInfo, HolderKind, How, Renewal};
+use crate::lock::{BackendError, BreakMode, Holder, HolderInfo, HolderKind, Renewal};
 
 /// The sentences about one lock.
 pub(crate) struct BreakReport {
@@ -98,18 +98,18 @@ impl BreakReport {
     }
 
     /// `frees`: whether --now frees the lock, or kills the command.
-    pub(crate) fn question(&self, holders: &[Holder], how: How, frees: bool) -> String {
+    pub(crate) fn question(&self, holders: &[Holder], how: BreakMode, frees: bool) -> String {
         let runs = holders.iter().filter(|held| runs_a_command(held)).count();
         let is_kept = |held: &Holder| held.kind == HolderKind::Run && !runs_a_command(held);
         let consequence = match (runs, how) {
             (0, _) if holders.iter().any(is_kept) => "What it was acquired for is not stopped.",
             (0, _) => "The lock is free then.",
-            (1, How::Gently) => "Its command will be stopped.",
-            (_, How::Gently) => "Their commands will be stopped.",
-            (1, How::AtOnce) if !frees => "Its command will be killed.",
-            (_, How::AtOnce) if !frees => "Their commands will be killed.",
-            (1, How::AtOnce) => "Its command may run beside the next one.",
-            (_, How::AtOnce) => "Their commands may run beside the next one.",
+            (1, BreakMode::Gentle) => "Its command will be stopped.",
+            (_, BreakMode::Gentle) => "Their commands will be stopped.",
+            (1, BreakMode::Immediate) if !frees => "Its command will be killed.",
+            (_, BreakMode::Immediate) if !frees => "Their commands will be killed.",
+            (1, BreakMode::Immediate) => "Its command may run beside the next one.",
+            (_, BreakMode::Immediate) => "Their commands may run beside the next one.",
         };
         format!("{consequence} Break {}? [y/N] ", self.key)
     }

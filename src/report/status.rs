@@ -110,7 +110,7 @@ fn summary(status: &Status) -> String {
 
 /// "1 of 3 servers"
 pub(super) fn those_that_answer(status: &Status) -> String {
-    format!("{} of {} servers", status.answering(), status.servers.len())
+    format!("{} of {} servers", status.reply_count(), status.servers.len())
 }
 
 fn state(status: &Status) -> String {

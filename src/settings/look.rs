@@ -13,7 +13,7 @@ use crate::cli::{
     BackendArgs, BreakArgs, CheckArg, HistoryArgs, ListArgs, LookArgs, StatusArgs, VerbosityArgs, WatchArgs,
 };
 use crate::exit::Failure;
-use crate::lock::{Claim, How, MOST_SLOTS};
+use crate::lock::{BreakMode, Claim, MOST_SLOTS};
 use crate::moment::Moment;
 use crate::report::Verbosity;
 
@@ -215,7 +215,7 @@ pub(crate) struct BreakSettings {
     pub token: Option<String>,
     /// Break only the holder of this slot.
     pub slot: Option<u32>,
-    pub how: How,
+    pub how: BreakMode,
     /// How long to wait for the outcome at most.
     pub wait: Option<Duration>,
 }
@@ -236,7 +236,7 @@ impl BreakSettings {
             yes,
             token,
             slot: sources.whole_number("slot", slot.as_deref(), 0, MOST_SLOTS - 1)?,
-            how: if now { How::AtOnce } else { How::Gently },
+            how: if now { BreakMode::Immediate } else { BreakMode::Gentle },
             wait: sources.duration("wait", wait.as_deref())?,
         })
     }

@@ -21,8 +21,8 @@ use super::view::{Participant, Present, holder_id};
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakWatch, Breaker, Broken, FileProblem, Freed, Holder, HolderInfo, How, Mode, Notice,
-    Notified, Renewal, UnreachableHolder,
+    BackendError, BreakMode, BreakWatch, Breaker, Broken, FileProblem, Freed, Holder, HolderInfo, Mode,
+    Notice, Notified, Renewal, UnreachableHolder,
 };
 
 /// An older request is ignored.
@@ -133,12 +133,12 @@ impl Breaker for HostBreaker {
         Ok(present.described_holders(file).into_iter().map(|(holder, _)| holder).collect())
     }
 
-    fn notify(&mut self, holders: &[Holder], how: How) -> Result<Notified, BackendError> {
+    fn notify(&mut self, holders: &[Holder], how: BreakMode) -> Result<Notified, BackendError> {
         let mut unreachable = Vec::new();
         let Some(file) = &self.file else { return Ok(Notified { unreachable, freed: Freed::No }) };
         let present = Present::look(file)?;
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        let request = if how == How::AtOnce { KILL } else { "" };
+        let request = if how == BreakMode::Immediate { KILL } else { "" };
         for (Holder { id, .. }, participant) in present.described_holders(file) {
             let Some(holder) = participant.filter(|_| holders.iter().any(|meant| meant.id == id)) else {
                 continue;

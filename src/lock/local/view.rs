@@ -23,7 +23,7 @@ use crate::clock::BootTime;
 use crate::lock::wait::{Wait, wait};
 use crate::lock::{
     BackendError, Detail, FileProblem, FinishedRun, History, Holder, HolderInfo, HolderKind, Listing, Mode,
-    Seen, State, Status, View, WaiterStatus, glob, lock_name,
+    State, Status, View, WaitProgress, WaiterStatus, glob, lock_name,
 };
 
 /// How often to look at a file that a foreign program has locked for reading.
@@ -82,9 +82,9 @@ impl View for HostView {
         &mut self,
         key: &[u8],
         until: Option<BootTime>,
-        observer: &mut dyn FnMut(Seen<'_>),
+        observer: &mut dyn FnMut(WaitProgress<'_>),
     ) -> Result<Status, BackendError> {
-        self.wait_until_idle(key, until, &mut |status| observer(Seen::Taken(status)))
+        self.wait_until_idle(key, until, &mut |status| observer(WaitProgress::Taken(status)))
     }
 
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::break_lock::RedisBreaker;
-use super::grant_record::GrantRecord;
 use super::release::verdict;
 use super::renewal_tally::{RenewalTally, renewal_counts};
 use super::reply::{ExtendReply, FollowUpReply, ReleaseReply, Reply};
@@ -14,7 +13,8 @@ use super::servers::Servers;
 use super::{FOREVER, Keys, Server, Timing};
 use crate::clock::BootTime;
 use crate::lock::{
-    BackendError, Bearer, Breaker, Claim, Extended, Fault, HolderInfo, How, Lease, Loss, Problem, Released,
+    BackendError, Bearer, BreakMode, Breaker, Claim, Extended, Fault, Fields, HolderInfo, Lease, Loss,
+    Problem, Released, Renewal,
 };
 
 /// How long a run without a lease may take to stop its command; and how much later than its server said a lease may end.
@@ -100,7 +100,7 @@ impl RedisBearer {
             if until.has_passed() {
                 return Err(self.servers[0].node.timed_out());
             }
-            breaker.notify(&[held], How::Gently)?;
+            breaker.notify(&[held], BreakMode::Gentle)?;
             breaker.wait(until);
         }
     }
@@ -170,5 +170,64 @@ impl Bearer for RedisBearer {
             return self.release_run().unwrap_or_else(Released::Unknown);
         }
         verdict(replies, &self.servers)
+    }
+}
+
+/// The records of a grant, which a server sends to a bearer: enough to heal another server.
+#[derive(Clone, Debug)]
+struct GrantRecord {
+    terms: Terms,
+    fences: Vec<u64>,
+    held_for: Duration,
+    gate: Vec<u8>,
+    stamp: Option<u64>,
+}
+
+impl GrantRecord {
+    /// Parses a JSON object for each lock. `None` if a field is missing, or if a process renews the
+    /// lock: it heals the servers itself.
+    fn parse(records: &[Vec<u8>]) -> Option<Self> {
+        let records: Vec<Fields> =
+            records.iter().map(|record| Fields::from_json(record)).collect::<Option<_>>()?;
+        let first = records.first()?;
+        let holder =
+            Some(HolderInfo::from_fields(first)).filter(|holder| holder.renewal == Renewal::Nobody)?;
+        let (mode_tag, min_hold) = (first.get("mode").to_vec(), first.millis("min_hold").unwrap_or_default());
+        let history = first.parsed("history").unwrap_or_default();
+        Some(Self {
+            terms: Terms::of_record(mode_tag, &holder, min_hold, history, records.len()),
+            fences: records.iter().map(|record| record.parsed("fence")).collect::<Option<_>>()?,
+            held_for: first.millis("held_for")?,
+            gate: first.get("gate").to_vec(),
+            stamp: first.parsed("stamp"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_complete_record_that_no_process_renews_is_used() {
+        let parse = |text: &str| GrantRecord::parse(&[text.into(), text.into()]);
+        let whole =
+            r#"{"fence":"7","held_for":"1500","gate":"g","stamp":"9","keeper":"none","mode":"shared:a"}"#;
+        let record = parse(whole).unwrap();
+        assert_eq!((record.fences, record.held_for), (vec![7, 7], Duration::from_millis(1500)));
+        assert_eq!((record.gate, record.stamp), (b"g".to_vec(), Some(9)));
+        assert_eq!(record.terms.mode_tag, b"shared:a");
+        for other in [
+            "",
+            "{}",
+            "[]",
+            &whole.replace("none", "42"),
+            &whole.replace("\"keeper\"", "\"x\""),
+            &whole.replace("\"7\"", "\"\""),
+            &whole.replace("held_for", "x"),
+        ] {
+            assert!(parse(other).is_none(), "{other}");
+        }
+        assert!(GrantRecord::parse(&[]).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Taking a lock on servers away from its holders.
 //!
 //! A claim is marked on a majority of the servers: from then on its holder cannot renew it, and is
-//! told. It is freed by its holder, or when its lease ends: see lua/include/mark.lua.
+//! notified. The lock is freed by its holder, or when its lease ends: see lua/include/mark.lua.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, Breaker, Fault, Freed, Holder, HolderInfo, HolderKind, How, Notified, majority_of,
+    BackendError, BreakMode, Breaker, Fault, Freed, Holder, HolderInfo, HolderKind, Notified, majority_of,
 };
 
 pub(crate) struct RedisBreaker {
     view: RedisView,
     keys: Keys,
     requests: Requests,
-    /// Who we are to the servers: what holders are told, and where we are woken.
+    /// Our identity on the servers: holders see it, and releases wake us by it.
     id: WaiterId,
     who: HolderInfo,
     /// We have the token, and release the lock rather than break it.
     has_token: bool,
-    /// A majority was marked: from then on we only mark again, and take nothing back.
-    has_notified: bool,
-    /// A second set of connections, on which we sleep.
+    /// A majority was marked: from now on marks are only added, never withdrawn.
+    has_marked_majority: bool,
+    /// A second set of connections, which block until a release.
     listening: Option<Listening>,
 }
 
@@ -48,22 +48,22 @@ impl RedisBreaker {
             id: WaiterId::random(),
             who,
             has_token: false,
-            has_notified: false,
+            has_marked_majority: false,
             listening: None,
         }
     }
 
-    /// For a client that has the token: the holder is told so.
+    /// For a client that has the token: the holder is notified of a release instead of a break.
     pub(super) fn of_bearer(servers: Vec<Server>, keys: Keys, timing: Timing, who: HolderInfo) -> Self {
         Self { has_token: true, ..Self::new(servers, keys, timing, who) }
     }
 
-    fn ask_all(&mut self, action: BreakAction, claims: &[Vec<u8>]) -> BreakRound {
+    fn send_to_all(&mut self, action: BreakAction, claims: &[Vec<u8>]) -> BreakRound {
         let call = self.requests.break_lock((self.id, &self.who), action, claims, self.has_token);
         let servers = &mut self.view.servers;
-        let asked = servers.timed_round(servers.to_all(&call));
+        let round_trip = servers.timed_round(servers.to_all(&call));
         let mut round = BreakRound { replies: Vec::new(), errors: Vec::new(), servers: servers.len() };
-        for (at, reply) in asked.replies(servers, None) {
+        for (at, reply) in round_trip.replies(servers, None) {
             match reply {
                 Ok(reply) => round.replies.push(reply),
                 Err(error) => {
@@ -75,22 +75,22 @@ impl RedisBreaker {
         round
     }
 
-    /// Once more than marking takes: a server that had lost the claim may have got it back from its holder in between,
-    /// without the mark. What we had marked on a majority before the second round began cannot be undone in this way; nor by
-    /// another client that takes its own marks back.
+    /// Marks twice: a server that had lost the claim may have got it back from its holder in
+    /// between, without the mark. What we had marked on a majority before the second round began
+    /// cannot be undone in this way, nor by another client that withdraws its own marks.
     fn mark(&mut self, claims: &[Vec<u8>]) -> Result<(), BackendError> {
-        let mut round = self.ask_all(BreakAction::Mark, claims);
+        let mut round = self.send_to_all(BreakAction::Mark, claims);
         let mut is_done = round.has_marked(claims, |mark| mark != Mark::None);
         if self.view.servers.len() > 1 && is_done {
-            round = self.ask_all(BreakAction::Mark, claims);
+            round = self.send_to_all(BreakAction::Mark, claims);
             is_done = round.has_marked(claims, |mark| mark == Mark::Old);
         }
         if is_done {
-            self.has_notified = true;
+            self.has_marked_majority = true;
             return Ok(());
         }
-        if !self.has_notified {
-            self.ask_all(BreakAction::Unmark, claims);
+        if !self.has_marked_majority {
+            self.send_to_all(BreakAction::Unmark, claims);
         }
         Err(BackendError::no_majority(round.errors, self.view.servers.len()))
     }
@@ -103,39 +103,38 @@ impl Breaker for RedisBreaker {
         Ok(holders)
     }
 
-    fn notify(&mut self, holders: &[Holder], how: How) -> Result<Notified, BackendError> {
+    fn notify(&mut self, holders: &[Holder], how: BreakMode) -> Result<Notified, BackendError> {
         let claim = |held: &Holder| held.id.clone().into_bytes();
         let claims: Vec<Vec<u8>> = holders.iter().map(claim).collect();
-        if how == How::Gently {
+        if how == BreakMode::Gentle {
             self.mark(&claims)?;
             return Ok(Notified { unreachable: Vec::new(), freed: Freed::No });
         }
-        // What is deleted cannot be brought back, and a mark can be taken back: so a majority is marked
-        // first. Other programs know no marks.
+        // A deleted claim cannot be restored, but a mark can be withdrawn: so a majority is marked
+        // first. Other programs do not know marks.
         let is_ours = |held: &&Holder| held.kind != HolderKind::Foreign;
         let marked: Vec<Vec<u8>> = holders.iter().filter(is_ours).map(claim).collect();
         let servers = self.view.servers.len();
         if servers > 1 && !marked.is_empty() {
             self.mark(&marked)?;
         }
-        let freed = match self.ask_all(BreakAction::Free, &claims).unless_no_majority() {
+        let freed = match self.send_to_all(BreakAction::Free, &claims).require_majority() {
             Ok(()) => Freed::Yes,
             Err(error) if servers > 1 && marked.len() == holders.len() => Freed::OnlyNotified(error),
-            // The server has refused.
             Err(error) if servers == 1 && error.fault() != Fault::Unavailable => return Err(error),
             Err(error) => Freed::Unknown(error),
         };
         Ok(Notified { unreachable: Vec::new(), freed })
     }
 
-    /// A release wakes us. Other ends are found by looking again.
+    /// A release wakes us. Any other end is found by the next inspection.
     fn wait(&mut self, until: BootTime) {
         let until = until.min(BootTime::now() + WAITER_RENEWAL);
         let listening = self.listening.get_or_insert_with(|| {
             Listening::new(
                 self.view.configured.clone(),
                 self.view.servers.node_timeout,
-                self.view.inspect_to_break(&self.keys),
+                self.view.inspect_call_to_break(&self.keys),
                 self.requests.notify_list(self.id),
                 WAITER_RENEWAL,
                 BootTime::now(),
@@ -157,7 +156,7 @@ impl Breaker for RedisBreaker {
 }
 
 impl BreakRound {
-    /// The marks that the servers have for each claim that a majority may have.
+    /// The marks on each claim that a majority may have.
     fn by_claim(&self) -> BTreeMap<&[u8], Vec<Mark>> {
         let mut claims: BTreeMap<&[u8], Vec<Mark>> = BTreeMap::new();
         let mut run_ids: Vec<&[u8]> = Vec::new();
@@ -175,19 +174,19 @@ impl BreakRound {
         claims
     }
 
-    fn unless_no_majority(self) -> Result<(), BackendError> {
+    fn require_majority(self) -> Result<(), BackendError> {
         if self.errors.len() > self.servers - majority_of(self.servers) {
             return Err(BackendError::no_majority(self.errors, self.servers));
         }
         Ok(())
     }
 
-    /// Whether none of these claims can be renewed any more, or is there at all.
+    /// Whether each of these claims is gone, or can no longer be renewed.
     fn has_marked(&self, claims: &[Vec<u8>], is_marked: impl Fn(Mark) -> bool) -> bool {
         let present = self.by_claim();
         let counts = |mark: &&Mark| is_marked(**mark) || **mark == Mark::Freed;
         let is_enough = |marks: &Vec<Mark>| marks.iter().filter(counts).count() >= majority_of(self.servers);
-        // A claim that no server has shown is gone only if those that have not replied are no majority.
+        // A claim that is in no reply is gone only if the servers without a reply are a minority.
         let is_gone = self.errors.len() < majority_of(self.servers);
         claims.iter().all(|claim| present.get(claim.as_slice()).map_or(is_gone, is_enough))
     }
@@ -200,8 +199,8 @@ mod tests {
 
     const CLAIM: &[u8] = b"3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1";
 
-    /// Of three servers one for each of these marks has the claim, `free` have nothing there, and the
-    /// others fail.
+    /// The replies of three servers: one for each of these marks has the claim, `free` have no
+    /// claim, and the others fail.
     fn round(marks: &[Mark], free: usize) -> BreakRound {
         let holders = marks.iter().map(|mark| vec![(CLAIM.to_vec(), *mark)]);
         let holders = holders.chain((0..free).map(|_| Vec::new()));

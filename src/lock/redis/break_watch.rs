@@ -1,6 +1,7 @@
-//! A holder on servers listens for a break: the client that breaks its claim pushes to its list. What was pushed only wakes it:
-//! it then asks whether its claim is marked, or gone. A majority decides, as in a renewal, so that a break that reached
-//! a minority of the servers stops nothing.
+//! A holder on servers listens for a break: the client that breaks its claim pushes to the holder's
+//! list. The pushed element only wakes the holder, which then asks the servers whether its claim is
+//! marked or gone. A majority decides, as in a renewal, so that a break that reached a minority of
+//! the servers stops nothing.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -13,27 +14,27 @@ use super::{RedisLock, Server};
 use crate::clock::BootTime;
 use crate::lock::{BreakWatch, Broken, Fields, Grant, HolderInfo, Notice, majority_of};
 
-/// A command that ends sooner opens no connection for this.
-const STARTS_AFTER: Duration = Duration::from_millis(500);
+/// A command that ends sooner opens no connections for this.
+const START_DELAY: Duration = Duration::from_millis(500);
 
-/// BLPOP ends after this time, and the mark is looked at: a connection may be dead without a word.
-const LISTENS_FOR: Duration = Duration::from_mins(1);
+/// BLPOP ends after this time, and the mark is checked: a connection may have died silently.
+const BLPOP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A mark that was seen longer ago than this may have been taken back.
-const COUNTS_FOR: Duration = Duration::from_secs(10);
+/// A mark that was seen longer ago than this may have been withdrawn.
+const MARK_MAX_AGE: Duration = Duration::from_secs(10);
 
 pub(super) struct RedisBreakWatch {
     listening: Listening,
-    /// `<claim> `, as an element about us begins.
+    /// `<claim> `, the start of an element about us.
     about_us: Vec<u8>,
-    /// The last word of each server, and when it was said.
+    /// The last reply of each server, and when it came.
     servers: Vec<Option<(WatchReply, BootTime)>>,
-    /// Who has freed the lock at once, if it was, and how.
+    /// How the lock was ended, according to an element.
     freed: Option<FreedBy>,
     is_over: bool,
 }
 
-/// The lock was freed by a client that told us.
+/// A client has ended our grant, and notified us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FreedBy {
     Broken { by: HolderInfo },
@@ -46,17 +47,17 @@ impl FreedBy {
     }
 }
 
-/// What an element about us tells: who broke the lock; or "released" and who did that; or "extended" and the ms of the
-/// lease, 0 = forever.
+/// An element about us. Its text is a JSON object that describes the breaking client; or "released"
+/// and the client that released the lock; or "extended" and the ms of the lease, 0 = forever.
 enum Element {
-    Freed(FreedBy),
+    Ended(FreedBy),
     Extended(Option<Duration>),
 }
 
 impl Element {
     fn parse(text: &[u8]) -> Option<Self> {
         if let Some(who) = text.strip_prefix(b"released ") {
-            return HolderInfo::from_json(who).map(|by| Self::Freed(FreedBy::Released { by }));
+            return HolderInfo::from_json(who).map(|by| Self::Ended(FreedBy::Released { by }));
         }
         if let Some(ttl) = text.strip_prefix(b"extended ") {
             let ttl: u64 = str::from_utf8(ttl).ok()?.parse().ok()?;
@@ -64,7 +65,7 @@ impl Element {
         }
         let fields = Fields::from_json(text)?;
         let is_release = fields.get(DEED) == RELEASED.as_bytes();
-        Some(Self::Freed(FreedBy::new(HolderInfo::from_fields(&fields), is_release)))
+        Some(Self::Ended(FreedBy::new(HolderInfo::from_fields(&fields), is_release)))
     }
 }
 
@@ -75,8 +76,8 @@ impl RedisLock {
             self.servers.node_timeout,
             self.requests.watch(grant.claim, &self.terms),
             self.requests.notify_list(grant.claim.waiter),
-            LISTENS_FOR,
-            grant.taken_at + STARTS_AFTER,
+            BLPOP_TIMEOUT,
+            grant.taken_at + START_DELAY,
         );
         RedisBreakWatch {
             servers: vec![None; listening.len()],
@@ -107,13 +108,13 @@ impl BreakWatch for RedisBreakWatch {
             Heard::Reply(reply) => servers[at] = Some((reply, BootTime::now())),
             Heard::Element(element) => {
                 match element.strip_prefix(about_us.as_slice()).and_then(Element::parse) {
-                    Some(Element::Freed(how)) => *freed = Some(how),
+                    Some(Element::Ended(how)) => *freed = Some(how),
                     Some(Element::Extended(ttl)) => extended = Some(Notice::Extended { ttl }),
                     None => {}
                 }
             }
         });
-        let is_recent = |(_, said_at): &&(WatchReply, BootTime)| said_at.elapsed() < COUNTS_FOR;
+        let is_recent = |(_, received_at): &&(WatchReply, BootTime)| received_at.elapsed() < MARK_MAX_AGE;
         let recent = self.servers.iter().flatten().filter(is_recent).map(|(reply, _)| reply);
         let Some(freed) = verdict(recent, self.servers.len(), self.freed.as_ref()) else { return extended };
         self.is_over = true;
@@ -124,8 +125,8 @@ impl BreakWatch for RedisBreakWatch {
     }
 }
 
-/// Who broke or released the lock, if a majority says so. A claim that is gone was freed by a client only if an element has
-/// told it: otherwise the next renewal finds out what has happened.
+/// How the lock was ended, if a majority confirms it. A claim that is gone was freed by a client
+/// only if an element said so: otherwise the next renewal finds out what happened.
 fn verdict<'a>(
     replies: impl Iterator<Item = &'a WatchReply>,
     servers: usize,

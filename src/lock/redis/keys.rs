@@ -20,15 +20,15 @@ pub(crate) struct Keys {
     /// The finished runs.
     pub log: Vec<u8>,
     pub who: Vec<u8>,
-    /// Followed by a waiter's name.
+    /// A prefix, followed by a waiter's name.
     pub notify: Vec<u8>,
     tombstone: Vec<u8>,
-    /// The server's mark, for all keys of this prefix.
+    /// The server's marker, for all keys with this prefix.
     pub node: Vec<u8>,
 }
 
 impl Keys {
-    /// On these servers.
+    /// The names on these servers.
     pub(crate) fn new(servers: &[Server], prefix: &str, key: &[u8]) -> Self {
         if servers.iter().any(Server::is_cluster) {
             Self::in_cluster(prefix, key)
@@ -42,40 +42,41 @@ impl Keys {
         Self::named(prefix, lock_name(prefix, key), key, "")
     }
 
-    /// On a cluster: all names are in one slot. What is not about one lock is the same for all locks of the slot, so
-    /// that a waiter for several of them can be woken by the holder of any.
+    /// On a cluster all names are in one slot. Names that are not about one lock are the same for
+    /// all locks of the slot, so that the holder of any of them can wake a waiter for several.
     fn in_cluster(prefix: &str, key: &[u8]) -> Self {
         let tagged = tagged(key);
-        // A bare key is in the slot of its own tag, or of the whole key, which is then the tag.
+        // A bare key is in the slot of its own tag or, without one, of the whole key, which is then
+        // the tag.
         let is_in_its_slot = slot_of(key) == slot_of(&tagged);
         let lock = lock_name(prefix, if prefix.is_empty() && is_in_its_slot { key } else { &tagged });
         let slot_tag = format!(":{{{}}}", tag_in(slot_of(&tagged)));
         Self::named(prefix, lock, &tagged, &slot_tag)
     }
 
-    /// The slot of all names on a cluster.
+    /// The slot of all names, on a cluster.
     pub(crate) fn slot(&self) -> u16 {
         slot_of(&self.queue)
     }
 
-    /// `behind`: what follows the names that are not about one lock.
-    fn named(prefix: &str, lock: Vec<u8>, key: &[u8], behind: &str) -> Self {
+    /// `suffix`: the end of names that are not about one lock.
+    fn named(prefix: &str, lock: Vec<u8>, key: &[u8], suffix: &str) -> Self {
         let family = if prefix.is_empty() { "bare" } else { prefix };
-        let beside = |role: &str| [family.as_bytes(), b"-", role.as_bytes(), b":", key].concat();
+        let named_for = |role: &str| [family.as_bytes(), b"-", role.as_bytes(), b":", key].concat();
         Self {
             lock,
-            queue: beside("queue"),
-            waiters: beside("waiters"),
-            info: beside("info"),
-            fence: beside("fence"),
-            shared: beside("shared"),
-            modes: beside("modes"),
-            newest: beside("newest"),
-            log: beside("log"),
-            who: beside("who"),
-            notify: format!("{family}-notify{behind}:").into(),
-            tombstone: format!("{family}-tombstone{behind}:").into(),
-            node: format!("{family}-node{behind}").into(),
+            queue: named_for("queue"),
+            waiters: named_for("waiters"),
+            info: named_for("info"),
+            fence: named_for("fence"),
+            shared: named_for("shared"),
+            modes: named_for("modes"),
+            newest: named_for("newest"),
+            log: named_for("log"),
+            who: named_for("who"),
+            notify: format!("{family}-notify{suffix}:").into(),
+            tombstone: format!("{family}-tombstone{suffix}:").into(),
+            node: format!("{family}-node{suffix}").into(),
         }
     }
 
@@ -88,8 +89,9 @@ impl Keys {
     }
 }
 
-/// For a scan: what comes before the user's key in a name, and the pattern that names of taken locks match. Without a
-/// prefix a lock's own name could be anything: there the locks are found by what their holders tell about themselves.
+/// For a scan: the part of a name before the user's key, and the pattern that the names of taken
+/// locks match. Without a prefix a lock's own name could be anything: there the locks are found by
+/// the records of their holders.
 pub(crate) fn lock_pattern(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
     let before = if prefix.is_empty() { Keys::plain("", b"").info } else { lock_name(prefix, b"") };
     let mut glob = Vec::new();
@@ -103,7 +105,7 @@ pub(crate) fn lock_pattern(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Ve
     (before, glob)
 }
 
-/// The same on a cluster, where a key's tag stands before it.
+/// The same on a cluster, where names have a tag before the key.
 pub(crate) fn cluster_patterns(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Vec<Vec<u8>>) {
     let Some(pattern) = pattern else {
         let (before, glob) = lock_pattern(prefix, Some(b"{*"));
@@ -114,7 +116,7 @@ pub(crate) fn cluster_patterns(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>
     (lock_pattern(prefix, None).0, globs.to_vec())
 }
 
-/// The key of [`tagged`] names.
+/// The key from a name that [`tagged`] returned.
 pub(crate) fn untagged(name: &[u8]) -> Option<&[u8]> {
     let end = name.iter().position(|&b| b == b'}')?;
     match name.split_at(end) {
@@ -123,9 +125,10 @@ pub(crate) fn untagged(name: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The key with a hash tag in front of all other braces: "{K}" if there are none in it; otherwise "{T}:K", where T is
-/// the key's own tag, as servers see it, or what is left of the key without its braces. Behind the first '}' stands
-/// nothing or the whole key, so no two keys have the same name.
+/// The key after a hash tag that precedes all other braces: "{K}" if the key has no braces;
+/// otherwise "{T}:K", where T is the key's own tag, as servers see it, or else the key without its
+/// braces. The part after the first '}' is empty or the whole key, so no two keys have the same
+/// name.
 fn tagged(key: &[u8]) -> Vec<u8> {
     let is_brace = |b: &u8| matches!(b, b'{' | b'}');
     if !key.iter().any(is_brace) {

@@ -1,4 +1,4 @@
-//! The history on servers: what is told about a run that has ended, and how it is read again.
+//! The history on servers: what release.lua logs about a finished run, and how it is parsed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,9 +8,9 @@ use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
 use crate::lock::{Claim, Ended, Error, Fields, FinishedRun, Grant, HolderInfo, Mode, Outcome};
 
-/// A run that has ended, in the terms of release.lua.
+/// A finished run, as release.lua expects it.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct LogEntry {
     ended: Ended,
     fences: Vec<u64>,
     slots: Vec<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     held: Option<Duration>,
 }
 
-impl Entry {
+impl LogEntry {
     pub(super) fn of_grant(grant: &Grant, ended: &Ended) -> Self {
         Self {
             ended: ended.clone(),
@@ -29,7 +29,7 @@ impl Entry {
         }
     }
 
-    /// Of a run that did not get the lock, if the history is to tell of it.
+    /// A run that did not get the lock; `None` if the history does not record it.
     pub(super) fn of_waiter(error: &Error, exit_if_held: u8, started: BootTime) -> Option<Self> {
         let ended = Ended::not_acquired(error, exit_if_held)?;
         let waited = Some(started.elapsed());
@@ -67,7 +67,8 @@ fn text(number: Option<impl ToString>) -> Vec<u8> {
     number.map_or_else(Vec::new, |number| number.to_string().into())
 }
 
-/// An entry of the log; `id` tells when it was written. `None` if it is none, or of a newer version.
+/// Parses an entry of the log, whose `id` has the time at which it was written. `None` if it is
+/// malformed, or from a newer version.
 pub(super) fn finished_run(id: &[u8], fields: &Fields) -> Option<FinishedRun> {
     let written = parse_number(id.split(|&b| b == b'-').next()?)?;
     let by = HolderInfo::from_json(fields.get("by")).unwrap_or_default();
@@ -84,22 +85,23 @@ pub(super) fn finished_run(id: &[u8], fields: &Fields) -> Option<FinishedRun> {
     })
 }
 
-/// A holder whose lease ended at this moment, in ms, and of which no client has written that down yet: from its claim, or
-/// entry, and its record. `None` if it has told its end itself, or no history is wanted.
+/// The run of a holder whose lease ended at this moment, in ms, and that no client has logged yet,
+/// from its claim or entry, and its record. `None` if it has logged its end itself, or keeps no
+/// history.
 pub(super) fn expired_run(claim: &[u8], ended: u64, record: &Fields) -> Option<FinishedRun> {
     if !record.get("ended").is_empty() || record.parsed::<u32>("history").unwrap_or(0) == 0 {
         return None;
     }
     let since: Option<u64> = record.parsed("since");
-    // In microseconds, and of the server itself if there is only one.
-    let asked =
+    // In microseconds. Only a single server assigns it by the clock that `since` is from.
+    let arrived =
         record.parsed::<u64>("stamp").filter(|_| record.get("nodes") == b"1").map(|stamp| stamp / 1000);
     let between = |from: Option<u64>, to: Option<u64>| {
         from.zip(to).map(|(from, to)| Duration::from_millis(to.saturating_sub(from)))
     };
     Some(FinishedRun {
         ended_at: moment(ended)?,
-        waited: between(asked, since),
+        waited: between(arrived, since),
         held: between(since, Some(ended)),
         info: HolderInfo::from_fields(record),
         mode: Mode::from_tag(record.get("mode")).unwrap_or_default(),

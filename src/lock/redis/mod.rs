@@ -23,7 +23,6 @@ mod connection;
 mod discovery;
 mod extend;
 mod fence;
-mod grant_record;
 mod keys;
 mod listening;
 mod log;
@@ -67,7 +66,7 @@ use super::{
     AncestorLock, BackendError, Blocked, Blocker, BreakWatch, Ended, Error, Extended, Fault, Grant, Lease,
     Lock, Mode, Observer, OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
 };
-use log::Entry;
+use log::LogEntry;
 use release::Release;
 use requests::{Requests, Terms};
 use round::Received;
@@ -231,7 +230,7 @@ impl RedisLock {
     }
 
     /// Leave nothing behind after a failed acquisition.
-    fn clean_up(&mut self, error: &Error, was_answered: bool, entry: Option<Entry>) {
+    fn clean_up(&mut self, error: &Error, was_answered: bool, entry: Option<LogEntry>) {
         let is_only_server = self.servers.len() == 1;
         match error {
             // A request that did not even queue.
@@ -286,7 +285,7 @@ impl Lock for RedisLock {
         };
         let result = self.wait_for_grant(request, &mut progress, observer);
         if let Err(error) = &result {
-            let entry = Entry::of_waiter(error, request.exit_if_held, started);
+            let entry = LogEntry::of_waiter(error, request.exit_if_held, started);
             let entry = entry.filter(|_| request.wait.queues());
             self.clean_up(error, progress.was_answered, entry);
         }
@@ -327,7 +326,7 @@ impl Lock for RedisLock {
 
     fn release(&mut self, grant: &Grant, ended: &Ended, min_hold: Duration) -> Released {
         let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
-        let entry = Some(Entry::of_grant(grant, ended));
+        let entry = Some(LogEntry::of_grant(grant, ended));
         self.release_claim(grant.claim, &Release::Final { stay_until, entry })
     }
 

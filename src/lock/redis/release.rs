@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::RedisLock;
-use super::log::Entry;
+use super::log::LogEntry;
 use super::node::Readiness;
 use super::reply::ReleaseReply;
 use super::requests::Terms;
@@ -28,7 +28,7 @@ pub(super) enum Release {
         /// The locks stay taken until then.
         stay_until: Option<BootTime>,
         /// For the history.
-        entry: Option<Entry>,
+        entry: Option<LogEntry>,
     },
     BeforeRetry,
 }
@@ -41,7 +41,7 @@ impl Release {
         }
     }
 
-    fn entry(&self) -> Option<&Entry> {
+    fn entry(&self) -> Option<&LogEntry> {
         match self {
             Self::Final { entry, .. } => entry.as_ref(),
             Self::BeforeRetry => None,
@@ -183,7 +183,7 @@ impl RedisLock {
     }
 
     /// Stop waiting. What cannot be released now expires by itself.
-    pub(super) fn stop_waiting(&mut self, entry: Option<Entry>) {
+    pub(super) fn stop_waiting(&mut self, entry: Option<LogEntry>) {
         self.abandoned = true;
         let _ = self.release_claim(self.claim(), &Release::Final { stay_until: None, entry });
     }
@@ -199,7 +199,7 @@ impl RedisLock {
     /// For the history: a request that did not queue, and has nothing to give back, was refused. The reply is not waited
     /// for, and with the script's whole text none is needed.
     pub(super) fn send_entry(&mut self, error: &Error, started: BootTime) {
-        let Some(entry) = Entry::of_waiter(error, self.terms.exit_if_held, started) else { return };
+        let Some(entry) = LogEntry::of_waiter(error, self.terms.exit_if_held, started) else { return };
         let call =
             self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, Some(&entry));
         let idle: Vec<usize> =
@@ -224,7 +224,7 @@ impl RedisLock {
             let claim = grant.as_ref().map_or(latest, |grant| grant.claim);
             let stay_until = grant.as_ref().filter(|_| has_run).map(|grant| grant.taken_at + min_hold);
             let stay_for = stay_until.map_or(Duration::ZERO, BootTime::remaining);
-            let entry = grant.as_ref().map(Entry::of_orphan);
+            let entry = grant.as_ref().map(LogEntry::of_orphan);
             // Requests of the dead process may still be under way.
             let call = requests.release(claim, &terms, TOMBSTONE_TTL, stay_for, entry.as_ref());
             let mut servers = Servers::new(servers, node_timeout);

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// A script's text and the hash by which servers remember it.
+/// A script's text, and the hash by which servers cache it.
 #[derive(Debug)]
 pub(super) struct Script {
     text: &'static str,
     pub(super) hash: &'static str,
 }
 
-// Made by build.rs from lua/: the scripts ACQUIRE, BREAK, EXTEND, HEAL, INSPECT, OUTER, RAISE, RELEASE and WATCH, and the
-// constants of lua/include/constants.lua.
+// build.rs generates this from lua/: the scripts ACQUIRE, BREAK, EXTEND, HEAL, INSPECT, OUTER,
+// RAISE, RELEASE and WATCH, and the constants of lua/include/constants.lua.
 include!(concat!(env!("OUT_DIR"), "/scripts.rs"));
 
 /// One request: one round trip.
@@ -20,16 +20,18 @@ pub(super) enum Call {
         script: &'static Script,
         keys: Vec<Vec<u8>>,
         args: Vec<Vec<u8>>,
-        /// Send the script's text, not its hash: one round trip, whether the server knows it or not.
+        /// Sends the script's text instead of its hash: one round trip, whether the server has
+        /// cached it or not.
         in_full: bool,
     },
-    /// Block until an element is pushed to this list, at most this long.
+    /// Blocks until an element is pushed to this list, at most this long.
     BlockingPop { list: Vec<u8>, at_most: Duration },
-    /// Anything else, by its name and its arguments. The reply is a [`CommandReply`](super::reply::CommandReply).
+    /// Any other command. The reply is a [`CommandReply`](super::reply::CommandReply).
     Command { name: &'static str, args: Vec<Vec<u8>> },
 }
 
-/// How many of a script's keys belong to one lock. A few that all locks share come after them.
+/// The number of a script's keys that belong to one lock. Keys that all locks share come after
+/// them.
 pub(super) const KEYS_OF_LOCK: usize = 10;
 
 impl Call {
@@ -49,7 +51,7 @@ impl Call {
         matches!(self, Self::Script { script, .. } if script.hash == RELEASE.hash)
     }
 
-    /// How many locks the request is about.
+    /// The number of locks in the request.
     pub(super) fn lock_count(&self) -> usize {
         match self {
             Self::Script { keys, .. } => keys.len() / KEYS_OF_LOCK,
@@ -72,7 +74,7 @@ impl Call {
         }
     }
 
-    /// What is asked, to name it in an error.
+    /// The name of the request in errors.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Script { .. } => "the lock script",
@@ -81,7 +83,7 @@ impl Call {
         }
     }
 
-    /// With the script's whole text, for a server that does not know the hash (any more).
+    /// The request with the script's text, for a server that has not cached the script.
     pub(super) fn packed_in_full(&self) -> Option<Vec<u8>> {
         match self {
             Self::Script { script, keys, args, .. } => Some(evaluate("EVAL", script.text, keys, args)),

@@ -62,7 +62,7 @@ pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
     });
     let ended = history.runs.iter().map(|run| Run {
         info: &run.info,
-        asked: run.asked(),
+        asked: run.requested(),
         waited: run.waited,
         held: run.ended.how.had_lock().then(|| (run.began(), run.ended_at)),
         mode: run.mode.clone(),

@@ -6,7 +6,7 @@ mod tests;
 use std::time::Duration;
 
 use super::keys::Keys;
-use super::log::Entry;
+use super::log::LogEntry;
 use super::reply::{DEED, RELEASED};
 use super::script::{
     ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE,
@@ -219,7 +219,7 @@ impl Requests {
         terms: &Terms,
         tombstone_ttl: Duration,
         min_hold: Duration,
-        entry: Option<&Entry>,
+        entry: Option<&LogEntry>,
     ) -> Call {
         let mut args = vec![millis(tombstone_ttl), millis(min_hold), terms.history.to_string().into()];
         if let Some(entry) = entry.filter(|_| terms.history > 0) {

@@ -71,7 +71,7 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
                 &terms,
                 Duration::ZERO,
                 Duration::ZERO,
-                Some(&Entry::of_grant(&grant, &Ended::new(Outcome::Released))),
+                Some(&LogEntry::of_grant(&grant, &Ended::new(Outcome::Released))),
             ),
         ),
     ]

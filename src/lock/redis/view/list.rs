@@ -1,28 +1,29 @@
-//! All locks: their names are found on every server, or on every master of a cluster, and then they are looked at.
+//! Listing all locks: their names are found on every server, or on every master of a cluster, and
+//! then the locks are inspected.
 
 use redis::Value;
 
-use super::{LookLimits, Looked, RedisView, read_pages};
+use super::{InspectLimits, RedisView, ServerReport, read_pages};
 use crate::lock::redis::discovery::masters;
 use crate::lock::redis::keys::{Keys, cluster_patterns, lock_pattern, untagged};
 use crate::lock::redis::script::Call;
 use crate::lock::redis::servers::Servers;
 use crate::lock::{BackendError, Detail, Listing, ServerState, ServerStatus, Status, View};
 
-/// How many holders and waiters of one lock are described where many locks are in one reply. What has more is asked for
-/// by itself.
-const FEW_DESCRIBED: usize = 10;
-/// How many locks one request is about: a server does nothing else meanwhile.
-const LOCKS_AT_ONCE: usize = 50;
-/// How many keys a server looks at in one step of a scan. It does nothing else meanwhile, and its reply has to have a
-/// bound.
+/// Number of holders and waiters described for each lock where many locks are in one reply. A lock
+/// with more is queried by itself.
+const DESCRIBED_IN_LIST: usize = 10;
+/// Number of locks in one request: the server does nothing else meanwhile.
+const LOCKS_PER_REQUEST: usize = 50;
+/// Number of keys that a server visits in one step of a scan. It does nothing else meanwhile, and
+/// its reply must be bounded.
 const SCAN_COUNT: usize = 500;
 
 /// The keys of all locks that any server has.
 #[derive(Default)]
 struct FoundKeys {
     keys: Vec<Vec<u8>>,
-    /// The masters of clusters that could not be asked, if the others cannot know what they have.
+    /// Masters of clusters that could not be queried, if the others cannot know their locks.
     missing: Vec<BackendError>,
 }
 
@@ -34,21 +35,22 @@ impl RedisView {
     ) -> Result<Listing, BackendError> {
         let FoundKeys { keys, mut missing } = self.find_keys(pattern)?;
         let limits = match detail {
-            Detail::Summary => LookLimits { holders: FEW_DESCRIBED, waiters: 0, log: false },
-            Detail::Full => LookLimits { holders: FEW_DESCRIBED, waiters: FEW_DESCRIBED, log: false },
+            Detail::Summary => InspectLimits { holders: DESCRIBED_IN_LIST, waiters: 0, log: false },
+            Detail::Full => {
+                InspectLimits { holders: DESCRIBED_IN_LIST, waiters: DESCRIBED_IN_LIST, log: false }
+            }
         };
         let mut locks = Vec::new();
         let (mut servers, mut undecided) = (Vec::new(), None);
-        // Without any lock the servers are still asked, to tell how they are.
+        // Without any lock the servers are still queried, for their own state.
         let is_empty = keys.is_empty() && missing.is_empty();
         let batches = if is_empty { vec![Vec::new()] } else { self.batches(keys) };
         for batch in &batches {
-            match self.look_at_batch(batch, limits, detail) {
-                Ok((looked, taken)) => {
+            match self.inspect_batch(batch, limits, detail) {
+                Ok((reports, taken)) => {
                     locks.extend(taken);
-                    servers = self.server_states(&looked);
-                    undecided =
-                        undecided.or(self.unless_fewer_answer(self.servers.majority(), &looked).err());
+                    servers = self.server_states(&reports);
+                    undecided = undecided.or(self.require_replies(self.servers.majority(), &reports).err());
                 }
                 // Part of a cluster is down.
                 Err(error) if self.is_cluster() => missing.push(error),
@@ -59,7 +61,8 @@ impl RedisView {
             let masters = missing.len();
             return Err(BackendError::no_majority(missing, masters));
         }
-        // On a cluster each slot has a quarantine of its own, and the last one that was asked for is not the cluster.
+        // On a cluster each slot has its own quarantine, and the slot of the last request does not
+        // stand for the whole cluster.
         for server in servers.iter_mut().filter(|_| self.is_cluster()) {
             if matches!(server.state, ServerState::Quarantined(_)) {
                 server.state = ServerState::Serves;
@@ -70,19 +73,19 @@ impl RedisView {
         Ok(Listing { locks, servers, missing, undecided })
     }
 
-    /// What the servers said about these locks, and those of them that are taken.
-    fn look_at_batch(
+    /// Returns the servers' reports about these locks, and the locks that are taken.
+    fn inspect_batch(
         &mut self,
         batch: &[Vec<u8>],
-        limits: LookLimits,
+        limits: InspectLimits,
         detail: Detail,
-    ) -> Result<(Vec<Looked>, Vec<Status>), BackendError> {
+    ) -> Result<(Vec<ServerReport>, Vec<Status>), BackendError> {
         let keys: Vec<Keys> = batch.iter().map(|key| self.keys(key)).collect();
-        let looked = self.look_at(&keys, limits)?;
+        let reports = self.inspect_all(&keys, limits)?;
         let mut taken = Vec::new();
         for (at, key) in batch.iter().enumerate() {
-            let status = self.merged(key, &looked, at);
-            // Which of them has held it longest is not known before all are.
+            let status = self.merged(key, &reports, at);
+            // The longest holder is known only if all are described.
             let is_cut = status.holders.len() < status.holder_count
                 || detail == Detail::Full && status.waiters.len() < status.waiter_count;
             let status = if is_cut { self.status(key)? } else { status };
@@ -90,7 +93,7 @@ impl RedisView {
                 taken.push(status);
             }
         }
-        Ok((looked, taken))
+        Ok((reports, taken))
     }
 
     fn find_keys(&mut self, pattern: Option<&[u8]>) -> Result<FoundKeys, BackendError> {
@@ -98,19 +101,20 @@ impl RedisView {
             self.find_keys_of_clusters(pattern)?
         } else {
             let (before, glob) = lock_pattern(&self.prefix, pattern);
-            // What a minority knows is listed as that.
+            // Locks that only a minority knows are listed as such.
             let tolerated = self.servers.len() - 1;
             let (names, _) = scan(&mut self.servers, &glob, tolerated)?;
             let key = |name: &Vec<u8>| name.strip_prefix(before.as_slice()).map(<[u8]>::to_vec);
             FoundKeys { keys: names.iter().filter_map(key).collect(), missing: Vec::new() }
         };
-        // A scan may name a key twice, and several servers name the same ones.
+        // A scan may return a key twice, and several servers return the same ones.
         found.keys.sort_unstable();
         found.keys.dedup();
         Ok(found)
     }
 
-    /// Of several clusters a majority knows every lock that is held; of one, each master knows its own.
+    /// Each master of a cluster knows only its own locks; with several clusters, a majority of them
+    /// knows every lock that is held.
     fn find_keys_of_clusters(&self, pattern: Option<&[u8]>) -> Result<FoundKeys, BackendError> {
         let (before, globs) = cluster_patterns(&self.prefix, pattern);
         let timeout = self.servers.node_timeout;
@@ -118,7 +122,7 @@ impl RedisView {
         for server in &self.configured {
             let masters = masters(server, timeout)?.into_iter().map(|master| master.server).collect();
             let mut masters = Servers::new(masters, timeout);
-            // If none of them can be asked there is nothing to show.
+            // If none of them can be queried, there is nothing to show.
             let tolerated = masters.len().saturating_sub(1);
             let known = missing.len();
             for glob in &globs {
@@ -137,9 +141,9 @@ impl RedisView {
         Ok(FoundKeys { keys: names.iter().filter_map(key).collect(), missing })
     }
 
-    /// What is asked for in one request: on a cluster the locks of one slot.
+    /// The keys of each request: on a cluster they must be in one slot.
     fn batches(&self, mut keys: Vec<Vec<u8>>) -> Vec<Vec<Vec<u8>>> {
-        let chunks = |keys: &[Vec<u8>]| keys.chunks(LOCKS_AT_ONCE).map(<[_]>::to_vec).collect::<Vec<_>>();
+        let chunks = |keys: &[Vec<u8>]| keys.chunks(LOCKS_PER_REQUEST).map(<[_]>::to_vec).collect::<Vec<_>>();
         if !self.is_cluster() {
             return chunks(&keys);
         }
@@ -159,10 +163,10 @@ fn failing(error: &BackendError) -> ServerStatus {
     }
 }
 
-/// Names, and the servers that could not be asked for theirs.
+/// Names, and the servers that could not be queried for theirs.
 type Names = (Vec<Vec<u8>>, Vec<(usize, BackendError)>);
 
-/// The names that match this pattern, of all servers; so many of them may fail.
+/// The names on all servers that match this pattern; `tolerated` servers may fail.
 fn scan(servers: &mut Servers, pattern: &[u8], tolerated: usize) -> Result<Names, BackendError> {
     let call = |cursor: &Vec<u8>| {
         let count = SCAN_COUNT.to_string().into_bytes();

@@ -1,7 +1,7 @@
-//! What several servers say about one lock, merged into what is true of it.
+//! Merges the reports of several servers about one lock.
 //!
-//! A holder is one that a majority of the configured servers knows, or may know: a server that cannot be asked may know
-//! it. With one server this is what that server says.
+//! A holder is one that a majority of the configured servers knows, or may know: a server that
+//! cannot be queried may know it. With one server the report of that server is the result.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::lock::{Difference, Holder, HolderInfo, HolderKind, Mode, State, Statu
 
 #[derive(Debug)]
 pub(super) struct Merged {
-    /// Without its key and its servers.
+    /// Its key and its servers are not set.
     pub status: Status,
-    /// For each server whether it says the same, and what it says otherwise.
+    /// For each server whether it agrees, and how it differs otherwise.
     pub votes: Vec<(Option<bool>, Option<Difference>)>,
 }
 
-/// All that is known of one holder.
+/// The records of one holder.
 struct Candidate<'a> {
     mode: &'a Mode,
     records: Vec<&'a HolderRecord>,
@@ -30,7 +30,7 @@ impl Candidate<'_> {
     }
 }
 
-/// `records`: of each server, `None` for one whose word does not count.
+/// `records`: one for each server, `None` if its report does not count.
 pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
     let unknown = records.iter().filter(|record| record.is_none()).count();
     let may_be_majority = |votes: usize| votes > 0 && votes + unknown >= majority;
@@ -46,7 +46,7 @@ pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
         }
     }
     candidates.retain(|_, candidate| may_be_majority(candidate.records.len()));
-    // One exclusive holder at most; and one mode.
+    // There can be one mode and, if it is exclusive, one holder.
     let best = candidates.values().max_by_key(|holder| (holder.records.len(), holder.fence()));
     let mode = best.map(|holder| holder.mode);
     if mode == Some(&Mode::Exclusive) {
@@ -104,7 +104,7 @@ pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
 
 fn described(candidate: &Candidate<'_>, majority: usize) -> Holder {
     let records = &candidate.records;
-    // After a lost reply a run asks again: the claim that most servers have is its grant.
+    // After a lost reply a run repeats its request: the claim that most servers have is its grant.
     let votes = |attempt: u32| records.iter().filter(|record| record.claim.attempt == attempt).count();
     let has_info = |record: &HolderRecord| record.info != HolderInfo::default();
     let rank =
@@ -130,7 +130,7 @@ fn described(candidate: &Candidate<'_>, majority: usize) -> Holder {
     }
 }
 
-/// When no majority is left, as far as it is known. `None` is never.
+/// When the lock has no majority any more, as far as is known; `None` is never.
 fn agreed_expiry(mut expiries: Vec<Option<Duration>>, majority: usize) -> Option<Duration> {
     expiries.sort_by_key(|expiry| std::cmp::Reverse(expiry.unwrap_or(Duration::MAX)));
     expiries.get(majority - 1).or(expiries.last()).copied().flatten()
@@ -150,8 +150,8 @@ fn queue(record: &Record) -> Option<&Queue> {
     }
 }
 
-/// Clients queue at the gate, and where a vote was refused: the same waiter may stand in several queues. Places are the
-/// same numbers everywhere.
+/// Clients queue at the gate, and at servers that refused them a vote, so the same waiter may be in
+/// several queues. Scores are the same on all servers.
 fn waiters<'a>(
     queues: impl Iterator<Item = &'a Queue>,
     holders: &BTreeMap<String, Candidate<'_>>,
@@ -182,7 +182,7 @@ fn waiters<'a>(
     (waiters, count)
 }
 
-/// Whether this server says the same as all together, and what it says otherwise.
+/// Whether this server agrees with the merged result, and how it differs otherwise.
 fn vote(
     record: Option<&Record>,
     holders: &BTreeMap<String, Candidate<'_>>,

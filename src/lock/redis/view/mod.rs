@@ -1,4 +1,5 @@
-//! Locks on servers, looked at. Every server is asked, and what they say is merged into one view.
+//! Read-only access to locks on servers. Every server is queried, and the reports are merged into
+//! one view.
 
 mod history;
 mod list;
@@ -15,42 +16,42 @@ use super::server::Server;
 use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::{
-    BackendError, Detail, FinishedRun, History, Holder, Listing, Problem, Seen, ServerError, ServerState,
-    ServerStatus, Status, View,
+    BackendError, Detail, FinishedRun, History, Holder, Listing, Problem, ServerError, ServerState,
+    ServerStatus, Status, View, WaitProgress,
 };
 use merge::merge;
 use pages::read_pages;
 
-/// How many holders and waiters of one lock are described: a reply has to have a bound.
-const MOST_DESCRIBED: usize = 500;
+/// Maximum number of holders and waiters described for one lock: a reply must be bounded.
+const MAX_DESCRIBED: usize = 500;
 /// `break` needs all holders.
 const ALL_HOLDERS: usize = 1_000_000;
 
 pub(crate) struct RedisView {
     pub(super) servers: Servers,
-    /// As they were given.
+    /// As configured: a master may be found through Sentinels, or through a cluster.
     pub(super) configured: Vec<Server>,
     prefix: String,
 }
 
-/// What one server said.
-struct Looked {
+/// The report of one server.
+struct ServerReport {
     state: ServerState,
     rtt: Option<Duration>,
     /// One for each key; empty if it failed.
     records: Vec<Record>,
-    /// Of the first lock, if it was asked for.
+    /// The end of the first lock's log, if requested.
     last_log_id: Option<Vec<u8>>,
-    /// Of the first lock: holders whose lease has ended, which no client has written into the log yet.
+    /// Expired holders of the first lock that no client has logged yet.
     expired: Vec<FinishedRun>,
 }
 
-/// How much is to be told.
+/// The extent of a report.
 #[derive(Clone, Copy, Debug)]
-struct LookLimits {
+struct InspectLimits {
     holders: usize,
     waiters: usize,
-    /// The end of the first lock's log is told, too, and which holders are not in it yet.
+    /// Whether to report the end of the first lock's log, and the holders that are not in it yet.
     log: bool,
 }
 
@@ -71,9 +72,13 @@ impl RedisView {
         self.configured.iter().any(Server::is_cluster)
     }
 
-    /// Asks all servers about these locks. An error if none of them can be asked.
-    fn look_at(&mut self, keys: &[Keys], limits: LookLimits) -> Result<Vec<Looked>, BackendError> {
-        let call = self.inspect(keys, limits);
+    /// Queries all servers about these locks. Returns an error if none of them replies.
+    fn inspect_all(
+        &mut self,
+        keys: &[Keys],
+        limits: InspectLimits,
+    ) -> Result<Vec<ServerReport>, BackendError> {
+        let call = self.inspect_call(keys, limits);
         let round = self.servers.timed_round(self.servers.to_all(&call));
         let mut replies: Vec<Option<Result<InspectReply, BackendError>>> =
             self.servers.all().map(|_| None).collect();
@@ -81,7 +86,7 @@ impl RedisView {
             replies[at] = Some(reply);
         }
         let mut seen: Vec<(usize, Vec<u8>)> = Vec::new();
-        let mut looked = Vec::new();
+        let mut reports = Vec::new();
         for (at, reply) in replies.into_iter().enumerate() {
             let node = &self.servers[at].node;
             let reply = reply.unwrap_or_else(|| Err(node.timed_out())).and_then(|reply| {
@@ -97,9 +102,9 @@ impl RedisView {
                     Err(node.error(Problem::UnexpectedReply))
                 }
             });
-            looked.push(match reply {
+            reports.push(match reply {
                 Ok(reply) => self.counted(reply, node.round_trip()),
-                Err(error) => Looked {
+                Err(error) => ServerReport {
                     state: ServerState::Fails(error),
                     rtt: None,
                     records: Vec::new(),
@@ -108,72 +113,76 @@ impl RedisView {
                 },
             });
         }
-        self.unless_fewer_answer(1, &looked)?;
-        Ok(looked)
+        self.require_replies(1, &reports)?;
+        Ok(reports)
     }
 
-    fn unless_fewer_answer(&self, than: usize, looked: &[Looked]) -> Result<(), BackendError> {
-        let errors: Vec<BackendError> = looked.iter().filter_map(Looked::error).collect();
-        if errors.len() + than > self.servers.len() {
+    fn require_replies(&self, count: usize, reports: &[ServerReport]) -> Result<(), BackendError> {
+        let errors: Vec<BackendError> = reports.iter().filter_map(ServerReport::error).collect();
+        if errors.len() + count > self.servers.len() {
             return Err(BackendError::no_majority(errors, self.servers.len()));
         }
         Ok(())
     }
 
-    /// The same about one lock: a server with something else at its key fails.
-    fn look_at_one(&mut self, keys: &Keys, limits: LookLimits) -> Result<Vec<Looked>, BackendError> {
-        let mut looked = self.look_at(std::slice::from_ref(keys), limits)?;
-        for (at, looked) in looked.iter_mut().enumerate() {
-            if matches!(looked.records.first(), Some(Record::WrongType)) {
+    /// The same for one lock: a server with a value of another type counts as failed.
+    fn inspect_one(&mut self, keys: &Keys, limits: InspectLimits) -> Result<Vec<ServerReport>, BackendError> {
+        let mut reports = self.inspect_all(std::slice::from_ref(keys), limits)?;
+        for (at, report) in reports.iter_mut().enumerate() {
+            if matches!(report.records.first(), Some(Record::WrongType)) {
                 let problem = Problem::Server(ServerError::new("WRONGTYPE", None, "the lock script"));
-                looked.state = ServerState::Fails(self.servers[at].node.error(problem));
-                looked.records.clear();
+                report.state = ServerState::Fails(self.servers[at].node.error(problem));
+                report.records.clear();
             }
         }
-        self.unless_fewer_answer(1, &looked)?;
-        Ok(looked)
+        self.require_replies(1, &reports)?;
+        Ok(reports)
     }
 
-    /// The same, and an error if less than a majority can be asked: what the others know could be a lock.
-    fn look_with_majority(&mut self, key: &[u8], limits: LookLimits) -> Result<Vec<Looked>, BackendError> {
-        let looked = self.look_at_one(&self.keys(key), limits)?;
-        self.unless_fewer_answer(self.servers.majority(), &looked)?;
-        Ok(looked)
+    /// The same, but an error if no majority replies: what the others know could be a lock.
+    fn inspect_with_majority(
+        &mut self,
+        key: &[u8],
+        limits: InspectLimits,
+    ) -> Result<Vec<ServerReport>, BackendError> {
+        let reports = self.inspect_one(&self.keys(key), limits)?;
+        self.require_replies(self.servers.majority(), &reports)?;
+        Ok(reports)
     }
 
-    /// The holders, for `break`. A quarantined server counts, since its claims keep others out. An error
-    /// unless a majority can be asked: what the others have could be a lock.
+    /// The holders, for `break`. A quarantined server counts, because its claims keep others out.
+    /// Returns an error if no majority replies: what the others have could be a lock.
     pub(super) fn holders_to_break(&mut self, keys: &Keys) -> Result<Vec<Holder>, BackendError> {
-        let mut looked = self.look_at_one(keys, Self::BREAK_LIMITS)?;
-        for (at, looked) in looked.iter_mut().enumerate() {
-            let problem = match (&looked.state, looked.records.first()) {
+        let mut reports = self.inspect_one(keys, Self::BREAK_LIMITS)?;
+        for (at, report) in reports.iter_mut().enumerate() {
+            let problem = match (&report.state, report.records.first()) {
                 (ServerState::Replica, _) => Some(Problem::Replica),
                 (ServerState::Fails(_), _) | (_, None) => None,
                 (ServerState::Serves | ServerState::Quarantined(_), Some(record)) => {
                     let count = record.server_count().filter(|count| *count != self.servers.len());
-                    looked.state = ServerState::Serves;
+                    report.state = ServerState::Serves;
                     count.map(Problem::OtherServerCount)
                 }
             };
             if let Some(problem) = problem {
-                looked.state = ServerState::Fails(self.servers[at].node.error(problem));
-                looked.records.clear();
+                report.state = ServerState::Fails(self.servers[at].node.error(problem));
+                report.records.clear();
             }
         }
-        self.unless_fewer_answer(self.servers.majority(), &looked)?;
-        Ok(self.merged(b"", &looked, 0).holders)
+        self.require_replies(self.servers.majority(), &reports)?;
+        Ok(self.merged(b"", &reports, 0).holders)
     }
 
-    /// What `break` asks servers between two looks.
-    pub(super) fn inspect_to_break(&self, keys: &Keys) -> Call {
-        self.inspect(std::slice::from_ref(keys), Self::BREAK_LIMITS)
+    /// The request that `break` sends between two inspections.
+    pub(super) fn inspect_call_to_break(&self, keys: &Keys) -> Call {
+        self.inspect_call(std::slice::from_ref(keys), Self::BREAK_LIMITS)
     }
 
-    const BREAK_LIMITS: LookLimits = LookLimits { holders: ALL_HOLDERS, waiters: 0, log: false };
+    const BREAK_LIMITS: InspectLimits = InspectLimits { holders: ALL_HOLDERS, waiters: 0, log: false };
 
-    /// With several servers one that does not vote may have an old copy of its data. A single one is shown for what
-    /// it is; if no other can take its place, it has no quarantine unless a client asks for it.
-    fn counted(&self, reply: InspectReply, rtt: Duration) -> Looked {
+    /// Classifies a reply. A server that is quarantined may have an old copy of its data. A single
+    /// server that nothing can replace has no quarantine, unless a client requests one.
+    fn counted(&self, reply: InspectReply, rtt: Duration) -> ServerReport {
         let is_alone = self.servers.len() == 1;
         let has_quarantine = !is_alone || self.configured.iter().any(Server::may_fail_over);
         let state = if reply.is_replica {
@@ -184,7 +193,7 @@ impl RedisView {
             ServerState::Serves
         };
         let counts = self.counts(&state);
-        Looked {
+        ServerReport {
             state,
             rtt: Some(rtt),
             records: reply.locks,
@@ -197,13 +206,13 @@ impl RedisView {
         self.servers.len() == 1 || matches!(state, ServerState::Serves)
     }
 
-    fn inspect(&self, keys: &[Keys], limits: LookLimits) -> Call {
+    fn inspect_call(&self, keys: &[Keys], limits: InspectLimits) -> Call {
         let of_key = |keys: &Keys| {
             let Keys { lock, queue, waiters, info, fence, shared, who, log, .. } = keys;
             [lock, queue, waiters, info, fence, shared, who, log].map(Clone::clone)
         };
         let mut names: Vec<Vec<u8>> = keys.iter().flat_map(of_key).collect();
-        // On a cluster that of their slot.
+        // A cluster has a marker for each slot.
         names.push(keys.first().map_or_else(|| self.keys(b"").node, |keys| keys.node.clone()));
         let args =
             [limits.holders, limits.waiters, limits.log.into()].map(|number| number.to_string().into_bytes());
@@ -211,7 +220,7 @@ impl RedisView {
     }
 }
 
-impl Looked {
+impl ServerReport {
     fn error(&self) -> Option<BackendError> {
         match &self.state {
             ServerState::Fails(error) => Some(error.clone()),
@@ -222,9 +231,9 @@ impl Looked {
 
 impl View for RedisView {
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {
-        let limits = LookLimits { holders: MOST_DESCRIBED, waiters: MOST_DESCRIBED, log: false };
-        let looked = self.look_at_one(&self.keys(key), limits)?;
-        Ok(self.merged(key, &looked, 0))
+        let limits = InspectLimits { holders: MAX_DESCRIBED, waiters: MAX_DESCRIBED, log: false };
+        let reports = self.inspect_one(&self.keys(key), limits)?;
+        Ok(self.merged(key, &reports, 0))
     }
 
     fn list(&mut self, pattern: Option<&[u8]>, detail: Detail) -> Result<Listing, BackendError> {
@@ -239,54 +248,56 @@ impl View for RedisView {
         &mut self,
         key: &[u8],
         until: Option<BootTime>,
-        observer: &mut dyn FnMut(Seen<'_>),
+        observer: &mut dyn FnMut(WaitProgress<'_>),
     ) -> Result<Status, BackendError> {
         self.wait_for_release(key, until, observer)
     }
 }
 
 impl RedisView {
-    fn merged(&self, key: &[u8], looked: &[Looked], at: usize) -> Status {
+    fn merged(&self, key: &[u8], reports: &[ServerReport], at: usize) -> Status {
         let counted =
-            looked.iter().map(|looked| looked.records.get(at).filter(|_| self.counts(&looked.state)));
+            reports.iter().map(|report| report.records.get(at).filter(|_| self.counts(&report.state)));
         let records: Vec<Option<&Record>> = counted.collect();
         let merged = merge(&records, self.servers.majority());
-        let mut servers = self.server_states(looked);
-        let no_majority = self.unless_fewer_answer(self.servers.majority(), looked).err();
-        // A server that was promoted may know a holder. That there is none it cannot know.
+        let mut servers = self.server_states(reports);
+        let no_majority = self.require_replies(self.servers.majority(), reports).err();
+        // A server that was promoted may know a holder, but it cannot know that there is none.
         let is_sure = |state: &ServerState| !matches!(state, ServerState::Quarantined(_));
         for (server, (vote, differs)) in servers.iter_mut().zip(merged.votes) {
             let vote = vote.filter(|_| no_majority.is_none() && is_sure(&server.state));
             (server.vote, server.differs) = (vote, differs);
         }
-        let sure =
-            looked.iter().zip(&records).filter(|(looked, record)| record.is_some() && is_sure(&looked.state));
+        let sure = reports
+            .iter()
+            .zip(&records)
+            .filter(|(report, record)| record.is_some() && is_sure(&report.state));
         let counted = sure.count();
         let is_decided = merged.status.is_taken() || counted >= self.servers.majority();
-        let too_few_vote = || BackendError::no_majority(self.silent(looked), servers.len());
+        let too_few_vote = || BackendError::no_majority(self.errors_of_uncounted(reports), servers.len());
         let undecided = no_majority.or_else(|| (!is_decided).then(too_few_vote));
         Status { key: key.to_vec(), servers, undecided, ..merged.status }
     }
 
-    /// Why each server whose word does not count is silent.
-    fn silent(&self, looked: &[Looked]) -> Vec<BackendError> {
-        let why = |(at, looked): (usize, &Looked)| match &looked.state {
+    /// The error of each server whose reply does not count.
+    fn errors_of_uncounted(&self, reports: &[ServerReport]) -> Vec<BackendError> {
+        let why = |(at, report): (usize, &ServerReport)| match &report.state {
             ServerState::Serves => None,
             ServerState::Replica => Some(self.servers[at].node.error(Problem::Replica)),
             ServerState::Quarantined(left) => Some(self.servers[at].node.error(Problem::InQuarantine(*left))),
             ServerState::Fails(error) => Some(error.clone()),
         };
-        looked.iter().enumerate().filter_map(why).collect()
+        reports.iter().enumerate().filter_map(why).collect()
     }
 
-    fn server_states(&self, looked: &[Looked]) -> Vec<ServerStatus> {
-        let names = self.servers.names().into_iter().zip(looked);
-        let status = |(name, looked): (String, &Looked)| ServerStatus {
+    fn server_states(&self, reports: &[ServerReport]) -> Vec<ServerStatus> {
+        let names = self.servers.names().into_iter().zip(reports);
+        let status = |(name, report): (String, &ServerReport)| ServerStatus {
             name,
-            state: looked.state.clone(),
+            state: report.state.clone(),
             vote: None,
             differs: None,
-            rtt: looked.rtt,
+            rtt: report.rtt,
         };
         names.map(status).collect()
     }

@@ -1,4 +1,4 @@
-//! What is too much for one reply, read page by page from all servers at once.
+//! Reading what does not fit into one reply, page by page, from all servers at once.
 
 use redis::Value;
 
@@ -7,9 +7,10 @@ use super::super::script::Call;
 use super::super::servers::Servers;
 use crate::lock::{BackendError, Problem};
 
-/// Asks every server for the page at `first`, then for the next one, until it has told them all. `read` gets the number
-/// of a server and its reply, and returns where the next page begins, `Some(None)` after the last one, or `None` for a
-/// reply that it does not understand. Which servers have failed, and why, is returned, if no more than `tolerated` have.
+/// Reads the page at `first` from every server, then the next one, until there are no more. `read`
+/// is called with the index of a server and its reply, and returns the start of the next page,
+/// `Some(None)` after the last one, or `None` for a malformed reply. Returns the servers that have
+/// failed, and why; an error if there are more than `tolerated`.
 pub(super) fn read_pages<At>(
     servers: &mut Servers,
     first: At,

@@ -1,22 +1,23 @@
-//! Waiting until a lock is free, without taking it, without a place in the queue and without a write: every release is
-//! written into the lock's log, and a blocked XREAD is woken by that.
+//! Waiting until a lock is free, without taking it, without a place in the queue and without a
+//! write: every release is logged, which wakes a blocked XREAD.
 
 use std::time::Duration;
 
 use redis::Value;
 
-use super::{LookLimits, RedisView};
+use super::{InspectLimits, RedisView};
 use crate::clock::BootTime;
 use crate::lock::redis::reply::CommandReply;
 use crate::lock::redis::script::{Call, WAITER_RENEWAL};
 use crate::lock::wait::{backoff, wait};
-use crate::lock::{BackendError, Problem, Seen, Status};
+use crate::lock::{BackendError, Problem, Status, WaitProgress};
 
-/// A lease that ends is noticed this much later: the lock may have been renewed, and must not be looked at too often.
+/// The lock is inspected this long after its lease ends, in case it was renewed, and not more often
+/// than every MIN_PAUSE.
 const AFTER_EXPIRY: Duration = Duration::from_millis(20);
-const LEAST_PAUSE: Duration = Duration::from_millis(200);
+const MIN_PAUSE: Duration = Duration::from_millis(200);
 
-/// For each server the id of the last entry of the lock's log; `None` if it cannot be asked.
+/// The id of the last entry in the lock's log on each server; `None` if it cannot be queried.
 type LogEnds = Vec<Option<Vec<u8>>>;
 
 impl RedisView {
@@ -24,26 +25,26 @@ impl RedisView {
         &mut self,
         key: &[u8],
         until: Option<BootTime>,
-        observer: &mut dyn FnMut(Seen<'_>),
+        observer: &mut dyn FnMut(WaitProgress<'_>),
     ) -> Result<Status, BackendError> {
         let is_over = || until.is_some_and(BootTime::has_passed);
-        let mut has_answered = false;
+        let mut has_replied = false;
         let mut failures = 0;
         loop {
-            match self.look_with_log(key) {
+            match self.inspect_with_log(key) {
                 Ok((status, log)) => {
-                    (has_answered, failures) = (true, 0);
+                    (has_replied, failures) = (true, 0);
                     if status.is_idle() || is_over() {
                         return Ok(status);
                     }
-                    observer(Seen::Taken(&status));
+                    observer(WaitProgress::Taken(&status));
                     let pause = pause_of(&status);
                     let pause = until.map_or(pause, |until| pause.min(until.remaining()));
                     self.block_on_logs(key, &log, pause);
                 }
-                Err(error) if !has_answered || !error.may_pass() || is_over() => return Err(error),
+                Err(error) if !has_replied || !error.may_pass() || is_over() => return Err(error),
                 Err(error) => {
-                    observer(Seen::Failing(&error));
+                    observer(WaitProgress::Failing(&error));
                     let pause = BootTime::now() + backoff(failures);
                     failures += 1;
                     wait(&[], until.map_or(pause, |until| pause.min(until)), None);
@@ -52,12 +53,12 @@ impl RedisView {
         }
     }
 
-    /// The status, and where the logs end.
-    fn look_with_log(&mut self, key: &[u8]) -> Result<(Status, LogEnds), BackendError> {
-        let limits = LookLimits { holders: 1, waiters: 0, log: true };
-        let looked = self.look_with_majority(key, limits)?;
-        let log = looked.iter().map(|looked| looked.last_log_id.clone()).collect();
-        Ok((self.merged(key, &looked, 0), log))
+    /// The status, and the end of each log.
+    fn inspect_with_log(&mut self, key: &[u8]) -> Result<(Status, LogEnds), BackendError> {
+        let limits = InspectLimits { holders: 1, waiters: 0, log: true };
+        let reports = self.inspect_with_majority(key, limits)?;
+        let log = reports.iter().map(|report| report.last_log_id.clone()).collect();
+        Ok((self.merged(key, &reports, 0), log))
     }
 
     /// Returns when a run has ended on one of the servers, or after this time.
@@ -75,12 +76,12 @@ impl RedisView {
         while !is_woken && let Some((_, reply)) = round.reply(&mut self.servers, overdue) {
             is_woken = match reply {
                 Ok(CommandReply(reply)) => reply != Value::Nil,
-                // What is wrong with the connection is found out by the next look. Something else at the log's key, or a
-                // server that knows no streams, does no harm: the time passes below.
+                // A broken connection is found by the next inspection. A key of another type, or a
+                // server without streams, does no harm: the time passes below.
                 Err(error) => !matches!(error.problem, Problem::Server(_)),
             };
         }
-        // What is sent behind a blocked command waits for it.
+        // A request behind a blocked command would wait for it.
         for at in round.pending() {
             self.servers[at].node.disconnect();
         }
@@ -92,5 +93,5 @@ impl RedisView {
 
 fn pause_of(status: &Status) -> Duration {
     let expires = status.holders.iter().filter_map(|holder| holder.expires_in).min();
-    expires.map_or(WAITER_RENEWAL, |left| (left + AFTER_EXPIRY).clamp(LEAST_PAUSE, WAITER_RENEWAL))
+    expires.map_or(WAITER_RENEWAL, |left| (left + AFTER_EXPIRY).clamp(MIN_PAUSE, WAITER_RENEWAL))
 }
