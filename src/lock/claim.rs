@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_reads_back() {
+    fn an_ancestor_lock_reads_back() {
         let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
         let ticket = HostTicket { device: 1, inode: 2, ticket: 3, fence: 4, slot: 5 };
         for host_ticket in [None, Some(ticket)] {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_values_are_no_claims() {
+    fn foreign_values_are_not_claims() {
         for text in ["", ".", "x.1", "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31", "3f2b8c1e.1.2"] {
             assert_eq!(text.parse::<Claim>(), Err(()), "{text}");
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 
 use super::listening::{Heard, Listening};
-use super::reply::{DEED, RELEASED, WatchReply};
+use super::reply::{REASON, RELEASED, WatchReply};
 use super::{RedisLock, Server};
 use crate::clock::BootTime;
 use crate::lock::{BreakWatch, Broken, Fields, Grant, HolderInfo, Notice, majority_of};
@@ -64,7 +64,7 @@ impl Element {
             return Some(Self::Extended((ttl > 0).then(|| Duration::from_millis(ttl))));
         }
         let fields = Fields::from_json(text)?;
-        let is_release = fields.get(DEED) == RELEASED.as_bytes();
+        let is_release = fields.get(REASON) == RELEASED.as_bytes();
         Some(Self::Ended(FreedBy::new(HolderInfo::from_fields(&fields), is_release)))
     }
 }

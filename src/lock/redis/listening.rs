@@ -157,8 +157,8 @@ enum ListenReply<R> {
 }
 
 impl<R: Reply> Reply for ListenReply<R> {
-    fn answers(call: &Call) -> bool {
-        matches!(call, Call::BlockingPop { .. }) || R::answers(call)
+    fn is_reply_to(call: &Call) -> bool {
+        matches!(call, Call::BlockingPop { .. }) || R::is_reply_to(call)
     }
 
     fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {

@@ -158,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_version_writes_is_passed_over() {
+    fn an_entry_of_a_newer_version_is_skipped() {
         assert_eq!(finished_run(b"1-0", &fields(&[("claim", CLAIM), ("how", "evaporated")])), None);
         assert_eq!(finished_run(b"1-0", &fields(&[("claim", "?"), ("how", "released")])), None);
     }
 
     #[test]
-    fn a_record_that_is_left_tells_of_an_expired_run() {
+    fn a_leftover_record_describes_an_expired_run() {
         let pairs = [
             ("since", "5000"),
             ("stamp", "3000000"),
@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_entry_can_upset_the_reader(id: Vec<u8>, names in prop::collection::vec("[a-z]{2,6}", 0..6), value: Vec<u8>) {
+        fn no_entry_makes_the_parser_panic(id: Vec<u8>, names in prop::collection::vec("[a-z]{2,6}", 0..6), value: Vec<u8>) {
             let fields = names.iter().fold(Fields::default(), |fields, name| fields.with(name, value.clone()));
             let _ = finished_run(&id, &fields);
             let _ = expired_run(&value, u64::MAX, &fields);

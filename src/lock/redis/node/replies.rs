@@ -12,7 +12,7 @@ use crate::lock::{BackendError, Problem};
 impl Node {
     /// The reply to the last request, if it has arrived.
     pub(in crate::lock::redis) fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
-        let result = self.next_reply(R::answers)?;
+        let result = self.next_reply(R::is_reply_to)?;
         Some(result.and_then(|(call, value)| match R::parse(&call, &value) {
             Err(Problem::Replica) if !self.discovery.is_fixed() => Err(self.demoted()),
             parsed => parsed.map_err(|problem| self.error(problem)),

@@ -1,4 +1,4 @@
-//! What a server replies to a request for the lock.
+//! The reply to a request for the lock.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::lock::{Blocked, Problem, Superseded};
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) enum AcquireReply {
     Granted(Granted),
-    /// Taken, or others are ahead of us.
+    /// Held, or other waiters are ahead of us.
     Refused(Box<Refusal>),
-    /// A process that we run under is in the way.
+    /// A run that we run under holds the lock.
     Nested,
     /// A newer request has taken our place.
     Superseded(Box<Superseded>),
@@ -22,12 +22,12 @@ pub(in crate::lock::redis) enum AcquireReply {
     Quarantined(Quarantined),
 }
 
-/// What a server knows about its own memory.
+/// A server's proof that it has kept its data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::lock::redis) struct Memory {
-    /// For how long the server has been known without having lost its data; zero = not asked.
+    /// How long the server is known to have kept its data; zero = not checked.
     pub known_for: Duration,
-    /// The longest quarantine that any client came with.
+    /// The longest quarantine that any client has requested.
     pub longest_quarantine: Duration,
 }
 
@@ -46,14 +46,14 @@ pub(in crate::lock::redis) struct Refusal {
     pub run_id: Vec<u8>,
     /// Our arrival stamp, if we have queued there.
     pub stamp: Option<u64>,
-    /// The run_id of the holder's gate; empty if it is not known.
+    /// The run_id of the holder's gate; empty if unknown.
     pub holder_gate: Vec<u8>,
-    /// When the holder arrived, if it is known.
+    /// When the holder arrived, if known.
     pub holder_arrival: Option<Arrival>,
 }
 
-/// A place in the order of arrival. Of two clients that came to different servers in the same microsecond, the name
-/// decides, as it does in a server's queue.
+/// A place in the order of arrival. Among clients that came to different servers in the same
+/// microsecond the name decides, as it does in a server's queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::lock::redis) struct Arrival {
     pub stamp: u64,
@@ -74,7 +74,7 @@ pub(in crate::lock::redis) struct Granted {
 }
 
 impl Reply for AcquireReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&ACQUIRE)
     }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_blocks_is_told_apart() {
+    fn each_kind_of_blocker_is_recognized() {
         let by = |holder: &str, more: &[&str]| {
             let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0"], more].concat();
             match acquire_of(1, &fields) {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_stamps_the_name_decides() {
+    fn the_name_decides_between_equal_stamps() {
         let arrival = |stamp, waiter: &str| Arrival { stamp, waiter: waiter.into() };
         assert!(arrival(1, "b") < arrival(2, "a"));
         assert!(arrival(2, "a") < arrival(2, "b"));

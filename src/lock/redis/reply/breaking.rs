@@ -1,13 +1,13 @@
-//! What a server replies to the client that breaks a lock, and to the holder that listens for it.
+//! The replies to the client that breaks a lock, and to the holder that watches for it.
 
 use redis::Value;
 
 use super::fields::ReplyFields;
-use super::{DEED, RELEASED, Reply};
+use super::{REASON, RELEASED, Reply};
 use crate::lock::redis::script::{BREAK, Call, WATCH};
 use crate::lock::{HolderInfo, Problem};
 
-/// To a holder.
+/// The reply to a holder.
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) enum WatchReply {
     Ours,
@@ -15,17 +15,17 @@ pub(in crate::lock::redis) enum WatchReply {
     Broken {
         run_id: Vec<u8>,
         by: HolderInfo,
-        /// By a client that has the token.
+        /// Marked by a client that has the token.
         is_release: bool,
     },
-    /// Its claim is not there.
+    /// Its claim does not exist.
     Gone {
         run_id: Vec<u8>,
     },
 }
 
 impl Reply for WatchReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&WATCH)
     }
 
@@ -37,7 +37,7 @@ impl Reply for WatchReply {
             b"broken" => Ok(Self::Broken {
                 run_id: run_id()?,
                 by: fields.info_from(2),
-                is_release: fields.fields_from(2).get(DEED) == RELEASED.as_bytes(),
+                is_release: fields.fields_from(2).get(REASON) == RELEASED.as_bytes(),
             }),
             b"gone" => Ok(Self::Gone { run_id: run_id()? }),
             _ => Err(Problem::UnexpectedReply),
@@ -45,7 +45,7 @@ impl Reply for WatchReply {
     }
 }
 
-/// To the client that breaks.
+/// The reply to the breaking client.
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) struct BreakReply {
     pub run_id: Vec<u8>,
@@ -53,20 +53,20 @@ pub(in crate::lock::redis) struct BreakReply {
     pub holders: Vec<(Vec<u8>, Mark)>,
 }
 
-/// What has become of a holder's claim.
+/// The state of a holder's claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::lock::redis) enum Mark {
     None,
-    /// This client has marked it with this request; before, at most other clients had.
+    /// Marked by this request, and not by this client before.
     New,
-    /// This client had marked it before.
+    /// Marked before, by this client or for good.
     Old,
     /// Freed by this request.
     Freed,
 }
 
 impl Reply for BreakReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&BREAK)
     }
 

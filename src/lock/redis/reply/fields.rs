@@ -1,4 +1,4 @@
-//! The strings that a script's reply consists of.
+//! The strings of a script's reply.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use redis::Value;
 use crate::lock::redis::script::Call;
 use crate::lock::{Blocked, Blocker, Fields, HolderInfo, Holding, Problem};
 
-/// Where the fields of the holder's info begin in a 'blocked' reply.
+/// Index of the first field of the holder's record in a 'blocked' reply.
 const INFO: usize = 10;
 
-/// A script's reply: a list of strings of which the first is the tag, or the tag alone.
+/// A script's reply: a list of strings that starts with the tag, or the tag alone.
 pub(super) struct ReplyFields(Vec<Vec<u8>>);
 
 impl ReplyFields {
@@ -36,7 +36,7 @@ impl ReplyFields {
         self.0.get(at).map(Vec::as_slice).ok_or(Problem::UnexpectedReply)
     }
 
-    /// All from this one on.
+    /// All strings from this one on.
     pub(super) fn rest(&self, at: usize) -> Vec<Vec<u8>> {
         self.0.get(at..).unwrap_or_default().to_vec()
     }
@@ -45,7 +45,7 @@ impl ReplyFields {
         parse_number(self.bytes(at)?).ok_or(Problem::UnexpectedReply)
     }
 
-    /// "7 8"
+    /// Parses a list such as "7 8".
     pub(super) fn one_for_each_lock<T: FromStr>(&self, at: usize, call: &Call) -> Result<Vec<T>, Problem> {
         let numbers = self.bytes(at)?.split(|&b| b == b' ').filter(|number| !number.is_empty());
         let numbers: Option<Vec<T>> = numbers.map(parse_number).collect();
@@ -75,7 +75,7 @@ impl ReplyFields {
         self.fields_from(INFO)
     }
 
-    /// As `blocked_by` in lua/ writes it.
+    /// Parses the reply that `blocked_by` in lua/include/blocked.lua returns.
     pub(super) fn blocked(&self, call: &Call) -> Result<Blocked, Problem> {
         let key = self.number(1)?;
         if key >= call.lock_count() {

@@ -1,4 +1,4 @@
-//! What a server replies when it is only looked at.
+//! The reply to a read-only inspection.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::lock::redis::log::expired_run;
 use crate::lock::redis::script::{Call, INSPECT};
 use crate::lock::{Claim, Fields, FinishedRun, HolderInfo, Mode, Problem};
 
-/// Scores of waiters that go ahead of all others are this much smaller: see lua/include/queue.lua.
+/// Scores of preferred waiters are this much smaller: see lua/include/queue.lua.
 const PREFERRED_LANE: i64 = 4_000_000_000_000_000;
 
 #[derive(Clone, Debug)]
@@ -21,19 +21,19 @@ pub(in crate::lock::redis) struct InspectReply {
     pub is_replica: bool,
     /// The server does not vote for this long; zero = it does.
     pub quarantine: Duration,
-    /// Of the first lock, if it was asked for.
+    /// The end of the first lock's log, if requested.
     pub last_log_id: Option<Vec<u8>>,
-    /// Of the first lock, if the log was asked for: holders whose lease has ended, which no client has written down yet.
+    /// Expired holders of the first lock that no client has logged yet, if the log was requested.
     pub expired: Vec<FinishedRun>,
     /// One for each key.
     pub locks: Vec<Record>,
-    heard_at: BootTime,
+    received_at: BootTime,
 }
 
 impl InspectReply {
-    /// As it is by now: other servers may have been waited for since this one replied.
+    /// Advances all durations to the present: other servers may have replied later than this one.
     pub(in crate::lock::redis) fn up_to_date(mut self) -> Self {
-        let age = self.heard_at.elapsed();
+        let age = self.received_at.elapsed();
         let later = |left: &mut Option<Duration>| *left = left.map(|left| left.saturating_sub(age));
         for record in &mut self.locks {
             let queue = match record {
@@ -57,7 +57,7 @@ impl InspectReply {
     }
 }
 
-/// What one server has of one lock.
+/// One server's record of one lock.
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) enum Record {
     Free {
@@ -69,18 +69,18 @@ pub(in crate::lock::redis) enum Record {
         holder_count: usize,
         queue: Queue,
     },
-    /// `id` stands for its value. `expires_in`: `None` = it never expires.
+    /// `id` represents its value. `expires_in`: `None` = it never expires.
     Foreign {
         id: Vec<u8>,
         expires_in: Option<Duration>,
         queue: Queue,
     },
-    /// Something that is no lock.
+    /// The key has a value of another type.
     WrongType,
 }
 
 impl Record {
-    /// How many servers its holders' grants are spread over, as far as they say.
+    /// The number of servers that its holders' grants are spread over, if a record has it.
     pub(in crate::lock::redis) fn server_count(&self) -> Option<usize> {
         match self {
             Self::Held { holders, .. } => holders.iter().find_map(|holder| holder.servers),
@@ -97,13 +97,13 @@ pub(in crate::lock::redis) struct HolderRecord {
     /// Empty if its record was lost.
     pub info: HolderInfo,
     pub fence: Option<u64>,
-    /// Known if the clock that it came by is this server's: there is no other server.
+    /// Known only for a single server: it needs the arrival and the grant by the same clock.
     pub waited: Option<Duration>,
     pub held_for: Option<Duration>,
     pub has_ended: bool,
-    /// How many servers the grant is spread over.
+    /// The number of servers that the grant is spread over.
     pub servers: Option<usize>,
-    /// Its claim is marked: it is to give the lock back.
+    /// The client that broke the lock, if the claim is marked: the holder must release it.
     pub broken_by: Option<HolderInfo>,
 }
 
@@ -115,17 +115,16 @@ pub(in crate::lock::redis) struct Queue {
 
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) struct Waiter {
-    /// Its identity.
     pub name: Vec<u8>,
     pub mode: Mode,
-    /// Its place among all waiters.
+    /// Its place in the queue.
     pub score: i64,
     pub waited: Duration,
     pub info: HolderInfo,
 }
 
 impl Reply for InspectReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&INSPECT)
     }
 
@@ -139,15 +138,15 @@ impl Reply for InspectReply {
             is_replica: bytes(is_replica)? == b"1",
             quarantine: Duration::from_millis(number(quarantine)?),
             last_log_id: Some(bytes(last_log_id)?).filter(|id| !id.is_empty()),
-            expired: left_behind(left)?,
+            expired: parse_expired(left)?,
             locks: locks.iter().map(|lock| record(lock, now)).collect::<Result<_, _>>()?,
-            heard_at: BootTime::now(),
+            received_at: BootTime::now(),
         })
     }
 }
 
-/// Claim or entry, when its lease ended in ms, record.
-fn left_behind(value: &Value) -> Result<Vec<FinishedRun>, Problem> {
+/// Parses expired holders: claim or entry, ms at which the lease ended, record.
+fn parse_expired(value: &Value) -> Result<Vec<FinishedRun>, Problem> {
     let mut runs = Vec::new();
     for left in list(value)? {
         let [claim, ended, record] = list(left)? else { return Err(Problem::UnexpectedReply) };
@@ -182,7 +181,7 @@ fn record(value: &Value, now: u64) -> Result<Record, Problem> {
     Ok(Record::Held { mode, holders, holder_count: number(holder_count)?, queue })
 }
 
-/// `None` for an entry that is not ours.
+/// `None` for a foreign entry.
 fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Option<HolderRecord>, Problem> {
     let [name, expires, info] = list(value)? else { return Err(Problem::UnexpectedReply) };
     let name = bytes(name)?;
@@ -193,15 +192,17 @@ fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Opti
     let Some(claim) = parts.next().and_then(parse_number::<Claim>) else { return Ok(None) };
     let fields = info_fields(info)?;
     let since: Option<u64> = fields.parsed("since");
-    // In microseconds, and by the clock of this server if it is the only one.
-    let asked =
+    // In microseconds. Only a single server assigns it by the clock that `since` is from.
+    let arrived =
         fields.parsed::<u64>("stamp").filter(|_| fields.get("nodes") == b"1").map(|stamp| stamp / 1000);
     Ok(Some(HolderRecord {
         claim,
         slot: parts.next().and_then(parse_number),
         expires_in: millis(expires)?,
         fence: fields.parsed("fence").or(last_fence.filter(|_| is_exclusive)),
-        waited: asked.zip(since).map(|(asked, since)| Duration::from_millis(since.saturating_sub(asked))),
+        waited: arrived
+            .zip(since)
+            .map(|(arrived, since)| Duration::from_millis(since.saturating_sub(arrived))),
         held_for: since.map(|since| Duration::from_micros(now.saturating_sub(since.saturating_mul(1000)))),
         has_ended: !fields.get("ended").is_empty(),
         servers: fields.parsed("nodes"),
@@ -210,13 +211,13 @@ fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Opti
     }))
 }
 
-/// As lua/include/mark.lua marks a claim that was broken.
+/// The mark of a broken claim: see lua/include/mark.lua.
 const MARK: &[u8] = b"!";
 
 fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
     let [queued, score, who] = list(value)? else { return Err(Problem::UnexpectedReply) };
     let (queued, score) = (bytes(queued)?, score_of(&bytes(score)?)?);
-    // As parse_queued() of lua/include/queue.lua reads it.
+    // The same as parse_queued() in lua/include/queue.lua.
     let (name, rest) = match queued.iter().position(|&b| b == b' ') {
         Some(at) => (&queued[..at], &queued[at + 1..]),
         None => (&queued[..], &[][..]),
@@ -233,7 +234,7 @@ fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
     })
 }
 
-/// Empty if it was lost.
+/// Empty if the record was lost.
 fn info_fields(json: &Value) -> Result<Fields, Problem> {
     Ok(Fields::from_json(&bytes(json)?).unwrap_or_default())
 }

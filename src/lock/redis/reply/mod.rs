@@ -1,4 +1,4 @@
-//! The replies of the Lua scripts, one type for each. A reply that a script does not make is an error.
+//! The replies of the Lua scripts, one type for each. Any other reply is an error.
 
 mod acquire;
 mod breaking;
@@ -23,9 +23,9 @@ pub(super) use inspect::{HolderRecord, InspectReply, Queue, Record, Waiter};
 /// The reply to one kind of request.
 pub(super) trait Reply: Sized {
     /// Whether this is the type of the reply to `call`.
-    fn answers(call: &Call) -> bool;
+    fn is_reply_to(call: &Call) -> bool;
 
-    /// `call` is the request that this is the reply to.
+    /// `call`: the request that `value` is the reply to.
     fn parse(call: &Call, value: &Value) -> Result<Self, Problem>;
 }
 
@@ -33,16 +33,16 @@ pub(super) trait Reply: Sized {
 pub(super) enum ExtendReply {
     Extended {
         run_id: Vec<u8>,
-        /// The server may have lost what it granted to others, and is quarantined for this long; zero = it is not.
+        /// The server may have lost grants, and is quarantined for this long; zero = it is not.
         quarantine: Duration,
-        /// To a bearer of the token: the grant's record of each lock, as JSON.
+        /// For a bearer: the record of each lock, as JSON.
         records: Vec<Vec<u8>>,
     },
     Lost(Loss),
 }
 
 impl Reply for ExtendReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&EXTEND)
     }
 
@@ -54,17 +54,17 @@ impl Reply for ExtendReply {
                 quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
                 records: fields.rest(3),
             }),
-            b"broken" => Ok(Self::Lost(taken_away(
+            b"broken" => Ok(Self::Lost(loss_by_break(
                 fields.info_from(1),
-                fields.fields_from(1).get(DEED) == RELEASED.as_bytes(),
+                fields.fields_from(1).get(REASON) == RELEASED.as_bytes(),
             ))),
             _ => loss(&fields).map(Self::Lost),
         }
     }
 }
 
-/// While votes are collected: new ones arrive, and those that we have are renewed. Where we were
-/// refused, BLPOP returns when it is time to ask again.
+/// The replies while votes are collected: new votes, renewals of those that we have and, where we
+/// were refused, BLPOP, which returns when it is time to retry.
 #[derive(Clone, Debug)]
 pub(super) enum CollectReply {
     Acquire(AcquireReply),
@@ -73,14 +73,14 @@ pub(super) enum CollectReply {
 }
 
 impl Reply for CollectReply {
-    fn answers(call: &Call) -> bool {
-        AcquireReply::answers(call) || ExtendReply::answers(call) || Woken::answers(call)
+    fn is_reply_to(call: &Call) -> bool {
+        AcquireReply::is_reply_to(call) || ExtendReply::is_reply_to(call) || Woken::is_reply_to(call)
     }
 
     fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
-        if Woken::answers(call) {
+        if Woken::is_reply_to(call) {
             Ok(Self::Woken)
-        } else if ExtendReply::answers(call) {
+        } else if ExtendReply::is_reply_to(call) {
             ExtendReply::parse(call, value).map(Self::Extend)
         } else {
             AcquireReply::parse(call, value).map(Self::Acquire)
@@ -88,7 +88,7 @@ impl Reply for CollectReply {
     }
 }
 
-/// After a renewal: late replies to it, and replies of servers that were healed.
+/// The replies after a renewal: late ones, and those of servers that were healed.
 #[derive(Clone, Debug)]
 pub(super) enum FollowUpReply {
     Extend(ExtendReply),
@@ -96,12 +96,12 @@ pub(super) enum FollowUpReply {
 }
 
 impl Reply for FollowUpReply {
-    fn answers(call: &Call) -> bool {
-        ExtendReply::answers(call) || call.is(&HEAL)
+    fn is_reply_to(call: &Call) -> bool {
+        ExtendReply::is_reply_to(call) || call.is(&HEAL)
     }
 
     fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
-        if ExtendReply::answers(call) {
+        if ExtendReply::is_reply_to(call) {
             return ExtendReply::parse(call, value).map(Self::Extend);
         }
         match ReplyFields::of(value)?.tag()? {
@@ -114,12 +114,12 @@ impl Reply for FollowUpReply {
 #[derive(Clone, Debug)]
 pub(super) enum RaiseReply {
     Raised,
-    /// The tokens here, of which at least one is in the way.
+    /// The server's tokens, at least one of which is too high.
     Refused(Vec<u64>),
 }
 
 impl Reply for RaiseReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&RAISE)
     }
 
@@ -137,12 +137,12 @@ impl Reply for RaiseReply {
 pub(super) enum ReleaseReply {
     Released,
     NotOurs(Loss),
-    /// To a bearer of the token: a run holds the lock, and has to be told.
+    /// For a bearer: a run holds the lock, and must be notified.
     HeldByRun,
 }
 
 impl Reply for ReleaseReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&RELEASE)
     }
 
@@ -156,23 +156,23 @@ impl Reply for ReleaseReply {
     }
 }
 
-/// What the runs that we run under hold.
+/// The locks that are held by runs that we run under.
 #[derive(Clone, Debug)]
 pub(super) struct OuterReply {
     pub run_id: Vec<u8>,
-    /// One for each key, `None` if none of them holds it.
+    /// One for each key; `None` if none of the runs holds it.
     pub holds: Vec<Option<OuterHold>>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct OuterHold {
     pub lock: OuterLock,
-    /// Empty if it is held exclusively.
+    /// Empty if the lock is held exclusively.
     pub mode_tag: Vec<u8>,
 }
 
 impl Reply for OuterReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         call.is(&OUTER)
     }
 
@@ -197,12 +197,12 @@ impl Reply for OuterReply {
     }
 }
 
-/// BLPOP has returned, with an element or without. It only wakes: the next request tells what has changed.
+/// BLPOP has returned, with an element or without. The next request finds out what has changed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Woken;
 
 impl Reply for Woken {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         matches!(call, Call::BlockingPop { .. })
     }
 
@@ -211,12 +211,12 @@ impl Reply for Woken {
     }
 }
 
-/// The reply to a plain command, as the server made it.
+/// The server's reply to a plain command.
 #[derive(Clone, Debug)]
 pub(super) struct CommandReply(pub Value);
 
 impl Reply for CommandReply {
-    fn answers(call: &Call) -> bool {
+    fn is_reply_to(call: &Call) -> bool {
         matches!(call, Call::Command { .. })
     }
 
@@ -225,17 +225,18 @@ impl Reply for CommandReply {
     }
 }
 
-/// What a client that has marked a claim tells about itself, beside who it is: that it has the token.
-pub(super) const DEED: &str = "deed";
+/// A field of the client that has marked a claim: it has the token, and releases the lock rather
+/// than breaks it.
+pub(super) const REASON: &str = "deed";
 pub(super) const RELEASED: &str = "released";
 
-fn taken_away(by: HolderInfo, is_release: bool) -> Loss {
+fn loss_by_break(by: HolderInfo, is_release: bool) -> Loss {
     let by = Box::new(by);
     if is_release { Loss::Released { by } } else { Loss::Broken { by } }
 }
 
-/// Why the lock is not ours; or, to a bearer of its token, that it asks the wrong number of servers, or for the wrong number
-/// of locks.
+/// Why the lock is not ours; an error for a bearer that uses the wrong number of servers, or names
+/// the wrong number of locks.
 fn loss(fields: &ReplyFields) -> Result<Loss, Problem> {
     let by = || Box::new(fields.info_from(2));
     match (fields.tag()?, fields.bytes(1)) {
@@ -254,7 +255,7 @@ mod test_support {
     use super::{Call, Value};
     use crate::lock::redis::script::{ACQUIRE, KEYS_OF_LOCK};
 
-    /// A request for this many locks, by whatever script.
+    /// A request for this many locks.
     pub(super) fn call(locks: usize) -> Call {
         let keys = vec![Vec::new(); locks * KEYS_OF_LOCK + 2];
         Call::Script { script: &ACQUIRE, keys, args: Vec::new(), in_full: false }
@@ -313,7 +314,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_reply_can_upset_the_parsers(fields in proptest::collection::vec("[a-z0-9 -]{0,12}", 0..10)) {
+        fn no_reply_makes_the_parsers_panic(fields in proptest::collection::vec("[a-z0-9 -]{0,12}", 0..10)) {
             let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
             for tag in ["granted", "blocked", "extended", "refused", "quarantined"] {
                 let value = value(&[&[tag], fields.as_slice()].concat());

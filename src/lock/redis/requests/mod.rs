@@ -1,4 +1,4 @@
-//! The script calls of one lock, put together. The order of KEYS and ARGV is that of the headers in lua/.
+//! The script calls of one lock. The order of KEYS and ARGV is that of the headers in lua/.
 
 #[cfg(test)]
 mod tests;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::keys::Keys;
 use super::log::LogEntry;
-use super::reply::{DEED, RELEASED};
+use super::reply::{REASON, RELEASED};
 use super::script::{
     ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE,
     SUPERSEDES, Script, WATCH,
@@ -20,34 +20,34 @@ use crate::lock::{HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
 pub(crate) struct Timing {
     /// `None` for a lock that never expires.
     pub ttl: Option<Duration>,
-    /// What one server may take to answer, connecting included.
+    /// How long one server may take to reply, including the connection.
     pub node_timeout: Duration,
-    /// How long a server that has lost its data does not vote; zero = it votes at once.
+    /// How long a server that has lost its data must not vote; zero = it votes at once.
     pub quarantine: Duration,
 }
 
-/// A request in the scripts' terms.
+/// A request in the form that the scripts expect.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Terms {
     /// The value at the lock's key while it is shared; empty for an exclusive lock.
     pub mode_tag: Vec<u8>,
-    /// How the request queues.
+    /// The flags of lua/include/constants.lua.
     flags: Vec<u8>,
     ancestors: Vec<u8>,
-    /// Field and value in turn.
+    /// Field, value, ... of the client.
     holder: Vec<Vec<u8>>,
-    /// The same, of what the holder's record tells beside that.
+    /// Field, value, ... of the grant, for the holder's record.
     more: Vec<Vec<u8>>,
     min_hold: Duration,
-    /// How many finished runs are kept.
+    /// Number of finished runs to keep.
     history: u32,
-    /// For the history of a run that does not get the lock.
+    /// For the history of a run that did not get the lock.
     pub exit_if_held: u8,
 }
 
 impl Terms {
     pub(super) fn new(request: &Request, keys: usize) -> Self {
-        // One slot is a lock.
+        // A single slot is an exclusive lock.
         let mode_tag = if request.mode == (Mode::Slot { of: 1 }) { Vec::new() } else { request.mode.tag() };
         let preference = match (&request.mode, request.prefer) {
             (Mode::Exclusive | Mode::Slot { of: 1 }, Prefer::Writers) => Some(PREFERRED),
@@ -62,20 +62,20 @@ impl Terms {
             mode_tag,
             flags: preference.into_iter().chain(needs_other_keys).chain(supersedes).collect(),
             ancestors: ancestors.join(" ").into(),
-            holder: described(&request.holder),
-            more: recorded(request.min_hold, &request.holder, keys),
+            holder: client_fields(&request.holder),
+            more: grant_fields(request.min_hold, &request.holder, keys),
             min_hold: request.min_hold,
             history: request.history,
             exit_if_held: request.exit_if_held,
         }
     }
 
-    /// Without the fields that say nothing: the server need not store them.
+    /// Without empty fields: the server need not store them.
     fn holder_details(&self) -> impl Iterator<Item = Vec<u8>> {
         self.holder.chunks_exact(2).filter(|pair| !pair[1].is_empty()).flatten().cloned()
     }
 
-    /// Of a grant that is known by its record.
+    /// The terms of a grant, from its record.
     pub(super) fn of_record(
         mode_tag: Vec<u8>,
         holder: &HolderInfo,
@@ -83,25 +83,26 @@ impl Terms {
         history: u32,
         keys: usize,
     ) -> Self {
-        let (holder, more) = (described(holder), recorded(min_hold, holder, keys));
+        let (holder, more) = (client_fields(holder), grant_fields(min_hold, holder, keys));
         Self { mode_tag, holder, more, min_hold, history, ..Self::default() }
     }
 
-    /// Of a client that has nothing but a token.
+    /// The terms of a client that has only a token.
     pub(super) fn of_bearer(client: &HolderInfo) -> Self {
-        Self { mode_tag: b"?".to_vec(), holder: described(client), ..Self::default() }
+        Self { mode_tag: b"?".to_vec(), holder: client_fields(client), ..Self::default() }
     }
 }
 
-/// How a server is asked for the lock.
+/// The role in which a server is asked for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask<'a> {
-    /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has reported it.
-    /// `proposed`: a guess at the token, which the others are sent at the same time.
+    /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has reported
+    /// it. `proposed`: a guess at the token, which the other servers get at the same time.
     Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64> },
-    /// At the same time as the gate: only if nobody waits. `proposed`: a guess at the token.
+    /// At the same time as the gate, and only granted if there are no waiters. `proposed`: a guess
+    /// at the token.
     Newcomer { proposed: u64 },
-    /// With the gate's vote in hand. `proposed` are the gate's tokens, `gate` its run_id.
+    /// After the gate's vote. `proposed` are the gate's tokens, `gate` its run_id.
     Vote { proposed: &'a [u64], gate: &'a [u8], stamp: Option<u64>, queues: bool },
 }
 
@@ -112,7 +113,7 @@ pub(super) struct Place {
     pub stamp: u64,
 }
 
-/// What lua/break.lua does with the holders that are meant.
+/// What lua/break.lua does with the holders' claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BreakAction {
     Mark,
@@ -120,7 +121,7 @@ pub(super) enum BreakAction {
     Free,
 }
 
-/// What all calls of one lock have in common.
+/// The parameters that all calls of one lock share.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
     keys: Vec<Keys>,
@@ -141,7 +142,7 @@ impl Requests {
         self.keys.len()
     }
 
-    /// The list on which this waiter is woken.
+    /// The list whose elements wake this waiter.
     pub(super) fn notify_list(&self, waiter: WaiterId) -> Vec<u8> {
         self.keys[0].notify_of(waiter)
     }
@@ -175,8 +176,8 @@ impl Requests {
         self.call(&ACQUIRE, claim, terms, stamp, args)
     }
 
-    /// `taken_at`: when the grant, or the vote, was asked for. `place`: for a vote that was given before
-    /// it was known.
+    /// `taken_at`: when the grant, or the vote, was requested. `place`: our place, for a server
+    /// that voted before it was known.
     pub(super) fn extend(
         &self,
         claim: Claim,
@@ -190,7 +191,7 @@ impl Requests {
         self.call(&EXTEND, claim, terms, place.map(|place| place.stamp), more)
     }
 
-    /// Of a grant with these fences. `gate` and `stamp` as in the request that was granted.
+    /// Restores a grant with these fences. `gate` and `stamp` are those of the granted request.
     pub(super) fn heal(
         &self,
         claim: Claim,
@@ -211,8 +212,8 @@ impl Requests {
         self.call(&RAISE, claim, terms, None, vec![joined(fences)])
     }
 
-    /// `tombstone_ttl`: how long late requests of this waiter are refused. `min_hold`: how long the locks stay
-    /// taken from now on. `entry`: for the history.
+    /// `tombstone_ttl`: how long late requests of this waiter are refused. `min_hold`: how long the
+    /// locks stay held from now on. `entry`: for the history.
     pub(super) fn release(
         &self,
         claim: Claim,
@@ -229,7 +230,8 @@ impl Requests {
         self.call(&RELEASE, claim, terms, None, args)
     }
 
-    /// Of a grant that the client does not know: its record tells the rest. `client`: who releases it.
+    /// Releases a grant that the client does not know: its record has the rest. `client`: the
+    /// client that releases it.
     pub(super) fn release_by_token(&self, claim: Claim, terms: &Terms, client: &HolderInfo) -> Call {
         let unknown = Vec::new;
         let mut args = vec![millis(Duration::ZERO), millis(Duration::ZERO), terms.history.to_string().into()];
@@ -239,7 +241,7 @@ impl Requests {
         self.call(&RELEASE, claim, terms, None, args)
     }
 
-    /// `claims`: of runs that we run under.
+    /// `claims`: the claims of the runs that we run under.
     pub(super) fn outer(&self, claim: Claim, terms: &Terms, claims: &[Claim]) -> Call {
         let claims: Vec<String> = claims.iter().map(Claim::to_string).collect();
         self.call(&OUTER, claim, terms, None, vec![claims.join(" ").into()])
@@ -249,8 +251,8 @@ impl Requests {
         self.call(&WATCH, claim, terms, None, Vec::new())
     }
 
-    /// `breaker`: the client that breaks, and who it is. `claims`: of the holders that are meant. `has_token`: it has that
-    /// of the grant.
+    /// `breaker`: the breaking client. `claims`: the holders' claims to act on. `has_token`: the
+    /// client has the grant's token.
     pub(super) fn break_lock(
         &self,
         (breaker, who): (WaiterId, &HolderInfo),
@@ -264,9 +266,9 @@ impl Requests {
             BreakAction::Free => "free",
         };
         let mut args = vec![action.into(), claims.join(&b' ')];
-        args.extend(described(who));
+        args.extend(client_fields(who));
         if has_token {
-            args.extend([DEED.into(), RELEASED.into()]);
+            args.extend([REASON.into(), RELEASED.into()]);
         }
         let claim = Claim { waiter: breaker, attempt: 0 };
         self.call(&BREAK, claim, &Terms::default(), None, args)
@@ -284,7 +286,7 @@ impl Requests {
             let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, .. } = keys;
             [lock, queue, waiters, info, fence, shared, modes, newest, log, who].map(Clone::clone)
         };
-        // The last two, and the prefix of the notify lists, are the same for all keys.
+        // The last two keys, and the prefix of the notify lists, are the same for all locks.
         let common = &self.keys[0];
         let mut keys: Vec<Vec<u8>> = self.keys.iter().flat_map(of_key).collect();
         keys.extend([common.tombstone_of(claim.waiter), common.node.clone()]);
@@ -300,16 +302,17 @@ impl Requests {
         Call::Script { script, keys, args, in_full: false }
     }
 
-    /// How long the keys live from now on if they are not renewed: the lease, or longer if a minimum hold asks
-    /// for it. Longer does no harm: what the client relies on is the lease.
+    /// How long the keys live if they are not renewed: the lease, or longer to keep a minimum hold.
+    /// Longer does no harm: the client relies only on the lease.
     fn key_ttl(&self, terms: &Terms, held_for: Duration) -> Vec<u8> {
         let to_keep = terms.min_hold.saturating_sub(held_for);
         self.timing.ttl.map_or_else(|| b"0".to_vec(), |ttl| millis(ttl.max(to_keep)))
     }
 }
 
-/// Field and value in turn: a minimum hold, if there is one; and how many locks a token is of, if there are several.
-fn recorded(min_hold: Duration, holder: &HolderInfo, keys: usize) -> Vec<Vec<u8>> {
+/// Field, value, ...: the minimum hold, if there is one, and the number of locks that a token
+/// covers, if there are several.
+fn grant_fields(min_hold: Duration, holder: &HolderInfo, keys: usize) -> Vec<Vec<u8>> {
     let mut fields = Vec::new();
     if !min_hold.is_zero() {
         fields.extend([b"min_hold".to_vec(), millis(min_hold)]);
@@ -320,8 +323,8 @@ fn recorded(min_hold: Duration, holder: &HolderInfo, keys: usize) -> Vec<Vec<u8>
     fields
 }
 
-/// Field and value in turn.
-fn described(client: &HolderInfo) -> Vec<Vec<u8>> {
+/// Field, value, ... of a client.
+fn client_fields(client: &HolderInfo) -> Vec<Vec<u8>> {
     client.fields().into_list()
 }
 

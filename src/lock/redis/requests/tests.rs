@@ -1,10 +1,10 @@
-//! What the headers of the scripts list is what they get.
+//! Each script gets the parameters that its header lists.
 
 use super::*;
 use crate::lock::{Ended, Grant, Votes};
 
-/// The arguments that the headers of a script and of include/request.lua list: how many, and whether fields
-/// of the holder follow.
+/// The number of arguments that the headers of a script and of include/request.lua list, and
+/// whether the holder's fields follow.
 fn listed(script: &str) -> (usize, bool) {
     let request = include_str!("../../../../lua/include/request.lua");
     let header = request.lines().chain(script.lines()).filter_map(|line| line.strip_prefix("-- ARGV["));
