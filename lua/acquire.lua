@@ -1,5 +1,4 @@
--- Grant all locks if each is free for us and it is our turn; otherwise grant none, but queue for
--- each.
+-- Grant all locks if each is free and it is our turn; otherwise grant none, and join each queue.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 -- ARGV[7]  ttl         lease of the locks, ms; 0 = they never expire
@@ -7,7 +6,7 @@
 --                      asks the gate at the same time
 -- ARGV[9]  queues      '1' = join the queues if blocked; '0' = do not
 -- ARGV[10] gate        run_id of the client's gate, for a vote
--- ARGV[11] proposed    tokens: the gate's, for a vote; a newcomer's guess; '' = none
+-- ARGV[11] proposed    tokens: the gate's, for a vote; otherwise the client's guess; '' = none
 -- ARGV[12] quarantine  how long a server that lost its data must not vote, ms; 0 = off
 -- ARGV[13] ancestors   names of the waiters that the client runs under
 -- ARGV[14] history     number of finished runs that log:K keeps; 0 = none

@@ -13,8 +13,9 @@
 -- Returns {server time in microseconds, run_id ('' = unknown), '1' if this server is a replica or
 --   '0', ms of quarantine left, id of the last entry of the first log ('' = not requested), expired
 --   holders of the first lock that no client has logged, then for each key
---   {'lock', value ('' = free; 'foreign:' and its digest for a foreign one), ms until it expires
---    (-1 = never), last token ('' = none), number of holders, holders, number of waiters, waiters}
+--   {'lock', claim or mode tag ('' = free; 'foreign:' and its digest for a foreign value), ms until
+--    it expires (-1 = never), last token ('' = none), number of holders, holders, number of
+--    waiters, waiters}
 --   or {'wrong_type'}}.
 -- A holder is {claim or entry, ms until it expires, JSON}, an expired one {claim or entry, ms at
 -- which it ended, JSON}, a waiter {name in the queue, score there, JSON}.

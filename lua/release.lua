@@ -22,7 +22,8 @@
 --      describe the client that did it
 --   {'different_server_count', n} or {'different_lock_count', n}
 --   {'run'}: nothing was done, because a run holds the lock and must be notified first (break.lua).
--- For a bearer min_hold and the entry in the log come from the grant's record.
+-- A bearer sends '' for what it does not know. Its minimum hold and its entry in the log come from
+-- the grant's record.
 --
 -- Atomic, so that only a claim that was compared is deleted, and so that the next waiter is woken
 -- exactly when the lock is free.
