@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::dice::Dice;
+
 pub type ConnectionId = u64;
 pub type ClientId = usize;
 pub type ServerId = usize;
@@ -105,8 +107,8 @@ pub enum Delivered {
     ForClient(ClientId),
 }
 
-#[derive(Default)]
 pub struct Network {
+    dice: Dice,
     pub connections: BTreeMap<ConnectionId, Connection>,
     pub lines: BTreeMap<(ClientId, ServerId, Direction), Line>,
     /// Servers whose host answers, but where no process listens.
@@ -117,6 +119,17 @@ pub struct Network {
 }
 
 impl Network {
+    pub fn new(dice: Dice) -> Self {
+        Self {
+            dice,
+            connections: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            is_down: BTreeMap::new(),
+            next_id: 0,
+            scheduled: Vec::new(),
+        }
+    }
+
     pub fn line(&mut self, client: ClientId, server: ServerId, direction: Direction) -> &mut Line {
         let line = Line { latency_us: 100, is_cut: false };
         self.lines.entry((client, server, direction)).or_insert(line)
@@ -147,12 +160,14 @@ impl Network {
     /// Bytes, the end or a reset, from one side to the other.
     pub fn send(&mut self, id: ConnectionId, direction: Direction, segment: Segment, now: u64) {
         let line = self.line_of(id, direction);
+        // No two packets take exactly the same time.
+        let latency = line.latency_us + self.dice.next() % (line.latency_us / 4 + 1);
         let flow = self.flow(id, direction);
         if !flow.backlog.is_empty() {
             flow.backlog.push_back(segment);
             return;
         }
-        let arrival = (now + line.latency_us).max(flow.last_arrival);
+        let arrival = (now + latency).max(flow.last_arrival);
         flow.last_arrival = arrival;
         self.scheduled.push((arrival, Event::Arrives(id, direction, segment)));
     }
@@ -171,8 +186,7 @@ impl Network {
         let was = std::mem::replace(&mut connection.state, SocketState::Closed);
         if was == SocketState::Open {
             // What was received and not read makes the kernel send a reset.
-            let segment =
-                if connection.incoming.is_empty() { Segment::End } else { Segment::Reset };
+            let segment = if connection.incoming.is_empty() { Segment::End } else { Segment::Reset };
             self.send(id, Direction::ToServer, segment, now);
         }
     }
@@ -209,8 +223,7 @@ impl Network {
     }
 
     fn on_syn_arrival(&mut self, id: ConnectionId, now: u64) -> Delivered {
-        let (there, back) =
-            (self.line_of(id, Direction::ToServer), self.line_of(id, Direction::ToClient));
+        let (there, back) = (self.line_of(id, Direction::ToServer), self.line_of(id, Direction::ToClient));
         if there.is_cut {
             return Delivered::Nothing;
         }
@@ -317,14 +330,5 @@ impl Network {
             self.send(id, direction, segment, now);
         }
         Delivered::Nothing
-    }
-
-    /// Connections that nothing can happen to any more.
-    pub fn forget_closed(&mut self) {
-        self.connections.retain(|_, connection| {
-            connection.state != SocketState::Closed
-                || connection.is_accepted
-                || !connection.to_server.backlog.is_empty()
-        });
     }
 }
