@@ -49,7 +49,7 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     let is_foreign = |held: &Holder| held.kind == HolderKind::Foreign;
     let may_delete = settings.how == BreakMode::Immediate && breaker.frees_at_once();
     if !may_delete && meant.iter().any(is_foreign) {
-        return Err(Failure::new(exit::HELD, report.cannot_be_told(&meant, breaker.frees_at_once())).into());
+        return Err(Failure::new(exit::HELD, report.cannot_be_asked(&meant, breaker.frees_at_once())).into());
     }
     let meant = if settings.yes { meant } else { confirm(&mut *breaker, &meant, settings, &report)? };
     if meant.is_empty() {
@@ -64,7 +64,7 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     }
     for held in &left_alone {
         if let Some(unreachable) = unreachable.iter().find(|unreachable| unreachable.id == held.id) {
-            report::print(&report.cannot_tell(held, &unreachable.error));
+            report::print(&report.cannot_notify(held, &unreachable.error));
         }
     }
     match freed {

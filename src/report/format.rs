@@ -1,26 +1,35 @@
-//! Sentences for people: what is waited for, and what is in the way.
+//! Sentences about keys, holders and waits.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::problem::quarantine;
 use crate::duration::{format, format_seconds};
-use crate::lock::{Blocked, Blocker, HolderInfo, Holding, Renewal, WaitPolicy};
+use crate::lock::{Blocked, Blocker, Holder, HolderInfo, Holding, Loss, Renewal, WaitPolicy};
 
-/// What follows if /proc cannot be used.
+/// The consequence of a /proc that cannot be used.
 pub(crate) fn cannot_see_processes() -> &'static str {
-    "/proc is not mounted here, or is that of another PID namespace: a process that has left the command's process \
-     group could not be stopped with the command. Mount it (unshare --mount-proc), or accept this with \
-     --on-lost warn"
+    "/proc is not mounted here, or belongs to another PID namespace: a process that has left the command's \
+     process group could not be stopped with the command. Mount it (unshare --mount-proc), or accept \
+     this with --on-lost warn"
 }
 
-/// How many of several keys a line shows.
+/// `consequence`: what is limited to this host.
+pub(super) fn no_server_configured(consequence: &str) -> String {
+    format!(
+        "warning: no server configured: {consequence} \
+         (pass --redis URL or set REDLOCK_REDIS; --local silences this)"
+    )
+}
+
+/// A line shows at most this many keys.
 const MOST_SHOWN: usize = 4;
 
-/// The wall clock of this place: year, month, day, hour, minute and second of a moment.
+/// The local wall clock: year, month, day, hour, minute and second of a moment.
 pub(crate) type LocalTime = fn(SystemTime) -> Option<[i32; 6]>;
 
-/// Text that no terminal takes for an escape sequence: control characters and invalid bytes become escapes.
+/// Replaces control characters and invalid bytes by visible escapes, so that no terminal obeys them.
+/// Text that was sanitized before does not change.
 pub(crate) fn sanitize(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -38,7 +47,7 @@ pub(crate) fn sanitize(bytes: &[u8]) -> String {
     out
 }
 
-/// Invisible, and able to reverse a line.
+/// Invisible characters that can reverse a line.
 fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -49,7 +58,7 @@ pub(crate) fn config_files(paths: &[PathBuf]) -> String {
     if files.is_empty() { "no config file".into() } else { format!("config {}", files.join(", ")) }
 }
 
-/// `"a", "b"`; of many, the first few.
+/// `"a", "b"`; if there are many, the first few.
 pub(crate) fn quoted(keys: &[String]) -> String {
     let shown = if keys.len() > MOST_SHOWN { MOST_SHOWN - 1 } else { keys.len() };
     let quoted: Vec<String> = keys[..shown].iter().map(|key| format!("\"{key}\"")).collect();
@@ -59,11 +68,11 @@ pub(crate) fn quoted(keys: &[String]) -> String {
 /// The parts of a wait line, in the order in which they are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WaitLine {
-    /// What is waited for, for how long, and the place in the queue.
+    /// The keys, the time waited and the place in the queue.
     pub head: String,
-    /// What is in the way, and how long it is still waited for.
+    /// The obstacle, and the time until this run gives up.
     pub blocker: String,
-    /// The page of the holder's CI job; may be empty.
+    /// The page of the holder's CI job, or empty.
     pub job_url: String,
 }
 
@@ -88,11 +97,11 @@ impl WaitLine {
     }
 
     pub(super) fn text(&self) -> String {
-        format!("{}, {}{}", self.head, self.blocker, with_comma(&self.job_url))
+        format!("{}, {}{}", self.head, self.blocker, after_comma(&self.job_url))
     }
 }
 
-/// How a wait for the lock ended without it.
+/// A wait that ended without the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenUp {
     pub policy: WaitPolicy,
@@ -108,7 +117,7 @@ pub(super) fn gave_up(
     local_time: LocalTime,
 ) -> String {
     let GivenUp { policy, attempts, waited } = given_up;
-    let (by, job_url) = (blocker(&blocked.by, local_time), with_comma(job_url(&blocked.by)));
+    let (by, job_url) = (blocker(&blocked.by, local_time), after_comma(job_url(&blocked.by)));
     let after = match policy {
         WaitPolicy::No => {
             let key = keys.get(blocked.key).map_or(keys, std::slice::from_ref);
@@ -121,7 +130,7 @@ pub(super) fn gave_up(
     format!("gave up on {} after {after}: {}{by}{job_url}", quoted(keys), blocked_key(keys, blocked))
 }
 
-/// Of several keys, the one that is taken.
+/// The taken key, if there are several keys.
 fn blocked_key(keys: &[String], blocked: &Blocked) -> String {
     match (keys.get(blocked.key), &blocked.by) {
         (_, Blocker::Quarantine(_)) => String::new(),
@@ -133,22 +142,16 @@ fn blocked_key(keys: &[String], blocked: &Blocked) -> String {
 /// "held by root@web1 pid 42 (nightly, rsync) since 09:14:05 (2m 3s)"
 pub(crate) fn blocker(by: &Blocker, local_time: LocalTime) -> String {
     match by {
-        Blocker::Holder(holding) => {
-            let (who, others) = (holder(&holding.info), and_others(holding.others));
-            let when = until(holding, local_time).unwrap_or_else(|| since(holding, local_time));
-            format!("held by {who}{others}{when}")
-        }
+        Blocker::Holder(holding) => held_by(holding, local_time),
         Blocker::Reservation(Holding { info, expires_in: Some(left), .. }) => {
             let left = format_seconds(*left + Duration::from_millis(999));
             format!("free again in {left} (--min-hold of {})", holder(info))
         }
         Blocker::Reservation(holding) => {
-            format!("kept by --min-hold of {}{}", holder(&holding.info), since(holding, local_time))
+            let since = since(holding.held_for, local_time);
+            format!("kept by --min-hold of {}{since}", holder(&holding.info))
         }
-        Blocker::Foreign { expires_in: Some(left) } => {
-            format!("held by another program (expires in {})", format(*left))
-        }
-        Blocker::Foreign { expires_in: None } => "held by another program (never expires)".into(),
+        Blocker::Foreign { expires_in } => another_program("", *expires_in, true),
         Blocker::Queue => "free, but others are ahead in the queue".into(),
         Blocker::Quarantine(servers) => quarantine(servers),
     }
@@ -161,30 +164,57 @@ fn job_url(by: &Blocker) -> &str {
     }
 }
 
-fn with_comma(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(", {text}") }
+/// ", https://ci/1"; empty if the text is.
+pub(super) fn after_comma(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(", {}", sanitize(text.as_bytes())) }
 }
 
-/// " until 14:00:00", if nobody renews the lease.
+/// "held by root@web1 pid 42 (rsync) and 2 others since 09:14:05 (2m 3s)"
+pub(super) fn held_by(holding: &Holding, local_time: LocalTime) -> String {
+    let (who, others) = (holder(&holding.info), and_others(holding.others));
+    let when = until(holding, local_time).unwrap_or_else(|| since(holding.held_for, local_time));
+    format!("held by {who}{others}{when}")
+}
+
+/// " until 14:00:00", if nothing renews the lease.
 fn until(holding: &Holding, local_time: LocalTime) -> Option<String> {
     let left = holding.expires_in.filter(|_| holding.info.renewal == Renewal::Nobody)?;
-    until_moment(left, local_time)
-}
-
-/// " until 14:00:00", with the date if it is another day's.
-pub(super) fn until_moment(left: Duration, local_time: LocalTime) -> Option<String> {
-    let end = SystemTime::now().checked_add(left).and_then(|end| clock_time(end, local_time))?;
+    let now = SystemTime::now();
+    let end = now.checked_add(left).and_then(|end| clock_time(end, now, local_time))?;
     Some(format!(" until {end}"))
 }
 
-/// " since 09:14:05 (2m 3s)", with the date if it is another day's.
-fn since(holding: &Holding, local_time: LocalTime) -> String {
-    since_moment(holding.held_for, local_time)
+/// A holder in a line of its own: "root@web1 pid 42 (rsync) since 09:14:05 (2m 3s), lease ends in
+/// 21s, being broken by alice@bastion pid 7". `has_lease`: not for a lock on this host, which ends
+/// with its process.
+pub(super) fn holder_line(held: &Holder, has_lease: bool, local_time: LocalTime) -> String {
+    let end = match held.expires_in {
+        _ if held.has_ended() => ", has ended".into(),
+        Some(left) => format!(", lease ends in {}", format_seconds(left)),
+        None if has_lease && held.token.is_some() => ", never expires".into(),
+        None => String::new(),
+    };
+    let broken = held.broken_by.as_ref().map(|by| format!(", being {}", broken_by(by)));
+    let since = since(held.held_for, local_time);
+    format!("{}{since}{end}{}", holder(&held.info), broken.unwrap_or_default())
 }
 
-pub(super) fn since_moment(held_for: Option<Duration>, local_time: LocalTime) -> String {
+/// `pid`: empty if it is not known.
+pub(super) fn another_program(pid: &str, expires_in: Option<Duration>, has_lease: bool) -> String {
+    let about = match expires_in {
+        _ if !pid.is_empty() => format!("pid {pid}"),
+        Some(left) => format!("expires in {}", format_seconds(left)),
+        None if has_lease => "never expires".into(),
+        None => String::new(),
+    };
+    format!("held by another program{}", after_comma(&about))
+}
+
+/// " since 09:14:05 (2m 3s)"
+fn since(held_for: Option<Duration>, local_time: LocalTime) -> String {
     let Some(held_for) = held_for else { return String::new() };
-    let then = SystemTime::now().checked_sub(held_for).and_then(|then| clock_time(then, local_time));
+    let now = SystemTime::now();
+    let then = now.checked_sub(held_for).and_then(|then| clock_time(then, now, local_time));
     let held_for = format_seconds(held_for);
     match then {
         Some(then) => format!(" since {then} ({held_for})"),
@@ -192,9 +222,9 @@ pub(super) fn since_moment(held_for: Option<Duration>, local_time: LocalTime) ->
     }
 }
 
-/// "09:14:05", with the date if it is another day's.
-pub(super) fn clock_time(moment: SystemTime, local_time: LocalTime) -> Option<String> {
-    let today = local_time(SystemTime::now())?;
+/// "09:14:05", with the date if that is not today.
+pub(super) fn clock_time(moment: SystemTime, now: SystemTime, local_time: LocalTime) -> Option<String> {
+    let today = local_time(now)?;
     let [year, month, day, hour, minute, second] = local_time(moment)?;
     let date =
         if today[..3] == [year, month, day] { String::new() } else { format!("{year}-{month:02}-{day:02} ") };
@@ -209,7 +239,8 @@ pub(super) fn and_others(count: usize) -> String {
     }
 }
 
-/// "root@web1 pid 42 (nightly, rsync)"; "alice@bastion (release freeze)" if no process holds the lock.
+/// "root@web1 pid 42 (nightly, rsync)"; "alice@bastion (release freeze)" if no process holds the
+/// lock.
 pub(super) fn holder(info: &HolderInfo) -> String {
     let pid = match (info.pid.as_str(), info.renewal) {
         (_, Renewal::Nobody) => String::new(),
@@ -222,7 +253,7 @@ pub(super) fn holder(info: &HolderInfo) -> String {
     if !about.is_empty() {
         text.push_str(&format!(" ({})", about.join(", ")));
     }
-    text
+    sanitize(text.as_bytes())
 }
 
 /// "broken by alice@bastion pid 4711"
@@ -230,11 +261,14 @@ pub(super) fn broken_by(info: &HolderInfo) -> String {
     format!("broken by {}", holder(info))
 }
 
-/// "released by alice@bastion pid 4711"
-pub(super) fn released_by(info: &HolderInfo) -> String {
-    match info.pid.as_str() {
-        "" => "it was released".into(),
-        _ => format!("released by {} (redlock release)", holder(info)),
+/// The reason why a lock is not held any more.
+pub(super) fn loss(loss: &Loss) -> String {
+    match loss {
+        Loss::Expired => "it has expired, or was deleted, evicted or flushed on the server".into(),
+        Loss::Foreign => "another client holds it now".into(),
+        Loss::Broken { by } => broken_by(by),
+        Loss::Released { by } if by.pid.is_empty() => "it was released".into(),
+        Loss::Released { by } => format!("released by {} (redlock release)", holder(by)),
     }
 }
 
@@ -243,7 +277,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Quarter past nine, whatever the moment; an hour ago it was yesterday.
+    /// Always the same time of day; an hour ago it was yesterday.
     fn clock(moment: SystemTime) -> Option<[i32; 6]> {
         let was_long_ago = moment.elapsed().unwrap_or_default() > Duration::from_secs(3600);
         Some([2026, 11, if was_long_ago { 15 } else { 16 }, 9, 14, 5])
@@ -272,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_line_says_how_long_which_place_who_since_when_and_what_is_left() {
+    fn a_wait_line_has_the_time_waited_the_place_the_holder_and_the_time_left() {
         assert_eq!(
             line(&["deploy"], &held(0, SHORT), 33_100, Some(509)),
             "waiting for \"deploy\": waited 33s, place 2 of 5, held by root@web1 pid 42 (nightly, rsync) since \
@@ -281,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_keys_the_taken_one_is_named() {
+    fn the_taken_key_is_named_if_there_are_several() {
         let blocked = Blocked { key: 1, ..held(2, SHORT) };
         assert_eq!(
             line(&["a", "b"], &blocked, 0, None),
@@ -291,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn another_day_is_named() {
+    fn a_date_is_shown_for_another_day() {
         let by = held(0, Duration::from_secs(7200)).by;
         assert!(blocker(&by, clock).ends_with(" since 2026-11-15 09:14:05 (2h)"));
         assert!(blocker(&by, |_| None).ends_with(" for 2h"));
     }
 
     #[test]
-    fn giving_up_says_after_how_long_or_how_many_attempts() {
+    fn giving_up_reports_the_time_or_the_attempts() {
         let sentence = |policy, attempts| {
             let given_up = GivenUp { policy, attempts, waited: Duration::from_millis(41_000) };
             gave_up(&["feed".into()], &held(0, SHORT), given_up, clock)
@@ -317,14 +351,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_tells_when_it_is_over() {
+    fn a_reservation_shows_when_it_ends() {
         let Blocker::Holder(holding) = held(0, SHORT).by else { panic!("a holder") };
         let by = Blocker::Reservation(Holding { expires_in: Some(Duration::from_millis(3100)), ..holding });
         assert!(blocker(&by, clock).starts_with("free again in 4s (--min-hold of root@web1 pid 42"));
     }
 
     #[test]
-    fn of_many_keys_the_first_are_named() {
+    fn only_the_first_of_many_keys_are_named() {
         let keys: Vec<String> = (1..=9).map(|n| n.to_string()).collect();
         assert_eq!(quoted(&keys[..4]), r#""1", "2", "3", "4""#);
         assert_eq!(quoted(&keys), r#""1", "2", "3" and 6 others"#);
@@ -337,8 +371,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_harmful_gets_through(bytes: Vec<u8>) {
-            prop_assert!(!sanitize(&bytes).chars().any(char::is_control));
+        fn sanitized_text_is_harmless_and_stays_as_it_is(bytes: Vec<u8>) {
+            let text = sanitize(&bytes);
+            prop_assert!(!text.chars().any(char::is_control));
+            prop_assert_eq!(sanitize(text.as_bytes()), text);
         }
     }
 }

@@ -1,29 +1,25 @@
-//! Locks, as `redlock list` shows them: a table.
+//! The table of `redlock list`.
 
 use super::format::sanitize;
 use super::problem::backend_error;
-use super::status::{server_lines, those_that_answer};
+use super::status::{failing_servers, those_that_answer};
 use crate::duration::format_seconds;
-use crate::lock::{BackendError, HolderInfo, Listing, ServerState, State, Status};
+use crate::lock::{BackendError, HolderInfo, Listing, State, Status};
 
 const HEADINGS: [&str; 6] = ["KEY", "STATE", "HOLDER", "SINCE", "EXPIRES", "WAITING"];
 
-/// The headings, and a line for each lock. Below it the servers, if not all of them answer.
+/// The headings, a line for each lock and, if not all servers serve, the servers.
 pub(crate) fn list_table(listing: &Listing) -> String {
     let headings = [HEADINGS.map(str::to_owned)];
     let rows: Vec<[String; 6]> = headings.into_iter().chain(listing.locks.iter().map(row)).collect();
     let mut table = align(&rows);
-    let is_well = listing.servers.iter().all(|server| matches!(server.state, ServerState::Serves));
     if let (Some(_), Some(first)) = (&listing.undecided, listing.locks.first()) {
         table += &format!("\n? not decided: as far as {} can tell\n", those_that_answer(first));
     }
-    if !is_well {
-        table += &format!("\n{}", server_lines(&listing.servers));
-    }
-    table
+    table + &failing_servers(&listing.servers)
 }
 
-/// A line for each key that is plain text, as a shell can offer it.
+/// A line for each key that is plain text, for a shell's completion.
 pub(crate) fn list_keys(listing: &Listing) -> String {
     let plain =
         |key: &[u8]| Some(String::from_utf8(key.to_vec()).ok()?).filter(|text| *text == sanitize(key));
@@ -31,13 +27,13 @@ pub(crate) fn list_keys(listing: &Listing) -> String {
     keys.iter().flat_map(|key| [key.as_str(), "\n"]).collect()
 }
 
-/// Which servers have locks that are not in the list.
+/// `missing`: servers whose locks are not in the list.
 pub(crate) fn incomplete_list(missing: &[BackendError]) -> String {
     let servers: Vec<String> = missing.iter().map(backend_error).collect();
-    format!("the list is not complete: {}", servers.join("; "))
+    format!("the list is incomplete: {}", servers.join("; "))
 }
 
-/// What is longer is cut: a key may have 1024 bytes, and the other columns are to be seen.
+/// A longer cell is cut: a key may have 1024 bytes, and the other columns should stay visible.
 const LONGEST_CELL: usize = 60;
 
 fn cut(text: String) -> String {
@@ -67,7 +63,7 @@ fn row(status: &Status) -> [String; 6] {
     let others = status.holder_count.saturating_sub(1);
     let oldest = status.holders.first();
     let expires = status.holders.iter().map(|holder| holder.expires_in);
-    // The last of them frees it.
+    // The last holder frees the lock.
     let expires = expires.max_by_key(|expires| expires.unwrap_or(std::time::Duration::MAX)).flatten();
     [
         cut(sanitize(&status.key)),
@@ -80,7 +76,7 @@ fn row(status: &Status) -> [String; 6] {
         oldest.and_then(|holder| holder.held_for).map(format_seconds).unwrap_or_default(),
         match expires {
             Some(left) => format_seconds(left),
-            // On this host a lock ends with its process.
+            // A lock on this host ends with its process.
             None if status.servers.is_empty() => "-".into(),
             None => "never".into(),
         },

@@ -1,7 +1,7 @@
-//! Everything that redlock prints, for people and for machines. Takes plain data; the only gate to stderr.
+//! Everything that redlock prints, for people and for machines, and the only way to stderr.
 //!
-//! Nothing when all is well: cron mails every line. Text is sanitized first (a key or a server's text may
-//! contain anything). No line waits for its reader: see writer.rs.
+//! It prints nothing when all is well, because cron mails every line. Text is sanitized first: a key
+//! or a server's reply may contain anything. No line waits for its reader: see writer.rs.
 
 mod break_lock;
 mod events;
@@ -33,8 +33,6 @@ use events::events;
 use live_line::LiveLine;
 use problem::votes;
 use wait::WaitReport;
-
-use format::{broken_by, released_by};
 
 pub(crate) use break_lock::BreakReport;
 #[cfg(fuzzing)]
@@ -130,14 +128,12 @@ impl Report {
         })
     }
 
-    /// Not silenced by -q: the lock may not be where it is believed to be.
+    /// Printed in spite of -q: other hosts may run the same command.
     pub(crate) fn only_on_this_host(&mut self) {
-        let message = format!(
-            "warning: no server configured: {} is locked on this host only, other hosts are not kept out \
-             (give --redis URL or set REDLOCK_REDIS; --local silences this)",
-            self.lock()
-        );
-        self.error(&message);
+        let lock = self.lock();
+        self.error(&format::no_server_configured(&format!(
+            "{lock} is locked on this host only, other hosts are not kept out"
+        )));
     }
 
     /// The config files that were read, and where the lock is.
@@ -176,8 +172,8 @@ impl Report {
     pub(crate) fn directory_is_private(&mut self, directory: &Path) {
         let directory = directory.display();
         self.info(&format!(
-            "warning: {directory} is private to this service (systemd PrivateTmp): other services of this host are not \
-             kept out; name another with --local-dir"
+            "warning: {directory} is private to this service (systemd PrivateTmp): other services on this host \
+             are not kept out; choose another with --local-dir"
         ));
     }
 
@@ -198,8 +194,8 @@ impl Report {
         self.verbose(|report| format!("acquired {}{votes}, fence {fences}, after {waited}", report.lock()));
     }
 
-    /// A server that is down may come back by itself. One that refuses us, or can never vote, is a mistake in the
-    /// configuration: it is mentioned once, even if the majority serves.
+    /// A server that is down may come back by itself. One that refuses us, or can never vote, is
+    /// misconfigured: it is reported once, even if the majority serves.
     pub(crate) fn misconfigured_servers(&mut self, failures: &[BackendError]) {
         for error in failures.iter().filter(|error| error.is_misconfiguration()) {
             if let Some(server) = &error.at
@@ -242,12 +238,7 @@ impl Report {
 
     pub(crate) fn lost(&mut self, cause: &LossCause, consequence: Consequence) {
         let why = match cause {
-            LossCause::Reported(Loss::Expired) => {
-                "it was deleted, evicted or flushed on the server, or has expired".into()
-            }
-            LossCause::Reported(Loss::Foreign) => "another client holds it now".into(),
-            LossCause::Reported(Loss::Broken { by }) => broken_by(by),
-            LossCause::Reported(Loss::Released { by }) => released_by(by),
+            LossCause::Reported(loss) => format::loss(loss),
             LossCause::Overdue => match &self.last_failure {
                 Some(failure) => format!("it could not be renewed in time: {failure}"),
                 None => "it could not be renewed in time (was this machine or this process stopped?)".into(),
@@ -271,7 +262,7 @@ impl Report {
         events(|events| events.lost(cause, by, is_stopped));
     }
 
-    /// `is_released`: false if it was no longer ours, `None` if that is not known.
+    /// `is_released`: false if the lock had been lost, `None` if that is not known.
     pub(crate) fn released(&mut self, held: Duration, is_released: Option<bool>) {
         events(|events| events.released(held, is_released));
         if is_released == Some(true) {
@@ -280,15 +271,10 @@ impl Report {
     }
 
     pub(crate) fn was_no_longer_ours(&mut self, loss: &Loss) {
-        let who = match loss {
-            Loss::Expired => "it had been deleted, evicted or flushed on the server, or had expired".into(),
-            Loss::Foreign => "another client holds it now".into(),
-            Loss::Broken { by } => broken_by(by),
-            Loss::Released { by } => released_by(by),
-        };
         self.info(&format!(
-            "the lock {} was no longer ours when the command ended: {who}; another command may have run at the same time",
-            self.lock()
+            "the lock {} was lost before the command ended: {}; another command may have run at the same time",
+            self.lock(),
+            format::loss(loss)
         ));
     }
 
@@ -310,14 +296,14 @@ impl Report {
 
     pub(crate) fn max_hold_over(&mut self, max_hold: Duration) {
         self.error(&format!(
-            "{}: --max-hold {} is over; stopping the command",
+            "{}: --max-hold {} has passed; stopping the command",
             self.lock(),
             format(max_hold)
         ));
         events(events::Events::max_hold_over);
     }
 
-    /// Not silenced by anything: a reader of the log must not take this run for a locked one.
+    /// Printed at every verbosity: a reader of the log must not take this run for a locked one.
     pub(crate) fn runs_without_lock(&mut self, error: &BackendError) {
         let error = backend_error(error);
         self.error(&format!(
@@ -339,7 +325,7 @@ impl Report {
         });
     }
 
-    /// At every verbosity: the reason for the exit code.
+    /// The reason for the exit code, printed at every verbosity.
     pub(crate) fn error(&mut self, message: &str) {
         self.erase_live_line();
         print(message);

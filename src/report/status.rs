@@ -1,54 +1,53 @@
-//! A lock, as `redlock status` shows it: for people and as JSON.
+//! The output of `redlock status`, for people and as JSON.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::events::{millis, process, time};
 use super::format::{
-    LocalTime, and_others, broken_by, clock_time, config_files, holder, quoted, sanitize, until_moment,
+    LocalTime, after_comma, another_program, clock_time, config_files, held_by, holder, holder_line,
+    no_server_configured, quoted, sanitize,
 };
 use super::json::Object;
 use super::problem::problem;
 use super::stderr::print;
 use crate::duration::{format, format_seconds};
 use crate::lock::{
-    Difference, Fault, Holder, Mode, Renewal, ServerState, ServerStatus, State, Status, WaiterStatus,
+    Difference, Fault, Holder, Holding, Mode, Problem, Renewal, ServerState, ServerStatus, State, Status,
+    WaiterStatus,
 };
 
-/// Where what is said begins, behind the name of what it is about.
+/// Column at which the text starts, after the label.
 pub(super) const COLUMN: usize = 9;
 
-/// Where the settings came from, and where the locks are that are looked at.
+/// The config files, and the servers or the directory of the locks.
 pub(crate) fn looking_at(paths: &[PathBuf], location: &str) {
     print(&format!("{}; locks on {location}", config_files(paths)));
 }
 
 /// Locks on a server may be held while those of this host are free.
 pub(crate) fn looking_at_this_host_only() {
-    print(
-        "warning: no server configured: looking at locks on this host only \
-         (give --redis URL or set REDLOCK_REDIS; --local silences this)",
-    );
+    print(&no_server_configured("looking at locks on this host only"));
 }
 
-/// The first line of a screen that is drawn again and again.
+/// The first line of --watch.
 pub(crate) fn watch_heading(interval: Duration, now: SystemTime, local_time: LocalTime) -> String {
-    let time = clock_time(now, local_time).unwrap_or_default();
+    let time = clock_time(now, now, local_time).unwrap_or_default();
     format!("Every {}   {time}   ^C ends", format(interval))
 }
 
-/// What a screen shows when the locks cannot be looked at.
+/// The contents of the screen when a look has failed.
 pub(crate) fn failed_look(message: &str) -> String {
     format!("{}\n", sanitize(message.as_bytes()))
 }
 
-/// The lock is waited for, and this is in the way.
+/// A wait line of status --wait-free.
 pub(crate) fn still_taken(status: &Status, waited: Duration, local_time: LocalTime) {
     let (key, waited) = (quoted(&[sanitize(&status.key)]), format_seconds(waited));
     print(&format!("waiting until {key} is free: waited {waited}, {}", obstacle(status, local_time)));
 }
 
-/// The time to wait is over.
+/// The last line of a wait that was too long.
 pub(crate) fn gave_up_waiting(status: &Status, waited: Duration, local_time: LocalTime) -> String {
     let key = quoted(&[sanitize(&status.key)]);
     format!("{key} is not free after {}: {}", format(waited), obstacle(status, local_time))
@@ -58,26 +57,21 @@ pub(crate) fn gave_up_waiting(status: &Status, waited: Duration, local_time: Loc
 pub(super) fn obstacle(status: &Status, local_time: LocalTime) -> String {
     let by = match (status.state, status.holders.first()) {
         (State::Held | State::Shared | State::Slots { .. }, Some(first)) => {
-            let until = first.expires_in.filter(|_| first.info.renewal == Renewal::Nobody);
-            let until = until.and_then(|left| until_moment(left, local_time));
-            let since = || first.held_for.map(|held_for| since(held_for, first.since, local_time));
-            let since = until.or_else(since);
-            let others = and_others(status.holder_count.saturating_sub(1));
-            format!("held by {}{others}{}", holder(&first.info), since.unwrap_or_default())
+            let Holder { info, held_for, expires_in, .. } = first.clone();
+            let others = status.holder_count.saturating_sub(1);
+            held_by(&Holding { info, others, held_for, expires_in }, local_time)
         }
         _ => summary(status),
     };
     if status.waiter_count > 0 { format!("{by}, {} waiting", status.waiter_count) } else { by }
 }
 
-/// Several lines.
+/// The lines for people.
 pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
     let mut text = format!("{}: {}\n", sanitize(&status.key), summary(status));
     let mut name = "holder";
     for holder in status.holders.iter().filter(|_| status.state != State::Foreign) {
-        // A lock of this host ends with its process, so it says nothing that it has no lease.
-        let has_leases = !status.servers.is_empty();
-        for line in holder_lines(holder, has_leases, local_time) {
+        for line in holder_lines(holder, !status.servers.is_empty(), local_time) {
             text += &format!("{name:<COLUMN$}{line}\n");
             name = "";
         }
@@ -115,10 +109,6 @@ pub(super) fn those_that_answer(status: &Status) -> String {
 
 fn state(status: &Status) -> String {
     let first = status.holders.first();
-    let expires = |lead: &str| match first.and_then(|holder| holder.expires_in) {
-        Some(left) => format!("{lead} {}", format_seconds(left)),
-        None => "never expires".into(),
-    };
     match status.state {
         State::Free if status.undecided.is_some() => match status.servers.len() {
             1 => "not held, as far as the server knows".into(),
@@ -136,38 +126,24 @@ fn state(status: &Status) -> String {
                 |left| format!("kept by --min-hold, free again in {}", format_seconds(left)),
             )
         }
-        State::Foreign if status.servers.is_empty() => match first.map(|holder| holder.info.pid.as_str()) {
-            None | Some("") => "locked by another program".into(),
-            Some(pid) => format!("locked by another program, pid {}", sanitize(pid.as_bytes())),
-        },
-        State::Foreign => format!("held by another program, {}", expires("expires in")),
+        State::Foreign => {
+            let (pid, expires_in) = first.map_or(("", None), |first| (&*first.info.pid, first.expires_in));
+            another_program(pid, expires_in, !status.servers.is_empty())
+        }
     }
 }
 
-fn holder_lines(status: &Holder, has_leases: bool, local_time: LocalTime) -> Vec<String> {
-    let mut line = slot(status) + &sanitize(holder(&status.info).as_bytes());
-    if let Some(held_for) = status.held_for {
-        line += &since(held_for, status.since, local_time);
+fn holder_lines(held: &Holder, has_lease: bool, local_time: LocalTime) -> Vec<String> {
+    let slot = held.slot.map_or_else(String::new, |slot| format!("slot {slot}: "));
+    let mut lines = vec![slot + &holder_line(held, has_lease, local_time)];
+    if !held.info.job_url.is_empty() {
+        lines.push(sanitize(held.info.job_url.as_bytes()));
     }
-    line += match (status.expires_in, status.has_ended()) {
-        (_, true) => ", has ended".into(),
-        (Some(left), false) => format!(", lease ends in {}", format_seconds(left)),
-        (None, false) if has_leases && status.token.is_some() => ", never expires".into(),
-        (None, false) => String::new(),
-    }
-    .as_str();
-    if let Some(by) = &status.broken_by {
-        line += &format!(", {}", sanitize(broken_by(by).as_bytes()));
-    }
-    let mut lines = vec![line];
-    if !status.info.job_url.is_empty() {
-        lines.push(sanitize(status.info.job_url.as_bytes()));
-    }
-    if let (Renewal::Keeper(pid), false) = (status.info.renewal, status.has_ended()) {
+    if let (Renewal::Keeper(pid), false) = (held.info.renewal, held.has_ended()) {
         lines.push(format!("kept by redlock-keeper pid {pid}"));
     }
-    let fence = status.fence.map(|fence| format!("fence {fence}"));
-    let token = status.token.as_ref().map(|token| format!("token {}", sanitize(token.as_bytes())));
+    let fence = held.fence.map(|fence| format!("fence {fence}"));
+    let token = held.token.as_ref().map(|token| format!("token {}", sanitize(token.as_bytes())));
     let about: Vec<String> = [fence, token].into_iter().flatten().collect();
     if !about.is_empty() {
         lines.push(about.join(", "));
@@ -175,20 +151,8 @@ fn holder_lines(status: &Holder, has_leases: bool, local_time: LocalTime) -> Vec
     lines
 }
 
-fn slot(status: &Holder) -> String {
-    status.slot.map_or_else(String::new, |slot| format!("slot {slot}: "))
-}
-
-/// " since 09:14:05 (2m 3s)"
-fn since(held_for: Duration, since: Option<SystemTime>, local_time: LocalTime) -> String {
-    match since.and_then(|since| clock_time(since, local_time)) {
-        Some(since) => format!(" since {since} ({})", format_seconds(held_for)),
-        None => format!(" for {}", format_seconds(held_for)),
-    }
-}
-
 fn waiter_line(waiter: &WaiterStatus) -> String {
-    let mut line = sanitize(holder(&waiter.info).as_bytes());
+    let mut line = holder(&waiter.info);
     if let Some(waited) = waiter.waited {
         line += &format!(", waiting {}", format_seconds(waited));
     }
@@ -198,14 +162,19 @@ fn waiter_line(waiter: &WaiterStatus) -> String {
         Mode::Shared { group } => format!(", shared in group \"{}\"", sanitize(group)),
         Mode::Slot { of } => format!(", for one of {of} slots"),
     };
-    if !waiter.info.job_url.is_empty() {
-        line += &format!(", {}", sanitize(waiter.info.job_url.as_bytes()));
-    }
-    line
+    line + &after_comma(&waiter.info.job_url)
 }
 
-/// Where there are several, or the one is not what it should be.
-pub(super) fn server_lines(servers: &[ServerStatus]) -> String {
+/// A blank line and the servers, if not all of them serve.
+pub(super) fn failing_servers(servers: &[ServerStatus]) -> String {
+    if servers.iter().all(|server| matches!(server.state, ServerState::Serves)) {
+        return String::new();
+    }
+    format!("\n{}", server_lines(servers))
+}
+
+/// A single server is shown only if it does not serve.
+fn server_lines(servers: &[ServerStatus]) -> String {
     let mut text = String::new();
     let mut name = "servers";
     let is_alone = servers.len() == 1;
@@ -222,28 +191,25 @@ pub(super) fn server_lines(servers: &[ServerStatus]) -> String {
     text
 }
 
-/// What is wrong with a server, or what it says that the majority does not.
+/// The problem of a server, or its difference from the majority.
 fn server_cause(server: &ServerStatus) -> Option<String> {
     match (&server.state, &server.differs) {
         (ServerState::Fails(error), _) => Some(sanitize(problem(&error.problem).as_bytes())),
         (ServerState::Replica, _) => Some("is a replica".into()),
-        (ServerState::Quarantined(left), _) => {
-            let left = format_seconds(*left + Duration::from_millis(999));
-            Some(format!("is new, restarted or promoted and does not vote for another {left}"))
-        }
+        (ServerState::Quarantined(left), _) => Some(problem(&Problem::InQuarantine(*left))),
         (ServerState::Serves, Some(Difference::Free)) => Some("says free".into()),
         (ServerState::Serves, Some(Difference::HeldBy(info))) => {
-            Some(format!("says held by {}", sanitize(holder(info).as_bytes())))
+            Some(format!("says held by {}", holder(info)))
         }
         (ServerState::Serves, Some(Difference::Foreign)) => Some("says held by another program".into()),
         (ServerState::Serves, None) => None,
     }
 }
 
-/// One line.
+/// The line for programs.
 pub(crate) fn status_json(status: &Status) -> String {
     let (state, slots) = match status.state {
-        // What is not known is absent.
+        // An unknown state is left out.
         _ if status.undecided.is_some() => (None, None),
         State::Free => (Some("free"), None),
         State::Held => (Some("held"), None),
@@ -266,7 +232,7 @@ pub(crate) fn status_json(status: &Status) -> String {
     object.text()
 }
 
-/// A key that is no text is told by its bytes as well.
+/// A key that is not UTF-8 has its bytes, too.
 pub(super) fn key_object(key: &[u8]) -> Object {
     if let Ok(text) = std::str::from_utf8(key) {
         return Object::default().with("key", text);

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::events::{millis, time};
-use super::format::{LocalTime, broken_by, quoted, released_by, sanitize};
+use super::format::{self, LocalTime, quoted, sanitize};
 use super::json::Object;
 use super::problem::io_error;
 use super::status::obstacle;
@@ -42,12 +42,12 @@ impl Report {
     }
 
     /// A keeper tried to release the lock, and it was gone.
-    pub(crate) fn was_lost_when_given_back(&mut self, loss: &Loss) {
-        self.info(&no_longer_this_tokens(&self.lock(), &why(loss)));
+    pub(crate) fn was_lost_before_release(&mut self, loss: &Loss) {
+        self.info(&no_longer_this_tokens(&self.lock(), &format::loss(loss)));
     }
 
     /// A keeper could not renew the lock, and has signalled the watched process before the lease ends.
-    pub(crate) fn told_in_time(&mut self, pid: Pid, signal: Signal) {
+    pub(crate) fn signalled_in_time(&mut self, pid: Pid, signal: Signal) {
         let why = self.last_failure.as_ref().map_or_else(String::new, |failure| format!(" ({failure})"));
         self.error(&format!(
             "cannot renew the lock {} in time{why}: process {pid} was sent {signal} before the lease ends",
@@ -72,7 +72,7 @@ pub(crate) fn token_printed_too_late(lock: &str) -> String {
 }
 
 pub(crate) fn cannot_print_token(lock: &str, error: &std::io::Error) -> String {
-    format!("cannot print the token of {lock}: {}; the lock was given back", io_error(error))
+    format!("cannot print the token of {lock}: {}; the lock was released", io_error(error))
 }
 
 /// `what`: the process to be watched.
@@ -80,7 +80,7 @@ pub(crate) fn cannot_watch(what: &str, error: Errno) -> String {
     if error == Errno::ESRCH {
         return format!("{what}: no such process");
     }
-    format!("{what}: cannot be watched: {}", error.desc())
+    format!("{what}: cannot watch it: {}", error.desc())
 }
 
 /// With `--on-lost stop`.
@@ -129,7 +129,7 @@ pub(crate) fn shell_exports(variables: &[(OsString, OsString)]) -> Vec<u8> {
     variables.iter().flat_map(export).collect()
 }
 
-/// One word for every POSIX shell, whatever the bytes.
+/// One word for every POSIX shell, with any bytes.
 fn shell_quoted(value: &[u8]) -> Vec<u8> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".-_".contains(byte);
     if !value.is_empty() && value.iter().all(is_plain) {
@@ -149,21 +149,12 @@ fn shell_quoted(value: &[u8]) -> Vec<u8> {
 
 /// The token no longer holds the lock. `now`: the lock's status, if another client holds it.
 pub(crate) fn no_longer_ours(keys: &[Vec<u8>], loss: &Loss, now: Option<&Status>, local_time: LocalTime) {
-    let why = now.map_or_else(|| why(loss), |status| obstacle(status, local_time));
+    let why = now.map_or_else(|| format::loss(loss), |status| obstacle(status, local_time));
     print(&no_longer_this_tokens(&key_names(keys), &why));
 }
 
 fn no_longer_this_tokens(lock: &str, why: &str) -> String {
     format!("this token no longer holds {lock}: {why}")
-}
-
-fn why(loss: &Loss) -> String {
-    match loss {
-        Loss::Expired => "it has expired, or was deleted".into(),
-        Loss::Foreign => "another client holds it now".into(),
-        Loss::Broken { by } => broken_by(by),
-        Loss::Released { by } => released_by(by),
-    }
 }
 
 /// `ttl`: `None` = forever.
@@ -194,7 +185,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn a_shell_reads_back_whatever_the_bytes(value in proptest::collection::vec(1u8..=255, 0..40)) {
+        fn a_shell_reads_back_any_bytes(value in proptest::collection::vec(1u8..=255, 0..40)) {
             let name = OsString::from("REDLOCK_KEY");
             let script = shell_exports(&[(name, OsString::from_vec(value.clone()))]);
             let line = [&script[..], b"printf %s. \"$REDLOCK_KEY\""].concat();

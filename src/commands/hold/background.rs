@@ -224,7 +224,7 @@ impl Subject for Background<'_> {
                 if watched.signal_at.take_if(|at| at.has_passed()).is_some()
                     && let Some(signal) = watched.stop()
                 {
-                    hold.report.told_in_time(watched.process.pid(), signal);
+                    hold.report.signalled_in_time(watched.process.pid(), signal);
                 }
                 None
             }
@@ -237,7 +237,7 @@ impl Subject for Background<'_> {
 
     fn gone_at_release(&self, loss: &Loss, report: &mut Report) {
         if !matches!(loss, Loss::Released { .. }) {
-            report.was_lost_when_given_back(loss);
+            report.was_lost_before_release(loss);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The time axis: round moments of the local clock, as many as there is room for.
+//! The time axis: round times of the local clock, as many as fit.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use crate::report::format::LocalTime;
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
-/// Between two labels, in seconds.
+/// Distances between two labels, in seconds.
 const STEPS: [u64; 25] = [
     1,
     2,
@@ -47,7 +47,7 @@ pub(super) struct Tick {
     pub label: String,
 }
 
-/// `columns`: how many characters fit beside each other. None if the span is too long for that.
+/// `columns`: the width in characters. Empty if not even one step fits.
 pub(super) fn ticks(from: SystemTime, to: SystemTime, columns: usize, local_time: LocalTime) -> Vec<Tick> {
     let seconds = |moment: SystemTime| {
         moment
@@ -61,7 +61,7 @@ pub(super) fn ticks(from: SystemTime, to: SystemTime, columns: usize, local_time
     let Some(step) = STEPS.into_iter().find(|step| span / step <= room_for(*step)) else { return Vec::new() };
     let Ok(signed_step) = i64::try_from(step) else { return Vec::new() };
     let offset = utc_offset(to, local_time);
-    // Rounded up, by the local clock.
+    // Rounded up on the local clock.
     let first = (seconds(from) + offset + signed_step - 1).div_euclid(signed_step) * signed_step - offset;
     let moments = (0..).map(|count| first + count * signed_step).take_while(|moment| *moment <= seconds(to));
     let tick = |moment: i64| {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_round_moments_of_the_local_clock() {
+    fn labels_are_round_times_of_the_local_clock() {
         assert_eq!(
             labels("2026-11-16T07:40:11Z", "2026-11-16T09:20:00Z", 70),
             ["09:15", "09:30", "09:45", "10:00", "10:15", "10:30", "10:45"]
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_fit_whatever_the_span() {
+    fn labels_fit_any_span() {
         let from = UNIX_EPOCH + Duration::from_secs(1_794_824_022);
         for span in [0, 1, 59, 3600, 86_400, 40 * 86_400, 4_000 * 86_400] {
             for columns in [10, 30, 70, 200] {

@@ -1,4 +1,4 @@
-//! The runs for machines: an object a line, with the names of `--events`.
+//! `redlock history --json`: a line with an object for each run, with the field names of `--events`.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use crate::report::events::{millis, process, time};
 use crate::report::json::Object;
 use crate::report::status::{key_object, mode_name};
 
-/// The first to start first; those that wait now come last.
+/// Sorted by their start, current waiters last.
 pub(crate) fn history_json(history: &History, now: SystemTime) -> String {
     let key = key_object(&history.status.key);
     let lines = runs_of(history, now).into_iter().map(|run| format!("{}\n", object(&key, &run).text()));
@@ -41,23 +41,23 @@ fn object(key: &Object, run: &Run<'_>) -> Object {
         .with("mode", mode_name(&run.mode))
         .with_known("slot", run.slot);
     match run.phase {
-        Phase::Ended(ended) => with_other(object, ended),
+        Phase::Ended(ended) => with_opponent(object, ended),
         Phase::Waiting(waiter) => object.with("position", waiter.position),
         Phase::Running(_) => object,
     }
 }
 
-/// Whether it has given the lock back itself, if it has had it and that is known.
+/// Whether the run itself released the lock, if it had the lock and this is known.
 fn is_released(run: &Run<'_>) -> Option<bool> {
     let Phase::Ended(FinishedRun { ended, .. }) = run.phase else { return None };
-    // What is known of a run that was broken at once was written by the client that broke it.
+    // The record of a run that was broken with --now was written by the client that broke it.
     if matches!(ended.how, Outcome::Broken { .. }) {
         return ended.exit.map(|_| true);
     }
     ended.how.had_lock().then_some(ended.how.is_clean())
 }
 
-fn with_other(object: Object, run: &FinishedRun) -> Object {
+fn with_opponent(object: Object, run: &FinishedRun) -> Object {
     let how = &run.ended.how;
     let field = if how.had_lock() { "broken_by" } else { "superseded_by" };
     match how.by() {

@@ -1,8 +1,7 @@
-//! The runs of a lock, as `redlock history` shows them: a timeline, figures, rows; JSON; a picture.
+//! The output of `redlock history`: a timeline, figures and a table of runs; JSON; an SVG picture.
 
 mod axis;
 mod json;
-mod rows;
 mod run;
 mod summary;
 mod svg;
@@ -11,25 +10,29 @@ mod timeline;
 
 use std::time::{Duration, SystemTime};
 
-use super::format::{LocalTime, sanitize};
-use super::status::server_lines;
-use crate::lock::{History, ServerState};
-use run::runs_of;
+use super::format::{LocalTime, clock_time, sanitize};
+use super::list::align;
+use super::status::failing_servers;
+use crate::duration::format;
+use crate::lock::History;
+use run::{Run, runs_of};
 use summary::Summary;
 use timeline::Timeline;
 
 pub(crate) use json::history_json;
 
-/// What times are relative to, and how they are shown.
+const HEADINGS: [&str; 6] = ["STARTED", "WAITED", "HELD", "EXIT", "FENCE", "WHO"];
+
+/// The current time, the start of the period, and the local time of both.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     pub now: SystemTime,
-    /// Only what ended after this is shown, if that was asked for.
+    /// Runs that ended earlier are not shown.
     pub since: Option<SystemTime>,
     pub local_time: LocalTime,
 }
 
-/// What the terminal can show.
+/// The abilities of the terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
     pub width: usize,
@@ -37,29 +40,58 @@ pub(crate) struct Style {
     pub is_unicode: bool,
 }
 
-/// The timeline, the figures, and the last `rows` runs, the newest first.
+/// The timeline, the figures and the last `rows` runs, newest first.
 pub(crate) fn history_text(history: &History, clock: Clock, style: Style, rows: usize) -> String {
     let key = sanitize(&history.status.key);
     let runs = runs_of(history, clock.now);
-    let mut text = match Timeline::new(&runs, clock) {
+    let text = match Timeline::new(&runs, clock) {
         None => format!("{key}: {}\n", nothing(clock)),
         Some(timeline) => {
             let summary = Summary::new(&runs, &timeline);
             let heading = heading(&key, &summary, &timeline, clock);
             let picture = terminal::draw(&timeline, clock.local_time, style);
             let figures = summary.figures();
-            let table = rows::table(&runs, rows, clock);
+            let table = table(&runs, rows, clock);
             format!("{heading}\n\n{picture}\n{figures}\n{table}")
         }
     };
-    let servers = &history.status.servers;
-    if !servers.iter().all(|server| matches!(server.state, ServerState::Serves)) {
-        text += &format!("\n{}", server_lines(servers));
-    }
-    text
+    text + &failing_servers(&history.status.servers)
 }
 
-/// The timeline as a picture for a report.
+/// At most `most` runs that have ended, and all that have not, newest first.
+fn table(runs: &[Run<'_>], most: usize, clock: Clock) -> String {
+    let ended = runs.iter().filter(|run| run.ended().is_some()).count();
+    let mut left_out = ended.saturating_sub(most);
+    let mut rows: Vec<[String; 6]> = Vec::new();
+    for run in runs {
+        if run.ended().is_some() && left_out > 0 {
+            left_out -= 1;
+        } else {
+            rows.push(row(run, clock));
+        }
+    }
+    rows.push(HEADINGS.map(str::to_owned));
+    rows.reverse();
+    let mut table = align(&rows);
+    if ended > most {
+        table += &format!("and {} more; --limit {ended} lists them all\n", ended - most);
+    }
+    table
+}
+
+fn row(run: &Run<'_>, clock: Clock) -> [String; 6] {
+    let unknown = || "-".to_owned();
+    [
+        clock_time(run.started(), clock.now, clock.local_time).unwrap_or_else(unknown),
+        run.waited.map_or_else(unknown, format),
+        run.held_for().map_or_else(unknown, format),
+        run.exit(),
+        run.fence.map_or_else(unknown, |fence| fence.to_string()),
+        run.who(),
+    ]
+}
+
+/// The timeline as a picture.
 pub(crate) fn history_svg(history: &History, clock: Clock) -> String {
     let key = sanitize(&history.status.key);
     let runs = runs_of(history, clock.now);
@@ -98,12 +130,12 @@ fn moment(moment: SystemTime, local_time: LocalTime) -> Option<String> {
     Some(format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}"))
 }
 
-/// For coordinates.
+/// A count as a coordinate.
 fn float(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Zero if it is in the past.
+/// Zero if `to` is earlier.
 fn between(from: SystemTime, to: SystemTime) -> Duration {
     to.duration_since(from).unwrap_or_default()
 }

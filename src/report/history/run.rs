@@ -1,21 +1,21 @@
-//! One run, whether it has ended, holds the lock or waits for it.
+//! A run that has ended, holds the lock or waits for it.
 
 use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::Signal;
 
-use super::super::format::{broken_by, sanitize};
-use super::super::list::short_name;
 use crate::exit::Exit;
 use crate::lock::{FinishedRun, History, Holder, HolderInfo, Mode, Outcome, State, WaiterStatus};
+use crate::report::format::{broken_by, sanitize};
+use crate::report::list::short_name;
 
 pub(super) struct Run<'a> {
     pub info: &'a HolderInfo,
-    /// When it asked for the lock, as far as that is known.
+    /// When it requested the lock; if unknown, when it got it.
     pub asked: SystemTime,
     /// How long it waited, or has been waiting.
     pub waited: Option<Duration>,
-    /// From when to when it had the lock; until now, if it has it.
+    /// When it got and released the lock; a current holder counts until now.
     pub held: Option<(SystemTime, SystemTime)>,
     pub mode: Mode,
     pub slot: Option<u32>,
@@ -30,7 +30,7 @@ pub(super) enum Phase<'a> {
     Waiting(&'a WaiterStatus),
 }
 
-/// All of them, the first to start first; those that wait now come last.
+/// All runs, sorted by their start, current waiters last.
 pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
     let mode = match history.status.state {
         State::Slots { of } => Mode::Slot { of },
@@ -77,12 +77,11 @@ pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
 }
 
 impl Run<'_> {
-    /// When it got the lock; if it never did, when it asked for it.
+    /// When it got the lock, or requested it in vain.
     pub(super) fn started(&self) -> SystemTime {
         self.held.map_or(self.asked, |(from, _)| from)
     }
 
-    /// When it ended; `None` if it has not.
     pub(super) fn ended(&self) -> Option<SystemTime> {
         match self.phase {
             Phase::Ended(run) => Some(run.ended_at),
@@ -98,12 +97,12 @@ impl Run<'_> {
         matches!(self.phase, Phase::Ended(run) if run.ended.has_failed())
     }
 
-    /// It ended without having had the lock.
+    /// It ended without the lock.
     pub(super) fn was_turned_away(&self) -> bool {
         matches!(self.phase, Phase::Ended(run) if !run.ended.how.had_lock())
     }
 
-    /// How long it has had the lock, if that is known.
+    /// How long it held the lock, if known.
     pub(super) fn held_for(&self) -> Option<Duration> {
         match self.phase {
             Phase::Ended(run) => run.held.filter(|_| run.ended.how.had_lock()),

@@ -1,4 +1,4 @@
-//! The runs in figures.
+//! Figures about all runs.
 
 use std::time::Duration;
 
@@ -8,26 +8,27 @@ use super::timeline::Timeline;
 use crate::duration::format;
 
 pub(super) struct Summary {
-    /// Those that have had the lock, and have ended.
+    /// Runs that had the lock and have ended.
     runs: usize,
     running: usize,
     waiting: usize,
     failed: usize,
-    /// They gave up, or were sent away.
+    /// Runs that ended without the lock.
     turned_away: usize,
     /// Sorted.
     waited: Vec<Duration>,
     held: Vec<Duration>,
     most_waiting: usize,
-    /// Of the time that is shown, in percent.
+    /// Percentage of the period.
     held_percent: u32,
 }
 
 impl Summary {
     pub(super) fn new(runs: &[Run<'_>], timeline: &Timeline) -> Self {
-        let count = |is_meant: &dyn Fn(&Run<'_>) -> bool| runs.iter().filter(|run| is_meant(run)).count();
-        let sorted = |times: Vec<Duration>| {
-            let mut times = times;
+        let count = |is_counted: &dyn Fn(&Run<'_>) -> bool| runs.iter().filter(|run| is_counted(run)).count();
+        let sorted = |time: &dyn Fn(&Run<'_>) -> Option<Duration>| {
+            let ended = runs.iter().filter(|run| run.ended().is_some());
+            let mut times: Vec<Duration> = ended.filter_map(time).collect();
             times.sort_unstable();
             times
         };
@@ -45,10 +46,8 @@ impl Summary {
             waiting: count(&|run| run.is_waiting()),
             failed: count(&|run| run.has_failed()),
             turned_away: count(&|run| run.was_turned_away()),
-            waited: sorted(
-                runs.iter().filter(|run| run.ended().is_some()).filter_map(|run| run.waited).collect(),
-            ),
-            held: sorted(runs.iter().filter(|run| run.ended().is_some()).filter_map(Run::held_for).collect()),
+            waited: sorted(&|run| run.waited),
+            held: sorted(&|run| run.held_for()),
             most_waiting: timeline.most_waiting(),
             held_percent,
         }
@@ -69,7 +68,7 @@ impl Summary {
         text
     }
 
-    /// A small table.
+    /// A table for the terminal.
     pub(super) fn figures(&self) -> String {
         let cells = |name: &str, times: &[Duration]| {
             let [half, most, longest] = quantiles(times).map(|times| times.map(format)).unwrap_or_default();
@@ -84,7 +83,7 @@ impl Summary {
         format!("{:<8}{:<9}{:<9}longest\n{waited}\n{held}\n", "", "p50", "p95")
     }
 
-    /// The same in words.
+    /// The same figures as text.
     pub(super) fn sentences(&self) -> String {
         let words = |name: &str, times: &[Duration]| {
             let [half, most, longest] = quantiles(times)?.map(format);
@@ -100,7 +99,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// That which half of them, and 95 of 100, do not exceed, and the longest. `None` if there are none. `times` are sorted.
+/// The 50th and the 95th percentile and the maximum of sorted times. `None` if there are none.
 fn quantiles(times: &[Duration]) -> Option<[Duration; 3]> {
     let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied();
     Some([rank(50)?, rank(95)?, rank(100)?])
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_times_that_were_measured() {
+    fn quantiles_are_measured_times() {
         let times = |seconds: &[u64]| seconds.iter().copied().map(Duration::from_secs).collect::<Vec<_>>();
         assert_eq!(quantiles(&[]), None);
         assert_eq!(quantiles(&times(&[7])).unwrap().to_vec(), times(&[7, 7, 7]));

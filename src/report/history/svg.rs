@@ -1,7 +1,8 @@
 //! The timeline as a picture: one SVG file that needs nothing else, for a report or a web page.
 //!
-//! It has a background of its own and follows the reader's choice of light or dark. What is shown by colour is shown
-//! by a sign or a row as well, and told by the title and the description, which screen readers read.
+//! It has its own background and follows the reader's choice of light or dark. Everything that a
+//! colour shows is also shown by a sign or a row, and by the title and the description, for screen
+//! readers.
 
 use std::time::SystemTime;
 
@@ -20,12 +21,12 @@ const CROWD: usize = 44;
 const MARKS: usize = 20;
 const GAP: usize = 6;
 const AXIS: usize = 34;
-/// Of a letter, about.
+/// The approximate width of a letter.
 const LETTER: f64 = 6.6;
-/// How many characters the labels of the axis may take together.
+/// The width of the axis in characters of its labels.
 const AXIS_COLUMNS: usize = 100;
 
-/// Without variables: not every program that makes a PDF of it knows them.
+/// Without CSS variables, which some converters to PDF do not support.
 const STYLE: &str = "\
 text{font:12px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2328}\
 .ground{fill:#fff}.title{font-size:15px;font-weight:600}.faint{fill:#59636e}.name{fill:#fff;font-size:11px}\
@@ -35,13 +36,13 @@ text{font:12px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fil
 .grid{stroke:#3d444d}.even{fill:#1f6feb}.odd{fill:#6e5aa8}.failed{fill:#da3633}.running{fill:#238636}\
 .waiting{fill:#d29922}rect{stroke:#0d1117}.cross{stroke:#f85149}.ring{stroke:#a371f7}}";
 
-/// A picture that says that there is nothing to draw.
+/// A picture with only a sentence: there is nothing to draw.
 pub(super) fn sentence(text: &str) -> String {
     let body = format!("<text class=\"title\" x=\"24\" y=\"34\">{}</text>\n", escape(text));
     document(text, "", 56, &body)
 }
 
-/// `heading` and `figures` are what is said about all runs.
+/// `heading` and `figures`: text about all runs.
 pub(super) fn draw(
     heading: &str,
     figures: &str,
@@ -83,7 +84,7 @@ fn document(title: &str, description: &str, height: usize, body: &str) -> String
     )
 }
 
-/// For text and for attributes. What was sanitized has no control characters left.
+/// For text and attributes. Sanitized text has no control characters.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -92,7 +93,7 @@ struct Picture<'a> {
     timeline: &'a Timeline,
     runs: &'a [Run<'a>],
     clock: Clock,
-    /// Where the next row begins.
+    /// Top of the next row.
     y: usize,
     body: String,
 }
@@ -154,7 +155,7 @@ impl Picture<'_> {
             .replace("exit running", "running")
     }
 
-    /// How many at once, as steps.
+    /// The number of concurrent runs, as steps.
     fn crowd(&mut self, label: &str, spans: &[Span], class: &str) {
         let counts = counts(spans);
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
@@ -192,7 +193,7 @@ impl Picture<'_> {
         ticks.into_iter().map(|tick| (self.x(tick.at), tick.label)).collect()
     }
 
-    /// Behind all rows.
+    /// Drawn first, behind all rows.
     fn grid(&mut self) {
         let height = self.height_of_rows();
         for (x, _) in self.ticks() {

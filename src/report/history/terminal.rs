@@ -1,8 +1,8 @@
 //! The timeline, drawn with characters.
 //!
-//! A row for each lane of holders, then when others waited, which runs failed and which did not get the lock, and the time of
-//! day below. A column is full if the lock was held all its time; the less it was held, the lower it is. Holders that
-//! follow each other are drawn in turn in two ways, and named where there is room.
+//! There is a row for each lane of holders, then rows for waiters, failed runs and runs that did not
+//! get the lock, and the time of day. The height of a column shows for how much of its time the lock
+//! was held. Consecutive holders alternate between two styles, and are named where there is room.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,21 +11,21 @@ use super::timeline::{Bar, Kind, Lane, Span, Timeline, counts};
 use super::{Style, between, float};
 use crate::report::format::LocalTime;
 
-/// Before the picture: what each row is.
+/// Width of the rows' labels.
 const LABEL: usize = 9;
-/// Less or more does not help.
+/// The fewest and the most columns.
 const COLUMNS: (usize, usize) = (20, 240);
-/// A column that is held for this part of its time is full.
+/// A column in which the lock is held for this part of the time is drawn full.
 const FULL: f64 = 0.95;
-/// So many waiters at least are as high as a row, so that one waiter is not drawn as a wall.
+/// A full row stands for at least this many waiters, so that a single one is not drawn as a wall.
 const LOWEST_FULL: usize = 4;
 
-/// What is drawn with.
+/// The characters of the drawing.
 struct Signs {
-    /// Eight of them, the lowest first.
+    /// From the lowest to the highest.
     levels: [char; 8],
     full: char,
-    /// For every other holder, where colours cannot tell them apart.
+    /// For every other holder, if there are no colours.
     odd: char,
     failed: char,
     turned_away: char,
@@ -52,7 +52,7 @@ const ASCII: Signs = Signs {
     tick: '+',
 };
 
-/// As a terminal is told; empty for none.
+/// The parameter of the escape sequence; empty for none.
 type Colour = &'static str;
 
 const NO_COLOUR: Colour = "";
@@ -68,7 +68,7 @@ const FAINT: Colour = "2";
 struct Cell {
     sign: char,
     colour: Colour,
-    /// Dark on a bright ground.
+    /// Dark on bright.
     is_inverse: bool,
 }
 
@@ -105,7 +105,7 @@ struct Canvas<'a> {
 }
 
 impl Canvas<'_> {
-    /// Where this moment is, in columns.
+    /// The position of a moment, in columns.
     fn x(&self, moment: SystemTime) -> f64 {
         let span = between(self.timeline.from, self.timeline.to).max(Duration::from_millis(1));
         let x = between(self.timeline.from, moment).as_secs_f64() / span.as_secs_f64();
@@ -122,7 +122,7 @@ impl Canvas<'_> {
         column.min(self.columns - 1)
     }
 
-    /// The columns that this span touches: at least one.
+    /// The columns that a span touches, at least one.
     fn touched(&self, span: Span) -> std::ops::Range<usize> {
         #[allow(
             clippy::cast_possible_truncation,
@@ -139,7 +139,7 @@ impl Canvas<'_> {
             let spans: Vec<Span> = lane.bars.iter().map(Span::from).collect();
             return self.crowd(&spans, EVEN);
         }
-        // For each column: for which part of it the lock is held, and the bar that has most of it.
+        // For each column: the part of it in which the lock is held, and the bar with most of it.
         let mut covered = vec![0.0; self.columns];
         let mut owners: Vec<Option<(f64, &Bar)>> = vec![None; self.columns];
         for bar in &lane.bars {
@@ -158,11 +158,11 @@ impl Canvas<'_> {
         };
         let mut cells: Vec<Cell> = covered.iter().zip(&owners).map(cell).collect();
         for bar in &lane.bars {
-            let is_its = |column: &usize| {
+            let is_own = |column: &usize| {
                 covered[*column] >= FULL && owners[*column].is_some_and(|(_, it)| it.run == bar.run)
             };
-            let its: Vec<usize> = self.touched(bar.into()).filter(is_its).collect();
-            write_name(bar, &its, &mut cells);
+            let own: Vec<usize> = self.touched(bar.into()).filter(is_own).collect();
+            write_name(bar, &own, &mut cells);
         }
         cells
     }
@@ -186,7 +186,7 @@ impl Canvas<'_> {
         Cell { sign, colour, is_inverse: false }
     }
 
-    /// How many at once, as heights.
+    /// The number of concurrent runs, as heights.
     fn crowd(&self, spans: &[Span], colour: Colour) -> Vec<Cell> {
         let counts = counts(spans);
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
@@ -204,7 +204,7 @@ impl Canvas<'_> {
         heights.into_iter().map(cell).collect()
     }
 
-    /// Without blocks of different heights the number itself.
+    /// In ASCII the number itself.
     fn height_sign(&self, height: usize, most: usize) -> char {
         if self.style.is_unicode {
             let level = (height * 8).div_ceil(most.max(LOWEST_FULL));
@@ -222,7 +222,7 @@ impl Canvas<'_> {
         cells
     }
 
-    /// Two rows: the line, and what is written below its ticks.
+    /// Two rows: the line, and the labels of its ticks.
     fn axis(&self, local_time: LocalTime) -> [(&'static str, Vec<Cell>); 2] {
         let faint = |sign| Cell { sign, colour: FAINT, is_inverse: false };
         let mut line = vec![faint(self.signs.line); self.columns];
@@ -259,13 +259,14 @@ impl Canvas<'_> {
     }
 }
 
-/// In the bar, if there is room. Signs that are wider than a column, or none at all, would move the rest.
-fn write_name(bar: &Bar, its: &[usize], cells: &mut [Cell]) {
+/// Writes the name into the bar if there is room. A character that is not one column wide would shift
+/// the rest.
+fn write_name(bar: &Bar, own: &[usize], cells: &mut [Cell]) {
     let is_plain = bar.name.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
-    if !is_plain || bar.name.is_empty() || bar.name.len() + 2 > its.len() {
+    if !is_plain || bar.name.is_empty() || bar.name.len() + 2 > own.len() {
         return;
     }
-    for (sign, &column) in bar.name.chars().zip(&its[1..]) {
+    for (sign, &column) in bar.name.chars().zip(&own[1..]) {
         cells[column] = Cell { sign, is_inverse: true, ..cells[column] };
     }
 }

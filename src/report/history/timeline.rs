@@ -1,4 +1,4 @@
-//! Runs laid out in time: what the terminal and the picture draw. Pure.
+//! The layout of runs in time, which the terminal and the picture draw. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,13 +7,13 @@ use super::{Clock, between};
 use crate::lock::Mode;
 use crate::report::format::sanitize;
 
-/// Holders side by side have a lane each, up to so many; of more only their number is drawn.
+/// Concurrent holders have a lane each, up to this number. Beyond it, only their number is drawn.
 const MOST_LANES: usize = 8;
-/// Two runs that follow each other may overlap by this, as their ends are measured by different clocks.
+/// Consecutive runs may seem to overlap by this, because different clocks measure their ends.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(50);
-/// A shorter wait is the time that a request takes.
+/// A shorter wait is only the time of a request.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-/// No less is shown.
+/// The shortest period that is shown.
 const SHORTEST_SPAN: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -21,19 +21,18 @@ pub(super) struct Timeline {
     pub from: SystemTime,
     pub to: SystemTime,
     pub lanes: Vec<Lane>,
-    /// Too many hold it side by side to be drawn one by one: there is one lane.
+    /// There are too many concurrent holders to draw each: there is one lane.
     pub is_crowd: bool,
     pub waits: Vec<Span>,
-    /// Runs that failed, and when; runs that did not get the lock.
+    /// When runs failed, or ended without the lock.
     pub failed: Vec<SystemTime>,
     pub turned_away: Vec<SystemTime>,
 }
 
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// What stands before it.
     pub label: String,
-    /// The first to begin first; they do not overlap, but in a crowd.
+    /// Sorted by their start. They overlap only in a crowd.
     pub bars: Vec<Bar>,
 }
 
@@ -47,10 +46,10 @@ pub(super) struct Span {
 pub(super) struct Bar {
     pub from: SystemTime,
     pub to: SystemTime,
-    /// Which of the runs it is.
+    /// Index of the run.
     pub run: usize,
     pub kind: Kind,
-    /// Of neighbours one is and one is not, so that they can be told apart.
+    /// Alternates between neighbours, so that they can be distinguished.
     pub is_odd: bool,
     pub name: String,
 }
@@ -63,12 +62,12 @@ pub(super) enum Kind {
 }
 
 impl Timeline {
-    /// `None` if there is nothing to draw.
+    /// `None` if there are no runs.
     pub(super) fn new(runs: &[Run<'_>], clock: Clock) -> Option<Self> {
         let first = runs.iter().map(|run| run.asked).min()?;
         let last = runs.iter().map(|run| run.ended().unwrap_or(clock.now)).max()?;
         let from = clock.since.unwrap_or(first).min(last);
-        // Up to now, unless most of the picture would then be empty.
+        // Until now, unless most of the picture would be empty.
         let is_recent =
             clock.now >= last && between(last, clock.now) <= between(from, last).max(SHORTEST_SPAN);
         let to = if is_recent { clock.now } else { last };
@@ -79,8 +78,8 @@ impl Timeline {
         };
         let (lanes, is_crowd) = lanes(bars(runs, clip));
         let waits = runs.iter().filter(|run| run.waited.is_some_and(|waited| waited >= SHORTEST_WAIT));
-        let ends = |is_meant: &dyn Fn(&&Run<'_>) -> bool| {
-            let ends = runs.iter().filter(is_meant).filter_map(Run::ended);
+        let ends = |is_counted: &dyn Fn(&&Run<'_>) -> bool| {
+            let ends = runs.iter().filter(is_counted).filter_map(Run::ended);
             ends.filter(|end| *end >= from).collect()
         };
         Some(Self {
@@ -99,7 +98,7 @@ impl Timeline {
         })
     }
 
-    /// All of them, the first to begin first.
+    /// The bars of all lanes, sorted by their start.
     pub(super) fn bars(&self) -> Vec<&Bar> {
         let mut bars: Vec<&Bar> = self.lanes.iter().flat_map(|lane| &lane.bars).collect();
         bars.sort_by_key(|bar| bar.from);
@@ -137,7 +136,8 @@ fn bars(runs: &[Run<'_>], clip: impl Fn(SystemTime, SystemTime) -> Span) -> Vec<
     bars
 }
 
-/// An exclusive holder is alone, whatever the clocks say. A slot has its lane; sharers have the first that is free.
+/// Exclusive holders share one lane, even if clocks make them overlap. Each slot has its own lane. A
+/// sharer takes the first free lane.
 fn lanes(bars: Vec<(Bar, Mode, Option<u32>)>) -> (Vec<Lane>, bool) {
     let mut lanes: Vec<Vec<Bar>> = vec![Vec::new()];
     let mut has_slots = false;
@@ -154,7 +154,7 @@ fn lanes(bars: Vec<(Bar, Mode, Option<u32>)>) -> (Vec<Lane>, bool) {
             }
         };
         if at >= lanes.len() {
-            // A slot's number may be anything that a server says.
+            // A server may report any number of a slot.
             lanes.resize_with(at.min(lanes.len() + 1024) + 1, Vec::new);
         }
         let lane = at.min(lanes.len() - 1);
@@ -185,12 +185,12 @@ impl From<&Bar> for Span {
     }
 }
 
-/// From which moment on there are how many at once; the first moment first.
+/// The moments at which the number of concurrent spans changes, and the new number, in order.
 pub(super) fn counts(spans: &[Span]) -> Vec<(SystemTime, usize)> {
     let begins = spans.iter().map(|span| (span.from, 1_isize));
     let mut changes: Vec<(SystemTime, isize)> =
         begins.chain(spans.iter().map(|span| (span.to, -1))).collect();
-    // What ends comes first, so that two that follow each other are one at a time.
+    // Ends come before starts, so that consecutive spans do not count as two.
     changes.sort_unstable();
     let mut counts: Vec<(SystemTime, usize)> = Vec::new();
     let mut count = 0_isize;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_that_follow_each_other_are_in_one_lane_and_alternate() {
+    fn consecutive_holders_share_a_lane_and_alternate() {
         let (lanes, _) = lanes((0..4).map(|n| bar(n * 10, n * 10 + 10, Mode::Exclusive, None)).collect());
         let [lane] = &lanes[..] else { panic!("{lanes:?}") };
         assert_eq!(lane.bars.iter().map(|bar| bar.is_odd).collect::<Vec<_>>(), [false, true, false, true]);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn sharers_are_side_by_side_and_slots_have_their_lanes() {
+    fn concurrent_sharers_and_slots_have_lanes_of_their_own() {
         let (lanes, is_crowd) = super::lanes(vec![shared(0, 10), shared(5, 15), shared(11, 12)]);
         assert_eq!(lanes.iter().map(|lane| lane.bars.len()).collect::<Vec<_>>(), [2, 1]);
         assert!(!is_crowd);
@@ -245,18 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn of_many_side_by_side_only_the_number_counts() {
+    fn only_the_number_of_many_concurrent_holders_is_drawn() {
         let (lanes, is_crowd) = super::lanes((0..20).map(|n| shared(n, 100)).collect());
         assert!(is_crowd && lanes.len() == 1 && lanes[0].bars.len() == 20);
         let spans: Vec<Span> = lanes[0].bars.iter().map(Span::from).collect();
         assert_eq!(counts(&spans).iter().map(|(_, count)| *count).max(), Some(20));
         let far = bar(0, 1, Mode::Slot { of: 3 }, Some(u32::MAX));
-        assert!(super::lanes(vec![far]).1, "whatever a server says");
+        assert!(super::lanes(vec![far]).1, "any number is accepted");
     }
 
     proptest! {
         #[test]
-        fn counts_begin_and_end_with_nobody(spans in prop::collection::vec((0_u64..50, 0_u64..50), 1..40)) {
+        fn counts_are_exact_and_end_with_zero(spans in prop::collection::vec((0_u64..50, 0_u64..50), 1..40)) {
             let spans: Vec<Span> = spans.iter().map(|&(a, b)| Span { from: at(a.min(b)), to: at(a.max(b)) }).collect();
             let counted = counts(&spans);
             prop_assert!(counted.windows(2).all(|pair| pair[0].0 < pair[1].0));

@@ -15,7 +15,7 @@ fn a_stopped_holder_loses_the_lock_with_its_lease_and_the_next_one_never_runs_be
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
     let next = backend.waiter(backend.run().env("TREE", pids.join(" ")).sh(REPORT_SURVIVORS), 1);
     let done = break_in(backend).arg("--yes").done().expect_code(0);
-    assert!(done.stdout.contains("did not answer, and its lease was over after "), "{done:?}");
+    assert!(done.stdout.contains("did not respond, and its lease expired after "), "{done:?}");
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
     assert!(!tree.iter().any(|pid| alive(*pid)), "{tree:?}");
 }
@@ -34,7 +34,7 @@ fn only_now_frees_a_lock_without_expiry_whose_holder_is_silent() {
     let next = Run::key(&redis, "k").cmd(&["echo", "mine"]).spawn();
     wait_until("the break waits", || redis.queue_len("k") == 1);
     let done = break_on(&redis).args(&["--yes", "-w", "3s"]).done().expect_code(75);
-    assert!(done.stderr.contains("waiting for ") && done.stderr.contains("to give \"k\" back"), "{done:?}");
+    assert!(done.stderr.contains("waiting for ") && done.stderr.contains("to release \"k\""), "{done:?}");
     assert!(done.stderr.contains("it never expires: if its run is dead, --now frees it"), "{done:?}");
     assert!(redis.held("k"));
     break_on(&redis).args(&["--yes", "--now"]).done().expect_code(0);

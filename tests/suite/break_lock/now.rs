@@ -18,7 +18,10 @@ fn the_lock_is_free_at_once_and_the_holder_learns_who_broke_it(backend: &Backend
     job.wait_for_line("ready");
     let done = break_in(backend).args(&["--yes", "--now"]).env("USER", "alice").done().expect_code(0);
     assert!(done.stdout.contains("freed \"k\": taken from "), "{done:?}");
-    assert!(done.stdout.contains("warning: its command may run beside the next one, for up to "), "{done:?}");
+    assert!(
+        done.stdout.contains("warning: its command may overlap with the next run for up to "),
+        "{done:?}"
+    );
     assert!(backend.is_free());
     job.wait_for_stderr("broken by alice@");
     job.wait().expect_code(79);

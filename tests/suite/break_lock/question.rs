@@ -17,7 +17,7 @@ fn a_break_without_yes_shows_the_holder_and_changes_nothing(backend: &Backend) {
         "{done:?}"
     );
     assert!(done.stdout.contains(&format!("pid {}", job.pid())), "{done:?}");
-    assert!(done.stderr.contains("needs --yes"), "{done:?}");
+    assert!(done.stderr.contains("pass --yes"), "{done:?}");
     assert!(!backend.is_free());
     job.wait().expect_code(0);
 }

@@ -251,9 +251,9 @@ fn a_refusal_by_a_foreign_lock_reports_when_it_expires() {
     let redis = Redis::start();
     let refused = || Run::key(&redis, "k").arg("-n").cmd(&["true"]).done().expect_code(75).stderr;
     redis.cmd(&["SET", "lock:k", "x"]);
-    assert!(refused().contains("held by another program (never expires)"));
+    assert!(refused().contains("held by another program, never expires"));
     redis.cmd(&["SET", "lock:k", "x", "PX", "100000"]);
-    assert!(refused().contains("held by another program (expires in 1m 3"), "{}", refused());
+    assert!(refused().contains("held by another program, expires in 1m 3"), "{}", refused());
 }
 
 #[test]
@@ -303,5 +303,5 @@ fn the_end_of_max_hold_is_reported() {
     let redis = Redis::start();
     let run = Run::key(&redis, "feed").args(&["--max-hold", "300ms"]);
     let done = run.sh("exec sleep 60").done().expect_code(124);
-    assert_eq!(done.stderr, "redlock: \"feed\": --max-hold 300ms is over; stopping the command\n");
+    assert_eq!(done.stderr, "redlock: \"feed\": --max-hold 300ms has passed; stopping the command\n");
 }

@@ -98,7 +98,7 @@ fn a_list_without_one_of_the_masters_is_reported_as_incomplete() {
     for args in [&[][..], &["--json"], &["--keys"]] {
         let listed = list(args).expect_code(69);
         let message =
-            format!("redlock: the list is not complete: redis://127.0.0.1:{dead}: connection refused");
+            format!("redlock: the list is incomplete: redis://127.0.0.1:{dead}: connection refused");
         assert!(listed.stderr.starts_with(&message) && listed.stderr.lines().count() == 1, "{listed:#?}");
         let shown = keys.each_ref().map(|[key]| listed.stdout.contains(key.as_str()));
         assert_eq!(shown, [true, true, false], "{listed:#?}");

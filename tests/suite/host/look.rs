@@ -242,11 +242,11 @@ fn a_lock_of_another_program_is_foreign() {
     let found = status(&host);
     assert_eq!((&found["state"], &found["holders"][0]["pid"]), (&"foreign".into(), &other.id().into()));
     let done = host.subcommand("status").arg("k").done().expect_code(0);
-    assert_eq!(done.stdout, format!("k: locked by another program, pid {}\n", other.id()));
+    assert_eq!(done.stdout, format!("k: held by another program, pid {}\n", other.id()));
     for args in [&["k", "--yes"][..], &["k", "--yes", "--now"]] {
         let done = host.subcommand("break").args(args).done().expect_code(75);
         assert!(done.stderr.contains(&format!("pid {}", other.id())), "{done:?}");
-        assert!(done.stderr.contains("only its end frees the lock"), "{done:?}");
+        assert!(done.stderr.contains("the lock is held until that program ends"), "{done:?}");
     }
     drop(other.stdin.take());
     other.wait().unwrap();

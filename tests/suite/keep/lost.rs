@@ -119,7 +119,7 @@ fn a_broken_lock_is_lost(backend: &Backend) {
     keeper(backend);
     // No run's command was stopped: the watched process decides what to do.
     let done = backend.command(&["break", "k", "--yes"]).done().expect_code(0);
-    let warning = format!("warning: pid {} may go on beside the next one", job.pid());
+    let warning = format!("warning: pid {} may overlap with the next run", job.pid());
     assert!(done.stdout.contains(&warning) && !done.stdout.contains("stopped"), "{done:?}");
     job.wait_for_line("got TERM");
     wait_until_no_keeper(backend);
@@ -175,7 +175,7 @@ fn a_broken_lock_without_a_keeper_invalidates_its_token() {
         for how in [&["--yes"][..], &["--yes", "--now"]] {
             let token = token(acquire_for(&backend, "60s"));
             let broken = backend.command(&["break", "k"]).args(how).done().expect_code(0);
-            let warning = "warning: what it was acquired for may go on beside the next one";
+            let warning = "warning: the job that acquired it may overlap with the next run";
             assert!(broken.stdout.contains(warning) && !broken.stdout.contains("command"), "{broken:?}");
             assert!(backend.is_free());
             release(&backend, &token).done().expect_code(79);
