@@ -164,8 +164,8 @@ impl BreakReport {
         )
     }
 
-    /// The wait for the holder is over. `ends_in`: `None` if the lock never expires. `frees`: whether
-    /// --now frees the lock, or kills the command.
+    /// The wait for the holder is over. `ends_in`: `None` if the lock never expires. `frees`:
+    /// whether --now frees the lock, or kills the command.
     pub(crate) fn still_holds(
         &self,
         held: &Holder,

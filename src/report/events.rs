@@ -1,7 +1,7 @@
-//! `--events`: a JSON object a line for each event; docs/operations.md has the fields.
+//! `--events`: a line with a JSON object for each event; docs/operations.md lists the fields.
 //!
-//! The last line of every run is `ended`, once. It is written when all else is done, or by the panic hook, which is why
-//! the state of the run is kept here, in a place that every thread can reach.
+//! The last line of every run is `ended`. It is written when everything else is done, or by the panic
+//! hook; therefore the state of the run is here, where every thread can reach it.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -17,10 +17,10 @@ use crate::clock::BootTime;
 use crate::exit::{self, Exit};
 use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Outcome, Renewal, Votes};
 
-/// Of the one run of this process; `None` without `--events`, and after the last event.
+/// `None` without `--events`, and after the last event.
 static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
 
-/// Between two `waiting` events.
+/// The time between two `waiting` events.
 const WAITING_EVERY: Duration = Duration::from_secs(30);
 
 enum Destination {
@@ -38,14 +38,14 @@ pub(super) struct Events {
     blocked: Option<Blocked>,
     grant: Option<Grant>,
     held: Option<Duration>,
-    /// `None` if the lock was never ours; null if it is not known.
+    /// `None` if the run never had the lock; null if this is unknown.
     released: Option<Value>,
     command_was_started: bool,
     outcome: Option<Outcome>,
     cause: Option<String>,
 }
 
-/// From now on events are written. `-` is stderr.
+/// Start to write events. `-` is stderr.
 pub(super) fn open(path: &Path, keys: &[String], run: &HolderInfo) -> std::io::Result<()> {
     let destination = if path == Path::new("-") {
         Destination::Stderr
@@ -71,7 +71,7 @@ pub(super) fn open(path: &Path, keys: &[String], run: &HolderInfo) -> std::io::R
     Ok(())
 }
 
-/// Does nothing without `--events`; or in a panic in the middle of an event.
+/// Does nothing without `--events`, or during a panic in the middle of an event.
 pub(super) fn events(note: impl FnOnce(&mut Events)) {
     let events = EVENTS.try_lock().or_else(|error| match error {
         TryLockError::Poisoned(error) => Ok(PoisonError::into_inner(error)),
@@ -84,7 +84,7 @@ pub(super) fn events(note: impl FnOnce(&mut Events)) {
     }
 }
 
-/// The last event. Returns the path, if it is a file, how many lines were lost, and why.
+/// Write the last event. For a file, returns its path, the number of lost lines and the error.
 pub(super) fn end(exit: Exit, failure: Option<&str>) -> Option<(PathBuf, usize, Option<std::io::Error>)> {
     events(|events| events.ended(exit, failure));
     let events = EVENTS.try_lock().ok()?.take()?;
@@ -123,7 +123,7 @@ impl Events {
         self.waiting_for(obstacle, waited, gives_up_in);
     }
 
-    /// At first, and then every 30 s.
+    /// Written at the start of the wait, then every 30 s.
     fn waiting_for(&mut self, obstacle: Object, waited: Duration, gives_up_in: Option<Duration>) {
         if self.last_waiting.is_some_and(|last| last.elapsed() < WAITING_EVERY) {
             return;
@@ -152,12 +152,12 @@ impl Events {
         self.outcome = Some(Outcome::Lost);
     }
 
-    /// A keeper has kept the lock until it was not needed any more.
+    /// A keeper has released the lock.
     pub(super) fn kept(&mut self) {
         self.outcome.get_or_insert(Outcome::Released);
     }
 
-    /// The lock is the bearer's of its token.
+    /// The lock belongs to the bearer of its token.
     pub(super) fn handed_out(&mut self) {
         self.outcome = Some(Outcome::Acquired);
     }
@@ -166,8 +166,8 @@ impl Events {
         self.command_was_started = true;
     }
 
-    /// `by`: who took the lock away, if that is the cause, and the field that tells it. `is_stopped`: the command, because
-    /// of it.
+    /// `by`: the field for the client that took the lock away, and that client. `is_stopped`: the
+    /// command is stopped.
     pub(super) fn lost(&mut self, cause: &str, by: Option<(&str, &HolderInfo)>, is_stopped: bool) {
         if is_stopped {
             self.outcome = Some(Outcome::Lost);
@@ -187,7 +187,6 @@ impl Events {
         self.outcome.get_or_insert(Outcome::MaxHold);
     }
 
-    /// The lock was not acquired, for this reason.
     pub(super) fn not_acquired(&mut self, outcome: Outcome, blocked: Option<&Blocked>) {
         (self.outcome, self.blocked) = (Some(outcome), blocked.cloned());
     }
@@ -208,9 +207,9 @@ impl Events {
         let outcome = self.outcome.take().unwrap_or_else(|| self.outcome_of(exit, failure.is_some()));
         // A keeper has no command.
         let is_kept = outcome == Outcome::Released && !self.command_was_started;
-        let word = if is_kept { outcome.name() } else { outcome.event() };
+        let name = if is_kept { outcome.name() } else { outcome.event() };
         let mut event = Object::default()
-            .with("outcome", word)
+            .with("outcome", name)
             .with_known("exit", exit.code())
             .with_known("signal", exit.signal());
         let waited = match &self.grant {
@@ -238,7 +237,7 @@ impl Events {
         self.write("ended", event, true);
     }
 
-    /// Where it does not follow from what was reported before.
+    /// For a run whose outcome was not reported before.
     fn outcome_of(&self, exit: Exit, has_failed: bool) -> Outcome {
         match exit {
             _ if self.command_was_started && !has_failed => Outcome::Released,
@@ -251,7 +250,7 @@ impl Events {
         }
     }
 
-    /// What is in the way.
+    /// The obstacle.
     fn about_blocked(&self, blocked: &Blocked) -> Object {
         let key = self.keys.get(blocked.key).filter(|_| self.keys.len() > 1);
         let (state, holding) = match &blocked.by {
@@ -333,7 +332,7 @@ fn about(grant: &Grant) -> Object {
     object
 }
 
-/// How many of the servers voted, and which could not, and why.
+/// The number of servers that voted, and the errors of the others.
 fn servers(votes: &Votes) -> Object {
     let failed = |error: &BackendError| {
         Object::default().with_known("url", error.at.as_deref()).with("cause", problem(&error.problem))

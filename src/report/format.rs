@@ -28,8 +28,8 @@ const MOST_SHOWN: usize = 4;
 /// The local wall clock: year, month, day, hour, minute and second of a moment.
 pub(crate) type LocalTime = fn(SystemTime) -> Option<[i32; 6]>;
 
-/// Replaces control characters and invalid bytes by visible escapes, so that no terminal obeys them.
-/// Text that was sanitized before does not change.
+/// Replaces control characters and invalid bytes by visible escapes, so that no terminal obeys
+/// them. Text that was sanitized before does not change.
 pub(crate) fn sanitize(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

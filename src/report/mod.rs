@@ -1,7 +1,7 @@
 //! Everything that redlock prints, for people and for machines, and the only way to stderr.
 //!
-//! It prints nothing when all is well, because cron mails every line. Text is sanitized first: a key
-//! or a server's reply may contain anything. No line waits for its reader: see writer.rs.
+//! It prints nothing when all is well, because cron mails every line. Text is sanitized first: a
+//! key or a server's reply may contain anything. No line waits for its reader: see writer.rs.
 
 mod break_lock;
 mod events;
@@ -99,8 +99,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// `events`: the file for events; `run`: this run, as waiters see it; `width`: the terminal's, for the
-    /// line that is erased.
+    /// `events`: the file for events; `run`: this run, as waiters see it; `width`: the terminal's, for
+    /// the line that is erased.
     pub(crate) fn new(
         verbosity: Verbosity,
         keys: &[Vec<u8>],

@@ -1,4 +1,4 @@
-//! stderr, the destination of every line of the program; after a keeper has detached, the system log.
+//! stderr, the destination of every line of the program; for a detached keeper, the system log.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;

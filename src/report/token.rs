@@ -46,7 +46,7 @@ impl Report {
         self.info(&no_longer_this_tokens(&self.lock(), &format::loss(loss)));
     }
 
-    /// A keeper could not renew the lock, and has signalled the watched process before the lease ends.
+    /// A keeper could not renew the lock, and signals the watched process before the lease ends.
     pub(crate) fn signalled_in_time(&mut self, pid: Pid, signal: Signal) {
         let why = self.last_failure.as_ref().map_or_else(String::new, |failure| format!(" ({failure})"));
         self.error(&format!(

@@ -1,5 +1,5 @@
-//! Reports of a wait: nothing at first, then a line that is updated in place on a terminal, or a line
-//! every 30 s in a log.
+//! Reports of a wait: nothing at first, then a line that is updated in place on a terminal, or a
+//! line every 30 s in a log.
 
 use std::time::Duration;
 
@@ -72,11 +72,11 @@ impl Report {
             let line = self.wait_line(waited).map(|line| line.text());
             self.verbose(|_| line.unwrap_or_default());
         }
-        // The failure has passed, and what follows from it has not.
+        // The failure is over, but its consequence is not.
         if was_failure && matches!(blocked.by, Blocker::Quarantine(_)) {
             return self.mention(waited);
         }
-        self.tell(waited);
+        self.update(waited);
     }
 
     /// The first failure is printed at once.
@@ -88,7 +88,7 @@ impl Report {
             self.failure_printed = true;
             self.mention(waited);
         } else {
-            self.tell(waited);
+            self.update(waited);
         }
     }
 
@@ -96,10 +96,10 @@ impl Report {
         self.wait.last = Some(LastObstacle { obstacle, at: BootTime::now(), waited });
     }
 
-    /// Time has passed since the last news.
+    /// Nothing has changed except the time.
     pub(crate) fn tick(&mut self) {
         if let Some(waited) = self.wait.last.as_ref().map(LastObstacle::waited) {
-            self.tell(waited);
+            self.update(waited);
         }
     }
 
@@ -117,7 +117,7 @@ impl Report {
         Some(seen.at + due.saturating_sub(seen.waited))
     }
 
-    /// After a wait of this length: how long until it should be known who is in the way.
+    /// After a wait of this length: the time until the next wait line needs the current obstacle.
     pub(crate) fn next_wait_line(&self, waited: Duration) -> Duration {
         match (self.has_live_line(), self.wait.mentioned_at) {
             _ if waited < SILENT_WAIT => SILENT_WAIT.saturating_sub(waited),
@@ -130,8 +130,9 @@ impl Report {
         self.verbosity != Verbosity::Quiet && self.live_line.is_available()
     }
 
-    /// What is due after a wait of this length. Nothing of one that is over: what has become of it is said next.
-    fn tell(&mut self, waited: Duration) {
+    /// Print or update the wait line if that is due. Not after the end of the wait, which is reported
+    /// next.
+    fn update(&mut self, waited: Duration) {
         if waited < SILENT_WAIT || self.is_over(waited) {
             return;
         }
@@ -158,7 +159,7 @@ impl Report {
         self.wait.job_mentioned = line.job_url;
     }
 
-    /// `None` before anything was in the way.
+    /// `None` before the first obstacle.
     fn wait_line(&self, waited: Duration) -> Option<WaitLine> {
         let LastObstacle { obstacle, at, .. } = self.wait.last.as_ref()?;
         Some(match obstacle {
@@ -181,36 +182,36 @@ impl Report {
         self.gives_up_in(waited).is_some_and(|left| left.is_zero())
     }
 
-    /// After a line that said that we wait there is one that says that it is over.
+    /// Only if the wait was mentioned.
     pub(super) fn announce_acquired(&mut self, waited: Duration) {
         if self.wait.mentioned_at.is_some() && self.verbosity != Verbosity::Verbose {
             self.info(&format!("got {} after {}", self.lock(), format(waited)));
         }
     }
 
-    /// The lock is held, and we wait no longer. With `exit_code` 0 that is as good as done.
+    /// The lock is held, and this run waits no longer. With `exit_code` 0 that is a success.
     pub(crate) fn gave_up(&mut self, blocked: &Blocked, given_up: GivenUp, exit_code: u8) {
         events(|events| events.not_acquired(Outcome::GaveUp, Some(blocked)));
-        let sentence = gave_up(&self.keys, blocked, given_up, self.local_time);
+        self.skipped(&gave_up(&self.keys, blocked, given_up, self.local_time), exit_code);
+    }
+
+    fn skipped(&mut self, sentence: &str, exit_code: u8) {
         match exit_code {
             0 => self.verbose(|_| format!("skipped: {sentence}")),
-            _ => self.info(&sentence),
+            _ => self.info(sentence),
         }
     }
 
-    /// A newer run has taken our place. Silent where giving up is.
+    /// A newer waiter has taken the place of this one.
     pub(crate) fn superseded(&mut self, superseded: &Superseded, waited: Duration, exit_code: u8) {
         events(|events| events.superseded(&superseded.by));
         let key = self.keys.get(superseded.key).map_or(&self.keys[..], std::slice::from_ref);
         let (key, by, waited) = (quoted(key), holder(&superseded.by), format(waited));
         let sentence = format!("gave up on {key} after {waited}: superseded by {by} (--supersede)");
-        match exit_code {
-            0 => self.verbose(|_| format!("skipped: {sentence}")),
-            _ => self.info(&sentence),
-        }
+        self.skipped(&sentence, exit_code);
     }
 
-    /// A signal came while we waited.
+    /// A signal has ended the wait.
     pub(crate) fn cancelled(&mut self, signal: Signal) {
         let waited = self.wait.last.as_ref().map(LastObstacle::waited).unwrap_or_default();
         let sentence = format!("stopped waiting for {} after {} ({signal})", self.lock(), format(waited));

@@ -1,4 +1,4 @@
-//! `redlock history --json`: a line with an object for each run, with the field names of `--events`.
+//! `redlock history --json`: a line with an object for each run. The fields are those of `--events`.
 
 use std::time::SystemTime;
 

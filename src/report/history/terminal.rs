@@ -1,8 +1,9 @@
 //! The timeline, drawn with characters.
 //!
-//! There is a row for each lane of holders, then rows for waiters, failed runs and runs that did not
-//! get the lock, and the time of day. The height of a column shows for how much of its time the lock
-//! was held. Consecutive holders alternate between two styles, and are named where there is room.
+//! There is a row for each lane of holders, then rows for waiters, failed runs and runs that did
+//! not get the lock, and the time of day. The height of a column shows for how much of its time the
+//! lock was held. Consecutive holders alternate between two styles, and are named where there is
+//! room.
 
 use std::time::{Duration, SystemTime};
 
@@ -259,8 +260,8 @@ impl Canvas<'_> {
     }
 }
 
-/// Writes the name into the bar if there is room. A character that is not one column wide would shift
-/// the rest.
+/// Writes the name into the bar if there is room. A character that is not one column wide would
+/// shift the rest.
 fn write_name(bar: &Bar, own: &[usize], cells: &mut [Cell]) {
     let is_plain = bar.name.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
     if !is_plain || bar.name.is_empty() || bar.name.len() + 2 > own.len() {

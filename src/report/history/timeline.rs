@@ -136,8 +136,8 @@ fn bars(runs: &[Run<'_>], clip: impl Fn(SystemTime, SystemTime) -> Span) -> Vec<
     bars
 }
 
-/// Exclusive holders share one lane, even if clocks make them overlap. Each slot has its own lane. A
-/// sharer takes the first free lane.
+/// Exclusive holders share one lane, even if clocks make them overlap. Each slot has its own lane.
+/// A sharer takes the first free lane.
 fn lanes(bars: Vec<(Bar, Mode, Option<u32>)>) -> (Vec<Lane>, bool) {
     let mut lanes: Vec<Vec<Bar>> = vec![Vec::new()];
     let mut has_slots = false;
