@@ -168,7 +168,7 @@ impl Refresher {
                     next = lease.refresh_at();
                     self.send(KeeperEvent::Refreshed(grant.clone()));
                     lock.follow_up(grant, self.shared.interrupt.as_fd());
-                    // The caller gives memory back when nothing is left to do: let it do so now.
+                    // The caller releases memory when it has nothing to do: let it do so now.
                     self.wake();
                 }
                 Extended::Unknown(error) => {

@@ -81,7 +81,7 @@ impl BackendError {
         is_it.then(|| Self { at: None, problem: self.problem.clone() })
     }
 
-    /// Whether a retry may help. A lock file that was deleted and created anew is another lock.
+    /// Whether a retry may help. A lock file that was deleted and re-created is another lock.
     pub(crate) fn may_pass(&self) -> bool {
         let is_deleted = matches!(self.problem, Problem::File(FileProblem::DeletedInUse));
         self.fault() == Fault::Unavailable && !is_deleted

@@ -8,19 +8,19 @@ use crate::clock::BootTime;
 /// key starts later, so it ends later too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
-    asked: BootTime,
+    sent_at: BootTime,
     ttl: Duration,
 }
 
 impl Lease {
-    pub(crate) fn new(asked: BootTime, ttl: Duration) -> Self {
-        Self { asked, ttl }
+    pub(crate) fn new(sent_at: BootTime, ttl: Duration) -> Self {
+        Self { sent_at, ttl }
     }
 
     /// From then on another client may hold the lock. One percent and 2 ms early, since two clocks
     /// never run at exactly the same speed.
     pub(crate) fn deadline(&self) -> BootTime {
-        self.asked + self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
+        self.sent_at + self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
     }
 
     pub(crate) fn ttl(&self) -> Duration {
@@ -29,12 +29,12 @@ impl Lease {
 
     /// When the servers forget it, if it is not renewed.
     pub(crate) fn end(&self) -> BootTime {
-        self.asked + self.ttl
+        self.sent_at + self.ttl
     }
 
     /// When to renew: with two thirds of the lease left for retries and for stopping the command.
     pub(crate) fn refresh_at(&self) -> BootTime {
-        self.asked + self.ttl / 3
+        self.sent_at + self.ttl / 3
     }
 }
 
@@ -56,10 +56,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_deadline_is_never_after_the_servers_expiry(asked in 0u64..1 << 50, ttl in 0u64..1 << 40) {
-            let lease = Lease::new(BootTime::from_nanos(asked * 1000), Duration::from_micros(ttl));
-            prop_assert!(lease.deadline() <= lease.asked + lease.ttl);
-            prop_assert!(lease.deadline() >= lease.asked);
+        fn the_deadline_is_never_after_the_servers_expiry(sent_at in 0u64..1 << 50, ttl in 0u64..1 << 40) {
+            let lease = Lease::new(BootTime::from_nanos(sent_at * 1000), Duration::from_micros(ttl));
+            prop_assert!(lease.deadline() <= lease.sent_at + lease.ttl);
+            prop_assert!(lease.deadline() >= lease.sent_at);
         }
 
         #[test]

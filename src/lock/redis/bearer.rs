@@ -1,5 +1,6 @@
-//! Extending and releasing by the token alone. The scripts find the mode and the number of servers in what the grant has
-//! left on each server (lua/include/bearer.lua); a majority decides, as in a renewal.
+//! Renewal and release with only the token. The scripts read the mode and the number of servers
+//! from the record of the grant on each server (lua/include/bearer.lua); a majority decides, as in
+//! a renewal.
 
 use std::time::Duration;
 
@@ -17,19 +18,20 @@ use crate::lock::{
     Problem, Released, Renewal,
 };
 
-/// How long a run without a lease may take to stop its command; and how much later than its server said a lease may end.
+/// How long a run without a lease may take to stop its command.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How much later than its server reported a lease may end.
 const SLACK: Duration = Duration::from_secs(1);
 
 pub(crate) struct RedisBearer {
-    /// For a second set of connections, with which a run is told.
+    /// The servers as configured, for a second set of connections that notifies a run.
     configured: Vec<Server>,
     first_key: Keys,
     timing: Timing,
     requests: Requests,
     servers: Servers,
     claim: Claim,
-    /// The client that has the token.
+    /// This client, which has the token.
     who: HolderInfo,
     terms: Terms,
 }
@@ -54,14 +56,15 @@ impl RedisBearer {
         }
     }
 
-    /// The reply of every server, or why there is none. A server that fails is asked once more, over a new connection; not
-    /// one that is late if a majority has done what was asked: it has the request, and will find it when it goes on.
-    fn ask<R: Reply>(
+    /// The reply or error of every server. A server that fails gets one retry over a new
+    /// connection. A late server does not if a majority has executed the request: it has received
+    /// the request and will execute it.
+    fn request<R: Reply>(
         &mut self,
         call: &Call,
         is_done: impl Fn(&R) -> bool,
     ) -> Vec<(usize, Result<R, BackendError>)> {
-        let mut replies = self.ask_once(self.servers.all().collect(), call);
+        let mut replies = self.request_once(self.servers.all().collect(), call);
         let done = replies.iter().filter(|(_, reply)| reply.as_ref().is_ok_and(&is_done)).count();
         let is_decided = done >= self.servers.majority();
         let may_pass = |reply: &Result<R, BackendError>| {
@@ -76,18 +79,23 @@ impl RedisBearer {
         for &at in &again {
             self.servers[at].node.disconnect();
         }
-        replies.extend(self.ask_once(again, call));
+        replies.extend(self.request_once(again, call));
         replies
     }
 
-    /// With the whole script: a server that is asked once need not know it.
-    fn ask_once<R: Reply>(&mut self, whom: Vec<usize>, call: &Call) -> Vec<(usize, Result<R, BackendError>)> {
+    /// Sends the whole script, since the server may not have it.
+    fn request_once<R: Reply>(
+        &mut self,
+        whom: Vec<usize>,
+        call: &Call,
+    ) -> Vec<(usize, Result<R, BackendError>)> {
         let round = self.servers.round(whom.into_iter().map(|at| (at, call.clone().in_full())));
         let until = BootTime::now() + self.servers.node_timeout;
         round.replies(&mut self.servers, Some(until))
     }
 
-    /// A run stops its command and gives all its locks back, in this order: it is told as by a break, and waited for.
+    /// A run stops its command before it releases its locks: notifies it as a break would, and
+    /// waits until it has done so.
     fn release_run(&self) -> Result<Released, BackendError> {
         let (configured, key) = (self.configured.clone(), self.first_key.clone());
         let mut breaker = RedisBreaker::of_bearer(configured, key, self.timing, self.who.clone());
@@ -105,12 +113,13 @@ impl RedisBearer {
         }
     }
 
-    /// Right after a majority has extended: give the claim back to servers that have lost it. They count the next time.
+    /// Restores the claim on servers that have lost it, right after a majority has renewed. They
+    /// count the next time.
     fn heal(&mut self, servers: Vec<usize>, record: &GrantRecord) {
         let GrantRecord { terms, fences, held_for, gate, stamp } = record;
         let call = self.requests.heal(self.claim, (fences, *held_for), terms, gate, *stamp);
-        // One that fails again is no matter of this round.
-        let _ = self.ask_once::<FollowUpReply>(servers, &call);
+        // A failure does not affect this renewal.
+        let _ = self.request_once::<FollowUpReply>(servers, &call);
     }
 
     /// The first request may have been executed, and only its reply lost.
@@ -121,15 +130,16 @@ impl RedisBearer {
 
 impl Bearer for RedisBearer {
     fn extend(&mut self) -> Extended {
-        let (servers, asked) = (self.servers.len(), BootTime::now());
-        let call = self.requests.extend(self.claim, asked, &self.terms, None);
+        let (servers, sent_at) = (self.servers.len(), BootTime::now());
+        let call = self.requests.extend(self.claim, sent_at, &self.terms, None);
         let mut tally = RenewalTally::default();
         let (mut record, mut lost_claim) = (None, Vec::new());
         let is_done = |reply: &ExtendReply| matches!(reply, ExtendReply::Extended { .. });
-        for (at, reply) in self.ask(&call, is_done) {
+        for (at, reply) in self.request(&call, is_done) {
             match reply {
-                // What it has voted before is not known here. A single server has never been healed: what is there was
-                // granted there, or by the master whose place it took, and has not expired since.
+                // Its earlier votes are unknown here. A single server has never been healed: it
+                // granted this claim, or replaced the master that did, and the claim has not
+                // expired since.
                 Ok(ExtendReply::Extended { quarantine, .. })
                     if servers > 1 && !renewal_counts(None, !quarantine.is_zero(), BootTime::now()) =>
                 {
@@ -137,7 +147,7 @@ impl Bearer for RedisBearer {
                 }
                 Ok(ExtendReply::Extended { run_id, records, .. }) => {
                     record = record.or_else(|| GrantRecord::parse(&records));
-                    tally.add_ours(run_id, asked);
+                    tally.add_ours(run_id, sent_at);
                 }
                 Ok(ExtendReply::Lost(loss)) => {
                     lost_claim.extend(matches!(loss, Loss::Expired).then_some(at));
@@ -147,7 +157,8 @@ impl Bearer for RedisBearer {
             }
         }
         let ttl = self.timing.ttl.unwrap_or(FOREVER);
-        // A reply that came when the lease was over again says nothing about now.
+        // If the new lease has already ended when the replies arrive, the lock may no longer be
+        // ours.
         let lease = tally.renewed_from(servers).map(|from| Lease::new(from, ttl));
         let lease = lease.filter(|lease| !lease.deadline().has_passed());
         if let (Some(_), Some(record)) = (lease, record)
@@ -161,7 +172,7 @@ impl Bearer for RedisBearer {
     fn release(&mut self) -> Released {
         let call = self.requests.release_by_token(self.claim, &self.terms, &self.who);
         let is_done = |reply: &ReleaseReply| matches!(reply, ReleaseReply::Released);
-        let replies = self.ask(&call, is_done).into_iter().map(|(_, reply)| match reply {
+        let replies = self.request(&call, is_done).into_iter().map(|(_, reply)| match reply {
             Ok(ReleaseReply::NotOurs(loss)) if self.was_it_us(&loss) => Ok(ReleaseReply::Released),
             reply => reply,
         });

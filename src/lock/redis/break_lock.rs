@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use super::listening::{Heard, Listening};
+use super::listening::{ListenEvent, Listening};
 use super::reply::{BreakReply, InspectReply, Mark};
 use super::requests::{BreakAction, Requests};
+use super::script::WAITER_RENEWAL;
 use super::view::RedisView;
-use super::{Keys, Server, Timing, WAITER_RENEWAL};
+use super::{Keys, Server, Timing};
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
@@ -142,7 +143,8 @@ impl Breaker for RedisBreaker {
         });
         let mut is_woken = false;
         while !is_woken && !until.has_passed() {
-            listening.advance::<InspectReply>(|_, heard| is_woken |= matches!(heard, Heard::Element(_)));
+            listening
+                .advance::<InspectReply>(|_, heard| is_woken |= matches!(heard, ListenEvent::Element(_)));
             if !is_woken {
                 let next = listening.next_moment().map_or(until, |moment| moment.min(until));
                 wait(&listening.poll_for(), next, None);

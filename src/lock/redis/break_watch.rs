@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
-use super::listening::{Heard, Listening};
+use super::listening::{ListenEvent, Listening};
 use super::reply::{REASON, RELEASED, WatchReply};
 use super::{RedisLock, Server};
 use crate::clock::BootTime;
@@ -105,8 +105,8 @@ impl BreakWatch for RedisBreakWatch {
         let Self { servers, about_us, freed, .. } = self;
         let mut extended = None;
         self.listening.advance(|at, heard| match heard {
-            Heard::Reply(reply) => servers[at] = Some((reply, BootTime::now())),
-            Heard::Element(element) => {
+            ListenEvent::Reply(reply) => servers[at] = Some((reply, BootTime::now())),
+            ListenEvent::Element(element) => {
                 match element.strip_prefix(about_us.as_slice()).and_then(Element::parse) {
                     Some(Element::Ended(how)) => *freed = Some(how),
                     Some(Element::Extended(ttl)) => extended = Some(Notice::Extended { ttl }),

@@ -1,11 +1,12 @@
-//! Collecting votes: the gate's is ours; ask the other servers until a majority has voted for us.
+//! Collecting votes: the gate has voted for us; request the votes of the other servers until there
+//! is a majority.
 
 use std::time::Duration;
 
 use super::RedisLock;
 use super::reply::{AcquireReply, Arrival, CollectReply, ExtendReply, Granted, Refusal};
 use super::requests::{Ask, Place};
-use super::round::{Received, Round, Watch};
+use super::round::{Round, RoundReply, Watch};
 use super::script::{Call, WAITER_RENEWAL};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
@@ -13,19 +14,20 @@ use super::waiting::BLPOP_SLACK;
 use crate::clock::BootTime;
 use crate::lock::{Blocked, Blocker, Observer};
 
-/// A program other than redlock wakes nobody: so often we look whether it has gone.
+/// A foreign holder wakes no waiter when it releases the lock, so retry at this interval.
 const FOREIGN_RETRY: Duration = Duration::from_millis(100);
-/// How long a client whose turn it is at its gate waits for an older claim with another gate before it steps back: that
-/// claim may be about to be released. If the client left the queue there in that moment, the one behind it would pass.
+/// How long a client whose turn it is at its gate waits for an older claim with another gate before
+/// it steps back: that claim may be about to be released. If the client left the queue at that
+/// moment, the waiter behind it would overtake it.
 const BEFORE_YIELDING: Duration = Duration::from_millis(200);
 
-/// What there is when the gate has voted for us.
+/// The votes at the moment when the gate has voted for us.
 pub(super) struct Collected {
-    /// When the gate was asked.
-    pub asked: BootTime,
-    /// What the gate granted.
+    /// When the request to the gate was sent.
+    pub sent_at: BootTime,
+    /// The gate's reply.
     pub granted: Granted,
-    /// Servers that a newcomer asked together with the gate.
+    /// A newcomer's requests to the other servers, sent together with that to the gate.
     pub others: Round,
     pub tally: Tally,
 }
@@ -35,29 +37,29 @@ struct Collection {
     queues: bool,
     gives_up_at: Option<BootTime>,
     started: BootTime,
-    /// The gate's.
+    /// The gate's tokens.
     fences: Vec<u64>,
     tally: Tally,
     round: Round,
-    /// Some votes do not carry our gate and stamp, which were not known when they were asked for.
+    /// Some votes do not carry our gate and stamp, which were not known when they were requested.
     is_newcomer: bool,
     /// When to renew the votes that we have.
     renew_at: Option<BootTime>,
     /// The last refusal.
     blocked: Option<Blocked>,
-    /// The servers that refused us, and at which we have waited for a release.
+    /// The servers that refused us and at which we have waited for a release.
     waited_at: Vec<usize>,
 }
 
 impl Collection {
-    /// Patience is for a lock that is held. To answer, servers have their own time.
+    /// The user's limit applies to a held lock. Servers always have the node timeout to reply.
     fn ends_at(&self, node_timeout: Duration) -> Option<BootTime> {
-        let answered_by = self.started + node_timeout;
-        self.gives_up_at.map(|at| if self.blocked.is_some() { at } else { at.max(answered_by) })
+        let replies_by = self.started + node_timeout;
+        self.gives_up_at.map(|at| if self.blocked.is_some() { at } else { at.max(replies_by) })
     }
 
-    /// There is a wait, so another client may have to yield to us. A newcomer's votes do not carry its
-    /// place yet: the next renewal, which does, is due at once.
+    /// While we wait, another client may have to yield to us. A newcomer's votes do not carry its
+    /// place yet, but a renewal does: make it due at once.
     fn carry_place_soon(&mut self) {
         if self.is_newcomer && self.blocked.is_some() {
             self.renew_at = Some(BootTime::now());
@@ -66,9 +68,10 @@ impl Collection {
 }
 
 impl RedisLock {
-    /// Returns the tally with a majority, or how the attempt ended otherwise. A request waits where it is refused,
-    /// and keeps the votes that it has. One that does not queue waits for a moment only, and only where the claim in
-    /// the way is on its way out: of several that come at once, one must win.
+    /// Returns the tally with a majority, or how the attempt ended otherwise. A request waits where
+    /// it is refused, and keeps its votes. A request that does not queue waits only briefly, and
+    /// only where the blocking claim is about to be released: of several requests that arrive at
+    /// once, one must win.
     pub(super) fn collect_votes(
         &mut self,
         votes: Collected,
@@ -107,34 +110,34 @@ impl RedisLock {
     fn on_reply(
         &mut self,
         all: &mut Collection,
-        received: Received<CollectReply>,
+        received: RoundReply<CollectReply>,
         observer: &mut dyn Observer,
     ) -> Result<(), Attempt> {
-        let Received { at, asked, reply, .. } = received;
+        let RoundReply { at, sent_at, reply, .. } = received;
         match reply {
             Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
                 self.on_refusal(all, at, refusal, observer)?;
             }
             Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => return Err(Attempt::Superseded(by)),
             Ok(CollectReply::Acquire(reply)) => {
-                all.tally.add_reply(at, asked, Ok(reply));
+                all.tally.add_reply(at, sent_at, Ok(reply));
                 all.carry_place_soon();
             }
-            Ok(CollectReply::Extend(reply)) => self.on_renewal(all, at, asked, &reply)?,
-            Ok(CollectReply::Woken) => self.ask_votes(all, vec![at], true),
+            Ok(CollectReply::Extend(reply)) => self.on_renewal(all, at, sent_at, &reply)?,
+            Ok(CollectReply::Woken) => self.request_votes(all, vec![at], true),
             Err(error) => all.tally.add(at, Vote::Failed(error)),
         }
         Ok(())
     }
 
-    /// Asks all servers that have not been asked.
+    /// Sends the request to all servers that have not received it.
     fn begin_collection(
         &mut self,
         votes: Collected,
         queues: bool,
         gives_up_at: Option<BootTime>,
     ) -> Collection {
-        let Collected { asked, granted, others, tally } = votes;
+        let Collected { sent_at, granted, others, tally } = votes;
         let started = BootTime::now();
         let mut all = Collection {
             queues,
@@ -144,14 +147,14 @@ impl RedisLock {
             tally,
             is_newcomer: !others.is_over(),
             round: others,
-            renew_at: self.ttl.map(|ttl| asked + ttl / 3),
+            renew_at: self.ttl.map(|ttl| sent_at + ttl / 3),
             blocked: None,
             waited_at: Vec::new(),
         };
-        all.tally.add(self.gate, Vote::Yes { granted, asked });
+        all.tally.add(self.gate, Vote::Yes { granted, sent_at });
         if !all.is_newcomer {
             let missing = all.tally.missing();
-            self.ask_votes(&mut all, missing, queues);
+            self.request_votes(&mut all, missing, queues);
         }
         all
     }
@@ -181,8 +184,8 @@ impl RedisLock {
             all.waited_at.push(at);
             self.wait_for_release(all, at, &refusal, at_most);
         } else if waits {
-            // A newcomer's request leaves nothing that a release could wake.
-            self.ask_votes(all, vec![at], true);
+            // A newcomer's request is not registered, so no release would wake it: register now.
+            self.request_votes(all, vec![at], true);
         }
         let is_first = all.blocked.replace(refusal.blocked.clone()).is_none();
         if is_first {
@@ -203,7 +206,7 @@ impl RedisLock {
             ExtendReply::Extended { quarantine, .. } if quarantine.is_zero() => {
                 all.tally.renew(at, sent_at);
             }
-            // The vote is lost, or the server has lost its memory of others.
+            // The vote is lost, or the server may have lost the votes of other clients.
             ExtendReply::Extended { .. } | ExtendReply::Lost(_) if at == self.gate => {
                 let unknown = Blocked { key: 0, position: None, queue_length: 0, by: Blocker::Queue };
                 let blocked = Box::new(all.blocked.take().unwrap_or(unknown));
@@ -211,29 +214,30 @@ impl RedisLock {
             }
             ExtendReply::Extended { .. } | ExtendReply::Lost(_) => {
                 all.tally.remove(at);
-                self.ask_votes(all, vec![at], true);
+                self.request_votes(all, vec![at], true);
             }
         }
         Ok(())
     }
 
-    /// A request that does not queue is registered only where it has been refused and waits.
-    fn ask_votes(&mut self, all: &mut Collection, servers: Vec<usize>, queues: bool) {
+    /// `queues`: the server registers the request if it refuses it. A request that does not queue
+    /// is registered only where it was refused and waits.
+    fn request_votes(&mut self, all: &mut Collection, servers: Vec<usize>, queues: bool) {
         let gate = self.servers[self.gate].run_id.as_slice();
         let ask = Ask::Vote { proposed: &all.fences, gate, stamp: self.stamp, queues };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
-        self.ask(all, servers, &call, Duration::ZERO);
+        self.send(all, servers, &call, Duration::ZERO);
     }
 
-    /// `sleeps`: how long the server may take beside the time for a reply.
-    fn ask(&mut self, all: &mut Collection, servers: Vec<usize>, call: &Call, sleeps: Duration) {
+    /// `sleeps`: how long the command blocks on the server, in addition to the node timeout.
+    fn send(&mut self, all: &mut Collection, servers: Vec<usize>, call: &Call, sleeps: Duration) {
         let due = BootTime::now() + sleeps + self.servers.node_timeout;
         for at in servers {
-            all.round.ask(&mut self.servers, at, call.clone(), Some(due));
+            all.round.send(&mut self.servers, at, call.clone(), Some(due));
         }
     }
 
-    /// Ask again as soon as the lock is released there.
+    /// Sleeps at this server until the lock is released there. The wake-up repeats our request.
     fn wait_for_release(
         &mut self,
         all: &mut Collection,
@@ -250,30 +254,31 @@ impl RedisLock {
         if let Some(gives_up_at) = all.gives_up_at {
             at_most = at_most.min(gives_up_at.remaining());
         }
-        // Zero would mean "forever" to the server.
+        // Zero means "forever" to the server.
         let at_most = at_most.max(Duration::from_millis(1));
         let call = Call::BlockingPop { list: self.requests.notify_list(self.waiter), at_most };
-        self.ask(all, vec![at], &call, at_most + BLPOP_SLACK);
+        self.send(all, vec![at], &call, at_most + BLPOP_SLACK);
     }
 
-    /// Our gate and stamp, for votes that were given before they were known.
+    /// Our gate and stamp, for votes that were given before these were known.
     pub(super) fn place(&self) -> Option<Place> {
         let gate = self.servers[self.gate].run_id.clone();
         self.stamp.map(|stamp| Place { gate, stamp })
     }
 
-    /// Keep the votes that we have while we wait for the others. The renewal carries our place.
+    /// Keeps our votes alive while we wait for the others. The renewal carries our place.
     fn renew_votes(&mut self, all: &mut Collection) {
         let now = BootTime::now();
         all.renew_at = self.ttl.map(|ttl| now + ttl / 3);
         let call = self.requests.extend(self.claim(), now, &self.terms, self.place().as_ref());
         let votes = all.tally.granted().collect();
-        self.ask(all, votes, &call, Duration::ZERO);
+        self.send(all, votes, &call, Duration::ZERO);
     }
 
-    /// Where to queue if the refusing claim has another gate and arrived earlier: the older waits, the younger
-    /// yields, so no two wait for each other. A claim with our own gate has lost or released it: it is on its way
-    /// out. So may be a newcomer's that does not tell its gate; one that stays tells it soon.
+    /// Where to queue if the blocking claim has another gate and arrived earlier: the older client
+    /// waits and the younger yields, so that no two wait for each other. A claim with our own gate
+    /// has lost or released the gate's vote, so it is about to be released. The same may be true of
+    /// a newcomer's claim without a gate; if the newcomer stays, its renewal soon adds the gate.
     fn must_yield(&self, at: usize, refusal: &Refusal) -> Option<usize> {
         let gate = &self.servers[self.gate].run_id;
         let has_other_gate = !refusal.holder_gate.is_empty() && refusal.holder_gate != *gate;
@@ -286,7 +291,8 @@ impl RedisLock {
         (has_other_gate && is_older).then(|| self.holder_gate(refusal).unwrap_or(at))
     }
 
-    /// The holder has our gate, whose vote is ours, or it is a newcomer that asked all servers at once and was queued.
+    /// Whether the blocking claim is about to be released: it has our gate, whose vote we have, or
+    /// it may belong to a newcomer that was queued at the gate.
     fn is_on_its_way_out(&self, refusal: &Refusal) -> bool {
         let has_our_gate = refusal.holder_gate == self.servers[self.gate].run_id;
         matches!(refusal.blocked.by, Blocker::Holder(_)) && (has_our_gate || refusal.holder_gate.is_empty())

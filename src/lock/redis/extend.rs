@@ -1,7 +1,9 @@
-//! Renewing: all servers at once, a majority before the deadline; and healing servers that have lost the claim.
+//! Renewal at all servers at once, which needs a majority before the deadline; and repair
+//! ("healing") of servers that have lost the claim.
 //!
-//! A vote holds for a lease from the moment at which it was asked for. The lock is ours until the deadline of the
-//! latest moment from which a majority has voted: a reply that comes late counts for its own round.
+//! A vote holds for one lease, counted from the moment when its request was sent. The lock is ours
+//! until the deadline of the latest moment from which the votes of a majority hold: a late reply
+//! counts for its own round.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -14,23 +16,24 @@ use super::round::{Round, Watch};
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Extended, Grant, Lease, Loss, Problem};
 
-/// A renewal is due after a third of the lease, and the command is stopped a third before its end: at least two
-/// attempts must fit between.
+/// A renewal is due after a third of the lease, and the command is stopped a third before its end:
+/// at least two attempts must fit in between.
 const RENEWAL_ATTEMPTS: u32 = 6;
 
 impl RedisLock {
     pub(super) fn extend_lease(&mut self, grant: &Grant) -> Extended {
-        let (servers, asked) = (self.servers.len(), BootTime::now());
+        let (servers, sent_at) = (self.servers.len(), BootTime::now());
         let mut tally = RenewalTally::default();
         let place = self.place().filter(|_| servers > 1);
         let call = |place| self.requests.extend(grant.claim, grant.taken_at, &self.terms, place);
-        // The first time with the script's text: on a slow line there may be no time for a second round trip.
+        // The first renewal sends the whole script: on a slow network there may be no time for a
+        // second round trip.
         let (first, next) = (call(place.as_ref()).in_full(), call(None));
         let mut round = Round::default();
         for at in self.servers.all() {
-            // A server that still owes a reply, and may yet give it in time, is not asked again.
+            // The reply to an earlier request may still arrive in time: send no second one.
             if self.owes_a_reply(at) {
-                round.expect(at, asked, None);
+                round.expect(at, sent_at, None);
                 continue;
             }
             let member = &mut self.servers[at];
@@ -38,22 +41,23 @@ impl RedisLock {
             if member.node.readiness() != Readiness::Idle {
                 member.node.disconnect();
             }
-            member.renewal_asked_at = Some(asked);
+            member.renewal_sent_at = Some(sent_at);
             let call = if member.has_renewed { &next } else { &first };
-            round.ask(&mut self.servers, at, call.clone(), None);
+            round.send(&mut self.servers, at, call.clone(), None);
         }
         // A reply after the deadline would not count.
-        let deadline = grant.lease.map_or(self.lease(asked).deadline(), |lease| lease.deadline());
-        let mut until = deadline.min(asked + self.renewal_timeout());
+        let deadline = grant.lease.map_or(self.lease(sent_at).deadline(), |lease| lease.deadline());
+        let mut until = deadline.min(sent_at + self.renewal_timeout());
         while let Some((at, reply)) = round.reply(&mut self.servers, Some(until)) {
             self.count(at, reply, &mut tally);
-            if tally.is_decided(servers, asked) {
-                // What has arrived by now is still read: a server that has lost the claim is healed at once.
+            if tally.is_decided(servers, sent_at) {
+                // Read the replies that have arrived: a server that has lost the claim is then
+                // healed at once.
                 until = BootTime::now();
             }
         }
         let pending = round.pending();
-        // Votes of earlier rounds that have not been answered again still hold.
+        // The earlier votes of servers that have not replied still hold.
         for &at in &pending {
             let member = &self.servers[at];
             if let Some(voted_at) = member.voted_at {
@@ -74,11 +78,11 @@ impl RedisLock {
 
     fn owes_a_reply(&self, at: usize) -> bool {
         let member = &self.servers[at];
-        let is_recent = member.renewal_asked_at.is_some_and(|asked| {
+        let is_recent = member.renewal_sent_at.is_some_and(|sent_at| {
             let longest = self.ttl.map_or(self.servers.node_timeout, |ttl| ttl / 2);
-            asked.elapsed() < longest
+            sent_at.elapsed() < longest
         });
-        // There is no other server to turn to: a new connection may be quicker.
+        // With a single server, a new connection may be faster than waiting for the old one.
         let has_others = self.servers.len() > 1;
         has_others && is_recent && member.node.readiness() == Readiness::Silent && member.node.is_open()
     }
@@ -87,16 +91,16 @@ impl RedisLock {
         let now = BootTime::now();
         let vote_until = self.servers[at].voted_at.map(|voted_at| self.lease(voted_at).deadline());
         let member = &mut self.servers[at];
-        let asked = member.renewal_asked_at.take();
+        let sent_at = member.renewal_sent_at.take();
         match reply {
             Ok(ExtendReply::Extended { run_id, quarantine, .. }) => {
                 member.has_renewed = true;
                 member.run_id.clone_from(&run_id);
                 if !renewal_counts(vote_until, !quarantine.is_zero(), now) {
                     tally.add_error(member.node.error(Problem::InQuarantine(quarantine)));
-                } else if let Some(asked) = asked {
-                    member.voted_at = Some(asked);
-                    tally.add_ours(run_id, asked);
+                } else if let Some(sent_at) = sent_at {
+                    member.voted_at = Some(sent_at);
+                    tally.add_ours(run_id, sent_at);
                 }
             }
             Ok(ExtendReply::Lost(loss)) => {
@@ -107,14 +111,15 @@ impl RedisLock {
         }
     }
 
-    /// One lost reply must leave time for another attempt before the command is stopped.
+    /// A lost reply must leave time for another attempt before the command is stopped.
     fn renewal_timeout(&self) -> Duration {
         let longest = self.ttl.map(|ttl| ttl / RENEWAL_ATTEMPTS);
         longest.map_or(self.servers.node_timeout, |longest| self.servers.node_timeout.min(longest))
     }
 
-    /// Right after a majority has confirmed that the lock is ours: give the claim back to the servers that have
-    /// lost it. Their votes count from the next round on. Returns the servers that were asked.
+    /// Restores the claim on servers that have lost it. Called right after a majority has confirmed
+    /// that the lock is ours. The restored votes count from the next round on. Returns these
+    /// servers.
     fn heal(&mut self, grant: &Grant) -> Vec<usize> {
         let gate = self.servers[self.gate].run_id.clone();
         let held = (grant.fences.as_slice(), grant.taken_at.elapsed());
@@ -123,12 +128,12 @@ impl RedisLock {
         for &at in &lost {
             self.servers[at].lost_claim = false;
         }
-        // With the script's text: a server that has restarted does not know it.
+        // A restarted server does not have the script.
         self.servers.send(lost.iter().copied(), &call.in_full());
         lost
     }
 
-    /// After a majority: the remaining servers may still renew, or need healing.
+    /// After a majority has renewed: the remaining servers may still do so, or need healing.
     pub(super) fn finish_renewal(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) {
         let Some(renewal) = self.renewal else { return };
         let now = BootTime::now();

@@ -1,4 +1,4 @@
-//! A fencing token for the grant that a majority knows.
+//! Agreement on a fencing token that a majority knows.
 
 use super::RedisLock;
 use super::reply::RaiseReply;
@@ -6,19 +6,20 @@ use super::tally::Tally;
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Lease};
 
-/// What one round of raising brought.
+/// The replies of one round.
 #[derive(Default)]
 struct Raised {
     agreed: usize,
-    /// Tokens of servers that refused.
+    /// The tokens of servers that refused because theirs are larger.
     higher: Vec<Vec<u64>>,
     errors: Vec<BackendError>,
 }
 
 impl RedisLock {
-    /// One token for each key: the largest of the votes, known to a majority. Otherwise a later majority could
-    /// overlap this one only in a server that never heard of it, and grant a smaller one. It is no smaller than
-    /// the gate's, even if the gate's vote does not count: only the gate goes by its clock.
+    /// Returns one token for each key: the largest of the votes, after a majority has stored it.
+    /// Otherwise a later majority could overlap this one only in a server that does not know the
+    /// token, and grant a smaller one. It is never smaller than the gate's, even if the gate's vote
+    /// does not count: only the gate derives tokens from its clock.
     pub(super) fn agree_on_fence(
         &mut self,
         tally: &Tally,
@@ -50,7 +51,8 @@ impl RedisLock {
         }
     }
 
-    /// Every voter whose token is lower is told; it is waited for only if the majority depends on it.
+    /// Sends the tokens to every voter with lower ones. Waits for a reply only while the majority
+    /// depends on it.
     fn raise_round(&mut self, votes: &[(usize, &[u64])], fences: &[u64], lease: Lease) -> Raised {
         let majority = self.servers.majority();
         let (agreed, lower): (Vec<_>, Vec<_>) = votes.iter().partition(|(_, theirs)| *theirs == fences);
@@ -71,7 +73,7 @@ impl RedisLock {
     }
 }
 
-/// No token smaller than these, plus `above`.
+/// Raises each token to at least the other one plus `above`.
 fn raise_to(fences: &mut [u64], theirs: &[u64], above: u64) {
     for (fence, theirs) in fences.iter_mut().zip(theirs) {
         *fence = (*fence).max(theirs.saturating_add(above));

@@ -1,6 +1,7 @@
-//! Asking each server with a script, sleeping there in BLPOP until something is pushed, and asking again: for a holder
-//! that is to hear of a break, and for the client that breaks and is to hear of the release. On connections of its own,
-//! which block and are lost independently of those of the lock.
+//! Subscriptions to servers: each calls a script, sleeps in BLPOP until something is pushed, and
+//! calls the script again. A holder learns of a break in this way, and the client that breaks a
+//! lock learns of its release. The connections are separate from those of the lock: they block and
+//! are lost independently.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use super::waiting::BLPOP_SLACK;
 use crate::clock::{BootTime, jitter};
 use crate::lock::{BackendError, Fault, Problem};
 
-/// The pause before a lost connection is opened anew: at first, and at most.
+/// The pause before a lost connection is reopened: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
 
 pub(super) struct Listening {
     servers: Servers,
     call: Call,
     list: Vec<u8>,
-    /// How long BLPOP sleeps before the script is asked again.
+    /// How long BLPOP sleeps before the script is called again.
     at_most: Duration,
     subscriptions: Vec<Subscription>,
 }
@@ -35,16 +36,16 @@ struct Subscription {
 
 #[derive(Clone, Copy)]
 enum SubscriptionState {
-    /// To be asked at this moment.
+    /// The script is called at this moment.
     Pausing(BootTime),
     /// A reply is due at this moment.
-    Asked(BootTime),
-    /// The server refuses us, or cannot serve this: trying again would not help.
+    Waiting(BootTime),
+    /// The server refuses us or can never serve this: a retry would not help.
     GivenUp,
 }
 
-/// What a server has said.
-pub(super) enum Heard<R> {
+/// What a subscription received.
+pub(super) enum ListenEvent<R> {
     /// The script's reply.
     Reply(R),
     /// An element of the list.
@@ -74,14 +75,14 @@ impl Listening {
     }
 
     pub(super) fn poll_for(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        let listens = |at: &usize| matches!(self.subscriptions[*at].state, SubscriptionState::Asked(_));
+        let listens = |at: &usize| matches!(self.subscriptions[*at].state, SubscriptionState::Waiting(_));
         self.servers.all().filter(listens).filter_map(|at| self.servers[at].node.poll_for()).collect()
     }
 
     pub(super) fn next_moment(&self) -> Option<BootTime> {
         let moments = self.servers.all().filter_map(|at| match self.subscriptions[at].state {
             SubscriptionState::Pausing(until) => Some(until),
-            SubscriptionState::Asked(until) => {
+            SubscriptionState::Waiting(until) => {
                 let overdue = self.servers.overdue_at(at, until);
                 Some(self.servers[at].node.wake_at().map_or(overdue, |wake_at| wake_at.min(overdue)))
             }
@@ -90,22 +91,22 @@ impl Listening {
         moments.min()
     }
 
-    /// Go on wherever something has happened, or is due. Failures are kept to ourselves: the listener has another way
-    /// to learn what it listens for.
-    pub(super) fn advance<R: Reply>(&mut self, mut hear: impl FnMut(usize, Heard<R>)) {
+    /// Processes everything that has arrived or is due. Failures are not reported: the caller has
+    /// another way to learn of the event.
+    pub(super) fn advance<R: Reply>(&mut self, mut on_event: impl FnMut(usize, ListenEvent<R>)) {
         for at in self.servers.all() {
-            while let Some(said) = self.servers[at].node.reply::<ListenReply<R>>() {
-                match said {
+            while let Some(reply) = self.servers[at].node.reply::<ListenReply<R>>() {
+                match reply {
                     Ok(ListenReply::Script(reply)) => {
                         self.subscriptions[at].failures = 0;
                         let pop = Call::BlockingPop { list: self.list.clone(), at_most: self.at_most };
-                        self.ask(at, pop, self.at_most + BLPOP_SLACK);
-                        hear(at, Heard::Reply(reply));
+                        self.send(at, pop, self.at_most + BLPOP_SLACK);
+                        on_event(at, ListenEvent::Reply(reply));
                     }
                     Ok(ListenReply::Woken(element)) => {
-                        self.ask(at, self.call.clone(), Duration::ZERO);
+                        self.send(at, self.call.clone(), Duration::ZERO);
                         if let Some(element) = element {
-                            hear(at, Heard::Element(element));
+                            on_event(at, ListenEvent::Element(element));
                         }
                     }
                     Err(error) => {
@@ -116,21 +117,23 @@ impl Listening {
             }
             match self.subscriptions[at].state {
                 SubscriptionState::Pausing(until) if until.has_passed() => {
-                    self.ask(at, self.call.clone(), Duration::ZERO);
+                    self.send(at, self.call.clone(), Duration::ZERO);
                 }
-                SubscriptionState::Asked(until) if self.servers.overdue_at(at, until).has_passed() => {
+                SubscriptionState::Waiting(until) if self.servers.overdue_at(at, until).has_passed() => {
                     let error = self.servers[at].node.timed_out();
                     self.pause(at, &error);
                 }
-                SubscriptionState::Pausing(_) | SubscriptionState::Asked(_) | SubscriptionState::GivenUp => {}
+                SubscriptionState::Pausing(_)
+                | SubscriptionState::Waiting(_)
+                | SubscriptionState::GivenUp => {}
             }
         }
     }
 
-    /// `sleeps`: what the server takes beside the time for an answer.
-    fn ask(&mut self, at: usize, call: Call, sleeps: Duration) {
+    /// `sleeps`: how long the command blocks on the server, in addition to the node timeout.
+    fn send(&mut self, at: usize, call: Call, sleeps: Duration) {
         self.subscriptions[at].state =
-            SubscriptionState::Asked(BootTime::now() + sleeps + self.servers.node_timeout);
+            SubscriptionState::Waiting(BootTime::now() + sleeps + self.servers.node_timeout);
         if let Err(error) = self.servers[at].node.ask(call) {
             self.pause(at, &error);
         }
@@ -150,7 +153,7 @@ impl Listening {
     }
 }
 
-/// The reply to the script, or that of BLPOP: an element, or nothing.
+/// The reply of the script, or of BLPOP: an element or nothing.
 enum ListenReply<R> {
     Script(R),
     Woken(Option<Vec<u8>>),

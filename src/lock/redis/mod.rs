@@ -1,15 +1,16 @@
-//! The lock on servers: the queue at the gate, then the votes of all.
+//! The lock on servers: the queue at the gate, then the votes of all servers.
 //!
-//! The gate is the first server, in an order that is the same for all clients, that can be asked. The client
-//! that has its vote asks all other servers; a majority of the configured servers makes the lock. Waiters touch
-//! only the gate, so votes are not split; and if clients disagree about the gate, safety does not depend on it.
-//! A newcomer asks all servers at once, and gives the other votes back if the gate queues it.
+//! The gate is the first reachable server, in an order that is the same for all clients. The client
+//! that has its vote requests the votes of all other servers; a majority of the configured servers
+//! makes the lock. Waiters use only the gate, so votes are not split. Safety does not depend on it:
+//! clients may disagree about the gate. A newcomer sends its request to all servers at once, and
+//! releases the other votes if the gate queues it.
 //!
-//! One Redis is a quorum of one: its vote at the gate is the majority.
+//! One Redis server is a quorum of one: its vote at the gate is the majority.
 //!
-//! The redis crate is named in this room only: it parses URLs and replies and writes commands.
+//! Only this room uses the redis crate, which parses URLs and replies and writes commands.
 
-/// The way in for fuzz/, which sees what this room sees.
+/// The entry point for fuzz/, which can use what is private to this room.
 #[cfg(fuzzing)]
 #[path = "../../../fuzz/src/redis.rs"]
 pub(crate) mod fuzz;
@@ -63,19 +64,17 @@ pub(crate) use view::RedisView;
 use super::claim::{Claim, WaiterId};
 use super::wait::Wait;
 use super::{
-    AncestorLock, BackendError, Blocked, Blocker, BreakWatch, Ended, Error, Extended, Fault, Grant, Lease,
-    Lock, Mode, Observer, OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
+    AncestorLock, BackendError, BreakWatch, Ended, Error, Extended, Grant, Lease, Lock, Mode, Observer,
+    OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
 };
 use log::LogEntry;
 use release::Release;
 use requests::{Requests, Terms};
-use round::Received;
-use script::WAITER_RENEWAL;
 use servers::Servers;
 use vote::{Attempt, InFlight, Win};
-use waiting::{Progress, pause};
+use waiting::{NextAttempt, Progress, pause};
 
-/// The lease of a lock that never expires, as far as our own clock is concerned.
+/// The lease of a lock that never expires, in calculations with our own clock.
 const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
 pub(crate) struct RedisLock {
@@ -84,21 +83,22 @@ pub(crate) struct RedisLock {
     ttl: Option<Duration>,
     waiter: WaiterId,
     attempts: u32,
-    /// Of the last request.
+    /// The terms of the last request.
     terms: Terms,
-    /// This waiter has given up; the next request is another waiter's.
+    /// This waiter has given up; the next request needs a new waiter ID.
     abandoned: bool,
-    /// When this waiter arrived, by the clock of the first server that told it: its place in every queue.
+    /// When this waiter arrived, by the clock of the first server that reported it. It determines
+    /// our place in every queue.
     stamp: Option<u64>,
-    /// The server in whose queue we are.
+    /// The server whose queue we are in.
     gate: usize,
-    /// Where the clients queue that outvoted us.
+    /// The gate of the clients that outvoted us.
     follow: Option<usize>,
     /// The lease of the last renewal that a majority agreed to.
     renewal: Option<Lease>,
-    /// The first attempt's requests, if they were sent ahead.
+    /// The requests of the first attempt, if they were sent ahead.
     in_flight: Option<InFlight>,
-    /// As configured, for connections beside those of `servers`.
+    /// The servers as configured, for further connections besides those of `servers`.
     configured: Vec<Server>,
 }
 
@@ -126,12 +126,12 @@ impl RedisLock {
         Claim { waiter: self.waiter, attempt: self.attempts }
     }
 
-    /// The lease of a grant that was asked for at this moment.
-    fn lease(&self, asked: BootTime) -> Lease {
-        Lease::new(asked, self.ttl.unwrap_or(FOREVER))
+    /// The lease of a grant whose request was sent at this moment.
+    fn lease(&self, sent_at: BootTime) -> Lease {
+        Lease::new(sent_at, self.ttl.unwrap_or(FOREVER))
     }
 
-    /// Attempt after attempt until the lock is ours. Leaves the clean-up to its caller.
+    /// Makes attempts until one is granted the lock. The caller cleans up after an error.
     fn wait_for_grant(
         &mut self,
         request: &Request,
@@ -139,8 +139,7 @@ impl RedisLock {
         observer: &mut dyn Observer,
     ) -> Result<Grant, Error> {
         loop {
-            let mut pause_for = None;
-            match self.attempt(request.wait.queues(), progress.gives_up_at, observer) {
+            let next = match self.attempt(request.wait.queues(), progress.gives_up_at, observer) {
                 Attempt::Won(win) if win.lease.deadline().has_passed() => {
                     return Err(self.granted_too_late().into());
                 }
@@ -148,62 +147,18 @@ impl RedisLock {
                 Attempt::Nested => return Err(Error::Nested),
                 Attempt::Superseded(by) => return Err(Error::Superseded(by)),
                 Attempt::Cancelled(signal) => return Err(Error::Cancelled(signal)),
-                Attempt::Queued(blocked) => {
-                    (progress.was_answered, progress.failures_in_a_row) = (true, 0);
-                    if progress.is_over() {
-                        return Err(Error::Held(blocked));
-                    }
-                    observer.waiting(&blocked, progress.started.elapsed());
-                    self.connect_ahead(blocked.position == Some(0));
-                    let woken = self.wait_for_wakeup(&blocked, progress.gives_up_at, observer);
-                    let Received { reply, is_late, .. } = woken.map_err(Error::Cancelled)?;
-                    let Err(error) = reply else { continue };
-                    // One of several servers is passed over in the next attempt.
-                    if self.servers.len() == 1 && !is_late && error.fault() != Fault::Unavailable {
-                        return Err(error.into());
-                    }
-                    pause_for = self.yield_to_those_ahead(&blocked, is_late);
-                    observer.on_unavailable(&error, progress.started.elapsed());
-                    self.servers[self.gate].node.disconnect();
-                }
+                Attempt::Queued(blocked) => self.after_queueing(blocked, progress, observer)?,
                 Attempt::Outvoted { blocked, follow } => {
-                    progress.was_answered = true;
-                    if progress.is_over() {
-                        return Err(Error::Held(blocked));
-                    }
-                    self.release_votes();
-                    observer.waiting(&blocked, progress.started.elapsed());
-                    self.follow = follow;
-                    if follow.is_some() {
-                        continue;
-                    }
+                    self.after_defeat(blocked, follow, progress, observer)?
                 }
                 Attempt::Quarantined(quarantined, causes) => {
-                    if progress.is_over() {
-                        let servers = self.servers.len();
-                        let problem = Problem::Quarantined { servers, quarantined, causes };
-                        return Err(BackendError { at: None, problem }.into());
-                    }
-                    self.release_votes();
-                    progress.was_answered = true;
-                    let shortest = quarantined.iter().map(|(_, left)| *left).min();
-                    pause_for = shortest.map(|left| left.min(WAITER_RENEWAL));
-                    let by = Blocker::Quarantine(quarantined);
-                    observer.waiting(
-                        &Blocked { key: 0, position: None, queue_length: 0, by },
-                        progress.started.elapsed(),
-                    );
+                    self.after_quarantine(quarantined, causes, progress, observer)?
                 }
                 Attempt::Failed(error) => {
-                    let may_recover = progress.was_answered || request.waits_for_backend;
-                    if !may_recover || !error.may_pass() || progress.is_over() {
-                        return Err(error.into());
-                    }
-                    self.release_votes();
-                    observer.on_unavailable(&error, progress.started.elapsed());
-                    self.servers[self.gate].node.disconnect();
+                    self.after_failure(error, request.waits_for_backend, progress, observer)?
                 }
-            }
+            };
+            let NextAttempt::AfterPause(pause_for) = next else { continue };
             if let Wait::Cancelled(signal) = pause(progress, pause_for, observer) {
                 return Err(Error::Cancelled(signal));
             }
@@ -214,7 +169,7 @@ impl RedisLock {
     fn grant(&self, win: Win, request: &Request, progress: &Progress) -> Grant {
         let Win { fences, slots, taken_at, lease, voted, failures } = win;
         let claim = self.claim();
-        // One slot is a lock: the scripts know no number for it.
+        // A lock with one slot is exclusive for the scripts, so they return no slot number.
         let is_only_slot = request.mode == (Mode::Slot { of: 1 });
         Grant {
             claim,
@@ -229,17 +184,17 @@ impl RedisLock {
         }
     }
 
-    /// Leave nothing behind after a failed acquisition.
-    fn clean_up(&mut self, error: &Error, was_answered: bool, entry: Option<LogEntry>) {
+    /// Leaves nothing on the servers after a failed acquisition.
+    fn clean_up(&mut self, error: &Error, had_reply: bool, entry: Option<LogEntry>) {
         let is_only_server = self.servers.len() == 1;
         match error {
-            // A request that did not even queue.
+            // The request did not queue, so there is nothing to remove.
             Error::Held(blocked)
                 if is_only_server
                     && blocked.position.is_none()
                     && !self.servers[self.gate].node.is_in_doubt() => {}
             Error::Backend(BackendError { problem: Problem::TimedOut, .. })
-                if is_only_server && !was_answered =>
+                if is_only_server && !had_reply =>
             {
                 self.send_release_unanswered();
             }
@@ -253,12 +208,13 @@ impl RedisLock {
 }
 
 impl Lock for RedisLock {
-    /// Not if a server's name must be resolved: that takes a thread, and the caller is about to fork.
+    /// Sends nothing if a host name must be resolved first: that takes a thread, and the caller is
+    /// about to fork.
     fn send_ahead(&mut self, request: &Request) {
         self.terms = Terms::new(request, self.requests.key_count());
         if self.servers.all().all(|at| self.servers[at].node.has_address()) {
             self.attempts += 1;
-            self.in_flight = Some(self.ask_as_newcomer(request.wait.queues()));
+            self.in_flight = Some(self.request_from_all(request.wait.queues()));
         }
     }
 
@@ -268,26 +224,26 @@ impl Lock for RedisLock {
         if std::mem::take(&mut self.abandoned) {
             (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
         }
-        // Connections of an earlier request may have been closed since.
+        // The server may have closed the connections of an earlier request.
         if self.in_flight.is_none() {
             self.servers.iter_mut().for_each(|member| member.node.disconnect());
         }
-        // A name had to be resolved first.
+        // `send_ahead` could not send it: a host name had to be resolved first.
         if self.in_flight.is_none() && self.attempts == 0 {
             self.attempts = 1;
-            self.in_flight = Some(self.ask_as_newcomer(request.wait.queues()));
+            self.in_flight = Some(self.request_from_all(request.wait.queues()));
         }
         let mut progress = Progress {
             started,
             gives_up_at: request.wait.gives_up_at(started),
-            was_answered: false,
+            had_reply: false,
             failures_in_a_row: 0,
         };
         let result = self.wait_for_grant(request, &mut progress, observer);
         if let Err(error) = &result {
             let entry = LogEntry::of_waiter(error, request.exit_if_held, started);
             let entry = entry.filter(|_| request.wait.queues());
-            self.clean_up(error, progress.was_answered, entry);
+            self.clean_up(error, progress.had_reply, entry);
         }
         result
     }
@@ -300,7 +256,7 @@ impl Lock for RedisLock {
     ) -> Result<Option<Vec<OuterLock>>, Error> {
         self.terms = Terms::new(request, self.requests.key_count());
         let claims: Vec<Claim> = outer.iter().map(|lock| lock.claim).collect();
-        self.ask_for_outer(request, &claims, observer)
+        self.find_outer_locks(request, &claims, observer)
     }
 
     fn break_watch(&self, grant: &Grant) -> Option<Box<dyn BreakWatch>> {

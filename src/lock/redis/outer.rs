@@ -1,4 +1,4 @@
-//! Whether runs that this process runs under hold the lock. Nothing is taken, renewed or released.
+//! Checks whether outer runs of this process hold the lock. Nothing is taken, renewed or released.
 
 use super::RedisLock;
 use super::reply::{OuterHold, OuterReply};
@@ -7,10 +7,10 @@ use crate::clock::BootTime;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{BackendError, Claim, Error, Observer, OuterLock, Request, majority_of};
 
-/// What the replies mean together.
+/// The result of all replies together.
 #[derive(Debug, PartialEq, Eq)]
 enum OuterFinding {
-    /// A majority knows one claim that suffices, for each key.
+    /// For each key, a majority knows the same claim in a mode that suffices.
     Held(Vec<OuterLock>),
     NotHeld,
     /// More replies are needed.
@@ -18,7 +18,7 @@ enum OuterFinding {
 }
 
 impl RedisLock {
-    pub(super) fn ask_for_outer(
+    pub(super) fn find_outer_locks(
         &mut self,
         request: &Request,
         claims: &[Claim],
@@ -28,7 +28,7 @@ impl RedisLock {
         let gives_up_at = request.wait.gives_up_at(started);
         let mut failures = 0;
         loop {
-            let error = match self.ask_once(claims, observer)? {
+            let error = match self.query_once(claims, observer)? {
                 Ok(found) => return Ok(found),
                 Err(error) => error,
             };
@@ -46,7 +46,7 @@ impl RedisLock {
         }
     }
 
-    fn ask_once(
+    fn query_once(
         &mut self,
         claims: &[Claim],
         observer: &mut dyn Observer,
@@ -98,7 +98,7 @@ fn finding(replies: &[OuterReply], keys: usize, servers: usize, mode_tag: &[u8])
             return OuterFinding::NotHeld;
         }
         is_open |= votes < majority_of(servers);
-        // The token that a majority knows is the largest of any majority's.
+        // At least one server of any majority knows the final token, which is the largest.
         locks.extend(best.and_then(|lock| votes_for(lock.claim).max_by_key(|lock| lock.fence)));
     }
     if is_open { OuterFinding::Open } else { OuterFinding::Held(locks) }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_or_none() {
+    fn outer_runs_must_hold_all_keys() {
         let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
         let of = |holds: &[Option<(Claim, u64, &str)>], tag: &[u8]| finding(&[reply("", holds)], 2, 1, tag);
         let (exclusive, shared) = (Some((claim, 1, "")), Some((claim, 2, "shared:a")));

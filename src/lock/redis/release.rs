@@ -1,4 +1,4 @@
-//! Releasing whatever we may hold by now, wherever it may be.
+//! Release of everything that we may hold, on all servers.
 
 use std::time::Duration;
 
@@ -14,20 +14,22 @@ use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
 use crate::lock::{BackendError, Claim, Error, Fault, Problem, ReleaseOrphan, Released, Request};
 
-/// What releasing may take at most, whatever the node timeout: the caller waits for us to end.
+/// Upper limit for a release, whatever the node timeout: the caller waits for us to exit.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long to listen on when a majority has released: twice as long as that took, within these bounds.
+/// How long to wait for the remaining replies after a majority has released: twice as long as the
+/// majority took, within these bounds.
 const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
-/// A request still in flight when its client gives up will have arrived after this time.
+/// A request that is in flight when its client gives up arrives within this time.
 const TOMBSTONE_TTL: Duration = Duration::from_mins(1);
 
-/// Whether this waiter will ask again. Then a late request of it does no harm: the next attempt takes it over.
+/// Whether this waiter makes another attempt. If it does, its late requests are harmless: the next
+/// attempt takes them over.
 #[derive(Debug)]
 pub(super) enum Release {
     Final {
-        /// The locks stay taken until then.
+        /// The end of the minimum hold.
         stay_until: Option<BootTime>,
-        /// For the history.
+        /// The entry in the history.
         entry: Option<LogEntry>,
     },
     BeforeRetry,
@@ -49,17 +51,17 @@ impl Release {
     }
 }
 
-/// The servers that were asked, and their replies.
+/// Servers and their replies.
 type Replies = Vec<(usize, Result<ReleaseReply, BackendError>)>;
 
-/// What the replies of all servers that were asked mean together.
+/// The result of all replies together.
 pub(super) fn verdict(replies: Vec<Result<ReleaseReply, BackendError>>, servers: &Servers) -> Released {
     let (mut released, mut lost, mut errors) = (0, None, Vec::new());
     for reply in replies {
         match reply {
             Ok(ReleaseReply::Released) => released += 1,
             Ok(ReleaseReply::NotOurs(loss)) => lost = lost.max(Some(loss)),
-            // Only a bearer is told that, and then tells the run.
+            // Only a bearer receives this reply, and then notifies the run.
             Ok(ReleaseReply::HeldByRun) => {}
             Err(error) => errors.push(error),
         }
@@ -75,19 +77,20 @@ pub(super) fn verdict(replies: Vec<Result<ReleaseReply, BackendError>>, servers:
 }
 
 impl RedisLock {
-    /// Release on every server: the others first, then the gate, which wakes the next waiter. Sent in this
-    /// order without waiting in between: the next holder's requests to the others arrive after ours.
+    /// Releases on every server, and at the gate last, since the gate wakes the next waiter. The
+    /// requests are sent in this order without waiting in between: the next holder's requests to
+    /// the other servers arrive after ours.
     pub(super) fn release_claim(&mut self, claim: Claim, release: &Release) -> Released {
         verdict(self.release_everywhere(claim, release), &self.servers)
     }
 
-    /// Servers that answered so far get one retry, over a new connection.
+    /// Servers that have replied so far get one retry, over a new connection.
     fn release_everywhere(
         &mut self,
         claim: Claim,
         release: &Release,
     ) -> Vec<Result<ReleaseReply, BackendError>> {
-        let (mut answering, mut silent) = (Vec::new(), Vec::new());
+        let (mut responsive, mut silent) = (Vec::new(), Vec::new());
         let node_timeout = self.servers.node_timeout;
         for at in self.servers.all_but(self.gate).chain([self.gate]) {
             let member = &mut self.servers[at];
@@ -97,24 +100,25 @@ impl RedisLock {
             let is_late = node.progress_at().elapsed() > node_timeout;
             match node.readiness() {
                 Readiness::Unreached => {}
-                Readiness::Idle => answering.push(at),
-                // It was asked to renew its vote a moment ago.
-                Readiness::Silent if has_voted && !is_late => answering.push(at),
+                Readiness::Idle => responsive.push(at),
+                // A renewal was sent to it a moment ago.
+                Readiness::Silent if has_voted && !is_late => responsive.push(at),
                 Readiness::Blocked => {
                     node.disconnect();
-                    answering.push(at);
+                    responsive.push(at);
                 }
                 Readiness::Silent => silent.push(at),
             }
         }
-        // The only server is worth the wait. Others process the release when they respond again.
+        // A single server is worth the wait. One of several executes the release when it responds
+        // again.
         if self.servers.len() == 1 {
-            answering.append(&mut silent);
+            responsive.append(&mut silent);
         }
         drop(self.send_release(&silent, claim, release));
         let mut replies: Vec<_> = silent.iter().map(|&at| Err(self.servers[at].node.timed_out())).collect();
         let mut again = Vec::new();
-        for (at, reply) in self.release_once(&answering, claim, release) {
+        for (at, reply) in self.release_once(&responsive, claim, release) {
             match reply {
                 Err(error) if error.fault() == Fault::Unavailable => again.push(at),
                 reply => replies.push(reply),
@@ -144,7 +148,7 @@ impl RedisLock {
         let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_TIMEOUT);
         let replies = match release {
             Release::Final { .. } => self.majority_of_replies(round, until),
-            // These servers are asked again in a moment.
+            // The next attempt sends requests to all these servers.
             Release::BeforeRetry => round.replies(&mut self.servers, Some(until)),
         };
         for (at, reply) in &replies {
@@ -155,10 +159,10 @@ impl RedisLock {
         replies
     }
 
-    /// When a majority has released, the outcome is certain. A server that is further away than that is not waited
-    /// for: the request is on its way, and its reply changes nothing.
+    /// When a majority has released, the outcome is certain. A more distant server's reply would
+    /// change nothing, and the request is on its way.
     fn majority_of_replies(&mut self, mut round: Round, until: BootTime) -> Replies {
-        let (asked_at, mut released, mut replies) = (BootTime::now(), 0, Vec::new());
+        let (sent_at, mut released, mut replies) = (BootTime::now(), 0, Vec::new());
         while released < self.servers.majority() {
             let Some((at, reply)) = round.reply(&mut self.servers, Some(until)) else {
                 replies.extend(round.replies(&mut self.servers, Some(until)));
@@ -168,36 +172,36 @@ impl RedisLock {
             replies.push((at, reply));
         }
         let (shortest, longest) = FOR_STRAGGLERS;
-        let until = until.min(BootTime::now() + (asked_at.elapsed() * 2).clamp(shortest, longest));
+        let until = until.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
         while let Some(reply) = round.reply(&mut self.servers, Some(until)) {
             replies.push(reply);
         }
         replies
     }
 
-    /// Give the votes back until the next attempt. A single server keeps our place in its queue.
+    /// Releases the votes until the next attempt. A single server keeps our place in its queue.
     pub(super) fn release_votes(&mut self) {
         if self.servers.len() > 1 {
             let _ = self.release_claim(self.claim(), &Release::BeforeRetry);
         }
     }
 
-    /// Stop waiting. What cannot be released now expires by itself.
+    /// Stops waiting. What cannot be released now expires by itself.
     pub(super) fn stop_waiting(&mut self, entry: Option<LogEntry>) {
         self.abandoned = true;
         let _ = self.release_claim(self.claim(), &Release::Final { stay_until: None, entry });
     }
 
-    /// Stop waiting for a server that has not said a word: when it responds again it finds our request and,
-    /// behind it, the release.
+    /// Stops waiting for a server that has never replied: when it responds, it executes our request
+    /// and then the release.
     pub(super) fn send_release_unanswered(&mut self) {
         self.abandoned = true;
         let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, Duration::ZERO, None);
         self.servers.send([self.gate], &call);
     }
 
-    /// For the history: a request that did not queue, and has nothing to give back, was refused. The reply is not waited
-    /// for, and with the script's whole text none is needed.
+    /// Records in the history that a request was refused without queueing; it has nothing to
+    /// release. Sends the whole script, so that no reply is needed, and does not wait for one.
     pub(super) fn send_entry(&mut self, error: &Error, started: BootTime) {
         let Some(entry) = LogEntry::of_waiter(error, self.terms.exit_if_held, started) else { return };
         let call =
@@ -211,13 +215,14 @@ impl RedisLock {
     pub(super) fn prepare_orphan_release(&self, request: &Request) -> ReleaseOrphan {
         let (servers, node_timeout) = (self.configured.clone(), self.servers.node_timeout);
         let (requests, terms) = (self.requests.clone(), Terms::new(request, self.requests.key_count()));
-        // Servers take this for the latest attempt, whichever that was. With --retries a later attempt may be
-        // another waiter's: until the command starts, what that one has expires by itself.
+        // Servers take this for the latest attempt, whichever that was. With --retries, a later
+        // attempt may have another waiter ID: until the command starts, its claims expire by
+        // themselves.
         let latest = Claim { waiter: self.waiter, attempt: u32::MAX };
         let min_hold = request.min_hold;
         Box::new(move |grant, has_run| {
             let grant = match grant.map(OrphanGrant::from_bytes) {
-                // The lock is another run's, or there is none.
+                // There is no lock, or it belongs to another run.
                 Some(None) => return,
                 grant => grant.flatten(),
             };
@@ -225,10 +230,11 @@ impl RedisLock {
             let stay_until = grant.as_ref().filter(|_| has_run).map(|grant| grant.taken_at + min_hold);
             let stay_for = stay_until.map_or(Duration::ZERO, BootTime::remaining);
             let entry = grant.as_ref().map(LogEntry::of_orphan);
-            // Requests of the dead process may still be under way.
+            // Requests of the dead process may still be in flight.
             let call = requests.release(claim, &terms, TOMBSTONE_TTL, stay_for, entry.as_ref());
             let mut servers = Servers::new(servers, node_timeout);
-            // The gate, which wakes the next waiter, is last. It was the first server if that could be reached.
+            // The gate, which wakes the next waiter, is last. It is the first server unless that
+            // was unreachable.
             let call = call.in_full();
             for whom in [servers.all_but(0).collect::<Vec<_>>(), vec![0]] {
                 let round = servers.timed_round(whom.into_iter().map(|at| (at, call.clone())));

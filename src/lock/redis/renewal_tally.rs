@@ -1,29 +1,30 @@
-//! Counting renewals. Pure, as tally.rs.
+//! Counting renewals: pure, like tally.rs.
 
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Extended, Lease, Loss, Votes, majority_of};
 
-/// Whether the yes of a quarantined server counts in a renewal. A server that lost its data, and was healed,
-/// may have voted for another client before. That is harmless only if its vote for us, from before, has
-/// never run out.
+/// Whether a server's renewal of our vote counts. A server that lost its data and was healed may
+/// have voted for another client in between. That is harmless only if its earlier vote for us has
+/// never expired.
 pub(super) fn renewal_counts(vote_until: Option<BootTime>, is_quarantined: bool, now: BootTime) -> bool {
     !is_quarantined || vote_until.is_some_and(|until| now < until)
 }
 
-/// The votes that make a lease, each with the moment from which it counts.
+/// The servers' replies to a renewal.
 #[derive(Debug, Default)]
 pub(super) struct RenewalTally {
-    /// By identity: a server that is listed twice has one vote.
+    /// The run ID of each server that renewed, and the start of its vote. A server that is listed
+    /// twice has one vote.
     ours: Vec<(Vec<u8>, BootTime)>,
     lost: Vec<Loss>,
     errors: Vec<BackendError>,
 }
 
 impl RenewalTally {
-    pub(super) fn add_ours(&mut self, run_id: Vec<u8>, asked: BootTime) {
+    pub(super) fn add_ours(&mut self, run_id: Vec<u8>, sent_at: BootTime) {
         match self.ours.iter_mut().find(|(known, _)| *known == run_id) {
-            Some((_, latest)) => *latest = (*latest).max(asked),
-            None => self.ours.push((run_id, asked)),
+            Some((_, latest)) => *latest = (*latest).max(sent_at),
+            None => self.ours.push((run_id, sent_at)),
         }
     }
 
@@ -35,9 +36,9 @@ impl RenewalTally {
         self.errors.push(error);
     }
 
-    /// The moment from which a majority has renewed.
+    /// The latest moment from which the votes of a majority hold.
     pub(super) fn renewed_from(&self, servers: usize) -> Option<BootTime> {
-        let mut moments: Vec<BootTime> = self.ours.iter().map(|(_, asked)| *asked).collect();
+        let mut moments: Vec<BootTime> = self.ours.iter().map(|(_, sent_at)| *sent_at).collect();
         moments.sort_unstable_by(|a, b| b.cmp(a));
         moments.get(majority_of(servers) - 1).copied()
     }
@@ -46,13 +47,13 @@ impl RenewalTally {
         self.lost.len() > servers - majority_of(servers)
     }
 
-    /// Whether a majority has renewed from this moment on, or cannot any more.
-    pub(super) fn is_decided(&self, servers: usize, asked: BootTime) -> bool {
-        self.is_lost(servers) || self.renewed_from(servers).is_some_and(|from| from >= asked)
+    /// Whether a majority has renewed from this moment on, or no longer can.
+    pub(super) fn is_decided(&self, servers: usize, sent_at: BootTime) -> bool {
+        self.is_lost(servers) || self.renewed_from(servers).is_some_and(|from| from >= sent_at)
     }
 
-    /// `renewed` is the lease if it is longer than before; `late` are the errors of the servers that have not replied,
-    /// `otherwise` the error if all have, and none has reported one.
+    /// `renewed` is the lease if it is longer than before; `late` are the errors of servers that
+    /// have not replied; `otherwise` is the error if all have replied and none with an error.
     pub(super) fn verdict(
         self,
         servers: usize,
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn a_healed_server_counts_while_its_last_vote_holds() {
         let at = |seconds: u64| BootTime::from_nanos(seconds * 1_000_000_000);
-        assert!(renewal_counts(None, false, at(5)), "a server that proved its memory");
+        assert!(renewal_counts(None, false, at(5)), "a server that has kept its data");
         assert!(renewal_counts(Some(at(6)), true, at(5)));
         assert!(!renewal_counts(Some(at(5)), true, at(5)));
         assert!(!renewal_counts(None, true, at(5)));
@@ -97,7 +98,7 @@ mod tests {
         tally.add_ours(b"a".to_vec(), at(9));
         assert_eq!(tally.renewed_from(3), None);
         tally.add_ours(b"b".to_vec(), at(5));
-        assert_eq!(tally.renewed_from(3), Some(at(5)), "a late yes counts from its own round");
+        assert_eq!(tally.renewed_from(3), Some(at(5)), "a late reply counts from its own round");
         assert!(!tally.is_decided(3, at(9)));
         tally.add_ours(b"c".to_vec(), at(9));
         assert!(tally.is_decided(3, at(9)));

@@ -1,6 +1,7 @@
 //! A round: requests to several servers at once, and their replies as they arrive.
 //!
-//! Each server has one pending request: a newer one replaces it, and the reply to the older one is dropped.
+//! Each server has one pending request: a newer one replaces it, and the reply to the older one is
+//! dropped.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -16,57 +17,57 @@ use crate::clock::BootTime;
 use crate::lock::wait::{Wait, is_readable, wait};
 use crate::lock::{BackendError, Observer};
 
-/// The servers that were asked and have not replied yet.
+/// The servers that have not replied yet.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    pending: Vec<PendingRequest>,
-    /// Servers that could not be asked.
+    pending: Vec<PendingReply>,
+    /// The errors of servers to which the request could not be sent.
     failed: VecDeque<(usize, BackendError)>,
 }
 
 #[derive(Debug)]
-struct PendingRequest {
+struct PendingReply {
     at: usize,
-    asked: BootTime,
-    /// When the server is late, if that is not the caller's decision. While its connection makes progress it has a
-    /// node timeout for each step: a distant server needs several round trips to begin.
+    sent_at: BootTime,
+    /// When the server is late; `None` if the caller decides. While its connection makes progress,
+    /// each step has the node timeout: a distant server needs several round trips to begin.
     due: Option<BootTime>,
 }
 
-/// The reply of one server, or why there is none.
+/// The reply of one server, or the error.
 #[derive(Debug)]
-pub(super) struct Received<R> {
+pub(super) struct RoundReply<R> {
     pub at: usize,
     /// When the request was sent.
-    pub asked: BootTime,
+    pub sent_at: BootTime,
     pub reply: Result<R, BackendError>,
-    /// The error is that the reply has not arrived in time. It may still arrive.
+    /// The reply has not arrived in time, but may still arrive.
     pub is_late: bool,
 }
 
-/// What ends a wait besides a reply.
+/// The event that ends a wait, other than a reply.
 pub(super) enum Watch<'a> {
     Nothing,
     Observer(&'a mut dyn Observer),
-    /// As soon as this is readable.
+    /// This descriptor is readable.
     Interrupt(BorrowedFd<'a>),
 }
 
 impl Servers {
-    /// Send these requests. How long to wait for the replies is up to the caller.
+    /// Sends these requests. The caller decides how long to wait for the replies.
     pub(super) fn round(&mut self, calls: impl IntoIterator<Item = (usize, Call)>) -> Round {
         let mut round = Round::default();
         for (at, call) in calls {
-            round.ask(self, at, call, None);
+            round.send(self, at, call, None);
         }
         round
     }
 
-    /// Send these requests. Each server has the node timeout for each step.
+    /// Sends these requests. Each server has the node timeout for each step.
     pub(super) fn timed_round(&mut self, calls: impl IntoIterator<Item = (usize, Call)>) -> Round {
         let (mut round, due) = (Round::default(), BootTime::now() + self.node_timeout);
         for (at, call) in calls {
-            round.ask(self, at, call, Some(due));
+            round.send(self, at, call, Some(due));
         }
         round
     }
@@ -76,24 +77,24 @@ impl Servers {
         self.all().map(|at| (at, call.clone())).collect()
     }
 
-    fn late_at(&self, pending: &PendingRequest) -> Option<BootTime> {
+    fn late_at(&self, pending: &PendingReply) -> Option<BootTime> {
         pending.due.map(|due| self.overdue_at(pending.at, due))
     }
 }
 
 impl Round {
-    pub(super) fn ask(&mut self, servers: &mut Servers, at: usize, call: Call, due: Option<BootTime>) {
-        let asked = BootTime::now();
+    pub(super) fn send(&mut self, servers: &mut Servers, at: usize, call: Call, due: Option<BootTime>) {
+        let sent_at = BootTime::now();
         match servers[at].node.ask(call) {
-            Ok(()) => self.expect(at, asked, due),
+            Ok(()) => self.expect(at, sent_at, due),
             Err(error) => self.failed.push_back((at, error)),
         }
     }
 
-    /// The reply to a request that was sent before.
-    pub(super) fn expect(&mut self, at: usize, asked: BootTime, due: Option<BootTime>) {
+    /// Adds a request that was sent before.
+    pub(super) fn expect(&mut self, at: usize, sent_at: BootTime, due: Option<BootTime>) {
         self.pending.retain(|pending| pending.at != at);
-        self.pending.push(PendingRequest { at, asked, due });
+        self.pending.push(PendingReply { at, sent_at, due });
     }
 
     /// The servers that have not replied.
@@ -101,7 +102,7 @@ impl Round {
         self.pending.iter().map(|pending| pending.at).collect()
     }
 
-    /// Nothing is left to wait for.
+    /// Whether nothing is left to wait for.
     pub(super) fn is_over(&self) -> bool {
         self.pending.is_empty() && self.failed.is_empty()
     }
@@ -112,7 +113,7 @@ impl Round {
         servers: &mut Servers,
         until: Option<BootTime>,
         mut watch: Watch<'_>,
-    ) -> Result<Option<Received<R>>, Signal> {
+    ) -> Result<Option<RoundReply<R>>, Signal> {
         loop {
             if let Some(received) = self.take(servers) {
                 return Ok(Some(received));
@@ -145,12 +146,12 @@ impl Round {
         }
     }
 
-    /// The reply of the only server that was asked, which must have a time limit.
+    /// The reply to the only request of the round, which must have a time limit.
     pub(super) fn only_reply<R: Reply>(
         &mut self,
         servers: &mut Servers,
         watch: Watch<'_>,
-    ) -> Result<Received<R>, Signal> {
+    ) -> Result<RoundReply<R>, Signal> {
         let received = self.next(servers, None, watch)?;
         Ok(received.expect("a server with a time limit replies or is late"))
     }
@@ -165,7 +166,7 @@ impl Round {
         Some((received.at, received.reply))
     }
 
-    /// All replies, with an error for each server that has not replied by then.
+    /// All replies, with an error for each server that has not replied by `until`.
     pub(super) fn replies<R: Reply>(
         mut self,
         servers: &mut Servers,
@@ -179,10 +180,10 @@ impl Round {
         replies
     }
 
-    /// A reply that has arrived, or an error that is known.
-    fn take<R: Reply>(&mut self, servers: &mut Servers) -> Option<Received<R>> {
+    /// A reply or an error that is available now.
+    fn take<R: Reply>(&mut self, servers: &mut Servers) -> Option<RoundReply<R>> {
         if let Some((at, error)) = self.failed.pop_front() {
-            return Some(Received { at, asked: BootTime::now(), reply: Err(error), is_late: false });
+            return Some(RoundReply { at, sent_at: BootTime::now(), reply: Err(error), is_late: false });
         }
         for i in 0..self.pending.len() {
             let at = self.pending[i].at;
@@ -193,8 +194,8 @@ impl Round {
                 }
                 None => continue,
             };
-            let asked = self.pending.remove(i).asked;
-            return Some(Received { at, asked, reply, is_late });
+            let sent_at = self.pending.remove(i).sent_at;
+            return Some(RoundReply { at, sent_at, reply, is_late });
         }
         None
     }

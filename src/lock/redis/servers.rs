@@ -1,4 +1,4 @@
-//! The configured servers, and what this client remembers about each.
+//! The configured servers and the state of this client at each.
 
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
@@ -9,24 +9,24 @@ use super::server::Server;
 use crate::clock::BootTime;
 use crate::lock::majority_of;
 
-/// A server, and what this client remembers of it.
+/// A server and the state of this client there.
 #[derive(Debug)]
 pub(super) struct Member {
     pub node: Node,
-    /// Identifies the server, as far as it has told; empty where there is only one.
+    /// Identifies the server; empty until it is known, or if there is only one server.
     pub run_id: Vec<u8>,
-    /// How often in a row it did not answer in time.
+    /// Number of late replies in a row.
     pub timeouts: u32,
-    /// Not made the gate without need until then.
+    /// Until then it is the gate only if necessary.
     pub avoid_until: Option<BootTime>,
-    /// It has lost our claim and is to be healed.
+    /// It has lost our claim and must be healed.
     pub lost_claim: bool,
-    /// When its last vote for us was asked for: it holds for a lease from then.
+    /// When its last vote for us was requested: the vote holds for one lease from then.
     pub voted_at: Option<BootTime>,
-    /// It has renewed before, so it knows that script.
+    /// It has renewed before, so it has that script.
     pub has_renewed: bool,
-    /// When it was last asked to renew.
-    pub renewal_asked_at: Option<BootTime>,
+    /// When the renewal that it has not replied to was sent.
+    pub renewal_sent_at: Option<BootTime>,
 }
 
 impl Member {
@@ -39,7 +39,7 @@ impl Member {
             lost_claim: false,
             voted_at: None,
             has_renewed: false,
-            renewal_asked_at: None,
+            renewal_sent_at: None,
         }
     }
 
@@ -51,12 +51,12 @@ impl Member {
 #[derive(Debug)]
 pub(super) struct Servers {
     members: Vec<Member>,
-    /// What one server may take to answer, connecting included.
+    /// The time limit for each step of a request: connecting, login, reply.
     pub node_timeout: Duration,
 }
 
 impl Servers {
-    /// In the order of their addresses, which is the same for all clients.
+    /// Sorts the servers by their addresses: the order is the same for all clients.
     pub(super) fn new(mut servers: Vec<Server>, node_timeout: Duration) -> Self {
         servers.sort_by(|a, b| a.order().cmp(&b.order()));
         let members = servers.into_iter().map(|server| Member::new(server, node_timeout)).collect();
@@ -71,7 +71,7 @@ impl Servers {
         majority_of(self.len())
     }
 
-    /// How many servers may fail without making a majority impossible.
+    /// Number of servers that may fail without making a majority impossible.
     pub(super) fn tolerated(&self) -> usize {
         self.len() - self.majority()
     }
@@ -92,15 +92,16 @@ impl Servers {
         self.members.iter_mut()
     }
 
-    /// Send this request to all of these without waiting for replies.
+    /// Sends this request to each of these servers without waiting for replies.
     pub(super) fn send(&mut self, whom: impl IntoIterator<Item = usize>, call: &Call) {
         for at in whom {
-            // What cannot be sent is as good as lost on its way.
+            // A request that cannot be sent counts as lost on the way.
             let _ = self.members[at].node.ask(call.clone());
         }
     }
 
-    /// When a server that was to answer by this moment is late: each step of the connection has its own time.
+    /// When a server that should reply by `until` is late: each step of the connection has its own
+    /// time limit.
     pub(super) fn overdue_at(&self, at: usize, until: BootTime) -> BootTime {
         until.max(self[at].node.progress_at() + self.node_timeout)
     }

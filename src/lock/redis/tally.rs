@@ -1,4 +1,4 @@
-//! Counting votes. Pure: what the servers replied goes in, what it means comes out.
+//! Counting votes: a pure function from the servers' replies to their meaning.
 
 use std::time::Duration;
 
@@ -6,46 +6,48 @@ use super::reply::{AcquireReply, Granted, Quarantined, Refusal};
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Blocked, Problem, majority_of};
 
-/// Servers prove for this long beyond the quarantine that they have kept their data.
+/// A server must have kept its data for this much longer than the quarantine.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
 
-/// A server that has been known for less than this may not have heard yet how long the longest quarantine is.
+/// A server that has kept its data for a shorter time than this may not know the longest quarantine
+/// yet.
 const YOUNG: Duration = Duration::from_mins(10);
 
-/// A server's answer to an acquire request.
+/// A server's reply to an acquire request.
 #[derive(Clone, Debug)]
 pub(super) enum Vote {
-    /// `asked`: when it was asked for, or last renewed.
+    /// `sent_at`: when it was requested or last renewed.
     Yes {
         granted: Granted,
-        asked: BootTime,
+        sent_at: BootTime,
     },
     No(Box<Refusal>),
     Quarantined(Quarantined),
     Failed(BackendError),
 }
 
-/// What the votes together mean.
+/// The result of all votes together.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// A majority of all configured servers said yes.
+    /// A majority of all configured servers voted for us.
     Won,
-    /// Enough servers can vote for a majority to be possible sooner or later.
+    /// The lock is held, and enough servers can vote for a majority to be possible later.
     Held(Box<Blocked>),
-    /// Too many servers do not vote yet: their names and times, and which servers failed beside them.
+    /// Too many servers are quarantined: their names and remaining times, and the errors of those
+    /// that failed.
     Quarantined(Vec<(String, Duration)>, Vec<BackendError>),
     /// Too many servers failed.
     Failed(BackendError),
 }
 
-/// The votes of one attempt, one place for each configured server.
+/// The votes of one attempt, one entry for each configured server.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     names: Vec<String>,
     votes: Vec<Option<Vote>>,
-    /// The longest quarantine that any client uses, as far as we have heard: it holds for every vote.
+    /// The longest quarantine that any client is known to use. It applies to every vote.
     quarantine: Duration,
-    /// A vote showed that the servers are not what they are said to be.
+    /// A vote showed that the set of servers is misconfigured.
     unfit: Option<BackendError>,
 }
 
@@ -64,12 +66,12 @@ impl Tally {
     }
 
     pub(super) fn add(&mut self, at: usize, vote: Vote) {
-        let heard = match &vote {
+        let reported = match &vote {
             Vote::Yes { granted, .. } => granted.memory.longest_quarantine,
             Vote::Quarantined(quarantined) => quarantined.longest_quarantine,
             Vote::No(_) | Vote::Failed(_) => Duration::ZERO,
         };
-        self.quarantine = self.quarantine.max(heard);
+        self.quarantine = self.quarantine.max(reported);
         if let Some(error) = self.unfitness(at, &vote) {
             self.unfit.get_or_insert(error);
         } else {
@@ -77,15 +79,15 @@ impl Tally {
         }
     }
 
-    /// The reply of a server other than the gate, asked for at this moment.
+    /// Adds the reply of a server other than the gate to a request sent at this moment.
     pub(super) fn add_reply(
         &mut self,
         at: usize,
-        asked: BootTime,
+        sent_at: BootTime,
         reply: Result<AcquireReply, BackendError>,
     ) {
         let vote = match reply {
-            Ok(AcquireReply::Granted(granted)) => Vote::Yes { granted, asked },
+            Ok(AcquireReply::Granted(granted)) => Vote::Yes { granted, sent_at },
             Ok(AcquireReply::Quarantined(quarantined)) => Vote::Quarantined(quarantined),
             Ok(AcquireReply::Refused(refusal)) => Vote::No(refusal),
             Ok(AcquireReply::Nested | AcquireReply::Superseded(_)) => {
@@ -96,19 +98,19 @@ impl Tally {
         self.add(at, vote);
     }
 
-    /// A vote that we have was renewed at this moment.
+    /// Our vote at this server was renewed at this moment.
     pub(super) fn renew(&mut self, at: usize, moment: BootTime) {
-        if let Some(Vote::Yes { asked, .. }) = &mut self.votes[at] {
-            *asked = moment;
+        if let Some(Vote::Yes { sent_at, .. }) = &mut self.votes[at] {
+            *sent_at = moment;
         }
     }
 
-    /// A vote that we had was lost.
+    /// Our vote at this server was lost.
     pub(super) fn remove(&mut self, at: usize) {
         self.votes[at] = None;
     }
 
-    /// What makes the whole set of servers unusable, not one of them.
+    /// An error that makes the whole set of servers unusable, rather than one server.
     fn unfitness(&self, at: usize, vote: &Vote) -> Option<BackendError> {
         match vote {
             Vote::Failed(error) if error.problem.is_about_the_set() => Some(error.clone()),
@@ -130,7 +132,7 @@ impl Tally {
         self.unfit.as_ref()
     }
 
-    /// How long a server that has granted must still prove its memory; zero if it has.
+    /// How much longer a server that granted must keep its data before its vote counts.
     fn quarantine_left(&self, granted: &Granted) -> Duration {
         if self.quarantine.is_zero() {
             return Duration::ZERO;
@@ -138,7 +140,7 @@ impl Tally {
         (self.quarantine + QUARANTINE_SLACK).saturating_sub(granted.memory.known_for)
     }
 
-    /// The votes that count: the servers, and what they granted.
+    /// The votes that count: the servers and what they granted.
     pub(super) fn yes(&self) -> impl Iterator<Item = (usize, &Granted)> {
         self.votes.iter().enumerate().filter_map(|(at, vote)| match vote {
             Some(Vote::Yes { granted, .. }) if self.quarantine_left(granted).is_zero() => Some((at, granted)),
@@ -152,13 +154,13 @@ impl Tally {
         votes.filter(|(_, vote)| matches!(vote, Some(Vote::Yes { .. }))).map(|(at, _)| at)
     }
 
-    /// When the oldest of the votes that count was asked for, or last renewed.
+    /// When the oldest of the votes that count was requested or last renewed.
     pub(super) fn lease_from(&self) -> Option<BootTime> {
-        let asked = self.yes().filter_map(|(at, _)| match &self.votes[at] {
-            Some(Vote::Yes { asked, .. }) => Some(*asked),
+        let sent_at = self.yes().filter_map(|(at, _)| match &self.votes[at] {
+            Some(Vote::Yes { sent_at, .. }) => Some(*sent_at),
             Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
         });
-        asked.min()
+        sent_at.min()
     }
 
     /// The servers that have not voted.
@@ -174,7 +176,8 @@ impl Tally {
         errors.collect()
     }
 
-    /// The servers that cannot vote, and why: those that failed, and those that may have lost their data.
+    /// The errors of the servers that cannot vote: those that failed, and those that are
+    /// quarantined.
     pub(super) fn abstentions(&self) -> Vec<BackendError> {
         let in_quarantine = self.names.iter().zip(&self.votes).filter_map(|(name, vote)| {
             let left = match vote.as_ref()? {
@@ -195,7 +198,7 @@ impl Tally {
         self.votes.iter().any(|vote| matches!(vote, Some(Vote::Quarantined(_))))
     }
 
-    /// All errors together, if they alone make a majority impossible.
+    /// All errors as one, if they alone make a majority impossible.
     pub(super) fn too_many_failed(&self) -> Option<BackendError> {
         let errors = self.failures();
         let is_too_many = errors.len() > self.tolerated();
@@ -206,21 +209,21 @@ impl Tally {
         self.yes().count() >= self.majority()
     }
 
-    /// Without votes of servers that may have forgotten the longest quarantine there is no majority. One that has not
-    /// voted may remember it.
+    /// Whether the majority needs servers that may not know the longest quarantine. A server that
+    /// has not voted yet may know it.
     pub(super) fn depends_on_young_servers(&self) -> bool {
         let is_old = |granted: &Granted| granted.memory.known_for >= YOUNG;
         !self.quarantine.is_zero()
             && self.yes().filter(|(_, granted)| is_old(granted)).count() < self.majority()
     }
 
-    /// Too many servers have voted otherwise.
+    /// Whether too many servers did not vote for us.
     pub(super) fn cannot_win(&self) -> bool {
         let voted = self.votes.iter().flatten().count();
         voted - self.yes().count() > self.tolerated()
     }
 
-    /// Too many servers cannot vote at all: waiting for the others would not help.
+    /// Whether too many servers cannot vote at all: waiting for the others would not help.
     pub(super) fn cannot_be_completed(&self) -> bool {
         let cannot_vote = self.votes.iter().flatten().filter(|vote| match vote {
             Vote::Failed(_) | Vote::Quarantined(_) => true,
@@ -230,7 +233,7 @@ impl Tally {
         cannot_vote.count() > self.tolerated()
     }
 
-    /// `late`: the error of a server that did not answer in time.
+    /// `late` returns the error of a server that did not reply in time.
     pub(super) fn verdict(mut self, late: impl Fn(usize) -> BackendError) -> Verdict {
         if let Some(error) = self.unfit {
             return Verdict::Failed(error);
@@ -238,7 +241,7 @@ impl Tally {
         if self.has_majority() {
             return Verdict::Won;
         }
-        // A server that had not answered when the attempt was already lost counts as free.
+        // If the attempt was lost already, servers without a reply do not count as failed.
         if !self.cannot_win() {
             for at in self.missing() {
                 self.votes[at] = Some(Vote::Failed(late(at)));
@@ -260,7 +263,7 @@ impl Tally {
         }
         match blocked {
             Some(blocked) if errors.len() + quarantined.len() <= tolerated => Verdict::Held(blocked),
-            // Without a refusal the failures alone are too many.
+            // Without a refusal, the failures alone prevent a majority.
             _ if quarantined.is_empty() || errors.len() > tolerated => {
                 Verdict::Failed(BackendError::no_majority(errors, self.names.len()))
             }
@@ -278,7 +281,7 @@ mod tests {
     fn known_for(id: &str, seconds: u64) -> Vote {
         let memory = Memory { known_for: Duration::from_secs(seconds), longest_quarantine: Duration::ZERO };
         let granted = Granted { fences: vec![1], slots: Vec::new(), run_id: id.into(), stamp: 1, memory };
-        Vote::Yes { granted, asked: BootTime::from_nanos(0) }
+        Vote::Yes { granted, sent_at: BootTime::from_nanos(0) }
     }
 
     fn yes(id: &str) -> Vote {
@@ -304,27 +307,27 @@ mod tests {
         Vote::Failed(BackendError::new("n", Problem::Server(ServerError::new("NOAUTH", None, "AUTH"))))
     }
 
-    fn tally(votes: Vec<Vote>, nodes: usize) -> Tally {
-        let mut tally = Tally::new((0..nodes).map(|n| format!("n{n}")).collect(), Duration::ZERO);
+    fn tally(votes: Vec<Vote>, servers: usize) -> Tally {
+        let mut tally = Tally::new((0..servers).map(|n| format!("n{n}")).collect(), Duration::ZERO);
         for (at, vote) in votes.into_iter().enumerate() {
             tally.add(at, vote);
         }
         tally
     }
 
-    fn verdict(votes: Vec<Vote>, nodes: usize) -> Verdict {
-        tally(votes, nodes).verdict(|_| BackendError::new("n", Problem::TimedOut))
+    fn verdict(votes: Vec<Vote>, servers: usize) -> Verdict {
+        tally(votes, servers).verdict(|_| BackendError::new("n", Problem::TimedOut))
     }
 
     #[test]
-    fn a_majority_is_of_the_configured_not_of_the_reachable() {
+    fn a_majority_counts_configured_servers_not_reachable_ones() {
         assert_eq!([1, 2, 3, 4, 5, 9].map(majority_of), [1, 2, 2, 3, 3, 5]);
         assert!(matches!(verdict(vec![yes("a"), yes("b")], 3), Verdict::Won));
         assert!(matches!(verdict(vec![yes("a"), yes("b")], 5), Verdict::Failed(_)));
     }
 
     #[test]
-    fn a_majority_of_servers_that_are_known_for_long_needs_no_other_word() {
+    fn a_majority_of_old_servers_does_not_depend_on_young_ones() {
         let with_quarantine = |votes: Vec<Vote>| {
             let mut tally = tally(votes, 3);
             tally.quarantine = Duration::from_secs(2);
@@ -333,11 +336,11 @@ mod tests {
         let (old, young) = (yes("a"), known_for("b", 60));
         assert!(with_quarantine(vec![old.clone(), young.clone()]).depends_on_young_servers());
         assert!(!with_quarantine(vec![old.clone(), young.clone(), yes("c")]).depends_on_young_servers());
-        assert!(!tally(vec![old, young], 3).depends_on_young_servers(), "nobody has a quarantine");
+        assert!(!tally(vec![old, young], 3).depends_on_young_servers(), "no client has a quarantine");
     }
 
     #[test]
-    fn an_error_is_not_held_and_held_is_not_an_error() {
+    fn a_held_lock_and_failed_servers_are_different_verdicts() {
         assert!(matches!(verdict(vec![yes("a"), no(), no()], 3), Verdict::Held(_)));
         assert!(matches!(verdict(vec![yes("a"), down(), no()], 3), Verdict::Held(_)));
         assert!(matches!(verdict(vec![yes("a"), down(), down()], 3), Verdict::Failed(_)));
@@ -349,11 +352,11 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_quarantine_that_was_heard_of_holds_for_every_vote() {
+    fn the_longest_reported_quarantine_applies_to_every_vote() {
         let votes = vec![known_for("a", 5), known_for("b", 5)];
-        assert!(matches!(verdict(votes.clone(), 3), Verdict::Won), "nobody has a quarantine");
-        let heard = [votes, vec![quarantined(12)]].concat();
-        let Verdict::Quarantined(servers, _) = verdict(heard, 3) else { panic!("two do not count") };
+        assert!(matches!(verdict(votes.clone(), 3), Verdict::Won), "no client has a quarantine");
+        let reported = [votes, vec![quarantined(12)]].concat();
+        let Verdict::Quarantined(servers, _) = verdict(reported, 3) else { panic!("two do not count") };
         assert_eq!(servers.len(), 3);
     }
 
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_by_two_names_is_refused() {
+    fn a_server_with_two_names_makes_the_set_unfit() {
         let tally = tally(vec![yes("a"), no(), yes("a")], 3);
         let unfit = tally.unfit().unwrap();
         assert!(matches!(&unfit.problem, Problem::ListedTwice { other: Some(name) } if name == "n0"));
@@ -378,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_decide_the_code_only_if_they_decide_the_vote() {
+    fn refusals_determine_the_fault_only_if_they_prevent_a_majority() {
         let fault = |votes| match verdict(votes, 3) {
             Verdict::Failed(error) => error.fault(),
             other => panic!("{other:?}"),

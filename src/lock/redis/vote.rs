@@ -1,7 +1,9 @@
-//! One attempt: the gate's vote, then the others', then a token that a majority knows.
+//! One attempt: the gate's vote, the votes of the other servers, then a token that a majority
+//! knows.
 //!
-//! A client that has the gate's vote keeps its turn: where the lock is still held by a claim on its way out it
-//! waits for the release and asks again. Only a real disagreement about the gate makes it step back.
+//! A client that has the gate's vote keeps its turn: if another server's vote still belongs to a
+//! claim that is being released, the client waits for the release and sends its request again. It
+//! steps back only if clients disagree about the gate.
 
 use std::time::Duration;
 
@@ -11,33 +13,34 @@ use super::RedisLock;
 use super::collect::Collected;
 use super::reply::{AcquireReply, Granted, Refusal, ReleaseReply};
 use super::requests::Ask;
-use super::round::{Received, Round, Watch};
+use super::round::{Round, RoundReply, Watch};
 use super::tally::{Tally, Verdict, Vote};
 use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::{BackendError, Blocked, Lease, Observer, Problem, Superseded};
 
-/// How long to listen on after the majority, to let the remaining servers reveal duplicates (the same run_id):
-/// twice as long as the majority took, within these bounds.
+/// How long to wait for the remaining servers after a majority has voted, since their replies
+/// reveal duplicates (the same run_id): twice as long as the majority took, within these bounds.
 const DUPLICATE_CHECK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
-/// A server that did not answer twice in a row is not asked first again for this time.
+/// A server that was late twice in a row is not the preferred gate for this time.
 const AVOID_FOR: Duration = Duration::from_secs(10);
-/// A newcomer's proposal for the token is this much ahead of its clock, so that it is seldom behind the gate's.
+/// A newcomer's proposal for the token is this far ahead of its clock, so that it is seldom smaller
+/// than the gate's.
 const PROPOSAL_LEAD_MS: u64 = 500;
 
 /// How one attempt ended.
 #[derive(Debug)]
 pub(super) enum Attempt {
     Won(Box<Win>),
-    /// The gate has us in its queue, or would if the request queued.
+    /// The gate has queued us, or would have if the request queued.
     Queued(Box<Blocked>),
-    /// A process that we run under is in the way.
+    /// An ancestor of this process holds the lock.
     Nested,
     /// A newer request has taken our place.
     Superseded(Box<Superseded>),
-    /// The gate is ours, but too many other servers are not.
+    /// The gate voted for us, but too many other servers did not.
     Outvoted {
         blocked: Box<Blocked>,
-        /// Where to queue next: the clients that outvoted us have another gate.
+        /// The gate of the clients that outvoted us, where to queue next.
         follow: Option<usize>,
     },
     Quarantined(Vec<(String, Duration)>, Vec<BackendError>),
@@ -50,12 +53,13 @@ pub(super) enum Attempt {
 pub(super) struct Win {
     pub fences: Vec<u64>,
     pub slots: Vec<u32>,
-    /// When the oldest of the votes that count was asked for, or last renewed: the gate's alone may have been ours for long.
+    /// When the oldest of the votes that count was requested or last renewed. The gate's vote alone
+    /// may be much older.
     pub taken_at: BootTime,
     pub lease: Lease,
-    /// How many servers voted for us.
+    /// Number of servers that voted for us.
     pub voted: usize,
-    /// The servers that could not vote, and why.
+    /// The errors of the servers that could not vote.
     pub failures: Vec<BackendError>,
 }
 
@@ -64,13 +68,13 @@ pub(super) struct Win {
 pub(super) struct InFlight {
     gate: usize,
     to_gate: Round,
-    /// The other servers, which a newcomer asks in the same moment.
+    /// A newcomer's requests to the other servers, sent at the same time.
     others: Round,
 }
 
 /// What the gate's reply means for the attempt.
 enum Step {
-    /// The gate's vote is ours: collect the others.
+    /// The gate voted for us: collect the other votes.
     Enter(Granted),
     Queue(Box<Refusal>),
     NextGate(Vote),
@@ -78,26 +82,27 @@ enum Step {
 }
 
 impl RedisLock {
-    fn ask_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
+    fn request_from_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
         let ask = Ask::Gate { queues, stamp: self.stamp, proposed };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         let to_gate = self.servers.timed_round([(gate, call)]);
         InFlight { gate, to_gate, others: Round::default() }
     }
 
-    /// The first request goes to all servers at once: if no client waits, one round trip is enough.
-    pub(super) fn ask_as_newcomer(&mut self, queues: bool) -> InFlight {
+    /// Sends the first request to all servers at once: if no client waits, one round trip is
+    /// enough.
+    pub(super) fn request_from_all(&mut self, queues: bool) -> InFlight {
         if self.servers.len() == 1 {
-            return self.ask_gate(0, queues, None);
+            return self.request_from_gate(0, queues, None);
         }
         let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;
-        let to_gate = self.ask_gate(0, queues, Some(proposed));
+        let to_gate = self.request_from_gate(0, queues, Some(proposed));
         let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
         let others = self.servers.timed_round(self.servers.all_but(0).map(|at| (at, call.clone())));
         InFlight { others, ..to_gate }
     }
 
-    /// Ask the gate, then the other servers.
+    /// Requests the gate's vote, then those of the other servers.
     pub(super) fn attempt(
         &mut self,
         queues: bool,
@@ -111,14 +116,15 @@ impl RedisLock {
         }
         for gate in self.gates() {
             self.gate = gate;
-            let in_flight = self.in_flight.take().unwrap_or_else(|| self.ask_gate(gate, queues, None));
+            let in_flight =
+                self.in_flight.take().unwrap_or_else(|| self.request_from_gate(gate, queues, None));
             let InFlight { mut to_gate, others, .. } = in_flight;
             let received = match to_gate.only_reply(&mut self.servers, Watch::Observer(&mut *observer)) {
                 Ok(received) => received,
                 Err(signal) => return Attempt::Cancelled(signal),
             };
             self.note_punctuality(&received);
-            let asked = received.asked;
+            let sent_at = received.sent_at;
             let step = gate_step(received.reply, self.servers.len() > 1);
             if !matches!(step, Step::Enter(_)) {
                 self.release_strays(&others);
@@ -126,7 +132,7 @@ impl RedisLock {
             let vote = match step {
                 Step::Enter(granted) => {
                     self.note_member(gate, &granted.run_id, granted.stamp);
-                    let votes = Collected { asked, granted, others, tally };
+                    let votes = Collected { sent_at, granted, others, tally };
                     return self.enter(votes, queues, gives_up_at, observer);
                 }
                 Step::Stop(attempt) => return attempt,
@@ -141,7 +147,7 @@ impl RedisLock {
                 first_queue.get_or_insert((gate, Box::new(refusal.blocked.clone())));
             }
             tally.add(gate, vote);
-            // A server's quarantine begins when it is first asked: in that case ask them all.
+            // A server's quarantine begins with its first request, so send one to all of them.
             if tally.unfit().is_some() || (tally.cannot_win() && !tally.has_quarantined()) {
                 break;
             }
@@ -158,8 +164,8 @@ impl RedisLock {
         }
     }
 
-    /// One late reply does not change the gate.
-    fn note_punctuality(&mut self, received: &Received<AcquireReply>) {
+    /// A single late reply does not change the gate.
+    fn note_punctuality(&mut self, received: &RoundReply<AcquireReply>) {
         let member = &mut self.servers[received.at];
         if received.is_late && member.timeouts > 0 {
             member.avoid_until = Some(BootTime::now() + AVOID_FOR);
@@ -170,9 +176,9 @@ impl RedisLock {
         }
     }
 
-    /// The attempt is lost anyway, but the error should name every server that does not answer.
+    /// The attempt is lost anyway, but the error should name every server that does not reply.
     fn probe_rest(&mut self, tally: &mut Tally) {
-        // Harmless, as there is nothing to release.
+        // This request is harmless, as there is nothing to release.
         let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
         let round = self.servers.round(tally.missing().into_iter().map(|at| (at, call.clone())));
         let until = BootTime::now() + self.servers.node_timeout;
@@ -183,8 +189,9 @@ impl RedisLock {
         }
     }
 
-    /// Which server may be the gate, in order: the one that was asked already; where the client queues that
-    /// outvoted us; then those that answer; then the others. If those that answer are too few for a majority, all must be asked anyway.
+    /// The servers in the order in which they are tried as the gate: the one that has the request
+    /// already, the gate of the clients that outvoted us, those that reply in time, the others. If
+    /// those that reply in time are no majority, the usual order is kept, as all are needed anyway.
     pub(super) fn gates(&self) -> Vec<usize> {
         let (avoided, others): (Vec<_>, Vec<_>) =
             self.servers.all().partition(|&at| self.servers[at].is_avoided());
@@ -193,16 +200,16 @@ impl RedisLock {
         } else {
             [others, avoided].concat()
         };
-        let asked = self.in_flight.as_ref().map(|in_flight| in_flight.gate);
+        let in_flight = self.in_flight.as_ref().map(|in_flight| in_flight.gate);
         let follow = self.follow.filter(|&at| !self.servers[at].is_avoided());
-        if let Some(first) = asked.or(follow) {
+        if let Some(first) = in_flight.or(follow) {
             order.retain(|&at| at != first);
             order.insert(0, first);
         }
         order
     }
 
-    /// The gate's vote is ours: collect the others and agree on a token.
+    /// The gate voted for us: collects the other votes and agrees on a token.
     fn enter(
         &mut self,
         votes: Collected,
@@ -210,12 +217,12 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Attempt {
-        let (asked, Granted { slots, fences: of_gate, .. }) = (votes.asked, votes.granted.clone());
+        let (sent_at, Granted { slots, fences: of_gate, .. }) = (votes.sent_at, votes.granted.clone());
         let mut tally = match self.collect_votes(votes, queues, gives_up_at, observer) {
             Ok(tally) => tally,
             Err(attempt) => return attempt,
         };
-        if let Err(signal) = self.hear_the_others(asked, &mut tally, observer) {
+        if let Err(signal) = self.read_late_votes(sent_at, &mut tally, observer) {
             return Attempt::Cancelled(signal);
         }
         if tally.unfit().is_some() || !tally.has_majority() {
@@ -225,7 +232,8 @@ impl RedisLock {
         let lease = self.lease(taken_at);
         match self.agree_on_fence(&tally, of_gate, lease) {
             Ok(fences) if !lease.deadline().has_passed() => {
-                // No later than the lease: a vote that a renewal finds unchanged must not look like a longer one.
+                // Not later than the lease's start: a renewal may count this vote again, and must
+                // not take it for a longer one.
                 for (at, _) in tally.yes() {
                     self.servers[at].voted_at = Some(taken_at);
                 }
@@ -237,11 +245,12 @@ impl RedisLock {
         }
     }
 
-    /// The servers that have not answered may show that they are listed twice; or, which is waited for longer, that a
-    /// quarantine is longer than those say that have granted.
-    fn hear_the_others(
+    /// Reads the replies of the remaining servers for a moment. They may reveal that a server is
+    /// listed twice, or that the longest quarantine is longer than the voters reported; the latter
+    /// is worth a longer wait.
+    fn read_late_votes(
         &mut self,
-        asked: BootTime,
+        sent_at: BootTime,
         tally: &mut Tally,
         observer: &mut dyn Observer,
     ) -> Result<(), Signal> {
@@ -249,24 +258,24 @@ impl RedisLock {
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
         let at_most = if self.attempts > 1 {
-            // After a wait another waiter may be waiting for us to be done.
+            // After a wait there may be a waiter behind us: do not delay it.
             Duration::ZERO
         } else if tally.depends_on_young_servers() {
             self.servers.node_timeout
         } else if is_slow {
             longest
         } else {
-            (asked.elapsed() * 2).clamp(shortest, longest)
+            (sent_at.elapsed() * 2).clamp(shortest, longest)
         };
-        let until = self.lease(asked).deadline().min(BootTime::now() + at_most);
+        let until = self.lease(sent_at).deadline().min(BootTime::now() + at_most);
         let mut round = Round::default();
         for at in late {
-            round.expect(at, asked, None);
+            round.expect(at, sent_at, None);
         }
         while tally.unfit().is_none() {
             let next = round.next(&mut self.servers, Some(until), Watch::Observer(&mut *observer))?;
             let Some(received) = next else { break };
-            tally.add_reply(received.at, asked, received.reply);
+            tally.add_reply(received.at, sent_at, received.reply);
         }
         Ok(())
     }
@@ -296,7 +305,7 @@ impl RedisLock {
         }
     }
 
-    /// The server that the holder has as its gate, if it is another than the refusing one and we know it.
+    /// The holder's gate, if we know that server and it is not the one that refused us.
     pub(super) fn holder_gate(&self, refusal: &Refusal) -> Option<usize> {
         if refusal.holder_gate.is_empty() || refusal.holder_gate == refusal.run_id {
             return None;
@@ -307,15 +316,15 @@ impl RedisLock {
         })
     }
 
-    /// The gate did not grant: votes that other servers may have given are in the way of the client whose turn
-    /// it is.
+    /// The gate did not grant: releases votes that other servers may have given, since they block
+    /// the client whose turn it is.
     fn release_strays(&mut self, others: &Round) {
         if others.is_over() {
             return;
         }
         let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
         self.servers.send(others.pending(), &call);
-        // What is asked from now on is not what was released.
+        // The release must not apply to later requests.
         self.attempts += 1;
     }
 }
@@ -325,8 +334,9 @@ fn gate_step(reply: Result<AcquireReply, BackendError>, has_others: bool) -> Ste
         Ok(AcquireReply::Granted(granted)) => Step::Enter(granted),
         Ok(AcquireReply::Nested) => Step::Stop(Attempt::Nested),
         Ok(AcquireReply::Superseded(by)) => Step::Stop(Attempt::Superseded(by)),
-        // A program that knows no gate may hold this server and no majority: then the next server is the
-        // gate, for every client. If that program has a majority, we wait in the first queue.
+        // A foreign program, which knows no gate, may hold this server without a majority: then the
+        // next server is the gate, for every client. If it has a majority, we wait in the first
+        // queue.
         Ok(AcquireReply::Refused(refusal)) if refusal.blocked.is_foreign() && has_others => {
             Step::NextGate(Vote::No(refusal))
         }

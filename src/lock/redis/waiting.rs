@@ -1,4 +1,4 @@
-//! A waiter between two attempts: it sleeps in the gate's queue, or pauses.
+//! A waiter between two attempts: it gives up, sleeps in the gate's queue, or pauses.
 
 use std::time::Duration;
 
@@ -6,26 +6,28 @@ use nix::sys::signal::Signal;
 
 use super::RedisLock;
 use super::reply::Woken;
-use super::round::{Received, Round, Watch};
+use super::round::{Round, RoundReply, Watch};
 use super::script::{Call, WAITER_RENEWAL};
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, backoff, sleep};
-use crate::lock::{Blocked, Observer};
+use crate::lock::{BackendError, Blocked, Blocker, Error, Fault, Observer, Problem};
 
-/// Servers check the timeouts of blocked clients ten times a second.
+/// How much longer than requested BLPOP may take: servers check the timeouts of blocked clients ten
+/// times a second.
 pub(super) const BLPOP_SLACK: Duration = Duration::from_millis(300);
 
-/// How long a waiter gives each waiter ahead of it to turn to the next server, for at most this many of them.
+/// The time that a waiter allows each waiter ahead of it, up to this number, to move to the next
+/// server.
 const TURN: Duration = Duration::from_millis(20);
 const MOST_TURNS: u32 = 50;
 
-/// The state of one wait, from the first attempt to the grant or the end of patience.
+/// The state of one wait, from the first attempt until the grant or until the waiter gives up.
 pub(super) struct Progress {
     pub started: BootTime,
     pub gives_up_at: Option<BootTime>,
-    /// A server has replied. Servers that fail before that are an error at once; servers that fail later may
-    /// come back.
-    pub was_answered: bool,
+    /// A server has replied. A failure before that is an error at once; servers that fail later
+    /// may come back.
+    pub had_reply: bool,
     pub failures_in_a_row: u32,
 }
 
@@ -35,14 +37,106 @@ impl Progress {
     }
 }
 
+/// When a waiter makes its next attempt.
+pub(super) enum NextAttempt {
+    AtOnce,
+    /// After exactly this time, or after one that grows with each failure in a row.
+    AfterPause(Option<Duration>),
+}
+
 impl RedisLock {
-    /// Sleep until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our place.
-    pub(super) fn wait_for_wakeup(
+    /// The gate has queued us, or refused a request that does not queue.
+    pub(super) fn after_queueing(
+        &mut self,
+        blocked: Box<Blocked>,
+        progress: &mut Progress,
+        observer: &mut dyn Observer,
+    ) -> Result<NextAttempt, Error> {
+        (progress.had_reply, progress.failures_in_a_row) = (true, 0);
+        if progress.is_over() {
+            return Err(Error::Held(blocked));
+        }
+        observer.waiting(&blocked, progress.started.elapsed());
+        self.connect_ahead(blocked.position == Some(0));
+        let woken = self.wait_for_wakeup(&blocked, progress.gives_up_at, observer);
+        let RoundReply { reply, is_late, .. } = woken.map_err(Error::Cancelled)?;
+        let Err(error) = reply else { return Ok(NextAttempt::AtOnce) };
+        // With several servers, the next attempt skips this one.
+        if self.servers.len() == 1 && !is_late && error.fault() != Fault::Unavailable {
+            return Err(error.into());
+        }
+        let pause_for = self.yield_to_those_ahead(&blocked, is_late);
+        observer.on_unavailable(&error, progress.started.elapsed());
+        self.servers[self.gate].node.disconnect();
+        Ok(NextAttempt::AfterPause(pause_for))
+    }
+
+    /// The gate voted for us, but too many other servers did not.
+    pub(super) fn after_defeat(
+        &mut self,
+        blocked: Box<Blocked>,
+        follow: Option<usize>,
+        progress: &mut Progress,
+        observer: &mut dyn Observer,
+    ) -> Result<NextAttempt, Error> {
+        progress.had_reply = true;
+        if progress.is_over() {
+            return Err(Error::Held(blocked));
+        }
+        self.release_votes();
+        observer.waiting(&blocked, progress.started.elapsed());
+        self.follow = follow;
+        Ok(if follow.is_some() { NextAttempt::AtOnce } else { NextAttempt::AfterPause(None) })
+    }
+
+    /// Too many servers are quarantined.
+    pub(super) fn after_quarantine(
+        &mut self,
+        quarantined: Vec<(String, Duration)>,
+        causes: Vec<BackendError>,
+        progress: &mut Progress,
+        observer: &mut dyn Observer,
+    ) -> Result<NextAttempt, Error> {
+        if progress.is_over() {
+            let servers = self.servers.len();
+            let problem = Problem::Quarantined { servers, quarantined, causes };
+            return Err(BackendError { at: None, problem }.into());
+        }
+        self.release_votes();
+        progress.had_reply = true;
+        let shortest = quarantined.iter().map(|(_, left)| *left).min();
+        let by = Blocker::Quarantine(quarantined);
+        let blocked = Blocked { key: 0, position: None, queue_length: 0, by };
+        observer.waiting(&blocked, progress.started.elapsed());
+        Ok(NextAttempt::AfterPause(shortest.map(|left| left.min(WAITER_RENEWAL))))
+    }
+
+    /// Too many servers failed.
+    pub(super) fn after_failure(
+        &mut self,
+        error: BackendError,
+        waits_for_backend: bool,
+        progress: &Progress,
+        observer: &mut dyn Observer,
+    ) -> Result<NextAttempt, Error> {
+        let may_recover = progress.had_reply || waits_for_backend;
+        if !may_recover || !error.may_pass() || progress.is_over() {
+            return Err(error.into());
+        }
+        self.release_votes();
+        observer.on_unavailable(&error, progress.started.elapsed());
+        self.servers[self.gate].node.disconnect();
+        Ok(NextAttempt::AfterPause(None))
+    }
+
+    /// Sleeps until it may be our turn: a wake-up, the holder's expiry, or the next renewal of our
+    /// place.
+    fn wait_for_wakeup(
         &mut self,
         blocked: &Blocked,
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
-    ) -> Result<Received<Woken>, Signal> {
+    ) -> Result<RoundReply<Woken>, Signal> {
         let mut at_most = WAITER_RENEWAL;
         if let (Some(0), Some(expiry)) = (blocked.position, blocked.expires_in()) {
             at_most = at_most.min(expiry + Duration::from_millis(1));
@@ -50,27 +144,27 @@ impl RedisLock {
         if let Some(gives_up_at) = gives_up_at {
             at_most = at_most.min(gives_up_at.remaining());
         }
-        // Zero would mean "forever" to the server.
+        // Zero means "forever" to the server.
         let at_most = at_most.max(Duration::from_millis(1));
         let list = self.requests.notify_list(self.waiter);
         let until = BootTime::now() + at_most + BLPOP_SLACK + self.servers.node_timeout;
         let call = Call::BlockingPop { list, at_most };
         let mut round = Round::default();
-        round.ask(&mut self.servers, self.gate, call, Some(until));
+        round.send(&mut self.servers, self.gate, call, Some(until));
         round.only_reply(&mut self.servers, Watch::Observer(observer))
     }
 
-    /// The gate is gone for all its waiters, but not all notice it at the same time: those behind let those ahead
-    /// turn to the next server first.
-    pub(super) fn yield_to_those_ahead(&self, blocked: &Blocked, is_silent: bool) -> Option<Duration> {
+    /// All waiters lose the gate, but not all notice it at the same time: each lets those ahead of
+    /// it move to the next server first.
+    fn yield_to_those_ahead(&self, blocked: &Blocked, is_silent: bool) -> Option<Duration> {
         let ahead = blocked.position.filter(|&ahead| ahead > 0 && self.servers.len() > 1)?;
         let in_turn = TURN * u32::try_from(ahead).unwrap_or(u32::MAX).min(MOST_TURNS);
         // The others notice a silent server only at their next renewal.
         Some(if is_silent { WAITER_RENEWAL + in_turn } else { in_turn })
     }
 
-    /// A waiter needs one connection; the next in line opens those to the other servers.
-    pub(super) fn connect_ahead(&mut self, we_are_next: bool) {
+    /// A waiter needs one connection; the next in line also opens those to the other servers.
+    fn connect_ahead(&mut self, we_are_next: bool) {
         for at in self.servers.all_but(self.gate) {
             let member = &mut self.servers[at];
             if we_are_next && !member.is_avoided() {
@@ -82,7 +176,8 @@ impl RedisLock {
     }
 }
 
-/// A pause that grows with each failure in a row, and differs between waiters; or as long as is given.
+/// Pauses for exactly this time, or for one that grows with each failure in a row and differs
+/// between waiters.
 pub(super) fn pause(progress: &Progress, exactly: Option<Duration>, observer: &mut dyn Observer) -> Wait {
     let until = BootTime::now() + exactly.unwrap_or_else(|| backoff(progress.failures_in_a_row));
     sleep(progress.gives_up_at.map_or(until, |gives_up_at| until.min(gives_up_at)), observer)

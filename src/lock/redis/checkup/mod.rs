@@ -43,7 +43,7 @@ pub(crate) fn check_servers(servers: &[Server], prefix: &str, node_timeout: Dura
     thread::scope(|scope| {
         let threads = servers.iter().enumerate().map(|(at, server)| {
             let members = scope.spawn(move || members(server, at, prefix, node_timeout));
-            let sentinels = scope.spawn(move || sentinels::ask_each(server, at, node_timeout));
+            let sentinels = scope.spawn(move || sentinels::query_each(server, at, node_timeout));
             (members, sentinels)
         });
         for (members, sentinels) in threads.collect::<Vec<_>>() {
@@ -187,7 +187,7 @@ impl Contact {
     }
 
     fn clock(&mut self) -> Result<Result<ServerClock, BackendError>, BackendError> {
-        let asked_at = wall_clock();
+        let sent_at = wall_clock();
         let time = |value| redis::from_redis_value::<(u64, u64)>(value).ok();
         let reply = self.ask_for(("TIME", &[]), time)?;
         // The clock was read half a round trip ago, plus or minus that half.
@@ -195,7 +195,7 @@ impl Contact {
         Ok(reply.map(|(seconds, micros)| {
             let there = Duration::from_secs(seconds) + Duration::from_micros(micros);
             let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-            let (theirs, ours) = (millis(there), millis(asked_at + half));
+            let (theirs, ours) = (millis(there), millis(sent_at + half));
             ServerClock { now_ms: theirs.unsigned_abs(), ahead_ms: theirs - ours, uncertainty: half }
         }))
     }

@@ -1,4 +1,5 @@
-//! Asks every Sentinel of a service for the master. A run asks them in turn, until one replies.
+//! Queries every Sentinel of a service for the master. A run queries them in turn until one
+//! replies.
 
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::lock::wait::wait;
 use crate::lock::{BackendError, Problem};
 
 /// `configured`: index of the server.
-pub(super) fn ask_each(server: &Server, configured: usize, node_timeout: Duration) -> Vec<SentinelFacts> {
+pub(super) fn query_each(server: &Server, configured: usize, node_timeout: Duration) -> Vec<SentinelFacts> {
     let Target::Sentinel { sentinels, service } = &server.target else { return Vec::new() };
     let alone = sentinels.iter().map(|address| {
         let target = Target::Sentinel { sentinels: vec![address.clone()], service: service.clone() };
@@ -21,13 +22,14 @@ pub(super) fn ask_each(server: &Server, configured: usize, node_timeout: Duratio
     });
     let alone: Vec<(String, Server)> = alone.collect();
     thread::scope(|scope| {
-        let ask = |server: &Server| {
+        let query = |server: &Server| {
             let master = named_by(server, node_timeout);
             let down_after = master.as_ref().ok().and_then(|_| down_after(server, node_timeout));
             (master, down_after)
         };
-        let asked: Vec<_> = alone.iter().map(|(_, server)| scope.spawn(move || ask(server))).collect();
-        let answers = asked.into_iter().map(|thread| thread.join().unwrap_or((Err(Problem::TimedOut), None)));
+        let threads: Vec<_> = alone.iter().map(|(_, server)| scope.spawn(move || query(server))).collect();
+        let replies =
+            threads.into_iter().map(|thread| thread.join().unwrap_or((Err(Problem::TimedOut), None)));
         let facts =
             |((name, _), (master, down_after)): (&(String, Server), (Result<_, _>, _))| SentinelFacts {
                 name: name.clone(),
@@ -35,7 +37,7 @@ pub(super) fn ask_each(server: &Server, configured: usize, node_timeout: Duratio
                 master: master.map_err(|problem| BackendError::new(name.clone(), problem)),
                 down_after,
             };
-        alone.iter().zip(answers).map(facts).collect()
+        alone.iter().zip(replies).map(facts).collect()
     })
 }
 
@@ -45,8 +47,8 @@ fn named_by(server: &Server, node_timeout: Duration) -> Result<String, Problem> 
     let until = BootTime::now() + node_timeout;
     sentinel.start();
     loop {
-        if let Some(answer) = sentinel.reply() {
-            return answer.map(|address| address.to_string());
+        if let Some(reply) = sentinel.reply() {
+            return reply.map(|address| address.to_string());
         }
         if until.has_passed() || !sentinel.is_asking() {
             return Err(Problem::TimedOut);
