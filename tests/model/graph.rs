@@ -1,4 +1,4 @@
-//! All states of a model and the steps between them: whether it always can, and always will, come to an end.
+//! All states of a model and the steps between them, to check that it can and will always finish.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use stateright::Model;
 
-/// Of kinds of steps: one bit for each.
+/// A set of kinds of steps: one bit for each.
 type Kinds = u64;
 
 pub struct Graph<S, A> {
@@ -24,7 +24,8 @@ struct Step {
 }
 
 impl<S: Copy + Eq + Hash, A: Copy + Debug> Graph<S, A> {
-    /// `kind`: steps of one kind are one thing that can be put off, but not for ever; 0 = it need never happen.
+    /// `kind`: steps of the same kind can be delayed, but not forever; 0 = a step that need not
+    /// happen.
     pub fn of<M>(model: &M, kind: impl Fn(&A) -> u8) -> Self
     where
         M: Model<State = S, Action = A> + Debug,
@@ -58,7 +59,7 @@ impl<S: Copy + Eq + Hash, A: Copy + Debug> Graph<S, A> {
         graph
     }
 
-    /// The first state from which no state that is `good` can be reached any more.
+    /// The first state from which no `good` state can be reached.
     pub fn dead_end(&self, good: impl Fn(&S) -> bool) -> Option<usize> {
         let mut before = vec![vec![]; self.states.len()];
         for (at, next) in self.next.iter().enumerate() {
@@ -76,12 +77,13 @@ impl<S: Copy + Eq + Hash, A: Copy + Debug> Graph<S, A> {
         can.iter().position(|can| !can)
     }
 
-    /// States among which one may go round for ever although nothing that can be done all the time is put off for
-    /// ever: in all of them the same can be done, and whenever it is done it leads out, or there is no such circle.
+    /// A circle of states that a run may never leave, although no step that is always possible is
+    /// delayed forever. A circle is unfair, and does not count, if some kind of step is possible in
+    /// all of its states and always leads out of it.
     pub fn fair_circle(&self) -> Option<Vec<usize>> {
         let circles = self.circles();
         let unfair = circles.iter().filter(|circle| self.leads_out_of(circle) != 0).count();
-        println!("    {} circles, {unfair} of which only as long as something is put off", circles.len());
+        println!("    {} circles, {unfair} of which last only while a step is delayed", circles.len());
         circles.into_iter().find(|circle| self.leads_out_of(circle) == 0)
     }
 
@@ -94,7 +96,7 @@ impl<S: Copy + Eq + Hash, A: Copy + Debug> Graph<S, A> {
         })
     }
 
-    /// The strongly connected parts of more than one state (Tarjan, without recursion).
+    /// The strongly connected components of more than one state (Tarjan, without recursion).
     fn circles(&self) -> Vec<Vec<usize>> {
         const NEW: u32 = u32::MAX;
         let mut number = vec![NEW; self.states.len()];
@@ -133,7 +135,7 @@ impl<S: Copy + Eq + Hash, A: Copy + Debug> Graph<S, A> {
         circles
     }
 
-    /// How a state was reached, one action in a line.
+    /// Prints how a state was reached, one action on each line.
     pub fn print_way_to(&self, mut at: usize) {
         let mut way = vec![];
         while let Some((from, action)) = self.from[at] {

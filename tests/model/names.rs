@@ -1,8 +1,9 @@
-//! Nodes, writers and sharers differ in their names only: what holds under one naming holds under all.
+//! Symmetry: servers, writers and sharers differ only in their names, so a property that holds
+//! under one naming holds under all.
 
-/// The least of what becomes of something when its clients swap names, the first `writers` of them among
-/// themselves and the others among themselves. Only names that put the clients in order are tried: whatever they
-/// were called before, these lead to the same, and they are few.
+/// The smallest result of `renamed` when clients swap names: the first `writers` among themselves,
+/// and the others among themselves. Only names that sort the clients are tried: these are few, and
+/// the result does not depend on the names before.
 pub fn least_under_all_names<T: Ord, C: Ord, const N: usize>(
     clients: &[C; N],
     writers: usize,
@@ -19,7 +20,8 @@ pub fn least_under_all_names<T: Ord, C: Ord, const N: usize>(
     least.expect("an order")
 }
 
-/// Gives the name `next`, and all after it, to the clients that have none yet, in every way that is in order.
+/// Assigns the name `next` and all after it to the clients that have none yet, in every sorted
+/// order.
 fn name_from<C: Ord, const N: usize>(
     next: usize,
     names: &mut [usize; N],

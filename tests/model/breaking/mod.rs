@@ -1,15 +1,16 @@
-//! `redlock break`: one holder, one client that breaks its claim, and one that waits to be the next. Time is a clock of
-//! whole ticks, kept as "ticks left", as in `exclusion`.
+//! `redlock break`: one holder, one client that breaks its claim, and one that waits for the lock.
+//! Time is a clock of whole ticks, stored as "ticks left", as in `exclusion`.
 //!
-//! The claim is marked on the servers one by one, while the holder renews in rounds, heals servers that lost their data,
-//! and is told or not. Once the breaking client has found marks on a majority it says that the holder's lease is its last.
-//! A request is carried out at once or never; a heal that was sent, at any later time. A round of renewals is one moment:
-//! if a server answers it before it is marked, and another one loses its mark and answers it after that, the holder heals
-//! that one and goes on. So the breaking client does not only mark, but marks again for as long as it waits.
+//! The claim is marked on one server after the other, while the holder renews in rounds, heals
+//! servers that lost their data, and is notified or not. Once the breaking client has found marks
+//! on a majority, it reports that the holder's lease is its last. A request is executed at once or
+//! never; a heal that was sent, at any later time. A round of renewals is one moment: if a server
+//! replies before it is marked, and another one loses its mark and replies after that, the holder
+//! heals the latter and continues. Therefore the breaking client repeats its marks while it waits.
 //!
-//! A client that reaches too few servers gives up, and takes its marks back: each of these requests is carried out at any
-//! later time, or never, and so is a mark that is still under way. Another client may break the same claim (`another`):
-//! whatever it does, it marks servers and takes these marks back, at any time.
+//! A client that reaches too few servers gives up and removes its marks: each of these requests is
+//! executed at any later time or never, and so is a mark that is still in flight. Another client
+//! may break the same claim (`another`): it sets and removes marks at any time.
 
 mod tests;
 
@@ -18,17 +19,17 @@ use stateright::{Model, Property};
 use crate::rules::Rules;
 use crate::{MAJORITY, NODES};
 
-pub const EXCLUSION: &str = "the next one never holds beside the broken one";
+pub const EXCLUSION: &str = "the next client never holds beside the broken one";
 pub const LAST_LEASE: &str = "a broken holder's lease is its last";
-pub const HANDED_OVER: &str = "the next one holds";
-pub const TAKEN_BACK: &str = "the holder goes on after its marks were taken back";
-pub const TOLD: &str = "the holder gives it back because it was told";
+pub const HANDED_OVER: &str = "the next client holds";
+pub const TAKEN_BACK: &str = "the holder continues after its marks were removed";
+pub const TOLD: &str = "the holder releases the lock because it was notified";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Breaking {
     pub rules: Rules,
     pub ttl: u8,
-    /// Servers that lose their data, in all.
+    /// Number of times that servers lose their data, in total.
     pub losses: u8,
     /// Another client breaks the claim, too.
     pub another: bool,
@@ -39,7 +40,7 @@ pub enum At {
     #[default]
     Free,
     Holder,
-    /// The holder's claim, marked.
+    /// The holder's claim with a mark.
     Marked,
     Next,
 }
@@ -49,18 +50,18 @@ pub struct Server {
     claim: At,
     /// Ticks until the claim expires.
     lease: u8,
-    /// Ticks for which it does not vote, as it lost its data.
+    /// Ticks for which it is quarantined because it lost its data.
     rest: u8,
-    /// Ticks for which the holder counts on it.
+    /// Ticks for which the holder counts its vote.
     counts: u8,
-    /// A heal is under way.
+    /// A heal is in flight.
     heal_sent: bool,
-    /// Whose mark it is, if the claim is marked: the breaking client's, the other one's.
+    /// The authors of the mark: the breaking client, the other client.
     ours: bool,
     others: bool,
-    /// The breaking client was told that it has the mark.
+    /// The breaking client has received the reply that the mark is set.
     marked: bool,
-    /// A request to take the mark back is under way.
+    /// A request to remove the mark is in flight.
     unmark_sent: bool,
 }
 
@@ -79,10 +80,10 @@ impl Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     servers: [Server; NODES],
-    /// The holder's command.
+    /// The holder's command runs.
     runs: bool,
     was_told: bool,
-    /// Ticks of the last lease, since the breaking client knew that it was the last.
+    /// Ticks left of the last lease, since the breaking client knew that it was the last.
     last_lease: Option<u8>,
     /// The breaking client has ended.
     gave_up: bool,
@@ -92,21 +93,22 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     Tick,
-    /// A round of renewals, which reaches these servers, a bit for each.
+    /// A round of renewals that reaches these servers, one bit for each.
     HolderRenews {
         reached: u8,
     },
     ServerHeals(usize),
-    /// The holder hears of marks on a majority.
+    /// The holder learns of marks on a majority.
     HolderIsTold,
-    /// Of a holder whose command is gone.
+    /// Releases the claim of a holder whose command has ended.
     ServerReleases(usize),
     ServerMarks {
         server: usize,
         answered: bool,
     },
-    /// The breaking client finds marks of its own that were there before on a majority. What was marked before its second
-    /// round began, and still is when it is asked, was marked when the first of them was asked: so this is one moment.
+    /// In its second round the breaking client finds its earlier marks on a majority. A server that
+    /// was marked before this round began, and still is when the request arrives, was marked when
+    /// the first request of the round arrived: so this is one moment.
     MarksAreConfirmed,
     BreakIsGivenUp,
     ServerUnmarks(usize),
@@ -140,7 +142,7 @@ impl Breaking {
                 server.set(At::Free);
             }
         }
-        // Its guardian stops the command in time.
+        // The guardian stops the command in time.
         if state.runs && !state.holder_holds() {
             state.runs = false;
         }
@@ -295,7 +297,7 @@ impl Model for Breaking {
             | Action::MarksAreConfirmed
             | Action::BreakIsGivenUp => return None,
         }
-        // Servers differ in their names only.
+        // Servers differ only in their names.
         state.servers.sort_unstable();
         (state != *before).then_some(state)
     }

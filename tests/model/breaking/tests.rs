@@ -1,4 +1,4 @@
-//! What a break promises, and what becomes of it without one of its rules.
+//! The promises of a break, and how they are violated without one of its rules.
 
 use super::*;
 use crate::{full, proves, violates};
@@ -8,7 +8,7 @@ fn breaking() -> Breaking {
 }
 
 #[test]
-fn holds_while_the_holder_renews_and_heals() {
+fn a_break_holds_while_the_holder_renews_and_heals() {
     proves(breaking());
     if full() {
         proves(Breaking { ttl: 3, losses: 2, ..breaking() });
@@ -16,42 +16,42 @@ fn holds_while_the_holder_renews_and_heals() {
 }
 
 #[test]
-fn holds_while_another_client_marks_the_same_and_takes_it_back() {
+fn a_break_holds_while_another_client_sets_and_removes_marks() {
     proves(Breaking { another: true, losses: 0, ..breaking() });
     if full() {
         proves(Breaking { another: true, ..breaking() });
     }
 }
 
-/// It has found the marks of the other client, which then takes them back.
+/// It has found the marks of the other client, which then removes them.
 #[test]
-fn without_it_a_break_that_was_promised_rests_on_the_marks_of_another_client() {
+fn without_authors_a_reported_break_depends_on_the_marks_of_another_client() {
     let rules = Rules { marks_have_authors: false, ..Rules::ALL };
     violates(Breaking { rules, another: true, losses: 0, ..breaking() }, LAST_LEASE);
 }
 
 #[test]
-fn without_it_a_marked_claim_is_renewed_for_ever() {
+fn without_the_rule_a_marked_claim_is_renewed_forever() {
     let rules = Rules { marked_is_not_renewed: false, ..Rules::ALL };
     violates(Breaking { rules, losses: 0, ..breaking() }, LAST_LEASE);
 }
 
 #[test]
-fn without_it_the_next_one_starts_beside_the_command() {
+fn without_the_rule_the_next_client_starts_beside_the_command() {
     let rules = Rules { freed_by_holder_or_lease: false, ..Rules::ALL };
     violates(Breaking { rules, losses: 0, ..breaking() }, EXCLUSION);
 }
 
-/// A server that was marked loses its data, and gets the claim back without the mark, before another one is marked.
+/// A marked server loses its data and is healed without the mark before another server is marked.
 #[test]
-fn without_it_a_healed_server_saves_the_holder() {
+fn without_confirmation_a_healed_server_saves_the_holder() {
     let rules = Rules { marks_are_confirmed: false, ..Rules::ALL };
     violates(Breaking { rules, ..breaking() }, LAST_LEASE);
 }
 
-/// The client that breaks it waits for the end of a lease that is renewed once more.
+/// The breaking client waits for the end of a lease that is then renewed once more.
 #[test]
-fn without_it_a_break_that_was_promised_is_taken_back() {
+fn without_the_rule_a_reported_break_is_undone() {
     let rules = Rules { told_is_not_taken_back: false, ..Rules::ALL };
     violates(Breaking { rules, losses: 0, ..breaking() }, LAST_LEASE);
 }

@@ -1,12 +1,13 @@
-//! Who holds the lock, and until when. Time is a clock of whole ticks, kept as "ticks left".
+//! Who holds the lock, and until when. Time is a clock of whole ticks, stored as "ticks left".
 //!
-//! A client asks in rounds, for votes and, with the same claim, for renewals: of votes that it keeps while it
-//! waits for others, and of the lock. A node's yes counts until the deadline of its round, which lies `ttl` after
-//! the round was sent, whenever it comes; the client holds the lock as long as a majority's yeses count.
+//! A client sends rounds of requests: for votes and, with the same claim, for renewals of the votes
+//! that it keeps while it waits for others, and of the lock. A server's vote counts until the
+//! deadline of its round, `ttl` after the round was sent, whenever the reply arrives; the client
+//! holds the lock while the votes of a majority count.
 //!
-//! Clients may come with different settings. Then a node's marker tells the longest quarantine that anyone came
-//! with. For how long the node has been known is counted from its restart, which is earlier than the first
-//! request that can set the marker: more than the rule allows.
+//! Clients may have different settings. Then a server's marker contains the longest quarantine of
+//! all clients. The age of the marker is counted from the server's restart, which is earlier than
+//! the first request that can set it: the model permits more than the rule.
 
 pub mod state;
 
@@ -19,38 +20,38 @@ use crate::NODES;
 use crate::rules::Rules;
 use state::{Claim, Client, Node, Phase, State, Talk, bit, rounds};
 
-pub const EXCLUSION: &str = "nobody holds beside a writer";
+pub const EXCLUSION: &str = "no client holds beside a writer";
 pub const ACQUIRED: &str = "a client acquires";
 pub const TOGETHER: &str = "sharers hold together";
-pub const HEALED_COUNTS: &str = "a healed node is counted";
+pub const HEALED_COUNTS: &str = "a healed server is counted";
 
 pub const ANY_NUMBER: u8 = u8::MAX;
 
-/// What the world may do, apart from what it may always do.
+/// The settings of a run: what may happen, apart from what may always happen.
 #[derive(Clone, Copy, Debug)]
 pub struct Exclusion<const CLIENTS: usize> {
     pub rules: Rules,
-    /// The first of the clients ask for an exclusive lock, the others for a shared one.
+    /// Number of clients that request an exclusive lock; the others request a shared one.
     pub writers: usize,
     pub settings: [Settings; CLIENTS],
-    /// Of one waiter.
+    /// Number of attempts of one waiter.
     pub attempts: u8,
-    /// Of all nodes together; or `ANY_NUMBER`.
+    /// Number of restarts of all servers together, or `ANY_NUMBER`.
     pub restarts: u8,
     /// Holders renew.
     pub renewals: bool,
-    /// A renewal's yes may come later than at once, as long as its own deadline is not over.
+    /// The reply to a renewal may be late, but not later than its own deadline.
     pub late_answers: bool,
-    /// Of the nodes that a client hears from in an attempt at least one knows the longest quarantine.
+    /// At least one of the servers that reply to an attempt knows the longest quarantine.
     pub somebody_knows: bool,
     pub healing: Healing,
     pub old_copies: OldCopies,
     pub leftovers: Leftovers,
-    /// Treat states that differ only in the names of nodes and clients as one.
+    /// Treat states that differ only in the names of servers and clients as one.
     pub symmetry: bool,
 }
 
-/// In ticks.
+/// The settings of a client, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     pub ttl: u8,
@@ -61,38 +62,40 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Healing {
     Never,
-    /// After a round in which a majority said "extended" and this node said "expired".
+    /// After a round in which a majority renewed and this server replied that the claim has
+    /// expired.
     ByTheRule,
-    /// Whenever the network likes, for whatever was ever asked for: more than the rule allows, with
-    /// fewer states.
+    /// At any time, for any claim that was ever requested: more than the rule allows, with fewer
+    /// states.
     AtWill,
 }
 
-/// A node may come back with an older state: a promoted replica, a restored file.
+/// A server may restart with older data: a promoted replica, a restored file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OldCopies {
     Never,
-    /// With the claim it had before its last change.
+    /// With the claim from before its last change.
     LosingTheLastChange,
-    /// With whatever claim was ever asked for: more than can happen, with fewer states.
+    /// With any claim that was ever requested: more than can happen, with fewer states.
     OfAnyClaim,
 }
 
-/// Claims on nodes and requests under way on which no client counts.
+/// Claims on servers and requests in flight that no client relies on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Leftovers {
     All,
-    /// Not those of a waiter that has made its last attempt; a new waiter comes in its place, forever. They
-    /// could only keep others out, which the network can do as well: no late release touches another's claim.
+    /// Not those of a waiter that has made its last attempt; a new waiter replaces it, forever.
+    /// They could only block others, which the network can do as well: no late release affects the
+    /// claim of another client.
     OfLiveWaiters,
-    /// None at all: a claim stands only as long as its client counts on it, and a renewal finds one wherever one
-    /// can have been put before, by a late vote, a heal or an old copy. No request is kept out for anything else.
+    /// None at all: a claim exists only while its client relies on it, and a renewal finds a claim
+    /// wherever a late vote, a heal or an old copy can have put one. Nothing else blocks a request.
     None,
 }
 
-/// A node carries out a request when the network likes: at once, late, again, or never. Its answer arrives at
-/// once or never: a later one would count until the same deadline, so the client would only hold for less time.
-/// (Where answers may be late that is checked as well.)
+/// A server executes a request at any time: at once, late, repeatedly, or never. Its reply arrives
+/// at once or never: a later one would count until the same deadline, so the client would only hold
+/// for less time. (Late replies are checked as well, with `late_answers`.)
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     Tick,
@@ -144,7 +147,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Answer {
     Lost,
-    /// To the request of the round with so many ticks left.
+    /// To the request of the round with this many ticks left.
     AtOnce(u8),
     Late(u8),
 }
@@ -206,7 +209,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         for node in 0..NODES {
             actions.push(Action::NodeRestartsEmpty { node });
             if self.leftovers == Leftovers::None && self.are_alike() {
-                continue; // A renewal finds its claim there as well as if the node had kept it.
+                continue; // A renewal finds its claim as if the server had kept it.
             }
             actions.push(Action::NodeRestarts { node });
             match self.old_copies {

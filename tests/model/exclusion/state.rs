@@ -1,4 +1,4 @@
-//! What nodes, clients and the network are like at one moment, for `exclusion`.
+//! The state of servers, clients and the network in `exclusion`.
 
 use crate::names::least_under_all_names;
 use crate::{MAJORITY, NODES};
@@ -11,45 +11,47 @@ pub struct Claim {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Asks for nothing and relies on nothing; has sent a release for every attempt so far.
+    /// Requests nothing and relies on nothing; has sent a release for every attempt so far.
     #[default]
     Idle,
     Asking,
     Holding,
 }
 
-/// A set of rounds, each known by the ticks to its deadline: a round is one request to all nodes.
+/// A set of rounds, each identified by the ticks until its deadline. A round is one request to all
+/// servers.
 pub type Rounds = u8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client {
     pub phase: Phase,
     pub attempt: u8,
-    /// Those under way whose deadline is not over.
+    /// The rounds in flight whose deadline has not passed.
     pub rounds: Rounds,
-    /// The longest quarantine that a node has told in this attempt, where clients differ.
+    /// The longest quarantine that a server has reported in this attempt, where clients differ.
     pub heard: u8,
 }
 
-/// What one client and one node have told each other.
+/// The messages between one client and one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Talk {
-    /// Ticks until the last counted yes of this node has run out: to the deadline of its round.
+    /// Ticks until the last counted vote of this server ends: the deadline of its round.
     pub yes_left: u8,
-    /// For how long the node had been known when it voted, where clients differ.
+    /// The age of the server's marker when it voted, where clients differ.
     pub known_for: u8,
-    /// The node's yes to these rounds is on its way.
+    /// The rounds for which the server's vote is in flight.
     pub late: Rounds,
-    /// The node told a round with so many ticks left that it does not have our claim.
+    /// The ticks left of the round to which the server replied that it does not have the claim.
     pub lost_it: u8,
     /// Attempts for which a heal was sent (bits).
     pub heal_sent: u8,
 }
 
-/// The claim of one client on one node: a writer's is `lock:K` itself, a sharer's stands beside others.
+/// The claim of one client on one server: a writer's is `lock:K` itself, a sharer's is one of
+/// several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Entry {
-    /// 0 = there is none.
+    /// 0 = there is no claim.
     pub attempt: u8,
     /// Ticks until it expires.
     pub left: u8,
@@ -63,15 +65,15 @@ impl Entry {
     }
 }
 
-/// One node and all that concerns it.
+/// One server and all messages from and to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node<const CLIENTS: usize> {
     pub entries: [Entry; CLIENTS],
-    /// The claim that the last change took away, where old copies need it.
+    /// The claim that the last change removed, where old copies need it.
     pub before: Option<Claim>,
-    /// The marker: for how long it has been known, at most the longest quarantine of all.
+    /// The age of the marker, at most the longest quarantine of all clients.
     pub known_for: u8,
-    /// The marker: the longest quarantine that a client came with.
+    /// The longest quarantine of any client so far, in the marker.
     pub longest: u8,
     pub talk: [Talk; CLIENTS],
 }
@@ -97,7 +99,7 @@ pub struct State<const CLIENTS: usize> {
 }
 
 impl<const CLIENTS: usize> State<CLIENTS> {
-    /// Everything that was ever asked for and is not forgotten.
+    /// All claims that were ever requested and are not forgotten.
     pub fn claims(&self) -> impl Iterator<Item = Claim> {
         let attempts = self.clients.iter().map(|client| client.attempt).enumerate();
         attempts
@@ -108,14 +110,14 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         self.clients[client].phase == Phase::Holding
     }
 
-    /// A majority has said yes until then, or for longer: the deadline.
+    /// The deadline until which the votes of a majority count.
     pub fn lease(&self, client: usize) -> u8 {
         let mut yes_left = self.nodes.map(|node| node.talk[client].yes_left);
         yes_left.sort_unstable();
         yes_left[NODES - MAJORITY]
     }
 
-    /// The client relies on nothing any more, and its releases are under way.
+    /// The client no longer relies on anything, and its releases are in flight.
     pub fn stop(&mut self, client: usize) {
         let stopped = &mut self.clients[client];
         *stopped = Client { attempt: stopped.attempt, ..Client::default() };
@@ -124,7 +126,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    /// As if this waiter had never been: the next attempt is a new waiter's.
+    /// Removes all traces of this waiter: the next attempt is a new waiter's.
     pub fn forget(&mut self, client: usize) {
         self.clients[client] = Client::default();
         for node in &mut self.nodes {
@@ -154,8 +156,8 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    /// The one state that stands for all that differ from it in the names of nodes, and of clients if these are
-    /// `alike`; writers stay writers.
+    /// The state that represents all those that differ only in the names of servers, and of clients
+    /// if these are `alike`; writers stay writers.
     pub fn representative(&self, writers: usize, alike: bool) -> Self {
         if !alike {
             let mut sorted = *self;
@@ -190,7 +192,7 @@ pub fn rounds(set: Rounds) -> impl Iterator<Item = u8> {
     (1..Rounds::BITS as u8).filter(move |&round| set & bit(round) != 0)
 }
 
-/// A tick later; what has no tick left is over.
+/// The rounds one tick later, without those that have ended.
 pub fn later(set: Rounds) -> Rounds {
     (set >> 1) & !1
 }

@@ -1,11 +1,11 @@
-//! What time, nodes and clients do, for `exclusion`.
+//! The steps of time, servers and clients in `exclusion`.
 
 use super::state::{Claim, Entry, Phase, State, bit, later};
 use super::{ANY_NUMBER, Answer, Exclusion, Healing, Leftovers};
 use crate::MAJORITY;
 
 impl<const CLIENTS: usize> Exclusion<CLIENTS> {
-    /// The attempt number that stands in the claim.
+    /// The attempt number in the claim.
     fn number(&self, attempt: u8) -> u8 {
         if self.rules.attempt_numbers { attempt } else { 1 }
     }
@@ -50,7 +50,8 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         }
     }
 
-    /// How long a node must have been known for its votes to count, as far as the node or the client knows.
+    /// The required age of a server's marker for its votes to count, as far as the server or the
+    /// client knows.
     fn quarantine(&self, state: &State<CLIENTS>, node: usize, client: usize) -> u8 {
         let own = self.settings[client].quarantine;
         match (self.rules.quarantine, self.rules.longest_counts) {
@@ -60,7 +61,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         }
     }
 
-    /// Each request raises the marker's longest quarantine, and each reply tells it.
+    /// Each request raises the marker's longest quarantine, and each reply reports it.
     fn tell_the_longest(&self, state: &mut State<CLIENTS>, node: usize, claim: Claim, answer: Answer) {
         let client = claim.client as usize;
         let asked = &mut state.nodes[node];
@@ -71,7 +72,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         }
     }
 
-    /// A yes to this round. One that comes late counts until the deadline of its own round.
+    /// Counts a vote of this round. A late vote counts until the deadline of its own round.
     fn count(&self, state: &mut State<CLIENTS>, node: usize, client: usize, round: u8, known_for: u8) {
         let talk = &mut state.nodes[node].talk[client];
         talk.yes_left = talk.yes_left.max(round);
@@ -83,7 +84,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         }
     }
 
-    /// The longest quarantine that was heard from any node holds for all votes of the attempt.
+    /// The longest quarantine that any server reported applies to all votes of the attempt.
     fn hold_if_enough(&self, state: &mut State<CLIENTS>, client: usize) {
         let heard = state.clients[client].heard;
         if self.somebody_knows && heard < self.longest() {
@@ -131,7 +132,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         if entries[client].lives() && entries[client].attempt <= self.number(claim.attempt) {
             entries[client] = Entry::NONE;
         } else if client >= self.writers && !self.rules.own_entries {
-            // Subtract one from a counter, and it is another client's.
+            // A release subtracts one from a counter, at the expense of another client.
             let another = entries[self.writers..].iter_mut().find(|entry| entry.lives());
             another.into_iter().for_each(|entry| *entry = Entry::NONE);
         }
@@ -149,8 +150,8 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         let talk = &mut asked.talk[client];
         if asked.entries[client].attempt == self.number(claim.attempt) {
             asked.entries[client] = self.entry(claim);
-            // While it rests, its memory of our claim is worth something only as long as no other client can have
-            // been granted there.
+            // A quarantined server's record of our claim counts only while it cannot have voted for
+            // another client.
             let rests = asked.known_for < quarantine;
             let counts = !rests || talk.yes_left > 0 || !self.rules.rest_breaks_chain;
             let known_for = if rests { talk.known_for } else { asked.known_for };
@@ -165,7 +166,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         }
     }
 
-    /// A yes that comes after others of its round, or after a later round was sent.
+    /// A vote that arrives after others of its round, or after a later round was sent.
     pub fn late_yes(&self, state: &mut State<CLIENTS>, node: usize, client: usize, round: u8) {
         let newest = state.clients[client].rounds.checked_ilog2().map_or(round, |newest| newest as u8);
         let talk = &mut state.nodes[node].talk[client];
@@ -175,7 +176,8 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
         self.count(state, node, client, until, known_for);
     }
 
-    /// At once, if a majority has said yes to the round in which the node said that it has nothing, or to a later.
+    /// Sends heals at once if a majority has voted in the round in which the server reported the
+    /// loss, or in a later one.
     fn send_heals(&self, state: &mut State<CLIENTS>, client: usize) {
         if !state.holds(client) {
             return;

@@ -1,4 +1,4 @@
-//! Who holds, and what becomes of it without one of the rules.
+//! Exclusion, and how it is violated without one of the rules.
 
 use super::state::Claim;
 use super::*;
@@ -26,7 +26,7 @@ fn exclusion<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
     }
 }
 
-/// Claims that count, and no others.
+/// Only claims that count.
 fn bare<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
     let (leftovers, healing, old_copies) = (Leftovers::None, Healing::Never, OldCopies::Never);
     Exclusion { leftovers, healing, old_copies, restarts: ANY_NUMBER, ..exclusion() }
@@ -36,7 +36,7 @@ mod holds {
     use super::*;
 
     #[test]
-    fn when_nodes_restart_and_holders_renew_and_heal() {
+    fn when_servers_restart_and_holders_renew_and_heal() {
         proves(Exclusion { restarts: ANY_NUMBER, ..exclusion::<2>() });
         if full() {
             proves(Exclusion { restarts: ANY_NUMBER, settings: [THREE; 2], ..exclusion::<2>() });
@@ -44,7 +44,7 @@ mod holds {
     }
 
     #[test]
-    fn when_clients_ask_anew() {
+    fn when_clients_retry() {
         proves(Exclusion { attempts: 2, restarts: 1, settings: [ONE; 2], ..exclusion::<2>() });
         if full() {
             proves(Exclusion { attempts: 2, restarts: 1, ..exclusion::<2>() });
@@ -64,9 +64,9 @@ mod holds {
         }
     }
 
-    /// Nothing that makes the states fewer but the names.
+    /// The only reduction of states is by names.
     #[test]
-    fn when_all_that_was_sent_may_still_come() {
+    fn when_any_old_request_may_still_arrive() {
         let leftovers = Leftovers::All;
         proves(Exclusion { leftovers, settings: [ONE; 2], ..by_the_rule() });
         if full() {
@@ -76,9 +76,10 @@ mod holds {
         }
     }
 
-    /// Nodes 0 and 1 voted, node 2 is healed in the first renewal, and 1 and 2 are enough for the second.
+    /// Servers 0 and 1 voted, server 2 is healed in the first renewal, and 1 and 2 suffice for the
+    /// second.
     #[test]
-    fn and_a_healed_node_is_counted_from_the_next_round() {
+    fn and_a_healed_server_is_counted_from_the_next_round() {
         let (client, claim) = (0, Claim { client: 0, attempt: 1 });
         let answer = Answer::AtOnce(2);
         let acquires = |node| [Action::NodeAcquires { node, claim, answer }];
@@ -109,9 +110,9 @@ mod holds {
         assert!((model.property(HEALED_COUNTS).condition)(&model, &state));
     }
 
-    /// The keeper listens on after the majority, and heals at once.
+    /// The keeper reads replies after the majority, and heals at once.
     #[test]
-    fn when_a_yes_comes_late() {
+    fn when_a_vote_is_late() {
         proves(Exclusion { late_answers: true, ..exclusion::<2>() });
         if full() {
             proves(Exclusion { late_answers: true, restarts: ANY_NUMBER, ..exclusion::<2>() });
@@ -120,7 +121,7 @@ mod holds {
         }
     }
 
-    /// Of one with a shorter quarantine, or none, and one with a longer ttl.
+    /// One client has a shorter quarantine or none, the other a longer ttl.
     #[test]
     fn when_settings_differ() {
         for short in [ONE, OFF] {
@@ -171,7 +172,7 @@ mod holds {
 mod is_violated {
     use super::*;
 
-    /// No more than what really can happen, under names that stay.
+    /// Only what can happen in reality, with fixed names.
     fn real<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
         Exclusion {
             renewals: false,
@@ -200,19 +201,20 @@ mod is_violated {
         violates(Exclusion { rules, restarts: 1, ..real::<2>() }, EXCLUSION);
     }
 
-    /// A replica that missed a release is promoted, and renews the old claim of a waiter who asks anew.
+    /// A replica that missed a release is promoted, and renews the old claim of a waiter that
+    /// retries.
     #[test]
-    fn if_a_resting_node_renews_a_claim_for_an_acquire() {
+    fn if_a_quarantined_server_renews_a_claim_for_an_acquire() {
         let rules = Rules { rest_comes_first: false, ..Rules::ALL };
         let old_copies = OldCopies::LosingTheLastChange;
         let promoting = Exclusion { attempts: 2, restarts: 1, old_copies, ..real::<2>() };
         violates(Exclusion { rules, settings: [ONE; 2], symmetry: true, ..promoting }, EXCLUSION);
     }
 
-    /// A node forgets a vote, is healed for another client, and that one drops the node which kept the
-    /// first client from its majority.
+    /// A server loses a vote and is healed for another client, which then no longer needs the
+    /// server that prevented the first client's majority.
     #[test]
-    fn if_a_healed_node_counts_while_it_rests() {
+    fn if_a_healed_server_counts_while_it_is_quarantined() {
         let rules = Rules { rest_breaks_chain: false, ..Rules::ALL };
         let healing = if full() { Healing::ByTheRule } else { Healing::AtWill };
         let leftovers = Leftovers::OfLiveWaiters;
@@ -221,7 +223,7 @@ mod is_violated {
     }
 
     #[test]
-    fn where_only_claims_that_count_are_looked_at_too() {
+    fn where_only_claims_that_count_are_modelled_too() {
         for rules in [
             Rules { deadline: false, ..Rules::ALL },
             Rules { quarantine: false, ..Rules::ALL },
@@ -231,7 +233,7 @@ mod is_violated {
         }
     }
 
-    /// One sharer's release, carried out once too often, takes another's away.
+    /// One sharer's release, executed once too often, releases another's claim.
     #[test]
     fn if_sharers_are_only_counted() {
         let rules = Rules { own_entries: false, ..Rules::ALL };
@@ -241,16 +243,18 @@ mod is_violated {
         );
     }
 
-    /// A sharer's claim has expired on one node, where a writer was voted for, and it counts this node again.
+    /// A sharer's claim has expired on one server, which then voted for a writer, and the sharer
+    /// counts this server again.
     #[test]
     fn if_an_expired_sharer_is_renewed() {
         let rules = Rules { expired_is_expired: false, ..Rules::ALL };
         violates(Exclusion { rules, writers: 1, renewals: true, ..real::<2>() }, EXCLUSION);
     }
 
-    /// The claim was renewed when its round was sent, and has expired before the newest round's deadline.
+    /// The claim was renewed by an earlier round, and expires before the deadline of the newest
+    /// round.
     #[test]
-    fn if_a_late_yes_counts_for_the_newest_round() {
+    fn if_a_late_vote_counts_for_the_newest_round() {
         let rules = Rules { own_deadline: false, ..Rules::ALL };
         violates(
             Exclusion { rules, renewals: true, late_answers: true, symmetry: true, ..real::<2>() },
@@ -262,17 +266,18 @@ mod is_violated {
         Exclusion { settings: [ONE, TWO], restarts: 1, symmetry: true, ..real() }
     }
 
-    /// A server forgets the vote of the one with the long ttl, and rests for the short quarantine only.
+    /// A server loses the vote for the client with the long ttl, and is quarantined only for the
+    /// short time.
     #[test]
-    fn if_each_goes_by_its_own_quarantine() {
+    fn if_each_client_uses_its_own_quarantine() {
         let rules = Rules { longest_counts: false, ..Rules::ALL };
         violates(Exclusion { rules, somebody_knows: true, ..short_and_long() }, EXCLUSION);
     }
 
-    /// The stated limit: two servers have forgotten the longest quarantine, or never heard of it, and the one who
-    /// uses it reaches neither before the shorter one is over.
+    /// The documented limit: two servers have lost the longest quarantine or never received it, and
+    /// the client that uses it reaches neither before the shorter one ends.
     #[test]
-    fn if_no_server_of_somebody_knows_the_longest_quarantine() {
+    fn if_no_server_of_a_client_knows_the_longest_quarantine() {
         violates(Exclusion { restarts: 2, ..short_and_long() }, EXCLUSION);
     }
 }

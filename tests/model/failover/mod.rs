@@ -1,13 +1,13 @@
-//! One master and one replica, as Sentinel or a cluster keep them: who holds the lock when the replica takes the
-//! master's place, once or as often as one likes.
+//! One master and one replica, as with Sentinel or in a cluster: who holds the lock when the
+//! replica takes the master's place, any number of times.
 //!
-//! Time is a clock of whole ticks, kept as "ticks left". Replication is asynchronous: the replica has what the master had
-//! at some moment, for as long as the network likes. A server that was demoted keeps what it has until it is
+//! Time is a clock of whole ticks, stored as "ticks left". Replication is asynchronous: the replica
+//! has the data of the master at some earlier moment. A demoted server keeps its data until it is
 //! synchronized, and may be promoted again before that.
 //!
-//! A marker is the server's own or not; whose else it might be does not matter. It is data like any other, and is
-//! replicated. Requests are executed at once, and their answers arrive at once or never: a client that hears of a grant
-//! later only holds for less time.
+//! A marker is the server's own or not; which other server's it is does not matter. It is
+//! replicated like all data. Requests are executed at once, and their replies arrive at once or
+//! never: a client that receives a grant later only holds the lock for less time.
 
 mod tests;
 
@@ -22,33 +22,34 @@ pub const EXCLUSION: &str = "no two clients hold";
 pub const GRANTED: &str = "a promoted server grants";
 pub const GOES_ON: &str = "a holder is renewed by a promoted server";
 
-/// In ticks.
+/// The settings; times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Failover {
     pub rules: Rules,
     pub ttl: u8,
     pub quarantine: u8,
-    /// For how long a master goes on granting after the other one has been promoted: until it hears of it, or finds that
-    /// it has no replica any more (min-replicas-to-write). 0 = not at all; 1 = until the next tick.
+    /// How long a master continues to grant after the other server has been promoted: until it
+    /// learns of that, or finds that it has lost its replica (min-replicas-to-write). 0 = not at
+    /// all; 1 = until the next tick.
     pub serves_on: u8,
     /// Servers are restarted, with their data or without.
     pub restarts: bool,
-    /// A holder renews while it has at least so many ticks left, or stops.
+    /// A holder renews while it has at least this many ticks left; otherwise it stops.
     pub renews_by: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Data {
-    /// Whose claim, and how long it lives.
+    /// The client of the claim, and the ticks until it expires.
     claim: Option<(u8, u8)>,
     marker: Option<Marker>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Marker {
-    /// The server that would take it for its own.
+    /// The server that considers the marker its own.
     of: Option<u8>,
-    /// For how long it has been there, up to the quarantine.
+    /// The age of the marker, up to the quarantine.
     age: u8,
 }
 
@@ -56,11 +57,11 @@ struct Marker {
 pub struct State {
     servers: [Data; SERVERS],
     master: u8,
-    /// The other one still grants for so many ticks.
+    /// The other server still grants for this many ticks.
     serves_on: u8,
     /// Ticks for which each client holds the lock.
     holds: [u8; CLIENTS],
-    /// For the properties that are about a promoted server.
+    /// For the properties of a promoted server.
     was_promoted: bool,
     holder_was_renewed: bool,
 }
@@ -94,7 +95,7 @@ pub enum Action {
 }
 
 impl Failover {
-    /// The server is another one than before, as far as its marker tells.
+    /// The server no longer considers any marker its own.
     fn forget_markers(state: &mut State, server: usize) {
         for data in &mut state.servers {
             if let Some(marker) = &mut data.marker
@@ -133,7 +134,7 @@ impl Failover {
                 state.holds[client] = self.ttl;
                 state.holder_was_renewed |= state.was_promoted;
             }
-            // It is told that the lock is lost, and stops.
+            // The holder learns that the lock is lost, and stops.
             _ => state.holds[client] = 0,
         }
     }
@@ -156,7 +157,7 @@ impl Model for Failover {
     type State = State;
     type Action = Action;
 
-    /// The first master has been known for long.
+    /// The first master's marker is old.
     fn init_states(&self) -> Vec<State> {
         let marker = Some(Marker { of: Some(0), age: self.quarantine });
         let servers = [Data { claim: None, marker }, Data::default()];
@@ -165,7 +166,7 @@ impl Model for Failover {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         actions.extend([Action::Tick, Action::Promote]);
-        // A master that serves on knows nothing of the other one.
+        // A demoted master that still grants does not know of the other server.
         if state.serves_on == 0 {
             actions.push(Action::Replicate);
         }

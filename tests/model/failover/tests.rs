@@ -1,4 +1,4 @@
-//! Who holds over a failover, and what becomes of it without one of the rules.
+//! Exclusion across failovers, and how it is violated without one of the rules.
 
 use super::*;
 use crate::{proves, violates};
@@ -13,8 +13,9 @@ fn no_two_clients_hold_over_failovers_and_restarts() {
     }
 }
 
-/// What min-replicas-to-write is for: a master that finds itself without a replica refuses to grant. A longer quarantine
-/// does not do instead: the promoted server renews a claim that the old one lets expire, and grants again.
+/// The purpose of min-replicas-to-write: a master without a replica refuses to grant. A longer
+/// quarantine is no substitute: the promoted server renews a claim that the old master lets expire
+/// and grants again.
 #[test]
 fn an_old_master_that_serves_on_grants_beside_the_promoted_one() {
     proves(Failover { serves_on: 1, ..SAFE });
@@ -24,9 +25,10 @@ fn an_old_master_that_serves_on_grants_beside_the_promoted_one() {
     violates(Failover { serves_on: u8::MAX, ..SAFE }, EXCLUSION);
 }
 
-/// Sentinels learn of a failover one after the other, and an old master that lives may grant until the last one knows.
-/// That is safe if a holder's claim at the old master outlives this time, since it renews early, and so does the
-/// quarantine of the promoted server, beyond every lease.
+/// Sentinels learn of a failover one after the other, and an old master may grant until the last
+/// one knows. This is safe if holders renew early enough for their claims at the old master to
+/// outlive this time, and if the quarantine of the promoted server is longer than every lease by
+/// this time.
 #[test]
 fn an_old_master_may_serve_on_for_what_the_quarantine_is_longer_if_holders_renew_early() {
     let early = Failover { ttl: 3, serves_on: 2, renews_by: 2, restarts: false, ..SAFE };
@@ -46,7 +48,8 @@ fn a_quarantine_that_is_shorter_than_the_lease_is_none() {
     violates(Failover { quarantine: 1, restarts: false, ..SAFE }, EXCLUSION);
 }
 
-/// A server that was demoted, has not been synchronized, and is promoted again has its own marker of before.
+/// A server that was demoted and is promoted again before it was synchronized still has its old
+/// marker.
 #[test]
 fn without_the_reign_in_the_marker_a_server_that_is_promoted_again_counts_as_known() {
     let rules = Rules { marker_names_reign: false, ..Rules::ALL };

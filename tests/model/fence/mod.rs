@@ -1,15 +1,18 @@
-//! Which token a grant gets. No clock at all: a claim may be gone, and an answer may count, at any time.
+//! Which token a grant gets. There is no clock: a claim may disappear, and a reply may count, at
+//! any time.
 //!
-//! So nothing is left of the difference between writers and sharers: a writer is voted for where the others'
-//! claims are gone, and they may be gone anywhere. All clients are sharers here; what holds for them holds for
-//! every mix. Claims stay where they were put, since one that is gone could only forbid a raise.
+//! So writers and sharers do not differ: a server votes for a writer if the claims of others are
+//! gone, and they may be gone anywhere. All clients are sharers here; what holds for them holds for
+//! every mix. Claims stay, since a claim that is gone could only prevent a raise.
 //!
-//! A client asks its gate and the other nodes at once, and proposes a token to all of them; the gate goes by its
-//! clock as well. What can be proposed is any fence, to each node another one: `FenceGrows`. Where proposals are
-//! `Told` they are explicit, to see that equal ones do no harm.
+//! A client sends its request to the gate and the other servers at once, and proposes a token to
+//! all of them; the gate also uses its clock. Any fence can be proposed, a different one to each
+//! server: `FenceGrows`. Where proposals are `Told` they are explicit, to show that equal ones are
+//! harmless.
 //!
-//! If `exclusive`, nobody votes for a second client before the first has released its vote there. Then tokens
-//! grow in the order of grants; else a grant is compared with those only that were complete before it began.
+//! If `exclusive`, no server votes for a second client before the first has released its vote
+//! there. Then tokens grow in the order of grants; otherwise a grant is compared only with those
+//! that were complete before it began.
 
 mod tests;
 
@@ -22,19 +25,19 @@ use crate::{MAJORITY, NODES};
 pub const UNIQUE: &str = "no two grants have the same token";
 pub const ORDERED: &str = "a grant has a larger token than every grant that was complete before it began";
 pub const SUCCEEDED: &str = "a grant follows another";
-pub const RAISED: &str = "a token comes out of a raise round";
-pub const ONE_ROUND: &str = "a majority answers the same largest token at once";
+pub const RAISED: &str = "a token is the result of a raise round";
+pub const ONE_ROUND: &str = "a majority replies with the same largest token at once";
 
-/// Waiters come and go, and ask anew, without end; only the fences have one.
+/// Waiters arrive, leave and retry without end; only the fences are bounded.
 #[derive(Clone, Copy, Debug)]
 pub struct Fence<const CLIENTS: usize> {
     pub rules: Rules,
-    /// States with a larger fence are not looked at.
+    /// States with a larger fence are not explored.
     pub largest_fence: u8,
-    /// How often a node may lose its memory, fence and all.
+    /// How often a server may lose its data, including the fence.
     pub empty_restarts: u8,
-    /// An attempt that was given up leaves claims and requests behind. They can do no more than `FenceGrows`,
-    /// but only because a vote that is asked for again is a new one.
+    /// An abandoned attempt leaves claims and requests. They can do no more than `FenceGrows`, but
+    /// only because a repeated request gets a new vote.
     pub leftovers: bool,
     pub proposals: Proposals,
     pub exclusive: bool,
@@ -43,9 +46,9 @@ pub struct Fence<const CLIENTS: usize> {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Proposals {
-    /// Any, through `FenceGrows`; so may everything else that raises a fence.
+    /// Any, through `FenceGrows`, like everything else that raises a fence.
     Any,
-    /// Each attempt proposes one of these to all nodes, and no fence grows by anything else.
+    /// Each attempt proposes one of these to all servers, and nothing else raises a fence.
     Told { largest: u8 },
 }
 
@@ -54,32 +57,33 @@ type Fences = u8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client {
-    /// There may be requests of this waiter under way.
+    /// Requests of this waiter may be in flight.
     known: bool,
     asking: bool,
     /// The largest token of a grant that was complete when this attempt began.
     complete_before: u8,
-    /// What the client proposes to all nodes.
+    /// The client's proposal to all servers.
     proposed: u8,
 }
 
-/// What one client and one node have to do with each other.
+/// The state between one client and one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Talk {
-    /// The node has the waiter's claim, of this attempt or an earlier one.
+    /// The server has the waiter's claim, of this attempt or an earlier one.
     claim: bool,
-    /// The fences which the node answered to this attempt's votes and raises, all of which set them.
+    /// The fences in the server's replies to the votes and raises of this attempt, all of which set
+    /// them.
     answers: Fences,
-    /// This attempt goes through the queue of this node, which goes by its clock.
+    /// This attempt uses the queue of this server, which uses its clock.
     is_gate: bool,
-    /// The node lost its memory during this attempt, and rests until it is over.
+    /// The server lost its data during this attempt, and is quarantined until the attempt ends.
     rests: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node<const CLIENTS: usize> {
     fence: u8,
-    /// The waiter whose claim set the fence, if it is of any interest.
+    /// The waiter whose claim set the fence, if it matters.
     set_by: Option<u8>,
     talk: [Talk; CLIENTS],
 }
@@ -92,13 +96,13 @@ pub struct State<const CLIENTS: usize> {
     tokens: Fences,
     twice: bool,
     regressed: bool,
-    /// What the servers' clocks show at least.
+    /// A lower bound of the servers' clocks.
     clock: u8,
     empty_restarts_left: u8,
 }
 
-/// An answer arrives at once, but the client may wait with its decision, and makes it by any answers that it got
-/// in this attempt: with fewer of them it could do no more.
+/// A reply arrives at once, but the client may delay its decision, and bases it on any replies of
+/// this attempt: fewer replies would permit nothing more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     /// `gate`: none where no clock matters; so a majority may be one without the gate.
@@ -137,7 +141,7 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
             actions.push(Action::NodeVotes { node, client });
         }
         for to in 1..=self.largest_fence {
-            // The raises of an earlier attempt, which may have been to any fence, are still under way.
+            // The raises of an earlier attempt, to any fence, may still be in flight.
             if state.clients[client].asking && !state.has_votes_up_to(client, to) {
                 continue;
             }
@@ -200,7 +204,8 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
         if talk.claim && (to > asked.fence || to == asked.fence && has_set_it) {
             asked.fence = to;
             asked.set_by = Some(client as u8);
-            // Only who has voted is raised in this attempt; all others' raises are late ones of earlier attempts.
+            // This attempt raises only servers that have voted; raises of other servers are late
+            // ones of earlier attempts.
             if state.clients[client].asking && talk.answers != 0 {
                 talk.answers |= set_of(to);
             }
@@ -211,7 +216,7 @@ impl<const CLIENTS: usize> Fence<CLIENTS> {
         state.empty_restarts_left -= 1;
         if self.rules.clock_floor {
             let largest = state.nodes.iter().map(|node| node.fence).max().expect("a node");
-            // A proposal may be ahead of the clock; how much further than the node rests?
+            // A proposal may be ahead of the clock: by how much more than the quarantine?
             let ahead = if self.rules.proposals_within_quarantine { 0 } else { 2 };
             state.clock = state.clock.max((largest + 1).saturating_sub(ahead));
         }
@@ -251,12 +256,12 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         }
     }
 
-    /// A majority has voted, and answered no more than this.
+    /// A majority has voted, with no larger fence than this.
     fn has_votes_up_to(&self, client: usize, fence: u8) -> bool {
         self.nodes.iter().filter(|node| node.talk[client].voted_up_to(fence)).count() >= MAJORITY
     }
 
-    /// How many nodes have told this client that it has set this fence.
+    /// Number of servers that have confirmed to this client that it has set this fence.
     fn standing(&self, client: usize, fence: u8) -> usize {
         self.nodes.iter().filter(|node| node.talk[client].answers & set_of(fence) != 0).count()
     }
@@ -269,7 +274,8 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         self.forget(client);
     }
 
-    /// The next attempt is another waiter's. What this one's late requests and heals can do is `FenceGrows`.
+    /// The next attempt is another waiter's. Late requests and heals of this one are covered by
+    /// `FenceGrows`.
     fn forget(&mut self, client: usize) {
         self.clients[client] = Client::default();
         for node in &mut self.nodes {
@@ -284,7 +290,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
             .any(|to| self.standing(client, to) >= MAJORITY && self.nodes.iter().any(|node| raised(node, to)))
     }
 
-    /// Each has answered once, and a majority the same.
+    /// Each server has replied once, and a majority with the same fence.
     fn one_round_was_enough(&self, client: usize) -> bool {
         let answers = self.nodes.map(|node| node.talk[client].answers);
         let once = answers.iter().all(|answers| answers.count_ones() <= 1);
@@ -292,7 +298,7 @@ impl<const CLIENTS: usize> State<CLIENTS> {
         once && largest != 0 && answers.iter().filter(|&&answers| answers == largest).count() >= MAJORITY
     }
 
-    /// The one state that stands for all that differ from it in names only.
+    /// The state that represents all those that differ only in names.
     fn representative(&self) -> Self {
         least_under_all_names(&self.clients, CLIENTS, |names| self.renamed(names))
     }

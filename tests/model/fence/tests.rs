@@ -1,4 +1,4 @@
-//! Tokens, and what becomes of them without one of the rules.
+//! Tokens, and how their promises are violated without one of the rules.
 
 use super::*;
 use crate::{full, proves, violates};
@@ -19,7 +19,7 @@ mod holds {
     use super::*;
 
     #[test]
-    fn when_answers_count_at_any_time() {
+    fn when_replies_count_at_any_time() {
         proves(fence::<2>());
         if full() {
             proves(Fence { largest_fence: 4, ..fence::<2>() });
@@ -27,7 +27,7 @@ mod holds {
     }
 
     #[test]
-    fn when_all_that_was_sent_may_still_come() {
+    fn when_any_old_request_may_still_arrive() {
         proves(Fence { leftovers: true, ..fence::<2>() });
         if full() {
             proves(Fence { leftovers: true, largest_fence: 4, ..fence::<2>() });
@@ -35,7 +35,7 @@ mod holds {
     }
 
     #[test]
-    fn when_a_node_loses_its_memory() {
+    fn when_a_server_loses_its_data() {
         proves(Fence { empty_restarts: 1, largest_fence: 2, ..fence::<2>() });
         if full() {
             proves(Fence { empty_restarts: 1, ..fence::<2>() });
@@ -45,9 +45,9 @@ mod holds {
         }
     }
 
-    /// Proposals are told, and may be equal; a late one is behind all others.
+    /// Proposals are explicit and may be equal; a late one is behind all others.
     #[test]
-    fn when_all_nodes_are_asked_at_once() {
+    fn when_all_servers_receive_the_request_at_once() {
         let proposals = Proposals::Told { largest: 2 };
         proves(Fence { proposals, ..fence::<2>() });
         if full() {
@@ -61,7 +61,7 @@ mod holds {
 
     /// Tokens grow in the order of grants.
     #[test]
-    fn when_no_node_votes_for_two() {
+    fn when_no_server_votes_for_two_clients() {
         let proposals = Proposals::Told { largest: 2 };
         proves(Fence { exclusive: true, proposals, ..fence::<2>() });
         proves(Fence { exclusive: true, ..fence::<2>() });
@@ -105,16 +105,17 @@ mod is_violated {
         }
     }
 
-    /// The other nodes know nothing of the time: a majority without the gate answers a token of long ago.
+    /// The other servers do not use their clocks: a majority without the gate replies with an old
+    /// token.
     #[test]
-    fn without_the_gates_vote_if_a_node_loses_its_memory() {
+    fn without_the_gates_vote_if_a_server_loses_its_data() {
         let rules = Rules { gate_is_counted: false, ..Rules::ALL };
         violates(Fence { rules, ..forgetful() }, ORDERED);
     }
 
-    /// What a node forgot is still ahead of its clock when it votes again.
+    /// A lost token is still ahead of the server's clock when the server votes again.
     #[test]
-    fn if_proposals_are_further_ahead_than_a_node_rests() {
+    fn if_proposals_are_further_ahead_than_the_quarantine() {
         let rules = Rules { proposals_within_quarantine: false, ..Rules::ALL };
         violates(Fence { rules, ..forgetful() }, ORDERED);
     }
@@ -125,7 +126,7 @@ mod is_violated {
         violates(Fence { rules, ..named() }, UNIQUE);
     }
 
-    /// A waiter asks again after a lost answer, and another sharer was granted in between.
+    /// A waiter repeats its request after a lost reply, and another sharer was granted in between.
     #[test]
     fn if_a_repeated_vote_is_not_new() {
         let rules = Rules { votes_are_new: false, ..Rules::ALL };
@@ -134,13 +135,13 @@ mod is_violated {
     }
 
     #[test]
-    fn without_the_clock_if_a_node_loses_its_memory() {
+    fn without_the_clock_if_a_server_loses_its_data() {
         let rules = Rules { clock_floor: false, ..Rules::ALL };
         violates(Fence { rules, ..forgetful() }, ORDERED);
     }
 
     #[test]
-    fn without_quarantine_if_a_node_loses_its_memory() {
+    fn without_quarantine_if_a_server_loses_its_data() {
         let rules = Rules { quarantine: false, ..Rules::ALL };
         violates(Fence { rules, ..forgetful() }, ORDERED);
     }

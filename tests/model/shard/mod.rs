@@ -1,9 +1,9 @@
-//! A slot of a cluster that moves between two masters, with its keys or without, and the shard markers by which its
-//! first lock need not wait.
+//! A slot of a cluster that moves between two masters, with or without its keys, and the shard
+//! markers because of which its first lock need not wait.
 //!
-//! Time is a clock of whole ticks, kept as "ticks left" or as an age. Requests are executed at once. Both masters have
-//! other slots, too, whose use is but one thing here: it writes the shard marker. What an old copy of the data may lack
-//! is chosen freely. Masters that are replaced, and serve on, are in the model of the failover.
+//! Time is a clock of whole ticks, stored as "ticks left" or as an age. Requests are executed at
+//! once. Both masters have other slots, too; a request there only writes the shard marker. An old
+//! copy of the data may lack anything. Replaced masters that still grant are in `failover`.
 
 mod tests;
 
@@ -17,36 +17,36 @@ const CLIENTS: usize = 2;
 pub const EXCLUSION: &str = "no two clients hold";
 pub const AT_ONCE: &str = "the first lock of a slot is granted at once";
 
-/// In ticks.
+/// The settings; times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Shard {
     pub rules: Rules,
     pub ttl: u8,
     pub quarantine: u8,
-    /// A slot may come back with the marker that it went with: no client has used it in between.
+    /// A slot may return with the marker that it left with: no client has used it in between.
     pub returns_unused: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Master {
-    /// Of the slot: whose claim, and how long it lives.
+    /// The client of the slot's claim, and the ticks until it expires.
     claim: Option<(u8, u8)>,
-    /// Of the slot.
+    /// The slot's marker.
     marker: Option<Marker>,
     shard_marker: Option<ShardMarker>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Marker {
-    /// The master that would take it for its own.
+    /// The master that considers the marker its own.
     of: Option<u8>,
-    /// Since when the master has been known, up to the quarantine.
+    /// How long the master has kept its data, up to the quarantine.
     age: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ShardMarker {
-    /// What it says is still so.
+    /// The marker still describes the master's reign.
     is_of_this_reign: bool,
     is_of_this_epoch: bool,
     had_the_slot: bool,
@@ -62,7 +62,7 @@ pub struct State {
     granted_at_once: bool,
 }
 
-/// What a master has after a restart, or a replica in its place.
+/// The data of a master after a restart, or of the replica that replaces it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keeps {
     All,
@@ -74,7 +74,7 @@ pub enum Keeps {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
     Tick,
-    /// The slot gets another owner, which gets the keys as well, or nothing: the old one is lost.
+    /// The slot gets another owner, with the keys, or without them if the old owner is lost.
     Move {
         with_keys: bool,
     },
@@ -85,9 +85,9 @@ pub enum Action {
     Flush {
         master: usize,
     },
-    /// By hand, the slot's marker alone.
+    /// An operator deletes the slot's marker.
     DeleteMarker,
-    /// Of a key in another slot.
+    /// A request for a key in another slot.
     UseOther {
         master: usize,
     },
@@ -108,7 +108,8 @@ pub enum Action {
 }
 
 impl Shard {
-    /// As lua/include/marker.lua: the age of what the shard marker says, which is written if it says something else.
+    /// As in lua/include/marker.lua: the age of the shard marker, which is replaced if it does not
+    /// describe the present.
     fn shard_known_for(&self, master: &mut Master, has_the_slot: bool) -> u8 {
         let rules = self.rules;
         let known = master.shard_marker.filter(|marker| {
@@ -149,7 +150,7 @@ impl Shard {
                 *left = self.ttl;
                 state.holds[client] = self.ttl;
             }
-            // It is told that the lock is lost, and stops.
+            // The holder learns that the lock is lost, and stops.
             _ => state.holds[client] = 0,
         }
     }
@@ -166,7 +167,7 @@ impl Shard {
         state.holds = state.holds.map(|left| left.saturating_sub(1));
     }
 
-    /// The new owner finds no key of the slot that it may have had before: it deleted them when it lost the slot.
+    /// The new owner has no old keys of the slot: it deleted them when it lost the slot.
     fn move_slot(state: &mut State, with_keys: bool) {
         let (from, to) = (state.owner as usize, 1 - state.owner as usize);
         let Master { claim, marker, .. } = state.masters[from];
@@ -205,7 +206,8 @@ impl Model for Shard {
     type State = State;
     type Action = Action;
 
-    /// The first master has the slot, of which no lock was taken yet, and is known for long.
+    /// The first master has kept its data for long and has the slot, in which no lock was taken
+    /// yet.
     fn init_states(&self) -> Vec<State> {
         let mut state = State::default();
         self.shard_known_for(&mut state.masters[0], true);

@@ -1,4 +1,5 @@
-//! Who holds when slots move and masters lose their data, and what becomes of it if a shard marker says less.
+//! Exclusion when slots move and masters lose their data, and how it is violated if a shard marker
+//! contains less.
 
 use super::*;
 use crate::{proves, violates};
@@ -17,14 +18,15 @@ fn a_quarantine_that_is_shorter_than_the_lease_is_none() {
     violates(Shard { quarantine: 1, ..SAFE }, EXCLUSION);
 }
 
-/// Known and left so: a slot goes and comes back within a lease, no holder renews meanwhile, and the master in between
-/// loses the claim but not the marker. The first master takes it for its own. Shard markers do not matter for it.
+/// A known limit: a slot leaves and returns within a lease, no holder renews meanwhile, and the
+/// master in between loses the claim but not the marker. The first master considers the marker its
+/// own. Shard markers do not matter here.
 #[test]
 fn a_slot_that_comes_back_unused_counts_as_known() {
     violates(Shard { returns_unused: true, ..SAFE }, EXCLUSION);
 }
 
-/// A promoted replica has the shard marker, and not the claim.
+/// A promoted replica has the shard marker but not the claim.
 #[test]
 fn without_the_reign_in_the_shard_marker_a_replica_counts_as_known() {
     let rules = Rules { shard_marker_names_reign: false, ..Rules::ALL };
@@ -38,7 +40,7 @@ fn without_the_slots_in_the_shard_marker_a_slot_that_has_come_counts_as_known() 
     violates(Shard { rules, ..SAFE }, EXCLUSION);
 }
 
-/// It has gone and come back, without the keys, while nobody looked.
+/// The slot has left and returned without the keys, and no client has used it in between.
 #[test]
 fn without_the_epoch_in_the_shard_marker_a_slot_that_has_come_back_counts_as_known() {
     let rules = Rules { shard_marker_names_epoch: false, ..Rules::ALL };

@@ -1,16 +1,20 @@
-//! Whose turn it is: gates, queues and stamps, and who steps back for whom.
+//! Whose turn it is: gates, queues and stamps, and which client yields to which.
 //!
-//! There is no clock, and no server fails: a vote stays where it is until its client releases it (the client
-//! renews what it has), and a client that dies is one that gives up. What is checked here is order and progress,
-//! and exclusion only as far as it depends on which votes are counted; `exclusion` has the rest.
+//! There is no clock, and no server fails: a vote stays until its client releases it (the client
+//! renews its votes), and a client that dies is one that gives up. This model checks order and
+//! progress, and exclusion only as far as it depends on which votes are counted; `exclusion` checks
+//! the rest.
 //!
-//! - Each client uses the servers that it can reach, in one order for all. The first is its gate.
-//! - A request is carried out at any time after it could be sent; so it, and a release behind it, may be as late
-//!   as it likes. Its reply arrives at once: a late reply is like a late next request, since in between the
-//!   client does nothing that anyone sees.
-//! - A client that waits asks again at any time. Wake-ups are not modelled: they only say when.
-//! - Stamps are kept as ranks. If `clocks_differ`, a server's new stamp comes after those that it gave before,
-//!   but anywhere among other servers'.
+//! - Each client uses the servers that it can reach, in the same order for all clients. The first
+//!   is its gate.
+//! - A request is executed at any time after it could be sent, so that it, and a release behind it,
+//!   may be arbitrarily late. Its reply arrives at once: a late reply is equivalent to a late next
+//!   request, since the client does nothing visible in between.
+//! - A waiting client repeats its request at any time. Wake-ups are not modelled: they only
+//!   determine when. The 200 ms that a client waits before it yields are the time between two
+//!   refusals.
+//! - Stamps are ranks. If `clocks_differ`, a server's new stamp is later than its earlier ones, but
+//!   in any order with those of other servers.
 
 pub mod state;
 
@@ -22,31 +26,31 @@ use stateright::{Model, Property};
 use crate::rules::Rules;
 use state::{Link, Phase, Set, State, has, members, only};
 
-pub const EXCLUSION: &str = "nobody holds beside a writer";
+pub const EXCLUSION: &str = "no client holds beside a writer";
 pub const ORDER: &str = "grants come in the order of arrival at the gate";
-pub const OVERTAKEN: &str = "who is known to a majority is overtaken at most so often";
+pub const OVERTAKEN: &str = "a client that a majority knows is overtaken at most this often";
 pub const SERVED: &str = "a client is granted the lock after it waited";
 
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
     pub rules: Rules,
-    /// The first of the clients ask for an exclusive lock, the others for a shared one.
+    /// Number of clients that request an exclusive lock; the others request a shared one.
     pub writers: usize,
     /// The servers that each client can use.
     pub reach: [Set; CLIENTS],
-    /// The one that each takes for the gate at first; it may be in use by others as a voter only.
+    /// The first gate of each client. For other clients it may be only a voter.
     pub gates: [u8; CLIENTS],
     /// These servers are quarantined, and stay so.
     pub quarantined: Set,
     pub newcomers: Newcomers,
     /// Waiters may give up.
     pub give_up: bool,
-    /// These come again and again, the others once.
+    /// These clients request the lock again and again, the others once.
     pub loops: Set,
     pub clocks_differ: bool,
-    /// A waiter's vote may be gone once: it was paused for too long, or the server has restarted.
+    /// A waiter may lose one vote, once: it was paused for too long, or the server has restarted.
     pub a_vote_lapses: bool,
-    /// How often a waiter may be overtaken; not counted where order is promised.
+    /// How often a waiter may be overtaken; `None` where order is promised.
     pub overtaken_at_most: Option<u8>,
 }
 
@@ -54,7 +58,7 @@ pub struct Turn<const SERVERS: usize, const CLIENTS: usize> {
 pub enum Newcomers {
     AskTheGateFirst,
     AskAllAtOnce,
-    /// A request that was made before (`--retries`) asks the gate first.
+    /// A repeated request (`--retries`) asks the gate first.
     DoEither,
 }
 
@@ -70,7 +74,7 @@ pub enum Action {
     ClientReleases {
         client: usize,
     },
-    /// Tells a voter the stamp that was not known when it voted, or learns that the vote is gone.
+    /// Sends a voter the stamp that was unknown when it voted, or learns that the vote is lost.
     ClientRenews {
         client: usize,
         server: usize,
@@ -80,7 +84,7 @@ pub enum Action {
         client: usize,
         stamp: u8,
     },
-    /// The request of a client that does not want it any more.
+    /// Executes the request of a client that no longer wants the lock.
     ServerIsLate {
         server: usize,
         client: usize,
@@ -150,7 +154,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Model for Turn<SERVERS, CLIENTS
                 actions.push(Action::ClientReleases { client });
             }
             for server in 0..SERVERS {
-                // Only one that has none is given one.
+                // Only a client without a stamp receives one.
                 let stamps = match known.stamp {
                     0 => state.next_stamps(server, self.clocks_differ),
                     stamp => stamp..=stamp,
@@ -210,7 +214,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Model for Turn<SERVERS, CLIENTS
                 state.holders().all(|one| state.holders().all(|other| !model.conflict(one, other)))
             }),
             Property::sometimes(SERVED, |model: &Self, state: &Self::State| {
-                members(model.everybody()).all(|client| state.clients[client].was_served)
+                members(model.all_clients()).all(|client| state.clients[client].was_served)
             }),
         ];
         if self.overtaken_at_most.is_some() {

@@ -1,6 +1,6 @@
-//! What servers, clients and the network are like at one moment, for `turn`.
+//! The state of servers, clients and the network in `turn`.
 
-/// Of clients or of servers: one bit for each.
+/// A set of clients or of servers: one bit for each.
 pub type Set = u8;
 
 pub fn only(member: usize) -> Set {
@@ -17,66 +17,66 @@ pub fn members(set: Set) -> impl Iterator<Item = usize> {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Has not come, or has gone and left nothing.
+    /// Has sent no request yet, or has left no trace of its last one.
     #[default]
     Away,
-    /// Has asked all servers at once, and not heard from the gate.
+    /// Has sent its request to all servers at once, without a reply of the gate yet.
     Newcomer,
     /// Waits in the queue of its gate.
     Queued,
     /// Has the gate's vote.
     Voting,
     Holding,
-    /// Has released or given up; its releases are under way.
+    /// Has released or given up; its releases are in flight.
     Leaving,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Client {
     pub phase: Phase,
-    /// The server in whose queue it waits, or waited.
+    /// The server whose queue it is or was in.
     pub gate: u8,
     /// The servers whose votes it counts.
     pub votes: Set,
     /// The servers that have not replied to the newcomer's request.
     pub unanswered: Set,
-    /// When it was first queued, or granted: 1 = before all others; 0 = not known.
+    /// When it was first queued or granted: 1 = before all others; 0 = unknown.
     pub stamp: u8,
-    /// The server that told the stamp, where clocks differ.
+    /// The server that gave the stamp, where clocks differ.
     pub stamped_at: u8,
     /// It has been granted the lock at least once.
     pub was_served: bool,
-    /// How often a younger one was granted the lock since a majority has known this one.
+    /// How often a younger client was granted the lock since a majority has known this one.
     pub overtaken: u8,
 }
 
-/// What is under way from one client to one server, in this order, on one connection.
+/// The requests in flight from one client to one server, in this order, on one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Link {
     #[default]
     Clear,
     Release,
     RequestAndRelease {
-        /// Not the newcomer's request.
+        /// The request registers the client if it is refused; a newcomer's does not.
         registers: bool,
     },
 }
 
-/// What one server has of one client.
+/// The data that one server has about one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Known {
     pub link: Link,
-    /// The gate that is named in the holder's record, or in the queue.
+    /// The gate in the holder's record or in the queue.
     pub gate: u8,
-    /// The holder's record tells the stamp.
+    /// The holder's record has the stamp.
     pub has_stamp: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Server<const CLIENTS: usize> {
-    /// Those who have this server's vote.
+    /// The clients that have this server's vote.
     pub held: Set,
-    /// Those who are registered as waiters.
+    /// The clients that are registered as waiters.
     pub queue: Set,
     pub known: [Known; CLIENTS],
 }
@@ -85,7 +85,7 @@ pub struct Server<const CLIENTS: usize> {
 pub struct State<const SERVERS: usize, const CLIENTS: usize> {
     pub servers: [Server<CLIENTS>; SERVERS],
     pub clients: [Client; CLIENTS],
-    /// One was granted the lock before another that had come to the gate earlier.
+    /// A client was granted the lock before another that had arrived at the gate earlier.
     pub inverted: bool,
     pub has_lapsed: bool,
 }
@@ -115,8 +115,8 @@ impl<const SERVERS: usize, const CLIENTS: usize> State<SERVERS, CLIENTS> {
         matches!(self.clients[client].phase, Phase::Newcomer | Phase::Queued | Phase::Voting)
     }
 
-    /// Nobody can be granted the lock without a server that has heard of this client: a voter, or one where it
-    /// is registered.
+    /// No client can be granted the lock without a server that knows this client: one that voted
+    /// for it or has it registered.
     pub fn is_known_to_a_majority(&self, client: usize) -> bool {
         let knows = |server: &&Server<CLIENTS>| has(server.held | server.queue, client);
         self.servers.iter().filter(knows).count() >= Self::MAJORITY
@@ -127,7 +127,8 @@ impl<const SERVERS: usize, const CLIENTS: usize> State<SERVERS, CLIENTS> {
         one != 0 && (than == 0 || one < than)
     }
 
-    /// Which stamps a server can give now: later than all that it gave, whatever other servers' clocks show.
+    /// The stamps that a server can give now: later than its earlier ones, whatever the clocks of
+    /// other servers show.
     pub fn next_stamps(&self, server: usize, clocks_differ: bool) -> std::ops::RangeInclusive<u8> {
         let given = |client: &&Client| !clocks_differ || client.stamped_at == server as u8;
         let all = self.clients.iter().map(|client| client.stamp).max().unwrap_or(0);
@@ -143,12 +144,12 @@ impl<const SERVERS: usize, const CLIENTS: usize> State<SERVERS, CLIENTS> {
         self.clients[client].stamped_at = server as u8;
     }
 
-    /// Forgets what nobody can see any more.
+    /// Removes everything that no longer has an effect.
     pub fn tidy(&mut self) {
         for server in &mut self.servers {
-            let somehow = server.held | server.queue;
+            let present = server.held | server.queue;
             for (client, known) in server.known.iter_mut().enumerate() {
-                if !has(somehow, client) {
+                if !has(present, client) {
                     *known = Known { link: known.link, ..Known::default() };
                 }
             }

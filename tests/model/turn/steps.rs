@@ -1,9 +1,9 @@
-//! What servers and clients do, for `turn`.
+//! The steps of servers and clients in `turn`.
 
 use super::Turn;
 use super::state::{Client, Link, Phase, Set, State, has, members, only};
 
-/// Who keeps a client out, as the refusal tells it.
+/// The client that blocks another one, as in the refusal.
 #[derive(Clone, Copy)]
 struct Blocker {
     client: usize,
@@ -16,7 +16,7 @@ enum Reply {
 }
 
 impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
-    pub fn everybody(&self) -> Set {
+    pub fn all_clients(&self) -> Set {
         only(CLIENTS) - 1
     }
 
@@ -28,7 +28,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         state.clients[client] = Client { phase, gate, unanswered, was_served, ..Client::default() };
     }
 
-    /// Everything is released, behind what may still be under way.
+    /// Releases everything, behind the requests that are in flight.
     pub fn leave(&self, state: &mut State<SERVERS, CLIENTS>, client: usize) {
         let leaving = state.clients[client];
         for server in members(self.reach[client]) {
@@ -55,7 +55,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         let voted = has(state.clients[client].votes, server);
         let known = &mut state.servers[server].known[client];
         if known.link != Link::Clear {
-            return; // A release is under way already, and nothing was sent behind it.
+            return; // A release is in flight already, and nothing was sent behind it.
         }
         if voted {
             known.link = Link::Release;
@@ -64,7 +64,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         }
     }
 
-    /// The holder, if there is one, else the first waiter that comes before us.
+    /// The holder, if there is one, otherwise the first waiter ahead of the client.
     fn blocker(&self, state: &State<SERVERS, CLIENTS>, server: usize, client: usize) -> Option<Blocker> {
         let asked = &state.servers[server];
         let oldest_of = |set: Set| {
@@ -76,8 +76,8 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         holder.or(waiter.map(|client| Blocker { client, holds: false }))
     }
 
-    /// `is_our_turn` in lua/acquire.lua: free, and no older waiter whose wish conflicts with ours. Whoever is
-    /// refused is registered, with its stamp.
+    /// `is_our_turn` in lua/acquire.lua: the lock is free, and no older waiter's request conflicts.
+    /// A refused client is registered with its stamp.
     fn vote(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, stamp: u8) -> Reply {
         if state.clients[client].stamp == 0 {
             state.give_stamp(client, stamp, server);
@@ -100,7 +100,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         }
     }
 
-    /// Granted only if nobody waits; never registered. Sent when the stamp was not known.
+    /// Granted only if no client waits; never registered. The stamp was unknown when it was sent.
     fn newcomers_vote(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize) -> bool {
         let gate = state.clients[client].gate;
         let asked = &mut state.servers[server];
@@ -116,7 +116,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
 
     pub fn late(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, stamp: u8) {
         if has(self.quarantined, server) {
-            // Grants nothing, queues nobody.
+            // A quarantined server neither grants nor queues.
         } else if state.servers[server].known[client].link == (Link::RequestAndRelease { registers: true }) {
             self.vote(state, server, client, stamp);
         } else {
@@ -140,6 +140,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
             }
             return self.hold_if_enough(state, client);
         }
+        let has_waited = has(state.servers[server].queue, client);
         let reply = self.vote(state, server, client, stamp);
         state.clients[client].unanswered &= !only(server);
         match (reply, asking.phase) {
@@ -151,13 +152,16 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
                 }
                 self.hold_if_enough(state, client);
             }
-            (Reply::Refused(blocker), Phase::Voting) => self.refused(state, server, client, blocker),
+            (Reply::Refused(blocker), Phase::Voting) => {
+                self.refused(state, server, client, blocker, has_waited);
+            }
             (Reply::Refused(_), Phase::Holding) => {}
             (Reply::Refused(blocker), _) => self.queued(state, server, client, blocker),
         }
     }
 
-    /// The server grants nothing. If it is the gate, the next server is; a vote that it gave already is the gate's.
+    /// The server grants nothing. If it was the gate, the next server becomes the gate; if that one
+    /// has voted already, its vote is now the gate's.
     fn is_quarantined(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, stamp: u8) {
         let asking = &mut state.clients[client];
         asking.unanswered &= !only(server);
@@ -178,12 +182,12 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
             state.give_stamp(client, stamp, gate);
             self.hold_if_enough(state, client);
         } else if is_newcomer && !has(asking.unanswered, asking.gate as usize) {
-            // Refused there, and not registered: it asks anew, as for a gate.
+            // Refused there without being registered: it sends another request, as to a gate.
             asking.unanswered |= only(asking.gate as usize);
         }
     }
 
-    /// Of a vote that it keeps while it waits for others.
+    /// Renews a vote that the client keeps while it waits for others.
     pub fn renew(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize) {
         let gate = state.clients[client].gate as usize;
         if has(state.servers[server].held, client) {
@@ -219,22 +223,31 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         granted.overtaken = 0;
     }
 
-    /// It has the gate's vote, and another server has refused it.
-    fn refused(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, blocker: Blocker) {
+    /// Another server has refused a client that has the gate's vote. If it must yield, it first
+    /// waits at that server (for 200 ms at most), where the refusal has registered it, and yields
+    /// when it is refused again.
+    fn refused(
+        &self,
+        state: &mut State<SERVERS, CLIENTS>,
+        server: usize,
+        client: usize,
+        blocker: Blocker,
+        has_waited: bool,
+    ) {
         let about = state.servers[server].known[blocker.client];
         let gate = state.clients[client].gate;
         if !self.rules.keeps_its_turn {
             return self.step_back(state, client, gate as usize);
         }
-        let stamp_tells = about.has_stamp && state.is_older(blocker.client, client);
-        if self.rules.younger_yields && about.gate != gate && stamp_tells {
+        let is_older = about.has_stamp && state.is_older(blocker.client, client);
+        if self.rules.younger_yields && about.gate != gate && is_older && has_waited {
             let there = about.gate as usize;
             let target = if has(self.reach[client], there) { there } else { server };
             self.step_back(state, client, target);
         }
     }
 
-    /// Releases what it has, and queues at the target with its stamp.
+    /// Releases all votes and queues at the target with the client's stamp.
     fn step_back(&self, state: &mut State<SERVERS, CLIENTS>, client: usize, target: usize) {
         let unanswered = state.clients[client].unanswered;
         for server in members(self.reach[client]) {
@@ -245,7 +258,8 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         *back = Client { phase: Phase::Queued, gate: target as u8, votes: 0, unanswered: 0, ..*back };
     }
 
-    /// The gate has queued it: a newcomer's other votes are in the way of whoever has the gate's.
+    /// The gate has queued the client: a newcomer's other votes block the client that has the
+    /// gate's.
     fn queued(&self, state: &mut State<SERVERS, CLIENTS>, server: usize, client: usize, blocker: Blocker) {
         let newcomer = state.clients[client];
         if newcomer.phase == Phase::Newcomer && self.rules.strays_are_released {
@@ -257,7 +271,7 @@ impl<const SERVERS: usize, const CLIENTS: usize> Turn<SERVERS, CLIENTS> {
         queued.phase = Phase::Queued;
         queued.unanswered = 0;
         if self.rules.strays_are_released && !self.rules.released_do_not_count {
-            // It goes on counting them.
+            // The client continues to count them.
         } else if self.rules.strays_are_released {
             queued.votes = 0;
         }

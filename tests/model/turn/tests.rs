@@ -1,4 +1,4 @@
-//! Order, progress, and what becomes of them without one of the rules.
+//! Order and progress, and how they are violated without one of the rules.
 
 use super::*;
 use crate::graph::Graph;
@@ -23,7 +23,7 @@ fn agreed<const SERVERS: usize, const CLIENTS: usize>() -> Turn<SERVERS, CLIENTS
     }
 }
 
-/// Order is not promised; a younger one may have its turn before an older one.
+/// Order is not promised: a younger client may have its turn before an older one.
 fn disagreed<const SERVERS: usize, const CLIENTS: usize>(gates: [u8; CLIENTS]) -> Turn<SERVERS, CLIENTS> {
     Turn { gates, clocks_differ: true, ..agreed() }
 }
@@ -33,12 +33,12 @@ fn one_does_not_reach_the_gate() -> Turn<3, 3> {
     Turn { reach: [ALL, ALL, 0b110], ..disagreed([0, 0, 1]) }
 }
 
-/// Whoever comes is served in the end, as long as every request and every release arrives some day.
-fn everybody_is_served<const SERVERS: usize, const CLIENTS: usize>(model: Turn<SERVERS, CLIENTS>) {
+/// Every client is served eventually, provided that every request and every release arrives.
+fn all_clients_are_served<const SERVERS: usize, const CLIENTS: usize>(model: Turn<SERVERS, CLIENTS>) {
     let graph = Graph::of(&model, kind::<CLIENTS>);
     if let Some(stuck) = graph.dead_end(|state| model.all_are_served(state)) {
         graph.print_way_to(stuck);
-        panic!("somebody waits for ever");
+        panic!("a client starves");
     }
     if let Some(circle) = graph.fair_circle() {
         graph.print_way_to(circle[0]);
@@ -46,13 +46,13 @@ fn everybody_is_served<const SERVERS: usize, const CLIENTS: usize>(model: Turn<S
     }
 }
 
-fn somebody_waits_for_ever<const SERVERS: usize, const CLIENTS: usize>(model: Turn<SERVERS, CLIENTS>) {
+fn a_waiter_starves<const SERVERS: usize, const CLIENTS: usize>(model: Turn<SERVERS, CLIENTS>) {
     let graph = Graph::of(&model, kind::<CLIENTS>);
     let stuck = graph.dead_end(|state| model.all_are_served(state)).expect("a dead end");
     graph.print_way_to(stuck);
 }
 
-/// What can be put off, but not for ever.
+/// Steps of the same kind can be delayed, but not forever; 0 = a step that need not happen.
 fn kind<const CLIENTS: usize>(action: &Action) -> u8 {
     let (what, server, client) = match *action {
         Action::ClientComes { .. } | Action::ClientGivesUp { .. } | Action::VoteLapses { .. } => return 0,
@@ -70,7 +70,7 @@ mod order_holds {
     use super::*;
 
     #[test]
-    fn among_two_who_come_again_and_again() {
+    fn among_two_clients_in_a_loop() {
         for newcomers in [Newcomers::AskAllAtOnce, Newcomers::DoEither] {
             proves(Turn { loops: 0b11, newcomers, ..agreed::<3, 2>() });
             proves(Turn { loops: 0b11, newcomers, give_up: true, ..agreed::<3, 2>() });
@@ -111,15 +111,15 @@ mod order_holds {
 mod order_is_violated {
     use super::*;
 
-    /// A newcomer's stray votes, or a release on its way, make the next one give up its turn.
+    /// A newcomer's stray votes, or a release in flight, make the next client give up its turn.
     #[test]
-    fn if_whoever_is_refused_elsewhere_gives_up_its_turn() {
+    fn if_a_client_refused_elsewhere_gives_up_its_turn() {
         let rules = Rules { keeps_its_turn: false, ..Rules::ALL };
         violates(Turn { rules, ..agreed::<3, 2>() }, ORDER);
         violates(Turn { rules, newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() }, ORDER);
     }
 
-    /// That is why order is promised only where all have the same gate.
+    /// Therefore order is promised only where all clients have the same gate.
     #[test]
     fn if_the_gates_differ() {
         violates(disagreed::<3, 2>([0, 1]), ORDER);
@@ -141,96 +141,105 @@ mod all_are_served {
 
     #[test]
     fn where_all_have_the_same_gate() {
-        everybody_is_served(agreed::<3, 2>());
-        everybody_is_served(Turn { newcomers: Newcomers::DoEither, ..agreed::<3, 2>() });
-        everybody_is_served(Turn { newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() });
-        everybody_is_served(Turn { newcomers: Newcomers::AskTheGateFirst, writers: 1, ..agreed::<3, 3>() });
+        all_clients_are_served(agreed::<3, 2>());
+        all_clients_are_served(Turn { newcomers: Newcomers::DoEither, ..agreed::<3, 2>() });
+        all_clients_are_served(Turn { newcomers: Newcomers::AskTheGateFirst, ..agreed::<3, 3>() });
+        all_clients_are_served(Turn {
+            newcomers: Newcomers::AskTheGateFirst,
+            writers: 1,
+            ..agreed::<3, 3>()
+        });
         if full() {
-            everybody_is_served(agreed::<3, 3>());
-            everybody_is_served(Turn { writers: 1, ..agreed::<3, 3>() });
-            everybody_is_served(agreed::<5, 2>());
+            all_clients_are_served(agreed::<3, 3>());
+            all_clients_are_served(Turn { writers: 1, ..agreed::<3, 3>() });
+            all_clients_are_served(agreed::<5, 2>());
         }
     }
 
     #[test]
     fn where_gates_differ() {
-        everybody_is_served(disagreed::<3, 2>([0, 1]));
-        everybody_is_served(Turn { newcomers: Newcomers::DoEither, ..disagreed::<3, 2>([0, 1]) });
-        everybody_is_served(Turn { reach: [ALL, 0b110], ..disagreed::<3, 2>([0, 1]) });
-        everybody_is_served(Turn { newcomers: Newcomers::AskTheGateFirst, ..one_does_not_reach_the_gate() });
-        everybody_is_served(Turn { reach: [0b011, 0b110, 0b101], ..disagreed::<3, 3>([0, 1, 0]) });
+        all_clients_are_served(disagreed::<3, 2>([0, 1]));
+        all_clients_are_served(Turn { newcomers: Newcomers::DoEither, ..disagreed::<3, 2>([0, 1]) });
+        all_clients_are_served(Turn { reach: [ALL, 0b110], ..disagreed::<3, 2>([0, 1]) });
+        all_clients_are_served(Turn {
+            newcomers: Newcomers::AskTheGateFirst,
+            ..one_does_not_reach_the_gate()
+        });
+        all_clients_are_served(Turn { reach: [0b011, 0b110, 0b101], ..disagreed::<3, 3>([0, 1, 0]) });
         if full() {
-            everybody_is_served(one_does_not_reach_the_gate());
-            everybody_is_served(disagreed::<3, 3>([0, 0, 1]));
-            everybody_is_served(Turn { reach: [0b01111; 2], ..disagreed::<5, 2>([0, 1]) });
+            all_clients_are_served(one_does_not_reach_the_gate());
+            all_clients_are_served(disagreed::<3, 3>([0, 0, 1]));
+            all_clients_are_served(Turn { reach: [0b01111; 2], ..disagreed::<5, 2>([0, 1]) });
         }
     }
 
     /// Server 2 is down for both.
     #[test]
     fn where_no_server_is_left_to_decide() {
-        everybody_is_served(Turn { reach: [0b011; 2], ..disagreed::<3, 2>([0, 1]) });
-        everybody_is_served(two_servers_each());
+        all_clients_are_served(Turn { reach: [0b011; 2], ..disagreed::<3, 2>([0, 1]) });
+        all_clients_are_served(two_servers_each());
     }
 
     #[test]
     fn while_the_first_server_is_quarantined() {
-        everybody_is_served(Turn { quarantined: 0b001, ..agreed::<3, 2>() });
-        everybody_is_served(Turn { quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
+        all_clients_are_served(Turn { quarantined: 0b001, ..agreed::<3, 2>() });
+        all_clients_are_served(Turn { quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
     }
 
     #[test]
     fn where_a_vote_lapses() {
-        everybody_is_served(Turn { a_vote_lapses: true, ..agreed::<3, 2>() });
-        everybody_is_served(Turn { a_vote_lapses: true, reach: [0b01101; 2], ..agreed::<5, 2>() });
+        all_clients_are_served(Turn { a_vote_lapses: true, ..agreed::<3, 2>() });
+        all_clients_are_served(Turn { a_vote_lapses: true, reach: [0b01101; 2], ..agreed::<5, 2>() });
     }
 }
 
-/// Of five servers the first client reaches four, the second three of these: each may have two votes.
+/// The first client reaches four of five servers, the second three of these: each may have two
+/// votes.
 fn two_servers_each() -> Turn<5, 2> {
     Turn { reach: [0b01111, 0b01110], ..disagreed([0, 1]) }
 }
 
-mod somebody_waits {
+mod a_client_starves {
     use super::*;
 
     #[test]
-    fn if_nobody_yields() {
+    fn if_no_client_yields() {
         let rules = Rules { younger_yields: false, ..Rules::ALL };
-        somebody_waits_for_ever(Turn { rules, reach: [0b011; 2], ..disagreed::<3, 2>([0, 1]) });
+        a_waiter_starves(Turn { rules, reach: [0b011; 2], ..disagreed::<3, 2>([0, 1]) });
     }
 
-    /// It waits there, and all others pass it by.
+    /// The client waits there, and all others overtake it.
     #[test]
     fn if_a_quarantined_server_queues() {
         let rules = Rules { quarantined_queue_nobody: false, ..Rules::ALL };
-        somebody_waits_for_ever(Turn { rules, quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
+        a_waiter_starves(Turn { rules, quarantined: 0b001, ..disagreed::<3, 2>([0, 1]) });
     }
 
-    /// It has both other servers' votes and waits for the gate; who has the gate's vote waits for these.
+    /// It has the votes of both other servers and waits for the gate; the client that has the
+    /// gate's vote waits for these.
     #[test]
     fn if_a_newcomer_keeps_its_stray_votes() {
         let rules = Rules { strays_are_released: false, ..Rules::ALL };
-        somebody_waits_for_ever(Turn { rules, ..agreed::<3, 2>() });
+        a_waiter_starves(Turn { rules, ..agreed::<3, 2>() });
     }
 
-    /// The younger one meets only votes that were given before the older one knew its stamp.
+    /// The younger client sees only votes that were given before the older one knew its stamp.
     #[test]
-    fn if_a_newcomers_votes_never_tell_its_stamp() {
+    fn if_a_newcomers_votes_never_carry_its_stamp() {
         let rules = Rules { renewals_tell_the_stamp: false, ..Rules::ALL };
-        somebody_waits_for_ever(Turn { rules, ..two_servers_each() });
+        a_waiter_starves(Turn { rules, ..two_servers_each() });
     }
 
-    /// Each takes the other for one on its way out, as both have the same gate.
+    /// Each assumes that the other is about to release its votes, as both have the same gate.
     #[test]
-    fn if_whoever_lost_the_gates_vote_goes_on() {
+    fn if_a_client_that_lost_the_gates_vote_continues() {
         let rules = Rules { lost_gate_steps_back: false, ..Rules::ALL };
         let down = Turn { reach: [0b01101; 2], ..agreed::<5, 2>() };
-        somebody_waits_for_ever(Turn { rules, a_vote_lapses: true, ..down });
+        a_waiter_starves(Turn { rules, a_vote_lapses: true, ..down });
     }
 }
 
-mod nobody_is_overtaken {
+mod no_client_is_overtaken {
     use super::*;
 
     fn at_most(times: u8) -> Turn<3, 2> {
@@ -242,7 +251,7 @@ mod nobody_is_overtaken {
         proves(at_most(0));
     }
 
-    /// Both come again and again. The bound is exact.
+    /// Both clients request the lock in a loop. The bound is exact.
     #[test]
     fn more_than_twice_where_gates_differ() {
         let unreached = Turn { gates: [0, 1], reach: [ALL, 0b110], ..at_most(2) };
@@ -252,12 +261,12 @@ mod nobody_is_overtaken {
         violates(Turn { overtaken_at_most: Some(1), ..unreached }, OVERTAKEN);
         if full() {
             proves(Turn { gates: [0, 1], ..at_most(2) });
-            // Where clocks differ, one that comes later may be the older one.
+            // Where clocks differ, the client that arrives later may count as the older one.
             violates(Turn { gates: [0, 1], clocks_differ: true, ..at_most(3) }, OVERTAKEN);
         }
     }
 
-    /// Who waits is not sent to the holder's gate: it would be overtaken once more.
+    /// A waiter does not move to the holder's gate: it would be overtaken once more.
     #[test]
     fn more_than_twice_unless_the_holder_is_followed() {
         let rules = Rules { follows_the_holder: true, ..Rules::ALL };
@@ -267,8 +276,8 @@ mod nobody_is_overtaken {
         }
     }
 
-    /// The gate of a vote that is about to be released is followed, to and fro; others pass by. As often as one
-    /// likes: 8 is only the number tried here.
+    /// The waiter follows the gates of votes that are about to be released, back and forth, while
+    /// others overtake it without bound: 8 is only the number tried here.
     #[test]
     fn unless_a_stray_vote_is_followed() {
         let rules = Rules { follows_the_holder: true, strays_are_not_followed: false, ..Rules::ALL };
