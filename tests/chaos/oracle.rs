@@ -447,7 +447,7 @@ fn wrong_exit(ended: &Ended, on_this_host: bool, came_in: bool, went_out: bool) 
     match (ended.code, ended.signal) {
         (Some(0), _) if !(came_in && went_out) => Some("success, but the command has not run to its end"),
         (Some(0), _) => None,
-        (Some(75), _) if turn.patience == Patience::Forever => Some("\"held\" to one that waits for ever"),
+        (Some(75), _) if turn.patience == Patience::Forever => Some("\"held\" to one that waits forever"),
         (Some(69), _) if on_this_host => Some("nothing is unavailable on this host"),
         (Some(75 | 69), _) if came_in => Some("not served, but the command was started"),
         (Some(75 | 69), _) => None,

@@ -45,7 +45,7 @@ pub(super) trait Subject {
     /// Its descriptors, and the moment of its next check.
     fn register<'fd>(&'fd self, poll: &mut Poll<'fd, Source>);
 
-    /// Nothing is expected to happen soon, so memory can be given back.
+    /// Nothing is expected to happen soon, so memory can be released.
     fn is_idle(&self) -> bool;
 
     /// A descriptor of the subject is ready. Comes first.

@@ -14,7 +14,7 @@ on_backends!(one_server, three_servers, this_host:
     the_pause_ends_within_the_given_time,
 );
 
-/// So long that no test sees its end: shorter than a minute in two of a million cases.
+/// Long enough that no test sees its end: shorter than a minute in two of a million cases.
 const AGES: [&str; 2] = ["--jitter", "300days"];
 
 #[test]

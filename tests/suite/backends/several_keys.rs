@@ -102,11 +102,11 @@ fn no_other_run_gets_any_of_the_held_keys(backend: &Backend) {
 
 fn one_held_key_prevents_taking_the_others(backend: &Backend) {
     for taken in ["a", "b", "c"] {
-        let other = hold(backend.run_on(&[taken]).args(&["--label", "somebody"]));
+        let other = hold(backend.run_on(&[taken]).args(&["--label", "other job"]));
         let tried = backend.run_on(&["b", "a", "c"]).arg("-n").sh("echo ran").done().expect_code(75);
         assert_eq!(tried.stdout, "");
         assert!(tried.stderr.contains(&format!("\"{taken}\"")), "the key is named: {tried:?}");
-        assert!(tried.stderr.contains("somebody"), "the holder is named: {tried:?}");
+        assert!(tried.stderr.contains("other job"), "the holder is named: {tried:?}");
         let free: Vec<&str> = ["a", "b", "c"].into_iter().filter(|key| *key != taken).collect();
         assert!(backend.run_on(&free).try_acquire(), "no other key is left taken");
         let retried = backend.run_on(&["b", "a", "c"]).args(&["--retries", "3", "--retry-interval", "10ms"]);

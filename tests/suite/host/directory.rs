@@ -196,11 +196,11 @@ fn a_user_cannot_delete_or_replace_another_users_lock() {
         let file = file.expect("the lock file");
         let inode = fs::metadata(&file).unwrap().ino();
         let id = UNPRIVILEGED.to_string();
-        for deed in ["rm -f \"$1\"", "mv -f \"$1\" \"$1.away\"", "touch new && mv -f new \"$1\""] {
+        for action in ["rm -f \"$1\"", "mv -f \"$1\" \"$1.away\"", "touch new && mv -f new \"$1\""] {
             let mut stranger = Command::new("setpriv");
-            stranger.args(["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", deed, "sh"]);
+            stranger.args(["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", action, "sh"]);
             let output = stranger.arg(&file).current_dir(host.path()).output().unwrap();
-            assert!(!output.status.success(), "{deed}: {output:?}");
+            assert!(!output.status.success(), "{action}: {output:?}");
         }
         assert_eq!(fs::metadata(&file).unwrap().ino(), inode);
         first.wait().expect_code(0);

@@ -23,8 +23,8 @@ fn a_quarantined_majority_is_unavailable_with_nonblock_and_reported_with_its_tim
     let nodes = Nodes::start(3);
     let run = || nodes.run_quarantined("k").args(&["--quarantine", "20s", "--ttl", "20s", "-n"]);
     let done = refused(run(), 69, &["quarantine"]);
-    let sitting = nodes.iter().filter(|redis| names(&done.stderr, redis)).count();
-    assert_eq!(sitting, 3, "{done:#?}");
+    let quarantined = nodes.iter().filter(|redis| names(&done.stderr, redis)).count();
+    assert_eq!(quarantined, 3, "{done:#?}");
     let seconds = (15..=22).any(|s| done.stderr.contains(&format!("{s}s")));
     assert!(seconds, "for how long: {done:#?}");
     assert!(done.stderr.contains("--quarantine"), "how to switch it off: {done:#?}");

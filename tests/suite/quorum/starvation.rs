@@ -140,7 +140,7 @@ fn the_only_client_that_reaches_the_gate_does_not_starve() {
 fn clients_with_a_silent_gate_do_not_starve() {
     let links = network();
     (0..2).for_each(|host| links.line(host, 0).blackhole());
-    // The turns are so long that a newcomer's timeouts matter less.
+    // The turns are long enough that a newcomer's timeouts matter less.
     Loops::holding("0.15", |number| links.run(number, "k").args(&["--node-timeout", "200ms"])).assert_fair();
 }
 

@@ -69,7 +69,7 @@ impl Discovery {
         matches!(self.route, Route::Fixed)
     }
 
-    /// Start anew. Where to connect, if that is known already; otherwise see
+    /// Start over. Where to connect, if that is known already; otherwise see
     /// [`Discovery::advance`].
     pub(super) fn start(&mut self) -> io::Result<Option<Endpoint>> {
         let address = match (&mut self.route, &self.server.target) {

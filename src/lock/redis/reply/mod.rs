@@ -227,7 +227,7 @@ impl Reply for CommandReply {
 
 /// A field of the client that has marked a claim: it has the token, and releases the lock rather
 /// than breaks it.
-pub(super) const REASON: &str = "deed";
+pub(super) const REASON: &str = "reason";
 pub(super) const RELEASED: &str = "released";
 
 fn loss_by_break(by: HolderInfo, is_release: bool) -> Loss {
