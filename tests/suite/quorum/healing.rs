@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::nodes::renewed;
+use crate::support::nodes::{renewed, renewed_on_all};
 use crate::support::{
     Links, MS, Nodes, Redis, Run, TREE, alive, hold, tree_of, wait_until, wait_until_within,
 };
@@ -21,7 +21,7 @@ fn rolling_restarts_under_a_long_quarantine_go_unnoticed() {
         nodes[at].restart();
         let healed = || nodes[at].cmd(&["GET", "lock:k"]) == claim;
         wait_until_within(Duration::from_secs(8), "the server is healed at the next renewal", healed);
-        renewed(&nodes[at], "k", 1);
+        renewed_on_all(&nodes, at, "k");
         assert!(job.is_running(), "{}", job.stderr_so_far());
     }
     renewed(&nodes[0], "k", 3); // the last of the four counts as well

@@ -181,6 +181,18 @@ pub fn renewed(redis: &Redis, key: &str, times: usize) {
     }
 }
 
+/// Waits until the lock has been renewed on the server at this index, and on all others in the same
+/// round: a server that is restarted while its renewal is on the way loses a vote. The renewals of
+/// two rounds must be more than a second apart.
+#[track_caller]
+pub fn renewed_on_all(nodes: &Nodes, at: usize, key: &str) {
+    renewed(&nodes[at], key, 1);
+    wait_until("all servers have been renewed", || {
+        let left: Vec<i64> = nodes.iter().map(|redis| pttl(redis, key)).collect();
+        left.iter().max().unwrap() - left.iter().min().unwrap() < 1000
+    });
+}
+
 /// An address without a listener, which no other test gets meanwhile.
 pub struct Refused {
     _socket: Socket,
