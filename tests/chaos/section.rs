@@ -151,7 +151,9 @@ fn enter(directory: &Path, key: &str, mode: Mode, slot: Option<&str>) -> Result<
     fcntl(&file, FcntlArg::F_SETFD(FdFlag::empty())).expect("inherited by children");
     let fd = file.as_raw_fd();
     match mode {
-        Mode::Exclusive => lock(fd, libc::F_WRLCK, ANY_HOLDER).then_some(()).ok_or("another process is inside")?,
+        Mode::Exclusive => {
+            lock(fd, libc::F_WRLCK, ANY_HOLDER).then_some(()).ok_or("another process is inside")?
+        }
         Mode::Shared(group) => {
             lock(fd, libc::F_RDLCK, ANY_HOLDER).then_some(()).ok_or("a writer is inside")?;
             let byte = |of: &str| FIRST_GROUP + GROUPS.iter().position(|g| *g == of).expect("a group") as i64;
