@@ -105,7 +105,7 @@ fn a_list_without_one_of_the_masters_is_reported_as_incomplete() {
     }
     assert!(list(&[]).stdout.contains("FAILS: connection refused"));
     // None of the living masters has one.
-    list(&["no-such-lock"]).expect_code(69).expect_stderr(&["not complete"]);
+    list(&["no-such-lock"]).expect_code(69).expect_stderr(&["incomplete"]);
     // They have their locks, but do not serve.
     for (at, slot) in [(0, "0"), (1, "8000")] {
         assert_eq!(cluster[at].cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "yes"]), "OK");
