@@ -31,7 +31,7 @@ use uuid::Uuid;
 use crate::clock::BootTime;
 
 #[cfg(test)]
-pub(crate) use simulated::{World, enter};
+pub(crate) use simulated::{LeftOut, World, enter, leave_out};
 
 /// A router or a proxy may forget a connection that is idle for some minutes.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_mins(1);
@@ -61,6 +61,22 @@ pub(crate) fn random_uuid() -> Uuid {
         return uuid::Builder::from_random_bytes(world.random()).into_uuid();
     }
     Uuid::new_v4()
+}
+
+/// A rule of the protocol that a simulation can leave out, to show that it would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// A reply that arrives after the deadline does not count.
+    Deadlines,
+}
+
+/// Whether this rule is in force. In the program every rule is.
+#[inline]
+pub(crate) fn follows(_rule: Rule) -> bool {
+    #[cfg(test)]
+    return simulated::left_out() != Some(_rule);
+    #[cfg(not(test))]
+    true
 }
 
 /// Sleep until one of these descriptors is ready, or until this moment; sometimes less. Returns
@@ -224,7 +240,7 @@ impl Drop for Wire {
 #[cfg(test)]
 mod simulated {
     use super::*;
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
     /// A world that a test has made up. A descriptor that it hands out stays open, and so
@@ -278,6 +294,29 @@ mod simulated {
         fn drop(&mut self) {
             WORLD.set(self.0.take());
         }
+    }
+
+    thread_local! {
+        static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// This thread does without the rule until the returned value is dropped.
+    #[must_use]
+    pub(crate) fn leave_out(rule: Option<Rule>) -> LeftOut {
+        LeftOut(LEFT_OUT.replace(rule))
+    }
+
+    /// The rule that was left out before.
+    pub(crate) struct LeftOut(Option<Rule>);
+
+    impl Drop for LeftOut {
+        fn drop(&mut self) {
+            LEFT_OUT.set(self.0);
+        }
+    }
+
+    pub(super) fn left_out() -> Option<Rule> {
+        LEFT_OUT.get()
     }
 
     pub(super) fn current() -> Option<Rc<dyn World>> {

@@ -1,34 +1,96 @@
-//! A client process: the real code takes a lock, keeps it while a pretended command runs, and
-//! releases it.
+//! The processes: the real code takes locks, keeps them, releases them, breaks them and looks at
+//! them, as the commands do.
 
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::Signal;
 
 use crate::clock::BootTime;
 use crate::exit::Exit;
 use crate::lock::{
-    self, BackendError, Blocked, Ended, Error, Extended, Grant, HolderInfo, Keys, Lock, Mode, Observer,
-    Outcome, Prefer, RedisLock, Request, Server, Timing, WaitPolicy,
+    self, BackendError, Bearer, Blocked, BreakMode, Breaker, Claim, Ended, Error, Extended, Freed, Grant,
+    HolderInfo, HolderKind, Keys, Lock, Loss, Mode, Notice, Observer, Outcome, Prefer, RedisBearer,
+    RedisBreaker, RedisLock, RedisView, ReleaseOrphan, Renewal, Request, Server, Timing, View, WaitPolicy,
 };
 use crate::oracle::Held;
-use crate::scheduler::{ClientWorld, lock as lock_shared};
+use crate::scheduler::ClientWorld;
+use crate::world;
+
+/// How a process reaches the servers, and with which settings.
+#[derive(Clone, Debug)]
+pub struct Access {
+    pub urls: Vec<String>,
+    pub timing: Timing,
+}
+
+/// `redlock run`, or `redlock acquire`.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub keys: Vec<String>,
+    pub wait: WaitPolicy,
+    pub mode: Mode,
+    pub prefer: Prefer,
+    pub supersedes: bool,
+    pub min_hold: Duration,
+    pub subject: Subject,
+}
+
+/// What the lock is held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A command that takes this long.
+    Command(Duration),
+    /// A watched process that lives this long; a keeper renews the lock.
+    Watched(Duration),
+    /// Nobody renews the lock.
+    Token,
+}
 
 /// What one process does.
 #[derive(Clone, Debug)]
-pub struct Run {
-    pub servers: Vec<String>,
-    pub key: String,
-    pub ttl: Duration,
-    pub node_timeout: Duration,
-    pub quarantine: Duration,
-    pub wait: WaitPolicy,
-    pub is_shared: bool,
-    /// How long its command takes.
-    pub command: Duration,
+pub enum Job {
+    Run(Run),
+    /// `redlock extend` with the token of another process: its host.
+    Extend {
+        of: u64,
+        keys: Vec<String>,
+    },
+    /// `redlock release`.
+    Release {
+        of: u64,
+        keys: Vec<String>,
+    },
+    Break {
+        key: String,
+        how: BreakMode,
+    },
+    /// `redlock status`, then `redlock run -n`: nothing else happens meanwhile.
+    Audit {
+        key: String,
+    },
 }
+
+/// What is known of a process beside the oracle: by its actor's number.
+#[derive(Default)]
+pub struct Record {
+    pub subject: Option<Subject>,
+    pub claim: Option<Claim>,
+    /// What its guardian would do.
+    pub orphan: Option<ReleaseOrphan>,
+    pub grant: Option<Vec<u8>>,
+    /// When it began to release, or to leave the queue.
+    pub leaves_at: Option<u64>,
+    pub keeps_min_hold: bool,
+}
+
+/// Between two attempts to renew while the servers fail: as keeper.rs.
+const RETRY_FRACTION: u32 = 30;
+const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// What a watched process gets between the signal and the end of the lease: as background.rs.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Follows a wait in the simulation.
 struct Watcher<'a>(&'a ClientWorld);
@@ -49,118 +111,382 @@ impl Observer for Watcher<'_> {
     }
 
     fn on_unavailable(&mut self, error: &BackendError, _: Duration) {
-        let now = lock_shared(self.0.shared()).now_us;
-        let id = self.0.id();
-        lock_shared(self.0.shared()).trace.note(now, || format!("client {id}: unavailable: {error:?}"));
+        self.0.note(|| format!("unavailable: {}", short(error)));
     }
 }
 
-/// Between two attempts to renew while the servers fail: as keeper.rs.
-const RETRY_FRACTION: u32 = 30;
-const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+fn short(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}").chars().take(240).collect()
+}
 
-impl Run {
-    fn request(&self) -> Request {
+/// One process, with the number of its actor.
+pub struct Client<'a> {
+    pub number: u64,
+    pub access: &'a Access,
+    pub world: &'a Rc<ClientWorld>,
+}
+
+impl Client<'_> {
+    pub fn perform(&self, job: &Job) {
+        match job {
+            Job::Run(run) => self.run(run),
+            Job::Extend { of, keys } => self.extend(*of, keys),
+            Job::Release { of, keys } => self.release(*of, keys),
+            Job::Break { key, how } => self.break_lock(key, *how),
+            Job::Audit { key } => self.audit(key),
+        }
+        let site = self.world.site();
+        self.world.shared().borrow_mut().oracle.process_ended(site);
+    }
+
+    fn note(&self, text: impl FnOnce() -> String) {
+        self.world.note(text);
+    }
+
+    fn record<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
+        let mut shared = self.world.shared().borrow_mut();
+        change(shared.records.entry(self.number).or_default())
+    }
+
+    fn leaves(&self) {
+        let now = self.world.shared().borrow().now_us;
+        self.record(|record| record.leaves_at = Some(now));
+    }
+
+    fn servers(&self) -> Vec<Server> {
+        self.access.urls.iter().map(|url| Server::parse(url).expect("a URL")).collect()
+    }
+
+    fn keys(&self, keys: &[String]) -> Vec<Keys> {
+        let servers = self.servers();
+        keys.iter().map(|key| Keys::new(&servers, "lock", key.as_bytes())).collect()
+    }
+
+    fn who(&self, renewal: Renewal) -> HolderInfo {
+        HolderInfo { host: format!("host-{}", self.world.site()), renewal, ..HolderInfo::default() }
+    }
+
+    fn request(&self, run: &Run) -> Request {
+        let renewal = match run.subject {
+            Subject::Command(_) => Renewal::Run,
+            Subject::Watched(_) => Renewal::Keeper(7),
+            Subject::Token => Renewal::Nobody,
+        };
         Request {
-            mode: if self.is_shared { Mode::Shared { group: Vec::new() } } else { Mode::Exclusive },
-            prefer: Prefer::Fair,
-            wait: self.wait,
+            mode: run.mode.clone(),
+            prefer: run.prefer,
+            wait: run.wait,
             waits_for_backend: false,
-            supersedes: false,
-            min_hold: Duration::ZERO,
+            supersedes: run.supersedes,
+            min_hold: run.min_hold,
             history: 10,
             exit_if_held: 75,
-            holder: HolderInfo::default(),
+            holder: self.who(renewal),
             ancestors: Vec::new(),
         }
     }
 
-    pub fn run(&self, world: &Rc<ClientWorld>) {
-        let servers: Vec<Server> =
-            self.servers.iter().map(|url| Server::parse(url).expect("a URL")).collect();
-        let keys = vec![Keys::new(&servers, "lock", self.key.as_bytes())];
-        let timing =
-            Timing { ttl: Some(self.ttl), node_timeout: self.node_timeout, quarantine: self.quarantine };
-        let mut redis_lock = RedisLock::new(servers, keys, timing);
-        let request = self.request();
+    fn run(&self, run: &Run) {
+        let mut redis_lock = RedisLock::new(self.servers(), self.keys(&run.keys), self.access.timing);
+        let (request, site) = (self.request(run), self.world.site());
+        let held = match &run.mode {
+            Mode::Exclusive => Held::Exclusive,
+            Mode::Shared { group } => Held::Shared(group.clone()),
+            Mode::Slot { of } => Held::Slot { of: *of, number: None },
+        };
+        self.note(|| format!("asks for {run:?}"));
+        let queues = run.wait.queues();
+        self.world.shared().borrow_mut().oracle.begins(site, &run.keys, held.clone(), queues, run.supersedes);
+        self.record(|record| record.subject = Some(run.subject));
         redis_lock.send_ahead(&request);
-        let id = world.id();
-        note(world, || format!("client {id} asks for {:?}", self));
-        let result = lock::acquire(&mut redis_lock, &request, &mut Watcher(world));
+        if !matches!(run.subject, Subject::Watched(_)) {
+            let orphan = redis_lock.release_orphan(&request);
+            self.record(|record| record.orphan = orphan);
+        }
+        let started = BootTime::now();
+        let result = lock::acquire(&mut redis_lock, &request, &mut Watcher(self.world));
         match result {
-            Ok(grant) => self.hold(redis_lock, grant, world),
-            Err(error) => note(world, || format!("client {id} gets nothing: {}", short(&error))),
+            Ok(grant) => {
+                let hows = run.keys.iter().enumerate().map(|(at, _)| match &held {
+                    Held::Slot { of, .. } => Held::Slot { of: *of, number: grant.slots.get(at).copied() },
+                    other => other.clone(),
+                });
+                let (hows, until) = (hows.collect(), self.deadline(&grant));
+                self.note(|| format!("holds {:?} with {:?} until {:.3}", run.keys, grant.fences, until as f64 / 1e6));
+                self.world.shared().borrow_mut().oracle.granted(site, hows, &grant.fences, until);
+                self.record(|record| {
+                    (record.claim, record.grant) = (Some(grant.claim), Some(grant.to_bytes()));
+                });
+                self.hold(run, redis_lock, grant);
+            }
+            Err(error) => self.refused(run, &error, started),
         }
     }
 
-    /// As keeper.rs: renew at a third of the lease, retry while it lasts.
-    fn hold(&self, mut redis_lock: RedisLock, mut grant: Grant, world: &Rc<ClientWorld>) {
-        let (id, how) = (world.id(), if self.is_shared { Held::Shared(Vec::new()) } else { Held::Exclusive });
-        let until = deadline(&grant, world);
-        {
-            let mut shared = lock_shared(world.shared());
-            let now = shared.now_us;
-            shared.trace.note(now, || {
-                format!("client {id} holds {} with {:?} until {until}", self.key, grant.fences)
-            });
-            shared.oracle.granted(id, &self.key, how, grant.fences[0], now, until);
-        }
-        let retry = (self.ttl / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1);
-        let ends = BootTime::now() + self.command;
-        let mut next = grant.lease.expect("a lease").refresh_at();
-        let mut watcher = Watcher(world);
-        let how = loop {
-            if let lock::Wait::Cancelled(signal) = lock::sleep(next.min(ends), &mut watcher) {
-                break Ended { how: Outcome::Released, exit: Some(Exit::Signal(signal as i32)) };
+    /// The lock was not acquired.
+    fn refused(&self, run: &Run, error: &Error, started: BootTime) {
+        self.note(|| format!("gets nothing: {}", short(error)));
+        let site = self.world.site();
+        let waited = started.elapsed();
+        let mut shared = self.world.shared().borrow_mut();
+        match error {
+            Error::Backend(error) => {
+                // A server that is listed twice, or used in another way, is refused with reason.
+                if error.fault() == lock::Fault::Unavailable {
+                    shared.oracle.unavailable(site, &short(error));
+                }
             }
-            if grant.is_over() {
-                break Ended { how: Outcome::Lost, exit: Some(Exit::Code(79)) };
+            Error::Superseded(_) => shared.oracle.superseded(site),
+            Error::Held(_) | Error::Nested | Error::Cancelled(_) => {}
+        }
+        if let WaitPolicy::Queue { at_most: Some(at_most) } = run.wait
+            && waited > at_most + self.access.timing.node_timeout + LATE_AFTER
+        {
+            let text = format!("host {site} waits for {waited:?} with a limit of {at_most:?}");
+            shared.oracle.violation("late", text);
+        }
+    }
+
+    /// When the lease is over, in true time.
+    fn deadline(&self, grant: &Grant) -> u64 {
+        self.world.true_moment(grant.lease.expect("a lease").deadline())
+    }
+
+    /// As commands/hold: renew at a third of the lease, retry while it lasts, listen for breaks.
+    fn hold(&self, run: &Run, mut redis_lock: RedisLock, mut grant: Grant) {
+        let (is_keeper, lives) = match run.subject {
+            Subject::Command(lives) => (false, lives),
+            Subject::Watched(lives) => (true, lives),
+            // The command prints the token and exits.
+            Subject::Token => return,
+        };
+        let ends = BootTime::now() + lives;
+        let mut watch = redis_lock.break_watch(&grant).expect("servers notify");
+        let mut next = grant.lease.expect("a lease").refresh_at();
+        let ended = loop {
+            let signal_at = is_keeper.then(|| stop_at(&grant));
+            let until = [Some(next), Some(ends), watch.next_moment(), signal_at];
+            self.sleep(&*watch, until.into_iter().flatten().min().expect("a moment"));
+            if self.world.is_cancelled() {
+                break Some(Ended { how: Outcome::Released, exit: Some(Exit::Signal(15)) });
             }
             if ends.has_passed() {
-                break Ended { how: Outcome::Released, exit: Some(Exit::Code(0)) };
+                break Some(Ended { how: Outcome::Released, exit: Some(Exit::Code(0)) });
+            }
+            if signal_at.is_some_and(BootTime::has_passed) || grant.is_over() {
+                self.lost("the lease ended");
+                break Some(Ended { how: Outcome::Lost, exit: Some(Exit::Code(79)) });
+            }
+            match watch.advance() {
+                Some(Notice::Broken(broken)) => {
+                    self.note(|| "the lock is broken".into());
+                    break Some(Ended { how: Outcome::Broken { by: Box::new(broken.by) }, exit: None });
+                }
+                // By another client, on the servers.
+                Some(Notice::Released { .. }) => break None,
+                Some(Notice::Extended { ttl }) if is_keeper => {
+                    if let Some(loss) = self.adopt(ttl, &mut redis_lock, &mut grant) {
+                        break Some(self.ended_by(&loss));
+                    }
+                    next = grant.lease.expect("a lease").refresh_at();
+                }
+                Some(Notice::Extended { .. }) | None => {}
+            }
+            if !next.has_passed() {
+                continue;
             }
             match redis_lock.extend(&grant) {
                 Extended::Until(lease, votes) => {
                     (grant.lease, grant.votes) = (Some(lease), votes);
+                    self.renewed(&grant);
                     next = lease.refresh_at();
-                    let until = deadline(&grant, world);
-                    lock_shared(world.shared()).oracle.renewed(id, until);
-                    note(world, || format!("client {id} renewed {} until {until}", self.key));
-                    redis_lock.follow_up(&grant, world.signal_fd());
+                    redis_lock.follow_up(&grant, self.world.signal_fd());
                 }
                 Extended::Unknown(error) => {
-                    note(world, || format!("client {id} cannot renew: {error:?}"));
+                    self.note(|| format!("cannot renew: {}", short(&error)));
+                    let retry =
+                        (self.ttl(&grant) / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1);
                     next = (BootTime::now() + retry).min(grant.lease.expect("a lease").deadline());
                 }
-                Extended::Lost(loss) => {
-                    note(world, || format!("client {id} has lost {}: {loss:?}", self.key));
-                    break Ended { how: Outcome::Lost, exit: Some(Exit::Code(79)) };
-                }
+                Extended::Lost(loss) => break Some(self.ended_by(&loss)),
             }
         };
-        {
-            let mut shared = lock_shared(world.shared());
-            let now = shared.now_us;
-            shared.oracle.ended(id, now);
+        drop(watch);
+        let site = self.world.site();
+        self.world.shared().borrow_mut().oracle.ended(site);
+        self.leaves();
+        let Some(ended) = ended else {
+            if grant.taken_at.elapsed() >= run.min_hold {
+                redis_lock.abandon();
+            }
+            return;
+        };
+        let min_hold = if ended.how.keeps_min_hold() { run.min_hold } else { Duration::ZERO };
+        self.record(|record| record.keeps_min_hold = !min_hold.is_zero());
+        self.note(|| format!("releases {:?}", run.keys));
+        let released = redis_lock.release(&grant, &ended, min_hold);
+        self.note(|| format!("has released {:?}: {}", run.keys, short(&released)));
+    }
+
+    fn ttl(&self, grant: &Grant) -> Duration {
+        grant.lease.expect("a lease").ttl()
+    }
+
+    fn sleep(&self, watch: &dyn lock::BreakWatch, until: BootTime) {
+        let watched = watch.poll_for();
+        let mut fds: Vec<PollFd<'_>> = watched.iter().map(|&(fd, flags)| PollFd::new(fd, flags)).collect();
+        fds.push(PollFd::new(self.world.signal_fd(), PollFlags::POLLIN));
+        world::sleep(&mut fds, until);
+    }
+
+    fn renewed(&self, grant: &Grant) {
+        let (site, until) = (self.world.site(), self.deadline(grant));
+        self.world.shared().borrow_mut().oracle.renewed(site, until);
+        self.note(|| format!("renewed until {:.3}", until as f64 / 1e6));
+    }
+
+    fn lost(&self, why: &str) {
+        let site = self.world.site();
+        self.note(|| format!("has lost the lock: {why}"));
+        self.world.shared().borrow_mut().oracle.lost(site, why);
+    }
+
+    fn ended_by(&self, loss: &Loss) -> Ended {
+        let how = match loss {
+            Loss::Broken { by } => Outcome::Broken { by: by.clone() },
+            Loss::Released { .. } => Outcome::Released,
+            Loss::Expired | Loss::Foreign => {
+                self.lost(&short(loss));
+                Outcome::Lost
+            }
+        };
+        Ended { how, exit: Some(Exit::Code(79)) }
+    }
+
+    /// A keeper continues with the lease of an extension: as background.rs.
+    fn adopt(&self, ttl: Option<Duration>, redis_lock: &mut RedisLock, grant: &mut Grant) -> Option<Loss> {
+        let ttl = ttl.map(|ttl| ttl.max(self.access.timing.ttl.expect("a lease")));
+        redis_lock.set_ttl(ttl);
+        let before = grant.lease.take();
+        let extended = redis_lock.extend(grant);
+        grant.lease = before;
+        match extended {
+            Extended::Until(lease, votes) => {
+                (grant.lease, grant.votes) = (Some(lease), votes);
+                self.renewed(grant);
+                None
+            }
+            Extended::Unknown(_) => None,
+            Extended::Lost(loss) => Some(loss),
         }
-        note(world, || format!("client {id} releases {}", self.key));
-        let released = redis_lock.release(&grant, &how, Duration::ZERO);
-        note(world, || format!("client {id} released {}: {released:?}", self.key));
+    }
+
+    fn bearer(&self, of: u64, keys: &[String]) -> Option<RedisBearer> {
+        let claim = self.record_of(of, |record| record.claim)?;
+        let keys = self.keys(keys);
+        Some(RedisBearer::new(self.servers(), keys, self.access.timing, claim, self.who(Renewal::Run)))
+    }
+
+    fn record_of<T>(&self, of: u64, look: impl FnOnce(&Record) -> Option<T>) -> Option<T> {
+        self.world.shared().borrow().records.get(&of).and_then(look)
+    }
+
+    fn subject_of(&self, of: u64) -> Option<Subject> {
+        self.record_of(of, |record| record.subject)
+    }
+
+    fn site_of(&self, of: u64) -> Option<usize> {
+        self.world.shared().borrow().actors.get(&of).copied()
+    }
+
+    fn extend(&self, of: u64, keys: &[String]) {
+        let (Some(mut bearer), Some(site)) = (self.bearer(of, keys), self.site_of(of)) else { return };
+        let extended = bearer.extend();
+        self.note(|| format!("extends the lock of actor {of}: {}", short(&extended)));
+        if let Extended::Until(lease, _) = extended
+            && self.subject_of(of) == Some(Subject::Token)
+        {
+            // Only the owner of the token relies on this lease: runs and keepers have their own.
+            let until = self.world.true_moment(lease.deadline());
+            self.world.shared().borrow_mut().oracle.renewed(site, until);
+        }
+    }
+
+    fn release(&self, of: u64, keys: &[String]) {
+        let (Some(mut bearer), Some(site)) = (self.bearer(of, keys), self.site_of(of)) else { return };
+        // The owner of the token does not need the lock any more. A run stops its command itself.
+        if !matches!(self.subject_of(of), Some(Subject::Command(_))) {
+            self.world.shared().borrow_mut().oracle.ended(site);
+        }
+        let released = bearer.release();
+        self.note(|| format!("releases the lock of actor {of}: {}", short(&released)));
+    }
+
+    /// As commands/break_lock.rs.
+    fn break_lock(&self, key: &str, how: BreakMode) {
+        let keys = self.keys(&[key.to_owned()]).remove(0);
+        let mut breaker = RedisBreaker::new(self.servers(), keys, self.access.timing, self.who(Renewal::Run));
+        let Ok(holders) = breaker.holders() else { return };
+        let meant: Vec<_> = holders.into_iter().filter(|held| held.kind != HolderKind::Foreign).collect();
+        if meant.is_empty() {
+            return;
+        }
+        let started = BootTime::now();
+        if how == BreakMode::Immediate {
+            self.world.shared().borrow_mut().oracle.excuse(Some(key));
+        }
+        let notified = breaker.notify(&meant, how);
+        self.note(|| format!("breaks {key}: {}", short(&notified)));
+        if !matches!(&notified, Ok(notified) if matches!(notified.freed, Freed::No)) {
+            return;
+        }
+        let until = started + Duration::from_secs(30);
+        while !until.has_passed() && !self.world.is_cancelled() {
+            breaker.wait(until.min(BootTime::now() + Duration::from_secs(2)));
+            let Ok(holders) = breaker.holders() else { continue };
+            if !meant.iter().any(|held| holders.iter().any(|other| other.id == held.id)) {
+                return;
+            }
+            let _ = breaker.notify(&meant, how);
+        }
+    }
+
+    fn audit(&self, key: &str) {
+        let mut view = RedisView::new(self.servers(), "lock", self.access.timing.node_timeout);
+        let status = view.status(key.as_bytes());
+        let run = Run {
+            keys: vec![key.to_owned()],
+            wait: WaitPolicy::No,
+            mode: Mode::Exclusive,
+            prefer: Prefer::Fair,
+            supersedes: false,
+            min_hold: Duration::ZERO,
+            subject: Subject::Command(Duration::from_millis(1)),
+        };
+        let mut redis_lock = RedisLock::new(self.servers(), self.keys(&run.keys), self.access.timing);
+        let request = self.request(&run);
+        let result = lock::acquire(&mut redis_lock, &request, &mut Watcher(self.world));
+        self.note(|| format!("audit of {key}: {} {}", short(&status), short(&result)));
+        let mut shared = self.world.shared().borrow_mut();
+        if let (Ok(status), Err(Error::Held(blocked))) = (&status, &result)
+            && status.is_idle()
+        {
+            let text = format!("status says that {key} is free, and run -n that it is held: {}", short(blocked));
+            shared.oracle.violation("unseen", text);
+        }
+        drop(shared);
+        if let Ok(grant) = result {
+            let ended = Ended { how: Outcome::Released, exit: Some(Exit::Code(0)) };
+            redis_lock.release(&grant, &ended, Duration::ZERO);
+        }
     }
 }
 
-fn short(error: &Error) -> String {
-    let text = format!("{error:?}");
-    text.chars().take(200).collect()
-}
+/// How much later than its limit a wait may end: the release of a place.
+const LATE_AFTER: Duration = Duration::from_secs(8);
 
-fn note(world: &ClientWorld, text: impl FnOnce() -> String) {
-    let mut shared = lock_shared(world.shared());
-    let now = shared.now_us;
-    shared.trace.note(now, text);
-}
-
-/// When the lease is over, in true time.
-fn deadline(grant: &Grant, world: &ClientWorld) -> u64 {
-    world.true_moment(grant.lease.expect("a lease").deadline())
+/// When a keeper signals its process.
+fn stop_at(grant: &Grant) -> BootTime {
+    let lease = grant.lease.expect("a lease");
+    lease.deadline().minus(GRACE.min(lease.ttl() / 3))
 }

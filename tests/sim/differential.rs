@@ -8,7 +8,7 @@ use crate::dice::Dice;
 use crate::server::data::Identity;
 use crate::server::reply::Reply;
 use crate::server::{Output, VirtualServer};
-use crate::support::Redis;
+use crate::real_server::RealServer;
 
 /// Remaining times, in ms, may differ by what a busy machine takes.
 const TOLERANCE_MS: i64 = 5000;
@@ -19,15 +19,15 @@ type Command = Vec<Vec<u8>>;
 struct Pair {
     virtual_server: VirtualServer,
     real: BufReader<TcpStream>,
-    _server: Redis,
+    _server: RealServer,
 }
 
 impl Pair {
     fn start() -> Self {
-        let server = Redis::start();
-        let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
+        let server = RealServer::start();
+        let stream = TcpStream::connect(("127.0.0.1", server.port)).expect("a connection");
         let identity = Identity { run_id: "a".repeat(40), replication_id: "b".repeat(40), is_replica: false };
-        let mut virtual_server = VirtualServer::new(identity);
+        let mut virtual_server = VirtualServer::new(identity, &[]);
         virtual_server.open(0, 0);
         Self { virtual_server, real: BufReader::new(stream), _server: server }
     }

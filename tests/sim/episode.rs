@@ -1,44 +1,36 @@
-//! One episode: a seed decides the servers, the clients, their settings and every fault.
-//!
-//! First the servers' quarantine passes; then clients come and go while faults happen; then nothing
-//! more happens, and every client must come to its end.
+//! One episode: a scenario happens, and the oracles watch.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use crate::client::Run;
+use crate::client::{Client, Job};
 use crate::dice::Dice;
-use crate::lock::WaitPolicy;
-use crate::network::{ClientId, Direction, ServerId};
-use crate::scheduler::{Clock, Host, Plan, Simulation, lock};
+use crate::mutant::Mutant;
+use crate::network::{Direction, ProcessId, ServerId, SiteId};
+use crate::oracle::Violation;
+use crate::scenario::{Actor, Cut, Fault, Keeps, Scenario, What, address};
+use crate::scheduler::{Host, Plan, Simulation};
 use crate::server::VirtualServer;
 use crate::server::data::Identity;
+use crate::server::store::Store;
 
-/// No fault before this moment: new servers are quarantined.
-const FIRST_FAULT_US: u64 = 35_000_000;
-/// No run starts, and no fault happens, after this moment.
-const LAST_START_US: u64 = 100_000_000;
-/// By then every run must have ended.
-const END_US: u64 = 300_000_000;
-/// Between two starts of runs, and between two faults, at least and at most.
-const BETWEEN_RUNS_US: (u64, u64) = (1_000, 150_000);
-const BETWEEN_FAULTS_US: (u64, u64) = (50_000, 3_000_000);
-const MOST_CLIENTS: usize = 8;
+/// By then, after the last step, every process must have ended.
+const PATIENCE_US: u64 = 150_000_000;
+/// The processes at a time; an actor that comes later does not start.
+const MOST_PROCESSES: usize = 12;
+/// After a release, the claim must be gone by then.
+const RELEASED_AFTER_US: u64 = 1_500_000;
+/// How often a server's data is saved, for a restart with an old copy.
+const SAVED_EVERY_US: u64 = 1_000_000;
 
 /// What an episode was like.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Report {
     pub grants: u64,
     pub faults: u64,
     pub simulated_us: u64,
-    pub violations: Vec<String>,
+    pub violations: Vec<Violation>,
     pub trace_hash: u64,
     pub trace: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    pub servers: usize,
-    pub is_traced: bool,
 }
 
 fn identity(dice: &mut Dice) -> Identity {
@@ -46,244 +38,512 @@ fn identity(dice: &mut Dice) -> Identity {
     Identity { run_id: hex(), replication_id: hex(), is_replica: false }
 }
 
-/// Starts clients and faults, and ends the faults.
-struct Driver {
+/// The end of a fault, or a moment at which something is checked.
+#[derive(Clone, Debug)]
+enum Later {
+    MendLine { site: SiteId, servers: Vec<ServerId>, directions: Vec<Direction> },
+    RestoreLatency { site: SiteId, servers: Vec<ServerId> },
+    StartServer(ServerId),
+    ContinueServer(ServerId),
+    ContinueProcess(ProcessId, SiteId),
+    RestoreMemory(ServerId),
+    Allow(ServerId, &'static str),
+    Save,
+    /// The guardian of this actor releases.
+    Guardian(u64),
+    /// Nothing of this actor may be left on servers that it could reach since this moment.
+    CheckRelease { actor: u64, since: u64 },
+}
+
+/// A process, and the actor that it belongs to.
+struct Running {
+    actor: u64,
+    site: SiteId,
+}
+
+struct Driver<'a> {
+    scenario: &'a Scenario,
+    /// The next step of the scenario.
+    next: usize,
+    later: BTreeMap<(u64, u64), Later>,
+    later_count: u64,
     dice: Dice,
-    servers: Vec<String>,
-    next_run: u64,
-    next_fault: Option<u64>,
-    repairs: Vec<(u64, Repair)>,
     faults: u64,
+    running: BTreeMap<ProcessId, Running>,
+    actors: BTreeMap<u64, Actor>,
+    /// The latencies of each host, in us.
+    latencies: BTreeMap<SiteId, Vec<u64>>,
+    saved: Vec<Vec<(u64, BTreeMap<u32, Store>)>>,
+    mutant: Option<&'static Mutant>,
 }
 
-/// The end of a fault.
-#[derive(Clone, Copy, Debug)]
-enum Repair {
-    Line(ClientId, ServerId, Direction),
-    Start(ServerId),
-    Continue(ServerId),
-    ContinueProcess(ClientId),
-}
-
-impl Driver {
-    fn random_run(&mut self) -> Run {
-        let dice = &mut self.dice;
-        let ttl = Duration::from_millis(dice.one_of(&[3000, 5000, 10_000, 30_000]));
-        let several = self.servers.len() > 1;
-        let wait = match dice.between(0, 9) {
-            0 => WaitPolicy::No,
-            1 => WaitPolicy::Queue { at_most: Some(Duration::from_millis(dice.between(100, 20_000))) },
-            2 => WaitPolicy::Retry { count: 3, interval: Duration::from_millis(500), at_most: None },
-            _ => WaitPolicy::Queue { at_most: None },
-        };
-        let node_timeout = if several {
-            (ttl / 20).clamp(Duration::from_millis(200), Duration::from_secs(1))
-        } else {
-            (ttl / 3).clamp(Duration::from_secs(1), Duration::from_secs(5))
-        };
-        let is_short = dice.percent(80);
-        let command = if is_short { dice.between(1, 300) } else { dice.between(300, 15_000) };
-        Run {
-            servers: self.servers.clone(),
-            key: dice.one_of(&["a", "b"]).into(),
-            ttl,
-            node_timeout,
-            quarantine: if several { Duration::from_secs(30) } else { Duration::ZERO },
-            wait,
-            is_shared: dice.percent(20),
-            command: Duration::from_millis(command),
-        }
+impl Driver<'_> {
+    fn at(&mut self, at_us: u64, what: Later) {
+        self.later_count += 1;
+        self.later.insert((at_us, self.later_count), what);
     }
 
-    fn start_run(&mut self, simulation: &mut Simulation) {
-        let run = self.random_run();
-        let within = |dice: &mut Dice, bound: u64| dice.between(0, 2 * bound) as i64 - bound as i64;
-        let boot = Clock {
-            offset_us: self.dice.between(0, 5_000_000) as i64,
-            drift_ppm: within(&mut self.dice, 1000),
-        };
-        let wall = Clock { offset_us: within(&mut self.dice, 10_000_000), drift_ppm: 0 };
-        let id = simulation.start(boot, wall, move |world| run.run(world));
-        let mut shared = lock(&simulation.shared);
-        for server in 0..self.servers.len() {
-            let latency = self.dice.one_of(&[50, 100, 500, 5000, 30_000]);
-            for direction in [Direction::ToServer, Direction::ToClient] {
-                shared.network.line(id, server, direction).latency_us = latency;
+    fn start(&mut self, simulation: &mut Simulation, actor: &Actor) {
+        if self.running.len() >= MOST_PROCESSES {
+            return;
+        }
+        let site = simulation.add_site(actor.site);
+        {
+            let mut shared = simulation.shared.borrow_mut();
+            shared.actors.insert(actor.number, site);
+            for (server, latency) in actor.latencies_us.iter().enumerate() {
+                for direction in [Direction::ToServer, Direction::ToClient] {
+                    shared.network.line(site, server, direction).latency_us = *latency;
+                }
+            }
+        }
+        self.latencies.insert(site, actor.latencies_us.clone());
+        self.actors.insert(actor.number, actor.clone());
+        let (number, access, job) = (actor.number, actor.access.clone(), actor.job.clone());
+        let process = simulation.start(site, number, move |world| {
+            Client { number, access: &access, world }.perform(&job);
+        });
+        self.running.insert(process, Running { actor: actor.number, site });
+    }
+
+    /// Processes that have ended since the last look.
+    fn reap(&mut self, simulation: &mut Simulation) {
+        let ended: Vec<ProcessId> =
+            self.running.keys().copied().filter(|&process| !simulation.is_living(process)).collect();
+        for process in ended {
+            let Running { actor, .. } = self.running.remove(&process).expect("it was there");
+            let now = simulation.now();
+            let since = simulation.shared.borrow().records.get(&actor).and_then(|record| record.leaves_at);
+            if let Some(since) = since {
+                self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, since });
             }
         }
     }
 
-    fn start_fault(&mut self, simulation: &mut Simulation) {
-        self.faults += 1;
+    /// The process of an actor, if it is living.
+    fn process_of(&self, actor: u64) -> Option<(ProcessId, SiteId)> {
+        let found = self.running.iter().find(|(_, running)| running.actor == actor);
+        found.map(|(process, running)| (*process, running.site))
+    }
+
+    /// Returns whether anything happened.
+    fn cause(&mut self, simulation: &mut Simulation, fault: &Fault) -> bool {
         let now = simulation.now();
-        let server = self.dice.next() as usize % self.servers.len();
-        let living = simulation.living();
-        let client = (!living.is_empty()).then(|| self.dice.one_of(&living));
-        let length = self.dice.one_of(&[50_000, 300_000, 1_000_000, 4_000_000, 12_000_000]);
-        let what = match (self.dice.between(0, 8), client) {
-            (0 | 1, Some(client)) => self.cut(simulation, client, server, length),
-            (2, _) => {
-                simulation.hosts[server].is_paused = true;
-                self.repairs.push((now + length, Repair::Continue(server)));
-                format!("server {server} is paused")
+        match fault {
+            Fault::Cut { actor, servers, how, for_us } => {
+                let Some((_, site)) = self.process_of(*actor) else { return false };
+                let directions = match how {
+                    Cut::ToServer => vec![Direction::ToServer],
+                    Cut::ToClient => vec![Direction::ToClient],
+                    Cut::Both => vec![Direction::ToServer, Direction::ToClient],
+                };
+                let mut shared = simulation.shared.borrow_mut();
+                for &server in servers {
+                    shared.oracle.trouble_begins((Some(site), server));
+                    for &direction in &directions {
+                        shared.network.line(site, server, direction).is_cut = true;
+                    }
+                }
+                drop(shared);
+                self.at(now + for_us, Later::MendLine { site, servers: servers.clone(), directions });
             }
-            (3, Some(client)) => {
-                simulation.kill(client);
-                format!("client {client} is killed")
+            Fault::Slow { actor, servers, latency_us, for_us } => {
+                let Some((_, site)) = self.process_of(*actor) else { return false };
+                let mut shared = simulation.shared.borrow_mut();
+                for &server in servers {
+                    shared.oracle.trouble_begins((Some(site), server));
+                    for direction in [Direction::ToServer, Direction::ToClient] {
+                        shared.network.line(site, server, direction).latency_us = *latency_us;
+                    }
+                }
+                drop(shared);
+                self.at(now + for_us, Later::RestoreLatency { site, servers: servers.clone() });
             }
-            (4, Some(client)) => {
-                simulation.pause_process(client, true);
-                self.repairs.push((now + length, Repair::ContinueProcess(client)));
-                format!("client {client} is paused")
+            Fault::Kill { actor, has_guardian } => {
+                let Some((process, site)) = self.process_of(*actor) else { return false };
+                self.kill(simulation, *actor, process, site, *has_guardian);
             }
-            (5, _) => {
-                simulation.close_connections(server);
-                format!("server {server} closes all connections")
+            Fault::Pause { actor, for_us } => {
+                let Some((process, site)) = self.process_of(*actor) else { return false };
+                if simulation.is_paused(process) {
+                    return false;
+                }
+                simulation.pause_process(process, true);
+                for server in 0..self.scenario.servers {
+                    simulation.shared.borrow_mut().oracle.trouble_begins((Some(site), server));
+                }
+                // The guardian goes on: the command is gone when the lease is over.
+                self.at(now + for_us, Later::ContinueProcess(process, site));
             }
-            (6, Some(client)) => {
-                simulation.cancel(client);
-                format!("client {client} receives SIGTERM")
+            Fault::Signal { actor } => {
+                let Some((process, _)) = self.process_of(*actor) else { return false };
+                simulation.cancel(process);
             }
-            (7, _) => {
-                simulation.hosts[server].server.forget_scripts();
-                format!("server {server} forgets its scripts")
+            Fault::PauseServer { server, for_us } => {
+                if simulation.hosts[*server].is_paused || self.is_down(simulation, *server) {
+                    return false;
+                }
+                simulation.hosts[*server].is_paused = true;
+                simulation.shared.borrow_mut().oracle.trouble_begins((None, *server));
+                self.at(now + for_us, Later::ContinueServer(*server));
             }
-            (8, _) => {
-                // A single server that loses its data loses its locks: that is documented.
-                let forgets = self.servers.len() > 1 && self.dice.percent(50);
-                simulation.restart_server(server, self.dice.next(), forgets);
-                lock(&simulation.shared).network.is_down.insert(server, true);
-                self.repairs.push((now + length / 4, Repair::Start(server)));
-                format!("server {server} restarts, without its data: {forgets}")
+            Fault::Restart { server, keeps, for_us } => {
+                if simulation.hosts[*server].is_paused || self.is_down(simulation, *server) {
+                    return false;
+                }
+                self.stop_server(simulation, *server, *keeps);
+                self.at(now + for_us, Later::StartServer(*server));
             }
-            (_, _) => "nothing".into(),
-        };
-        note(simulation, || format!("fault: {what} ({length} us)"));
-    }
-
-    /// One way or both, from one server or from all.
-    fn cut(&mut self, simulation: &Simulation, client: ClientId, server: ServerId, length: u64) -> String {
-        let directions: &[Direction] = match self.dice.between(0, 3) {
-            0 => &[Direction::ToServer],
-            1 => &[Direction::ToClient],
-            _ => &[Direction::ToServer, Direction::ToClient],
-        };
-        let is_from_all = self.dice.percent(30);
-        let servers = if is_from_all { 0..self.servers.len() } else { server..server + 1 };
-        let ends = simulation.now() + length;
-        for server in servers.clone() {
-            for &direction in directions {
-                lock(&simulation.shared).network.line(client, server, direction).is_cut = true;
-                self.repairs.push((ends, Repair::Line(client, server, direction)));
+            Fault::Flush { server } => {
+                simulation.hosts[*server].server.data().databases.clear();
+                let oracle = &mut simulation.shared.borrow_mut().oracle;
+                oracle.trouble((None, *server));
+                oracle.is_unreliable(*server);
+            }
+            Fault::CloseConnections { server } => {
+                simulation.close_connections(*server);
+                simulation.shared.borrow_mut().oracle.trouble((None, *server));
+            }
+            Fault::ForgetScripts { server } => simulation.hosts[*server].server.forget_scripts(),
+            Fault::NewHistory { server } => {
+                let id = identity(&mut self.dice).replication_id;
+                simulation.hosts[*server].server.data().identity.replication_id = id;
+            }
+            Fault::OutOfMemory { server, for_us } => {
+                simulation.hosts[*server].server.data().is_out_of_memory = true;
+                simulation.shared.borrow_mut().oracle.trouble_begins((None, *server));
+                self.at(now + for_us, Later::RestoreMemory(*server));
+            }
+            Fault::Deny { server, command, for_us } => {
+                simulation.hosts[*server].server.data().denied.insert((*command).to_owned());
+                simulation.shared.borrow_mut().oracle.trouble_begins((None, *server));
+                self.at(now + for_us, Later::Allow(*server, command));
+            }
+            Fault::StepClock { server, by_us } => {
+                simulation.hosts[*server].clock.offset_us += by_us;
+                let oracle = &mut simulation.shared.borrow_mut().oracle;
+                oracle.trouble((None, *server));
+                oracle.is_unreliable(*server);
+                if *by_us > 0 {
+                    oracle.excuse(None);
+                }
             }
         }
-        format!("client {client} is cut off from servers {servers:?}, {directions:?}")
+        true
     }
 
-    fn repair(simulation: &mut Simulation, repair: Repair) {
-        match repair {
-            Repair::Line(client, server, direction) => {
-                lock(&simulation.shared).network.line(client, server, direction).is_cut = false;
+    fn is_down(&self, simulation: &Simulation, server: ServerId) -> bool {
+        simulation.shared.borrow().network.is_down.get(&server).copied().unwrap_or(false)
+    }
+
+    fn stop_server(&mut self, simulation: &mut Simulation, server: ServerId, keeps: Keeps) {
+        let now = simulation.now();
+        simulation.stop_server(server);
+        let mut data = simulation.hosts[server].server.data();
+        data.identity = identity(&mut self.dice);
+        match keeps {
+            Keeps::All => {}
+            Keeps::Nothing => data.databases.clear(),
+            Keeps::OldCopy(age) => {
+                let saved = self.saved[server].iter().rev().find(|(at, _)| at + age <= now);
+                data.databases = saved.map(|(_, databases)| databases.clone()).unwrap_or_default();
             }
-            Repair::Start(server) => {
-                lock(&simulation.shared).network.is_down.insert(server, false);
-            }
-            Repair::Continue(server) => simulation.continue_server(server),
-            Repair::ContinueProcess(client) => simulation.pause_process(client, false),
         }
-        note(simulation, || format!("repair: {repair:?}"));
+        drop(data);
+        let oracle = &mut simulation.shared.borrow_mut().oracle;
+        oracle.trouble_begins((None, server));
+        // Several servers are quarantined after a restart, whatever they have kept.
+        if keeps != Keeps::All || self.scenario.servers > 1 {
+            oracle.is_unreliable(server);
+        }
+    }
+
+    fn kill(
+        &mut self,
+        simulation: &mut Simulation,
+        actor: u64,
+        process: ProcessId,
+        site: SiteId,
+        has_guardian: bool,
+    ) {
+        simulation.kill(process);
+        self.running.remove(&process);
+        let is_kept = {
+            let mut shared = simulation.shared.borrow_mut();
+            let record = shared.records.get(&actor);
+            let has_orphan = record.is_some_and(|record| record.orphan.is_some());
+            let is_token = record.is_some_and(|record| record.subject == Some(crate::client::Subject::Token));
+            // A keeper has no guardian, and nothing stops its watched process in time; the command
+            // of a run is killed at once. What a token keeps goes on.
+            if !is_token {
+                shared.oracle.ended(site);
+            }
+            shared.oracle.process_ended(site);
+            has_orphan && has_guardian && !is_token
+        };
+        if is_kept {
+            let now = simulation.now();
+            self.at(now + 2000, Later::Guardian(actor));
+        }
+    }
+
+    fn start_guardian(&mut self, simulation: &mut Simulation, actor: u64) {
+        let (orphan, grant, site) = {
+            let mut shared = simulation.shared.borrow_mut();
+            let site = shared.actors[&actor];
+            let now = shared.now_us;
+            let record = shared.records.get_mut(&actor).expect("it has run");
+            record.leaves_at = Some(now);
+            let min_hold = match self.actors.get(&actor).map(|actor| &actor.job) {
+                Some(Job::Run(run)) => !run.min_hold.is_zero(),
+                _ => false,
+            };
+            record.keeps_min_hold |= min_hold;
+            (record.orphan.take(), record.grant.clone(), site)
+        };
+        let Some(orphan) = orphan else { return };
+        simulation.note(|| format!("the guardian of actor {actor} releases"));
+        let process = simulation.start(site, 500_000 + actor, move |_| {
+            let has_run = grant.is_some();
+            orphan(grant.as_deref(), has_run);
+        });
+        self.running.insert(process, Running { actor, site });
+    }
+
+    fn on_later(&mut self, simulation: &mut Simulation, later: Later) {
+        if !matches!(later, Later::Save | Later::CheckRelease { .. }) {
+            simulation.note(|| format!("{later:?}"));
+        }
+        match later {
+            Later::MendLine { site, servers, directions } => {
+                let mut shared = simulation.shared.borrow_mut();
+                for server in servers {
+                    for &direction in &directions {
+                        shared.network.line(site, server, direction).is_cut = false;
+                    }
+                    shared.oracle.trouble_ends((Some(site), server));
+                }
+            }
+            Later::RestoreLatency { site, servers } => {
+                let mut shared = simulation.shared.borrow_mut();
+                for server in servers {
+                    let latency = self.latencies[&site][server];
+                    for direction in [Direction::ToServer, Direction::ToClient] {
+                        shared.network.line(site, server, direction).latency_us = latency;
+                    }
+                    shared.oracle.trouble_ends((Some(site), server));
+                }
+            }
+            Later::StartServer(server) => {
+                simulation.start_server(server);
+                simulation.shared.borrow_mut().oracle.trouble_ends((None, server));
+            }
+            Later::ContinueServer(server) => {
+                simulation.continue_server(server);
+                simulation.shared.borrow_mut().oracle.trouble_ends((None, server));
+            }
+            Later::ContinueProcess(process, site) => {
+                if simulation.is_living(process) {
+                    simulation.pause_process(process, false);
+                }
+                for server in 0..self.scenario.servers {
+                    simulation.shared.borrow_mut().oracle.trouble_ends((Some(site), server));
+                }
+            }
+            Later::RestoreMemory(server) => {
+                simulation.hosts[server].server.data().is_out_of_memory = false;
+                simulation.shared.borrow_mut().oracle.trouble_ends((None, server));
+            }
+            Later::Allow(server, command) => {
+                simulation.hosts[server].server.data().denied.remove(command);
+                simulation.shared.borrow_mut().oracle.trouble_ends((None, server));
+            }
+            Later::Save => self.save(simulation),
+            Later::Guardian(actor) => self.start_guardian(simulation, actor),
+            Later::CheckRelease { actor, since } => self.check_release(simulation, actor, since),
+        }
+    }
+
+    fn save(&mut self, simulation: &Simulation) {
+        let now = simulation.now();
+        for (saved, host) in self.saved.iter_mut().zip(&simulation.hosts) {
+            saved.push((now, host.server.data().databases.clone()));
+        }
+        if self.next < self.scenario.steps.len() {
+            self.at(now + SAVED_EVERY_US, Later::Save);
+        }
+    }
+
+    /// After a release nothing of the claim is left on servers that could be reached.
+    fn check_release(&mut self, simulation: &mut Simulation, actor: u64, since: u64) {
+        let shared = simulation.shared.borrow();
+        let (site, record) = (shared.actors[&actor], &shared.records[&actor]);
+        let Some(claim) = record.claim.filter(|_| !record.keeps_min_hold) else { return };
+        let waiter = claim.waiter.to_string();
+        let keys = match self.actors.get(&actor).map(|actor| &actor.job) {
+            Some(Job::Run(run)) => run.keys.clone(),
+            _ => return,
+        };
+        let mut left = Vec::new();
+        for (server, host) in simulation.hosts.iter().enumerate() {
+            if !shared.oracle.is_calm(site, server, since) {
+                continue;
+            }
+            let mut data = host.server.data();
+            data.now_us = host.now(shared.now_us);
+            left.extend(
+                keys.iter().filter(|key| claims(&mut data, key, &waiter)).map(|key| format!("{key} on server {server}")),
+            );
+        }
+        drop(shared);
+        for what in left {
+            let text = format!("the claim of host {site} is left at {what} after its release");
+            simulation.shared.borrow_mut().oracle.violation("not-released", text);
+        }
     }
 }
 
-fn note(simulation: &Simulation, text: impl FnOnce() -> String) {
-    let mut shared = lock(&simulation.shared);
-    let now = shared.now_us;
-    shared.trace.note(now, text);
+/// Whether this waiter has a claim on the key, in any database.
+fn claims(data: &mut crate::server::data::Data, key: &str, waiter: &str) -> bool {
+    let databases: Vec<u32> = data.databases.keys().copied().collect();
+    databases.into_iter().any(|database| {
+        data.selected = database;
+        let store = data.store();
+        let holds = store.string(format!("lock:{key}").as_bytes());
+        let shares = store.members(format!("lock-shared:{key}").as_bytes());
+        let is_tag = holds.as_ref().is_some_and(|value| value.starts_with(b"shared:") || value.starts_with(b"slots:"));
+        holds.is_some_and(|value| value.starts_with(waiter.as_bytes()))
+            || is_tag && shares.iter().any(|member| member.starts_with(waiter.as_bytes()))
+    })
 }
 
-impl Plan for Driver {
+impl Plan for Driver<'_> {
     fn next_moment(&self) -> Option<u64> {
-        let repair = self.repairs.iter().map(|(at, _)| *at).min();
-        let run = Some(self.next_run).filter(|at| *at < LAST_START_US);
-        [run, self.next_fault, repair].into_iter().flatten().min()
+        let step = self.scenario.steps.get(self.next).map(|step| step.at_us);
+        let later = self.later.keys().next().map(|(at, _)| *at);
+        [step, later].into_iter().flatten().min()
     }
 
     fn happen(&mut self, simulation: &mut Simulation) {
         let now = simulation.now();
-        let all = std::mem::take(&mut self.repairs);
-        let (due, later): (Vec<_>, Vec<_>) = all.into_iter().partition(|(at, _)| *at <= now);
-        self.repairs = later;
-        for (_, repair) in due {
-            Self::repair(simulation, repair);
+        self.reap(simulation);
+        while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
+            let later = entry.remove();
+            self.on_later(simulation, later);
         }
-        if self.next_run <= now && now < LAST_START_US {
-            if simulation.living().len() < MOST_CLIENTS {
-                self.start_run(simulation);
+        while let Some(step) = self.scenario.steps.get(self.next).filter(|step| step.at_us <= now) {
+            self.next += 1;
+            match &step.what {
+                What::Start(actor) => self.start(simulation, actor),
+                What::Fault(fault) => {
+                    if self.cause(simulation, fault) {
+                        self.faults += 1;
+                        simulation.note(|| format!("fault: {fault:?}"));
+                    }
+                }
+                What::Quiet => simulation.shared.borrow_mut().oracle.is_quiet = true,
             }
-            self.next_run = now + self.dice.between(BETWEEN_RUNS_US.0, BETWEEN_RUNS_US.1);
-        }
-        if self.next_fault.is_some_and(|at| at <= now) {
-            self.start_fault(simulation);
-            let next = now + self.dice.between(BETWEEN_FAULTS_US.0, BETWEEN_FAULTS_US.1);
-            self.next_fault = (next < LAST_START_US).then_some(next);
         }
     }
 }
 
-/// What stays long after the last run: the marker, tokens, finished runs, and the records of runs
-/// that were killed, until the next run logs them.
-const STAYS: [&[u8]; 5] = [b"lock-node", b"lock-fence:", b"lock-log:", b"lock-info:", b"lock-shared:"];
+/// What stays long after the last run: the marker, tokens, finished runs, the newest request, and
+/// the records of runs that were killed, until the next run logs them.
+const STAYS: [&[u8]; 6] =
+    [b"lock-node", b"lock-fence:", b"lock-log:", b"lock-info:", b"lock-shared:", b"lock-newest:"];
 
-/// Keys that must not be there when every run has ended, and keys that never expire.
+/// Keys that never expire, and keys that live for longer than any lease.
 fn leftovers(host: &Host, now: u64) -> Vec<String> {
     let mut data = host.server.data();
     data.now_us = host.now(now);
-    let is_left = |key: &[u8], expires: Option<u64>| {
-        let is_expected = STAYS.iter().any(|name| key.starts_with(name));
-        !is_expected || (expires.is_none() && key != b"lock-node")
-    };
-    let keys = data.store().expiries().filter(|(key, expires)| is_left(key, *expires));
-    keys.map(|(key, expires)| format!("{} ({expires:?})", String::from_utf8_lossy(key))).collect()
+    let databases: Vec<u32> = data.databases.keys().copied().collect();
+    let mut found = Vec::new();
+    for database in databases {
+        data.selected = database;
+        let is_left = |key: &[u8], expires: Option<u64>| {
+            let is_expected = STAYS.iter().any(|name| key.starts_with(name));
+            (expires.is_none() && key != b"lock-node") || !is_expected && !key.starts_with(b"lock-tombstone")
+        };
+        let keys = data.store().expiries().filter(|(key, expires)| is_left(key, *expires));
+        found.extend(keys.map(|(key, expires)| format!("{} ({expires:?})", String::from_utf8_lossy(key))));
+    }
+    found
 }
 
-pub fn run(seed: u64, options: &Options) -> Report {
-    let mut dice = Dice::new(seed, 0);
-    let servers = (0..options.servers).map(|_| VirtualServer::new(identity(&mut dice))).collect();
-    let mut simulation = Simulation::new(seed, servers);
-    let mut urls = Vec::new();
+/// Lets the scenario happen.
+pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool) -> Report {
+    let _entered = mutant.map(Mutant::enter);
+    let mut dice = Dice::new(scenario.seed, 0);
+    let patches = mutant.map_or(&[][..], |mutant| mutant.patches);
+    let hosts = scenario.server_clocks.iter().map(|clock| {
+        let mut server = VirtualServer::new(identity(&mut dice), patches);
+        server.password = scenario.password.clone().map(String::into_bytes);
+        server.idle_limit_us = scenario.idle_limit_us;
+        (server, *clock)
+    });
+    let mut simulation = Simulation::new(scenario.seed, hosts.collect());
     {
-        let mut shared = lock(&simulation.shared);
-        shared.trace.is_kept = options.is_traced;
-        for server in 0..options.servers {
-            let address = format!("10.0.0.{}:6379", server + 1);
-            urls.push(format!("redis://{address}"));
-            shared.addresses.insert(address, server);
+        let mut shared = simulation.shared.borrow_mut();
+        shared.trace.is_kept = is_traced;
+        shared.oracle.servers = scenario.servers;
+        shared.oracle.is_order_strict = scenario.is_order_strict();
+        for server in 0..scenario.servers {
+            for alias in [0, 1] {
+                shared.addresses.insert(address(server, alias, scenario.servers), server);
+            }
         }
     }
     let mut driver = Driver {
-        dice: Dice::new(seed, 4),
-        servers: urls,
-        next_run: 0,
-        next_fault: Some(FIRST_FAULT_US),
-        repairs: Vec::new(),
+        scenario,
+        next: 0,
+        later: BTreeMap::new(),
+        later_count: 0,
+        dice: Dice::new(scenario.seed, 5),
         faults: 0,
+        running: BTreeMap::new(),
+        actors: BTreeMap::new(),
+        latencies: BTreeMap::new(),
+        saved: vec![Vec::new(); scenario.servers],
+        mutant,
     };
-    simulation.run_until(END_US, &mut driver);
+    driver.at(0, Later::Save);
+    let last = scenario.steps.last().map_or(0, |step| step.at_us);
+    let end = last + PATIENCE_US;
+    simulation.run_until(end, &mut driver);
     let stuck = simulation.living();
-    let leftovers: Vec<String> = simulation.hosts.iter().flat_map(|host| leftovers(host, END_US)).collect();
-    let mut shared = lock(&simulation.shared);
     if !stuck.is_empty() {
-        shared.oracle.violation(format!("clients {stuck:?} never end"));
+        simulation.shared.borrow_mut().oracle.violation("stuck", format!("processes {stuck:?} never end"));
     }
-    for key in leftovers {
-        shared.oracle.violation(format!("left over: {key}"));
+    driver.audit(&mut simulation);
+    let now = simulation.now();
+    let left: Vec<String> = simulation.hosts.iter().flat_map(|host| leftovers(host, now + PATIENCE_US)).collect();
+    for key in left {
+        simulation.shared.borrow_mut().oracle.violation("left-over", key);
     }
+    let mut shared = simulation.shared.borrow_mut();
     Report {
         grants: shared.oracle.grants,
         faults: driver.faults,
         simulated_us: shared.now_us,
         violations: std::mem::take(&mut shared.oracle.violations),
         trace_hash: shared.trace.hash(),
-        trace: shared.trace.lines().cloned().collect(),
+        trace: shared.trace.lines().collect(),
+    }
+}
+
+impl Driver<'_> {
+    /// All processes have ended, and the network is well: what status shows must be what a client
+    /// gets.
+    fn audit(&mut self, simulation: &mut Simulation) {
+        let _ = self.mutant;
+        let Some(model) = self.actors.values().next().cloned() else { return };
+        for (at, key) in self.scenario.keys.iter().enumerate() {
+            let job = Job::Audit { key: key.clone() };
+            let actor = Actor { number: 900_000 + at as u64, job, ..model.clone() };
+            self.start(simulation, &actor);
+            let end = simulation.now() + PATIENCE_US;
+            simulation.run_until(end, self);
+            self.reap(simulation);
+        }
     }
 }

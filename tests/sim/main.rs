@@ -1,19 +1,15 @@
 //! The simulator: the real client of lock/redis and the real scripts of lua/, on virtual time.
 //!
 //! - `server`: a virtual Redis server, which executes the scripts in Lua 5.1
-//! - `differential`: that it behaves as a real redis-server
+//! - `differential`: it behaves as a real redis-server (`real_server`)
 //! - `network`: virtual TCP between clients and servers, by the kernel's rules
 //! - `scheduler`: one event at a time, one client at a time, everything from one seed
-//! - `client`: what a process does; `episode`: clients, servers and faults of one seed
-//! - `oracle`: what must never happen; `trace`: what happened
+//! - `client`: what a process does; `scenario`: what a seed makes happen; `episode`: it happens
+//! - `oracle`: what must never happen; `trace`: what happened; `shrink`: what of it was needed
+//! - `mutant`: rules that are left out, which the oracles must notice
 //!
-//! As a test it compares the virtual server with a real one and runs fixed seeds. By hand:
-//! `scripts/simulate`.
-
-#[allow(dead_code, unused_imports, unused_macros)]
-#[path = "../suite/support/mod.rs"]
-#[macro_use]
-mod support;
+//! As a test it compares the virtual server with a real one, runs fixed seeds, and looks for every
+//! mutant. By hand: `scripts/simulate`.
 
 #[allow(dead_code, unused_imports)]
 #[path = "../../src/clock.rs"]
@@ -34,21 +30,31 @@ mod world;
 mod client;
 mod differential;
 mod episode;
+mod mutant;
 mod network;
 mod oracle;
+mod real_server;
+mod scenario;
 mod scheduler;
+mod scripts;
+mod search;
 mod server;
+mod shrink;
 mod trace;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use episode::{Options, Report};
+use mutant::Mutant;
+use search::{Search, Total};
 
-const USAGE: &str = "usage: scripts/simulate [--seconds N] [--seed S] [--servers 1|3|5] [--trace]";
+const USAGE: &str = "usage: scripts/simulate [--seconds N] [--seed S] [--servers 1|3|5] [--mutant M]
+                        [--trace] [--keep-going]
+       scripts/simulate --mutants          lists the mutants";
 
-/// As a test: how many seeds for each number of servers.
-const SEEDS: u64 = 4;
+/// As a test: how many seeds for each number of servers, and for each mutant at most.
+const SEEDS: [(usize, u64); 3] = [(1, 60), (3, 60), (5, 20)];
+const SEEDS_FOR_MUTANT: u64 = 400;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -58,96 +64,82 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints as the test runners do.
+#[derive(Default)]
+struct Results {
+    passed: usize,
+    failed: usize,
+}
+
+impl Results {
+    fn add(&mut self, name: &str, is_ok: bool, about: &str) {
+        *(if is_ok { &mut self.passed } else { &mut self.failed }) += 1;
+        println!("test {name} ... {} {about}", if is_ok { "ok" } else { "FAILED" });
+    }
+}
+
 fn as_tests() -> ExitCode {
-    let mut failed = 0;
+    let mut results = Results::default();
     for seed in 1..=10 {
         differential::compare(seed, 2000);
     }
-    println!("test the_virtual_server_replies_as_a_real_one ... ok");
-    for servers in [1, 3, 5] {
-        let total = run_seeds(1, &Options { servers, is_traced: false }, |done| done.seeds < SEEDS);
-        let is_ok = total.violations == 0 && total.grants > 0;
-        failed += usize::from(!is_ok);
-        let result = if is_ok { "ok" } else { "FAILED" };
-        println!("test no_promise_is_broken_on_{servers}_servers ... {result} ({})", total.summary());
+    results.add("the_virtual_server_replies_as_a_real_one", true, "");
+    let mut grants = 0;
+    for (servers, seeds) in SEEDS {
+        let total = Search { servers: Some(servers), ..Search::default() }.seeds(1, seeds);
+        results.add(&format!("no_promise_is_broken_on_{servers}_servers"), total.violations == 0, &total.summary());
+        grants += total.grants;
     }
-    // The same seed gives the same events.
-    let options = Options { servers: 3, is_traced: false };
-    let hashes = [0, 1].map(|_| run_seeds(7, &options, |done| done.seeds < 1).trace);
-    failed += usize::from(hashes[0] != hashes[1]);
-    println!("test a_seed_gives_one_trace ... {}", if hashes[0] == hashes[1] { "ok" } else { "FAILED" });
-    println!("{} passed, {failed} failed", 5 - failed);
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    results.add("the_clients_get_locks", grants > 1000, "");
+    let once = || Search { servers: Some(3), ..Search::default() }.seeds(7, 2).trace;
+    results.add("a_seed_gives_one_trace", once() == once(), "");
+    for mutant in mutant::ALL {
+        let search = Search { servers: Some(mutant.servers), mutant: Some(mutant), is_quiet: true, ..Search::default() };
+        let total = search.until_found(SEEDS_FOR_MUTANT);
+        let name = format!("the_mutant_{}_is_found", mutant.name.replace('-', "_"));
+        results.add(&name, total.violations > 0, &total.summary());
+    }
+    println!("{} passed, {} failed", results.passed, results.failed);
+    if results.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn by_hand(args: &[String]) -> ExitCode {
-    let (mut seconds, mut seed, mut options) = (60, 1, Options { servers: 3, is_traced: false });
+    let (mut seconds, mut seed, mut search) = (None, None, Search { shrinks: true, ..Search::default() });
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let mut number = || words.next().and_then(|number| number.parse::<u64>().ok());
         let is_known = match word.as_str() {
-            "--seconds" => number().map(|n| seconds = n).is_some(),
-            "--seed" => number().map(|n| seed = n).is_some(),
-            "--servers" => number().map(|n| options.servers = n as usize).is_some(),
+            "--seconds" => number().map(|n| seconds = Some(n)).is_some(),
+            "--seed" => number().map(|n| seed = Some(n)).is_some(),
+            "--servers" => number().filter(|n| *n > 0).map(|n| search.servers = Some(n as usize)).is_some(),
+            "--mutant" => {
+                search.mutant = words.next().and_then(|name| Mutant::by_name(name));
+                search.mutant.is_some()
+            }
+            "--mutants" => {
+                mutant::ALL.iter().for_each(|mutant| println!("{}", mutant.name));
+                return ExitCode::SUCCESS;
+            }
             "--trace" => {
-                options.is_traced = true;
+                search.is_traced = true;
+                true
+            }
+            "--keep-going" => {
+                search.keeps_going = true;
                 true
             }
             _ => false,
         };
-        if !is_known || options.servers == 0 {
+        if !is_known {
             eprintln!("{USAGE}");
             return ExitCode::from(64);
         }
     }
-    let ends = Instant::now() + Duration::from_secs(seconds);
-    let total = run_seeds(seed, &options, |done| {
-        // With --trace one seed is looked at.
-        if options.is_traced { done.seeds < 1 } else { Instant::now() < ends }
-    });
+    let total: Total = match (seconds, seed) {
+        // One seed is looked at.
+        (None, Some(seed)) => search.seeds(seed, 1),
+        (seconds, seed) => search.for_time(seed.unwrap_or(1), Duration::from_secs(seconds.unwrap_or(60))),
+    };
     println!("{}", total.summary());
     if total.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// What several seeds have given.
-#[derive(Default)]
-struct Total {
-    seeds: u64,
-    grants: u64,
-    faults: u64,
-    simulated_us: u64,
-    violations: usize,
-    trace: u64,
-}
-
-impl Total {
-    fn summary(&self) -> String {
-        format!(
-            r#"{{"seeds":{},"grants":{},"faults":{},"simulated_s":{},"violations":{},"trace":"{:016x}"}}"#,
-            self.seeds,
-            self.grants,
-            self.faults,
-            self.simulated_us / 1_000_000,
-            self.violations,
-            self.trace
-        )
-    }
-}
-
-fn run_seeds(first: u64, options: &Options, goes_on: impl Fn(&Total) -> bool) -> Total {
-    let mut total = Total::default();
-    while goes_on(&total) {
-        let seed = first + total.seeds;
-        let Report { grants, faults, simulated_us, violations, trace_hash, trace } =
-            episode::run(seed, options);
-        trace.iter().for_each(|line| println!("{line}"));
-        violations.iter().for_each(|violation| println!("seed {seed}: {violation}"));
-        total.seeds += 1;
-        total.grants += grants;
-        total.faults += faults;
-        total.simulated_us += simulated_us;
-        total.violations += violations.len();
-        total.trace = total.trace.rotate_left(7) ^ trace_hash;
-    }
-    total
 }

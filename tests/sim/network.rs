@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::dice::Dice;
 
 pub type ConnectionId = u64;
-pub type ClientId = usize;
+/// A host of clients.
+pub type SiteId = usize;
+pub type ProcessId = usize;
 pub type ServerId = usize;
 
 const FIRST_RETRANSMISSION_US: u64 = 200_000;
@@ -70,7 +72,7 @@ impl Default for Flow {
 
 #[derive(Debug)]
 pub struct Connection {
-    pub client: ClientId,
+    pub site: SiteId,
     pub server: ServerId,
     /// The client's side.
     pub state: SocketState,
@@ -103,14 +105,12 @@ pub enum Delivered {
     Data(ServerId, ConnectionId, Vec<u8>),
     /// Closed, or reset: `true`.
     Closed(ServerId, ConnectionId, bool),
-    /// The client's process may have something to do.
-    ForClient(ClientId),
 }
 
 pub struct Network {
-    dice: Dice,
+    seed: u64,
     pub connections: BTreeMap<ConnectionId, Connection>,
-    pub lines: BTreeMap<(ClientId, ServerId, Direction), Line>,
+    pub lines: BTreeMap<(SiteId, ServerId, Direction), Line>,
     /// Servers whose host answers, but where no process listens.
     pub is_down: BTreeMap<ServerId, bool>,
     next_id: ConnectionId,
@@ -119,9 +119,9 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(dice: Dice) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self {
-            dice,
+            seed,
             connections: BTreeMap::new(),
             lines: BTreeMap::new(),
             is_down: BTreeMap::new(),
@@ -130,20 +130,24 @@ impl Network {
         }
     }
 
-    pub fn line(&mut self, client: ClientId, server: ServerId, direction: Direction) -> &mut Line {
+    pub fn line(&mut self, site: SiteId, server: ServerId, direction: Direction) -> &mut Line {
         let line = Line { latency_us: 100, is_cut: false };
-        self.lines.entry((client, server, direction)).or_insert(line)
+        self.lines.entry((site, server, direction)).or_insert(line)
+    }
+
+    pub fn site_of(&self, id: ConnectionId) -> Option<SiteId> {
+        self.connections.get(&id).map(|connection| connection.site)
     }
 
     fn line_of(&mut self, id: ConnectionId, direction: Direction) -> Line {
-        let (client, server) = (self.connections[&id].client, self.connections[&id].server);
-        *self.line(client, server, direction)
+        let (site, server) = (self.connections[&id].site, self.connections[&id].server);
+        *self.line(site, server, direction)
     }
 
-    pub fn connect(&mut self, client: ClientId, server: ServerId, now: u64) -> ConnectionId {
+    pub fn connect(&mut self, site: SiteId, server: ServerId, now: u64) -> ConnectionId {
         self.next_id += 1;
         let connection = Connection {
-            client,
+            site,
             server,
             state: SocketState::Connecting,
             incoming: VecDeque::new(),
@@ -161,7 +165,8 @@ impl Network {
     pub fn send(&mut self, id: ConnectionId, direction: Direction, segment: Segment, now: u64) {
         let line = self.line_of(id, direction);
         // No two packets take exactly the same time.
-        let latency = line.latency_us + self.dice.next() % (line.latency_us / 4 + 1);
+        let jitter = Dice::new(self.seed ^ now, id).next();
+        let latency = line.latency_us + jitter % (line.latency_us / 4 + 1);
         let flow = self.flow(id, direction);
         if !flow.backlog.is_empty() {
             flow.backlog.push_back(segment);
@@ -248,7 +253,7 @@ impl Network {
             return Delivered::Nothing;
         }
         connection.state = if is_accepted { SocketState::Open } else { SocketState::Refused };
-        Delivered::ForClient(connection.client)
+        Delivered::Nothing
     }
 
     fn on_arrival(
@@ -294,7 +299,6 @@ impl Network {
 
     fn arrive_at_client(&mut self, id: ConnectionId, segment: Segment, now: u64) -> Delivered {
         let connection = self.connections.get_mut(&id).expect("a known connection");
-        let client = connection.client;
         match (connection.state, segment) {
             (SocketState::Closed, Segment::Data(_)) => {
                 self.send(id, Direction::ToServer, Segment::Reset, now);
@@ -313,7 +317,7 @@ impl Network {
                 connection.state = SocketState::Reset;
             }
         }
-        Delivered::ForClient(client)
+        Delivered::Nothing
     }
 
     fn retransmit(&mut self, id: ConnectionId, direction: Direction, now: u64) -> Delivered {

@@ -1,76 +1,297 @@
-//! What must never be.
+//! What must never happen, and what must happen in time.
+//!
+//! The clients report what they believe (granted, renewed, released); the servers report what they
+//! have executed; the plan reports which faults it causes. A client that has no reason to fail must
+//! not fail: a server counts as calm for a client if no fault has touched either, or the line
+//! between them, since a given moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::network::ClientId;
+use crate::lock::majority_of;
+use crate::network::{ServerId, SiteId};
+use crate::scenario::FIRST_START_US;
+use crate::server::Executed;
+use crate::server::reply::Reply;
+use crate::trace::script_call;
 
-/// In which way a key is held.
+/// In the quiet after the last fault, no waiter may be overtaken more often than this.
+const MOST_OVERTAKES: u32 = 6;
+
+/// How a key is held, or waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
     Exclusive,
     Shared(Vec<u8>),
+    /// The number is not known while it waits.
+    Slot {
+        of: u32,
+        number: Option<u32>,
+    },
+}
+
+impl Held {
+    fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Shared(ours), Self::Shared(theirs)) => ours != theirs,
+            (Self::Slot { of, number }, Self::Slot { of: their_of, number: their_number }) => {
+                of != their_of || (number.is_some() && number == their_number)
+            }
+            _ => true,
+        }
+    }
 }
 
 /// A holder, from its grant to its release or its deadline.
 #[derive(Clone, Debug)]
 struct Holding {
-    client: ClientId,
+    site: SiteId,
     how: Held,
-    fence: u64,
     from: u64,
     /// When its command is gone at the latest.
     until: u64,
+    /// Its last grant or renewal.
+    renewed_at: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    keys: Vec<String>,
+    how: Held,
+    started: u64,
+    /// It stays in the queue until it is served.
+    queues: bool,
+    overtaken: u32,
+    /// The largest token of each key when it began.
+    floors: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Violation {
+    pub kind: &'static str,
+    pub at_us: u64,
+    pub text: String,
+}
+
+/// What a fault has touched: a server, or the line from a host to a server.
+type Touched = (Option<SiteId>, ServerId);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Trouble {
+    active: u32,
+    last: u64,
 }
 
 #[derive(Default)]
 pub struct Oracle {
-    holdings: BTreeMap<String, Vec<Holding>>,
-    last_fence: BTreeMap<String, u64>,
+    pub now_us: u64,
+    pub servers: usize,
+    /// No fault of this episode may change the order.
+    pub is_order_strict: bool,
+    /// The last fault is over, and its effects should be, too.
+    pub is_quiet: bool,
     pub grants: u64,
-    pub violations: Vec<String>,
+    pub violations: Vec<Violation>,
+    holdings: BTreeMap<String, Vec<Holding>>,
+    tokens: BTreeMap<String, BTreeSet<u64>>,
+    waiting: BTreeMap<SiteId, Waiting>,
+    /// In which order clients arrived at the gate.
+    arrivals: BTreeMap<SiteId, u64>,
+    troubles: BTreeMap<Touched, Trouble>,
+    /// Servers that have lost data, or whose clock has jumped.
+    unreliable: BTreeSet<ServerId>,
+    /// Requests with --supersede: host, and the end of its process.
+    superseding: BTreeMap<SiteId, Option<u64>>,
 }
 
 impl Oracle {
-    pub fn violation(&mut self, text: String) {
-        self.violations.push(text);
+    pub fn violation(&mut self, kind: &'static str, text: String) {
+        self.violations.push(Violation { kind, at_us: self.now_us, text });
     }
 
-    /// A client has got the lock; unless it is renewed its command is gone at `until`.
-    pub fn granted(&mut self, client: ClientId, key: &str, how: Held, fence: u64, now: u64, until: u64) {
+    /// A client asks for these keys.
+    pub fn begins(&mut self, site: SiteId, keys: &[String], how: Held, queues: bool, supersedes: bool) {
+        let floors = keys.iter().map(|key| self.last_token(key)).collect();
+        let (keys, started) = (keys.to_vec(), self.now_us);
+        self.waiting.insert(site, Waiting { keys, how, started, queues, overtaken: 0, floors });
+        if supersedes {
+            self.superseding.insert(site, None);
+        }
+    }
+
+    fn last_token(&self, key: &str) -> u64 {
+        self.tokens.get(key).and_then(|tokens| tokens.last().copied()).unwrap_or(0)
+    }
+
+    /// The process is gone, or its command is.
+    pub fn process_ended(&mut self, site: SiteId) {
+        self.waiting.remove(&site);
+        if let Some(end) = self.superseding.get_mut(&site) {
+            *end = Some(self.now_us);
+        }
+    }
+
+    /// A client has been granted all its keys. Unless they are renewed its command is gone at
+    /// `until`.
+    pub fn granted(&mut self, site: SiteId, hows: Vec<Held>, fences: &[u64], until: u64) {
         self.grants += 1;
+        let Some(request) = self.waiting.remove(&site) else { return };
+        for (at, key) in request.keys.iter().enumerate() {
+            let how = hows[at].clone();
+            self.check_order(site, key, &how);
+            self.check_exclusion(site, key, &how);
+            self.check_token(site, key, &how, fences[at], request.floors[at]);
+            let holding = Holding { site, how, from: self.now_us, until, renewed_at: self.now_us };
+            self.holdings.entry(key.clone()).or_default().push(holding);
+        }
+    }
+
+    fn check_exclusion(&mut self, site: SiteId, key: &str, how: &Held) {
+        let now = self.now_us;
         let holdings = self.holdings.entry(key.into()).or_default();
         holdings.retain(|holding| holding.until > now);
-        let conflicts = |holding: &&Holding| match (&holding.how, &how) {
-            (Held::Shared(theirs), Held::Shared(ours)) => theirs != ours,
-            _ => true,
+        let other = holdings.iter().find(|holding| holding.how.excludes(how));
+        let full = match how {
+            Held::Slot { of, .. } if holdings.len() >= *of as usize => holdings.first(),
+            _ => None,
         };
-        if let Some(other) = holdings.iter().find(conflicts) {
+        if let Some(other) = other.or(full).cloned() {
             let text = format!(
-                "two holders of {key} at {now}: client {client} ({how:?}) beside client {} ({:?}, since {}, until {})",
-                other.client, other.how, other.from, other.until
+                "host {site} holds {key} ({how:?}) beside host {} ({:?}, since {:.3}, until {:.3})",
+                other.site,
+                other.how,
+                other.from as f64 / 1e6,
+                other.until as f64 / 1e6
             );
-            self.violations.push(text);
-        }
-        let last = self.last_fence.entry(key.into()).or_default();
-        let is_shared = matches!(how, Held::Shared(_));
-        let equals_sharer = holdings.iter().any(|holding| holding.fence == fence);
-        if (fence <= *last && !is_shared) || equals_sharer {
-            self.violations.push(format!("the token of {key} for client {client} is {fence} after {last}"));
-        }
-        *last = fence.max(*last);
-        holdings.push(Holding { client, how, fence, from: now, until });
-    }
-
-    pub fn renewed(&mut self, client: ClientId, until: u64) {
-        for holding in self.holdings.values_mut().flatten().filter(|holding| holding.client == client) {
-            holding.until = until;
+            self.violation("two-holders", text);
         }
     }
 
-    /// The client's command is gone: it releases, has lost the lock, or was killed with its tree.
-    pub fn ended(&mut self, client: ClientId, now: u64) {
-        for holding in self.holdings.values_mut().flatten().filter(|holding| holding.client == client) {
-            holding.until = holding.until.min(now);
+    fn check_token(&mut self, site: SiteId, key: &str, how: &Held, token: u64, floor: u64) {
+        let last = self.last_token(key);
+        let at_least = if *how == Held::Exclusive { last } else { floor };
+        if token <= at_least || !self.tokens.entry(key.into()).or_default().insert(token) {
+            let text = format!("host {site} has token {token} of {key} after {at_least} (largest {last})");
+            self.violation("token", text);
         }
+    }
+
+    /// No waiter that came earlier, and that this grant keeps out, is passed.
+    fn check_order(&mut self, site: SiteId, key: &str, how: &Held) {
+        let Some(arrival) = self.arrivals.get(&site).copied() else { return };
+        let (is_strict, is_quiet) = (self.is_order_strict, self.is_quiet);
+        let mut found = Vec::new();
+        for (other, waiting) in &mut self.waiting {
+            let came_first = self.arrivals.get(other).is_some_and(|theirs| *theirs < arrival);
+            let concerns = waiting.queues && waiting.keys.iter().any(|name| name == key);
+            if !came_first || !concerns || !how.excludes(&waiting.how) {
+                continue;
+            }
+            waiting.overtaken += u32::from(is_quiet);
+            if is_strict {
+                found.push(("order", format!("host {site} gets {key} before host {other}, which came earlier")));
+            } else if waiting.overtaken == MOST_OVERTAKES + 1 {
+                found.push(("starvation", format!("host {other} waits for {key} and is overtaken again and again")));
+            }
+        }
+        for (kind, text) in found {
+            self.violation(kind, text);
+        }
+    }
+
+    pub fn renewed(&mut self, site: SiteId, until: u64) {
+        let now = self.now_us;
+        for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
+            (holding.until, holding.renewed_at) = (until, now);
+        }
+    }
+
+    /// The client's command is gone.
+    pub fn ended(&mut self, site: SiteId) {
+        for holdings in self.holdings.values_mut() {
+            holdings.retain(|holding| holding.site != site);
+        }
+    }
+
+    /// A server's clock has jumped, or a lock was freed without its holder: no promise is left.
+    pub fn excuse(&mut self, key: Option<&str>) {
+        self.holdings.retain(|name, _| key.is_some_and(|key| key != name));
+    }
+
+    /// A holder lost its lock for no reason that it could have named.
+    pub fn lost(&mut self, site: SiteId, why: &str) {
+        let since = self.holdings.values().flatten().find(|holding| holding.site == site);
+        let Some(since) = since.map(|holding| holding.renewed_at) else { return };
+        if self.reliable(site, since) >= majority_of(self.servers) {
+            self.violation("lost", format!("host {site} lost its lock without a reason: {why}"));
+        }
+    }
+
+    /// A client was told that the servers cannot serve.
+    pub fn unavailable(&mut self, site: SiteId, why: &str) {
+        let Some(started) = self.waiting.get(&site).map(|waiting| waiting.started) else { return };
+        let is_new = started < FIRST_START_US;
+        if !is_new && self.reliable(site, started.saturating_sub(500_000)) >= majority_of(self.servers) {
+            self.violation("healthy-majority", format!("host {site} is refused by a healthy majority: {why}"));
+        }
+    }
+
+    /// A client was superseded: another one must have been there after it.
+    pub fn superseded(&mut self, site: SiteId) {
+        let Some(started) = self.waiting.get(&site).map(|waiting| waiting.started) else { return };
+        let is_later = |end: &Option<u64>| end.is_none_or(|end| end > started);
+        if !self.superseding.iter().any(|(other, end)| *other != site && is_later(end)) {
+            self.violation("superseded", format!("host {site} is superseded by a run that has ended"));
+        }
+    }
+
+    pub fn executed(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
+        let (Some(site), Some(("acquire", args)), Some(Reply::Array(fields))) =
+            (site, script_call(&call.command), &call.reply)
+        else {
+            return;
+        };
+        let is_gate = server == 0 && args.get(7).is_some_and(|role| role == b"gate");
+        let is = |at: usize, text: &str| matches!(fields.get(at), Some(Reply::Bulk(bytes)) if bytes == text.as_bytes());
+        if is_gate && (is(0, "granted") || (is(0, "blocked") && !is(2, "-1"))) {
+            let next = self.arrivals.len() as u64;
+            self.arrivals.entry(site).or_insert(next);
+        }
+    }
+
+    pub fn trouble_begins(&mut self, touched: Touched) {
+        let now = self.now_us;
+        let trouble = self.troubles.entry(touched).or_default();
+        (trouble.active, trouble.last) = (trouble.active + 1, now);
+    }
+
+    pub fn trouble_ends(&mut self, touched: Touched) {
+        let now = self.now_us;
+        let trouble = self.troubles.entry(touched).or_default();
+        (trouble.active, trouble.last) = (trouble.active.saturating_sub(1), now);
+    }
+
+    /// A moment of trouble.
+    pub fn trouble(&mut self, touched: Touched) {
+        self.trouble_begins(touched);
+        self.trouble_ends(touched);
+    }
+
+    pub fn is_unreliable(&mut self, server: ServerId) {
+        self.unreliable.insert(server);
+    }
+
+    /// No fault has touched the server, or the line to it, since this moment.
+    pub fn is_calm(&self, site: SiteId, server: ServerId, since: u64) -> bool {
+        [(None, server), (Some(site), server)].iter().all(|touched| {
+            self.troubles.get(touched).is_none_or(|trouble| trouble.active == 0 && trouble.last < since)
+        })
+    }
+
+    /// How many servers have had no reason to fail this client since this moment.
+    fn reliable(&self, site: SiteId, since: u64) -> usize {
+        let is_reliable = |server: &ServerId| {
+            !self.unreliable.contains(server) && self.is_calm(site, *server, since)
+        };
+        (0..self.servers).filter(is_reliable).count()
     }
 }

@@ -1,26 +1,27 @@
 //! The simulated world: one scheduler, virtual time, and clients that run one at a time.
 //!
-//! Each client process is a thread that runs the real code. It has the baton while it computes, and
-//! hands it back when it sleeps; then the scheduler lets time pass until the next event. So nothing
-//! depends on the machine: one seed decides what happens, and in which order.
+//! Each client process is a coroutine that runs the real code until it sleeps; then the scheduler
+//! lets time pass until the next event. So nothing depends on the machine: one seed decides what
+//! happens, and in which order.
 
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::EventFd;
 use socket2::SockAddr;
 
+use crate::client::Record;
 use crate::clock::BootTime;
 use crate::dice::Dice;
 use crate::network::{
-    ClientId, ConnectionId, Delivered, Direction, Event, Network, Segment, ServerId, SocketState,
+    ConnectionId, Delivered, Direction, Event, Network, ProcessId, Segment, ServerId, SiteId, SocketState,
 };
 use crate::oracle::Oracle;
 use crate::server::{Output, VirtualServer};
@@ -31,6 +32,7 @@ use crate::world::{World, enter};
 pub const EPOCH_US: u64 = 1_800_000_000_000_000;
 /// Every host has been up for a while.
 const UPTIME_US: u64 = 10_000_000_000;
+const STACK_SIZE: usize = 256 * 1024;
 
 /// A clock beside true time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +43,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// What it shows `elapsed` us after the beginning.
+    /// The reading `elapsed` us after the beginning.
     fn reads(self, start: u64, elapsed: u64) -> u64 {
         let drift = i128::from(elapsed) * i128::from(self.drift_ppm) / 1_000_000;
         let shown = i128::from(start) + i128::from(elapsed) + drift + i128::from(self.offset_us);
@@ -53,73 +55,78 @@ impl Clock {
         let elapsed = i128::from(shown) - i128::from(start) - i128::from(self.offset_us);
         let elapsed = elapsed * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm));
         let mut moment = u64::try_from(elapsed.max(0)).unwrap_or(u64::MAX);
-        while self.reads(start, moment) < shown {
+        while moment < u64::MAX && self.reads(start, moment) < shown {
             moment += 1;
         }
         moment
     }
 }
 
+/// A host of clients: its clocks, and in the network its lines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Site {
+    /// CLOCK_BOOTTIME.
+    pub boot_clock: Clock,
+    pub wall_clock: Clock,
+}
+
 /// A client process.
 struct Process {
-    /// Of its host, as CLOCK_BOOTTIME.
-    boot_clock: Clock,
-    wall_clock: Clock,
+    site: SiteId,
     dice: Dice,
     sockets: BTreeMap<RawFd, ConnectionId>,
     /// What it sleeps for.
     asleep: Option<Sleep>,
     /// Stopped: it does not run, whatever happens.
     is_paused: bool,
-    has_ended: bool,
-    /// Told to end by a signal.
+    /// It has received SIGTERM.
     is_cancelled: bool,
-    resume: Sender<Resume>,
-    thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Sleep {
     sockets: Vec<(ConnectionId, bool)>,
     until_us: u64,
-    /// A descriptor of its own that tells of signals is among those that it watches.
+    /// The descriptor that becomes readable with a signal is among those that it watches.
     watches_signals: bool,
 }
 
-/// What the threads of clients and the scheduler share. Only one of them runs at a time.
+/// What the clients and the scheduler share.
 pub struct Shared {
     pub now_us: u64,
     pub network: Network,
     processes: Vec<Process>,
+    pub sites: Vec<Site>,
+    living: BTreeSet<ProcessId>,
     /// The addresses by which clients call the servers.
     pub addresses: BTreeMap<String, ServerId>,
     pub trace: Trace,
     pub oracle: Oracle,
+    /// What is known of the actors, by number.
+    pub records: BTreeMap<u64, Record>,
+    /// The hosts of the actors.
+    pub actors: BTreeMap<u64, SiteId>,
 }
 
-pub type SharedRef = Arc<Mutex<Shared>>;
+pub type SharedRef = Rc<RefCell<Shared>>;
 
-pub fn lock(shared: &SharedRef) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Ends the thread of a client that is killed.
-pub struct Killed;
-
-/// A client's view of the world.
-pub struct ClientWorld {
-    id: ClientId,
-    shared: SharedRef,
-    yields: Sender<ClientId>,
-    resume: Receiver<Resume>,
-    /// Readable, in the simulation, when the process was told to end.
-    signal_fd: OwnedFd,
-}
+/// Unwinds the stack of a client that is killed.
+struct Killed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resume {
     GoOn,
     Die,
+}
+
+/// A client's view of the world.
+pub struct ClientWorld {
+    id: ProcessId,
+    site: SiteId,
+    shared: SharedRef,
+    yielder: Cell<*const Yielder<Resume, ()>>,
+    /// Readable, in the simulation, when the process has received a signal.
+    signal_fd: OwnedFd,
 }
 
 impl ClientWorld {
@@ -128,38 +135,50 @@ impl ClientWorld {
     }
 
     pub fn is_cancelled(&self) -> bool {
-        lock(&self.shared).processes[self.id].is_cancelled
+        self.shared.borrow().processes[self.id].is_cancelled
     }
 
     pub fn shared(&self) -> &SharedRef {
         &self.shared
     }
 
-    pub fn id(&self) -> ClientId {
-        self.id
+    pub fn site(&self) -> SiteId {
+        self.site
     }
 
     /// When this client's clock shows that moment, in us after the beginning.
     pub fn true_moment(&self, moment: BootTime) -> u64 {
-        let shared = lock(&self.shared);
-        shared.processes[self.id].boot_clock.moment_of(UPTIME_US, moment.as_nanos() / 1000)
+        let shared = self.shared.borrow();
+        shared.sites[self.site].boot_clock.moment_of(UPTIME_US, moment.as_nanos() / 1000)
+    }
+
+    pub fn note(&self, text: impl FnOnce() -> String) {
+        let mut shared = self.shared.borrow_mut();
+        let now = shared.now_us;
+        shared.trace.note(now, || format!("client {}: {}", self.id, text()));
     }
 
     fn connection(&self, wire: BorrowedFd<'_>) -> Option<ConnectionId> {
-        lock(&self.shared).processes[self.id].sockets.get(&wire.as_raw_fd()).copied()
+        self.shared.borrow().processes[self.id].sockets.get(&wire.as_raw_fd()).copied()
     }
 
     fn hand_over(&self) {
-        self.yields.send(self.id).expect("the scheduler waits");
-        if self.resume.recv() != Ok(Resume::GoOn) {
+        // SAFETY: the coroutine sets the pointer when it begins, its yielder lives until it ends,
+        // and this is called only on its own stack.
+        let resume = unsafe { &*self.yielder.get() }.suspend(());
+        if resume == Resume::Die {
             std::panic::resume_unwind(Box::new(Killed));
         }
     }
 }
 
 impl Shared {
-    fn boot_us(&self, id: ClientId) -> u64 {
-        self.processes[id].boot_clock.reads(UPTIME_US, self.now_us)
+    fn site_of(&self, id: ProcessId) -> &Site {
+        &self.sites[self.processes[id].site]
+    }
+
+    fn boot_us(&self, id: ProcessId) -> u64 {
+        self.site_of(id).boot_clock.reads(UPTIME_US, self.now_us)
     }
 
     /// Whether a socket is ready: for reading, or for writing if that is wanted.
@@ -172,29 +191,47 @@ impl Shared {
         }
     }
 
-    fn is_due(&self, id: ClientId) -> bool {
+    fn is_due(&self, id: ProcessId) -> bool {
         let process = &self.processes[id];
-        let Some(sleep) = process.asleep.as_ref().filter(|_| !process.is_paused && !process.has_ended) else {
-            return false;
-        };
+        let Some(sleep) = process.asleep.as_ref().filter(|_| !process.is_paused) else { return false };
         self.now_us >= sleep.until_us
             || (sleep.watches_signals && process.is_cancelled)
             || sleep.sockets.iter().any(|&(socket, wants_write)| self.is_ready(socket, wants_write))
+    }
+
+    fn due(&self) -> Vec<ProcessId> {
+        self.living.iter().copied().filter(|&id| self.is_due(id)).collect()
+    }
+
+    fn next_wake_up(&self) -> Option<u64> {
+        let processes = self.living.iter().map(|&id| &self.processes[id]);
+        let awake = processes.filter(|process| !process.is_paused);
+        awake.filter_map(|process| process.asleep.as_ref().map(|sleep| sleep.until_us)).min()
+    }
+
+    fn end_process(&mut self, id: ProcessId) {
+        let now = self.now_us;
+        self.living.remove(&id);
+        let process = &mut self.processes[id];
+        process.asleep = None;
+        for socket in std::mem::take(&mut process.sockets).into_values() {
+            self.network.close_by_client(socket, now);
+        }
     }
 }
 
 impl World for ClientWorld {
     fn boot_time(&self) -> Duration {
-        Duration::from_micros(lock(&self.shared).boot_us(self.id))
+        Duration::from_micros(self.shared.borrow_mut().boot_us(self.id))
     }
 
     fn wall_clock(&self) -> Duration {
-        let shared = lock(&self.shared);
-        Duration::from_micros(shared.processes[self.id].wall_clock.reads(EPOCH_US, shared.now_us))
+        let shared = self.shared.borrow_mut();
+        Duration::from_micros(shared.site_of(self.id).wall_clock.reads(EPOCH_US, shared.now_us))
     }
 
     fn random(&self) -> [u8; 16] {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.borrow_mut();
         let dice = &mut shared.processes[self.id].dice;
         let (a, b) = (dice.next().to_ne_bytes(), dice.next().to_ne_bytes());
         std::array::from_fn(|at| if at < 8 { a[at] } else { b[at - 8] })
@@ -203,9 +240,10 @@ impl World for ClientWorld {
     fn sleep(&self, watched: &[PollFd<'_>], until: BootTime) -> Vec<bool> {
         let signal_fd = self.signal_fd.as_raw_fd();
         {
-            let mut shared = lock(&self.shared);
+            let mut shared = self.shared.borrow_mut();
             let process = &shared.processes[self.id];
-            let until_us = process.boot_clock.moment_of(UPTIME_US, until.as_nanos().div_ceil(1000));
+            let boot_clock = shared.sites[process.site].boot_clock;
+            let until_us = boot_clock.moment_of(UPTIME_US, until.as_nanos().div_ceil(1000));
             let sockets = watched.iter().filter_map(|watched| {
                 let socket = process.sockets.get(&watched.as_fd().as_raw_fd())?;
                 Some((*socket, watched.events().contains(PollFlags::POLLOUT)))
@@ -215,7 +253,7 @@ impl World for ClientWorld {
             shared.processes[self.id].asleep = Some(Sleep { sockets, until_us, watches_signals });
         }
         self.hand_over();
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.borrow_mut();
         shared.processes[self.id].asleep = None;
         let process = &shared.processes[self.id];
         let ready = |fd: RawFd, flags: PollFlags| match process.sockets.get(&fd) {
@@ -236,17 +274,17 @@ impl World for ClientWorld {
     fn connect(&self, address: &SockAddr) -> io::Result<OwnedFd> {
         let fd = OwnedFd::from(EventFd::new()?);
         let address = address.as_socket().expect("an internet address").to_string();
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.borrow_mut();
         let server = shared.addresses[&address];
         let now = shared.now_us;
-        let socket = shared.network.connect(self.id, server, now);
+        let socket = shared.network.connect(self.site, server, now);
         shared.processes[self.id].sockets.insert(fd.as_raw_fd(), socket);
         Ok(fd)
     }
 
     fn is_connected(&self, wire: BorrowedFd<'_>) -> io::Result<bool> {
         let socket = self.connection(wire).expect("a socket of ours");
-        match lock(&self.shared).network.connections[&socket].state {
+        match self.shared.borrow_mut().network.connections[&socket].state {
             SocketState::Connecting => Ok(false),
             SocketState::Open => Ok(true),
             SocketState::Refused => Err(ErrorKind::ConnectionRefused.into()),
@@ -256,7 +294,7 @@ impl World for ClientWorld {
 
     fn read(&self, wire: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
         let socket = self.connection(wire).expect("a socket of ours");
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.borrow_mut();
         let connection = shared.network.connections.get_mut(&socket).expect("a known connection");
         if connection.state == SocketState::Reset {
             return Err(ErrorKind::ConnectionReset.into());
@@ -273,7 +311,7 @@ impl World for ClientWorld {
 
     fn write(&self, wire: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
         let socket = self.connection(wire).expect("a socket of ours");
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.borrow_mut();
         if shared.network.connections[&socket].state != SocketState::Open {
             return Err(ErrorKind::BrokenPipe.into());
         }
@@ -283,10 +321,11 @@ impl World for ClientWorld {
     }
 
     fn close(&self, wire: BorrowedFd<'_>) {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.borrow_mut();
         let now = shared.now_us;
         // The kernel has closed the sockets of a process that was killed.
-        if let Some(socket) = shared.processes[self.id].sockets.remove(&wire.as_raw_fd()) {
+        let socket = shared.processes[self.id].sockets.remove(&wire.as_raw_fd());
+        if let Some(socket) = socket {
             shared.network.close_by_client(socket, now);
         }
     }
@@ -302,13 +341,13 @@ pub struct Host {
 }
 
 impl Host {
-    /// What the server's clock shows this long after the beginning.
+    /// The reading of the server's clock this long after the beginning.
     pub fn now(&self, elapsed: u64) -> u64 {
         self.clock.reads(EPOCH_US, elapsed)
     }
 }
 
-/// Something that happens at a moment, and is not the network's.
+/// Events that are not the network's.
 pub trait Plan {
     /// Called at the moments that it asked for.
     fn happen(&mut self, simulation: &mut Simulation);
@@ -316,119 +355,156 @@ pub trait Plan {
     fn next_moment(&self) -> Option<u64>;
 }
 
+type Task = Coroutine<Resume, (), (), DefaultStack>;
+
 pub struct Simulation {
     pub shared: SharedRef,
     pub hosts: Vec<Host>,
-    pub dice: Dice,
+    seed: u64,
+    dice: Dice,
     events: BTreeMap<(u64, u64), Event>,
     event_count: u64,
-    yields: (Sender<ClientId>, Receiver<ClientId>),
+    tasks: BTreeMap<ProcessId, (Task, Rc<ClientWorld>)>,
+    /// Stacks of processes that have ended, for the next ones.
+    stacks: Vec<DefaultStack>,
 }
 
 impl Simulation {
-    pub fn new(seed: u64, hosts: Vec<VirtualServer>) -> Self {
+    pub fn new(seed: u64, hosts: Vec<(VirtualServer, Clock)>) -> Self {
         let shared = Shared {
             now_us: 0,
-            network: Network::new(Dice::new(seed, 1)),
+            network: Network::new(seed),
             processes: Vec::new(),
+            sites: Vec::new(),
+            living: BTreeSet::new(),
             addresses: BTreeMap::new(),
             trace: Trace::default(),
             oracle: Oracle::default(),
+            records: BTreeMap::new(),
+            actors: BTreeMap::new(),
         };
-        let host = |server| Host { server, clock: Clock::default(), is_paused: false, waiting: Vec::new() };
+        let host = |(server, clock)| Host { server, clock, is_paused: false, waiting: Vec::new() };
         Self {
-            shared: Arc::new(Mutex::new(shared)),
+            shared: Rc::new(RefCell::new(shared)),
             hosts: hosts.into_iter().map(host).collect(),
+            seed,
             dice: Dice::new(seed, 2),
             events: BTreeMap::new(),
             event_count: 0,
-            yields: channel(),
+            tasks: BTreeMap::new(),
+            stacks: Vec::new(),
         }
     }
 
     pub fn now(&self) -> u64 {
-        lock(&self.shared).now_us
+        self.shared.borrow().now_us
     }
 
-    /// A new process runs this. It starts at once.
+    pub fn note(&self, text: impl FnOnce() -> String) {
+        let mut shared = self.shared.borrow_mut();
+        let now = shared.now_us;
+        shared.trace.note(now, text);
+    }
+
+    pub fn add_site(&mut self, site: Site) -> SiteId {
+        self.shared.borrow_mut().sites.push(site);
+        self.shared.borrow().sites.len() - 1
+    }
+
+    /// A new process on this host runs this. It starts at once. `number` decides its random numbers.
     pub fn start(
         &mut self,
-        boot_clock: Clock,
-        wall_clock: Clock,
-        run: impl FnOnce(&Rc<ClientWorld>) + Send + 'static,
-    ) -> ClientId {
-        let (resume, resumed) = channel();
-        let mut shared = lock(&self.shared);
+        site: SiteId,
+        number: u64,
+        run: impl FnOnce(&Rc<ClientWorld>) + 'static,
+    ) -> ProcessId {
+        let mut shared = self.shared.borrow_mut();
         let id = shared.processes.len();
-        let (handle, yields) = (Arc::clone(&self.shared), self.yields.0.clone());
-        let thread = std::thread::Builder::new().stack_size(512 * 1024).spawn(move || {
-            if resumed.recv() != Ok(Resume::GoOn) {
+        shared.living.insert(id);
+        shared.processes.push(Process {
+            site,
+            dice: Dice::new(self.seed, 1_000_000 + number),
+            sockets: BTreeMap::new(),
+            asleep: Some(Sleep::default()),
+            is_paused: false,
+            is_cancelled: false,
+        });
+        let world = Rc::new(ClientWorld {
+            id,
+            site,
+            shared: Rc::clone(&self.shared),
+            yielder: Cell::new(std::ptr::null()),
+            signal_fd: OwnedFd::from(EventFd::new().expect("a descriptor")),
+        });
+        let stack = self.stacks.pop();
+        let stack = stack.unwrap_or_else(|| DefaultStack::new(STACK_SIZE).expect("memory for a stack"));
+        let inner = Rc::clone(&world);
+        let task = Coroutine::with_stack(stack, move |yielder: &Yielder<Resume, ()>, resume| {
+            inner.yielder.set(yielder);
+            if resume == Resume::Die {
                 return;
             }
-            let signal_fd = OwnedFd::from(EventFd::new().expect("a descriptor"));
-            let world = Rc::new(ClientWorld { id, shared: handle, yields, resume: resumed, signal_fd });
-            let entered = enter(Rc::clone(&world) as Rc<dyn World>);
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&world)));
-            drop(entered);
-            let mut shared = lock(&world.shared);
-            shared.end_process(id);
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&inner)));
             if let Err(panic) = ended
                 && !panic.is::<Killed>()
             {
                 let text = panic.downcast_ref::<String>().cloned();
-                shared.oracle.violation(format!("client {id} panicked: {}", text.unwrap_or_default()));
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                let mut shared = inner.shared.borrow_mut();
+                shared.oracle.violation("panic", format!("client {id}: {}", text.unwrap_or_default()));
             }
-            drop(shared);
-            let _ = world.yields.send(id);
         });
-        let dice_seed = self.dice.next();
-        shared.processes.push(Process {
-            boot_clock,
-            wall_clock,
-            dice: Dice::new(dice_seed, 3),
-            sockets: BTreeMap::new(),
-            asleep: Some(Sleep { sockets: Vec::new(), until_us: 0, watches_signals: false }),
-            is_paused: false,
-            has_ended: false,
-            is_cancelled: false,
-            resume,
-            thread: Some(thread.expect("a thread")),
-        });
+        self.tasks.insert(id, (task, world));
         id
     }
 
     /// Processes that have not ended.
-    pub fn living(&self) -> Vec<ClientId> {
-        let shared = lock(&self.shared);
-        (0..shared.processes.len()).filter(|&id| !shared.processes[id].has_ended).collect()
+    pub fn living(&self) -> Vec<ProcessId> {
+        self.shared.borrow().living.iter().copied().collect()
     }
 
-    pub fn pause_process(&mut self, id: ClientId, is_paused: bool) {
-        lock(&self.shared).processes[id].is_paused = is_paused;
+    pub fn is_living(&self, id: ProcessId) -> bool {
+        self.shared.borrow().living.contains(&id)
     }
 
-    pub fn cancel(&mut self, id: ClientId) {
-        lock(&self.shared).processes[id].is_cancelled = true;
+    pub fn pause_process(&mut self, id: ProcessId, is_paused: bool) {
+        self.shared.borrow_mut().processes[id].is_paused = is_paused;
+    }
+
+    pub fn is_paused(&self, id: ProcessId) -> bool {
+        self.shared.borrow().processes[id].is_paused
+    }
+
+    pub fn cancel(&mut self, id: ProcessId) {
+        self.shared.borrow_mut().processes[id].is_cancelled = true;
     }
 
     /// SIGKILL: its sockets are closed by the kernel, and nothing of it runs again.
-    pub fn kill(&mut self, id: ClientId) {
-        let mut shared = lock(&self.shared);
-        if shared.processes[id].has_ended {
-            return;
-        }
-        shared.end_process(id);
-        let _ = shared.processes[id].resume.send(Resume::Die);
-        let thread = shared.processes[id].thread.take();
-        drop(shared);
-        // The thread unwinds, which changes nothing in the world.
-        if let Some(thread) = thread {
-            let _ = self.yields.1.recv();
-            let _ = thread.join();
+    pub fn kill(&mut self, id: ProcessId) {
+        if self.is_living(id) {
+            self.shared.borrow_mut().end_process(id);
+            // The stack unwinds, which changes nothing in the world.
+            self.resume(id, Resume::Die);
+            self.collect_events();
         }
     }
 
-    /// Let things happen until this moment, or until nothing is left to happen.
+    /// Lets the process run until it sleeps or ends.
+    fn resume(&mut self, id: ProcessId, how: Resume) {
+        let (task, world) = self.tasks.get_mut(&id).expect("a process that has not ended");
+        let entered = enter(Rc::clone(world) as Rc<dyn World>);
+        let result = task.resume(how);
+        drop(entered);
+        if matches!(result, CoroutineResult::Return(())) {
+            let (task, _) = self.tasks.remove(&id).expect("it was there");
+            self.stacks.push(task.into_stack());
+            if self.is_living(id) {
+                self.shared.borrow_mut().end_process(id);
+            }
+        }
+    }
+
+    /// Lets things happen until this moment, or until nothing is left to happen.
     pub fn run_until(&mut self, end: u64, plan: &mut dyn Plan) {
         loop {
             self.run_clients();
@@ -436,16 +512,13 @@ impl Simulation {
                 self.events.keys().next().map(|(at, _)| *at),
                 self.next_server_moment(),
                 plan.next_moment(),
-                lock(&self.shared).next_wake_up(),
+                self.shared.borrow().next_wake_up(),
             ];
-            let Some(next) = next.into_iter().flatten().min().filter(|next| *next <= end) else {
-                let mut shared = lock(&self.shared);
-                shared.now_us = shared.now_us.max(end);
-                return;
-            };
+            let Some(next) = next.into_iter().flatten().min().filter(|next| *next <= end) else { return };
             {
-                let mut shared = lock(&self.shared);
+                let mut shared = self.shared.borrow_mut();
                 shared.now_us = shared.now_us.max(next);
+                shared.oracle.now_us = shared.now_us;
             }
             self.happen_now(plan);
         }
@@ -455,7 +528,7 @@ impl Simulation {
         let now = self.now();
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= now) {
             let event = entry.remove();
-            let delivered = lock(&self.shared).network.happen(event, now);
+            let delivered = self.shared.borrow_mut().network.happen(event, now);
             self.deliver(delivered);
             self.collect_events();
         }
@@ -483,7 +556,7 @@ impl Simulation {
 
     fn deliver(&mut self, delivered: Delivered) {
         let server = match &delivered {
-            Delivered::Nothing | Delivered::ForClient(_) => return,
+            Delivered::Nothing => return,
             Delivered::Opened(server, _) | Delivered::Data(server, ..) | Delivered::Closed(server, ..) => {
                 *server
             }
@@ -500,23 +573,25 @@ impl Simulation {
             Delivered::Closed(_, id, _) => host.server.close(id),
             Delivered::Data(_, id, bytes) => {
                 let outputs = host.server.receive(id, &bytes, shown);
-                lock(&self.shared).trace.received(now, server, id, &bytes);
                 self.send_outputs(server, outputs);
             }
-            Delivered::Nothing | Delivered::ForClient(_) => {}
+            Delivered::Nothing => {}
         }
     }
 
     fn send_outputs(&mut self, server: ServerId, outputs: Vec<Output>) {
-        let mut shared = lock(&self.shared);
-        let now = shared.now_us;
+        let executed = std::mem::take(&mut self.hosts[server].server.executed);
+        let mut shared = self.shared.borrow_mut();
+        let Shared { trace, oracle, network, now_us: now, .. } = &mut *shared;
+        for call in executed {
+            let site = network.site_of(call.connection);
+            trace.executed(*now, server, site, &call);
+            oracle.executed(server, site, &call);
+        }
         for output in outputs {
             match output {
-                Output::Send(id, bytes) => {
-                    shared.trace.replied(now, server, id, &bytes);
-                    shared.network.send(id, Direction::ToClient, Segment::Data(bytes), now);
-                }
-                Output::Close(id) => shared.network.close_by_server(id, false, now),
+                Output::Send(id, bytes) => network.send(id, Direction::ToClient, Segment::Data(bytes), *now),
+                Output::Close(id) => network.close_by_server(id, false, *now),
             }
         }
     }
@@ -545,47 +620,39 @@ impl Simulation {
     pub fn close_connections(&mut self, server: ServerId) {
         let now = self.now();
         for id in self.hosts[server].server.stop() {
-            lock(&self.shared).network.close_by_server(id, false, now);
+            self.shared.borrow_mut().network.close_by_server(id, false, now);
         }
         self.collect_events();
     }
 
-    /// The server's process ends and starts again, with its data or without.
-    pub fn restart_server(&mut self, server: ServerId, new_id: u64, forgets: bool) {
+    /// The server's process ends.
+    pub fn stop_server(&mut self, server: ServerId) {
         self.hosts[server].is_paused = false;
         self.hosts[server].waiting.clear();
         self.close_connections(server);
         self.hosts[server].server.forget_scripts();
-        let mut data = self.hosts[server].server.data();
-        let hex = format!("{new_id:016x}").repeat(3)[..40].to_owned();
-        data.identity.run_id.clone_from(&hex);
-        data.identity.replication_id = hex.chars().rev().collect();
-        if forgets {
-            data.databases.clear();
-        }
-        drop(data);
-        self.collect_events();
+        self.shared.borrow_mut().network.is_down.insert(server, true);
     }
 
-    /// Every client whose time has come runs until it sleeps again. In which order, the dice say.
+    pub fn start_server(&mut self, server: ServerId) {
+        self.shared.borrow_mut().network.is_down.insert(server, false);
+    }
+
+    /// Every client whose time has come runs until it sleeps again. The dice decide the order.
     fn run_clients(&mut self) {
         loop {
-            let due = lock(&self.shared).due();
+            let due = self.shared.borrow().due();
             if due.is_empty() {
                 return;
             }
             let id = due[usize::try_from(self.dice.next() % due.len() as u64).expect("small")];
-            let resume = lock(&self.shared).processes[id].resume.clone();
-            if resume.send(Resume::GoOn).is_ok() {
-                let back = self.yields.1.recv().expect("the client yields");
-                assert_eq!(back, id, "only one client runs at a time");
-            }
+            self.resume(id, Resume::GoOn);
             self.collect_events();
         }
     }
 
     fn collect_events(&mut self) {
-        let scheduled = std::mem::take(&mut lock(&self.shared).network.scheduled);
+        let scheduled = std::mem::take(&mut self.shared.borrow_mut().network.scheduled);
         for (at, event) in scheduled {
             self.event_count += 1;
             self.events.insert((at, self.event_count), event);
@@ -593,42 +660,10 @@ impl Simulation {
     }
 }
 
-impl Shared {
-    fn due(&self) -> Vec<ClientId> {
-        (0..self.processes.len()).filter(|&id| self.is_due(id)).collect()
-    }
-
-    fn next_wake_up(&self) -> Option<u64> {
-        let wake_up = |process: &Process| {
-            let sleep = process.asleep.as_ref()?;
-            (!process.is_paused && !process.has_ended).then_some(sleep.until_us)
-        };
-        self.processes.iter().filter_map(wake_up).min()
-    }
-
-    fn end_process(&mut self, id: ClientId) {
-        let now = self.now_us;
-        let process = &mut self.processes[id];
-        process.has_ended = true;
-        process.asleep = None;
-        for socket in std::mem::take(&mut process.sockets).into_values() {
-            self.network.close_by_client(socket, now);
-        }
-        self.oracle.ended(id, now);
-    }
-}
-
 impl Drop for Simulation {
     fn drop(&mut self) {
         for id in self.living() {
             self.kill(id);
-        }
-        let mut shared = lock(&self.shared);
-        let threads: Vec<_> =
-            shared.processes.iter_mut().filter_map(|process| process.thread.take()).collect();
-        drop(shared);
-        for thread in threads {
-            let _ = thread.join();
         }
     }
 }

@@ -1,18 +1,20 @@
 //! What happened, for people, and as a hash: the same seed gives the same one.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
-use crate::network::{ConnectionId, ServerId};
-
-/// How many lines are kept for a report.
-const KEPT: usize = 4000;
+use crate::network::{ServerId, SiteId};
+use crate::scripts;
+use crate::server::Executed;
+use crate::server::reply::Reply;
 
 #[derive(Default)]
 pub struct Trace {
     hash: u64,
-    lines: VecDeque<String>,
+    lines: Vec<String>,
     /// Whether lines are kept at all.
     pub is_kept: bool,
+    /// The names of waiters, once a server has received a request of theirs.
+    names: BTreeMap<String, String>,
 }
 
 impl Trace {
@@ -20,32 +22,42 @@ impl Trace {
         self.hash
     }
 
-    pub fn lines(&self) -> impl Iterator<Item = &String> {
-        self.lines.iter()
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.lines.iter().map(|line| self.with_names(line))
     }
 
     pub fn note(&mut self, now: u64, text: impl FnOnce() -> String) {
         self.mix(now);
         if self.is_kept {
-            let line = format!("{:>12.6}  {}", now as f64 / 1e6, text());
-            for byte in line.bytes() {
-                self.mix(byte.into());
-            }
-            self.lines.push_back(line);
-            if self.lines.len() > KEPT {
-                self.lines.pop_front();
-            }
+            self.lines.push(format!("{:>11.6}  {}", now as f64 / 1e6, text()));
         }
     }
 
-    pub fn received(&mut self, now: u64, server: ServerId, id: ConnectionId, bytes: &[u8]) {
-        self.mix_bytes(bytes);
-        self.note(now, || format!("server {server} received on {id}: {}", readable(bytes)));
+    pub fn executed(&mut self, now: u64, server: ServerId, site: Option<SiteId>, call: &Executed) {
+        let mut bytes = Vec::new();
+        call.command.iter().for_each(|word| bytes.extend(word));
+        if let Some(reply) = &call.reply {
+            reply.encode(&mut bytes);
+        }
+        self.mix_bytes(&bytes);
+        let Some(request) = self.is_kept.then(|| readable(&call.command)) else {
+            return self.mix(now);
+        };
+        let site = site.map_or("?".into(), |site| site.to_string());
+        if let Some(claim) = claim_of(&call.command) {
+            self.names.entry(claim).or_insert_with(|| format!("waiter-of-{site}"));
+        }
+        let reply = call.reply.as_ref().map_or("(blocks)".into(), |reply| short(reply));
+        self.note(now, || format!("server {server} <- host {site}: {request} -> {reply}"));
     }
 
-    pub fn replied(&mut self, now: u64, server: ServerId, id: ConnectionId, bytes: &[u8]) {
-        self.mix_bytes(bytes);
-        self.note(now, || format!("server {server} replied on {id}: {}", readable(bytes)));
+    /// UUIDs say little: the waiters get names.
+    fn with_names(&self, line: &str) -> String {
+        let mut line = line.to_owned();
+        for (id, name) in &self.names {
+            line = line.replace(id, name);
+        }
+        line
     }
 
     fn mix_bytes(&mut self, bytes: &[u8]) {
@@ -61,10 +73,40 @@ impl Trace {
     }
 }
 
-/// The words of a request or reply. A script's text or hash says little, its arguments much.
-fn readable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let words = text.split("\r\n").filter(|word| !word.starts_with(['*', '$']) && !word.is_empty());
-    let shortened = words.map(|word| if word.len() > 60 { "..." } else { word });
-    shortened.collect::<Vec<_>>().join(" ")
+/// The arguments of a script, without its keys.
+pub fn script_call(command: &[Vec<u8>]) -> Option<(&'static str, &[Vec<u8>])> {
+    if !matches!(command.first()?.as_slice(), b"EVAL" | b"EVALSHA") {
+        return None;
+    }
+    let name = scripts::name_of(command.get(1)?)?;
+    let keys: usize = std::str::from_utf8(command.get(2)?).ok()?.parse().ok()?;
+    Some((name, command.get(3 + keys..)?))
+}
+
+fn claim_of(command: &[Vec<u8>]) -> Option<String> {
+    let (_, args) = script_call(command)?;
+    let claim = String::from_utf8_lossy(args.first()?).into_owned();
+    claim.split_once('.').map(|(waiter, _)| waiter.to_owned())
+}
+
+fn readable(command: &[Vec<u8>]) -> String {
+    let (name, words) = match script_call(command) {
+        Some((name, args)) => (name.to_owned(), args),
+        None => (String::from_utf8_lossy(&command[0]).into_owned(), &command[1..]),
+    };
+    let words = words.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+    let shown: Vec<String> = words.map(|word| if word.is_empty() { "''".into() } else { word }).collect();
+    format!("{name} {}", shown.join(" "))
+}
+
+fn short(reply: &Reply) -> String {
+    match reply {
+        Reply::Status(text) => text.clone(),
+        Reply::Error(text) => format!("error: {text}"),
+        Reply::Int(number) => number.to_string(),
+        Reply::Bulk(bytes) if bytes.is_empty() => "''".into(),
+        Reply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Reply::Nil | Reply::NilArray => "nil".into(),
+        Reply::Array(items) => items.iter().map(short).collect::<Vec<_>>().join(" "),
+    }
 }

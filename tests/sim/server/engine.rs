@@ -27,17 +27,21 @@ function pcall(...)
 end
 ";
 
+/// A change to the text of a script: each occurrence of the first is replaced by the second.
+pub type Patch = (&'static str, &'static str);
+
 pub struct Engine {
     lua: Lua,
+    patches: Vec<Patch>,
     /// By hash. Compiled once; what is known to the server is its own affair.
     compiled: BTreeMap<String, Function>,
 }
 
 impl Engine {
-    pub fn new(data: &Rc<RefCell<Data>>) -> Self {
+    pub fn new(data: &Rc<RefCell<Data>>, patches: Vec<Patch>) -> Self {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false)).expect("Lua");
-        let engine = Self { lua, compiled: BTreeMap::new() };
+        let engine = Self { lua, patches, compiled: BTreeMap::new() };
         engine.provide(data).expect("Lua takes our functions");
         engine
     }
@@ -87,6 +91,10 @@ impl Engine {
     /// `hash`: of the text, which has run before or is given.
     pub fn run(&mut self, hash: &str, text: Option<&[u8]>, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Reply {
         if let Some(text) = text.filter(|_| !self.compiled.contains_key(hash)) {
+            let mut text = String::from_utf8_lossy(text).into_owned();
+            for (from, to) in &self.patches {
+                text = text.replace(from, to);
+            }
             match self.lua.load(text).set_name("@user_script").into_function() {
                 Ok(function) => drop(self.compiled.insert(hash.into(), function)),
                 Err(error) => return Reply::error(format!("ERR Error compiling script: {error}")),

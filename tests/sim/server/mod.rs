@@ -14,10 +14,20 @@ use std::rc::Rc;
 
 use data::{Data, Identity};
 use engine::Engine;
+pub use engine::Patch;
 use reply::{Command, Reply, parse_command};
 
 /// Identifies a connection to this server.
 pub type ConnectionId = u64;
+
+/// A command that a server has executed, and its reply.
+#[derive(Debug)]
+pub struct Executed {
+    pub connection: ConnectionId,
+    pub command: Command,
+    /// `None` while BLPOP blocks.
+    pub reply: Option<Reply>,
+}
 
 /// What a server does to a connection.
 #[derive(Debug, PartialEq)]
@@ -51,12 +61,17 @@ pub struct VirtualServer {
     pub password: Option<Vec<u8>>,
     /// Idle connections are closed after this time; never those that are blocked.
     pub idle_limit_us: Option<u64>,
+    /// What it has executed since the world last asked.
+    pub executed: Vec<Executed>,
+    /// Texts of scripts that it was sent, with their hashes.
+    hashes: Vec<(Vec<u8>, String)>,
 }
 
 impl VirtualServer {
-    pub fn new(identity: Identity) -> Self {
+    /// `patches`: changes to the scripts' texts, for mutants.
+    pub fn new(identity: Identity, patches: &[Patch]) -> Self {
         let data = Rc::new(RefCell::new(Data::new(identity)));
-        let engine = Engine::new(&data);
+        let engine = Engine::new(&data, patches.to_vec());
         Self {
             data,
             engine,
@@ -64,6 +79,8 @@ impl VirtualServer {
             clients: BTreeMap::new(),
             password: None,
             idle_limit_us: None,
+            executed: Vec::new(),
+            hashes: Vec::new(),
         }
     }
 
@@ -124,6 +141,8 @@ impl VirtualServer {
                 Some(Blocked { until: Some(until), .. }) if *until <= now => {
                     client.blocked = None;
                     send(&mut outputs, id, &Reply::NilArray);
+                    let (command, reply) = (vec![b"(blocked)".to_vec()], Some(Reply::NilArray));
+                    self.executed.push(Executed { connection: id, command, reply });
                     self.work_off(id, now, &mut outputs);
                 }
                 None if self.idle_limit_us.is_some_and(|limit| client.used_at + limit <= now) => {
@@ -143,9 +162,11 @@ impl VirtualServer {
             let Some((command, length)) = parse_command(&client.input) else { return };
             client.input.drain(..length);
             client.used_at = now;
-            if let Some(reply) = self.on_command(id, &command, now) {
-                send(outputs, id, &reply);
+            let reply = self.on_command(id, &command, now);
+            if let Some(reply) = &reply {
+                send(outputs, id, reply);
             }
+            self.executed.push(Executed { connection: id, command, reply });
         }
     }
 
@@ -189,9 +210,7 @@ impl VirtualServer {
             return Reply::error(text);
         }
         let (hash, text) = if name == "EVAL" {
-            let mut hash = sha1_smol::Sha1::new();
-            hash.update(&command[1]);
-            (hash.digest().to_string(), Some(command[1].as_slice()))
+            (self.hash_of(&command[1]), Some(command[1].as_slice()))
         } else {
             (String::from_utf8_lossy(&command[1]).into_owned(), None)
         };
@@ -202,6 +221,15 @@ impl VirtualServer {
         }
         self.data.borrow_mut().has_written = false;
         self.engine.run(&hash, text, keys, args)
+    }
+
+    fn hash_of(&mut self, text: &[u8]) -> String {
+        if let Some((_, hash)) = self.hashes.iter().find(|(known, _)| known == text) {
+            return hash.clone();
+        }
+        let hash = sha1_smol::Sha1::from(text).digest().to_string();
+        self.hashes.push((text.to_vec(), hash.clone()));
+        hash
     }
 
     fn block(&mut self, id: ConnectionId, command: &Command, now: u64) -> Option<Reply> {
@@ -235,7 +263,10 @@ impl VirtualServer {
             }
             for (database, list) in pushed {
                 while let Some((id, element)) = self.next_served(database, &list) {
-                    send(outputs, id, &Reply::bulks([list.clone(), element]));
+                    let reply = Reply::bulks([list.clone(), element]);
+                    send(outputs, id, &reply);
+                    let command = vec![b"(blocked)".to_vec()];
+                    self.executed.push(Executed { connection: id, command, reply: Some(reply) });
                     self.work_off(id, now, outputs);
                 }
             }

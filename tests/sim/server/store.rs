@@ -46,6 +46,8 @@ pub struct Store {
     keys: BTreeMap<Bytes, Entry>,
     /// Lists that were pushed to since it was last asked.
     pub pushed: Vec<Bytes>,
+    /// When expired keys were last removed.
+    expired_at: u64,
 }
 
 type Outcome = Result<Reply, String>;
@@ -221,8 +223,23 @@ impl Store {
     typed!(sorted, sorted_mut, Sorted, SortedSet);
     typed!(stream, stream_mut, Stream, Stream);
 
+    /// Time stands still while a script runs.
     pub fn expire(&mut self, now: u64) {
+        if std::mem::replace(&mut self.expired_at, now) == now {
+            return;
+        }
         self.keys.retain(|_, entry| entry.expires.is_none_or(|expires| expires > now));
+    }
+
+    /// The value of a string.
+    pub fn string(&self, key: &[u8]) -> Option<&Bytes> {
+        self.text(key).ok().flatten()
+    }
+
+    /// The members of a sorted set.
+    pub fn members(&self, key: &[u8]) -> Vec<&Bytes> {
+        let set = self.sorted(key).ok().flatten();
+        set.map_or_else(Vec::new, |set| set.0.iter().map(|(_, member)| member).collect())
     }
 
     /// Every key, and when it expires.

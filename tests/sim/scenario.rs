@@ -1,0 +1,509 @@
+//! A scenario: the servers, the processes, their settings and every fault, all drawn from a seed
+//! before anything happens, so that a failing one can be made shorter step by step.
+//!
+//! Each seed uses a random part of the features below (swarm testing): what never meets in one
+//! scenario meets in another, and a scenario with few features shows their effect undisturbed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::client::{Access, Job, Run, Subject};
+use crate::dice::Dice;
+use crate::lock::{BreakMode, Mode, Prefer, Timing, WaitPolicy};
+use crate::network::ServerId;
+use crate::scheduler::{Clock, Site};
+
+/// New servers are quarantined until then.
+pub const FIRST_START_US: u64 = 36_000_000;
+/// After the last fault, clients need this time until nothing reminds of it: a gate that was late is
+/// avoided for 10 s, a silent connection is given up after a few seconds.
+const SETTLING_US: u64 = 15_000_000;
+const QUIET_US: u64 = 6_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Feature {
+    // What clients do.
+    Sharing,
+    Slots,
+    SeveralKeys,
+    Superseding,
+    MinHold,
+    Preferences,
+    Impatience,
+    Tokens,
+    Keepers,
+    Breaks,
+    ImmediateBreaks,
+    MixedQuarantines,
+    LongQuarantine,
+    OtherNames,
+    LongCommands,
+    // What happens to them.
+    Kills,
+    PowerLoss,
+    Pauses,
+    Signals,
+    Cuts,
+    SlowLines,
+    // What happens to servers.
+    ServerPauses,
+    Restarts,
+    DataLoss,
+    Refusals,
+    ClockSkew,
+    ClockSteps,
+    // What must do no harm.
+    ClosedConnections,
+    IdleLimit,
+    ScriptFlush,
+    NewHistory,
+    Login,
+}
+
+use Feature as F;
+
+const FEATURES: [(Feature, u64); 32] = [
+    (F::Sharing, 30),
+    (F::Slots, 20),
+    (F::SeveralKeys, 25),
+    (F::Superseding, 15),
+    (F::MinHold, 20),
+    (F::Preferences, 15),
+    (F::Impatience, 40),
+    (F::Tokens, 30),
+    (F::Keepers, 35),
+    (F::Breaks, 20),
+    (F::ImmediateBreaks, 10),
+    (F::MixedQuarantines, 15),
+    (F::LongQuarantine, 5),
+    (F::OtherNames, 10),
+    (F::LongCommands, 70),
+    (F::Kills, 30),
+    (F::PowerLoss, 25),
+    (F::Pauses, 30),
+    (F::Signals, 30),
+    (F::Cuts, 40),
+    (F::SlowLines, 30),
+    (F::ServerPauses, 30),
+    (F::Restarts, 30),
+    (F::DataLoss, 30),
+    (F::Refusals, 15),
+    (F::ClockSkew, 30),
+    (F::ClockSteps, 10),
+    (F::ClosedConnections, 30),
+    (F::IdleLimit, 25),
+    (F::ScriptFlush, 25),
+    (F::NewHistory, 20),
+    (F::Login, 30),
+];
+
+/// Features that may change the order of service, or make a client fail.
+const HARMFUL: [Feature; 16] = [
+    F::PowerLoss,
+    F::Kills,
+    F::Pauses,
+    F::Cuts,
+    F::SlowLines,
+    F::ServerPauses,
+    F::Restarts,
+    F::DataLoss,
+    F::Refusals,
+    F::ClockSteps,
+    F::OtherNames,
+    F::Preferences,
+    F::ImmediateBreaks,
+    F::LongQuarantine,
+    F::MixedQuarantines,
+    F::Superseding,
+];
+
+#[derive(Clone, Debug)]
+pub struct Actor {
+    pub number: u64,
+    pub site: Site,
+    pub access: Access,
+    /// To each server and back, each way.
+    pub latencies_us: Vec<u64>,
+    pub job: Job,
+}
+
+/// What a server keeps of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    All,
+    Nothing,
+    /// A copy that is this old, in us.
+    OldCopy(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    ToServer,
+    ToClient,
+    Both,
+}
+
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// The host of an actor is cut off from these servers.
+    Cut { actor: u64, servers: Vec<ServerId>, how: Cut, for_us: u64 },
+    /// Its lines become slower.
+    Slow { actor: u64, servers: Vec<ServerId>, latency_us: u64, for_us: u64 },
+    /// SIGKILL. The guardian releases, unless the machine is gone as well.
+    Kill { actor: u64, has_guardian: bool },
+    Pause { actor: u64, for_us: u64 },
+    Signal { actor: u64 },
+    PauseServer { server: ServerId, for_us: u64 },
+    /// `promoted`: a replica takes its place, under the same address.
+    Restart { server: ServerId, keeps: Keeps, for_us: u64 },
+    Flush { server: ServerId },
+    CloseConnections { server: ServerId },
+    ForgetScripts { server: ServerId },
+    /// The replication backlog is freed: the replication ID changes, nothing else.
+    NewHistory { server: ServerId },
+    OutOfMemory { server: ServerId, for_us: u64 },
+    /// An ACL refuses this command for a while.
+    Deny { server: ServerId, command: &'static str, for_us: u64 },
+    StepClock { server: ServerId, by_us: i64 },
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Start(Box<Actor>),
+    Fault(Fault),
+    /// From here on nothing more goes wrong.
+    Quiet,
+}
+
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub at_us: u64,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub servers: usize,
+    pub features: BTreeSet<Feature>,
+    pub keys: Vec<String>,
+    pub password: Option<String>,
+    pub idle_limit_us: Option<u64>,
+    pub server_clocks: Vec<Clock>,
+    pub steps: Vec<Step>,
+}
+
+impl Scenario {
+    pub fn is_order_strict(&self) -> bool {
+        !HARMFUL.iter().any(|feature| self.features.contains(feature))
+    }
+
+    pub fn draw(seed: u64, servers: usize) -> Self {
+        let mut draft = Draft::new(seed, servers);
+        draft.draw_all();
+        draft.scenario
+    }
+}
+
+struct Draft {
+    dice: Dice,
+    scenario: Scenario,
+    /// The actors whose processes may be living.
+    recent: Vec<Actor>,
+    next_actor: u64,
+}
+
+fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
+    let is_harmless = dice.percent(25);
+    let mut chosen: BTreeSet<Feature> =
+        FEATURES.iter().filter(|(_, chance)| dice.percent(*chance)).map(|(feature, _)| *feature).collect();
+    if is_harmless {
+        chosen.retain(|feature| !HARMFUL.contains(feature));
+    }
+    if servers > 1 {
+        chosen.remove(&F::Slots);
+    } else {
+        for feature in [F::OtherNames, F::MixedQuarantines, F::LongQuarantine, F::DataLoss] {
+            chosen.remove(&feature);
+        }
+    }
+    if chosen.contains(&F::MixedQuarantines) {
+        // A majority of servers of which none knows the longer quarantine is the documented limit.
+        for feature in [F::Cuts, F::ServerPauses, F::SlowLines, F::Refusals, F::Restarts, F::LongQuarantine] {
+            chosen.remove(&feature);
+        }
+        chosen.insert(F::DataLoss);
+    }
+    if chosen.contains(&F::ClockSteps) {
+        // Only the clock keeps tokens growing when the counter is lost.
+        chosen.remove(&F::DataLoss);
+        chosen.remove(&F::MixedQuarantines);
+    }
+    if chosen.contains(&F::OtherNames) {
+        chosen.remove(&F::DataLoss);
+    }
+    chosen
+}
+
+impl Draft {
+    fn new(seed: u64, servers: usize) -> Self {
+        let mut dice = Dice::new(seed, 4);
+        let features = choose_features(&mut dice, servers);
+        let has = |feature: Feature| features.contains(&feature);
+        let keys = dice.between(1, if has(F::SeveralKeys) { 3 } else { 2 });
+        let idle_limit_us = has(F::IdleLimit).then(|| dice.one_of(&[500_000, 1_000_000, 3_000_000]));
+        let password = (has(F::Login) && dice.percent(70)).then(|| "secret".to_owned());
+        let skew = if has(F::ClockSkew) { 60_000_000 } else { 0 };
+        let server_clocks = (0..servers)
+            .map(|_| Clock { offset_us: within(&mut dice, skew), drift_ppm: within(&mut dice, 2000) })
+            .collect();
+        let keys = ["a", "b", "c"][..keys as usize].iter().map(|key| (*key).to_owned()).collect();
+        let scenario =
+            Scenario { seed, servers, features, keys, password, idle_limit_us, server_clocks, steps: Vec::new() };
+        Self { dice, scenario, recent: Vec::new(), next_actor: 0 }
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        self.scenario.features.contains(&feature)
+    }
+
+    fn draw_all(&mut self) {
+        // The first request begins the servers' quarantine.
+        let warm_up = self.actor_with(Job::Run(self.plain_run(WaitPolicy::No)));
+        self.push(0, What::Start(Box::new(warm_up)));
+        let ends = FIRST_START_US + self.dice.between(6, 16) * 1_000_000;
+        let busy = if self.scenario.servers == 1 { 60_000 } else { 150_000 };
+        let between = self.dice.between(busy / 3, busy * 2);
+        let mut next_start = FIRST_START_US;
+        let mut next_fault = FIRST_START_US + self.dice.between(0, 1_500_000);
+        let fault_gap = self.dice.between(100_000, 1_500_000);
+        loop {
+            let at = next_start.min(next_fault);
+            if at >= ends {
+                break;
+            }
+            if at == next_start {
+                self.draw_actor(at);
+                next_start += self.dice.between(1000, 2 * between);
+            } else {
+                self.draw_fault(at);
+                next_fault += self.dice.between(fault_gap / 10, 2 * fault_gap);
+            }
+        }
+        if !self.scenario.is_order_strict() {
+            let longest_fault = LONGEST_FAULT_US;
+            let quiet = ends + longest_fault + SETTLING_US;
+            self.push(quiet, What::Quiet);
+            let mut at = quiet;
+            while at < quiet + QUIET_US {
+                at += self.dice.between(1000, 4 * between);
+                self.draw_actor(at);
+            }
+        }
+    }
+
+    fn push(&mut self, at_us: u64, what: What) {
+        self.scenario.steps.push(Step { at_us, what });
+    }
+
+    fn key(&mut self) -> String {
+        let keys = self.scenario.keys.clone();
+        keys[self.dice.next() as usize % keys.len()].clone()
+    }
+
+    fn plain_run(&self, wait: WaitPolicy) -> Run {
+        Run {
+            keys: vec![self.scenario.keys[0].clone()],
+            wait,
+            mode: Mode::Exclusive,
+            prefer: Prefer::Fair,
+            supersedes: false,
+            min_hold: Duration::ZERO,
+            subject: Subject::Command(Duration::from_millis(10)),
+        }
+    }
+
+    fn timing(&mut self) -> Timing {
+        let several = self.scenario.servers > 1;
+        let mut ttl = Duration::from_millis(self.dice.one_of(&[3000, 5000, 5000, 10_000, 30_000]));
+        let mut quarantine = Duration::from_secs(if several { 30 } else { 0 });
+        if self.has(F::MixedQuarantines) {
+            quarantine = Duration::from_secs(self.dice.one_of(&[0, 2, 5, 30]));
+            if !quarantine.is_zero() {
+                ttl = ttl.min(quarantine);
+            }
+        }
+        if self.has(F::LongQuarantine) && self.dice.percent(10) {
+            quarantine = Duration::from_secs(120);
+            ttl = Duration::from_secs(self.dice.one_of(&[5, 60]));
+        }
+        let node_timeout = if several {
+            (ttl / 20).clamp(Duration::from_millis(200), Duration::from_secs(1))
+        } else {
+            (ttl / 3).clamp(Duration::from_secs(1), Duration::from_secs(5))
+        };
+        Timing { ttl: Some(ttl), node_timeout, quarantine }
+    }
+
+    fn actor_with(&mut self, job: Job) -> Actor {
+        let number = self.next_actor;
+        self.next_actor += 1;
+        let dice = &mut self.dice;
+        let boot_clock = Clock { offset_us: dice.between(0, 5_000_000) as i64, drift_ppm: within(dice, 1000) };
+        let wall_clock = Clock { offset_us: within(dice, 10_000_000), drift_ppm: 0 };
+        let is_far = dice.percent(20);
+        let latencies: &[u64] = if is_far { &[500, 5000, 30_000, 80_000] } else { &[50, 100, 500] };
+        let latencies_us = (0..self.scenario.servers).map(|_| dice.one_of(latencies)).collect();
+        // By another name a server has another place in the order.
+        let alias = if self.scenario.features.contains(&F::OtherNames) { dice.between(0, 1) } else { 0 };
+        let login = self.scenario.password.as_ref().map_or(String::new(), |word| format!(":{word}@"));
+        let database = if self.scenario.features.contains(&F::Login) { "/1" } else { "" };
+        let urls = (0..self.scenario.servers)
+            .map(|at| format!("redis://{login}{}{database}", address(at, alias, self.scenario.servers)))
+            .collect();
+        let timing = self.timing();
+        Actor { number, site: Site { boot_clock, wall_clock }, access: Access { urls, timing }, latencies_us, job }
+    }
+
+    fn draw_actor(&mut self, at: u64) {
+        let job = self.draw_job();
+        let actor = self.actor_with(job);
+        self.recent.push(actor.clone());
+        if self.recent.len() > 12 {
+            self.recent.remove(0);
+        }
+        self.push(at, What::Start(Box::new(actor)));
+    }
+
+    fn draw_job(&mut self) -> Job {
+        if self.has(F::Tokens) && self.dice.percent(25) {
+            let with_tokens = self.recent.iter().filter_map(|actor| match &actor.job {
+                Job::Run(run) if !matches!(run.subject, Subject::Command(_)) => {
+                    Some((actor.number, run.keys.clone()))
+                }
+                _ => None,
+            });
+            let with_tokens: Vec<_> = with_tokens.collect();
+            if !with_tokens.is_empty() {
+                let (of, keys) = with_tokens[self.dice.next() as usize % with_tokens.len()].clone();
+                return if self.dice.percent(60) { Job::Extend { of, keys } } else { Job::Release { of, keys } };
+            }
+        }
+        if (self.has(F::Breaks) || self.has(F::ImmediateBreaks)) && self.dice.percent(6) {
+            let is_immediate = !self.has(F::Breaks) || self.has(F::ImmediateBreaks) && self.dice.percent(30);
+            let how = if is_immediate { BreakMode::Immediate } else { BreakMode::Gentle };
+            return Job::Break { key: self.key(), how };
+        }
+        Job::Run(self.draw_run())
+    }
+
+    fn draw_run(&mut self) -> Run {
+        let wait = match self.dice.between(0, 9) {
+            0 if self.has(F::Impatience) => WaitPolicy::No,
+            1 | 2 if self.has(F::Impatience) => {
+                WaitPolicy::Queue { at_most: Some(Duration::from_millis(self.dice.between(100, 8000))) }
+            }
+            3 if self.has(F::Impatience) => {
+                WaitPolicy::Retry { count: 3, interval: Duration::from_millis(500), at_most: None }
+            }
+            _ => WaitPolicy::Queue { at_most: None },
+        };
+        let mut run = self.plain_run(wait);
+        run.keys = vec![self.key()];
+        if self.has(F::SeveralKeys) && self.dice.percent(30) {
+            let keys: BTreeSet<String> = [self.key(), self.key()].into();
+            run.keys = keys.into_iter().collect();
+        }
+        if self.has(F::Sharing) && self.dice.percent(40) {
+            run.mode = Mode::Shared { group: self.dice.one_of(&["", "", "g"]).as_bytes().to_vec() };
+        } else if self.has(F::Slots) {
+            // Other numbers of slots on one key are refused.
+            run.mode = Mode::Slot { of: 3 };
+        }
+        if self.has(F::Preferences) {
+            run.prefer = self.dice.one_of(&[Prefer::Fair, Prefer::Writers, Prefer::Readers]);
+        }
+        run.supersedes = self.has(F::Superseding) && self.dice.percent(40);
+        if self.has(F::MinHold) && self.dice.percent(20) {
+            run.min_hold = Duration::from_millis(self.dice.one_of(&[50, 1000, 8000]));
+        }
+        let is_long = self.has(F::LongCommands) && self.dice.percent(12);
+        let lives = if is_long { self.dice.between(1000, 12_000) } else { self.dice.between(1, 120) };
+        let lives = Duration::from_millis(lives);
+        run.subject = Subject::Command(lives);
+        if self.has(F::Keepers) && self.dice.percent(25) {
+            run.subject = Subject::Watched(lives);
+        } else if self.has(F::Tokens) && self.dice.percent(8) {
+            run.subject = Subject::Token;
+        }
+        run
+    }
+
+    fn draw_fault(&mut self, at: u64) {
+        let server = self.dice.next() as usize % self.scenario.servers;
+        let for_us = self.dice.one_of(&[20_000, 100_000, 400_000, 1_000_000, 2_500_000, LONGEST_FAULT_US]);
+        let possible = self.possible_faults(server, for_us);
+        if !possible.is_empty() {
+            let fault = possible[self.dice.next() as usize % possible.len()].clone();
+            self.push(at, What::Fault(fault));
+        }
+    }
+
+    fn possible_faults(&mut self, server: ServerId, for_us: u64) -> Vec<Fault> {
+        let mut possible = Vec::new();
+        let actor = match self.recent.len() {
+            0 => return possible,
+            count => self.recent[self.dice.next() as usize % count].number,
+        };
+        let mut add = |feature: Feature, fault: Fault| {
+            if self.scenario.features.contains(&feature) {
+                possible.push(fault);
+            }
+        };
+        add(F::Kills, Fault::Kill { actor, has_guardian: true });
+        add(F::PowerLoss, Fault::Kill { actor, has_guardian: false });
+        add(F::Pauses, Fault::Pause { actor, for_us });
+        add(F::Signals, Fault::Signal { actor });
+        add(F::ServerPauses, Fault::PauseServer { server, for_us });
+        add(F::ClosedConnections, Fault::CloseConnections { server });
+        add(F::ScriptFlush, Fault::ForgetScripts { server });
+        add(F::NewHistory, Fault::NewHistory { server });
+        add(F::Restarts, Fault::Restart { server, keeps: Keeps::All, for_us: for_us / 4 });
+        add(F::Refusals, Fault::OutOfMemory { server, for_us });
+        let command = self.dice.one_of(&["EVALSHA", "ZADD", "PEXPIRE", "BLPOP"]);
+        add(F::Refusals, Fault::Deny { server, command, for_us });
+        let by_us = self.dice.one_of(&[-20_000_000, -3_000_000, -200_000, 200_000, 4_000_000]);
+        add(F::ClockSteps, Fault::StepClock { server, by_us });
+        let is_short = self.scenario.features.contains(&F::MixedQuarantines);
+        let age = self.dice.between(0, 10_000_000);
+        let keeps = self.dice.one_of(&[Keeps::Nothing, Keeps::OldCopy(age)]);
+        let down = if is_short { 20_000 } else { for_us / 4 };
+        add(F::DataLoss, Fault::Restart { server, keeps, for_us: down });
+        add(F::DataLoss, Fault::Flush { server });
+        let all: Vec<ServerId> = (0..self.scenario.servers).collect();
+        let servers = match self.dice.between(0, 3) {
+            0 => all,
+            1 => all.into_iter().filter(|&at| at != server).collect(),
+            _ => vec![server],
+        };
+        let how = self.dice.one_of(&[Cut::ToServer, Cut::ToClient, Cut::Both, Cut::Both]);
+        add(F::Cuts, Fault::Cut { actor, servers: servers.clone(), how, for_us });
+        let latency_us = self.dice.one_of(&[50_000, 150_000, 450_000, 900_000]);
+        add(F::SlowLines, Fault::Slow { actor, servers, latency_us, for_us });
+        possible
+    }
+}
+
+const LONGEST_FAULT_US: u64 = 6_000_000;
+
+fn within(dice: &mut Dice, bound: u64) -> i64 {
+    dice.between(0, 2 * bound) as i64 - bound as i64
+}
+
+/// The address of a server; with alias 1 the order of the addresses is reversed.
+pub fn address(at: usize, alias: u64, servers: usize) -> String {
+    match alias {
+        0 => format!("10.0.0.{}:6379", at + 1),
+        _ => format!("10.1.0.{}:6379", servers - at),
+    }
+}
