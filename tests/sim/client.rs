@@ -435,6 +435,16 @@ impl Client<'_> {
         if how == BreakMode::Immediate {
             self.world.shared().borrow_mut().oracle.excuse(Some(key));
         }
+        {
+            let mut shared = self.world.shared().borrow_mut();
+            let tokens: Vec<usize> = shared
+                .records
+                .iter()
+                .filter(|(_, record)| record.subject == Some(Subject::Token))
+                .filter_map(|(number, _)| shared.actors.get(number).copied())
+                .collect();
+            shared.oracle.excuse_tokens(key, |site| tokens.contains(&site));
+        }
         let notified = breaker.notify(&meant, how);
         self.note(|| format!("breaks {key}: {}", short(&notified)));
         if !matches!(&notified, Ok(notified) if matches!(notified.freed, Freed::No)) {

@@ -7,7 +7,7 @@ use crate::dice::Dice;
 use crate::mutant::Mutant;
 use crate::network::{Direction, ProcessId, ServerId, SiteId};
 use crate::oracle::Violation;
-use crate::scenario::{Actor, Cut, Fault, Keeps, Scenario, What, address};
+use crate::scenario::{Actor, Cut, Fault, Feature, Keeps, Scenario, What, address};
 use crate::scheduler::{Host, Plan, Simulation};
 use crate::server::VirtualServer;
 use crate::server::data::Identity;
@@ -176,8 +176,9 @@ impl Driver<'_> {
                 self.at(now + for_us, Later::ContinueProcess(process, site));
             }
             Fault::Signal { actor } => {
-                let Some((process, _)) = self.process_of(*actor) else { return false };
+                let Some((process, site)) = self.process_of(*actor) else { return false };
                 simulation.cancel(process);
+                simulation.shared.borrow_mut().oracle.stops_waiting(site);
             }
             Fault::PauseServer { server, for_us } => {
                 if simulation.hosts[*server].is_paused || self.is_down(simulation, *server) {
@@ -486,6 +487,7 @@ pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool
         let mut shared = simulation.shared.borrow_mut();
         shared.trace.is_kept = is_traced;
         shared.oracle.servers = scenario.servers;
+        shared.oracle.has_preferences = scenario.features.contains(&Feature::Preferences);
         shared.oracle.is_order_strict = scenario.is_order_strict();
         for server in 0..scenario.servers {
             for alias in [0, 1] {

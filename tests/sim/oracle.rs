@@ -17,6 +17,9 @@ use crate::trace::script_call;
 /// In the quiet after the last fault, no waiter may be overtaken more often than this.
 const MOST_OVERTAKES: u32 = 6;
 
+/// The number of arguments of release.lua if nothing is written into the history.
+const ARGS_WITHOUT_ENTRY: usize = 9;
+
 /// How a key is held, or waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
@@ -63,6 +66,8 @@ struct Waiting {
     overtaken: u32,
     /// The largest token of each key when it began.
     floors: Vec<u64>,
+    /// What it may have been granted was taken away from it.
+    is_excused: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -87,6 +92,8 @@ pub struct Oracle {
     pub servers: usize,
     /// No fault of this episode may change the order.
     pub is_order_strict: bool,
+    /// Requests with a preference pass others on purpose.
+    pub has_preferences: bool,
     /// The last fault is over, and its effects should be, too.
     pub is_quiet: bool,
     pub grants: u64,
@@ -112,7 +119,7 @@ impl Oracle {
     pub fn begins(&mut self, site: SiteId, keys: &[String], how: Held, queues: bool, supersedes: bool) {
         let floors = keys.iter().map(|key| self.last_token(key)).collect();
         let (keys, started) = (keys.to_vec(), self.now_us);
-        self.waiting.insert(site, Waiting { keys, how, started, queues, overtaken: 0, floors });
+        self.waiting.insert(site, Waiting { keys, how, started, queues, overtaken: 0, floors, is_excused: false });
         if supersedes {
             self.superseding.insert(site, None);
         }
@@ -120,6 +127,13 @@ impl Oracle {
 
     fn last_token(&self, key: &str) -> u64 {
         self.tokens.get(key).and_then(|tokens| tokens.last().copied()).unwrap_or(0)
+    }
+
+    /// The client was told to give up.
+    pub fn stops_waiting(&mut self, site: SiteId) {
+        if let Some(waiting) = self.waiting.get_mut(&site) {
+            waiting.queues = false;
+        }
     }
 
     /// The process is gone, or its command is.
@@ -135,7 +149,7 @@ impl Oracle {
     pub fn granted(&mut self, site: SiteId, hows: Vec<Held>, fences: &[u64], until: u64) {
         self.grants += 1;
         let Some(request) = self.waiting.remove(&site) else { return };
-        for (at, key) in request.keys.iter().enumerate() {
+        for (at, key) in request.keys.iter().enumerate().filter(|_| !request.is_excused) {
             let how = hows[at].clone();
             self.check_order(site, key, &how);
             self.check_exclusion(site, key, &how);
@@ -186,7 +200,7 @@ impl Oracle {
             if !came_first || !concerns || !how.excludes(&waiting.how) {
                 continue;
             }
-            waiting.overtaken += u32::from(is_quiet);
+            waiting.overtaken += u32::from(is_quiet && !self.has_preferences);
             if is_strict {
                 found.push(("order", format!("host {site} gets {key} before host {other}, which came earlier")));
             } else if waiting.overtaken == MOST_OVERTAKES + 1 {
@@ -212,9 +226,19 @@ impl Oracle {
         }
     }
 
+    /// What nobody renews is freed at once by any break.
+    pub fn excuse_tokens(&mut self, key: &str, is_token: impl Fn(SiteId) -> bool) {
+        if let Some(holdings) = self.holdings.get_mut(key) {
+            holdings.retain(|holding| !is_token(holding.site));
+        }
+    }
+
     /// A server's clock has jumped, or a lock was freed without its holder: no promise is left.
     pub fn excuse(&mut self, key: Option<&str>) {
         self.holdings.retain(|name, _| key.is_some_and(|key| key != name));
+        for waiting in self.waiting.values_mut() {
+            waiting.is_excused |= key.is_none_or(|key| waiting.keys.iter().any(|name| name == key));
+        }
     }
 
     /// A holder lost its lock for no reason that it could have named.
@@ -245,11 +269,12 @@ impl Oracle {
     }
 
     pub fn executed(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
-        let (Some(site), Some(("acquire", args)), Some(Reply::Array(fields))) =
-            (site, script_call(&call.command), &call.reply)
-        else {
-            return;
-        };
+        let (Some(site), Some((script, args))) = (site, script_call(&call.command)) else { return };
+        // With an entry for the history a client gives up; without one it will ask again.
+        if script == "release" && args.len() > ARGS_WITHOUT_ENTRY {
+            self.stops_waiting(site);
+        }
+        let ("acquire", Some(Reply::Array(fields))) = (script, &call.reply) else { return };
         let is_gate = server == 0 && args.get(7).is_some_and(|role| role == b"gate");
         let is = |at: usize, text: &str| matches!(fields.get(at), Some(Reply::Bulk(bytes)) if bytes == text.as_bytes());
         if is_gate && (is(0, "granted") || (is(0, "blocked") && !is(2, "-1"))) {

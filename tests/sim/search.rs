@@ -151,7 +151,10 @@ impl Search {
         let shortest = shrink(&scenario, self.mutant, first.kind);
         println!("shortened from {} steps to {}:", scenario.steps.len(), shortest.steps.len());
         let report = episode::run(&shortest, self.mutant, true);
-        report.trace.iter().for_each(|line| println!("{line}"));
+        let at_us = report.violations.first().map_or(u64::MAX, |violation| violation.at_us);
+        let seconds = |line: &String| line.trim().split(' ').next().and_then(|number| number.parse::<f64>().ok());
+        let is_before = |line: &&String| seconds(line).is_none_or(|at| at * 1e6 <= at_us as f64 + 1.0);
+        report.trace.iter().filter(is_before).for_each(|line| println!("{line}"));
         for violation in &report.violations {
             println!("violation: {} at {:.3} s: {}", violation.kind, violation.at_us as f64 / 1e6, violation.text);
         }

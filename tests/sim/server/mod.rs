@@ -139,7 +139,7 @@ impl VirtualServer {
             let client = self.clients.get_mut(&id).expect("it was just listed");
             match &client.blocked {
                 Some(Blocked { until: Some(until), .. }) if *until <= now => {
-                    client.blocked = None;
+                    (client.blocked, client.used_at) = (None, now);
                     send(&mut outputs, id, &Reply::NilArray);
                     let (command, reply) = (vec![b"(blocked)".to_vec()], Some(Reply::NilArray));
                     self.executed.push(Executed { connection: id, command, reply });
@@ -287,7 +287,7 @@ impl VirtualServer {
         let mut data = self.data.borrow_mut();
         data.selected = database;
         let element = data.store().pop_first(list).ok()??;
-        client.blocked = None;
+        (client.blocked, client.used_at) = (None, data.now_us);
         Some((*id, element))
     }
 }
