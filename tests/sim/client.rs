@@ -11,9 +11,10 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 use crate::exit::Exit;
 use crate::lock::{
-    self, BackendError, Bearer, Blocked, BreakMode, Breaker, Claim, Ended, Error, Extended, Freed, Grant,
-    HolderInfo, HolderKind, Keys, Lock, Loss, Mode, Notice, Observer, Outcome, Prefer, RedisBearer,
-    RedisBreaker, RedisLock, RedisView, ReleaseOrphan, Renewal, Request, Server, Timing, View, WaitPolicy,
+    self, BackendError, Bearer, Blocked, Blocker, BreakMode, Breaker, Claim, Ended, Error, Extended, Freed,
+    Grant, HolderInfo, HolderKind, Keys, Lock, Loss, Mode, Notice, Observer, Outcome, Prefer, RedisBearer,
+    RedisBreaker, RedisLock, RedisView, ReleaseOrphan, Renewal, Request, Server, Status, Timing, View,
+    WaitPolicy,
 };
 use crate::oracle::Held;
 use crate::scheduler::ClientWorld;
@@ -84,6 +85,8 @@ pub struct Record {
     /// When it began to release, or to leave the queue.
     pub leaves_at: Option<u64>,
     pub keeps_min_hold: bool,
+    /// When the last lease that it asked for is over, in true time.
+    pub lease_ends: u64,
 }
 
 /// Between two attempts to renew while the servers fail: as keeper.rs.
@@ -212,9 +215,13 @@ impl Client<'_> {
                     other => other.clone(),
                 });
                 let (hows, until) = (hows.collect(), self.deadline(&grant));
-                self.note(|| format!("holds {:?} with {:?} until {:.3}", run.keys, grant.fences, until as f64 / 1e6));
+                self.note(|| {
+                    format!("holds {:?} with {:?} until {:.3}", run.keys, grant.fences, until as f64 / 1e6)
+                });
                 self.world.shared().borrow_mut().oracle.granted(site, hows, &grant.fences, until);
+                let ends = self.world.true_moment(grant.lease.expect("a lease").end());
                 self.record(|record| {
+                    record.lease_ends = ends;
                     (record.claim, record.grant) = (Some(grant.claim), Some(grant.to_bytes()));
                 });
                 self.hold(run, redis_lock, grant);
@@ -295,6 +302,7 @@ impl Client<'_> {
             if !next.has_passed() {
                 continue;
             }
+            self.asks_for_lease(self.ttl(&grant));
             match redis_lock.extend(&grant) {
                 Extended::Until(lease, votes) => {
                     (grant.lease, grant.votes) = (Some(lease), votes);
@@ -304,8 +312,7 @@ impl Client<'_> {
                 }
                 Extended::Unknown(error) => {
                     self.note(|| format!("cannot renew: {}", short(&error)));
-                    let retry =
-                        (self.ttl(&grant) / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1);
+                    let retry = (self.ttl(&grant) / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1);
                     next = (BootTime::now() + retry).min(grant.lease.expect("a lease").deadline());
                 }
                 Extended::Lost(loss) => break Some(self.ended_by(&loss)),
@@ -326,6 +333,12 @@ impl Client<'_> {
         self.note(|| format!("releases {:?}", run.keys));
         let released = redis_lock.release(&grant, &ended, min_hold);
         self.note(|| format!("has released {:?}: {}", run.keys, short(&released)));
+    }
+
+    /// A lease that begins now.
+    fn asks_for_lease(&self, ttl: Duration) {
+        let ends = self.world.true_moment(BootTime::now() + ttl);
+        self.record(|record| record.lease_ends = record.lease_ends.max(ends));
     }
 
     fn ttl(&self, grant: &Grant) -> Duration {
@@ -366,6 +379,7 @@ impl Client<'_> {
     /// A keeper continues with the lease of an extension: as background.rs.
     fn adopt(&self, ttl: Option<Duration>, redis_lock: &mut RedisLock, grant: &mut Grant) -> Option<Loss> {
         let ttl = ttl.map(|ttl| ttl.max(self.access.timing.ttl.expect("a lease")));
+        self.asks_for_lease(ttl.expect("a lease"));
         redis_lock.set_ttl(ttl);
         let before = grant.lease.take();
         let extended = redis_lock.extend(grant);
@@ -461,34 +475,49 @@ impl Client<'_> {
         }
     }
 
+    /// What status shows must be what a client gets.
     fn audit(&self, key: &str) {
         let mut view = RedisView::new(self.servers(), "lock", self.access.timing.node_timeout);
-        let status = view.status(key.as_bytes());
-        let run = Run {
-            keys: vec![key.to_owned()],
-            wait: WaitPolicy::No,
-            mode: Mode::Exclusive,
-            prefer: Prefer::Fair,
-            supersedes: false,
-            min_hold: Duration::ZERO,
-            subject: Subject::Command(Duration::from_millis(1)),
-        };
+        let (run, started) = (plain_run(key), BootTime::now());
+        let before = view.status(key.as_bytes());
         let mut redis_lock = RedisLock::new(self.servers(), self.keys(&run.keys), self.access.timing);
         let request = self.request(&run);
         let result = lock::acquire(&mut redis_lock, &request, &mut Watcher(self.world));
-        self.note(|| format!("audit of {key}: {} {}", short(&status), short(&result)));
-        let mut shared = self.world.shared().borrow_mut();
-        if let (Ok(status), Err(Error::Held(blocked))) = (&status, &result)
-            && status.is_idle()
-        {
-            let text = format!("status says that {key} is free, and run -n that it is held: {}", short(blocked));
-            shared.oracle.violation("unseen", text);
+        match &result {
+            Err(Error::Held(blocked)) => {
+                let after = view.status(key.as_bytes());
+                // Another client may have come in between, or be collecting votes.
+                let is_old = match &blocked.by {
+                    Blocker::Holder(holding) => {
+                        holding.held_for.is_none_or(|held| held > started.elapsed() + Duration::from_secs(1))
+                    }
+                    _ => false,
+                };
+                let says_free = |status: &Result<Status, _>| status.as_ref().is_ok_and(Status::is_idle);
+                if is_old && says_free(&before) && says_free(&after) {
+                    let text = format!("status shows {key} as free, run -n gets: {}", short(blocked));
+                    self.world.shared().borrow_mut().oracle.violation("unseen", text);
+                }
+            }
+            Ok(grant) => {
+                let ended = Ended { how: Outcome::Released, exit: Some(Exit::Code(0)) };
+                redis_lock.release(grant, &ended, Duration::ZERO);
+            }
+            Err(_) => {}
         }
-        drop(shared);
-        if let Ok(grant) = result {
-            let ended = Ended { how: Outcome::Released, exit: Some(Exit::Code(0)) };
-            redis_lock.release(&grant, &ended, Duration::ZERO);
-        }
+        self.note(|| format!("audit of {key}: {} {}", short(&before), short(&result)));
+    }
+}
+
+pub fn plain_run(key: &str) -> Run {
+    Run {
+        keys: vec![key.to_owned()],
+        wait: WaitPolicy::No,
+        mode: Mode::Exclusive,
+        prefer: Prefer::Fair,
+        supersedes: false,
+        min_hold: Duration::ZERO,
+        subject: Subject::Command(Duration::from_millis(10)),
     }
 }
 

@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use crate::dice::Dice;
+use crate::real_server::RealServer;
 use crate::server::data::Identity;
 use crate::server::reply::Reply;
 use crate::server::{Output, VirtualServer};
-use crate::real_server::RealServer;
 
 /// Remaining times, in ms, may differ by what a busy machine takes.
 const TOLERANCE_MS: i64 = 5000;

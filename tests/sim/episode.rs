@@ -1,8 +1,8 @@
 //! One episode: a scenario happens, and the oracles watch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::client::{Client, Job};
+use crate::client::{Client, Job, Subject};
 use crate::dice::Dice;
 use crate::mutant::Mutant;
 use crate::network::{Direction, ProcessId, ServerId, SiteId};
@@ -19,6 +19,8 @@ const PATIENCE_US: u64 = 150_000_000;
 const MOST_PROCESSES: usize = 12;
 /// After a release, the claim must be gone by then.
 const RELEASED_AFTER_US: u64 = 1_500_000;
+/// A claim must be gone this long after its last lease: the servers' clocks run differently.
+const EXPIRED_AFTER_US: u64 = 1_000_000;
 /// How often a server's data is saved, for a restart with an old copy.
 const SAVED_EVERY_US: u64 = 1_000_000;
 
@@ -41,8 +43,15 @@ fn identity(dice: &mut Dice) -> Identity {
 /// The end of a fault, or a moment at which something is checked.
 #[derive(Clone, Debug)]
 enum Later {
-    MendLine { site: SiteId, servers: Vec<ServerId>, directions: Vec<Direction> },
-    RestoreLatency { site: SiteId, servers: Vec<ServerId> },
+    MendLine {
+        site: SiteId,
+        servers: Vec<ServerId>,
+        directions: Vec<Direction>,
+    },
+    RestoreLatency {
+        site: SiteId,
+        servers: Vec<ServerId>,
+    },
     StartServer(ServerId),
     ContinueServer(ServerId),
     ContinueProcess(ProcessId, SiteId),
@@ -52,7 +61,14 @@ enum Later {
     /// The guardian of this actor releases.
     Guardian(u64),
     /// Nothing of this actor may be left on servers that it could reach since this moment.
-    CheckRelease { actor: u64, since: u64 },
+    CheckRelease {
+        actor: u64,
+        since: u64,
+    },
+    /// The last lease that this actor asked for is over.
+    CheckExpiry {
+        actor: u64,
+    },
 }
 
 /// A process, and the actor that it belongs to.
@@ -74,6 +90,8 @@ struct Driver<'a> {
     /// The latencies of each host, in us.
     latencies: BTreeMap<SiteId, Vec<u64>>,
     saved: Vec<Vec<(u64, BTreeMap<u32, Store>)>>,
+    /// Actors whose lease another client may have extended.
+    was_extended: BTreeSet<u64>,
     mutant: Option<&'static Mutant>,
 }
 
@@ -86,6 +104,9 @@ impl Driver<'_> {
     fn start(&mut self, simulation: &mut Simulation, actor: &Actor) {
         if self.running.len() >= MOST_PROCESSES {
             return;
+        }
+        if let Job::Extend { of, .. } = actor.job {
+            self.was_extended.insert(of);
         }
         let site = simulation.add_site(actor.site);
         {
@@ -113,10 +134,19 @@ impl Driver<'_> {
         for process in ended {
             let Running { actor, .. } = self.running.remove(&process).expect("it was there");
             let now = simulation.now();
-            let since = simulation.shared.borrow().records.get(&actor).and_then(|record| record.leaves_at);
-            if let Some(since) = since {
-                self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, since });
-            }
+            self.check_later(simulation, actor, now);
+        }
+    }
+
+    /// When nothing of this actor may be left.
+    fn check_later(&mut self, simulation: &Simulation, actor: u64, now: u64) {
+        let shared = simulation.shared.borrow();
+        let Some(record) = shared.records.get(&actor) else { return };
+        if let Some(since) = record.leaves_at {
+            self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, since });
+        }
+        if record.claim.is_some() && record.subject != Some(Subject::Token) {
+            self.at(record.lease_ends.max(now) + EXPIRED_AFTER_US, Later::CheckExpiry { actor });
         }
     }
 
@@ -273,7 +303,7 @@ impl Driver<'_> {
             let mut shared = simulation.shared.borrow_mut();
             let record = shared.records.get(&actor);
             let has_orphan = record.is_some_and(|record| record.orphan.is_some());
-            let is_token = record.is_some_and(|record| record.subject == Some(crate::client::Subject::Token));
+            let is_token = record.is_some_and(|record| record.subject == Some(Subject::Token));
             // A keeper has no guardian, and nothing stops its watched process in time; the command
             // of a run is killed at once. What a token keeps goes on.
             if !is_token {
@@ -282,9 +312,11 @@ impl Driver<'_> {
             shared.oracle.process_ended(site);
             has_orphan && has_guardian && !is_token
         };
+        let now = simulation.now();
         if is_kept {
-            let now = simulation.now();
             self.at(now + 2000, Later::Guardian(actor));
+        } else {
+            self.check_later(simulation, actor, now);
         }
     }
 
@@ -312,7 +344,7 @@ impl Driver<'_> {
     }
 
     fn on_later(&mut self, simulation: &mut Simulation, later: Later) {
-        if !matches!(later, Later::Save | Later::CheckRelease { .. }) {
+        if !matches!(later, Later::Save | Later::CheckRelease { .. } | Later::CheckExpiry { .. }) {
             simulation.note(|| format!("{later:?}"));
         }
         match later {
@@ -361,7 +393,10 @@ impl Driver<'_> {
             }
             Later::Save => self.save(simulation),
             Later::Guardian(actor) => self.start_guardian(simulation, actor),
-            Later::CheckRelease { actor, since } => self.check_release(simulation, actor, since),
+            Later::CheckRelease { actor, since } => {
+                self.check_claims(simulation, actor, Some(since), "not-released");
+            }
+            Later::CheckExpiry { actor } => self.check_claims(simulation, actor, None, "outlived"),
         }
     }
 
@@ -375,31 +410,43 @@ impl Driver<'_> {
         }
     }
 
-    /// After a release nothing of the claim is left on servers that could be reached.
-    fn check_release(&mut self, simulation: &mut Simulation, actor: u64, since: u64) {
+    /// Nothing of the claim is left: after a release, on servers that could be reached since then;
+    /// after the last lease that was asked for, on any server.
+    fn check_claims(
+        &mut self,
+        simulation: &mut Simulation,
+        actor: u64,
+        reached_since: Option<u64>,
+        kind: &'static str,
+    ) {
         let shared = simulation.shared.borrow();
         let (site, record) = (shared.actors[&actor], &shared.records[&actor]);
         let Some(claim) = record.claim.filter(|_| !record.keeps_min_hold) else { return };
         let waiter = claim.waiter.to_string();
-        let keys = match self.actors.get(&actor).map(|actor| &actor.job) {
-            Some(Job::Run(run)) => run.keys.clone(),
-            _ => return,
-        };
+        let Some(Job::Run(run)) = self.actors.get(&actor).map(|actor| &actor.job) else { return };
+        // Another client may have extended the lease, and a minimum hold outlives its process.
+        let is_excused = self.was_extended.contains(&actor) || !run.min_hold.is_zero();
+        if reached_since.is_none() && is_excused {
+            return;
+        }
         let mut left = Vec::new();
         for (server, host) in simulation.hosts.iter().enumerate() {
-            if !shared.oracle.is_calm(site, server, since) {
+            let is_checked = match reached_since {
+                Some(since) => shared.oracle.is_calm(site, server, since),
+                None => !self.scenario.features.contains(&Feature::ClockSteps),
+            };
+            if !is_checked {
                 continue;
             }
             let mut data = host.server.data();
             data.now_us = host.now(shared.now_us);
-            left.extend(
-                keys.iter().filter(|key| claims(&mut data, key, &waiter)).map(|key| format!("{key} on server {server}")),
-            );
+            let names = run.keys.iter().filter(|key| claims(&mut data, key, &waiter));
+            left.extend(names.map(|key| format!("{key} on server {server}")));
         }
         drop(shared);
         for what in left {
-            let text = format!("the claim of host {site} is left at {what} after its release");
-            simulation.shared.borrow_mut().oracle.violation("not-released", text);
+            let text = format!("the claim of host {site} is still at {what}");
+            simulation.shared.borrow_mut().oracle.violation(kind, text);
         }
     }
 }
@@ -412,7 +459,8 @@ fn claims(data: &mut crate::server::data::Data, key: &str, waiter: &str) -> bool
         let store = data.store();
         let holds = store.string(format!("lock:{key}").as_bytes());
         let shares = store.members(format!("lock-shared:{key}").as_bytes());
-        let is_tag = holds.as_ref().is_some_and(|value| value.starts_with(b"shared:") || value.starts_with(b"slots:"));
+        let is_tag =
+            holds.as_ref().is_some_and(|value| value.starts_with(b"shared:") || value.starts_with(b"slots:"));
         holds.is_some_and(|value| value.starts_with(waiter.as_bytes()))
             || is_tag && shares.iter().any(|member| member.starts_with(waiter.as_bytes()))
     })
@@ -506,6 +554,7 @@ pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool
         actors: BTreeMap::new(),
         latencies: BTreeMap::new(),
         saved: vec![Vec::new(); scenario.servers],
+        was_extended: BTreeSet::new(),
         mutant,
     };
     driver.at(0, Later::Save);
@@ -518,7 +567,8 @@ pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool
     }
     driver.audit(&mut simulation);
     let now = simulation.now();
-    let left: Vec<String> = simulation.hosts.iter().flat_map(|host| leftovers(host, now + PATIENCE_US)).collect();
+    let left: Vec<String> =
+        simulation.hosts.iter().flat_map(|host| leftovers(host, now + PATIENCE_US)).collect();
     for key in left {
         simulation.shared.borrow_mut().oracle.violation("left-over", key);
     }

@@ -46,10 +46,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use mutant::Mutant;
+use scenario::Feature;
 use search::{Search, Total};
 
 const USAGE: &str = "usage: scripts/simulate [--seconds N] [--seed S] [--servers 1|3|5] [--mutant M]
-                        [--trace] [--keep-going]
+                        [--features A,B,...] [--trace] [--keep-going]
        scripts/simulate --mutants          lists the mutants";
 
 /// As a test: how many seeds for each number of servers, and for each mutant at most.
@@ -87,14 +88,23 @@ fn as_tests() -> ExitCode {
     let mut grants = 0;
     for (servers, seeds) in SEEDS {
         let total = Search { servers: Some(servers), ..Search::default() }.seeds(1, seeds);
-        results.add(&format!("no_promise_is_broken_on_{servers}_servers"), total.violations == 0, &total.summary());
+        results.add(
+            &format!("no_promise_is_broken_on_{servers}_servers"),
+            total.violations == 0,
+            &total.summary(),
+        );
         grants += total.grants;
     }
     results.add("the_clients_get_locks", grants > 1000, "");
     let once = || Search { servers: Some(3), ..Search::default() }.seeds(7, 2).trace;
     results.add("a_seed_gives_one_trace", once() == once(), "");
     for mutant in mutant::ALL {
-        let search = Search { servers: Some(mutant.servers), mutant: Some(mutant), is_quiet: true, ..Search::default() };
+        let search = Search {
+            servers: Some(mutant.servers),
+            mutant: Some(mutant),
+            is_quiet: true,
+            ..Search::default()
+        };
         let total = search.until_found(SEEDS_FOR_MUTANT);
         let name = format!("the_mutant_{}_is_found", mutant.name.replace('-', "_"));
         results.add(&name, total.violations > 0, &total.summary());
@@ -112,6 +122,11 @@ fn by_hand(args: &[String]) -> ExitCode {
             "--seconds" => number().map(|n| seconds = Some(n)).is_some(),
             "--seed" => number().map(|n| seed = Some(n)).is_some(),
             "--servers" => number().filter(|n| *n > 0).map(|n| search.servers = Some(n as usize)).is_some(),
+            "--features" => {
+                let names = words.next().map_or("", String::as_str).split(',');
+                let features: Option<Vec<Feature>> = names.map(Feature::parse).collect();
+                features.map(|features| search.features = features).is_some()
+            }
             "--mutant" => {
                 search.mutant = words.next().and_then(|name| Mutant::by_name(name));
                 search.mutant.is_some()

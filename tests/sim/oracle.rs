@@ -119,7 +119,8 @@ impl Oracle {
     pub fn begins(&mut self, site: SiteId, keys: &[String], how: Held, queues: bool, supersedes: bool) {
         let floors = keys.iter().map(|key| self.last_token(key)).collect();
         let (keys, started) = (keys.to_vec(), self.now_us);
-        self.waiting.insert(site, Waiting { keys, how, started, queues, overtaken: 0, floors, is_excused: false });
+        self.waiting
+            .insert(site, Waiting { keys, how, started, queues, overtaken: 0, floors, is_excused: false });
         if supersedes {
             self.superseding.insert(site, None);
         }
@@ -202,9 +203,15 @@ impl Oracle {
             }
             waiting.overtaken += u32::from(is_quiet && !self.has_preferences);
             if is_strict {
-                found.push(("order", format!("host {site} gets {key} before host {other}, which came earlier")));
+                found.push((
+                    "order",
+                    format!("host {site} gets {key} before host {other}, which came earlier"),
+                ));
             } else if waiting.overtaken == MOST_OVERTAKES + 1 {
-                found.push(("starvation", format!("host {other} waits for {key} and is overtaken again and again")));
+                found.push((
+                    "starvation",
+                    format!("host {other} waits for {key} and is overtaken again and again"),
+                ));
             }
         }
         for (kind, text) in found {
@@ -255,7 +262,10 @@ impl Oracle {
         let Some(started) = self.waiting.get(&site).map(|waiting| waiting.started) else { return };
         let is_new = started < FIRST_START_US;
         if !is_new && self.reliable(site, started.saturating_sub(500_000)) >= majority_of(self.servers) {
-            self.violation("healthy-majority", format!("host {site} is refused by a healthy majority: {why}"));
+            self.violation(
+                "healthy-majority",
+                format!("host {site} is refused by a healthy majority: {why}"),
+            );
         }
     }
 
@@ -314,9 +324,8 @@ impl Oracle {
 
     /// How many servers have had no reason to fail this client since this moment.
     fn reliable(&self, site: SiteId, since: u64) -> usize {
-        let is_reliable = |server: &ServerId| {
-            !self.unreliable.contains(server) && self.is_calm(site, *server, since)
-        };
+        let is_reliable =
+            |server: &ServerId| !self.unreliable.contains(server) && self.is_calm(site, *server, since);
         (0..self.servers).filter(is_reliable).count()
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::client::{Access, Job, Run, Subject};
+use crate::client::{Access, Job, Run, Subject, plain_run};
 use crate::dice::Dice;
 use crate::lock::{BreakMode, Mode, Prefer, Timing, WaitPolicy};
 use crate::network::ServerId;
@@ -58,6 +58,13 @@ pub enum Feature {
     ScriptFlush,
     NewHistory,
     Login,
+}
+
+impl Feature {
+    /// By its name in this file.
+    pub fn parse(name: &str) -> Option<Self> {
+        FEATURES.iter().map(|(feature, _)| *feature).find(|feature| format!("{feature:?}") == name)
+    }
 }
 
 use Feature as F;
@@ -146,25 +153,68 @@ pub enum Cut {
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// The host of an actor is cut off from these servers.
-    Cut { actor: u64, servers: Vec<ServerId>, how: Cut, for_us: u64 },
+    Cut {
+        actor: u64,
+        servers: Vec<ServerId>,
+        how: Cut,
+        for_us: u64,
+    },
     /// Its lines become slower.
-    Slow { actor: u64, servers: Vec<ServerId>, latency_us: u64, for_us: u64 },
+    Slow {
+        actor: u64,
+        servers: Vec<ServerId>,
+        latency_us: u64,
+        for_us: u64,
+    },
     /// SIGKILL. The guardian releases, unless the machine is gone as well.
-    Kill { actor: u64, has_guardian: bool },
-    Pause { actor: u64, for_us: u64 },
-    Signal { actor: u64 },
-    PauseServer { server: ServerId, for_us: u64 },
+    Kill {
+        actor: u64,
+        has_guardian: bool,
+    },
+    Pause {
+        actor: u64,
+        for_us: u64,
+    },
+    Signal {
+        actor: u64,
+    },
+    PauseServer {
+        server: ServerId,
+        for_us: u64,
+    },
     /// `promoted`: a replica takes its place, under the same address.
-    Restart { server: ServerId, keeps: Keeps, for_us: u64 },
-    Flush { server: ServerId },
-    CloseConnections { server: ServerId },
-    ForgetScripts { server: ServerId },
+    Restart {
+        server: ServerId,
+        keeps: Keeps,
+        for_us: u64,
+    },
+    Flush {
+        server: ServerId,
+    },
+    CloseConnections {
+        server: ServerId,
+    },
+    ForgetScripts {
+        server: ServerId,
+    },
     /// The replication backlog is freed: the replication ID changes, nothing else.
-    NewHistory { server: ServerId },
-    OutOfMemory { server: ServerId, for_us: u64 },
+    NewHistory {
+        server: ServerId,
+    },
+    OutOfMemory {
+        server: ServerId,
+        for_us: u64,
+    },
     /// An ACL refuses this command for a while.
-    Deny { server: ServerId, command: &'static str, for_us: u64 },
-    StepClock { server: ServerId, by_us: i64 },
+    Deny {
+        server: ServerId,
+        command: &'static str,
+        for_us: u64,
+    },
+    StepClock {
+        server: ServerId,
+        by_us: i64,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -198,8 +248,9 @@ impl Scenario {
         !HARMFUL.iter().any(|feature| self.features.contains(feature))
     }
 
-    pub fn draw(seed: u64, servers: usize) -> Self {
-        let mut draft = Draft::new(seed, servers);
+    /// `only`: these features and no others.
+    pub fn draw(seed: u64, servers: usize, only: &[Feature]) -> Self {
+        let mut draft = Draft::new(seed, servers, only);
         draft.draw_all();
         draft.scenario
     }
@@ -246,9 +297,12 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
 }
 
 impl Draft {
-    fn new(seed: u64, servers: usize) -> Self {
+    fn new(seed: u64, servers: usize, only: &[Feature]) -> Self {
         let mut dice = Dice::new(seed, 4);
-        let features = choose_features(&mut dice, servers);
+        let mut features = choose_features(&mut dice, servers);
+        if !only.is_empty() {
+            features = only.iter().copied().collect();
+        }
         let has = |feature: Feature| features.contains(&feature);
         let keys = dice.between(1, if has(F::SeveralKeys) { 3 } else { 2 });
         let idle_limit_us = has(F::IdleLimit).then(|| dice.one_of(&[500_000, 1_000_000, 3_000_000]));
@@ -258,8 +312,16 @@ impl Draft {
             .map(|_| Clock { offset_us: within(&mut dice, skew), drift_ppm: within(&mut dice, 2000) })
             .collect();
         let keys = ["a", "b", "c"][..keys as usize].iter().map(|key| (*key).to_owned()).collect();
-        let scenario =
-            Scenario { seed, servers, features, keys, password, idle_limit_us, server_clocks, steps: Vec::new() };
+        let scenario = Scenario {
+            seed,
+            servers,
+            features,
+            keys,
+            password,
+            idle_limit_us,
+            server_clocks,
+            steps: Vec::new(),
+        };
         Self { dice, scenario, recent: Vec::new(), next_actor: 0 }
     }
 
@@ -312,15 +374,7 @@ impl Draft {
     }
 
     fn plain_run(&self, wait: WaitPolicy) -> Run {
-        Run {
-            keys: vec![self.scenario.keys[0].clone()],
-            wait,
-            mode: Mode::Exclusive,
-            prefer: Prefer::Fair,
-            supersedes: false,
-            min_hold: Duration::ZERO,
-            subject: Subject::Command(Duration::from_millis(10)),
-        }
+        Run { wait, ..plain_run(&self.scenario.keys[0]) }
     }
 
     fn timing(&mut self) -> Timing {
@@ -328,7 +382,9 @@ impl Draft {
         let mut ttl = Duration::from_millis(self.dice.one_of(&[3000, 5000, 5000, 10_000, 30_000]));
         let mut quarantine = Duration::from_secs(if several { 30 } else { 0 });
         if self.has(F::MixedQuarantines) {
-            quarantine = Duration::from_secs(self.dice.one_of(&[0, 2, 5, 30]));
+            // If those with the longer one are few, a server may not hear of it for a while.
+            let is_usual = self.dice.percent(15);
+            quarantine = Duration::from_secs(if is_usual { 30 } else { self.dice.one_of(&[0, 2, 5]) });
             if !quarantine.is_zero() {
                 ttl = ttl.min(quarantine);
             }
@@ -349,7 +405,8 @@ impl Draft {
         let number = self.next_actor;
         self.next_actor += 1;
         let dice = &mut self.dice;
-        let boot_clock = Clock { offset_us: dice.between(0, 5_000_000) as i64, drift_ppm: within(dice, 1000) };
+        let boot_clock =
+            Clock { offset_us: dice.between(0, 5_000_000) as i64, drift_ppm: within(dice, 1000) };
         let wall_clock = Clock { offset_us: within(dice, 10_000_000), drift_ppm: 0 };
         let is_far = dice.percent(20);
         let latencies: &[u64] = if is_far { &[500, 5000, 30_000, 80_000] } else { &[50, 100, 500] };
@@ -362,7 +419,13 @@ impl Draft {
             .map(|at| format!("redis://{login}{}{database}", address(at, alias, self.scenario.servers)))
             .collect();
         let timing = self.timing();
-        Actor { number, site: Site { boot_clock, wall_clock }, access: Access { urls, timing }, latencies_us, job }
+        Actor {
+            number,
+            site: Site { boot_clock, wall_clock },
+            access: Access { urls, timing },
+            latencies_us,
+            job,
+        }
     }
 
     fn draw_actor(&mut self, at: u64) {
@@ -386,13 +449,20 @@ impl Draft {
             let with_tokens: Vec<_> = with_tokens.collect();
             if !with_tokens.is_empty() {
                 let (of, keys) = with_tokens[self.dice.next() as usize % with_tokens.len()].clone();
-                return if self.dice.percent(60) { Job::Extend { of, keys } } else { Job::Release { of, keys } };
+                return if self.dice.percent(60) {
+                    Job::Extend { of, keys }
+                } else {
+                    Job::Release { of, keys }
+                };
             }
         }
         if (self.has(F::Breaks) || self.has(F::ImmediateBreaks)) && self.dice.percent(6) {
             let is_immediate = !self.has(F::Breaks) || self.has(F::ImmediateBreaks) && self.dice.percent(30);
             let how = if is_immediate { BreakMode::Immediate } else { BreakMode::Gentle };
             return Job::Break { key: self.key(), how };
+        }
+        if self.dice.percent(2) {
+            return Job::Audit { key: self.key() };
         }
         Job::Run(self.draw_run())
     }
@@ -425,7 +495,7 @@ impl Draft {
         }
         run.supersedes = self.has(F::Superseding) && self.dice.percent(40);
         if self.has(F::MinHold) && self.dice.percent(20) {
-            run.min_hold = Duration::from_millis(self.dice.one_of(&[50, 1000, 8000]));
+            run.min_hold = Duration::from_millis(self.dice.one_of(&[50, 50, 1000, 1000, 8000, 40_000]));
         }
         let is_long = self.has(F::LongCommands) && self.dice.percent(12);
         let lives = if is_long { self.dice.between(1000, 12_000) } else { self.dice.between(1, 120) };

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::episode::{self, Report};
 use crate::mutant::Mutant;
-use crate::scenario::Scenario;
+use crate::scenario::{Feature, Scenario};
 use crate::shrink::shrink;
 
 /// What is looked at, and how it is shown.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Search {
     /// `None`: each seed decides.
     pub servers: Option<usize>,
     pub mutant: Option<&'static Mutant>,
+    /// Every seed has these features and no others; empty: each seed decides.
+    pub features: Vec<Feature>,
     pub is_traced: bool,
     /// A violation does not end the search.
     pub keeps_going: bool,
@@ -42,8 +44,10 @@ pub struct Total {
 impl Total {
     pub fn summary(&self) -> String {
         let found = self.first_failing.map_or(String::new(), |seed| format!(r#","first_failing":{seed}"#));
-        let kinds: Vec<String> = self.kinds.iter().map(|(kind, count)| format!(r#""{kind}":{count}"#)).collect();
-        let kinds = if kinds.is_empty() { String::new() } else { format!(r#","kinds":{{{}}}"#, kinds.join(",")) };
+        let kinds: Vec<String> =
+            self.kinds.iter().map(|(kind, count)| format!(r#""{kind}":{count}"#)).collect();
+        let kinds =
+            if kinds.is_empty() { String::new() } else { format!(r#","kinds":{{{}}}"#, kinds.join(",")) };
         format!(
             r#"{{"seeds":{},"grants":{},"faults":{},"simulated_s":{},"violations":{},"trace":"{:016x}"{found}{kinds}}}"#,
             self.seeds,
@@ -74,22 +78,23 @@ impl Total {
 
 impl Search {
     /// This many seeds.
-    pub fn seeds(self, first: u64, count: u64) -> Total {
+    pub fn seeds(&self, first: u64, count: u64) -> Total {
         self.run(first, |seed, _| seed < first + count)
     }
 
-    pub fn for_time(self, first: u64, time: Duration) -> Total {
+    pub fn for_time(&self, first: u64, time: Duration) -> Total {
         let ends = Instant::now() + time;
         self.run(first, |_, found| Instant::now() < ends && (self.keeps_going || !found))
     }
 
     /// Until a violation is found, with at most this many seeds.
-    pub fn until_found(self, most: u64) -> Total {
+    pub fn until_found(&self, most: u64) -> Total {
         self.run(1, |seed, found| seed <= most && !found)
     }
 
-    fn run(self, first: u64, goes_on: impl Fn(u64, bool) -> bool + Sync) -> Total {
-        let (next, has_found, total) = (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Total::default()));
+    fn run(&self, first: u64, goes_on: impl Fn(u64, bool) -> bool + Sync) -> Total {
+        let (next, has_found, total) =
+            (AtomicU64::new(first), AtomicBool::new(false), Mutex::new(Total::default()));
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         std::thread::scope(|scope| {
             for _ in 0..threads {
@@ -113,12 +118,12 @@ impl Search {
         total.into_inner().expect("no thread panics")
     }
 
-    fn scenario(self, seed: u64) -> Scenario {
+    fn scenario(&self, seed: u64) -> Scenario {
         let servers = self.servers.unwrap_or([1, 3, 3, 5][(seed % 4) as usize]);
-        Scenario::draw(seed, servers)
+        Scenario::draw(seed, servers, &self.features)
     }
 
-    fn run_seed(self, seed: u64) -> Report {
+    fn run_seed(&self, seed: u64) -> Report {
         let scenario = self.scenario(seed);
         let report = episode::run(&scenario, self.mutant, self.is_traced);
         if self.is_traced {
@@ -128,22 +133,28 @@ impl Search {
     }
 
     /// The first violation of each kind.
-    fn show_new_kinds(self, seed: u64, report: &Report, total: &Mutex<Total>) {
+    fn show_new_kinds(&self, seed: u64, report: &Report, total: &Mutex<Total>) {
         let mut shown = total.lock().expect("no thread panics").kinds.clone();
         for violation in &report.violations {
             if shown.insert(violation.kind, 1).is_none() {
-                println!("seed {seed}: {} at {:.3} s: {}", violation.kind, violation.at_us as f64 / 1e6, violation.text);
+                println!(
+                    "seed {seed}: {} at {:.3} s: {}",
+                    violation.kind,
+                    violation.at_us as f64 / 1e6,
+                    violation.text
+                );
             }
         }
     }
 
     /// The first violation, with the shortest scenario that has it.
-    fn show(self, seed: u64, report: &Report) {
+    fn show(&self, seed: u64, report: &Report) {
         if self.is_quiet {
             return;
         }
         let first = &report.violations[0];
         println!("seed {seed}: {} at {:.3} s: {}", first.kind, first.at_us as f64 / 1e6, first.text);
+        println!("features: {:?}", self.scenario(seed).features);
         if !self.shrinks || self.keeps_going {
             return;
         }
@@ -152,11 +163,17 @@ impl Search {
         println!("shortened from {} steps to {}:", scenario.steps.len(), shortest.steps.len());
         let report = episode::run(&shortest, self.mutant, true);
         let at_us = report.violations.first().map_or(u64::MAX, |violation| violation.at_us);
-        let seconds = |line: &String| line.trim().split(' ').next().and_then(|number| number.parse::<f64>().ok());
+        let seconds =
+            |line: &String| line.trim().split(' ').next().and_then(|number| number.parse::<f64>().ok());
         let is_before = |line: &&String| seconds(line).is_none_or(|at| at * 1e6 <= at_us as f64 + 1.0);
         report.trace.iter().filter(is_before).for_each(|line| println!("{line}"));
         for violation in &report.violations {
-            println!("violation: {} at {:.3} s: {}", violation.kind, violation.at_us as f64 / 1e6, violation.text);
+            println!(
+                "violation: {} at {:.3} s: {}",
+                violation.kind,
+                violation.at_us as f64 / 1e6,
+                violation.text
+            );
         }
     }
 }
