@@ -27,7 +27,8 @@ pub fn shrink(scenario: &Scenario, mutant: Option<&'static Mutant>, kind: &str) 
     }
     let mut chunk = best.steps.len() / 2;
     while chunk > 0 {
-        let mut from = 0;
+        let mut from = 1;
+        // The first step makes the servers known.
         while from < best.steps.len() {
             let mut candidate = best.clone();
             candidate.steps.drain(from..(from + chunk).min(best.steps.len()));
