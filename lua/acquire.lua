@@ -20,7 +20,6 @@
 --      or {'nested'}: an ancestor holds a lock that we would wait for
 --      or {'superseded', key, field, value, ...}: by a newer request, which the fields describe
 --      or {'stale'}: a newer request of this waiter came first, or the waiter has given up
---      or {'duplicate_server'}: this request was granted here before: the server is listed twice
 --      or {'replica'}
 --      or {'different_server_count', n}: held as a lock over n servers
 --      or {'slots_mismatch', n}: held with n slots (0 = without slots).
@@ -102,9 +101,6 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
     local function check_holders()
       for i, k in ipairs(LOCKS) do
         k.is_ours, k.entry = claim_of(k, ME)
-        if k.is_ours == ATTEMPT and SERVERS ~= '1' then
-          return { 'duplicate_server' }
-        end
         if k.is_ours and k.is_ours > ATTEMPT then
           return { 'stale' }
         end

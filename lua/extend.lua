@@ -29,19 +29,15 @@ local TTL, QUARANTINE, GATE = ARGV[7], tonumber(ARGV[8]), ARGV[9]
 -- The MODE of a client that has only the token: see include/bearer.lua.
 local IS_BEARER = MODE == '?'
 
--- Only the client with the token relies on the lease that it requests. But a process that renews
--- the lock relies on the lease that it was granted, and a minimum hold must be kept.
-local function bearer_ttl(k)
-  local at_least = min_hold_left(k.holder_record)
-  if has_process(k.holder_record) then
-    local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
-    local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)
-    if left < 0 then
-      return '0'
-    end
-    at_least = math.max(at_least, left)
+-- A renewal never shortens a lease: a late one may meet what was granted since, with a longer ttl,
+-- and its client relies on that. A minimum hold must be kept, too.
+local function longest_ttl(k)
+  local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
+  local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)
+  if TTL == '0' or left < 0 then
+    return '0'
   end
-  return TTL == '0' and TTL or int_string(math.max(tonumber(TTL), at_least))
+  return int_string(math.max(tonumber(TTL), left, min_hold_left(k.holder_record)))
 end
 
 -- The record with which a client heals a server that has lost the claim.
@@ -98,7 +94,7 @@ if broken then
   return broken_reply(broken)
 end
 for _, k in ipairs(LOCKS) do
-  local ttl = IS_BEARER and bearer_ttl(k) or TTL
+  local ttl = longest_ttl(k)
   -- A command that takes no memory comes first: a server that is out of memory lets such a script
   -- continue.
   set_ttl(k.lock, ttl)

@@ -182,6 +182,17 @@ impl Wire {
         }
     }
 
+    /// Closing it will not deliver what the other side has not received by then. A server that cannot
+    /// be reached now must not execute a request whose sender has given up.
+    pub(crate) fn abort(&self) {
+        match self {
+            // Takes effect when the last copy of the descriptor is closed.
+            Self::Socket(socket) => drop(socket.set_linger(Some(Duration::ZERO))),
+            #[cfg(test)]
+            Self::Virtual(fd) => simulated::required().abort(fd.as_fd()),
+        }
+    }
+
     pub(crate) fn is_tcp(&self) -> bool {
         match self {
             Self::Socket(socket) => socket.domain().is_ok_and(|domain| domain != Domain::UNIX),
@@ -275,6 +286,9 @@ mod simulated {
         fn write(&self, wire: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize>;
 
         fn close(&self, wire: BorrowedFd<'_>);
+
+        /// What the server's host has not received is forgotten. [`World::close`] follows.
+        fn abort(&self, _wire: BorrowedFd<'_>) {}
     }
 
     thread_local! {

@@ -23,6 +23,10 @@ impl Lease {
         self.sent_at + self.ttl.saturating_sub(self.ttl / 100 + Duration::from_millis(2))
     }
 
+    pub(crate) fn sent_at(&self) -> BootTime {
+        self.sent_at
+    }
+
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl
     }

@@ -52,9 +52,9 @@ pub(crate) enum Problem {
     SentinelLogin(String),
     /// The reply is not a Sentinel's.
     NotASentinel(String),
-    /// The same server is configured twice; its other name, if known.
+    /// The same server is configured twice; its other name.
     ListedTwice {
-        other: Option<String>,
+        other: String,
     },
     /// The key is locked on this number of servers.
     OtherServerCount(usize),

@@ -93,8 +93,7 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::NotASentinel(reply) => {
             format!("not a Sentinel; their default port is 26379 ({reply})")
         }
-        Problem::ListedTwice { other: Some(other) } => format!("the same server as {other}: listed twice"),
-        Problem::ListedTwice { other: None } => "the same server is listed twice".into(),
+        Problem::ListedTwice { other } => format!("the same server as {other}: listed twice"),
         Problem::OtherServerCount(1) => {
             "the key is held as a lock on one server: all clients must name the same servers".into()
         }

@@ -6,6 +6,7 @@
 //! - A process that ends closes its sockets: what it has written still arrives, unless a reply
 //!   meets the closed socket first. Then the other side gets a reset, and loses what it has not
 //!   read.
+//! - A connection that is aborted loses what has not arrived at the server's host.
 //! - A server that is paused accepts connections and data, and reads them when it goes on.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -79,6 +80,8 @@ pub struct Connection {
     /// What has arrived at the client and was not read.
     pub incoming: VecDeque<u8>,
     pub has_ended: bool,
+    /// The client's kernel forgets what has not arrived.
+    is_aborted: bool,
     /// The server's kernel knows the connection.
     pub is_accepted: bool,
     to_server: Flow,
@@ -152,6 +155,7 @@ impl Network {
             state: SocketState::Connecting,
             incoming: VecDeque::new(),
             has_ended: false,
+            is_aborted: false,
             is_accepted: false,
             to_server: Flow::default(),
             to_client: Flow::default(),
@@ -191,8 +195,17 @@ impl Network {
         let was = std::mem::replace(&mut connection.state, SocketState::Closed);
         if was == SocketState::Open {
             // What was received and not read makes the kernel send a reset.
-            let segment = if connection.incoming.is_empty() { Segment::End } else { Segment::Reset };
+            let is_orderly = connection.incoming.is_empty() && !connection.is_aborted;
+            let segment = if is_orderly { Segment::End } else { Segment::Reset };
             self.send(id, Direction::ToServer, segment, now);
+        }
+    }
+
+    /// What the server's host has not received is forgotten. The client closes its socket next.
+    pub fn abort_by_client(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.is_aborted = true;
+            connection.to_server.backlog.clear();
         }
     }
 
@@ -264,6 +277,9 @@ impl Network {
         now: u64,
     ) -> Delivered {
         if self.line_of(id, direction).is_cut {
+            if direction == Direction::ToServer && self.connections[&id].is_aborted {
+                return Delivered::Nothing;
+            }
             let flow = self.flow(id, direction);
             if flow.backlog.is_empty() {
                 flow.retry_us = FIRST_RETRANSMISSION_US;

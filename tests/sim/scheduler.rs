@@ -320,6 +320,12 @@ impl World for ClientWorld {
         Ok(bytes.len())
     }
 
+    fn abort(&self, wire: BorrowedFd<'_>) {
+        if let Some(socket) = self.connection(wire) {
+            self.shared.borrow_mut().network.abort_by_client(socket);
+        }
+    }
+
     fn close(&self, wire: BorrowedFd<'_>) {
         let mut shared = self.shared.borrow_mut();
         let now = shared.now_us;

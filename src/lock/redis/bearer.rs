@@ -132,6 +132,7 @@ impl Bearer for RedisBearer {
     fn extend(&mut self) -> Extended {
         let (servers, sent_at) = (self.servers.len(), BootTime::now());
         let call = self.requests.extend(self.claim, sent_at, &self.terms, None);
+        let requested = Lease::new(sent_at, self.timing.ttl.unwrap_or(FOREVER));
         let mut tally = RenewalTally::default();
         let (mut record, mut lost_claim) = (None, Vec::new());
         let is_done = |reply: &ExtendReply| matches!(reply, ExtendReply::Extended { .. });
@@ -147,7 +148,7 @@ impl Bearer for RedisBearer {
                 }
                 Ok(ExtendReply::Extended { run_id, records, .. }) => {
                     record = record.or_else(|| GrantRecord::parse(&records));
-                    tally.add_ours(run_id, sent_at);
+                    tally.add_ours(run_id, requested);
                 }
                 Ok(ExtendReply::Lost(loss)) => {
                     lost_claim.extend(matches!(loss, Loss::Expired).then_some(at));
@@ -156,10 +157,9 @@ impl Bearer for RedisBearer {
                 Err(error) => tally.add_error(error),
             }
         }
-        let ttl = self.timing.ttl.unwrap_or(FOREVER);
         // If the new lease has already ended when the replies arrive, the lock may no longer be
         // ours.
-        let lease = tally.renewed_from(servers).map(|from| Lease::new(from, ttl));
+        let lease = tally.lease(servers);
         let lease = lease.filter(|lease| !lease.deadline().has_passed());
         if let (Some(_), Some(record)) = (lease, record)
             && !lost_claim.is_empty()

@@ -42,6 +42,15 @@ impl From<TlsProblem> for ConnectionError {
 }
 
 impl ConnectionError {
+    /// Whether the server has closed the connection.
+    pub(super) fn is_end(&self) -> bool {
+        match self {
+            Self::Io(error) => is_end(error),
+            Self::Unanswered | Self::ClosedWithTls(_) => true,
+            Self::Tls(_) => false,
+        }
+    }
+
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(super) fn problem(self) -> Problem {
         match self {
@@ -168,6 +177,22 @@ impl Connection {
         }
     }
 
+    /// Whether the kernel has all that was to be sent.
+    pub(super) fn has_sent_all(&self) -> bool {
+        let is_encrypted = match &self.stream {
+            Some(Transport::Tls(stream)) => !stream.wants_write(),
+            Some(Transport::Plain(_)) | None => true,
+        };
+        self.is_open() && self.outgoing.is_empty() && is_encrypted
+    }
+
+    /// What the server has not received when the connection is closed will never reach it.
+    pub(super) fn abort(&self) {
+        if let Some(stream) = &self.stream {
+            stream.wire().abort();
+        }
+    }
+
     /// The next complete reply, if it has arrived.
     pub(super) fn next_reply(&mut self) -> Result<Option<Vec<u8>>, ConnectionError> {
         let unread = &self.incoming[self.read..];
@@ -236,7 +261,7 @@ impl Connection {
         };
         self.has_received |= self.incoming.len() > before;
         if let Err(error) = received {
-            let is_unanswered = !self.has_received && self.is_plain_tcp() && is_end(&error);
+            let is_unanswered = !self.has_received && self.is_plain_tcp() && error.is_end();
             self.broken.get_or_insert(if is_unanswered { ConnectionError::Unanswered } else { error });
         }
     }
@@ -255,9 +280,8 @@ pub(super) enum Stage {
     Open,
 }
 
-fn is_end(error: &ConnectionError) -> bool {
-    matches!(error, ConnectionError::Io(e)
-        if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe))
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 fn send(mut wire: &Wire, outgoing: &mut Vec<u8>) -> io::Result<()> {

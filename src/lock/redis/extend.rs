@@ -13,16 +13,21 @@ use super::node::Readiness;
 use super::renewal_tally::{RenewalTally, renewal_counts};
 use super::reply::{ExtendReply, FollowUpReply};
 use super::round::{Round, Watch};
+use super::script::Call;
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Extended, Grant, Lease, Loss, Problem};
 
 /// A renewal is due after a third of the lease, and the command is stopped a third before its end:
 /// at least two attempts must fit in between.
 const RENEWAL_ATTEMPTS: u32 = 6;
+/// A renewal that is unanswered for this long is repeated over a new connection. When a line comes
+/// back, the kernel repeats the old request only after a time that doubles with each try.
+const REPEAT_AFTER: Duration = Duration::from_millis(250);
 
 impl RedisLock {
     pub(super) fn extend_lease(&mut self, grant: &Grant) -> Extended {
-        let (servers, sent_at) = (self.servers.len(), BootTime::now());
+        let servers = self.servers.len();
+        let requested = self.lease(BootTime::now());
         let mut tally = RenewalTally::default();
         let place = self.place().filter(|_| servers > 1);
         let call = |place| self.requests.extend(grant.claim, grant.taken_at, &self.terms, place);
@@ -31,43 +36,36 @@ impl RedisLock {
         let (first, next) = (call(place.as_ref()).in_full(), call(None));
         let mut round = Round::default();
         for at in self.servers.all() {
-            // The reply to an earlier request may still arrive in time: send no second one.
+            // The reply to an earlier request may still arrive in time.
             if self.owes_a_reply(at) {
-                round.expect(at, sent_at, None);
+                round.expect(at, requested.sent_at(), None);
                 continue;
             }
             let member = &mut self.servers[at];
+            member.stop_repeating();
             member.node.discard_replies();
             if member.node.readiness() != Readiness::Idle {
                 member.node.disconnect();
             }
-            member.renewal_sent_at = Some(sent_at);
+            member.renewal = Some(requested);
             let call = if member.has_renewed { &next } else { &first };
             round.send(&mut self.servers, at, call.clone(), None);
         }
         // A reply after the deadline would not count.
-        let deadline = grant.lease.map_or(self.lease(sent_at).deadline(), |lease| lease.deadline());
-        let mut until = deadline.min(sent_at + self.renewal_timeout());
-        while let Some((at, reply)) = round.reply(&mut self.servers, Some(until)) {
-            self.count(at, reply, &mut tally);
-            if tally.is_decided(servers, sent_at) {
-                // Read the replies that have arrived: a server that has lost the claim is then
-                // healed at once.
-                until = BootTime::now();
-            }
-        }
+        let deadline = grant.lease.map_or(requested.deadline(), |lease| lease.deadline());
+        let until = deadline.min(requested.sent_at() + self.renewal_timeout());
+        self.collect_renewals(&mut round, &first, requested, until, &mut tally);
         let pending = round.pending();
         // The earlier votes of servers that have not replied still hold.
         for &at in &pending {
             let member = &self.servers[at];
-            if let Some(voted_at) = member.voted_at {
-                tally.add_ours(member.run_id.clone(), voted_at);
+            if let Some(vote) = member.vote {
+                tally.add_ours(member.run_id.clone(), vote);
             }
         }
-        let renewed = tally.renewed_from(servers).map(|from| self.lease(from));
         let is_longer =
             |lease: &Lease| grant.lease.is_none_or(|current| lease.deadline() > current.deadline());
-        self.renewal = renewed.filter(|lease| is_longer(lease) && !grant.is_over());
+        self.renewal = tally.lease(servers).filter(|lease| is_longer(lease) && !grant.is_over());
         if self.renewal.is_some() {
             self.heal(grant);
         }
@@ -76,31 +74,68 @@ impl RedisLock {
         tally.verdict(servers, self.renewal, late, timed_out(self.gate))
     }
 
+    /// Reads replies until a majority has renewed. Servers that stay silent are asked again and
+    /// again, each time over a new connection.
+    fn collect_renewals(
+        &mut self,
+        round: &mut Round,
+        call: &Call,
+        requested: Lease,
+        mut until: BootTime,
+        tally: &mut RenewalTally,
+    ) {
+        loop {
+            self.repeat_renewals(round, call);
+            let repeat_at = BootTime::now() + REPEAT_AFTER;
+            while let Some((at, reply)) = round.reply(&mut self.servers, Some(until.min(repeat_at))) {
+                self.count(at, reply, tally);
+                if tally.is_decided(self.servers.len(), requested.deadline()) {
+                    // Read the replies that have arrived: a server that has lost the claim is then
+                    // healed at once.
+                    until = BootTime::now();
+                }
+            }
+            if round.is_over() || until.has_passed() {
+                return;
+            }
+        }
+    }
+
+    fn repeat_renewals(&mut self, round: &Round, call: &Call) {
+        let (renewal, node_timeout) = (self.lease(BootTime::now()), self.servers.node_timeout);
+        for at in round.pending() {
+            let member = &mut self.servers[at];
+            let patience = REPEAT_AFTER.max(member.node.round_trip() * 2);
+            if member.last_renewal().is_some_and(|last| last.sent_at().elapsed() >= patience) {
+                member.repeat(call.clone(), renewal, node_timeout);
+            }
+        }
+    }
+
     fn owes_a_reply(&self, at: usize) -> bool {
         let member = &self.servers[at];
-        let is_recent = member.renewal_sent_at.is_some_and(|sent_at| {
-            let longest = self.ttl.map_or(self.servers.node_timeout, |ttl| ttl / 2);
-            sent_at.elapsed() < longest
-        });
-        // With a single server, a new connection may be faster than waiting for the old one.
-        let has_others = self.servers.len() > 1;
-        has_others && is_recent && member.node.readiness() == Readiness::Silent && member.node.is_open()
+        let is_recent =
+            member.renewal.is_some_and(|renewal| renewal.sent_at().elapsed() < renewal.ttl() / 2);
+        is_recent && member.node.readiness() == Readiness::Silent
     }
 
     fn count(&mut self, at: usize, reply: Result<ExtendReply, BackendError>, tally: &mut RenewalTally) {
         let now = BootTime::now();
-        let vote_until = self.servers[at].voted_at.map(|voted_at| self.lease(voted_at).deadline());
         let member = &mut self.servers[at];
-        let sent_at = member.renewal_sent_at.take();
+        let vote_until = member.vote.map(|vote| vote.deadline());
+        let requested = member.renewal.take();
         match reply {
             Ok(ExtendReply::Extended { run_id, quarantine, .. }) => {
                 member.has_renewed = true;
                 member.run_id.clone_from(&run_id);
                 if !renewal_counts(vote_until, !quarantine.is_zero(), now) {
                     tally.add_error(member.node.error(Problem::InQuarantine(quarantine)));
-                } else if let Some(sent_at) = sent_at {
-                    member.voted_at = Some(sent_at);
-                    tally.add_ours(run_id, sent_at);
+                } else if let Some(requested) = requested {
+                    // A shorter renewal does not shorten what was granted before.
+                    let vote = member.vote.filter(|vote| vote.deadline() > requested.deadline());
+                    let vote = vote.unwrap_or(requested);
+                    member.vote = Some(vote);
+                    tally.add_ours(run_id, vote);
                 }
             }
             Ok(ExtendReply::Lost(loss)) => {

@@ -196,7 +196,7 @@ impl RedisLock {
             Error::Backend(BackendError { problem: Problem::TimedOut, .. })
                 if is_only_server && !had_reply =>
             {
-                self.send_release_unanswered();
+                self.stop_waiting_unanswered();
             }
             Error::Held(_)
             | Error::Nested

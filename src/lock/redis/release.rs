@@ -12,10 +12,11 @@ use super::script::Call;
 use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
-use crate::lock::{BackendError, Claim, Error, Fault, Problem, ReleaseOrphan, Released, Request};
+use crate::lock::{BackendError, Claim, Error, Fault, ReleaseOrphan, Released, Request};
 
-/// Upper limit for a release, whatever the node timeout: the caller waits for us to exit.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Upper limit for each step of a release (a reply, a new connection), whatever the node timeout:
+/// the caller waits for us to exit.
+const RELEASE_STEP: Duration = Duration::from_secs(1);
 /// How long to wait for the remaining replies after a majority has released: twice as long as the
 /// majority took, within these bounds.
 const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
@@ -37,9 +38,13 @@ pub(super) enum Release {
 
 impl Release {
     fn min_hold(&self) -> Duration {
+        self.stay_until().map_or(Duration::ZERO, BootTime::remaining)
+    }
+
+    fn stay_until(&self) -> Option<BootTime> {
         match self {
-            Self::Final { stay_until, .. } => stay_until.map_or(Duration::ZERO, BootTime::remaining),
-            Self::BeforeRetry => Duration::ZERO,
+            Self::Final { stay_until, .. } => *stay_until,
+            Self::BeforeRetry => None,
         }
     }
 
@@ -84,51 +89,65 @@ impl RedisLock {
         verdict(self.release_everywhere(claim, release), &self.servers)
     }
 
-    /// Servers that have replied so far get one retry, over a new connection.
+    /// Releases on every server that may have received a request of ours. One that does not reply
+    /// over the connection that it has gets the request again, over a new one.
     fn release_everywhere(
         &mut self,
         claim: Claim,
         release: &Release,
     ) -> Vec<Result<ReleaseReply, BackendError>> {
-        let (mut responsive, mut silent) = (Vec::new(), Vec::new());
+        let step = self.servers.node_timeout.min(RELEASE_STEP);
+        let whom = self.prepare_release();
+        let is_new = |servers: &Servers, at: usize| !servers[at].node.is_open();
+        let fresh: Vec<usize> = whom.iter().copied().filter(|&at| is_new(&self.servers, at)).collect();
+        // A new connection takes a step of its own.
+        let steps = if fresh.is_empty() { 1 } else { 2 };
+        let mut first = self.send_release(&whom, claim, release);
+        let (mut replies, mut again) = (Replies::new(), Vec::new());
+        for (at, reply) in self.enough_replies(&mut first, release, BootTime::now() + step * steps) {
+            match reply {
+                Err(error) if error.fault() == Fault::Unavailable && !fresh.contains(&at) => again.push(at),
+                reply => replies.push((at, reply)),
+            }
+        }
+        let mut left = first.pending();
+        if !self.is_enough(&replies, &left, release) {
+            let late: Vec<usize> = left.extract_if(.., |at| !fresh.contains(at)).collect();
+            late.iter().for_each(|&at| self.servers[at].node.disconnect());
+            again.extend(late);
+        }
+        let mut second = self.send_release(&again, claim, release);
+        let more = self.enough_replies(&mut second, release, BootTime::now() + step * 2);
+        // The first request may have been executed, and only its reply lost.
+        replies.extend(more.into_iter().map(|(at, reply)| (at, reply.map(|_| ReleaseReply::Released))));
+        left.extend(second.pending());
+        self.ensure_script(&left, claim, release);
+        let late = left.iter().map(|&at| Err(self.servers[at].node.timed_out()));
+        replies.into_iter().map(|(_, reply)| reply).chain(late).collect()
+    }
+
+    /// The servers to release on: others first, the gate last. A connection that sleeps in BLPOP, or
+    /// on which an older request is unanswered, is not used.
+    fn prepare_release(&mut self) -> Vec<usize> {
         let node_timeout = self.servers.node_timeout;
+        let mut whom = Vec::new();
         for at in self.servers.all_but(self.gate).chain([self.gate]) {
             let member = &mut self.servers[at];
-            let has_voted = member.voted_at.is_some();
+            let is_renewing = member.vote.is_some();
+            member.stop_repeating();
             let node = &mut member.node;
             node.discard_replies();
             let is_late = node.progress_at().elapsed() > node_timeout;
             match node.readiness() {
-                Readiness::Unreached => {}
-                Readiness::Idle => responsive.push(at),
-                // A renewal was sent to it a moment ago.
-                Readiness::Silent if has_voted && !is_late => responsive.push(at),
-                Readiness::Blocked => {
-                    node.disconnect();
-                    responsive.push(at);
-                }
-                Readiness::Silent => silent.push(at),
+                Readiness::Unreached => continue,
+                Readiness::Idle | Readiness::Closed => {}
+                // A renewal was sent a moment ago.
+                Readiness::Silent if is_renewing && !is_late => {}
+                Readiness::Blocked | Readiness::Silent => node.disconnect(),
             }
+            whom.push(at);
         }
-        // A single server is worth the wait. One of several executes the release when it responds
-        // again.
-        if self.servers.len() == 1 {
-            responsive.append(&mut silent);
-        }
-        drop(self.send_release(&silent, claim, release));
-        let mut replies: Vec<_> = silent.iter().map(|&at| Err(self.servers[at].node.timed_out())).collect();
-        let mut again = Vec::new();
-        for (at, reply) in self.release_once(&responsive, claim, release) {
-            match reply {
-                Err(error) if error.fault() == Fault::Unavailable => again.push(at),
-                reply => replies.push(reply),
-            }
-        }
-        for (_, reply) in self.release_once(&again, claim, release) {
-            // The first request may have been executed, and only its reply lost.
-            replies.push(reply.map(|_| ReleaseReply::Released));
-        }
-        replies
+        whom
     }
 
     fn send_release(&mut self, to: &[usize], claim: Claim, release: &Release) -> Round {
@@ -143,40 +162,46 @@ impl RedisLock {
         self.servers.round(calls)
     }
 
-    fn release_once(&mut self, to: &[usize], claim: Claim, release: &Release) -> Replies {
-        let round = self.send_release(to, claim, release);
-        let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_TIMEOUT);
-        let replies = match release {
-            Release::Final { .. } => self.majority_of_replies(round, until),
+    /// Whether no more replies are needed: the gate, which wakes the next waiter, and a majority
+    /// have released, and the kernel has what was sent to the others.
+    fn is_enough(&self, replies: &Replies, pending: &[usize], release: &Release) -> bool {
+        let is_released = |(_, reply): &&(usize, _)| matches!(reply, Ok(ReleaseReply::Released));
+        let released = replies.iter().filter(is_released).count();
+        match release {
             // The next attempt sends requests to all these servers.
-            Release::BeforeRetry => round.replies(&mut self.servers, Some(until)),
-        };
-        for (at, reply) in &replies {
-            if matches!(reply, Err(BackendError { problem: Problem::TimedOut, .. })) {
-                self.servers[*at].node.disconnect();
+            Release::BeforeRetry => pending.is_empty(),
+            Release::Final { .. } => {
+                let is_sent = pending.iter().all(|&at| self.servers[at].node.has_sent_all());
+                let has_gate = !pending.contains(&self.gate);
+                pending.is_empty() || released >= self.servers.majority() && has_gate && is_sent
             }
+        }
+    }
+
+    /// When enough servers have released, the outcome is certain. The others have a moment longer: a
+    /// more distant server's reply would change nothing, and the request is on its way.
+    fn enough_replies(&mut self, round: &mut Round, release: &Release, until: BootTime) -> Replies {
+        let (sent_at, mut until, mut replies) = (BootTime::now(), until, Replies::new());
+        let mut is_enough = false;
+        while !round.is_over() {
+            if !is_enough && self.is_enough(&replies, &round.pending(), release) {
+                is_enough = true;
+                let (shortest, longest) = FOR_STRAGGLERS;
+                until = until.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
+            }
+            let Some(reply) = round.reply_or_progress(&mut self.servers, until) else { break };
+            replies.extend(reply);
         }
         replies
     }
 
-    /// When a majority has released, the outcome is certain. A more distant server's reply would
-    /// change nothing, and the request is on its way.
-    fn majority_of_replies(&mut self, mut round: Round, until: BootTime) -> Replies {
-        let (sent_at, mut released, mut replies) = (BootTime::now(), 0, Vec::new());
-        while released < self.servers.majority() {
-            let Some((at, reply)) = round.reply(&mut self.servers, Some(until)) else {
-                replies.extend(round.replies(&mut self.servers, Some(until)));
-                return replies;
-            };
-            released += usize::from(matches!(reply, Ok(ReleaseReply::Released)));
-            replies.push((at, reply));
-        }
-        let (shortest, longest) = FOR_STRAGGLERS;
-        let until = until.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
-        while let Some(reply) = round.reply(&mut self.servers, Some(until)) {
-            replies.push(reply);
-        }
-        replies
+    /// A server that has not replied may not know the script, and we will not read that. It gets the
+    /// whole text as well, without an entry for the history, of which there must be only one.
+    fn ensure_script(&mut self, to: &[usize], claim: Claim, release: &Release) {
+        let without_entry = Release::Final { stay_until: release.stay_until(), entry: None };
+        let call = self.requests.release(claim, &self.terms, Duration::ZERO, without_entry.min_hold(), None);
+        let cold: Vec<usize> = to.iter().copied().filter(|&at| self.servers[at].node.may_lack_script()).collect();
+        self.servers.send(cold, &call.in_full());
     }
 
     /// Releases the votes until the next attempt. A single server keeps our place in its queue.
@@ -192,12 +217,18 @@ impl RedisLock {
         let _ = self.release_claim(self.claim(), &Release::Final { stay_until: None, entry });
     }
 
-    /// Stops waiting for a server that has never replied: when it responds, it executes our request
-    /// and then the release.
-    pub(super) fn send_release_unanswered(&mut self) {
+    /// Stops waiting for a server that has never replied. When it responds, it executes the request
+    /// and the release, in any order: the release leaves a tombstone. So it is enough that the
+    /// kernel has it.
+    pub(super) fn stop_waiting_unanswered(&mut self) {
         self.abandoned = true;
-        let call = self.requests.release(self.claim(), &self.terms, TOMBSTONE_TTL, Duration::ZERO, None);
-        self.servers.send([self.gate], &call);
+        let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_STEP);
+        let whom = self.prepare_release();
+        let release = Release::Final { stay_until: None, entry: None };
+        let mut round = self.send_release(&whom, self.claim(), &release);
+        while !whom.iter().all(|&at| self.servers[at].node.has_sent_all())
+            && round.reply_or_progress::<ReleaseReply>(&mut self.servers, until).is_some()
+        {}
     }
 
     /// Records in the history that a request was refused without queueing; it has nothing to

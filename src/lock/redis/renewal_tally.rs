@@ -13,18 +13,19 @@ pub(super) fn renewal_counts(vote_until: Option<BootTime>, is_quarantined: bool,
 /// The servers' replies to a renewal.
 #[derive(Debug, Default)]
 pub(super) struct RenewalTally {
-    /// The run ID of each server that renewed, and the start of its vote. A server that is listed
+    /// The run ID of each server that renewed, and the lease of its vote. A server that is listed
     /// twice has one vote.
-    ours: Vec<(Vec<u8>, BootTime)>,
+    ours: Vec<(Vec<u8>, Lease)>,
     lost: Vec<Loss>,
     errors: Vec<BackendError>,
 }
 
 impl RenewalTally {
-    pub(super) fn add_ours(&mut self, run_id: Vec<u8>, sent_at: BootTime) {
+    pub(super) fn add_ours(&mut self, run_id: Vec<u8>, vote: Lease) {
         match self.ours.iter_mut().find(|(known, _)| *known == run_id) {
-            Some((_, latest)) => *latest = (*latest).max(sent_at),
-            None => self.ours.push((run_id, sent_at)),
+            Some((_, latest)) if latest.deadline() >= vote.deadline() => {}
+            Some((_, latest)) => *latest = vote,
+            None => self.ours.push((run_id, vote)),
         }
     }
 
@@ -36,20 +37,21 @@ impl RenewalTally {
         self.errors.push(error);
     }
 
-    /// The latest moment from which the votes of a majority hold.
-    pub(super) fn renewed_from(&self, servers: usize) -> Option<BootTime> {
-        let mut moments: Vec<BootTime> = self.ours.iter().map(|(_, sent_at)| *sent_at).collect();
-        moments.sort_unstable_by(|a, b| b.cmp(a));
-        moments.get(majority_of(servers) - 1).copied()
+    /// The lease on which a majority agrees: of the votes with the latest deadlines, the one that
+    /// ends first.
+    pub(super) fn lease(&self, servers: usize) -> Option<Lease> {
+        let mut votes: Vec<Lease> = self.ours.iter().map(|(_, vote)| *vote).collect();
+        votes.sort_unstable_by_key(|vote| std::cmp::Reverse(vote.deadline()));
+        votes.get(majority_of(servers) - 1).copied()
     }
 
     fn is_lost(&self, servers: usize) -> bool {
         self.lost.len() > servers - majority_of(servers)
     }
 
-    /// Whether a majority has renewed from this moment on, or no longer can.
-    pub(super) fn is_decided(&self, servers: usize, sent_at: BootTime) -> bool {
-        self.is_lost(servers) || self.renewed_from(servers).is_some_and(|from| from >= sent_at)
+    /// Whether a majority has renewed until this deadline, or no longer can.
+    pub(super) fn is_decided(&self, servers: usize, deadline: BootTime) -> bool {
+        self.is_lost(servers) || self.lease(servers).is_some_and(|lease| lease.deadline() >= deadline)
     }
 
     /// `renewed` is the lease if it is longer than before; `late` are the errors of servers that
@@ -76,6 +78,7 @@ impl RenewalTally {
 mod tests {
     use super::*;
     use crate::lock::Problem;
+    use std::time::Duration;
 
     fn timed_out(server: &str) -> BackendError {
         BackendError::new(server, Problem::TimedOut)
@@ -90,18 +93,31 @@ mod tests {
         assert!(!renewal_counts(None, true, at(5)));
     }
 
+    fn lease(sent_at: u64, ttl: u64) -> Lease {
+        Lease::new(BootTime::from_nanos(sent_at * 1_000_000_000), Duration::from_secs(ttl))
+    }
+
     #[test]
     fn a_renewal_needs_a_majority_of_different_servers() {
-        let at = |seconds: u64| BootTime::from_nanos(seconds * 1_000_000_000);
+        let deadline = |tally: &RenewalTally| tally.lease(3).map(|lease| lease.deadline());
         let mut tally = RenewalTally::default();
-        tally.add_ours(b"a".to_vec(), at(9));
-        tally.add_ours(b"a".to_vec(), at(9));
-        assert_eq!(tally.renewed_from(3), None);
-        tally.add_ours(b"b".to_vec(), at(5));
-        assert_eq!(tally.renewed_from(3), Some(at(5)), "a late reply counts from its own round");
-        assert!(!tally.is_decided(3, at(9)));
-        tally.add_ours(b"c".to_vec(), at(9));
-        assert!(tally.is_decided(3, at(9)));
+        tally.add_ours(b"a".to_vec(), lease(9, 10));
+        tally.add_ours(b"a".to_vec(), lease(9, 10));
+        assert_eq!(deadline(&tally), None);
+        tally.add_ours(b"b".to_vec(), lease(5, 10));
+        assert_eq!(deadline(&tally), Some(lease(5, 10).deadline()), "a late reply counts from its own round");
+        assert!(!tally.is_decided(3, lease(9, 10).deadline()));
+        tally.add_ours(b"c".to_vec(), lease(9, 10));
+        assert!(tally.is_decided(3, lease(9, 10).deadline()));
+    }
+
+    #[test]
+    fn a_vote_counts_with_the_ttl_that_it_was_requested_with() {
+        let mut tally = RenewalTally::default();
+        tally.add_ours(b"a".to_vec(), lease(0, 5));
+        tally.add_ours(b"b".to_vec(), lease(0, 5));
+        tally.add_ours(b"c".to_vec(), lease(1, 60));
+        assert_eq!(tally.lease(3).map(|lease| lease.deadline()), Some(lease(0, 5).deadline()));
     }
 
     #[test]
@@ -116,7 +132,7 @@ mod tests {
     #[test]
     fn a_server_that_has_renewed_is_not_blamed() {
         let mut tally = RenewalTally::default();
-        tally.add_ours(b"a".to_vec(), BootTime::now());
+        tally.add_ours(b"a".to_vec(), lease(0, 5));
         tally.add_error(timed_out("b"));
         let Extended::Unknown(error) = tally.verdict(3, None, vec![timed_out("c")], timed_out("a")) else {
             panic!("no majority has renewed")

@@ -9,10 +9,9 @@ use std::os::fd::BorrowedFd;
 use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 
-use super::node::Node;
 use super::reply::Reply;
 use super::script::Call;
-use super::servers::Servers;
+use super::servers::{Member, Servers};
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, is_readable, wait};
 use crate::lock::{BackendError, Observer};
@@ -121,29 +120,41 @@ impl Round {
             if self.pending.is_empty() || until.is_some_and(BootTime::has_passed) {
                 return Ok(None);
             }
-            let nodes = self.pending.iter().map(|pending| &servers[pending.at].node);
-            let mut watched: Vec<_> = nodes.clone().filter_map(Node::poll_for).collect();
-            let late = self.pending.iter().filter_map(|pending| servers.late_at(pending));
-            let moments = nodes.filter_map(Node::wake_at).chain(late).chain(until);
-            let until = moments.min().unwrap_or_else(|| BootTime::now() + servers.node_timeout);
-            match &mut watch {
-                Watch::Nothing => {
-                    wait(&watched, until, None);
-                }
-                Watch::Observer(observer) => {
-                    if let Wait::Cancelled(signal) = wait(&watched, until, Some(&mut **observer)) {
-                        return Err(signal);
-                    }
-                }
-                Watch::Interrupt(interrupt) => {
-                    watched.push((*interrupt, PollFlags::POLLIN));
-                    wait(&watched, until, None);
-                    if is_readable(*interrupt) {
-                        return Ok(None);
-                    }
-                }
+            if self.sleep(servers, until, &mut watch)? {
+                return Ok(None);
             }
         }
+    }
+
+    /// Sleeps until something may have arrived, or until this moment. Returns whether the interrupt
+    /// is readable.
+    fn sleep(
+        &self,
+        servers: &Servers,
+        until: Option<BootTime>,
+        watch: &mut Watch<'_>,
+    ) -> Result<bool, Signal> {
+        let members = self.pending.iter().map(|pending| &servers[pending.at]);
+        let mut watched: Vec<_> = members.clone().flat_map(Member::poll_for).collect();
+        let late = self.pending.iter().filter_map(|pending| servers.late_at(pending));
+        let moments = members.filter_map(Member::wake_at).chain(late).chain(until);
+        let until = moments.min().unwrap_or_else(|| BootTime::now() + servers.node_timeout);
+        match watch {
+            Watch::Nothing => {
+                wait(&watched, until, None);
+            }
+            Watch::Observer(observer) => {
+                if let Wait::Cancelled(signal) = wait(&watched, until, Some(&mut **observer)) {
+                    return Err(signal);
+                }
+            }
+            Watch::Interrupt(interrupt) => {
+                watched.push((*interrupt, PollFlags::POLLIN));
+                wait(&watched, until, None);
+                return Ok(is_readable(*interrupt));
+            }
+        }
+        Ok(false)
     }
 
     /// The reply to the only request of the round, which must have a time limit.
@@ -154,6 +165,32 @@ impl Round {
     ) -> Result<RoundReply<R>, Signal> {
         let received = self.next(servers, None, watch)?;
         Ok(received.expect("a server with a time limit replies or is late"))
+    }
+
+    /// The next reply, or `Some(None)` if a connection has made progress; `None` after `until`.
+    pub(super) fn reply_or_progress<R: Reply>(
+        &mut self,
+        servers: &mut Servers,
+        until: BootTime,
+    ) -> Option<Option<(usize, Result<R, BackendError>)>> {
+        let before = self.unsent(servers);
+        loop {
+            if let Some(received) = self.take(servers) {
+                return Some(Some((received.at, received.reply)));
+            }
+            if self.unsent(servers) != before {
+                return Some(None);
+            }
+            if until.has_passed() {
+                return None;
+            }
+            self.sleep(servers, Some(until), &mut Watch::Nothing).ok()?;
+        }
+    }
+
+    /// Number of requests that the kernel does not have yet.
+    fn unsent(&self, servers: &Servers) -> usize {
+        self.pending.iter().filter(|pending| !servers[pending.at].node.has_sent_all()).count()
     }
 
     /// The next reply, for a caller that watches nothing else.
@@ -187,7 +224,7 @@ impl Round {
         }
         for i in 0..self.pending.len() {
             let at = self.pending[i].at;
-            let (reply, is_late) = match servers[at].node.reply::<R>() {
+            let (reply, is_late) = match servers[at].reply::<R>() {
                 Some(reply) => (reply, false),
                 None if servers.late_at(&self.pending[i]).is_some_and(BootTime::has_passed) => {
                     (Err(servers[at].node.timed_out()), true)

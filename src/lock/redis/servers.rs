@@ -1,18 +1,25 @@
 //! The configured servers and the state of this client at each.
 
 use std::ops::{Index, IndexMut};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use nix::poll::PollFlags;
+
 use super::node::Node;
+use super::reply::Reply;
 use super::script::Call;
 use super::server::Server;
 use crate::clock::BootTime;
-use crate::lock::majority_of;
+use crate::lock::{BackendError, Lease, majority_of};
 
 /// A server and the state of this client there.
 #[derive(Debug)]
 pub(super) struct Member {
+    server: Server,
     pub node: Node,
+    /// Renewals that were repeated over new connections while the first one is unanswered.
+    repeated: Vec<Repeated>,
     /// Identifies the server; empty until it is known, or if there is only one server.
     pub run_id: Vec<u8>,
     /// Number of late replies in a row.
@@ -21,26 +28,92 @@ pub(super) struct Member {
     pub avoid_until: Option<BootTime>,
     /// It has lost our claim and must be healed.
     pub lost_claim: bool,
-    /// When its last vote for us was requested: the vote holds for one lease from then.
-    pub voted_at: Option<BootTime>,
+    /// The lease of its last vote for us, counted from its request, with the ttl of that request.
+    pub vote: Option<Lease>,
     /// It has renewed before, so it has that script.
     pub has_renewed: bool,
-    /// When the renewal that it has not replied to was sent.
-    pub renewal_sent_at: Option<BootTime>,
+    /// The lease of the renewal that it has not replied to.
+    pub renewal: Option<Lease>,
 }
+
+#[derive(Debug)]
+struct Repeated {
+    node: Node,
+    renewal: Lease,
+}
+
+/// At most this many connections wait for the reply to a repeated renewal. On a slow line each needs
+/// several round trips to begin.
+const MOST_REPEATED: usize = 8;
 
 impl Member {
     fn new(server: Server, node_timeout: Duration) -> Self {
         Self {
-            node: Node::new(server, node_timeout),
+            node: Node::new(server.clone(), node_timeout),
+            server,
+            repeated: Vec::new(),
             run_id: Vec::new(),
             timeouts: 0,
             avoid_until: None,
             lost_claim: false,
-            voted_at: None,
+            vote: None,
             has_renewed: false,
-            renewal_sent_at: None,
+            renewal: None,
         }
+    }
+
+    /// The reply to the last request, over whichever connection it arrives.
+    pub(super) fn reply<R: Reply>(&mut self) -> Option<Result<R, BackendError>> {
+        let reply = self.node.reply();
+        if self.repeated.is_empty() || matches!(reply, Some(Ok(_))) {
+            self.stop_repeating();
+            return reply;
+        }
+        for at in 0..self.repeated.len() {
+            if let Some(Ok(reply)) = self.repeated[at].node.reply() {
+                let Repeated { node, renewal } = self.repeated.swap_remove(at);
+                self.node.disconnect();
+                (self.node, self.renewal) = (node, Some(renewal));
+                self.stop_repeating();
+                return Some(Ok(reply));
+            }
+        }
+        // One that failed is of no use; the first connection's error counts when it is the last.
+        self.repeated.retain(|repeated| repeated.node.is_open());
+        reply.filter(|_| self.repeated.is_empty())
+    }
+
+    /// Sends a renewal over a new connection, without giving up the older ones: the line may be back,
+    /// and the kernel would repeat the old request only much later.
+    pub(super) fn repeat(&mut self, call: Call, renewal: Lease, node_timeout: Duration) {
+        if self.repeated.len() == MOST_REPEATED {
+            self.repeated.remove(0).node.disconnect();
+        }
+        let mut node = Node::new(self.server.clone(), node_timeout);
+        if node.ask(call.in_full()).is_ok() {
+            self.repeated.push(Repeated { node, renewal });
+        }
+    }
+
+    /// The last renewal that is unanswered.
+    pub(super) fn last_renewal(&self) -> Option<Lease> {
+        self.repeated.last().map(|repeated| repeated.renewal).or(self.renewal)
+    }
+
+    pub(super) fn stop_repeating(&mut self) {
+        self.repeated.drain(..).for_each(|mut repeated| repeated.node.disconnect());
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = &Node> {
+        [&self.node].into_iter().chain(self.repeated.iter().map(|repeated| &repeated.node))
+    }
+
+    pub(super) fn poll_for(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.nodes().filter_map(Node::poll_for)
+    }
+
+    pub(super) fn wake_at(&self) -> Option<BootTime> {
+        self.nodes().filter_map(Node::wake_at).min()
     }
 
     pub(super) fn is_avoided(&self) -> bool {

@@ -121,7 +121,7 @@ impl Tally {
                     }
                     _ => None,
                 })?;
-                let other = Some(self.names[other].clone());
+                let other = self.names[other].clone();
                 Some(BackendError::new(self.names[at].clone(), Problem::ListedTwice { other }))
             }
             Vote::Yes { .. } | Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_) => None,
@@ -376,7 +376,7 @@ mod tests {
     fn a_server_with_two_names_makes_the_set_unfit() {
         let tally = tally(vec![yes("a"), no(), yes("a")], 3);
         let unfit = tally.unfit().unwrap();
-        assert!(matches!(&unfit.problem, Problem::ListedTwice { other: Some(name) } if name == "n0"));
+        assert!(matches!(&unfit.problem, Problem::ListedTwice { other } if other == "n0"));
         assert_eq!(unfit.at.as_deref(), Some("n2"));
     }
 

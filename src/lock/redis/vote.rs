@@ -235,7 +235,7 @@ impl RedisLock {
                 // Not later than the lease's start: a renewal may count this vote again, and must
                 // not take it for a longer one.
                 for (at, _) in tally.yes() {
-                    self.servers[at].voted_at = Some(taken_at);
+                    self.servers[at].vote = Some(lease);
                 }
                 let (voted, failures) = (tally.yes().count(), tally.abstentions());
                 Attempt::Won(Box::new(Win { fences, slots, taken_at, lease, voted, failures }))

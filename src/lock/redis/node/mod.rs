@@ -44,8 +44,10 @@ pub(super) enum Readiness {
     Idle,
     /// Blocked in BLPOP: it reads nothing that is sent after it.
     Blocked,
-    /// It owes us a reply, or the connection was lost: it may be slow or stopped.
+    /// It owes us a reply: it may be slow or stopped.
     Silent,
+    /// The connection was lost, perhaps because it was idle. A new one can be opened.
+    Closed,
 }
 
 /// Whether a server knows our scripts, as far as it has shown.
@@ -85,7 +87,13 @@ pub(super) struct Node {
     unconfirmed: Option<(Call, Value)>,
     /// Why the cluster did not execute the last request at once.
     delay: Option<Delay>,
+    /// The connection was open before the last request was made. If the server has closed it, for
+    /// being idle or by CLIENT KILL, the request is sent once more.
+    is_reused: bool,
 }
+
+/// The server may have closed a connection that was idle for longer than this.
+const IDLE: Duration = Duration::from_millis(100);
 
 /// The fraction of the node timeout for one step, while there are other servers to try.
 const STEPS_IN_TIMEOUT: u32 = 4;
@@ -108,6 +116,7 @@ impl Node {
             postponed: None,
             unconfirmed: None,
             delay: None,
+            is_reused: false,
         }
     }
 
@@ -137,6 +146,8 @@ impl Node {
         expected: impl IntoIterator<Item = Expected>,
     ) -> Result<(), BackendError> {
         (self.postponed, self.unconfirmed, self.delay) = (None, None, None);
+        self.drop_closed_connection();
+        self.is_reused = self.connection.is_some();
         if self.connection.is_none() {
             self.open_connection()?;
         }
@@ -156,6 +167,38 @@ impl Node {
         Ok(())
     }
 
+    /// Notices that the server has closed a connection on which it owes us nothing.
+    fn drop_closed_connection(&mut self) {
+        let is_idle = self.expected.iter().all(|expected| matches!(expected, Expected::Login(_)));
+        if is_idle && self.progress_at.elapsed() > IDLE {
+            self.discard_replies();
+        }
+    }
+
+    /// Sends the last request once more, over a new connection: the server has closed the old one,
+    /// which was open before the request was made. Every request of ours can be executed twice.
+    fn resend(&mut self) -> Option<Result<(), BackendError>> {
+        let last = self.expected.pop_back().filter(|_| std::mem::take(&mut self.is_reused));
+        let Some(Expected::Reply { call, .. }) = last else { return None };
+        self.in_doubt |= matches!(call, Call::Script { .. });
+        self.disconnect();
+        let asked_at = self.asked_at;
+        let resent = self.ask_in_full(call);
+        self.asked_at = asked_at;
+        Some(resent)
+    }
+
+    /// Whether the kernel has the last request, so that it is delivered even if we exit.
+    pub(super) fn has_sent_all(&self) -> bool {
+        let is_sent = self.connection.as_ref().is_none_or(Connection::has_sent_all);
+        is_sent && self.after_login.is_empty()
+    }
+
+    /// Whether the last request was sent without the script's text, and is unanswered.
+    pub(super) fn may_lack_script(&self) -> bool {
+        matches!(self.expected.back(), Some(Expected::Reply { in_full: false, .. }))
+    }
+
     /// Start connecting, if there is no connection. A failure is reported with the next request.
     pub(super) fn connect(&mut self) {
         if self.connection.is_none() && self.open_connection().is_err() {
@@ -163,8 +206,14 @@ impl Node {
         }
     }
 
-    /// Drop the connection. What was sent on it may still be executed.
+    /// Drop the connection. What the server has received may still be executed; what it has not
+    /// received, and nobody waits for, never is.
     pub(super) fn disconnect(&mut self) {
+        if self.may_grant_late()
+            && let Some(connection) = &self.connection
+        {
+            connection.abort();
+        }
         // The server has not received requests that still wait for the login.
         let was_open = self.is_connected() && !self.is_logging_in();
         self.reached |= was_open;
@@ -227,6 +276,8 @@ impl Node {
             Readiness::Blocked
         } else if self.is_connected() && self.expected.is_empty() {
             Readiness::Idle
+        } else if self.connection.is_none() {
+            Readiness::Closed
         } else {
             Readiness::Silent
         }
@@ -278,6 +329,15 @@ impl Node {
             Expected::Reply { call: Call::Script { .. }, .. } | Expected::Abandoned => true,
             Expected::Reply { call: Call::BlockingPop { .. } | Call::Command { .. }, .. }
             | Expected::Login(_) => false,
+        })
+    }
+
+    /// Whether a request that grants or renews is unanswered.
+    fn may_grant_late(&self) -> bool {
+        self.expected.iter().any(|expected| match expected {
+            Expected::Reply { call, .. } => matches!(call, Call::Script { .. }) && !call.is_release(),
+            Expected::Abandoned => true,
+            Expected::Login(_) => false,
         })
     }
 

@@ -47,6 +47,12 @@ impl Node {
             let bytes = match self.connection.as_mut()?.next_reply() {
                 Ok(bytes) => bytes?,
                 Err(e) if self.is_ready() => {
+                    let resent = if e.is_end() { self.resend() } else { None };
+                    match resent {
+                        Some(Ok(())) => continue,
+                        Some(Err(error)) => return Some(Err(error)),
+                        None => {}
+                    }
                     self.disconnect();
                     return Some(Err(self.connection_error(e)));
                 }

@@ -118,7 +118,6 @@ impl Reply for AcquireReply {
                 longest_quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
             }),
             b"stale" => return Err(Problem::StaleReply),
-            b"duplicate_server" => return Err(Problem::ListedTwice { other: None }),
             b"replica" => return Err(Problem::Replica),
             b"different_server_count" => return Err(Problem::OtherServerCount(fields.number(1)?)),
             b"slots_mismatch" => return Err(Problem::OtherSlots(fields.number(1)?)),

@@ -92,7 +92,7 @@ impl RedisView {
             let reply = reply.unwrap_or_else(|| Err(node.timed_out())).and_then(|reply| {
                 let twin = seen.iter().find(|(_, run_id)| *run_id == reply.run_id);
                 if let Some((other, _)) = twin {
-                    let other = Some(self.servers[*other].node.name());
+                    let other = self.servers[*other].node.name();
                     return Err(node.error(Problem::ListedTwice { other }));
                 }
                 seen.push((at, reply.run_id.clone()));
