@@ -3,7 +3,6 @@
 use super::RedisLock;
 use super::reply::RaiseReply;
 use super::tally::Tally;
-use crate::clock::BootTime;
 use crate::lock::{BackendError, Lease};
 
 /// The replies of one round.
@@ -12,20 +11,21 @@ struct Raised {
     agreed: usize,
     /// The tokens of servers that refused because theirs are larger.
     higher: Vec<Vec<u64>>,
-    errors: Vec<BackendError>,
+    failed: Vec<(usize, BackendError)>,
 }
 
 impl RedisLock {
     /// Returns one token for each key: the largest of the votes, after a majority has stored it.
     /// Otherwise a later majority could overlap this one only in a server that does not know the
     /// token, and grant a smaller one. It is never smaller than the gate's, even if the gate's vote
-    /// does not count: only the gate derives tokens from its clock.
+    /// does not count: only the gate derives tokens from its clock. Otherwise returns the voters that
+    /// have failed meanwhile; none if there was no time left.
     pub(super) fn agree_on_fence(
         &mut self,
         tally: &Tally,
         of_gate: Vec<u64>,
         lease: Lease,
-    ) -> Result<Vec<u64>, BackendError> {
+    ) -> Result<Vec<u64>, Vec<(usize, BackendError)>> {
         let votes: Vec<(usize, &[u64])> =
             tally.yes().map(|(at, granted)| (at, granted.fences.as_slice())).collect();
         let mut fences = of_gate;
@@ -42,11 +42,7 @@ impl RedisLock {
                 raise_to(&mut fences, theirs, 1);
             }
             if fences == tried || lease.deadline().has_passed() {
-                return Err(if round.errors.is_empty() {
-                    self.granted_too_late()
-                } else {
-                    BackendError::no_majority(round.errors, self.servers.len())
-                });
+                return Err(round.failed);
             }
         }
     }
@@ -58,15 +54,14 @@ impl RedisLock {
         let (agreed, lower): (Vec<_>, Vec<_>) = votes.iter().partition(|(_, theirs)| *theirs == fences);
         let mut raised = Raised { agreed: agreed.len(), ..Raised::default() };
         let call = self.requests.raise(self.claim(), &self.terms, fences);
-        let mut round = self.servers.round(lower.into_iter().map(|(at, _)| (at, call.clone())));
-        let until = lease.deadline().min(BootTime::now() + self.servers.node_timeout);
+        let mut round = self.servers.timed_round(lower.into_iter().map(|(at, _)| (at, call.clone())));
         while raised.agreed < majority
-            && let Some((_, reply)) = round.reply(&mut self.servers, Some(until))
+            && let Some((at, reply)) = round.reply(&mut self.servers, Some(lease.deadline()))
         {
             match reply {
                 Ok(RaiseReply::Raised) => raised.agreed += 1,
                 Ok(RaiseReply::Refused(theirs)) => raised.higher.push(theirs),
-                Err(error) => raised.errors.push(error),
+                Err(error) => raised.failed.push((at, error)),
             }
         }
         raised

@@ -154,6 +154,10 @@ impl RedisLock {
                 Attempt::Quarantined(quarantined, causes) => {
                     self.after_quarantine(quarantined, causes, progress, observer)?
                 }
+                Attempt::Interrupted(error) => {
+                    progress.had_reply = true;
+                    self.after_failure(error, request.waits_for_backend, progress, observer)?
+                }
                 Attempt::Failed(error) => {
                     self.after_failure(error, request.waits_for_backend, progress, observer)?
                 }

@@ -45,6 +45,8 @@ pub(super) enum Attempt {
     },
     Quarantined(Vec<(String, Duration)>, Vec<BackendError>),
     Failed(BackendError),
+    /// The gate voted for us, but then servers failed, or the time was over.
+    Interrupted(BackendError),
     Cancelled(Signal),
 }
 
@@ -217,32 +219,45 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Attempt {
-        let (sent_at, Granted { slots, fences: of_gate, .. }) = (votes.sent_at, votes.granted.clone());
-        let mut tally = match self.collect_votes(votes, queues, gives_up_at, observer) {
-            Ok(tally) => tally,
-            Err(attempt) => return attempt,
-        };
-        if let Err(signal) = self.read_late_votes(sent_at, &mut tally, observer) {
-            return Attempt::Cancelled(signal);
-        }
-        if tally.unfit().is_some() || !tally.has_majority() {
-            return self.without_majority(tally);
-        }
-        let Some(taken_at) = tally.lease_from() else { return self.without_majority(tally) };
-        let lease = self.lease(taken_at);
-        match self.agree_on_fence(&tally, of_gate, lease) {
-            Ok(fences) if !lease.deadline().has_passed() => {
-                // Not later than the lease's start: a renewal may count this vote again, and must
-                // not take it for a longer one.
-                for (at, _) in tally.yes() {
-                    self.servers[at].vote = Some(lease);
-                }
-                let (voted, failures) = (tally.yes().count(), tally.abstentions());
-                Attempt::Won(Box::new(Win { fences, slots, taken_at, lease, voted, failures }))
+        let (sent_at, granted) = (votes.sent_at, votes.granted.clone());
+        let mut votes = votes;
+        loop {
+            let mut tally = match self.collect_votes(votes, queues, gives_up_at, observer) {
+                Ok(tally) => tally,
+                Err(attempt) => return attempt,
+            };
+            if let Err(signal) = self.read_late_votes(sent_at, &mut tally, observer) {
+                return Attempt::Cancelled(signal);
             }
-            Ok(_) => Attempt::Failed(self.granted_too_late()),
-            Err(error) => Attempt::Failed(error),
+            let taken_at = tally.lease_from().filter(|_| tally.unfit().is_none() && tally.has_majority());
+            let Some(taken_at) = taken_at else { return self.without_majority(tally) };
+            let lease = self.lease(taken_at);
+            match self.agree_on_fence(&tally, granted.fences.clone(), lease) {
+                Ok(_) if lease.deadline().has_passed() => return Attempt::Interrupted(self.granted_too_late()),
+                Ok(fences) => return Attempt::Won(Box::new(self.win(fences, &granted, lease, &tally))),
+                Err(failed) if failed.is_empty() || failed.iter().any(|(at, _)| *at == self.gate) => {
+                    return Attempt::Interrupted(self.granted_too_late());
+                }
+                // The votes of other servers may still complete the majority.
+                Err(failed) => {
+                    failed.into_iter().for_each(|(at, error)| tally.add(at, Vote::Failed(error)));
+                    let mut others = Round::default();
+                    let due = Some(BootTime::now() + self.servers.node_timeout);
+                    tally.missing().into_iter().for_each(|at| others.expect(at, sent_at, due));
+                    votes = Collected { sent_at, granted: granted.clone(), others, tally };
+                }
+            }
         }
+    }
+
+    fn win(&mut self, fences: Vec<u64>, granted: &Granted, lease: Lease, tally: &Tally) -> Win {
+        // Not later than the lease's start: a renewal may count this vote again, and must not take it
+        // for a longer one.
+        for (at, _) in tally.yes() {
+            self.servers[at].vote = Some(lease);
+        }
+        let (slots, voted, failures) = (granted.slots.clone(), tally.yes().count(), tally.abstentions());
+        Win { fences, slots, taken_at: lease.sent_at(), lease, voted, failures }
     }
 
     /// Reads the replies of the remaining servers for a moment. They may reveal that a server is
