@@ -74,7 +74,7 @@ end
 local quarantined_for = 0
 if NEEDS_MARKER or QUARANTINE ~= 0 then
   -- @include marker
-  quarantined_for = math.max(quarantine_left(QUARANTINE), 0)
+  quarantined_for = math.max(quarantine_left(QUARANTINE, tonumber(TTL)), 0)
 end
 local lost, broken
 for _, k in ipairs(LOCKS) do

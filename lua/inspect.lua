@@ -25,6 +25,7 @@
 -- @include sharers
 -- @include expired
 -- @include marker
+-- @include constants
 
 local MAX_HOLDERS, MAX_WAITERS = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -88,16 +89,19 @@ end
 
 -- The ms of quarantine left, as quarantine_left() computes it, but without writing a marker.
 local function quarantine_of(text, identity)
-  local marked, since, longest = string.match(text, '^(%S+) (%d+) (%d+)$')
+  local marked, since, longest, ends = string.match(text, '^(%S+) (%d+) (%d+) ?(%d*)$')
   if not marked then
     return 0 -- no client has used this server yet
   end
   local known_for = 0
   if identity ~= '' then
     local ours = reign(identity)
-    known_for = math.max(NOW_MS - (marked == ours and tonumber(since) or shard_known_since('read', ours)), 0)
+    local is_known = is_our_reign(marked, ours)
+    known_for = math.max(NOW_MS - (is_known and tonumber(since) or shard_known_since('read', ours)), 0)
   end
-  return longest ~= '0' and math.max(tonumber(longest) + 1000 - known_for, 0) or 0
+  -- A bound that is forgotten still says that there are quarantines at all.
+  longest = math.min(tonumber(longest), (tonumber(ends) or 0) >= NOW_MS and math.huge or USUAL_LEASE_MS)
+  return longest > 0 and math.max(longest + 1000 - known_for, 0) or 0
 end
 
 -- Returns '$', the end of any stream, if the key has another type.

@@ -4,11 +4,13 @@
 
 -- Describes a holder of K: name ('' = the lock is free), ms until the lock expires (-1 = never), ms
 -- held (-1 = unknown), the number of other holders, then this server's run_id, our arrival stamp
--- (-1 = not queued), the length of the queue, and field, value, ... of the holder's record.
+-- (-1 = not queued), the length of the queue, the longest bound of any lease (see marker.lua), and
+-- field, value, ... of the holder's record.
 local function holder_fields(k, our_place)
+  local bound = int_string(longest_bound)
   local queued = int_string(call('ZCOUNT', k.queue, '-inf', '+inf'))
   if not current(k) then
-    return '', '0', '-1', '0', RUN_ID, our_place, queued
+    return '', '0', '-1', '0', RUN_ID, our_place, queued, bound
   end
   local holder, info = holder_of(k)
   local since = info and tonumber(info.since)
@@ -21,6 +23,7 @@ local function holder_fields(k, our_place)
     RUN_ID,
     our_place,
     queued,
+    bound,
   }
   for field, value in pairs(info or {}) do
     fields[#fields + 1] = field

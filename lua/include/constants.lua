@@ -3,6 +3,9 @@
 -- A waiter renews its place in the queue this often: one BLPOP and one script in this time.
 local WAITER_RENEWAL_MS = 2100
 
+-- A lease up to this length needs no announcement to all servers.
+local USUAL_LEASE_MS = 30000
+
 -- Flag of a request: it queues ahead of all waiters without this flag.
 local PREFERRED = '!'
 

@@ -1,5 +1,6 @@
 -- The marker of this server: proof that it has kept its data, or else how long it must not vote.
 -- @include server
+-- @include constants
 
 -- Identifies a period in which this server has been a master without interruption, by its run_id
 -- and replication ID. A server that was demoted, never received the new master's data, and is
@@ -75,27 +76,49 @@ local function shard_known_since(purpose, our_reign)
   return NOW_MS
 end
 
+-- Whether the marker names our reign. A master whose backlog is freed, or that gets its first
+-- replica, has a new replication ID and no second one; a promoted server has its old ID as the
+-- second. The former has lost nothing.
+local function is_our_reign(marked, our_reign)
+  return marked == our_reign
+    or HAS_NO_SECOND_ID and marked and string.match(marked, '^(%x+)%.') == string.match(our_reign, '^(%x+)%.')
+end
+
 -- Returns the ms for which this server must not vote yet, the ms for which it has been known, and
--- the longest quarantine that any client has requested. A marker with its reign proves that a
--- server has kept its data. If the marker is missing (fresh, flushed, restarted empty) or names
--- another reign (restarted, promoted, restored), the quarantine restarts, unless the shard marker
--- of a cluster proves the same. The longest quarantine applies to every client: the lost lease may
--- have been any client's.
-local function quarantine_left(quarantine)
+-- the longest bound in force: no lease that was granted by any client is longer.
+--
+-- A marker with its reign proves that a server has kept its data. If the marker is missing (fresh,
+-- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine
+-- restarts, unless the shard marker of a cluster proves the same. It lasts for the client's
+-- quarantine, or for the longest bound in force: the lost lease may have been any client's. A bound
+-- is in force for a little longer than the leases that need it.
+--
+-- A request for a lease of `ttl` ms raises the bound, for a little longer than this lease can last.
+-- No longer lease was granted before, so a server that has outlasted the old bound, and the usual
+-- leases, which need no bound, stays in good standing: its marker is backdated. One that is
+-- quarantined raises nothing, and its reply is no acknowledgement.
+local function quarantine_left(quarantine, ttl)
   if quarantine == 0 and SERVERS == '1' then
     shard_known_since('check')
     return 0, 0, 0
   end
   local text = MARKED or call('GET', MARKER) or ''
   local our_reign = reign(RUN_ID == '' and server_id(text) or RUN_ID)
-  local marked, since, longest = string.match(text, '^(%S+) (%d+) (%d+)$')
-  since, longest = tonumber(since), tonumber(longest or 0)
+  local marked, since, longest, ends = string.match(text, '^(%S+) (%d+) (%d+) ?(%d*)$')
+  longest = (tonumber(ends) or 0) >= NOW_MS and tonumber(longest) or 0
   -- A time in the future was written before the clock was set back.
-  if marked ~= our_reign or since > NOW_MS or longest < quarantine then
-    since = marked == our_reign and math.min(since, NOW_MS) or shard_known_since('write', our_reign)
-    longest = math.max(longest, quarantine)
-    call('SET', MARKER, table.concat({ our_reign, int_string(since), int_string(longest) }, ' '))
+  local is_known = is_our_reign(marked, our_reign)
+  since = is_known and math.min(tonumber(since), NOW_MS) or shard_known_since('write', our_reign)
+  -- What was longer than usual is over when its bound is forgotten.
+  local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
+  local left = needed > 0 and needed + 1000 - (NOW_MS - since) or 0
+  local bound = left > 0 and needed or math.max(needed, quarantine, ttl)
+  if bound > longest and NOW_MS - since >= math.max(longest, USUAL_LEASE_MS) + 1000 then
+    since = math.min(since, NOW_MS - bound - 1000)
   end
-  local known_for = NOW_MS - since
-  return longest > 0 and longest + 1000 - known_for or 0, known_for, longest
+  if marked ~= our_reign or bound > longest or tonumber(ends) < NOW_MS + bound then
+    local fields = { our_reign, int_string(since), int_string(bound), int_string(NOW_MS + bound * 5 / 4) }
+    call('SET', MARKER, table.concat(fields, ' '))
+  end
+  return left, NOW_MS - since, longest
 end

@@ -23,6 +23,9 @@ local IS_REPLICA = string.find(REPLICATION, 'role:slave', 1, true) ~= nil
 -- The ID of this server's data history: a new one each time it starts as a master, or becomes one.
 local REPLICATION_ID = string.match(REPLICATION, 'master_replid:(%x+)') or ''
 
+-- A master that was never a replica has no second ID.
+local HAS_NO_SECOND_ID = string.find(REPLICATION, 'master_replid2:0+%s') ~= nil
+
 -- The run_id. The marker has it, if it was written in the same history: no other master has that
 -- ID, but replicas do. INFO is slow.
 local function server_id(marked)

@@ -26,7 +26,8 @@ end
 -- loses its place and is woken to find out why. SET comes first: a server that is out of memory
 -- refuses a script only if its first write takes memory.
 local function supersede(k, first_field)
-  local old, ours = newest(k), STAMP or our_stamp()
+  -- A stamp from the future counts as now: it must not keep later requests out.
+  local old, ours = newest(k), our_stamp()
   -- A holder that repeats its request after a lost reply is not superseded, but it is not the
   -- newest either.
   if old and (old.waiter == ME or tonumber(old.stamp) > ours) then

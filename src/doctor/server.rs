@@ -411,7 +411,8 @@ fn quarantine(
 
 fn left_ms(marker: &Marker, reign: &str, now_ms: u64, timing: &Timing) -> u64 {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let longest = marker.longest_ms.max(millis(timing.quarantine));
+    let in_force = if marker.ends_ms >= now_ms { marker.longest_ms } else { 0 };
+    let longest = in_force.max(millis(timing.quarantine));
     if longest == 0 {
         return 0;
     }

@@ -120,8 +120,9 @@ pub(crate) struct Config {
 pub(crate) struct Marker {
     pub reign: String,
     pub since_ms: u64,
-    /// The longest quarantine that any client has used.
+    /// The longest lease that any client may have, or the longest quarantine, until `ends_ms`.
     pub longest_ms: u64,
+    pub ends_ms: u64,
 }
 
 /// A lock on a random key was taken, waited for, extended and released, and its keys were deleted.

@@ -52,6 +52,11 @@ pub(crate) enum Problem {
     SentinelLogin(String),
     /// The reply is not a Sentinel's.
     NotASentinel(String),
+    /// A lease that is longer than usual must be known to all servers, and these have not replied, or
+    /// are quarantined.
+    LongLease {
+        servers: Vec<String>,
+    },
     /// The same server is configured twice; its other name.
     ListedTwice {
         other: String,
@@ -107,6 +112,7 @@ impl Problem {
             }
             Self::SentinelLogin(_) => Fault::Refused,
             Self::Quarantined { .. }
+            | Self::LongLease { .. }
             | Self::NoLongerMaster
             | Self::InQuarantine(_)
             | Self::ConnectionRefused

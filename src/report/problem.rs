@@ -93,6 +93,11 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::NotASentinel(reply) => {
             format!("not a Sentinel; their default port is 26379 ({reply})")
         }
+        Problem::LongLease { servers } => format!(
+            "a lease of more than 30s must be known to every server, and {} cannot confirm it now: use --ttl \
+             30s or less, or wait until all servers vote",
+            servers.join(", ")
+        ),
         Problem::ListedTwice { other } => format!("the same server as {other}: listed twice"),
         Problem::OtherServerCount(1) => {
             "the key is held as a lock on one server: all clients must name the same servers".into()

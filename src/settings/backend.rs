@@ -87,7 +87,6 @@ impl Backend {
         let may_forget = count > 1 || may_fail_over;
         let quarantine = quarantine(lease.quarantine.as_deref(), sources, may_forget)?;
         let ttl = parse_ttl(ttl, sources, may_forget || !quarantine.is_zero())?;
-        check_quarantine(quarantine, ttl, sources)?;
         let lag = if may_fail_over && !quarantine.is_zero() { FAILOVER_LAG } else { Duration::ZERO };
         let node_timeout = node_timeout(args, sources, ttl, count)?;
         Ok(Self::Servers { servers, timing: Timing { ttl, node_timeout, quarantine: quarantine + lag } })
@@ -264,21 +263,4 @@ fn quarantine(text: Option<&str>, sources: Sources<'_>, may_forget: bool) -> Res
         text => sources.duration("quarantine", text)?,
     };
     Ok(quarantine.unwrap_or(if may_forget { DEFAULT_QUARANTINE } else { Duration::ZERO }))
-}
-
-/// A quarantine must outlast every lease.
-fn check_quarantine(
-    quarantine: Duration,
-    ttl: Option<Duration>,
-    sources: Sources<'_>,
-) -> Result<(), Failure> {
-    match ttl {
-        Some(ttl) if !quarantine.is_zero() && ttl > quarantine => {
-            let (ttl, quarantine) = (format(ttl), format(quarantine));
-            let at_fault = if sources.origin("ttl").is_none() { "ttl" } else { "quarantine" };
-            Err(sources
-                .bad(at_fault, format!("--ttl ({ttl}) must not be longer than --quarantine ({quarantine})")))
-        }
-        _ => Ok(()),
-    }
 }

@@ -378,13 +378,11 @@ impl Client<'_> {
 
     /// A keeper continues with the lease of an extension: as background.rs.
     fn adopt(&self, ttl: Option<Duration>, redis_lock: &mut RedisLock, grant: &mut Grant) -> Option<Loss> {
-        let ttl = ttl.map(|ttl| ttl.max(self.access.timing.ttl.expect("a lease")));
+        let own = self.access.timing.ttl.expect("a lease").max(self.ttl(grant));
+        let ttl = ttl.map(|ttl| ttl.max(own));
         self.asks_for_lease(ttl.expect("a lease"));
         redis_lock.set_ttl(ttl);
-        let before = grant.lease.take();
-        let extended = redis_lock.extend(grant);
-        grant.lease = before;
-        match extended {
+        match redis_lock.extend(grant) {
             Extended::Until(lease, votes) => {
                 (grant.lease, grant.votes) = (Some(lease), votes);
                 self.renewed(grant);

@@ -101,7 +101,7 @@ pub struct Oracle {
     holdings: BTreeMap<String, Vec<Holding>>,
     tokens: BTreeMap<String, BTreeSet<u64>>,
     waiting: BTreeMap<SiteId, Waiting>,
-    /// In which order clients arrived at the gate.
+    /// When clients arrived at their first gate, by its clock.
     arrivals: BTreeMap<SiteId, u64>,
     troubles: BTreeMap<Touched, Trouble>,
     /// Servers that have lost data, or whose clock has jumped.
@@ -252,7 +252,8 @@ impl Oracle {
     pub fn lost(&mut self, site: SiteId, why: &str) {
         let since = self.holdings.values().flatten().find(|holding| holding.site == site);
         let Some(since) = since.map(|holding| holding.renewed_at) else { return };
-        if self.reliable(site, since) >= majority_of(self.servers) {
+        // A holder may have the votes of a bare majority: one that fails is enough.
+        if self.reliable(site, since) == self.servers {
             self.violation("lost", format!("host {site} lost its lock without a reason: {why}"));
         }
     }
@@ -278,18 +279,27 @@ impl Oracle {
         }
     }
 
-    pub fn executed(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
+    pub fn executed(&mut self, site: Option<SiteId>, call: &Executed) {
         let (Some(site), Some((script, args))) = (site, script_call(&call.command)) else { return };
         // With an entry for the history a client gives up; without one it will ask again.
         if script == "release" && args.len() > ARGS_WITHOUT_ENTRY {
             self.stops_waiting(site);
         }
         let ("acquire", Some(Reply::Array(fields))) = (script, &call.reply) else { return };
-        let is_gate = server == 0 && args.get(7).is_some_and(|role| role == b"gate");
-        let is = |at: usize, text: &str| matches!(fields.get(at), Some(Reply::Bulk(bytes)) if bytes == text.as_bytes());
-        if is_gate && (is(0, "granted") || (is(0, "blocked") && !is(2, "-1"))) {
-            let next = self.arrivals.len() as u64;
-            self.arrivals.entry(site).or_insert(next);
+        let word = |at: usize| match fields.get(at) {
+            Some(Reply::Bulk(bytes)) => std::str::from_utf8(bytes).unwrap_or_default(),
+            _ => "",
+        };
+        let stamp = match word(0) {
+            "granted" => word(4),
+            "blocked" => word(8),
+            _ => "",
+        };
+        // The first gate that queues or grants a request decides its place.
+        if args.get(7).is_some_and(|role| role == b"gate")
+            && let Ok(stamp) = stamp.parse()
+        {
+            self.arrivals.entry(site).or_insert(stamp);
         }
     }
 

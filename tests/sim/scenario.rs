@@ -105,7 +105,8 @@ const FEATURES: [(Feature, u64); 32] = [
 ];
 
 /// Features that may change the order of service, or make a client fail.
-const HARMFUL: [Feature; 16] = [
+const HARMFUL: [Feature; 17] = [
+    F::ClosedConnections,
     F::PowerLoss,
     F::Kills,
     F::Pauses,
@@ -331,7 +332,11 @@ impl Draft {
 
     fn draw_all(&mut self) {
         // The first request begins the servers' quarantine.
-        let warm_up = self.actor_with(Job::Run(self.plain_run(WaitPolicy::No)));
+        let retry = WaitPolicy::Retry { count: 3, interval: Duration::from_secs(1), at_most: None };
+        let mut warm_up = self.actor_with(Job::Run(self.plain_run(retry)));
+        if self.scenario.servers > 1 {
+            warm_up.access.timing.quarantine = Duration::from_secs(30);
+        }
         self.push(0, What::Start(Box::new(warm_up)));
         let ends = FIRST_START_US + self.dice.between(6, 16) * 1_000_000;
         let busy = if self.scenario.servers == 1 { 60_000 } else { 150_000 };

@@ -592,7 +592,7 @@ impl Simulation {
         for call in executed {
             let site = network.site_of(call.connection);
             trace.executed(*now, server, site, &call);
-            oracle.executed(server, site, &call);
+            oracle.executed(site, &call);
         }
         for output in outputs {
             match output {

@@ -181,14 +181,13 @@ impl Subject for Background<'_> {
 
     /// Continue with the new lease.
     fn on_extension(&mut self, ttl: Option<Duration>, hold: &mut Hold<'_>) -> Option<End> {
-        // We renew it in any case, so it is not shorter than our own.
-        let ttl = ttl.and_then(|ttl| Some(ttl.max(self.settings.ttl?)));
+        let own = self.settings.ttl;
         let (lease, loss) = hold.change(|lock, grant| {
+            // We renew it in any case, so it is shorter neither than our own nor than the last one.
+            let current = grant.lease.map(|lease| lease.ttl());
+            let ttl = ttl.and_then(|ttl| Some(ttl.max(own?).max(current?)));
             lock.set_ttl(ttl);
-            let before = grant.lease.take();
-            let extended = lock.extend(grant);
-            grant.lease = before;
-            match extended {
+            match lock.extend(grant) {
                 Extended::Until(lease, votes) => {
                     (grant.lease, grant.votes) = (Some(lease).filter(|_| ttl.is_some()), votes);
                     (grant.lease, None)

@@ -9,7 +9,7 @@ use super::release::verdict;
 use super::renewal_tally::{RenewalTally, renewal_counts};
 use super::reply::{ExtendReply, FollowUpReply, ReleaseReply, Reply};
 use super::requests::{Requests, Terms};
-use super::script::Call;
+use super::script::{Call, USUAL_LEASE};
 use super::servers::Servers;
 use super::{FOREVER, Keys, Server, Timing};
 use crate::clock::BootTime;
@@ -136,7 +136,11 @@ impl Bearer for RedisBearer {
         let mut tally = RenewalTally::default();
         let (mut record, mut lost_claim) = (None, Vec::new());
         let is_done = |reply: &ExtendReply| matches!(reply, ExtendReply::Extended { .. });
+        let mut unacknowledged = Vec::new();
         for (at, reply) in self.request(&call, is_done) {
+            if !matches!(&reply, Ok(ExtendReply::Extended { quarantine, .. }) if quarantine.is_zero()) {
+                unacknowledged.push(self.servers[at].node.name());
+            }
             match reply {
                 // Its earlier votes are unknown here. A single server has never been healed: it
                 // granted this claim, or replaced the master that did, and the claim has not
@@ -161,6 +165,10 @@ impl Bearer for RedisBearer {
         // ours.
         let lease = tally.lease(servers);
         let lease = lease.filter(|lease| !lease.deadline().has_passed());
+        if servers > 1 && requested.ttl() > USUAL_LEASE && !unacknowledged.is_empty() && lease.is_some() {
+            let problem = Problem::LongLease { servers: unacknowledged };
+            return Extended::Unknown(BackendError { at: None, problem });
+        }
         if let (Some(_), Some(record)) = (lease, record)
             && !lost_claim.is_empty()
         {

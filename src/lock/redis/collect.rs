@@ -118,7 +118,15 @@ impl RedisLock {
             Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
                 self.on_refusal(all, at, refusal, observer)?;
             }
-            Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => return Err(Attempt::Superseded(by)),
+            // One server may know a newer request that the others have forgotten, or whose stamp is from
+            // a clock that is ahead: it is outvoted like one that is held.
+            Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => {
+                let blocked = Blocked { key: by.key, position: None, queue_length: 0, by: Blocker::Queue };
+                all.tally.add(at, Vote::No(Box::new(Refusal::unexplained(blocked))));
+                if all.tally.cannot_win() {
+                    return Err(Attempt::Superseded(by));
+                }
+            }
             Ok(CollectReply::Acquire(reply)) => {
                 all.tally.add_reply(at, sent_at, Ok(reply));
                 all.carry_place_soon();

@@ -65,7 +65,8 @@ impl RedisLock {
         }
         let is_longer =
             |lease: &Lease| grant.lease.is_none_or(|current| lease.deadline() > current.deadline());
-        self.renewal = tally.lease(servers).filter(|lease| is_longer(lease) && !grant.is_over());
+        let renewed = tally.lease(servers).map(|lease| self.as_acknowledged(lease));
+        self.renewal = renewed.filter(|lease| is_longer(lease) && !grant.is_over());
         if self.renewal.is_some() {
             self.heal(grant);
         }
@@ -131,6 +132,9 @@ impl RedisLock {
                 if !renewal_counts(vote_until, !quarantine.is_zero(), now) {
                     tally.add_error(member.node.error(Problem::InQuarantine(quarantine)));
                 } else if let Some(requested) = requested {
+                    if quarantine.is_zero() {
+                        member.acknowledged_at = Some(requested.sent_at());
+                    }
                     // A shorter renewal does not shorten what was granted before.
                     let vote = member.vote.filter(|vote| vote.deadline() > requested.deadline());
                     let vote = vote.unwrap_or(requested);

@@ -69,6 +69,7 @@ use super::{
 };
 use log::LogEntry;
 use release::Release;
+use script::USUAL_LEASE;
 use requests::{Requests, Terms};
 use servers::Servers;
 use vote::{Attempt, InFlight, Win};
@@ -129,6 +130,23 @@ impl RedisLock {
     /// The lease of a grant whose request was sent at this moment.
     fn lease(&self, sent_at: BootTime) -> Lease {
         Lease::new(sent_at, self.ttl.unwrap_or(FOREVER))
+    }
+
+    /// Whether every server must know the length of our lease: one that has lost its data must not
+    /// vote for as long, and learns that from the others.
+    fn has_long_lease(&self) -> bool {
+        self.servers.len() > 1 && self.ttl.is_some_and(|ttl| ttl > USUAL_LEASE)
+    }
+
+    /// A longer lease than usual lasts no longer than every server has acknowledged.
+    fn as_acknowledged(&self, lease: Lease) -> Lease {
+        if self.servers.len() == 1 || lease.ttl() <= USUAL_LEASE {
+            return lease;
+        }
+        let all = self.servers.all().map(|at| self.servers[at].acknowledged_at);
+        let first = all.min().flatten();
+        let ends = first.map_or(lease.sent_at(), |first| first + lease.ttl());
+        Lease::new(lease.sent_at(), lease.ttl().min(ends.since(lease.sent_at()).max(USUAL_LEASE)))
     }
 
     /// Makes attempts until one is granted the lock. The caller cleans up after an error.

@@ -30,6 +30,8 @@ pub(super) struct Member {
     pub lost_claim: bool,
     /// The lease of its last vote for us, counted from its request, with the ttl of that request.
     pub vote: Option<Lease>,
+    /// When the last request was sent with which it acknowledged the length of our lease.
+    pub acknowledged_at: Option<BootTime>,
     /// It has renewed before, so it has that script.
     pub has_renewed: bool,
     /// The lease of the renewal that it has not replied to.
@@ -57,6 +59,7 @@ impl Member {
             avoid_until: None,
             lost_claim: false,
             vote: None,
+            acknowledged_at: None,
             has_renewed: false,
             renewal: None,
         }

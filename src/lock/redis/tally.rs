@@ -45,7 +45,8 @@ pub(super) enum Verdict {
 pub(super) struct Tally {
     names: Vec<String>,
     votes: Vec<Option<Vote>>,
-    /// The longest quarantine that any client is known to use. It applies to every vote.
+    /// Our quarantine, or the longest bound of any lease that a server has reported. It applies to
+    /// every vote.
     quarantine: Duration,
     /// A vote showed that the set of servers is misconfigured.
     unfit: Option<BackendError>,
@@ -67,9 +68,10 @@ impl Tally {
 
     pub(super) fn add(&mut self, at: usize, vote: Vote) {
         let reported = match &vote {
-            Vote::Yes { granted, .. } => granted.memory.longest_quarantine,
-            Vote::Quarantined(quarantined) => quarantined.longest_quarantine,
-            Vote::No(_) | Vote::Failed(_) => Duration::ZERO,
+            Vote::Yes { granted, .. } => granted.memory.longest_bound,
+            Vote::Quarantined(quarantined) => quarantined.longest_bound,
+            Vote::No(refusal) => refusal.longest_bound,
+            Vote::Failed(_) => Duration::ZERO,
         };
         self.quarantine = self.quarantine.max(reported);
         if let Some(error) = self.unfitness(at, &vote) {
@@ -161,6 +163,14 @@ impl Tally {
             Some(Vote::No(_) | Vote::Quarantined(_) | Vote::Failed(_)) | None => None,
         });
         sent_at.min()
+    }
+
+    /// The servers that have not acknowledged the length of our lease: those that have voted, for us
+    /// or not, have.
+    pub(super) fn unacknowledged(&self) -> Vec<String> {
+        let has_heard = |vote: &Option<Vote>| matches!(vote, Some(Vote::Yes { .. } | Vote::No(_)));
+        let unheard = self.names.iter().zip(&self.votes).filter(|(_, vote)| !has_heard(vote));
+        unheard.map(|(name, _)| name.clone()).collect()
     }
 
     /// The servers that have not voted.
@@ -279,7 +289,7 @@ mod tests {
     use crate::lock::{Blocker, Fault, ServerError};
 
     fn known_for(id: &str, seconds: u64) -> Vote {
-        let memory = Memory { known_for: Duration::from_secs(seconds), longest_quarantine: Duration::ZERO };
+        let memory = Memory { known_for: Duration::from_secs(seconds), longest_bound: Duration::ZERO };
         let granted = Granted { fences: vec![1], slots: Vec::new(), run_id: id.into(), stamp: 1, memory };
         Vote::Yes { granted, sent_at: BootTime::from_nanos(0) }
     }
@@ -290,13 +300,12 @@ mod tests {
 
     fn no() -> Vote {
         let blocked = Blocked { key: 0, position: None, queue_length: 0, by: Blocker::Queue };
-        let (run_id, holder_gate) = (Vec::new(), Vec::new());
-        Vote::No(Box::new(Refusal { blocked, run_id, stamp: None, holder_gate, holder_arrival: None }))
+        Vote::No(Box::new(Refusal::unexplained(blocked)))
     }
 
     fn quarantined(longest: u64) -> Vote {
-        let longest_quarantine = Duration::from_secs(longest);
-        Vote::Quarantined(Quarantined { left: Duration::from_secs(1), longest_quarantine })
+        let longest_bound = Duration::from_secs(longest);
+        Vote::Quarantined(Quarantined { left: Duration::from_secs(1), longest_bound })
     }
 
     fn down() -> Vote {

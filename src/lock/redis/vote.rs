@@ -231,6 +231,11 @@ impl RedisLock {
             }
             let taken_at = tally.lease_from().filter(|_| tally.unfit().is_none() && tally.has_majority());
             let Some(taken_at) = taken_at else { return self.without_majority(tally) };
+            let unacknowledged = tally.unacknowledged();
+            if self.has_long_lease() && !unacknowledged.is_empty() {
+                let problem = Problem::LongLease { servers: unacknowledged };
+                return Attempt::Interrupted(BackendError { at: None, problem });
+            }
             let lease = self.lease(taken_at);
             match self.agree_on_fence(&tally, granted.fences.clone(), lease) {
                 Ok(_) if lease.deadline().has_passed() => return Attempt::Interrupted(self.granted_too_late()),
@@ -256,13 +261,20 @@ impl RedisLock {
         for (at, _) in tally.yes() {
             self.servers[at].vote = Some(lease);
         }
+        self.servers.iter_mut().for_each(|member| member.acknowledged_at = Some(lease.sent_at()));
+        // Votes live for a lease. Now that they are a grant, they must outlive this process.
+        if self.servers.len() > 1 && self.requests.outlives_lease(&self.terms) {
+            let call = self.requests.extend(self.claim(), lease.sent_at(), &self.terms, None).in_full();
+            let voters: Vec<usize> = tally.yes().map(|(at, _)| at).collect();
+            self.servers.send(voters, &call);
+        }
         let (slots, voted, failures) = (granted.slots.clone(), tally.yes().count(), tally.abstentions());
         Win { fences, slots, taken_at: lease.sent_at(), lease, voted, failures }
     }
 
     /// Reads the replies of the remaining servers for a moment. They may reveal that a server is
-    /// listed twice, or that the longest quarantine is longer than the voters reported; the latter
-    /// is worth a longer wait.
+    /// listed twice, or that there are longer leases than the voters reported; the latter is worth a
+    /// longer wait. A lease that is longer than usual needs all of them.
     fn read_late_votes(
         &mut self,
         sent_at: BootTime,
@@ -272,11 +284,11 @@ impl RedisLock {
         let (shortest, longest) = DUPLICATE_CHECK;
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
-        let at_most = if self.attempts > 1 {
+        let at_most = if tally.depends_on_young_servers() || self.has_long_lease() {
+            self.servers.node_timeout
+        } else if self.attempts > 1 {
             // After a wait there may be a waiter behind us: do not delay it.
             Duration::ZERO
-        } else if tally.depends_on_young_servers() {
-            self.servers.node_timeout
         } else if is_slow {
             longest
         } else {

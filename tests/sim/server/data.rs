@@ -93,7 +93,7 @@ impl Data {
         let Identity { run_id, replication_id, is_replica } = &self.identity;
         let server = format!("# Server\r\nredis_version:7.0.15\r\nrun_id:{run_id}\r\n");
         let role = if *is_replica { "slave" } else { "master" };
-        let replication = format!("# Replication\r\nrole:{role}\r\nmaster_replid:{replication_id}\r\n");
+        let replication = format!("# Replication\r\nrole:{role}\r\nmaster_replid:{replication_id}\r\nmaster_replid2:{}\r\n", "0".repeat(40));
         Reply::bulk(match section {
             b"server" => server,
             b"replication" => replication,

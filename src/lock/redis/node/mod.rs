@@ -167,10 +167,11 @@ impl Node {
         Ok(())
     }
 
-    /// Notices that the server has closed a connection on which it owes us nothing.
+    /// Reads what has arrived on a connection that was not used for a while: the server may have
+    /// closed it.
     fn drop_closed_connection(&mut self) {
-        let is_idle = self.expected.iter().all(|expected| matches!(expected, Expected::Login(_)));
-        if is_idle && self.progress_at.elapsed() > IDLE {
+        if self.progress_at.elapsed() > IDLE {
+            self.is_reused = false;
             self.discard_replies();
         }
     }

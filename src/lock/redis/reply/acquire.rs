@@ -27,15 +27,15 @@ pub(in crate::lock::redis) enum AcquireReply {
 pub(in crate::lock::redis) struct Memory {
     /// How long the server is known to have kept its data; zero = not checked.
     pub known_for: Duration,
-    /// The longest quarantine that any client has requested.
-    pub longest_quarantine: Duration,
+    /// No lease of any client is longer, as far as the server knows: lua/include/marker.lua.
+    pub longest_bound: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::lock::redis) struct Quarantined {
     /// The server does not vote for this long.
     pub left: Duration,
-    pub longest_quarantine: Duration,
+    pub longest_bound: Duration,
 }
 
 /// Why a server did not grant the lock.
@@ -50,6 +50,22 @@ pub(in crate::lock::redis) struct Refusal {
     pub holder_gate: Vec<u8>,
     /// When the holder arrived, if known.
     pub holder_arrival: Option<Arrival>,
+    /// See [`Memory::longest_bound`].
+    pub longest_bound: Duration,
+}
+
+impl Refusal {
+    /// A refusal of which nothing else is known.
+    pub(in crate::lock::redis) fn unexplained(blocked: Blocked) -> Self {
+        Self {
+            blocked,
+            run_id: Vec::new(),
+            stamp: None,
+            holder_gate: Vec::new(),
+            holder_arrival: None,
+            longest_bound: Duration::ZERO,
+        }
+    }
 }
 
 /// A place in the order of arrival. Among clients that came to different servers in the same
@@ -92,7 +108,7 @@ impl Reply for AcquireReply {
                 stamp: fields.number(4)?,
                 memory: Memory {
                     known_for: fields.non_negative_millis(5)?.unwrap_or_default(),
-                    longest_quarantine: fields.non_negative_millis(6)?.unwrap_or_default(),
+                    longest_bound: fields.non_negative_millis(6)?.unwrap_or_default(),
                 },
             }),
             b"blocked" => {
@@ -105,6 +121,7 @@ impl Reply for AcquireReply {
                     stamp: fields.non_negative(8)?,
                     holder_gate: record.get("gate").to_vec(),
                     holder_arrival: stamp.map(|stamp| Arrival { stamp, waiter }),
+                    longest_bound: fields.non_negative_millis(10)?.unwrap_or_default(),
                 }))
             }
             b"nested" => Self::Nested,
@@ -115,7 +132,7 @@ impl Reply for AcquireReply {
             }
             b"quarantined" => Self::Quarantined(Quarantined {
                 left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
-                longest_quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
+                longest_bound: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
             }),
             b"stale" => return Err(Problem::StaleReply),
             b"replica" => return Err(Problem::Replica),
@@ -144,13 +161,13 @@ mod tests {
             panic!("granted");
         };
         assert_eq!((granted.fences, granted.slots, granted.stamp), (vec![42, 43], vec![0, 7], 1700));
-        assert_eq!(granted.memory.longest_quarantine, Duration::from_secs(30));
+        assert_eq!(granted.memory.longest_bound, Duration::from_secs(30));
     }
 
     #[test]
     fn a_holder_is_described() {
         let fields = [
-            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "4", "host", "web1", "gate", "cd",
+            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "4", "30000", "host", "web1", "gate", "cd",
             "stamp", "9",
         ];
         let Ok(AcquireReply::Refused(refusal)) = acquire_of(2, &fields) else { panic!("blocked") };
@@ -168,7 +185,7 @@ mod tests {
     #[test]
     fn each_kind_of_blocker_is_recognized() {
         let by = |holder: &str, more: &[&str]| {
-            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0"], more].concat();
+            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0", "0"], more].concat();
             match acquire_of(1, &fields) {
                 Ok(AcquireReply::Refused(refusal)) => refusal.blocked.by,
                 other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use crate::lock::redis::script::Call;
 use crate::lock::{Blocked, Blocker, Fields, HolderInfo, Holding, Problem};
 
 /// Index of the first field of the holder's record in a 'blocked' reply.
-const INFO: usize = 10;
+const INFO: usize = 11;
 
 /// A script's reply: a list of strings that starts with the tag, or the tag alone.
 pub(super) struct ReplyFields(Vec<Vec<u8>>);

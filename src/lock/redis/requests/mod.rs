@@ -161,8 +161,11 @@ impl Requests {
             Ask::Newcomer { proposed } => ("newcomer", false, None, &[][..], joined(&vec![proposed; keys])),
             Ask::Vote { proposed, gate, stamp, queues } => ("vote", queues, stamp, gate, joined(proposed)),
         };
+        // A single server's vote is a grant. One of several may stay a vote, and must not block others
+        // for longer than a lease: the grant keeps the minimum hold.
+        let ttl = if self.servers == 1 { self.key_ttl(terms, Duration::ZERO) } else { self.vote_ttl() };
         let mut args = vec![
-            self.key_ttl(terms, Duration::ZERO),
+            ttl,
             role.into(),
             flag(queues),
             gate.to_vec(),
@@ -300,6 +303,15 @@ impl Requests {
         ];
         args.extend(more);
         Call::Script { script, keys, args, in_full: false }
+    }
+
+    fn vote_ttl(&self) -> Vec<u8> {
+        self.timing.ttl.map_or_else(|| b"0".to_vec(), millis)
+    }
+
+    /// Whether the minimum hold is longer than the lease.
+    pub(super) fn outlives_lease(&self, terms: &Terms) -> bool {
+        self.timing.ttl.is_some_and(|ttl| terms.min_hold > ttl)
     }
 
     /// How long the keys live if they are not renewed: the lease, or longer to keep a minimum hold.
