@@ -18,6 +18,8 @@ pub const FIRST_START_US: u64 = 36_000_000;
 /// After the last fault, clients need this time until nothing reminds of it: a gate that was late is
 /// avoided for 10 s, a silent connection is given up after a few seconds.
 const SETTLING_US: u64 = 15_000_000;
+/// A server that was restarted does not vote for half a minute.
+const SETTLING_AFTER_RESTART_US: u64 = 45_000_000;
 const QUIET_US: u64 = 6_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -291,6 +293,11 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
         chosen.remove(&F::DataLoss);
         chosen.remove(&F::MixedQuarantines);
     }
+    if chosen.contains(&F::LongQuarantine) {
+        // A server that loses its data would be away for as long as the episode.
+        chosen.remove(&F::DataLoss);
+        chosen.remove(&F::Restarts);
+    }
     if chosen.contains(&F::OtherNames) {
         chosen.remove(&F::DataLoss);
     }
@@ -358,8 +365,9 @@ impl Draft {
             }
         }
         if !self.scenario.is_order_strict() {
-            let longest_fault = LONGEST_FAULT_US;
-            let quiet = ends + longest_fault + SETTLING_US;
+            let has_restarts = self.has(F::Restarts) || self.has(F::DataLoss);
+            let settling = if has_restarts { SETTLING_AFTER_RESTART_US } else { SETTLING_US };
+            let quiet = ends + LONGEST_FAULT_US + settling;
             self.push(quiet, What::Quiet);
             let mut at = quiet;
             while at < quiet + QUIET_US {
@@ -414,7 +422,7 @@ impl Draft {
             Clock { offset_us: dice.between(0, 5_000_000) as i64, drift_ppm: within(dice, 1000) };
         let wall_clock = Clock { offset_us: within(dice, 10_000_000), drift_ppm: 0 };
         let is_far = dice.percent(20);
-        let latencies: &[u64] = if is_far { &[500, 5000, 30_000, 60_000] } else { &[50, 100, 500] };
+        let latencies: &[u64] = if is_far { &[500, 5000, 30_000] } else { &[50, 100, 500] };
         let latencies_us = (0..self.scenario.servers).map(|_| dice.one_of(latencies)).collect();
         // By another name a server has another place in the order.
         let alias = if self.scenario.features.contains(&F::OtherNames) { dice.between(0, 1) } else { 0 };

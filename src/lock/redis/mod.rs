@@ -95,6 +95,8 @@ pub(crate) struct RedisLock {
     gate: usize,
     /// The gate of the clients that outvoted us.
     follow: Option<usize>,
+    /// The longest bound of leases that any server has reported: it applies to all votes.
+    longest_bound: Duration,
     /// The lease of the last renewal that a majority agreed to.
     renewal: Option<Lease>,
     /// The requests of the first attempt, if they were sent ahead.
@@ -118,6 +120,7 @@ impl RedisLock {
             stamp: None,
             gate: 0,
             follow: None,
+            longest_bound: Duration::ZERO,
             renewal: None,
             in_flight: None,
         }

@@ -130,6 +130,11 @@ impl Tally {
         }
     }
 
+    /// The longest that applies to every vote.
+    pub(super) fn longest_bound(&self) -> Duration {
+        self.quarantine
+    }
+
     pub(super) fn unfit(&self) -> Option<&BackendError> {
         self.unfit.as_ref()
     }
@@ -219,12 +224,11 @@ impl Tally {
         self.yes().count() >= self.majority()
     }
 
-    /// Whether the majority needs servers that may not know the longest quarantine. A server that
-    /// has not voted yet may know it.
+    /// Whether the majority needs servers that may not know the longest bound. A server that has not
+    /// voted yet may know it.
     pub(super) fn depends_on_young_servers(&self) -> bool {
         let is_old = |granted: &Granted| granted.memory.known_for >= YOUNG;
-        !self.quarantine.is_zero()
-            && self.yes().filter(|(_, granted)| is_old(granted)).count() < self.majority()
+        self.votes.len() > 1 && self.yes().filter(|(_, granted)| is_old(granted)).count() < self.majority()
     }
 
     /// Whether too many servers did not vote for us.
@@ -345,7 +349,7 @@ mod tests {
         let (old, young) = (yes("a"), known_for("b", 60));
         assert!(with_quarantine(vec![old.clone(), young.clone()]).depends_on_young_servers());
         assert!(!with_quarantine(vec![old.clone(), young.clone(), yes("c")]).depends_on_young_servers());
-        assert!(!tally(vec![old, young], 3).depends_on_young_servers(), "no client has a quarantine");
+        assert!(tally(vec![old, young], 3).depends_on_young_servers(), "even without a quarantine");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Attempt {
-        let mut tally = Tally::new(self.servers.names(), self.requests.quarantine());
+        let mut tally = Tally::new(self.servers.names(), self.requests.quarantine().max(self.longest_bound));
         let mut first_queue = None;
         if self.in_flight.is_none() {
             self.attempts += 1;
@@ -141,6 +141,7 @@ impl RedisLock {
                 Step::NextGate(vote) => vote,
                 Step::Queue(refusal) => {
                     self.note_refusal(gate, &refusal);
+                    self.longest_bound = self.longest_bound.max(refusal.longest_bound);
                     let failed = tally.too_many_failed();
                     return failed.map_or(Attempt::Queued(Box::new(refusal.blocked)), Attempt::Failed);
                 }
@@ -229,6 +230,7 @@ impl RedisLock {
             if let Err(signal) = self.read_late_votes(sent_at, &mut tally, observer) {
                 return Attempt::Cancelled(signal);
             }
+            self.longest_bound = self.longest_bound.max(tally.longest_bound());
             let taken_at = tally.lease_from().filter(|_| tally.unfit().is_none() && tally.has_majority());
             let Some(taken_at) = taken_at else { return self.without_majority(tally) };
             let unacknowledged = tally.unacknowledged();
