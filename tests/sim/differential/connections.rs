@@ -7,9 +7,12 @@ use super::scripts::compare_data;
 use crate::real_server::RealServer;
 use crate::server::reply::Reply;
 
+/// A name, and what counts the replies that it has compared.
+type Part = (&'static str, fn() -> Result<usize, String>);
+
 pub fn compare() -> Compared {
     let mut replies = 0;
-    let parts: [(&str, fn() -> Result<usize, String>); 7] = [
+    let parts: [Part; 7] = [
         ("logins", logins),
         ("databases and unknown commands", databases),
         ("scripts", script_cache),

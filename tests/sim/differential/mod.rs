@@ -17,7 +17,10 @@ mod waiter;
 /// What was compared, or the first difference.
 type Compared = Result<String, String>;
 
-const PARTS: [(&str, fn() -> Compared); 5] = [
+/// A name, and what compares it.
+type Part = (&'static str, fn() -> Compared);
+
+const PARTS: [Part; 5] = [
     ("the_virtual_server_replies_as_a_real_one", commands::compare),
     ("the_scripts_do_the_same_on_a_real_server", scripts::compare),
     ("a_blocked_client_is_served_as_by_a_real_server", blocking::compare),
