@@ -2,6 +2,9 @@
 
 use super::Compared;
 use super::pair::{Pair, now_us, wait_until};
+use super::scripts::compare_data;
+use super::similar::similar;
+use super::waiter::Waiter;
 use crate::dice::Dice;
 use crate::server::reply::Reply;
 
@@ -20,6 +23,7 @@ pub fn compare() -> Compared {
     commands_behind_wait(&mut pair).map_err(|why| format!("pipeline: {why}"))?;
     other_keys_and_databases(&mut pair).map_err(|why| format!("other keys: {why}"))?;
     a_client_that_left_gets_nothing(&mut pair).map_err(|why| format!("left: {why}"))?;
+    a_release_wakes_the_next_waiter(&mut pair).map_err(|why| format!("release: {why}"))?;
     a_stream_wakes(&mut pair).map_err(|why| format!("XREAD: {why}"))?;
     for seed in 1..=SEEDS {
         random(&mut pair, seed).map_err(|why| format!("random, seed {seed}: {why}"))?;
@@ -139,6 +143,39 @@ fn a_client_that_left_gets_nothing(pair: &mut Pair) -> Result<(), String> {
     pair.same(0, &["EXISTS", "list"]).map(drop)
 }
 
+/// The scripts of lua/, and a waiter that is blocked as the client blocks: its first BLPOP and, behind
+/// it, the next request.
+fn a_release_wakes_the_next_waiter(pair: &mut Pair) -> Result<(), String> {
+    let mut dice = Dice::new(1, 3);
+    let mut waiters = [1, 2, 3].map(|number| Waiter::plain(number, "1", &mut dice));
+    for (at, expected) in ["granted", "blocked", "blocked"].into_iter().enumerate() {
+        let (real, ours) = pair.execute(0, &waiters[at].acquire_as_gate().words(true))?;
+        waiters[at].on_reply(&real, &ours);
+        let is_expected = matches!(&real, Reply::Array(fields) if fields[0] == Reply::bulk(expected));
+        if !similar(&real, &ours) || !is_expected {
+            return Err(format!("{expected}: real {real:?}\nours {ours:?}"));
+        }
+    }
+    let lists = [1, 2].map(|at: usize| format!("lock-notify:{}", waiters[at].name));
+    block(pair, &["BLPOP", &lists[0], "2.100"], &[1])?;
+    pair.send(2, &[&["BLPOP", &lists[1], "60"], &["PING"]]);
+    pair.wait_for_blocked(2)?;
+    for at in [0, 1] {
+        let (real, ours) = pair.execute(0, &waiters[at].release(&mut dice).words(true))?;
+        if !similar(&real, &ours) || real != Reply::bulk("released") {
+            return Err(format!("release: real {real:?}\nours {ours:?}"));
+        }
+        pair.same_reply(at as u64 + 1)?;
+        if at == 0 {
+            pair.nothing_arrives(2)?;
+            let (real, ours) = pair.execute(1, &waiters[1].acquire_as_gate().words(true))?;
+            waiters[1].on_reply(&real, &ours);
+        }
+    }
+    pair.same_reply(2)?;
+    compare_data(pair)
+}
+
 fn a_stream_wakes(pair: &mut Pair) -> Result<(), String> {
     pair.same(1, &["XREAD", "STREAMS", "log", "0-0"])?;
     pair.send(1, &[&["XREAD", "BLOCK", "20", "STREAMS", "log", "0-0"], &["PING"]]);
@@ -211,12 +248,13 @@ fn random(pair: &mut Pair, seed: u64) -> Result<(), String> {
 
 /// `timeout`: an idle connection is closed; one that is blocked, or used, is not.
 pub fn compare_idle() -> Compared {
-    let mut pair = Pair::start(&["--timeout", "1"]);
-    pair.ours.idle_limit_us = Some(1_000_000);
+    let mut pair = Pair::start(&["--timeout", "2"]);
+    pair.ours.idle_limit_us = Some(2_000_000);
     (1..=3).for_each(|id| pair.open(id));
     pair.same(1, &["PING"])?;
     block(&mut pair, &["BLPOP", "list", "0"], &[2])?;
-    // Connection 0 is used all the time; the real server closes 1 after between one and three seconds.
+    // Connection 0 is used all the time; the real server closes the
+    // others after two to four seconds.
     wait_until("an idle connection is closed", || {
         let is_used = pair.same(0, &["PING"]).is_ok();
         let _ = pair.admin(&["PING"]);

@@ -2,6 +2,7 @@
 
 use super::Compared;
 use super::pair::{Each, Pair};
+use super::scripts::compare_data;
 use super::similar::similar;
 use crate::dice::Dice;
 use crate::server::commands::{ALL, MISSING};
@@ -149,24 +150,28 @@ pub fn compare() -> Compared {
     let mut pair = Pair::start(&[]);
     compare_table(&mut pair)?;
     for seed in 1..=SEEDS {
-        pair.admin(&["FLUSHALL"]);
-        pair.ours.data().databases.clear();
-        let mut dice = Dice::new(seed, 0);
-        for step in 0..STEPS {
-            let mut plain = random_command(&mut dice);
-            if dice.percent(3) {
-                with_wrong_length(&mut plain, &mut dice);
-            }
-            // A script sees the order of the fields.
-            let is_ordered = plain[0] != b"HGETALL";
-            let command = if is_ordered && dice.percent(30) { as_script(&plain, &mut dice) } else { plain };
-            let words: Vec<Each> = command.iter().cloned().map(Each::same).collect();
-            let (real, ours) = pair.execute(0, &words)?;
-            if !agree(&command, &real, &ours) {
-                let shown: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word)).collect();
-                return Err(format!("seed {seed}, step {step}: {shown:?}\nreal {real:?}\nours {ours:?}"));
-            }
-        }
+        pair.without_stalls(|pair| sequence(pair, seed))?;
     }
     Ok(format!("{} commands", pair.compared))
+}
+
+fn sequence(pair: &mut Pair, seed: u64) -> Result<(), String> {
+    pair.flush();
+    let mut dice = Dice::new(seed, 0);
+    for step in 0..STEPS {
+        let mut plain = random_command(&mut dice);
+        if dice.percent(3) {
+            with_wrong_length(&mut plain, &mut dice);
+        }
+        // A script sees the order of the fields.
+        let is_ordered = plain[0] != b"HGETALL";
+        let command = if is_ordered && dice.percent(30) { as_script(&plain, &mut dice) } else { plain };
+        let words: Vec<Each> = command.iter().cloned().map(Each::same).collect();
+        let (real, ours) = pair.execute(0, &words)?;
+        if !agree(&command, &real, &ours) {
+            let shown: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word)).collect();
+            return Err(format!("seed {seed}, step {step}: {shown:?}\nreal {real:?}\nours {ours:?}"));
+        }
+    }
+    compare_data(pair).map_err(|difference| format!("seed {seed}: {difference}"))
 }

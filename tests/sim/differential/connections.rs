@@ -4,6 +4,9 @@
 use super::Compared;
 use super::pair::{Pair, info_field, wait_until};
 use super::scripts::compare_data;
+use super::similar::similar;
+use super::waiter::Waiter;
+use crate::dice::Dice;
 use crate::real_server::RealServer;
 use crate::server::reply::Reply;
 
@@ -285,6 +288,28 @@ fn replicas() -> Result<usize, String> {
     }
     pair.same(0, &["GET", "k"])?;
     pair.same(0, &["XREAD", "STREAMS", "s", "0-0"])?;
+    // The scripts of lua/ refuse, or only read.
+    let mut dice = Dice::new(1, 4);
+    for servers in ["1", "3"] {
+        let waiter = Waiter::plain(1, servers, &mut dice);
+        let others = [waiter.clone()];
+        for call in [
+            waiter.acquire_as_gate(),
+            waiter.extend(&mut dice),
+            waiter.release(&mut dice),
+            waiter.heal(),
+            waiter.raise(&mut dice),
+            waiter.break_lock(&others, "foreign", &mut dice),
+            waiter.inspect(&mut dice),
+            waiter.watch(),
+            waiter.outer(&others),
+        ] {
+            let (real, ours) = pair.execute(0, &call.words(true))?;
+            if !similar(&real, &ours) {
+                return Err(format!("{}: real {real:?}\nours {ours:?}", call.script));
+            }
+        }
+    }
     // Memory and permissions on a replica.
     pair.admin(&["CONFIG", "SET", "maxmemory", "1"]);
     pair.ours.data().is_out_of_memory = true;

@@ -5,11 +5,14 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::similar::similar;
+use super::similar::{TOLERANCE_MS, similar};
 use crate::real_server::RealServer;
 use crate::server::data::Identity;
 use crate::server::reply::{Command, Reply};
 use crate::server::{ConnectionId, Output, VirtualServer};
+
+/// A sequence is repeated at most this often because a reply took too long.
+const REPETITIONS: usize = 10;
 
 /// A fact that does not come true in this time never will.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -116,6 +119,28 @@ impl Pair {
             replication_id: field("master_replid"),
             is_replica: field("role") == "slave",
         };
+    }
+
+    /// Repeats a sequence that failed if a reply in it took so long that the times of the two servers
+    /// differ by more than the tolerance.
+    pub fn without_stalls(
+        &mut self,
+        mut sequence: impl FnMut(&mut Self) -> Result<(), String>,
+    ) -> Result<(), String> {
+        for _ in 0..REPETITIONS {
+            self.longest_us = 0;
+            let result = sequence(self);
+            if result.is_ok() || u128::from(self.longest_us) * 2 < TOLERANCE_MS * 1000 {
+                return result;
+            }
+        }
+        Err("the machine is too slow".into())
+    }
+
+    /// Removes all data.
+    pub fn flush(&mut self) {
+        self.admin(&["FLUSHALL"]);
+        self.ours.data().databases.clear();
     }
 
     pub fn open(&mut self, id: ConnectionId) {

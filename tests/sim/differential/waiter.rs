@@ -104,6 +104,21 @@ impl Waiter {
         }
     }
 
+    /// A waiter for one exclusive lock, the same for all.
+    pub fn plain(number: u64, servers: &'static str, dice: &mut Dice) -> Self {
+        let (keys, mode, flags) = (vec![KEYS[0]], String::new(), String::new());
+        let waiter = Self::new(number, servers, "0", dice);
+        Self { keys, mode, flags, min_hold: "0", servers, marker: "lock-node", keeper: "", ..waiter }
+    }
+
+    /// The first request of a client with one server.
+    pub fn acquire_as_gate(&self) -> ScriptCall {
+        let mut more: Vec<Each> =
+            [self.ttl, "gate", "1", "", "", "0", "", self.history].map(Each::same).into();
+        more.extend(self.grant_fields());
+        self.call("acquire", &self.mode, self.stamp.as_ref(), more)
+    }
+
     pub fn claim(&self) -> String {
         format!("{}.{}", self.name, self.attempt)
     }
