@@ -59,7 +59,7 @@ fn a_push_in_a_script_wakes_in_order(pair: &mut Pair) -> Result<(), String> {
     // An element that is pushed first waits.
     pair.same(1, &["BLPOP", "list", "0"])?;
     pair.same(1, &["EXISTS", "list"])?;
-    // A push that the same script takes back wakes nobody.
+    // A push that the same script takes back wakes no client.
     block(pair, &["BLPOP", "list", "0"], &[1])?;
     let gone = "redis.call('RPUSH', 'list', 'x') return redis.call('DEL', 'list')";
     pair.same(0, &["EVAL", gone, "0"])?;
@@ -143,8 +143,7 @@ fn a_client_that_left_gets_nothing(pair: &mut Pair) -> Result<(), String> {
     pair.same(0, &["EXISTS", "list"]).map(drop)
 }
 
-/// The scripts of lua/, and a waiter that is blocked as the client blocks: its first BLPOP and, behind
-/// it, the next request.
+/// The scripts of lua/ wake a waiter that blocks as the client does, and only when it is its turn.
 fn a_release_wakes_the_next_waiter(pair: &mut Pair) -> Result<(), String> {
     let mut dice = Dice::new(1, 3);
     let mut waiters = [1, 2, 3].map(|number| Waiter::plain(number, "1", &mut dice));
@@ -202,7 +201,7 @@ fn a_stream_wakes(pair: &mut Pair) -> Result<(), String> {
 /// Clients that block on some of three lists, and pushes to them, one thing at a time.
 fn random(pair: &mut Pair, seed: u64) -> Result<(), String> {
     let mut dice = Dice::new(seed, 2);
-    // The lists that each client waits for, in the order in which the clients blocked.
+    // In the order in which they blocked.
     let mut blocked: Vec<u64> = Vec::new();
     let lists = ["l1", "l2", "l3"];
     for step in 0..STEPS {

@@ -1,5 +1,5 @@
-//! What a server refuses, and what it knows of a connection: logins, databases, scripts, memory,
-//! permissions, replicas, expired keys.
+//! Directed comparisons: logins, databases, the script cache, refusals for lack of memory or of a
+//! permission, replicas, expired keys.
 
 use super::Compared;
 use super::pair::{Pair, info_field, wait_until};
@@ -214,7 +214,8 @@ fn memory() -> Result<usize, String> {
         &["EVAL", "redis.call('PEXPIRE', 'none', 1) return redis.call('SET', 'k2', 'w')", "0"],
         &[
             "EVAL",
-            "local e = redis.pcall('SET', 'k', 'w').err return { e, redis.call('DEL', 'list'), redis.call('SET', 'k', 'u') }",
+            "local e = redis.pcall('SET', 'k', 'w').err \
+             return { e, redis.call('DEL', 'list'), redis.call('SET', 'k', 'u') }",
             "0",
         ],
         &["DEL", "k"],

@@ -184,7 +184,7 @@ impl Pair {
         }
     }
 
-    /// Tells the virtual server the time.
+    /// Passes the time on to the virtual server.
     pub fn tick(&mut self) {
         let outputs = self.ours.tick(now_us());
         self.deliver(outputs);

@@ -16,7 +16,7 @@ const NOW_DIGITS: usize = 13;
 /// Fields whose values are short times.
 const SHORT_TIMES: [&[u8]; 3] = [b"held", b"waited", b"held_for"];
 
-/// Whether these replies are the same, apart from times, and from the line in an error of a script.
+/// Whether these replies are the same, apart from times and the line in a script's error.
 pub fn similar(real: &Reply, ours: &Reply) -> bool {
     match (real, ours) {
         (Reply::Array(real), Reply::Array(ours)) => {

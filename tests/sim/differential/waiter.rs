@@ -312,7 +312,7 @@ impl Waiter {
         ScriptCall { script: "inspect", keys, args: args.map(Each::same).into() }
     }
 
-    /// Remembers what a reply to `acquire` says.
+    /// Remembers the stamp, the tokens and the slots in a reply to `acquire`.
     pub fn on_reply(&mut self, real: &Reply, ours: &Reply) {
         let (Reply::Array(real), Reply::Array(ours)) = (real, ours) else { return };
         let each = |at: usize| Some(Each { real: field(real, at)?, ours: field(ours, at)? });

@@ -75,22 +75,25 @@ pub const ALL: [CommandKind; 42] = [
 /// Commands of Redis that the virtual server lacks. It panics, so that no test relies on a reply
 /// that a real server would not give.
 pub const MISSING: &str = "
-    acl append asking bgrewriteaof bgsave bitcount bitfield bitfield_ro bitop bitpos blmove blmpop brpop
-    brpoplpush bzmpop bzpopmax bzpopmin client command config copy dbsize debug decr decrby discard dump echo
-    eval_ro evalsha_ro exec expire expireat expiretime failover fcall fcall_ro flushall flushdb function geoadd
-    geodist geohash geopos georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch
-    geosearchstore getbit getdel getex getrange getset hello hexists hincrby hincrbyfloat hkeys hmset
-    hrandfield hscan hsetnx hstrlen hvals incr incrby incrbyfloat keys lastsave latency lcs lindex linsert llen
-    lmove lmpop lolwut lpos lpush lpushx lrem lset ltrim memory mget migrate module monitor move mset msetnx
-    multi object pexpireat pexpiretime pfadd pfcount pfdebug pfmerge pfselftest psetex psubscribe psync publish
-    pubsub punsubscribe quit randomkey readonly readwrite rename renamenx replconf replicaof reset restore
-    restore-asking role rpop rpoplpush rpushx sadd save scard sdiff sdiffstore setbit setex setnx setrange
-    shutdown sinter sintercard sinterstore sismember slaveof slowlog smembers smismember smove sort sort_ro spop
-    spublish srandmember srem sscan ssubscribe strlen subscribe substr sunion sunionstore sunsubscribe swapdb
-    sync touch ttl unlink unsubscribe unwatch wait watch xack xautoclaim xclaim xdel xgroup xinfo xpending xrange
-    xreadgroup xsetid xtrim zdiff zdiffstore zincrby zinter zintercard zinterstore zmpop zmscore zpopmax zpopmin
-    zrandmember zrangestore zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex
-    zrevrangebyscore zrevrank zscan zunion zunionstore";
+    acl append asking bgrewriteaof bgsave bitcount bitfield bitfield_ro bitop bitpos blmove
+    blmpop brpop brpoplpush bzmpop bzpopmax bzpopmin client command config copy dbsize debug
+    decr decrby discard dump echo eval_ro evalsha_ro exec expire expireat expiretime failover
+    fcall fcall_ro flushall flushdb function geoadd geodist geohash geopos georadius
+    georadius_ro georadiusbymember georadiusbymember_ro geosearch geosearchstore getbit getdel
+    getex getrange getset hello hexists hincrby hincrbyfloat hkeys hmset hrandfield hscan hsetnx
+    hstrlen hvals incr incrby incrbyfloat keys lastsave latency lcs lindex linsert llen lmove
+    lmpop lolwut lpos lpush lpushx lrem lset ltrim memory mget migrate module monitor move mset
+    msetnx multi object pexpireat pexpiretime pfadd pfcount pfdebug pfmerge pfselftest psetex
+    psubscribe psync publish pubsub punsubscribe quit randomkey readonly readwrite rename
+    renamenx replconf replicaof reset restore restore-asking role rpop rpoplpush rpushx sadd
+    save scard sdiff sdiffstore setbit setex setnx setrange shutdown sinter sintercard
+    sinterstore sismember slaveof slowlog smembers smismember smove sort sort_ro spop spublish
+    srandmember srem sscan ssubscribe strlen subscribe substr sunion sunionstore sunsubscribe
+    swapdb sync touch ttl unlink unsubscribe unwatch wait watch xack xautoclaim xclaim xdel
+    xgroup xinfo xpending xrange xreadgroup xsetid xtrim zdiff zdiffstore zincrby zinter
+    zintercard zinterstore zmpop zmscore zpopmax zpopmin zrandmember zrangestore zremrangebylex
+    zremrangebyrank zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan
+    zunion zunionstore";
 
 impl CommandKind {
     fn find(name: &[u8]) -> Option<&'static Self> {

@@ -1,5 +1,5 @@
-//! What one command does, whether a client sends it or a script calls it: the data, the clock, and
-//! the rules about who may write when.
+//! Executes one command, sent by a client or called by a script: the data, the clock, and the rules
+//! by which a command is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::commands::CommandKind;
 use super::reply::Reply;
 use super::store::Store;
 
-/// What a server says about itself, and what is wrong with it.
+/// The fields of INFO that the scripts read.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub run_id: String,
