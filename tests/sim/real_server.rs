@@ -11,13 +11,14 @@ pub struct RealServer {
 }
 
 impl RealServer {
-    pub fn start() -> Self {
+    /// `options`: as on the command line of redis-server.
+    pub fn start(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let program = std::env::var("REDLOCK_TEST_REDIS_SERVER").unwrap_or("redis-server".into());
         let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr());
         let port = free.expect("a free port").port();
         let mut command = Command::new(program);
-        command.args(["--bind", "127.0.0.1", "--save", "", "--port"]).arg(port.to_string());
+        command.args(["--bind", "127.0.0.1", "--save", "", "--port"]).arg(port.to_string()).args(options);
         command.arg("--dir").arg(directory.path()).stdin(Stdio::null()).stdout(Stdio::null());
         let process = command.spawn().expect("redis-server is installed");
         let server = Self { port, process, _directory: directory };

@@ -1,12 +1,13 @@
-//! What one command does, whether a client sends it or a script calls it: the data, the clock, and
-//! the rules about who may write when.
+//! Executes one command, sent by a client or called by a script: the data, the clock, and the rules
+//! by which a command is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::commands::CommandKind;
 use super::reply::Reply;
 use super::store::Store;
 
-/// What a server says about itself, and what is wrong with it.
+/// The fields of INFO that the scripts read.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub run_id: String,
@@ -31,12 +32,6 @@ pub struct Data {
     pub has_written: bool,
 }
 
-/// Commands that change data.
-const WRITES: [&str; 11] =
-    ["SET", "DEL", "PEXPIRE", "PERSIST", "RPUSH", "LPOP", "HSET", "HDEL", "XADD", "ZADD", "ZREM"];
-/// Those of them that may take memory.
-const GROWS: [&str; 5] = ["SET", "RPUSH", "HSET", "XADD", "ZADD"];
-
 impl Data {
     pub fn new(identity: Identity) -> Self {
         Self {
@@ -57,24 +52,42 @@ impl Data {
         store
     }
 
-    /// `in_script`: a script that has written may go on writing when memory is short.
-    pub fn execute(&mut self, command: &[Vec<u8>], in_script: bool) -> Reply {
-        let name = String::from_utf8_lossy(&command[0]).to_ascii_uppercase();
-        if self.denied.contains(&name) {
-            return Reply::error(if in_script {
-                "NOPERM The user executing the script can't run this command or subcommand".to_string()
+    /// The error with which a command is refused, whatever its arguments are. `in_script`: a script
+    /// that has written may go on writing when memory is short.
+    pub fn refusal(&self, kind: &CommandKind, in_script: bool) -> Option<Reply> {
+        if self.denied.contains(kind.name) && kind.name != "AUTH" {
+            return Some(Reply::error(if in_script {
+                "ERR The user executing the script can't run this command or subcommand".to_string()
             } else {
-                format!("NOPERM this user has no permissions to run the '{}' command", name.to_lowercase())
-            });
+                let name = kind.name.to_lowercase();
+                format!("NOPERM this user has no permissions to run the '{name}' command")
+            }));
         }
-        let (is_write, grows) = (WRITES.contains(&name.as_str()), GROWS.contains(&name.as_str()));
-        if is_write && self.identity.is_replica {
-            return Reply::error("READONLY You can't write against a read only replica.");
+        // A replica ignores its limit of memory.
+        if kind.writes && self.identity.is_replica {
+            return Some(Reply::error("READONLY You can't write against a read only replica."));
         }
-        if grows && self.is_out_of_memory && !(in_script && self.has_written) {
-            return Reply::error("OOM command not allowed when used memory > 'maxmemory'.");
+        let is_short = self.is_out_of_memory && !(in_script && self.has_written);
+        (kind.grows && is_short)
+            .then(|| Reply::error("OOM command not allowed when used memory > 'maxmemory'."))
+    }
+
+    /// A command that a script calls.
+    pub fn execute_in_script(&mut self, command: &[Vec<u8>]) -> Reply {
+        let kind = match CommandKind::of(command, true) {
+            Ok(kind) => kind,
+            Err(error) => return error,
+        };
+        if let Some(refusal) = self.refusal(kind, true) {
+            return refusal;
         }
-        self.has_written |= is_write;
+        self.has_written |= kind.writes;
+        self.execute(command)
+    }
+
+    /// Execute a command that was not refused.
+    pub fn execute(&mut self, command: &[Vec<u8>]) -> Reply {
+        let name = String::from_utf8_lossy(&command[0]).to_ascii_uppercase();
         match name.as_str() {
             "TIME" => {
                 let (seconds, rest) = (self.now_us / 1_000_000, self.now_us % 1_000_000);
@@ -93,11 +106,19 @@ impl Data {
         let Identity { run_id, replication_id, is_replica } = &self.identity;
         let server = format!("# Server\r\nredis_version:7.0.15\r\nrun_id:{run_id}\r\n");
         let role = if *is_replica { "slave" } else { "master" };
-        let replication = format!("# Replication\r\nrole:{role}\r\nmaster_replid:{replication_id}\r\nmaster_replid2:{}\r\n", "0".repeat(40));
-        Reply::bulk(match section {
+        let replication = format!(
+            "# Replication
+role:{role}
+master_replid:{replication_id}
+master_replid2:{}
+",
+            "0".repeat(40)
+        );
+        Reply::bulk(match section.to_ascii_lowercase().as_slice() {
             b"server" => server,
             b"replication" => replication,
-            _ => format!("{server}\r\n{replication}"),
+            b"" | b"default" | b"all" | b"everything" => format!("{server}\r\n{replication}"),
+            _ => String::new(),
         })
     }
 }

@@ -27,6 +27,9 @@ function pcall(...)
 end
 ";
 
+const BAD_ARGUMENT: &str = "ERR Lua redis lib command arguments must be strings or integers";
+const NO_COMMAND: &str = "ERR Please specify at least one argument for this redis lib call";
+
 /// A change to the text of a script: each occurrence of the first is replaced by the second.
 pub type Patch = (&'static str, &'static str);
 
@@ -52,8 +55,11 @@ impl Engine {
         for (name, raises) in [("call", true), ("pcall", false)] {
             let data = Rc::clone(data);
             let function = lua.create_function(move |lua, args: MultiValue| {
-                let command = args.iter().map(argument).collect::<mlua::Result<Vec<_>>>()?;
-                let reply = data.borrow_mut().execute(&command, true);
+                let reply = match args.iter().map(argument).collect::<Option<Vec<_>>>() {
+                    Some(command) if command.is_empty() => Reply::error(NO_COMMAND),
+                    Some(command) => data.borrow_mut().execute_in_script(&command),
+                    None => Reply::error(BAD_ARGUMENT),
+                };
                 match reply {
                     Reply::Error(text) => {
                         let error = lua.create_table()?;
@@ -66,17 +72,33 @@ impl Engine {
             })?;
             redis.set(name, function)?;
         }
+        let sha1hex =
+            |_: &Lua, text: LuaString| Ok(sha1_smol::Sha1::from(&text.as_bytes()[..]).digest().to_string());
+        redis.set("sha1hex", lua.create_function(sha1hex)?)?;
         redis.set("REDIS_VERSION_NUM", 0x0007_000f)?;
         globals.set("redis", redis)?;
         let cjson = lua.create_table()?;
-        cjson.set("encode", lua.create_function(|_, value: Value| encode(&value))?)?;
+        let to_json = |lua: &Lua, value: Value| {
+            let mut text = Vec::new();
+            encode(&value, &mut text)?;
+            lua.create_string(text)
+        };
+        cjson.set("encode", lua.create_function(to_json)?)?;
         cjson.set("decode", lua.create_function(|lua, text: LuaString| decode(lua, &text.as_bytes()))?)?;
         cjson.set("null", Value::NULL)?;
         globals.set("cjson", cjson)?;
         lua.load(PRELUDE).exec()?;
-        // A Rust callback cannot raise a table, so `redis.call` raises it in Lua.
+        // A Rust callback can raise neither a table nor a plain text, so this is done in Lua.
         lua.load(
-            "local quiet = redis.call
+            "local decode = cjson.decode
+             function cjson.decode(text)
+               local value, failure = decode(text)
+               if failure then
+                 error(failure, 0)
+               end
+               return value
+             end
+             local quiet = redis.call
              function redis.call(...)
                local reply = quiet(...)
                if type(reply) == 'table' and reply.raise then
@@ -88,22 +110,28 @@ impl Engine {
         .exec()
     }
 
-    /// `hash`: of the text, which has run before or is given.
-    pub fn run(&mut self, hash: &str, text: Option<&[u8]>, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Reply {
-        if let Some(text) = text.filter(|_| !self.compiled.contains_key(hash)) {
-            let mut text = String::from_utf8_lossy(text).into_owned();
-            for (from, to) in &self.patches {
-                text = text.replace(from, to);
-            }
-            match self.lua.load(text).set_name("@user_script").into_function() {
-                Ok(function) => drop(self.compiled.insert(hash.into(), function)),
-                Err(error) => return Reply::error(format!("ERR Error compiling script: {error}")),
-            }
+    /// `hash`: the text's hash.
+    pub fn compile(&mut self, hash: &str, text: &[u8]) -> Result<(), Reply> {
+        if self.compiled.contains_key(hash) {
+            return Ok(());
         }
-        match self.call(hash, keys, args) {
-            Ok(reply) => reply,
-            Err(error) => Reply::error(error),
+        let mut text = String::from_utf8_lossy(text).into_owned();
+        for (from, to) in &self.patches {
+            text = text.replace(from, to);
         }
+        match self.lua.load(text).set_name("@user_script").into_function() {
+            Ok(function) => drop(self.compiled.insert(hash.into(), function)),
+            Err(Error::SyntaxError { message, .. }) => {
+                return Err(Reply::error(format!("ERR Error compiling script (new function): {message}")));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        Ok(())
+    }
+
+    /// `hash`: that of a text that was compiled.
+    pub fn run(&self, hash: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Reply {
+        self.call(hash, keys, args).unwrap_or_else(Reply::error)
     }
 
     fn call(&self, hash: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Reply, String> {
@@ -132,12 +160,12 @@ impl Engine {
     }
 }
 
-fn argument(value: &Value) -> mlua::Result<Vec<u8>> {
+fn argument(value: &Value) -> Option<Vec<u8>> {
     match value {
-        Value::String(text) => Ok(text.as_bytes().to_vec()),
-        Value::Integer(number) => Ok(number.to_string().into_bytes()),
-        Value::Number(number) => Ok(format_number(*number, 17).into_bytes()),
-        other => Err(Error::runtime(format!("bad argument of redis.call: {other:?}"))),
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(number) => Some(number.to_string().into_bytes()),
+        Value::Number(number) => Some(format_number(*number, 17).into_bytes()),
+        _ => None,
     }
 }
 
@@ -198,65 +226,71 @@ fn from_lua(value: &Value) -> mlua::Result<Reply> {
 }
 
 /// As cjson does it: a table with positive whole keys only is an array, an empty one an object.
-fn encode(value: &Value) -> mlua::Result<String> {
-    Ok(match value {
-        Value::Nil => "null".into(),
-        Value::Boolean(truth) => truth.to_string(),
-        Value::Integer(number) => number.to_string(),
-        Value::Number(number) => format_number(*number, 14),
-        Value::String(text) => quoted(&text.as_bytes()),
-        Value::Table(table) => encode_table(table)?,
-        other if *other == Value::NULL => "null".into(),
+fn encode(value: &Value, out: &mut Vec<u8>) -> mlua::Result<()> {
+    match value {
+        Value::Nil => out.extend(b"null"),
+        Value::Boolean(truth) => out.extend(truth.to_string().bytes()),
+        Value::Integer(number) => out.extend(format_number(*number as f64, 14).bytes()),
+        Value::Number(number) => out.extend(format_number(*number, 14).bytes()),
+        Value::String(text) => quote(&text.as_bytes(), out),
+        Value::Table(table) => encode_table(table, out)?,
+        other if *other == Value::NULL => out.extend(b"null"),
         other => return Err(Error::runtime(format!("cannot serialise {other:?}"))),
-    })
+    }
+    Ok(())
 }
 
-fn encode_table(table: &Table) -> mlua::Result<String> {
+fn encode_table(table: &Table, out: &mut Vec<u8>) -> mlua::Result<()> {
     let length = table.raw_len();
     let count = table.pairs::<Value, Value>().count();
-    if length > 0 && count == length {
-        let items = table.sequence_values::<Value>().map(|item| encode(&item?));
-        return Ok(format!("[{}]", items.collect::<mlua::Result<Vec<_>>>()?.join(",")));
-    }
-    let mut fields = Vec::new();
-    for pair in table.pairs::<Value, Value>() {
-        let (name, value) = pair?;
-        let name = match &name {
-            Value::String(text) => quoted(&text.as_bytes()),
-            Value::Integer(number) => format!("\"{number}\""),
-            Value::Number(number) => format!("\"{}\"", format_number(*number, 14)),
-            other => return Err(Error::runtime(format!("cannot serialise the key {other:?}"))),
-        };
-        fields.push(format!("{name}:{}", encode(&value)?));
-    }
-    Ok(format!("{{{}}}", fields.join(",")))
-}
-
-fn quoted(bytes: &[u8]) -> String {
-    // Scripts get UTF-8 only: the client replaces anything else.
-    let mut out = String::from("\"");
-    for c in String::from_utf8_lossy(bytes).chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '/' => out.push_str("\\/"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || c == '\u{7f}' => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c => out.push(c),
+    let is_array = length > 0 && count == length;
+    out.push(if is_array { b'[' } else { b'{' });
+    if is_array {
+        for (at, item) in table.sequence_values::<Value>().enumerate() {
+            out.extend(&b","[..usize::from(at > 0)]);
+            encode(&item?, out)?;
+        }
+    } else {
+        for (at, pair) in table.pairs::<Value, Value>().enumerate() {
+            out.extend(&b","[..usize::from(at > 0)]);
+            let (name, value) = pair?;
+            match &name {
+                Value::String(text) => quote(&text.as_bytes(), out),
+                Value::Integer(number) => quote(format_number(*number as f64, 14).as_bytes(), out),
+                Value::Number(number) => quote(format_number(*number, 14).as_bytes(), out),
+                other => return Err(Error::runtime(format!("cannot serialise the key {other:?}"))),
+            }
+            out.push(b':');
+            encode(&value, out)?;
         }
     }
-    out.push('"');
-    out
+    out.push(if is_array { b']' } else { b'}' });
+    Ok(())
 }
 
-fn decode(lua: &Lua, text: &[u8]) -> mlua::Result<Value> {
-    let value: serde_json::Value =
-        serde_json::from_slice(text).map_err(|error| Error::runtime(format!("invalid JSON: {error}")))?;
-    from_json(lua, &value)
+fn quote(bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' | b'/' => out.extend([b'\\', byte]),
+            b'\n' => out.extend(b"\\n"),
+            b'\r' => out.extend(b"\\r"),
+            b'\t' => out.extend(b"\\t"),
+            8 => out.extend(b"\\b"),
+            12 => out.extend(b"\\f"),
+            0..0x20 | 0x7f => out.extend(format!("\\u{byte:04x}").bytes()),
+            byte => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+/// The value, or nil and the error. Its text is not that of cjson.
+fn decode(lua: &Lua, text: &[u8]) -> mlua::Result<(Value, Option<String>)> {
+    match serde_json::from_slice(text) {
+        Ok(value) => Ok((from_json(lua, &value)?, None)),
+        Err(error) => Ok((Value::Nil, Some(format!("invalid JSON: {error}")))),
+    }
 }
 
 fn from_json(lua: &Lua, value: &serde_json::Value) -> mlua::Result<Value> {

@@ -3,19 +3,24 @@
 //! It executes the real scripts of lua/. What it sends is returned to the caller, which decides
 //! when, and whether, it arrives.
 
+pub mod commands;
 pub mod data;
 mod engine;
 pub mod reply;
+mod sorted_set;
 pub mod store;
+mod stream;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use commands::{CommandKind, wrong_number};
 use data::{Data, Identity};
 use engine::Engine;
 pub use engine::Patch;
 use reply::{Command, Reply, parse_command};
+use stream::StreamRead;
 
 /// Identifies a connection to this server.
 pub type ConnectionId = u64;
@@ -44,12 +49,27 @@ struct Client {
     used_at: u64,
 }
 
-/// In BLPOP.
+/// In BLPOP or XREAD.
 struct Blocked {
-    lists: Vec<Vec<u8>>,
+    on: BlockedOn,
     /// `None` = forever.
     until: Option<u64>,
-    since: u64,
+    /// Clients are served in the order in which they blocked.
+    order: u64,
+}
+
+enum BlockedOn {
+    Lists(Vec<Vec<u8>>),
+    Stream(StreamRead),
+}
+
+impl BlockedOn {
+    fn includes(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Lists(lists) => lists.iter().any(|list| list == key),
+            Self::Stream(read) => read.key == key,
+        }
+    }
 }
 
 pub struct VirtualServer {
@@ -58,6 +78,10 @@ pub struct VirtualServer {
     /// Hashes of the scripts that it knows.
     known: BTreeSet<String>,
     clients: BTreeMap<ConnectionId, Client>,
+    /// Number of times that a client has blocked.
+    blocked_count: u64,
+    /// Clients that were unblocked, and may have sent more commands.
+    unblocked: VecDeque<ConnectionId>,
     pub password: Option<Vec<u8>>,
     /// Idle connections are closed after this time; never those that are blocked.
     pub idle_limit_us: Option<u64>,
@@ -77,6 +101,8 @@ impl VirtualServer {
             engine,
             known: BTreeSet::new(),
             clients: BTreeMap::new(),
+            blocked_count: 0,
+            unblocked: VecDeque::new(),
             password: None,
             idle_limit_us: None,
             executed: Vec::new(),
@@ -116,7 +142,7 @@ impl VirtualServer {
             client.used_at = now;
         }
         self.work_off(id, now, &mut outputs);
-        self.serve_blocked(now, &mut outputs);
+        self.continue_unblocked(now, &mut outputs);
         outputs
     }
 
@@ -139,11 +165,7 @@ impl VirtualServer {
             let client = self.clients.get_mut(&id).expect("it was just listed");
             match &client.blocked {
                 Some(Blocked { until: Some(until), .. }) if *until <= now => {
-                    (client.blocked, client.used_at) = (None, now);
-                    send(&mut outputs, id, &Reply::NilArray);
-                    let (command, reply) = (vec![b"(blocked)".to_vec()], Some(Reply::NilArray));
-                    self.executed.push(Executed { connection: id, command, reply });
-                    self.work_off(id, now, &mut outputs);
+                    self.unblock(id, Reply::NilArray, now, &mut outputs);
                 }
                 None if self.idle_limit_us.is_some_and(|limit| client.used_at + limit <= now) => {
                     self.clients.remove(&id);
@@ -152,8 +174,16 @@ impl VirtualServer {
                 Some(_) | None => {}
             }
         }
-        self.serve_blocked(now, &mut outputs);
+        self.continue_unblocked(now, &mut outputs);
         outputs
+    }
+
+    /// Execute what unblocked clients have sent behind the command that blocked. Redis does this
+    /// after the other client's commands.
+    fn continue_unblocked(&mut self, now: u64, outputs: &mut Vec<Output>) {
+        while let Some(id) = self.unblocked.pop_front() {
+            self.work_off(id, now, outputs);
+        }
     }
 
     /// Execute the commands that have arrived, until one blocks.
@@ -167,60 +197,118 @@ impl VirtualServer {
                 send(outputs, id, reply);
             }
             self.executed.push(Executed { connection: id, command, reply });
+            self.serve_blocked(now, outputs);
         }
     }
 
     /// `None` if the client blocks.
     fn on_command(&mut self, id: ConnectionId, command: &Command, now: u64) -> Option<Reply> {
-        let name = String::from_utf8_lossy(&command[0]).to_ascii_uppercase();
+        let kind = match CommandKind::of(command, false) {
+            Ok(kind) => kind,
+            Err(error) => return Some(error),
+        };
         let client = self.clients.get_mut(&id)?;
-        if !client.is_logged_in && name != "AUTH" {
+        if !client.is_logged_in && kind.name != "AUTH" {
             return Some(Reply::error("NOAUTH Authentication required."));
         }
         self.data.borrow_mut().selected = client.database;
-        Some(match name.as_str() {
-            "AUTH" => {
-                let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
-                let is_right = self.password.as_ref() == command.last();
-                client.is_logged_in |= is_right;
-                if is_right { Reply::ok() } else { Reply::error(wrong) }
-            }
-            "SELECT" => {
-                let number = String::from_utf8_lossy(&command[1]).parse().ok();
-                client.database = number?;
-                Reply::ok()
-            }
-            "PING" => Reply::Status("PONG".into()),
-            "SCRIPT" => {
-                self.known.clear();
-                Reply::ok()
-            }
-            "EVAL" | "EVALSHA" => self.evaluate(&name, command),
-            "BLPOP" => return self.block(id, command, now),
-            _ => self.data.borrow_mut().execute(command, false),
+        let refusal = self.data.borrow().refusal(kind, false);
+        if refusal.is_some() {
+            return refusal;
+        }
+        Some(match kind.name {
+            "AUTH" => self.log_in(id, &command[1..]),
+            "SELECT" => match String::from_utf8_lossy(&command[1]).parse::<i64>() {
+                Ok(number @ 0..=15) => {
+                    client.database = u32::try_from(number).expect("a small number");
+                    Reply::ok()
+                }
+                Ok(_) => Reply::error("ERR DB index is out of range"),
+                Err(_) => Reply::error("ERR value is not an integer or out of range"),
+            },
+            "PING" => match &command[1..] {
+                [] => Reply::Status("PONG".into()),
+                [text] => Reply::bulk(text.clone()),
+                _ => Reply::error(wrong_number("PING")),
+            },
+            "SCRIPT" => self.on_scripts(&command[1..]),
+            "EVAL" | "EVALSHA" => self.evaluate(kind.name, command),
+            "BLPOP" => return self.pop_or_block(id, &command[1..], now),
+            "XREAD" => return self.read_or_block(id, &command[1..], now),
+            _ => self.data.borrow_mut().execute(command),
         })
     }
 
-    fn evaluate(&mut self, name: &str, command: &Command) -> Reply {
-        let count: usize = String::from_utf8_lossy(&command[2]).parse().expect("a number of keys");
-        let (keys, args) = command[3..].split_at(count);
-        if self.data.borrow().denied.contains(name) {
-            let text =
-                format!("NOPERM this user has no permissions to run the '{}' command", name.to_lowercase());
-            return Reply::error(text);
-        }
-        let (hash, text) = if name == "EVAL" {
-            (self.hash_of(&command[1]), Some(command[1].as_slice()))
-        } else {
-            (String::from_utf8_lossy(&command[1]).into_owned(), None)
+    fn log_in(&mut self, id: ConnectionId, words: &[Vec<u8>]) -> Reply {
+        let (user, password) = match words {
+            [password] => (&b"default"[..], password),
+            [user, password] => (user.as_slice(), password),
+            _ => return Reply::error("ERR syntax error"),
         };
-        if text.is_some() {
+        if self.password.is_none() && words.len() == 1 {
+            return Reply::error(
+                "ERR AUTH <password> called without any password configured for the default user. Are you \
+                 sure your configuration is correct?",
+            );
+        }
+        // Without a password the default user has any.
+        let is_right = user == b"default" && self.password.as_ref().is_none_or(|right| right == password);
+        if !is_right {
+            return Reply::error("WRONGPASS invalid username-password pair or user is disabled.");
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.is_logged_in = true;
+        }
+        Reply::ok()
+    }
+
+    fn on_scripts(&mut self, words: &[Vec<u8>]) -> Reply {
+        let subcommand = String::from_utf8_lossy(&words[0]).into_owned();
+        match (subcommand.to_ascii_uppercase().as_str(), &words[1..]) {
+            ("FLUSH", []) => {
+                self.known.clear();
+                Reply::ok()
+            }
+            ("LOAD", [text]) => {
+                let hash = self.hash_of(text);
+                if let Err(error) = self.engine.compile(&hash, text) {
+                    return error;
+                }
+                self.known.insert(hash.clone());
+                Reply::bulk(hash)
+            }
+            ("EXISTS", hashes @ [_, ..]) => {
+                let is_known = |hash: &Vec<u8>| self.known.contains(&lower(hash));
+                Reply::Array(hashes.iter().map(|hash| Reply::Int(is_known(hash).into())).collect())
+            }
+            ("LOAD" | "EXISTS", _) => Reply::error(wrong_number(&format!("script|{subcommand}"))),
+            _ => Reply::error(format!("ERR unknown subcommand '{subcommand}'. Try SCRIPT HELP.")),
+        }
+    }
+
+    fn evaluate(&mut self, name: &str, command: &Command) -> Reply {
+        let (text, count, rest) = (&command[1], &command[2], &command[3..]);
+        let Ok(count) = String::from_utf8_lossy(count).parse::<i64>() else {
+            return Reply::error("ERR value is not an integer or out of range");
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return Reply::error("ERR Number of keys can't be negative");
+        };
+        if count > rest.len() {
+            return Reply::error("ERR Number of keys can't be greater than number of args");
+        }
+        let (keys, args) = rest.split_at(count);
+        let hash = if name == "EVAL" { self.hash_of(text) } else { lower(text) };
+        if name == "EVAL" {
+            if let Err(error) = self.engine.compile(&hash, text) {
+                return error;
+            }
             self.known.insert(hash.clone());
         } else if !self.known.contains(&hash) {
             return Reply::error("NOSCRIPT No matching script. Please use EVAL.");
         }
         self.data.borrow_mut().has_written = false;
-        self.engine.run(&hash, text, keys, args)
+        self.engine.run(&hash, keys, args)
     }
 
     fn hash_of(&mut self, text: &[u8]) -> String {
@@ -232,8 +320,15 @@ impl VirtualServer {
         hash
     }
 
-    fn block(&mut self, id: ConnectionId, command: &Command, now: u64) -> Option<Reply> {
-        let (timeout, lists) = command[1..].split_last()?;
+    fn pop_or_block(&mut self, id: ConnectionId, words: &[Vec<u8>], now: u64) -> Option<Reply> {
+        let (timeout, lists) = words.split_last()?;
+        let seconds = String::from_utf8_lossy(timeout).parse().unwrap_or(f64::NAN);
+        if !seconds.is_finite() {
+            return Some(Reply::error("ERR timeout is not a float or out of range"));
+        }
+        if seconds < 0.0 {
+            return Some(Reply::error("ERR timeout is negative"));
+        }
         for list in lists {
             match self.data.borrow_mut().store().pop_first(list) {
                 Ok(Some(element)) => return Some(Reply::bulks([list.clone(), element])),
@@ -241,55 +336,87 @@ impl VirtualServer {
                 Err(error) => return Some(Reply::Error(error)),
             }
         }
-        let seconds: f64 = String::from_utf8_lossy(timeout).parse().expect("a timeout");
-        let until = (seconds > 0.0).then(|| now + (seconds * 1e6) as u64);
-        let blocked = Blocked { lists: lists.to_vec(), until, since: now };
-        self.clients.get_mut(&id)?.blocked = Some(blocked);
+        // To the next ms, as Redis does.
+        let until = (seconds > 0.0).then(|| now + (seconds * 1e3).ceil() as u64 * 1000);
+        self.block(id, BlockedOn::Lists(lists.to_vec()), until);
         None
     }
 
-    /// Lists were pushed to: the client that has waited longest gets the element.
+    fn read_or_block(&mut self, id: ConnectionId, words: &[Vec<u8>], now: u64) -> Option<Reply> {
+        let read = match self.data.borrow_mut().store().parse_read(words) {
+            Ok(read) => read,
+            Err(error) => return Some(Reply::Error(error)),
+        };
+        let entries = self.data.borrow_mut().store().newer_entries(&read);
+        let Some(ms) = read.blocks_ms.filter(|_| entries.is_none()) else {
+            return Some(entries.unwrap_or(Reply::NilArray));
+        };
+        self.block(id, BlockedOn::Stream(read), (ms > 0).then(|| now + ms * 1000));
+        None
+    }
+
+    fn block(&mut self, id: ConnectionId, on: BlockedOn, until: Option<u64>) {
+        self.blocked_count += 1;
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.blocked = Some(Blocked { on, until, order: self.blocked_count });
+        }
+    }
+
+    fn unblock(&mut self, id: ConnectionId, reply: Reply, now: u64, outputs: &mut Vec<Output>) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            (client.blocked, client.used_at) = (None, now);
+        }
+        send(outputs, id, &reply);
+        let command = vec![b"(blocked)".to_vec()];
+        self.executed.push(Executed { connection: id, command, reply: Some(reply) });
+        self.unblocked.push_back(id);
+    }
+
+    /// Keys have got elements: clients that wait for them get them, in the order in which they
+    /// blocked.
     fn serve_blocked(&mut self, now: u64, outputs: &mut Vec<Output>) {
-        loop {
-            let pushed: Vec<(u32, Vec<u8>)> = {
-                let mut data = self.data.borrow_mut();
-                let take = |(number, store): (&u32, &mut store::Store)| {
-                    std::mem::take(&mut store.pushed).into_iter().map(|list| (*number, list)).collect()
-                };
-                data.databases.iter_mut().flat_map::<Vec<_>, _>(take).collect()
+        let pushed: Vec<(u32, Vec<u8>)> = {
+            let mut data = self.data.borrow_mut();
+            let take = |(number, store): (&u32, &mut store::Store)| {
+                std::mem::take(&mut store.pushed).into_iter().map(|key| (*number, key)).collect()
             };
-            if pushed.is_empty() {
-                return;
-            }
-            for (database, list) in pushed {
-                while let Some((id, element)) = self.next_served(database, &list) {
-                    let reply = Reply::bulks([list.clone(), element]);
-                    send(outputs, id, &reply);
-                    let command = vec![b"(blocked)".to_vec()];
-                    self.executed.push(Executed { connection: id, command, reply: Some(reply) });
-                    self.work_off(id, now, outputs);
+            data.databases.iter_mut().flat_map::<Vec<_>, _>(take).collect()
+        };
+        for (database, key) in pushed {
+            for id in self.blocked_on(database, &key) {
+                if let Some(reply) = self.reply_to_blocked(id, &key) {
+                    self.unblock(id, reply, now, outputs);
                 }
             }
         }
     }
 
-    fn next_served(&mut self, database: u32, list: &[u8]) -> Option<(ConnectionId, Vec<u8>)> {
-        let waits = |client: &&mut Client| {
-            let blocked = client.blocked.as_ref().filter(|_| client.database == database);
-            blocked.is_some_and(|blocked| blocked.lists.iter().any(|other| other == list))
+    /// The clients that wait for this key, in order.
+    fn blocked_on(&self, database: u32, key: &[u8]) -> Vec<ConnectionId> {
+        let order = |client: &Client| {
+            let blocked = client.blocked.as_ref().filter(|_| client.database == database)?;
+            blocked.on.includes(key).then_some(blocked.order)
         };
-        let since = |client: &Client| client.blocked.as_ref().map(|blocked| blocked.since);
-        let (id, client) = self
-            .clients
-            .iter_mut()
-            .filter(|(_, client)| waits(client))
-            .min_by_key(|(_, client)| since(client))?;
-        let mut data = self.data.borrow_mut();
-        data.selected = database;
-        let element = data.store().pop_first(list).ok()??;
-        (client.blocked, client.used_at) = (None, data.now_us);
-        Some((*id, element))
+        let found = self.clients.iter().filter_map(|(id, client)| Some((order(client)?, *id)));
+        found.collect::<BTreeMap<u64, ConnectionId>>().into_values().collect()
     }
+
+    fn reply_to_blocked(&self, id: ConnectionId, key: &[u8]) -> Option<Reply> {
+        let client = self.clients.get(&id)?;
+        let mut data = self.data.borrow_mut();
+        data.selected = client.database;
+        match &client.blocked.as_ref()?.on {
+            BlockedOn::Lists(_) => {
+                let element = data.store().pop_first(key).ok()??;
+                Some(Reply::bulks([key.to_vec(), element]))
+            }
+            BlockedOn::Stream(read) => data.store().newer_entries(read),
+        }
+    }
+}
+
+fn lower(hash: &[u8]) -> String {
+    String::from_utf8_lossy(hash).to_ascii_lowercase()
 }
 
 fn send(outputs: &mut Vec<Output>, to: ConnectionId, reply: &Reply) {
