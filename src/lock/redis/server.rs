@@ -4,12 +4,15 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::connection::Security;
 use super::discovery::{Address, Scheme};
 use super::tls::Tls;
+use crate::lock::{Problem, ServerError, ServerErrorKind};
+use crate::secrets::Password;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
@@ -31,11 +34,13 @@ pub(crate) struct Server {
     pub(super) target: Target,
     db: i64,
     username: Option<String>,
-    password: Option<String>,
+    password: Option<Password>,
     /// `None` without TLS.
     tls: Option<Arc<Tls>>,
     /// The Sentinels' own user and password.
-    sentinel_login: Option<(Option<String>, String)>,
+    sentinel_login: Option<(Option<String>, Password)>,
+    /// A login has succeeded, on any connection of this process.
+    was_accepted: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -69,9 +74,10 @@ impl Server {
             target,
             db: login.db(),
             username: login.username().map(Into::into),
-            password: login.password().map(Into::into),
+            password: login.password().map(Password::fixed),
             tls: is_tls.then(Arc::default),
             sentinel_login: None,
+            was_accepted: Arc::default(),
         })
     }
 
@@ -81,8 +87,13 @@ impl Server {
         (&self.target, self.db)
     }
 
-    pub(crate) fn password(&self) -> Option<&str> {
-        self.password.as_deref()
+    pub(crate) fn has_password(&self) -> bool {
+        self.password.is_some()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn password(&self) -> Option<String> {
+        self.password.as_ref().map(Password::current)
     }
 
     pub(crate) fn has_username(&self) -> bool {
@@ -90,10 +101,10 @@ impl Server {
     }
 
     /// Add this user and password if the URL has no password. The URL's own user wins.
-    pub(crate) fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Self {
+    pub(crate) fn with_login(mut self, username: Option<&str>, password: Option<&Password>) -> Self {
         if self.password.is_none() {
             self.username = self.username.or(username.map(Into::into));
-            self.password = password.map(Into::into);
+            self.password = password.cloned();
         }
         self
     }
@@ -113,9 +124,31 @@ impl Server {
         self.tls.as_ref().map(|tls| (Arc::clone(tls), host.to_owned()))
     }
 
-    pub(crate) fn with_sentinel_login(mut self, username: Option<&str>, password: Option<&str>) -> Self {
-        self.sentinel_login = password.map(|password| (username.map(Into::into), password.into()));
+    pub(crate) fn with_sentinel_login(mut self, username: Option<&str>, password: Option<&Password>) -> Self {
+        self.sentinel_login = password.map(|password| (username.map(Into::into), password.clone()));
         self
+    }
+
+    /// The server has executed a request.
+    pub(super) fn accepted(&self) {
+        self.was_accepted.store(true, Ordering::Relaxed);
+    }
+
+    /// This problem; or, if the server has accepted a login before, that the login is being changed:
+    /// a file and the server cannot change at the same moment.
+    pub(super) fn judge(&self, problem: Problem) -> Problem {
+        use ServerErrorKind::{PasswordMissing, PasswordWrong};
+        let may_change = |password: Option<&Password>| password.is_some_and(Password::may_change);
+        let of_sentinels = self.sentinel_login.as_ref().map(|(_, password)| password);
+        let is_wrong = |error: &ServerError| matches!(error.kind, PasswordMissing | PasswordWrong);
+        let is_changing = matches!(&problem, Problem::Server(error) if is_wrong(error))
+            && may_change(self.password.as_ref())
+            || matches!(problem, Problem::SentinelLogin(_)) && may_change(of_sentinels);
+        if is_changing && self.was_accepted.load(Ordering::Relaxed) {
+            Problem::LoginChanging(Box::new(problem))
+        } else {
+            problem
+        }
     }
 
     /// Whether another server may replace it, without knowing all that this one has granted.
@@ -144,7 +177,7 @@ impl Server {
     /// The first request to a Sentinel, if it needs a login.
     pub(super) fn sentinel_login(&self) -> Option<Vec<u8>> {
         let (username, password) = self.sentinel_login.as_ref()?;
-        Some(redis::cmd("AUTH").arg(username).arg(password).get_packed_command())
+        Some(redis::cmd("AUTH").arg(username).arg(password.current()).get_packed_command())
     }
 
     /// The first of its Sentinels as a server of its own, for other questions than where the master
@@ -166,7 +199,7 @@ impl Server {
     pub(super) fn login(&self) -> Vec<(&'static str, Vec<u8>)> {
         let mut steps = Vec::new();
         if let Some(password) = &self.password {
-            let auth = redis::cmd("AUTH").arg(&self.username).arg(password).get_packed_command();
+            let auth = redis::cmd("AUTH").arg(&self.username).arg(password.current()).get_packed_command();
             steps.push(("AUTH", auth));
         }
         if self.db != 0 {
@@ -229,7 +262,7 @@ mod tests {
             let server = Server::parse(url).unwrap();
             assert_eq!(server.to_string(), shown);
             assert_eq!(format!("{server:?}"), shown);
-            assert_eq!(server.password(), Some("secret"));
+            assert_eq!(server.password().as_deref(), Some("secret"));
         }
     }
 
