@@ -58,7 +58,7 @@ pub(crate) use checkup::{between_trials, check_servers};
 pub(crate) use keys::Keys;
 pub(crate) use requests::Timing;
 pub(crate) use server::Server;
-pub(crate) use tls::{Tls, TlsOptions};
+pub(crate) use tls::{PemFile, Tls, TlsFiles};
 pub(crate) use view::RedisView;
 
 use super::claim::{Claim, WaiterId};

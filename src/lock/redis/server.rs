@@ -143,7 +143,8 @@ impl Server {
         let is_wrong = |error: &ServerError| matches!(error.kind, PasswordMissing | PasswordWrong);
         let is_changing = matches!(&problem, Problem::Server(error) if is_wrong(error))
             && may_change(self.password.as_ref())
-            || matches!(problem, Problem::SentinelLogin(_)) && may_change(of_sentinels);
+            || matches!(problem, Problem::SentinelLogin(_)) && may_change(of_sentinels)
+            || matches!(&problem, Problem::Tls(problem) if problem.is_about_our_files());
         if is_changing && self.was_accepted.load(Ordering::Relaxed) {
             Problem::LoginChanging(Box::new(problem))
         } else {
