@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io, path};
 
@@ -16,12 +17,13 @@ use crate::arguments;
 pub(crate) struct Password {
     file: Option<PathBuf>,
     last: Arc<Mutex<String>>,
+    was_accepted: Arc<AtomicBool>,
 }
 
 impl Password {
     /// A password that never changes.
     pub(crate) fn fixed(text: &str) -> Self {
-        Self { file: None, last: Arc::new(Mutex::new(text.to_owned())) }
+        Self { file: None, last: Arc::new(Mutex::new(text.to_owned())), was_accepted: Arc::default() }
     }
 
     /// The first line of the file; `None` if that is empty.
@@ -32,8 +34,15 @@ impl Password {
         Ok(first_line(&text).map(|line| Self { file: Some(file), ..Self::fixed(line) }))
     }
 
-    pub(crate) fn may_change(&self) -> bool {
-        self.file.is_some()
+    /// A server has accepted it.
+    pub(crate) fn accepted(&self) {
+        self.was_accepted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a refusal may pass: the password was right, but its file and a server cannot change
+    /// at the same moment.
+    pub(crate) fn may_be_changing(&self) -> bool {
+        self.file.is_some() && self.was_accepted.load(Ordering::Relaxed)
     }
 
     /// The password at this moment. If its file cannot be read or is empty, the last one.

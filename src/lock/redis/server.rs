@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
@@ -39,8 +38,6 @@ pub(crate) struct Server {
     tls: Option<Arc<Tls>>,
     /// The Sentinels' own user and password.
     sentinel_login: Option<(Option<String>, Password)>,
-    /// A login has succeeded, on any connection of this process.
-    was_accepted: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -77,7 +74,6 @@ impl Server {
             password: login.password().map(Password::fixed),
             tls: is_tls.then(Arc::default),
             sentinel_login: None,
-            was_accepted: Arc::default(),
         })
     }
 
@@ -129,27 +125,26 @@ impl Server {
         self
     }
 
-    /// The server has executed a request.
-    pub(super) fn accepted(&self) {
-        self.was_accepted.store(true, Ordering::Relaxed);
+    fn sentinel_password(&self) -> Option<&Password> {
+        self.sentinel_login.as_ref().map(|(_, password)| password)
     }
 
-    /// This problem; or, if the server has accepted a login before, that the login is being changed:
-    /// a file and the server cannot change at the same moment.
+    /// The server has executed a request.
+    pub(super) fn accepted(&self) {
+        self.password.iter().chain(self.sentinel_password()).for_each(Password::accepted);
+        self.tls.iter().for_each(|tls| tls.accepted());
+    }
+
+    /// This problem, or that a login is being changed, if that may be the reason.
     pub(super) fn judge(&self, problem: Problem) -> Problem {
         use ServerErrorKind::{PasswordMissing, PasswordWrong};
-        let may_change = |password: Option<&Password>| password.is_some_and(Password::may_change);
-        let of_sentinels = self.sentinel_login.as_ref().map(|(_, password)| password);
+        let may_be_changing = |password: Option<&Password>| password.is_some_and(Password::may_be_changing);
         let is_wrong = |error: &ServerError| matches!(error.kind, PasswordMissing | PasswordWrong);
         let is_changing = matches!(&problem, Problem::Server(error) if is_wrong(error))
-            && may_change(self.password.as_ref())
-            || matches!(problem, Problem::SentinelLogin(_)) && may_change(of_sentinels)
-            || matches!(&problem, Problem::Tls(problem) if problem.is_about_our_files());
-        if is_changing && self.was_accepted.load(Ordering::Relaxed) {
-            Problem::LoginChanging(Box::new(problem))
-        } else {
-            problem
-        }
+            && may_be_changing(self.password.as_ref())
+            || matches!(problem, Problem::SentinelLogin(_)) && may_be_changing(self.sentinel_password())
+            || matches!((&problem, &self.tls), (Problem::Tls(problem), Some(tls)) if tls.may_be_changing(problem));
+        if is_changing { Problem::LoginChanging(Box::new(problem)) } else { problem }
     }
 
     /// Whether another server may replace it, without knowing all that this one has granted.

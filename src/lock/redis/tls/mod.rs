@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::client::ResolvesClientCert;
@@ -65,6 +66,7 @@ pub(crate) struct Tls {
     /// The name that the certificate must have, instead of the host in the URL.
     server_name: Option<String>,
     identity_and_trust: Mutex<IdentityAndTrust>,
+    was_accepted: AtomicBool,
 }
 
 #[derive(Default)]
@@ -94,7 +96,8 @@ impl IdentityAndTrust {
 
 impl Tls {
     pub(crate) fn new(files: TlsFiles, server_name: Option<String>) -> Self {
-        Self { server_name, identity_and_trust: Mutex::new(IdentityAndTrust { files, config: None }) }
+        let identity_and_trust = Mutex::new(IdentityAndTrust { files, config: None });
+        Self { server_name, identity_and_trust, was_accepted: AtomicBool::new(false) }
     }
 
     /// Check what is needed.
@@ -107,6 +110,16 @@ impl Tls {
 
     fn identity_and_trust(&self) -> MutexGuard<'_, IdentityAndTrust> {
         self.identity_and_trust.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server has accepted us, and we have accepted it.
+    pub(in crate::lock::redis) fn accepted(&self) {
+        self.was_accepted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this problem may pass: our files and a server cannot change at the same moment.
+    pub(in crate::lock::redis) fn may_be_changing(&self, problem: &TlsProblem) -> bool {
+        problem.is_about_our_files() && self.was_accepted.load(Ordering::Relaxed)
     }
 
     /// Start a session with this host; nothing is sent yet.
