@@ -55,7 +55,7 @@ pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
 #[cfg(fuzzing)]
 pub(crate) use redis::fuzz as fuzz_redis;
 pub(crate) use redis::{
-    Keys, PemFile, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing, Tls, TlsFiles,
+    Keys, Password, PemFile, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing, Tls, TlsFiles,
     between_trials, check_servers,
 };
 pub(crate) use retry::acquire;

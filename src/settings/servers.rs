@@ -12,9 +12,8 @@ use super::tls::{tls, without_tls};
 use super::usage;
 use crate::cli::BackendArgs;
 use crate::exit::{Failure, UNFIT};
-use crate::lock::Server;
+use crate::lock::{Password, Server};
 use crate::report::io_error;
-use crate::secrets::Password;
 
 const MOST_SERVERS: usize = 9;
 const PASSWORD: &str = "REDLOCK_PASSWORD";

@@ -9,9 +9,9 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::connection::Security;
 use super::discovery::{Address, Scheme};
+use super::password::Password;
 use super::tls::Tls;
 use crate::lock::{Problem, ServerError, ServerErrorKind};
-use crate::secrets::Password;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {

@@ -19,8 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
 
+use crate::lock::redis::password::read_again;
 use crate::lock::{TlsProblem, TlsSetupProblem};
-use crate::secrets::read_again;
 use crate::world::Wire;
 
 pub(super) use stream::TlsStream;
