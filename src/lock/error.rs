@@ -84,7 +84,7 @@ impl BackendError {
     /// Whether a retry may help. A lock file that was deleted and re-created is another lock.
     pub(crate) fn may_pass(&self) -> bool {
         let is_deleted = matches!(self.problem, Problem::File(FileProblem::DeletedInUse));
-        self.fault() == Fault::Unavailable && !is_deleted
+        self.problem.fault_with(Some(Fault::Unavailable)) == Fault::Unavailable && !is_deleted
     }
 
     /// Whether the configuration must be changed: waiting does not help.

@@ -50,6 +50,9 @@ pub(crate) enum Problem {
     UnknownService(String),
     /// The Sentinel refused the login with this reply.
     SentinelLogin(String),
+    /// A login that a server has accepted before is refused. It came from a file, and the file and
+    /// the server cannot change at the same moment: a retry may help.
+    LoginChanging(Box<Problem>),
     /// The reply is not a Sentinel's.
     NotASentinel(String),
     /// A lease that is longer than usual must be known to all servers, and these have not replied, or
@@ -90,11 +93,18 @@ impl Problem {
     }
 
     pub(crate) fn fault(&self) -> Fault {
+        self.fault_with(None)
+    }
+
+    /// `of_changing`: the fault of a login that is being changed, instead of its refusal.
+    pub(super) fn fault_with(&self, of_changing: Option<Fault>) -> Fault {
+        let fault_of = |cause: &BackendError| cause.problem.fault_with(of_changing);
         match self {
+            Self::LoginChanging(refusal) => of_changing.unwrap_or_else(|| refusal.fault()),
             // Refused if the refusals alone prevent a majority; unfit if the other failures alone
             // do not.
             Self::NoMajority { servers, causes } => {
-                let count = |fault| causes.iter().filter(|cause| cause.fault() == fault).count();
+                let count = |fault| causes.iter().filter(|cause| fault_of(cause) == fault).count();
                 let tolerated = servers - majority_of(*servers);
                 if count(Fault::Refused) > tolerated {
                     Fault::Refused
@@ -106,7 +116,7 @@ impl Problem {
             }
             // Refused or unfit only if all causes are: another Sentinel may still find the master.
             Self::NoMaster(causes) => {
-                let all = |fault| causes.iter().all(|cause| cause.fault() == fault);
+                let all = |fault| causes.iter().all(|cause| fault_of(cause) == fault);
                 let kind = [Fault::Refused, Fault::Unfit].into_iter().find(|fault| all(*fault));
                 kind.filter(|_| !causes.is_empty()).unwrap_or(Fault::Unavailable)
             }

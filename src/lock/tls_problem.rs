@@ -56,6 +56,11 @@ pub(crate) enum TlsSetupProblem {
 }
 
 impl TlsProblem {
+    /// Whether another certificate or list of authorities of ours may be right.
+    pub(crate) fn is_about_our_files(&self) -> bool {
+        matches!(self, Self::IdentityRefused(_) | Self::UnknownIssuer { has_own_authorities: true })
+    }
+
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::NoAnswer | Self::ClosedInHandshake => Fault::Unavailable,

@@ -90,6 +90,7 @@ pub(crate) fn problem(problem: &Problem) -> String {
             "login refused ({reply}): put the Sentinel's own password into REDLOCK_SENTINEL_PASSWORD or \
              --sentinel-password-file; the password in the URL is the master's"
         ),
+        Problem::LoginChanging(refusal) => self::problem(refusal),
         Problem::NotASentinel(reply) => {
             format!("not a Sentinel; their default port is 26379 ({reply})")
         }

@@ -12,7 +12,7 @@ use super::tls::{tls, without_tls};
 use super::usage;
 use crate::cli::BackendArgs;
 use crate::exit::{Failure, UNFIT};
-use crate::lock::Server;
+use crate::lock::{Password, Server};
 use crate::report::io_error;
 
 const MOST_SERVERS: usize = 9;
@@ -48,9 +48,9 @@ pub(super) fn servers(args: &BackendArgs, sources: Sources<'_>) -> Result<Vec<Se
         let server = parse(url).map_err(|why| bad(at, &why))?;
         let has_user = server.has_username();
         let server = server
-            .with_login(args.username.as_deref(), password.as_deref())
-            .with_sentinel_login(args.sentinel_username.as_deref(), of_sentinels.as_deref());
-        if server.has_username() && server.password().is_none() {
+            .with_login(args.username.as_deref(), password.as_ref())
+            .with_sentinel_login(args.sentinel_username.as_deref(), of_sentinels.as_ref());
+        if server.has_username() && !server.has_password() {
             return Err(if has_user {
                 bad(at, "user without a password; for a password alone write redis://:PASSWORD@HOST")
             } else {
@@ -77,7 +77,7 @@ pub(super) fn servers(args: &BackendArgs, sources: Sources<'_>) -> Result<Vec<Se
 }
 
 /// The Sentinels' own password.
-fn password_of_sentinels(args: &BackendArgs, sources: Sources<'_>) -> Result<Option<String>, Failure> {
+fn password_of_sentinels(args: &BackendArgs, sources: Sources<'_>) -> Result<Option<Password>, Failure> {
     let (file, id) = (args.sentinel_password_file.as_deref(), "sentinel_password_file");
     let password = password(SENTINEL_PASSWORD, file, id, sources)?;
     if password.is_none() && args.sentinel_username.is_some() {
@@ -124,7 +124,7 @@ fn uses_tls(args: &BackendArgs) -> bool {
 
 /// The URLs in this text that may hold a password.
 pub(super) fn typed_secrets(urls: &str) -> Vec<&str> {
-    let may_hold = |url: &&str| Server::parse(url).map_or(true, |server| server.password().is_some());
+    let may_hold = |url: &&str| Server::parse(url).map_or(true, |server| server.has_password());
     split(urls).filter(may_hold).collect()
 }
 
@@ -172,7 +172,7 @@ fn password(
     file: Option<&Path>,
     id: &str,
     sources: Sources<'_>,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<Password>, Failure> {
     match (variable(variable_name)?, file) {
         (Some(_), Some(_)) if matches!(sources.origin(id), Some(Origin::Variable(_))) => {
             Err(usage(format!("{variable_name} and {} cannot be used together", sources.name(id))))
@@ -180,19 +180,16 @@ fn password(
         (variable, Some(path)) if variable.is_none() || sources.was_typed(id) => {
             read(path, &sources.name(id)).map(Some)
         }
-        (variable, _) => Ok(variable),
+        (variable, _) => Ok(variable.as_deref().map(Password::fixed)),
     }
 }
 
 /// The first line of the file.
-fn read(path: &Path, name: &str) -> Result<String, Failure> {
+fn read(path: &Path, name: &str) -> Result<Password, Failure> {
     let bad = |why: String| Failure::new(UNFIT, format!("{name}: {}: {why}", path.display()));
-    let text = fs::read_to_string(path)
-        .map_err(|error| bad(format!("cannot read the password: {}", io_error(&error))))?;
-    match text.lines().next() {
-        Some(password) if !password.is_empty() => Ok(password.to_owned()),
-        _ => Err(bad("the first line is empty, expected a password".into())),
-    }
+    Password::from_file(path)
+        .map_err(|error| bad(format!("cannot read the password: {}", io_error(&error))))?
+        .ok_or_else(|| bad("the first line is empty, expected a password".into()))
 }
 
 /// Finds mistakes before parsing: in "redis://:p@ss#1@host" a parser sees the host "ss".

@@ -1,13 +1,13 @@
 //! Certificates, keys and names for TLS. The files are read only if a server has a `rediss://` URL.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, path};
 
 use super::sources::Sources;
 use crate::cli::BackendArgs;
 use crate::exit::{Failure, UNFIT};
-use crate::lock::{Tls, TlsOptions, TlsSetupProblem};
+use crate::lock::{PemFile, Tls, TlsFiles, TlsSetupProblem};
 use crate::report::{io_error, tls_setup_problem};
 
 const IDS: [&str; 4] = ["tls_ca", "tls_cert", "tls_key", "tls_server_name"];
@@ -23,8 +23,7 @@ pub(super) fn tls(args: &BackendArgs, sources: Sources<'_>) -> Result<Arc<Tls>, 
         (None, None) => None,
     };
     let authorities = args.tls_ca.as_deref().map(|path| read(path, "tls_ca", sources)).transpose()?;
-    let server_name = args.tls_server_name.clone();
-    let tls = Tls::new(TlsOptions { authorities, identity, server_name });
+    let tls = Tls::new(TlsFiles { authorities, identity }, args.tls_server_name.clone());
     tls.prepare().map_err(|problem| failure(&problem, args, sources))?;
     Ok(Arc::new(tls))
 }
@@ -41,8 +40,11 @@ fn incomplete(id: &str, missing: &str, sources: Sources<'_>) -> Failure {
     sources.bad(id, format!("{} also needs {missing}", sources.name(id)))
 }
 
-fn read(path: &Path, id: &str, sources: Sources<'_>) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| {
+fn read(path: &Path, id: &str, sources: Sources<'_>) -> Result<PemFile, Failure> {
+    let content = fs::read(path);
+    // A keeper changes its working directory.
+    let file = content.and_then(|content| Ok(PemFile { path: path::absolute(path)?, content }));
+    file.map_err(|error| {
         Failure::new(UNFIT, format!("{}: {}: {}", sources.name(id), path.display(), io_error(&error)))
     })
 }

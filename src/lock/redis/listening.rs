@@ -15,7 +15,7 @@ use super::script::Call;
 use super::servers::Servers;
 use super::waiting::BLPOP_SLACK;
 use crate::clock::{BootTime, jitter};
-use crate::lock::{BackendError, Fault, Problem};
+use crate::lock::{BackendError, Problem};
 
 /// The pause before a lost connection is reopened: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
@@ -142,7 +142,7 @@ impl Listening {
     fn pause(&mut self, at: usize, error: &BackendError) {
         self.servers[at].node.disconnect();
         let subscription = &mut self.subscriptions[at];
-        subscription.state = if error.fault() == Fault::Unavailable {
+        subscription.state = if error.may_pass() {
             let (first, most) = PAUSE;
             let pause = (first * 2u32.saturating_pow(subscription.failures.min(10))).min(most);
             SubscriptionState::Pausing(BootTime::now() + pause / 2 + jitter(pause))

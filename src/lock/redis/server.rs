@@ -9,7 +9,9 @@ use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::connection::Security;
 use super::discovery::{Address, Scheme};
+use super::password::Password;
 use super::tls::Tls;
+use crate::lock::{Problem, ServerError, ServerErrorKind};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
@@ -31,11 +33,11 @@ pub(crate) struct Server {
     pub(super) target: Target,
     db: i64,
     username: Option<String>,
-    password: Option<String>,
+    password: Option<Password>,
     /// `None` without TLS.
     tls: Option<Arc<Tls>>,
     /// The Sentinels' own user and password.
-    sentinel_login: Option<(Option<String>, String)>,
+    sentinel_login: Option<(Option<String>, Password)>,
 }
 
 impl Server {
@@ -69,7 +71,7 @@ impl Server {
             target,
             db: login.db(),
             username: login.username().map(Into::into),
-            password: login.password().map(Into::into),
+            password: login.password().map(Password::fixed),
             tls: is_tls.then(Arc::default),
             sentinel_login: None,
         })
@@ -81,8 +83,13 @@ impl Server {
         (&self.target, self.db)
     }
 
-    pub(crate) fn password(&self) -> Option<&str> {
-        self.password.as_deref()
+    pub(crate) fn has_password(&self) -> bool {
+        self.password.is_some()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn password(&self) -> Option<String> {
+        self.password.as_ref().map(Password::current)
     }
 
     pub(crate) fn has_username(&self) -> bool {
@@ -90,10 +97,10 @@ impl Server {
     }
 
     /// Add this user and password if the URL has no password. The URL's own user wins.
-    pub(crate) fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Self {
+    pub(crate) fn with_login(mut self, username: Option<&str>, password: Option<&Password>) -> Self {
         if self.password.is_none() {
             self.username = self.username.or(username.map(Into::into));
-            self.password = password.map(Into::into);
+            self.password = password.cloned();
         }
         self
     }
@@ -113,9 +120,31 @@ impl Server {
         self.tls.as_ref().map(|tls| (Arc::clone(tls), host.to_owned()))
     }
 
-    pub(crate) fn with_sentinel_login(mut self, username: Option<&str>, password: Option<&str>) -> Self {
-        self.sentinel_login = password.map(|password| (username.map(Into::into), password.into()));
+    pub(crate) fn with_sentinel_login(mut self, username: Option<&str>, password: Option<&Password>) -> Self {
+        self.sentinel_login = password.map(|password| (username.map(Into::into), password.clone()));
         self
+    }
+
+    fn sentinel_password(&self) -> Option<&Password> {
+        self.sentinel_login.as_ref().map(|(_, password)| password)
+    }
+
+    /// The server has executed a request.
+    pub(super) fn accepted(&self) {
+        self.password.iter().chain(self.sentinel_password()).for_each(Password::accepted);
+        self.tls.iter().for_each(|tls| tls.accepted());
+    }
+
+    /// This problem, or that a login is being changed, if that may be the reason.
+    pub(super) fn judge(&self, problem: Problem) -> Problem {
+        use ServerErrorKind::{PasswordMissing, PasswordWrong};
+        let may_be_changing = |password: Option<&Password>| password.is_some_and(Password::may_be_changing);
+        let is_wrong = |error: &ServerError| matches!(error.kind, PasswordMissing | PasswordWrong);
+        let is_changing = matches!(&problem, Problem::Server(error) if is_wrong(error))
+            && may_be_changing(self.password.as_ref())
+            || matches!(problem, Problem::SentinelLogin(_)) && may_be_changing(self.sentinel_password())
+            || matches!((&problem, &self.tls), (Problem::Tls(problem), Some(tls)) if tls.may_be_changing(problem));
+        if is_changing { Problem::LoginChanging(Box::new(problem)) } else { problem }
     }
 
     /// Whether another server may replace it, without knowing all that this one has granted.
@@ -144,7 +173,7 @@ impl Server {
     /// The first request to a Sentinel, if it needs a login.
     pub(super) fn sentinel_login(&self) -> Option<Vec<u8>> {
         let (username, password) = self.sentinel_login.as_ref()?;
-        Some(redis::cmd("AUTH").arg(username).arg(password).get_packed_command())
+        Some(redis::cmd("AUTH").arg(username).arg(password.current()).get_packed_command())
     }
 
     /// The first of its Sentinels as a server of its own, for other questions than where the master
@@ -166,7 +195,7 @@ impl Server {
     pub(super) fn login(&self) -> Vec<(&'static str, Vec<u8>)> {
         let mut steps = Vec::new();
         if let Some(password) = &self.password {
-            let auth = redis::cmd("AUTH").arg(&self.username).arg(password).get_packed_command();
+            let auth = redis::cmd("AUTH").arg(&self.username).arg(password.current()).get_packed_command();
             steps.push(("AUTH", auth));
         }
         if self.db != 0 {
@@ -229,7 +258,7 @@ mod tests {
             let server = Server::parse(url).unwrap();
             assert_eq!(server.to_string(), shown);
             assert_eq!(format!("{server:?}"), shown);
-            assert_eq!(server.password(), Some("secret"));
+            assert_eq!(server.password().as_deref(), Some("secret"));
         }
     }
 

@@ -10,7 +10,7 @@ use super::round::{Round, RoundReply, Watch};
 use super::script::{Call, WAITER_RENEWAL};
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, backoff, sleep};
-use crate::lock::{BackendError, Blocked, Blocker, Error, Fault, Observer, Problem};
+use crate::lock::{BackendError, Blocked, Blocker, Error, Observer, Problem};
 
 /// How much longer than requested BLPOP may take: servers check the timeouts of blocked clients ten
 /// times a second.
@@ -62,7 +62,7 @@ impl RedisLock {
         let RoundReply { reply, is_late, .. } = woken.map_err(Error::Cancelled)?;
         let Err(error) = reply else { return Ok(NextAttempt::AtOnce) };
         // With several servers, the next attempt skips this one.
-        if self.servers.len() == 1 && !is_late && error.fault() != Fault::Unavailable {
+        if self.servers.len() == 1 && !is_late && !error.may_pass() {
             return Err(error.into());
         }
         let pause_for = self.yield_to_those_ahead(&blocked, is_late);

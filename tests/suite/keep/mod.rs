@@ -1,6 +1,7 @@
 //! `redlock acquire`, `extend` and `release`: a lock that outlives one command, and the keeper that
 //! renews it.
 
+mod changed_password;
 mod choice;
 mod descriptors;
 mod elsewhere;

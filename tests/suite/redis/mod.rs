@@ -1,5 +1,6 @@
 //! Locks on servers: leases, fences, the network, errors, permissions.
 
+mod changed_password;
 mod fence;
 mod impostors;
 mod lease;

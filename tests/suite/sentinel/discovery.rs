@@ -3,9 +3,10 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::support::nodes::renewed;
 use crate::support::redis::free_port;
 use crate::support::sentinel::{SERVICE, Sentinels, SilentSentinel, sentinel_naming};
-use crate::support::{Redis, Run, descendants, hold, refused};
+use crate::support::{Client, Redis, Run, descendants, hold, refused, wait_until};
 
 #[test]
 fn the_lock_is_on_the_master_that_a_sentinel_names() {
@@ -88,6 +89,34 @@ fn sentinels_and_the_master_have_passwords_of_their_own() {
     let elsewhere = Run::at(&all.url(), "k").env("REDLOCK_SENTINEL_PASSWORD", "of-the-sentinel");
     refused(elsewhere.clone(), 77, &["REDLOCK_PASSWORD"]);
     elsewhere.env("REDLOCK_PASSWORD", "of-the-master").cmd(&["true"]).done().expect_code(0);
+}
+
+/// The master's connections are closed, so that the Sentinel must be asked again.
+#[test]
+fn a_run_survives_changed_passwords_of_the_sentinel_and_the_master() {
+    let master = ["--requirepass", "old-master", "--masterauth", "old-master"];
+    let lines = format!("sentinel auth-pass {SERVICE} old-master\nrequirepass old-sentinel");
+    let mut all = Sentinels::start_with(&master, &lines);
+    let [of_master, of_sentinel] = ["master", "sentinel"].map(|name| {
+        let file = all.master.dir().join(name);
+        std::fs::write(&file, format!("old-{name}")).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        file
+    });
+    let run = all.run("k").args(&["--ttl", "9s"]).arg("--password-file").arg(&of_master);
+    let job = hold(run.arg("--sentinel-password-file").arg(&of_sentinel));
+    let mut sentinel = Client::to_port(all.port()).unwrap();
+    assert_eq!(sentinel.cmd(&["AUTH", "old-sentinel"]), "OK");
+    let user = ["ACL", "SETUSER", "default", "resetpass", ">new-sentinel"];
+    assert_eq!(sentinel.cmd(&user), "OK");
+    all.master.change_password("new-master");
+    sentinel.cmd(&["SENTINEL", "SET", SERVICE, "auth-pass", "new-master"]);
+    wait_until("the Sentinel has refused a login", || sentinel.cmd(&["ACL", "LOG"]).contains("auth"));
+    std::fs::write(&of_sentinel, "new-sentinel").unwrap();
+    std::fs::write(&of_master, "new-master").unwrap();
+    renewed(&all.master, "k", 2);
+    job.wait().expect_code(0);
+    assert!(!all.master.held("k"));
 }
 
 #[test]

@@ -116,6 +116,21 @@ impl Redis {
         }
     }
 
+    /// Changes the password, and closes the connections of all clients.
+    pub fn change_password(&mut self, password: &str) {
+        let mut client = self.connect();
+        assert_eq!(client.cmd(&["CONFIG", "SET", "requirepass", password]), "OK");
+        self.password = Some(password.to_owned());
+        client.cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+
+    /// How many logins have failed.
+    pub fn failed_logins(&self) -> u64 {
+        let stats = self.info("cmdstat_auth");
+        let failed = stats.split(',').find_map(|part| part.strip_prefix("failed_calls="));
+        failed.map_or(0, |n| n.parse().expect("a count"))
+    }
+
     /// A connection that stays open between commands.
     pub fn connect(&self) -> Client {
         self.try_connect().expect("connect to the server")

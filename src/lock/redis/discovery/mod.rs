@@ -146,6 +146,7 @@ impl Discovery {
 
     /// The server is what it should be, and has executed a request.
     pub(super) fn confirm(&mut self) {
+        self.server.accepted();
         match &mut self.route {
             Route::Fixed => {}
             Route::Sentinels { sentinels, .. } => sentinels.confirm(),
@@ -224,7 +225,7 @@ impl Discovery {
             Some(address) => format!("{} ({address})", self.server),
             None => self.name(),
         };
-        BackendError::new(name, problem)
+        BackendError::new(name, self.server.judge(problem))
     }
 
     /// The error of a Sentinel, or of the server that it named, that did not reply in time.

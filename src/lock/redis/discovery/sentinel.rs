@@ -118,7 +118,8 @@ impl Sentinels {
 
     /// A problem of the current Sentinel.
     pub(super) fn error(&self, problem: Problem) -> BackendError {
-        BackendError::new(format!("Sentinel {}", self.addresses[self.current()]), problem)
+        let name = format!("Sentinel {}", self.addresses[self.current()]);
+        BackendError::new(name, self.server.judge(problem))
     }
 
     fn ask_next(&mut self) -> bool {

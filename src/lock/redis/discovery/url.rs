@@ -104,7 +104,7 @@ mod tests {
             ("valkey+cluster://a/", "redis+cluster://a:6379", None),
         ] {
             let server = parse(url).unwrap_or_else(|why| panic!("{url}: {why}"));
-            assert_eq!((server.to_string().as_str(), server.password()), (shown, password));
+            assert_eq!((server.to_string().as_str(), server.password().as_deref()), (shown, password));
         }
         assert!(parse("redis+sentinel://a/m").unwrap().may_fail_over());
     }

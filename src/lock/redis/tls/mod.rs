@@ -9,7 +9,9 @@ mod stream;
 use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
@@ -17,20 +19,43 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SignatureScheme};
 
+use crate::lock::redis::password::read_again;
 use crate::lock::{TlsProblem, TlsSetupProblem};
 use crate::world::Wire;
 
 pub(super) use stream::TlsStream;
 
-/// The user's settings; the contents of files, in PEM.
-#[derive(Default)]
-pub(crate) struct TlsOptions {
+/// A file in PEM, by its absolute path, and its content when it was last read.
+#[derive(PartialEq, Eq)]
+pub(crate) struct PemFile {
+    pub path: PathBuf,
+    pub content: Vec<u8>,
+}
+
+impl PemFile {
+    fn read_again(&self) -> Self {
+        let content = read_again(&self.path).unwrap_or_else(|| self.content.clone());
+        Self { path: self.path.clone(), content }
+    }
+}
+
+/// The user's files.
+#[derive(Default, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
     /// Certificates of authorities to trust instead of the system's.
-    pub authorities: Option<Vec<u8>>,
+    pub authorities: Option<PemFile>,
     /// A certificate chain and its key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name that the certificate must have, instead of the host in the URL.
-    pub server_name: Option<String>,
+    pub identity: Option<(PemFile, PemFile)>,
+}
+
+impl TlsFiles {
+    fn read_again(&self) -> Self {
+        let (authorities, identity) = (self.authorities.as_ref(), self.identity.as_ref());
+        Self {
+            authorities: authorities.map(PemFile::read_again),
+            identity: identity.map(|(certificate, key)| (certificate.read_again(), key.read_again())),
+        }
+    }
 }
 
 /// How to speak TLS to all servers of this process. They share it, so that a later connection can
@@ -38,37 +63,76 @@ pub(crate) struct TlsOptions {
 /// with 1.3.
 #[derive(Default)]
 pub(crate) struct Tls {
-    options: TlsOptions,
-    config: OnceLock<Result<Arc<ClientConfig>, TlsSetupProblem>>,
+    /// The name that the certificate must have, instead of the host in the URL.
+    server_name: Option<String>,
+    identity_and_trust: Mutex<IdentityAndTrust>,
+    was_accepted: AtomicBool,
+}
+
+#[derive(Default)]
+struct IdentityAndTrust {
+    files: TlsFiles,
+    /// Made of the files at the first use.
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl IdentityAndTrust {
+    /// The configuration for the next session. Files that were replaced since the last one count,
+    /// unless they cannot be used: a new certificate and its key may be written one by one.
+    fn refresh(&mut self) -> Result<Arc<ClientConfig>, TlsSetupProblem> {
+        let Some(last) = &self.config else {
+            let config = self.config.insert(configure(&self.files)?.into());
+            return Ok(Arc::clone(config));
+        };
+        let files = self.files.read_again();
+        if files == self.files {
+            return Ok(Arc::clone(last));
+        }
+        let Ok(config) = configure(&files) else { return Ok(Arc::clone(last)) };
+        self.files = files;
+        Ok(Arc::clone(self.config.insert(config.into())))
+    }
 }
 
 impl Tls {
-    pub(crate) fn new(options: TlsOptions) -> Self {
-        Self { options, config: OnceLock::new() }
+    pub(crate) fn new(files: TlsFiles, server_name: Option<String>) -> Self {
+        let identity_and_trust = Mutex::new(IdentityAndTrust { files, config: None });
+        Self { server_name, identity_and_trust, was_accepted: AtomicBool::new(false) }
     }
 
-    /// Read and check what is needed, at the first call.
+    /// Check what is needed.
     pub(crate) fn prepare(&self) -> Result<(), TlsSetupProblem> {
-        if self.options.server_name.as_deref().is_some_and(|name| server_name(name).is_none()) {
+        if self.server_name.as_deref().is_some_and(|name| server_name(name).is_none()) {
             return Err(TlsSetupProblem::ServerName);
         }
-        self.config().map(|_| ()).map_err(Clone::clone)
+        self.identity_and_trust().refresh().map(|_| ())
     }
 
-    fn config(&self) -> Result<&Arc<ClientConfig>, &TlsSetupProblem> {
-        self.config.get_or_init(|| configure(&self.options).map(Arc::new)).as_ref()
+    fn identity_and_trust(&self) -> MutexGuard<'_, IdentityAndTrust> {
+        self.identity_and_trust.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server has accepted us, and we have accepted it.
+    pub(in crate::lock::redis) fn accepted(&self) {
+        self.was_accepted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this problem may pass: our files and a server cannot change at the same moment.
+    pub(in crate::lock::redis) fn may_be_changing(&self, problem: &TlsProblem) -> bool {
+        problem.is_about_our_files() && self.was_accepted.load(Ordering::Relaxed)
     }
 
     /// Start a session with this host; nothing is sent yet.
     pub(in crate::lock::redis) fn start(&self, host: &str, wire: Wire) -> Result<TlsStream, TlsProblem> {
-        let name = self.options.server_name.as_deref().unwrap_or(host);
+        let name = self.server_name.as_deref().unwrap_or(host);
         let name = server_name(name).ok_or(TlsSetupProblem::ServerName).map_err(TlsProblem::Setup)?;
-        let config = self.config().map_err(|problem| TlsProblem::Setup(problem.clone()))?;
-        let mut session = ClientConnection::new(Arc::clone(config), name)
-            .map_err(|error| TlsProblem::Handshake(error.to_string()))?;
+        let mut current = self.identity_and_trust();
+        let config = current.refresh().map_err(TlsProblem::Setup)?;
+        let mut session =
+            ClientConnection::new(config, name).map_err(|error| TlsProblem::Handshake(error.to_string()))?;
         // As without TLS, the queue is bounded by the size of our requests.
         session.set_buffer_limit(None);
-        let TlsOptions { identity, authorities, .. } = &self.options;
+        let TlsFiles { identity, authorities } = &current.files;
         Ok(TlsStream::new(wire, session, identity.is_some(), authorities.is_some()))
     }
 }
@@ -81,9 +145,9 @@ impl fmt::Debug for Tls {
 }
 
 #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-fn configure(options: &TlsOptions) -> Result<ClientConfig, TlsSetupProblem> {
-    let roots = match &options.authorities {
-        Some(pem) => authorities(pem)?,
+fn configure(files: &TlsFiles) -> Result<ClientConfig, TlsSetupProblem> {
+    let roots = match &files.authorities {
+        Some(file) => authorities(&file.content)?,
         None => system_authorities()?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -91,7 +155,7 @@ fn configure(options: &TlsOptions) -> Result<ClientConfig, TlsSetupProblem> {
         .with_safe_default_protocol_versions()
         .map_err(|error| TlsSetupProblem::Key(error.to_string()))?
         .with_root_certificates(roots);
-    let Some((certificate, key)) = &options.identity else {
+    let Some((PemFile { content: certificate, .. }, PemFile { content: key, .. })) = &files.identity else {
         return Ok(watched(builder.with_no_client_auth()));
     };
     let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
@@ -182,8 +246,8 @@ mod tests {
             .with_single_cert(vec![issued.cert.der().clone()], key.into())
             .unwrap();
         config.ticketer = rustls::crypto::ring::Ticketer::new().unwrap();
-        let authorities = Some(issued.cert.pem().into_bytes());
-        (Arc::new(config), Tls::new(TlsOptions { authorities, ..TlsOptions::default() }))
+        let authorities = Some(PemFile { path: PathBuf::new(), content: issued.cert.pem().into_bytes() });
+        (Arc::new(config), Tls::new(TlsFiles { authorities, identity: None }, None))
     }
 
     /// One request and its reply on a new connection.
