@@ -379,7 +379,8 @@ fn a_majority_is_enough_and_every_failure_is_reported() {
         let mut facts = found();
         let info = facts.info.as_mut().unwrap();
         info.run_id = Some(id.into());
-        facts.marker = Ok(Some(Marker { reign: format!("{id}.history"), since_ms: 0, longest_ms: 0, ends_ms: 0 }));
+        facts.marker =
+            Ok(Some(Marker { reign: format!("{id}.history"), since_ms: 0, longest_ms: 0, ends_ms: 0 }));
         Ok(facts)
     };
     let down = || Err(BackendError::new("s", Problem::ConnectionRefused));
@@ -406,7 +407,8 @@ fn a_cluster_serves_if_all_its_masters_serve() {
     let master = |found| server(0, ServerKind::OfCluster, found);
     let cluster = |mut second: Found| {
         second.info.as_mut().unwrap().run_id = Some("other".into());
-        second.marker = Ok(Some(Marker { reign: "other.history".into(), since_ms: 0, longest_ms: 0, ends_ms: 0 }));
+        second.marker =
+            Ok(Some(Marker { reign: "other.history".into(), since_ms: 0, longest_ms: 0, ends_ms: 0 }));
         checkup(vec![master(Ok(found())), master(Ok(second))])
     };
     assert_eq!(levels(&cluster(found()), &SEVERAL, Check::Quorum), [Fine]);

@@ -14,8 +14,8 @@ use super::servers::Servers;
 use super::{FOREVER, Keys, Server, Timing};
 use crate::clock::BootTime;
 use crate::lock::{
-    BackendError, Bearer, BreakMode, Breaker, Claim, Extended, Fault, Fields, HolderInfo, Lease, Loss,
-    Problem, Released, Renewal,
+    BackendError, Bearer, BreakMode, Breaker, Claim, Extended, Fields, HolderInfo, Lease, Loss, Problem,
+    Released, Renewal,
 };
 
 /// How long a run without a lease may take to stop its command.
@@ -70,7 +70,7 @@ impl RedisBearer {
         let may_pass = |reply: &Result<R, BackendError>| {
             reply.as_ref().is_err_and(|error| {
                 let is_late = matches!(error.problem, Problem::TimedOut);
-                error.fault() == Fault::Unavailable && !(is_late && is_decided)
+                error.may_pass() && !(is_late && is_decided)
             })
         };
         let again: Vec<usize> =

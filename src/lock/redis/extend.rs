@@ -115,8 +115,7 @@ impl RedisLock {
 
     fn owes_a_reply(&self, at: usize) -> bool {
         let member = &self.servers[at];
-        let is_recent =
-            member.renewal.is_some_and(|renewal| renewal.sent_at().elapsed() < renewal.ttl() / 2);
+        let is_recent = member.renewal.is_some_and(|renewal| renewal.sent_at().elapsed() < renewal.ttl() / 2);
         is_recent && member.node.readiness() == Readiness::Silent
     }
 

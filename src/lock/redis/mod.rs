@@ -71,8 +71,8 @@ use super::{
 };
 use log::LogEntry;
 use release::Release;
-use script::USUAL_LEASE;
 use requests::{Requests, Terms};
+use script::USUAL_LEASE;
 use servers::Servers;
 use vote::{Attempt, InFlight, Win};
 use waiting::{NextAttempt, Progress, pause};

@@ -12,7 +12,7 @@ use super::script::Call;
 use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
-use crate::lock::{BackendError, Claim, Error, Fault, ReleaseOrphan, Released, Request};
+use crate::lock::{BackendError, Claim, Error, ReleaseOrphan, Released, Request};
 
 /// Upper limit for each step of a release (a reply, a new connection), whatever the node timeout:
 /// the caller waits for us to exit.
@@ -106,7 +106,7 @@ impl RedisLock {
         let (mut replies, mut again) = (Replies::new(), Vec::new());
         for (at, reply) in self.enough_replies(&mut first, release, BootTime::now() + step * steps) {
             match reply {
-                Err(error) if error.fault() == Fault::Unavailable && !fresh.contains(&at) => again.push(at),
+                Err(error) if error.may_pass() && !fresh.contains(&at) => again.push(at),
                 reply => replies.push((at, reply)),
             }
         }
@@ -200,7 +200,8 @@ impl RedisLock {
     fn ensure_script(&mut self, to: &[usize], claim: Claim, release: &Release) {
         let without_entry = Release::Final { stay_until: release.stay_until(), entry: None };
         let call = self.requests.release(claim, &self.terms, Duration::ZERO, without_entry.min_hold(), None);
-        let cold: Vec<usize> = to.iter().copied().filter(|&at| self.servers[at].node.may_lack_script()).collect();
+        let cold: Vec<usize> =
+            to.iter().copied().filter(|&at| self.servers[at].node.may_lack_script()).collect();
         self.servers.send(cold, &call.in_full());
     }
 

@@ -240,7 +240,9 @@ impl RedisLock {
             }
             let lease = self.lease(taken_at);
             match self.agree_on_fence(&tally, granted.fences.clone(), lease) {
-                Ok(_) if lease.deadline().has_passed() => return Attempt::Interrupted(self.granted_too_late()),
+                Ok(_) if lease.deadline().has_passed() => {
+                    return Attempt::Interrupted(self.granted_too_late());
+                }
                 Ok(fences) => return Attempt::Won(Box::new(self.win(fences, &granted, lease, &tally))),
                 Err(failed) if failed.is_empty() || failed.iter().any(|(at, _)| *at == self.gate) => {
                     return Attempt::Interrupted(self.granted_too_late());

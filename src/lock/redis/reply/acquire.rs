@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn a_holder_is_described() {
         let fields = [
-            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "4", "30000", "host", "web1", "gate", "cd",
-            "stamp", "9",
+            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "4", "30000", "host", "web1", "gate",
+            "cd", "stamp", "9",
         ];
         let Ok(AcquireReply::Refused(refusal)) = acquire_of(2, &fields) else { panic!("blocked") };
         assert_eq!(refusal.stamp, Some(17));
@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn each_kind_of_blocker_is_recognized() {
         let by = |holder: &str, more: &[&str]| {
-            let fields = [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0", "0"], more].concat();
+            let fields =
+                [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0", "0"], more].concat();
             match acquire_of(1, &fields) {
                 Ok(AcquireReply::Refused(refusal)) => refusal.blocked.by,
                 other => panic!("{other:?}"),
