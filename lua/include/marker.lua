@@ -95,8 +95,8 @@ end
 --
 -- A request for a lease of `ttl` ms raises the bound, for a little longer than this lease can last.
 -- No longer lease was granted before, so a server that has outlasted the old bound, and the usual
--- leases, which need no bound, stays in good standing: its marker is backdated. One that is
--- quarantined raises nothing, and its reply is no acknowledgement.
+-- leases, which need no bound, stays in good standing: its marker is backdated. On any other server
+-- nothing is raised, and its reply is no acknowledgement.
 local function quarantine_left(quarantine, ttl)
   if quarantine == 0 and SERVERS == '1' then
     shard_known_since('check')
@@ -112,11 +112,12 @@ local function quarantine_left(quarantine, ttl)
   -- What was longer than usual is over when its bound is forgotten.
   local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
   local left = needed > 0 and needed + 1000 - (NOW_MS - since) or 0
-  local bound = left > 0 and needed or math.max(needed, quarantine, ttl)
-  if bound > longest and NOW_MS - since >= math.max(longest, USUAL_LEASE_MS) + 1000 then
+  local bound = needed
+  if NOW_MS - since >= math.max(longest, USUAL_LEASE_MS) + 1000 then
+    bound = math.max(needed, quarantine, ttl)
     since = math.min(since, NOW_MS - bound - 1000)
   end
-  if marked ~= our_reign or bound > longest or tonumber(ends) < NOW_MS + bound then
+  if marked ~= our_reign or bound > longest or (tonumber(ends) or 0) < NOW_MS + bound then
     local fields = { our_reign, int_string(since), int_string(bound), int_string(NOW_MS + bound * 5 / 4) }
     call('SET', MARKER, table.concat(fields, ' '))
   end

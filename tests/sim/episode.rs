@@ -456,9 +456,10 @@ fn claims(data: &mut crate::server::data::Data, key: &str, waiter: &str) -> bool
     let databases: Vec<u32> = data.databases.keys().copied().collect();
     databases.into_iter().any(|database| {
         data.selected = database;
+        let now_ms = (data.now_us / 1000) as f64;
         let store = data.store();
         let holds = store.string(format!("lock:{key}").as_bytes());
-        let shares = store.members(format!("lock-shared:{key}").as_bytes());
+        let shares = store.members_above(format!("lock-shared:{key}").as_bytes(), now_ms);
         let is_tag =
             holds.as_ref().is_some_and(|value| value.starts_with(b"shared:") || value.starts_with(b"slots:"));
         holds.is_some_and(|value| value.starts_with(waiter.as_bytes()))
@@ -535,7 +536,9 @@ pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool
         let mut shared = simulation.shared.borrow_mut();
         shared.trace.is_kept = is_traced;
         shared.oracle.servers = scenario.servers;
-        shared.oracle.has_preferences = scenario.features.contains(&Feature::Preferences);
+        shared.oracle.has_preferences = [Feature::Preferences, Feature::Superseding]
+            .iter()
+            .any(|feature| scenario.features.contains(feature));
         shared.oracle.is_order_strict = scenario.is_order_strict();
         for server in 0..scenario.servers {
             for alias in [0, 1] {

@@ -287,6 +287,8 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
             chosen.remove(&feature);
         }
         chosen.insert(F::DataLoss);
+        // Two servers may lose their tokens soon after each other. Then only the clocks are left.
+        chosen.remove(&F::ClockSkew);
     }
     if chosen.contains(&F::ClockSteps) {
         // Only the clock keeps tokens growing when the counter is lost.
@@ -398,9 +400,8 @@ impl Draft {
             // If those with the longer one are few, a server may not hear of it for a while.
             let is_usual = self.dice.percent(15);
             quarantine = Duration::from_secs(if is_usual { 30 } else { self.dice.one_of(&[0, 2, 5]) });
-            if !quarantine.is_zero() {
-                ttl = ttl.min(quarantine);
-            }
+            // A client without a quarantine has not asked for its longer leases to be protected.
+            ttl = ttl.min(quarantine.max(Duration::from_secs(2)));
         }
         if self.has(F::LongQuarantine) && self.dice.percent(10) {
             quarantine = Duration::from_secs(120);
@@ -562,11 +563,15 @@ impl Draft {
             add(F::ClockSteps, Fault::StepClock { server, by_us });
         }
         let is_short = self.scenario.features.contains(&F::MixedQuarantines);
+        // If every server forgets the longest lease, nobody can know it: the documented limit.
+        let may_forget = !is_short || server != 0;
         let age = self.dice.between(0, 10_000_000);
         let keeps = self.dice.one_of(&[Keeps::Nothing, Keeps::OldCopy(age)]);
         let down = if is_short { 20_000 } else { for_us / 4 };
-        add(F::DataLoss, Fault::Restart { server, keeps, for_us: down });
-        add(F::DataLoss, Fault::Flush { server });
+        if may_forget {
+            add(F::DataLoss, Fault::Restart { server, keeps, for_us: down });
+            add(F::DataLoss, Fault::Flush { server });
+        }
         let all: Vec<ServerId> = (0..self.scenario.servers).collect();
         let servers = match self.dice.between(0, 3) {
             0 => all,

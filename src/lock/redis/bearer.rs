@@ -165,7 +165,13 @@ impl Bearer for RedisBearer {
         // ours.
         let lease = tally.lease(servers);
         let lease = lease.filter(|lease| !lease.deadline().has_passed());
-        if servers > 1 && requested.ttl() > USUAL_LEASE && !unacknowledged.is_empty() && lease.is_some() {
+        let has_quarantine = !self.timing.quarantine.is_zero();
+        if servers > 1
+            && has_quarantine
+            && requested.ttl() > USUAL_LEASE
+            && !unacknowledged.is_empty()
+            && lease.is_some()
+        {
             let problem = Problem::LongLease { servers: unacknowledged };
             return Extended::Unknown(BackendError { at: None, problem });
         }

@@ -138,14 +138,15 @@ impl RedisLock {
     }
 
     /// Whether every server must know the length of our lease: one that has lost its data must not
-    /// vote for as long, and learns that from the others.
+    /// vote for as long, and learns that from the others. Not with `--quarantine off`.
     fn has_long_lease(&self) -> bool {
-        self.servers.len() > 1 && self.ttl.is_some_and(|ttl| ttl > USUAL_LEASE)
+        let needs_all = self.servers.len() > 1 && !self.requests.quarantine().is_zero();
+        needs_all && self.ttl.is_some_and(|ttl| ttl > USUAL_LEASE)
     }
 
     /// A longer lease than usual lasts no longer than every server has acknowledged.
     fn as_acknowledged(&self, lease: Lease) -> Lease {
-        if self.servers.len() == 1 || lease.ttl() <= USUAL_LEASE {
+        if !self.has_long_lease() || lease.ttl() <= USUAL_LEASE {
             return lease;
         }
         let all = self.servers.all().map(|at| self.servers[at].acknowledged_at);

@@ -170,10 +170,14 @@ impl Tally {
         sent_at.min()
     }
 
-    /// The servers that have not acknowledged the length of our lease: those that have voted, for us
-    /// or not, have.
-    pub(super) fn unacknowledged(&self) -> Vec<String> {
-        let has_heard = |vote: &Option<Vote>| matches!(vote, Some(Vote::Yes { .. } | Vote::No(_)));
+    /// The servers that have not acknowledged a lease of this length. Those that have voted, for us or
+    /// not, have, unless they are too young to vouch for it.
+    pub(super) fn unacknowledged(&self, ttl: Duration) -> Vec<String> {
+        let has_heard = |vote: &Option<Vote>| match vote {
+            Some(Vote::Yes { granted, .. }) => granted.memory.known_for >= ttl,
+            Some(Vote::No(_)) => true,
+            Some(Vote::Quarantined(_) | Vote::Failed(_)) | None => false,
+        };
         let unheard = self.names.iter().zip(&self.votes).filter(|(_, vote)| !has_heard(vote));
         unheard.map(|(name, _)| name.clone()).collect()
     }

@@ -233,7 +233,7 @@ impl RedisLock {
             self.longest_bound = self.longest_bound.max(tally.longest_bound());
             let taken_at = tally.lease_from().filter(|_| tally.unfit().is_none() && tally.has_majority());
             let Some(taken_at) = taken_at else { return self.without_majority(tally) };
-            let unacknowledged = tally.unacknowledged();
+            let unacknowledged = tally.unacknowledged(self.ttl.unwrap_or_default());
             if self.has_long_lease() && !unacknowledged.is_empty() {
                 let problem = Problem::LongLease { servers: unacknowledged };
                 return Attempt::Interrupted(BackendError { at: None, problem });

@@ -108,10 +108,11 @@ impl Store {
         self.text(key).ok().flatten()
     }
 
-    /// The members of a sorted set.
-    pub fn members(&self, key: &[u8]) -> Vec<&Bytes> {
+    /// The members of a sorted set whose scores are larger than this.
+    pub fn members_above(&self, key: &[u8], score: f64) -> Vec<&Bytes> {
         let set = self.sorted(key).ok().flatten();
-        set.map_or_else(Vec::new, |set| set.0.iter().map(|(_, member)| member).collect())
+        let above = |set: &'_ SortedSet| set.0.iter().filter(|(other, _)| *other > score).count();
+        set.map_or_else(Vec::new, |set| set.0.iter().rev().take(above(set)).map(|(_, name)| name).collect())
     }
 
     /// Every key, and when it expires.

@@ -158,7 +158,7 @@ fn a_quarantine_is_reported_with_its_remaining_time_and_not_started() {
     assert!(nodes.iter().all(|redis| all_keys(redis).is_empty()), "not even a marker is left");
     nodes.settle();
     let now: u64 = nodes[0].cmd(&["TIME"]).lines().next().unwrap().parse().unwrap();
-    let marker = format!("another.reign {} 30000", (now - 3600) * 1000);
+    let marker = format!("another.reign {} 30000 {}", (now - 3600) * 1000, (now + 30) * 1000);
     nodes[0].cmd(&["SET", "lock-node", &marker]);
     let found = diagnosis(doctor(&urls), 0);
     assert_eq!(found["servers"][0]["state"], "quarantined", "{found:#}");

@@ -63,7 +63,7 @@ fn a_token_is_not_smaller_than_the_gates_even_if_its_vote_does_not_count() {
     let (servers, clocks): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     clocks[1..].iter().for_each(|clock| clock.set_ahead(-3600));
     for redis in &servers[1..] {
-        let marker = format!("{} 1000 30000", marker_prefix(redis));
+        let marker = format!("{} 1000 30000 9000000000000", marker_prefix(redis));
         redis.cmd(&["SET", "lock-node", &marker]);
     }
     let links = Links::one_host_to(Nodes::of(servers));

@@ -120,7 +120,7 @@ impl Cluster {
     pub fn settle(&self, key: &str, at: usize) {
         let tag = (0..).find(|tag: &u32| self.slot(&tag.to_string()) == self.slot(key)).expect("a tag");
         let now: u64 = self[at].cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("seconds");
-        let marker = format!("{} {} 0", super::nodes::marker_prefix(&self[at]), (now - 3600) * 1000);
+        let marker = format!("{} {} 0 0", super::nodes::marker_prefix(&self[at]), (now - 3600) * 1000);
         assert_eq!(self[at].cmd(&["SET", &format!("lock-node:{{{tag}}}"), &marker]), "OK");
     }
 

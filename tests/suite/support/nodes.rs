@@ -152,7 +152,7 @@ fn leftover_keys(client: &mut Client) -> Vec<String> {
 /// Sets the marker of a server that has been known for an hour.
 pub fn settle(redis: &Redis) {
     let now: u64 = redis.cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("seconds");
-    redis.cmd(&["SET", "lock-node", &format!("{} {} 0", marker_prefix(redis), (now - 3600) * 1000)]);
+    redis.cmd(&["SET", "lock-node", &format!("{} {} 0 0", marker_prefix(redis), (now - 3600) * 1000)]);
 }
 
 /// The start of the marker of a server that has kept its data.
