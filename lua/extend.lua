@@ -29,15 +29,20 @@ local TTL, QUARANTINE, GATE = ARGV[7], tonumber(ARGV[8]), ARGV[9]
 -- The MODE of a client that has only the token: see include/bearer.lua.
 local IS_BEARER = MODE == '?'
 
--- A renewal never shortens a lease: a late one may meet what was granted since, with a longer ttl,
--- and its client relies on that. A minimum hold must be kept, too.
+-- A renewal never shortens a lease on which a process relies: a late one may meet what was granted
+-- since, with a longer ttl. Only a lock that nothing renews is shortened, by the client that has its
+-- token. A minimum hold must be kept.
 local function longest_ttl(k)
-  local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
-  local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)
-  if TTL == '0' or left < 0 then
-    return '0'
+  local at_least = min_hold_left(k.holder_record)
+  if has_process(k.holder_record) then
+    local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
+    local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)
+    if left < 0 then
+      return '0'
+    end
+    at_least = math.max(at_least, left)
   end
-  return int_string(math.max(tonumber(TTL), left, min_hold_left(k.holder_record)))
+  return TTL == '0' and TTL or int_string(math.max(tonumber(TTL), at_least))
 end
 
 -- The record with which a client heals a server that has lost the claim.

@@ -133,9 +133,9 @@ if not is_plain then
       local min_hold = MIN_HOLD
       -- Ours, through this attempt or an earlier one whose reply was lost?
       local attempt, entry = claim_of(k, ME, true)
-      local is_ours = attempt and attempt <= ATTEMPT
+      local is_ours = attempt and (IS_BEARER and attempt == ATTEMPT or not IS_BEARER and attempt <= ATTEMPT)
       local has_ended
-      if is_ours and IS_BEARER and attempt == ATTEMPT then
+      if is_ours and IS_BEARER then
         min_hold, has_ended = log_grant(k, entry)
       end
       if not is_ours or has_ended then

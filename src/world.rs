@@ -66,8 +66,40 @@ pub(crate) fn random_uuid() -> Uuid {
 /// A rule of the protocol that a simulation can leave out, to show that it would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// A reply that arrives after the deadline does not count.
-    Deadlines,
+    /// A grant that arrives after its deadline does not count.
+    Deadline,
+    /// A lease counts from before the request was sent.
+    LeaseFromRequest,
+    /// A vote holds for the ttl that it was requested with.
+    OwnTtl,
+    /// The lock needs more than half of the configured servers.
+    Majority,
+    /// A token is used only after a majority has stored it.
+    StoredToken,
+    /// A release waits for the gate, and until the kernel has the other requests.
+    ReleaseIsSent,
+    /// A connection that the server has closed is opened again for a release.
+    ReleaseReconnects,
+    /// A request over a connection that the server has closed is sent once more.
+    Resend,
+    /// A request whose sender gives up is not delivered any more.
+    Abort,
+    /// A client with the gate's vote waits for the others and keeps its turn.
+    KeepTurn,
+    /// A newcomer that the gate queues releases the votes of the other servers.
+    ReleaseStrays,
+    /// A vote of a young server counts only if no server knows a longer bound.
+    WaitForOldServers,
+    /// A refusal reports the longest bound, too.
+    RefusalsReport,
+    /// Servers are healed only after a majority has renewed.
+    HealAfterMajority,
+    /// The votes of a failed attempt are released.
+    ReleaseVotes,
+    /// A release leaves a tombstone if a request may still be under way.
+    Tombstone,
+    /// A vote lives for the ttl, not for the minimum hold.
+    VoteTtl,
 }
 
 /// Whether this rule is in force. In the program every rule is.

@@ -107,8 +107,8 @@ local function quarantine_left(quarantine, ttl)
   local marked, since, longest, ends = string.match(text, '^(%S+) (%d+) (%d+) ?(%d*)$')
   longest = (tonumber(ends) or 0) >= NOW_MS and tonumber(longest) or 0
   -- A time in the future was written before the clock was set back.
-  local is_known = is_our_reign(marked, our_reign)
-  since = is_known and math.min(tonumber(since), NOW_MS) or shard_known_since('write', our_reign)
+  local is_known, stored = is_our_reign(marked, our_reign), tonumber(since)
+  since = is_known and math.min(stored, NOW_MS) or shard_known_since('write', our_reign)
   -- What was longer than usual is over when its bound is forgotten.
   local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
   local left = needed > 0 and needed + 1000 - (NOW_MS - since) or 0
@@ -117,7 +117,8 @@ local function quarantine_left(quarantine, ttl)
     bound = math.max(needed, quarantine, ttl)
     since = math.min(since, NOW_MS - bound - 1000)
   end
-  if marked ~= our_reign or bound > longest or (tonumber(ends) or 0) < NOW_MS + bound then
+  local is_renewed = bound > 0 and (tonumber(ends) or 0) < NOW_MS + bound
+  if marked ~= our_reign or since ~= stored or bound > longest or is_renewed then
     local fields = { our_reign, int_string(since), int_string(bound), int_string(NOW_MS + bound * 5 / 4) }
     call('SET', MARKER, table.concat(fields, ' '))
   end

@@ -34,6 +34,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::clock::BootTime;
+use crate::world::{Rule, follows};
 
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
 pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, UnreachableHolder};
@@ -80,7 +81,7 @@ pub(crate) fn lock_name(prefix: &str, key: &[u8]) -> Vec<u8> {
 
 /// `servers`: the number of configured servers, never of the reachable ones.
 pub(crate) fn majority_of(servers: usize) -> usize {
-    servers / 2 + 1
+    servers / 2 + usize::from(follows(Rule::Majority))
 }
 
 /// The seam between the kinds of lock (servers, this host, none) and the commands that use them.

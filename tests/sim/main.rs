@@ -128,7 +128,10 @@ fn by_hand(args: &[String]) -> ExitCode {
             }
             "--mutant" => {
                 search.mutant = words.next().and_then(|name| Mutant::by_name(name));
-                search.mutant.is_some()
+                search.mutant.is_some_and(|mutant| {
+                    (search.servers, search.features) = (Some(mutant.servers), mutant.features.to_vec());
+                    true
+                })
             }
             "--mutants" => {
                 mutant::ALL.iter().for_each(|mutant| println!("{}", mutant.name));

@@ -1,17 +1,21 @@
 //! Mutants: a rule of the protocol is left out, and the simulator must notice.
 
+use crate::scenario::Feature::{self as F};
+use crate::scripts;
 use crate::server::Patch;
 use crate::world::{LeftOut, Rule, leave_out};
 
 /// A rule that is left out, in the scripts or in the client.
 #[derive(Debug)]
 pub struct Mutant {
+    /// The rule.
     pub name: &'static str,
     /// Changes to the texts of the scripts.
     pub patches: &'static [Patch],
     pub rule: Option<Rule>,
-    /// On how many servers it shows soonest.
+    /// Where it shows soonest: with this many servers, and with these features.
     pub servers: usize,
+    pub features: &'static [F],
 }
 
 impl Mutant {
@@ -23,6 +27,195 @@ impl Mutant {
     pub fn by_name(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|mutant| mutant.name == name)
     }
+
+    /// Whether each of its changes applies: a script may have been reworded.
+    pub fn changes_something(&self) -> bool {
+        self.patches.iter().all(|(from, _)| scripts::ALL.iter().any(|(_, text)| text.contains(from)))
+    }
 }
 
-pub static ALL: &[Mutant] = &[];
+const fn client(name: &'static str, rule: Rule, features: &'static [F]) -> Mutant {
+    Mutant { name, patches: &[], rule: Some(rule), servers: 3, features }
+}
+
+const fn lua(
+    name: &'static str,
+    servers: usize,
+    features: &'static [F],
+    patches: &'static [Patch],
+) -> Mutant {
+    Mutant { name, patches, rule: None, servers, features }
+}
+
+pub static ALL: &[Mutant] = &[
+    client("deadline", Rule::Deadline, &[F::SlowLines, F::Cuts, F::Pauses, F::LongCommands]),
+    client(
+        "lease-from-request",
+        Rule::LeaseFromRequest,
+        &[F::SlowLines, F::LongCommands, F::PowerLoss, F::ServerPauses],
+    ),
+    client("own-ttl", Rule::OwnTtl, &[F::Keepers, F::Tokens, F::LongCommands, F::SlowLines, F::Cuts]),
+    client("majority", Rule::Majority, &[F::Cuts, F::LongCommands, F::Impatience]),
+    client("stored-token", Rule::StoredToken, &[F::SlowLines, F::Cuts, F::ServerPauses, F::ClockSkew]),
+    client(
+        "release-is-sent",
+        Rule::ReleaseIsSent,
+        &[F::IdleLimit, F::Login, F::ScriptFlush, F::LongCommands],
+    ),
+    client("release-reconnects", Rule::ReleaseReconnects, &[F::IdleLimit, F::Login, F::LongCommands]),
+    client("resend", Rule::Resend, &[F::IdleLimit, F::Login, F::LongCommands]),
+    client("abort", Rule::Abort, &[F::Cuts, F::LongCommands, F::Impatience, F::Signals]),
+    client("keep-turn", Rule::KeepTurn, &[F::LongCommands]),
+    client("release-strays", Rule::ReleaseStrays, &[F::LongCommands, F::Impatience]),
+    client(
+        "wait-for-old-servers",
+        Rule::WaitForOldServers,
+        &[F::MixedQuarantines, F::DataLoss, F::LongCommands],
+    ),
+    client("refusals-report", Rule::RefusalsReport, &[F::MixedQuarantines, F::DataLoss, F::LongCommands]),
+    client(
+        "heal-after-majority",
+        Rule::HealAfterMajority,
+        &[F::DataLoss, F::Cuts, F::LongCommands, F::Restarts],
+    ),
+    client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
+    client("tombstone", Rule::Tombstone, &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals]),
+    client("vote-ttl", Rule::VoteTtl, &[F::MinHold, F::PowerLoss, F::SlowLines, F::ServerPauses]),
+    lua(
+        "release-compares",
+        1,
+        &[F::LongCommands, F::PowerLoss, F::Pauses],
+        &[("try('GET', k.lock) == CLAIM", "try('GET', k.lock)")],
+    ),
+    lua(
+        "extend-compares",
+        3,
+        &[F::Cuts, F::Pauses, F::LongCommands, F::PowerLoss],
+        &[("if attempt ~= ATTEMPT or k.holder_record.ended then", "if not current(k) then")],
+    ),
+    lua(
+        "newer-attempt-stays",
+        3,
+        &[F::Cuts, F::ServerPauses, F::LongCommands],
+        &[("if k.is_ours and k.is_ours > ATTEMPT then", "if false then")],
+    ),
+    lua(
+        "tombstone-is-obeyed",
+        3,
+        &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals],
+        &[("if may_have_tombstone and call('EXISTS', TOMBSTONE) == 1 then", "if false then")],
+    ),
+    lua(
+        "token-grows",
+        1,
+        &[F::LongCommands],
+        &[("last_fence(k) + 1", "last_fence(k)"), ("IS_GATE and NOW_MS or 0", "0")],
+    ),
+    lua("token-follows-clock", 3, &[F::DataLoss, F::LongCommands], &[("IS_GATE and NOW_MS or 0", "0")]),
+    lua(
+        "quarantine",
+        3,
+        &[F::DataLoss, F::LongCommands, F::Cuts],
+        &[("if quarantined_for > 0 then\nreturn wait_for_quarantine()\nend", "")],
+    ),
+    lua(
+        "marker-names-reign",
+        3,
+        &[F::DataLoss, F::Restarts, F::LongCommands, F::Cuts],
+        &[("return marked == our_reign\n", "return marked\n")],
+    ),
+    lua(
+        "good-standing",
+        3,
+        &[F::LongQuarantine, F::Impatience],
+        &[("since = math.min(since, NOW_MS - bound - 1000)", "")],
+    ),
+    lua(
+        "bounds-are-known",
+        3,
+        &[F::MixedQuarantines, F::DataLoss, F::LongCommands],
+        &[("bound = math.max(needed, quarantine, ttl)", "bound = needed")],
+    ),
+    lua(
+        "renewal-never-shortens",
+        3,
+        &[F::Keepers, F::Tokens, F::LongCommands, F::SlowLines, F::Cuts],
+        &[("int_string(math.max(tonumber(TTL), left, min_hold_left(k.holder_record)))", "TTL")],
+    ),
+    lua(
+        "no-overtaking",
+        1,
+        &[F::LongCommands],
+        &[
+            ("return ahead == 0 or", "return true or"),
+            ("k.must_wait = not k.is_first and not is_our_turn(k)", "k.must_wait = false"),
+        ],
+    ),
+    lua(
+        "sharers-expire",
+        1,
+        &[F::Sharing, F::PowerLoss, F::LongCommands],
+        &[
+            ("return until_ms and tonumber(until_ms) > NOW_MS", "return until_ms"),
+            ("return '(' .. int_string(NOW_MS), '+inf'", "return '-inf', '+inf'"),
+        ],
+    ),
+    lua(
+        "groups-exclude-each-other",
+        1,
+        &[F::Sharing, F::LongCommands],
+        &[("elseif current(k) == mode then", "elseif max_holders(current(k)) then")],
+    ),
+    lua(
+        "slots-are-counted",
+        1,
+        &[F::Slots, F::LongCommands],
+        &[("(max_holders(mode) or 0) - sharers", "(max_holders(mode) or 0)")],
+    ),
+    lua(
+        "slots-have-numbers",
+        1,
+        &[F::Slots, F::LongCommands],
+        &[("local slot = (string.find(map, '.', 1, true) or #map + 1) - 1", "local slot = 0")],
+    ),
+    lua(
+        "locks-expire",
+        1,
+        &[F::PowerLoss, F::LongCommands],
+        &[("call('SET', k.lock, value, 'PX', ttl)", "call('SET', k.lock, value)")],
+    ),
+    lua(
+        "heal-takes-nothing-away",
+        3,
+        &[F::DataLoss, F::Cuts, F::Pauses, F::LongCommands],
+        &[("if not k.is_ours and free_capacity(k, MODE) <= 0 then", "if false then")],
+    ),
+    lua(
+        "raise-never-lowers",
+        3,
+        &[F::Sharing, F::SlowLines, F::Cuts, F::ClockSkew],
+        &[("refused = refused or attempt ~= ATTEMPT or is_behind", "refused = false")],
+    ),
+    lua(
+        "dead-waiters-leave",
+        1,
+        &[F::PowerLoss, F::LongCommands],
+        &[("if k.has_living_only or not has_queue(k) then", "if true then")],
+    ),
+    lua(
+        "release-takes-strays",
+        3,
+        &[F::Cuts, F::ServerPauses, F::LongCommands],
+        &[("local is_ours = attempt and attempt <= ATTEMPT", "local is_ours = attempt == ATTEMPT")],
+    ),
+    lua(
+        "newest-is-written",
+        1,
+        &[F::Superseding, F::LongCommands],
+        &[(
+            "call('SET', k.newest, cjson.encode(request), 'PX', NEWEST_TTL_MS)",
+            "call('SET', k.newest, cjson.encode({ waiter = ME, queued = QUEUED, stamp = int_string(ours + 30000000) }), 'PX', NEWEST_TTL_MS)",
+        )],
+    ),
+    lua("exclusive-excludes", 1, &[F::LongCommands], &[("return current(k) and 0 or 1", "return 1")]),
+];

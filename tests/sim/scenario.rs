@@ -445,6 +445,11 @@ impl Draft {
     fn draw_actor(&mut self, at: u64) {
         let job = self.draw_job();
         let actor = self.actor_with(job);
+        let mut actor = actor;
+        if matches!(actor.job, Job::Extend { .. }) && actor.access.timing.quarantine >= LONGEST_TTL {
+            // Two extensions at the same time leave the shorter or the longer one.
+            actor.access.timing.ttl = Some(LONGEST_TTL);
+        }
         self.recent.push(actor.clone());
         if self.recent.len() > 12 {
             self.recent.remove(0);
@@ -586,6 +591,7 @@ impl Draft {
     }
 }
 
+const LONGEST_TTL: Duration = Duration::from_secs(30);
 const LONGEST_FAULT_US: u64 = 6_000_000;
 
 fn within(dice: &mut Dice, bound: u64) -> i64 {

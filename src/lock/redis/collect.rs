@@ -13,6 +13,7 @@ use super::vote::Attempt;
 use super::waiting::BLPOP_SLACK;
 use crate::clock::BootTime;
 use crate::lock::{Blocked, Blocker, Observer};
+use crate::world::{Rule, follows};
 
 /// A foreign holder wakes no waiter when it releases the lock, so retry at this interval.
 const FOREIGN_RETRY: Duration = Duration::from_millis(100);
@@ -186,6 +187,9 @@ impl RedisLock {
         }
         if all.queues {
             observer.waiting(&refusal.blocked, all.started.elapsed());
+        }
+        if !follows(Rule::KeepTurn) {
+            return Err(Attempt::Outvoted { blocked: Box::new(refusal.blocked), follow: None });
         }
         let waits = all.queues || self.is_on_its_way_out(&refusal);
         if waits && is_registered {

@@ -16,6 +16,7 @@ use super::round::{Round, Watch};
 use super::script::Call;
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Extended, Grant, Lease, Loss, Problem};
+use crate::world::{Rule, follows};
 
 /// A renewal is due after a third of the lease, and the command is stopped a third before its end:
 /// at least two attempts must fit in between.
@@ -67,7 +68,7 @@ impl RedisLock {
             |lease: &Lease| grant.lease.is_none_or(|current| lease.deadline() > current.deadline());
         let renewed = tally.lease(servers).map(|lease| self.as_acknowledged(lease));
         self.renewal = renewed.filter(|lease| is_longer(lease) && !grant.is_over());
-        if self.renewal.is_some() {
+        if self.renewal.is_some() || !follows(Rule::HealAfterMajority) {
             self.heal(grant);
         }
         let timed_out = |at: usize| self.servers[at].node.timed_out();
@@ -121,6 +122,8 @@ impl RedisLock {
 
     fn count(&mut self, at: usize, reply: Result<ExtendReply, BackendError>, tally: &mut RenewalTally) {
         let now = BootTime::now();
+        let sent_at = self.servers[at].renewal.map_or(now, |renewal| renewal.sent_at());
+        let with_present_ttl = self.lease(sent_at);
         let member = &mut self.servers[at];
         let vote_until = member.vote.map(|vote| vote.deadline());
         let requested = member.renewal.take();
@@ -135,6 +138,7 @@ impl RedisLock {
                         member.acknowledged_at = Some(requested.sent_at());
                     }
                     // A shorter renewal does not shorten what was granted before.
+                    let requested = if follows(Rule::OwnTtl) { requested } else { with_present_ttl };
                     let vote = member.vote.filter(|vote| vote.deadline() > requested.deadline());
                     let vote = vote.unwrap_or(requested);
                     member.vote = Some(vote);

@@ -4,6 +4,7 @@ use super::RedisLock;
 use super::reply::RaiseReply;
 use super::tally::Tally;
 use crate::lock::{BackendError, Lease};
+use crate::world::{Rule, follows};
 
 /// The replies of one round.
 #[derive(Default)]
@@ -34,7 +35,7 @@ impl RedisLock {
         }
         loop {
             let round = self.raise_round(&votes, &fences, lease);
-            if round.agreed >= self.servers.majority() {
+            if round.agreed >= self.servers.majority() || !follows(Rule::StoredToken) {
                 return Ok(fences);
             }
             let tried = fences.clone();

@@ -52,6 +52,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::clock::BootTime;
+use crate::world::{Rule, follows};
 
 pub(crate) use bearer::RedisBearer;
 pub(crate) use break_lock::RedisBreaker;
@@ -134,7 +135,8 @@ impl RedisLock {
 
     /// The lease of a grant whose request was sent at this moment.
     fn lease(&self, sent_at: BootTime) -> Lease {
-        Lease::new(sent_at, self.ttl.unwrap_or(FOREVER))
+        let from = if follows(Rule::LeaseFromRequest) { sent_at } else { BootTime::now() };
+        Lease::new(from, self.ttl.unwrap_or(FOREVER))
     }
 
     /// Whether every server must know the length of our lease: one that has lost its data must not
@@ -164,7 +166,7 @@ impl RedisLock {
     ) -> Result<Grant, Error> {
         loop {
             let next = match self.attempt(request.wait.queues(), progress.gives_up_at, observer) {
-                Attempt::Won(win) if win.lease.deadline().has_passed() => {
+                Attempt::Won(win) if win.lease.deadline().has_passed() && follows(Rule::Deadline) => {
                     return Err(self.granted_too_late().into());
                 }
                 Attempt::Won(win) => return Ok(self.grant(*win, request, progress)),

@@ -13,6 +13,7 @@ use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::orphan::OrphanGrant;
 use crate::lock::{BackendError, Claim, Error, ReleaseOrphan, Released, Request};
+use crate::world::{Rule, follows};
 
 /// Upper limit for each step of a release (a reply, a new connection), whatever the node timeout:
 /// the caller waits for us to exit.
@@ -111,7 +112,8 @@ impl RedisLock {
             }
         }
         let mut left = first.pending();
-        if !self.is_enough(&replies, &left, release) {
+        // A gate that has the request, but is slow to reply, is not asked again.
+        if !self.is_enough(&replies, &left, release, false) {
             let late: Vec<usize> = left.extract_if(.., |at| !fresh.contains(at)).collect();
             late.iter().for_each(|&at| self.servers[at].node.disconnect());
             again.extend(late);
@@ -133,16 +135,16 @@ impl RedisLock {
         let mut whom = Vec::new();
         for at in self.servers.all_but(self.gate).chain([self.gate]) {
             let member = &mut self.servers[at];
-            let is_renewing = member.vote.is_some();
             member.stop_repeating();
             let node = &mut member.node;
             node.discard_replies();
             let is_late = node.progress_at().elapsed() > node_timeout;
             match node.readiness() {
                 Readiness::Unreached => continue,
+                Readiness::Closed if !follows(Rule::ReleaseReconnects) => continue,
                 Readiness::Idle | Readiness::Closed => {}
-                // A renewal was sent a moment ago.
-                Readiness::Silent if is_renewing && !is_late => {}
+                // A request was sent a moment ago.
+                Readiness::Silent if !is_late => {}
                 Readiness::Blocked | Readiness::Silent => node.disconnect(),
             }
             whom.push(at);
@@ -157,14 +159,16 @@ impl RedisLock {
         };
         let may_execute_late =
             |at: usize| !matches!(release, Release::BeforeRetry) && self.servers[at].node.is_in_doubt();
-        let ttl = |at| if may_execute_late(at) { TOMBSTONE_TTL } else { Duration::ZERO };
+        let ttl = |at| {
+            if may_execute_late(at) && follows(Rule::Tombstone) { TOMBSTONE_TTL } else { Duration::ZERO }
+        };
         let calls: Vec<(usize, Call)> = to.iter().map(|&at| (at, call(ttl(at)))).collect();
         self.servers.round(calls)
     }
 
     /// Whether no more replies are needed: the gate, which wakes the next waiter, and a majority
     /// have released, and the kernel has what was sent to the others.
-    fn is_enough(&self, replies: &Replies, pending: &[usize], release: &Release) -> bool {
+    fn is_enough(&self, replies: &Replies, pending: &[usize], release: &Release, needs_gate: bool) -> bool {
         let is_released = |(_, reply): &&(usize, _)| matches!(reply, Ok(ReleaseReply::Released));
         let released = replies.iter().filter(is_released).count();
         match release {
@@ -172,8 +176,9 @@ impl RedisLock {
             Release::BeforeRetry => pending.is_empty(),
             Release::Final { .. } => {
                 let is_sent = pending.iter().all(|&at| self.servers[at].node.has_sent_all());
-                let has_gate = !pending.contains(&self.gate);
-                pending.is_empty() || released >= self.servers.majority() && has_gate && is_sent
+                let has_gate = !needs_gate || !pending.contains(&self.gate);
+                let is_sent = is_sent && has_gate || !follows(Rule::ReleaseIsSent);
+                pending.is_empty() || released >= self.servers.majority() && is_sent
             }
         }
     }
@@ -184,7 +189,7 @@ impl RedisLock {
         let (sent_at, mut until, mut replies) = (BootTime::now(), until, Replies::new());
         let mut is_enough = false;
         while !round.is_over() {
-            if !is_enough && self.is_enough(&replies, &round.pending(), release) {
+            if !is_enough && self.is_enough(&replies, &round.pending(), release, true) {
                 is_enough = true;
                 let (shortest, longest) = FOR_STRAGGLERS;
                 until = until.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
@@ -207,7 +212,7 @@ impl RedisLock {
 
     /// Releases the votes until the next attempt. A single server keeps our place in its queue.
     pub(super) fn release_votes(&mut self) {
-        if self.servers.len() > 1 {
+        if self.servers.len() > 1 && follows(Rule::ReleaseVotes) {
             let _ = self.release_claim(self.claim(), &Release::BeforeRetry);
         }
     }

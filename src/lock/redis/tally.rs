@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::reply::{AcquireReply, Granted, Quarantined, Refusal};
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Blocked, Problem, majority_of};
+use crate::world::{Rule, follows};
 
 /// A server must have kept its data for this much longer than the quarantine.
 const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
@@ -70,8 +71,8 @@ impl Tally {
         let reported = match &vote {
             Vote::Yes { granted, .. } => granted.memory.longest_bound,
             Vote::Quarantined(quarantined) => quarantined.longest_bound,
-            Vote::No(refusal) => refusal.longest_bound,
-            Vote::Failed(_) => Duration::ZERO,
+            Vote::No(refusal) if follows(Rule::RefusalsReport) => refusal.longest_bound,
+            Vote::No(_) | Vote::Failed(_) => Duration::ZERO,
         };
         self.quarantine = self.quarantine.max(reported);
         if let Some(error) = self.unfitness(at, &vote) {

@@ -17,6 +17,7 @@ use super::round::{Round, RoundReply, Watch};
 use super::tally::{Tally, Verdict, Vote};
 use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::{BackendError, Blocked, Lease, Observer, Problem, Superseded};
+use crate::world::{Rule, follows};
 
 /// How long to wait for the remaining servers after a majority has voted, since their replies
 /// reveal duplicates (the same run_id): twice as long as the majority took, within these bounds.
@@ -240,7 +241,7 @@ impl RedisLock {
             }
             let lease = self.lease(taken_at);
             match self.agree_on_fence(&tally, granted.fences.clone(), lease) {
-                Ok(_) if lease.deadline().has_passed() => {
+                Ok(_) if lease.deadline().has_passed() && follows(Rule::Deadline) => {
                     return Attempt::Interrupted(self.granted_too_late());
                 }
                 Ok(fences) => return Attempt::Won(Box::new(self.win(fences, &granted, lease, &tally))),
@@ -288,7 +289,8 @@ impl RedisLock {
         let (shortest, longest) = DUPLICATE_CHECK;
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
-        let at_most = if tally.depends_on_young_servers() || self.has_long_lease() {
+        let is_young = tally.depends_on_young_servers() && follows(Rule::WaitForOldServers);
+        let at_most = if is_young || self.has_long_lease() {
             self.servers.node_timeout
         } else if self.attempts > 1 {
             // After a wait there may be a waiter behind us: do not delay it.
@@ -350,7 +352,7 @@ impl RedisLock {
     /// The gate did not grant: releases votes that other servers may have given, since they block
     /// the client whose turn it is.
     fn release_strays(&mut self, others: &Round) {
-        if others.is_over() {
+        if others.is_over() || !follows(Rule::ReleaseStrays) {
             return;
         }
         let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);

@@ -21,6 +21,7 @@ use super::script::Call;
 use super::server::Server;
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Problem, ServerError, TlsProblem};
+use crate::world::{Rule, follows};
 
 /// What a reply on the connection belongs to.
 #[derive(Debug)]
@@ -170,7 +171,7 @@ impl Node {
     /// Reads what has arrived on a connection that was not used for a while: the server may have
     /// closed it.
     fn drop_closed_connection(&mut self) {
-        if self.progress_at.elapsed() > IDLE {
+        if self.progress_at.elapsed() > IDLE && follows(Rule::Resend) {
             self.is_reused = false;
             self.discard_replies();
         }
@@ -179,7 +180,8 @@ impl Node {
     /// Sends the last request once more, over a new connection: the server has closed the old one,
     /// which was open before the request was made. Every request of ours can be executed twice.
     fn resend(&mut self) -> Option<Result<(), BackendError>> {
-        let last = self.expected.pop_back().filter(|_| std::mem::take(&mut self.is_reused));
+        let last =
+            self.expected.pop_back().filter(|_| std::mem::take(&mut self.is_reused) && follows(Rule::Resend));
         let Some(Expected::Reply { call, .. }) = last else { return None };
         self.in_doubt |= matches!(call, Call::Script { .. });
         self.disconnect();
@@ -211,6 +213,7 @@ impl Node {
     /// received, and nobody waits for, never is.
     pub(super) fn disconnect(&mut self) {
         if self.may_grant_late()
+            && follows(Rule::Abort)
             && let Some(connection) = &self.connection
         {
             connection.abort();

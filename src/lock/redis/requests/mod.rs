@@ -15,6 +15,7 @@ use super::script::{
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::{HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
+use crate::world::{Rule, follows};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
@@ -163,7 +164,11 @@ impl Requests {
         };
         // A single server's vote is a grant. One of several may stay a vote, and must not block others
         // for longer than a lease: the grant keeps the minimum hold.
-        let ttl = if self.servers == 1 { self.key_ttl(terms, Duration::ZERO) } else { self.vote_ttl() };
+        let ttl = if self.servers == 1 || !follows(Rule::VoteTtl) {
+            self.key_ttl(terms, Duration::ZERO)
+        } else {
+            self.vote_ttl()
+        };
         let mut args = vec![
             ttl,
             role.into(),
