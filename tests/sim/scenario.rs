@@ -422,7 +422,8 @@ impl Draft {
         let boot_clock =
             Clock { offset_us: dice.between(0, 5_000_000) as i64, drift_ppm: within(dice, 1000) };
         let wall_clock = Clock { offset_us: within(dice, 10_000_000), drift_ppm: 0 };
-        let is_far = dice.percent(20);
+        // A client without a quarantine waits for a moment only for servers that may know more.
+        let is_far = dice.percent(20) && !self.scenario.features.contains(&F::MixedQuarantines);
         let latencies: &[u64] = if is_far { &[500, 5000, 30_000] } else { &[50, 100, 500] };
         let latencies_us = (0..self.scenario.servers).map(|_| dice.one_of(latencies)).collect();
         // By another name a server has another place in the order.

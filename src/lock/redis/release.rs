@@ -21,6 +21,9 @@ const RELEASE_STEP: Duration = Duration::from_secs(1);
 /// How long to wait for the remaining replies after a majority has released: twice as long as the
 /// majority took, within these bounds.
 const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
+/// How long a server to which a new connection must be opened may take when the others have
+/// released.
+const FOR_UNSENT: Duration = Duration::from_millis(300);
 /// A request that is in flight when its client gives up arrives within this time.
 const TOMBSTONE_TTL: Duration = Duration::from_mins(1);
 
@@ -113,7 +116,7 @@ impl RedisLock {
         }
         let mut left = first.pending();
         // A gate that has the request, but is slow to reply, is not asked again.
-        if !self.is_enough(&replies, &left, release, false) {
+        if !self.is_decided(&replies, &left, release, false) {
             let late: Vec<usize> = left.extract_if(.., |at| !fresh.contains(at)).collect();
             late.iter().for_each(|&at| self.servers[at].node.disconnect());
             again.extend(late);
@@ -166,33 +169,42 @@ impl RedisLock {
         self.servers.round(calls)
     }
 
-    /// Whether no more replies are needed: the gate, which wakes the next waiter, and a majority
-    /// have released, and the kernel has what was sent to the others.
-    fn is_enough(&self, replies: &Replies, pending: &[usize], release: &Release, needs_gate: bool) -> bool {
+    /// Whether the outcome is certain: a majority has released and, if it is needed, the gate, which
+    /// wakes the next waiter.
+    fn is_decided(&self, replies: &Replies, pending: &[usize], release: &Release, needs_gate: bool) -> bool {
         let is_released = |(_, reply): &&(usize, _)| matches!(reply, Ok(ReleaseReply::Released));
         let released = replies.iter().filter(is_released).count();
+        let needs_gate = needs_gate && follows(Rule::ReleaseIsSent);
         match release {
             // The next attempt sends requests to all these servers.
             Release::BeforeRetry => pending.is_empty(),
             Release::Final { .. } => {
-                let is_sent = pending.iter().all(|&at| self.servers[at].node.has_sent_all());
                 let has_gate = !needs_gate || !pending.contains(&self.gate);
-                let is_sent = is_sent && has_gate || !follows(Rule::ReleaseIsSent);
-                pending.is_empty() || released >= self.servers.majority() && is_sent
+                pending.is_empty() || released >= self.servers.majority() && has_gate
             }
         }
+    }
+
+    /// Whether the kernel has what was sent to these servers.
+    fn is_sent(&self, pending: &[usize]) -> bool {
+        pending.iter().all(|&at| self.servers[at].node.has_sent_all()) || !follows(Rule::ReleaseIsSent)
     }
 
     /// When enough servers have released, the outcome is certain. The others have a moment longer: a
     /// more distant server's reply would change nothing, and the request is on its way.
     fn enough_replies(&mut self, round: &mut Round, release: &Release, until: BootTime) -> Replies {
-        let (sent_at, mut until, mut replies) = (BootTime::now(), until, Replies::new());
-        let mut is_enough = false;
+        let (sent_at, limit, mut until, mut replies) = (BootTime::now(), until, until, Replies::new());
+        let (mut is_decided, mut is_sent) = (false, false);
         while !round.is_over() {
-            if !is_enough && self.is_enough(&replies, &round.pending(), release, true) {
-                is_enough = true;
+            let pending = round.pending();
+            if !is_decided && self.is_decided(&replies, &pending, release, true) {
+                is_decided = true;
+                until = limit.min(BootTime::now() + FOR_UNSENT);
+            }
+            if is_decided && !is_sent && self.is_sent(&pending) {
+                is_sent = true;
                 let (shortest, longest) = FOR_STRAGGLERS;
-                until = until.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
+                until = limit.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
             }
             let Some(reply) = round.reply_or_progress(&mut self.servers, until) else { break };
             replies.extend(reply);

@@ -290,8 +290,11 @@ impl RedisLock {
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
         let is_young = tally.depends_on_young_servers() && follows(Rule::WaitForOldServers);
-        let at_most = if is_young || self.has_long_lease() {
+        let has_quarantine = !tally.longest_bound().is_zero();
+        let at_most = if is_young && has_quarantine || self.has_long_lease() {
             self.servers.node_timeout
+        } else if is_young {
+            longest
         } else if self.attempts > 1 {
             // After a wait there may be a waiter behind us: do not delay it.
             Duration::ZERO
