@@ -31,6 +31,7 @@ use uuid::Uuid;
 use crate::clock::BootTime;
 
 #[cfg(test)]
+#[allow(unused_imports, reason = "tests/sim uses all of them")]
 pub(crate) use simulated::{LeftOut, World, enter, leave_out};
 
 /// A router or a proxy may forget a connection that is idle for some minutes.
@@ -98,6 +99,8 @@ pub(crate) enum Rule {
     ReleaseVotes,
     /// A release leaves a tombstone if a request may still be under way.
     Tombstone,
+    /// A vote of a server that has not been known for long enough does not count.
+    Memory,
     /// A vote lives for the ttl, not for the minimum hold.
     VoteTtl,
 }
@@ -348,6 +351,7 @@ mod simulated {
 
     /// This thread does without the rule until the returned value is dropped.
     #[must_use]
+    #[allow(dead_code, reason = "tests/sim uses it")]
     pub(crate) fn leave_out(rule: Option<Rule>) -> LeftOut {
         LeftOut(LEFT_OUT.replace(rule))
     }

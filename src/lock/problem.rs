@@ -92,6 +92,12 @@ impl Problem {
         )
     }
 
+    /// Whether a server has refused a request as older than what it knows of this waiter.
+    pub(crate) fn is_stale(&self) -> bool {
+        let causes = if let Self::NoMajority { causes, .. } = self { causes.as_slice() } else { &[] };
+        matches!(self, Self::StaleReply) || causes.iter().any(|cause| cause.problem.is_stale())
+    }
+
     pub(crate) fn fault(&self) -> Fault {
         self.fault_with(None)
     }

@@ -78,6 +78,8 @@ pub enum Job {
 #[derive(Default)]
 pub struct Record {
     pub subject: Option<Subject>,
+    /// When it began to ask for its lock.
+    pub started: u64,
     pub claim: Option<Claim>,
     /// What its guardian would do.
     pub orphan: Option<ReleaseOrphan>,
@@ -200,7 +202,8 @@ impl Client<'_> {
         self.note(|| format!("asks for {run:?}"));
         let queues = run.wait.queues();
         self.world.shared().borrow_mut().oracle.begins(site, &run.keys, held.clone(), queues, run.supersedes);
-        self.record(|record| record.subject = Some(run.subject));
+        let now = self.world.shared().borrow().now_us;
+        self.record(|record| (record.subject, record.started) = (Some(run.subject), now));
         redis_lock.send_ahead(&request);
         if !matches!(run.subject, Subject::Watched(_)) {
             let orphan = redis_lock.release_orphan(&request);

@@ -25,7 +25,7 @@ impl Mutant {
     }
 
     pub fn by_name(name: &str) -> Option<&'static Self> {
-        ALL.iter().find(|mutant| mutant.name == name)
+        ALL.iter().chain(UNNOTICED).find(|mutant| mutant.name == name)
     }
 
     /// Whether each of its changes applies: a script may have been reworded.
@@ -47,16 +47,11 @@ const fn lua(
     Mutant { name, patches, rule: None, servers, features }
 }
 
+/// Rules without which the simulator finds a violation within a minute, mostly within a second.
 pub static ALL: &[Mutant] = &[
-    client("deadline", Rule::Deadline, &[F::SlowLines, F::Cuts, F::Pauses, F::LongCommands]),
-    client(
-        "lease-from-request",
-        Rule::LeaseFromRequest,
-        &[F::SlowLines, F::LongCommands, F::PowerLoss, F::ServerPauses],
-    ),
-    client("own-ttl", Rule::OwnTtl, &[F::Keepers, F::Tokens, F::LongCommands, F::SlowLines, F::Cuts]),
+    client("deadline", Rule::Deadline, &[F::Pauses, F::SlowLines]),
     client("majority", Rule::Majority, &[F::Cuts, F::LongCommands, F::Impatience]),
-    client("stored-token", Rule::StoredToken, &[F::SlowLines, F::Cuts, F::ServerPauses, F::ClockSkew]),
+    client("stored-token", Rule::StoredToken, &[F::Cuts, F::ServerPauses, F::ClockSkew, F::OtherNames]),
     client(
         "release-is-sent",
         Rule::ReleaseIsSent,
@@ -66,44 +61,25 @@ pub static ALL: &[Mutant] = &[
     client("resend", Rule::Resend, &[F::IdleLimit, F::Login, F::LongCommands]),
     client("abort", Rule::Abort, &[F::Cuts, F::LongCommands, F::Impatience, F::Signals]),
     client("keep-turn", Rule::KeepTurn, &[F::LongCommands]),
-    client("release-strays", Rule::ReleaseStrays, &[F::LongCommands, F::Impatience]),
-    client(
-        "wait-for-old-servers",
-        Rule::WaitForOldServers,
-        &[F::MixedQuarantines, F::DataLoss, F::LongCommands],
+    lua("waiters-queue", 1, &[F::LongCommands], &[("if QUEUES then\nenqueue(k, FIRST_FIELD)\nend", "")]),
+    lua("queue-is-in-order", 1, &[F::LongCommands], &[("return our_stamp() - LANE", "return -our_stamp()")]),
+    lua(
+        "readers-wait-for-writers",
+        1,
+        &[F::Sharing, F::LongCommands],
+        &[("ahead < k.capacity and are_of_our_mode(k, ahead)", "ahead < k.capacity")],
     ),
-    client("refusals-report", Rule::RefusalsReport, &[F::MixedQuarantines, F::DataLoss, F::LongCommands]),
-    client(
-        "heal-after-majority",
-        Rule::HealAfterMajority,
-        &[F::DataLoss, F::Cuts, F::LongCommands, F::Restarts],
+    lua(
+        "token-is-stored",
+        1,
+        &[F::LongCommands],
+        &[("call('SET', k.fence, fence, 'PX', FENCE_TTL_MS)", ""), ("IS_GATE and NOW_MS or 0", "0")],
     ),
-    client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
-    client("tombstone", Rule::Tombstone, &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals]),
-    client("vote-ttl", Rule::VoteTtl, &[F::MinHold, F::PowerLoss, F::SlowLines, F::ServerPauses]),
     lua(
         "release-compares",
         1,
         &[F::LongCommands, F::PowerLoss, F::Pauses],
         &[("try('GET', k.lock) == CLAIM", "try('GET', k.lock)")],
-    ),
-    lua(
-        "extend-compares",
-        3,
-        &[F::Cuts, F::Pauses, F::LongCommands, F::PowerLoss],
-        &[("if attempt ~= ATTEMPT or k.holder_record.ended then", "if not current(k) then")],
-    ),
-    lua(
-        "newer-attempt-stays",
-        3,
-        &[F::Cuts, F::ServerPauses, F::LongCommands],
-        &[("if k.is_ours and k.is_ours > ATTEMPT then", "if false then")],
-    ),
-    lua(
-        "tombstone-is-obeyed",
-        3,
-        &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals],
-        &[("if may_have_tombstone and call('EXISTS', TOMBSTONE) == 1 then", "if false then")],
     ),
     lua(
         "token-grows",
@@ -112,12 +88,13 @@ pub static ALL: &[Mutant] = &[
         &[("last_fence(k) + 1", "last_fence(k)"), ("IS_GATE and NOW_MS or 0", "0")],
     ),
     lua("token-follows-clock", 3, &[F::DataLoss, F::LongCommands], &[("IS_GATE and NOW_MS or 0", "0")]),
-    lua(
-        "quarantine",
-        3,
-        &[F::DataLoss, F::LongCommands, F::Cuts],
-        &[("if quarantined_for > 0 then\nreturn wait_for_quarantine()\nend", "")],
-    ),
+    Mutant {
+        name: "quarantine",
+        rule: Some(Rule::Memory),
+        servers: 3,
+        features: &[F::DataLoss, F::LongCommands, F::Cuts],
+        patches: &[("if quarantined_for > 0 then\nreturn wait_for_quarantine()\nend", "")],
+    },
     lua(
         "marker-names-reign",
         3,
@@ -131,33 +108,12 @@ pub static ALL: &[Mutant] = &[
         &[("since = math.min(since, NOW_MS - bound - 1000)", "")],
     ),
     lua(
-        "bounds-are-known",
-        3,
-        &[F::MixedQuarantines, F::DataLoss, F::LongCommands],
-        &[("bound = math.max(needed, quarantine, ttl)", "bound = needed")],
-    ),
-    lua(
-        "renewal-never-shortens",
-        3,
-        &[F::Keepers, F::Tokens, F::LongCommands, F::SlowLines, F::Cuts],
-        &[("int_string(math.max(tonumber(TTL), left, min_hold_left(k.holder_record)))", "TTL")],
-    ),
-    lua(
         "no-overtaking",
         1,
         &[F::LongCommands],
         &[
             ("return ahead == 0 or", "return true or"),
             ("k.must_wait = not k.is_first and not is_our_turn(k)", "k.must_wait = false"),
-        ],
-    ),
-    lua(
-        "sharers-expire",
-        1,
-        &[F::Sharing, F::PowerLoss, F::LongCommands],
-        &[
-            ("return until_ms and tonumber(until_ms) > NOW_MS", "return until_ms"),
-            ("return '(' .. int_string(NOW_MS), '+inf'", "return '-inf', '+inf'"),
         ],
     ),
     lua(
@@ -185,12 +141,6 @@ pub static ALL: &[Mutant] = &[
         &[("call('SET', k.lock, value, 'PX', ttl)", "call('SET', k.lock, value)")],
     ),
     lua(
-        "heal-takes-nothing-away",
-        3,
-        &[F::DataLoss, F::Cuts, F::Pauses, F::LongCommands],
-        &[("if not k.is_ours and free_capacity(k, MODE) <= 0 then", "if false then")],
-    ),
-    lua(
         "raise-never-lowers",
         3,
         &[F::Sharing, F::SlowLines, F::Cuts, F::ClockSkew],
@@ -202,20 +152,72 @@ pub static ALL: &[Mutant] = &[
         &[F::PowerLoss, F::LongCommands],
         &[("if k.has_living_only or not has_queue(k) then", "if true then")],
     ),
+    lua("exclusive-excludes", 1, &[F::LongCommands], &[("return current(k) and 0 or 1", "return 1")]),
+];
+
+/// Rules that the simulator can leave out without having noticed so far: what they prevent needs a
+/// combination that its scenarios reach too seldom. docs/reliability.md names them.
+pub static UNNOTICED: &[Mutant] = &[
+    client(
+        "lease-from-request",
+        Rule::LeaseFromRequest,
+        &[F::SlowLines, F::LongCommands, F::PowerLoss, F::ServerPauses],
+    ),
+    client("own-ttl", Rule::OwnTtl, &[F::Keepers, F::Tokens, F::LongCommands, F::ServerPauses]),
+    client(
+        "wait-for-old-servers",
+        Rule::WaitForOldServers,
+        &[F::MixedQuarantines, F::DataLoss, F::LongCommands, F::Impatience],
+    ),
+    client("refusals-report", Rule::RefusalsReport, &[F::MixedQuarantines, F::DataLoss, F::LongCommands]),
+    client(
+        "heal-after-majority",
+        Rule::HealAfterMajority,
+        &[F::DataLoss, F::Cuts, F::LongCommands, F::Restarts],
+    ),
+    client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
+    client("tombstone", Rule::Tombstone, &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals]),
+    client("vote-ttl", Rule::VoteTtl, &[F::MinHold, F::PowerLoss, F::SlowLines, F::ServerPauses]),
+    lua(
+        "extend-compares",
+        3,
+        &[F::Cuts, F::Pauses, F::LongCommands, F::PowerLoss],
+        &[("if attempt ~= ATTEMPT or k.holder_record.ended then", "if not current(k) then")],
+    ),
+    lua(
+        "newer-attempt-stays",
+        3,
+        &[F::Cuts, F::ServerPauses, F::LongCommands],
+        &[("if k.is_ours and k.is_ours > ATTEMPT then", "if false then")],
+    ),
+    lua(
+        "tombstone-is-obeyed",
+        3,
+        &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals],
+        &[("if may_have_tombstone and call('EXISTS', TOMBSTONE) == 1 then", "if false then")],
+    ),
+    lua(
+        "bounds-are-known",
+        3,
+        &[F::MixedQuarantines, F::DataLoss, F::LongCommands],
+        &[("bound = math.max(needed, quarantine, ttl)", "bound = needed")],
+    ),
+    lua(
+        "renewal-never-shortens",
+        3,
+        &[F::Keepers, F::Tokens, F::LongCommands, F::ServerPauses],
+        &[("int_string(math.max(tonumber(TTL), left, min_hold_left(k.holder_record)))", "TTL")],
+    ),
+    lua(
+        "heal-takes-nothing-away",
+        3,
+        &[F::DataLoss, F::Cuts, F::Pauses, F::LongCommands],
+        &[("if not k.is_ours and free_capacity(k, MODE) <= 0 then", "if false then")],
+    ),
     lua(
         "release-takes-strays",
         3,
         &[F::Cuts, F::ServerPauses, F::LongCommands],
         &[("local is_ours = attempt and attempt <= ATTEMPT", "local is_ours = attempt == ATTEMPT")],
     ),
-    lua(
-        "newest-is-written",
-        1,
-        &[F::Superseding, F::LongCommands],
-        &[(
-            "call('SET', k.newest, cjson.encode(request), 'PX', NEWEST_TTL_MS)",
-            "call('SET', k.newest, cjson.encode({ waiter = ME, queued = QUEUED, stamp = int_string(ours + 30000000) }), 'PX', NEWEST_TTL_MS)",
-        )],
-    ),
-    lua("exclusive-excludes", 1, &[F::LongCommands], &[("return current(k) and 0 or 1", "return 1")]),
 ];

@@ -327,9 +327,17 @@ impl Oracle {
 
     /// No fault has touched the server, or the line to it, since this moment.
     pub fn is_calm(&self, site: SiteId, server: ServerId, since: u64) -> bool {
-        [(None, server), (Some(site), server)].iter().all(|touched| {
-            self.troubles.get(touched).is_none_or(|trouble| trouble.active == 0 && trouble.last < since)
-        })
+        self.is_untouched((Some(site), server), since) && self.is_server_calm(server, since)
+    }
+
+    /// No fault has touched the server itself.
+    pub fn is_server_calm(&self, server: ServerId, since: u64) -> bool {
+        self.is_untouched((None, server), since)
+    }
+
+    fn is_untouched(&self, touched: Touched, since: u64) -> bool {
+        let trouble = self.troubles.get(&touched);
+        trouble.is_none_or(|trouble| trouble.active == 0 && trouble.last < since)
     }
 
     /// How many servers have had no reason to fail this client since this moment.

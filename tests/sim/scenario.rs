@@ -352,7 +352,7 @@ impl Draft {
         let between = self.dice.between(busy / 3, busy * 2);
         let mut next_start = FIRST_START_US;
         let mut next_fault = FIRST_START_US + self.dice.between(0, 1_500_000);
-        let fault_gap = self.dice.between(100_000, 1_500_000);
+        let fault_gap = self.dice.between(50_000, 700_000);
         loop {
             let at = next_start.min(next_fault);
             if at >= ends {

@@ -47,7 +47,7 @@ impl Trace {
         if let Some(claim) = claim_of(&call.command) {
             self.names.entry(claim).or_insert_with(|| format!("waiter-of-{site}"));
         }
-        let reply = call.reply.as_ref().map_or("(blocks)".into(), |reply| short(reply));
+        let reply = call.reply.as_ref().map_or("(blocks)".into(), short);
         self.note(now, || format!("server {server} <- host {site}: {request} -> {reply}"));
     }
 

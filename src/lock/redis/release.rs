@@ -7,7 +7,7 @@ use super::log::LogEntry;
 use super::node::Readiness;
 use super::reply::ReleaseReply;
 use super::requests::Terms;
-use super::round::Round;
+use super::round::{Round, Step};
 use super::script::Call;
 use super::servers::Servers;
 use crate::clock::BootTime;
@@ -118,7 +118,9 @@ impl RedisLock {
         // A gate that has the request, but is slow to reply, is not asked again.
         if !self.is_decided(&replies, &left, release, false) {
             let late: Vec<usize> = left.extract_if(.., |at| !fresh.contains(at)).collect();
-            late.iter().for_each(|&at| self.servers[at].node.disconnect());
+            for &at in &late {
+                self.servers[at].node.disconnect();
+            }
             again.extend(late);
         }
         let mut second = self.send_release(&again, claim, release);
@@ -206,8 +208,11 @@ impl RedisLock {
                 let (shortest, longest) = FOR_STRAGGLERS;
                 until = limit.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
             }
-            let Some(reply) = round.reply_or_progress(&mut self.servers, until) else { break };
-            replies.extend(reply);
+            match round.step(&mut self.servers, until) {
+                Step::Reply(at, reply) => replies.push((at, reply)),
+                Step::Progress => {}
+                Step::Over => break,
+            }
         }
         replies
     }
@@ -245,7 +250,7 @@ impl RedisLock {
         let release = Release::Final { stay_until: None, entry: None };
         let mut round = self.send_release(&whom, self.claim(), &release);
         while !whom.iter().all(|&at| self.servers[at].node.has_sent_all())
-            && round.reply_or_progress::<ReleaseReply>(&mut self.servers, until).is_some()
+            && !matches!(round.step::<ReleaseReply>(&mut self.servers, until), Step::Over)
         {}
     }
 

@@ -44,6 +44,15 @@ pub(super) struct RoundReply<R> {
     pub is_late: bool,
 }
 
+/// What a round has come to.
+pub(super) enum Step<R> {
+    Reply(usize, Result<R, BackendError>),
+    /// A request was sent that had to wait for its connection.
+    Progress,
+    /// The time is over.
+    Over,
+}
+
 /// The event that ends a wait, other than a reply.
 pub(super) enum Watch<'a> {
     Nothing,
@@ -167,24 +176,20 @@ impl Round {
         Ok(received.expect("a server with a time limit replies or is late"))
     }
 
-    /// The next reply, or `Some(None)` if a connection has made progress; `None` after `until`.
-    pub(super) fn reply_or_progress<R: Reply>(
-        &mut self,
-        servers: &mut Servers,
-        until: BootTime,
-    ) -> Option<Option<(usize, Result<R, BackendError>)>> {
+    /// The next reply, or that the kernel has got one more request.
+    pub(super) fn step<R: Reply>(&mut self, servers: &mut Servers, until: BootTime) -> Step<R> {
         let before = self.unsent(servers);
         loop {
             if let Some(received) = self.take(servers) {
-                return Some(Some((received.at, received.reply)));
+                return Step::Reply(received.at, received.reply);
             }
             if self.unsent(servers) != before {
-                return Some(None);
+                return Step::Progress;
             }
-            if until.has_passed() {
-                return None;
+            // Nothing is watched that could interrupt it.
+            if until.has_passed() || self.sleep(servers, Some(until), &mut Watch::Nothing).is_err() {
+                return Step::Over;
             }
-            self.sleep(servers, Some(until), &mut Watch::Nothing).ok()?;
         }
     }
 

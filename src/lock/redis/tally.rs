@@ -142,7 +142,7 @@ impl Tally {
 
     /// How much longer a server that granted must keep its data before its vote counts.
     fn quarantine_left(&self, granted: &Granted) -> Duration {
-        if self.quarantine.is_zero() {
+        if self.quarantine.is_zero() || !follows(Rule::Memory) {
             return Duration::ZERO;
         }
         (self.quarantine + QUARANTINE_SLACK).saturating_sub(granted.memory.known_for)

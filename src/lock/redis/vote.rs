@@ -250,10 +250,14 @@ impl RedisLock {
                 }
                 // The votes of other servers may still complete the majority.
                 Err(failed) => {
-                    failed.into_iter().for_each(|(at, error)| tally.add(at, Vote::Failed(error)));
+                    for (at, error) in failed {
+                        tally.add(at, Vote::Failed(error));
+                    }
                     let mut others = Round::default();
                     let due = Some(BootTime::now() + self.servers.node_timeout);
-                    tally.missing().into_iter().for_each(|at| others.expect(at, sent_at, due));
+                    for at in tally.missing() {
+                        others.expect(at, sent_at, due);
+                    }
                     votes = Collected { sent_at, granted: granted.clone(), others, tally };
                 }
             }

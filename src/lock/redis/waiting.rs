@@ -9,6 +9,7 @@ use super::reply::Woken;
 use super::round::{Round, RoundReply, Watch};
 use super::script::{Call, WAITER_RENEWAL};
 use crate::clock::BootTime;
+use crate::lock::claim::WaiterId;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{BackendError, Blocked, Blocker, Error, Observer, Problem};
 
@@ -124,6 +125,10 @@ impl RedisLock {
             return Err(error.into());
         }
         self.release_votes();
+        // Our votes were broken before they were a grant, and what that left refuses this waiter.
+        if error.problem.is_stale() {
+            (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
+        }
         observer.on_unavailable(&error, progress.started.elapsed());
         self.servers[self.gate].node.disconnect();
         Ok(NextAttempt::AfterPause(None))

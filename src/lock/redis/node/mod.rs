@@ -88,9 +88,17 @@ pub(super) struct Node {
     unconfirmed: Option<(Call, Value)>,
     /// Why the cluster did not execute the last request at once.
     delay: Option<Delay>,
-    /// The connection was open before the last request was made. If the server has closed it, for
-    /// being idle or by CLIENT KILL, the request is sent once more.
-    is_reused: bool,
+    connection_age: ConnectionAge,
+}
+
+/// When the connection was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionAge {
+    /// For the last request.
+    New,
+    /// Before the last request was made. If the server has closed it, for being idle or by CLIENT
+    /// KILL, the request is sent once more.
+    Reused,
 }
 
 /// The server may have closed a connection that was idle for longer than this.
@@ -117,7 +125,7 @@ impl Node {
             postponed: None,
             unconfirmed: None,
             delay: None,
-            is_reused: false,
+            connection_age: ConnectionAge::New,
         }
     }
 
@@ -148,7 +156,8 @@ impl Node {
     ) -> Result<(), BackendError> {
         (self.postponed, self.unconfirmed, self.delay) = (None, None, None);
         self.drop_closed_connection();
-        self.is_reused = self.connection.is_some();
+        let is_open = self.connection.is_some();
+        self.connection_age = if is_open { ConnectionAge::Reused } else { ConnectionAge::New };
         if self.connection.is_none() {
             self.open_connection()?;
         }
@@ -172,7 +181,7 @@ impl Node {
     /// closed it.
     fn drop_closed_connection(&mut self) {
         if self.progress_at.elapsed() > IDLE && follows(Rule::Resend) {
-            self.is_reused = false;
+            self.connection_age = ConnectionAge::New;
             self.discard_replies();
         }
     }
@@ -180,8 +189,9 @@ impl Node {
     /// Sends the last request once more, over a new connection: the server has closed the old one,
     /// which was open before the request was made. Every request of ours can be executed twice.
     fn resend(&mut self) -> Option<Result<(), BackendError>> {
-        let last =
-            self.expected.pop_back().filter(|_| std::mem::take(&mut self.is_reused) && follows(Rule::Resend));
+        let age = std::mem::replace(&mut self.connection_age, ConnectionAge::New);
+        let may_resend = age == ConnectionAge::Reused && follows(Rule::Resend);
+        let last = self.expected.pop_back().filter(|_| may_resend);
         let Some(Expected::Reply { call, .. }) = last else { return None };
         self.in_doubt |= matches!(call, Call::Script { .. });
         self.disconnect();
