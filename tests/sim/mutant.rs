@@ -61,7 +61,6 @@ pub static ALL: &[Mutant] = &[
     client("resend", Rule::Resend, &[F::IdleLimit, F::Login, F::LongCommands]),
     client("abort", Rule::Abort, &[F::Cuts, F::LongCommands, F::Impatience, F::Signals]),
     client("keep-turn", Rule::KeepTurn, &[F::LongCommands]),
-    lua("waiters-queue", 1, &[F::LongCommands], &[("if QUEUES then\nenqueue(k, FIRST_FIELD)\nend", "")]),
     lua("queue-is-in-order", 1, &[F::LongCommands], &[("return our_stamp() - LANE", "return -our_stamp()")]),
     lua(
         "readers-wait-for-writers",

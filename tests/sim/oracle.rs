@@ -15,7 +15,7 @@ use crate::server::reply::Reply;
 use crate::trace::script_call;
 
 /// In the quiet after the last fault, no waiter may be overtaken more often than this.
-const MOST_OVERTAKES: u32 = 6;
+const MOST_OVERTAKES: u32 = 10;
 
 /// The number of arguments of release.lua if nothing is written into the history.
 const ARGS_WITHOUT_ENTRY: usize = 9;

@@ -19,7 +19,7 @@ pub const FIRST_START_US: u64 = 36_000_000;
 /// avoided for 10 s, a silent connection is given up after a few seconds.
 const SETTLING_US: u64 = 15_000_000;
 /// A server that was restarted does not vote for half a minute.
-const SETTLING_AFTER_RESTART_US: u64 = 45_000_000;
+const SETTLING_AFTER_RESTART_US: u64 = 60_000_000;
 const QUIET_US: u64 = 6_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -294,6 +294,8 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
         // Only the clock keeps tokens growing when the counter is lost.
         chosen.remove(&F::DataLoss);
         chosen.remove(&F::MixedQuarantines);
+        // Which request is the newest is decided by a clock.
+        chosen.remove(&F::Superseding);
     }
     if chosen.contains(&F::LongQuarantine) {
         // A server that loses its data would be away for as long as the episode.
@@ -317,7 +319,12 @@ impl Draft {
         let keys = dice.between(1, if has(F::SeveralKeys) { 3 } else { 2 });
         let idle_limit_us = has(F::IdleLimit).then(|| dice.one_of(&[500_000, 1_000_000, 3_000_000]));
         let password = (has(F::Login) && dice.percent(70)).then(|| "secret".to_owned());
-        let skew = if has(F::ClockSkew) { 60_000_000 } else { 0 };
+        // When all servers have lost their tokens only their clocks are left, and a quarantine.
+        let skew = match (has(F::ClockSkew), has(F::DataLoss)) {
+            (true, false) => 60_000_000,
+            (true, true) => 10_000_000,
+            (false, _) => 0,
+        };
         let server_clocks = (0..servers)
             .map(|_| Clock { offset_us: within(&mut dice, skew), drift_ppm: within(&mut dice, 2000) })
             .collect();
