@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::blocks::{path, read};
 
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -13,6 +13,7 @@ const DOCUMENTS: [&str; 8] = [
     "docs/ci.md",
     "docs/protocol.md",
     "docs/architecture.md",
+    "docs/reliability.md",
 ];
 
 /// The targets of `[text](target)`, except those on other machines.

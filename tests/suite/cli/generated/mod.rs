@@ -182,3 +182,17 @@ fn the_fuzz_targets_have_the_programs_dependencies() {
     assert!(of_program.iter().any(|line| line.starts_with("redis =")), "{of_program:?}");
     assert_eq!(dependencies("fuzz/Cargo.toml"), of_program);
 }
+
+/// tests/sim compiles some of the program's modules in a package of its own.
+#[test]
+fn the_simulator_has_the_programs_dependencies() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let of_program = read("Cargo.toml");
+    let simulator = read("tests/sim/Cargo.toml");
+    let table = simulator.split("[dev-dependencies]").nth(1).unwrap().split("# Only here.").next().unwrap();
+    let lines: Vec<&str> = table.lines().filter(|line| !line.is_empty()).collect();
+    assert!(lines.len() > 5, "{lines:?}");
+    for line in lines {
+        assert!(of_program.lines().any(|other| other.starts_with(line)), "{line}");
+    }
+}
