@@ -84,7 +84,10 @@ impl BackendError {
     /// Whether a retry may help. A lock file that was deleted and re-created is another lock.
     pub(crate) fn may_pass(&self) -> bool {
         let is_deleted = matches!(self.problem, Problem::File(FileProblem::DeletedInUse));
-        self.problem.fault_with(Some(Fault::Unavailable)) == Fault::Unavailable && !is_deleted
+        // A longer lease than the servers can acknowledge is refused at once.
+        let is_too_long = matches!(self.problem, Problem::LongLease { .. });
+        let fault = self.problem.fault_with(Some(Fault::Unavailable));
+        fault == Fault::Unavailable && !is_deleted && !is_too_long
     }
 
     /// Whether the configuration must be changed: waiting does not help.

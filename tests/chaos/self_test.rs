@@ -145,10 +145,7 @@ const CASES: [Case; 12] = [
         oracle: Oracle::Overlap,
         nodes: 3,
         weather: Weather::Forgetful,
-        breaks: Breaks::Rule(
-            "return longest > 0 and longest + 1000 - known_for or 0, known_for, longest",
-            "return 0, 1e9, 0",
-        ),
+        breaks: Breaks::Rule("return left, NOW_MS - since, longest", "return 0, 1e9, 0"),
         saboteur: Some(all_servers_lose_their_data),
     },
 ];

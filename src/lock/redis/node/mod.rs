@@ -190,7 +190,9 @@ impl Node {
     /// which was open before the request was made. Every request of ours can be executed twice.
     fn resend(&mut self) -> Option<Result<(), BackendError>> {
         let age = std::mem::replace(&mut self.connection_age, ConnectionAge::New);
-        let may_resend = age == ConnectionAge::Reused && follows(Rule::Resend);
+        // Where another server may take this one's place, it must be found first.
+        let is_fixed = self.discovery.is_fixed();
+        let may_resend = is_fixed && age == ConnectionAge::Reused && follows(Rule::Resend);
         let last = self.expected.pop_back().filter(|_| may_resend);
         let Some(Expected::Reply { call, .. }) = last else { return None };
         self.in_doubt |= matches!(call, Call::Script { .. });

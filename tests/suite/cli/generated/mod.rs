@@ -186,7 +186,8 @@ fn the_fuzz_targets_have_the_programs_dependencies() {
 /// tests/sim compiles some of the program's modules in a package of its own.
 #[test]
 fn the_simulator_has_the_programs_dependencies() {
-    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let read =
+        |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     let of_program = read("Cargo.toml");
     let simulator = read("tests/sim/Cargo.toml");
     let table = simulator.split("[dev-dependencies]").nth(1).unwrap().split("# Only here.").next().unwrap();
