@@ -241,8 +241,9 @@ impl Client<'_> {
         let mut shared = self.world.shared().borrow_mut();
         match error {
             Error::Backend(error) => {
-                // A server that is listed twice, or used in another way, is refused with reason.
-                if error.fault() == lock::Fault::Unavailable {
+                // A lease that is longer than usual needs every server.
+                let needs_all = matches!(error.problem, lock::Problem::LongLease { .. });
+                if error.fault() == lock::Fault::Unavailable && !needs_all {
                     shared.oracle.unavailable(site, &short(error));
                 }
             }
