@@ -84,8 +84,10 @@ pub struct Record {
     /// What its guardian would do.
     pub orphan: Option<ReleaseOrphan>,
     pub grant: Option<Vec<u8>>,
-    /// When it began to release, or to leave the queue.
+    /// When it began to release.
     pub leaves_at: Option<u64>,
+    /// It ended without a lock.
+    pub is_refused: bool,
     pub keeps_min_hold: bool,
     /// When the last lease that it asked for is over, in true time.
     pub lease_ends: u64,
@@ -236,6 +238,7 @@ impl Client<'_> {
     /// The lock was not acquired.
     fn refused(&self, run: &Run, error: &Error, started: BootTime) {
         self.note(|| format!("gets nothing: {}", short(error)));
+        self.record(|record| record.is_refused = true);
         let site = self.world.site();
         let waited = started.elapsed();
         let mut shared = self.world.shared().borrow_mut();
@@ -306,11 +309,11 @@ impl Client<'_> {
             if !next.has_passed() {
                 continue;
             }
-            self.asks_for_lease(self.ttl(&grant));
+            let asked = self.asks_for_lease(self.ttl(&grant));
             match redis_lock.extend(&grant) {
                 Extended::Until(lease, votes) => {
                     (grant.lease, grant.votes) = (Some(lease), votes);
-                    self.renewed(&grant);
+                    self.renewed(&grant, asked);
                     next = lease.refresh_at();
                     redis_lock.follow_up(&grant, self.world.signal_fd());
                 }
@@ -339,10 +342,11 @@ impl Client<'_> {
         self.note(|| format!("has released {:?}: {}", run.keys, short(&released)));
     }
 
-    /// A lease that begins now.
-    fn asks_for_lease(&self, ttl: Duration) {
+    /// A lease that begins now: returns this moment.
+    fn asks_for_lease(&self, ttl: Duration) -> u64 {
         let ends = self.world.true_moment(BootTime::now() + ttl);
         self.record(|record| record.lease_ends = record.lease_ends.max(ends));
+        self.world.shared().borrow().now_us
     }
 
     fn ttl(&self, grant: &Grant) -> Duration {
@@ -356,9 +360,9 @@ impl Client<'_> {
         world::sleep(&mut fds, until);
     }
 
-    fn renewed(&self, grant: &Grant) {
+    fn renewed(&self, grant: &Grant, asked: u64) {
         let (site, until) = (self.world.site(), self.deadline(grant));
-        self.world.shared().borrow_mut().oracle.renewed(site, until);
+        self.world.shared().borrow_mut().oracle.renewed(site, asked, until);
         self.note(|| format!("renewed until {:.3}", until as f64 / 1e6));
     }
 
@@ -384,12 +388,12 @@ impl Client<'_> {
     fn adopt(&self, ttl: Option<Duration>, redis_lock: &mut RedisLock, grant: &mut Grant) -> Option<Loss> {
         let own = self.access.timing.ttl.expect("a lease").max(self.ttl(grant));
         let ttl = ttl.map(|ttl| ttl.max(own));
-        self.asks_for_lease(ttl.expect("a lease"));
+        let asked = self.asks_for_lease(ttl.expect("a lease"));
         redis_lock.set_ttl(ttl);
         match redis_lock.extend(grant) {
             Extended::Until(lease, votes) => {
                 (grant.lease, grant.votes) = (Some(lease), votes);
-                self.renewed(grant);
+                self.renewed(grant, asked);
                 None
             }
             Extended::Unknown(_) => None,
@@ -417,6 +421,7 @@ impl Client<'_> {
 
     fn extend(&self, of: u64, keys: &[String]) {
         let (Some(mut bearer), Some(site)) = (self.bearer(of, keys), self.site_of(of)) else { return };
+        let asked = self.world.shared().borrow().now_us;
         let extended = bearer.extend();
         self.note(|| format!("extends the lock of actor {of}: {}", short(&extended)));
         if let Extended::Until(lease, _) = extended
@@ -424,7 +429,7 @@ impl Client<'_> {
         {
             // Only the owner of the token relies on this lease: runs and keepers have their own.
             let until = self.world.true_moment(lease.deadline());
-            self.world.shared().borrow_mut().oracle.renewed(site, until);
+            self.world.shared().borrow_mut().oracle.renewed(site, asked, until);
         }
     }
 

@@ -19,8 +19,9 @@ const PATIENCE_US: u64 = 150_000_000;
 const MOST_PROCESSES: usize = 12;
 /// After a release, the claim must be gone by then.
 const RELEASED_AFTER_US: u64 = 1_500_000;
-/// A claim must be gone this long after its last lease: the servers' clocks run differently.
-const EXPIRED_AFTER_US: u64 = 1_000_000;
+/// A claim must be gone this long after its last lease: a slow line delays the last renewal, and the
+/// servers' clocks run differently.
+const EXPIRED_AFTER_US: u64 = 2_500_000;
 /// How often a server's data is saved, for a restart with an old copy.
 const SAVED_EVERY_US: u64 = 1_000_000;
 
@@ -145,6 +146,9 @@ impl Driver<'_> {
         if let Some(since) = record.leaves_at {
             self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, since });
         }
+        if record.is_refused {
+            self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, since: record.started });
+        }
         if record.claim.is_some() && record.subject != Some(Subject::Token) {
             self.at(record.lease_ends.max(now) + EXPIRED_AFTER_US, Later::CheckExpiry { actor });
         }
@@ -225,11 +229,10 @@ impl Driver<'_> {
                 self.stop_server(simulation, *server, *keeps);
                 self.at(now + for_us, Later::StartServer(*server));
             }
-            Fault::Flush { server } => {
-                simulation.hosts[*server].server.data().databases.clear();
-                let oracle = &mut simulation.shared.borrow_mut().oracle;
-                oracle.trouble((None, *server));
-                oracle.is_unreliable(*server);
+            Fault::Flush { server } => self.flush(simulation, *server),
+            Fault::FlushAll => {
+                simulation.shared.borrow_mut().oracle.everything_is_flushed();
+                (0..self.scenario.servers).for_each(|server| self.flush(simulation, server));
             }
             Fault::CloseConnections { server } => {
                 simulation.close_connections(*server);
@@ -263,6 +266,14 @@ impl Driver<'_> {
         true
     }
 
+    fn flush(&mut self, simulation: &mut Simulation, server: ServerId) {
+        simulation.hosts[server].server.data().databases.clear();
+        let oracle = &mut simulation.shared.borrow_mut().oracle;
+        oracle.forgets(server);
+        oracle.trouble((None, server));
+        oracle.is_unreliable(server);
+    }
+
     fn is_down(&self, simulation: &Simulation, server: ServerId) -> bool {
         simulation.shared.borrow().network.is_down.get(&server).copied().unwrap_or(false)
     }
@@ -283,6 +294,9 @@ impl Driver<'_> {
         drop(data);
         let oracle = &mut simulation.shared.borrow_mut().oracle;
         oracle.trouble_begins((None, server));
+        if keeps != Keeps::All {
+            oracle.forgets(server);
+        }
         // Several servers are quarantined after a restart, whatever they have kept.
         if keeps != Keeps::All || self.scenario.servers > 1 {
             oracle.is_unreliable(server);
@@ -301,7 +315,10 @@ impl Driver<'_> {
         self.running.remove(&process);
         let is_kept = {
             let mut shared = simulation.shared.borrow_mut();
-            let record = shared.records.get(&actor);
+            let record = shared.records.get_mut(&actor).map(|record| {
+                record.leaves_at = None;
+                &*record
+            });
             let has_orphan = record.is_some_and(|record| record.orphan.is_some());
             let is_token = record.is_some_and(|record| record.subject == Some(Subject::Token));
             // A keeper has no guardian, and nothing stops its watched process in time; the command
@@ -421,8 +438,10 @@ impl Driver<'_> {
     ) {
         let shared = simulation.shared.borrow();
         let (site, record) = (shared.actors[&actor], &shared.records[&actor]);
-        let Some(claim) = record.claim.filter(|_| !record.keeps_min_hold) else { return };
-        let waiter = claim.waiter.to_string();
+        if record.keeps_min_hold {
+            return;
+        }
+        let waiters: Vec<&String> = shared.oracle.waiters_of(site).collect();
         let Some(Job::Run(run)) = self.actors.get(&actor).map(|actor| &actor.job) else { return };
         // Another client may have extended the lease, and a minimum hold outlives its process.
         let is_excused = self.was_extended.contains(&actor) || !run.min_hold.is_zero();
@@ -432,7 +451,10 @@ impl Driver<'_> {
         let mut left = Vec::new();
         for (server, host) in simulation.hosts.iter().enumerate() {
             let is_checked = match reached_since {
-                Some(since) => shared.oracle.is_calm(site, server, since),
+                Some(since) => {
+                    let has_crossed = shared.network.has_crossed(site, server, since);
+                    shared.oracle.is_calm(site, server, since) && !has_crossed
+                }
                 // A server that was stopped may have received a request that it executes much later.
                 None => {
                     let has_steps = self.scenario.features.contains(&Feature::ClockSteps);
@@ -444,7 +466,8 @@ impl Driver<'_> {
             }
             let mut data = host.server.data();
             data.now_us = host.now(shared.now_us);
-            let names = run.keys.iter().filter(|key| claims(&mut data, key, &waiter));
+            let is_left = |key: &&String| waiters.iter().any(|waiter| claims(&mut data, key, waiter));
+            let names = run.keys.iter().filter(is_left);
             left.extend(names.map(|key| format!("{key} on server {server}")));
         }
         drop(shared);

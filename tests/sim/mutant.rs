@@ -160,9 +160,9 @@ pub static UNNOTICED: &[Mutant] = &[
     client(
         "lease-from-request",
         Rule::LeaseFromRequest,
-        &[F::SlowLines, F::LongCommands, F::PowerLoss, F::ServerPauses],
+        &[F::SlowLines, F::LongCommands, F::Pauses],
     ),
-    client("own-ttl", Rule::OwnTtl, &[F::Keepers, F::Tokens, F::LongCommands, F::ServerPauses]),
+    client("own-ttl", Rule::OwnTtl, &[F::Keepers, F::Tokens, F::LongCommands, F::SlowLines, F::Cuts]),
     client(
         "wait-for-old-servers",
         Rule::WaitForOldServers,
@@ -172,7 +172,7 @@ pub static UNNOTICED: &[Mutant] = &[
     client(
         "heal-after-majority",
         Rule::HealAfterMajority,
-        &[F::DataLoss, F::Cuts, F::LongCommands, F::Restarts],
+        &[F::DataLoss, F::LongCommands],
     ),
     client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
     client("tombstone", Rule::Tombstone, &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals]),

@@ -84,6 +84,8 @@ pub struct Connection {
     is_aborted: bool,
     /// The server's kernel knows the connection.
     pub is_accepted: bool,
+    /// When bytes last arrived that had left before the client knew that the server had closed it.
+    crossed_at: Option<u64>,
     to_server: Flow,
     to_client: Flow,
 }
@@ -142,6 +144,12 @@ impl Network {
         self.connections.get(&id).map(|connection| connection.site)
     }
 
+    /// Whether a request to this server has met a connection that was being closed since this moment.
+    pub fn has_crossed(&self, site: SiteId, server: ServerId, since: u64) -> bool {
+        let mut ours = self.connections.values().filter(|of| of.site == site && of.server == server);
+        ours.any(|connection| connection.crossed_at.is_some_and(|at| at >= since))
+    }
+
     fn line_of(&mut self, id: ConnectionId, direction: Direction) -> Line {
         let (site, server) = (self.connections[&id].site, self.connections[&id].server);
         *self.line(site, server, direction)
@@ -157,6 +165,7 @@ impl Network {
             has_ended: false,
             is_aborted: false,
             is_accepted: false,
+            crossed_at: None,
             to_server: Flow::default(),
             to_client: Flow::default(),
         };
@@ -300,6 +309,7 @@ impl Network {
         if !connection.is_accepted {
             // The server has restarted or closed the connection since: it knows nothing of it.
             if segment != Segment::Reset {
+                connection.crossed_at = (!connection.has_ended).then_some(now).or(connection.crossed_at);
                 self.send(id, Direction::ToClient, Segment::Reset, now);
             }
             return Delivered::Nothing;

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::lock::majority_of;
 use crate::network::{ServerId, SiteId};
 use crate::scenario::FIRST_START_US;
-use crate::server::Executed;
 use crate::server::reply::Reply;
+use crate::server::{Change, Executed};
 use crate::trace::script_call;
 
 /// In the quiet after the last fault, no waiter may be overtaken more often than this.
@@ -108,6 +108,12 @@ pub struct Oracle {
     unreliable: BTreeSet<ServerId>,
     /// Requests with --supersede: host, and the end of its process.
     superseding: BTreeMap<SiteId, Option<u64>>,
+    /// The last attempt of each waiter that a server has released.
+    released: BTreeMap<(ServerId, String), u32>,
+    /// The waiters of each host, as servers have seen them.
+    waiters: BTreeMap<SiteId, BTreeSet<String>>,
+    /// When every server has lost the locks of these hosts.
+    forgotten: BTreeMap<SiteId, u64>,
 }
 
 impl Oracle {
@@ -219,8 +225,12 @@ impl Oracle {
         }
     }
 
-    pub fn renewed(&mut self, site: SiteId, until: u64) {
+    /// `asked`: when the request for this lease was sent.
+    pub fn renewed(&mut self, site: SiteId, asked: u64, until: u64) {
         let now = self.now_us;
+        if self.forgotten.get(&site).is_some_and(|at| *at < asked) {
+            self.violation("revived", format!("host {site} renews a lock that no server has"));
+        }
         for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
             (holding.until, holding.renewed_at) = (until, now);
         }
@@ -279,8 +289,63 @@ impl Oracle {
         }
     }
 
-    pub fn executed(&mut self, site: Option<SiteId>, call: &Executed) {
-        let (Some(site), Some((script, args))) = (site, script_call(&call.command)) else { return };
+    /// An operator has flushed every server: no lock that is held now may be renewed.
+    pub fn everything_is_flushed(&mut self) {
+        let now = self.now_us;
+        for holding in self.holdings.values().flatten() {
+            self.forgotten.insert(holding.site, now);
+        }
+    }
+
+    /// The server has lost data: what it did before does not count.
+    pub fn forgets(&mut self, server: ServerId) {
+        self.released.retain(|(other, _), _| *other != server);
+    }
+
+    /// The waiters with which this host has asked for its locks.
+    pub fn waiters_of(&self, site: SiteId) -> impl Iterator<Item = &String> {
+        self.waiters.get(&site).into_iter().flatten()
+    }
+
+    /// A script replaces no claim of another waiter, none by an older one, and revives none.
+    fn check_changes(&mut self, server: ServerId, script: &str, args: &[Vec<u8>], changes: &[Change]) {
+        let claim = |value: &[u8]| -> Option<(String, u32)> {
+            let (waiter, attempt) = std::str::from_utf8(value).ok()?.split_once('.')?;
+            Some((waiter.to_owned(), attempt.parse().ok()?))
+        };
+        let mut found = Vec::new();
+        for Change { key, before, after } in changes {
+            let [before, after] = [before, after].map(|value| value.as_deref().and_then(claim));
+            let Some(now) = &after else { continue };
+            let kind = match &before {
+                Some(old) if old.0 != now.0 => Some("taken-away"),
+                Some(old) if old.1 > now.1 => Some("went-back"),
+                _ => None,
+            };
+            let last_released = self.released.get(&(server, now.0.clone()));
+            let is_revived = last_released.is_some_and(|released| *released >= now.1);
+            if let Some(kind) = kind.or(is_revived.then_some("revived")) {
+                let key = String::from_utf8_lossy(key).into_owned();
+                found.push((kind, format!("{script} on server {server}: {key} was {before:?}, is {after:?}")));
+            }
+        }
+        for (kind, text) in found {
+            self.violation(kind, text);
+        }
+        if let ("release", Some((waiter, attempt))) = (script, args.first().and_then(|word| claim(word))) {
+            let released = self.released.entry((server, waiter)).or_default();
+            *released = attempt.max(*released);
+        }
+    }
+
+    pub fn executed(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
+        let Some((script, args)) = script_call(&call.command) else { return };
+        self.check_changes(server, script, args, &call.changes);
+        let Some(site) = site else { return };
+        let waiter = args.first().and_then(|claim| std::str::from_utf8(claim).ok()?.split_once('.'));
+        if let ("acquire", Some((waiter, _))) = (script, waiter) {
+            self.waiters.entry(site).or_default().insert(waiter.to_owned());
+        }
         // With an entry for the history a client gives up; without one it will ask again.
         if script == "release" && args.len() > ARGS_WITHOUT_ENTRY {
             self.stops_waiting(site);

@@ -194,6 +194,8 @@ pub enum Fault {
     Flush {
         server: ServerId,
     },
+    /// An operator flushes every server.
+    FlushAll,
     CloseConnections {
         server: ServerId,
     },
@@ -218,6 +220,20 @@ pub enum Fault {
         server: ServerId,
         by_us: i64,
     },
+}
+
+impl Fault {
+    /// Whether it strikes one process, or its lines, rather than a server.
+    fn strikes_process(&self) -> bool {
+        matches!(
+            self,
+            Self::Cut { .. }
+                | Self::Slow { .. }
+                | Self::Kill { .. }
+                | Self::Pause { .. }
+                | Self::Signal { .. }
+        )
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -259,11 +275,18 @@ impl Scenario {
     }
 }
 
+/// An actor, when it starts, and when it ends if it gets its lock at once.
+struct Recent {
+    starts: u64,
+    ends: u64,
+    actor: Actor,
+}
+
 struct Draft {
     dice: Dice,
     scenario: Scenario,
     /// The actors whose processes may be living.
-    recent: Vec<Actor>,
+    recent: Vec<Recent>,
     next_actor: u64,
 }
 
@@ -384,6 +407,7 @@ impl Draft {
                 self.draw_actor(at);
             }
         }
+        self.scenario.steps.sort_by_key(|step| step.at_us);
     }
 
     fn push(&mut self, at_us: u64, what: What) {
@@ -458,7 +482,7 @@ impl Draft {
             // Two extensions at the same time leave the shorter or the longer one.
             actor.access.timing.ttl = Some(LONGEST_TTL);
         }
-        self.recent.push(actor.clone());
+        self.recent.push(Recent { starts: at, ends: at + lifetime_us(&actor), actor: actor.clone() });
         if self.recent.len() > 12 {
             self.recent.remove(0);
         }
@@ -467,7 +491,7 @@ impl Draft {
 
     fn draw_job(&mut self) -> Job {
         if self.has(F::Tokens) && self.dice.percent(25) {
-            let with_tokens = self.recent.iter().filter_map(|actor| match &actor.job {
+            let with_tokens = self.recent.iter().filter_map(|Recent { actor, .. }| match &actor.job {
                 Job::Run(run) if !matches!(run.subject, Subject::Command(_)) => {
                     Some((actor.number, run.keys.clone()))
                 }
@@ -537,21 +561,82 @@ impl Draft {
     }
 
     fn draw_fault(&mut self, at: u64) {
-        let server = self.dice.next() as usize % self.scenario.servers;
+        let Some(victim) = self.victim(at) else { return };
+        match self.dice.between(0, 9) {
+            0..3 => self.draw_burst(at, victim),
+            3 => self.draw_failure_of_several(at, victim),
+            _ => {
+                let server = self.dice.next() as usize % self.scenario.servers;
+                self.draw_one(at, victim, server, |_| true);
+            }
+        }
+    }
+
+    fn draw_one(&mut self, at: u64, actor: u64, server: ServerId, is_meant: impl Fn(&Fault) -> bool) {
         let for_us = self.dice.one_of(&[20_000, 100_000, 400_000, 1_000_000, 2_500_000, LONGEST_FAULT_US]);
-        let possible = self.possible_faults(server, for_us);
+        let mut possible = self.possible_faults(actor, server, for_us);
+        possible.retain(is_meant);
         if !possible.is_empty() {
             let fault = possible[self.dice.next() as usize % possible.len()].clone();
             self.push(at, What::Fault(fault));
         }
     }
 
-    fn possible_faults(&mut self, server: ServerId, for_us: u64) -> Vec<Fault> {
-        let mut possible = Vec::new();
-        let actor = match self.recent.len() {
-            0 => return possible,
-            count => self.recent[self.dice.next() as usize % count].number,
+    /// Several faults strike the same process soon after each other, about when it asks for its lock
+    /// or renews it.
+    fn draw_burst(&mut self, at: u64, victim: u64) {
+        let Some(recent) = self.recent.iter().find(|recent| recent.actor.number == victim) else { return };
+        let between = recent.actor.access.timing.ttl.expect("a lease").as_micros() as u64 / 3;
+        let next = recent.starts + (at - recent.starts).next_multiple_of(between);
+        let (keys, has_token) = match &recent.actor.job {
+            Job::Run(run) => (run.keys.clone(), !matches!(run.subject, Subject::Command(_))),
+            _ => (Vec::new(), false),
         };
+        let mut moment = next.saturating_sub(self.dice.between(0, 300_000)).max(at);
+        for _ in 0..self.dice.between(2, 4) {
+            let server = self.dice.next() as usize % self.scenario.servers;
+            if has_token && self.has(F::Tokens) && self.dice.percent(30) {
+                let mut actor = self.actor_with(Job::Extend { of: victim, keys: keys.clone() });
+                actor.access.timing.ttl = Some(LONGEST_TTL);
+                self.push(moment, What::Start(Box::new(actor)));
+            } else {
+                self.draw_one(moment, victim, server, Fault::strikes_process);
+            }
+            moment += self.dice.one_of(&[1000, 50_000, 300_000, 1_500_000]);
+        }
+    }
+
+    /// The same happens to most servers.
+    fn draw_failure_of_several(&mut self, mut at: u64, victim: u64) {
+        let spared = if self.has(F::MixedQuarantines) {
+            0
+        } else {
+            self.dice.next() as usize % self.scenario.servers
+        };
+        let kind = self.dice.next();
+        for server in (0..self.scenario.servers).filter(|server| *server != spared) {
+            let mut possible = self.possible_faults(victim, server, 100_000);
+            possible.retain(|fault| !fault.strikes_process() && !matches!(fault, Fault::FlushAll));
+            if !possible.is_empty() {
+                let fault = possible[kind as usize % possible.len()].clone();
+                self.push(at, What::Fault(fault));
+            }
+            at += self.dice.one_of(&[100, 20_000, 200_000]);
+        }
+    }
+
+    /// Whom a fault strikes: preferably one that holds its lock for long.
+    fn victim(&mut self, at: u64) -> Option<u64> {
+        let numbers = |is_meant: &dyn Fn(&Recent) -> bool| -> Vec<u64> {
+            self.recent.iter().filter(|recent| is_meant(recent)).map(|recent| recent.actor.number).collect()
+        };
+        let (all, living) = (numbers(&|_| true), numbers(&|recent| recent.ends > at));
+        let among = if self.dice.percent(70) && !living.is_empty() { living } else { all };
+        (!among.is_empty()).then(|| among[self.dice.next() as usize % among.len()])
+    }
+
+    fn possible_faults(&mut self, actor: u64, server: ServerId, for_us: u64) -> Vec<Fault> {
+        let mut possible = Vec::new();
         let mut add = |feature: Feature, fault: Fault| {
             if self.scenario.features.contains(&feature) {
                 possible.push(fault);
@@ -585,6 +670,9 @@ impl Draft {
             add(F::DataLoss, Fault::Restart { server, keeps, for_us: down });
             add(F::DataLoss, Fault::Flush { server });
         }
+        if !is_short {
+            add(F::DataLoss, Fault::FlushAll);
+        }
         let all: Vec<ServerId> = (0..self.scenario.servers).collect();
         let servers = match self.dice.between(0, 3) {
             0 => all,
@@ -601,6 +689,15 @@ impl Draft {
 
 const LONGEST_TTL: Duration = Duration::from_secs(30);
 const LONGEST_FAULT_US: u64 = 6_000_000;
+
+/// How long its process lives at least, if it gets its lock at once.
+fn lifetime_us(actor: &Actor) -> u64 {
+    let lives = match &actor.job {
+        Job::Run(Run { subject: Subject::Command(lives) | Subject::Watched(lives), .. }) => *lives,
+        _ => Duration::ZERO,
+    };
+    lives.as_micros() as u64
+}
 
 fn within(dice: &mut Dice, bound: u64) -> i64 {
     dice.between(0, 2 * bound) as i64 - bound as i64

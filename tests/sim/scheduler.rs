@@ -568,6 +568,12 @@ impl Simulation {
             }
         };
         let now = self.now();
+        if let Delivered::Opened(_, id) | Delivered::Closed(_, id, _) = delivered {
+            let shared = &mut *self.shared.borrow_mut();
+            let site = shared.network.site_of(id).unwrap_or_default();
+            let what = if matches!(delivered, Delivered::Opened(..)) { "opens" } else { "closes" };
+            shared.trace.note(now, || format!("server {server} <- host {site}: {what} connection {id}"));
+        }
         let host = &mut self.hosts[server];
         if host.is_paused {
             host.waiting.push(delivered);
@@ -592,12 +598,15 @@ impl Simulation {
         for call in executed {
             let site = network.site_of(call.connection);
             trace.executed(*now, server, site, &call);
-            oracle.executed(site, &call);
+            oracle.executed(server, site, &call);
         }
         for output in outputs {
             match output {
                 Output::Send(id, bytes) => network.send(id, Direction::ToClient, Segment::Data(bytes), *now),
-                Output::Close(id) => network.close_by_server(id, false, *now),
+                Output::Close(id) => {
+                    trace.note(*now, || format!("server {server} closes connection {id}"));
+                    network.close_by_server(id, false, *now);
+                }
             }
         }
     }

@@ -50,6 +50,8 @@ struct Collection {
     blocked: Option<Blocked>,
     /// The servers that refused us and at which we have waited for a release.
     waited_at: Vec<usize>,
+    /// The servers that know a newer request with `--supersede`.
+    superseded_at: Vec<usize>,
 }
 
 impl Collection {
@@ -120,11 +122,13 @@ impl RedisLock {
                 self.on_refusal(all, at, refusal, observer)?;
             }
             // One server may know a newer request that the others have forgotten, or whose stamp is from
-            // a clock that is ahead: it is outvoted like one that is held.
+            // a clock that is ahead. The gate, which decides the order, has voted for us: it takes as
+            // many servers to overrule it as to prevent a majority.
             Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => {
                 let blocked = Blocked { key: by.key, position: None, queue_length: 0, by: Blocker::Queue };
                 all.tally.add(at, Vote::No(Box::new(Refusal::unexplained(blocked))));
-                if all.tally.cannot_win() {
+                all.superseded_at.push(at);
+                if all.superseded_at.len() > self.servers.len() - self.servers.majority() {
                     return Err(Attempt::Superseded(by));
                 }
             }
@@ -159,6 +163,7 @@ impl RedisLock {
             renew_at: self.ttl.map(|ttl| sent_at + ttl / 3),
             blocked: None,
             waited_at: Vec::new(),
+            superseded_at: Vec::new(),
         };
         all.tally.add(self.gate, Vote::Yes { granted, sent_at });
         if !all.is_newcomer {

@@ -196,17 +196,18 @@ impl RedisLock {
     /// more distant server's reply would change nothing, and the request is on its way.
     fn enough_replies(&mut self, round: &mut Round, release: &Release, until: BootTime) -> Replies {
         let (sent_at, limit, mut until, mut replies) = (BootTime::now(), until, until, Replies::new());
-        let (mut is_decided, mut is_sent) = (false, false);
+        // `None` until the outcome is certain; then whether everything is sent. A connection that turns
+        // out to be closed makes one of the requests unsent again.
+        let mut state = None;
         while !round.is_over() {
             let pending = round.pending();
-            if !is_decided && self.is_decided(&replies, &pending, release, true) {
-                is_decided = true;
-                until = limit.min(BootTime::now() + FOR_UNSENT);
-            }
-            if is_decided && !is_sent && self.is_sent(&pending) {
-                is_sent = true;
+            let is_decided = state.is_some() || self.is_decided(&replies, &pending, release, true);
+            let is_sent = is_decided.then(|| self.is_sent(&pending));
+            if is_sent != state {
                 let (shortest, longest) = FOR_STRAGGLERS;
-                until = limit.min(BootTime::now() + (sent_at.elapsed() * 2).clamp(shortest, longest));
+                let stragglers = (sent_at.elapsed() * 2).clamp(shortest, longest);
+                let more = if is_sent == Some(true) { stragglers } else { FOR_UNSENT };
+                (state, until) = (is_sent, limit.min(BootTime::now() + more));
             }
             match round.step(&mut self.servers, until) {
                 Step::Reply(at, reply) => replies.push((at, reply)),

@@ -52,6 +52,11 @@ impl Data {
         store
     }
 
+    /// The values of the locks in the selected database.
+    pub fn locks(&mut self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        self.store().strings_with(b"lock:")
+    }
+
     /// The error with which a command is refused, whatever its arguments are. `in_script`: a script
     /// that has written may go on writing when memory is short.
     pub fn refusal(&self, kind: &CommandKind, in_script: bool) -> Option<Reply> {

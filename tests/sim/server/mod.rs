@@ -32,6 +32,16 @@ pub struct Executed {
     pub command: Command,
     /// `None` while BLPOP blocks.
     pub reply: Option<Reply>,
+    /// The locks that a script has changed.
+    pub changes: Vec<Change>,
+}
+
+/// The value of a lock before and after a script.
+#[derive(Debug)]
+pub struct Change {
+    pub key: Vec<u8>,
+    pub before: Option<Vec<u8>>,
+    pub after: Option<Vec<u8>>,
 }
 
 /// What a server does to a connection.
@@ -192,11 +202,14 @@ impl VirtualServer {
             let Some((command, length)) = parse_command(&client.input) else { return };
             client.input.drain(..length);
             client.used_at = now;
+            self.data.borrow_mut().selected = client.database;
+            let before = self.data.borrow_mut().locks();
             let reply = self.on_command(id, &command, now);
             if let Some(reply) = &reply {
                 send(outputs, id, reply);
             }
-            self.executed.push(Executed { connection: id, command, reply });
+            let changes = changes(before, self.data.borrow_mut().locks());
+            self.executed.push(Executed { connection: id, command, reply, changes });
             self.serve_blocked(now, outputs);
         }
     }
@@ -368,7 +381,7 @@ impl VirtualServer {
         }
         send(outputs, id, &reply);
         let command = vec![b"(blocked)".to_vec()];
-        self.executed.push(Executed { connection: id, command, reply: Some(reply) });
+        self.executed.push(Executed { connection: id, command, reply: Some(reply), changes: Vec::new() });
         self.unblocked.push_back(id);
     }
 
@@ -413,6 +426,18 @@ impl VirtualServer {
             BlockedOn::Stream(read) => data.store().newer_entries(read),
         }
     }
+}
+
+fn changes(before: BTreeMap<Vec<u8>, Vec<u8>>, after: BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Change> {
+    if before == after {
+        return Vec::new();
+    }
+    let keys: BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
+    let change = |key: &Vec<u8>| {
+        let (before, after) = (before.get(key).cloned(), after.get(key).cloned());
+        (before != after).then(|| Change { key: key.clone(), before, after })
+    };
+    keys.into_iter().filter_map(change).collect()
 }
 
 fn lower(hash: &[u8]) -> String {

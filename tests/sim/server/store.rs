@@ -108,6 +108,16 @@ impl Store {
         self.text(key).ok().flatten()
     }
 
+    /// The strings whose keys begin like this.
+    pub fn strings_with(&self, start: &[u8]) -> BTreeMap<Bytes, Bytes> {
+        let from = self.keys.range(start.to_vec()..).take_while(|(key, _)| key.starts_with(start));
+        let text = |(key, entry): (&Bytes, &Entry)| match &entry.value {
+            Value::Text(value) => Some((key.clone(), value.clone())),
+            _ => None,
+        };
+        from.filter_map(text).collect()
+    }
+
     /// The members of a sorted set whose scores are larger than this.
     pub fn members_above(&self, key: &[u8], score: f64) -> Vec<&Bytes> {
         let set = self.sorted(key).ok().flatten();
