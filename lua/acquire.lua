@@ -13,9 +13,9 @@
 -- ARGV[15...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots, stamp, ms for which this server has been known,
---           longest bound in ms: see include/marker.lua}
+--           longest bound: ms, and ms since it was raised, see include/marker.lua}
 --      or {'blocked', key, position, holder...}: see include/blocked.lua
---      or {'quarantined', ms left, longest bound in ms}: this server may have lost grants, and
+--      or {'quarantined', ms left, longest bound}: this server may have lost grants, and
 --         does not vote yet
 --      or {'nested'}: an ancestor holds a lock that we would wait for
 --      or {'superseded', key, field, value, ...}: by a newer request, which the fields describe
@@ -62,7 +62,7 @@ end
 if may_have_tombstone and call('EXISTS', TOMBSTONE) == 1 then
   return { 'stale' }
 end
-local quarantined_for, known_ms, longest_bound = 0, 0, 0
+local quarantined_for, known_ms, longest_bound = 0, 0, '0 0'
 if NEEDS_MARKER or QUARANTINE ~= 0 then
   -- @include marker
   quarantined_for, known_ms, longest_bound = quarantine_left(QUARANTINE, tonumber(TTL))
@@ -93,7 +93,7 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       for _, k in ipairs(QUEUES and SERVERS == '1' and LOCKS or {}) do
         enqueue(k, FIRST_FIELD)
       end
-      return { 'quarantined', int_string(quarantined_for), int_string(longest_bound) }
+      return { 'quarantined', int_string(quarantined_for), longest_bound }
     end
 
     -- Finds out whether we already hold any of the locks, and their capacity for our mode. Returns
@@ -258,5 +258,5 @@ return {
   table.concat(slots, ' '),
   stamp_text,
   int_string(known_ms),
-  int_string(longest_bound),
+  longest_bound,
 }

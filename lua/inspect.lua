@@ -89,19 +89,22 @@ end
 
 -- The ms of quarantine left, as quarantine_left() computes it, but without writing a marker.
 local function quarantine_of(text, identity)
-  local marked, since, longest, ends = string.match(text, '^(%S+) (%d+) (%d+) ?(%d*)$')
+  local marked, since, longest, _, raised = parse_marker(text)
   if not marked then
     return 0 -- no client has used this server yet
   end
-  local known_for = 0
-  if identity ~= '' then
-    local ours = reign(identity)
-    local is_known = is_our_reign(marked, ours)
-    known_for = math.max(NOW_MS - (is_known and tonumber(since) or shard_known_since('read', ours)), 0)
+  local ours = identity ~= '' and reign(identity)
+  if not ours then
+    since = NOW_MS
+  elseif not is_our_reign(marked, ours) then
+    since = shard_known_since('read', ours)
   end
   -- A bound that is forgotten still says that there are quarantines at all.
-  longest = math.min(tonumber(longest), (tonumber(ends) or 0) >= NOW_MS and math.huge or USUAL_LEASE_MS)
-  return longest > 0 and math.max(longest + 1000 - known_for, 0) or 0
+  if longest == 0 then
+    longest = math.min(tonumber(string.match(text, '^%S+ %d+ (%d+)')), USUAL_LEASE_MS)
+  end
+  local is_over = longest == 0 or is_in_good_standing(since, longest, raised)
+  return is_over and 0 or math.max(longest + 1000 - math.max(NOW_MS - since, 0), 0)
 end
 
 -- Returns '$', the end of any stream, if the key has another type.

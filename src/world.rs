@@ -91,6 +91,8 @@ pub(crate) enum Rule {
     ReleaseStrays,
     /// A vote of a young server counts only if no server knows a longer bound.
     WaitForOldServers,
+    /// A server votes beside a longer bound only if it has kept its data since the bound was raised.
+    RaisedBound,
     /// A refusal reports the longest bound, too.
     RefusalsReport,
     /// Servers are healed only after a majority has renewed.

@@ -7,10 +7,9 @@
 -- (-1 = not queued), the length of the queue, the longest bound of any lease (see marker.lua), and
 -- field, value, ... of the holder's record.
 local function holder_fields(k, our_place)
-  local bound = int_string(longest_bound)
   local queued = int_string(call('ZCOUNT', k.queue, '-inf', '+inf'))
   if not current(k) then
-    return '', '0', '-1', '0', RUN_ID, our_place, queued, bound
+    return '', '0', '-1', '0', RUN_ID, our_place, queued, longest_bound
   end
   local holder, info = holder_of(k)
   local since = info and tonumber(info.since)
@@ -23,7 +22,7 @@ local function holder_fields(k, our_place)
     RUN_ID,
     our_place,
     queued,
-    bound,
+    longest_bound,
   }
   for field, value in pairs(info or {}) do
     fields[#fields + 1] = field

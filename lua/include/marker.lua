@@ -84,8 +84,25 @@ local function is_our_reign(marked, our_reign)
     or HAS_NO_SECOND_ID and marked and string.match(marked, '^(%x+)%.') == string.match(our_reign, '^(%x+)%.')
 end
 
+-- The fields of the marker: since when this server has been known; the longest bound of any lease,
+-- until when it is in force, and since when. A bound that is no longer in force is 0.
+local function parse_marker(text)
+  local marked, since, longest, ends, raised = string.match(text, '^(%S+) (%d+) (%d+) ?(%d*) ?(%d*)$')
+  longest = (tonumber(ends) or 0) >= NOW_MS and tonumber(longest) or 0
+  -- A time in the future was written before the clock was set back.
+  raised = tonumber(raised) or 0
+  return marked, tonumber(since), longest, tonumber(ends) or 0, raised <= NOW_MS and raised or 0
+end
+
+-- Whether a server that has been known since this time has outlasted every lease that it may have
+-- forgotten: the usual ones, and longer ones, which were granted only after their bound was raised.
+local function is_in_good_standing(since, longest, raised)
+  local outlasted = since + USUAL_LEASE_MS + 1000
+  return outlasted <= NOW_MS and (outlasted <= raised or since + longest + 1000 <= NOW_MS)
+end
+
 -- Returns the ms for which this server must not vote yet, the ms for which it has been known, and
--- the longest bound in force: no lease that was granted by any client is longer.
+-- the longest bound in force, as ms and ms since it was raised: no lease of any client is longer.
 --
 -- A marker with its reign proves that a server has kept its data. If the marker is missing (fresh,
 -- flushed, restarted empty) or names another reign (restarted, promoted, restored), the quarantine
@@ -94,33 +111,30 @@ end
 -- is in force for a little longer than the leases that need it.
 --
 -- A request for a lease of `ttl` ms raises the bound, for a little longer than this lease can last.
--- No longer lease was granted before, so a server that has outlasted the old bound, and the usual
--- leases, which need no bound, stays in good standing: its marker is backdated. On any other server
--- nothing is raised, and its reply is no acknowledgement.
+-- No longer lease was granted before, so a server that is in good standing stays so. On any other
+-- server nothing is raised, and its reply is no acknowledgement.
 local function quarantine_left(quarantine, ttl)
   if quarantine == 0 and SERVERS == '1' then
     shard_known_since('check')
-    return 0, 0, 0
+    return 0, 0, '0 0'
   end
   local text = MARKED or call('GET', MARKER) or ''
   local our_reign = reign(RUN_ID == '' and server_id(text) or RUN_ID)
-  local marked, since, longest, ends = string.match(text, '^(%S+) (%d+) (%d+) ?(%d*)$')
-  longest = (tonumber(ends) or 0) >= NOW_MS and tonumber(longest) or 0
-  -- A time in the future was written before the clock was set back.
-  local is_known, stored = is_our_reign(marked, our_reign), tonumber(since)
-  since = is_known and math.min(stored, NOW_MS) or shard_known_since('write', our_reign)
+  local marked, stored, longest, ends, raised = parse_marker(text)
+  local is_known = is_our_reign(marked, our_reign)
+  local since = is_known and math.min(stored, NOW_MS) or shard_known_since('write', our_reign)
   -- What was longer than usual is over when its bound is forgotten.
   local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
-  local left = needed > 0 and needed + 1000 - (NOW_MS - since) or 0
-  local bound = needed
-  if NOW_MS - since >= math.max(longest, USUAL_LEASE_MS) + 1000 then
-    bound = math.max(needed, quarantine, ttl)
-    since = math.min(since, NOW_MS - bound - 1000)
+  local ours, is_standing = math.max(quarantine, ttl), is_in_good_standing(since, longest, raised)
+  local left = needed > 0 and not is_standing and needed + 1000 - (NOW_MS - since) or 0
+  local bound = is_standing and math.max(needed, ours) or needed
+  -- A usual lease does not prolong a longer bound.
+  local is_prolonged = bound > 0 and ends < NOW_MS + bound and (ours > USUAL_LEASE_MS or bound <= USUAL_LEASE_MS)
+  raised = bound > USUAL_LEASE_MS and (longest > USUAL_LEASE_MS and raised or NOW_MS) or 0
+  if marked ~= our_reign or since ~= stored or bound > longest or is_prolonged then
+    ends = is_prolonged and NOW_MS + bound * 5 / 4 or ends
+    local times = { int_string(since), int_string(bound), int_string(ends), int_string(raised) }
+    call('SET', MARKER, our_reign .. ' ' .. table.concat(times, ' '))
   end
-  local is_renewed = bound > 0 and (tonumber(ends) or 0) < NOW_MS + bound
-  if marked ~= our_reign or since ~= stored or bound > longest or is_renewed then
-    local fields = { our_reign, int_string(since), int_string(bound), int_string(NOW_MS + bound * 5 / 4) }
-    call('SET', MARKER, table.concat(fields, ' '))
-  end
-  return left, NOW_MS - since, longest
+  return left, NOW_MS - since, int_string(bound) .. ' ' .. int_string(raised > 0 and NOW_MS - raised or bound)
 end

@@ -9,7 +9,9 @@ use crate::duration::{format, format_seconds};
 use crate::lock::checkup::{
     Config, Found, Info, Marker, ServerFacts, ServerKind, ServersCheckup, Trial, TrialFailure, TrialStep,
 };
-use crate::lock::{BackendError, Fault, Problem, ServerError, ServerErrorKind, Timing, TlsProblem};
+use crate::lock::{
+    BackendError, Fault, Problem, ServerError, ServerErrorKind, Timing, TlsProblem, USUAL_LEASE,
+};
 use crate::report::problem;
 
 /// With one server its clock is only shown to people.
@@ -413,10 +415,14 @@ fn left_ms(marker: &Marker, reign: &str, now_ms: u64, timing: &Timing) -> u64 {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let in_force = if marker.ends_ms >= now_ms { marker.longest_ms } else { 0 };
     let longest = in_force.max(millis(timing.quarantine));
-    if longest == 0 {
+    let known_for = if marker.reign == reign { now_ms.saturating_sub(marker.since_ms) } else { 0 };
+    // As LongestLease and lua/include/marker.lua decide it.
+    let usual = millis(USUAL_LEASE);
+    let raised_ago = if in_force > usual { now_ms.saturating_sub(marker.raised_ms) } else { 0 };
+    let needed = longest.min(raised_ago.max(usual));
+    if longest == 0 || known_for >= needed.saturating_add(millis(AFTER_QUARANTINE)) {
         return 0;
     }
-    let known_for = if marker.reign == reign { now_ms.saturating_sub(marker.since_ms) } else { 0 };
     longest.saturating_add(millis(AFTER_QUARANTINE)).saturating_sub(known_for)
 }
 

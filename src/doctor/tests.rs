@@ -64,6 +64,7 @@ fn found() -> Found {
             since_ms: NOW_MS - 3_600_000,
             longest_ms: 30_000,
             ends_ms: u64::MAX,
+            raised_ms: 0,
         })),
         certificate_expires: None,
         trial: Some(Ok(Trial { took: Duration::from_millis(1), is_in_history: true })),
@@ -235,7 +236,13 @@ fn the_sync_interval_must_be_known() {
 #[test]
 fn a_quarantine_is_computed_as_in_the_scripts() {
     let marker = |reign: &str, age_ms: u64, longest_ms| {
-        Ok(Some(Marker { reign: reign.into(), since_ms: NOW_MS - age_ms, longest_ms, ends_ms: u64::MAX }))
+        Ok(Some(Marker {
+            reign: reign.into(),
+            since_ms: NOW_MS - age_ms,
+            longest_ms,
+            ends_ms: u64::MAX,
+            raised_ms: 0,
+        }))
     };
     let own = "id.history";
     let off = Timing { quarantine: Duration::ZERO, ..SEVERAL };
@@ -379,8 +386,7 @@ fn a_majority_is_enough_and_every_failure_is_reported() {
         let mut facts = found();
         let info = facts.info.as_mut().unwrap();
         info.run_id = Some(id.into());
-        facts.marker =
-            Ok(Some(Marker { reign: format!("{id}.history"), since_ms: 0, longest_ms: 0, ends_ms: 0 }));
+        facts.marker = Ok(Some(Marker { reign: format!("{id}.history"), ..Marker::default() }));
         Ok(facts)
     };
     let down = || Err(BackendError::new("s", Problem::ConnectionRefused));
@@ -407,8 +413,7 @@ fn a_cluster_serves_if_all_its_masters_serve() {
     let master = |found| server(0, ServerKind::OfCluster, found);
     let cluster = |mut second: Found| {
         second.info.as_mut().unwrap().run_id = Some("other".into());
-        second.marker =
-            Ok(Some(Marker { reign: "other.history".into(), since_ms: 0, longest_ms: 0, ends_ms: 0 }));
+        second.marker = Ok(Some(Marker { reign: "other.history".into(), ..Marker::default() }));
         checkup(vec![master(Ok(found())), master(Ok(second))])
     };
     assert_eq!(levels(&cluster(found()), &SEVERAL, Check::Quorum), [Fine]);
@@ -421,7 +426,7 @@ fn a_cluster_serves_if_all_its_masters_serve() {
 fn a_cluster_master_without_a_shard_marker_grants_later() {
     let marker = |reign: &str, age_ms: u64| {
         let now_ms = found().clock.unwrap().now_ms;
-        Ok(Some(Marker { reign: reign.to_owned(), since_ms: now_ms - age_ms, longest_ms: 0, ends_ms: 0 }))
+        Ok(Some(Marker { reign: reign.to_owned(), since_ms: now_ms - age_ms, ..Marker::default() }))
     };
     for (marker, level, quorum) in [
         (marker("id.history", 31_000), Fine, Fine),

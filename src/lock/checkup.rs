@@ -116,13 +116,15 @@ pub(crate) struct Config {
 }
 
 /// Proof that a server has kept its data: see lua/include/marker.lua.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub reign: String,
     pub since_ms: u64,
     /// The longest lease that any client may have, or the longest quarantine, until `ends_ms`.
     pub longest_ms: u64,
     pub ends_ms: u64,
+    /// Since when there may be leases longer than usual.
+    pub raised_ms: u64,
 }
 
 /// A lock on a random key was taken, waited for, extended and released, and its keys were deleted.

@@ -57,7 +57,7 @@ pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
 pub(crate) use redis::fuzz as fuzz_redis;
 pub(crate) use redis::{
     Keys, Password, PemFile, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing, Tls, TlsFiles,
-    between_trials, check_servers,
+    USUAL_LEASE, between_trials, check_servers,
 };
 pub(crate) use retry::acquire;
 pub(crate) use status::{

@@ -88,6 +88,8 @@ pub struct Record {
     pub leaves_at: Option<u64>,
     /// It ended without a lock.
     pub is_refused: bool,
+    /// Its kernel goes on delivering what it had sent.
+    pub is_killed: bool,
     pub keeps_min_hold: bool,
     /// When the last lease that it asked for is over, in true time.
     pub lease_ends: u64,

@@ -316,7 +316,7 @@ impl Driver<'_> {
         let is_kept = {
             let mut shared = simulation.shared.borrow_mut();
             let record = shared.records.get_mut(&actor).map(|record| {
-                record.leaves_at = None;
+                (record.leaves_at, record.is_killed) = (None, true);
                 &*record
             });
             let has_orphan = record.is_some_and(|record| record.orphan.is_some());
@@ -458,7 +458,11 @@ impl Driver<'_> {
                 // A server that was stopped may have received a request that it executes much later.
                 None => {
                     let has_steps = self.scenario.features.contains(&Feature::ClockSteps);
-                    !has_steps && shared.oracle.is_server_calm(server, record.started)
+                    let is_calm = match record.is_killed {
+                        true => shared.oracle.is_calm(site, server, record.started),
+                        false => shared.oracle.is_server_calm(server, record.started),
+                    };
+                    !has_steps && is_calm
                 }
             };
             if !is_checked {

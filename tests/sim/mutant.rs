@@ -104,7 +104,7 @@ pub static ALL: &[Mutant] = &[
         "good-standing",
         3,
         &[F::LongQuarantine, F::Impatience],
-        &[("since = math.min(since, NOW_MS - bound - 1000)", "")],
+        &[("outlasted <= raised or", "")],
     ),
     lua(
         "no-overtaking",
@@ -157,23 +157,16 @@ pub static ALL: &[Mutant] = &[
 /// Rules that the simulator can leave out without having noticed so far: what they prevent needs a
 /// combination that its scenarios reach too seldom. docs/reliability.md names them.
 pub static UNNOTICED: &[Mutant] = &[
-    client(
-        "lease-from-request",
-        Rule::LeaseFromRequest,
-        &[F::SlowLines, F::LongCommands, F::Pauses],
-    ),
+    client("lease-from-request", Rule::LeaseFromRequest, &[F::SlowLines, F::LongCommands, F::Pauses]),
     client("own-ttl", Rule::OwnTtl, &[F::Keepers, F::Tokens, F::LongCommands, F::SlowLines, F::Cuts]),
     client(
         "wait-for-old-servers",
         Rule::WaitForOldServers,
         &[F::MixedQuarantines, F::DataLoss, F::LongCommands, F::Impatience],
     ),
+    client("raised-bound", Rule::RaisedBound, &[F::LongQuarantine, F::DataLoss, F::LongCommands]),
     client("refusals-report", Rule::RefusalsReport, &[F::MixedQuarantines, F::DataLoss, F::LongCommands]),
-    client(
-        "heal-after-majority",
-        Rule::HealAfterMajority,
-        &[F::DataLoss, F::LongCommands],
-    ),
+    client("heal-after-majority", Rule::HealAfterMajority, &[F::DataLoss, F::LongCommands]),
     client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
     client("tombstone", Rule::Tombstone, &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals]),
     client("vote-ttl", Rule::VoteTtl, &[F::MinHold, F::PowerLoss, F::SlowLines, F::ServerPauses]),
@@ -199,7 +192,7 @@ pub static UNNOTICED: &[Mutant] = &[
         "bounds-are-known",
         3,
         &[F::MixedQuarantines, F::DataLoss, F::LongCommands],
-        &[("bound = math.max(needed, quarantine, ttl)", "bound = needed")],
+        &[("is_standing and math.max(needed, ours) or needed", "needed")],
     ),
     lua(
         "renewal-never-shortens",

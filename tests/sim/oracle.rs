@@ -326,7 +326,8 @@ impl Oracle {
             let is_revived = last_released.is_some_and(|released| *released >= now.1);
             if let Some(kind) = kind.or(is_revived.then_some("revived")) {
                 let key = String::from_utf8_lossy(key).into_owned();
-                found.push((kind, format!("{script} on server {server}: {key} was {before:?}, is {after:?}")));
+                found
+                    .push((kind, format!("{script} on server {server}: {key} was {before:?}, is {after:?}")));
             }
         }
         for (kind, text) in found {

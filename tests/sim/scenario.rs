@@ -320,11 +320,6 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
         // Which request is the newest is decided by a clock.
         chosen.remove(&F::Superseding);
     }
-    if chosen.contains(&F::LongQuarantine) {
-        // A server that loses its data would be away for as long as the episode.
-        chosen.remove(&F::DataLoss);
-        chosen.remove(&F::Restarts);
-    }
     if chosen.contains(&F::OtherNames) {
         chosen.remove(&F::DataLoss);
     }
@@ -398,7 +393,10 @@ impl Draft {
         }
         if !self.scenario.is_order_strict() {
             let has_restarts = self.has(F::Restarts) || self.has(F::DataLoss);
-            let settling = if has_restarts { SETTLING_AFTER_RESTART_US } else { SETTLING_US };
+            let mut settling = if has_restarts { SETTLING_AFTER_RESTART_US } else { SETTLING_US };
+            if has_restarts && self.has(F::LongQuarantine) {
+                settling += LONG_QUARANTINE.as_micros() as u64;
+            }
             let quiet = ends + LONGEST_FAULT_US + settling;
             self.push(quiet, What::Quiet);
             let mut at = quiet;
@@ -435,7 +433,7 @@ impl Draft {
             ttl = ttl.min(quarantine.max(Duration::from_secs(2)));
         }
         if self.has(F::LongQuarantine) && self.dice.percent(10) {
-            quarantine = Duration::from_secs(120);
+            quarantine = LONG_QUARANTINE;
             ttl = Duration::from_secs(self.dice.one_of(&[5, 60]));
         }
         let node_timeout = if several {
@@ -481,6 +479,12 @@ impl Draft {
         if matches!(actor.job, Job::Extend { .. }) && actor.access.timing.quarantine >= LONGEST_TTL {
             // Two extensions at the same time leave the shorter or the longer one.
             actor.access.timing.ttl = Some(LONGEST_TTL);
+        }
+        if let Job::Run(Run { subject: Subject::Command(lives), .. }) = &mut actor.job
+            && actor.access.timing.ttl > Some(LONGEST_TTL)
+        {
+            // Its lease lasts for longer than the quarantine of the others.
+            *lives = Duration::from_secs(self.dice.between(30, 60));
         }
         self.recent.push(Recent { starts: at, ends: at + lifetime_us(&actor), actor: actor.clone() });
         if self.recent.len() > 12 {
@@ -608,11 +612,8 @@ impl Draft {
 
     /// The same happens to most servers.
     fn draw_failure_of_several(&mut self, mut at: u64, victim: u64) {
-        let spared = if self.has(F::MixedQuarantines) {
-            0
-        } else {
-            self.dice.next() as usize % self.scenario.servers
-        };
+        let spared =
+            if self.has(F::MixedQuarantines) { 0 } else { self.dice.next() as usize % self.scenario.servers };
         let kind = self.dice.next();
         for server in (0..self.scenario.servers).filter(|server| *server != spared) {
             let mut possible = self.possible_faults(victim, server, 100_000);
@@ -687,7 +688,9 @@ impl Draft {
     }
 }
 
+/// Of clients that ask for nothing special.
 const LONGEST_TTL: Duration = Duration::from_secs(30);
+const LONG_QUARANTINE: Duration = Duration::from_secs(120);
 const LONGEST_FAULT_US: u64 = 6_000_000;
 
 /// How long its process lives at least, if it gets its lock at once.

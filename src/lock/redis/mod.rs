@@ -27,6 +27,7 @@ mod fence;
 mod keys;
 mod listening;
 mod log;
+mod longest_lease;
 mod node;
 mod outer;
 mod password;
@@ -60,6 +61,7 @@ pub(crate) use checkup::{between_trials, check_servers};
 pub(crate) use keys::Keys;
 pub(crate) use password::Password;
 pub(crate) use requests::Timing;
+pub(crate) use script::USUAL_LEASE;
 pub(crate) use server::Server;
 pub(crate) use tls::{PemFile, Tls, TlsFiles};
 pub(crate) use view::RedisView;
@@ -71,9 +73,9 @@ use super::{
     OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
 };
 use log::LogEntry;
+use longest_lease::LongestLease;
 use release::Release;
 use requests::{Requests, Terms};
-use script::USUAL_LEASE;
 use servers::Servers;
 use vote::{Attempt, InFlight, Win};
 use waiting::{NextAttempt, Progress, pause};
@@ -98,8 +100,8 @@ pub(crate) struct RedisLock {
     gate: usize,
     /// The gate of the clients that outvoted us.
     follow: Option<usize>,
-    /// The longest bound of leases that any server has reported: it applies to all votes.
-    longest_bound: Duration,
+    /// As far as any server has reported: it applies to all votes.
+    longest_lease: LongestLease,
     /// The lease of the last renewal that a majority agreed to.
     renewal: Option<Lease>,
     /// The requests of the first attempt, if they were sent ahead.
@@ -123,7 +125,7 @@ impl RedisLock {
             stamp: None,
             gate: 0,
             follow: None,
-            longest_bound: Duration::ZERO,
+            longest_lease: LongestLease::default(),
             renewal: None,
             in_flight: None,
         }

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use super::reply::{AcquireReply, Granted, Quarantined, Refusal};
+use super::longest_lease::LongestLease;
+use super::reply::{AcquireReply, Bound, Granted, Quarantined, Refusal};
 use crate::clock::BootTime;
 use crate::lock::{BackendError, Blocked, Problem, majority_of};
 use crate::world::{Rule, follows};
-
-/// A server must have kept its data for this much longer than the quarantine.
-const QUARANTINE_SLACK: Duration = Duration::from_secs(1);
 
 /// A server that has kept its data for a shorter time than this may not know the longest quarantine
 /// yet.
@@ -25,6 +23,18 @@ pub(super) enum Vote {
     No(Box<Refusal>),
     Quarantined(Quarantined),
     Failed(BackendError),
+}
+
+impl Vote {
+    /// What the server has reported.
+    fn bound(&self) -> Option<&Bound> {
+        match self {
+            Self::Yes { granted, .. } => Some(&granted.memory.bound),
+            Self::Quarantined(quarantined) => Some(&quarantined.bound),
+            Self::No(refusal) => follows(Rule::RefusalsReport).then_some(&refusal.bound),
+            Self::Failed(_) => None,
+        }
+    }
 }
 
 /// The result of all votes together.
@@ -46,17 +56,16 @@ pub(super) enum Verdict {
 pub(super) struct Tally {
     names: Vec<String>,
     votes: Vec<Option<Vote>>,
-    /// Our quarantine, or the longest bound of any lease that a server has reported. It applies to
-    /// every vote.
-    quarantine: Duration,
+    /// It applies to every vote.
+    longest_lease: LongestLease,
     /// A vote showed that the set of servers is misconfigured.
     unfit: Option<BackendError>,
 }
 
 impl Tally {
-    pub(super) fn new(names: Vec<String>, quarantine: Duration) -> Self {
+    pub(super) fn new(names: Vec<String>, longest_lease: LongestLease) -> Self {
         let votes = vec![None; names.len()];
-        Self { names, votes, quarantine, unfit: None }
+        Self { names, votes, longest_lease, unfit: None }
     }
 
     fn majority(&self) -> usize {
@@ -68,13 +77,9 @@ impl Tally {
     }
 
     pub(super) fn add(&mut self, at: usize, vote: Vote) {
-        let reported = match &vote {
-            Vote::Yes { granted, .. } => granted.memory.longest_bound,
-            Vote::Quarantined(quarantined) => quarantined.longest_bound,
-            Vote::No(refusal) if follows(Rule::RefusalsReport) => refusal.longest_bound,
-            Vote::No(_) | Vote::Failed(_) => Duration::ZERO,
-        };
-        self.quarantine = self.quarantine.max(reported);
+        if let Some(bound) = vote.bound() {
+            self.longest_lease.hear(bound);
+        }
         if let Some(error) = self.unfitness(at, &vote) {
             self.unfit.get_or_insert(error);
         } else {
@@ -131,9 +136,8 @@ impl Tally {
         }
     }
 
-    /// The longest that applies to every vote.
-    pub(super) fn longest_bound(&self) -> Duration {
-        self.quarantine
+    pub(super) fn longest_lease(&self) -> LongestLease {
+        self.longest_lease
     }
 
     pub(super) fn unfit(&self) -> Option<&BackendError> {
@@ -142,10 +146,7 @@ impl Tally {
 
     /// How much longer a server that granted must keep its data before its vote counts.
     fn quarantine_left(&self, granted: &Granted) -> Duration {
-        if self.quarantine.is_zero() || !follows(Rule::Memory) {
-            return Duration::ZERO;
-        }
-        (self.quarantine + QUARANTINE_SLACK).saturating_sub(granted.memory.known_for)
+        self.longest_lease.quarantine_left(granted.memory.known_for)
     }
 
     /// The votes that count: the servers and what they granted.
@@ -174,12 +175,12 @@ impl Tally {
     /// The servers that have not acknowledged a lease of this length. Those that have voted, for us or
     /// not, have, unless they are too young to vouch for it.
     pub(super) fn unacknowledged(&self, ttl: Duration) -> Vec<String> {
-        let has_heard = |vote: &Option<Vote>| match vote {
-            Some(Vote::Yes { granted, .. }) => granted.memory.known_for >= ttl,
-            Some(Vote::No(_)) => true,
-            Some(Vote::Quarantined(_) | Vote::Failed(_)) | None => false,
+        let has_heard = |vote: &Vote| {
+            let can_vouch = matches!(vote, Vote::Yes { .. } | Vote::No(_));
+            can_vouch && vote.bound().is_some_and(|bound| bound.longest >= ttl)
         };
-        let unheard = self.names.iter().zip(&self.votes).filter(|(_, vote)| !has_heard(vote));
+        let votes = self.names.iter().zip(&self.votes);
+        let unheard = votes.filter(|(_, vote)| !vote.as_ref().is_some_and(has_heard));
         unheard.map(|(name, _)| name.clone()).collect()
     }
 
@@ -298,7 +299,7 @@ mod tests {
     use crate::lock::{Blocker, Fault, ServerError};
 
     fn known_for(id: &str, seconds: u64) -> Vote {
-        let memory = Memory { known_for: Duration::from_secs(seconds), longest_bound: Duration::ZERO };
+        let memory = Memory { known_for: Duration::from_secs(seconds), bound: Bound::default() };
         let granted = Granted { fences: vec![1], slots: Vec::new(), run_id: id.into(), stamp: 1, memory };
         Vote::Yes { granted, sent_at: BootTime::from_nanos(0) }
     }
@@ -313,8 +314,8 @@ mod tests {
     }
 
     fn quarantined(longest: u64) -> Vote {
-        let longest_bound = Duration::from_secs(longest);
-        Vote::Quarantined(Quarantined { left: Duration::from_secs(1), longest_bound })
+        let bound = Bound { longest: Duration::from_secs(longest), raised_ago: Duration::ZERO };
+        Vote::Quarantined(Quarantined { left: Duration::from_secs(1), bound })
     }
 
     fn down() -> Vote {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     fn tally(votes: Vec<Vote>, servers: usize) -> Tally {
-        let mut tally = Tally::new((0..servers).map(|n| format!("n{n}")).collect(), Duration::ZERO);
+        let mut tally = Tally::new((0..servers).map(|n| format!("n{n}")).collect(), LongestLease::default());
         for (at, vote) in votes.into_iter().enumerate() {
             tally.add(at, vote);
         }
@@ -348,7 +349,7 @@ mod tests {
     fn a_majority_of_old_servers_does_not_depend_on_young_ones() {
         let with_quarantine = |votes: Vec<Vote>| {
             let mut tally = tally(votes, 3);
-            tally.quarantine = Duration::from_secs(2);
+            tally.longest_lease = LongestLease::new(Duration::from_secs(2));
             tally
         };
         let (old, young) = (yes("a"), known_for("b", 60));
@@ -376,6 +377,23 @@ mod tests {
         let reported = [votes, vec![quarantined(12)]].concat();
         let Verdict::Quarantined(servers, _) = verdict(reported, 3) else { panic!("two do not count") };
         assert_eq!(servers.len(), 3);
+    }
+
+    #[test]
+    fn a_longer_bound_takes_only_servers_away_that_may_have_forgotten_it() {
+        let raised = |ago| {
+            let bound = Bound { longest: Duration::from_secs(120), raised_ago: Duration::from_secs(ago) };
+            let mut vote = known_for("c", 3600);
+            if let Vote::Yes { granted, .. } = &mut vote {
+                granted.memory.bound = bound;
+            }
+            vote
+        };
+        let known = |seconds| vec![known_for("a", seconds), known_for("b", seconds)];
+        let wins = |votes: Vec<Vote>| matches!(verdict(votes, 3), Verdict::Won);
+        assert!(wins([known(60), vec![raised(50)]].concat()), "they were there when it was raised");
+        assert!(!wins([known(40), vec![raised(50)]].concat()), "they may have forgotten it");
+        assert!(wins([known(122), vec![raised(200)]].concat()), "they have outlasted it");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::RedisLock;
 use super::collect::Collected;
+use super::longest_lease::LongestLease;
 use super::reply::{AcquireReply, Granted, Refusal, ReleaseReply};
 use super::requests::Ask;
 use super::round::{Round, RoundReply, Watch};
@@ -112,7 +113,9 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Attempt {
-        let mut tally = Tally::new(self.servers.names(), self.requests.quarantine().max(self.longest_bound));
+        let mut longest_lease = LongestLease::new(self.requests.quarantine());
+        longest_lease.add(self.longest_lease);
+        let mut tally = Tally::new(self.servers.names(), longest_lease);
         let mut first_queue = None;
         if self.in_flight.is_none() {
             self.attempts += 1;
@@ -142,7 +145,7 @@ impl RedisLock {
                 Step::NextGate(vote) => vote,
                 Step::Queue(refusal) => {
                     self.note_refusal(gate, &refusal);
-                    self.longest_bound = self.longest_bound.max(refusal.longest_bound);
+                    self.longest_lease.hear(&refusal.bound);
                     let failed = tally.too_many_failed();
                     return failed.map_or(Attempt::Queued(Box::new(refusal.blocked)), Attempt::Failed);
                 }
@@ -231,7 +234,7 @@ impl RedisLock {
             if let Err(signal) = self.read_late_votes(sent_at, &mut tally, observer) {
                 return Attempt::Cancelled(signal);
             }
-            self.longest_bound = self.longest_bound.max(tally.longest_bound());
+            self.longest_lease.add(tally.longest_lease());
             let taken_at = tally.lease_from().filter(|_| tally.unfit().is_none() && tally.has_majority());
             let Some(taken_at) = taken_at else { return self.without_majority(tally) };
             let unacknowledged = tally.unacknowledged(self.ttl.unwrap_or_default());
@@ -294,7 +297,7 @@ impl RedisLock {
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
         let is_young = tally.depends_on_young_servers() && follows(Rule::WaitForOldServers);
-        let has_quarantine = !tally.longest_bound().is_zero();
+        let has_quarantine = !tally.longest_lease().is_zero();
         let at_most = if is_young && has_quarantine || self.has_long_lease() {
             self.servers.node_timeout
         } else if is_young {

@@ -67,16 +67,18 @@ pub(super) fn add_config(config: &mut Config, reply: Value) {
     }
 }
 
-/// "REIGN SINCE LONGEST ENDS", the last three in ms. Any other text counts as no marker: the scripts replace it.
+/// "REIGN SINCE LONGEST ENDS RAISED", times in ms. Any other text counts as no marker: the scripts
+/// replace it.
 pub(super) fn parse_marker(text: &[u8]) -> Option<Marker> {
     let text = std::str::from_utf8(text).ok()?;
     let fields: Vec<&str> = text.split(' ').collect();
-    let [reign, since, longest, ends] = fields[..] else { return None };
+    let [reign, since, longest, ends, raised] = fields[..] else { return None };
     Some(Marker {
         reign: reign.to_owned(),
         since_ms: since.parse().ok()?,
         longest_ms: longest.parse().ok()?,
         ends_ms: ends.parse().ok()?,
+        raised_ms: raised.parse().ok()?,
     })
 }
 
@@ -107,10 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_has_four_fields() {
-        let marker = Marker { reign: "a.b".into(), since_ms: 12, longest_ms: 30_000, ends_ms: 99 };
-        assert_eq!(parse_marker(b"a.b 12 30000 99"), Some(marker));
-        for other in [&b""[..], b"a.b 12", b"a.b x 1", b"a.b 12 1", b"a b 1 2 3", b"\xff 1 2 3"] {
+    fn a_marker_has_five_fields() {
+        let marker =
+            Marker { reign: "a.b".into(), since_ms: 12, longest_ms: 30_000, ends_ms: 99, raised_ms: 7 };
+        assert_eq!(parse_marker(b"a.b 12 30000 99 7"), Some(marker));
+        for other in [&b""[..], b"a.b 12", b"a.b x 1", b"a.b 12 1", b"a b 1 2 3 4", b"\xff 1 2 3 4"] {
             assert_eq!(parse_marker(other), None, "{other:?}");
         }
     }

@@ -216,7 +216,7 @@ impl Contact {
         let shard = Shard::parse(&nodes);
         let Some((shard, name)) = shard.and_then(|shard| shard.marker_name(keys).map(|name| (shard, name)))
         else {
-            return Ok(Ok(Some(Marker { reign: String::new(), since_ms: 0, longest_ms: 0, ends_ms: 0 })));
+            return Ok(Ok(Some(Marker::default())));
         };
         let text = |value| redis::from_redis_value::<Option<Vec<u8>>>(value).ok();
         let marker = |value| text(value).map(|text| text.and_then(|text| shard.parse_marker(&text)));

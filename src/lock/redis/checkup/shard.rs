@@ -48,7 +48,7 @@ impl<'a> Shard<'a> {
         let fields: Vec<&str> = text.splitn(3, ' ').collect();
         let [reign, since, owner] = fields[..] else { return None };
         let reign = if owner == self.owner { reign } else { "" };
-        Some(Marker { reign: reign.to_owned(), since_ms: since.parse().ok()?, longest_ms: 0, ends_ms: 0 })
+        Some(Marker { reign: reign.to_owned(), since_ms: since.parse().ok()?, ..Marker::default() })
     }
 }
 

@@ -27,15 +27,22 @@ pub(in crate::lock::redis) enum AcquireReply {
 pub(in crate::lock::redis) struct Memory {
     /// How long the server is known to have kept its data; zero = not checked.
     pub known_for: Duration,
-    /// No lease of any client is longer, as far as the server knows: lua/include/marker.lua.
-    pub longest_bound: Duration,
+    pub bound: Bound,
+}
+
+/// No lease of any client is longer, as far as a server knows: lua/include/marker.lua.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::lock::redis) struct Bound {
+    pub longest: Duration,
+    /// When this bound, or a shorter one that is longer than usual, was announced to the server.
+    pub raised_ago: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::lock::redis) struct Quarantined {
     /// The server does not vote for this long.
     pub left: Duration,
-    pub longest_bound: Duration,
+    pub bound: Bound,
 }
 
 /// Why a server did not grant the lock.
@@ -50,8 +57,7 @@ pub(in crate::lock::redis) struct Refusal {
     pub holder_gate: Vec<u8>,
     /// When the holder arrived, if known.
     pub holder_arrival: Option<Arrival>,
-    /// See [`Memory::longest_bound`].
-    pub longest_bound: Duration,
+    pub bound: Bound,
 }
 
 impl Refusal {
@@ -63,7 +69,7 @@ impl Refusal {
             stamp: None,
             holder_gate: Vec::new(),
             holder_arrival: None,
-            longest_bound: Duration::ZERO,
+            bound: Bound::default(),
         }
     }
 }
@@ -108,7 +114,7 @@ impl Reply for AcquireReply {
                 stamp: fields.number(4)?,
                 memory: Memory {
                     known_for: fields.non_negative_millis(5)?.unwrap_or_default(),
-                    longest_bound: fields.non_negative_millis(6)?.unwrap_or_default(),
+                    bound: fields.bound(6)?,
                 },
             }),
             b"blocked" => {
@@ -121,7 +127,7 @@ impl Reply for AcquireReply {
                     stamp: fields.non_negative(8)?,
                     holder_gate: record.get("gate").to_vec(),
                     holder_arrival: stamp.map(|stamp| Arrival { stamp, waiter }),
-                    longest_bound: fields.non_negative_millis(10)?.unwrap_or_default(),
+                    bound: fields.bound(10)?,
                 }))
             }
             b"nested" => Self::Nested,
@@ -132,7 +138,7 @@ impl Reply for AcquireReply {
             }
             b"quarantined" => Self::Quarantined(Quarantined {
                 left: fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?,
-                longest_bound: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
+                bound: fields.bound(2)?,
             }),
             b"stale" => return Err(Problem::StaleReply),
             b"replica" => return Err(Problem::Replica),
@@ -156,19 +162,20 @@ mod tests {
     #[test]
     fn a_grant_has_tokens_and_slots() {
         let Ok(AcquireReply::Granted(granted)) =
-            acquire_of(2, &["granted", "ab", "42 43", "0 7", "1700", "5000", "30000"])
+            acquire_of(2, &["granted", "ab", "42 43", "0 7", "1700", "5000", "30000 20"])
         else {
             panic!("granted");
         };
         assert_eq!((granted.fences, granted.slots, granted.stamp), (vec![42, 43], vec![0, 7], 1700));
-        assert_eq!(granted.memory.longest_bound, Duration::from_secs(30));
+        assert_eq!(granted.memory.bound.longest, Duration::from_secs(30));
+        assert_eq!(granted.memory.bound.raised_ago, Duration::from_millis(20));
     }
 
     #[test]
     fn a_holder_is_described() {
         let fields = [
-            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "4", "30000", "host", "web1", "gate",
-            "cd", "stamp", "9",
+            "blocked", "1", "2", "c.1", "-1", "2000", "3", "ab", "17", "4", "30000 0", "host", "web1",
+            "gate", "cd", "stamp", "9",
         ];
         let Ok(AcquireReply::Refused(refusal)) = acquire_of(2, &fields) else { panic!("blocked") };
         assert_eq!(refusal.stamp, Some(17));
@@ -186,7 +193,7 @@ mod tests {
     fn each_kind_of_blocker_is_recognized() {
         let by = |holder: &str, more: &[&str]| {
             let fields =
-                [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0", "0"], more].concat();
+                [&["blocked", "0", "-1", holder, "500", "-1", "0", "", "-1", "0", "0 0"], more].concat();
             match acquire_of(1, &fields) {
                 Ok(AcquireReply::Refused(refusal)) => refusal.blocked.by,
                 other => panic!("{other:?}"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::acquire::Bound;
 use crate::lock::redis::script::Call;
 use crate::lock::{Blocked, Blocker, Fields, HolderInfo, Holding, Problem};
 
@@ -59,6 +60,17 @@ impl ReplyFields {
 
     pub(super) fn non_negative_millis(&self, at: usize) -> Result<Option<Duration>, Problem> {
         Ok(self.non_negative(at)?.map(Duration::from_millis))
+    }
+
+    /// The longest bound of any lease: its length, and the time since it was raised, in ms.
+    pub(super) fn bound(&self, at: usize) -> Result<Bound, Problem> {
+        let text = self.bytes(at)?;
+        let mut numbers =
+            text.split(|&b| b == b' ').map(|number| parse_number(number).map(Duration::from_millis));
+        match (numbers.next().flatten(), numbers.next().flatten(), numbers.next()) {
+            (Some(longest), Some(raised_ago), None) => Ok(Bound { longest, raised_ago }),
+            _ => Err(Problem::UnexpectedReply),
+        }
     }
 
     /// Names and values in turn, from this one on.

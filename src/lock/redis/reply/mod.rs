@@ -15,7 +15,7 @@ use fields::ReplyFields;
 
 #[cfg(test)]
 pub(super) use acquire::Memory;
-pub(super) use acquire::{AcquireReply, Arrival, Granted, Quarantined, Refusal};
+pub(super) use acquire::{AcquireReply, Arrival, Bound, Granted, Quarantined, Refusal};
 pub(super) use breaking::{BreakReply, Mark, WatchReply};
 pub(super) use fields::parse_number;
 pub(super) use inspect::{HolderRecord, InspectReply, Queue, Record, Waiter};
