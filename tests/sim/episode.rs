@@ -14,7 +14,7 @@ use crate::server::data::Identity;
 use crate::server::store::Store;
 
 /// By then, after the last step, every process must have ended.
-const PATIENCE_US: u64 = 150_000_000;
+const PATIENCE_US: u64 = 400_000_000;
 /// The processes at a time; an actor that comes later does not start.
 const MOST_PROCESSES: usize = 12;
 /// After a release, the claim must be gone by then.

@@ -288,6 +288,8 @@ struct Draft {
     /// The actors whose processes may be living.
     recent: Vec<Recent>,
     next_actor: u64,
+    /// A server that never loses its data.
+    spared: Option<ServerId>,
 }
 
 fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
@@ -357,7 +359,13 @@ impl Draft {
             server_clocks,
             steps: Vec::new(),
         };
-        Self { dice, scenario, recent: Vec::new(), next_actor: 0 }
+        let spared = match (scenario.features.contains(&F::MixedQuarantines), dice.percent(60)) {
+            // If every server forgets the longest lease, nobody can know it: the documented limit.
+            (true, _) => Some(0),
+            (false, true) => Some(dice.next() as usize % servers),
+            (false, false) => None,
+        };
+        Self { dice, scenario, recent: Vec::new(), next_actor: 0, spared }
     }
 
     fn has(&self, feature: Feature) -> bool {
@@ -432,9 +440,11 @@ impl Draft {
             // A client without a quarantine has not asked for its longer leases to be protected.
             ttl = ttl.min(quarantine.max(Duration::from_secs(2)));
         }
-        if self.has(F::LongQuarantine) && self.dice.percent(10) {
+        // The first one has its lease before servers can fail: a longer lease needs all of them.
+        let is_first = self.recent.is_empty();
+        if self.has(F::LongQuarantine) && (is_first || self.dice.percent(5)) {
             quarantine = LONG_QUARANTINE;
-            ttl = Duration::from_secs(self.dice.one_of(&[5, 60]));
+            ttl = Duration::from_secs(if is_first { 60 } else { self.dice.one_of(&[5, 60]) });
         }
         let node_timeout = if several {
             (ttl / 20).clamp(Duration::from_millis(200), Duration::from_secs(1))
@@ -612,8 +622,8 @@ impl Draft {
 
     /// The same happens to most servers.
     fn draw_failure_of_several(&mut self, mut at: u64, victim: u64) {
-        let spared =
-            if self.has(F::MixedQuarantines) { 0 } else { self.dice.next() as usize % self.scenario.servers };
+        let any = self.dice.next() as usize % self.scenario.servers;
+        let spared = self.spared.unwrap_or(any);
         let kind = self.dice.next();
         for server in (0..self.scenario.servers).filter(|server| *server != spared) {
             let mut possible = self.possible_faults(victim, server, 100_000);
@@ -662,16 +672,15 @@ impl Draft {
             add(F::ClockSteps, Fault::StepClock { server, by_us });
         }
         let is_short = self.scenario.features.contains(&F::MixedQuarantines);
-        // If every server forgets the longest lease, nobody can know it: the documented limit.
-        let may_forget = !is_short || server != 0;
         let age = self.dice.between(0, 10_000_000);
         let keeps = self.dice.one_of(&[Keeps::Nothing, Keeps::OldCopy(age)]);
         let down = if is_short { 20_000 } else { for_us / 4 };
-        if may_forget {
+        if self.spared != Some(server) {
             add(F::DataLoss, Fault::Restart { server, keeps, for_us: down });
             add(F::DataLoss, Fault::Flush { server });
         }
-        if !is_short {
+        let is_flush = |step: &Step| matches!(step.what, What::Fault(Fault::FlushAll));
+        if self.spared.is_none() && !self.scenario.steps.iter().any(is_flush) {
             add(F::DataLoss, Fault::FlushAll);
         }
         let all: Vec<ServerId> = (0..self.scenario.servers).collect();
