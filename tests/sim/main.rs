@@ -46,11 +46,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use mutant::Mutant;
-use scenario::Feature;
+use scenario::{Feature, plot};
 use search::{Search, Total};
 
 const USAGE: &str = "usage: scripts/simulate [--seconds N] [--seed S] [--servers 1|3|5] [--mutant M]
-                        [--features A,B,...] [--trace] [--keep-going]
+                        [--features A,B,...] [--plot P] [--trace] [--keep-going]
        scripts/simulate --mutants          lists the mutants";
 
 /// As a test: how many seeds for each number of servers, and for each mutant at most.
@@ -101,6 +101,7 @@ fn as_tests() -> ExitCode {
         let search = Search {
             servers: Some(mutant.servers),
             features: mutant.features.to_vec(),
+            plot: mutant.plot,
             mutant: Some(mutant),
             is_quiet: true,
             ..Search::default()
@@ -131,10 +132,16 @@ fn by_hand(args: &[String]) -> ExitCode {
                 let features: Option<Vec<Feature>> = names.map(Feature::parse).collect();
                 features.map(|features| search.features = features).is_some()
             }
+            "--plot" => {
+                let name = words.next().map_or("", String::as_str);
+                search.plot = plot::ALL.into_iter().find(|plot| format!("{plot:?}") == name);
+                search.plot.is_some()
+            }
             "--mutant" => {
                 search.mutant = words.next().and_then(|name| Mutant::by_name(name));
                 search.mutant.is_some_and(|mutant| {
                     (search.servers, search.features) = (Some(mutant.servers), mutant.features.to_vec());
+                    search.plot = mutant.plot;
                     true
                 })
             }

@@ -1,6 +1,7 @@
 //! Mutants: a rule of the protocol is left out, and the simulator must notice.
 
 use crate::scenario::Feature::{self as F};
+use crate::scenario::plot::Plot;
 use crate::scripts;
 use crate::server::Patch;
 use crate::world::{LeftOut, Rule, leave_out};
@@ -16,6 +17,8 @@ pub struct Mutant {
     /// Where it shows soonest: with this many servers, and with these features.
     pub servers: usize,
     pub features: &'static [F],
+    /// Or in this plot.
+    pub plot: Option<Plot>,
 }
 
 impl Mutant {
@@ -35,7 +38,7 @@ impl Mutant {
 }
 
 const fn client(name: &'static str, rule: Rule, features: &'static [F]) -> Mutant {
-    Mutant { name, patches: &[], rule: Some(rule), servers: 3, features }
+    Mutant { name, patches: &[], rule: Some(rule), servers: 3, features, plot: None }
 }
 
 const fn lua(
@@ -44,7 +47,15 @@ const fn lua(
     features: &'static [F],
     patches: &'static [Patch],
 ) -> Mutant {
-    Mutant { name, patches, rule: None, servers, features }
+    Mutant { name, patches, rule: None, servers, features, plot: None }
+}
+
+const fn client_in(name: &'static str, rule: Rule, plot: Plot) -> Mutant {
+    Mutant { name, patches: &[], rule: Some(rule), servers: 3, features: &[], plot: Some(plot) }
+}
+
+const fn lua_in(name: &'static str, plot: Plot, patches: &'static [Patch]) -> Mutant {
+    Mutant { name, patches, rule: None, servers: 3, features: &[], plot: Some(plot) }
 }
 
 /// Rules without which the simulator finds a violation within a minute, mostly within a second.
@@ -92,6 +103,7 @@ pub static ALL: &[Mutant] = &[
         rule: Some(Rule::Memory),
         servers: 3,
         features: &[F::DataLoss, F::LongCommands, F::Cuts],
+        plot: None,
         patches: &[("if quarantined_for > 0 then\nreturn wait_for_quarantine()\nend", "")],
     },
     lua(
@@ -100,12 +112,7 @@ pub static ALL: &[Mutant] = &[
         &[F::DataLoss, F::Restarts, F::LongCommands, F::Cuts],
         &[("return marked == our_reign\n", "return marked\n")],
     ),
-    lua(
-        "good-standing",
-        3,
-        &[F::LongQuarantine, F::Impatience],
-        &[("outlasted <= raised or", "")],
-    ),
+    lua("good-standing", 3, &[F::LongQuarantine, F::Impatience], &[("outlasted <= raised or", "")]),
     lua(
         "no-overtaking",
         1,
@@ -158,17 +165,13 @@ pub static ALL: &[Mutant] = &[
 /// combination that its scenarios reach too seldom. docs/reliability.md names them.
 pub static UNNOTICED: &[Mutant] = &[
     client("lease-from-request", Rule::LeaseFromRequest, &[F::SlowLines, F::LongCommands, F::Pauses]),
-    client("own-ttl", Rule::OwnTtl, &[F::Keepers, F::Tokens, F::LongCommands, F::SlowLines, F::Cuts]),
-    client(
-        "wait-for-old-servers",
-        Rule::WaitForOldServers,
-        &[F::MixedQuarantines, F::DataLoss, F::LongCommands, F::Impatience],
-    ),
-    client("raised-bound", Rule::RaisedBound, &[F::LongQuarantine, F::DataLoss, F::LongCommands]),
-    client("refusals-report", Rule::RefusalsReport, &[F::MixedQuarantines, F::DataLoss, F::LongCommands]),
-    client("heal-after-majority", Rule::HealAfterMajority, &[F::DataLoss, F::LongCommands]),
+    client_in("own-ttl", Rule::OwnTtl, Plot::ExtendedInMinority),
+    client_in("wait-for-old-servers", Rule::WaitForOldServers, Plot::ForgottenLease),
+    client_in("raised-bound", Rule::RaisedBound, Plot::ForgottenLongLease),
+    client_in("refusals-report", Rule::RefusalsReport, Plot::ForgottenLease),
+    client_in("heal-after-majority", Rule::HealAfterMajority, Plot::Flushed),
     client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
-    client("tombstone", Rule::Tombstone, &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals]),
+    client_in("tombstone", Rule::Tombstone, Plot::LateRequests),
     client("vote-ttl", Rule::VoteTtl, &[F::MinHold, F::PowerLoss, F::SlowLines, F::ServerPauses]),
     lua(
         "extend-compares",
@@ -176,40 +179,34 @@ pub static UNNOTICED: &[Mutant] = &[
         &[F::Cuts, F::Pauses, F::LongCommands, F::PowerLoss],
         &[("if attempt ~= ATTEMPT or k.holder_record.ended then", "if not current(k) then")],
     ),
-    lua(
+    lua_in(
         "newer-attempt-stays",
-        3,
-        &[F::Cuts, F::ServerPauses, F::LongCommands],
+        Plot::LateRequests,
         &[("if k.is_ours and k.is_ours > ATTEMPT then", "if false then")],
     ),
-    lua(
+    lua_in(
         "tombstone-is-obeyed",
-        3,
-        &[F::ServerPauses, F::Cuts, F::Impatience, F::Signals],
+        Plot::LateRequests,
         &[("if may_have_tombstone and call('EXISTS', TOMBSTONE) == 1 then", "if false then")],
     ),
-    lua(
+    lua_in(
         "bounds-are-known",
-        3,
-        &[F::MixedQuarantines, F::DataLoss, F::LongCommands],
+        Plot::ForgottenLease,
         &[("is_standing and math.max(needed, ours) or needed", "needed")],
     ),
-    lua(
+    lua_in(
         "renewal-never-shortens",
-        3,
-        &[F::Keepers, F::Tokens, F::LongCommands, F::ServerPauses],
-        &[("int_string(math.max(tonumber(TTL), left, min_hold_left(k.holder_record)))", "TTL")],
+        Plot::LateRenewal,
+        &[("int_string(math.max(tonumber(TTL), at_least))", "TTL")],
     ),
-    lua(
+    lua_in(
         "heal-takes-nothing-away",
-        3,
-        &[F::DataLoss, F::Cuts, F::Pauses, F::LongCommands],
+        Plot::HealedAmongNewcomers,
         &[("if not k.is_ours and free_capacity(k, MODE) <= 0 then", "if false then")],
     ),
-    lua(
+    lua_in(
         "release-takes-strays",
-        3,
-        &[F::Cuts, F::ServerPauses, F::LongCommands],
+        Plot::LateRequests,
         &[("local is_ours = attempt and attempt <= ATTEMPT", "local is_ours = attempt == ATTEMPT")],
     ),
 ];

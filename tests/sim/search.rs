@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::episode::{self, Report};
 use crate::mutant::Mutant;
+use crate::scenario::plot::Plot;
 use crate::scenario::{Feature, Scenario};
 use crate::shrink::shrink;
 
@@ -18,6 +19,8 @@ pub struct Search {
     pub mutant: Option<&'static Mutant>,
     /// Every seed has these features and no others; empty: each seed decides.
     pub features: Vec<Feature>,
+    /// Every seed plays this plot.
+    pub plot: Option<Plot>,
     pub is_traced: bool,
     /// A violation does not end the search.
     pub keeps_going: bool,
@@ -119,6 +122,9 @@ impl Search {
     }
 
     fn scenario(&self, seed: u64) -> Scenario {
+        if let Some(plot) = self.plot {
+            return plot.draw(seed);
+        }
         let servers = self.servers.unwrap_or([1, 3, 3, 5][(seed % 4) as usize]);
         Scenario::draw(seed, servers, &self.features)
     }

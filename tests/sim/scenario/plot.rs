@@ -1,0 +1,235 @@
+//! Plots: what only a chain of events reaches, and random scenarios hardly ever. Times, servers and
+//! lines are drawn; the chain is given. The clients follow all rules in a plot, so nothing may go
+//! wrong; if one rule is left out, most seeds of its plot must show it.
+
+use std::time::Duration;
+
+use super::draw::Draft;
+use super::{Actor, Cut, FIRST_START_US, Fault, Feature as F, Scenario, What};
+use crate::client::{Job, Run, Subject};
+use crate::lock::{Timing, WaitPolicy};
+use crate::network::ServerId;
+
+/// Far enough that nothing arrives in time.
+const UNREACHABLE_US: u64 = 90_000_000;
+const QUEUES: WaitPolicy = WaitPolicy::Queue { at_most: None };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plot {
+    /// A majority forgets a lease that is longer than usual, and its holder cannot know.
+    ForgottenLongLease,
+    /// A majority forgets a usual lease, and clients with shorter quarantines ask.
+    ForgottenLease,
+    /// `extend` reaches only the keeper's side of a partition.
+    ExtendedInMinority,
+    /// A renewal is delivered after an extension with a longer ttl.
+    LateRenewal,
+    /// An operator flushes all servers.
+    Flushed,
+    /// A server that lacks a vote is healed while others ask it.
+    HealedAmongNewcomers,
+    /// The requests of an attempt arrive after the next attempt, or after the client has left.
+    LateRequests,
+}
+
+pub const ALL: [Plot; 7] = [
+    Plot::ForgottenLongLease,
+    Plot::ForgottenLease,
+    Plot::ExtendedInMinority,
+    Plot::LateRenewal,
+    Plot::Flushed,
+    Plot::HealedAmongNewcomers,
+    Plot::LateRequests,
+];
+
+impl Plot {
+    pub fn draw(self, seed: u64) -> Scenario {
+        let features = [F::Cuts, F::DataLoss, F::SlowLines, F::Pauses];
+        let mut stage = Stage(Draft::new(seed, 3, &features));
+        stage.0.scenario.keys = vec!["a".to_owned()];
+        stage.warm_up();
+        match self {
+            Self::ForgottenLongLease => stage.forgotten_long_lease(),
+            Self::ForgottenLease => stage.forgotten_lease(),
+            Self::ExtendedInMinority => stage.extended_in_minority(),
+            Self::LateRenewal => stage.late_renewal(),
+            Self::Flushed => stage.flushed(),
+            Self::HealedAmongNewcomers => stage.healed_among_newcomers(),
+            Self::LateRequests => stage.late_requests(),
+        }
+        stage.0.scenario.steps.sort_by_key(|step| step.at_us);
+        stage.0.scenario
+    }
+}
+
+struct Stage(Draft);
+
+impl Stage {
+    fn between_ms(&mut self, low: u64, high: u64) -> u64 {
+        self.0.dice.between(low * 1000, high * 1000)
+    }
+
+    /// The first request begins the servers' quarantine.
+    fn warm_up(&mut self) {
+        let actor = self.run(WaitPolicy::No, Subject::Command(Duration::ZERO), 5, 30);
+        self.0.push(0, What::Start(Box::new(actor)));
+    }
+
+    /// A client of the key, close to all servers.
+    fn run(&mut self, wait: WaitPolicy, subject: Subject, ttl_s: u64, quarantine_s: u64) -> Actor {
+        let job = Job::Run(Run { subject, ..self.0.plain_run(wait) });
+        self.client(job, ttl_s, quarantine_s)
+    }
+
+    fn client(&mut self, job: Job, ttl_s: u64, quarantine_s: u64) -> Actor {
+        let mut actor = self.0.actor_with(job);
+        let node_timeout = Duration::from_millis((ttl_s * 50).clamp(200, 1000));
+        let (ttl, quarantine) = (Duration::from_secs(ttl_s), Duration::from_secs(quarantine_s));
+        actor.access.timing = Timing { ttl: Some(ttl), node_timeout, quarantine };
+        actor.latencies_us = vec![100; 3];
+        actor
+    }
+
+    /// Returns its number.
+    fn start(&mut self, at_us: u64, actor: Actor) -> u64 {
+        let number = actor.number;
+        self.0.push(FIRST_START_US + at_us, What::Start(Box::new(actor)));
+        number
+    }
+
+    fn fault(&mut self, at_us: u64, fault: Fault) {
+        self.0.push(FIRST_START_US + at_us, What::Fault(fault));
+    }
+
+    fn command(seconds: u64) -> Subject {
+        Subject::Command(Duration::from_secs(seconds))
+    }
+
+    fn any_server(&mut self) -> ServerId {
+        self.0.dice.next() as usize % 3
+    }
+
+    /// Two servers forget everything; returns the other one.
+    fn majority_forgets(&mut self, at_us: u64) -> ServerId {
+        let spared = self.any_server();
+        for server in (0..3).filter(|server| *server != spared) {
+            let later = self.between_ms(0, 20);
+            self.fault(at_us + later, Fault::Flush { server });
+        }
+        spared
+    }
+
+    fn forgotten_long_lease(&mut self) {
+        let holder = self.run(QUEUES, Self::command(58), 60, 120);
+        let holder = self.start(0, holder);
+        let stops = self.between_ms(500, 2000);
+        self.fault(stops, Fault::Pause { actor: holder, for_us: 57_000_000 });
+        self.majority_forgets(stops + 100_000);
+        for _ in 0..4 {
+            let (at, waiter) = (self.between_ms(2000, 50_000), self.run(QUEUES, Self::command(1), 5, 30));
+            self.start(at, waiter);
+        }
+    }
+
+    fn forgotten_lease(&mut self) {
+        let holder = self.run(QUEUES, Self::command(20), 30, 30);
+        self.start(0, holder);
+        let forgets = self.between_ms(500, 2000);
+        let spared = self.majority_forgets(forgets);
+        for _ in 0..4 {
+            let (ttl, quarantine) = self.0.dice.one_of(&[(2, 0), (2, 2), (2, 2)]);
+            let mut waiter = self.run(QUEUES, Self::command(1), ttl, quarantine);
+            waiter.latencies_us[spared] = self.0.dice.one_of(&[100, 2000, 10_000]);
+            let after = self.between_ms(20, 6000);
+            self.start(forgets + after, waiter);
+        }
+    }
+
+    fn extended_in_minority(&mut self) {
+        let side = self.any_server();
+        let others: Vec<ServerId> = (0..3).filter(|server| *server != side).collect();
+        let keeper = self.run(QUEUES, Subject::Watched(Duration::from_secs(25)), 5, 30);
+        let keeper = self.start(0, keeper);
+        let cut = self.between_ms(1000, 1500);
+        self.fault(
+            cut,
+            Fault::Cut { actor: keeper, servers: others.clone(), how: Cut::Both, for_us: 40_000_000 },
+        );
+        let mut extend = self.client(Job::Extend { of: keeper, keys: vec!["a".into()] }, 30, 30);
+        others.iter().for_each(|&server| extend.latencies_us[server] = UNREACHABLE_US);
+        let after = self.between_ms(50, 2000);
+        self.start(cut + after, extend);
+        for _ in 0..3 {
+            let mut waiter = self.run(QUEUES, Self::command(1), 5, 30);
+            waiter.latencies_us[side] = UNREACHABLE_US;
+            let at = self.between_ms(2000, 8000);
+            self.start(at, waiter);
+        }
+    }
+
+    fn late_renewal(&mut self) {
+        let near = self.any_server();
+        let far: Vec<ServerId> = (0..3).filter(|server| *server != near).collect();
+        let keeper = self.run(QUEUES, Subject::Watched(Duration::from_secs(25)), 5, 30);
+        let keeper = self.start(0, keeper);
+        let (cut, lasts) = (self.between_ms(1400, 1660), self.between_ms(200, 1500));
+        self.fault(cut, Fault::Cut { actor: keeper, servers: far, how: Cut::ToServer, for_us: lasts });
+        let extend = self.client(Job::Extend { of: keeper, keys: vec!["a".into()] }, 30, 30);
+        let after = self.between_ms(0, 600);
+        self.start(cut + lasts + after - 100_000.min(lasts), extend);
+        for _ in 0..3 {
+            let (at, waiter) = (self.between_ms(2000, 4000), self.run(QUEUES, Self::command(1), 5, 30));
+            self.start(at, waiter);
+        }
+    }
+
+    fn flushed(&mut self) {
+        let holder = self.run(QUEUES, Self::command(20), 5, 30);
+        self.start(0, holder);
+        let at = self.between_ms(500, 5000);
+        self.fault(at, Fault::FlushAll);
+    }
+
+    fn healed_among_newcomers(&mut self) {
+        let server = self.any_server();
+        let mut holder = self.run(QUEUES, Self::command(6), 5, 30);
+        let latency = self.between_ms(10, 30);
+        holder.latencies_us[server] = latency;
+        let holder = self.start(0, holder);
+        self.fault(10, Fault::Cut { actor: holder, servers: vec![server], how: Cut::Both, for_us: 400_000 });
+        for _ in 0..60 {
+            let mut newcomer = self.run(WaitPolicy::No, Self::command(1), 5, 30);
+            for latency in &mut newcomer.latencies_us {
+                *latency = self.0.dice.one_of(&[100, 1000, 5000]);
+            }
+            let at = self.between_ms(1500, 2200);
+            self.start(at, newcomer);
+        }
+    }
+
+    fn late_requests(&mut self) {
+        let policy = self.0.dice.one_of(&[
+            QUEUES,
+            WaitPolicy::Retry { count: 5, interval: Duration::from_millis(50), at_most: None },
+        ]);
+        let mut client = self.run(policy, Subject::Command(Duration::from_millis(500)), 3, 30);
+        // Its lines are slow at first, and then they are not: what was sent later arrives earlier.
+        let slow: Vec<ServerId> = (0..3).filter(|_| self.0.dice.percent(60)).collect();
+        for &server in &slow {
+            client.latencies_us[server] = 200;
+        }
+        let client = self.start(0, client);
+        for &server in &slow {
+            let (latency_us, for_us) = (self.between_ms(400, 1500), self.between_ms(1, 60));
+            self.fault(10, Fault::Slow { actor: client, servers: vec![server], latency_us, for_us });
+        }
+        if self.0.dice.percent(40) {
+            let at = self.between_ms(5, 300);
+            self.fault(at, Fault::Signal { actor: client });
+        }
+        for _ in 0..2 {
+            let (at, waiter) = (self.between_ms(0, 1500), self.run(QUEUES, Self::command(0), 5, 30));
+            self.start(at, waiter);
+        }
+    }
+}
