@@ -61,6 +61,7 @@ impl RedisLock {
         for &at in &pending {
             let member = &self.servers[at];
             if let Some(vote) = member.vote {
+                let vote = if follows(Rule::OwnTtl) { vote } else { self.lease(vote.sent_at()) };
                 tally.add_ours(member.run_id.clone(), vote);
             }
         }
@@ -122,8 +123,6 @@ impl RedisLock {
 
     fn count(&mut self, at: usize, reply: Result<ExtendReply, BackendError>, tally: &mut RenewalTally) {
         let now = BootTime::now();
-        let sent_at = self.servers[at].renewal.map_or(now, |renewal| renewal.sent_at());
-        let with_present_ttl = self.lease(sent_at);
         let member = &mut self.servers[at];
         let vote_until = member.vote.map(|vote| vote.deadline());
         let requested = member.renewal.take();
@@ -138,7 +137,6 @@ impl RedisLock {
                         member.acknowledged_at = Some(requested.sent_at());
                     }
                     // A shorter renewal does not shorten what was granted before.
-                    let requested = if follows(Rule::OwnTtl) { requested } else { with_present_ttl };
                     let vote = member.vote.filter(|vote| vote.deadline() > requested.deadline());
                     let vote = vote.unwrap_or(requested);
                     member.vote = Some(vote);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::draw::Draft;
-use super::{Actor, Cut, FIRST_START_US, Fault, Feature as F, Scenario, What};
+use super::{Actor, Cut, FIRST_START_US, Fault, Feature as F, Keeps, Scenario, What};
 use crate::client::{Job, Run, Subject};
 use crate::lock::{Timing, WaitPolicy};
 use crate::network::ServerId;
@@ -188,6 +188,11 @@ impl Stage {
         self.start(0, holder);
         let at = self.between_ms(500, 5000);
         self.fault(at, Fault::FlushAll);
+        // One server gets its data back, another one is away.
+        let restored = self.any_server();
+        let keeps = Keeps::OldCopy(1_200_000);
+        self.fault(at + 50_000, Fault::Restart { server: restored, keeps, for_us: 10_000 });
+        self.fault(at + 50_000, Fault::PauseServer { server: (restored + 1) % 3, for_us: 4_000_000 });
     }
 
     fn healed_among_newcomers(&mut self) {
@@ -221,10 +226,10 @@ impl Stage {
         let client = self.start(0, client);
         for &server in &slow {
             let (latency_us, for_us) = (self.between_ms(400, 1500), self.between_ms(1, 60));
-            self.fault(10, Fault::Slow { actor: client, servers: vec![server], latency_us, for_us });
+            self.fault(300, Fault::Slow { actor: client, servers: vec![server], latency_us, for_us });
         }
         if self.0.dice.percent(40) {
-            let at = self.between_ms(5, 300);
+            let at = self.between_ms(5, 700);
             self.fault(at, Fault::Signal { actor: client });
         }
         for _ in 0..2 {
