@@ -330,6 +330,11 @@ impl Driver<'_> {
             has_orphan && has_guardian && !is_token
         };
         let now = simulation.now();
+        let is_granted = simulation.shared.borrow().records.get(&actor).is_some_and(|of| of.claim.is_some());
+        if let (false, Some(ttl)) = (is_granted, self.actors[&actor].access.timing.ttl) {
+            let ends = now + ttl.as_micros() as u64 + EXPIRED_AFTER_US;
+            self.at(ends, Later::CheckExpiry { actor });
+        }
         if is_kept {
             self.at(now + 2000, Later::Guardian(actor));
         } else {
@@ -437,14 +442,15 @@ impl Driver<'_> {
         kind: &'static str,
     ) {
         let shared = simulation.shared.borrow();
-        let (site, record) = (shared.actors[&actor], &shared.records[&actor]);
+        let (site, Some(record)) = (shared.actors[&actor], shared.records.get(&actor)) else { return };
         if record.keeps_min_hold {
             return;
         }
         let waiters: Vec<&String> = shared.oracle.waiters_of(site).collect();
         let Some(Job::Run(run)) = self.actors.get(&actor).map(|actor| &actor.job) else { return };
         // Another client may have extended the lease, and a minimum hold outlives its process.
-        let is_excused = self.was_extended.contains(&actor) || !run.min_hold.is_zero();
+        let has_min_hold = record.claim.is_some() && !run.min_hold.is_zero();
+        let is_excused = self.was_extended.contains(&actor) || has_min_hold;
         if reached_since.is_none() && is_excused {
             return;
         }

@@ -164,7 +164,7 @@ pub static ALL: &[Mutant] = &[
 /// Rules that the simulator can leave out without having noticed so far: what they prevent needs a
 /// combination that its scenarios reach too seldom. docs/reliability.md names them.
 pub static UNNOTICED: &[Mutant] = &[
-    client("lease-from-request", Rule::LeaseFromRequest, &[F::SlowLines, F::LongCommands, F::Pauses]),
+    client_in("lease-from-request", Rule::LeaseFromRequest, Plot::LateReply),
     client_in("own-ttl", Rule::OwnTtl, Plot::ExtendedInMinority),
     client_in("wait-for-old-servers", Rule::WaitForOldServers, Plot::ForgottenLease),
     client_in("raised-bound", Rule::RaisedBound, Plot::ForgottenLongLease),
@@ -172,7 +172,7 @@ pub static UNNOTICED: &[Mutant] = &[
     client_in("heal-after-majority", Rule::HealAfterMajority, Plot::Flushed),
     client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
     client_in("tombstone", Rule::Tombstone, Plot::LateRequests),
-    client("vote-ttl", Rule::VoteTtl, &[F::MinHold, F::PowerLoss, F::SlowLines, F::ServerPauses]),
+    client_in("vote-ttl", Rule::VoteTtl, Plot::LoneVote),
     lua(
         "extend-compares",
         3,

@@ -28,11 +28,17 @@ pub enum Plot {
     Flushed,
     /// A server that lacks a vote is healed while others ask it.
     HealedAmongNewcomers,
+    /// A grant takes long, and its client is suspended when it has it.
+    LateReply,
+    /// A client that has one vote loses its power.
+    LoneVote,
     /// The requests of an attempt arrive after the next attempt, or after the client has left.
     LateRequests,
 }
 
-pub const ALL: [Plot; 7] = [
+pub const ALL: [Plot; 9] = [
+    Plot::LateReply,
+    Plot::LoneVote,
     Plot::ForgottenLongLease,
     Plot::ForgottenLease,
     Plot::ExtendedInMinority,
@@ -55,6 +61,8 @@ impl Plot {
             Self::LateRenewal => stage.late_renewal(),
             Self::Flushed => stage.flushed(),
             Self::HealedAmongNewcomers => stage.healed_among_newcomers(),
+            Self::LateReply => stage.late_reply(),
+            Self::LoneVote => stage.lone_vote(),
             Self::LateRequests => stage.late_requests(),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
@@ -210,6 +218,31 @@ impl Stage {
             let at = self.between_ms(1500, 2200);
             self.start(at, newcomer);
         }
+    }
+
+    fn late_reply(&mut self) {
+        let mut holder = self.run(QUEUES, Self::command(8), 3, 30);
+        let latency = self.between_ms(30, 70);
+        holder.latencies_us = vec![latency; 3];
+        let holder = self.start(0, holder);
+        self.fault(9 * latency, Fault::Pause { actor: holder, for_us: 6_000_000 });
+        for _ in 0..2 {
+            let (at, waiter) = (self.between_ms(100, 2000), self.run(QUEUES, Self::command(1), 5, 30));
+            self.start(at, waiter);
+        }
+    }
+
+    fn lone_vote(&mut self) {
+        let mut client = self.run(QUEUES, Self::command(1), 3, 30);
+        if let Job::Run(run) = &mut client.job {
+            run.min_hold = Duration::from_secs(40);
+        }
+        let reached = self.any_server();
+        let client = self.start(0, client);
+        let servers = (0..3).filter(|server| *server != reached).collect();
+        self.fault(10, Fault::Cut { actor: client, servers, how: Cut::Both, for_us: 40_000_000 });
+        let at = self.between_ms(1, 180);
+        self.fault(at, Fault::Kill { actor: client, has_guardian: false });
     }
 
     fn late_requests(&mut self) {
