@@ -56,6 +56,7 @@ const USAGE: &str = "usage: scripts/simulate [--seconds N] [--seed S] [--servers
 /// As a test: how many seeds for each number of servers, and for each mutant at most.
 const SEEDS: [(usize, u64); 3] = [(1, 300), (3, 280), (5, 80)];
 const SEEDS_FOR_MUTANT: u64 = 200;
+const SEEDS_FOR_PLOT: u64 = 20;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -93,6 +94,10 @@ fn as_tests() -> ExitCode {
             &total.summary(),
         );
         grants += total.grants;
+    }
+    for plot in plot::ALL {
+        let total = Search { plot: Some(plot), ..Search::default() }.seeds(1, SEEDS_FOR_PLOT);
+        results.add(&format!("the_plot_{plot:?}_does_no_harm"), total.violations == 0, &total.summary());
     }
     results.add("the_clients_get_locks", grants > 1000, "");
     let once = || Search { servers: Some(3), ..Search::default() }.seeds(7, 2).trace;
@@ -139,7 +144,7 @@ fn by_hand(args: &[String]) -> ExitCode {
             }
             "--mutant" => {
                 search.mutant = words.next().and_then(|name| Mutant::by_name(name));
-                search.mutant.is_some_and(|mutant| {
+                search.mutant.filter(|mutant| mutant.changes_something()).is_some_and(|mutant| {
                     (search.servers, search.features) = (Some(mutant.servers), mutant.features.to_vec());
                     search.plot = mutant.plot;
                     true

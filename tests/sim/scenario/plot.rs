@@ -209,7 +209,9 @@ impl Stage {
         let latency = self.between_ms(10, 30);
         holder.latencies_us[server] = latency;
         let holder = self.start(0, holder);
+        // Its request never arrives.
         self.fault(10, Fault::Cut { actor: holder, servers: vec![server], how: Cut::Both, for_us: 400_000 });
+        self.fault(100_000, Fault::CloseConnections { server });
         for _ in 0..60 {
             let mut newcomer = self.run(WaitPolicy::No, Self::command(1), 5, 30);
             for latency in &mut newcomer.latencies_us {
