@@ -10,7 +10,8 @@
 -- ARGV[12] quarantine  how long a server that lost its data must not vote, ms; 0 = off
 -- ARGV[13] ancestors   names of the waiters that the client runs under
 -- ARGV[14] history     number of finished runs that log:K keeps; 0 = none
--- ARGV[15...]          field, value, ... for info:K
+-- ARGV[15] slots       the gate's slots, for a vote; '' = the server chooses, or there are none
+-- ARGV[16...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots, stamp, ms for which this server has been known,
 --           longest bound: ms, and ms since it was raised, see include/marker.lua}
@@ -36,7 +37,7 @@
 
 local TTL, ROLE, QUEUES, GATE, PROPOSED = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10], ARGV[11]
 local QUARANTINE, ANCESTORS = tonumber(ARGV[12]), ARGV[13]
-local HISTORY, FIRST_FIELD = ARGV[14], 15
+local HISTORY, SLOT_NUMBERS, FIRST_FIELD = ARGV[14], ARGV[15], 16
 local IS_GATE = ROLE == 'gate'
 
 -- A client's guess may be at most this far ahead of the server's clock. After the loss of all
@@ -78,6 +79,9 @@ local is_superseding = string.find(FLAGS, SUPERSEDES, 1, true)
 if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
   -- Returns the reply if the request is refused.
   local function decide()
+    for i, slot in ipairs(SLOT_NUMBERS ~= '' and numbers(SLOT_NUMBERS) or {}) do
+      LOCKS[i].slot = slot
+    end
     -- @include queue
     -- @include turn
     -- @include share
@@ -109,6 +113,13 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
           return refusal
         end
         k.capacity = free_capacity(k, MODE)
+        -- Servers vote for a slot as for an exclusive lock: whoever has it, or waits for another one,
+        -- does not matter.
+        if k.slot and current(k) == MODE then
+          k.holder = holder_of_slot(k, k.slot)
+          k.holder_info = k.holder and read_info(k, parse_claim(k.holder))
+          k.capacity = k.holder and 0 or 1
+        end
       end
     end
 
@@ -190,9 +201,9 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
         return refusal
       end
       for i, k in ipairs(LOCKS) do
-        k.must_wait = not k.is_ours and k.capacity <= 0
+        k.must_wait = (not k.is_ours or k.slot) and k.capacity <= 0
         held = held or k.must_wait and i
-        if not k.is_ours and k.capacity > 0 and k.has_queue then
+        if not k.is_ours and not k.slot and k.capacity > 0 and k.has_queue then
           -- The first waiter need not know which of the others are dead if its request is
           -- exclusive.
           k.is_first = MODE == '' and call('ZRANK', k.queue, QUEUED) == 0

@@ -7,7 +7,8 @@
 -- ARGV[9] held_for    ms since the grant
 -- ARGV[10] gate       run_id of the client's gate
 -- ARGV[11] history    number of finished runs that log:K keeps; 0 = none
--- ARGV[12...]         field, value, ... for info:K
+-- ARGV[12] slots      the grant's slots; '' = none
+-- ARGV[13...]         field, value, ... for info:K
 --
 -- Returns 'healed', 'foreign' (not free) or 'stale' (this waiter has given up meanwhile).
 --
@@ -18,15 +19,17 @@
 -- @include share
 -- @include fence
 
-local TTL, FENCES, HELD_FOR, GATE, FIRST_FIELD = ARGV[7], numbers(ARGV[8]), tonumber(ARGV[9]), ARGV[10], 12
+local TTL, FENCES, HELD_FOR, GATE, FIRST_FIELD = ARGV[7], numbers(ARGV[8]), tonumber(ARGV[9]), ARGV[10], 13
+local SLOT_NUMBERS = ARGV[12] ~= '' and numbers(ARGV[12]) or {}
 
 if call('EXISTS', TOMBSTONE) == 1 then
   return 'stale'
 end
-for _, k in ipairs(LOCKS) do
-  k.history = ARGV[11]
+for i, k in ipairs(LOCKS) do
+  k.history, k.slot = ARGV[11], SLOT_NUMBERS[i]
   k.is_ours = claim_of(k, ME, true) == ATTEMPT
-  if not k.is_ours and free_capacity(k, MODE) <= 0 then
+  local is_taken = k.slot and current(k) == MODE and holder_of_slot(k, k.slot)
+  if not k.is_ours and (is_taken or free_capacity(k, MODE) <= 0) then
     return 'foreign'
   end
 end

@@ -24,12 +24,27 @@ local function slot_of(entry)
   return tonumber(string.match(entry, '/(%d+)')) or 0
 end
 
--- Takes the lowest free slot for an entry that will be added. Expired entries must have been
--- removed.
-local function take_slot(k)
+-- Another waiter's live entry with this slot, if there is one. The map usually tells that there is
+-- none.
+local function holder_of_slot(k, slot)
+  local _, map = read_slots(k)
+  if map and string.sub(map, slot + 1, slot + 1) ~= '#' then
+    return
+  end
+  local after, to = live_range()
+  for _, entry in ipairs(call('ZRANGEBYSCORE', k.shared, after, to)) do
+    if slot_of(entry) == slot and parse_claim(entry) ~= ME then
+      return entry
+    end
+  end
+end
+
+-- Takes this slot, or the lowest that is free, for an entry that will be added. Expired entries must
+-- have been removed.
+local function take_slot(k, wanted)
   if k.is_clean then
-    write_slots(k, 1, '#')
-    return '0'
+    write_slots(k, 1, with_slot('', wanted or 0, '#'))
+    return int_string(wanted or 0)
   end
   local taken, map = read_slots(k)
   if not map then
@@ -38,7 +53,7 @@ local function take_slot(k)
       map = with_slot(map, slot_of(entry), '#')
     end
   end
-  local slot = (string.find(map, '.', 1, true) or #map + 1) - 1
+  local slot = wanted or (string.find(map, '.', 1, true) or #map + 1) - 1
   write_slots(k, taken + 1, with_slot(map, slot, '#'))
   return int_string(slot)
 end
@@ -108,8 +123,10 @@ local function renew_entry(k, entry, ttl)
 end
 
 -- For store_grant(). Expired entries are removed before our record is written, because one of them
--- may be ours.
+-- may be ours. `k.slot`: the slot that is wanted, if any.
 local function write_share(k, info, ttl, first_field, is_new)
+  -- A request that is repeated keeps its slot.
+  k.slot = k.slot or k.entry and slot_of(k.entry)
   if k.entry then
     remove_entries(k, { k.entry })
   end
@@ -117,7 +134,7 @@ local function write_share(k, info, ttl, first_field, is_new)
     remove_expired(k)
   end
   if slots_of(MODE) then
-    info.slot = take_slot(k)
+    info.slot = take_slot(k, k.slot)
   end
   info.claim = CLAIM .. '/' .. (info.slot or '')
   info.mode = MODE

@@ -9,7 +9,7 @@ use super::usage;
 use crate::cli::{BackendArgs, LeaseArgs};
 use crate::duration::format;
 use crate::exit::{Failure, UNFIT};
-use crate::lock::{Keys, Mode, Server, Timing, default_directory};
+use crate::lock::{Keys, Server, Timing, default_directory};
 
 /// Options without effect on this host. They are accepted, so that a script runs with and without
 /// servers.
@@ -58,7 +58,6 @@ impl Backend {
     pub(super) fn resolve(
         args: &BackendArgs,
         lease: &LeaseArgs,
-        mode: &Mode,
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
         let ttl = lease.ttl.as_deref();
@@ -76,12 +75,6 @@ impl Backend {
         }
         let servers = servers(args, sources)?;
         let count = servers.len();
-        if let (Mode::Slot { .. }, true) = (mode, count > 1) {
-            return Err(sources.bad(
-                "slots",
-                "--slots works with one server only (a vote of 3 servers with 2 permits each could admit 3 holders)",
-            ));
-        }
         // One server may not know what another has granted.
         let may_fail_over = servers.iter().any(Server::may_fail_over);
         let may_forget = count > 1 || may_fail_over;

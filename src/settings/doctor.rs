@@ -12,7 +12,6 @@ use super::sources::Sources;
 use super::verbosity;
 use crate::cli::{Cli, DoctorArgs, is_setting, variable};
 use crate::exit::Failure;
-use crate::lock::Mode;
 
 /// Variables that are not settings: those that a run sets for its command, and passwords.
 const OTHER_VARIABLES: [&str; 9] = [
@@ -55,7 +54,7 @@ pub(crate) struct Origins {
 impl DoctorSettings {
     pub(crate) fn resolve(args: DoctorArgs, sources: Sources<'_>) -> Result<Self, Failure> {
         let DoctorArgs { lease, look } = args;
-        let backend = Backend::resolve(&look.backend, &lease, &Mode::Exclusive, sources)?;
+        let backend = Backend::resolve(&look.backend, &lease, sources)?;
         let directory = directory(&look.backend).ok();
         let verbosity = verbosity(&look.verbosity, sources)?;
         let mut location = Location::new(backend, look.backend, verbosity, sources);

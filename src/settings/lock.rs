@@ -69,7 +69,7 @@ impl LockSettings {
             Some(PreferArg::Readers) => Prefer::Readers,
         };
         let mode = mode(modes, sources)?;
-        let backend = Backend::resolve(place, lease, &mode, sources)?;
+        let backend = Backend::resolve(place, lease, sources)?;
         let prefix = prefix(place.prefix.clone());
         backend.check_names(&prefix, &keys, sources)?;
         let duration = |id, text: &Option<String>| sources.duration(id, text.as_deref());

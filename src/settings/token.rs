@@ -11,7 +11,7 @@ use super::sources::Sources;
 use super::{usage, validate_keys, verbosity};
 use crate::cli::{ExtendArgs, ReleaseArgs, TokenArgs};
 use crate::exit::Failure;
-use crate::lock::{Claim, Mode};
+use crate::lock::Claim;
 
 const KEY: &str = "REDLOCK_KEY";
 const FENCE: &str = "REDLOCK_FENCE";
@@ -49,7 +49,7 @@ impl TokenSettings {
 impl ExtendSettings {
     pub(crate) fn resolve(args: ExtendArgs, sources: Sources<'_>) -> Result<Self, Failure> {
         let ExtendArgs { token, lease, verbosity: output, backend: place } = args;
-        let backend = Backend::resolve(&place, &lease, &Mode::Exclusive, sources)?;
+        let backend = Backend::resolve(&place, &lease, sources)?;
         let ttl = backend.lease(&lease, sources)?;
         let location = Location::new(backend, place, verbosity(&output, sources)?, sources);
         Ok(Self { grant: TokenSettings::resolve(token, location, sources)?, ttl })

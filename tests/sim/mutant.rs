@@ -138,7 +138,19 @@ pub static ALL: &[Mutant] = &[
         "slots-have-numbers",
         1,
         &[F::Slots, F::LongCommands],
-        &[("local slot = (string.find(map, '.', 1, true) or #map + 1) - 1", "local slot = 0")],
+        &[("wanted or (string.find(map, '.', 1, true) or #map + 1) - 1", "wanted or 0")],
+    ),
+    lua(
+        "a-slot-has-one-holder",
+        3,
+        &[F::Slots, F::LongCommands, F::OtherNames],
+        &[("k.capacity = k.holder and 0 or 1", "k.capacity = 1")],
+    ),
+    lua(
+        "votes-are-for-the-gates-slot",
+        3,
+        &[F::Slots, F::LongCommands, F::OtherNames],
+        &[("LOCKS[i].slot = slot", "LOCKS[i].slot = nil")],
     ),
     lua(
         "locks-expire",

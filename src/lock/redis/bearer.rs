@@ -116,8 +116,8 @@ impl RedisBearer {
     /// Restores the claim on servers that have lost it, right after a majority has renewed. They
     /// count the next time.
     fn heal(&mut self, servers: Vec<usize>, record: &GrantRecord) {
-        let GrantRecord { terms, fences, held_for, gate, stamp } = record;
-        let call = self.requests.heal(self.claim, (fences, *held_for), terms, gate, *stamp);
+        let GrantRecord { terms, fences, slots, held_for, gate, stamp } = record;
+        let call = self.requests.heal(self.claim, (fences, slots, *held_for), terms, gate, *stamp);
         // A failure does not affect this renewal.
         let _ = self.request_once::<FollowUpReply>(servers, &call);
     }
@@ -203,6 +203,7 @@ impl Bearer for RedisBearer {
 struct GrantRecord {
     terms: Terms,
     fences: Vec<u64>,
+    slots: Vec<u32>,
     held_for: Duration,
     gate: Vec<u8>,
     stamp: Option<u64>,
@@ -222,6 +223,8 @@ impl GrantRecord {
         Some(Self {
             terms: Terms::of_record(mode_tag, &holder, min_hold, history, records.len()),
             fences: records.iter().map(|record| record.parsed("fence")).collect::<Option<_>>()?,
+            // Without slots there are none.
+            slots: records.iter().filter_map(|record| record.parsed("slot")).collect(),
             held_for: first.millis("held_for")?,
             gate: first.get("gate").to_vec(),
             stamp: first.parsed("stamp"),

@@ -38,8 +38,9 @@ struct Collection {
     queues: bool,
     gives_up_at: Option<BootTime>,
     started: BootTime,
-    /// The gate's tokens.
+    /// The gate's tokens and slots.
     fences: Vec<u64>,
+    slots: Vec<u32>,
     tally: Tally,
     round: Round,
     /// Some votes do not carry our gate and stamp, which were not known when they were requested.
@@ -157,6 +158,7 @@ impl RedisLock {
             gives_up_at: if queues { gives_up_at } else { Some(started + self.servers.node_timeout) },
             started,
             fences: granted.fences.clone(),
+            slots: granted.slots.clone(),
             tally,
             is_newcomer: !others.is_over(),
             round: others,
@@ -241,7 +243,8 @@ impl RedisLock {
     /// is registered only where it was refused and waits.
     fn request_votes(&mut self, all: &mut Collection, servers: Vec<usize>, queues: bool) {
         let gate = self.servers[self.gate].run_id.as_slice();
-        let ask = Ask::Vote { proposed: &all.fences, gate, stamp: self.stamp, queues };
+        let (fences, slots) = (&all.fences, &all.slots);
+        let ask = Ask::Vote { proposed: fences, slots, gate, stamp: self.stamp, queues };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         self.send(all, servers, &call, Duration::ZERO);
     }

@@ -162,7 +162,8 @@ impl RedisLock {
     /// servers.
     fn heal(&mut self, grant: &Grant) -> Vec<usize> {
         let gate = self.servers[self.gate].run_id.clone();
-        let held = (grant.fences.as_slice(), grant.taken_at.elapsed());
+        let slots = if self.terms.has_slots() { grant.slots.as_slice() } else { &[] };
+        let held = (grant.fences.as_slice(), slots, grant.taken_at.elapsed());
         let call = self.requests.heal(grant.claim, held, &self.terms, &gate, self.stamp);
         let lost: Vec<usize> = self.servers.all().filter(|&at| self.servers[at].lost_claim).collect();
         for &at in &lost {

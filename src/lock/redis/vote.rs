@@ -94,9 +94,9 @@ impl RedisLock {
     }
 
     /// Sends the first request to all servers at once: if no client waits, one round trip is
-    /// enough.
+    /// enough. Only the gate can name a slot: the other servers are asked when it has.
     pub(super) fn request_from_all(&mut self, queues: bool) -> InFlight {
-        if self.servers.len() == 1 {
+        if self.servers.len() == 1 || self.terms.has_slots() {
             return self.request_from_gate(0, queues, None);
         }
         let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;

@@ -114,7 +114,7 @@ impl Waiter {
     /// The first request of a client with one server.
     pub fn acquire_as_gate(&self) -> ScriptCall {
         let mut more: Vec<Each> =
-            [self.ttl, "gate", "1", "", "", "0", "", self.history].map(Each::same).into();
+            [self.ttl, "gate", "1", "", "", "0", "", self.history, ""].map(Each::same).into();
         more.extend(self.grant_fields());
         self.call("acquire", &self.mode, self.stamp.as_ref(), more)
     }
@@ -201,6 +201,9 @@ impl Waiter {
         let words = [self.ttl, role, queues, gate].map(Each::same);
         let mut more: Vec<Each> = words.into_iter().chain([proposed]).collect();
         more.extend([self.quarantine, &ancestor, self.history].map(Each::same));
+        let is_vote = role == "vote" && self.mode.starts_with("slots:");
+        let slots = vec![dice.one_of(&["0", "1"]); if is_vote { self.keys.len() } else { 0 }];
+        more.push(Each::same(slots.join(" ")));
         more.extend(self.grant_fields());
         self.call("acquire", &self.mode, stamp.as_ref(), more)
     }
@@ -235,6 +238,7 @@ impl Waiter {
         let fences = self.fences.clone().unwrap_or(Each::same(vec!["7"; self.keys.len()].join(" ")));
         let mut more = vec![Each::same(self.ttl), fences];
         more.extend(["12345", "0123456789abcdef", self.history].map(Each::same));
+        more.push(Each::same(String::from_utf8_lossy(&self.slots).into_owned()));
         more.extend(self.grant_fields());
         self.call("heal", &self.mode, self.stamp.as_ref(), more)
     }

@@ -51,9 +51,7 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
     if is_harmless {
         chosen.retain(|feature| !HARMFUL.contains(feature));
     }
-    if servers > 1 {
-        chosen.remove(&F::Slots);
-    } else {
+    if servers == 1 {
         for feature in [F::OtherNames, F::MixedQuarantines, F::LongQuarantine, F::DataLoss] {
             chosen.remove(&feature);
         }

@@ -76,6 +76,11 @@ impl Terms {
         self.holder.chunks_exact(2).filter(|pair| !pair[1].is_empty()).flatten().cloned()
     }
 
+    /// Whether servers vote for a numbered slot.
+    pub(super) fn has_slots(&self) -> bool {
+        self.mode_tag.starts_with(b"slots:")
+    }
+
     /// The terms of a grant, from its record.
     pub(super) fn of_record(
         mode_tag: Vec<u8>,
@@ -103,8 +108,9 @@ pub(super) enum Ask<'a> {
     /// At the same time as the gate, and only granted if there are no waiters. `proposed`: a guess
     /// at the token.
     Newcomer { proposed: u64 },
-    /// After the gate's vote. `proposed` are the gate's tokens, `gate` its run_id.
-    Vote { proposed: &'a [u64], gate: &'a [u8], stamp: Option<u64>, queues: bool },
+    /// After the gate's vote. `proposed` and `slots` are the gate's tokens and slots, `gate` its
+    /// run_id.
+    Vote { proposed: &'a [u64], slots: &'a [u32], gate: &'a [u8], stamp: Option<u64>, queues: bool },
 }
 
 /// Where a client queues, or queued: the run_id of its gate, and its arrival stamp.
@@ -154,13 +160,16 @@ impl Requests {
 
     pub(super) fn acquire(&self, claim: Claim, terms: &Terms, ask: &Ask<'_>) -> Call {
         let keys = self.key_count();
-        let (role, queues, stamp, gate, proposed) = match *ask {
+        let none = (&[][..], &[][..]);
+        let (role, queues, stamp, (gate, slots), proposed) = match *ask {
             Ask::Gate { queues, stamp, proposed } => {
                 let proposed = proposed.map_or_else(Vec::new, |proposed| joined(&vec![proposed; keys]));
-                ("gate", queues, stamp, &[][..], proposed)
+                ("gate", queues, stamp, none, proposed)
             }
-            Ask::Newcomer { proposed } => ("newcomer", false, None, &[][..], joined(&vec![proposed; keys])),
-            Ask::Vote { proposed, gate, stamp, queues } => ("vote", queues, stamp, gate, joined(proposed)),
+            Ask::Newcomer { proposed } => ("newcomer", false, None, none, joined(&vec![proposed; keys])),
+            Ask::Vote { proposed, slots, gate, stamp, queues } => {
+                ("vote", queues, stamp, (gate, slots), joined(proposed))
+            }
         };
         // A single server's vote is a grant. One of several may stay a vote, and must not block others
         // for longer than a lease: the grant keeps the minimum hold.
@@ -178,6 +187,7 @@ impl Requests {
             millis(self.timing.quarantine),
             terms.ancestors.clone(),
             terms.history.to_string().into(),
+            joined(slots),
         ];
         args.extend(terms.holder_details());
         args.extend_from_slice(&terms.more);
@@ -199,11 +209,12 @@ impl Requests {
         self.call(&EXTEND, claim, terms, place.map(|place| place.stamp), more)
     }
 
-    /// Restores a grant with these fences. `gate` and `stamp` are those of the granted request.
+    /// Restores a grant with these fences and slots. `gate` and `stamp` are those of the granted
+    /// request.
     pub(super) fn heal(
         &self,
         claim: Claim,
-        (fences, held_for): (&[u64], Duration),
+        (fences, slots, held_for): (&[u64], &[u32], Duration),
         terms: &Terms,
         gate: &[u8],
         stamp: Option<u64>,
@@ -211,6 +222,7 @@ impl Requests {
         let history = terms.history.to_string().into();
         let mut args =
             vec![self.key_ttl(terms, held_for), joined(fences), millis(held_for), gate.to_vec(), history];
+        args.push(joined(slots));
         args.extend(terms.holder_details());
         args.extend_from_slice(&terms.more);
         self.call(&HEAL, claim, terms, stamp, args)
@@ -353,7 +365,7 @@ pub(super) fn millis(duration: Duration) -> Vec<u8> {
     duration.as_millis().to_string().into_bytes()
 }
 
-pub(super) fn joined(numbers: &[u64]) -> Vec<u8> {
-    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+pub(super) fn joined<T: ToString>(numbers: &[T]) -> Vec<u8> {
+    let numbers: Vec<String> = numbers.iter().map(T::to_string).collect();
     numbers.join(" ").into_bytes()
 }

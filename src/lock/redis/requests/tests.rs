@@ -51,7 +51,7 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
         (include_str!("../../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms, None)),
         (
             include_str!("../../../../lua/heal.lua"),
-            requests.heal(claim, (&grant.fences, Duration::ZERO), &terms, b"", None),
+            requests.heal(claim, (&grant.fences, &grant.slots, Duration::ZERO), &terms, b"", None),
         ),
         (include_str!("../../../../lua/outer.lua"), requests.outer(claim, &terms, &[claim])),
         (include_str!("../../../../lua/watch.lua"), requests.watch(claim, &terms)),
