@@ -257,7 +257,7 @@ pub(crate) struct ModeArgs {
 
     /// Up to N holders at once; REDLOCK_SLOT is 0 to N-1
     ///
-    /// All runs that use the key must give the same N. Not supported with several servers.
+    /// All runs that use the key must give the same N.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub slots: Option<String>,
 

@@ -78,7 +78,7 @@ impl WorldState {
                 "BLPOP" => (Duration::from_secs_f64(words[2].parse().unwrap()), "*-1\r\n".to_owned()),
                 "EVALSHA" if words[1] == RELEASE.hash => (Duration::ZERO, "+released\r\n".to_owned()),
                 "EVALSHA" if words[1] == ACQUIRE.hash && is_free => {
-                    (Duration::ZERO, array(&["granted", "", "7", "", "17", "0", "0"]))
+                    (Duration::ZERO, array(&["granted", "", "7", "", "17", "0", "0 0"]))
                 }
                 "EVALSHA" if words[1] == ACQUIRE.hash => {
                     let fields = ["blocked", "0", "0", "c.1", "30000", "1000", "0", "", "17", "1", "0"];

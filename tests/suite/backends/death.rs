@@ -68,9 +68,6 @@ fn a_killed_waiter_does_not_delay_the_next_one(backend: &Backend) {
 fn a_reader_and_a_slot_are_released(backend: &Backend) {
     let slot: &[&str] = &["--slots", "1"];
     for (mode, next) in [(&["--shared"][..], &[][..]), (slot, slot)] {
-        if mode == slot && matches!(backend.locks, Locks::ThreeServers(_)) {
-            continue; // slots need one server
-        }
         let victim = hold(backend.run_for_long().args(mode));
         let next = backend.waiter(backend.run().args(next).sh("echo mine"), 1);
         assert_succeeded_soon(victim, &next, "mine");

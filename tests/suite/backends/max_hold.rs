@@ -22,7 +22,7 @@ on_backends!(
         a_stopped_command_is_killed,
         the_time_starts_with_the_grant_and_not_with_the_wait,
         the_remaining_tree_is_stopped_with_wait_tree;
-    one_server, this_host:
+    one_server, three_servers, this_host:
         one_reader_or_slot_ends_and_the_others_continue,
 );
 

@@ -19,7 +19,7 @@ on_backends!(
         a_readers_entry_stays_and_keeps_writers_out_but_not_readers,
         a_writer_enters_by_itself_when_the_readers_time_ends,
         several_keys_all_stay_taken;
-    one_server, this_host:
+    one_server, three_servers, this_host:
         a_slot_stays_taken_with_its_number,
         a_waiter_gets_the_slot_by_itself_when_its_time_ends,
 );

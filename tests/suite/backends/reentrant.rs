@@ -20,7 +20,7 @@ on_backends!(one_server, three_servers, this_host:
     a_process_outside_the_tree_cannot_use_the_lock,
     a_killed_outer_run_takes_the_inner_run_along,
     an_inner_run_has_its_own_limits;
-one_server, this_host: a_slot_suffices_for_the_same_number_of_slots
+one_server, three_servers, this_host: a_slot_suffices_for_the_same_number_of_slots
 );
 
 fn reentrant(backend: &Backend) -> Run {

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::support::{
-    Backend, Job, Nodes, Redis, Run, TREE, alive, assert_stays_free, expect_success, hold, tree_of,
-    wait_until,
+    Backend, Job, Redis, Run, TREE, alive, assert_stays_free, expect_success, hold, tree_of, wait_until,
 };
 
-on_backends!(one_server, this_host:
+on_backends!(one_server, three_servers, this_host:
     twelve_runs_at_once_never_share_one_of_three_slots,
     all_slots_can_be_held_together_and_the_lowest_free_number_is_taken,
     waiters_for_a_slot_are_served_in_order_of_arrival,
@@ -258,14 +257,4 @@ fn slots_and_a_foreign_set_nx_exclude_each_other() {
     let refused = slots().arg("-n").sh("echo ran").done();
     assert!(matches!(refused.code, Some(75 | 78)) && refused.stdout.is_empty(), "{refused:#?}");
     assert_eq!(redis.cmd(&["GET", "lock:k"]), "someone else");
-}
-
-#[test]
-fn several_servers_refuse_slots_with_the_reason() {
-    let nodes = Nodes::start(3);
-    let done = nodes.run("k").args(&["--slots", "2"]).sh("echo ran").done().expect_code(64);
-    assert_eq!(done.stdout, "");
-    let done = done.expect_stderr(&["slots"]).expect_stderr(&["several", "servers", "majority"]);
-    assert!(done.stderr.starts_with("redlock: "), "{done:?}");
-    nodes.all_free();
 }

@@ -1,7 +1,7 @@
 //! Modes, slots, retries, holds and pauses as settings: what is refused with 64, and what counts as
 //! not set.
 
-use crate::support::{Backend, Host, Nodes, Redis, Run};
+use crate::support::{Backend, Host, Redis, Run};
 
 on_backends!(one_server, three_servers, this_host:
     invalid_values_are_refused,
@@ -63,16 +63,6 @@ fn a_refusal_contacts_no_server() {
         assert_misused(Run::key(&redis, "k").args(options), "--");
     }
     assert_eq!((redis.keys(), redis.calls("evalsha") + redis.calls("eval")), (vec![], 0));
-}
-
-#[test]
-fn slots_on_several_servers_are_refused_with_the_reason_from_any_source() {
-    let nodes = Nodes::start(3);
-    for run in [nodes.run("k").args(&["--slots", "2"]), nodes.run("k").env("REDLOCK_SLOTS", "2")] {
-        let done = run.sh("echo ran").done().expect_code(64).expect_stderr(&["slots"]);
-        assert!(done.stdout.is_empty() && done.stderr.contains("server"), "{done:?}");
-    }
-    nodes.iter().for_each(|node| assert_eq!(node.keys(), Vec::<String>::new()));
 }
 
 #[test]

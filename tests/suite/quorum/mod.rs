@@ -14,6 +14,7 @@ mod order;
 mod quarantine;
 mod shared;
 mod sick_minority;
+mod slots;
 mod starvation;
 mod supersede;
 mod timeouts;

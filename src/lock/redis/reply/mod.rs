@@ -285,7 +285,7 @@ mod tests {
         let single = Value::SimpleString("released".into());
         assert!(matches!(ReleaseReply::parse(&call(1), &single), Ok(ReleaseReply::Released)));
         assert!(matches!(RaiseReply::parse(&call(1), &value(&["refused", "9"])), Ok(RaiseReply::Refused(_))));
-        assert!(matches!(acquire(&["quarantined", "1500", "30000"]), Ok(AcquireReply::Quarantined(_))));
+        assert!(matches!(acquire(&["quarantined", "1500", "30000 0"]), Ok(AcquireReply::Quarantined(_))));
         assert!(matches!(acquire(&["slots_mismatch", "4"]), Err(Problem::OtherSlots(4))));
     }
 
@@ -294,14 +294,15 @@ mod tests {
         for wrong in [
             &["granted"][..],
             &["granted", "ab", "x", ""],
-            &["granted", "ab", "", "", "1700", "5000", "30000"],
-            &["granted", "ab", "42 43", "", "1700", "5000", "30000"],
-            &["granted", "ab", "42", "0 7", "1700", "5000", "30000"],
+            &["granted", "ab", "", "", "1700", "5000", "30000 0"],
+            &["granted", "ab", "42 43", "", "1700", "5000", "30000 0"],
+            &["granted", "ab", "42", "0 7", "1700", "5000", "30000 0"],
             &["quarantined", "-1"],
             &["blocked", "1", "-1", "", "-1", "-1", "0", "", "-1"],
             &["blocked", "0"],
             &["blocked", "0", "-1", "c.1", "-1", "-1"],
             &["quarantined", "1", "-1"],
+            &["quarantined", "1", "30000"],
             &["released"],
             &["?"],
             &[],
