@@ -87,6 +87,10 @@ pub(crate) enum Rule {
     Abort,
     /// A client with the gate's vote waits for the others and keeps its turn.
     KeepTurn,
+    /// Of two clients with different gates, the younger steps back.
+    Yield,
+    /// Votes tell the gate and the stamp of a client that waits for others.
+    CarryPlace,
     /// A newcomer that the gate queues releases the votes of the other servers.
     ReleaseStrays,
     /// A vote of a young server counts only if no server knows a longer bound.

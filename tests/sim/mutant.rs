@@ -194,6 +194,15 @@ pub static ALL: &[Mutant] = &[
 /// Rules that the simulator can leave out without having noticed so far: what they prevent needs a
 /// combination that its scenarios reach too seldom. docs/reliability.md names them.
 pub static UNNOTICED: &[Mutant] = &[
+    client("yield", Rule::Yield, &[F::OtherNames, F::LongCommands]),
+    client("carry-place", Rule::CarryPlace, &[F::OtherNames, F::LongCommands]),
+    lua(
+        "quarantined-servers-queue-nobody",
+        3,
+        &[F::Restarts, F::LongCommands],
+        &[("QUEUES and SERVERS == '1' and LOCKS or {}", "QUEUES and LOCKS or {}")],
+    ),
+    client("release-strays", Rule::ReleaseStrays, &[F::LongCommands]),
     client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
     lua(
         "extend-compares",

@@ -65,7 +65,7 @@ impl Collection {
     /// While we wait, another client may have to yield to us. A newcomer's votes do not carry its
     /// place yet, but a renewal does: make it due at once.
     fn carry_place_soon(&mut self) {
-        if self.is_newcomer && self.blocked.is_some() {
+        if self.is_newcomer && self.blocked.is_some() && follows(Rule::CarryPlace) {
             self.renew_at = Some(BootTime::now());
         }
     }
@@ -308,7 +308,7 @@ impl RedisLock {
             }
             _ => false,
         };
-        (has_other_gate && is_older).then(|| self.holder_gate(refusal).unwrap_or(at))
+        (has_other_gate && is_older && follows(Rule::Yield)).then(|| self.holder_gate(refusal).unwrap_or(at))
     }
 
     /// Whether the blocking claim is about to be released: it has our gate, whose vote we have, or

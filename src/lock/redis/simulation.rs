@@ -81,7 +81,7 @@ impl WorldState {
                     (Duration::ZERO, array(&["granted", "", "7", "", "17", "0", "0 0"]))
                 }
                 "EVALSHA" if words[1] == ACQUIRE.hash => {
-                    let fields = ["blocked", "0", "0", "c.1", "30000", "1000", "0", "", "17", "1", "0"];
+                    let fields = ["blocked", "0", "0", "c.1", "30000", "1000", "0", "", "17", "1", "0 0"];
                     (Duration::ZERO, array(&fields))
                 }
                 other => panic!("{other}"),
