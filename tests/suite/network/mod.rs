@@ -14,6 +14,7 @@ macro_rules! network {
 mod discovery;
 mod holder;
 mod servers;
+mod silence;
 mod sites;
 
 use crate::support::{Job, Journal, NetworkHost, Run};
