@@ -13,6 +13,7 @@ macro_rules! network {
 
 mod discovery;
 mod holder;
+mod limits;
 mod servers;
 mod silence;
 mod sites;
