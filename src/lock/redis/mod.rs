@@ -57,7 +57,7 @@ use crate::world::{Rule, follows};
 pub(crate) use bearer::RedisBearer;
 pub(crate) use break_lock::RedisBreaker;
 pub(crate) use checkup::{between_trials, check_servers};
-pub(crate) use keys::Keys;
+pub(crate) use keys::{BARE, Keys};
 pub(crate) use password::Password;
 pub(crate) use requests::Timing;
 pub(crate) use server::Server;
