@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{hold, queue, stopped};
-use crate::support::{Journal, Network, queued};
+use crate::support::nodes::{pttl, renewed};
+use crate::support::{Journal, Network, queued, wait_until};
 
 /// Hosts 1 to 3 have a server each, or host 1 alone; the holder is on host 4, the next run on 5.
 const HOLDER: u8 = 4;
@@ -70,4 +71,27 @@ fn a_holder_on_a_flapping_line_keeps_its_lock() {
     assert_eq!(journal.started(), ["holder", "next"]);
     assert!(journal.has_ended("holder"));
     servers.wait_until_free("k");
+}
+
+/// Its last renewal is unanswered when the command ends. It must not arrive later and hold the lock
+/// for another lease.
+#[test]
+fn a_renewal_of_a_run_that_has_ended_holds_nothing() {
+    let network = network!(4);
+    let (servers, journal) = (network.servers(&[1, 2, 3]), Journal::new());
+    let holder = hold(network.host(HOLDER), servers.run("k", "12s").arg("-v"), &journal, "holder");
+    servers.0[0].ask(|redis| renewed(redis, "k", 1));
+    network.cut_off(HOLDER);
+    holder.wait_for_stderr("cannot renew");
+    holder.wait().expect_code(0);
+    let left = |at: usize| servers.0[at].ask(|redis| pttl(redis, "k"));
+    let mut before: Vec<i64> = (0..3).map(left).collect();
+    assert!(before.iter().all(|left| *left > 0), "the claims are left: {before:?}");
+    network.mend();
+    wait_until("the claims have expired", || {
+        let now: Vec<i64> = (0..3).map(left).collect();
+        assert!(now.iter().zip(&before).all(|(now, before)| now <= before), "{now:?} after {before:?}");
+        before = now;
+        before.iter().all(|left| *left < 0)
+    });
 }
