@@ -119,11 +119,8 @@ impl RedisLock {
             Ok(CollectReply::Acquire(AcquireReply::Refused(refusal))) => {
                 self.on_refusal(all, at, refusal, observer)?;
             }
-            // One server may know a newer request that the others have forgotten, or whose stamp is from
-            // a clock that is ahead: it is outvoted like one that is held.
             Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => {
-                let blocked = Blocked { key: by.key, position: None, queue_length: 0, by: Blocker::Queue };
-                all.tally.add(at, Vote::No(Box::new(Refusal::unexplained(blocked))));
+                all.tally.add_reply(at, sent_at, Ok(AcquireReply::Superseded(by.clone())));
                 if all.tally.cannot_win() {
                     return Err(Attempt::Superseded(by));
                 }
