@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::RedisLock;
 use super::log::LogEntry;
-use super::node::Readiness;
+use super::node::{Node, Readiness};
 use super::reply::ReleaseReply;
 use super::requests::Terms;
 use super::round::{Round, Step};
@@ -148,7 +148,7 @@ impl RedisLock {
     /// round trip is known.
     fn release_limit(&self, release: &Release) -> Option<BootTime> {
         let nodes = self.servers.all().map(|at| &self.servers[at].node);
-        let longest = nodes.filter(|node| node.has_replied()).map(|node| node.round_trip()).max();
+        let longest = nodes.filter(|node| node.has_replied()).map(Node::round_trip).max();
         let longest = longest.filter(|_| !matches!(release, Release::Final { .. }))?;
         Some(BootTime::now() + LEAVING.max(longest * 4))
     }
