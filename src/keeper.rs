@@ -18,9 +18,11 @@ use crate::clock::BootTime;
 use crate::fault;
 use crate::lock::{BackendError, Extended, Grant, Lease, Lock, Loss};
 
-/// Pause between attempts to renew while the servers fail: a fraction of the lease, within bounds.
+/// Time between the starts of two attempts to renew while the servers fail: a fraction of the lease,
+/// within bounds. An attempt that takes longer is followed by the next one at once: only an attempt
+/// notices that a silent line is back.
 const RETRY_FRACTION: u32 = 30;
-const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 #[derive(Debug)]
 pub(crate) enum KeeperEvent {
@@ -161,6 +163,7 @@ impl Refresher {
             if grant.is_over() {
                 return self.send(KeeperEvent::Overdue);
             }
+            let started = BootTime::now();
             match lock.extend(grant) {
                 Extended::Until(lease, votes) => {
                     (grant.lease, grant.votes) = (Some(lease), votes);
@@ -172,7 +175,9 @@ impl Refresher {
                     self.wake();
                 }
                 Extended::Unknown(error) => {
-                    next = BootTime::now() + self.retry_interval;
+                    // The caller may want the lock back, and can have it in the meantime.
+                    let soon = BootTime::now() + RETRY_BOUNDS.0;
+                    next = soon.max(started + self.retry_interval);
                     if let Some(lease) = grant.lease {
                         next = next.min(lease.deadline());
                     }

@@ -56,8 +56,8 @@ pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
 #[cfg(fuzzing)]
 pub(crate) use redis::fuzz as fuzz_redis;
 pub(crate) use redis::{
-    Keys, Password, PemFile, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing, Tls, TlsFiles,
-    USUAL_LEASE, between_trials, check_servers,
+    BARE, Keys, Password, PemFile, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing, Tls,
+    TlsFiles, USUAL_LEASE, between_trials, check_servers,
 };
 pub(crate) use retry::acquire;
 pub(crate) use status::{

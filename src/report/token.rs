@@ -53,6 +53,7 @@ impl Report {
             "cannot renew the lock {} in time{why}: process {pid} was sent {signal} before the lease ends",
             self.lock()
         ));
+        events::events(|events| events.lost("overdue", None, true));
     }
 
     /// `--ttl none`.

@@ -57,7 +57,7 @@ impl DoctorSettings {
         let backend = Backend::resolve(&look.backend, &lease, sources)?;
         let directory = directory(&look.backend).ok();
         let verbosity = verbosity(&look.verbosity, sources)?;
-        let mut location = Location::new(backend, look.backend, verbosity, sources);
+        let mut location = Location::new(backend, look.backend, verbosity, sources)?;
         location.backend.check_names(&location.prefix, &[], sources)?;
         for warning in &mut location.warnings {
             *warning = warning.trim_start_matches("warning: ").to_owned();

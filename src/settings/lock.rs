@@ -70,7 +70,7 @@ impl LockSettings {
         };
         let mode = mode(modes, sources)?;
         let backend = Backend::resolve(place, lease, sources)?;
-        let prefix = prefix(place.prefix.clone());
+        let prefix = prefix(place.prefix.clone(), sources)?;
         backend.check_names(&prefix, &keys, sources)?;
         let duration = |id, text: &Option<String>| sources.duration(id, text.as_deref());
         let conflict =

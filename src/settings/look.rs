@@ -39,14 +39,14 @@ impl Location {
         args: BackendArgs,
         verbosity: Verbosity,
         sources: Sources<'_>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Failure> {
+        Ok(Self {
             warnings: backend.warnings(&args, sources),
             backend,
             verbosity,
             config_files: sources.config_files().to_vec(),
-            prefix: prefix(args.prefix),
-        }
+            prefix: prefix(args.prefix, sources)?,
+        })
     }
 
     /// For a command that takes no lock.
@@ -56,7 +56,7 @@ impl Location {
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
         let backend = Backend::to_look_at(&args, sources)?;
-        Ok(Self::new(backend, args, verbosity(output, sources)?, sources))
+        Self::new(backend, args, verbosity(output, sources)?, sources)
     }
 
     fn of(args: LookArgs, sources: Sources<'_>) -> Result<Self, Failure> {
@@ -232,7 +232,7 @@ impl BreakSettings {
         }
         Ok(Self {
             key,
-            location: Location::new(backend, place, Verbosity::Normal, sources),
+            location: Location::new(backend, place, Verbosity::Normal, sources)?,
             yes,
             token,
             slot: sources.whole_number("slot", slot.as_deref(), 0, MOST_SLOTS - 1)?,

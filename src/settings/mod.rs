@@ -25,7 +25,7 @@ use crate::cli::{BackendArgs, KeyArgs, RunArgs, TakeArgs, VerbosityArgs};
 use crate::clock::BootTime;
 use crate::duration::format;
 use crate::exit::{Failure, USAGE};
-use crate::lock::Grant;
+use crate::lock::{BARE, Grant};
 use crate::report::Verbosity;
 
 pub(crate) use crate::cli::{OnLost, OnUnavailable};
@@ -125,8 +125,13 @@ fn usage(message: impl Into<String>) -> Failure {
     Failure::new(USAGE, message)
 }
 
-fn prefix(given: Option<String>) -> String {
-    given.unwrap_or_else(|| DEFAULT_PREFIX.into())
+fn prefix(given: Option<String>, sources: Sources<'_>) -> Result<String, Failure> {
+    if given.as_deref() == Some(BARE) {
+        return Err(
+            sources.must("prefix", "not be bare: the records of locks with --prefix '' begin with it")
+        );
+    }
+    Ok(given.unwrap_or_else(|| DEFAULT_PREFIX.into()))
 }
 
 /// `argv` is the command: the key may be there by mistake.

@@ -51,7 +51,7 @@ impl ExtendSettings {
         let ExtendArgs { token, lease, verbosity: output, backend: place } = args;
         let backend = Backend::resolve(&place, &lease, sources)?;
         let ttl = backend.lease(&lease, sources)?;
-        let location = Location::new(backend, place, verbosity(&output, sources)?, sources);
+        let location = Location::new(backend, place, verbosity(&output, sources)?, sources)?;
         Ok(Self { grant: TokenSettings::resolve(token, location, sources)?, ttl })
     }
 }

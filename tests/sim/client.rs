@@ -97,7 +97,7 @@ pub struct Record {
 
 /// Between two attempts to renew while the servers fail: as keeper.rs.
 const RETRY_FRACTION: u32 = 30;
-const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// What a watched process gets between the signal and the end of the lease: as background.rs.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -312,6 +312,7 @@ impl Client<'_> {
                 continue;
             }
             let asked = self.asks_for_lease(self.ttl(&grant));
+            let started = BootTime::now();
             match redis_lock.extend(&grant) {
                 Extended::Until(lease, votes) => {
                     (grant.lease, grant.votes) = (Some(lease), votes);
@@ -322,7 +323,8 @@ impl Client<'_> {
                 Extended::Unknown(error) => {
                     self.note(|| format!("cannot renew: {}", short(&error)));
                     let retry = (self.ttl(&grant) / RETRY_FRACTION).clamp(RETRY_BOUNDS.0, RETRY_BOUNDS.1);
-                    next = (BootTime::now() + retry).min(grant.lease.expect("a lease").deadline());
+                    let soon = BootTime::now() + RETRY_BOUNDS.0;
+                    next = soon.max(started + retry).min(grant.lease.expect("a lease").deadline());
                 }
                 Extended::Lost(loss) => break Some(self.ended_by(&loss)),
             }

@@ -7,6 +7,7 @@
 //! - `sentinel`, `cluster`: servers behind Sentinels and in a Redis Cluster
 //! - `host`: locks on this host; `look`: what status and list show; `history`: what is recorded of
 //!   runs
+//! - `network`: hosts, lines and sites that fall silent, in network namespaces
 //! - `keep`: locks without a command: acquire, extend, release, the keeper
 //! - `doctor`: the check-up of servers, settings and this host
 //! - `tls`: servers with TLS
@@ -29,6 +30,7 @@ mod history;
 mod host;
 mod keep;
 mod look;
+mod network;
 mod packages;
 mod process;
 mod quorum;

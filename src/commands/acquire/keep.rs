@@ -107,6 +107,7 @@ fn keep(
     let mut background = Background::new(settings, watched, lease, until, control, &files);
     Hold::new(&settings.lock, keeper, watch, &mut signals, report).run(&mut background);
     report::kept();
+    let exit = background.exit();
     background.answer();
-    Ok(Exit::Code(0))
+    Ok(exit)
 }

@@ -13,7 +13,7 @@ use super::{End, Hold, Source, Subject, outcome_of_loss};
 use crate::child::signals::ReceivedSignal;
 use crate::child::{ControlPoint, ControlRequest, WatchedProcess};
 use crate::clock::BootTime;
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::lock::{Ended, Extended, Grant, KeeperRequest, Lease, Loss, Outcome};
 use crate::poll::Poll;
 use crate::report::{Consequence, LossCause, Report};
@@ -28,6 +28,8 @@ pub(in crate::commands) struct Background<'a> {
     files: Vec<(u64, u64)>,
     /// The request that ends the holding, to be answered after the release.
     pending: Option<(ControlRequest, KeeperRequest)>,
+    /// The loss of the lock was reported, or the watched process was signalled before it.
+    is_lost: bool,
 }
 
 enum KeptFor {
@@ -91,7 +93,11 @@ impl<'a> Background<'a> {
         };
         let identities = files.iter().filter_map(|file| file.metadata().ok());
         let files = identities.map(|about| (about.dev(), about.ino())).collect();
-        Self { settings, kept_for, control, files, pending: None }
+        Self { settings, kept_for, control, files, pending: None, is_lost: false }
+    }
+
+    pub(in crate::commands) fn exit(&self) -> Exit {
+        Exit::Code(if self.is_lost { exit::LOST } else { 0 })
     }
 
     /// After the release.
@@ -175,6 +181,7 @@ impl Subject for Background<'_> {
                 }
             }
         };
+        self.is_lost = true;
         hold.report.lost_by_keeper(&cause, consequence);
         Some(End::Lost(Ended::new(outcome_of_loss(&cause))))
     }
@@ -218,11 +225,14 @@ impl Subject for Background<'_> {
         match &mut self.kept_for {
             KeptFor::Process(watched) => {
                 if watched.process.has_ended() {
-                    return Some(End::Release(Ended::new(Outcome::Released)));
+                    let stopped = || End::Stopped(Ended::new(Outcome::Lost));
+                    let released = || End::Release(Ended::new(Outcome::Released));
+                    return Some(if self.is_lost { stopped() } else { released() });
                 }
                 if watched.signal_at.take_if(|at| at.has_passed()).is_some()
                     && let Some(signal) = watched.stop()
                 {
+                    self.is_lost = true;
                     hold.report.signalled_in_time(watched.process.pid(), signal);
                 }
                 None

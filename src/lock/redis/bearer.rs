@@ -56,30 +56,41 @@ impl RedisBearer {
         }
     }
 
-    /// The reply or error of every server. A server that fails gets one retry over a new
-    /// connection. A late server does not if a majority has executed the request: it has received
-    /// the request and will execute it.
+    /// The reply or error of every server, within the node timeout. A server that is silent for half
+    /// of it gets the request over another connection as well: this one's packets may be lost. It
+    /// does not if a majority has executed the request: it has received the request and will execute
+    /// it. A server that fails at once gets one retry.
     fn request<R: Reply>(
         &mut self,
         call: &Call,
         is_done: impl Fn(&R) -> bool,
     ) -> Vec<(usize, Result<R, BackendError>)> {
-        let mut replies = self.request_once(self.servers.all().collect(), call);
+        let (call, sent_at, node_timeout) =
+            (call.clone().in_full(), BootTime::now(), self.servers.node_timeout);
+        let mut round = self.servers.round(self.servers.to_all(&call));
+        let mut replies = Vec::new();
+        while let Some(reply) = round.reply(&mut self.servers, Some(sent_at + node_timeout / 2)) {
+            replies.push(reply);
+        }
         let done = replies.iter().filter(|(_, reply)| reply.as_ref().is_ok_and(&is_done)).count();
-        let is_decided = done >= self.servers.majority();
-        let may_pass = |reply: &Result<R, BackendError>| {
-            reply.as_ref().is_err_and(|error| {
-                let is_late = matches!(error.problem, Problem::TimedOut);
-                error.may_pass() && !(is_late && is_decided)
-            })
+        if done < self.servers.majority() {
+            let lease = Lease::new(BootTime::now(), self.timing.ttl.unwrap_or(FOREVER));
+            for at in round.pending() {
+                self.servers[at].repeat(call.clone(), lease, node_timeout);
+            }
+        }
+        replies.extend(round.replies(&mut self.servers, Some(sent_at + node_timeout)));
+        let failed_at_once = |reply: &Result<R, BackendError>| {
+            let error = reply.as_ref().err();
+            error.is_some_and(|error| error.may_pass() && !matches!(error.problem, Problem::TimedOut))
         };
         let again: Vec<usize> =
-            replies.iter().filter(|(_, reply)| may_pass(reply)).map(|(at, _)| *at).collect();
+            replies.iter().filter(|(_, reply)| failed_at_once(reply)).map(|(at, _)| *at).collect();
         replies.retain(|(at, _)| !again.contains(at));
         for &at in &again {
             self.servers[at].node.disconnect();
         }
-        replies.extend(self.request_once(again, call));
+        replies.extend(self.request_once(again, &call));
         replies
     }
 

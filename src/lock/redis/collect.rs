@@ -126,8 +126,7 @@ impl RedisLock {
             // a clock that is ahead. The gate, which decides the order, has voted for us: it takes as
             // many servers to overrule it as to prevent a majority.
             Ok(CollectReply::Acquire(AcquireReply::Superseded(by))) => {
-                let blocked = Blocked { key: by.key, position: None, queue_length: 0, by: Blocker::Queue };
-                all.tally.add(at, Vote::No(Box::new(Refusal::unexplained(blocked))));
+                all.tally.add_reply(at, sent_at, Ok(AcquireReply::Superseded(by.clone())));
                 all.superseded_at.push(at);
                 if all.superseded_at.len() > self.servers.len() - self.servers.majority() {
                     return Err(Attempt::Superseded(by));

@@ -5,6 +5,9 @@ use super::server::Server;
 use crate::lock::claim::WaiterId;
 use crate::lock::lock_name;
 
+/// Begins the names of all records of a lock without a prefix.
+pub(crate) const BARE: &str = "bare";
+
 /// The names for one user's key. The lock itself is a plain string, so that any library that does
 /// SET NX PX under the same name excludes us and is excluded.
 #[derive(Clone, Debug)]
@@ -61,7 +64,7 @@ impl Keys {
 
     /// `suffix`: the end of names that are not about one lock.
     fn named(prefix: &str, lock: Vec<u8>, key: &[u8], suffix: &str) -> Self {
-        let family = if prefix.is_empty() { "bare" } else { prefix };
+        let family = if prefix.is_empty() { BARE } else { prefix };
         let named_for = |role: &str| [family.as_bytes(), b"-", role.as_bytes(), b":", key].concat();
         Self {
             lock,

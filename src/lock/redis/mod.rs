@@ -58,7 +58,7 @@ use crate::world::{Rule, follows};
 pub(crate) use bearer::RedisBearer;
 pub(crate) use break_lock::RedisBreaker;
 pub(crate) use checkup::{between_trials, check_servers};
-pub(crate) use keys::Keys;
+pub(crate) use keys::{BARE, Keys};
 pub(crate) use password::Password;
 pub(crate) use requests::Timing;
 pub(crate) use script::USUAL_LEASE;
@@ -167,7 +167,7 @@ impl RedisLock {
         observer: &mut dyn Observer,
     ) -> Result<Grant, Error> {
         loop {
-            let next = match self.attempt(request.wait.queues(), progress.gives_up_at, observer) {
+            let next = match self.attempt(request.wait.queues(), progress, observer) {
                 Attempt::Won(win) if win.lease.deadline().has_passed() && follows(Rule::Deadline) => {
                     return Err(self.granted_too_late().into());
                 }
@@ -270,6 +270,7 @@ impl Lock for RedisLock {
             gives_up_at: request.wait.gives_up_at(started),
             had_reply: false,
             failures_in_a_row: 0,
+            has_several: self.servers.len() > 1,
         };
         let result = self.wait_for_grant(request, &mut progress, observer);
         if let Err(error) = &result {
@@ -323,7 +324,8 @@ impl Lock for RedisLock {
     }
 
     fn abandon(&mut self) {
-        self.stop_waiting(None);
+        self.abandoned = true;
+        let _ = self.release_claim(self.claim(), &Release::Final { stay_until: None, entry: None });
     }
 
     fn release_orphan(&self, request: &Request) -> Option<ReleaseOrphan> {

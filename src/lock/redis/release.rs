@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::RedisLock;
 use super::log::LogEntry;
-use super::node::Readiness;
+use super::node::{Node, Readiness};
 use super::reply::ReleaseReply;
 use super::requests::Terms;
 use super::round::{Round, Step};
@@ -18,6 +18,9 @@ use crate::world::{Rule, follows};
 /// Upper limit for each step of a release (a reply, a new connection), whatever the node timeout:
 /// the caller waits for us to exit.
 const RELEASE_STEP: Duration = Duration::from_secs(1);
+/// Upper limit for a waiter that leaves or tries again, or four round trips: it holds nothing that does
+/// not expire by itself, and the caller waits.
+const LEAVING: Duration = Duration::from_millis(400);
 /// How long to wait for the remaining replies after a majority has released: twice as long as the
 /// majority took, within these bounds.
 const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(100));
@@ -37,6 +40,10 @@ pub(super) enum Release {
         /// The entry in the history.
         entry: Option<LogEntry>,
     },
+    /// A waiter gives up.
+    Leaving {
+        entry: Option<LogEntry>,
+    },
     BeforeRetry,
 }
 
@@ -48,13 +55,13 @@ impl Release {
     fn stay_until(&self) -> Option<BootTime> {
         match self {
             Self::Final { stay_until, .. } => *stay_until,
-            Self::BeforeRetry => None,
+            Self::Leaving { .. } | Self::BeforeRetry => None,
         }
     }
 
     fn entry(&self) -> Option<&LogEntry> {
         match self {
-            Self::Final { entry, .. } => entry.as_ref(),
+            Self::Final { entry, .. } | Self::Leaving { entry } => entry.as_ref(),
             Self::BeforeRetry => None,
         }
     }
@@ -100,7 +107,11 @@ impl RedisLock {
         claim: Claim,
         release: &Release,
     ) -> Vec<Result<ReleaseReply, BackendError>> {
-        let step = self.servers.node_timeout.min(RELEASE_STEP);
+        let (step, limit) = (self.servers.node_timeout.min(RELEASE_STEP), self.release_limit(release));
+        let at_most = |steps: u32| {
+            let until = BootTime::now() + step * steps;
+            limit.map_or(until, |limit| until.min(limit))
+        };
         let whom = self.prepare_release();
         let is_new = |servers: &Servers, at: usize| !servers[at].node.is_open();
         let fresh: Vec<usize> = whom.iter().copied().filter(|&at| is_new(&self.servers, at)).collect();
@@ -108,7 +119,7 @@ impl RedisLock {
         let steps = if fresh.is_empty() { 1 } else { 2 };
         let mut first = self.send_release(&whom, claim, release);
         let (mut replies, mut again) = (Replies::new(), Vec::new());
-        for (at, reply) in self.enough_replies(&mut first, release, BootTime::now() + step * steps) {
+        for (at, reply) in self.enough_replies(&mut first, release, at_most(steps)) {
             match reply {
                 Err(error) if error.may_pass() && !fresh.contains(&at) => again.push(at),
                 reply => replies.push((at, reply)),
@@ -124,13 +135,22 @@ impl RedisLock {
             again.extend(late);
         }
         let mut second = self.send_release(&again, claim, release);
-        let more = self.enough_replies(&mut second, release, BootTime::now() + step * 2);
+        let more = self.enough_replies(&mut second, release, at_most(2));
         // The first request may have been executed, and only its reply lost.
         replies.extend(more.into_iter().map(|(at, reply)| (at, reply.map(|_| ReleaseReply::Released))));
         left.extend(second.pending());
         self.ensure_script(&left, claim, release);
         let late = left.iter().map(|&at| Err(self.servers[at].node.timed_out()));
         replies.into_iter().map(|(_, reply)| reply).chain(late).collect()
+    }
+
+    /// `None` if only the steps have limits: a lock is released, or no server has replied, so that no
+    /// round trip is known.
+    fn release_limit(&self, release: &Release) -> Option<BootTime> {
+        let nodes = self.servers.all().map(|at| &self.servers[at].node);
+        let longest = nodes.filter(|node| node.has_replied()).map(Node::round_trip).max();
+        let longest = longest.filter(|_| !matches!(release, Release::Final { .. }))?;
+        Some(BootTime::now() + LEAVING.max(longest * 4))
     }
 
     /// The servers to release on: others first, the gate last. A connection that sleeps in BLPOP, or
@@ -180,7 +200,7 @@ impl RedisLock {
         match release {
             // The next attempt sends requests to all these servers.
             Release::BeforeRetry => pending.is_empty(),
-            Release::Final { .. } => {
+            Release::Final { .. } | Release::Leaving { .. } => {
                 let has_gate = !needs_gate || !pending.contains(&self.gate);
                 pending.is_empty() || released >= self.servers.majority() && has_gate
             }
@@ -238,7 +258,7 @@ impl RedisLock {
     /// Stops waiting. What cannot be released now expires by itself.
     pub(super) fn stop_waiting(&mut self, entry: Option<LogEntry>) {
         self.abandoned = true;
-        let _ = self.release_claim(self.claim(), &Release::Final { stay_until: None, entry });
+        let _ = self.release_claim(self.claim(), &Release::Leaving { entry });
     }
 
     /// Stops waiting for a server that has never replied. When it responds, it executes the request

@@ -166,14 +166,19 @@ impl Round {
         Ok(false)
     }
 
-    /// The reply to the only request of the round, which must have a time limit.
+    /// The reply to the only request of the round, which must have a time limit. `until` may be
+    /// earlier.
     pub(super) fn only_reply<R: Reply>(
         &mut self,
         servers: &mut Servers,
+        until: Option<BootTime>,
         watch: Watch<'_>,
     ) -> Result<RoundReply<R>, Signal> {
-        let received = self.next(servers, None, watch)?;
-        Ok(received.expect("a server with a time limit replies or is late"))
+        if let Some(received) = self.next(servers, until, watch)? {
+            return Ok(received);
+        }
+        let PendingReply { at, sent_at, .. } = self.pending.pop().expect("a request with a time limit");
+        Ok(RoundReply { at, sent_at, reply: Err(servers[at].node.timed_out()), is_late: true })
     }
 
     /// The next reply, or that the kernel has got one more request.

@@ -48,6 +48,9 @@ struct Repeated {
 /// several round trips to begin.
 const MOST_REPEATED: usize = 8;
 
+/// A server that is avoided is not the preferred gate for this time.
+const AVOID_FOR: Duration = Duration::from_secs(10);
+
 impl Member {
     fn new(server: Server, node_timeout: Duration) -> Self {
         Self {
@@ -117,6 +120,11 @@ impl Member {
 
     pub(super) fn wake_at(&self) -> Option<BootTime> {
         self.nodes().filter_map(Node::wake_at).min()
+    }
+
+    /// It was late twice in a row, or at the end of a wait.
+    pub(super) fn avoid(&mut self) {
+        self.avoid_until = Some(BootTime::now() + AVOID_FOR);
     }
 
     pub(super) fn is_avoided(&self) -> bool {

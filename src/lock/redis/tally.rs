@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::longest_lease::LongestLease;
 use super::reply::{AcquireReply, Bound, Granted, Quarantined, Refusal};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Blocked, Problem, majority_of};
+use crate::lock::{BackendError, Blocked, Blocker, Problem, majority_of};
 use crate::world::{Rule, follows};
 
 /// A server that has kept its data for a shorter time than this may not know the longest quarantine
@@ -98,7 +98,13 @@ impl Tally {
             Ok(AcquireReply::Granted(granted)) => Vote::Yes { granted, sent_at },
             Ok(AcquireReply::Quarantined(quarantined)) => Vote::Quarantined(quarantined),
             Ok(AcquireReply::Refused(refusal)) => Vote::No(refusal),
-            Ok(AcquireReply::Nested | AcquireReply::Superseded(_)) => {
+            // This server may know a newer request that the others have forgotten, or whose stamp is
+            // from a clock that is ahead: it is outvoted like one that refuses.
+            Ok(AcquireReply::Superseded(by)) => {
+                let blocked = Blocked { key: by.key, position: None, queue_length: 0, by: Blocker::Queue };
+                Vote::No(Box::new(Refusal::unexplained(blocked)))
+            }
+            Ok(AcquireReply::Nested) => {
                 Vote::Failed(BackendError::new(self.names[at].clone(), Problem::UnexpectedReply))
             }
             Err(error) => Vote::Failed(error),

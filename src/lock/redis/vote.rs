@@ -16,6 +16,7 @@ use super::reply::{AcquireReply, Granted, Refusal, ReleaseReply};
 use super::requests::Ask;
 use super::round::{Round, RoundReply, Watch};
 use super::tally::{Tally, Verdict, Vote};
+use super::waiting::Progress;
 use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::{BackendError, Blocked, Lease, Observer, Problem, Superseded};
 use crate::world::{Rule, follows};
@@ -23,8 +24,6 @@ use crate::world::{Rule, follows};
 /// How long to wait for the remaining servers after a majority has voted, since their replies
 /// reveal duplicates (the same run_id): twice as long as the majority took, within these bounds.
 const DUPLICATE_CHECK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
-/// A server that was late twice in a row is not the preferred gate for this time.
-const AVOID_FOR: Duration = Duration::from_secs(10);
 /// A newcomer's proposal for the token is this far ahead of its clock, so that it is seldom smaller
 /// than the gate's.
 const PROPOSAL_LEAD_MS: u64 = 500;
@@ -110,7 +109,7 @@ impl RedisLock {
     pub(super) fn attempt(
         &mut self,
         queues: bool,
-        gives_up_at: Option<BootTime>,
+        progress: &Progress,
         observer: &mut dyn Observer,
     ) -> Attempt {
         let mut longest_lease = LongestLease::new(self.requests.quarantine());
@@ -125,7 +124,9 @@ impl RedisLock {
             let in_flight =
                 self.in_flight.take().unwrap_or_else(|| self.request_from_gate(gate, queues, None));
             let InFlight { mut to_gate, others, .. } = in_flight;
-            let received = match to_gate.only_reply(&mut self.servers, Watch::Observer(&mut *observer)) {
+            let replies_by = progress.replies_by(self.servers[gate].node.round_trip());
+            let watch = Watch::Observer(&mut *observer);
+            let received = match to_gate.only_reply(&mut self.servers, replies_by, watch) {
                 Ok(received) => received,
                 Err(signal) => return Attempt::Cancelled(signal),
             };
@@ -139,7 +140,7 @@ impl RedisLock {
                 Step::Enter(granted) => {
                     self.note_member(gate, &granted.run_id, granted.stamp);
                     let votes = Collected { sent_at, granted, others, tally };
-                    return self.enter(votes, queues, gives_up_at, observer);
+                    return self.enter(votes, queues, progress.gives_up_at, observer);
                 }
                 Step::Stop(attempt) => return attempt,
                 Step::NextGate(vote) => vote,
@@ -154,13 +155,16 @@ impl RedisLock {
                 first_queue.get_or_insert((gate, Box::new(refusal.blocked.clone())));
             }
             tally.add(gate, vote);
+            if replies_by.is_some() && progress.is_exhausted() {
+                break;
+            }
             // A server's quarantine begins with its first request, so send one to all of them.
             if tally.unfit().is_some() || (tally.cannot_win() && !tally.has_quarantined()) {
                 break;
             }
         }
         if tally.unfit().is_none() && tally.cannot_win() && tally.has_failed() {
-            self.probe_rest(&mut tally);
+            self.probe_rest(&mut tally, progress);
         }
         match (self.without_majority(tally), first_queue) {
             (Attempt::Outvoted { .. }, Some((gate, blocked))) => {
@@ -175,7 +179,7 @@ impl RedisLock {
     fn note_punctuality(&mut self, received: &RoundReply<AcquireReply>) {
         let member = &mut self.servers[received.at];
         if received.is_late && member.timeouts > 0 {
-            member.avoid_until = Some(BootTime::now() + AVOID_FOR);
+            member.avoid();
         } else if received.is_late {
             member.timeouts += 1;
         } else if received.reply.is_ok() {
@@ -184,11 +188,12 @@ impl RedisLock {
     }
 
     /// The attempt is lost anyway, but the error should name every server that does not reply.
-    fn probe_rest(&mut self, tally: &mut Tally) {
+    fn probe_rest(&mut self, tally: &mut Tally, progress: &Progress) {
         // This request is harmless, as there is nothing to release.
         let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
         let round = self.servers.round(tally.missing().into_iter().map(|at| (at, call.clone())));
         let until = BootTime::now() + self.servers.node_timeout;
+        let until = progress.replies_by(Duration::ZERO).map_or(until, |by| until.min(by));
         for (at, reply) in round.replies::<ReleaseReply>(&mut self.servers, Some(until)) {
             if let Err(error) = reply {
                 tally.add(at, Vote::Failed(error));

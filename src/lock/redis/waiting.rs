@@ -22,6 +22,11 @@ pub(super) const BLPOP_SLACK: Duration = Duration::from_millis(300);
 const TURN: Duration = Duration::from_millis(20);
 const MOST_TURNS: u32 = 50;
 
+/// How long after the end of the wait a reply may take, or two round trips: a last request is sent at
+/// the end. With several servers the gate may be silent, and another one gets that request.
+const AFTER_WAIT: Duration = Duration::from_millis(500);
+const AFTER_WAIT_OF_SEVERAL: Duration = Duration::from_millis(250);
+
 /// The state of one wait, from the first attempt until the grant or until the waiter gives up.
 pub(super) struct Progress {
     pub started: BootTime,
@@ -30,11 +35,30 @@ pub(super) struct Progress {
     /// may come back.
     pub had_reply: bool,
     pub failures_in_a_row: u32,
+    /// There are several servers.
+    pub has_several: bool,
 }
 
 impl Progress {
     pub(super) fn is_over(&self) -> bool {
         self.gives_up_at.is_some_and(BootTime::has_passed)
+    }
+
+    /// When to stop waiting for a reply to a request that is sent now. In the first attempt a server
+    /// has the node timeout, however short the wait is.
+    pub(super) fn replies_by(&self, round_trip: Duration) -> Option<BootTime> {
+        let is_first = !self.had_reply && self.failures_in_a_row == 0;
+        let ends_at = self.gives_up_at.filter(|_| !is_first)?;
+        Some(ends_at.max(BootTime::now()) + self.after_wait().max(round_trip * 2))
+    }
+
+    /// Whether two servers have been silent after the end of the wait.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.gives_up_at.is_some_and(|at| (at + self.after_wait() * 2).has_passed())
+    }
+
+    fn after_wait(&self) -> Duration {
+        if self.has_several { AFTER_WAIT_OF_SEVERAL } else { AFTER_WAIT }
     }
 }
 
@@ -59,12 +83,17 @@ impl RedisLock {
         }
         observer.waiting(&blocked, progress.started.elapsed());
         self.connect_ahead(blocked.position == Some(0));
-        let woken = self.wait_for_wakeup(&blocked, progress.gives_up_at, observer);
+        let woken = self.wait_for_wakeup(&blocked, progress, observer);
         let RoundReply { reply, is_late, .. } = woken.map_err(Error::Cancelled)?;
         let Err(error) = reply else { return Ok(NextAttempt::AtOnce) };
         // With several servers, the next attempt skips this one.
-        if self.servers.len() == 1 && !is_late && !error.may_pass() {
+        let ends = if is_late { progress.is_over() } else { !error.may_pass() };
+        if self.servers.len() == 1 && ends {
             return Err(error.into());
+        }
+        // The last attempt begins with another server.
+        if is_late && progress.is_over() {
+            self.servers[self.gate].avoid();
         }
         let pause_for = self.yield_to_those_ahead(&blocked, is_late);
         observer.on_unavailable(&error, progress.started.elapsed());
@@ -139,14 +168,14 @@ impl RedisLock {
     fn wait_for_wakeup(
         &mut self,
         blocked: &Blocked,
-        gives_up_at: Option<BootTime>,
+        progress: &Progress,
         observer: &mut dyn Observer,
     ) -> Result<RoundReply<Woken>, Signal> {
         let mut at_most = WAITER_RENEWAL;
         if let (Some(0), Some(expiry)) = (blocked.position, blocked.expires_in()) {
             at_most = at_most.min(expiry + Duration::from_millis(1));
         }
-        if let Some(gives_up_at) = gives_up_at {
+        if let Some(gives_up_at) = progress.gives_up_at {
             at_most = at_most.min(gives_up_at.remaining());
         }
         // Zero means "forever" to the server.
@@ -156,7 +185,8 @@ impl RedisLock {
         let call = Call::BlockingPop { list, at_most };
         let mut round = Round::default();
         round.send(&mut self.servers, self.gate, call, Some(until));
-        round.only_reply(&mut self.servers, Watch::Observer(observer))
+        let replies_by = progress.replies_by(self.servers[self.gate].node.round_trip());
+        round.only_reply(&mut self.servers, replies_by, Watch::Observer(observer))
     }
 
     /// All waiters lose the gate, but not all notice it at the same time: each lets those ahead of

@@ -26,6 +26,8 @@ fn invalid_values_are_refused(backend: &Backend) {
         ("--min-hold", &["-1", "soon", ""]),
         ("--jitter", &["-1", "soon", ""]),
         ("--on-unavailable", &["cry", ""]),
+        // The records of locks without a prefix have these names.
+        ("--prefix", &["bare"]),
     ];
     for (option, values) in bad {
         for value in *values {

@@ -3,15 +3,16 @@
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::SIGKILL;
 
 use super::{
-    acquire, acquire_briefly, acquire_for, extend, is_ours, keeper, release, token, wait_until_free,
+    Watched, acquire, acquire_briefly, acquire_for, extend, is_ours, keeper, release, token, wait_until_free,
 };
+use crate::support::nodes::renewed;
 use crate::support::processes::send;
-use crate::support::{Backend, hold};
+use crate::support::{Backend, Links, MS, Run, alive, hold, pttl, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
     a_longer_lease_takes_effect,
@@ -87,4 +88,34 @@ fn the_reply_of_a_process_that_holds_nothing_is_not_trusted() {
     extend(&backend, &token, "60s").done().expect_code(79);
     answers.join().unwrap();
     assert!(backend.is_free());
+}
+
+/// Renewals of the keeper that were sent before and arrive after `extend` do not shorten the lease.
+#[test]
+fn a_late_renewal_does_not_undo_an_extension() {
+    let links = Links::one_host(3);
+    links.warm_up();
+    let watched = Watched::start();
+    let pid = watched.pid().to_string();
+    let acquire = ["acquire", "--key", "k", "--ttl", "5s", "--watch-pid", &pid, "--quarantine", "off"];
+    let run = Run::bare().args(&acquire).args(&["--redis", &links.urls(0).join(",")]);
+    let token = token(run);
+    [0, 1].into_iter().for_each(|at| links.line(0, at).to_server(900 * MS));
+    // Those to the other two are on their way now.
+    renewed(&links[2], "k", 1);
+    let servers = links.nodes().urls().join(",");
+    let extend =
+        ["extend", "k", "--token", &token, "--ttl", "60s", "--quarantine", "off", "--redis", &servers];
+    Run::bare().args(&extend).done().expect_code(0);
+    let extended = Instant::now();
+    let is_delivered =
+        |at: usize| links.line(0, at).last_delivery().is_some_and(|last| last > extended + 800 * MS);
+    wait_until("the renewals have arrived", || {
+        for at in 0..3 {
+            let left = pttl(&links[at], "k");
+            assert!(left > 40_000, "server {at}: {left} ms, {:?} after the extension", extended.elapsed());
+        }
+        [0, 1].into_iter().all(is_delivered)
+    });
+    assert!(alive(watched.pid()), "the watched process keeps its lock");
 }

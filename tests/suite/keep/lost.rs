@@ -72,7 +72,7 @@ fn a_watched_process_gets_the_chosen_signal(backend: &Backend) {
     }
 }
 
-/// If the process exits then, the lock was never lost.
+/// As the command of a run: it was stopped because the lock could not be kept.
 fn a_watched_process_is_signalled_before_the_lease_ends(backend: &Backend) {
     let servers: Vec<&Redis> = match &backend.locks {
         Locks::OneServer(redis) => vec![redis],
@@ -88,8 +88,13 @@ fn a_watched_process_is_signalled_before_the_lease_ends(backend: &Backend) {
     wait_until("the process has got the signal and exited", || !alive(watched.pid()));
     wait_until_no_keeper(backend);
     servers.iter().for_each(|server| server.cont());
-    let events = backend.noted("events").join("\n");
-    assert!(events.contains(r#""event":"ended""#) && !events.contains(r#""event":"lost""#), "{events}");
+    let events: Vec<Value> =
+        backend.noted("events").iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [.., lost, ended] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((&lost["event"], &lost["cause"]), (&"lost".into(), &"overdue".into()), "{lost}");
+    assert_eq!(lost["action"], "stop", "{lost}");
+    assert_eq!((&ended["event"], &ended["outcome"]), (&"ended".into(), &"lost".into()), "{ended}");
+    assert_eq!(ended["exit"], 79, "{ended}");
 }
 
 fn a_watched_process_is_left_alone_with_warn(backend: &Backend) {
@@ -111,7 +116,7 @@ fn the_events_report_the_loss(backend: &Backend) {
     let [.., lost, ended] = &events[..] else { panic!("{events:?}") };
     assert_eq!((&lost["event"], &lost["action"]), (&"lost".into(), &"warn".into()), "{lost}");
     assert_eq!((&ended["event"], &ended["outcome"]), (&"ended".into(), &"lost".into()), "{ended}");
-    assert_eq!(ended["released"], false, "{ended}");
+    assert_eq!((&ended["released"], &ended["exit"]), (&false.into(), &79.into()), "{ended}");
 }
 
 fn a_broken_lock_is_lost(backend: &Backend) {

@@ -86,3 +86,22 @@ fn a_gate_with_a_corrected_clock_serves_all_its_waiters() {
         job.wait().expect_code(0);
     }
 }
+
+/// The gate of an earlier run was a server whose clock is ahead, so that run's stamp is in the future.
+#[test]
+fn a_run_that_has_ended_supersedes_none_although_a_clock_was_ahead() {
+    let (mut nodes, clocks) = servers();
+    clocks[1].set_ahead(60);
+    let run = |nodes: &Nodes| nodes.run("k").arg("--supersede");
+    nodes[0].kill();
+    run(&nodes).cmd(&["true"]).done().expect_code(0);
+    nodes[0].restart();
+    for _ in 0..2 {
+        let first = hold(run(&nodes));
+        let next = run(&nodes).cmd(&["true"]).spawn();
+        queued(&nodes[0], "k", 1);
+        first.wait().expect_code(0);
+        next.wait().expect_code(0);
+    }
+    nodes.all_free();
+}

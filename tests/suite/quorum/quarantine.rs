@@ -223,3 +223,21 @@ fn a_single_server_is_quarantined_once_on_request() {
     assert_eq!(first_seen(&marker(&redis)), first_seen(&mark), "the quarantine does not restart");
     assert!(mark.starts_with(&redis.info("run_id")), "{mark}");
 }
+
+/// The server begins a new replication history, but has lost nothing.
+#[test]
+fn a_freed_replication_backlog_is_no_restart() {
+    let nodes = Nodes::of((0..3).map(|_| Redis::start_with(&["--repl-backlog-ttl", "1"])).collect());
+    for redis in nodes.iter() {
+        let port = redis.port().to_string();
+        let replica =
+            Redis::start_with(&["--repl-diskless-sync-delay", "0", "--replicaof", "127.0.0.1", &port]);
+        wait_until("it has a replica", || replica.info("master_link_status") == "up");
+        crate::support::nodes::settle(redis);
+        let before = redis.info("master_replid");
+        drop(replica);
+        wait_until("the backlog is freed", || redis.info("repl_backlog_active") == "0");
+        wait_until("the history is new", || redis.info("master_replid") != before);
+    }
+    nodes.run_quarantined("k").arg("-n").cmd(&["true"]).done().expect_code(0);
+}

@@ -17,6 +17,7 @@ mod server_errors;
 mod several_keys;
 mod shared;
 mod shared_lease;
+mod silent;
 mod suspend;
 mod ttl_none;
 mod wait_for_servers;

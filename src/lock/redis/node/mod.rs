@@ -275,6 +275,10 @@ impl Node {
         self.last_step
     }
 
+    pub(super) fn has_replied(&self) -> bool {
+        self.has_replied
+    }
+
     pub(super) fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }

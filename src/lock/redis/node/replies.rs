@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{Expected, Node, ScriptCache};
+use super::{Expected, Node, Readiness, ScriptCache};
 use crate::clock::BootTime;
 use crate::lock::redis::reply::Reply;
 use crate::lock::redis::script::Call;
@@ -69,7 +69,10 @@ impl Node {
                 }
             };
             let now = BootTime::now();
-            self.last_step = now.since(self.progress_at);
+            // BLPOP sleeps.
+            if self.readiness() != Readiness::Blocked {
+                self.last_step = now.since(self.progress_at);
+            }
             self.progress_at = now;
             self.has_replied = true;
             let outcome = match self.expected.pop_front() {

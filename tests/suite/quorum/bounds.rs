@@ -1,0 +1,51 @@
+//! Leases and quarantines of different lengths at the same servers.
+
+use crate::support::nodes::pttl;
+use crate::support::{Links, MS, Nodes, Run, hold, wait_until};
+
+/// A server that answers late still reports the longest quarantine, even when it refuses.
+#[test]
+fn a_shorter_quarantine_lets_no_second_holder_in() {
+    let mut links = Links::one_host(3);
+    links.nodes().settle();
+    let holder = hold(links.run_quarantined(0, "k"));
+    wait_until("every server has the claim", || !links.nodes().claims("k").contains(&String::new()));
+    links.restart(0);
+    links.restart(1);
+    links.line(0, 2).each_way(20 * MS);
+    for (quarantine, args) in [("off", "-n"), ("2s", "--wait=6s")] {
+        let run = links.run_quarantined(0, "k").args(&["--quarantine", quarantine, "--ttl", "2s", args]);
+        let done = run.sh("echo ran").done();
+        assert!(matches!(done.code, Some(69 | 75)) && done.stdout.is_empty(), "{quarantine}: {done:?}");
+    }
+    holder.wait().expect_code(0);
+}
+
+fn acquire_long(nodes: &Nodes) -> Run {
+    Run::bare().args(&["acquire", "--key", "long", "--ttl", "2h", "-n", "--redis", &nodes.urls().join(",")])
+}
+
+/// Its quarantine follows the ttl by itself.
+#[test]
+fn a_long_lease_costs_other_clients_nothing() {
+    let nodes = Nodes::start(3);
+    nodes.settle();
+    let token = acquire_long(&nodes).done().expect_code(0).stdout.trim().to_owned();
+    assert!(nodes.iter().all(|redis| pttl(redis, "long") > 7_000_000));
+    nodes.run_quarantined("other").arg("-n").cmd(&["true"]).done().expect_code(0);
+    let release = ["release", "long", "--token", &token, "--redis", &nodes.urls().join(",")];
+    Run::bare().args(&release).done().expect_code(0);
+    nodes.run_quarantined("long").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn a_long_lease_needs_every_server() {
+    let mut nodes = Nodes::start(3);
+    nodes.settle();
+    nodes[1].kill();
+    let name = nodes[1].url();
+    let done = acquire_long(&nodes).done().expect_code(69);
+    assert!(done.stderr.contains(&name) && done.stdout.is_empty(), "{done:?}");
+    nodes.all_free();
+    nodes.run_quarantined("long").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
