@@ -14,7 +14,6 @@
 pub(crate) mod fuzz;
 
 mod attach;
-mod control;
 mod detach;
 mod forwarding;
 mod guardian;
@@ -50,11 +49,10 @@ use messages::{Channel, GuardianCommand};
 use process_tree::{ProcessTree, Reaped, reap};
 
 pub(crate) use attach::{AttachPoint, Attachment};
-pub(crate) use control::{ControlPoint, ControlReply, ControlRequest, ask_holder};
 pub(crate) use detach::{FromWorker, Front, FrontLink, Printed, Side, restore_default_signals, split};
 pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
 pub(crate) use host::{LONG_COMMAND, LONG_WAIT, forget_code, has_pidfd, has_subreaper, local_time};
-pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder};
+pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder, has_locked, with_open_file};
 pub(crate) use messages::{Environment, GuardianEvent, Limits};
 pub(crate) use process_tree::ProcView;
 pub(crate) use signal_state::{SignalState, stdout_was_closed};
@@ -149,6 +147,8 @@ impl Preparation {
 pub(crate) struct Supervisor {
     guardian: GuardianHandle,
     tree: ProcessTree,
+    /// What runs inside the command need to attach, if they can.
+    attach_id: Option<String>,
 }
 
 impl Supervisor {
@@ -170,9 +170,14 @@ impl Supervisor {
                 let process = GuardianProcess { pid: child, is_reaped: AtomicBool::new(false) };
                 let guardian = GuardianHandle { channel: Arc::new(ours), process: Arc::new(process) };
                 let _ = GUARDIAN.set(guardian.clone());
-                Ok(Self { guardian, tree })
+                let attach_id = config.attach_point.as_ref().and_then(|point| point.id(child));
+                Ok(Self { guardian, tree, attach_id })
             }
         }
+    }
+
+    pub(crate) fn attach_id(&self) -> Option<&str> {
+        self.attach_id.as_deref()
     }
 
     pub(crate) fn guardian(&self) -> &GuardianHandle {

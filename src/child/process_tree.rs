@@ -114,11 +114,6 @@ impl ProcessTree {
         found
     }
 
-    /// Whether this process is alive in the tree.
-    pub(super) fn contains(&self, pid: Pid) -> bool {
-        self.processes(Scope::Everything).iter().any(|process| process.pid == pid)
-    }
-
     fn walk(&self, scope: Scope) -> Vec<Process> {
         if self.view == ProcView::Unusable {
             return Vec::new();

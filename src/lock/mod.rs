@@ -48,8 +48,8 @@ pub(crate) use lease::Lease;
 #[cfg(fuzzing)]
 pub(crate) use local::fuzz as fuzz_local;
 pub(crate) use local::{
-    AskKeeper, HostBearer, HostBreaker, HostHolder, HostLock, HostView, KeeperReply, KeeperRequest, Mount,
-    SignalHolder, Signalled, default_directory,
+    ControlFile, HolderProcesses, HostBearer, HostBreaker, HostHolder, HostLock, HostView, Mount, Signalled,
+    default_directory,
 };
 pub(crate) use orphan::ReleaseOrphan;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};

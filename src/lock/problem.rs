@@ -247,7 +247,6 @@ pub(crate) enum FileProblem {
     /// The process that holds the lock was asked to release it, but has not; its PID, if known.
     HolderSilent {
         pid: Option<i32>,
-        is_keeper: bool,
     },
 }
 

@@ -244,7 +244,7 @@ fn file_problem(problem: &FileProblem) -> String {
             "the holder is not visible from here: does it belong to another user, or run in a container?"
                 .into()
         }
-        FileProblem::HolderSilent { pid, is_keeper } => silent_holder(*pid, *is_keeper),
+        FileProblem::HolderSilent { pid } => silent_holder(*pid),
         FileProblem::HolderTooOld => {
             "the holder is an older redlock, which cannot be asked to release the lock: stop it with kill(1)"
                 .into()
@@ -252,15 +252,14 @@ fn file_problem(problem: &FileProblem) -> String {
     }
 }
 
-fn silent_holder(pid: Option<i32>, is_keeper: bool) -> String {
-    let who = if is_keeper { "its keeper" } else { "the run that holds it" };
-    let why = if is_keeper { "is it stopped?" } else { "is it stopped, or busy stopping its command?" };
+fn silent_holder(pid: Option<i32>) -> String {
+    let why = "is it stopped, or busy stopping its command?";
     match pid {
         Some(pid) => format!(
-            "{who} (pid {pid}) does not respond: {why} kill -CONT {pid} resumes it, kill -9 {pid} ends it and \
-             frees the lock"
+            "the process that holds it (pid {pid}) does not respond: {why} kill -CONT {pid} resumes it, kill \
+             -9 {pid} ends it and frees the lock"
         ),
-        None => format!("{who} does not respond: {why}"),
+        None => format!("the process that holds it does not respond: {why}"),
     }
 }
 

@@ -15,7 +15,6 @@ mod signalling;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
 use nix::unistd::{Pid, alarm, dup2_stderr, getppid, setpgid};
 
-use super::attach;
+use super::attach::AttachPoint;
 use super::forwarding::{Due, Forwarding, WITNESSED};
 use super::host::{LONG_COMMAND, forget_code};
 use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
@@ -84,8 +83,6 @@ pub(super) struct Guardian<'a> {
     grant: Option<Vec<u8>>,
     state: GuardianState,
     command: Option<Child>,
-    /// Runs inside the command that use its lock.
-    attached: Vec<UnixStream>,
     /// No descendant is left, according to the last reaping.
     tree_is_gone: bool,
     /// The command is being stopped because its time is up.
@@ -114,7 +111,6 @@ impl<'a> Guardian<'a> {
             grant: None,
             state: GuardianState::Idle,
             command: None,
-            attached: Vec::new(),
             tree_is_gone: false,
             time_up: false,
             is_resting: false,
@@ -165,11 +161,8 @@ impl<'a> Guardian<'a> {
         poll.readable(self.redlock.as_fd(), PollSource::Redlock);
         poll.readable(self.fds.signals.as_fd(), PollSource::Signals);
         poll.readable(self.fds.timer.as_fd(), PollSource::Other);
-        for point in self.config.attach_point.iter().filter(|_| self.may_attach()) {
-            poll.readable(point.as_fd(), PollSource::Other);
-        }
-        for run in &self.attached {
-            poll.readable(run.as_fd(), PollSource::Other);
+        if let Some(attached) = self.config.attach_point.as_ref().and_then(AttachPoint::wake_fd) {
+            poll.readable(attached, PollSource::Other);
         }
         poll.until(rests_at);
         if self.is_resting {
@@ -263,17 +256,18 @@ impl<'a> Guardian<'a> {
         self.command = Some(command);
     }
 
-    /// Only while the command runs and is not being stopped.
-    fn may_attach(&self) -> bool {
-        matches!(self.state, GuardianState::Running) && self.living_command().is_some()
-    }
-
+    /// Runs attach until the command has exited or is being stopped. Those that have attached are
+    /// waited for, unless they are being stopped as well.
     fn update_attached(&mut self) {
-        self.attached.retain(|run| !attach::is_over(run));
-        if self.may_attach() {
-            self.attached.extend(self.config.attach_point.iter().flat_map(|point| point.accept(&self.tree)));
-        } else if self.command.is_some() {
-            // A run that connects now is refused.
+        let is_over = match self.state {
+            GuardianState::Idle => false,
+            GuardianState::Running => {
+                self.living_command().is_none()
+                    && self.config.attach_point.as_mut().is_some_and(AttachPoint::close)
+            }
+            GuardianState::Stopping { .. } => true,
+        };
+        if is_over {
             self.config.attach_point = None;
         }
     }
@@ -282,7 +276,7 @@ impl<'a> Guardian<'a> {
     fn outcome(&self) -> Option<Exit> {
         let exit = self.command?.exit?;
         let is_over = match (self.state, self.config.wait_for) {
-            (GuardianState::Running, WaitFor::Command) => self.attached.is_empty(),
+            (GuardianState::Running, WaitFor::Command) => self.config.attach_point.is_none(),
             (GuardianState::Idle | GuardianState::Running | GuardianState::Stopping { .. }, _) => {
                 self.tree_is_gone
             }

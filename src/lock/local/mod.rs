@@ -14,6 +14,7 @@ mod admission;
 mod bearer;
 mod break_request;
 mod byte_map;
+mod control;
 mod enter;
 mod file_name;
 mod format;
@@ -46,8 +47,9 @@ use record::Record;
 use release_watch::INTERRUPT;
 use reservation::Reservation;
 
-pub(crate) use bearer::{AskKeeper, HostBearer, KeeperReply, KeeperRequest};
-pub(crate) use break_request::{HostBreaker, HostHolder, SignalHolder, Signalled};
+pub(crate) use bearer::HostBearer;
+pub(crate) use break_request::{HolderProcesses, HostBreaker, HostHolder, Signalled};
+pub(crate) use control::ControlFile;
 pub(crate) use lock_file::{Mount, default_directory};
 pub(crate) use view::HostView;
 
