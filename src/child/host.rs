@@ -1,5 +1,7 @@
 //! What the kernel and the C library offer on this host.
 
+use std::fs::File;
+use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,6 +10,12 @@ use nix::sys::prctl::{get_child_subreaper, set_child_subreaper};
 use nix::unistd::getpid;
 
 use super::pidfd::PidFd;
+
+/// A file for streams that must lead nowhere. Without /dev/null the root directory serves: reading and
+/// writing fail.
+pub(super) fn nowhere() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/null").or_else(|_| File::open("/"))
+}
 
 /// Whether a process can adopt the orphans of its descendants.
 pub(crate) fn has_subreaper() -> bool {

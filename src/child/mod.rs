@@ -29,7 +29,6 @@ mod spawn;
 pub(crate) mod terminal;
 mod watched;
 
-use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -262,7 +261,7 @@ pub(crate) fn command_was_started() -> bool {
 
 /// They belong to the command: the process at the other end must see when the command closes them.
 fn detach_stdin_and_stdout() {
-    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+    if let Ok(null) = host::nowhere() {
         let _ = dup2_stdin(&null);
         let _ = dup2_stdout(&null);
     }

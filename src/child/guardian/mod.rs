@@ -28,7 +28,7 @@ use nix::unistd::{Pid, alarm, dup2_stderr, getppid, setpgid};
 
 use super::attach::AttachPoint;
 use super::forwarding::{Due, Forwarding, WITNESSED};
-use super::host::{LONG_COMMAND, forget_code};
+use super::host::{LONG_COMMAND, forget_code, nowhere};
 use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{ProcessTree, Reaped, reap};
 use super::signal_state::set_default;
@@ -417,7 +417,7 @@ fn unlock(file: &File) {
 /// The command's pipes must close when the command closes them, not when its guardian exits.
 fn detach_stdio() {
     super::detach_stdin_and_stdout();
-    if let Ok(null) = File::options().write(true).open("/dev/null") {
+    if let Ok(null) = nowhere() {
         let _ = dup2_stderr(&null);
     }
 }
