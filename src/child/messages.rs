@@ -60,6 +60,8 @@ pub(crate) enum GuardianEvent {
     Overdue,
     /// --max-hold has run out: the guardian stops the tree.
     TimeUp,
+    /// This process of the tree belongs to another user, so that it cannot be signalled.
+    Forbidden { pid: Pid, user: u32 },
     /// The command has exited; after a stop, its whole tree.
     Ended(Exit),
     /// The guardian itself is gone.
@@ -253,6 +255,9 @@ impl GuardianEvent {
             Self::Paused(pid) => with_number(b'p', pid.as_raw()),
             Self::Overdue => tagged(b'o', &[]),
             Self::TimeUp => tagged(b'u', &[]),
+            Self::Forbidden { pid, user } => {
+                tagged(b'x', &[pid.as_raw().to_ne_bytes(), user.to_ne_bytes()].concat())
+            }
             Self::Ended(Exit::Code(code)) => with_number(b'c', code.into()),
             Self::Ended(Exit::Signal(signal)) => with_number(b's', signal),
             Self::Vanished => tagged(b'v', &[]),
@@ -268,6 +273,11 @@ impl GuardianEvent {
             (b'p', _) => Self::Paused(Pid::from_raw(number()?)),
             (b'o', []) => Self::Overdue,
             (b'u', []) => Self::TimeUp,
+            (b'x', _) => {
+                let (pid, user) = payload.split_first_chunk()?;
+                let user = u32::from_ne_bytes(user.try_into().ok()?);
+                Self::Forbidden { pid: Pid::from_raw(i32::from_ne_bytes(*pid)), user }
+            }
             (b'c', _) => Self::Ended(Exit::Code(u8::try_from(number()?).ok()?)),
             (b's', _) => Self::Ended(Exit::Signal(number()?)),
             (b'v', []) => Self::Vanished,
@@ -347,6 +357,7 @@ mod tests {
             GuardianEvent::Paused(Pid::from_raw(42)),
             GuardianEvent::Overdue,
             GuardianEvent::TimeUp,
+            GuardianEvent::Forbidden { pid: Pid::from_raw(42), user: u32::MAX },
             GuardianEvent::Ended(Exit::Code(255)),
             GuardianEvent::Ended(Exit::Signal(64)),
         ] {

@@ -39,13 +39,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork};
 
 use crate::clock::BootTime;
 use guardian::{Guardian, GuardianFds};
 use messages::{Channel, GuardianCommand};
-use process_tree::{ProcessTree, Reaped, reap};
+use process_tree::{Killed, ProcessTree, Reaped, reap};
 
 pub(crate) use attach::{AttachPoint, Attachment};
 pub(crate) use detach::{FromWorker, Front, FrontLink, Printed, Side, restore_default_signals, split};
@@ -211,8 +211,16 @@ impl Supervisor {
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
-    pub(crate) fn kill_what_is_left(&self) {
-        self.tree.kill(|pid, _| note_reaped(pid));
+    /// `forbidden` is called with the processes that cannot be killed, and their users.
+    pub(crate) fn kill_what_is_left(&self, mut forbidden: impl FnMut(Pid, u32)) {
+        let mut reported = Vec::new();
+        while let Killed::AllButForbidden(left) = self.tree.kill(|pid, _| note_reaped(pid)) {
+            for process in left.iter().filter(|process| !reported.contains(&process.pid)) {
+                forbidden(process.pid, process.user());
+            }
+            reported = left.iter().map(|process| process.pid).collect();
+            wait_for_a_child();
+        }
     }
 
     /// After the lock was released, or was not taken.
@@ -246,6 +254,11 @@ pub(crate) fn look_after_children() {
             Reaped::NothingNew | Reaped::NoChildren => return,
         }
     }
+}
+
+/// Returns when a child has exited, and leaves it to be reaped.
+fn wait_for_a_child() {
+    while waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
 }
 
 fn note_reaped(pid: Pid) {

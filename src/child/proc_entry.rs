@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use nix::unistd::{Pid, getpid};
 
@@ -46,6 +46,11 @@ impl Process {
             // Field 22 of the line; the last one read was field 5.
             started: fields.nth(22 - 6)?.parse().ok()?,
         })
+    }
+
+    /// The ID of its user.
+    pub(super) fn user(&self) -> u32 {
+        fs::metadata(format!("/proc/{}", self.pid)).map_or(0, |entry| entry.uid())
     }
 
     pub(super) fn is_dead(&self) -> bool {

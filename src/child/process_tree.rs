@@ -64,6 +64,15 @@ fn has_children() -> bool {
     waitid(Id::All, any) != Err(Errno::ECHILD)
 }
 
+/// What is left of a tree that was killed.
+pub(super) enum Killed {
+    All,
+    /// Without /proc it is not certain that none is left.
+    AllThatIsSeen,
+    /// These processes of other users live, and we may not signal them.
+    AllButForbidden(Vec<Process>),
+}
+
 /// The processes below this one that belong to the command.
 pub(super) struct ProcessTree {
     view: ProcView,
@@ -155,13 +164,13 @@ impl ProcessTree {
         })
     }
 
-    /// SIGKILL the whole tree and return when none of it is left. False if that is not certain, as
-    /// /proc is unusable. `ended` is called for each child that was reaped.
-    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> bool {
+    /// SIGKILL the whole tree, until none of it is left that can be killed. `ended` is called for each
+    /// child that was reaped.
+    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> Killed {
         // Only visible processes can be killed, and only the command's are waited for.
         let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
         let (mut pause, longest) = ROUND;
-        let mut rounds_unseen = 0;
+        let (mut rounds_unseen, mut rounds_stuck) = (0, 0);
         loop {
             let processes = self.walk(Scope::Everything);
             for process in &processes {
@@ -172,12 +181,17 @@ impl ProcessTree {
                     Reaped::Ended(pid, exit) => ended(pid, exit),
                     Reaped::Paused(_) => {}
                     Reaped::NothingNew => break,
-                    Reaped::NoChildren => return true,
+                    Reaped::NoChildren => return Killed::All,
                 }
+            }
+            let is_stuck = !processes.is_empty() && processes.iter().all(Process::is_forbidden);
+            rounds_stuck = if is_stuck { rounds_stuck + 1 } else { 0 };
+            if rounds_stuck > 1 {
+                return Killed::AllButForbidden(processes);
             }
             rounds_unseen = if processes.is_empty() { rounds_unseen + 1 } else { 0 };
             if ends_when_unseen && rounds_unseen > 1 {
-                return self.view == ProcView::Ours;
+                return if self.view == ProcView::Ours { Killed::All } else { Killed::AllThatIsSeen };
             }
             sleep(pause);
             pause = (pause * 2).min(longest);
@@ -192,6 +206,11 @@ impl Scope {
 }
 
 impl Process {
+    /// Whether it belongs to another user, so that we may not signal it.
+    pub(super) fn is_forbidden(&self) -> bool {
+        kill(self.pid, None) == Err(Errno::EPERM)
+    }
+
     /// Signal it if it is still the process that was found.
     pub(super) fn signal(&self, signal: Signal) {
         let is_still_there = || Process::read(self.pid).is_some_and(|process| process.is_same(self));

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::duration::format;
 use crate::exit::{Exit, Failure, INTERNAL, UNFIT, code_of};
@@ -290,6 +291,20 @@ impl Report {
     pub(crate) fn never_expires(&mut self) {
         self.info(&format!(
             "--ttl none: if this run is killed, {} stays locked until `redlock break --now`",
+            self.lock()
+        ));
+    }
+
+    /// `is_held`: the lock is ours.
+    pub(crate) fn cannot_signal(&mut self, pid: Pid, user: &str, is_held: bool) {
+        let consequence = if is_held {
+            "the lock is not released before it exits"
+        } else {
+            "it continues without the lock"
+        };
+        self.error(&format!(
+            "{}: process {pid} of the command cannot be stopped, as it belongs to user {user}: {consequence} \
+             (use sudo redlock run ..., not redlock run ... sudo)",
             self.lock()
         ));
     }

@@ -30,7 +30,7 @@ use super::attach::AttachPoint;
 use super::forwarding::{Due, Forwarding, WITNESSED};
 use super::host::{LONG_COMMAND, forget_code, nowhere};
 use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
-use super::process_tree::{ProcessTree, Reaped, reap};
+use super::process_tree::{Killed, ProcessTree, Reaped, reap};
 use super::signal_state::set_default;
 use super::spawn::{Prepared, ProcessGroup, spawn};
 use crate::arguments;
@@ -58,7 +58,8 @@ enum GuardianState {
     Running,
     /// The tree was sent the stop signal.
     Stopping {
-        kill_at: BootTime,
+        /// `None` once it was killed, if processes are left that belong to other users.
+        kill_at: Option<BootTime>,
     },
 }
 
@@ -85,6 +86,8 @@ pub(super) struct Guardian<'a> {
     command: Option<Child>,
     /// No descendant is left, according to the last reaping.
     tree_is_gone: bool,
+    /// Processes of other users in the tree, which were reported.
+    forbidden: Vec<Pid>,
     /// The command is being stopped because its time is up.
     time_up: bool,
     /// Nothing has happened for a while: prepared for a long sleep.
@@ -112,6 +115,7 @@ impl<'a> Guardian<'a> {
             state: GuardianState::Idle,
             command: None,
             tree_is_gone: false,
+            forbidden: Vec::new(),
             time_up: false,
             is_resting: false,
         })
@@ -308,8 +312,18 @@ impl<'a> Guardian<'a> {
 
     /// redlock has died: nothing renews the lease, and nothing waits for the command.
     fn on_death(mut self) {
-        if self.kill() {
-            self.release_orphan();
+        loop {
+            match self.kill() {
+                Killed::All => return self.release_orphan(),
+                Killed::AllThatIsSeen => return,
+                // Another run must not start beside them.
+                Killed::AllButForbidden(_) => {
+                    let mut poll = Poll::new();
+                    poll.readable(self.fds.signals.as_fd(), ());
+                    poll.wait();
+                    self.read_signals();
+                }
+            }
         }
     }
 
@@ -334,7 +348,7 @@ impl<'a> Guardian<'a> {
         match self.state {
             GuardianState::Idle => None,
             GuardianState::Running => [self.overdue_at(), self.limits.end].into_iter().flatten().min(),
-            GuardianState::Stopping { kill_at } => Some(kill_at),
+            GuardianState::Stopping { kill_at } => kill_at,
         }
     }
 
@@ -360,17 +374,18 @@ impl<'a> Guardian<'a> {
     }
 
     fn check_deadline(&mut self) {
-        if !self.next_moment().is_some_and(BootTime::has_passed) {
-            return;
-        }
+        let is_time = self.next_moment().is_some_and(BootTime::has_passed);
         match self.state {
             GuardianState::Idle => {}
+            // Processes of other users are left, and may have started others that can be killed.
+            GuardianState::Stopping { kill_at: None } => drop(self.kill()),
+            GuardianState::Running | GuardianState::Stopping { .. } if !is_time => {}
             GuardianState::Running => {
                 self.time_up = !self.overdue_at().is_some_and(BootTime::has_passed);
                 self.send(if self.time_up { GuardianEvent::TimeUp } else { GuardianEvent::Overdue });
                 self.stop();
             }
-            GuardianState::Stopping { .. } => drop(self.kill()),
+            GuardianState::Stopping { kill_at: Some(_) } => drop(self.kill()),
         }
     }
 
