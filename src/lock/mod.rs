@@ -418,6 +418,8 @@ impl Released {
 pub(crate) enum Loss {
     /// The lock is free: expired, deleted, flushed or evicted.
     Expired,
+    /// On this host: the name of the lock file leads to another file, or to none.
+    FileReplaced,
     /// Another client holds it.
     Foreign,
     /// `redlock release` released it with its token.

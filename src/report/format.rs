@@ -265,6 +265,7 @@ pub(super) fn broken_by(info: &HolderInfo) -> String {
 pub(super) fn loss(loss: &Loss) -> String {
     match loss {
         Loss::Expired => "it has expired, or was deleted, evicted or flushed on the server".into(),
+        Loss::FileReplaced => "its lock file was deleted, renamed or replaced".into(),
         Loss::Foreign => "another client holds it now".into(),
         Loss::Broken { by } => broken_by(by),
         Loss::Released { by } if by.pid.is_empty() => "it was released".into(),

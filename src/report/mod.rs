@@ -254,7 +254,7 @@ impl Report {
         };
         self.error(&format!("lost the lock {}: {why}; {then}", self.lock()));
         let (cause, by) = match cause {
-            LossCause::Reported(Loss::Expired) => ("expired", None),
+            LossCause::Reported(Loss::Expired | Loss::FileReplaced) => ("expired", None),
             LossCause::Reported(Loss::Foreign) => ("foreign", None),
             LossCause::Reported(Loss::Broken { by }) => ("broken", Some(("broken_by", &**by))),
             LossCause::Reported(Loss::Released { by }) => ("released", Some(("released_by", &**by))),

@@ -236,7 +236,11 @@ impl BreakWatch for HostBreakWatch {
         let verb = Verb::from_number(number)?;
         let is_valid =
             |request: &Record| request.since <= BootTime::now() && request.since.elapsed() < VALID_FOR;
-        let request = self.files.iter().find_map(|file| file.record_at(BREAK_REQUEST, number));
+        // A repeated request may have replaced the one that this signal belongs to.
+        let request = self.files.iter().find_map(|file| {
+            let number = file.number_at(BREAK_REQUEST);
+            Verb::from_number(number).and_then(|_| file.record_at(BREAK_REQUEST, number))
+        });
         let by = request.filter(is_valid).map(|request| request.info).unwrap_or_default();
         match verb {
             Verb::Wake => None,

@@ -91,3 +91,46 @@ fn a_forged_record_does_not_separate_a_token_from_its_keeper() {
     with_token(&host, "release", token).done().expect_code(0);
     wait_until("the lock is free", || host.is_free());
 }
+
+/// A user who may write to a file may also link it.
+#[test]
+fn a_link_that_another_user_makes_locks_no_run_out() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    let job = hold(host.run());
+    let id = UNPRIVILEGED.to_string();
+    let mut stranger = Command::new("setpriv");
+    stranger.args(["--reuid", &id, "--regid", &id, "--clear-groups", "ln"]).arg(host.file());
+    assert!(stranger.arg(host.beside("link")).status().expect("setpriv").success());
+    for run in [host.run(), users.run(UNPRIVILEGED, host.run(), "022")] {
+        run.arg("-n").sh("echo ran").done().expect_code(75);
+    }
+    job.wait().expect_code(0);
+    for run in [host.run(), users.run(UNPRIVILEGED, host.run(), "022")] {
+        assert_eq!(run.arg("-n").sh("echo ran").done().expect_code(0).stdout, "ran\n");
+    }
+}
+
+#[test]
+fn two_names_of_one_lock_file_are_not_two_locks() {
+    let host = Host::with_mode(0o1777);
+    assert!(host.is_free());
+    fs::hard_link(host.file(), host.beside("redlock-lock%3Aj")).unwrap();
+    let done = host.run().args(&["--key", "j"]).sh("echo ran").done().expect_code(77);
+    assert!(done.stderr.contains("another name of a file"), "{done:?}");
+}
+
+/// The run takes longer to stop than the client waits.
+#[test]
+fn advice_names_the_process_that_holds_the_lock_whatever_its_record_says() {
+    let host = Host::new();
+    let script = "trap '' TERM; echo \"token $REDLOCK_TOKEN\"; while :; do sleep 0.05; done";
+    let job = host.run().args(&["--kill-after", "60s"]).sh(script).spawn();
+    let token = job.wait_for_line("token ").replace("token ", "");
+    let pid = format!("pid\0{}\0", job.pid());
+    forge(&host, &pid, &format!("pid\0{:0>1$}\0", 1, pid.len() - 5));
+    let status = host.subcommand("status").args(&["k", "--json"]).done().expect_code(0);
+    assert_eq!(status.json()["holders"][0]["pid"], 1, "the record is forged: {status:?}");
+    let done = with_token(&host, "release", &token).done().expect_code(69);
+    assert!(done.stderr.contains(&format!("kill -9 {} ends it", job.pid())), "{done:?}");
+}
