@@ -41,7 +41,7 @@ pub(crate) fn local_time(moment: SystemTime) -> Option<[i32; 6]> {
         (!filled.is_null()).then(|| fields.assume_init())
     }?;
     let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = fields;
-    Some([tm_year + 1900, tm_mon + 1, tm_mday, tm_hour, tm_min, tm_sec])
+    Some([tm_year.checked_add(1900)?, tm_mon + 1, tm_mday, tm_hour, tm_min, tm_sec])
 }
 
 /// A command that runs longer than this is guarded with less memory. Most end before, and reading

@@ -7,6 +7,7 @@ use std::path::Path;
 use nix::unistd::{gethostname, getuid};
 
 use crate::lock::{HolderInfo, Renewal};
+use crate::secrets::without_login;
 
 /// Only the name of the command is published: its arguments may be secret.
 pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
@@ -16,7 +17,7 @@ pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
         user: user(),
         label: label.to_owned(),
         command: command_name(argv, Path::is_file),
-        job_url: ci_job_url(variable).unwrap_or_default(),
+        job_url: without_login(&ci_job_url(variable).unwrap_or_default()),
         renewal: Renewal::Run,
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::{Fields, Mode};
+use crate::secrets::without_login;
 
 /// A holder of a lock, as others see it. What is not known is `None`.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +116,7 @@ impl HolderInfo {
             user: fields.text("user"),
             label: fields.text("label"),
             command: fields.text("command"),
-            job_url: fields.text("job_url"),
+            job_url: without_login(&fields.text("job_url")),
             renewal: Renewal::from_text(&fields.text("keeper")),
         }
     }
