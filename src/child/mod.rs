@@ -45,6 +45,7 @@ use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork};
 use crate::clock::BootTime;
 use guardian::{Guardian, GuardianFds};
 use messages::{Channel, GuardianCommand};
+use proc_entry::user_of;
 use process_tree::{Killed, ProcessTree, Reaped, reap};
 
 pub(crate) use attach::{AttachPoint, Attachment};
@@ -212,11 +213,11 @@ impl Supervisor {
 
     /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
     /// `forbidden` is called with the processes that cannot be killed, and their users.
-    pub(crate) fn kill_what_is_left(&self, mut forbidden: impl FnMut(Pid, u32)) {
+    pub(crate) fn kill_what_is_left(&self, mut forbidden: impl FnMut(Pid, Option<u32>)) {
         let mut reported = Vec::new();
         while let Killed::AllButForbidden(left) = self.tree.kill(|pid, _| note_reaped(pid)) {
             for process in left.iter().filter(|process| !reported.contains(&process.pid)) {
-                forbidden(process.pid, process.user());
+                forbidden(process.pid, user_of(process.pid));
             }
             reported = left.iter().map(|process| process.pid).collect();
             wait_for_a_child();

@@ -48,11 +48,6 @@ impl Process {
         })
     }
 
-    /// The ID of its user.
-    pub(super) fn user(&self) -> u32 {
-        fs::metadata(format!("/proc/{}", self.pid)).map_or(0, |entry| entry.uid())
-    }
-
     pub(super) fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -99,6 +94,11 @@ pub(super) fn children(of: Pid) -> Vec<Pid> {
 pub(super) fn all_processes() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Process::read(pid(entry.file_name().to_str()?)?)).collect()
+}
+
+/// The ID of a process's user; `None` if /proc hides other users' processes (hidepid).
+pub(super) fn user_of(pid: Pid) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|entry| entry.uid())
 }
 
 /// Whether this process descends from that one, as far as /proc shows it.

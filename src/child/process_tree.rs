@@ -26,6 +26,9 @@ use crate::exit::Exit;
 /// meanwhile.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
+/// If there are children, but none was seen in this many rounds, /proc hides them (hidepid).
+const MOST_UNSEEN: u32 = 6;
+
 /// Which descendants are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
@@ -69,7 +72,7 @@ pub(super) enum Killed {
     All,
     /// Without /proc it is not certain that none is left.
     AllThatIsSeen,
-    /// These processes of other users live, and we may not signal them.
+    /// Processes of other users live, which we may not signal: those that /proc shows.
     AllButForbidden(Vec<Process>),
 }
 
@@ -184,12 +187,15 @@ impl ProcessTree {
                     Reaped::NoChildren => return Killed::All,
                 }
             }
-            let is_stuck = !processes.is_empty() && processes.iter().all(Process::is_forbidden);
+            let is_stuck = !processes.is_empty() && processes.iter().all(|process| is_forbidden(process.pid));
             rounds_stuck = if is_stuck { rounds_stuck + 1 } else { 0 };
             if rounds_stuck > 1 {
                 return Killed::AllButForbidden(processes);
             }
             rounds_unseen = if processes.is_empty() { rounds_unseen + 1 } else { 0 };
+            if rounds_unseen > MOST_UNSEEN && !ends_when_unseen {
+                return Killed::AllButForbidden(processes);
+            }
             if ends_when_unseen && rounds_unseen > 1 {
                 return if self.view == ProcView::Ours { Killed::All } else { Killed::AllThatIsSeen };
             }
@@ -206,11 +212,6 @@ impl Scope {
 }
 
 impl Process {
-    /// Whether it belongs to another user, so that we may not signal it.
-    pub(super) fn is_forbidden(&self) -> bool {
-        kill(self.pid, None) == Err(Errno::EPERM)
-    }
-
     /// Signal it if it is still the process that was found.
     pub(super) fn signal(&self, signal: Signal) {
         let is_still_there = || Process::read(self.pid).is_some_and(|process| process.is_same(self));
@@ -222,6 +223,11 @@ impl Process {
             Err(_) => {}
         }
     }
+}
+
+/// Whether a process belongs to another user, so that we may not signal it.
+pub(super) fn is_forbidden(pid: Pid) -> bool {
+    kill(pid, None) == Err(Errno::EPERM)
 }
 
 /// A change of this process's children.

@@ -297,14 +297,15 @@ impl Report {
     }
 
     /// `is_held`: the lock is ours.
-    pub(crate) fn cannot_signal(&mut self, pid: Pid, user: &str, is_held: bool) {
+    pub(crate) fn cannot_signal(&mut self, pid: Pid, user: Option<&str>, is_held: bool) {
+        let user = user.map_or_else(|| "another user".into(), |user| format!("user {user}"));
         let consequence = if is_held {
             "the lock is not released before it exits"
         } else {
             "it continues without the lock"
         };
         self.error(&format!(
-            "{}: process {pid} of the command cannot be stopped, as it belongs to user {user}: {consequence} \
+            "{}: process {pid} of the command cannot be stopped, as it belongs to {user}: {consequence} \
              (use sudo redlock run ..., not redlock run ... sudo)",
             self.lock()
         ));

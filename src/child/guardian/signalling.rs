@@ -4,8 +4,8 @@ use nix::sys::signal::{Signal, kill, killpg};
 
 use super::{Guardian, GuardianState, StopPolicy};
 use crate::child::messages::GuardianEvent;
-use crate::child::proc_entry::Process;
-use crate::child::process_tree::{Killed, Scope};
+use crate::child::proc_entry::{Process, user_of};
+use crate::child::process_tree::{Killed, Scope, is_forbidden};
 use crate::child::spawn::ProcessGroup;
 use crate::clock::BootTime;
 
@@ -44,10 +44,11 @@ impl Guardian<'_> {
 
     /// Report each process of another user once.
     fn report_forbidden(&mut self, processes: &[Process]) {
-        for process in processes.iter().filter(|process| process.is_forbidden()) {
-            if !self.forbidden.contains(&process.pid) {
-                self.forbidden.push(process.pid);
-                self.send(GuardianEvent::Forbidden { pid: process.pid, user: process.user() });
+        let pids = processes.iter().map(|process| process.pid).chain(self.living_command());
+        for pid in pids.filter(|pid| is_forbidden(*pid)) {
+            if !self.forbidden.contains(&pid) {
+                self.forbidden.push(pid);
+                self.send(GuardianEvent::Forbidden { pid, user: user_of(pid) });
             }
         }
     }

@@ -142,12 +142,13 @@ impl<'a> RunningCommand<'a> {
     }
 
     /// A process of the command belongs to another user, so that it cannot be signalled.
-    fn forbidden(&self, pid: Pid, user: u32, report: &mut Report) {
+    fn forbidden(&self, pid: Pid, user: Option<u32>, report: &mut Report) {
         let is_held = match self.state {
             CommandState::Held | CommandState::TimeUp => true,
             CommandState::Lost { .. } => false,
         };
-        report.cannot_signal(pid, &identity::name_of_user(user), is_held);
+        let user = user.map(identity::name_of_user);
+        report.cannot_signal(pid, user.as_deref(), is_held);
     }
 
     fn stops_on_loss(&self) -> bool {
