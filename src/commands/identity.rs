@@ -6,8 +6,7 @@ use std::path::Path;
 
 use nix::unistd::{gethostname, getuid};
 
-use crate::lock::{HolderInfo, Renewal};
-use crate::secrets::without_login;
+use crate::lock::{HolderInfo, Renewal, without_login};
 
 /// Only the name of the command is published: its arguments may be secret.
 pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {

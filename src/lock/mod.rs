@@ -43,7 +43,7 @@ pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use fields::Fields;
 pub(crate) use history::{FinishedRun, History};
-pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal};
+pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal, without_login};
 pub(crate) use lease::Lease;
 #[cfg(fuzzing)]
 pub(crate) use local::fuzz as fuzz_local;

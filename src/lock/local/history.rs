@@ -15,8 +15,8 @@ use super::lock_file::LockFile;
 use super::record::Record;
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
+use crate::lock::holder::without_login;
 use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Mode, Outcome, Renewal};
-use crate::secrets::without_login;
 
 /// Size of an entry: enough for the URL of a CI job, unless the other fields are long.
 pub(super) const LOGGED_RUN: usize = 320;
