@@ -120,7 +120,9 @@ mod tests {
             without_passwords("unexpected argument 'redis://:secret@h' found\nUsage: x"),
             "unexpected argument 'redis://*******@h' found\nUsage: x"
         );
-        for url in ["redis://:se,cret@h", "redis://:se'cret@h", "redis://me:se://cret@h", "x?pass=secret@h"] {
+        for url in
+            ["redis://:se,cret@h", "redis://:se'cret@h", "redis://me:se://cret@h", "unix:///s?pass=secret@h"]
+        {
             let shown = without_passwords(&format!("not \"{url}\", or redis://{url}: failed for root@vm"));
             assert!(!shown.contains("cret") && shown.ends_with("@h: failed for root@vm"), "{shown}");
         }
