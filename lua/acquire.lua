@@ -236,6 +236,14 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
   end
 end
 
+for _, k in ipairs(LOCKS) do
+  k.last_fence = last_fence(k)
+  if not ((tonumber(k.last_fence) or LARGEST_FENCE) < LARGEST_FENCE) then
+    return redis.error_reply('ERR the fencing token at ' .. k.fence .. ' cannot grow: replace it by a smaller '
+      .. 'one that no storage has seen, or delete it')
+  end
+end
+
 -- SET comes first: a server that is out of memory refuses a script only if its first write takes
 -- memory. If an earlier request of ours was granted and its reply was lost, this one replaces it,
 -- with a new token: the old one was never used, and other clients may have got larger ones since.
@@ -249,7 +257,7 @@ for i, k in ipairs(LOCKS) do
     proposed = 0
   end
   local info = {
-    fence = int_string(math.max(last_fence(k) + 1, proposed, clock)), since = int_string(NOW_MS),
+    fence = int_string(math.max(k.last_fence + 1, proposed, clock)), since = int_string(NOW_MS),
     gate = IS_GATE and RUN_ID or GATE, stamp = stamp_text, claim = CLAIM, nodes = SERVERS,
   }
   set_fence(k, info.fence)

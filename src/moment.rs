@@ -69,6 +69,12 @@ fn before(moment: SystemTime, seconds: i64) -> SystemTime {
     moved.unwrap_or(UNIX_EPOCH)
 }
 
+/// The nearest moment that a date with four digits for the year can express.
+pub(crate) fn printable(moment: SystemTime) -> SystemTime {
+    let last = UNIX_EPOCH + Duration::from_millis(253_402_300_799_999);
+    moment.clamp(UNIX_EPOCH, last)
+}
+
 /// "2026-11-16", "2026-11-16 09:00", "2026-11-16T09:00:05.5Z", "2026-11-16T09:00:05+01:00"
 fn date(text: &str) -> Option<Moment> {
     let (day, rest) = text.split_at_checked(10)?;
@@ -158,6 +164,15 @@ mod tests {
         };
         assert_eq!(at("2026-03-29 01:30"), "2026-03-29T00:30:00Z");
         assert_eq!(at("2026-03-29 03:30"), "2026-03-29T01:30:00Z");
+    }
+
+    #[test]
+    fn any_moment_can_be_printed() {
+        let shown = |moment| humantime::format_rfc3339_millis(printable(moment)).to_string();
+        let far = Duration::from_millis(u64::MAX);
+        assert_eq!(shown(UNIX_EPOCH + far), "9999-12-31T23:59:59.999Z");
+        assert_eq!(shown(UNIX_EPOCH - Duration::from_secs(1)), "1970-01-01T00:00:00.000Z");
+        assert_eq!(shown(exact(NOON)), "2026-11-16T12:00:00.000Z");
     }
 
     #[test]

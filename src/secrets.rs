@@ -1,4 +1,4 @@
-//! Hides passwords in URLs on the command line from `ps`.
+//! Hides passwords in URLs: on the command line from `ps`, and in messages.
 //!
 //! Every user of the host can read a process's arguments in /proc, so they are overwritten before
 //! any other process is started.
@@ -41,8 +41,13 @@ fn length_without_last(bytes: &[u8], count: usize) -> usize {
 /// same.
 fn mask(url: &mut [u8]) {
     let start = find(url, b"://").map_or(0, |at| at + 3);
-    if let Some(at) = url.iter().rposition(|&b| b == b'@').filter(|&at| at >= start) {
-        url[start..at].fill(b'*');
+    mask_login(&mut url[start..]);
+}
+
+/// The same in a URL without its scheme.
+fn mask_login(url: &mut [u8]) {
+    if let Some(at) = url.iter().rposition(|&b| b == b'@') {
+        url[..at].fill(b'*');
     }
     if let Some(at) = find(url, b"pass=") {
         let value = &mut url[at + b"pass=".len()..];
@@ -56,15 +61,49 @@ const PLACEHOLDER: &str = ":PASSWORD@";
 
 /// For messages that repeat what was typed: a URL may be anywhere in them.
 pub(crate) fn without_passwords(text: &str) -> String {
-    let mask_part = |part: &str| {
-        let is_advice = part.contains(PLACEHOLDER) && !part.replacen(PLACEHOLDER, "", 1).contains('@');
-        let mut bytes = part.as_bytes().to_vec();
-        if find(&bytes, b"://").is_some() && !is_advice {
-            mask(&mut bytes);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    text.split_inclusive([' ', '\n', '\'', ',']).map(mask_part).collect()
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(scheme) = rest.find("://") {
+        let (before, url) = rest.split_at(scheme + 3);
+        let (url, after) = url.split_at(url_length(before, url));
+        out.push_str(before);
+        out.push_str(&without_login_and_query(url));
+        rest = after;
+    }
+    out + rest
+}
+
+/// Bytes of a URL, without its scheme, in a message: up to the closing quote, or else the next blank.
+/// If the login is not over by then, it contains blanks.
+fn url_length(before: &str, url: &str) -> usize {
+    let line = url.find('\n').unwrap_or(url.len());
+    let name =
+        before.trim_end_matches("://").trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+');
+    if name.ends_with('"') {
+        let mut is_escaped = false;
+        let closing = url.find(|c| {
+            let closes = c == '"' && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            closes
+        });
+        return closing.unwrap_or(line);
+    }
+    let word = url.find(char::is_whitespace).unwrap_or(url.len());
+    // A host may be followed by a port, not by a word.
+    let is_login = url[..word].split_once(':').is_some_and(|(host, port)| {
+        !port.starts_with(|c: char| c.is_ascii_digit()) && !port.is_empty() && !host.starts_with("HOST")
+    });
+    if is_login && !url[..word].contains('@') && url[..line].contains('@') { line } else { word }
+}
+
+fn without_login_and_query(url: &str) -> String {
+    let is_advice = url.contains(PLACEHOLDER) && !url.replacen(PLACEHOLDER, "", 1).contains('@');
+    if is_advice {
+        return url.to_owned();
+    }
+    let mut bytes = url.as_bytes().to_vec();
+    mask_login(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
@@ -81,8 +120,25 @@ mod tests {
             without_passwords("unexpected argument 'redis://:secret@h' found\nUsage: x"),
             "unexpected argument 'redis://*******@h' found\nUsage: x"
         );
-        let advice = "expected redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]";
-        assert_eq!(without_passwords(advice), advice);
+        for url in
+            ["redis://:se,cret@h", "redis://:se'cret@h", "redis://me:se://cret@h", "unix:///s?pass=secret@h"]
+        {
+            let shown = without_passwords(&format!("not \"{url}\", or redis://{url}: failed for root@vm"));
+            assert!(!shown.contains("cret") && shown.ends_with("@h: failed for root@vm"), "{shown}");
+        }
+        for spaced in
+            ["not \"redis://:my \\\"secret@h\"", "open redis://:my secret@h", "open redis://me:my secret@h"]
+        {
+            let shown = without_passwords(&format!("{spaced}: no"));
+            assert!(!shown.contains("my") && !shown.contains("cret"), "{shown}");
+        }
+        for harmless in [
+            "expected redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]",
+            "redis://h:6379: held by root@vm",
+            "use redis+sentinel://HOST:PORT/SERVICE, not root@vm",
+        ] {
+            assert_eq!(without_passwords(harmless), harmless);
+        }
     }
 
     #[test]

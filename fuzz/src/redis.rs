@@ -234,7 +234,7 @@ fn written(granted: &Granted) -> Value {
         joined(granted.slots.iter().map(u32::to_string).collect()),
         number(granted.stamp.into()),
         number(granted.memory.known_for.as_millis()),
-        number(granted.memory.longest_quarantine.as_millis()),
+        number(granted.memory.longest_bound.as_millis()),
     ])
 }
 

@@ -2,117 +2,169 @@
 //! waits for them as for the command: otherwise a run that the command leaves in the background
 //! would continue without a lock.
 //!
-//! They connect to an abstract unix socket with an unguessable name, which the command has in its
-//! environment. A connection is an attached run; it ends when the last process that has it open
-//! exits, or detaches.
+//! The guardian has a pipe, and its command has the pipe's place in /proc in its environment. An
+//! attached run has the pipe open for writing and locked for sharing (flock); it ends when the last
+//! process that has it open exits, or detaches. The kernel opens the pipe for processes of this user
+//! and for root only. Other users have nothing to connect to, so they cannot give the guardian any
+//! work.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
-use nix::unistd::{Pid, Uid, geteuid};
-use uuid::Uuid;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc;
+use nix::unistd::Pid;
 
-use super::process_tree::ProcessTree;
-
-/// A guardian that does not reply within this time is stopped, or busy killing its tree.
-const REPLY_WITHIN: Duration = Duration::from_secs(2);
-
-const WELCOME: u8 = 1;
-
-fn address(id: Uuid) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("redlock-guardian-{id}"))
-}
+use super::proc_entry::is_ancestor;
 
 /// Where runs inside the command attach.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct AttachPoint {
-    listener: Arc<UnixListener>,
-    id: Uuid,
+    pipe: File,
+    /// Until the command has exited, so that the pipe is not polled before: nothing happens there.
+    writer: Option<PipeWriter>,
+}
+
+/// The place of a guardian's pipe, and the inode that distinguishes it from a later one there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PipePlace {
+    guardian: Pid,
+    descriptor: RawFd,
+    inode: u64,
+}
+
+impl fmt::Display for PipePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.guardian, self.descriptor, self.inode)
+    }
+}
+
+impl FromStr for PipePlace {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut parts = text.splitn(3, ':');
+        let mut next = || parts.next().ok_or(());
+        let (guardian, descriptor, inode) = (next()?, next()?, next()?);
+        Ok(Self {
+            guardian: Pid::from_raw(guardian.parse().map_err(drop)?),
+            descriptor: descriptor.parse().map_err(drop)?,
+            inode: inode.parse().map_err(drop)?,
+        })
+    }
 }
 
 impl AttachPoint {
     pub(crate) fn open() -> io::Result<Self> {
-        let id = Uuid::new_v4();
-        let listener = UnixListener::bind_addr(&address(id)?)?;
-        listener.set_nonblocking(true)?;
-        Ok(Self { listener: Arc::new(listener), id })
+        let (reader, writer) = io::pipe()?;
+        Ok(Self { pipe: File::from(OwnedFd::from(reader)), writer: Some(writer) })
     }
 
-    /// The ID that a run needs to attach.
-    pub(crate) fn id(&self) -> Uuid {
-        self.id
+    /// What a run needs to attach, if the guardian has this process ID.
+    pub(super) fn id(&self, guardian: Pid) -> Option<String> {
+        let inode = self.pipe.metadata().ok()?.ino();
+        Some(PipePlace { guardian, descriptor: self.pipe.as_raw_fd(), inode }.to_string())
     }
 
-    /// Accept the runs that have connected: only those of this user or root, and only descendants
-    /// of this process, as others would not be stopped with the tree.
-    pub(super) fn accept(&self, tree: &ProcessTree) -> Vec<UnixStream> {
-        let connections = std::iter::from_fn(|| self.listener.accept().ok());
-        let runs = connections.map(|(stream, _)| stream).filter(|stream| is_in(tree, stream));
-        runs.filter(|mut stream| {
-            stream.set_nonblocking(true).is_ok() && stream.write(&[WELCOME]).is_ok_and(|sent| sent == 1)
-        })
-        .collect()
+    /// After the command has exited. True if no run is attached; from then on none can be. Else the
+    /// pipe is readable when that may have changed.
+    pub(super) fn close(&mut self) -> bool {
+        let is_first = self.writer.take().is_some();
+        match self.pipe.try_lock() {
+            Err(TryLockError::WouldBlock) => {}
+            // Where a pipe cannot be locked no run is attached.
+            Ok(()) | Err(TryLockError::Error(_)) => return true,
+        }
+        if is_first {
+            let _ = fcntl(&self.pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+        }
+        while self.pipe.read(&mut [0; 16]).is_ok_and(|read| read > 0) {}
+        // A run that detached before its byte was read.
+        !matches!(self.pipe.try_lock(), Err(TryLockError::WouldBlock))
     }
-}
 
-impl AsFd for AttachPoint {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
-    }
-}
-
-fn is_in(tree: &ProcessTree, stream: &UnixStream) -> bool {
-    peer(stream).is_some_and(|(pid, user)| {
-        let is_trusted = user == geteuid() || user.is_root();
-        is_trusted && tree.contains(pid)
-    })
-}
-
-/// The process that connected; none of another PID namespace than one below ours.
-pub(super) fn peer(stream: &UnixStream) -> Option<(Pid, Uid)> {
-    let peer = getsockopt(stream, PeerCredentials).ok().filter(|peer| peer.pid() > 0)?;
-    Some((Pid::from_raw(peer.pid()), Uid::from_raw(peer.uid())))
-}
-
-/// Whether an attached run has exited or detached.
-pub(super) fn is_over(mut stream: &UnixStream) -> bool {
-    match stream.read(&mut [0; 16]) {
-        Ok(0) => true,
-        Ok(_) => false,
-        Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+    /// The descriptor to wait for, once the point is closed.
+    pub(super) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.writer.is_none().then(|| self.pipe.as_fd())
     }
 }
 
 /// This process is attached to an outer run, which does not release its lock before this process
 /// detaches or exits.
 #[derive(Debug)]
-pub(crate) struct Attachment(UnixStream);
+pub(crate) struct Attachment(Arc<File>);
 
 impl Attachment {
-    /// `None` if that run has ended, is being stopped, or is not an outer run.
-    pub(crate) fn to(id: Uuid) -> Option<Self> {
-        let mut stream = UnixStream::connect_addr(&address(id).ok()?).ok()?;
-        stream.set_read_timeout(Some(REPLY_WITHIN)).ok()?;
-        let mut reply = [0];
-        stream.read_exact(&mut reply).ok()?;
-        (reply[0] == WELCOME).then_some(Self(stream))
+    /// `None` if that run has ended, is being stopped, belongs to another user, or is not an outer
+    /// run: a process that is not below its guardian would not be stopped with the tree.
+    pub(crate) fn to(id: &str) -> Option<Self> {
+        let PipePlace { guardian, descriptor, inode } = id.parse().ok()?;
+        let path = format!("/proc/{guardian}/fd/{descriptor}");
+        // Another process may have that ID by now: do not open its files.
+        std::fs::read_link(&path).ok().filter(|link| link.as_os_str() == &*format!("pipe:[{inode}]"))?;
+        let pipe = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+        let is_the_guardians =
+            pipe.metadata().is_ok_and(|about| about.file_type().is_fifo() && about.ino() == inode);
+        let is_attached = is_the_guardians && is_ancestor(guardian) && pipe.try_lock_shared().is_ok();
+        is_attached.then(|| Self(Arc::new(pipe)))
     }
 
     /// Every process that needs the lock must keep this file open.
-    pub(crate) fn file(&self) -> io::Result<Arc<File>> {
-        Ok(Arc::new(File::from(OwnedFd::from(self.0.try_clone()?))))
+    pub(crate) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.0)
     }
 
     /// Detach every process that has the file open.
     pub(crate) fn detach(self) {
-        let _ = self.0.shutdown(Shutdown::Both);
+        let _ = self.0.unlock();
+        // Wakes the guardian. If the pipe is full, it has not read an earlier byte.
+        let _ = (&*self.0).write(&[0]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::unistd::getppid;
+
+    /// The place of a point of this process, as if it were a guardian above us.
+    fn id_of(point: &AttachPoint) -> PipePlace {
+        point.id(nix::unistd::getpid()).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_place_reads_back_and_nothing_else_is_one() {
+        let place = PipePlace { guardian: getppid(), descriptor: 5, inode: 7 };
+        assert_eq!(place.to_string().parse(), Ok(place));
+        for wrong in ["", "1", "1:2", "1:2:x", "x:2:3", "1:2:3:4"] {
+            assert_eq!(wrong.parse::<PipePlace>(), Err(()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_point_that_was_closed_admits_no_run() {
+        let mut point = AttachPoint::open().unwrap();
+        let PipePlace { descriptor, inode, .. } = id_of(&point);
+        let open = || {
+            let path = format!("/proc/self/fd/{descriptor}");
+            OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap()
+        };
+        assert_eq!(open().metadata().unwrap().ino(), inode);
+        let runs = [open(), open()].map(|run| Attachment(Arc::new(run)));
+        assert!(runs.iter().all(|run| run.0.try_lock_shared().is_ok()));
+        assert!(!point.close() && point.wake_fd().is_some());
+        let [first, second] = runs;
+        drop(first);
+        assert!(!point.close(), "one of two has ended");
+        let inherited = second.file();
+        second.detach();
+        assert!(point.close(), "detached, although a process has the file open");
+        drop(inherited);
+        assert!(open().try_lock_shared().is_err());
     }
 }

@@ -16,6 +16,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, getppid, setsid};
 
+use super::host::nowhere;
 use super::signal_state::set_default;
 use super::watched::WatchedProcess;
 use crate::arguments;
@@ -55,7 +56,7 @@ pub(crate) enum Printed {
     Failed(i32),
 }
 
-/// The worker's end of the channel, and /dev/null, which might not be available later.
+/// The worker's end of the channel, and a file that leads nowhere, which might not open later.
 pub(crate) struct FrontLink {
     channel: UnixStream,
     null: File,
@@ -75,7 +76,7 @@ pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
             if getppid() != us {
                 return Err(Errno::ESRCH.into());
             }
-            let null = File::options().read(true).write(true).open("/dev/null")?;
+            let null = nowhere()?;
             dup2_stdin(&null)?;
             dup2_stdout(&null)?;
             let mut kept = vec![worker.as_raw_fd(), null.as_raw_fd()];

@@ -1,5 +1,7 @@
 //! What the kernel and the C library offer on this host.
 
+use std::fs::File;
+use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,6 +10,12 @@ use nix::sys::prctl::{get_child_subreaper, set_child_subreaper};
 use nix::unistd::getpid;
 
 use super::pidfd::PidFd;
+
+/// A file for streams that must lead nowhere. Without /dev/null the root directory serves: reading and
+/// writing fail.
+pub(super) fn nowhere() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/null").or_else(|_| File::open("/"))
+}
 
 /// Whether a process can adopt the orphans of its descendants.
 pub(crate) fn has_subreaper() -> bool {
@@ -33,7 +41,7 @@ pub(crate) fn local_time(moment: SystemTime) -> Option<[i32; 6]> {
         (!filled.is_null()).then(|| fields.assume_init())
     }?;
     let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = fields;
-    Some([tm_year + 1900, tm_mon + 1, tm_mday, tm_hour, tm_min, tm_sec])
+    Some([tm_year.checked_add(1900)?, tm_mon + 1, tm_mday, tm_hour, tm_min, tm_sec])
 }
 
 /// A command that runs longer than this is guarded with less memory. Most end before, and reading

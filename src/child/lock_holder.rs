@@ -4,7 +4,7 @@
 //! The signal is sent through a pidfd, and only to a process that blocks it, as redlock does from
 //! start to end: others would die of it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 
@@ -29,7 +29,8 @@ pub(crate) struct LockedByte {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskedHolder {
-    Yes,
+    /// The process with this ID.
+    Yes(i32),
     /// No visible process has the lock.
     NotFound,
     /// The holder belongs to another user.
@@ -52,13 +53,29 @@ pub(crate) fn ask_lock_holder(byte: LockedByte, pid: Option<i32>, number: u32) -
     let mut result = if is_hidden { AskedHolder::Refused } else { AskedHolder::NotFound };
     for pid in holders {
         result = match ask(pid, byte, number) {
-            Ok(true) => return AskedHolder::Yes,
+            Ok(true) => return AskedHolder::Yes(pid.as_raw()),
             Ok(false) => AskedHolder::TooOld,
             Err(Errno::EPERM | Errno::EACCES) => AskedHolder::Refused,
             Err(_) => continue,
         };
     }
     result
+}
+
+pub(crate) fn has_locked(pid: i32, byte: LockedByte) -> bool {
+    holds(Pid::from_raw(pid), byte).unwrap_or(false)
+}
+
+/// The processes that have a file with this link in /proc open, and the file, opened for reading and
+/// writing. The kernel shows and opens only files of our own processes, and all of them for root.
+pub(crate) fn with_open_file(link: &str) -> Vec<(i32, File)> {
+    let open = |pid: Pid| {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut paths = descriptors.map(|entry| entry.path());
+        let path = paths.find(|path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == link))?;
+        Some((pid.as_raw(), File::options().read(true).write(true).open(path).ok()?))
+    };
+    all_processes().into_iter().filter_map(|process| open(process.pid)).collect()
 }
 
 /// False if the process does not know the signal: a command that inherited the file (--wait-tree),

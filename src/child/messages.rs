@@ -60,6 +60,8 @@ pub(crate) enum GuardianEvent {
     Overdue,
     /// --max-hold has run out: the guardian stops the tree.
     TimeUp,
+    /// This process of the tree belongs to another user, so that it cannot be signalled.
+    Forbidden { pid: Pid, user: Option<u32> },
     /// The command has exited; after a stop, its whole tree.
     Ended(Exit),
     /// The guardian itself is gone.
@@ -172,6 +174,8 @@ fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 }
 
 const NEVER: u64 = u64::MAX;
+/// No user has this ID.
+const NO_USER: u32 = u32::MAX;
 
 fn moment_to_bytes(moment: Option<BootTime>) -> [u8; 8] {
     moment.map_or(NEVER, BootTime::as_nanos).to_ne_bytes()
@@ -253,6 +257,9 @@ impl GuardianEvent {
             Self::Paused(pid) => with_number(b'p', pid.as_raw()),
             Self::Overdue => tagged(b'o', &[]),
             Self::TimeUp => tagged(b'u', &[]),
+            Self::Forbidden { pid, user } => {
+                tagged(b'x', &[pid.as_raw().to_ne_bytes(), user.unwrap_or(NO_USER).to_ne_bytes()].concat())
+            }
             Self::Ended(Exit::Code(code)) => with_number(b'c', code.into()),
             Self::Ended(Exit::Signal(signal)) => with_number(b's', signal),
             Self::Vanished => tagged(b'v', &[]),
@@ -268,6 +275,12 @@ impl GuardianEvent {
             (b'p', _) => Self::Paused(Pid::from_raw(number()?)),
             (b'o', []) => Self::Overdue,
             (b'u', []) => Self::TimeUp,
+            (b'x', _) => {
+                let (pid, user) = payload.split_first_chunk()?;
+                let user = u32::from_ne_bytes(user.try_into().ok()?);
+                let user = Some(user).filter(|user| *user != NO_USER);
+                Self::Forbidden { pid: Pid::from_raw(i32::from_ne_bytes(*pid)), user }
+            }
             (b'c', _) => Self::Ended(Exit::Code(u8::try_from(number()?).ok()?)),
             (b's', _) => Self::Ended(Exit::Signal(number()?)),
             (b'v', []) => Self::Vanished,
@@ -347,6 +360,8 @@ mod tests {
             GuardianEvent::Paused(Pid::from_raw(42)),
             GuardianEvent::Overdue,
             GuardianEvent::TimeUp,
+            GuardianEvent::Forbidden { pid: Pid::from_raw(42), user: Some(7) },
+            GuardianEvent::Forbidden { pid: Pid::from_raw(42), user: None },
             GuardianEvent::Ended(Exit::Code(255)),
             GuardianEvent::Ended(Exit::Signal(64)),
         ] {

@@ -14,7 +14,6 @@
 pub(crate) mod fuzz;
 
 mod attach;
-mod control;
 mod detach;
 mod forwarding;
 mod guardian;
@@ -30,7 +29,6 @@ mod spawn;
 pub(crate) mod terminal;
 mod watched;
 
-use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -41,20 +39,20 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork};
 
 use crate::clock::BootTime;
 use guardian::{Guardian, GuardianFds};
 use messages::{Channel, GuardianCommand};
-use process_tree::{ProcessTree, Reaped, reap};
+use proc_entry::user_of;
+use process_tree::{Killed, ProcessTree, Reaped, reap};
 
 pub(crate) use attach::{AttachPoint, Attachment};
-pub(crate) use control::{ControlPoint, ControlReply, ControlRequest, ask_holder};
 pub(crate) use detach::{FromWorker, Front, FrontLink, Printed, Side, restore_default_signals, split};
 pub(crate) use guardian::{GuardianConfig, StopPolicy, WaitFor};
 pub(crate) use host::{LONG_COMMAND, LONG_WAIT, forget_code, has_pidfd, has_subreaper, local_time};
-pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder};
+pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder, has_locked, with_open_file};
 pub(crate) use messages::{Environment, GuardianEvent, Limits};
 pub(crate) use process_tree::ProcView;
 pub(crate) use signal_state::{SignalState, stdout_was_closed};
@@ -149,6 +147,8 @@ impl Preparation {
 pub(crate) struct Supervisor {
     guardian: GuardianHandle,
     tree: ProcessTree,
+    /// What runs inside the command need to attach, if they can.
+    attach_id: Option<String>,
 }
 
 impl Supervisor {
@@ -170,9 +170,14 @@ impl Supervisor {
                 let process = GuardianProcess { pid: child, is_reaped: AtomicBool::new(false) };
                 let guardian = GuardianHandle { channel: Arc::new(ours), process: Arc::new(process) };
                 let _ = GUARDIAN.set(guardian.clone());
-                Ok(Self { guardian, tree })
+                let attach_id = config.attach_point.as_ref().and_then(|point| point.id(child));
+                Ok(Self { guardian, tree, attach_id })
             }
         }
+    }
+
+    pub(crate) fn attach_id(&self) -> Option<&str> {
+        self.attach_id.as_deref()
     }
 
     pub(crate) fn guardian(&self) -> &GuardianHandle {
@@ -207,8 +212,16 @@ impl Supervisor {
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
-    pub(crate) fn kill_what_is_left(&self) {
-        self.tree.kill(|pid, _| note_reaped(pid));
+    /// `forbidden` is called with the processes that cannot be killed, and their users.
+    pub(crate) fn kill_what_is_left(&self, mut forbidden: impl FnMut(Pid, Option<u32>)) {
+        let mut reported = Vec::new();
+        while let Killed::AllButForbidden(left) = self.tree.kill(|pid, _| note_reaped(pid)) {
+            for process in left.iter().filter(|process| !reported.contains(&process.pid)) {
+                forbidden(process.pid, user_of(process.pid));
+            }
+            reported = left.iter().map(|process| process.pid).collect();
+            wait_for_a_child();
+        }
     }
 
     /// After the lock was released, or was not taken.
@@ -244,6 +257,11 @@ pub(crate) fn look_after_children() {
     }
 }
 
+/// Returns when a child has exited, and leaves it to be reaped.
+fn wait_for_a_child() {
+    while waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) == Err(Errno::EINTR) {}
+}
+
 fn note_reaped(pid: Pid) {
     if let Some(guardian) = GUARDIAN.get().filter(|guardian| guardian.process.pid == pid) {
         guardian.process.is_reaped.store(true, Ordering::Release);
@@ -257,7 +275,7 @@ pub(crate) fn command_was_started() -> bool {
 
 /// They belong to the command: the process at the other end must see when the command closes them.
 fn detach_stdin_and_stdout() {
-    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+    if let Ok(null) = host::nowhere() {
         let _ = dup2_stdin(&null);
         let _ = dup2_stdout(&null);
     }

@@ -30,27 +30,24 @@ impl PidFd {
     }
 
     pub(super) fn send(&self, signal: Signal) -> nix::Result<()> {
-        let (fd, no_info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-        // SAFETY: the descriptor is open, and with a null pointer the kernel fills in the siginfo
-        // as for kill.
-        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal as i32, no_info, 0) };
-        Errno::result(sent).map(drop)
+        self.send_with(signal as i32, None)
     }
 
     /// Whether this process may send it signals.
     pub(super) fn may_send(&self) -> bool {
-        let (fd, no_info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-        // SAFETY: as in `send`; signal 0 only checks the permission.
-        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, no_info, 0) };
-        Errno::result(sent) != Err(Errno::EPERM)
+        self.send_with(0, None) != Err(Errno::EPERM)
     }
 
     /// Send a signal by number, with a value that the receiver finds in its siginfo.
     pub(super) fn send_number(&self, signal: libc::c_int, number: u32) -> nix::Result<()> {
-        let info = queued_signal(signal, number);
-        let (fd, info) = (self.0.as_raw_fd(), &raw const info);
-        // SAFETY: the descriptor is open, and the pointer points to a whole siginfo_t.
-        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
+        self.send_with(signal, Some(&queued_signal(signal, number)))
+    }
+
+    /// Signal 0 only checks the permission. Without `info` the kernel fills it in as for kill.
+    fn send_with(&self, signal: libc::c_int, info: Option<&SignalInfo>) -> nix::Result<()> {
+        let info = info.map_or(std::ptr::null(), |info| &raw const *info);
+        // SAFETY: the descriptor is open, and the pointer is null or points to a whole siginfo_t.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, info, 0) };
         Errno::result(sent).map(drop)
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use nix::unistd::{Pid, getpid};
 
@@ -96,6 +96,19 @@ pub(super) fn all_processes() -> Vec<Process> {
     entries.filter_map(|entry| Process::read(pid(entry.file_name().to_str()?)?)).collect()
 }
 
+/// The ID of a process's user; `None` if /proc hides other users' processes (hidepid).
+pub(super) fn user_of(pid: Pid) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|entry| entry.uid())
+}
+
+/// Whether this process descends from that one, as far as /proc shows it.
+pub(super) fn is_ancestor(ancestor: Pid) -> bool {
+    let parent = |pid: &Pid| Process::read(*pid).map(|process| process.parent);
+    std::iter::successors(Some(getpid()), parent)
+        .take_while(|pid| pid.as_raw() > 0)
+        .any(|pid| pid == ancestor)
+}
+
 fn pid(text: &str) -> Option<Pid> {
     text.parse().ok().map(Pid::from_raw)
 }
@@ -130,6 +143,7 @@ mod tests {
     fn proc_shows_this_process() {
         assert!(Process::is_us("self"));
         assert!(!Process::is_us("1") && !Process::is_us("none"));
+        assert!(is_ancestor(nix::unistd::getppid()) && !is_ancestor(Pid::from_raw(i32::MAX)));
         assert!(Process::read(getpid()).unwrap().is_same(&Process::read(getpid()).unwrap()));
     }
 

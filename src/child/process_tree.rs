@@ -26,6 +26,9 @@ use crate::exit::Exit;
 /// meanwhile.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
+/// If there are children, but none was seen in this many rounds, /proc hides them (hidepid).
+const MOST_UNSEEN: u32 = 6;
+
 /// Which descendants are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
@@ -62,6 +65,15 @@ impl ProcView {
 fn has_children() -> bool {
     let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, any) != Err(Errno::ECHILD)
+}
+
+/// What is left of a tree that was killed.
+pub(super) enum Killed {
+    All,
+    /// Without /proc it is not certain that none is left.
+    AllThatIsSeen,
+    /// Processes of other users live, which we may not signal: those that /proc shows.
+    AllButForbidden(Vec<Process>),
 }
 
 /// The processes below this one that belong to the command.
@@ -114,11 +126,6 @@ impl ProcessTree {
         found
     }
 
-    /// Whether this process is alive in the tree.
-    pub(super) fn contains(&self, pid: Pid) -> bool {
-        self.processes(Scope::Everything).iter().any(|process| process.pid == pid)
-    }
-
     fn walk(&self, scope: Scope) -> Vec<Process> {
         if self.view == ProcView::Unusable {
             return Vec::new();
@@ -160,13 +167,13 @@ impl ProcessTree {
         })
     }
 
-    /// SIGKILL the whole tree and return when none of it is left. False if that is not certain, as
-    /// /proc is unusable. `ended` is called for each child that was reaped.
-    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> bool {
+    /// SIGKILL the whole tree, until none of it is left that can be killed. `ended` is called for each
+    /// child that was reaped.
+    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> Killed {
         // Only visible processes can be killed, and only the command's are waited for.
         let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
         let (mut pause, longest) = ROUND;
-        let mut rounds_unseen = 0;
+        let (mut rounds_unseen, mut rounds_stuck) = (0, 0);
         loop {
             let processes = self.walk(Scope::Everything);
             for process in &processes {
@@ -177,12 +184,20 @@ impl ProcessTree {
                     Reaped::Ended(pid, exit) => ended(pid, exit),
                     Reaped::Paused(_) => {}
                     Reaped::NothingNew => break,
-                    Reaped::NoChildren => return true,
+                    Reaped::NoChildren => return Killed::All,
                 }
             }
+            let is_stuck = !processes.is_empty() && processes.iter().all(|process| is_forbidden(process.pid));
+            rounds_stuck = if is_stuck { rounds_stuck + 1 } else { 0 };
+            if rounds_stuck > 1 {
+                return Killed::AllButForbidden(processes);
+            }
             rounds_unseen = if processes.is_empty() { rounds_unseen + 1 } else { 0 };
+            if rounds_unseen > MOST_UNSEEN && !ends_when_unseen {
+                return Killed::AllButForbidden(processes);
+            }
             if ends_when_unseen && rounds_unseen > 1 {
-                return self.view == ProcView::Ours;
+                return if self.view == ProcView::Ours { Killed::All } else { Killed::AllThatIsSeen };
             }
             sleep(pause);
             pause = (pause * 2).min(longest);
@@ -208,6 +223,11 @@ impl Process {
             Err(_) => {}
         }
     }
+}
+
+/// Whether a process belongs to another user, so that we may not signal it.
+pub(super) fn is_forbidden(pid: Pid) -> bool {
+    kill(pid, None) == Err(Errno::EPERM)
 }
 
 /// A change of this process's children.

@@ -9,11 +9,12 @@ use nix::libc;
 use nix::sys::signal::{SigSet, Signal};
 
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+static SIGXFSZ_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The C library calls this function before `main`. By then the standard library has set SIGPIPE to
-/// ignored and opened /dev/null in place of closed standard descriptors, and the original state is
-/// lost.
+/// The C library calls this function before `main`. There the standard library sets SIGPIPE to
+/// ignored and opens /dev/null in place of closed standard descriptors; the original state would be
+/// lost, and without /dev the process would be aborted.
 // SAFETY: the section holds pointers to functions that take C's `main` arguments, which `observe`
 // may ignore.
 #[used]
@@ -22,9 +23,30 @@ static OBSERVE: extern "C" fn() = observe;
 
 extern "C" fn observe() {
     SIGPIPE_WAS_IGNORED.store(is_ignored(Signal::SIGPIPE), Ordering::Relaxed);
-    // SAFETY: F_GETFD only reads, and fails for a closed descriptor.
-    let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1;
-    STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
+    // A file that reaches `ulimit -f` must cost a line, not the lock.
+    SIGXFSZ_WAS_IGNORED.store(is_ignored(Signal::SIGXFSZ), Ordering::Relaxed);
+    set(Signal::SIGXFSZ, libc::SIG_IGN);
+    for fd in [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: F_GETFD only reads, and fails for a closed descriptor.
+        let is_closed = unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1;
+        if is_closed {
+            occupy();
+        }
+        if fd == libc::STDOUT_FILENO {
+            STDOUT_WAS_CLOSED.store(is_closed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Take the lowest free descriptor, so that no file of ours becomes a standard stream. Where there is
+/// no /dev/null the root directory serves: it can be neither read nor written.
+fn occupy() {
+    // SAFETY: the paths are C strings, and nothing owns the new descriptor, which stays open.
+    unsafe {
+        if libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) == -1 {
+            libc::open(c"/".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        }
+    }
 }
 
 /// Whether this process was started without stdout, so that nothing written there can reach a
@@ -65,6 +87,7 @@ impl SignalState {
     pub(crate) fn restore(&self) -> nix::Result<()> {
         let disposition = |was_ignored| if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL };
         set(Signal::SIGPIPE, disposition(SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed)));
+        set(Signal::SIGXFSZ, disposition(SIGXFSZ_WAS_IGNORED.load(Ordering::Relaxed)));
         set(Signal::SIGCHLD, disposition(self.sigchld_was_ignored));
         self.mask.thread_set_mask()
     }

@@ -71,7 +71,7 @@ pub(crate) fn explain(error: &Error, command: &Command, subcommand: &str) -> Str
         ErrorKind::UnknownArgument if command.find_subcommand(subcommand).is_none() => {
             outside_of_a_command(option, command)
         }
-        ErrorKind::UnknownArgument if !option.starts_with('-') => unexpected(option, subcommand),
+        ErrorKind::UnknownArgument if !option.starts_with('-') => unexpected(&arg, subcommand),
         ErrorKind::UnknownArgument => unknown_option(option, command, subcommand),
         ErrorKind::InvalidSubcommand => unknown_command(&text(ContextKind::InvalidSubcommand), command),
         ErrorKind::InvalidValue if value.is_empty() && !arg.contains('=') => {

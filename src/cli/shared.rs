@@ -108,7 +108,7 @@ pub(crate) struct BackendArgs {
 
     /// Directory for lock files; implies --local
     ///
-    /// The default is the first of /run/lock, /dev/shm and /tmp that all users of this host share.
+    /// The default is the first of /run/lock, /var/tmp and /tmp that all users of this host share.
     /// Runs that use different directories do not exclude each other.
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub local_dir: Option<PathBuf>,

@@ -120,7 +120,7 @@ pub(super) const FILES: Section = Section {
         ),
         (
             "/run/lock/redlock-*",
-            "locks on this host; in /dev/shm or /tmp if there is no /run/lock for all users",
+            "locks on this host; in /var/tmp or /tmp if there is no /run/lock for all users",
         ),
     ])],
 };

@@ -1,20 +1,18 @@
 //! Servers or this host: the one place that knows how each is opened for what a command needs.
 
+use std::fs::File;
 use std::time::Duration;
 
 use super::{exit_code, identity};
-use crate::child::{AskedHolder, ControlReply, LockedByte, ask_holder, ask_lock_holder};
+use crate::child::{self, AskedHolder, LockedByte, ask_lock_holder};
 use crate::exit::Failure;
 use crate::lock::{
-    AskKeeper, BackendError, Bearer, Breaker, Claim, HostBearer, HostBreaker, HostHolder, HostLock, HostView,
-    KeeperReply, Keys, Lock, Mount, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, SignalHolder,
-    Signalled, Timing, View, lock_name,
+    BackendError, Bearer, Breaker, Claim, HolderProcesses, HostBearer, HostBreaker, HostHolder, HostLock,
+    HostView, Keys, Lock, Mount, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Signalled, Timing,
+    View, lock_name,
 };
 use crate::report::{self, Report, Verbosity, backend_error};
 use crate::settings::{Backend, BreakSettings, LocalReason, Location, LockSettings};
-
-/// A keeper that does not reply within this time is stopped.
-const KEEPER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// For `run` and `acquire`. Reports where the lock is.
 pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, BackendError> {
@@ -58,9 +56,8 @@ pub(super) fn open_bearer(
             Ok(Box::new(RedisBearer::new(servers.clone(), keys, timing, token, client)))
         }
         Backend::Host { directory, .. } => {
-            let ask: (AskKeeper, SignalHolder) = (Box::new(ask_keeper), Box::new(signal_holder));
-            let names = lock_names(prefix, keys);
-            Ok(Box::new(HostBearer::open(directory, &names, (token, client), ttl, ask)?))
+            let (names, processes) = (lock_names(prefix, keys), Box::new(Processes));
+            Ok(Box::new(HostBearer::open(directory, &names, (token, client), ttl, processes)?))
         }
     }
 }
@@ -82,7 +79,7 @@ pub(super) fn open_breaker(
                 warn();
             }
             let name = lock_name(prefix, key);
-            Ok(Box::new(HostBreaker::open(directory, &name, client, Box::new(signal_holder))?))
+            Ok(Box::new(HostBreaker::open(directory, &name, client, Box::new(Processes))?))
         }
     }
 }
@@ -143,21 +140,29 @@ fn lock_names(prefix: &str, keys: &[Vec<u8>]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| lock_name(prefix, key)).collect()
 }
 
-fn ask_keeper(name: &str, message: &[u8]) -> KeeperReply {
-    match ask_holder(name, message, KEEPER_TIMEOUT) {
-        ControlReply::Received(reply) => KeeperReply::Received(reply),
-        ControlReply::NotThere => KeeperReply::NotThere,
-        ControlReply::Refused => KeeperReply::Refused,
-        ControlReply::Silent => KeeperReply::Silent,
+/// The processes of this host, through /proc.
+struct Processes;
+
+impl HolderProcesses for Processes {
+    fn with_open_file(&self, link: &str) -> Vec<(i32, File)> {
+        child::with_open_file(link)
+    }
+
+    fn holds(&self, pid: i32, holder: &HostHolder) -> bool {
+        child::has_locked(pid, locked_byte(holder))
+    }
+
+    fn signal(&self, holder: &HostHolder, number: u32) -> Signalled {
+        match ask_lock_holder(locked_byte(holder), holder.pid, number) {
+            AskedHolder::Yes(pid) => Signalled::Yes(pid),
+            AskedHolder::NotFound => Signalled::NotFound,
+            AskedHolder::Refused => Signalled::Refused,
+            AskedHolder::TooOld => Signalled::TooOld,
+        }
     }
 }
 
-fn signal_holder(holder: &HostHolder, number: u32) -> Signalled {
-    let HostHolder { device, inode, offset, pid } = *holder;
-    match ask_lock_holder(LockedByte { device, inode, offset }, pid, number) {
-        AskedHolder::Yes => Signalled::Yes,
-        AskedHolder::NotFound => Signalled::NotFound,
-        AskedHolder::Refused => Signalled::Refused,
-        AskedHolder::TooOld => Signalled::TooOld,
-    }
+fn locked_byte(holder: &HostHolder) -> LockedByte {
+    let HostHolder { device, inode, offset, .. } = *holder;
+    LockedByte { device, inode, offset }
 }

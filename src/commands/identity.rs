@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::unistd::{gethostname, getuid};
 
-use crate::lock::{HolderInfo, Renewal};
+use crate::lock::{HolderInfo, Renewal, without_login};
 
 /// Only the name of the command is published: its arguments may be secret.
 pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
@@ -16,7 +16,7 @@ pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
         user: user(),
         label: label.to_owned(),
         command: command_name(argv, Path::is_file),
-        job_url: ci_job_url(variable).unwrap_or_default(),
+        job_url: without_login(&ci_job_url(variable).unwrap_or_default()),
         renewal: Renewal::Run,
     }
 }
@@ -62,13 +62,26 @@ fn base_name(path: &OsStr) -> String {
     Path::new(path).file_name().unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Services may set neither variable. getpwuid is avoided: it may query a directory over the
-/// network.
 fn user() -> String {
-    let uid = getuid().to_string();
-    let named = ["USER", "LOGNAME"].into_iter().find_map(variable);
-    let from_file = || name_of(&uid, &std::fs::read_to_string("/etc/passwd").ok()?);
-    named.or_else(from_file).unwrap_or_else(|| format!("uid {uid}"))
+    let named = || ["USER", "LOGNAME"].into_iter().find_map(variable);
+    user_name(&getuid().to_string(), &passwd(), named)
+}
+
+pub(super) fn name_of_user(uid: u32) -> String {
+    user_name(&uid.to_string(), &passwd(), || None)
+}
+
+/// getpwuid is avoided: it may query a directory over the network.
+fn passwd() -> String {
+    std::fs::read_to_string("/etc/passwd").unwrap_or_default()
+}
+
+/// A variable, which anyone can set, counts only for a user that the file does not have, and cannot
+/// be the name of one that it has.
+fn user_name(uid: &str, passwd: &str, variable: impl FnOnce() -> Option<String>) -> String {
+    let is_taken = |name: &String| passwd.lines().any(|line| line.split(':').next() == Some(name));
+    let named = || variable().filter(|name| !is_taken(name));
+    name_of(uid, passwd).or_else(named).unwrap_or_else(|| format!("uid {uid}"))
 }
 
 /// From lines of "name:password:uid:...".
@@ -129,6 +142,8 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nme:x:1000:0::/:/bin/sh\n";
         assert_eq!(name_of("1000", passwd).unwrap(), "me");
         assert_eq!(name_of("1", passwd), None);
+        let with = |uid: &str, variable: &str| user_name(uid, passwd, || Some(variable.to_owned()));
+        assert_eq!([with("1000", "root"), with("1", "root"), with("1", "ann")], ["me", "uid 1", "ann"]);
     }
 
     #[test]

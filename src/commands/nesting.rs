@@ -3,11 +3,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
-
-use uuid::Uuid;
 
 use crate::child::{Attachment, Environment};
 use crate::lock::{AncestorLock, Error, Grant, Lock, Observer, OuterLock, Request, Unlocked};
@@ -35,9 +32,11 @@ pub(super) fn environment(
     keys: &[Vec<u8>],
     grant: &Grant,
     ancestors: &[AncestorLock],
-    attach_id: Option<Uuid>,
+    attach_id: Option<&str>,
 ) -> Environment {
-    let ours = grant.ancestor_locks.iter().map(|lock| AncestorLock { attach_id, ..lock.clone() });
+    let attach_id = attach_id.map(ToOwned::to_owned);
+    let ours =
+        grant.ancestor_locks.iter().map(|lock| AncestorLock { attach_id: attach_id.clone(), ..lock.clone() });
     let held: Vec<String> = ancestors.iter().cloned().chain(ours).map(|lock| lock.to_string()).collect();
     let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
     let slots: Vec<String> = grant.slots.iter().map(u32::to_string).collect();
@@ -85,10 +84,11 @@ impl OuterRuns {
     /// Attach to those that still run. Call this before the guardian is forked: it must be attached
     /// as well.
     pub(super) fn attach(ancestors: &[AncestorLock]) -> Self {
-        let mut ids: Vec<_> = ancestors.iter().filter_map(|lock| lock.attach_id).collect();
+        let mut ids: Vec<_> = ancestors.iter().filter_map(|lock| lock.attach_id.as_deref()).collect();
         ids.dedup();
         let run = |id| {
-            let locks = ancestors.iter().filter(|lock| lock.attach_id == Some(id)).cloned().collect();
+            let locks =
+                ancestors.iter().filter(|lock| lock.attach_id.as_deref() == Some(id)).cloned().collect();
             Some(OuterRun { attachment: Attachment::to(id)?, locks })
         };
         Self(ids.into_iter().filter_map(run).collect())
@@ -99,7 +99,7 @@ impl OuterRuns {
     }
 
     /// Any process that has these files open keeps us attached.
-    pub(super) fn files(&self) -> io::Result<Vec<Arc<File>>> {
+    pub(super) fn files(&self) -> Vec<Arc<File>> {
         self.0.iter().map(|run| run.attachment.file()).collect()
     }
 

@@ -54,8 +54,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     let outer =
         if settings.lock.reentrant { OuterRuns::attach(&request.ancestors) } else { OuterRuns::default() };
     let attach_point = AttachPoint::open().ok();
-    let attach_id = attach_point.as_ref().map(AttachPoint::id);
-    let lock_files = lock.files().into_iter().chain(outer.files()?).collect();
+    let lock_files = lock.files().into_iter().chain(outer.files()).collect();
     let (preparation, pipes) = prepare().context("cannot start the guardian")?;
     let mut pending = UngrantedLock::new(lock);
     if outer.is_empty() {
@@ -96,7 +95,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
         end: settings.max_hold.map(|max_hold| grant.taken_at + max_hold),
     };
     fault::panic_if_requested("granted");
-    let environment = environment(&settings.lock.keys, &grant, &request.ancestors, attach_id);
+    let environment = environment(&settings.lock.keys, &grant, &request.ancestors, supervisor.attach_id());
     let watch = lock.break_watch(&grant);
     let grant_bytes = grant.to_bytes();
     let keeper = new_keeper(pipes, lock, grant, settings, &supervisor);

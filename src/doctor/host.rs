@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use nix::unistd::{Uid, geteuid};
+
 use super::{Check, Finding, Level};
 use crate::child::{ProcView, has_pidfd, has_subreaper};
 use crate::lock::checkup::{HostTrial, check_directory_for_locks};
@@ -21,6 +23,8 @@ pub(super) struct HostFacts {
     pub has_proc: bool,
     /// A signal can be sent to a process instead of a process ID.
     pub has_pidfd: bool,
+    /// Whose processes can be signalled.
+    pub user: Uid,
 }
 
 impl HostFacts {
@@ -31,6 +35,7 @@ impl HostFacts {
             has_subreaper: has_subreaper(),
             has_proc: ProcView::check() == ProcView::Ours,
             has_pidfd: has_pidfd(),
+            user: geteuid(),
         }
     }
 }
@@ -83,7 +88,9 @@ pub(super) fn check_host(host: &HostFacts, is_backend: bool) -> Vec<Finding> {
             )
         },
         if host.has_pidfd {
-            Check::Pidfd.ok("pidfd")
+            let limited =
+                "pidfd, for this user's processes (use sudo redlock run ..., not redlock run ... sudo)";
+            Check::Pidfd.ok(if host.user.is_root() { "pidfd" } else { limited })
         } else {
             let text = "the kernel refuses pidfd_open";
             Check::Pidfd.problem(text, tree, "use Linux 5.3 or later, and do not filter this call")

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{About, Check, Diagnosis, Finding, Level};
 use crate::lock::Fault;
 use crate::lock::checkup::{Found, ServerFacts};
+use crate::report::json_text;
 use crate::settings::Backend;
 
 impl Diagnosis<'_> {
@@ -18,7 +19,7 @@ impl Diagnosis<'_> {
             })
         });
         let servers = self.checkup.servers.iter().enumerate().map(|(at, facts)| self.server(at, facts));
-        known(json!({
+        json_text(&known(json!({
             "ok": !self.has_problem(),
             "problems": self.count(Level::Problem),
             "warnings": self.count(Level::Warning),
@@ -28,8 +29,7 @@ impl Diagnosis<'_> {
             "servers": quorum.is_some().then(|| servers.collect::<Vec<_>>()),
             "quorum": quorum,
             "settings": self.origins_json(),
-        }))
-        .to_string()
+        })))
     }
 
     fn origins_json(&self) -> Value {

@@ -88,6 +88,7 @@ fn host() -> HostFacts {
         has_subreaper: true,
         has_proc: true,
         has_pidfd: true,
+        user: nix::unistd::Uid::from_raw(0),
     }
 }
 

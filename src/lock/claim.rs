@@ -54,8 +54,8 @@ impl FromStr for Claim {
 pub(crate) struct AncestorLock {
     pub claim: Claim,
     pub host_ticket: Option<HostTicket>,
-    /// Where runs attach that want to use the lock.
-    pub attach_id: Option<Uuid>,
+    /// Where runs attach that want to use the lock, for the guardian to read.
+    pub attach_id: Option<String>,
 }
 
 /// A lock on this host: its file, ticket, token and slot.
@@ -74,7 +74,7 @@ impl fmt::Display for AncestorLock {
         if let Some(HostTicket { device, inode, ticket, fence, slot }) = &self.host_ticket {
             write!(f, "@{device}:{inode}:{ticket}:{fence}:{slot}")?;
         }
-        self.attach_id.map_or(Ok(()), |id| write!(f, "+{id}"))
+        self.attach_id.as_ref().map_or(Ok(()), |id| write!(f, "+{id}"))
     }
 }
 
@@ -98,7 +98,7 @@ impl FromStr for AncestorLock {
         Ok(Self {
             claim: claim.parse()?,
             host_ticket: ticket.map(host_ticket).transpose()?,
-            attach_id: attach_id.map(|id| Uuid::try_parse(id).map_err(drop)).transpose()?,
+            attach_id: attach_id.map(ToOwned::to_owned),
         })
     }
 }
@@ -118,12 +118,12 @@ mod tests {
         let claim = Claim { waiter: WaiterId::random(), attempt: 1 };
         let ticket = HostTicket { device: 1, inode: 2, ticket: 3, fence: 4, slot: 5 };
         for host_ticket in [None, Some(ticket)] {
-            for attach_id in [None, Some(Uuid::new_v4())] {
+            for attach_id in [None, Some("12:3:45".to_owned())] {
                 let held = AncestorLock { claim, host_ticket: host_ticket.clone(), attach_id };
                 assert_eq!(held.to_string().parse(), Ok(held));
             }
         }
-        for wrong in ["@1:2", "@1:2:3:4:5:6", "+x", "@1:2:3:4:99999999999"] {
+        for wrong in ["@1:2", "@1:2:3:4:5:6", "@1:2:3:4:99999999999"] {
             assert_eq!(format!("{claim}{wrong}").parse::<AncestorLock>(), Err(()), "{wrong}");
         }
     }

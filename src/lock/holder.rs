@@ -115,7 +115,7 @@ impl HolderInfo {
             user: fields.text("user"),
             label: fields.text("label"),
             command: fields.text("command"),
-            job_url: fields.text("job_url"),
+            job_url: without_login(&fields.text("job_url")),
             renewal: Renewal::from_text(&fields.text("keeper")),
         }
     }
@@ -126,9 +126,39 @@ impl HolderInfo {
     }
 }
 
+/// A URL that is stored and shown: "https://ci/1" for "https://user:token@ci/1".
+pub(crate) fn without_login(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let host_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    // A token that was not encoded may contain a slash.
+    let login_end =
+        rest[..host_end].rfind('@').or_else(|| rest.rfind('@').filter(|_| is_login(&rest[..host_end])));
+    login_end.map_or_else(|| url.to_owned(), |at| format!("{scheme}://{}", &rest[at + 1..]))
+}
+
+/// Whether this, before the first slash, is a user and a part of a password rather than a host.
+fn is_login(host: &str) -> bool {
+    host.split_once(':')
+        .is_some_and(|(_, port)| !port.is_empty() && !port.bytes().all(|b| b.is_ascii_digit()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shown_url_has_no_login() {
+        for (url, shown) in [
+            ("https://ci/job/1", "https://ci/job/1"),
+            ("https://me:token@ci:8080/job/1", "https://ci:8080/job/1"),
+            ("https://token@ci/job@2", "https://ci/job@2"),
+            ("https://me:to/ken@ci/job", "https://ci/job"),
+            ("https://ci:8080/job@2", "https://ci:8080/job@2"),
+            ("ci/1", "ci/1"),
+        ] {
+            assert_eq!(without_login(url), shown);
+        }
+    }
 
     #[test]
     fn fields_read_back() {

@@ -43,13 +43,13 @@ pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use fields::Fields;
 pub(crate) use history::{FinishedRun, History};
-pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal};
+pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal, without_login};
 pub(crate) use lease::Lease;
 #[cfg(fuzzing)]
 pub(crate) use local::fuzz as fuzz_local;
 pub(crate) use local::{
-    AskKeeper, HostBearer, HostBreaker, HostHolder, HostLock, HostView, KeeperReply, KeeperRequest, Mount,
-    SignalHolder, Signalled, default_directory,
+    ControlFile, HolderProcesses, HostBearer, HostBreaker, HostHolder, HostLock, HostView, Mount, Signalled,
+    default_directory,
 };
 pub(crate) use orphan::ReleaseOrphan;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
@@ -418,6 +418,8 @@ impl Released {
 pub(crate) enum Loss {
     /// The lock is free: expired, deleted, flushed or evicted.
     Expired,
+    /// On this host: the name of the lock file leads to another file, or to none.
+    FileReplaced,
     /// Another client holds it.
     Foreign,
     /// `redlock release` released it with its token.

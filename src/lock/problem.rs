@@ -227,8 +227,9 @@ pub(crate) enum FileProblem {
     OwnedByAnother,
     CannotCreate,
     SymbolicLink,
-    /// Not a regular file, or one with several links.
     NotRegular,
+    /// The file has several names, and not all users of the directory may write to it.
+    Linked,
     /// Another error of a system call.
     Io(String),
     DeletedInUse,
@@ -247,7 +248,6 @@ pub(crate) enum FileProblem {
     /// The process that holds the lock was asked to release it, but has not; its PID, if known.
     HolderSilent {
         pid: Option<i32>,
-        is_keeper: bool,
     },
 }
 
@@ -265,6 +265,7 @@ impl FileProblem {
             | Self::CannotCreate
             | Self::ReadOnly
             | Self::SymbolicLink
+            | Self::Linked
             | Self::NotRegular => Fault::Refused,
             Self::Directory(_)
             | Self::NoDirectory

@@ -16,6 +16,7 @@ use super::writer::LineWriter;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
 use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Outcome, Renewal, Votes};
+use crate::moment::printable;
 
 /// `None` without `--events`, and after the last event.
 static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
@@ -342,7 +343,7 @@ fn servers(votes: &Votes) -> Object {
 }
 
 pub(super) fn time(moment: SystemTime) -> String {
-    humantime::format_rfc3339_millis(moment).to_string()
+    humantime::format_rfc3339_millis(printable(moment)).to_string()
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {

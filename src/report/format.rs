@@ -34,7 +34,7 @@ pub(crate) fn sanitize(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c.is_control() || is_bidi_control(c) {
+            if is_unsafe(c) {
                 out.extend(c.escape_default());
             } else {
                 out.push(c);
@@ -47,9 +47,17 @@ pub(crate) fn sanitize(bytes: &[u8]) -> String {
     out
 }
 
-/// Invisible characters that can reverse a line.
-fn is_bidi_control(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Characters that a terminal obeys, that reverse or break a line, that are invisible, or that are
+/// none (U+FFFE): the categories Cc, Cf, Zl and Zp of Unicode, and its noncharacters.
+pub(super) fn is_unsafe(c: char) -> bool {
+    let is_noncharacter = matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
+    let is_invisible = matches!(c,
+        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
+        | '\u{8e2}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}'
+        | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}');
+    c.is_control() || is_invisible || is_noncharacter
 }
 
 /// "config /etc/redlock/config.toml"
@@ -265,6 +273,7 @@ pub(super) fn broken_by(info: &HolderInfo) -> String {
 pub(super) fn loss(loss: &Loss) -> String {
     match loss {
         Loss::Expired => "it has expired, or was deleted, evicted or flushed on the server".into(),
+        Loss::FileReplaced => "its lock file was deleted, renamed or replaced".into(),
         Loss::Foreign => "another client holds it now".into(),
         Loss::Broken { by } => broken_by(by),
         Loss::Released { by } if by.pid.is_empty() => "it was released".into(),
@@ -367,13 +376,15 @@ mod tests {
     #[test]
     fn control_characters_are_escaped() {
         assert_eq!(sanitize(b"a\x1b[31m\nb\xff\xc3\xa9"), "a\\u{1b}[31m\\nb\\xff\u{e9}");
+        let hidden = "\u{61c}\u{2028}\u{200b}\u{fffe}";
+        assert_eq!(sanitize(hidden.as_bytes()), r"\u{61c}\u{2028}\u{200b}\u{fffe}");
     }
 
     proptest! {
         #[test]
         fn sanitized_text_is_harmless_and_stays_as_it_is(bytes: Vec<u8>) {
             let text = sanitize(&bytes);
-            prop_assert!(!text.chars().any(char::is_control));
+            prop_assert!(!text.chars().any(is_unsafe));
             prop_assert_eq!(sanitize(text.as_bytes()), text);
         }
     }

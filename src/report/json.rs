@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::format::is_unsafe;
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Object(Map<String, Value>);
 
@@ -31,8 +33,22 @@ impl Object {
     }
 
     pub(super) fn text(self) -> String {
-        Value::from(self).to_string()
+        json_text(&self.into())
     }
+}
+
+/// In ASCII where a terminal would obey a character, or not show it. JSON has those only in strings.
+pub(crate) fn json_text(value: &Value) -> String {
+    let mut out = String::new();
+    for c in value.to_string().chars() {
+        if is_unsafe(c) {
+            let mut units = [0; 2];
+            c.encode_utf16(&mut units).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 impl From<Object> for Value {
@@ -44,6 +60,23 @@ impl From<Object> for Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn characters_that_a_terminal_obeys_or_hides_are_escaped() {
+        let text = json_text(&Value::from("a\u{9b}31m\u{7f}\u{202e}\u{e0001}\u{fffe}\u{e9}\n"));
+        assert_eq!(text, "\"a\\u009b31m\\u007f\\u202e\\udb40\\udc01\\ufffe\u{e9}\\n\"");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_reads_back(text: String) {
+            let value = Value::from(text);
+            let shown = json_text(&value);
+            prop_assert!(!shown.chars().any(is_unsafe), "{shown}");
+            prop_assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
+        }
+    }
 
     #[test]
     fn fields_keep_their_order_and_unknown_ones_are_absent() {

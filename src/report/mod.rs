@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::duration::format;
 use crate::exit::{Exit, Failure, INTERNAL, UNFIT, code_of};
@@ -39,6 +40,7 @@ pub(crate) use break_lock::BreakReport;
 pub(crate) use format::blocker;
 pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, config_files, quoted, sanitize};
 pub(crate) use history::{Clock, Style, history_json, history_svg, history_text};
+pub(crate) use json::json_text;
 pub(crate) use list::{incomplete_list, list_keys, list_table};
 pub(crate) use problem::{backend_error, io_error, problem};
 pub(crate) use screen::{LongLines, Size, draw_screen, enter_screen, leave_screen};
@@ -253,7 +255,7 @@ impl Report {
         };
         self.error(&format!("lost the lock {}: {why}; {then}", self.lock()));
         let (cause, by) = match cause {
-            LossCause::Reported(Loss::Expired) => ("expired", None),
+            LossCause::Reported(Loss::Expired | Loss::FileReplaced) => ("expired", None),
             LossCause::Reported(Loss::Foreign) => ("foreign", None),
             LossCause::Reported(Loss::Broken { by }) => ("broken", Some(("broken_by", &**by))),
             LossCause::Reported(Loss::Released { by }) => ("released", Some(("released_by", &**by))),
@@ -290,6 +292,21 @@ impl Report {
     pub(crate) fn never_expires(&mut self) {
         self.info(&format!(
             "--ttl none: if this run is killed, {} stays locked until `redlock break --now`",
+            self.lock()
+        ));
+    }
+
+    /// `is_held`: the lock is ours.
+    pub(crate) fn cannot_signal(&mut self, pid: Pid, user: Option<&str>, is_held: bool) {
+        let user = user.map_or_else(|| "another user".into(), |user| format!("user {user}"));
+        let consequence = if is_held {
+            "the lock is not released before it exits"
+        } else {
+            "it continues without the lock"
+        };
+        self.error(&format!(
+            "{}: process {pid} of the command cannot be stopped, as it belongs to {user}: {consequence} \
+             (use sudo redlock run ..., not redlock run ... sudo)",
             self.lock()
         ));
     }

@@ -14,6 +14,9 @@ const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +ge
 const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
                                 REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
 
+/// A file that is removed while a run uses it lets a second run in.
+const REMOVE_SAFELY: &str = "make sure that no run uses this key, then remove it";
+
 /// The error without the number that Rust appends.
 pub(crate) fn io_error(error: &std::io::Error) -> String {
     without_number(&error.to_string()).to_owned()
@@ -224,10 +227,15 @@ fn file_problem(problem: &FileProblem) -> String {
         FileProblem::CannotCreate => {
             "no permission to create a lock file in this directory: choose another with --local-dir".into()
         }
-        FileProblem::SymbolicLink => "is a symbolic link, which redlock does not follow: remove it".into(),
-        FileProblem::NotRegular => "is not a regular file with a single link: remove it".into(),
+        FileProblem::SymbolicLink => {
+            format!("is a symbolic link, which redlock does not follow: {REMOVE_SAFELY}")
+        }
+        FileProblem::NotRegular => format!("is not a regular file: {REMOVE_SAFELY}"),
+        FileProblem::Linked => {
+            format!("is another name of a file that may not be a lock file: {REMOVE_SAFELY}")
+        }
         FileProblem::Io(why) => without_number(why).to_owned(),
-        FileProblem::DeletedInUse => "was deleted while in use: try again".into(),
+        FileProblem::DeletedInUse => "was deleted, renamed or replaced while in use: try again".into(),
         FileProblem::OtherSlots(0) => {
             "is in use without --slots (the same as --slots 1): all users of a key must use the same number"
                 .into()
@@ -244,7 +252,7 @@ fn file_problem(problem: &FileProblem) -> String {
             "the holder is not visible from here: does it belong to another user, or run in a container?"
                 .into()
         }
-        FileProblem::HolderSilent { pid, is_keeper } => silent_holder(*pid, *is_keeper),
+        FileProblem::HolderSilent { pid } => silent_holder(*pid),
         FileProblem::HolderTooOld => {
             "the holder is an older redlock, which cannot be asked to release the lock: stop it with kill(1)"
                 .into()
@@ -252,15 +260,14 @@ fn file_problem(problem: &FileProblem) -> String {
     }
 }
 
-fn silent_holder(pid: Option<i32>, is_keeper: bool) -> String {
-    let who = if is_keeper { "its keeper" } else { "the run that holds it" };
-    let why = if is_keeper { "is it stopped?" } else { "is it stopped, or busy stopping its command?" };
+fn silent_holder(pid: Option<i32>) -> String {
+    let why = "is it stopped, or busy stopping its command?";
     match pid {
         Some(pid) => format!(
-            "{who} (pid {pid}) does not respond: {why} kill -CONT {pid} resumes it, kill -9 {pid} ends it and \
-             frees the lock"
+            "the process that holds it (pid {pid}) does not respond: {why} kill -CONT {pid} resumes it, kill \
+             -9 {pid} ends it and frees the lock"
         ),
-        None => format!("{who} does not respond: {why}"),
+        None => format!("the process that holds it does not respond: {why}"),
     }
 }
 

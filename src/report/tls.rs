@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use crate::lock::{TlsProblem, TlsSetupProblem};
+use crate::moment::printable;
 
 /// At most this many names of a certificate are listed.
 const NAMES_SHOWN: usize = 5;
@@ -76,7 +77,7 @@ pub(crate) fn setup_problem(problem: &TlsSetupProblem) -> String {
 }
 
 fn date(moment: SystemTime) -> String {
-    humantime::format_rfc3339_seconds(moment).to_string().replace('T', " ").replace('Z', " UTC")
+    humantime::format_rfc3339_seconds(printable(moment)).to_string().replace('T', " ").replace('Z', " UTC")
 }
 
 fn listed(names: &[String]) -> String {

@@ -1,9 +1,13 @@
 //! Config files. Keys are spelled like the long options. No message shows a value: it may be a
 //! password.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+use nix::unistd::geteuid;
 use toml::de::{DeTable, DeValue};
 
 use crate::exit::{Failure, UNFIT};
@@ -29,18 +33,45 @@ pub(crate) struct ConfigEntry {
 /// file must exist, and is the only one.
 pub(super) fn read_all(named: Option<PathBuf>) -> Result<Vec<ConfigFile>, Failure> {
     if let Some(path) = named {
-        let text = fs::read_to_string(&path).map_err(|error| cannot_read(&path, &error))?;
+        let text = read(&path)?.map_err(|error| cannot_read(&path, &error))?;
         return Ok(vec![parse(path, &text)?]);
     }
     let mut files = Vec::new();
     for path in [Some(PathBuf::from(OF_ALL_USERS)), of_the_user()].into_iter().flatten() {
-        match fs::read_to_string(&path) {
+        match read(&path)? {
             Ok(text) => files.push(parse(path, &text)?),
             Err(error) if is_missing(&path, &error) => {}
             Err(error) => return Err(cannot_read(&path, &error)),
         }
     }
     Ok(files)
+}
+
+/// A file that another user can change is refused: it decides which servers hold the locks, and to
+/// which file events are appended.
+fn read(path: &Path) -> Result<io::Result<String>, Failure> {
+    let read = || {
+        let mut file = File::open(path)?;
+        let about = file.metadata()?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        Ok((about, text))
+    };
+    let (about, text) = match read() {
+        Ok(read) => read,
+        Err(error) => return Ok(Err(error)),
+    };
+    let refuse = |why: &str| Err(Failure::new(UNFIT, format!("the config file {} {why}", path.display())));
+    let is_foreign = about.uid() != 0 && about.uid() != geteuid().as_raw();
+    match about.is_file() {
+        true if is_foreign => refuse(&format!(
+            "belongs to uid {}, who could change it: make it yours or root's, or name another with --config",
+            about.uid()
+        )),
+        true if about.mode() & 0o002 != 0 => refuse("can be changed by every user: chmod o-w"),
+        // A pipe of the shell.
+        true | false => Ok(Ok(text)),
+    }
 }
 
 /// According to the XDG base directory specification, an unset, empty or relative variable means

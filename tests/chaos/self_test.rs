@@ -137,7 +137,7 @@ const CASES: [Case; 12] = [
         oracle: Oracle::TokenOrder,
         nodes: 1,
         weather: Weather::Gentle,
-        breaks: Breaks::Rule("math.max(last_fence(k) + 1, proposed, clock)", "4102444800000 - NOW_MS"),
+        breaks: Breaks::Rule("math.max(k.last_fence + 1, proposed, clock)", "4102444800000 - NOW_MS"),
         saboteur: None,
     },
     Case {

@@ -380,7 +380,7 @@ impl Client<'_> {
         let how = match loss {
             Loss::Broken { by } => Outcome::Broken { by: by.clone() },
             Loss::Released { .. } => Outcome::Released,
-            Loss::Expired | Loss::Foreign => {
+            Loss::Expired | Loss::FileReplaced | Loss::Foreign => {
                 self.lost(&short(loss));
                 Outcome::Lost
             }

@@ -95,7 +95,7 @@ pub static ALL: &[Mutant] = &[
         "token-grows",
         1,
         &[F::LongCommands],
-        &[("last_fence(k) + 1", "last_fence(k)"), ("IS_GATE and NOW_MS or 0", "0")],
+        &[("k.last_fence + 1", "k.last_fence"), ("IS_GATE and NOW_MS or 0", "0")],
     ),
     lua("token-follows-clock", 3, &[F::DataLoss, F::LongCommands], &[("IS_GATE and NOW_MS or 0", "0")]),
     Mutant {

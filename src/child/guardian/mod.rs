@@ -15,7 +15,6 @@ mod signalling;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +26,11 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
 use nix::unistd::{Pid, alarm, dup2_stderr, getppid, setpgid};
 
-use super::attach;
+use super::attach::AttachPoint;
 use super::forwarding::{Due, Forwarding, WITNESSED};
-use super::host::{LONG_COMMAND, forget_code};
+use super::host::{LONG_COMMAND, forget_code, nowhere};
 use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
-use super::process_tree::{ProcessTree, Reaped, reap};
+use super::process_tree::{Killed, ProcessTree, Reaped, reap};
 use super::signal_state::set_default;
 use super::spawn::{Prepared, ProcessGroup, spawn};
 use crate::arguments;
@@ -59,7 +58,8 @@ enum GuardianState {
     Running,
     /// The tree was sent the stop signal.
     Stopping {
-        kill_at: BootTime,
+        /// `None` once it was killed, if processes are left that belong to other users.
+        kill_at: Option<BootTime>,
     },
 }
 
@@ -84,10 +84,10 @@ pub(super) struct Guardian<'a> {
     grant: Option<Vec<u8>>,
     state: GuardianState,
     command: Option<Child>,
-    /// Runs inside the command that use its lock.
-    attached: Vec<UnixStream>,
     /// No descendant is left, according to the last reaping.
     tree_is_gone: bool,
+    /// Processes of other users in the tree, which were reported.
+    forbidden: Vec<Pid>,
     /// The command is being stopped because its time is up.
     time_up: bool,
     /// Nothing has happened for a while: prepared for a long sleep.
@@ -114,8 +114,8 @@ impl<'a> Guardian<'a> {
             grant: None,
             state: GuardianState::Idle,
             command: None,
-            attached: Vec::new(),
             tree_is_gone: false,
+            forbidden: Vec::new(),
             time_up: false,
             is_resting: false,
         })
@@ -165,11 +165,8 @@ impl<'a> Guardian<'a> {
         poll.readable(self.redlock.as_fd(), PollSource::Redlock);
         poll.readable(self.fds.signals.as_fd(), PollSource::Signals);
         poll.readable(self.fds.timer.as_fd(), PollSource::Other);
-        for point in self.config.attach_point.iter().filter(|_| self.may_attach()) {
-            poll.readable(point.as_fd(), PollSource::Other);
-        }
-        for run in &self.attached {
-            poll.readable(run.as_fd(), PollSource::Other);
+        if let Some(attached) = self.config.attach_point.as_ref().and_then(AttachPoint::wake_fd) {
+            poll.readable(attached, PollSource::Other);
         }
         poll.until(rests_at);
         if self.is_resting {
@@ -263,17 +260,18 @@ impl<'a> Guardian<'a> {
         self.command = Some(command);
     }
 
-    /// Only while the command runs and is not being stopped.
-    fn may_attach(&self) -> bool {
-        matches!(self.state, GuardianState::Running) && self.living_command().is_some()
-    }
-
+    /// Runs attach until the command has exited or is being stopped. Those that have attached are
+    /// waited for, unless they are being stopped as well.
     fn update_attached(&mut self) {
-        self.attached.retain(|run| !attach::is_over(run));
-        if self.may_attach() {
-            self.attached.extend(self.config.attach_point.iter().flat_map(|point| point.accept(&self.tree)));
-        } else if self.command.is_some() {
-            // A run that connects now is refused.
+        let is_over = match self.state {
+            GuardianState::Idle => false,
+            GuardianState::Running => {
+                self.living_command().is_none()
+                    && self.config.attach_point.as_mut().is_some_and(AttachPoint::close)
+            }
+            GuardianState::Stopping { .. } => true,
+        };
+        if is_over {
             self.config.attach_point = None;
         }
     }
@@ -282,7 +280,7 @@ impl<'a> Guardian<'a> {
     fn outcome(&self) -> Option<Exit> {
         let exit = self.command?.exit?;
         let is_over = match (self.state, self.config.wait_for) {
-            (GuardianState::Running, WaitFor::Command) => self.attached.is_empty(),
+            (GuardianState::Running, WaitFor::Command) => self.config.attach_point.is_none(),
             (GuardianState::Idle | GuardianState::Running | GuardianState::Stopping { .. }, _) => {
                 self.tree_is_gone
             }
@@ -314,8 +312,18 @@ impl<'a> Guardian<'a> {
 
     /// redlock has died: nothing renews the lease, and nothing waits for the command.
     fn on_death(mut self) {
-        if self.kill() {
-            self.release_orphan();
+        loop {
+            match self.kill() {
+                Killed::All => return self.release_orphan(),
+                Killed::AllThatIsSeen => return,
+                // Another run must not start beside them.
+                Killed::AllButForbidden(_) => {
+                    let mut poll = Poll::new();
+                    poll.readable(self.fds.signals.as_fd(), ());
+                    poll.wait();
+                    self.read_signals();
+                }
+            }
         }
     }
 
@@ -340,7 +348,7 @@ impl<'a> Guardian<'a> {
         match self.state {
             GuardianState::Idle => None,
             GuardianState::Running => [self.overdue_at(), self.limits.end].into_iter().flatten().min(),
-            GuardianState::Stopping { kill_at } => Some(kill_at),
+            GuardianState::Stopping { kill_at } => kill_at,
         }
     }
 
@@ -366,17 +374,18 @@ impl<'a> Guardian<'a> {
     }
 
     fn check_deadline(&mut self) {
-        if !self.next_moment().is_some_and(BootTime::has_passed) {
-            return;
-        }
+        let is_time = self.next_moment().is_some_and(BootTime::has_passed);
         match self.state {
             GuardianState::Idle => {}
+            // Processes of other users are left, and may have started others that can be killed.
+            GuardianState::Stopping { kill_at: None } => drop(self.kill()),
+            GuardianState::Running | GuardianState::Stopping { .. } if !is_time => {}
             GuardianState::Running => {
                 self.time_up = !self.overdue_at().is_some_and(BootTime::has_passed);
                 self.send(if self.time_up { GuardianEvent::TimeUp } else { GuardianEvent::Overdue });
                 self.stop();
             }
-            GuardianState::Stopping { .. } => drop(self.kill()),
+            GuardianState::Stopping { kill_at: Some(_) } => drop(self.kill()),
         }
     }
 
@@ -423,7 +432,7 @@ fn unlock(file: &File) {
 /// The command's pipes must close when the command closes them, not when its guardian exits.
 fn detach_stdio() {
     super::detach_stdin_and_stdout();
-    if let Ok(null) = File::options().write(true).open("/dev/null") {
+    if let Ok(null) = nowhere() {
         let _ = dup2_stderr(&null);
     }
 }

@@ -3,7 +3,9 @@
 use nix::sys::signal::{Signal, kill, killpg};
 
 use super::{Guardian, GuardianState, StopPolicy};
-use crate::child::process_tree::Scope;
+use crate::child::messages::GuardianEvent;
+use crate::child::proc_entry::{Process, user_of};
+use crate::child::process_tree::{Killed, Scope, is_forbidden};
 use crate::child::spawn::ProcessGroup;
 use crate::clock::BootTime;
 
@@ -19,25 +21,40 @@ impl Guardian<'_> {
         if let Some(deadline) = self.limits.deadline {
             kill_at = kill_at.min(deadline.minus(margin));
         }
-        self.state = GuardianState::Stopping { kill_at };
+        self.state = GuardianState::Stopping { kill_at: Some(kill_at) };
         self.signal_tree(signal);
         // A stopped process does not handle the signal before it is continued.
         self.signal_tree(Signal::SIGCONT);
     }
 
-    /// SIGKILL the whole tree; returns when none of it is left. False if that is not certain.
-    pub(super) fn kill(&mut self) -> bool {
-        self.state = GuardianState::Stopping { kill_at: BootTime::now() };
+    /// SIGKILL the whole tree; returns when none of it is left that can be killed.
+    pub(super) fn kill(&mut self) -> Killed {
+        self.state = GuardianState::Stopping { kill_at: None };
         self.signal_tree(Signal::SIGKILL);
-        self.tree.kill(|pid, exit| {
+        let killed = self.tree.kill(|pid, exit| {
             if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
                 command.exit = Some(exit);
             }
-        })
+        });
+        if let Killed::AllButForbidden(left) = &killed {
+            self.report_forbidden(left);
+        }
+        killed
+    }
+
+    /// Report each process of another user once.
+    fn report_forbidden(&mut self, processes: &[Process]) {
+        let pids = processes.iter().map(|process| process.pid).chain(self.living_command());
+        for pid in pids.filter(|pid| is_forbidden(*pid)) {
+            if !self.forbidden.contains(&pid) {
+                self.forbidden.push(pid);
+                self.send(GuardianEvent::Forbidden { pid, user: user_of(pid) });
+            }
+        }
     }
 
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
-    pub(super) fn forward(&self, signal: Signal) {
+    pub(super) fn forward(&mut self, signal: Signal) {
         match signal {
             // For the command alone: the signal would kill helpers that do not handle it.
             Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
@@ -50,7 +67,7 @@ impl Guardian<'_> {
     }
 
     /// The command or its group is signalled first, which works even without /proc.
-    fn signal_tree(&self, signal: Signal) {
+    fn signal_tree(&mut self, signal: Signal) {
         let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::UpToGuardians };
         // Listed before the first signal, so that processes started by handlers to clean up are
         // spared.
@@ -62,10 +79,14 @@ impl Guardian<'_> {
             (None, Some(command)) => kill(command, signal),
             (None, None) => Ok(()),
         };
-        for process in processes {
+        for process in &processes {
             if Some(process.pid) != command && (group.is_none() || Some(process.group) != group) {
                 process.signal(signal);
             }
+        }
+        // Within a session every process may be continued.
+        if signal != Signal::SIGCONT {
+            self.report_forbidden(&processes);
         }
     }
 }

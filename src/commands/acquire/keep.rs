@@ -9,12 +9,12 @@ use anyhow::Context;
 use super::output::token_text;
 use super::{new_report, release_unprinted, take};
 use crate::child::signals::Signals;
-use crate::child::{ControlPoint, FrontLink, Printed, WatchedProcess, restore_default_signals};
+use crate::child::{FrontLink, Printed, WatchedProcess, restore_default_signals};
 use crate::commands::hold::{Background, Hold};
 use crate::commands::identity;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperPipes};
-use crate::lock::{Ended, HolderInfo, Outcome, Renewal};
+use crate::lock::{ControlFile, Ended, HolderInfo, Outcome, Renewal};
 use crate::report::{self, Report};
 use crate::settings::AcquireSettings;
 
@@ -73,8 +73,8 @@ fn keep(
             lock.extend(&grant);
             until = settings.ttl.map(|ttl| grant.taken_at + ttl);
         }
-        match ControlPoint::open(&grant.claim.to_string()) {
-            Ok(point) => control = Some(point),
+        match ControlFile::create(&grant.claim, &files) {
+            Ok(file) => control = Some(file),
             Err(error) => {
                 lock.release(&grant, &Ended::new(Outcome::NotStarted), Duration::ZERO);
                 return Err(error).context("cannot start the keeper");
@@ -104,10 +104,8 @@ fn keep(
     let (watch, lease) = (lock.break_watch(&grant), grant.lease);
     let ttl = settings.lock.backend.ttl().unwrap_or_default();
     let keeper = Keeper::new(pipes, lock, grant, ttl, |_| {});
-    let mut background = Background::new(settings, watched, lease, until, control, &files);
+    let mut background = Background::new(settings, watched, lease, until, control);
     Hold::new(&settings.lock, keeper, watch, &mut signals, report).run(&mut background);
     report::kept();
-    let exit = background.exit();
-    background.answer();
-    Ok(exit)
+    Ok(background.exit())
 }

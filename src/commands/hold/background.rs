@@ -1,20 +1,17 @@
 //! The lock of `redlock acquire` with a keeper process: held until the watched process has ended,
 //! the lock is released with its token or, for nobody in particular, its time is over.
 
-use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::{End, Hold, Source, Subject, outcome_of_loss};
+use crate::child::WatchedProcess;
 use crate::child::signals::ReceivedSignal;
-use crate::child::{ControlPoint, ControlRequest, WatchedProcess};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
-use crate::lock::{Ended, Extended, Grant, KeeperRequest, Lease, Loss, Outcome};
+use crate::lock::{ControlFile, Ended, Extended, Grant, Lease, Loss, Outcome};
 use crate::poll::Poll;
 use crate::report::{Consequence, LossCause, Report};
 use crate::settings::{AcquireSettings, DEFAULT_KILL_AFTER, OnLost};
@@ -22,12 +19,8 @@ use crate::settings::{AcquireSettings, DEFAULT_KILL_AFTER, OnLost};
 pub(in crate::commands) struct Background<'a> {
     settings: &'a AcquireSettings,
     kept_for: KeptFor,
-    /// On this host: where processes ask us to release or to extend, and the lock files by device
-    /// and inode.
-    control: Option<ControlPoint>,
-    files: Vec<(u64, u64)>,
-    /// The request that ends the holding, to be answered after the release.
-    pending: Option<(ControlRequest, KeeperRequest)>,
+    /// On this host: where processes ask us to extend the lock.
+    control: Option<ControlFile>,
     /// The loss of the lock was reported, or the watched process was signalled before it.
     is_lost: bool,
 }
@@ -79,8 +72,7 @@ impl<'a> Background<'a> {
         watched: Option<WatchedProcess>,
         lease: Option<Lease>,
         until: Option<BootTime>,
-        control: Option<ControlPoint>,
-        files: &[Arc<File>],
+        control: Option<ControlFile>,
     ) -> Self {
         let kept_for = match watched {
             Some(process) => {
@@ -91,45 +83,24 @@ impl<'a> Background<'a> {
             }
             None => KeptFor::Nobody { until },
         };
-        let identities = files.iter().filter_map(|file| file.metadata().ok());
-        let files = identities.map(|about| (about.dev(), about.ino())).collect();
-        Self { settings, kept_for, control, files, pending: None, is_lost: false }
+        Self { settings, kept_for, control, is_lost: false }
     }
 
     pub(in crate::commands) fn exit(&self) -> Exit {
         Exit::Code(if self.is_lost { exit::LOST } else { 0 })
     }
 
-    /// After the release.
-    pub(in crate::commands) fn answer(self) {
-        if let Some((request, asked)) = self.pending {
-            request.reply(asked.done());
-        }
-    }
-
-    fn on_request(&mut self, request: ControlRequest, hold: &mut Hold<'_>) -> Option<End> {
-        match KeeperRequest::parse(&request.message, &self.files) {
-            Ok(asked @ KeeperRequest::Release { .. }) => {
-                self.pending = Some((request, asked));
-                return Some(End::Release(Ended::new(Outcome::Released)));
+    fn extend_on_host(&mut self, hold: &mut Hold<'_>) {
+        let Some(control) = &self.control else { return };
+        control.on_extension(|ttl| {
+            if let KeptFor::Nobody { until } = &mut self.kept_for {
+                *until = ttl.map(|ttl| BootTime::now() + ttl);
+                hold.change(|lock, grant| {
+                    lock.set_ttl(ttl);
+                    lock.extend(grant);
+                });
             }
-            Ok(asked @ KeeperRequest::Extend { ttl }) => {
-                self.extend_on_host(ttl, hold);
-                request.reply(asked.done());
-            }
-            Err(answer) => request.reply(&answer),
-        }
-        None
-    }
-
-    fn extend_on_host(&mut self, ttl: Option<Duration>, hold: &mut Hold<'_>) {
-        if let KeptFor::Nobody { until } = &mut self.kept_for {
-            *until = ttl.map(|ttl| BootTime::now() + ttl);
-            hold.change(|lock, grant| {
-                lock.set_ttl(ttl);
-                lock.extend(grant);
-            });
-        }
+        });
     }
 }
 
@@ -141,9 +112,6 @@ impl Subject for Background<'_> {
                 poll.until(watched.signal_at);
             }
             KeptFor::Nobody { until } => poll.until(*until),
-        }
-        if let Some(control) = &self.control {
-            poll.readable(control.as_fd(), Source::Subject);
         }
     }
 
@@ -166,7 +134,7 @@ impl Subject for Background<'_> {
     fn on_loss(&mut self, cause: LossCause, _at_once: bool, hold: &mut Hold<'_>) -> Option<End> {
         if let LossCause::Reported(Loss::Released { .. }) = cause {
             // On this host it is for us to do.
-            let is_done = self.files.is_empty();
+            let is_done = self.control.is_none();
             let release = End::Release(Ended::new(Outcome::Released));
             return Some(if is_done { End::ReleasedElsewhere } else { release });
         }
@@ -217,11 +185,8 @@ impl Subject for Background<'_> {
     }
 
     fn check(&mut self, _is_ready: bool, hold: &mut Hold<'_>) -> Option<End> {
-        while let Some(request) = self.control.as_ref().and_then(ControlPoint::accept) {
-            if let Some(end) = self.on_request(request, hold) {
-                return Some(end);
-            }
-        }
+        // Before the clock: a keeper that was stopped must not miss a request.
+        self.extend_on_host(hold);
         match &mut self.kept_for {
             KeptFor::Process(watched) => {
                 if watched.process.has_ended() {

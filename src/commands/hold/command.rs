@@ -12,6 +12,7 @@ use super::{End, Hold, Source, Subject, outcome_of_loss};
 use crate::child::signals::{ReceivedSignal, suspend_self};
 use crate::child::{self, GuardianEvent, LONG_COMMAND, Limits, ProcView, Supervisor};
 use crate::clock::BootTime;
+use crate::commands::identity;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{Ended, Grant, Loss, Outcome};
 use crate::poll::Poll;
@@ -140,6 +141,16 @@ impl<'a> RunningCommand<'a> {
         report.lost(cause, consequence);
     }
 
+    /// A process of the command belongs to another user, so that it cannot be signalled.
+    fn forbidden(&self, pid: Pid, user: Option<u32>, report: &mut Report) {
+        let is_held = match self.state {
+            CommandState::Held | CommandState::TimeUp => true,
+            CommandState::Lost { .. } => false,
+        };
+        let user = user.map(identity::name_of_user);
+        report.cannot_signal(pid, user.as_deref(), is_held);
+    }
+
     fn stops_on_loss(&self) -> bool {
         self.settings.on_lost == OnLost::Stop
     }
@@ -181,6 +192,10 @@ impl Subject for RunningCommand<'_> {
                 self.on_time_up(hold.report);
                 None
             }
+            GuardianEvent::Forbidden { pid, user } => {
+                self.forbidden(pid, user, hold.report);
+                None
+            }
             GuardianEvent::Ended(command) => {
                 let exit = self.exit_code().map_or(command, Exit::Code);
                 Some(self.end(self.outcome(), Ok(exit)))
@@ -194,7 +209,7 @@ impl Subject for RunningCommand<'_> {
                 Some(self.not_started(Err(failure)))
             }
             GuardianEvent::Vanished => {
-                self.supervisor.kill_what_is_left();
+                self.supervisor.kill_what_is_left(|pid, user| self.forbidden(pid, user, hold.report));
                 let message = "the guardian process was killed; the command was stopped";
                 let failure = || Failure::new(exit::INTERNAL, message);
                 let result = self.exit_code().map(Exit::Code).ok_or_else(failure);

@@ -233,8 +233,7 @@ impl<'a> Hold<'a> {
 fn outcome_of_loss(cause: &LossCause) -> Outcome {
     match cause {
         LossCause::Reported(Loss::Broken { by }) => Outcome::Broken { by: by.clone() },
-        LossCause::Reported(Loss::Expired | Loss::Foreign | Loss::Released { .. }) | LossCause::Overdue => {
-            Outcome::Lost
-        }
+        LossCause::Reported(Loss::Expired | Loss::FileReplaced | Loss::Foreign | Loss::Released { .. })
+        | LossCause::Overdue => Outcome::Lost,
     }
 }

@@ -5,7 +5,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -144,8 +143,8 @@ impl<'a> Admission<'a> {
             file_length: 0,
         };
         let metadata = file.locks().file().metadata().map_err(|e| file.io_error(&e))?;
-        // The file was deleted: other processes do not see our locks on it.
-        if metadata.nlink() == 0 {
+        // Other processes would not see our locks on it.
+        if !file.is_in_place() {
             return Err(file.error(FileProblem::DeletedInUse));
         }
         admission.file_length = metadata.len();

@@ -1,8 +1,9 @@
 //! Asking a holder on this host to release its lock. A kernel lock cannot be taken from a living
 //! process, so it must release it itself: it gets a signal, which only its own user and root can
-//! send. The signal carries a number, and the lock file has a request with this number; without one
-//! the signal is ignored.
+//! send. The signal carries a number that says what is asked for; any other number is ignored. Who
+//! asks is in the lock file, for people.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,14 +32,58 @@ const VALID_FOR: Duration = Duration::from_secs(10);
 /// When to repeat a request: another one may have overwritten it.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 
-/// In the place of the claim: a request to kill the command without notice.
-const KILL: &str = "kill";
+/// The upper half of the number of a request, so that a stray signal is none.
+const REQUEST: u32 = 0x7264_0000;
 
-/// In the place of the claim: a request by the bearer of the token.
-pub(super) const RELEASE: &str = "release";
+/// The lowest bits of the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    /// A keeper must look at its control file.
+    Wake,
+    Break,
+    /// Kill the command without notice.
+    Kill,
+    /// By the bearer of the token.
+    Release,
+}
 
-/// Sends a signal with this number to the process that holds this lock.
-pub(crate) type SignalHolder = Box<dyn Fn(&HostHolder, u32) -> Signalled>;
+impl Verb {
+    /// A new number for each request.
+    fn number(self) -> u32 {
+        let (_, random) = Uuid::new_v4().as_u64_pair();
+        let random = u32::try_from(random & 0x3fff).unwrap_or(0) << 2;
+        let verb = match self {
+            Self::Wake => 0,
+            Self::Break => 1,
+            Self::Kill => 2,
+            Self::Release => 3,
+        };
+        REQUEST | random | verb
+    }
+
+    fn from_number(number: u64) -> Option<Self> {
+        let number = u32::try_from(number).ok().filter(|number| number & 0xffff_0000 == REQUEST)?;
+        Some(match number & 3 {
+            0 => Self::Wake,
+            1 => Self::Break,
+            2 => Self::Kill,
+            _ => Self::Release,
+        })
+    }
+}
+
+/// The processes of this host that hold locks.
+pub(crate) trait HolderProcesses {
+    /// The processes that have a file of this name open, among those whose files we may open; and
+    /// the file.
+    fn with_open_file(&self, link: &str) -> Vec<(i32, File)>;
+
+    /// Whether this process has the lock.
+    fn holds(&self, pid: i32, holder: &HostHolder) -> bool;
+
+    /// Send a signal with this number to the process that has the lock.
+    fn signal(&self, holder: &HostHolder, number: u32) -> Signalled;
+}
 
 /// The kernel lock by which a holder can be found.
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +95,18 @@ pub(crate) struct HostHolder {
     pub pid: Option<i32>,
 }
 
+impl HostHolder {
+    pub(super) fn new(file: &LockFile, offset: u64, pid: Option<i32>) -> Self {
+        let (device, inode) = file.identity();
+        Self { device, inode, offset, pid }
+    }
+}
+
 /// The result of sending a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signalled {
-    Yes,
+    /// The process with this ID.
+    Yes(i32),
     NotFound,
     Refused,
     TooOld,
@@ -63,7 +116,7 @@ pub(crate) struct HostBreaker {
     /// `None` if the lock was never used.
     file: Option<LockFile>,
     who: HolderInfo,
-    signal_holder: SignalHolder,
+    processes: Box<dyn HolderProcesses>,
     /// Wakes us when a holder leaves.
     released: Option<ReleaseWatch>,
 }
@@ -73,39 +126,40 @@ impl HostBreaker {
         directory: &Path,
         name: &[u8],
         who: HolderInfo,
-        signal_holder: SignalHolder,
+        processes: Box<dyn HolderProcesses>,
     ) -> Result<Self, BackendError> {
         let file_name = file_name::encode(name);
         let exists = LockFile::open_to_look(directory, file_name.as_ref())?.is_some();
         let file = if exists { Some(LockFile::open(directory, name)?) } else { None };
-        Ok(Self { file, who, signal_holder, released: None })
+        Ok(Self { file, who, processes, released: None })
     }
 }
 
-/// Write a request to this holder into the file, and signal the holder.
+/// Signal the holder; the file shows it who asks. Returns its PID, unless it has just exited.
 pub(super) fn ask_run(
     file: &LockFile,
     holder: &Participant,
     who: &HolderInfo,
-    how: &str,
-    signal_holder: &SignalHolder,
-) -> Result<(), BackendError> {
-    let (high, _) = Uuid::new_v4().as_u64_pair();
-    let number = u32::try_from(high >> 32).unwrap_or(0).max(1);
+    verb: Verb,
+    processes: &dyn HolderProcesses,
+) -> Result<Option<i32>, BackendError> {
+    let number = verb.number();
     let request = Record {
-        claim: how.into(),
+        claim: String::new(),
         since: BootTime::now(),
         since_ms: 0,
         mode: Mode::Exclusive,
         info: who.clone(),
         tenure: None,
     };
-    file.write_record(BREAK_REQUEST, number.into(), &request).map_err(|e| file.io_error(&e))?;
-    let (device, inode) = file.identity();
-    let pid = pid_of(file, holder);
-    let problem = match signal_holder(&HostHolder { device, inode, offset: holder.offset, pid }, number) {
-        Signalled::Yes => return Ok(()),
-        Signalled::NotFound if is_gone(file, holder)? => return Ok(()),
+    if verb != Verb::Wake {
+        // The holder stops without it as well.
+        let _ = file.write_record(BREAK_REQUEST, number.into(), &request);
+    }
+    let asked = HostHolder::new(file, holder.offset, pid_of(file, holder));
+    let problem = match processes.signal(&asked, number) {
+        Signalled::Yes(pid) => return Ok(Some(pid)),
+        Signalled::NotFound if is_gone(file, holder)? => return Ok(None),
         Signalled::NotFound => FileProblem::HolderNotFound,
         Signalled::Refused => FileProblem::HolderOfAnotherUser,
         Signalled::TooOld => FileProblem::HolderTooOld,
@@ -113,8 +167,8 @@ pub(super) fn ask_run(
     Err(file.error(problem))
 }
 
-/// The pid of the holder, according to its record.
-pub(super) fn pid_of(file: &LockFile, holder: &Participant) -> Option<i32> {
+/// The pid of the holder, according to its record: where to look first.
+fn pid_of(file: &LockFile, holder: &Participant) -> Option<i32> {
     let info = file.record(holder.ticket)?.info;
     match info.renewal {
         Renewal::Keeper(keeper) => i32::try_from(keeper).ok(),
@@ -138,13 +192,13 @@ impl Breaker for HostBreaker {
         let Some(file) = &self.file else { return Ok(Notified { unreachable, freed: Freed::No }) };
         let present = Present::look(file)?;
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        let request = if how == BreakMode::Immediate { KILL } else { "" };
+        let verb = if how == BreakMode::Immediate { Verb::Kill } else { Verb::Break };
         for (Holder { id, .. }, participant) in present.described_holders(file) {
             let Some(holder) = participant.filter(|_| holders.iter().any(|meant| meant.id == id)) else {
                 continue;
             };
-            match ask_run(file, &holder, &self.who, request, &self.signal_holder) {
-                Ok(()) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
+            match ask_run(file, &holder, &self.who, verb, &*self.processes) {
+                Ok(_) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
                 Err(error) => unreachable.push(UnreachableHolder { id, error }),
             }
         }
@@ -177,14 +231,37 @@ pub(super) struct HostBreakWatch {
 }
 
 impl BreakWatch for HostBreakWatch {
+    /// Only our user and root can send it. Any user can change the record, so it decides nothing.
     fn on_signal(&mut self, number: u64) -> Option<Notice> {
-        self.files.iter().find_map(|file| {
-            let request = file.record_at(BREAK_REQUEST, number)?;
-            let is_valid = request.since <= BootTime::now() && request.since.elapsed() < VALID_FOR;
-            is_valid.then(|| match request.claim.as_str() {
-                RELEASE => Notice::Released { by: request.info },
-                how => Notice::Broken(Broken { by: request.info, at_once: how == KILL }),
-            })
-        })
+        let verb = Verb::from_number(number)?;
+        let is_valid =
+            |request: &Record| request.since <= BootTime::now() && request.since.elapsed() < VALID_FOR;
+        // A repeated request may have replaced the one that this signal belongs to.
+        let request = self.files.iter().find_map(|file| {
+            let number = file.number_at(BREAK_REQUEST);
+            Verb::from_number(number).and_then(|_| file.record_at(BREAK_REQUEST, number))
+        });
+        let by = request.filter(is_valid).map(|request| request.info).unwrap_or_default();
+        match verb {
+            Verb::Wake => None,
+            Verb::Break => Some(Notice::Broken(Broken { by, at_once: false })),
+            Verb::Kill => Some(Notice::Broken(Broken { by, at_once: true })),
+            Verb::Release => Some(Notice::Released { by }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_no_request_has_no_verb() {
+        for verb in [Verb::Wake, Verb::Break, Verb::Kill, Verb::Release] {
+            assert_eq!(Verb::from_number(verb.number().into()), Some(verb));
+        }
+        for number in [0, 1, 3, u64::from(REQUEST) << 32, u64::MAX] {
+            assert_eq!(Verb::from_number(number), None, "{number}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use super::lock_file::LockFile;
 use super::record::Record;
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
+use crate::lock::holder::without_login;
 use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Mode, Outcome, Renewal};
 
 /// Size of an entry: enough for the URL of a CI job, unless the other fields are long.
@@ -214,7 +215,8 @@ fn from_bytes(bytes: &[u8]) -> Option<(u64, FinishedRun)> {
         HolderInfo { host, pid, user, command, label, job_url: String::new(), renewal: Renewal::Run }
     };
     let (info, by) = (person(), person());
-    let (info, by) = (HolderInfo { job_url: text(), ..info }, HolderInfo { job_url: text(), ..by });
+    let mut url = || without_login(&text());
+    let (info, by) = (HolderInfo { job_url: url(), ..info }, HolderInfo { job_url: url(), ..by });
     let ended = Ended::parse(how, exit, signal, by)?;
     (ticket > 0 && ticket < TICKETS_END)
         .then_some((ticket, FinishedRun { ended_at, waited, held, info, mode, slot, token, fence, ended }))

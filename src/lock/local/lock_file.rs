@@ -15,7 +15,8 @@ use super::ofd_lock::OfdLocks;
 use crate::lock::{BackendError, FileProblem, Problem};
 
 /// Directories in which all users of a host can share files; the first suitable one is used.
-const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
+/// Not /dev/shm, where logind deletes a user's files when the user logs out.
+const DIRECTORIES: [&str; 3] = ["/run/lock", "/var/tmp", "/tmp"];
 
 /// The type of Windows shares mounted by a current kernel. Not in nix.
 const SMB2_SUPER_MAGIC: FsType = FsType(0xfe53_4d42);
@@ -86,8 +87,11 @@ impl LockFile {
             _ => fail(FileProblem::Io(e.to_string())),
         })?;
         let metadata = file.metadata().map_err(|e| fail(FileProblem::Io(e.to_string())))?;
-        if !metadata.is_file() || metadata.nlink() > 1 {
+        if !metadata.is_file() {
             return Err(fail(FileProblem::NotRegular));
+        }
+        if metadata.nlink() > 1 && !may_be_linked(&metadata, directory) {
+            return Err(fail(FileProblem::Linked));
         }
         let identity = (metadata.dev(), metadata.ino());
         let file_system = fstatfs(&file).ok();
@@ -105,6 +109,12 @@ impl LockFile {
     /// Device and inode.
     pub(super) fn identity(&self) -> (u64, u64) {
         self.identity
+    }
+
+    /// Whether its name still leads to it: the owner of a file may delete, rename or replace it, and
+    /// other processes would not see our locks then.
+    pub(super) fn is_in_place(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
     }
 
     pub(super) fn mount(&self) -> Mount {
@@ -144,6 +154,14 @@ impl LockFile {
     pub(super) fn error(&self, problem: FileProblem) -> BackendError {
         BackendError::new(self.path.display().to_string(), Problem::File(problem))
     }
+}
+
+/// Whether a second name of the file does no harm. Any user who may write to a lock file can link it,
+/// and must not lock others out by that. But a name in the directory may also be a link to a file
+/// that has nothing to do with locks: it must not be written unless all users of the directory may.
+fn may_be_linked(file: &Metadata, directory: &Path) -> bool {
+    let writers = fs::metadata(directory).map_or(0, |directory| directory.mode() & 0o022);
+    writers != 0 && file.mode() & writers == writers
 }
 
 /// Refuses a directory in which one user could delete another's lock file.

@@ -14,6 +14,7 @@ mod admission;
 mod bearer;
 mod break_request;
 mod byte_map;
+mod control;
 mod enter;
 mod file_name;
 mod format;
@@ -46,15 +47,16 @@ use record::Record;
 use release_watch::INTERRUPT;
 use reservation::Reservation;
 
-pub(crate) use bearer::{AskKeeper, HostBearer, KeeperReply, KeeperRequest};
-pub(crate) use break_request::{HostBreaker, HostHolder, SignalHolder, Signalled};
+pub(crate) use bearer::HostBearer;
+pub(crate) use break_request::{HolderProcesses, HostBreaker, HostHolder, Signalled};
+pub(crate) use control::ControlFile;
 pub(crate) use lock_file::{Mount, default_directory};
 pub(crate) use view::HostView;
 
 use super::claim::{HostTicket, WaiterId};
 use super::{
-    AncestorLock, BackendError, BreakWatch, Claim, Ended, Error, Extended, Grant, Lease, Lock, Mode,
-    Observer, OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
+    AncestorLock, BackendError, BreakWatch, Claim, Ended, Error, Extended, FileProblem, Grant, Lease, Lock,
+    Loss, Mode, Observer, OuterLock, Problem, ReleaseOrphan, Released, Request, Votes,
 };
 use crate::clock::{BootTime, wall_clock_millis};
 
@@ -90,7 +92,14 @@ impl HostLock {
     /// Open or create the lock files. To be called before the guardian is forked: it must hold the
     /// lock as well, so that killing redlock does not free the lock under a living command.
     pub(crate) fn open(directory: &Path, names: &[Vec<u8>]) -> Result<Self, BackendError> {
-        let files = names.iter().map(|name| LockFile::open(directory, name)).collect::<Result<_, _>>()?;
+        let files: Vec<LockFile> =
+            names.iter().map(|name| LockFile::open(directory, name)).collect::<Result<_, _>>()?;
+        // It would wait for itself.
+        if let Some(file) = files.iter().find(|file| {
+            files.iter().any(|other| other.identity() == file.identity() && other.path() != file.path())
+        }) {
+            return Err(file.error(FileProblem::Linked));
+        }
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by_key(|&key| &names[key]);
         let claim = Claim { waiter: WaiterId::random(), attempt: 0 };
@@ -262,7 +271,11 @@ impl Lock for HostLock {
     fn release(&mut self, grant: &Grant, ended: &Ended, min_hold: Duration) -> Released {
         let adjusted = self.adjust_reservations(grant.taken_at, min_hold);
         self.log_release(grant, ended);
+        let is_replaced = !self.files.iter().all(LockFile::is_in_place);
         self.unlock_all();
+        if is_replaced {
+            return Released::Lost(Loss::FileReplaced);
+        }
         adjusted.map_or_else(Released::Unknown, |()| Released::Done(Vec::new()))
     }
 

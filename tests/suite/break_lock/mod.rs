@@ -12,6 +12,14 @@ mod this_host;
 
 use crate::support::{Backend, Locks, Redis, Run};
 
+/// Our name according to /etc/passwd, whatever USER says.
+fn our_user() -> String {
+    let uid = nix::unistd::getuid().to_string();
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let ours = passwd.lines().find(|line| line.split(':').nth(2) == Some(&uid));
+    ours.and_then(|line| line.split(':').next()).map_or_else(|| format!("uid {uid}"), str::to_owned)
+}
+
 /// `redlock break k` on this server.
 fn break_on(redis: &Redis) -> Run {
     break_at(&redis.url())

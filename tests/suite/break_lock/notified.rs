@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::break_in;
+use super::{break_in, our_user};
 use crate::support::{Backend, REPORT_SURVIVORS, STUBBORN_TREE, TREE, alive, hold, tree_of, wait_until};
 
 on_backends!(
@@ -30,12 +30,13 @@ fn the_tree_is_stopped_and_the_next_waiter_gets_the_lock(backend: &Backend) {
     let pids: Vec<String> = tree.iter().map(i32::to_string).collect();
     let next = backend.waiter(backend.run().env("TREE", pids.join(" ")).sh(REPORT_SURVIVORS), 1);
     let start = Instant::now();
-    let done = break_in(backend).arg("--yes").env("USER", "alice").done().expect_code(0);
+    let done = break_in(backend).arg("--yes").env("USER", "mallory").done().expect_code(0);
     assert!(start.elapsed() < WELL_BEFORE_THE_RENEWAL, "{:?}", start.elapsed());
     assert!(done.stdout.contains("broke \"k\": taken from "), "{done:?}");
     assert!(done.stdout.contains("its command was stopped after "), "{done:?}");
     let broken = job.wait().expect_code(79);
-    assert!(broken.stderr.contains("lost the lock \"k\": broken by alice@"), "{broken:?}");
+    let by = format!("lost the lock \"k\": broken by {}@", our_user());
+    assert!(broken.stderr.contains(&by), "{broken:?}");
     assert_eq!(broken.stderr.lines().count(), 1, "{broken:?}");
     assert!(!tree.iter().any(|pid| alive(*pid)), "{tree:?}");
     assert_eq!(next.wait().expect_code(0).stdout, "looked\n");
@@ -71,12 +72,13 @@ fn the_order_of_the_queue_is_kept_and_tokens_grow(backend: &Backend) {
 
 fn events_name_who_broke_it(backend: &Backend) {
     let job = hold(backend.run().args(&TTL).args(&["--events", "events"]));
-    break_in(backend).arg("--yes").env("USER", "alice").done().expect_code(0);
+    break_in(backend).arg("--yes").env("USER", "mallory").done().expect_code(0);
     job.wait().expect_code(79);
     let events = backend.noted("events");
     let lost = events.iter().find(|line| line.contains(r#""event":"lost""#)).expect("lost");
     assert!(lost.contains(r#""cause":"broken","action":"stop""#), "{lost}");
-    assert!(lost.contains(r#""broken_by":{"host":""#) && lost.contains(r#""user":"alice""#), "{lost}");
+    let lost: serde_json::Value = serde_json::from_str(lost).expect("JSON");
+    assert_eq!(lost["broken_by"]["user"], our_user(), "{lost}");
     let ended = events.last().expect("ended");
     assert!(ended.contains(r#""outcome":"lost","exit":79"#), "{ended}");
     assert!(ended.contains(r#""released":true"#), "{ended}");

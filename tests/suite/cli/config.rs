@@ -221,3 +221,20 @@ fn verbose_reports_where_the_lock_is() {
     let three = verbose(nodes.run("k"));
     assert!(three.contains("lock \"k\" on 3 servers (redis://"), "{three}");
 }
+
+#[test]
+fn a_file_that_another_user_can_change_is_refused() {
+    let (_directory, path) = file("local = true\n");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o646)).unwrap();
+    let done = run(&path).sh("echo ran").done().expect_code(78);
+    assert!(done.stdout.is_empty() && done.stderr.contains("every user: chmod o-w"), "{done:?}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+    run(&path).cmd(&["true"]).done().expect_code(0);
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    std::os::unix::fs::chown(&path, Some(UNPRIVILEGED), None).unwrap();
+    let done = run(&path).sh("echo ran").done().expect_code(78);
+    let owner = format!("belongs to uid {UNPRIVILEGED}");
+    assert!(done.stdout.is_empty() && done.stderr.contains(&owner), "{done:?}");
+    fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    users.run(UNPRIVILEGED, run(&path), "022").cmd(&["true"]).done().expect_code(0);
+}

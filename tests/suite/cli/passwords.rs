@@ -145,3 +145,28 @@ fn a_password_that_must_be_encoded_gets_a_hint_and_is_not_shown() {
         }
     }
 }
+
+/// A URL in the place of another value, or a command, is repeated without its password.
+#[test]
+fn a_misplaced_url_is_repeated_without_its_password() {
+    for password in ["s3cret", "s3c,ret", "s3c'ret", "s3c\"ret", "s3c ret", "s3c://ret", "s3c\u{9b}ret"] {
+        let url = format!("redis://:{password}@h");
+        let option = |name: &str| Run::bare().args(&["run", "--local", "--key", "k", name, &url]);
+        let misplaced = [
+            option("--ttl"),
+            option("--slots"),
+            option("--on-lost"),
+            option("--config"),
+            option("--events"),
+            option("--no-such"),
+            Run::bare().arg(&url),
+            Run::bare().args(&["status", "a", &url]),
+            Run::bare().args(&["run", "--local", "--key", "k"]).env("REDLOCK_SLOTS", &url),
+        ];
+        for run in misplaced {
+            let done = run.cmd(&["true"]).done();
+            assert_ne!(done.code, Some(0), "{done:?}");
+            assert!(!done.stderr.contains("s3c") && !done.stderr.contains("ret"), "{url}: {done:?}");
+        }
+    }
+}

@@ -1,9 +1,11 @@
 //! Other commands than `run` on a cluster; TLS; useless servers.
 
+use std::time::{Duration, Instant};
+
 use crate::documents::blocks::acl_rules;
 use crate::support::cluster::Cluster;
 use crate::support::redis::free_port;
-use crate::support::tls::Authority;
+use crate::support::tls::{Authority, Valid};
 use crate::support::{Blackhole, Run, assert_takes_less_than, hold, impostor, refused, wait_until};
 
 #[test]
@@ -181,4 +183,23 @@ fn useless_servers_are_skipped() {
         refused(run(), 69, &["MOVED"]);
         start.elapsed()
     });
+}
+
+/// The owner of the slot has a certificate of another authority.
+#[test]
+fn a_redirection_to_a_server_with_a_wrong_certificate_is_refused_at_once() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let cluster = Cluster::with_tls(2, &authority);
+    let key = (0..).map(|n| format!("k{n}")).find(|key| cluster.owner(key) == 0).expect("a key");
+    let settings = other.settings(&["localhost", "127.0.0.1"], Valid::Now, 0);
+    let files = settings.iter().filter(|(name, _)| name.ends_with("cert-file") || name.ends_with("key-file"));
+    let files: Vec<&str> = files.flat_map(|(name, value)| [*name, value.as_str()]).collect();
+    let set = [&["CONFIG", "SET"][..], &files].concat();
+    if cluster[0].cmd(&set) != "OK" {
+        skip!("this server cannot change two settings at once");
+    }
+    let (start, timeout) = (Instant::now(), Duration::from_secs(10));
+    let run = authority.run(&cluster.url(), &key).args(&["-n", "--ttl", "60s", "--node-timeout", "10s"]);
+    refused(run, 78, &["--tls-ca"]);
+    assert!(start.elapsed() < timeout, "{:?}", start.elapsed());
 }

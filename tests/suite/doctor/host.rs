@@ -113,3 +113,13 @@ fn settings_that_cannot_work_are_not_examined() {
     Run::bare().args(&["doctor", "--redis", "localhost"]).done().expect_code(64);
     Run::bare().args(&["doctor", "--require-server"]).done().expect_code(78);
 }
+
+#[test]
+fn a_user_is_told_how_to_call_sudo() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    let doctor = || host.subcommand("doctor").arg("--local");
+    let done = users.run(UNPRIVILEGED, doctor(), "022").done().expect_code(0);
+    assert!(done.stdout.contains("use sudo redlock run ..., not redlock run ... sudo"), "{done:?}");
+    assert!(!doctor().done().expect_code(0).stdout.contains("sudo"));
+}

@@ -65,3 +65,23 @@ fn the_operations_contents_list_every_section() {
         .collect();
     assert_eq!(contents, sections);
 }
+
+#[test]
+fn the_documented_number_of_unsafe_blocks_is_right() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut directories = vec![root.join("src")];
+    let mut blocks = 0;
+    while let Some(directory) = directories.pop() {
+        for path in std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                let found = std::fs::read_to_string(&path).unwrap().matches("unsafe {").count();
+                assert!(found == 0 || path.starts_with(root.join("src/child")), "{}", path.display());
+                blocks += found;
+            }
+        }
+    }
+    let text = std::fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    assert!(text.contains(&format!("\n{blocks} blocks, all in src/child")), "there are {blocks}");
+}

@@ -2,6 +2,7 @@
 //! history` shows it without changing anything.
 
 mod endings;
+mod hostile;
 mod kept;
 mod refused;
 mod servers;

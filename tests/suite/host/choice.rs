@@ -11,7 +11,7 @@ use crate::support::{Host, Redis, Run, hold, processes};
 const NO_SERVER: &str = "redis://127.0.0.1:1";
 
 /// Directories for locks without --local-dir.
-const DIRECTORIES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
+const DIRECTORIES: [&str; 3] = ["/run/lock", "/var/tmp", "/tmp"];
 
 /// A key that no other test on this host uses; its file is deleted with it.
 struct OwnKey(String);

@@ -119,18 +119,31 @@ fn a_nested_run_is_detected_after_tampering() {
     outer.wait().expect_code(0);
 }
 
+/// What the owner of the file can do to its name.
+const REPLACEMENTS: [fn(&Path); 3] = [
+    |file| fs::remove_file(file).unwrap(),
+    |file| fs::rename(file, file.with_file_name("away")).unwrap(),
+    |file| {
+        fs::write(file.with_file_name("new"), "").unwrap();
+        fs::rename(file.with_file_name("new"), file).unwrap();
+    },
+];
+
 #[test]
-fn waiters_notice_a_deleted_file() {
-    let host = Host::new();
-    let first = hold(host.run());
-    let waiter = host.waiter(host.run().sh("echo ran"), 1);
-    fs::remove_file(host.file()).unwrap();
-    first.wait().expect_code(0);
-    // It may retry on a new file or report what happened, but must not run under a lock that no
-    // other run sees.
-    let done = waiter.wait();
-    assert!(done.code == Some(0) || done.code == Some(69) && done.stdout.is_empty(), "{done:?}");
-    assert!(host.is_free());
+fn holders_and_waiters_notice_that_their_file_was_replaced() {
+    for replace in REPLACEMENTS {
+        let host = Host::new();
+        let first = hold(host.run());
+        let waiter = host.waiter(host.run().sh("echo ran"), 1);
+        replace(&host.file());
+        let done = first.wait().expect_code(0);
+        assert!(done.stderr.contains("deleted, renamed or replaced"), "{done:?}");
+        // It may retry on a new file or report what happened, but must not run under a lock that no
+        // other run sees.
+        let done = waiter.wait();
+        assert!(done.code == Some(0) || done.code == Some(69) && done.stdout.is_empty(), "{done:?}");
+        assert!(host.is_free());
+    }
 }
 
 /// Another program locks these bytes.

@@ -7,6 +7,7 @@ mod holder;
 mod look;
 mod min_hold;
 mod modes;
+mod neighbours;
 mod queue;
 mod several_keys;
 mod shared;

@@ -125,6 +125,7 @@ fn the_command_has_the_callers_signal_mask_and_ignored_signals() {
 #[test]
 fn an_ignored_sigchld_neither_blocks_redlock_nor_is_lost_for_the_command() {
     assert_same_signal_sets("exec env --ignore-signal=CHLD \"$@\"");
+    assert_same_signal_sets("exec env --ignore-signal=XFSZ \"$@\"");
     let redis = Redis::start();
     let run = Run::key(&redis, "k").via("exec env --ignore-signal=CHLD \"$@\"");
     run.sh("exit 7").done().expect_code(7);

@@ -5,6 +5,7 @@ mod guardian;
 mod inheritance;
 mod leaks;
 mod one_request;
+mod other_users;
 mod signals;
 mod streams;
 mod terminal;

@@ -2,11 +2,12 @@
 //! behind.
 
 use std::fs;
+use std::process::Command;
 
 use nix::sys::signal::Signal::SIGTERM;
 
 use crate::support::processes::{self, pid_in};
-use crate::support::{Job, Redis, Run, alive, wait_until};
+use crate::support::{Host, Job, Redis, Run, alive, wait_until};
 
 /// A command that exits with 7 and leaves a daemon in another session, which keeps every stream
 /// open.
@@ -137,4 +138,46 @@ fn a_command_that_dies_of_sigpipe_frees_the_lock() {
     let done = run.cmd(&["yes"]).done();
     wait_until("the pipeline has ended", || !redis.held("k"));
     assert!(done.stdout.contains("y\n") && done.stdout.contains("code=141"), "{done:?}");
+}
+
+/// 100 blocks of 512 bytes end before the part of a lock file that has the history.
+#[test]
+fn a_limit_of_file_sizes_costs_the_history_but_not_the_run() {
+    let host = Host::new();
+    let limited = |blocks: u32| host.run().via(&format!("ulimit -f {blocks}; exec \"$@\""));
+    let done = limited(100).sh("exit 3").done().expect_code(3);
+    assert_eq!(done.stderr, "");
+    assert!(host.is_free());
+    let done = limited(0).sh("echo ran").done().expect_code(69);
+    assert!(done.stdout.is_empty() && done.stderr.contains("File too large"), "{done:?}");
+    assert!(host.is_free());
+}
+
+/// As in a minimal container, with every standard stream closed.
+#[test]
+fn closed_streams_without_dev_null_do_not_keep_the_lock_or_change_the_exit_code() {
+    let script = "mount -t tmpfs none /dev && exec \"$@\"";
+    let unshared = Command::new("unshare").args(["--mount", "sh", "-c", script, "sh", "true"]).status();
+    if !unshared.is_ok_and(|status| status.success()) {
+        skip!("only root can hide /dev");
+    }
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    for closed in ["", "2>&-", "<&- >&- 2>&-"] {
+        let script = format!("mount -t tmpfs none /dev && exec \"$@\" {closed}");
+        let without_dev = |run: Run| run.through(&["unshare", "--mount", "sh", "-c", &script, "sh"]);
+        let seen = directory.path().join("seen");
+        let run = Run::key(&redis, "k").arg("-v").env("SEEN", &seen);
+        let done = without_dev(run).sh("ls -l /proc/$$/fd > \"$SEEN\"; exit 7").done();
+        assert_eq!((done.code, done.signal), (Some(7), None), "{closed}: {}", done.stderr);
+        assert!(!redis.held("k"), "{closed}");
+        let seen = fs::read_to_string(&seen).unwrap();
+        assert!(!seen.contains("socket:"), "a descriptor of redlock: {seen}");
+    }
+    let host = Host::new();
+    let script = script.to_owned();
+    let acquire = host.subcommand("acquire").args(&["--local", "--key", "k", "--ttl", "60s"]);
+    let acquire = acquire.through(&["unshare", "--mount", "sh", "-c", &script, "sh"]);
+    let token = acquire.done().expect_code(0).stdout;
+    host.subcommand("release").args(&["k", "--token", token.trim()]).done().expect_code(0);
 }

@@ -56,6 +56,23 @@ fn fences_grow_after_flushall_restart_and_a_lost_counter() {
     assert_eq!(Run::key(&redis, "k").fence(), 9_007_199_254_740_003);
 }
 
+/// Lua counts up to 2^53 - 1.
+#[test]
+fn a_token_that_cannot_grow_is_refused_and_none_is_granted_twice() {
+    let redis = Redis::start();
+    redis.cmd(&["SET", "lock-fence:k", "9007199254740988"]);
+    let fences = [(); 3].map(|()| Run::key(&redis, "k").fence());
+    assert_eq!(fences, [9_007_199_254_740_989, 9_007_199_254_740_990, 9_007_199_254_740_991]);
+    for counter in ["9007199254740991", "9223372036854775807", "18446744073709551616", "1e400", "nan", "x"] {
+        redis.cmd(&["SET", "lock-fence:k", counter]);
+        let done = Run::key(&redis, "k").sh("echo ran").done().expect_code(78);
+        assert!(done.stdout.is_empty() && done.stderr.contains("lock-fence:k"), "{counter}: {done:?}");
+        assert!(!redis.held("k"));
+    }
+    redis.cmd(&["DEL", "lock-fence:k"]);
+    Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
+}
+
 #[test]
 fn the_counter_outlives_the_lease_but_not_forever() {
     let redis = Redis::start();

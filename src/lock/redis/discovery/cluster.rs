@@ -65,6 +65,11 @@ impl Cluster {
         self.present.clone()
     }
 
+    /// Whether another node named the present one as the owner of the slot.
+    pub(super) fn is_redirected(&self) -> bool {
+        self.owner.as_ref() == Some(&self.present)
+    }
+
     /// The next node to try if the present one cannot be reached; `None` after all of them.
     pub(super) fn pass_over(&mut self) -> Option<Address> {
         if !self.has_next() {

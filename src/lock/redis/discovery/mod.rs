@@ -23,7 +23,7 @@ use self::cluster::Cluster;
 use super::connection::{ConnectionError, Endpoint};
 use super::server::{Server, Target};
 use crate::clock::BootTime;
-use crate::lock::{BackendError, Problem};
+use crate::lock::{BackendError, Fault, Problem};
 
 pub(super) use address::Address;
 pub(super) use cluster::{Master, Redirection, masters};
@@ -125,6 +125,10 @@ impl Discovery {
                     let named = master.take().map(|(address, _)| format!("master {address}"));
                     let has_next = sentinels.pass_over(BackendError { at: named.or(why.at), ..why });
                     return if has_next { Ok(None) } else { Err(sentinels.no_master()) };
+                }
+                // The other nodes would send us there again.
+                Route::Cluster(cluster) if cluster.is_redirected() && is_misconfigured(&why) => {
+                    return Err(why);
                 }
                 Route::Cluster(cluster) => cluster.pass_over().ok_or(why)?,
             };
@@ -262,4 +266,8 @@ impl Discovery {
     fn unreachable(&self, error: io::Error) -> BackendError {
         self.error(ConnectionError::Io(error).problem())
     }
+}
+/// Whether the server's certificate, or ours, must be changed.
+fn is_misconfigured(why: &BackendError) -> bool {
+    matches!(&why.problem, Problem::Tls(problem) if problem.fault() != Fault::Unavailable)
 }
