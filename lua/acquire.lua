@@ -238,7 +238,8 @@ end
 
 for _, k in ipairs(LOCKS) do
   k.last_fence = last_fence(k)
-  if not ((tonumber(k.last_fence) or LARGEST_FENCE) < LARGEST_FENCE) then
+  local can_grow = (tonumber(k.last_fence) or LARGEST_FENCE) < LARGEST_FENCE
+  if not can_grow then
     return redis.error_reply('ERR the fencing token at ' .. k.fence .. ' cannot grow: replace it by a smaller '
       .. 'one that no storage has seen, or delete it')
   end
