@@ -192,7 +192,7 @@ impl Waiter {
         };
         let stamp = if role == "newcomer" { None } else { self.stamp.clone() };
         let queues = if role != "newcomer" && dice.percent(75) { "1" } else { "0" };
-        let ancestor = if dice.percent(12) {
+        let ancestor = if dice.percent(20) {
             dice.one_of(&others.iter().collect::<Vec<_>>()).name.clone()
         } else {
             String::new()
