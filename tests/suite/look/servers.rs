@@ -130,3 +130,23 @@ fn a_replica_is_not_mistaken_for_its_primary() {
     assert_eq!(states.filter(|state| *state == "replica").count(), 1, "{found}");
     assert!(!found.to_string().contains("unfit"), "{found}");
 }
+
+/// It keeps other clients out until it expires: as a run that was killed while it collected votes
+/// leaves it.
+#[test]
+fn a_claim_on_the_gate_alone_is_shown_as_held_and_can_be_broken() {
+    let nodes = Nodes::start(3);
+    let urls = nodes.urls().join(",");
+    let gate = &nodes[0];
+    let stray = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1";
+    gate.cmd(&["SET", "lock:k", stray, "PX", "600000"]);
+    assert!(!nodes.run("k").try_acquire());
+    assert_eq!(status(&urls, "k")["state"], "held");
+    look("status", &urls, &["k", "--check", "free"]).done().expect_code(1);
+    let list = look("list", &urls, &[]).done().expect_code(0).stdout;
+    assert!(list.contains("k    held"), "{list}");
+    look("break", &urls, &["k", "--now"]).done().expect_code(0);
+    assert_eq!(gate.cmd(&["GET", "lock:k"]), "");
+    look("status", &urls, &["k", "--check", "free"]).done().expect_code(0);
+    assert!(nodes.run("k").try_acquire());
+}

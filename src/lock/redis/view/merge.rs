@@ -1,7 +1,9 @@
 //! Merges the reports of several servers about one lock.
 //!
 //! A holder is one that a majority of the configured servers knows, or may know: a server that
-//! cannot be queried may know it. With one server the report of that server is the result.
+//! cannot be queried may know it. A claim on the gate counts, too: it keeps other clients out, even
+//! if its client died before it had a majority. With one server the report of that server is the
+//! result.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +32,8 @@ impl Candidate<'_> {
     }
 }
 
-/// `records`: one for each server, `None` if its report does not count.
+/// `records`: one for each server, in the order in which clients ask them; `None` if its report does
+/// not count.
 pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
     let unknown = records.iter().filter(|record| record.is_none()).count();
     let may_be_majority = |votes: usize| votes > 0 && votes + unknown >= majority;
@@ -45,7 +48,13 @@ pub(super) fn merge(records: &[Option<&Record>], majority: usize) -> Merged {
             }
         }
     }
-    candidates.retain(|_, candidate| may_be_majority(candidate.records.len()));
+    let at_gate = |name: &str| match known().next() {
+        Some(Record::Held { holders, .. }) => {
+            holders.iter().any(|holder| holder.claim.waiter.to_string() == name)
+        }
+        Some(Record::Free { .. } | Record::Foreign { .. } | Record::WrongType) | None => false,
+    };
+    candidates.retain(|name, candidate| may_be_majority(candidate.records.len()) || at_gate(name));
     // There can be one mode and, if it is exclusive, one holder.
     let best = candidates.values().max_by_key(|holder| (holder.records.len(), holder.fence()));
     let mode = best.map(|holder| holder.mode);
