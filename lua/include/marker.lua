@@ -125,7 +125,9 @@ local function quarantine_left(quarantine, ttl)
   local since = is_known and math.min(stored, NOW_MS) or shard_known_since('write', our_reign)
   -- What was longer than usual is over when its bound is forgotten.
   local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
-  local ours, is_standing = math.max(quarantine, ttl), is_in_good_standing(since, longest, raised)
+  -- Without a marker nobody knows which leases were granted before.
+  local is_standing = is_in_good_standing(since, is_known and longest or needed, is_known and raised or 0)
+  local ours = math.max(quarantine, ttl)
   local left = needed > 0 and not is_standing and needed + 1000 - (NOW_MS - since) or 0
   local bound = is_standing and math.max(needed, ours) or needed
   -- A usual lease does not prolong a longer bound.
@@ -136,5 +138,8 @@ local function quarantine_left(quarantine, ttl)
     local times = { int_string(since), int_string(bound), int_string(ends), int_string(raised) }
     call('SET', MARKER, our_reign .. ' ' .. table.concat(times, ' '))
   end
-  return left, NOW_MS - since, int_string(bound) .. ' ' .. int_string(raised > 0 and NOW_MS - raised or bound)
+  -- A usual lease of ours does not count against other servers, and needs no acknowledgement.
+  local reported = quarantine > 0 and bound > USUAL_LEASE_MS and bound or longest
+  local raised_ago = raised > 0 and NOW_MS - raised or reported
+  return left, NOW_MS - since, int_string(reported) .. ' ' .. int_string(raised_ago)
 end

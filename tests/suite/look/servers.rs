@@ -1,7 +1,7 @@
 //! Several servers in one view: the majority decides, and differences are shown.
 
 use super::{look, status};
-use crate::support::{Nodes, Redis, holder, wait_until};
+use crate::support::{Nodes, Redis, Run, holder, wait_until};
 
 #[test]
 fn a_server_that_is_down_is_shown() {
@@ -138,8 +138,9 @@ fn a_claim_on_the_gate_alone_is_shown_as_held_and_can_be_broken() {
     let nodes = Nodes::start(3);
     let urls = nodes.urls().join(",");
     let gate = &nodes[0];
-    let stray = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31.1";
-    gate.cmd(&["SET", "lock:k", stray, "PX", "600000"]);
+    let acquire = ["acquire", "--key", "k", "--ttl", "20s", "--redis", &urls];
+    Run::bare().args(&acquire).done().expect_code(0);
+    [1, 2].into_iter().for_each(|at| drop(nodes[at].cmd(&["DEL", "lock:k", "lock-info:k"])));
     assert!(!nodes.run("k").try_acquire());
     assert_eq!(status(&urls, "k")["state"], "held");
     look("status", &urls, &["k", "--check", "free"]).done().expect_code(1);

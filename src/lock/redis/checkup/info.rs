@@ -67,18 +67,18 @@ pub(super) fn add_config(config: &mut Config, reply: Value) {
     }
 }
 
-/// "REIGN SINCE LONGEST ENDS RAISED", times in ms. Any other text counts as no marker: the scripts
-/// replace it.
+/// "REIGN SINCE LONGEST ENDS RAISED", times in ms; the last one may be missing. Any other text counts
+/// as no marker: the scripts replace it.
 pub(super) fn parse_marker(text: &[u8]) -> Option<Marker> {
     let text = std::str::from_utf8(text).ok()?;
     let fields: Vec<&str> = text.split(' ').collect();
-    let [reign, since, longest, ends, raised] = fields[..] else { return None };
+    let ([reign, since, longest, ends] | [reign, since, longest, ends, _]) = fields[..] else { return None };
     Some(Marker {
         reign: reign.to_owned(),
         since_ms: since.parse().ok()?,
         longest_ms: longest.parse().ok()?,
         ends_ms: ends.parse().ok()?,
-        raised_ms: raised.parse().ok()?,
+        raised_ms: fields.get(4).map_or(Ok(0), |raised| raised.parse()).ok()?,
     })
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_has_five_fields() {
+    fn a_marker_has_four_fields_or_five() {
         let marker =
             Marker { reign: "a.b".into(), since_ms: 12, longest_ms: 30_000, ends_ms: 99, raised_ms: 7 };
         assert_eq!(parse_marker(b"a.b 12 30000 99 7"), Some(marker));
