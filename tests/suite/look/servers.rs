@@ -146,7 +146,7 @@ fn a_claim_on_the_gate_alone_is_shown_as_held_and_can_be_broken() {
     look("status", &urls, &["k", "--check", "free"]).done().expect_code(1);
     let list = look("list", &urls, &[]).done().expect_code(0).stdout;
     assert!(list.contains("k    held"), "{list}");
-    look("break", &urls, &["k", "--now"]).done().expect_code(0);
+    look("break", &urls, &["k", "--now", "--yes"]).done().expect_code(0);
     assert_eq!(gate.cmd(&["GET", "lock:k"]), "");
     look("status", &urls, &["k", "--check", "free"]).done().expect_code(0);
     assert!(nodes.run("k").try_acquire());

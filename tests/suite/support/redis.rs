@@ -172,7 +172,10 @@ impl Redis {
 
     /// A field of INFO, such as `evicted_keys`.
     pub fn info(&self, field: &str) -> String {
-        let info = self.cmd(&[self.info_command(), "everything"]);
+        let command = [self.info_command(), "everything"];
+        // Sentinel closes all connections of a server that it promotes.
+        let first = self.try_connect().and_then(|mut client| client.try_cmd(&command));
+        let info = first.unwrap_or_else(|_| self.cmd(&command));
         let line = info.lines().find_map(|l| l.strip_prefix(&format!("{field}:")));
         line.unwrap_or("").trim().to_owned()
     }
