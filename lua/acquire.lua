@@ -113,8 +113,8 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
           return refusal
         end
         k.capacity = free_capacity(k, MODE)
-        -- Servers vote for a slot as for an exclusive lock: whoever has it, or waits for another one,
-        -- does not matter.
+        -- Servers vote for a slot as for an exclusive lock: holders of other slots, and waiters, do
+        -- not matter.
         if k.slot and current(k) == MODE then
           k.holder = holder_of_slot(k, k.slot)
           k.holder_info = k.holder and read_info(k, parse_claim(k.holder))

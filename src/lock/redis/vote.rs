@@ -76,7 +76,7 @@ pub(super) struct InFlight {
 }
 
 /// What the gate's reply means for the attempt.
-enum Step {
+enum GateStep {
     /// The gate voted for us: collect the other votes.
     Enter(Granted),
     Queue(Box<Refusal>),
@@ -133,18 +133,18 @@ impl RedisLock {
             self.note_punctuality(&received);
             let sent_at = received.sent_at;
             let step = gate_step(received.reply, self.servers.len() > 1);
-            if !matches!(step, Step::Enter(_)) {
+            if !matches!(step, GateStep::Enter(_)) {
                 self.release_strays(&others);
             }
             let vote = match step {
-                Step::Enter(granted) => {
+                GateStep::Enter(granted) => {
                     self.note_member(gate, &granted.run_id, granted.stamp);
                     let votes = Collected { sent_at, granted, others, tally };
                     return self.enter(votes, queues, progress.gives_up_at, observer);
                 }
-                Step::Stop(attempt) => return attempt,
-                Step::NextGate(vote) => vote,
-                Step::Queue(refusal) => {
+                GateStep::Stop(attempt) => return attempt,
+                GateStep::NextGate(vote) => vote,
+                GateStep::Queue(refusal) => {
                     self.note_refusal(gate, &refusal);
                     self.longest_lease.hear(&refusal.bound);
                     let failed = tally.too_many_failed();
@@ -377,19 +377,19 @@ impl RedisLock {
     }
 }
 
-fn gate_step(reply: Result<AcquireReply, BackendError>, has_others: bool) -> Step {
+fn gate_step(reply: Result<AcquireReply, BackendError>, has_others: bool) -> GateStep {
     match reply {
-        Ok(AcquireReply::Granted(granted)) => Step::Enter(granted),
-        Ok(AcquireReply::Nested) => Step::Stop(Attempt::Nested),
-        Ok(AcquireReply::Superseded(by)) => Step::Stop(Attempt::Superseded(by)),
+        Ok(AcquireReply::Granted(granted)) => GateStep::Enter(granted),
+        Ok(AcquireReply::Nested) => GateStep::Stop(Attempt::Nested),
+        Ok(AcquireReply::Superseded(by)) => GateStep::Stop(Attempt::Superseded(by)),
         // A foreign program, which knows no gate, may hold this server without a majority: then the
         // next server is the gate, for every client. If it has a majority, we wait in the first
         // queue.
         Ok(AcquireReply::Refused(refusal)) if refusal.blocked.is_foreign() && has_others => {
-            Step::NextGate(Vote::No(refusal))
+            GateStep::NextGate(Vote::No(refusal))
         }
-        Ok(AcquireReply::Refused(refusal)) => Step::Queue(refusal),
-        Ok(AcquireReply::Quarantined(quarantined)) => Step::NextGate(Vote::Quarantined(quarantined)),
-        Err(error) => Step::NextGate(Vote::Failed(error)),
+        Ok(AcquireReply::Refused(refusal)) => GateStep::Queue(refusal),
+        Ok(AcquireReply::Quarantined(quarantined)) => GateStep::NextGate(Vote::Quarantined(quarantined)),
+        Err(error) => GateStep::NextGate(Vote::Failed(error)),
     }
 }

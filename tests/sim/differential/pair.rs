@@ -121,7 +121,7 @@ impl Pair {
         };
     }
 
-    /// Repeats a sequence that failed if a reply in it took so long that the times of the two servers
+    /// Repeats a failed sequence if a reply in it was late, because then the times of the two servers
     /// differ by more than the tolerance.
     pub fn without_stalls(
         &mut self,

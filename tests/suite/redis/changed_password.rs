@@ -214,7 +214,7 @@ fn the_guardian_of_a_killed_run_logs_in_with_the_new_password() {
     });
 }
 
-/// Its subscription is renewed, too. The lease is so long that nothing else logs in.
+/// Its subscription is renewed, too. The lease is long: nothing else logs in.
 #[test]
 fn a_holder_is_notified_of_a_break_after_its_password_was_changed() {
     let mut site = Site::start(1);
