@@ -4,10 +4,11 @@ use std::path::Path;
 
 use super::blocks::{path, read};
 
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/recipes.md",
     "docs/operations.md",
     "docs/fencing.md",
     "docs/ci.md",

@@ -7,4 +7,5 @@ mod jobs;
 mod links;
 mod operations;
 mod readme;
+mod recipes;
 mod sandbox;

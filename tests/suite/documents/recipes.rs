@@ -1,0 +1,199 @@
+//! Every recipe runs, as far as its environment exists here.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::blocks::{Block, blocks_in};
+use super::jobs::{ci_environment, yaml_with};
+use super::sandbox::{Sandbox, quiet_success};
+use crate::support::wait_until;
+
+const RECIPES: &str = "docs/recipes.md";
+const DOCUMENTS: [&str; 2] = [RECIPES, "README.md"];
+
+#[test]
+fn shell_recipes_run() {
+    let recipes: Vec<Block> = DOCUMENTS
+        .iter()
+        .flat_map(|document| blocks_in(document, "sh"))
+        .filter(|block| block.text.contains("redlock run") || block.text.contains("redlock acquire"))
+        .filter(|block| !block.text.starts_with("cargo"))
+        .collect();
+    assert!(recipes.len() >= 5, "{recipes:?}");
+    for recipe in recipes {
+        let sandbox = Sandbox::new();
+        let scripts = sandbox.scripts_of(&recipe.text);
+        sandbox.programs(["make"]);
+        assert_eq!(sandbox.shell(&recipe.text, &[("SHELL", "/bin/sh")]), "");
+        let ran: BTreeSet<String> = sandbox.ran().into_iter().filter(|name| name != "make").collect();
+        assert_eq!(ran, scripts, "{}", recipe.text);
+        assert!(!recipe.text.contains("--events") || sandbox.path("events.jsonl").exists());
+        wait_until("no lock is left", || !sandbox.redis.keys().iter().any(|key| key.starts_with("lock:")));
+    }
+}
+
+/// The lines of a crontab: variables, and commands after five fields.
+fn crontab(text: &str) -> (Vec<(&str, &str)>, Vec<&str>) {
+    let (mut variables, mut commands) = (Vec::new(), Vec::new());
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        if let Some((name, value)) = line.split_once('=').filter(|(name, _)| !name.contains(' ')) {
+            variables.push((name, value));
+            continue;
+        }
+        let mut rest = line;
+        for _ in 0..5 {
+            let (field, tail) = rest.split_once(' ').unwrap_or_else(|| panic!("not five fields: {line}"));
+            assert!(
+                !field.is_empty() && field.chars().all(|c| c.is_ascii_digit() || "*/,-".contains(c)),
+                "{line}"
+            );
+            rest = tail.trim_start();
+        }
+        assert!(!rest.contains('%'), "cron ends the command at %: {line}");
+        commands.push(rest);
+    }
+    (variables, commands)
+}
+
+#[test]
+fn crontabs_run_and_send_no_mail() {
+    let documents = DOCUMENTS.iter().chain(&["docs/operations.md"]);
+    for block in documents.flat_map(|document| blocks_in(document, "crontab")) {
+        let sandbox = Sandbox::new();
+        let text = sandbox.localize(&block.text);
+        let (variables, commands) = crontab(&text);
+        assert!(!commands.is_empty(), "{text}");
+        for command in commands {
+            let program = command.split_once(" -- ").map(|(_, program)| program);
+            sandbox.programs(program);
+            // Twice, as on two hosts: with --min-hold the second finds the lock held.
+            let before = sandbox.ran().len();
+            for _ in 0..2 {
+                let output = sandbox.command(&["/bin/sh", "-c", command], &variables);
+                assert_eq!(quiet_success(command, &output), "");
+            }
+            let times = if command.contains("--min-hold") { 1 } else { 2 };
+            let expected = program.map_or_else(Vec::new, |program| vec![program; times]);
+            assert_eq!(sandbox.ran()[before..], expected, "{command}");
+        }
+    }
+}
+
+#[test]
+fn the_gitlab_jobs_run() {
+    DOCUMENTS.iter().for_each(|document| the_gitlab_job_runs(document));
+}
+
+fn the_gitlab_job_runs(document: &str) {
+    let sandbox = Sandbox::new();
+    let job = yaml_with(document, ".gitlab-ci.yml");
+    let job = &job["deploy"];
+    let url = sandbox.redis.url();
+    let mut variables = ci_environment(&job["variables"], "$LOCK_REDIS_URL", &url);
+    variables.extend([("CI_ENVIRONMENT_NAME", "staging"), ("CI_COMMIT_SHORT_SHA", "4437f8c2")]);
+    let script = job["script"][0].as_str().expect("a line");
+    sandbox.scripts_of(script);
+    sandbox.shell(script, &variables);
+    assert_eq!(sandbox.ran(), ["./deploy.sh"]);
+    assert!(
+        sandbox.redis.keys().contains(&"lock-fence:deploy-staging".to_owned()),
+        "{:?}",
+        sandbox.redis.keys()
+    );
+}
+
+#[test]
+fn the_github_workflow_runs() {
+    let sandbox = Sandbox::new();
+    let workflow = yaml_with(RECIPES, ".github/workflows");
+    let job = &workflow["jobs"]["deploy"];
+    assert!(job["runs-on"].as_str().is_some() && !workflow["on"].is_badvalue(), "{workflow:?}");
+    let url = sandbox.redis.url();
+    let mut variables = ci_environment(&job["env"], "${{ secrets.LOCK_REDIS_URL }}", &url);
+    variables.push(("GITHUB_REF_NAME", "main"));
+    let steps = job["steps"].as_vec().expect("steps");
+    let script = steps.iter().find_map(|step| step["run"].as_str()).expect("a line");
+    sandbox.scripts_of(script);
+    sandbox.shell(script, &variables);
+    assert_eq!(sandbox.ran(), ["./deploy.sh"]);
+}
+
+#[test]
+fn the_jenkins_step_runs() {
+    let sandbox = Sandbox::new();
+    let pipeline = &blocks_in(RECIPES, "groovy")[0].text;
+    assert_eq!(pipeline.matches('{').count(), pipeline.matches('}').count(), "{pipeline}");
+    let script = pipeline.split("sh '").nth(1).and_then(|rest| rest.split('\'').next()).expect("a step");
+    sandbox.scripts_of(script);
+    sandbox.shell(script, &[("BUILD_TAG", "jenkins-deploy-7"), ("REDLOCK_REQUIRE_SERVER", "1")]);
+    assert_eq!(sandbox.ran(), ["./deploy.sh"]);
+}
+
+#[test]
+fn the_kubernetes_job_runs() {
+    let sandbox = Sandbox::new();
+    let job = yaml_with(RECIPES, "kind: CronJob");
+    assert_eq!(job["spec"]["schedule"].as_str().expect("a schedule").split(' ').count(), 5);
+    let container = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0];
+    let command = container["command"].as_vec().expect("a command");
+    let report = sandbox.bin().join("report");
+    sandbox.programs(["report"]);
+    let argv: Vec<String> = command
+        .iter()
+        .map(|word| word.as_str().expect("a string, as Kubernetes wants it"))
+        .map(|word| word.replace("/app/report", report.to_str().unwrap()))
+        .collect();
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    // The server has a password, which is in a secret.
+    let mut variables = Vec::new();
+    for variable in container["env"].as_vec().expect("variables") {
+        let secret = variable["valueFrom"]["secretKeyRef"]["key"].as_str();
+        let value = variable["value"].as_str().or(secret).expect("a value");
+        variables.push((variable["name"].as_str().expect("a name"), sandbox.localize(value)));
+    }
+    assert_eq!(sandbox.redis.cmd(&["CONFIG", "SET", "requirepass", "password"]), "OK");
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let output = sandbox.command(&argv, &variables);
+    assert_eq!(quiet_success("the container", &output), "");
+    assert_eq!(sandbox.ran(), ["report"]);
+}
+
+/// The value of a key in a unit file.
+fn unit_value<'a>(unit: &'a str, key: &str) -> &'a str {
+    let prefix = format!("{key}=");
+    unit.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_else(|| panic!("no {key} in {unit}"))
+}
+
+#[test]
+fn the_systemd_units_are_valid_and_run() {
+    let sandbox = Sandbox::new();
+    sandbox.programs(["nightly"]);
+    let units = blocks_in(RECIPES, "ini");
+    let mut files = Vec::new();
+    for unit in &units {
+        let path = sandbox.path(unit.file_name());
+        fs::write(&path, sandbox.localize(&unit.text)).unwrap();
+        files.push(path.to_str().unwrap().to_owned());
+    }
+    assert_eq!(files.len(), 2);
+    // Only where systemd is installed, which is rare in a container.
+    if std::path::Path::new("/usr/bin/systemd-analyze").exists() {
+        let mut argv = vec!["systemd-analyze", "verify"];
+        argv.extend(files.iter().map(String::as_str));
+        quiet_success("systemd-analyze verify", &sandbox.command(&argv, &[]));
+    }
+    let service = sandbox.localize(&units[0].text);
+    let line = unit_value(&service, "ExecStart");
+    let variables: Vec<(&str, &str)> =
+        unit_value(&service, "Environment").split(' ').filter_map(|pair| pair.split_once('=')).collect();
+    sandbox.shell(line, &variables);
+    assert_eq!(sandbox.ran(), ["nightly"]);
+    // On the second host.
+    let again = sandbox.command(&["sh", "-c", line], &variables);
+    assert_eq!(
+        again.status.code().map(|code| code.to_string()).as_deref(),
+        Some(unit_value(&service, "SuccessExitStatus"))
+    );
+    assert_eq!(sandbox.ran(), ["nightly"]);
+}
