@@ -32,8 +32,7 @@ const MAY_BE_DELETED: &str = "a lock that is held may be deleted and granted aga
 const NOEVICTION: &str = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; or use a \
                           dedicated server for locks";
 const MORE_MEMORY: &str = "raise maxmemory, or use a dedicated server for locks";
-const PERMISSIONS: &str =
-    "grant the user all permissions that redlock needs: docs/operations.md, Permissions";
+const PERMISSIONS: &str = "grant the user all permissions that redlock needs: docs/install.md, Permissions";
 
 /// Whether a server can vote for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use super::tls;
 use crate::duration::format_seconds;
 use crate::lock::{BackendError, FileProblem, Problem, ServerError, ServerErrorKind, Votes, majority_of};
 
-/// The permissions of a user that only locks, with the default prefix. Also in docs/operations.md.
+/// The permissions of a user that only locks, with the default prefix. Also in docs/install.md.
 const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
                    +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
                    +zrank +zscore +zcount +zlexcount +zrangebylex +xadd";
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_permissions_match_the_documents() {
-        let documents = include_str!("../../docs/operations.md");
+        let documents = include_str!("../../docs/install.md");
         let start = documents.find("ACL SETUSER").unwrap();
         let rule = documents[start..].lines().next().unwrap();
         let documented: Vec<&str> =

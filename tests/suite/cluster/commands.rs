@@ -121,7 +121,7 @@ fn a_list_without_one_of_the_masters_is_reported_as_incomplete() {
     list(&[]).expect_code(69).expect_stderr(&["cannot look at the locks"]).expect_stderr(&["CLUSTERDOWN"]);
 }
 
-/// The permissions on a cluster in docs/operations.md.
+/// The permissions on a cluster in docs/install.md.
 #[test]
 fn the_documented_users_can_acquire_and_list_locks_on_a_cluster() {
     let cluster = Cluster::start(3);

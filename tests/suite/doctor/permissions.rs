@@ -112,7 +112,7 @@ fn a_service_without_info_is_unknown_and_not_a_failure() {
 #[test]
 fn the_documented_user_has_sufficient_permissions() {
     let redis = Redis::start_with(&["--appendonly", "yes"]);
-    let rules = blocks_in("docs/operations.md", "redis").remove(0).text;
+    let rules = blocks_in("docs/install.md", "redis").remove(0).text;
     let words: Vec<&str> = rules.split_ascii_whitespace().collect();
     assert_eq!(redis.cmd(&words), "OK");
     let url = format!("redis://locker:password@127.0.0.1:{}", redis.port());

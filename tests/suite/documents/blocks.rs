@@ -56,10 +56,16 @@ pub fn blocks_in(file: &str, language: &str) -> Vec<Block> {
     blocks
 }
 
-/// The rules of a user in docs/operations.md, in the form for redis-cli.
+/// The text of the first block in one language that begins with this text.
+pub fn block_of(file: &str, language: &str, begin: &str) -> String {
+    let found = blocks_in(file, language).into_iter().find(|block| block.text.starts_with(begin));
+    found.unwrap_or_else(|| panic!("{file} has no {language} that begins with {begin}")).text
+}
+
+/// The rules of a user in docs/install.md, in the form for redis-cli.
 pub fn acl_rules(user: &str) -> Vec<String> {
     let start = format!("ACL SETUSER {user} ");
-    let blocks = blocks_in("docs/operations.md", "redis");
+    let blocks = blocks_in("docs/install.md", "redis");
     let rules = blocks.iter().find_map(|block| block.text.strip_prefix(&start)).expect("the rules");
     rules.split_ascii_whitespace().map(str::to_owned).collect()
 }

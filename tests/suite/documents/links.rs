@@ -4,11 +4,12 @@ use std::path::Path;
 
 use super::blocks::{path, read};
 
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/recipes.md",
+    "docs/install.md",
     "docs/operations.md",
     "docs/fencing.md",
     "docs/ci.md",
@@ -56,15 +57,18 @@ fn links_lead_somewhere() {
 }
 
 #[test]
-fn the_operations_contents_list_every_section() {
-    let operations = read("docs/operations.md");
-    let contents = targets(operations.split("\n## ").next().expect("the head"));
-    let sections: Vec<String> = operations
-        .lines()
-        .filter_map(|line| line.strip_prefix("## "))
-        .map(|heading| format!("#{}", anchor(heading)))
-        .collect();
-    assert_eq!(contents, sections);
+fn the_contents_of_the_operators_documents_list_every_section() {
+    for document in ["docs/install.md", "docs/operations.md"] {
+        let text = read(document);
+        let mut contents = targets(text.split("\n## ").next().expect("the head"));
+        contents.retain(|target| target.starts_with('#'));
+        let sections: Vec<String> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("## "))
+            .map(|heading| format!("#{}", anchor(heading)))
+            .collect();
+        assert_eq!(contents, sections, "{document}");
+    }
 }
 
 #[test]

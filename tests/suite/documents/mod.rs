@@ -3,6 +3,7 @@
 pub mod blocks;
 mod ci;
 mod fencing;
+mod install;
 mod jobs;
 mod links;
 mod operations;
