@@ -104,3 +104,22 @@ fn the_packages_install_and_run() {
     let output = check.output().expect("scripts/check-packages");
     assert!(output.status.success(), "{output:?}");
 }
+
+/// scripts/check-crate also builds and installs it, which takes minutes.
+#[test]
+fn the_crate_contains_what_it_is_built_and_installed_from() {
+    let mut list = Command::new(env!("CARGO"));
+    list.args(["package", "--list", "--locked", "--offline", "--allow-dirty"]).current_dir(path("."));
+    let output = list.output().expect("cargo package");
+    assert!(output.status.success(), "{output:?}");
+    let listed = String::from_utf8(output.stdout).expect("UTF-8");
+    let listed: Vec<&str> = listed.lines().collect();
+    for directory in ["src", "lua", "man", "completions", "docs", "packaging"] {
+        for file in files_below(&path(directory)) {
+            assert!(listed.contains(&format!("{directory}/{file}").as_str()), "{directory}/{file}");
+        }
+    }
+    for file in ["build.rs", "Cargo.lock", "README.md", "CHANGELOG.md", "LICENSE", "scripts/install"] {
+        assert!(listed.contains(&file), "{file}");
+    }
+}
