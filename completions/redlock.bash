@@ -101,7 +101,7 @@ _redlock() {
             arguments="KEY"
             ;;
         list)
-            options="--keys --watch --interval --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            options="--waiting --keys --watch --interval --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
             valued="--interval -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
             arguments=""
             ;;

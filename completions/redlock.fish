@@ -259,6 +259,7 @@ complete -c redlock -n '__redlock_in_options status' -l require-server -d 'Fail 
 complete -c redlock -n '__redlock_in_options status' -a '(__redlock_keys)'
 
 # redlock list
+complete -c redlock -n '__redlock_in_options list' -l waiting -d 'Only locks that others wait for'
 complete -c redlock -n '__redlock_in_options list' -l keys -d 'Print only the keys, one per line'
 complete -c redlock -n '__redlock_in_options list' -l watch -d 'Refresh until ^C'
 complete -c redlock -n '__redlock_in_options list' -l interval -x -d 'With --watch: refresh interval'

@@ -34,7 +34,7 @@ pub(crate) struct HistoryArgs {
     ///
     /// Without this option the timeline covers all runs, and the last 10 are listed; --json lists
     /// them all.
-    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, hide_long_help = ONCE)]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub limit: Option<String>,
 
     /// Write the timeline to FILE as a picture

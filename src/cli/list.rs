@@ -13,8 +13,10 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 /// List the locks that are taken
 ///
 /// Prints one line for each lock: its key, its state, a holder, since when and for how long it has
-/// been held, and the number of waiters; the lock that has been held longest comes first. It is
-/// read-only.
+/// been held, and the number of waiters. The lock with the most waiters comes first, then the one
+/// that has been held longest. It is read-only.
+///
+/// On a terminal, keys and holders are shortened to its width; --json has them whole.
 ///
 /// A PATTERN must match the whole key: * matches any text, ? one character, [a-z] one of these,
 /// [^a-z] any other; \ escapes the next character.
@@ -30,6 +32,10 @@ pub(crate) struct ListArgs {
     /// Only matching keys: *, ?, [a-z]; \ escapes
     #[arg(value_name = "PATTERN")]
     pub pattern: Option<OsString>,
+
+    /// Only locks that others wait for
+    #[arg(long, hide_long_help = ONCE)]
+    pub waiting: bool,
 
     /// Print only the keys, one per line
     ///

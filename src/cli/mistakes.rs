@@ -17,7 +17,7 @@ const OTHER_COMMANDS: &[(&str, &str)] = &[
     ("info", "status"),
     ("who", "status"),
     ("check", "status"),
-    ("unlock", "break"),
+    ("unlock", "release"),
     ("force-unlock", "break"),
     ("steal", "break"),
     ("delete", "break"),
@@ -153,6 +153,10 @@ pub(crate) fn unknown_command(word: &str, command: &Command) -> String {
     let names: Vec<&str> = super::help::visible_subcommands(command).map(Command::get_name).collect();
     let equivalent = OTHER_COMMANDS.iter().find(|(other, _)| *other == word).map(|(_, ours)| *ours);
     match equivalent.or_else(|| similar(word, names.iter().copied())) {
+        Some("release") if word == "unlock" => format!(
+            "unknown command {word:?}; \"redlock release\" releases a lock by its token, and \"redlock break\" takes \
+             it away from its holder"
+        ),
         Some(meant) => format!("unknown command {word:?}; did you mean \"redlock {meant}\"?"),
         None => format!("unknown command {word:?}; the commands are {}", names.join(", ")),
     }

@@ -175,7 +175,7 @@ pub(crate) struct VerbosityArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LookArgs {
     /// Print JSON
-    #[arg(long, hide_long_help = ONCE)]
+    #[arg(long)]
     pub json: bool,
 
     #[command(flatten)]
@@ -189,7 +189,8 @@ pub(crate) struct LookArgs {
 pub(crate) struct WatchArgs {
     /// Refresh until ^C
     ///
-    /// On a terminal the output is redrawn in place; elsewhere a blank line follows each refresh.
+    /// On a terminal the output is redrawn in place; elsewhere a blank line follows each refresh,
+    /// except with --json.
     #[arg(long, hide_long_help = ONCE)]
     pub watch: bool,
 

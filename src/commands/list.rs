@@ -1,19 +1,22 @@
 //! `redlock list`: all locks that are taken.
 
 use std::cmp::Reverse;
+use std::io;
 
 use super::backend::{cannot_look, open_view};
 use super::watch::watch;
 use super::{exit_code, print};
+use crate::child::terminal;
 use crate::exit::{Exit, Failure};
 use crate::lock::{BackendError, Detail, Listing, Status, View};
-use crate::report::{LongLines, incomplete_list, list_keys, list_table, status_json};
+use crate::report::{Content, incomplete_list, list_keys, list_table, status_json};
 use crate::settings::ListSettings;
 
 pub(super) fn run(settings: &ListSettings) -> anyhow::Result<Exit> {
     let mut view = open_view(&settings.location);
     if let Some(interval) = settings.watch {
-        return watch(interval, LongLines::Cut, || {
+        let content = if settings.json { Content::Json } else { Content::Table };
+        return watch(interval, content, || {
             look(&mut *view, settings).map(|listing| shown(&listing, settings))
         });
     }
@@ -25,7 +28,10 @@ pub(super) fn run(settings: &ListSettings) -> anyhow::Result<Exit> {
 fn look(view: &mut dyn View, settings: &ListSettings) -> Result<Listing, Failure> {
     let detail = if settings.json { Detail::Full } else { Detail::Summary };
     let mut listing = view.list(settings.pattern.as_deref(), detail).map_err(|error| failure(&error))?;
-    listing.locks.sort_by_key(|lock| Reverse(held_for(lock)));
+    if settings.waiting {
+        listing.locks.retain(|lock| lock.waiter_count > 0);
+    }
+    listing.locks.sort_by_key(|lock| Reverse((lock.waiter_count, held_for(lock))));
     Ok(listing)
 }
 
@@ -47,7 +53,7 @@ fn shown(listing: &Listing, settings: &ListSettings) -> String {
         return list_keys(listing);
     }
     if !settings.json {
-        return list_table(listing);
+        return list_table(listing, terminal::width(&io::stdout()));
     }
     let lines: Vec<String> = listing.locks.iter().map(status_json).collect();
     lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()

@@ -9,7 +9,7 @@ use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{Exit, Failure, HELD};
 use crate::lock::{BackendError, Status, View, WaitProgress};
-use crate::report::{self, LongLines, Verbosity, quoted, sanitize, status_json, status_text};
+use crate::report::{self, Content, Verbosity, quoted, sanitize, status_json, status_text};
 use crate::settings::{Checked, Purpose, StatusSettings};
 
 /// A wait is reported after this time, and then in these intervals.
@@ -27,9 +27,10 @@ pub(super) fn run(settings: &StatusSettings) -> anyhow::Result<Exit> {
                 None => Ok(Exit::Code(0)),
             }
         }
-        Purpose::Watch(interval) => watch(interval, LongLines::Folded, || {
-            look(&mut *view, settings).map(|status| shown(&status, settings))
-        }),
+        Purpose::Watch(interval) => {
+            let content = if settings.json { Content::Json } else { Content::Text };
+            watch(interval, content, || look(&mut *view, settings).map(|status| shown(&status, settings)))
+        }
         Purpose::Check(check) => {
             let status = look(&mut *view, settings)?;
             print_if_asked(&status, settings)?;

@@ -1,16 +1,17 @@
 //! `--watch`: refresh until ^C.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::thread;
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::child::signals::{Signals, exit_by_signal, suspend_self};
 use crate::child::{local_time, terminal};
 use crate::clock::BootTime;
 use crate::exit::{Exit, Failure};
-use crate::report::{self, LongLines, Size};
+use crate::report::{self, Content, Size};
 
 /// If the terminal does not report its size.
 const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
@@ -19,25 +20,30 @@ const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
 /// first look ends it: servers may come back.
 pub(super) fn watch(
     interval: Duration,
-    long: LongLines,
+    content: Content,
     look: impl FnMut() -> Result<String, Failure>,
 ) -> anyhow::Result<Exit> {
-    if io::stdout().is_terminal() { on_terminal(interval, long, look) } else { off_terminal(interval, look) }
+    let is_terminal = io::stdout().is_terminal();
+    if is_terminal { on_terminal(interval, content, look) } else { off_terminal(interval, content, look) }
 }
 
-/// A blank line after each look. Ends when the reader closes the pipe.
+/// Ends when the reader closes the pipe.
 fn off_terminal(
     interval: Duration,
+    content: Content,
     mut look: impl FnMut() -> Result<String, Failure>,
 ) -> anyhow::Result<Exit> {
     let mut stdout = io::stdout();
+    let end = if matches!(content, Content::Json) { "" } else { "\n" };
     let mut text = look()?;
     loop {
-        match stdout.write_all(format!("{text}\n").as_bytes()).and_then(|()| stdout.flush()) {
+        match stdout.write_all(format!("{text}{end}").as_bytes()).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Exit::Code(0)),
             written => written?,
         }
-        thread::sleep(interval);
+        if reader_leaves_within(interval) {
+            return Ok(Exit::Code(0));
+        }
         text = look().unwrap_or_else(|failure| {
             report::print(&failure.message);
             String::new()
@@ -45,9 +51,17 @@ fn off_terminal(
     }
 }
 
+/// Sleeps for the interval, or until the pipe has no reader.
+fn reader_leaves_within(interval: Duration) -> bool {
+    let stdout = io::stdout();
+    let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
+    poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+}
+
 fn on_terminal(
     interval: Duration,
-    long: LongLines,
+    content: Content,
     mut look: impl FnMut() -> Result<String, Failure>,
 ) -> anyhow::Result<Exit> {
     // ^C works at once, even while a server is slow to reply.
@@ -59,7 +73,7 @@ fn on_terminal(
     report::enter_screen()?;
     let mut next = BootTime::now() + interval;
     loop {
-        let shown = report::draw_screen(&heading(interval), &text, long, size());
+        let shown = report::draw_screen(&heading(interval), &text, content, size());
         if let Err(error) = shown {
             drop(report::leave_screen());
             return Err(error.into());

@@ -30,7 +30,7 @@ impl Diagnosis<'_> {
         text
     }
 
-    /// "PROBLEM: redis://c: unreachable; 2 of 3 servers can vote, tolerates no further loss"
+    /// "PROBLEM: redis://c: timed out; 2 of 3 servers can vote, tolerates no further loss"
     pub(super) fn verdict(&self) -> String {
         let worst = self.worst();
         let head = match worst {
@@ -40,20 +40,7 @@ impl Diagnosis<'_> {
         };
         let mut parts = Vec::new();
         if worst >= Level::Warning {
-            // The number of voters follows in any case.
-            let named =
-                self.findings.iter().filter(|(about, found)| found.level == worst && *about != About::Quorum);
-            let mut names: Vec<String> = named
-                .map(|(about, finding)| match (about, finding.check) {
-                    (About::Settings, check) => check.name().to_owned(),
-                    (about, Check::Reachable) => format!("{}: unreachable", self.subject(*about)),
-                    (about, check) => {
-                        format!("{}: {}", self.subject(*about), check.name().replace('_', " "))
-                    }
-                })
-                .collect();
-            names.dedup();
-            parts.push(names.join(", "));
+            parts.extend(self.reasons(worst));
         }
         parts.push(self.quorum.map_or_else(|| self.host_verdict().into(), super::Quorum::text));
         let unknown = self.count(Level::Unknown);
@@ -62,6 +49,27 @@ impl Diagnosis<'_> {
         }
         parts.retain(|part| !part.is_empty());
         format!("{head}: {}", parts.join("; "))
+    }
+
+    /// The findings of this level, each text once: "redis://b, redis://c: keeps no data over a
+    /// restart". The number of voters is not among them, because it follows in any case.
+    fn reasons(&self, level: Level) -> Vec<String> {
+        let mut reasons: Vec<(Vec<String>, &str)> = Vec::new();
+        for (about, finding) in &self.findings {
+            if finding.level != level || *about == About::Quorum {
+                continue;
+            }
+            let subject = Some(self.subject(*about)).filter(|_| *about != About::Settings);
+            match reasons.iter_mut().find(|(_, text)| *text == finding.text) {
+                Some((subjects, _)) => subjects.extend(subject),
+                None => reasons.push((subject.into_iter().collect(), &finding.text)),
+            }
+        }
+        let sentence = |(subjects, text): &(Vec<String>, &str)| match &subjects[..] {
+            [] => (*text).to_owned(),
+            subjects => format!("{}: {text}", subjects.join(", ")),
+        };
+        reasons.iter().map(sentence).collect()
     }
 
     fn host_verdict(&self) -> &'static str {

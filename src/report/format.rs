@@ -74,12 +74,17 @@ pub(crate) fn quoted(keys: &[String]) -> String {
 }
 
 /// The parts of a wait line, in the order in which they are shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WaitLine {
-    /// The keys, the time waited and the place in the queue.
-    pub head: String,
+    /// The quoted keys.
+    pub lock: String,
+    pub waited: Duration,
+    /// ", place 2 of 5", or empty.
+    pub place: String,
     /// The obstacle, and the time until this run gives up.
     pub blocker: String,
+    /// Its part, from the beginning, that must stay when the line is shortened: it names the holder.
+    pub name_end: usize,
     /// The page of the holder's CI job, or empty.
     pub job_url: String,
 }
@@ -92,20 +97,27 @@ impl WaitLine {
         gives_up_in: Option<Duration>,
         local_time: LocalTime,
     ) -> Self {
-        let mut head = format!("waiting for {}: waited {}", quoted(keys), format_seconds(waited));
-        if let Some(ahead) = blocked.position {
-            head.push_str(&format!(", place {} of {}", ahead + 1, blocked.queue_length.max(ahead + 1)));
-        }
+        let place = blocked.position.map_or_else(String::new, |ahead| {
+            format!(", place {} of {}", ahead + 1, blocked.queue_length.max(ahead + 1))
+        });
         let (key, by) = (blocked_key(keys, blocked), blocker(&blocked.by, local_time));
         let mut blocker = format!("{key}{by}");
         if let Some(left) = gives_up_in {
             blocker.push_str(&format!(", gives up in {}", format_seconds(left)));
         }
-        Self { head, blocker, job_url: job_url(&blocked.by).to_owned() }
+        let name = holder_name(&blocked.by);
+        let name_end = name.and_then(|name| Some(blocker.find(&name)? + name.len())).unwrap_or_default();
+        let (lock, job_url) = (quoted(keys), job_url(&blocked.by).to_owned());
+        Self { lock, waited, place, blocker, name_end, job_url }
+    }
+
+    /// The keys, the time waited and the place in the queue.
+    pub(super) fn head(&self) -> String {
+        format!("waiting for {}: waited {}{}", self.lock, format_seconds(self.waited), self.place)
     }
 
     pub(super) fn text(&self) -> String {
-        format!("{}, {}{}", self.head, self.blocker, after_comma(&self.job_url))
+        format!("{}, {}{}", self.head(), self.blocker, after_comma(&self.job_url))
     }
 }
 
@@ -163,6 +175,12 @@ pub(crate) fn blocker(by: &Blocker, local_time: LocalTime) -> String {
         Blocker::Queue => "free, but others are ahead in the queue".into(),
         Blocker::Quarantine(servers) => quarantine(servers),
     }
+}
+
+/// "root@web1 pid 42"
+fn holder_name(by: &Blocker) -> Option<String> {
+    let (Blocker::Holder(holding) | Blocker::Reservation(holding)) = by else { return None };
+    Some(holder(&HolderInfo { label: String::new(), command: String::new(), ..holding.info.clone() }))
 }
 
 fn job_url(by: &Blocker) -> &str {

@@ -8,11 +8,18 @@ use crate::lock::{BackendError, HolderInfo, Listing, State, Status};
 
 const HEADINGS: [&str; 6] = ["KEY", "STATE", "HOLDER", "SINCE", "EXPIRES", "WAITING"];
 
-/// The headings, a line for each lock and, if not all servers serve, the servers.
-pub(crate) fn list_table(listing: &Listing) -> String {
-    let headings = [HEADINGS.map(str::to_owned)];
-    let rows: Vec<[String; 6]> = headings.into_iter().chain(listing.locks.iter().map(row)).collect();
-    let mut table = align(&rows);
+/// The headings, a line for each lock and, if not all servers serve, the servers. `columns`: the
+/// terminal's; keys and holders are shortened, so that the numbers fit.
+pub(crate) fn list_table(listing: &Listing, columns: Option<usize>) -> String {
+    let rows = |longest: Longest| -> Vec<[String; 6]> {
+        let headings = [HEADINGS.map(str::to_owned)];
+        headings.into_iter().chain(listing.locks.iter().map(|lock| row(lock, longest))).collect()
+    };
+    let mut cells = rows(Longest { key: LONGEST_CELL, holder: LONGEST_CELL });
+    if let Some(longest) = columns.and_then(|columns| Longest::within(columns, widths(&cells))) {
+        cells = rows(longest);
+    }
+    let mut table = align(&cells);
     if let (Some(_), Some(first)) = (&listing.undecided, listing.locks.first()) {
         table += &format!("\n? not decided: as far as {} can tell\n", those_that_answer(first));
     }
@@ -35,43 +42,73 @@ pub(crate) fn incomplete_list(missing: &[BackendError]) -> String {
 
 /// A longer cell is cut: a key may have 1024 bytes, and the other columns should stay visible.
 const LONGEST_CELL: usize = 60;
+const SHORTEST_CELL: usize = 8;
+const GAP: &str = "  ";
 
-fn cut(text: String) -> String {
-    match text.char_indices().nth(LONGEST_CELL) {
-        Some(_) => text.chars().take(LONGEST_CELL - 3).chain("...".chars()).collect(),
+/// How long the cells may be that are shortened.
+#[derive(Clone, Copy)]
+struct Longest {
+    key: usize,
+    holder: usize,
+}
+
+impl Longest {
+    /// `None` if the table fits.
+    fn within(columns: usize, widths: [usize; 6]) -> Option<Self> {
+        let total: usize = widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1);
+        let over = total.checked_sub(columns).filter(|over| *over > 0)?;
+        let (key, holder) = (widths[0], widths[2]);
+        let room = (key + holder).saturating_sub(over);
+        let key = key.min((room / 2).max(room.saturating_sub(holder))).max(SHORTEST_CELL);
+        Some(Self { key, holder: room.saturating_sub(key).max(SHORTEST_CELL) })
+    }
+}
+
+fn cut(text: String, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some(_) => text.chars().take(longest.saturating_sub(3)).chain("...".chars()).collect(),
         None => text,
     }
 }
 
-/// Rows of cells, each column as wide as its widest cell.
-pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
+fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
+    widths
+}
+
+/// Rows of cells, each column as wide as its widest cell.
+pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
+    let widths = widths(rows);
     let line = |cells: &[String; N]| {
         let cells: Vec<String> =
             cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
+        format!("{}\n", cells.join(GAP).trim_end())
     };
     rows.iter().map(line).collect()
 }
 
-fn row(status: &Status) -> [String; 6] {
-    let others = status.holder_count.saturating_sub(1);
+fn row(status: &Status, longest: Longest) -> [String; 6] {
+    let others = match status.holder_count.saturating_sub(1) {
+        0 => String::new(),
+        others => format!(" (+{others})"),
+    };
     let oldest = status.holders.first();
     let expires = status.holders.iter().map(|holder| holder.expires_in);
     // The last holder frees the lock.
     let expires = expires.max_by_key(|expires| expires.unwrap_or(std::time::Duration::MAX)).flatten();
     [
-        cut(sanitize(&status.key)),
+        cut(sanitize(&status.key), longest.key),
         state_cell(status),
-        match (cut(oldest.map(|holder| short_name(&holder.info)).unwrap_or_default()), others) {
-            _ if status.is_wrong_type => "(not a lock)".into(),
-            (holder, 0) => holder,
-            (holder, others) => format!("{holder} (+{others})"),
+        if status.is_wrong_type {
+            "(not a lock)".into()
+        } else {
+            let name = oldest.map(|holder| short_name(&holder.info)).unwrap_or_default();
+            cut(name, longest.holder.saturating_sub(others.len())) + &others
         },
         oldest.and_then(|holder| holder.held_for).map(format_seconds).unwrap_or_default(),
         match expires {

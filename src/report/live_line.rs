@@ -2,14 +2,19 @@
 
 use std::io::{self, IsTerminal};
 
-use super::format::{WaitLine, sanitize};
+use super::format::{WaitLine, after_comma, sanitize};
 use super::stderr::stderr;
+use crate::duration::format_seconds;
 
 /// Return to the beginning of the line and erase it.
 const ERASE: &str = "\r\x1b[K";
 /// Columns that stay free, so that an echoed ^C does not wrap onto a line that is never erased.
 const FREE: usize = 3;
 const ELLIPSIS: &str = "...";
+const PREFIX: &str = "redlock: ";
+const FOR: &str = " for ";
+/// A shorter piece of a key says nothing.
+const SHORTEST_LOCK: usize = 8;
 
 pub(super) struct LiveLine {
     is_terminal: bool,
@@ -41,7 +46,7 @@ impl LiveLine {
 
     /// Whether the line shows the whole link to the holder's job, if there is one.
     pub(super) fn has_room_for_job(&self, line: &WaitLine) -> bool {
-        line.job_url.is_empty() || Parts::of(line).leave_room(self.columns).is_some()
+        line.job_url.is_empty() || room_beside_job(line, self.columns).is_some()
     }
 
     pub(super) fn erase(&mut self) {
@@ -51,34 +56,59 @@ impl LiveLine {
     }
 }
 
-struct Parts {
-    head: String,
-    middle: String,
-    job: String,
-}
-
-impl Parts {
-    fn of(line: &WaitLine) -> Self {
-        let part = |before: &str, text: &str| format!("{before}{}", sanitize(text.as_bytes()));
-        let job = if line.job_url.is_empty() { String::new() } else { part(", ", &line.job_url) };
-        Self { head: part("redlock: ", &line.head), middle: part(", ", &line.blocker), job }
-    }
-
-    /// The columns left between the head and the link, if they are enough for some text.
-    fn leave_room(&self, columns: usize) -> Option<usize> {
-        let left = columns.checked_sub(width(&self.head) + width(&self.job))?;
-        (left > ELLIPSIS.len() || left >= width(&self.middle)).then_some(left)
-    }
-}
-
-/// The part in the middle is shortened first, so that the link stays whole. Without room for the
-/// link, it is left out.
+/// The line, shortened until it fits: first the end of the text about the obstacle, then the words
+/// before it, then the key, then the place in the queue. The holder's name stays as long as possible,
+/// and the link to its job stays whole or is left out.
 fn fit(line: &WaitLine, columns: usize) -> String {
-    let parts = Parts::of(line);
-    match parts.leave_room(columns) {
-        Some(left) => parts.head + &cut(&parts.middle, left) + &parts.job,
-        None => cut(&(parts.head + &parts.middle), columns),
+    let (blocker, job) = (obstacle(line), job(line));
+    if let Some(left) = room_beside_job(line, columns) {
+        return full_head(line) + &cut(&blocker, left) + &job;
     }
+    let needed = needed(line);
+    let waited = format!("{PREFIX}waited {}", format_seconds(line.waited));
+    let lock = sanitize(line.lock.as_bytes());
+    let room_for_lock = columns
+        .saturating_sub(width(&waited) + width(FOR) + width(&line.place) + needed)
+        .checked_sub(1)
+        .filter(|room| *room >= SHORTEST_LOCK);
+    let heads = [
+        Some(full_head(line)),
+        Some(format!("{waited}{FOR}{lock}{}", line.place)),
+        room_for_lock.map(|room| format!("{waited}{FOR}{}\"{}", cut(&lock, room), line.place)),
+        Some(format!("{waited}{}", line.place)),
+        Some(waited),
+    ];
+    let fits = |head: &String| width(head) + needed <= columns;
+    match heads.into_iter().flatten().find(fits) {
+        Some(head) => format!("{head}{}", cut(&blocker, columns - width(&head))),
+        None => cut(&format!("{PREFIX}{}", line.blocker), columns),
+    }
+}
+
+fn full_head(line: &WaitLine) -> String {
+    format!("{PREFIX}{}", sanitize(line.head().as_bytes()))
+}
+
+/// ", held by root@web1 pid 42 (rsync) since 09:14:05 (2m 3s)"
+fn obstacle(line: &WaitLine) -> String {
+    format!(", {}", sanitize(line.blocker.as_bytes()))
+}
+
+fn job(line: &WaitLine) -> String {
+    after_comma(&line.job_url)
+}
+
+/// The columns that the shortened obstacle needs.
+fn needed(line: &WaitLine) -> usize {
+    let obstacle = obstacle(line);
+    let name = obstacle.get(..", ".len() + line.name_end).unwrap_or(&obstacle);
+    width(&obstacle).min(width(name) + ELLIPSIS.len() + 1)
+}
+
+/// The columns left for the obstacle between the head and the whole link, if they suffice.
+fn room_beside_job(line: &WaitLine, columns: usize) -> Option<usize> {
+    let left = columns.checked_sub(width(&full_head(line)) + width(&job(line)))?;
+    (left >= needed(line)).then_some(left)
 }
 
 fn cut(text: &str, columns: usize) -> String {
@@ -111,32 +141,67 @@ fn columns_of(c: char) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use proptest::prelude::*;
 
-    fn line(job_url: &str) -> WaitLine {
+    fn line(lock: &str, job_url: &str) -> WaitLine {
         WaitLine {
-            head: "waiting for \"x\": waited 3s, place 1 of 1".into(),
+            lock: format!("\"{lock}\""),
+            waited: Duration::from_secs(63),
+            place: ", place 2 of 5".into(),
             blocker: "held by ci@runner-3 pid 4711 (deploy.sh) since 09:14:05 (2m 3s)".into(),
+            name_end: "held by ci@runner-3 pid 4711".len(),
             job_url: job_url.into(),
         }
     }
 
     #[test]
-    fn the_link_stays_whole_and_the_rest_is_shortened() {
+    fn the_link_stays_whole_or_is_left_out() {
         assert_eq!(
-            fit(&line("https://ci/1"), 80),
-            "redlock: waiting for \"x\": waited 3s, place 1 of 1, held by ci@r..., https://ci/1"
+            fit(&line("x", "https://ci/1"), 100),
+            "redlock: waiting for \"x\": waited 1m 3s, place 2 of 5, held by ci@runner-3 pid 4711 ..., https://ci/1"
         );
-        assert_eq!(fit(&line(""), 60), "redlock: waiting for \"x\": waited 3s, place 1 of 1, held b...");
-        let long = format!("https://ci/{}", "1".repeat(40));
-        assert!(!fit(&line(&long), 80).contains("https"), "a part of a link is of no use");
+        assert!(!fit(&line("x", "https://ci/1"), 80).contains("https"), "a part of a link is of no use");
+    }
+
+    #[test]
+    fn the_holder_is_named_on_a_terminal_of_80_columns() {
+        for (lock, columns, shown) in [
+            (
+                "deploy",
+                96,
+                "redlock: waiting for \"deploy\": waited 1m 3s, place 2 of 5, held by ci@runner-3 pid 4711 (depl...",
+            ),
+            (
+                "deploy",
+                88,
+                "redlock: waited 1m 3s for \"deploy\", place 2 of 5, held by ci@runner-3 pid 4711 (deplo...",
+            ),
+            (
+                "deploy-eu-west",
+                90,
+                "redlock: waited 1m 3s for \"deploy-...\", place 2 of 5, held by ci@runner-3 pid 4711 ...",
+            ),
+            ("deploy", 77, "redlock: waited 1m 3s, place 2 of 5, held by ci@runner-3 pid 4711 (deploy...."),
+            ("deploy", 60, "redlock: waited 1m 3s, held by ci@runner-3 pid 4711 (depl..."),
+            ("deploy", 40, "redlock: held by ci@runner-3 pid 4711..."),
+        ] {
+            assert_eq!(fit(&line(lock, ""), columns), shown, "{columns}");
+        }
     }
 
     proptest! {
         #[test]
-        fn a_fitted_line_fits(head in ".{0,60}", blocker in ".{0,90}", job_url in ".{0,90}", columns in 0usize..120) {
-            let line = WaitLine { head, blocker, job_url };
+        fn a_fitted_line_fits(
+            lock in ".{0,60}",
+            blocker in ".{0,90}",
+            name_end in 0usize..90,
+            job_url in ".{0,90}",
+            columns in 0usize..120,
+        ) {
+            let line = WaitLine { lock, blocker, name_end, job_url, ..line("", "") };
             prop_assert!(width(&fit(&line, columns)) <= columns);
         }
     }

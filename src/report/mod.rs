@@ -26,6 +26,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
+use crate::clock::BootTime;
 use crate::duration::format;
 use crate::exit::{Exit, Failure, INTERNAL, UNFIT, code_of};
 use crate::lock::{BackendError, Grant, HolderInfo, Loss, Outcome};
@@ -43,7 +44,7 @@ pub(crate) use history::{Clock, Style, history_json, history_svg, history_text};
 pub(crate) use json::json_text;
 pub(crate) use list::{incomplete_list, list_keys, list_table};
 pub(crate) use problem::{backend_error, io_error, problem};
-pub(crate) use screen::{LongLines, Size, draw_screen, enter_screen, leave_screen};
+pub(crate) use screen::{Content, Size, draw_screen, enter_screen, leave_screen};
 pub(crate) use status::{
     failed_look, gave_up_waiting, looking_at, looking_at_this_host_only, status_json, status_text,
     still_taken, watch_heading,
@@ -87,6 +88,9 @@ pub(crate) enum Consequence {
     KeeperEnds,
 }
 
+/// With -v, between two lines about failed renewals, which are repeated several times a second.
+const FAILURE_EVERY: Duration = Duration::from_secs(5);
+
 pub(crate) struct Report {
     verbosity: Verbosity,
     keys: Vec<String>,
@@ -95,6 +99,8 @@ pub(crate) struct Report {
     wait: WaitReport,
     /// The failure of servers is printed once, until they have recovered.
     failure_printed: bool,
+    /// When a failed renewal was last printed.
+    failure_printed_at: Option<BootTime>,
     last_failure: Option<String>,
     /// Servers whose misconfiguration was reported.
     mentioned_servers: HashSet<String>,
@@ -125,6 +131,7 @@ impl Report {
             local_time,
             wait: WaitReport::default(),
             failure_printed: false,
+            failure_printed_at: None,
             last_failure: None,
             mentioned_servers: HashSet::new(),
         })
@@ -367,8 +374,9 @@ impl Report {
     }
 
     fn failure(&mut self, message: &str) {
-        if !self.failure_printed || self.verbosity == Verbosity::Verbose {
-            self.failure_printed = true;
+        let is_due = self.failure_printed_at.is_none_or(|at| at.elapsed() >= FAILURE_EVERY);
+        if !self.failure_printed || (is_due && self.verbosity == Verbosity::Verbose) {
+            (self.failure_printed, self.failure_printed_at) = (true, Some(BootTime::now()));
             self.info(message);
         }
     }

@@ -22,13 +22,15 @@ pub(crate) struct Size {
     pub columns: usize,
 }
 
-/// How a line that is wider than the screen is shown.
+/// What is shown, which decides about lines that are wider than the screen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum LongLines {
-    /// For tables.
-    Cut,
-    /// Between two words; the rest is indented to the column of the text.
-    Folded,
+pub(crate) enum Content {
+    /// They are cut.
+    Table,
+    /// They are folded between two words, and indented to the column of the text.
+    Text,
+    /// As [`Content::Text`]; for programs no blank line separates two looks.
+    Json,
 }
 
 pub(crate) fn enter_screen() -> io::Result<()> {
@@ -38,9 +40,9 @@ pub(crate) fn enter_screen() -> io::Result<()> {
 }
 
 /// Draws the heading and the lines from the top. The last row says how many lines do not fit.
-pub(crate) fn draw_screen(heading: &str, text: &str, long: LongLines, size: Size) -> io::Result<()> {
+pub(crate) fn draw_screen(heading: &str, text: &str, content: Content, size: Size) -> io::Result<()> {
     let is_ours = lock();
-    if *is_ours { write(&frame(heading, text, long, size)) } else { Ok(()) }
+    if *is_ours { write(&frame(heading, text, content, size)) } else { Ok(()) }
 }
 
 /// Restore the terminal. Nothing can be drawn while the caller holds the guard.
@@ -73,11 +75,11 @@ fn write(text: &str) -> io::Result<()> {
 }
 
 /// Each line overwrites the old one and erases its rest, which avoids flicker.
-fn frame(heading: &str, text: &str, long: LongLines, size: Size) -> String {
+fn frame(heading: &str, text: &str, content: Content, size: Size) -> String {
     let mut lines: Vec<String> = vec![sanitize(heading.as_bytes()), String::new()];
-    match long {
-        LongLines::Cut => lines.extend(text.lines().map(str::to_owned)),
-        LongLines::Folded => lines.extend(text.lines().flat_map(|line| fold(line, size.columns))),
+    match content {
+        Content::Table => lines.extend(text.lines().map(str::to_owned)),
+        Content::Text | Content::Json => lines.extend(text.lines().flat_map(|line| fold(line, size.columns))),
     }
     if lines.len() > size.rows {
         let left = lines.len() - size.rows.saturating_sub(1);
@@ -109,7 +111,7 @@ mod tests {
     #[test]
     fn long_lines_are_folded_between_words() {
         let size = Size { rows: 9, columns: 20 };
-        let drawn = frame("h", "holder   one two three\nx", LongLines::Folded, size);
+        let drawn = frame("h", "holder   one two three\nx", Content::Text, size);
         assert_eq!(
             drawn,
             "\x1b[Hh\x1b[K\r\n\x1b[K\r\nholder   one two\x1b[K\r\n         three\x1b[K\r\nx\x1b[K\x1b[J"
@@ -124,17 +126,17 @@ mod tests {
     #[test]
     fn a_frame_fits_the_screen() {
         let size = Size { rows: 4, columns: 5 };
-        let drawn = frame("head", "1234567\nb\nc\nd\n", LongLines::Cut, size);
+        let drawn = frame("head", "1234567\nb\nc\nd\n", Content::Table, size);
         assert_eq!(drawn, "\x1b[Hhead\x1b[K\r\n\x1b[K\r\n12345\x1b[K\r\nand 3\x1b[K\x1b[J");
-        let drawn = frame("head", "a\n", LongLines::Cut, size);
+        let drawn = frame("head", "a\n", Content::Table, size);
         assert_eq!(drawn, "\x1b[Hhead\x1b[K\r\n\x1b[K\r\na\x1b[K\x1b[J");
     }
 
     #[test]
     fn a_screen_without_a_size_harms_nobody() {
         for (rows, columns) in [(0, 0), (1, 1), (0, 80)] {
-            for long in [LongLines::Cut, LongLines::Folded] {
-                let _ = frame("head", "a b\nb\n", long, Size { rows, columns });
+            for content in [Content::Table, Content::Text] {
+                let _ = frame("head", "a b\nb\n", content, Size { rows, columns });
             }
         }
     }

@@ -9,7 +9,7 @@ use super::events::events;
 use super::format::{GivenUp, WaitLine, gave_up, holder, quoted};
 use super::{Report, Verbosity};
 use crate::clock::BootTime;
-use crate::duration::{format, format_seconds};
+use crate::duration::format;
 use crate::lock::{BackendError, Blocked, Blocker, Holding, Outcome, Superseded, WaitPolicy};
 
 /// A wait shorter than this is not mentioned.
@@ -164,8 +164,8 @@ impl Report {
         let LastObstacle { obstacle, at, .. } = self.wait.last.as_ref()?;
         Some(match obstacle {
             Obstacle::Unavailable(error) => {
-                let head = format!("waiting for {}: waited {}", self.lock(), format_seconds(waited));
-                WaitLine { head, blocker: format!("{error}; trying again"), job_url: String::new() }
+                let blocker = format!("{error}; trying again");
+                WaitLine { lock: self.lock(), waited, blocker, ..WaitLine::default() }
             }
             Obstacle::Blocked(blocked) => {
                 let blocked = later(blocked, at.elapsed());

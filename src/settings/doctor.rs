@@ -29,7 +29,7 @@ const OTHER_VARIABLES: [&str; 9] = [
 const SECRETS: [&str; 3] = ["REDLOCK_CONFIG", "REDLOCK_PASSWORD", "REDLOCK_SENTINEL_PASSWORD"];
 
 /// Settings that do not affect locks.
-const OF_OUTPUT: [&str; 2] = ["quiet", "verbose"];
+const OF_OUTPUT: [&str; 3] = ["quiet", "verbose", "json"];
 
 #[derive(Debug)]
 pub(crate) struct DoctorSettings {

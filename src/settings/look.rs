@@ -145,18 +145,21 @@ pub(crate) struct ListSettings {
     pub json: bool,
     /// Print only the keys.
     pub keys: bool,
+    /// Only locks that have waiters.
+    pub waiting: bool,
     /// Refresh at this interval.
     pub watch: Option<Duration>,
 }
 
 impl ListSettings {
     pub(crate) fn resolve(args: ListArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let ListArgs { pattern, keys, watch, look } = args;
-        sources.one_of(&[("keys", keys), ("json", look.json)])?;
+        let ListArgs { pattern, waiting, keys, watch, look } = args;
+        let form = sources.one_of(&[("keys", keys), ("json", look.json)])?;
         Ok(Self {
             pattern: pattern.map(OsStringExt::into_vec),
-            json: look.json,
-            keys,
+            json: form == Some("json"),
+            keys: form == Some("keys"),
+            waiting,
             watch: Some(interval(&watch, sources)?).filter(|_| watch.watch),
             location: Location::of(look, sources)?,
         })
@@ -187,7 +190,7 @@ impl HistorySettings {
     pub(crate) fn resolve(args: HistoryArgs, sources: Sources<'_>) -> Result<Self, Failure> {
         let HistoryArgs { key, since, limit, svg, look } = args;
         let key = one_key(key)?;
-        sources.one_of(&[("svg", svg.is_some()), ("json", look.json)])?;
+        let form = sources.one_of(&[("svg", svg.is_some()), ("json", look.json)])?;
         let since =
             since.map(|text| text.parse().map_err(|why: String| sources.must("since", &why))).transpose()?;
         let limit = sources.whole_number("limit", limit.as_deref(), 1, u32::MAX)?;
@@ -195,10 +198,10 @@ impl HistorySettings {
             key,
             since,
             limit: limit.and_then(|limit| limit.try_into().ok()),
-            form: match svg {
-                Some(path) => Form::Svg(path),
-                None if look.json => Form::Json,
-                None => Form::Text,
+            form: match (form, svg) {
+                (Some("svg"), Some(path)) => Form::Svg(path),
+                (Some(_), _) => Form::Json,
+                (None, _) => Form::Text,
             },
             location: Location::of(look, sources)?,
         })

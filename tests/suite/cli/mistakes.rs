@@ -38,7 +38,7 @@ fn a_mistake_gets_the_hint_that_helps() {
         (&["rnu"], &["redlock run"]),
         (&["exec", "a"], &["redlock run"]),
         (&["force-unlock", "a"], &["redlock break"]),
-        (&["unlock", "a"], &["redlock break"]),
+        (&["unlock", "a"], &["redlock release", "redlock break"]),
         (&["ls"], &["redlock list"]),
         (&["who", "a"], &["redlock status"]),
         (&["version"], &["redlock --version"]),

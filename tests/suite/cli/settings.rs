@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::{Redis, Run, executable, holder, wait_until};
+use crate::support::{Redis, Run, config_file, executable, holder, wait_until};
 
 /// Refused with 64 and a reason that contains one of `words`; the command does not run, the server
 /// is not touched.
@@ -155,6 +155,28 @@ fn settings_come_from_the_environment() {
     run.sh("echo ran").done().expect_code(9);
     let run = Run::key(&redis, "k").arg("-n").env("REDLOCK_PREFIX", "other");
     assert_eq!(run.sh("echo ran").done().expect_code(0).stdout, "ran\n");
+}
+
+#[test]
+fn the_form_of_the_output_comes_from_the_environment_and_the_file_too() {
+    let redis = Redis::start();
+    for _ in 0..3 {
+        Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
+    }
+    let look = |args: &[&str]| Run::bare().args(args).env("REDLOCK_REDIS", redis.url());
+    let json = |run: Run| run.env("REDLOCK_JSON", "1").done().expect_code(0);
+    assert_eq!(json(look(&["status", "k"])).json()["key"], "k");
+    assert_eq!(json(look(&["list"])).stdout, "");
+    assert_eq!(json(look(&["history", "k"]).env("REDLOCK_LIMIT", "2")).json_lines().len(), 2);
+    let (_directory, file) = config_file("json = true\nlimit = 1\n");
+    let configured = look(&["history", "k"]).env("REDLOCK_CONFIG", file).done().expect_code(0);
+    assert_eq!(configured.json_lines().len(), 1);
+    // What is typed takes precedence, and a token that a script reads stays one.
+    let _holder = holder(&redis, "k", &[]);
+    assert_eq!(json(look(&["list", "--keys"])).stdout, "k\n");
+    assert!(json(look(&["history", "k", "--svg", "-"])).stdout.starts_with("<svg"));
+    let token = json(look(&["acquire", "--key", "other", "--ttl", "1s"])).stdout;
+    assert!(token.trim().parse::<f64>().is_err() && !token.contains('{'), "{token}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::doctor;
 use crate::support::{Nodes, Redis};
 
 #[test]
-fn the_first_line_is_the_verdict() {
+fn the_first_line_says_what_is_wrong() {
     let redis = Redis::start_with(&["--appendonly", "yes"]);
     let first = |args: &[&str], code| {
         let done = doctor(&redis.url()).args(args).done().expect_code(code);
@@ -13,10 +13,26 @@ fn the_first_line_is_the_verdict() {
     };
     assert_eq!(first(&[], 0), "OK: the server grants locks");
     redis.cmd(&["CONFIG", "SET", "appendonly", "no"]);
-    assert_eq!(first(&[], 0), format!("WARNING: {}: persistence; the server grants locks", redis.url()));
+    let forgets = format!("WARNING: {}: keeps no data over a restart; the server grants locks", redis.url());
+    assert_eq!(first(&[], 0), forgets);
     redis.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]);
     redis.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    assert_eq!(first(&[], 1), format!("PROBLEM: {}: eviction; the server grants locks", redis.url()));
+    let evicts =
+        format!("PROBLEM: {}: maxmemory-policy is allkeys-lru; the server grants locks", redis.url());
+    assert_eq!(first(&[], 1), evicts);
+    let json = doctor(&redis.url()).arg("--json").done().expect_code(1).json();
+    assert_eq!(json["summary"], evicts);
+}
+
+#[test]
+fn the_first_line_has_each_reason_once() {
+    let mut nodes = Nodes::start(5);
+    nodes.settle();
+    let urls = nodes.urls();
+    [1, 3].into_iter().for_each(|at| nodes[at].kill());
+    let first = doctor(&urls.join(",")).done().expect_code(1).stdout;
+    let reason = format!("PROBLEM: {}, {}: connection refused (is the server running?); ", urls[1], urls[3]);
+    assert!(first.starts_with(&reason), "{first}");
 }
 
 #[test]

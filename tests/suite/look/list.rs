@@ -1,7 +1,7 @@
 //! `redlock list`: all locks and nothing else, the oldest first.
 
 use super::look;
-use crate::support::{Redis, Run, hold, holder, wait_for_sleeping_clients};
+use crate::support::{Redis, Run, hold, holder, wait_for_sleeping_clients, wait_until};
 
 fn keys(redis: &Redis, args: &[&str]) -> Vec<String> {
     let listed = look("list", &redis.url(), args).arg("--json").done().expect_code(0).json_lines();
@@ -48,6 +48,23 @@ fn pattern_characters_in_keys_and_prefixes_are_literal() {
     assert_eq!(keys(&redis, &["\\[x\\]"]), ["[x]"]);
     let _odd = holder(&redis, "k", &["--prefix", "l*ck"]);
     assert_eq!(keys(&redis, &["--prefix", "l*ck"]), ["k"]);
+}
+
+#[test]
+fn contended_locks_come_first_and_can_be_listed_alone() {
+    let redis = Redis::start();
+    let _holders: Vec<_> = ["old", "busy", "new", "busiest"].map(|key| holder(&redis, key, &[])).into();
+    let _waiters: Vec<_> = ["busy", "busiest", "busiest"]
+        .map(|key| {
+            let before = redis.queue_len(key);
+            let job = Run::key(&redis, key).cmd(&["true"]).spawn();
+            wait_until("it queues", || redis.queue_len(key) == before + 1);
+            job
+        })
+        .into();
+    assert_eq!(keys(&redis, &[]), ["busiest", "busy", "old", "new"]);
+    assert_eq!(keys(&redis, &["--waiting"]), ["busiest", "busy"]);
+    assert_eq!(keys(&redis, &["--waiting", "*y"]), ["busy"]);
 }
 
 #[test]

@@ -88,6 +88,42 @@ fn a_watch_into_a_pipe_prints_snapshots_until_the_reader_leaves() {
     let _holder = holder(&redis, "k", &[]);
     let done = list(&redis).arg("--json").via("\"$@\" | head -n 3").done().expect_code(0);
     let lines: Vec<&str> = done.stdout.lines().collect();
-    assert!(lines.len() == 3 && lines[0].starts_with("{\"key\":\"k\"") && lines[1].is_empty(), "{done:?}");
+    assert!(lines.len() == 3 && lines.iter().all(|line| line.starts_with("{\"key\":\"k\"")), "{done:?}");
     assert!(!done.stdout.contains('\u{1b}'));
+    let status = look("status", &redis.url(), &["k", "--watch", "--interval", "100ms"]);
+    let done = status.clone().arg("--json").via("\"$@\" | head -n 3").done().expect_code(0);
+    assert_eq!(done.json_lines().len(), 3, "one object a line");
+    let done = status.via("\"$@\" | head -n 9").done().expect_code(0);
+    assert!(done.stdout.contains("\n\nk: held"), "people see a blank line between two looks: {done:?}");
+}
+
+#[test]
+fn a_watch_into_a_pipe_notices_a_reader_that_leaves_without_output() {
+    let redis = Redis::start();
+    let watch = look("list", &redis.url(), &["--watch", "--interval", "600s", "--json"]);
+    watch.via("\"$@\" | sleep 0.2").done().expect_code(0);
+}
+
+#[test]
+fn a_terminal_of_80_columns_shows_the_numbers_and_shortens_the_names() {
+    let redis = Redis::start();
+    let key = "deploy-production-eu-west-1-and-some-more";
+    let _holder = holder(&redis, key, &["--label", "a label of the release team"]);
+    for args in [&["--watch", "--interval", "60s"][..], &[]] {
+        let pty = Pty::run(look("list", &redis.url(), args).via("stty cols 80; exec \"$@\""));
+        pty.wait_for("WAITING");
+        pty.wait_for("deploy-p");
+        let plain =
+            ["\u{1b}[H", "\u{1b}[K", "\u{1b}[J"].iter().fold(pty.screen(), |s, code| s.replace(code, ""));
+        let line = |start: &str| plain.lines().find(|line| line.contains(start)).expect(start).trim_end();
+        let (headings, row) = (line("KEY "), line("deploy-p"));
+        assert!(row.chars().count() <= 80, "{row:?}");
+        let cell = |heading: &str| row[headings.find(heading).expect(heading)..].chars().next();
+        assert_eq!(
+            [cell("STATE"), cell("HOLDER"), cell("WAITING")],
+            [Some('h'), Some('r'), Some('0')],
+            "{row:?}"
+        );
+        assert!(cell("SINCE") == Some('0') && matches!(cell("EXPIRES"), Some('2' | '3')), "{row:?}");
+    }
 }

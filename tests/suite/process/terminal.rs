@@ -196,6 +196,21 @@ fn a_live_line_leaves_room_for_a_typed_key_and_shows_that_it_is_truncated() {
 }
 
 #[test]
+fn the_live_line_names_the_holder_on_a_terminal_of_80_columns() {
+    let redis = Redis::start();
+    let key = "deploy-production-eu-west-1";
+    let first = Run::key(&redis, key).args(&["--label", "nightly"]).sh("echo ready; exec sleep 60").spawn();
+    first.wait_for_line("ready");
+    let pty = Pty::run(Run::key(&redis, key).via("stty cols 80; exec \"$@\"").sh("echo in"));
+    pty.wait_for("waited");
+    let line = rendered(&pty.screen()).remove(0);
+    assert!(line.chars().count() <= 77, "{line:?}");
+    for part in ["held by ", "@", &format!("pid {}", first.pid()), "place 1 of 1"] {
+        assert!(line.contains(part), "{part:?} is missing in {line:?}");
+    }
+}
+
+#[test]
 fn the_live_line_counts_every_second() {
     let redis = Redis::start();
     let _first = holder(&redis, "nightly");

@@ -48,6 +48,17 @@ fn assert_loss_stops(how: &[&str], tree: &str) {
 }
 
 #[test]
+fn a_renewal_that_fails_again_and_again_is_not_reported_each_time() {
+    let mut redis = Redis::start();
+    let job = Run::key(&redis, "k").args(&["--ttl", "9s", "-v"]).sh("echo ready; sleep 60").spawn();
+    job.wait_for_line("ready");
+    redis.kill();
+    let done = job.wait().expect_code(79);
+    let times = done.stderr.matches("cannot renew").count();
+    assert!((1..=2).contains(&times), "{times} times in six seconds: {done:?}");
+}
+
+#[test]
 fn a_flushed_lock_stops_the_whole_tree_and_does_not_reappear() {
     assert_loss_stops(&["FLUSHALL"], TREE);
 }

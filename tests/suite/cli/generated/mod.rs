@@ -14,6 +14,7 @@ mod fish;
 mod man;
 mod zsh;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 
@@ -54,6 +55,22 @@ fn manual_pages_match_the_command_line() {
     check("man/redlock.toml.5", &man::config_page(&command));
 }
 
+#[test]
+fn the_documents_list_every_option_without_a_variable() {
+    let command = declared();
+    let all = || command.get_subcommands().flat_map(Command::get_arguments);
+    let settings: BTreeSet<&str> =
+        all().filter(|arg| cli::is_setting(arg)).filter_map(Arg::get_long).collect();
+    let mut once: BTreeSet<&str> = all().filter_map(Arg::get_long).collect();
+    once.retain(|long| !settings.contains(long) && !["help", "version"].contains(long));
+    let document = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md"));
+    let document = document.unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    let listed = document.split("These options apply to one invocation, and have neither: ").nth(1).unwrap();
+    let listed = listed.split_once('.').unwrap().0;
+    let once: Vec<String> = once.iter().map(|long| format!("`--{long}`")).collect();
+    assert_eq!(listed, once.join(", "));
+}
+
 /// The typesetter prints no warning, and no line is wider than a terminal.
 #[test]
 fn manual_pages_are_typeset_without_warnings() {
@@ -71,6 +88,7 @@ fn manual_pages_are_typeset_without_warnings() {
         let text = without_overstrikes(&String::from_utf8_lossy(&set.stdout));
         let wide = text.lines().find(|line| line.chars().count() > 80);
         assert_eq!(wide, None, "{}", path.display());
+        assert!(!text.replace("...", "").contains(".."), "{}", path.display());
         for heading in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "EXAMPLES", "SEE ALSO"] {
             assert!(text.contains(heading), "{heading} is missing in {}", path.display());
         }
