@@ -180,9 +180,9 @@ mod tests {
                 "redlock: waited 1m 3s for \"deploy\", place 2 of 5, held by ci@runner-3 pid 4711 (deplo...",
             ),
             (
-                "deploy-eu-west",
+                "deploy-europe-west",
                 90,
-                "redlock: waited 1m 3s for \"deploy-...\", place 2 of 5, held by ci@runner-3 pid 4711 ...",
+                "redlock: waited 1m 3s for \"deploy-euro...\", place 2 of 5, held by ci@runner-3 pid 4711 ...",
             ),
             ("deploy", 77, "redlock: waited 1m 3s, place 2 of 5, held by ci@runner-3 pid 4711 (deploy...."),
             ("deploy", 60, "redlock: waited 1m 3s, held by ci@runner-3 pid 4711 (depl..."),
