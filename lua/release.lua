@@ -2,7 +2,8 @@
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
 -- ARGV[7] tombstone   ms to keep the tombstone; 0 = none. For a client whose request may still be
---                     on its way to a server, and must be refused on arrival
+--                     on its way to a server, and must be refused on arrival. A bearer leaves it
+--                     only where it finds nothing
 -- ARGV[8] min_hold    ms for which the locks stay held, until they expire; 0 = none
 -- ARGV[9] history     number of finished runs that log:K keeps; 0 = none. The arguments below are
 --                     absent if there is nothing to log
@@ -196,6 +197,18 @@ if not is_plain then
       leave_trace(TOMBSTONE, HOW, ok and type(by) == 'table' and by or {})
     end
 
+    -- Nothing of the grant was here, or not all of it. A renewal by another client may be on its way
+    -- to restore it: see heal.lua. A failure is ignored, as are the memory and the permission that it
+    -- would need.
+    local function refuse_healing()
+      for _, k in ipairs(LOCKS) do
+        if claim_of(k, ME, true) then
+          return
+        end
+      end
+      redis.pcall('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL, 'NX')
+    end
+
     -- Notifies the clients that have only the token, now or later. Returns the reply for one that
     -- was not the first to release the grant.
     local function notify_others(reply)
@@ -204,6 +217,7 @@ if not is_plain then
       elseif reply == 'released' then
         notify_of_release()
       else
+        refuse_healing()
         return trace_reply()
       end
     end
@@ -228,7 +242,7 @@ end
 
 -- This comes after a write that frees memory, or a server that is out of memory would refuse the
 -- release.
-if TOMBSTONE_TTL ~= '0' then
+if TOMBSTONE_TTL ~= '0' and not IS_BEARER then
   call('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL)
 end
 -- A run that ended properly from the client's view is logged as 'lost' if the lock was gone. The

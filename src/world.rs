@@ -103,6 +103,8 @@ pub(crate) enum Rule {
     HealAfterMajority,
     /// The votes of a failed attempt are released.
     ReleaseVotes,
+    /// A release by token also releases claims of the grant's earlier attempts.
+    ReleaseOlderAttempts,
     /// A release leaves a tombstone if a request may still be under way.
     Tombstone,
     /// A vote of a server that has not been known for long enough does not count.

@@ -3,8 +3,9 @@
 -- @include server
 -- @include constants
 
--- The newest request: waiter, name in the queue, stamp, and the client's fields; nil if there is
--- none, or if our request does not supersede others.
+-- The newest request: waiter, name in the queue, stamp, the run_id of the server that assigned it,
+-- when it arrived by the clock of this server, and the client's fields; nil if there is none, or if
+-- our request does not supersede others.
 local function newest(k)
   local json = has(FLAGS, SUPERSEDES) and call('GET', k.newest)
   if not json then
@@ -14,8 +15,9 @@ local function newest(k)
   return ok and type(request) == 'table' and tonumber(request.stamp) and request or nil
 end
 
--- The stamp of the newest request of another waiter; 0 if there is none.
+-- The stamp of the newest request of another waiter; 0 if there is none, or another server assigned
+-- it.
 local function newest_stamp(k)
   local request = newest(k)
-  return request and request.waiter ~= ME and tonumber(request.stamp) or 0
+  return request and request.waiter ~= ME and request.clock == RUN_ID and tonumber(request.stamp) or 0
 end

@@ -26,7 +26,8 @@
 --                   token: see bearer.lua
 -- ARGV[5] flags     how the request queues: see constants.lua
 -- ARGV[6] stamp     the client's arrival stamp, server time in microseconds, if an earlier reply
---                   had one; '' = none
+--                   had one; '' = none. If the request supersedes others, followed by the run_id of
+--                   the server that assigned it ('' = a single server), and its age in microseconds
 --
 -- Redis runs a script to its end before it does anything else, so each script is one atomic step.
 -- It is not all or nothing: if a command is refused half-way (ACL, memory), the commands before it

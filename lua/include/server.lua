@@ -7,7 +7,7 @@ local NOW_US = TIME[1] * 1000000 + TIME[2]
 
 local NOW_MS = math.floor(NOW_US / 1000)
 
-local STAMP = tonumber(ARGV[6])
+local STAMP = tonumber(string.match(ARGV[6], '^%d+'))
 
 -- The arrival stamp that the client knows, or else the present time. A stamp from the future counts
 -- as now: the clock of the server that assigned it is ahead.

@@ -86,6 +86,8 @@ pub struct Record {
     pub grant: Option<Vec<u8>>,
     /// When it began to release.
     pub leaves_at: Option<u64>,
+    /// The actor whose token it has released, and when it began to.
+    pub released: Option<(u64, u64)>,
     /// It ended without a lock.
     pub is_refused: bool,
     /// Its kernel goes on delivering what it had sent.
@@ -443,8 +445,12 @@ impl Client<'_> {
         if !matches!(self.subject_of(of), Some(Subject::Command(_))) {
             self.world.shared().borrow_mut().oracle.ended(site);
         }
+        let started = self.world.shared().borrow().now_us;
         let released = bearer.release();
         self.note(|| format!("releases the lock of actor {of}: {}", short(&released)));
+        if released.is_done() == Some(true) && self.subject_of(of) == Some(Subject::Token) {
+            self.record(|record| record.released = Some((of, started)));
+        }
     }
 
     /// As commands/break_lock.rs.

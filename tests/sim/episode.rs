@@ -64,6 +64,7 @@ enum Later {
     /// Nothing of this actor may be left on servers that it could reach since this moment.
     CheckRelease {
         actor: u64,
+        by: SiteId,
         since: u64,
     },
     /// The last lease that this actor asked for is over.
@@ -143,11 +144,11 @@ impl Driver<'_> {
     fn check_later(&mut self, simulation: &Simulation, actor: u64, now: u64) {
         let shared = simulation.shared.borrow();
         let Some(record) = shared.records.get(&actor) else { return };
-        if let Some(since) = record.leaves_at {
-            self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, since });
-        }
-        if record.is_refused {
-            self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, since: record.started });
+        let by = shared.actors[&actor];
+        let refused = record.is_refused.then_some((actor, record.started));
+        let left = record.leaves_at.map(|since| (actor, since));
+        for (actor, since) in [left, refused, record.released].into_iter().flatten() {
+            self.at(now + RELEASED_AFTER_US, Later::CheckRelease { actor, by, since });
         }
         if record.claim.is_some() && record.subject != Some(Subject::Token) {
             self.at(record.lease_ends.max(now) + EXPIRED_AFTER_US, Later::CheckExpiry { actor });
@@ -415,8 +416,8 @@ impl Driver<'_> {
             }
             Later::Save => self.save(simulation),
             Later::Guardian(actor) => self.start_guardian(simulation, actor),
-            Later::CheckRelease { actor, since } => {
-                self.check_claims(simulation, actor, Some(since), "not-released");
+            Later::CheckRelease { actor, by, since } => {
+                self.check_claims(simulation, actor, Some((by, since)), "not-released");
             }
             Later::CheckExpiry { actor } => self.check_claims(simulation, actor, None, "outlived"),
         }
@@ -432,13 +433,13 @@ impl Driver<'_> {
         }
     }
 
-    /// Nothing of the claim is left: after a release, on servers that could be reached since then;
-    /// after the last lease that was asked for, on any server.
+    /// Nothing of the claim is left: after a release, on servers that the releasing host could reach
+    /// since then; after the last lease that was asked for, on any server.
     fn check_claims(
         &mut self,
         simulation: &mut Simulation,
         actor: u64,
-        reached_since: Option<u64>,
+        released: Option<(SiteId, u64)>,
         kind: &'static str,
     ) {
         let shared = simulation.shared.borrow();
@@ -451,16 +452,17 @@ impl Driver<'_> {
         // Another client may have extended the lease, and a minimum hold outlives its process.
         let has_min_hold = record.claim.is_some() && !run.min_hold.is_zero();
         let is_excused = self.was_extended.contains(&actor) || has_min_hold;
-        if reached_since.is_none() && is_excused {
+        let is_token = record.subject == Some(Subject::Token);
+        if released.is_none() && is_excused || is_token && has_min_hold {
             return;
         }
         let mut left = Vec::new();
         for (server, host) in simulation.hosts.iter().enumerate() {
-            let is_checked = match reached_since {
-                Some(since) => {
-                    let has_crossed = shared.network.has_crossed(site, server, since);
-                    shared.oracle.is_calm(site, server, since) && !has_crossed
-                }
+            let is_checked = match released {
+                Some((by, since)) => [site, by].into_iter().all(|host| {
+                    let has_crossed = shared.network.has_crossed(host, server, since);
+                    shared.oracle.is_calm(host, server, since) && !has_crossed
+                }),
                 // A server that was stopped may have received a request that it executes much later.
                 None => {
                     let has_steps = self.scenario.features.contains(&Feature::ClockSteps);

@@ -178,6 +178,18 @@ pub static ALL: &[Mutant] = &[
     client_in("refusals-report", Rule::RefusalsReport, Plot::ForgottenLease),
     client_in("heal-after-majority", Rule::HealAfterMajority, Plot::Flushed),
     client_in("tombstone", Rule::Tombstone, Plot::LateRequests),
+    client_in("older-attempts", Rule::ReleaseOlderAttempts, Plot::LateToken),
+    lua_in(
+        "healing-is-refused",
+        Plot::ReleasedWhileExtended,
+        &[("refuse_healing()\nreturn trace_reply()", "return trace_reply()")],
+    ),
+    lua(
+        "stamps-of-one-clock",
+        3,
+        &[F::Superseding, F::ClockSkew, F::Refusals],
+        &[("return request.clock == CLOCK or", "return true or")],
+    ),
     client_in("vote-ttl", Rule::VoteTtl, Plot::LoneVote),
     lua_in(
         "tombstone-is-obeyed",

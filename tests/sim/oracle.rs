@@ -333,7 +333,10 @@ impl Oracle {
         for (kind, text) in found {
             self.violation(kind, text);
         }
-        if let ("release", Some((waiter, attempt))) = (script, args.first().and_then(|word| claim(word))) {
+        // A client that will ask again takes over what arrives late.
+        let is_final = args.len() > ARGS_WITHOUT_ENTRY || args.get(6).is_some_and(|ttl| ttl != b"0");
+        let released = args.first().and_then(|word| claim(word)).filter(|_| is_final);
+        if let ("release", Some((waiter, attempt))) = (script, released) {
             let released = self.released.entry((server, waiter)).or_default();
             *released = attempt.max(*released);
         }

@@ -17,6 +17,7 @@ use crate::lock::{
     BackendError, Bearer, BreakMode, Breaker, Claim, Extended, Fields, HolderInfo, Lease, Loss, Problem,
     Released, Renewal,
 };
+use crate::world::{Rule, follows};
 
 /// How long a run without a lease may take to stop its command.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -133,6 +134,13 @@ impl RedisBearer {
         let _ = self.request_once::<FollowUpReply>(servers, &call);
     }
 
+    /// A server that was stopped may have executed a request of an earlier attempt since the grant, and
+    /// hold the lock for that. A majority has confirmed the token, so it is no mistyped one.
+    fn release_older_attempts(&mut self, servers: Vec<usize>) {
+        let call = self.requests.release(self.claim, &Terms::default(), Duration::ZERO, Duration::ZERO, None);
+        let _ = self.request_once::<ReleaseReply>(servers, &call);
+    }
+
     /// The first request may have been executed, and only its reply lost.
     fn was_it_us(&self, loss: &Loss) -> bool {
         matches!(loss, Loss::Released { by } if **by == self.who)
@@ -197,15 +205,22 @@ impl Bearer for RedisBearer {
     fn release(&mut self) -> Released {
         let call = self.requests.release_by_token(self.claim, &self.terms, &self.who);
         let is_done = |reply: &ReleaseReply| matches!(reply, ReleaseReply::Released);
-        let replies = self.request(&call, is_done).into_iter().map(|(_, reply)| match reply {
-            Ok(ReleaseReply::NotOurs(loss)) if self.was_it_us(&loss) => Ok(ReleaseReply::Released),
-            reply => reply,
-        });
-        let replies: Vec<_> = replies.collect();
+        let (mut replies, mut foreign_at) = (Vec::new(), Vec::new());
+        for (at, reply) in self.request(&call, is_done) {
+            foreign_at.extend(matches!(reply, Ok(ReleaseReply::NotOurs(Loss::Foreign))).then_some(at));
+            replies.push(match reply {
+                Ok(ReleaseReply::NotOurs(loss)) if self.was_it_us(&loss) => Ok(ReleaseReply::Released),
+                reply => reply,
+            });
+        }
         if replies.iter().any(|reply| matches!(reply, Ok(ReleaseReply::HeldByRun))) {
             return self.release_run().unwrap_or_else(Released::Unknown);
         }
-        verdict(replies, &self.servers)
+        let released = verdict(replies, &self.servers);
+        if matches!(released, Released::Done(_)) && follows(Rule::ReleaseOlderAttempts) {
+            self.release_older_attempts(foreign_at);
+        }
+        released
     }
 }
 

@@ -243,7 +243,7 @@ impl RedisLock {
     fn request_votes(&mut self, all: &mut Collection, servers: Vec<usize>, queues: bool) {
         let gate = self.servers[self.gate].run_id.as_slice();
         let (fences, slots) = (&all.fences, &all.slots);
-        let ask = Ask::Vote { proposed: fences, slots, gate, stamp: self.stamp, queues };
+        let ask = Ask::Vote { proposed: fences, slots, gate, stamp: self.stamp.as_ref(), queues };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         self.send(all, servers, &call, Duration::ZERO);
     }
@@ -282,7 +282,7 @@ impl RedisLock {
     /// Our gate and stamp, for votes that were given before these were known.
     pub(super) fn place(&self) -> Option<Place> {
         let gate = self.servers[self.gate].run_id.clone();
-        self.stamp.map(|stamp| Place { gate, stamp })
+        self.arrival().map(|stamp| Place { gate, stamp })
     }
 
     /// Keeps our votes alive while we wait for the others. The renewal carries our place.
@@ -301,7 +301,7 @@ impl RedisLock {
     fn must_yield(&self, at: usize, refusal: &Refusal) -> Option<usize> {
         let gate = &self.servers[self.gate].run_id;
         let has_other_gate = !refusal.holder_gate.is_empty() && refusal.holder_gate != *gate;
-        let is_older = match (&refusal.holder_arrival, self.stamp) {
+        let is_older = match (&refusal.holder_arrival, self.arrival()) {
             (Some(theirs), Some(stamp)) => {
                 *theirs < Arrival { stamp, waiter: self.waiter.to_string().into() }
             }

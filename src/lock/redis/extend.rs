@@ -164,7 +164,7 @@ impl RedisLock {
         let gate = self.servers[self.gate].run_id.clone();
         let slots = if self.terms.has_slots() { grant.slots.as_slice() } else { &[] };
         let held = (grant.fences.as_slice(), slots, grant.taken_at.elapsed());
-        let call = self.requests.heal(grant.claim, held, &self.terms, &gate, self.stamp);
+        let call = self.requests.heal(grant.claim, held, &self.terms, &gate, self.arrival());
         let lost: Vec<usize> = self.servers.all().filter(|&at| self.servers[at].lost_claim).collect();
         for &at in &lost {
             self.servers[at].lost_claim = false;

@@ -75,7 +75,7 @@ use super::{
 use log::LogEntry;
 use longest_lease::LongestLease;
 use release::Release;
-use requests::{Requests, Terms};
+use requests::{Requests, Stamp, Terms};
 use servers::Servers;
 use vote::{Attempt, InFlight, Win};
 use waiting::{NextAttempt, Progress, pause};
@@ -93,9 +93,8 @@ pub(crate) struct RedisLock {
     terms: Terms,
     /// This waiter has given up; the next request needs a new waiter ID.
     abandoned: bool,
-    /// When this waiter arrived, by the clock of the first server that reported it. It determines
-    /// our place in every queue.
-    stamp: Option<u64>,
+    /// It determines our place in every queue.
+    stamp: Option<Stamp>,
     /// The server whose queue we are in.
     gate: usize,
     /// The gate of the clients that outvoted us.
@@ -133,6 +132,11 @@ impl RedisLock {
 
     fn claim(&self) -> Claim {
         Claim { waiter: self.waiter, attempt: self.attempts }
+    }
+
+    /// Our arrival stamp, as servers report it.
+    fn arrival(&self) -> Option<u64> {
+        self.stamp.as_ref().map(|stamp| stamp.micros)
     }
 
     /// The lease of a grant whose request was sent at this moment.

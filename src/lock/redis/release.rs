@@ -6,7 +6,7 @@ use super::RedisLock;
 use super::log::LogEntry;
 use super::node::{Node, Readiness};
 use super::reply::ReleaseReply;
-use super::requests::Terms;
+use super::requests::{TOMBSTONE_TTL, Terms};
 use super::round::{Round, Step};
 use super::script::Call;
 use super::servers::Servers;
@@ -27,8 +27,6 @@ const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duratio
 /// How long a server to which a new connection must be opened may take when the others have
 /// released.
 const FOR_UNSENT: Duration = Duration::from_millis(300);
-/// A request that is in flight when its client gives up arrives within this time.
-const TOMBSTONE_TTL: Duration = Duration::from_mins(1);
 
 /// Whether this waiter makes another attempt. If it does, its late requests are harmless: the next
 /// attempt takes them over.

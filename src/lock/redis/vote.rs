@@ -13,7 +13,7 @@ use super::RedisLock;
 use super::collect::Collected;
 use super::longest_lease::LongestLease;
 use super::reply::{AcquireReply, Granted, Refusal, ReleaseReply};
-use super::requests::Ask;
+use super::requests::{Ask, Stamp};
 use super::round::{Round, RoundReply, Watch};
 use super::tally::{Tally, Verdict, Vote};
 use super::waiting::Progress;
@@ -86,7 +86,7 @@ enum GateStep {
 
 impl RedisLock {
     fn request_from_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
-        let ask = Ask::Gate { queues, stamp: self.stamp, proposed };
+        let ask = Ask::Gate { queues, stamp: self.stamp.as_ref(), proposed };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         let to_gate = self.servers.timed_round([(gate, call)]);
         InFlight { gate, to_gate, others: Round::default() }
@@ -343,13 +343,13 @@ impl RedisLock {
 
     fn note_member(&mut self, at: usize, run_id: &[u8], stamp: u64) {
         self.servers[at].run_id = run_id.to_vec();
-        self.stamp.get_or_insert(stamp);
+        self.stamp.get_or_insert_with(|| Stamp::new(stamp, run_id));
     }
 
     pub(super) fn note_refusal(&mut self, at: usize, refusal: &Refusal) {
         self.servers[at].run_id.clone_from(&refusal.run_id);
         if let Some(stamp) = refusal.stamp {
-            self.stamp.get_or_insert(stamp);
+            self.stamp.get_or_insert_with(|| Stamp::new(stamp, &refusal.run_id));
         }
     }
 

@@ -34,9 +34,13 @@ pub enum Plot {
     LoneVote,
     /// The requests of an attempt arrive after the next attempt, or after the client has left.
     LateRequests,
+    /// The gate is stopped while a token that it never granted is extended and released.
+    ReleasedWhileExtended,
+    /// The gate is stopped while a client asks it for a token, and later executes that request.
+    LateToken,
 }
 
-pub const ALL: [Plot; 9] = [
+pub const ALL: [Plot; 11] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -46,6 +50,8 @@ pub const ALL: [Plot; 9] = [
     Plot::Flushed,
     Plot::HealedAmongNewcomers,
     Plot::LateRequests,
+    Plot::ReleasedWhileExtended,
+    Plot::LateToken,
 ];
 
 impl Plot {
@@ -64,6 +70,8 @@ impl Plot {
             Self::LateReply => stage.late_reply(),
             Self::LoneVote => stage.lone_vote(),
             Self::LateRequests => stage.late_requests(),
+            Self::ReleasedWhileExtended => stage.released_while_extended(),
+            Self::LateToken => stage.late_token(),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
         stage.0.scenario
@@ -271,5 +279,31 @@ impl Stage {
             let (at, waiter) = (self.between_ms(0, 1500), self.run(QUEUES, Self::command(0), 5, 30));
             self.start(at, waiter);
         }
+    }
+
+    fn released_while_extended(&mut self) {
+        let token = self.run(QUEUES, Subject::Token, 5, 30);
+        let token = self.start(0, token);
+        self.fault(10, Fault::Cut { actor: token, servers: vec![0], how: Cut::Both, for_us: 400_000 });
+        let stops = self.between_ms(1000, 2000);
+        self.fault(stops, Fault::PauseServer { server: 0, for_us: 200_000 });
+        let mut extend = self.client(Job::Extend { of: token, keys: vec!["a".into()] }, 30, 30);
+        extend.latencies_us[0] = self.between_ms(1, 5);
+        let at = stops + self.between_ms(0, 80);
+        self.start(at, extend);
+        let release = self.client(Job::Release { of: token, keys: vec!["a".into()] }, 5, 30);
+        let at = stops + self.between_ms(20, 190);
+        self.start(at, release);
+    }
+
+    fn late_token(&mut self) {
+        let stops = self.between_ms(0, 1000);
+        let lasts = self.between_ms(400, 1500);
+        self.fault(stops, Fault::PauseServer { server: 0, for_us: lasts });
+        let token = self.run(QUEUES, Subject::Token, 5, 30);
+        let token = self.start(stops + 1000, token);
+        let release = self.client(Job::Release { of: token, keys: vec!["a".into()] }, 5, 30);
+        let at = stops + lasts + self.between_ms(10, 1000);
+        self.start(at, release);
     }
 }

@@ -3,7 +3,8 @@
 use super::{
     acquire, acquire_briefly, extend, is_ours, release, token, wait_until_free, wait_until_no_keeper,
 };
-use crate::support::{Backend, hold, wait_until};
+use crate::support::nodes::pttl;
+use crate::support::{Backend, Nodes, Run, hold, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
     our_own_lock_is_free_afterwards,
@@ -104,4 +105,44 @@ fn a_foreign_token_does_not_release_a_run(backend: &Backend) {
     assert!(!backend.is_free());
     held.wait().expect_code(0);
     backend.command(&["release", "other", "--token", &token]).done().expect_code(0);
+}
+
+/// `redlock COMMAND` on these servers.
+fn on(nodes: &Nodes, command: &[&str]) -> Run {
+    let servers = nodes.urls().join(",");
+    let run = Run::bare().args(command).args(&["--redis", &servers]);
+    if command[0] == "release" { run } else { run.args(&["--quarantine", "off"]) }
+}
+
+/// A server that has lost the claim is healed by `extend`, but not after the release.
+#[test]
+fn an_extension_under_way_does_not_undo_a_release() {
+    let nodes = Nodes::start(3);
+    let token = token(on(&nodes, &["acquire", "--key", "k", "--ttl", "60s"]));
+    wait_until("all have the claim", || nodes.claims("k").iter().all(|claim| *claim == token));
+    nodes[0].cmd(&["DEL", "lock:k", "lock-info:k"]);
+    nodes[0].stop();
+    let with_token = |command: &str| on(&nodes, &[command, "k", "--token", &token, "--node-timeout", "9s"]);
+    let extend = with_token("extend").args(&["--ttl", "90s"]).spawn();
+    wait_until("the others are extended", || (1..3).all(|at| pttl(&nodes[at], "k") > 60_000));
+    let release = with_token("release").spawn();
+    wait_until("the others are free", || (1..3).all(|at| !nodes[at].held("k")));
+    nodes[0].cont();
+    extend.wait().expect_code(0);
+    release.wait().expect_code(0);
+    nodes.all_free();
+}
+
+/// The server executes a request of an earlier attempt after another attempt was granted.
+#[test]
+fn a_claim_of_an_earlier_attempt_is_released_with_the_token() {
+    let nodes = Nodes::start(3);
+    nodes.warm_up();
+    nodes[0].stop();
+    let token = token(on(&nodes, &["acquire", "--key", "k", "--ttl", "60s"]));
+    nodes[0].cont();
+    wait_until("the first request is executed", || nodes[0].held("k"));
+    assert_ne!(nodes.claims("k")[0], token);
+    on(&nodes, &["release", "k", "--token", &token]).done().expect_code(0);
+    nodes.all_free();
 }

@@ -17,6 +17,9 @@ use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::{HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
 use crate::world::{Rule, follows};
 
+/// A request that is in flight when its client gives up arrives within this time.
+pub(super) const TOMBSTONE_TTL: Duration = Duration::from_mins(1);
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     /// `None` for a lock that never expires.
@@ -104,13 +107,36 @@ impl Terms {
 pub(super) enum Ask<'a> {
     /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has reported
     /// it. `proposed`: a guess at the token, which the other servers get at the same time.
-    Gate { queues: bool, stamp: Option<u64>, proposed: Option<u64> },
+    Gate { queues: bool, stamp: Option<&'a Stamp>, proposed: Option<u64> },
     /// At the same time as the gate, and only granted if there are no waiters. `proposed`: a guess
     /// at the token.
     Newcomer { proposed: u64 },
     /// After the gate's vote. `proposed` and `slots` are the gate's tokens and slots, `gate` its
     /// run_id.
-    Vote { proposed: &'a [u64], slots: &'a [u32], gate: &'a [u8], stamp: Option<u64>, queues: bool },
+    Vote { proposed: &'a [u64], slots: &'a [u32], gate: &'a [u8], stamp: Option<&'a Stamp>, queues: bool },
+}
+
+/// When a waiter arrived, by the clock of the first server that reported it.
+#[derive(Clone, Debug)]
+pub(super) struct Stamp {
+    pub micros: u64,
+    /// The run_id of that server.
+    pub clock: Vec<u8>,
+    /// When its report arrived.
+    pub known_since: BootTime,
+}
+
+impl Stamp {
+    pub(super) fn new(micros: u64, clock: &[u8]) -> Self {
+        Self { micros, clock: clock.to_vec(), known_since: BootTime::now() }
+    }
+
+    /// With its age, for servers whose clocks differ.
+    fn in_full(&self) -> Vec<u8> {
+        let micros = self.micros.to_string().into_bytes();
+        let age = self.known_since.elapsed().as_micros().to_string().into_bytes();
+        [micros, self.clock.clone(), age].join(&b' ')
+    }
 }
 
 /// Where a client queues, or queued: the run_id of its gate, and its arrival stamp.
@@ -191,6 +217,8 @@ impl Requests {
         ];
         args.extend(terms.holder_details());
         args.extend_from_slice(&terms.more);
+        let supersedes = terms.flags.contains(&SUPERSEDES);
+        let stamp = stamp.map(|stamp| if supersedes { stamp.in_full() } else { decimal(stamp.micros) });
         self.call(&ACQUIRE, claim, terms, stamp, args)
     }
 
@@ -206,7 +234,7 @@ impl Requests {
         let ttl = self.key_ttl(terms, taken_at.elapsed());
         let gate = place.map_or_else(Vec::new, |place| place.gate.clone());
         let more = vec![ttl, millis(self.timing.quarantine), gate, terms.history.to_string().into()];
-        self.call(&EXTEND, claim, terms, place.map(|place| place.stamp), more)
+        self.call(&EXTEND, claim, terms, place.map(|place| decimal(place.stamp)), more)
     }
 
     /// Restores a grant with these fences and slots. `gate` and `stamp` are those of the granted
@@ -225,7 +253,7 @@ impl Requests {
         args.push(joined(slots));
         args.extend(terms.holder_details());
         args.extend_from_slice(&terms.more);
-        self.call(&HEAL, claim, terms, stamp, args)
+        self.call(&HEAL, claim, terms, stamp.map(decimal), args)
     }
 
     pub(super) fn raise(&self, claim: Claim, terms: &Terms, fences: &[u64]) -> Call {
@@ -254,7 +282,7 @@ impl Requests {
     /// client that releases it.
     pub(super) fn release_by_token(&self, claim: Claim, terms: &Terms, client: &HolderInfo) -> Call {
         let unknown = Vec::new;
-        let mut args = vec![millis(Duration::ZERO), millis(Duration::ZERO), terms.history.to_string().into()];
+        let mut args = vec![millis(TOMBSTONE_TTL), millis(Duration::ZERO), terms.history.to_string().into()];
         args.extend([unknown(), unknown(), Outcome::Released.name().into()]);
         args.extend([unknown(), unknown(), unknown(), unknown(), client.fields().without_empty().to_json()]);
         args.extend_from_slice(&terms.holder);
@@ -299,7 +327,7 @@ impl Requests {
         script: &'static Script,
         claim: Claim,
         terms: &Terms,
-        stamp: Option<u64>,
+        stamp: Option<Vec<u8>>,
         more: Vec<Vec<u8>>,
     ) -> Call {
         let of_key = |keys: &Keys| -> [Vec<u8>; KEYS_OF_LOCK] {
@@ -316,7 +344,7 @@ impl Requests {
             self.servers.to_string().into(),
             terms.mode_tag.clone(),
             terms.flags.clone(),
-            stamp.map_or_else(Vec::new, |stamp| stamp.to_string().into()),
+            stamp.unwrap_or_default(),
         ];
         args.extend(more);
         Call::Script { script, keys, args, in_full: false }
@@ -363,6 +391,10 @@ fn flag(is_set: bool) -> Vec<u8> {
 
 pub(super) fn millis(duration: Duration) -> Vec<u8> {
     duration.as_millis().to_string().into_bytes()
+}
+
+fn decimal(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
 }
 
 pub(super) fn joined<T: ToString>(numbers: &[T]) -> Vec<u8> {
