@@ -3,7 +3,7 @@
 # Where, in the words before the cursor, the command begins that is run; 0 if it does not begin there.
 function __redlock_command_begins
     set -l words $argv
-    set -l valued -k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --history -c --command --max-hold --kill-after
+    set -l valued -k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --history -c --command --once --max-hold --kill-after
     set -l i 3
     while test $i -le (count $words)
         set -l word $words[$i]
@@ -131,6 +131,7 @@ complete -c redlock -n '__redlock_in_options run' -s v -l verbose -d 'Print ever
 complete -c redlock -n '__redlock_in_options run' -s h -l help -d 'Print this summary; --help explains every option'
 complete -c redlock -n '__redlock_in_options run' -s c -l command -x -d 'Run STRING with $SHELL -c instead of a command'
 complete -c redlock -n '__redlock_in_options run' -l reentrant -d 'Run at once under the lock of an outer run'
+complete -c redlock -n '__redlock_in_options run' -l once -x -d 'Skip if a run has succeeded within this time'
 complete -c redlock -n '__redlock_in_options run' -l max-hold -x -d 'Stop the command after this long (exit 124)'
 complete -c redlock -n '__redlock_in_options run' -l wait-tree -d 'Hold the lock until background processes end'
 complete -c redlock -n '__redlock_in_options run' -l kill-after -x -d 'Time from that signal to SIGKILL [default: 5s]'

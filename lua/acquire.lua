@@ -11,7 +11,9 @@
 -- ARGV[13] ancestors   names of the waiters that the client runs under
 -- ARGV[14] history     number of finished runs that log:K keeps; 0 = none
 -- ARGV[15] slots       the gate's slots, for a vote; '' = the server chooses, or there are none
--- ARGV[16...]          field, value, ... for info:K
+-- ARGV[16] once        do not grant the locks if a run with this option has succeeded within this
+--                      time, ms; '' = without the option
+-- ARGV[17...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots, stamp, ms for which this server has been known,
 --           longest bound: ms, and ms since it was raised, see include/marker.lua}
@@ -19,6 +21,7 @@
 --      or {'quarantined', ms left, longest bound}: this server may have lost grants, and
 --         does not vote yet
 --      or {'nested'}: an ancestor holds a lock that we would wait for
+--      or {'done', age in ms, client as JSON}: see include/done.lua
 --      or {'superseded', key, field, value, ...}: by a newer request, which the fields describe
 --      or {'stale'}: a newer request of this waiter came first, or the waiter has given up
 --      or {'replica'}
@@ -37,7 +40,7 @@
 
 local TTL, ROLE, QUEUES, GATE, PROPOSED = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10], ARGV[11]
 local QUARANTINE, ANCESTORS = tonumber(ARGV[12]), ARGV[13]
-local HISTORY, SLOT_NUMBERS, FIRST_FIELD = ARGV[14], ARGV[15], 16
+local HISTORY, SLOT_NUMBERS, ONCE, FIRST_FIELD = ARGV[14], ARGV[15], tonumber(ARGV[16]), 17
 local IS_GATE = ROLE == 'gate'
 
 -- A client's guess may be at most this far ahead of the server's clock. After the loss of all
@@ -76,7 +79,7 @@ local is_superseding = string.find(FLAGS, SUPERSEDES, 1, true)
 
 -- Anything but the plain case: a holder, a waiter or their remains exist, or the request is not a
 -- plain one.
-if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
+if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding or ONCE then
   -- Returns the reply if the request is refused.
   local function decide()
     for i, slot in ipairs(SLOT_NUMBERS ~= '' and numbers(SLOT_NUMBERS) or {}) do
@@ -87,6 +90,7 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
     -- @include share
     -- @include blocked
     -- @include supersede
+    -- @include done
     -- @include expired
 
     -- A quarantined server refuses even if it has our claim, and even if the lock is held: its data
@@ -191,6 +195,10 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       if quarantined_for > 0 then
         return wait_for_quarantine()
       end
+      local done = ONCE and done_reply(ONCE)
+      if done then
+        return done
+      end
       local is_any_held, held, not_our_turn
       for _, k in ipairs(LOCKS) do
         k.capacity = 1
@@ -216,7 +224,7 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding then
       end
     end
 
-    if not is_untouched or is_superseding or quarantined_for > 0 then
+    if not is_untouched or is_superseding or quarantined_for > 0 or ONCE then
       local refusal = check_locks()
       if refusal then
         return refusal

@@ -4,7 +4,8 @@
 --                     breaking client
 -- ARGV[7] action      'mark' = the holders must release the lock; 'unmark' = withdraw this client's
 --                     marks (a claim that another client has marked as well stays marked);
---                     'free' = free the lock at once, whatever the holders do
+--                     'free' = free the lock at once, whatever the holders do; 'forget' = delete
+--                     the mark of success (include/done.lua), if the lock is free
 -- ARGV[8] claims      claims to act on, separated by spaces; 'foreign:' and its digest for a
 --                     foreign value
 -- ARGV[9...]          field, value, ... of the breaking client
@@ -210,6 +211,9 @@ local reply = { 'holders', RUN_ID }
 for _, entry in ipairs(entries()) do
   reply[#reply + 1] = name_of(entry)
   reply[#reply + 1] = act_on(entry, read_info(k, parse_claim(entry)))
+end
+if ACTION == 'forget' and not current(k) then
+  call('DEL', k.done)
 end
 if ACTION ~= 'unmark' then
   pcall(wake_next, k) -- may fail: waiters retry by themselves, only later

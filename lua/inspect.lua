@@ -1,8 +1,8 @@
 -- Report the holders and waiters of locks. Writes nothing, so that it runs for a user with read
 -- permission only, on a server that is out of memory, and on a replica.
 --
--- KEYS: eight for each key K of the user, then one for all of them:
---   lock:K, queue:K, waiters:K, info:K, fence:K, shared:K, who:K, log:K, marker
+-- KEYS: nine for each key K of the user, then one for all of them:
+--   lock:K, queue:K, waiters:K, info:K, fence:K, shared:K, who:K, log:K, done:K, marker
 -- See include/request.lua.
 --
 -- ARGV[1] holders     maximum number of holders described for each lock
@@ -15,7 +15,7 @@
 --   holders of the first lock that no client has logged, then for each key
 --   {'lock', claim or mode tag ('' = free; 'foreign:' and its digest for a foreign value), ms until
 --    it expires (-1 = never), last token ('' = none), number of holders, holders, number of
---    waiters, waiters}
+--    waiters, waiters, mark of success ('' = none, see include/done.lua)}
 --   or {'wrong_type'}}.
 -- A holder is {claim or entry, ms until it expires, JSON}, an expired one {claim or entry, ms at
 -- which it ended, JSON}, a waiter {name in the queue, score there, JSON}.
@@ -84,7 +84,7 @@ local function inspect_lock(k)
     value = 'foreign:' .. redis.sha1hex(value)
   end
   return { 'lock', value or '', expires, call('GET', k.fence) or '', holder_count, holder_list,
-    waiter_count, waiter_list }
+    waiter_count, waiter_list, call('GET', k.done) or '' }
 end
 
 -- The ms of quarantine left, as quarantine_left() computes it, but without writing a marker.
@@ -145,9 +145,9 @@ identity = is_offered and identity or ''
 local WITH_LOG = ARGV[3] == '1'
 local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', quarantine_of(marker_text, identity),
   WITH_LOG and last_log_id() or '', WITH_LOG and expired_or_nothing() or {} }
-for i = 1, #KEYS - 1, 8 do
-  local lock, queue, waiters_key, info, fence, shared, who = unpack(KEYS, i, i + 6)
-  local k = { lock = lock, queue = queue, waiters = waiters_key, info = info, fence = fence, shared = shared, who = who }
+for i = 1, #KEYS - 1, 9 do
+  local lock, queue, waiters_key, info, fence, shared, who, _, done = unpack(KEYS, i, i + 8)
+  local k = { lock = lock, queue = queue, waiters = waiters_key, info = info, fence = fence, shared = shared, who = who, done = done }
   local ok, found = pcall(inspect_lock, k)
   if not ok then
     if not is_wrong_type(found) then

@@ -5,17 +5,19 @@
 --                     on its way to a server, and must be refused on arrival. A bearer leaves it
 --                     only where it finds nothing
 -- ARGV[8] min_hold    ms for which the locks stay held, until they expire; 0 = none
--- ARGV[9] history     number of finished runs that log:K keeps; 0 = none. The arguments below are
+-- ARGV[9] done        the mark of a run with --once that has succeeded: the ms for which it is kept,
+--                     and the client as JSON; '' = leave none. See include/done.lua
+-- ARGV[10] history     number of finished runs that log:K keeps; 0 = none. The arguments below are
 --                     absent if there is nothing to log
--- ARGV[10] fences     the grant's tokens; '' = there was no grant
--- ARGV[11] slots      the grant's slots; '' = none
--- ARGV[12] how        how the run ended
--- ARGV[13] exit       its exit code; '' = unknown
--- ARGV[14] signal     the signal that killed it; '' = none
--- ARGV[15] waited     ms
--- ARGV[16] held       ms; '' = it never had the locks
--- ARGV[17] by         the client that broke or superseded it, JSON; '' = none
--- ARGV[18...]         field, value, ... of the client
+-- ARGV[11] fences     the grant's tokens; '' = there was no grant
+-- ARGV[12] slots      the grant's slots; '' = none
+-- ARGV[13] how        how the run ended
+-- ARGV[14] exit       its exit code; '' = unknown
+-- ARGV[15] signal     the signal that killed it; '' = none
+-- ARGV[16] waited     ms
+-- ARGV[17] held       ms; '' = it never had the locks
+-- ARGV[18] by         the client that broke or superseded it, JSON; '' = none
+-- ARGV[19...]         field, value, ... of the client
 --
 -- Returns 'released', or if one of the locks was not ours, 'expired' (free now) or 'foreign' (not
 -- free). A bearer, which does not know the grant, can also get
@@ -35,7 +37,7 @@
 --
 -- @include log
 
-local TOMBSTONE_TTL, MIN_HOLD, HISTORY, HOW = ARGV[7], ARGV[8], ARGV[9], ARGV[12]
+local TOMBSTONE_TTL, MIN_HOLD, DONE, HISTORY, HOW = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[13]
 -- The MODE of a client that has only the token: see include/bearer.lua.
 local IS_BEARER = MODE == '?'
 
@@ -123,7 +125,7 @@ if not is_plain then
     -- the ms left of its minimum hold, and whether it had ended before.
     local function log_grant(k, entry)
       local info = read_info(k, ME) or {}
-      log_for_holder(k, entry, info, HOW, NOW_MS, ARGV[17])
+      log_for_holder(k, entry, info, HOW, NOW_MS, ARGV[18])
       k.history, k.has_process = info.history, has_process(info)
       return int_string(min_hold_left(info)), info.ended
     end
@@ -180,7 +182,7 @@ if not is_plain then
     -- Notifies a bearer that comes later, and the process that holds the lock.
     local function notify_of_release()
       local who = {}
-      for i = 18, #ARGV, 2 do
+      for i = 19, #ARGV, 2 do
         who[ARGV[i]] = ARGV[i + 1]
       end
       leave_trace(TOMBSTONE, HOW, who)
@@ -193,7 +195,7 @@ if not is_plain then
 
     -- Notifies bearers: the holder itself releases a lock that was broken.
     local function leave_trace_of_break()
-      local ok, by = pcall(cjson.decode, ARGV[17])
+      local ok, by = pcall(cjson.decode, ARGV[18])
       leave_trace(TOMBSTONE, HOW, ok and type(by) == 'table' and by or {})
     end
 
@@ -245,17 +247,27 @@ end
 if TOMBSTONE_TTL ~= '0' and not IS_BEARER then
   call('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL)
 end
+-- Where the lock was lost, another run may have started, and may still fail.
+if DONE ~= '' then
+  local kept_for, who = string.match(DONE, '^(%d+) (.*)$')
+  local now = redis.call('TIME')
+  for _, k in ipairs(LOCKS) do
+    if not k.is_lost then
+      call('SET', k.done, now[1] .. string.sub('00000' .. now[2], -6, -4) .. ' ' .. who, 'PX', kept_for)
+    end
+  end
+end
 -- A run that ended properly from the client's view is logged as 'lost' if the lock was gone. The
 -- fields are always the same, in the same order: a stream stores their names once.
 if HOW and not IS_BEARER then
-  local fences, slots = string.gmatch(ARGV[10], '%d+'), string.gmatch(ARGV[11], '%d+')
+  local fences, slots = string.gmatch(ARGV[11], '%d+'), string.gmatch(ARGV[12], '%d+')
   for _, k in ipairs(LOCKS) do
     local how, fence, slot = HOW == 'released' and k.is_lost and 'lost' or HOW, fences(), slots()
     -- A client that freed the lock at once has logged that, if there was a log: break.lua. A dead
     -- client may have released and logged the run just before its guardian does.
     if not k.is_lost or HOW ~= 'killed' and (HOW ~= 'broken' or call('EXISTS', k.log) == 0) then
-      append_to_log(k, HISTORY, 'claim', CLAIM, 'how', how, 'exit', ARGV[13], 'signal', ARGV[14], 'waited', ARGV[15],
-        'held', ARGV[16], 'fence', fence or '', 'mode', MODE, 'slot', slot or '', 'by', ARGV[17], unpack(ARGV, 18))
+      append_to_log(k, HISTORY, 'claim', CLAIM, 'how', how, 'exit', ARGV[14], 'signal', ARGV[15], 'waited', ARGV[16],
+        'held', ARGV[17], 'fence', fence or '', 'mode', MODE, 'slot', slot or '', 'by', ARGV[18], unpack(ARGV, 19))
     end
   end
 end

@@ -109,6 +109,8 @@ pub(crate) enum Rule {
     Tombstone,
     /// A vote of a server that has not been known for long enough does not count.
     Memory,
+    /// Only a command that has ended with 0 leaves the mark of success.
+    OnlySuccessMarks,
     /// A vote lives for the ttl, not for the minimum hold.
     VoteTtl,
 }

@@ -1,6 +1,6 @@
 -- The parameters of every script.
 --
--- KEYS: ten for each key K of the user, in the order given, then two for all of them:
+-- KEYS: eleven for each key K of the user, in the order given, then two for all of them:
 --   lock:K      the holder's claim, the tag of a shared mode, or a foreign value
 --                                                      (string, PX = lease)
 --   queue:K     the waiters in order                   (zset: waiter, flags, mode -> arrival stamp)
@@ -12,6 +12,7 @@
 --   newest:K    the newest of the requests that supersede each other: see newest.lua (string, JSON)
 --   log:K       the finished runs: see log.lua         (stream, PX = LOG_TTL_MS)
 --   who:K       the clients' fields, for each waiter   (hash: waiter -> JSON)
+--   done:K      the mark of success: see done.lua      (string, PX = at least 30 days)
 --   tombstone   exists if this waiter has given up: its late requests change nothing; or describes
 --               how its grant ended: see trace.lua
 --   marker      this server's reign (see marker.lua), since when it has been known, and the longest
@@ -41,11 +42,11 @@ local TOMBSTONE = KEYS[#KEYS - 1]
 local MARKER = KEYS[#KEYS]
 
 local LOCKS = {}
-for i = 1, #KEYS - 2, 10 do
-  local lock, queue, waiters, info, fence, shared, modes, newest_key, log, who = unpack(KEYS, i, i + 9)
+for i = 1, #KEYS - 2, 11 do
+  local lock, queue, waiters, info, fence, shared, modes, newest_key, log, who, done = unpack(KEYS, i, i + 10)
   LOCKS[#LOCKS + 1] = {
     lock = lock, queue = queue, waiters = waiters, info = info, fence = fence, shared = shared, modes = modes,
-    newest = newest_key, log = log, who = who,
+    newest = newest_key, log = log, who = who, done = done,
   }
 end
 

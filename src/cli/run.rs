@@ -54,6 +54,15 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Waiting")]
     pub reentrant: bool,
 
+    /// Skip if a run has succeeded within this time
+    ///
+    /// One run does it, the others wait and skip. If a run of the same key with this option has ended
+    /// with 0 within DURATION, COMMAND is not run: redlock exits with 0, and a line says who did it,
+    /// and when. If that run fails or is killed, the next one runs COMMAND. At most 366d. Several keys
+    /// must all be done. Not with --shared or --slots.
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true, help_heading = "Waiting")]
+    pub once: Option<String>,
+
     /// Stop the command after this long (exit 124)
     #[arg(
         long,
@@ -150,6 +159,8 @@ pub(super) const EXAMPLES: Section = Section {
         Code("redlock run --key migrate --wait 5m -- ./migrate"),
         Text("From cron on every host, once a minute on one of them:"),
         Code("redlock run --key tick -n -E 0 --min-hold 55s -- ./tick"),
+        Text("On every replica at its start, once for all of them:"),
+        Code("redlock run --key migrate-42 --once 1d -- ./migrate"),
         Text("Four at once; REDLOCK_SLOT says which of the four:"),
         Code("redlock run --key gpu --slots 4 -- ./train"),
         Text("A shell command line:"),

@@ -9,7 +9,7 @@ use super::{exit_code, print};
 use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
-use crate::lock::{self, BackendError, BreakMode, Breaker, Freed, Holder, HolderKind};
+use crate::lock::{self, BackendError, BreakMode, Breaker, Done, Freed, Holder, HolderKind};
 use crate::report::{self, BreakReport};
 use crate::settings::BreakSettings;
 
@@ -43,6 +43,9 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     let mut breaker = open_breaker(settings, warn).map_err(failed)?;
     let holders = breaker.holders().map_err(failed)?;
     let meant = choose(&holders, settings, &report)?;
+    if let (true, Some(done)) = (holders.is_empty(), breaker.done()) {
+        return forget(&mut *breaker, &done, settings, &report);
+    }
     if meant.is_empty() {
         return print(&format!("{}\n", report.is_free(settings.slot, &holders)));
     }
@@ -94,6 +97,30 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
         None if left.is_empty() => 0,
         None => exit::HELD,
     }))
+}
+
+/// The lock is free, but it counts as done.
+fn forget(
+    breaker: &mut dyn Breaker,
+    done: &Done,
+    settings: &BreakSettings,
+    report: &BreakReport,
+) -> anyhow::Result<Exit> {
+    if !settings.yes {
+        let shown = report.would_forget(done);
+        if !is_on_terminal() {
+            print(&format!("{shown}\n"))?;
+            return Err(Failure::new(exit::HELD, report.needs_yes()).into());
+        }
+        report::print_text(&format!("{shown}\n{}", report.question_to_forget()));
+        if !is_answered_yes() {
+            return Err(Failure::new(exit::HELD, report.nothing_changed()).into());
+        }
+    }
+    breaker
+        .forget_done()
+        .map_err(|error| Failure::new(exit_code(error.fault()), report.cannot_forget(&error)))?;
+    print(&format!("{}\n", report.forgot(done)))
 }
 
 /// Show the holders and ask for confirmation on a terminal. Returns the holders that are still

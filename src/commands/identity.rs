@@ -18,6 +18,7 @@ pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
         command: command_name(argv, Path::is_file),
         job_url: without_login(&ci_job_url(variable).unwrap_or_default()),
         renewal: Renewal::Run,
+        once: false,
     }
 }
 

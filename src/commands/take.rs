@@ -15,8 +15,8 @@ use crate::clock::{BootTime, jitter};
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer, Request, Superseded,
-    Unlocked, Wait, sleep,
+    self, BackendError, Blocked, Done, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer, Request,
+    Superseded, Unlocked, Wait, sleep,
 };
 use crate::report::{self, GivenUp, Report};
 use crate::settings::{LockSettings, OnUnavailable};
@@ -26,6 +26,8 @@ pub(super) enum NotAcquired {
     /// A signal arrived first.
     Cancelled(Signal),
     Held(Box<Blocked>, GivenUp),
+    /// A run has succeeded already, as --once asks.
+    Done(Box<Done>),
     /// A newer run took our place after this long.
     Superseded(Box<Superseded>, Duration),
     /// An outer run holds the lock.
@@ -57,10 +59,11 @@ pub(super) fn request(settings: &LockSettings, holder: HolderInfo) -> Request {
         wait: settings.wait,
         waits_for_backend: settings.on_unavailable == OnUnavailable::Wait,
         supersedes: settings.supersede,
+        once: settings.once,
         min_hold: settings.min_hold,
         history: settings.history,
         exit_if_held: settings.conflict_exit_code,
-        holder,
+        holder: HolderInfo { once: settings.once.is_some(), ..holder },
         ancestors: ancestors(),
     }
 }
@@ -150,6 +153,7 @@ pub(super) fn acquire(
         (Err(Error::Superseded(superseded)), None) => {
             Err(NotAcquired::Superseded(superseded, asked_at.elapsed()))
         }
+        (Err(Error::Done(done)), None) => Err(NotAcquired::Done(done)),
         (Err(Error::Nested), None) => Err(NotAcquired::Nested),
         (Err(Error::Backend(error)), None) => Err(NotAcquired::Failed(error)),
     }
@@ -173,6 +177,10 @@ pub(super) fn explain(
         NotAcquired::Superseded(superseded, waited) => {
             report.superseded(&superseded, waited, settings.conflict_exit_code);
             Ok(Exit::Code(settings.conflict_exit_code))
+        }
+        NotAcquired::Done(done) => {
+            report.done_already(&done, settings.once.unwrap_or_default());
+            Ok(Exit::Code(0))
         }
         NotAcquired::Nested => {
             let keys = key_names(settings);

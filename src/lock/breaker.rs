@@ -1,11 +1,19 @@
 //! Taking a lock away from its holders. The seam between servers and this host for `redlock break`.
 
-use super::{BackendError, Holder};
+use super::{BackendError, Done, Holder};
 use crate::clock::BootTime;
 
 pub(crate) trait Breaker {
     /// All current holders. Read-only.
     fn holders(&mut self) -> Result<Vec<Holder>, BackendError>;
+
+    /// The mark of the last run with `--once` that has succeeded, as of the last call of
+    /// [`Breaker::holders`].
+    fn done(&self) -> Option<Done>;
+
+    /// Delete that mark wherever the lock is free. An error if a server could not be reached, which may
+    /// still have it.
+    fn forget_done(&mut self) -> Result<(), BackendError>;
 
     /// Notify these holders that they must release the lock. Can be repeated. An error if too few
     /// servers can be reached to have an effect; then nothing is changed, as far as possible.

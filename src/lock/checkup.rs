@@ -185,7 +185,7 @@ pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, B
         Ok(_) => Ok(HostTrial { mount, took: started.elapsed() }),
         Err(Error::Backend(error)) => Err(error),
         // No other client knows the file.
-        Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_)) => {
+        Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Done(_) | Error::Cancelled(_)) => {
             Err(BackendError::new(directory.display().to_string(), Problem::ClaimVanished))
         }
     }
@@ -199,6 +199,7 @@ pub(super) fn trial_request(wait: WaitPolicy) -> Request {
         wait,
         waits_for_backend: false,
         supersedes: false,
+        once: None,
         min_hold: Duration::ZERO,
         history: 1,
         exit_if_held: exit::HELD,

@@ -35,6 +35,10 @@ pub(crate) enum Outcome {
     Superseded {
         by: Box<HolderInfo>,
     },
+    /// Another run with --once had succeeded.
+    Done {
+        by: Box<HolderInfo>,
+    },
     /// A signal came before the command was started.
     Cancelled,
     /// The lock was taken and its token printed. Not in the history, as the lock is still held.
@@ -70,6 +74,7 @@ impl Outcome {
             Self::MaxHold => ("max_hold", "max_hold", "max-hold", true, true),
             Self::GaveUp => ("gave_up", "held", "gave up", false, false),
             Self::Superseded { .. } => ("superseded", "superseded", "superseded", false, false),
+            Self::Done { .. } => ("done", "done", "done already", false, true),
             Self::Cancelled => ("cancelled", "cancelled", "cancelled", false, true),
             Self::Acquired => ("acquired", "acquired", "acquired", true, false),
             Self::Unavailable => ("unavailable", "unavailable", "unavailable", false, false),
@@ -90,7 +95,8 @@ impl Outcome {
             Self::Broken { by: by.clone() },
             Self::MaxHold,
             Self::GaveUp,
-            Self::Superseded { by },
+            Self::Superseded { by: by.clone() },
+            Self::Done { by },
             Self::Cancelled,
         ];
         all.into_iter().find(|how| how.name().as_bytes() == name)
@@ -122,9 +128,22 @@ impl Outcome {
         self.had_lock() && !matches!(self, Self::NotStarted | Self::Broken { .. })
     }
 
-    /// The run that took the lock, or the place in the queue, away.
+    /// The run that took the lock, or the place in the queue, away, or made this run unnecessary.
     pub(crate) fn by(&self) -> Option<&HolderInfo> {
-        if let Self::Broken { by } | Self::Superseded { by } = self { Some(by) } else { None }
+        match self {
+            Self::Broken { by } | Self::Superseded { by } | Self::Done { by } => Some(by),
+            Self::Released
+            | Self::NotStarted
+            | Self::Lost
+            | Self::Expired
+            | Self::Killed
+            | Self::MaxHold
+            | Self::GaveUp
+            | Self::Cancelled
+            | Self::Acquired
+            | Self::Unavailable
+            | Self::Refused => None,
+        }
     }
 }
 
@@ -147,6 +166,9 @@ impl Ended {
             Error::Superseded(superseded) => {
                 refused(Outcome::Superseded { by: Box::new(superseded.by.clone()) })
             }
+            Error::Done(done) => {
+                Some(Self { how: Outcome::Done { by: Box::new(done.by.clone()) }, exit: Some(Exit::Code(0)) })
+            }
             Error::Cancelled(signal) => Some(Self::cancelled(*signal)),
             Error::Nested | Error::Backend(_) => None,
         }
@@ -164,6 +186,11 @@ impl Ended {
 
     pub(crate) fn signal(&self) -> Option<i32> {
         self.exit.and_then(Exit::signal)
+    }
+
+    /// The command ran to its end while the lock was held, and ended with 0.
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.how == Outcome::Released && self.exit == Some(Exit::Code(0))
     }
 
     /// The run had the lock, and its command failed or was stopped. A lock that was released with

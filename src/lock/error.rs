@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 
 use super::problem::{FileProblem, Problem};
-use super::{Blocked, HolderInfo};
+use super::{Blocked, Done, HolderInfo};
 
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -12,6 +12,8 @@ pub(crate) enum Error {
     Held(Box<Blocked>),
     /// An ancestor of this process holds the lock: waiting for it would deadlock.
     Nested,
+    /// A run has done, a short time ago, what this one was asked for.
+    Done(Box<Done>),
     /// A newer request has replaced ours in the queue.
     Superseded(Box<Superseded>),
     /// This signal ended the wait.

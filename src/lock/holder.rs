@@ -63,6 +63,8 @@ pub(crate) struct HolderInfo {
     /// The CI job's page.
     pub job_url: String,
     pub renewal: Renewal,
+    /// Was started with --once.
+    pub once: bool,
 }
 
 /// Who keeps the lease of a holder alive.
@@ -105,7 +107,9 @@ impl HolderInfo {
             .with("label", self.label.as_str())
             .with("command", self.command.as_str())
             .with("job_url", self.job_url.as_str());
-        fields.with_number("keeper", Some(self.renewal.text()).filter(|text| !text.is_empty()))
+        fields
+            .with_number("keeper", Some(self.renewal.text()).filter(|text| !text.is_empty()))
+            .with_number("once", self.once.then_some(1))
     }
 
     pub(crate) fn from_fields(fields: &Fields) -> Self {
@@ -117,6 +121,7 @@ impl HolderInfo {
             command: fields.text("command"),
             job_url: without_login(&fields.text("job_url")),
             renewal: Renewal::from_text(&fields.text("keeper")),
+            once: !fields.get("once").is_empty(),
         }
     }
 
@@ -169,7 +174,7 @@ mod tests {
             ..HolderInfo::default()
         };
         for renewal in [Renewal::Run, Renewal::Nobody, Renewal::Keeper(42)] {
-            let info = HolderInfo { renewal, ..info.clone() };
+            let info = HolderInfo { renewal, once: true, ..info.clone() };
             let fields = Fields::default().with("newer", "?").joined_with(info.fields());
             assert_eq!(HolderInfo::from_fields(&fields), info);
         }

@@ -9,6 +9,7 @@ mod break_watch;
 mod breaker;
 pub(crate) mod checkup;
 mod claim;
+mod done;
 mod ended;
 mod error;
 mod fields;
@@ -39,6 +40,7 @@ use crate::world::{Rule, follows};
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
 pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, UnreachableHolder};
 pub(crate) use claim::{AncestorLock, Claim};
+pub(crate) use done::Done;
 pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use fields::Fields;
@@ -171,6 +173,8 @@ pub(crate) struct Request {
     pub waits_for_backend: bool,
     /// The newest waiter with this option stays; older ones give up.
     pub supersedes: bool,
+    /// Take no lock if a run with this option has succeeded within this time.
+    pub once: Option<Duration>,
     /// The lock stays taken for at least this long, even if we are killed; may be zero.
     pub min_hold: Duration,
     /// Number of finished runs that the history keeps; zero records nothing.

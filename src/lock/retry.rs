@@ -66,7 +66,11 @@ fn retry(
             Error::Backend(cause) if may_recover && cause.may_pass() => {
                 observer.on_unavailable(cause, started.elapsed());
             }
-            Error::Backend(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_) => {
+            Error::Backend(_)
+            | Error::Nested
+            | Error::Superseded(_)
+            | Error::Done(_)
+            | Error::Cancelled(_) => {
                 return Err(error);
             }
         }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{BackendError, History, Holder, HolderInfo, Mode, majority_of};
+use super::{BackendError, Done, History, Holder, HolderInfo, Mode, majority_of};
 use crate::clock::BootTime;
 
 /// Read-only access to locks: the seam between the backends (servers, this host) and the commands
@@ -78,6 +78,8 @@ pub(crate) struct Status {
     /// Why it is unknown whether the lock is free (too few servers vote), or which client holds it
     /// (too few servers reply). No client can take it now.
     pub undecided: Option<BackendError>,
+    /// The last run with --once that has succeeded, while its mark is kept.
+    pub done: Option<Done>,
 }
 
 impl Status {
@@ -93,6 +95,7 @@ impl Status {
             waiter_count: 0,
             servers: Vec::new(),
             undecided: None,
+            done: None,
         }
     }
 

@@ -7,7 +7,7 @@ use super::format::{
 };
 use super::problem::backend_error;
 use crate::duration::{format, format_seconds};
-use crate::lock::{BackendError, BreakMode, Holder, HolderKind, Renewal};
+use crate::lock::{BackendError, BreakMode, Done, Holder, HolderKind, Renewal};
 
 /// The messages about one lock.
 pub(crate) struct BreakReport {
@@ -49,6 +49,31 @@ impl BreakReport {
             // The number of slots is known only while the lock is held.
             (Some(_) | None, _) => format!("{} is free", self.key),
         }
+    }
+
+    /// Nobody holds the lock, and nothing else was done.
+    pub(crate) fn forgot(&self, done: &Done) -> String {
+        let (ago, by) = (format_seconds(done.ago), holder(&done.by));
+        format!(
+            "{} is free; forgot that it was done {ago} ago by {by}: the next run with --once runs",
+            self.key
+        )
+    }
+
+    pub(crate) fn would_forget(&self, done: &Done) -> String {
+        format!("{} is free, and was done {} ago by {}", self.key, format_seconds(done.ago), holder(&done.by))
+    }
+
+    pub(crate) fn question_to_forget(&self) -> String {
+        format!("Forget that {} was done? [y/N] ", self.key)
+    }
+
+    pub(crate) fn cannot_forget(&self, error: &BackendError) -> String {
+        format!(
+            "{} may still count as done: {}; the mark could not be deleted everywhere",
+            self.key,
+            backend_error(error)
+        )
     }
 
     /// A line for each holder.

@@ -196,6 +196,10 @@ impl Events {
         self.not_acquired(Outcome::Superseded { by: Box::new(by.clone()) }, None);
     }
 
+    pub(super) fn done(&mut self, by: &HolderInfo) {
+        self.not_acquired(Outcome::Done { by: Box::new(by.clone()) }, None);
+    }
+
     pub(super) fn caused_by(&mut self, cause: &str) {
         self.cause = Some(cause.to_owned());
     }
@@ -233,6 +237,9 @@ impl Events {
         }
         if let Outcome::Superseded { by } = &outcome {
             event = event.with("superseded_by", process(by));
+        }
+        if let Outcome::Done { by } = &outcome {
+            event = event.with("done_by", process(by));
         }
         let event = event.with_known("cause", failure.or(self.cause.as_deref()));
         self.write("ended", event, true);

@@ -100,8 +100,15 @@ impl WaitLine {
         let place = blocked.position.map_or_else(String::new, |ahead| {
             format!(", place {} of {}", ahead + 1, blocked.queue_length.max(ahead + 1))
         });
-        let (key, by) = (blocked_key(keys, blocked), blocker(&blocked.by, local_time));
-        let mut blocker = format!("{key}{by}");
+        let by = match &blocked.by {
+            Blocker::Holder(holding) if holding.info.once && keys.len() == 1 => doing_it(holding, local_time),
+            Blocker::Holder(_)
+            | Blocker::Reservation(_)
+            | Blocker::Foreign { .. }
+            | Blocker::Queue
+            | Blocker::Quarantine(_) => blocker(&blocked.by, local_time),
+        };
+        let mut blocker = blocked_key(keys, blocked) + &by;
         if let Some(left) = gives_up_in {
             blocker.push_str(&format!(", gives up in {}", format_seconds(left)));
         }
@@ -200,6 +207,11 @@ pub(super) fn held_by(holding: &Holding, local_time: LocalTime) -> String {
     let (who, others) = (holder(&holding.info), and_others(holding.others));
     let when = until(holding, local_time).unwrap_or_else(|| since(holding.held_for, local_time));
     format!("held by {who}{others}{when}")
+}
+
+/// A run with --once: "root@web1 pid 42 (migrate) is doing it since 09:14:05 (2m 3s)"
+fn doing_it(holding: &Holding, local_time: LocalTime) -> String {
+    format!("{} is doing it{}", holder(&holding.info), since(holding.held_for, local_time))
 }
 
 /// " until 14:00:00", if nothing renews the lease.
@@ -318,7 +330,7 @@ mod tests {
             label: "nightly".into(),
             command: "rsync".into(),
             job_url: "https://ci/1".into(),
-            renewal: Renewal::Run,
+            ..HolderInfo::default()
         };
         let by = Blocker::Holder(Holding { info, others, held_for: Some(held_for), expires_in: None });
         Blocked { key: 0, position: Some(1), queue_length: 5, by }

@@ -13,8 +13,8 @@ use super::problem::problem;
 use super::stderr::print;
 use crate::duration::{format, format_seconds};
 use crate::lock::{
-    Difference, Fault, Holder, Holding, Mode, Problem, Renewal, ServerState, ServerStatus, State, Status,
-    WaiterStatus,
+    Difference, Done, Fault, Holder, Holding, Mode, Problem, Renewal, ServerState, ServerStatus, State,
+    Status, WaiterStatus,
 };
 
 /// Column at which the text starts, after the label.
@@ -89,6 +89,9 @@ pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
     let waiters_left = status.waiter_count.saturating_sub(status.waiters.len());
     if waiters_left > 0 {
         text += &format!("{name:<COLUMN$}and {waiters_left} more\n");
+    }
+    if let Some(Done { by, ago }) = &status.done {
+        text += &format!("{:<COLUMN$}{} ago by {} (--once)\n", "done", format_seconds(*ago), holder(by));
     }
     text + &server_lines(&status.servers)
 }
@@ -224,7 +227,8 @@ pub(crate) fn status_json(status: &Status) -> String {
         .with_known("state", state)
         .with_known("of", slots)
         .with("holders", holders)
-        .with("waiters", waiters);
+        .with("waiters", waiters)
+        .with_known("done", status.done.as_ref().map(done_object));
     if !status.servers.is_empty() {
         let servers: Vec<Object> = status.servers.iter().map(server_object).collect();
         object = object.with("servers", servers);
@@ -257,6 +261,12 @@ fn holder_object(holder: &Holder) -> Object {
         Some(by) => object.with("broken_by", process(by)),
         None => object,
     }
+}
+
+/// The last run with --once that has succeeded.
+fn done_object(done: &Done) -> Object {
+    let at = SystemTime::now().checked_sub(done.ago);
+    process(&done.by).with_known("at", at.map(time)).with("ago_ms", millis(done.ago))
 }
 
 pub(super) fn mode_name(mode: &Mode) -> &'static str {

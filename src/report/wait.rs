@@ -10,7 +10,7 @@ use super::format::{GivenUp, WaitLine, gave_up, holder, quoted};
 use super::{Report, Verbosity};
 use crate::clock::BootTime;
 use crate::duration::format;
-use crate::lock::{BackendError, Blocked, Blocker, Holding, Outcome, Superseded, WaitPolicy};
+use crate::lock::{BackendError, Blocked, Blocker, Done, Holding, Outcome, Superseded, WaitPolicy};
 
 /// A wait shorter than this is not mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -209,6 +209,13 @@ impl Report {
         let (key, by, waited) = (quoted(key), holder(&superseded.by), format(waited));
         let sentence = format!("gave up on {key} after {waited}: superseded by {by} (--supersede)");
         self.skipped(&sentence, exit_code);
+    }
+
+    /// Another run has succeeded: a success of this one, too.
+    pub(crate) fn done_already(&mut self, done: &Done, once: Duration) {
+        events(|events| events.done(&done.by));
+        let (key, ago, by) = (self.lock(), format(done.ago), holder(&done.by));
+        self.info(&format!("{key} was done {ago} ago by {by}; not run again (--once {})", format(once)));
     }
 
     /// A signal has ended the wait.

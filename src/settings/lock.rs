@@ -31,6 +31,8 @@ pub(crate) struct LockSettings {
     pub wait: WaitPolicy,
     /// Give up when a newer waiter with this setting arrives.
     pub supersede: bool,
+    /// Do not run if a run with this setting has succeeded within this time.
+    pub once: Option<Duration>,
     /// Run under the lock of an outer run, if it has the lock.
     pub reentrant: bool,
     /// Maximum random delay before the first attempt; may be zero.
@@ -87,6 +89,7 @@ impl LockSettings {
             prefer,
             wait: wait_policy(wait, sources)?,
             supersede: wait.supersede,
+            once: None,
             reentrant,
             jitter: duration("jitter", &wait.jitter)?.unwrap_or_default(),
             conflict_exit_code: conflict.and_then(|code| u8::try_from(code).ok()).unwrap_or(HELD),

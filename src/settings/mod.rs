@@ -25,7 +25,7 @@ use crate::cli::{BackendArgs, KeyArgs, RunArgs, TakeArgs, VerbosityArgs};
 use crate::clock::BootTime;
 use crate::duration::format;
 use crate::exit::{Failure, USAGE};
-use crate::lock::{BARE, Grant};
+use crate::lock::{BARE, Grant, Mode};
 use crate::report::Verbosity;
 
 pub(crate) use crate::cli::{OnLost, OnUnavailable};
@@ -45,6 +45,8 @@ pub(crate) use token::{ExtendSettings, TokenSettings};
 const LONGEST_KEY: usize = 1024;
 /// All keys go into one request, so their number is bounded.
 const MOST_KEYS: usize = 64;
+/// A mark is kept for at least as long as its run asks.
+const LONGEST_ONCE: Duration = Duration::from_hours(366 * 24);
 const DEFAULT_PREFIX: &str = "lock";
 pub(crate) const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(5);
 /// Share of the lease reserved for a killed tree to exit, within bounds.
@@ -70,10 +72,19 @@ pub(crate) struct RunSettings {
 
 impl RunSettings {
     pub(crate) fn resolve(args: RunArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let RunArgs { take, shell_command, argv, reentrant, max_hold: longest, wait_tree, kill_after: grace } =
-            args;
-        let lock =
-            LockSettings::resolve(validate_keys(take.keys.clone(), &argv)?, &take, reentrant, sources)?;
+        let RunArgs {
+            take,
+            shell_command,
+            argv,
+            reentrant,
+            once,
+            max_hold: longest,
+            wait_tree,
+            kill_after: grace,
+        } = args;
+        let keys = validate_keys(take.keys.clone(), &argv)?;
+        let mut lock = LockSettings::resolve(keys, &take, reentrant, sources)?;
+        lock.once = within(once.as_deref(), &lock.mode, sources)?;
         let longest_grace = lock.backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
         let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
         Ok(Self {
@@ -210,6 +221,19 @@ fn parse_signal(text: &str) -> Option<Signal> {
     let number = text.parse::<i32>().ok().and_then(|number| Signal::try_from(number).ok());
     let signal = number.or_else(|| named(&text.to_ascii_uppercase()));
     signal.filter(|signal| *signal != Signal::SIGSTOP)
+}
+
+/// `--once`. Several runs that hold the lock at the same time would all do it.
+fn within(text: Option<&str>, mode: &Mode, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
+    let Some(time) = sources.duration("once", text)? else { return Ok(None) };
+    if time.is_zero() || time > LONGEST_ONCE {
+        return Err(sources.must("once", "be more than 0, and at most 366d"));
+    }
+    match mode {
+        Mode::Exclusive | Mode::Slot { of: 1 } => Ok(Some(time)),
+        Mode::Shared { .. } => Err(sources.exclusive("shared", "once")),
+        Mode::Slot { .. } => Err(sources.exclusive("slots", "once")),
+    }
 }
 
 fn max_hold(time: Option<Duration>, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {

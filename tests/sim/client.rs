@@ -35,6 +35,9 @@ pub struct Run {
     pub mode: Mode,
     pub prefer: Prefer,
     pub supersedes: bool,
+    pub once: Option<Duration>,
+    /// The command fails.
+    pub fails: bool,
     pub min_hold: Duration,
     pub subject: Subject,
 }
@@ -189,6 +192,7 @@ impl Client<'_> {
             wait: run.wait,
             waits_for_backend: false,
             supersedes: run.supersedes,
+            once: run.once,
             min_hold: run.min_hold,
             history: 10,
             exit_if_held: 75,
@@ -227,7 +231,13 @@ impl Client<'_> {
                 self.note(|| {
                     format!("holds {:?} with {:?} until {:.3}", run.keys, grant.fences, until as f64 / 1e6)
                 });
-                self.world.shared().borrow_mut().oracle.granted(site, hows, &grant.fences, until);
+                {
+                    let mut shared = self.world.shared().borrow_mut();
+                    if let Some(once) = run.once {
+                        shared.oracle.runs_once(site, &run.keys, once.as_micros() as u64);
+                    }
+                    shared.oracle.granted(site, hows, &grant.fences, until);
+                }
                 let ends = self.world.true_moment(grant.lease.expect("a lease").end());
                 self.record(|record| {
                     record.lease_ends = ends;
@@ -255,6 +265,10 @@ impl Client<'_> {
                 }
             }
             Error::Superseded(_) => shared.oracle.superseded(site),
+            Error::Done(_) => {
+                let within = run.once.expect("only such a run").as_micros() as u64;
+                shared.oracle.done_already(site, &run.keys, within);
+            }
             Error::Held(_) | Error::Nested | Error::Cancelled(_) => {}
         }
         if let WaitPolicy::Queue { at_most: Some(at_most) } = run.wait
@@ -289,7 +303,8 @@ impl Client<'_> {
                 break Some(Ended { how: Outcome::Released, exit: Some(Exit::Signal(15)) });
             }
             if ends.has_passed() {
-                break Some(Ended { how: Outcome::Released, exit: Some(Exit::Code(0)) });
+                let exit = Some(Exit::Code(u8::from(run.fails)));
+                break Some(Ended { how: Outcome::Released, exit });
             }
             if signal_at.is_some_and(BootTime::has_passed) || grant.is_over() {
                 self.lost("the lease ended");
@@ -344,7 +359,14 @@ impl Client<'_> {
         let min_hold = if ended.how.keeps_min_hold() { run.min_hold } else { Duration::ZERO };
         self.record(|record| record.keeps_min_hold = !min_hold.is_zero());
         self.note(|| format!("releases {:?}", run.keys));
+        let succeeds = run.once.is_some() && ended.exit == Some(Exit::Code(0)) && !run.fails;
+        if succeeds {
+            self.world.shared().borrow_mut().oracle.succeeds(site, &run.keys);
+        }
         let released = redis_lock.release(&grant, &ended, min_hold);
+        if succeeds && matches!(released, lock::Released::Done(_)) {
+            self.world.shared().borrow_mut().oracle.success_is_confirmed(site);
+        }
         self.note(|| format!("has released {:?}: {}", run.keys, short(&released)));
     }
 
@@ -533,6 +555,8 @@ pub fn plain_run(key: &str) -> Run {
         mode: Mode::Exclusive,
         prefer: Prefer::Fair,
         supersedes: false,
+        once: None,
+        fails: false,
         min_hold: Duration::ZERO,
         subject: Subject::Command(Duration::from_millis(10)),
     }

@@ -536,10 +536,17 @@ impl Plan for Driver<'_> {
     }
 }
 
-/// What stays long after the last run: the marker, tokens, finished runs, the newest request, and
-/// the records of runs that were killed, until the next run logs them.
-const STAYS: [&[u8]; 6] =
-    [b"lock-node", b"lock-fence:", b"lock-log:", b"lock-info:", b"lock-shared:", b"lock-newest:"];
+/// What stays long after the last run: the marker, tokens, finished runs, the newest request, the
+/// last success, and the records of runs that were killed, until the next run logs them.
+const STAYS: [&[u8]; 7] = [
+    b"lock-node",
+    b"lock-fence:",
+    b"lock-log:",
+    b"lock-info:",
+    b"lock-shared:",
+    b"lock-newest:",
+    b"lock-done:",
+];
 
 /// Keys that never expire, and keys that live for longer than any lease.
 fn leftovers(host: &Host, now: u64) -> Vec<String> {

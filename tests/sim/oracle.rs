@@ -18,7 +18,7 @@ use crate::trace::script_call;
 const MOST_OVERTAKES: u32 = 10;
 
 /// The number of arguments of release.lua if nothing is written into the history.
-const ARGS_WITHOUT_ENTRY: usize = 9;
+const ARGS_WITHOUT_ENTRY: usize = 10;
 
 /// How a key is held, or waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +70,16 @@ struct Waiting {
     is_excused: bool,
 }
 
+/// A run with --once whose command has ended with 0.
+#[derive(Clone, Debug)]
+struct Success {
+    site: SiteId,
+    keys: Vec<String>,
+    /// When it began to release, and when a majority had confirmed that.
+    began: u64,
+    confirmed: Option<u64>,
+}
+
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub kind: &'static str,
@@ -112,6 +122,8 @@ pub struct Oracle {
     released: BTreeMap<(ServerId, String), u32>,
     /// The waiters of each host, as servers have seen them.
     waiters: BTreeMap<SiteId, BTreeSet<String>>,
+    /// The successful runs with --once.
+    done: Vec<Success>,
     /// When every server has lost the locks of these hosts.
     forgotten: BTreeMap<SiteId, u64>,
 }
@@ -233,6 +245,51 @@ impl Oracle {
         }
         for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
             (holding.until, holding.renewed_at) = (until, now);
+        }
+    }
+
+    /// A command of a run with --once has ended with 0: the release begins.
+    pub fn succeeds(&mut self, site: SiteId, keys: &[String]) {
+        let (keys, began) = (keys.to_vec(), self.now_us);
+        self.done.push(Success { site, keys, began, confirmed: None });
+    }
+
+    /// The release of its lock was confirmed.
+    pub fn success_is_confirmed(&mut self, site: SiteId) {
+        let now = self.now_us;
+        for success in self.done.iter_mut().filter(|success| success.site == site) {
+            success.confirmed = Some(now);
+        }
+    }
+
+    /// A command starts although it was done within the time that its run asks for.
+    pub fn runs_once(&mut self, site: SiteId, keys: &[String], within: u64) {
+        // A server that has lost its data has lost the mark.
+        if !self.unreliable.is_empty() {
+            return;
+        }
+        let now = self.now_us;
+        let is_done = |key: &String| {
+            let counts = |success: &&Success| {
+                success.confirmed.is_some() && success.keys.contains(key) && now - success.began < within
+            };
+            self.done.iter().any(|success| counts(&success))
+        };
+        if keys.iter().all(is_done) {
+            self.violation("ran-twice", format!("host {site} runs what was done for {keys:?}"));
+        }
+    }
+
+    /// A run was told that another one has done what it was asked for. Clocks differ by half a
+    /// percent at most.
+    pub fn done_already(&mut self, site: SiteId, keys: &[String], within: u64) {
+        let now = self.now_us;
+        let is_done = |key: &String| {
+            let recent = |success: &Success| now - success.began < within + within / 100 + 60_000_000;
+            self.done.iter().any(|success| success.keys.contains(key) && recent(success))
+        };
+        if !keys.iter().all(is_done) {
+            self.violation("not-done", format!("host {site} skips {keys:?}, which no run has done"));
         }
     }
 

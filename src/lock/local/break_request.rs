@@ -22,7 +22,7 @@ use super::view::{Participant, Present, holder_id};
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakMode, BreakWatch, Breaker, Broken, FileProblem, Freed, Holder, HolderInfo, Mode,
+    BackendError, BreakMode, BreakWatch, Breaker, Broken, Done, FileProblem, Freed, Holder, HolderInfo, Mode,
     Notice, Notified, Renewal, UnreachableHolder,
 };
 
@@ -185,6 +185,19 @@ impl Breaker for HostBreaker {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let present = Present::look(file)?;
         Ok(present.described_holders(file).into_iter().map(|(holder, _)| holder).collect())
+    }
+
+    fn done(&self) -> Option<Done> {
+        self.file.as_ref()?.done()
+    }
+
+    fn forget_done(&mut self) -> Result<(), BackendError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let _mutex = Admission::begin(file)?;
+        if Present::look(file)?.holders.is_empty() {
+            file.forget_done().map_err(|e| file.io_error(&e))?;
+        }
+        Ok(())
     }
 
     fn notify(&mut self, holders: &[Holder], how: BreakMode) -> Result<Notified, BackendError> {

@@ -8,6 +8,7 @@ use nix::poll::PollFlags;
 use super::HostLock;
 use super::admission::{Admission, Admitted, Blockers, Decision, LocalMode, LocalRequest};
 use super::byte_map::{QueueLane, TICKETS_END, UsageMode, byte};
+use super::changes::Changes;
 use super::lock_file::LockFile;
 use super::newest::Contender;
 use super::ofd_lock::LockKind;
@@ -62,6 +63,7 @@ impl HostLock {
         loop {
             let ticket = queued.as_ref().map(|(ticket, _)| *ticket);
             let mut admission = Admission::begin_observed(file, waiter.observer)?;
+            self.require_not_done(waiter.request)?;
             if let Some(contender) = &waiter.contender {
                 contender.check(&self.files)?;
             }
@@ -123,6 +125,8 @@ pub(super) struct Waiter<'a> {
     pub tickets: Vec<Option<u64>>,
     /// `None` unless the request supersedes others.
     pub contender: Option<Contender>,
+    /// Of the files, if they may make the request leave.
+    pub changes: Option<Changes>,
     pub observer: &'a mut dyn Observer,
 }
 
@@ -146,12 +150,12 @@ impl Waiter<'_> {
                 return Err(Error::Held(Box::new(inspect(file, key, &self.local, Some(ticket)))));
             }
             let until = [gives_up_at, blockers.until].into_iter().flatten().fold(next_update, BootTime::min);
-            let changes = self.contender.as_ref().map(Contender::wake_fd);
+            let changes = self.changes.as_ref().map(Changes::wake_fd);
             let wake_fds = [release_watch.wake_fd()].into_iter().chain(changes);
             let watched: Vec<_> = wake_fds.map(|fd| (fd, PollFlags::POLLIN)).collect();
             match wait(&watched, until, Some(&mut *self.observer)) {
                 Wait::Ready => {
-                    self.contender.iter().for_each(Contender::discard_changes);
+                    self.changes.iter().for_each(Changes::discard);
                     if is_readable(release_watch.wake_fd()) {
                         release_watch.take_releases().map_err(|e| file.io_error(&e))?;
                     }

@@ -28,6 +28,9 @@ pub(super) const NEWEST: u64 = TABLE + (ENTRIES * ENTRY) as u64;
 /// The record of a process that asks a holder to release the lock.
 pub(super) const BREAK_REQUEST: u64 = NEWEST + RECORD as u64;
 
+/// The mark of the last run with --once that has succeeded.
+pub(super) const DONE: u64 = BREAK_REQUEST + RECORD as u64;
+
 /// The history.
 pub(super) const LOG: u64 = 25 * PAGE;
 pub(super) const LOGGED_RUNS: usize = 256;
@@ -103,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_parts_do_not_overlap() {
-        assert!(NEWEST + RECORD as u64 <= LOG);
+        assert!(DONE + RECORD as u64 <= LOG);
         assert!(LOG + (LOGGED_RUNS * LOGGED_RUN) as u64 <= NAME);
         assert!(NAME + 8 + LONGEST_KEPT_NAME as u64 <= WAITERS_START);
     }

@@ -16,7 +16,7 @@ use super::record::Record;
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::holder::without_login;
-use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Mode, Outcome, Renewal};
+use crate::lock::{Claim, Ended, Error, FinishedRun, Grant, HolderInfo, Mode, Outcome};
 
 /// Size of an entry: enough for the URL of a CI job, unless the other fields are long.
 pub(super) const LOGGED_RUN: usize = 320;
@@ -27,6 +27,8 @@ pub(super) struct LastRequest {
     pub record: Record,
     pub local: LocalRequest,
     pub is_logged: bool,
+    /// The option, for the mark of success.
+    pub once: Option<Duration>,
     /// The exit code if it is not granted.
     pub exit_if_held: u8,
     /// One for each file, once it is granted.
@@ -212,7 +214,7 @@ fn from_bytes(bytes: &[u8]) -> Option<(u64, FinishedRun)> {
     let mut text = || String::from_utf8_lossy(next()).into_owned();
     let mut person = || {
         let [host, pid, user, command, label] = [(); 5].map(|()| text());
-        HolderInfo { host, pid, user, command, label, job_url: String::new(), renewal: Renewal::Run }
+        HolderInfo { host, pid, user, label, command, ..HolderInfo::default() }
     };
     let (info, by) = (person(), person());
     let mut url = || without_login(&text());
@@ -235,7 +237,7 @@ mod tests {
     fn person(text: &str) -> HolderInfo {
         let [host, pid, user, label, command, job_url] =
             ["h", "1", "u", "l", "c", "j"].map(|name| format!("{name}{text}"));
-        HolderInfo { host, pid, user, label, command, job_url, renewal: Renewal::Run }
+        HolderInfo { host, pid, user, label, command, job_url, ..HolderInfo::default() }
     }
 
     fn run(how: Outcome) -> FinishedRun {
@@ -296,7 +298,7 @@ mod tests {
         #[test]
         fn a_run_with_any_texts_reads_back(words in prop::collection::vec(any::<String>(), 6), group: Vec<u8>) {
             let [host, pid, user, label, command, job_url] = words.try_into().unwrap();
-            let info = HolderInfo { host, pid, user, label, command, job_url, renewal: Renewal::Run };
+            let info = HolderInfo { host, pid, user, label, command, job_url, ..HolderInfo::default() };
             let run = FinishedRun { info, mode: Mode::Shared { group }, ..run(Outcome::GaveUp) };
             let (_, read) = from_bytes(&to_bytes(&run, 1)).unwrap();
             prop_assert_eq!((read.fence, read.ended), (run.fence, run.ended));

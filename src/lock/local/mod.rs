@@ -14,7 +14,9 @@ mod admission;
 mod bearer;
 mod break_request;
 mod byte_map;
+mod changes;
 mod control;
+mod done;
 mod enter;
 mod file_name;
 mod format;
@@ -39,6 +41,7 @@ use nix::sys::signal::Signal;
 
 use admission::{Admission, Admitted, LocalRequest};
 use break_request::HostBreakWatch;
+use changes::Changes;
 use enter::{Waiter, outer_lock};
 use history::LastRequest;
 use lock_file::LockFile;
@@ -128,13 +131,12 @@ impl HostLock {
         }
     }
 
-    /// `None` unless the request supersedes others.
-    fn contender(&self, request: &Request, record: &Record) -> Result<Option<Contender>, Error> {
-        if !request.supersedes {
+    /// `None` unless something in the files may make the request leave.
+    fn changes(&self, request: &Request) -> Result<Option<Changes>, Error> {
+        if !request.supersedes && request.once.is_none() {
             return Ok(None);
         }
-        let contender = Contender::new(record.clone(), &self.files);
-        Ok(Some(contender.map_err(|e| self.files[0].io_error(&e))?))
+        Ok(Some(Changes::watch(&self.files).map_err(|e| self.files[0].io_error(&e))?))
     }
 
     /// Reserve the locks for the minimum hold, which lasts even if we are killed.
@@ -188,16 +190,18 @@ impl Lock for HostLock {
         self.claim.attempt += 1;
         self.reserved = None;
         let record = self.record(request, started);
-        let contender = self.contender(request, &record)?;
+        let changes = self.changes(request)?;
+        let contender = request.supersedes.then(|| Contender::new(record.clone()));
         self.last_request = Some(LastRequest {
             record: record.clone(),
             local,
             is_logged: request.history > 0,
+            once: request.once,
             exit_if_held: request.exit_if_held,
             admitted: Vec::new(),
         });
         let tickets = vec![None; self.files.len()];
-        let mut waiter = Waiter { local, request, started, record, tickets, contender, observer };
+        let mut waiter = Waiter { local, request, started, record, tickets, contender, changes, observer };
         let entered = self.enter_patiently(&mut waiter);
         let tickets = waiter.tickets;
         let now = BootTime::now();
@@ -272,11 +276,13 @@ impl Lock for HostLock {
         let adjusted = self.adjust_reservations(grant.taken_at, min_hold);
         self.log_release(grant, ended);
         let is_replaced = !self.files.iter().all(LockFile::is_in_place);
+        let marked = if is_replaced { Ok(()) } else { self.leave_mark(ended) };
         self.unlock_all();
         if is_replaced {
             return Released::Lost(Loss::FileReplaced);
         }
-        adjusted.map_or_else(Released::Unknown, |()| Released::Done(Vec::new()))
+        let marked = marked.map_err(|e| self.files[0].io_error(&e));
+        adjusted.and(marked).map_or_else(Released::Unknown, |()| Released::Done(Vec::new()))
     }
 
     fn record_refusal(&mut self, error: &Error, started: BootTime) {

@@ -3,12 +3,9 @@
 //! share.
 //!
 //! No byte is released when a newer waiter arrives, so an older waiter would not wake. It therefore
-//! also watches the files for changes (inotify), and checks whether the record is still its own.
+//! also watches the files (changes.rs), and checks whether the record is still its own.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::lock_file::LockFile;
 use super::record::Record;
@@ -18,18 +15,12 @@ use crate::lock::{Error, Superseded};
 /// A request that supersedes older ones, and is superseded by newer ones.
 pub(super) struct Contender {
     record: Record,
-    changes: Inotify,
 }
 
 impl Contender {
-    /// `record` is ours, with the time of our arrival. Watches from now on, so that no change after
-    /// the first check is missed.
-    pub(super) fn new(record: Record, files: &[LockFile]) -> io::Result<Self> {
-        let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        for file in files {
-            changes.add_watch(file.path(), AddWatchFlags::IN_MODIFY)?;
-        }
-        Ok(Self { record, changes })
+    /// `record` is ours, with the time of our arrival.
+    pub(super) fn new(record: Record) -> Self {
+        Self { record }
     }
 
     /// An error if a newer contender has arrived, for any of the keys.
@@ -53,24 +44,17 @@ impl Contender {
         let is_ours = file.newest().is_some_and(|newest| newest.claim == self.record.claim);
         if is_ours { Ok(()) } else { file.write_newest(&self.record) }
     }
-
-    /// Readable after a file has changed.
-    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
-        self.changes.as_fd()
-    }
-
-    pub(super) fn discard_changes(&self) {
-        while self.changes.read_events().is_ok_and(|events| !events.is_empty()) {}
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use super::super::changes::Changes;
     use super::super::tests::LockDirectory;
     use super::*;
     use crate::lock::local::record::tests::record;
+    use crate::lock::wait::is_readable;
 
     #[test]
     fn only_the_newest_contender_stays_in_any_order_of_checks() {
@@ -80,11 +64,8 @@ mod tests {
         // The second and the third arrived in the same nanosecond.
         let ages = [3, 1, 1, 2].map(Duration::from_secs);
         let names = ["a", "b", "c", "d"];
-        let contenders: Vec<Contender> = names
-            .iter()
-            .zip(ages)
-            .map(|(name, age)| Contender::new(record(name, now.minus(age)), &files).unwrap())
-            .collect();
+        let contenders: Vec<Contender> =
+            names.iter().zip(ages).map(|(name, age)| Contender::new(record(name, now.minus(age)))).collect();
         for contender in contenders.iter().chain(&contenders).chain(contenders.iter().rev()) {
             if contender.check(&files).is_ok() {
                 contender.become_newest(&files[0]).unwrap();
@@ -98,14 +79,14 @@ mod tests {
     fn a_newer_record_supersedes_unless_it_is_from_the_future() {
         let directory = LockDirectory::new();
         let files = [directory.observer_handle()];
-        let ours = Contender::new(record("a", BootTime::now()), &files).unwrap();
+        let (ours, changes) = (Contender::new(record("a", BootTime::now())), Changes::watch(&files).unwrap());
         files[0].write_newest(&record("b", BootTime::now() + Duration::from_secs(60))).unwrap();
-        assert!(crate::lock::wait::is_readable(ours.wake_fd()));
+        assert!(is_readable(changes.wake_fd()));
         assert!(ours.check(&files).is_ok());
-        ours.discard_changes();
-        assert!(!crate::lock::wait::is_readable(ours.wake_fd()));
+        changes.discard();
+        assert!(!is_readable(changes.wake_fd()));
         files[0].write_newest(&record("c", BootTime::now())).unwrap();
-        assert!(crate::lock::wait::is_readable(ours.wake_fd()));
+        assert!(is_readable(changes.wake_fd()));
         assert!(matches!(ours.check(&files), Err(Error::Superseded(_))));
     }
 }

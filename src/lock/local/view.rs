@@ -283,6 +283,7 @@ impl Present {
             waiter_count: self.waiters.len(),
             servers: Vec::new(),
             undecided: None,
+            done: file.done(),
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakMode, Breaker, Fault, Freed, Holder, HolderInfo, HolderKind, Notified, majority_of,
+    BackendError, BreakMode, Breaker, Done, Fault, Freed, Holder, HolderInfo, HolderKind, Notified,
+    majority_of,
 };
 
 pub(crate) struct RedisBreaker {
@@ -27,6 +28,8 @@ pub(crate) struct RedisBreaker {
     who: HolderInfo,
     /// We have the token, and release the lock rather than break it.
     has_token: bool,
+    /// The mark of success, as of the last inspection.
+    done: Option<Done>,
     /// A majority was marked: from now on marks are only added, never withdrawn.
     has_marked_majority: bool,
     /// A second set of connections, which block until a release.
@@ -49,6 +52,7 @@ impl RedisBreaker {
             id: WaiterId::random(),
             who,
             has_token: false,
+            done: None,
             has_marked_majority: false,
             listening: None,
         }
@@ -99,9 +103,20 @@ impl RedisBreaker {
 
 impl Breaker for RedisBreaker {
     fn holders(&mut self) -> Result<Vec<Holder>, BackendError> {
-        let mut holders = self.view.holders_to_break(&self.keys)?;
+        let (mut holders, done) = self.view.holders_to_break(&self.keys)?;
+        self.done = done;
         holders.sort_by_key(|held| (held.slot, std::cmp::Reverse(held.held_for)));
         Ok(holders)
+    }
+
+    fn done(&self) -> Option<Done> {
+        self.done.clone()
+    }
+
+    /// One server that has the mark is enough for a run not to start.
+    fn forget_done(&mut self) -> Result<(), BackendError> {
+        let mut round = self.send_to_all(BreakAction::Forget, &[]);
+        round.errors.pop().map_or(Ok(()), Err)
     }
 
     fn notify(&mut self, holders: &[Holder], how: BreakMode) -> Result<Notified, BackendError> {

@@ -132,6 +132,8 @@ impl RedisLock {
                     return Err(Attempt::Superseded(by));
                 }
             }
+            // A release marks a majority, but we may have the votes of those that it did not reach.
+            Ok(CollectReply::Acquire(AcquireReply::Done(done))) => return Err(Attempt::Done(done)),
             Ok(CollectReply::Acquire(reply)) => {
                 all.tally.add_reply(at, sent_at, Ok(reply));
                 all.carry_place_soon();

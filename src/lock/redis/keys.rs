@@ -23,6 +23,8 @@ pub(crate) struct Keys {
     /// The finished runs.
     pub log: Vec<u8>,
     pub who: Vec<u8>,
+    /// The mark of success.
+    pub done: Vec<u8>,
     /// A prefix, followed by a waiter's name.
     pub notify: Vec<u8>,
     tombstone: Vec<u8>,
@@ -77,6 +79,7 @@ impl Keys {
             newest: named_for("newest"),
             log: named_for("log"),
             who: named_for("who"),
+            done: named_for("done"),
             notify: format!("{family}-notify{suffix}:").into(),
             tombstone: format!("{family}-tombstone{suffix}:").into(),
             node: format!("{family}-node{suffix}").into(),
@@ -150,9 +153,9 @@ mod tests {
 
     fn all(keys: &Keys) -> Vec<Vec<u8>> {
         let waiter = WaiterId::random();
-        let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, node, .. } =
+        let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, done, node, .. } =
             keys.clone();
-        let own = [lock, queue, waiters, info, fence, shared, modes, newest, log, who, node];
+        let own = [lock, queue, waiters, info, fence, shared, modes, newest, log, who, done, node];
         own.into_iter().chain([keys.notify_of(waiter), keys.tombstone_of(waiter)]).collect()
     }
 

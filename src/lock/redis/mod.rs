@@ -178,6 +178,7 @@ impl RedisLock {
                 Attempt::Won(win) => return Ok(self.grant(*win, request, progress)),
                 Attempt::Nested => return Err(Error::Nested),
                 Attempt::Superseded(by) => return Err(Error::Superseded(by)),
+                Attempt::Done(done) => return Err(Error::Done(done)),
                 Attempt::Cancelled(signal) => return Err(Error::Cancelled(signal)),
                 Attempt::Queued(blocked) => self.after_queueing(blocked, progress, observer)?,
                 Attempt::Outvoted { blocked, follow } => {
@@ -237,6 +238,7 @@ impl RedisLock {
             Error::Held(_)
             | Error::Nested
             | Error::Superseded(_)
+            | Error::Done(_)
             | Error::Cancelled(_)
             | Error::Backend(_) => self.stop_waiting(entry),
         }
@@ -320,7 +322,8 @@ impl Lock for RedisLock {
     fn release(&mut self, grant: &Grant, ended: &Ended, min_hold: Duration) -> Released {
         let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
         let entry = Some(LogEntry::of_grant(grant, ended));
-        self.release_claim(grant.claim, &Release::Final { stay_until, entry })
+        let mark_kept_for = self.terms.mark_kept_for(ended);
+        self.release_claim(grant.claim, &Release::Final { stay_until, mark_kept_for, entry })
     }
 
     fn record_refusal(&mut self, error: &Error, started: BootTime) {
@@ -329,7 +332,10 @@ impl Lock for RedisLock {
 
     fn abandon(&mut self) {
         self.abandoned = true;
-        let _ = self.release_claim(self.claim(), &Release::Final { stay_until: None, entry: None });
+        let _ = self.release_claim(
+            self.claim(),
+            &Release::Final { stay_until: None, mark_kept_for: None, entry: None },
+        );
     }
 
     fn release_orphan(&self, request: &Request) -> Option<ReleaseOrphan> {

@@ -35,6 +35,8 @@ pub(super) enum Release {
     Final {
         /// The end of the minimum hold.
         stay_until: Option<BootTime>,
+        /// How long the mark of success is kept, if the run leaves one.
+        mark_kept_for: Option<Duration>,
         /// The entry in the history.
         entry: Option<LogEntry>,
     },
@@ -53,6 +55,13 @@ impl Release {
     fn stay_until(&self) -> Option<BootTime> {
         match self {
             Self::Final { stay_until, .. } => *stay_until,
+            Self::Leaving { .. } | Self::BeforeRetry => None,
+        }
+    }
+
+    fn mark_kept_for(&self) -> Option<Duration> {
+        match self {
+            Self::Final { mark_kept_for, .. } => *mark_kept_for,
             Self::Leaving { .. } | Self::BeforeRetry => None,
         }
     }
@@ -177,8 +186,8 @@ impl RedisLock {
 
     fn send_release(&mut self, to: &[usize], claim: Claim, release: &Release) -> Round {
         let call = |tombstone_ttl| {
-            let (min_hold, entry) = (release.min_hold(), release.entry());
-            self.requests.release(claim, &self.terms, tombstone_ttl, min_hold, entry)
+            let (min_hold, mark, entry) = (release.min_hold(), release.mark_kept_for(), release.entry());
+            self.requests.release(claim, &self.terms, tombstone_ttl, min_hold, mark, entry)
         };
         let may_execute_late =
             |at: usize| !matches!(release, Release::BeforeRetry) && self.servers[at].node.is_in_doubt();
@@ -239,8 +248,8 @@ impl RedisLock {
     /// A server that has not replied may not know the script, and we will not read that. It gets the
     /// whole text as well, without an entry for the history, of which there must be only one.
     fn ensure_script(&mut self, to: &[usize], claim: Claim, release: &Release) {
-        let without_entry = Release::Final { stay_until: release.stay_until(), entry: None };
-        let call = self.requests.release(claim, &self.terms, Duration::ZERO, without_entry.min_hold(), None);
+        let (min_hold, mark) = (release.min_hold(), release.mark_kept_for());
+        let call = self.requests.release(claim, &self.terms, Duration::ZERO, min_hold, mark, None);
         let cold: Vec<usize> =
             to.iter().copied().filter(|&at| self.servers[at].node.may_lack_script()).collect();
         self.servers.send(cold, &call.in_full());
@@ -266,7 +275,7 @@ impl RedisLock {
         self.abandoned = true;
         let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_STEP);
         let whom = self.prepare_release();
-        let release = Release::Final { stay_until: None, entry: None };
+        let release = Release::Final { stay_until: None, mark_kept_for: None, entry: None };
         let mut round = self.send_release(&whom, self.claim(), &release);
         while !whom.iter().all(|&at| self.servers[at].node.has_sent_all())
             && !matches!(round.step::<ReleaseReply>(&mut self.servers, until), Step::Over)
@@ -277,8 +286,8 @@ impl RedisLock {
     /// release. Sends the whole script, so that no reply is needed, and does not wait for one.
     pub(super) fn send_entry(&mut self, error: &Error, started: BootTime) {
         let Some(entry) = LogEntry::of_waiter(error, self.terms.exit_if_held, started) else { return };
-        let call =
-            self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, Some(&entry));
+        let (claim, now) = (self.claim(), Duration::ZERO);
+        let call = self.requests.release(claim, &self.terms, now, now, None, Some(&entry));
         let idle: Vec<usize> =
             self.servers.all().filter(|&at| self.servers[at].node.readiness() == Readiness::Idle).collect();
         self.servers.send(idle, &call.in_full());
@@ -304,7 +313,7 @@ impl RedisLock {
             let stay_for = stay_until.map_or(Duration::ZERO, BootTime::remaining);
             let entry = grant.as_ref().map(LogEntry::of_orphan);
             // Requests of the dead process may still be in flight.
-            let call = requests.release(claim, &terms, TOMBSTONE_TTL, stay_for, entry.as_ref());
+            let call = requests.release(claim, &terms, TOMBSTONE_TTL, stay_for, None, entry.as_ref());
             let mut servers = Servers::new(servers, node_timeout);
             // The gate, which wakes the next waiter, is last. It is the first server unless that
             // was unreachable.

@@ -32,7 +32,7 @@ pub(super) enum Call {
 
 /// The number of a script's keys that belong to one lock. Keys that all locks share come after
 /// them.
-pub(super) const KEYS_OF_LOCK: usize = 10;
+pub(super) const KEYS_OF_LOCK: usize = 11;
 
 impl Call {
     /// The same request with the script's text.

@@ -104,7 +104,7 @@ impl Tally {
                 let blocked = Blocked { key: by.key, position: None, queue_length: 0, by: Blocker::Queue };
                 Vote::No(Box::new(Refusal::unexplained(blocked)))
             }
-            Ok(AcquireReply::Nested) => {
+            Ok(AcquireReply::Nested | AcquireReply::Done(_)) => {
                 Vote::Failed(BackendError::new(self.names[at].clone(), Problem::UnexpectedReply))
             }
             Err(error) => Vote::Failed(error),

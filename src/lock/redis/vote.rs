@@ -18,7 +18,7 @@ use super::round::{Round, RoundReply, Watch};
 use super::tally::{Tally, Verdict, Vote};
 use super::waiting::Progress;
 use crate::clock::{BootTime, wall_clock_millis};
-use crate::lock::{BackendError, Blocked, Lease, Observer, Problem, Superseded};
+use crate::lock::{BackendError, Blocked, Done, Lease, Observer, Problem, Superseded};
 use crate::world::{Rule, follows};
 
 /// How long to wait for the remaining servers after a majority has voted, since their replies
@@ -36,6 +36,8 @@ pub(super) enum Attempt {
     Queued(Box<Blocked>),
     /// An ancestor of this process holds the lock.
     Nested,
+    /// A run has succeeded a short time ago.
+    Done(Box<Done>),
     /// A newer request has taken our place.
     Superseded(Box<Superseded>),
     /// The gate voted for us, but too many other servers did not.
@@ -190,7 +192,8 @@ impl RedisLock {
     /// The attempt is lost anyway, but the error should name every server that does not reply.
     fn probe_rest(&mut self, tally: &mut Tally, progress: &Progress) {
         // This request is harmless, as there is nothing to release.
-        let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
+        let call =
+            self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None, None);
         let round = self.servers.round(tally.missing().into_iter().map(|at| (at, call.clone())));
         let until = BootTime::now() + self.servers.node_timeout;
         let until = progress.replies_by(Duration::ZERO).map_or(until, |by| until.min(by));
@@ -236,8 +239,8 @@ impl RedisLock {
                 Ok(tally) => tally,
                 Err(attempt) => return attempt,
             };
-            if let Err(signal) = self.read_late_votes(sent_at, &mut tally, observer) {
-                return Attempt::Cancelled(signal);
+            if let Err(attempt) = self.read_late_votes(sent_at, &mut tally, observer) {
+                return attempt;
             }
             self.longest_lease.add(tally.longest_lease());
             let taken_at = tally.lease_from().filter(|_| tally.unfit().is_none() && tally.has_majority());
@@ -297,7 +300,7 @@ impl RedisLock {
         sent_at: BootTime,
         tally: &mut Tally,
         observer: &mut dyn Observer,
-    ) -> Result<(), Signal> {
+    ) -> Result<(), Attempt> {
         let (shortest, longest) = DUPLICATE_CHECK;
         let late = tally.missing();
         let is_slow = late.iter().any(|&at| self.servers[at].node.is_resolving());
@@ -321,8 +324,11 @@ impl RedisLock {
             round.expect(at, sent_at, None);
         }
         while tally.unfit().is_none() {
-            let next = round.next(&mut self.servers, Some(until), Watch::Observer(&mut *observer))?;
-            let Some(received) = next else { break };
+            let next = round.next(&mut self.servers, Some(until), Watch::Observer(&mut *observer));
+            let Some(received) = next.map_err(Attempt::Cancelled)? else { break };
+            if let Ok(AcquireReply::Done(done)) = received.reply {
+                return Err(Attempt::Done(done));
+            }
             tally.add_reply(received.at, sent_at, received.reply);
         }
         Ok(())
@@ -370,7 +376,8 @@ impl RedisLock {
         if others.is_over() || !follows(Rule::ReleaseStrays) {
             return;
         }
-        let call = self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None);
+        let call =
+            self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None, None);
         self.servers.send(others.pending(), &call);
         // The release must not apply to later requests.
         self.attempts += 1;
@@ -382,6 +389,7 @@ fn gate_step(reply: Result<AcquireReply, BackendError>, has_others: bool) -> Gat
         Ok(AcquireReply::Granted(granted)) => GateStep::Enter(granted),
         Ok(AcquireReply::Nested) => GateStep::Stop(Attempt::Nested),
         Ok(AcquireReply::Superseded(by)) => GateStep::Stop(Attempt::Superseded(by)),
+        Ok(AcquireReply::Done(done)) => GateStep::Stop(Attempt::Done(done)),
         // A foreign program, which knows no gate, may hold this server without a majority: then the
         // next server is the gate, for every client. If it has a majority, we wait in the first
         // queue.

@@ -41,7 +41,7 @@ fn object(key: &Object, run: &Run<'_>) -> Object {
         .with("mode", mode_name(&run.mode))
         .with_known("slot", run.slot);
     match run.phase {
-        Phase::Ended(ended) => with_opponent(object, ended),
+        Phase::Ended(ended) => with_other_run(object, ended),
         Phase::Waiting(waiter) => object.with("position", waiter.position),
         Phase::Running(_) => object,
     }
@@ -57,9 +57,15 @@ fn is_released(run: &Run<'_>) -> Option<bool> {
     ended.how.had_lock().then_some(ended.how.is_clean())
 }
 
-fn with_opponent(object: Object, run: &FinishedRun) -> Object {
+fn with_other_run(object: Object, run: &FinishedRun) -> Object {
     let how = &run.ended.how;
-    let field = if how.had_lock() { "broken_by" } else { "superseded_by" };
+    let field = if matches!(how, Outcome::Done { .. }) {
+        "done_by"
+    } else if how.had_lock() {
+        "broken_by"
+    } else {
+        "superseded_by"
+    };
     match how.by() {
         Some(by) => object.with(field, process(by)),
         None => object,

@@ -24,8 +24,9 @@ const DENIED: [&str; 20] = [
 ];
 
 /// Replies that must occur, or the comparison means little.
-const EXPECTED: [&str; 23] = [
+const EXPECTED: [&str; 24] = [
     "acquire granted",
+    "acquire done",
     "acquire blocked",
     "acquire quarantined",
     "acquire nested",

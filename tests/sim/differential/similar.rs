@@ -48,6 +48,7 @@ fn is_short_time(reply: &[Reply], at: usize) -> bool {
     let by_position = match first.as_slice() {
         b"granted" => at == 5 || at == 6,
         b"blocked" => at == 5 || at == 10,
+        b"done" => at == 1,
         b"quarantined" => at == 1 || at == 2,
         b"extended" => at == 2,
         _ => false,

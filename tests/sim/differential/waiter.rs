@@ -6,7 +6,8 @@ use crate::scripts;
 use crate::server::reply::Reply;
 
 pub const KEYS: [&str; 3] = ["a", "b", "c d"];
-const FAMILIES: [&str; 9] = ["queue", "waiters", "info", "fence", "shared", "modes", "newest", "log", "who"];
+const FAMILIES: [&str; 10] =
+    ["queue", "waiters", "info", "fence", "shared", "modes", "newest", "log", "who", "done"];
 
 /// One request and its grant.
 #[derive(Clone, Debug)]
@@ -114,7 +115,7 @@ impl Waiter {
     /// The first request of a client with one server.
     pub fn acquire_as_gate(&self) -> ScriptCall {
         let mut more: Vec<Each> =
-            [self.ttl, "gate", "1", "", "", "0", "", self.history, ""].map(Each::same).into();
+            [self.ttl, "gate", "1", "", "", "0", "", self.history, "", ""].map(Each::same).into();
         more.extend(self.grant_fields());
         self.call("acquire", &self.mode, self.stamp.as_ref(), more)
     }
@@ -204,6 +205,7 @@ impl Waiter {
         let is_vote = role == "vote" && self.mode.starts_with("slots:");
         let slots = vec![dice.one_of(&["0", "1"]); if is_vote { self.keys.len() } else { 0 }];
         more.push(Each::same(slots.join(" ")));
+        more.push(Each::same(dice.weighted(&[(8, ""), (1, "1"), (1, "3600000")])));
         more.extend(self.grant_fields());
         self.call("acquire", &self.mode, stamp.as_ref(), more)
     }
@@ -257,7 +259,8 @@ impl Waiter {
 
     pub fn release(&self, dice: &mut Dice) -> ScriptCall {
         let tombstone = dice.one_of(&["0", "60000"]);
-        let mut more: Vec<Each> = [tombstone, self.min_hold, self.history].map(Each::same).into();
+        let mark = dice.weighted(&[(3, ""), (1, r#"2592000000 {"host":"web1"}"#)]);
+        let mut more: Vec<Each> = [tombstone, self.min_hold, mark, self.history].map(Each::same).into();
         if self.history != "0" && dice.percent(80) {
             more.push(self.fences.clone().unwrap_or(Each::same("")));
             more.push(Each::same(self.slots.clone()));
@@ -274,7 +277,7 @@ impl Waiter {
     pub fn release_by_token(&self, dice: &mut Dice) -> ScriptCall {
         let by = r#"{"host":"web3","pid":"8"}"#;
         let mut more: Vec<Each> =
-            ["0", "0", "0", "", "", "released", "", "", "", "", by].map(Each::same).into();
+            ["0", "0", "", "0", "", "", "released", "", "", "", "", by].map(Each::same).into();
         more.extend(self.fields(true));
         self.with_fewer_locks(dice).call("release", "?", None, more)
     }
@@ -295,7 +298,7 @@ impl Waiter {
         if dice.percent(30) {
             claims.push(format!("foreign:{}", sha1_smol::Sha1::from(foreign).digest()));
         }
-        let action = dice.weighted(&[(5, "mark"), (3, "unmark"), (2, "free")]);
+        let action = dice.weighted(&[(5, "mark"), (3, "unmark"), (2, "free"), (1, "forget")]);
         let mut more = vec![Each::same(action), Each::same(claims.join(" "))];
         more.extend(self.fields(true));
         if dice.percent(20) {
@@ -308,7 +311,7 @@ impl Waiter {
     pub fn inspect(&self, dice: &mut Dice) -> ScriptCall {
         let mut keys = Vec::new();
         for key in &self.keys {
-            let families = ["lock", "queue", "waiters", "info", "fence", "shared", "who", "log"];
+            let families = ["lock", "queue", "waiters", "info", "fence", "shared", "who", "log", "done"];
             keys.extend(families.map(|family| name_of(family, key)));
         }
         keys.push(self.marker.into());

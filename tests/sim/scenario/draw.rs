@@ -309,6 +309,11 @@ impl Draft {
             run.prefer = self.dice.one_of(&[Prefer::Fair, Prefer::Writers, Prefer::Readers]);
         }
         run.supersedes = self.has(F::Superseding) && self.dice.percent(40);
+        // Runs that hold the lock together cannot have the option.
+        if self.has(F::Once) && run.mode == Mode::Exclusive && self.dice.percent(40) {
+            run.once = Some(Duration::from_secs(self.dice.one_of(&[2, 600])));
+            run.fails = self.dice.percent(40);
+        }
         if self.has(F::MinHold) && self.dice.percent(20) {
             run.min_hold = Duration::from_millis(self.dice.one_of(&[50, 50, 1000, 1000, 8000, 40_000]));
         }

@@ -22,6 +22,7 @@ pub enum Feature {
     Slots,
     SeveralKeys,
     Superseding,
+    Once,
     MinHold,
     Preferences,
     Impatience,
@@ -64,11 +65,12 @@ impl Feature {
 
 use Feature as F;
 
-const FEATURES: [(Feature, u64); 32] = [
+const FEATURES: [(Feature, u64); 33] = [
     (F::Sharing, 30),
     (F::Slots, 20),
     (F::SeveralKeys, 25),
     (F::Superseding, 15),
+    (F::Once, 15),
     (F::MinHold, 20),
     (F::Preferences, 15),
     (F::Impatience, 40),

@@ -6,6 +6,7 @@ mod jitter;
 mod max_hold;
 mod min_hold;
 mod nested;
+mod once;
 mod prefer;
 mod queue;
 mod readers_and_writers;

@@ -138,7 +138,9 @@ impl IndexMut<usize> for Nodes {
 /// that was not read expires.
 fn leftover_keys(client: &mut Client) -> Vec<String> {
     let stays = |key: &str| {
-        ["-fence:", "-newest:", "-tombstone:", "-node", "-notify:"].iter().any(|part| key.contains(part))
+        ["-fence:", "-newest:", "-done:", "-tombstone:", "-node", "-notify:"]
+            .iter()
+            .any(|part| key.contains(part))
     };
     let keys = client.keys();
     // The record of a killed holder, for the history, is not a lock.

@@ -105,8 +105,9 @@ impl Requester {
     }
 
     pub fn acquire(&self) -> Vec<String> {
-        let more =
-            [TTL_MS, "gate", "1", "", "", "0", "", HISTORY, "", "host", "h", "pid", "1", "command", "true"];
+        let more = [
+            TTL_MS, "gate", "1", "", "", "0", "", HISTORY, "", "", "host", "h", "pid", "1", "command", "true",
+        ];
         self.call(&ACQUIRE, &more)
     }
 
@@ -115,14 +116,14 @@ impl Requester {
     }
 
     pub fn release(&self) -> Vec<String> {
-        self.call(&RELEASE, &["0", "0", HISTORY])
+        self.call(&RELEASE, &["0", "0", "", HISTORY])
     }
 
     /// As a run that has succeeded does it.
     pub fn release_with_history(&self) -> Vec<String> {
         let ended = ["200", "1", "", "released", "0", "", "0", "5", ""];
         let who = ["host", "h", "pid", "1", "user", "u", "label", "", "command", "true", "job_url", ""];
-        self.call(&RELEASE, &[&["0", "0"][..], &ended, &who].concat())
+        self.call(&RELEASE, &[&["0", "0", ""][..], &ended, &who].concat())
     }
 
     /// Breaks a claim as this client: 'mark' or 'unmark'.
@@ -136,8 +137,9 @@ impl Requester {
 
     fn call(&self, script: &Script, more: &[&str]) -> Vec<String> {
         let of_key = |key: &String| {
-            let beside = ["queue", "waiters", "info", "fence", "shared", "modes", "newest", "log", "who"]
-                .map(|role| format!("lock-{role}:{key}"));
+            let beside =
+                ["queue", "waiters", "info", "fence", "shared", "modes", "newest", "log", "who", "done"]
+                    .map(|role| format!("lock-{role}:{key}"));
             [vec![format!("lock:{key}")], beside.to_vec()].concat()
         };
         let mut keys: Vec<String> = self.keys.iter().flat_map(of_key).collect();

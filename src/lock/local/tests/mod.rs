@@ -89,6 +89,7 @@ fn ask(mode: Mode, prefer: Prefer, wait: WaitPolicy) -> Request {
         wait,
         waits_for_backend: false,
         supersedes: false,
+        once: None,
         min_hold: Duration::ZERO,
         history: 0,
         exit_if_held: 75,

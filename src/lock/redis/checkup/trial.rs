@@ -52,8 +52,9 @@ pub(super) fn try_lock(
             Ok(Trial { took, is_in_history: logged > 0 })
         }
         Err(failure) => {
-            let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, .. } = keys;
-            let _ = delete(contact, &[fence, log, lock, queue, waiters, info, shared, modes, newest, who]);
+            let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, done, .. } = keys;
+            let _ =
+                delete(contact, &[fence, log, lock, queue, waiters, info, shared, modes, newest, who, done]);
             Err(failure)
         }
     }
@@ -123,7 +124,9 @@ fn reason(error: Error) -> BackendError {
     match error {
         Error::Backend(error) => error,
         // No other client knows the key.
-        Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Cancelled(_) => lost(),
+        Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Done(_) | Error::Cancelled(_) => {
+            lost()
+        }
     }
 }
 

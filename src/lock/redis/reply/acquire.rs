@@ -7,7 +7,7 @@ use redis::Value;
 use super::Reply;
 use super::fields::ReplyFields;
 use crate::lock::redis::script::{ACQUIRE, Call};
-use crate::lock::{Blocked, Problem, Superseded};
+use crate::lock::{Blocked, Done, HolderInfo, Problem, Superseded};
 
 #[derive(Clone, Debug)]
 pub(in crate::lock::redis) enum AcquireReply {
@@ -16,6 +16,8 @@ pub(in crate::lock::redis) enum AcquireReply {
     Refused(Box<Refusal>),
     /// A run that we run under holds the lock.
     Nested,
+    /// A run has succeeded a short time ago.
+    Done(Box<Done>),
     /// A newer request has taken our place.
     Superseded(Box<Superseded>),
     /// The server may have lost its data.
@@ -131,6 +133,11 @@ impl Reply for AcquireReply {
                 }))
             }
             b"nested" => Self::Nested,
+            b"done" => {
+                let ago = fields.non_negative_millis(1)?.ok_or(Problem::UnexpectedReply)?;
+                let by = HolderInfo::from_json(fields.bytes(2)?).unwrap_or_default();
+                Self::Done(Box::new(Done { by, ago }))
+            }
             b"superseded" => {
                 let key = Some(fields.number(1)?).filter(|key| *key < call.lock_count());
                 let key = key.ok_or(Problem::UnexpectedReply)?;

@@ -9,7 +9,7 @@ use super::fields::{bytes_of, parse_number};
 use crate::clock::BootTime;
 use crate::lock::redis::log::expired_run;
 use crate::lock::redis::script::{Call, INSPECT};
-use crate::lock::{Claim, Fields, FinishedRun, HolderInfo, Mode, Problem};
+use crate::lock::{Claim, Done, Fields, FinishedRun, HolderInfo, Mode, Problem};
 
 /// Scores of preferred waiters are this much smaller: see lua/include/queue.lua.
 const PREFERRED_LANE: i64 = 4_000_000_000_000_000;
@@ -27,6 +27,8 @@ pub(in crate::lock::redis) struct InspectReply {
     pub expired: Vec<FinishedRun>,
     /// One for each key.
     pub locks: Vec<Record>,
+    /// The marks of success, one for each key.
+    pub done: Vec<Option<Done>>,
     received_at: BootTime,
 }
 
@@ -34,6 +36,7 @@ impl InspectReply {
     /// Advances all durations to the present: other servers may have replied later than this one.
     pub(in crate::lock::redis) fn up_to_date(mut self) -> Self {
         let age = self.received_at.elapsed();
+        self.done.iter_mut().flatten().for_each(|done| done.ago += age);
         let later = |left: &mut Option<Duration>| *left = left.map(|left| left.saturating_sub(age));
         for record in &mut self.locks {
             let queue = match record {
@@ -140,6 +143,7 @@ impl Reply for InspectReply {
             last_log_id: Some(bytes(last_log_id)?).filter(|id| !id.is_empty()),
             expired: parse_expired(left)?,
             locks: locks.iter().map(|lock| record(lock, now)).collect::<Result<_, _>>()?,
+            done: locks.iter().map(|lock| done(lock, now)).collect::<Result<_, _>>()?,
             received_at: BootTime::now(),
         })
     }
@@ -157,7 +161,7 @@ fn parse_expired(value: &Value) -> Result<Vec<FinishedRun>, Problem> {
 
 fn record(value: &Value, now: u64) -> Result<Record, Problem> {
     let [tag, fields @ ..] = list(value)? else { return Err(Problem::UnexpectedReply) };
-    let [value, expires, fence, holder_count, holders, waiter_count, waiters] = fields else {
+    let [value, expires, fence, holder_count, holders, waiter_count, waiters, _] = fields else {
         return if bytes(tag)? == b"wrong_type" {
             Ok(Record::WrongType)
         } else {
@@ -179,6 +183,16 @@ fn record(value: &Value, now: u64) -> Result<Record, Problem> {
     }
     let mode = Mode::from_tag(&value).unwrap_or_default();
     Ok(Record::Held { mode, holders, holder_count: number(holder_count)?, queue })
+}
+
+/// The mark of success, as lua/include/done.lua describes it; `None` if there is none.
+fn done(lock: &Value, now: u64) -> Result<Option<Done>, Problem> {
+    let [_, .., mark] = list(lock)? else { return Ok(None) };
+    let mark = bytes(mark)?;
+    let mut parts = mark.splitn(2, |&b| b == b' ');
+    let Some(at) = parts.next().and_then(parse_number::<u64>) else { return Ok(None) };
+    let by = parts.next().and_then(HolderInfo::from_json).unwrap_or_default();
+    Ok(Some(Done { by, ago: Duration::from_millis((now / 1000).abs_diff(at)) }))
 }
 
 /// `None` for a foreign entry.

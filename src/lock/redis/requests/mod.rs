@@ -14,7 +14,8 @@ use super::script::{
 };
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
-use crate::lock::{HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
+use crate::lock::done::mark_kept_for;
+use crate::lock::{Ended, Fields, HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
 use crate::world::{Rule, follows};
 
 /// A request that is in flight when its client gives up arrives within this time.
@@ -47,6 +48,8 @@ pub(super) struct Terms {
     history: u32,
     /// For the history of a run that did not get the lock.
     pub exit_if_held: u8,
+    /// A run that succeeded within this time makes ours unnecessary.
+    once: Option<Duration>,
 }
 
 impl Terms {
@@ -71,6 +74,7 @@ impl Terms {
             min_hold: request.min_hold,
             history: request.history,
             exit_if_held: request.exit_if_held,
+            once: request.once,
         }
     }
 
@@ -82,6 +86,11 @@ impl Terms {
     /// Whether servers vote for a numbered slot.
     pub(super) fn has_slots(&self) -> bool {
         self.mode_tag.starts_with(b"slots:")
+    }
+
+    /// How long the mark of success is kept, if a run that ends like this leaves one.
+    pub(super) fn mark_kept_for(&self, ended: &Ended) -> Option<Duration> {
+        mark_kept_for(self.once, ended)
     }
 
     /// The terms of a grant, from its record.
@@ -152,6 +161,8 @@ pub(super) enum BreakAction {
     Mark,
     Unmark,
     Free,
+    /// Deletes the mark of success.
+    Forget,
 }
 
 /// The parameters that all calls of one lock share.
@@ -214,6 +225,7 @@ impl Requests {
             terms.ancestors.clone(),
             terms.history.to_string().into(),
             joined(slots),
+            terms.once.map_or_else(Vec::new, millis),
         ];
         args.extend(terms.holder_details());
         args.extend_from_slice(&terms.more);
@@ -261,16 +273,22 @@ impl Requests {
     }
 
     /// `tombstone_ttl`: how long late requests of this waiter are refused. `min_hold`: how long the
-    /// locks stay held from now on. `entry`: for the history.
+    /// locks stay held from now on. `mark_kept_for`: how long to keep the mark of success, if the run
+    /// leaves one. `entry`: for the history.
     pub(super) fn release(
         &self,
         claim: Claim,
         terms: &Terms,
         tombstone_ttl: Duration,
         min_hold: Duration,
+        mark_kept_for: Option<Duration>,
         entry: Option<&LogEntry>,
     ) -> Call {
-        let mut args = vec![millis(tombstone_ttl), millis(min_hold), terms.history.to_string().into()];
+        let mark = mark_kept_for.map_or_else(Vec::new, |time| {
+            let who = Fields::from_list(&terms.holder).without_empty().to_json();
+            [millis(time), b" ".to_vec(), who].concat()
+        });
+        let mut args = vec![millis(tombstone_ttl), millis(min_hold), mark, terms.history.to_string().into()];
         if let Some(entry) = entry.filter(|_| terms.history > 0) {
             args.extend(entry.args());
             args.extend_from_slice(&terms.holder);
@@ -282,7 +300,8 @@ impl Requests {
     /// client that releases it.
     pub(super) fn release_by_token(&self, claim: Claim, terms: &Terms, client: &HolderInfo) -> Call {
         let unknown = Vec::new;
-        let mut args = vec![millis(TOMBSTONE_TTL), millis(Duration::ZERO), terms.history.to_string().into()];
+        let mut args = vec![millis(TOMBSTONE_TTL), millis(Duration::ZERO), unknown()];
+        args.push(terms.history.to_string().into());
         args.extend([unknown(), unknown(), Outcome::Released.name().into()]);
         args.extend([unknown(), unknown(), unknown(), unknown(), client.fields().without_empty().to_json()]);
         args.extend_from_slice(&terms.holder);
@@ -312,6 +331,7 @@ impl Requests {
             BreakAction::Mark => "mark",
             BreakAction::Unmark => "unmark",
             BreakAction::Free => "free",
+            BreakAction::Forget => "forget",
         };
         let mut args = vec![action.into(), claims.join(&b' ')];
         args.extend(client_fields(who));
@@ -331,8 +351,8 @@ impl Requests {
         more: Vec<Vec<u8>>,
     ) -> Call {
         let of_key = |keys: &Keys| -> [Vec<u8>; KEYS_OF_LOCK] {
-            let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, .. } = keys;
-            [lock, queue, waiters, info, fence, shared, modes, newest, log, who].map(Clone::clone)
+            let Keys { lock, queue, waiters, info, fence, shared, modes, newest, log, who, done, .. } = keys;
+            [lock, queue, waiters, info, fence, shared, modes, newest, log, who, done].map(Clone::clone)
         };
         // The last two keys, and the prefix of the notify lists, are the same for all locks.
         let common = &self.keys[0];

@@ -71,6 +71,7 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
                 &terms,
                 Duration::ZERO,
                 Duration::ZERO,
+                None,
                 Some(&LogEntry::of_grant(&grant, &Ended::new(Outcome::Released))),
             ),
         ),

@@ -16,7 +16,7 @@ use super::server::Server;
 use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::{
-    BackendError, Detail, FinishedRun, History, Holder, Listing, Problem, ServerError, ServerState,
+    BackendError, Detail, Done, FinishedRun, History, Holder, Listing, Problem, ServerError, ServerState,
     ServerStatus, Status, View, WaitProgress,
 };
 use merge::merge;
@@ -40,6 +40,8 @@ struct ServerReport {
     rtt: Option<Duration>,
     /// One for each key; empty if it failed.
     records: Vec<Record>,
+    /// The marks of success, one for each key.
+    done: Vec<Option<Done>>,
     /// The end of the first lock's log, if requested.
     last_log_id: Option<Vec<u8>>,
     /// Expired holders of the first lock that no client has logged yet.
@@ -108,6 +110,7 @@ impl RedisView {
                     state: ServerState::Fails(error),
                     rtt: None,
                     records: Vec::new(),
+                    done: Vec::new(),
                     last_log_id: None,
                     expired: Vec::new(),
                 },
@@ -150,9 +153,12 @@ impl RedisView {
         Ok(reports)
     }
 
-    /// The holders, for `break`. A quarantined server counts, because its claims keep others out.
+    /// The holders, for `break`, and the mark of success. A quarantined server counts, because its claims keep others out.
     /// Returns an error if no majority replies: what the others have could be a lock.
-    pub(super) fn holders_to_break(&mut self, keys: &Keys) -> Result<Vec<Holder>, BackendError> {
+    pub(super) fn holders_to_break(
+        &mut self,
+        keys: &Keys,
+    ) -> Result<(Vec<Holder>, Option<Done>), BackendError> {
         let mut reports = self.inspect_one(keys, Self::BREAK_LIMITS)?;
         for (at, report) in reports.iter_mut().enumerate() {
             let problem = match (&report.state, report.records.first()) {
@@ -170,7 +176,8 @@ impl RedisView {
             }
         }
         self.require_replies(self.servers.majority(), &reports)?;
-        Ok(self.merged(b"", &reports, 0).holders)
+        let status = self.merged(b"", &reports, 0);
+        Ok((status.holders, status.done))
     }
 
     /// The request that `break` sends between two inspections.
@@ -197,6 +204,7 @@ impl RedisView {
             state,
             rtt: Some(rtt),
             records: reply.locks,
+            done: reply.done,
             last_log_id: reply.last_log_id.filter(|_| counts),
             expired: reply.expired,
         }
@@ -208,8 +216,8 @@ impl RedisView {
 
     fn inspect_call(&self, keys: &[Keys], limits: InspectLimits) -> Call {
         let of_key = |keys: &Keys| {
-            let Keys { lock, queue, waiters, info, fence, shared, who, log, .. } = keys;
-            [lock, queue, waiters, info, fence, shared, who, log].map(Clone::clone)
+            let Keys { lock, queue, waiters, info, fence, shared, who, log, done, .. } = keys;
+            [lock, queue, waiters, info, fence, shared, who, log, done].map(Clone::clone)
         };
         let mut names: Vec<Vec<u8>> = keys.iter().flat_map(of_key).collect();
         // A cluster has a marker for each slot.
@@ -276,7 +284,9 @@ impl RedisView {
         let is_decided = merged.status.is_taken() || counted >= self.servers.majority();
         let too_few_vote = || BackendError::no_majority(self.errors_of_uncounted(reports), servers.len());
         let undecided = no_majority.or_else(|| (!is_decided).then(too_few_vote));
-        Status { key: key.to_vec(), servers, undecided, ..merged.status }
+        let done = reports.iter().filter_map(|report| report.done.get(at)?.clone());
+        let done = done.min_by_key(|done| done.ago);
+        Status { key: key.to_vec(), servers, undecided, done, ..merged.status }
     }
 
     /// The error of each server whose reply does not count.
