@@ -11,6 +11,10 @@ local function log_for_holder(k, entry, info, how, ended, by)
   if max_entries == '0' then
     return
   end
+  -- As planned: nobody was to renew it.
+  if how == 'expired' and info.keeper == 'none' then
+    how = 'elapsed'
+  end
   local since, arrived = tonumber(info.since), info.nodes == '1' and tonumber(info.stamp)
   local fields = {}
   for _, field in ipairs({ 'host', 'pid', 'user', 'label', 'command', 'job_url' }) do

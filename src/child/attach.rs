@@ -7,6 +7,10 @@
 //! process that has it open exits, or detaches. The kernel opens the pipe for processes of this user
 //! and for root only. Other users have nothing to connect to, so they cannot give the guardian any
 //! work.
+//!
+//! A keeper (`redlock acquire`) has such a pipe, too. Its place begins with "k". Any process of its
+//! user that knows the place may attach: a keeper stops no tree, so a run under its lock stops its
+//! own command when the lock is lost.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -18,9 +22,12 @@ use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 
 use super::proc_entry::is_ancestor;
+
+/// Precedes the place of a keeper's pipe.
+const KEEPER: &str = "k";
 
 /// Where runs inside the command attach.
 #[derive(Debug)]
@@ -71,9 +78,14 @@ impl AttachPoint {
         Some(PipePlace { guardian, descriptor: self.pipe.as_raw_fd(), inode }.to_string())
     }
 
+    /// The same, if this process is a keeper.
+    pub(crate) fn id_of_keeper(&self) -> Option<String> {
+        Some(format!("{KEEPER}{}", self.id(getpid())?))
+    }
+
     /// After the command has exited. True if no run is attached; from then on none can be. Else the
     /// pipe is readable when that may have changed.
-    pub(super) fn close(&mut self) -> bool {
+    pub(crate) fn close(&mut self) -> bool {
         let is_first = self.writer.take().is_some();
         match self.pipe.try_lock() {
             Err(TryLockError::WouldBlock) => {}
@@ -89,7 +101,7 @@ impl AttachPoint {
     }
 
     /// The descriptor to wait for, once the point is closed.
-    pub(super) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         self.writer.is_none().then(|| self.pipe.as_fd())
     }
 }
@@ -97,33 +109,43 @@ impl AttachPoint {
 /// This process is attached to an outer run, which does not release its lock before this process
 /// detaches or exits.
 #[derive(Debug)]
-pub(crate) struct Attachment(Arc<File>);
+pub(crate) struct Attachment {
+    pipe: Arc<File>,
+    to_keeper: bool,
+}
 
 impl Attachment {
-    /// `None` if that run has ended, is being stopped, belongs to another user, or is not an outer
-    /// run: a process that is not below its guardian would not be stopped with the tree.
+    /// `None` if that run or keeper has ended, is being stopped, belongs to another user, or is not
+    /// an outer run: a process that is not below its guardian would not be stopped with the tree.
     pub(crate) fn to(id: &str) -> Option<Self> {
-        let PipePlace { guardian, descriptor, inode } = id.parse().ok()?;
+        let keeper = id.strip_prefix(KEEPER);
+        let PipePlace { guardian, descriptor, inode } = keeper.unwrap_or(id).parse().ok()?;
         let path = format!("/proc/{guardian}/fd/{descriptor}");
         // Another process may have that ID by now: do not open its files.
         std::fs::read_link(&path).ok().filter(|link| link.as_os_str() == &*format!("pipe:[{inode}]"))?;
         let pipe = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         let is_the_guardians =
             pipe.metadata().is_ok_and(|about| about.file_type().is_fifo() && about.ino() == inode);
-        let is_attached = is_the_guardians && is_ancestor(guardian) && pipe.try_lock_shared().is_ok();
-        is_attached.then(|| Self(Arc::new(pipe)))
+        let is_outer = keeper.is_some() || is_ancestor(guardian);
+        let is_attached = is_the_guardians && is_outer && pipe.try_lock_shared().is_ok();
+        is_attached.then(|| Self { pipe: Arc::new(pipe), to_keeper: keeper.is_some() })
+    }
+
+    /// A keeper does not stop our command when the lock is lost.
+    pub(crate) fn is_to_keeper(&self) -> bool {
+        self.to_keeper
     }
 
     /// Every process that needs the lock must keep this file open.
     pub(crate) fn file(&self) -> Arc<File> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.pipe)
     }
 
     /// Detach every process that has the file open.
     pub(crate) fn detach(self) {
-        let _ = self.0.unlock();
+        let _ = self.pipe.unlock();
         // Wakes the guardian. If the pipe is full, it has not read an earlier byte.
-        let _ = (&*self.0).write(&[0]);
+        let _ = (&*self.pipe).write(&[0]);
     }
 }
 
@@ -155,8 +177,8 @@ mod tests {
             OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap()
         };
         assert_eq!(open().metadata().unwrap().ino(), inode);
-        let runs = [open(), open()].map(|run| Attachment(Arc::new(run)));
-        assert!(runs.iter().all(|run| run.0.try_lock_shared().is_ok()));
+        let runs = [open(), open()].map(|run| Attachment { pipe: Arc::new(run), to_keeper: false });
+        assert!(runs.iter().all(|run| run.pipe.try_lock_shared().is_ok()));
         assert!(!point.close() && point.wake_fd().is_some());
         let [first, second] = runs;
         drop(first);

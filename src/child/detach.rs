@@ -23,7 +23,7 @@ use crate::arguments;
 use crate::clock::BootTime;
 
 /// The process name in `ps`, beside the title.
-const NAME: &std::ffi::CStr = c"redlock-keeper";
+pub(super) const NAME: &std::ffi::CStr = c"redlock-keeper";
 
 pub(crate) enum Side {
     Front(Front),

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use nix::unistd::{Pid, getpid};
 
+use super::detach;
 use super::guardian::NAME;
 use super::messages::Environment;
 
@@ -18,6 +19,8 @@ pub(super) struct Process {
     pub parent: Pid,
     /// Its name is that of a guardian.
     pub is_guardian: bool,
+    /// Its name is that of a keeper.
+    pub is_keeper: bool,
     state: u8,
     /// When it was started, which tells it from a later process with the same ID.
     started: u64,
@@ -42,6 +45,7 @@ impl Process {
             group,
             parent,
             is_guardian: name == NAME.to_bytes(),
+            is_keeper: name == detach::NAME.to_bytes(),
             state,
             // Field 22 of the line; the last one read was field 5.
             started: fields.nth(22 - 6)?.parse().ok()?,
@@ -103,10 +107,13 @@ pub(super) fn user_of(pid: Pid) -> Option<u32> {
 
 /// Whether this process descends from that one, as far as /proc shows it.
 pub(super) fn is_ancestor(ancestor: Pid) -> bool {
+    is_ancestor_of(ancestor, getpid())
+}
+
+/// True for the process itself, too.
+pub(super) fn is_ancestor_of(ancestor: Pid, process: Pid) -> bool {
     let parent = |pid: &Pid| Process::read(*pid).map(|process| process.parent);
-    std::iter::successors(Some(getpid()), parent)
-        .take_while(|pid| pid.as_raw() > 0)
-        .any(|pid| pid == ancestor)
+    std::iter::successors(Some(process), parent).take_while(|pid| pid.as_raw() > 0).any(|pid| pid == ancestor)
 }
 
 fn pid(text: &str) -> Option<Pid> {

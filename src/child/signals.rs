@@ -114,6 +114,11 @@ impl Signals {
         self.asked.pop_front()
     }
 
+    /// Whether there is such a request that was received among other signals.
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// The next signal, if one arrives before this moment.
     pub(crate) fn next_until(&mut self, until: BootTime) -> Option<ReceivedSignal> {
         loop {

@@ -16,7 +16,10 @@ use super::text::{CommandText, FILES, REDLOCK_CONFIG, REDLOCK_PASSWORD, SOURCES,
 /// The lock is not renewed: it is free again when the --ttl has passed, however much work is left.
 /// Choose a --ttl that is longer than the work, or extend it in time. Or let a keeper renew it,
 /// which stays in the background as long as a process lives (--for-shell, --watch-pid) and then
-/// releases the lock.
+/// releases the lock. If the lock is lost, the keeper sends the process a signal (--on-lost).
+///
+/// The lock is an outer run's for what runs below that process, or has the variables of --shell:
+/// redlock run on the same key fails at once, and redlock run --reentrant runs under the lock.
 ///
 /// On this host, where a lock ends with the process that holds it, there is always a keeper:
 /// without --for-shell or --watch-pid it exits when the --ttl has passed.
@@ -31,7 +34,7 @@ use super::text::{CommandText, FILES, REDLOCK_CONFIG, REDLOCK_PASSWORD, SOURCES,
     .long_help("If the keeper loses the lock: stop PID, or warn\n\n\
         With \"stop\" the process gets --signal: at once, or, if the lease cannot be renewed, 5s before it ends (a \
         third of --ttl, if that is less), so that the process can exit by then. It is not killed. Either way the \
-        system log gets a line, and so does --events. [default: warn]")))]
+        system log gets a line, and so does --events. [default: stop]")))]
 #[command(mut_arg("signal", |arg| arg
     .help_heading("Keeper")
     .help("Signal of --on-lost stop [default: TERM]")

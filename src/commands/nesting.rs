@@ -1,27 +1,73 @@
 //! Runs inside runs: the variables that tell a command about its lock, and `--reentrant`, which
-//! runs under the lock of an outer run.
+//! runs under the lock of an outer run. `redlock acquire` is an outer run for what has its variables,
+//! and for what runs below the process that its keeper watches.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use crate::child::{Attachment, Environment};
-use crate::lock::{AncestorLock, Error, Grant, Lock, Observer, OuterLock, Request, Unlocked};
+use nix::unistd::getpid;
+
+use crate::child::{Attachment, Environment, published_above};
+use crate::lock::{
+    AncestorLock, BorrowedLock, Error, Grant, Lock, Observer, OuterLock, Request, memory_file,
+};
 
 const HELD: &str = "REDLOCK_HELD";
 const SLOT: &str = "REDLOCK_SLOT";
 const ATTEMPTS: &str = "REDLOCK_ATTEMPTS";
 
-/// The locks of outer runs.
+/// Instead of a place to attach: a lock that no process keeps. Whoever has the token may use it
+/// until its time is over.
+const NO_PLACE: &str = "token";
+
+/// The name of the file in memory in which a keeper describes its locks as REDLOCK_HELD does.
+const KEPT: &str = "redlock-kept";
+
+/// The locks of outer runs, as far as the environment names them.
 pub(super) fn ancestors() -> Vec<AncestorLock> {
-    let held = std::env::var(HELD).unwrap_or_default();
+    parse(&std::env::var(HELD).unwrap_or_default())
+}
+
+fn parse(held: &str) -> Vec<AncestorLock> {
     held.split_ascii_whitespace().filter_map(|lock| lock.parse().ok()).collect()
 }
 
-/// For `eval` in a shell that has the token.
-pub(super) fn shell_variables(keys: &[Vec<u8>], grant: &Grant) -> Environment {
-    let mut variables = environment(keys, grant, &ancestors(), None);
+/// The locks of keepers that watch this process or an ancestor of it.
+pub(super) fn kept_for_ancestors() -> Vec<AncestorLock> {
+    published_above(getpid(), KEPT).iter().flat_map(|held| parse(held)).collect()
+}
+
+/// For a keeper: names its locks to [`kept_for_ancestors`] while the file is open.
+pub(super) fn publish(keys: &[Vec<u8>], grant: &Grant, attach_id: Option<&str>) -> std::io::Result<File> {
+    let mut file = File::from(memory_file(KEPT)?);
+    let locks = held_locks(keys, grant, attach_id).map(|lock| lock.to_string() + " ");
+    file.write_all(locks.collect::<String>().as_bytes())?;
+    Ok(file)
+}
+
+/// The grant's locks, as runs inside need to know them.
+fn held_locks(
+    keys: &[Vec<u8>],
+    grant: &Grant,
+    attach_id: Option<&str>,
+) -> impl Iterator<Item = AncestorLock> {
+    // On this host there is one for each key.
+    let has_one_each = grant.ancestor_locks.len() == keys.len();
+    let locks = grant
+        .ancestor_locks
+        .iter()
+        .enumerate()
+        .map(move |(at, lock)| lock.clone().with_keys(if has_one_each { &keys[at..=at] } else { keys }));
+    let attach_id = attach_id.map(ToOwned::to_owned);
+    locks.map(move |lock| AncestorLock { attach_id: attach_id.clone(), ..lock })
+}
+
+/// For `eval` in a shell that has the token. `attach_id`: the keeper's, if there is one.
+pub(super) fn shell_variables(keys: &[Vec<u8>], grant: &Grant, attach_id: Option<&str>) -> Environment {
+    let mut variables = environment(keys, grant, &ancestors(), attach_id.or(Some(NO_PLACE)));
     variables.retain(|(name, _)| name != ATTEMPTS);
     variables
 }
@@ -34,9 +80,7 @@ pub(super) fn environment(
     ancestors: &[AncestorLock],
     attach_id: Option<&str>,
 ) -> Environment {
-    let attach_id = attach_id.map(ToOwned::to_owned);
-    let ours =
-        grant.ancestor_locks.iter().map(|lock| AncestorLock { attach_id: attach_id.clone(), ..lock.clone() });
+    let ours = held_locks(keys, grant, attach_id);
     let held: Vec<String> = ancestors.iter().cloned().chain(ours).map(|lock| lock.to_string()).collect();
     let fences: Vec<String> = grant.fences.iter().map(u64::to_string).collect();
     let slots: Vec<String> = grant.slots.iter().map(u32::to_string).collect();
@@ -75,7 +119,8 @@ pub(super) struct OuterRuns(Vec<OuterRun>);
 
 #[derive(Debug)]
 struct OuterRun {
-    attachment: Attachment,
+    /// `None` for a lock that no process keeps.
+    attachment: Option<Attachment>,
     /// Several if it has several keys on this host.
     locks: Vec<AncestorLock>,
 }
@@ -85,11 +130,18 @@ impl OuterRuns {
     /// as well.
     pub(super) fn attach(ancestors: &[AncestorLock]) -> Self {
         let mut ids: Vec<_> = ancestors.iter().filter_map(|lock| lock.attach_id.as_deref()).collect();
-        ids.dedup();
+        let mut seen = Vec::new();
+        ids.retain(|id| {
+            !seen.contains(id) && {
+                seen.push(*id);
+                true
+            }
+        });
         let run = |id| {
             let locks =
                 ancestors.iter().filter(|lock| lock.attach_id.as_deref() == Some(id)).cloned().collect();
-            Some(OuterRun { attachment: Attachment::to(id)?, locks })
+            let attachment = if id == NO_PLACE { None } else { Some(Attachment::to(id)?) };
+            Some(OuterRun { attachment, locks })
         };
         Self(ids.into_iter().filter_map(run).collect())
     }
@@ -100,32 +152,40 @@ impl OuterRuns {
 
     /// Any process that has these files open keeps us attached.
     pub(super) fn files(&self) -> Vec<Arc<File>> {
-        self.0.iter().map(|run| run.attachment.file()).collect()
+        self.0.iter().filter_map(|run| Some(run.attachment.as_ref()?.file())).collect()
     }
 
-    /// A grant under their locks, if these suffice for the request. Detaches from runs that are not
-    /// needed.
+    /// A grant under their locks, if these suffice for the request, and the lock that it is from then
+    /// on; otherwise the lock as it was. Detaches from runs that are not needed.
     pub(super) fn lock_for(
         self,
-        lock: &mut dyn Lock,
+        mut lock: Box<dyn Lock>,
         request: &Request,
         observer: &mut dyn Observer,
-    ) -> Result<Option<Grant>, Error> {
+    ) -> (Box<dyn Lock>, Result<Option<Grant>, Error>) {
         if self.is_empty() {
-            return Ok(None);
+            return (lock, Ok(None));
         }
         let all: Vec<AncestorLock> = self.0.iter().flat_map(|run| run.locks.iter().cloned()).collect();
-        let found = lock.find_outer(request, &all, observer)?.unwrap_or_default();
+        let found = match lock.find_outer(request, &all, observer) {
+            Ok(found) => found.unwrap_or_default(),
+            Err(error) => return (lock, Err(error)),
+        };
         let is_used = |run: &OuterRun| {
             run.locks.iter().any(|lock| found.iter().any(|used: &OuterLock| used.claim == lock.claim))
         };
         let (used, unused): (Vec<_>, Vec<_>) = self.0.into_iter().partition(is_used);
-        for run in unused {
-            run.attachment.detach();
+        unused.into_iter().filter_map(|run| run.attachment).for_each(Attachment::detach);
+        if found.is_empty() {
+            return (lock, Ok(None));
         }
+        let keepers = used.iter().filter_map(|run| run.attachment.as_ref()).filter(|to| to.is_to_keeper());
+        let keepers = keepers.map(Attachment::file).collect();
+        let locks = used.iter().flat_map(|run| run.locks.iter().cloned()).collect();
         // Stay attached until this process and its guardian have both exited: one of them may be
         // killed.
         std::mem::forget(used);
-        Ok((!found.is_empty()).then(|| Unlocked::under(&found, &request.mode)))
+        let grant = Grant::under(&found, &request.mode);
+        (Box::new(BorrowedLock::new(lock, request, locks, keepers)), Ok(Some(grant)))
     }
 }

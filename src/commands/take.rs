@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::backend;
-use super::nesting::{OuterRuns, ancestors};
+use super::nesting::{OuterRuns, ancestors, kept_for_ancestors};
 use crate::child;
 use crate::child::signals::{Signals, suspend_self};
 use crate::child::{LONG_WAIT, forget_code, terminal};
@@ -15,8 +15,8 @@ use crate::clock::{BootTime, jitter};
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, BackendError, Blocked, Done, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer, Request,
-    Superseded, Unlocked, Wait, sleep,
+    self, AncestorLock, BackendError, Blocked, Done, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer,
+    Request, Superseded, Unlocked, Wait, sleep,
 };
 use crate::report::{self, GivenUp, Report};
 use crate::settings::{LockSettings, OnUnavailable};
@@ -30,8 +30,10 @@ pub(super) enum NotAcquired {
     Done(Box<Done>),
     /// A newer run took our place after this long.
     Superseded(Box<Superseded>, Duration),
-    /// An outer run holds the lock.
-    Nested,
+    /// An outer run holds the lock. `is_usable`: `redlock run --reentrant` would run under it.
+    Nested {
+        is_usable: bool,
+    },
     Failed(BackendError),
 }
 
@@ -53,6 +55,8 @@ pub(super) fn delay_start(at_most: Duration, signals: &mut Signals, report: &mut
 }
 
 pub(super) fn request(settings: &LockSettings, holder: HolderInfo) -> Request {
+    // Otherwise they are looked for when the request is blocked.
+    let kept = if settings.reentrant { kept_for_ancestors() } else { Vec::new() };
     Request {
         mode: settings.mode.clone(),
         prefer: settings.prefer,
@@ -64,8 +68,14 @@ pub(super) fn request(settings: &LockSettings, holder: HolderInfo) -> Request {
         history: settings.history,
         exit_if_held: settings.conflict_exit_code,
         holder: HolderInfo { once: settings.once.is_some(), ..holder },
-        ancestors: ancestors(),
+        ancestors: join(ancestors(), kept),
     }
+}
+
+/// Each lock once: the variables of a keeper name the locks that it names itself.
+fn join(mut named: Vec<AncestorLock>, kept: Vec<AncestorLock>) -> Vec<AncestorLock> {
+    named.extend(kept.into_iter().filter(|lock| !named.contains(lock)).collect::<Vec<_>>());
+    named
 }
 
 /// A lock with a request that may be in flight. Unless it is granted, dropping it releases
@@ -102,8 +112,8 @@ impl Drop for UngrantedLock {
     }
 }
 
-/// Returns the lock and its grant; [`Unlocked`] with `--on-unavailable run` or under an outer run's
-/// lock.
+/// Returns the lock and its grant; [`Unlocked`] with `--on-unavailable run`,
+/// [`BorrowedLock`](crate::lock::BorrowedLock) under an outer run's lock.
 pub(super) fn acquire(
     pending: UngrantedLock,
     request: &Request,
@@ -115,14 +125,11 @@ pub(super) fn acquire(
     report.asks(request.wait);
     let asked_at = BootTime::now();
     // On an error the lock cleans up after itself.
-    let mut lock = pending.into_lock();
+    let lock = pending.into_lock();
     let mut observer = WaitObserver::new(signals, report);
-    let inherited = outer.lock_for(&mut *lock, request, &mut observer);
+    let (mut lock, inherited) = outer.lock_for(lock, request, &mut observer);
     let result = match inherited {
-        Ok(Some(grant)) => {
-            lock = Box::new(Unlocked);
-            Ok(grant)
-        }
+        Ok(Some(grant)) => Ok(grant),
         Ok(None) => lock::acquire(&mut *lock, request, &mut observer),
         Err(error) => Err(error),
     };
@@ -154,7 +161,11 @@ pub(super) fn acquire(
             Err(NotAcquired::Superseded(superseded, asked_at.elapsed()))
         }
         (Err(Error::Done(done)), None) => Err(NotAcquired::Done(done)),
-        (Err(Error::Nested), None) => Err(NotAcquired::Nested),
+        (Err(Error::Nested), None) => {
+            let usable = OuterRuns::attach(&join(request.ancestors.clone(), kept_for_ancestors()));
+            let (_, grant) = usable.lock_for(lock, request, &mut WaitObserver::new(signals, report));
+            Err(NotAcquired::Nested { is_usable: matches!(grant, Ok(Some(_))) })
+        }
         (Err(Error::Backend(error)), None) => Err(NotAcquired::Failed(error)),
     }
 }
@@ -182,19 +193,16 @@ pub(super) fn explain(
             report.done_already(&done, settings.once.unwrap_or_default());
             Ok(Exit::Code(0))
         }
-        NotAcquired::Nested => {
-            let keys = key_names(settings);
-            let message = if settings.reentrant {
-                format!(
-                    "an outer run holds {keys}, but not in a way that --reentrant can use: \
-                     it must hold all of the keys, exclusively or in the same mode"
-                )
+        NotAcquired::Nested { is_usable } => {
+            let hint = if is_usable {
+                "redlock run --reentrant runs a command under its lock"
             } else {
-                format!(
-                    "an outer run already holds {keys}: waiting for it would deadlock \
-                     (--reentrant runs the command under its lock)"
-                )
+                "it must hold all of the keys, exclusively or in the same mode, for redlock run --reentrant to \
+                 run under its lock"
             };
+            let keys = key_names(settings);
+            let message =
+                format!("an outer run already holds {keys}, and waiting for it would deadlock: {hint}");
             Err(Failure::new(exit::USAGE, message))
         }
         NotAcquired::Failed(error)
@@ -276,6 +284,10 @@ impl Observer for WaitObserver<'_> {
 
     fn tick(&mut self) {
         self.report.tick();
+    }
+
+    fn kept_for_ancestors(&mut self) -> Vec<AncestorLock> {
+        kept_for_ancestors()
     }
 
     fn on_unavailable(&mut self, error: &BackendError, waited: Duration) {

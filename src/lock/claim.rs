@@ -54,8 +54,36 @@ impl FromStr for Claim {
 pub(crate) struct AncestorLock {
     pub claim: Claim,
     pub host_ticket: Option<HostTicket>,
-    /// Where runs attach that want to use the lock, for the guardian to read.
+    /// The user's keys. Without those that are too long for an environment variable.
+    pub keys: Vec<Vec<u8>>,
+    /// Where runs attach that want to use the lock, for the guardian or the keeper to read.
     pub attach_id: Option<String>,
+}
+
+/// Longer keys are left out of [`AncestorLock::keys`].
+const LONGEST_KEY: usize = 512;
+
+impl AncestorLock {
+    pub(crate) fn with_keys(self, keys: &[Vec<u8>]) -> Self {
+        let keys = keys.iter().filter(|key| key.len() <= LONGEST_KEY).cloned().collect();
+        Self { keys, ..self }
+    }
+}
+
+/// Any bytes, as two hexadecimal digits each.
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect()
+}
+
+fn from_hex(text: &str) -> Result<Vec<u8>, ()> {
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let byte = |[high, low]: &[u8; 2]| Some(digit(*high)? << 4 | digit(*low)?);
+    pairs.iter().map(byte).collect::<Option<_>>().filter(|_| rest.is_empty()).ok_or(())
 }
 
 /// A lock on this host: its file, ticket, token and slot.
@@ -74,6 +102,10 @@ impl fmt::Display for AncestorLock {
         if let Some(HostTicket { device, inode, ticket, fence, slot }) = &self.host_ticket {
             write!(f, "@{device}:{inode}:{ticket}:{fence}:{slot}")?;
         }
+        if !self.keys.is_empty() {
+            let keys: Vec<String> = self.keys.iter().map(|key| hex(key)).collect();
+            write!(f, "={}", keys.join(","))?;
+        }
         self.attach_id.as_ref().map_or(Ok(()), |id| write!(f, "+{id}"))
     }
 }
@@ -87,6 +119,7 @@ impl FromStr for AncestorLock {
             None => (text, None),
         };
         let (text, attach_id) = split(text, '+');
+        let (text, keys) = split(text, '=');
         let (claim, ticket) = split(text, '@');
         let host_ticket = |text: &str| {
             let numbers: Vec<u64> =
@@ -98,6 +131,7 @@ impl FromStr for AncestorLock {
         Ok(Self {
             claim: claim.parse()?,
             host_ticket: ticket.map(host_ticket).transpose()?,
+            keys: keys.map_or(Ok(Vec::new()), |keys| keys.split(',').map(from_hex).collect())?,
             attach_id: attach_id.map(ToOwned::to_owned),
         })
     }
@@ -119,11 +153,14 @@ mod tests {
         let ticket = HostTicket { device: 1, inode: 2, ticket: 3, fence: 4, slot: 5 };
         for host_ticket in [None, Some(ticket)] {
             for attach_id in [None, Some("12:3:45".to_owned())] {
-                let held = AncestorLock { claim, host_ticket: host_ticket.clone(), attach_id };
-                assert_eq!(held.to_string().parse(), Ok(held));
+                for keys in [vec![], vec![b"\xff +=,@\n".to_vec(), b"b".to_vec()]] {
+                    let (host_ticket, attach_id) = (host_ticket.clone(), attach_id.clone());
+                    let held = AncestorLock { claim, host_ticket, keys, attach_id };
+                    assert_eq!(held.to_string().parse(), Ok(held));
+                }
             }
         }
-        for wrong in ["@1:2", "@1:2:3:4:5:6", "@1:2:3:4:99999999999"] {
+        for wrong in ["@1:2", "@1:2:3:4:5:6", "@1:2:3:4:99999999999", "=6", "=6z"] {
             assert_eq!(format!("{claim}{wrong}").parse::<AncestorLock>(), Err(()), "{wrong}");
         }
     }

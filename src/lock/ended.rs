@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use super::{Error, HolderInfo};
+use super::{Error, HolderInfo, Renewal};
 use crate::exit::Exit;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(crate) enum Outcome {
     /// The lease ended and the lock was never released: its holder was cut off, or killed together
     /// with its guardian.
     Expired,
+    /// The lease that nobody was to renew ended, as its holder had planned.
+    Elapsed,
     /// redlock died while the command ran. Its guardian stopped the command and released the lock.
     Killed,
     Broken {
@@ -69,6 +71,7 @@ impl Outcome {
             Self::NotStarted => ("not_started", "not_started", "not started", true, true),
             Self::Lost => ("lost", "lost", "lost", true, false),
             Self::Expired => ("expired", "expired", "expired", true, false),
+            Self::Elapsed => ("elapsed", "expired", "expired", true, false),
             Self::Killed => ("killed", "killed", "killed", true, true),
             Self::Broken { .. } => ("broken", "lost", "broken", true, false),
             Self::MaxHold => ("max_hold", "max_hold", "max-hold", true, true),
@@ -91,6 +94,7 @@ impl Outcome {
             Self::NotStarted,
             Self::Lost,
             Self::Expired,
+            Self::Elapsed,
             Self::Killed,
             Self::Broken { by: by.clone() },
             Self::MaxHold,
@@ -123,6 +127,16 @@ impl Outcome {
         self.facts().is_clean
     }
 
+    /// The end of a lease that `renewal` kept alive.
+    pub(crate) fn expired(renewal: Renewal) -> Self {
+        if renewal == Renewal::Nobody { Self::Elapsed } else { Self::Expired }
+    }
+
+    /// The lease ended without a release.
+    pub(crate) fn is_expiry(&self) -> bool {
+        matches!(self, Self::Expired | Self::Elapsed)
+    }
+
     /// A command that never ran may run again at once, and a broken lock must become free.
     pub(crate) fn keeps_min_hold(&self) -> bool {
         self.had_lock() && !matches!(self, Self::NotStarted | Self::Broken { .. })
@@ -136,6 +150,7 @@ impl Outcome {
             | Self::NotStarted
             | Self::Lost
             | Self::Expired
+            | Self::Elapsed
             | Self::Killed
             | Self::MaxHold
             | Self::GaveUp
@@ -196,7 +211,8 @@ impl Ended {
     /// The run had the lock, and its command failed or was stopped. A lock that was released with
     /// its token had no command, so no exit code.
     pub(crate) fn has_failed(&self) -> bool {
-        let ended_well = self.how == Outcome::Released && matches!(self.exit, None | Some(Exit::Code(0)));
+        let is_success = matches!(self.exit, None | Some(Exit::Code(0)));
+        let ended_well = matches!(self.how, Outcome::Released | Outcome::Elapsed) && is_success;
         self.how.had_lock() && !ended_well
     }
 }
@@ -210,7 +226,8 @@ mod tests {
         let exit = |code| Ended { exit: Some(Exit::Code(code)), ..Ended::new(Outcome::Released) };
         assert!(!exit(0).has_failed() && exit(1).has_failed());
         assert!(!Ended::new(Outcome::Released).has_failed(), "released with its token");
-        assert!(Ended::new(Outcome::Expired).has_failed());
+        assert!(Ended::new(Outcome::expired(Renewal::Run)).has_failed());
+        assert!(!Ended::new(Outcome::expired(Renewal::Nobody)).has_failed(), "as planned");
         assert!(!Ended::new(Outcome::GaveUp).has_failed());
     }
 }

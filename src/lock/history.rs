@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Ended, Holder, HolderInfo, Mode, Outcome, State, Status};
+use super::{Ended, Holder, HolderInfo, Mode, State, Status};
 
 /// The runs of one lock.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl FinishedRun {
     /// did so twice, the first record is right: the second found the lock gone because of the
     /// first.
     pub(crate) fn credibility(&self) -> (bool, SystemTime) {
-        (self.ended.how == Outcome::Expired, self.ended_at)
+        (self.ended.how.is_expiry(), self.ended_at)
     }
 
     /// When it got the lock or, if it never did, when it gave up.
@@ -88,6 +88,7 @@ impl FinishedRun {
 pub(super) mod tests {
     use super::*;
     use crate::lock::HolderKind;
+    use crate::lock::Outcome;
     use std::time::UNIX_EPOCH;
 
     /// A run with all other fields unknown. `ended`: in seconds after 1970.

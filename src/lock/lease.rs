@@ -6,7 +6,7 @@ use crate::clock::BootTime;
 
 /// The validity of a grant, counted from BEFORE its request was sent: the server's clock for the
 /// key starts later, so it ends later too.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     sent_at: BootTime,
     ttl: Duration,

@@ -5,6 +5,7 @@
 //! runs under the lock, or of the terminal: the caller follows a wait through [`Observer`], and
 //! errors are values without sentences.
 
+mod borrowed;
 mod break_watch;
 mod breaker;
 pub(crate) mod checkup;
@@ -37,6 +38,7 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 use crate::world::{Rule, follows};
 
+pub(crate) use borrowed::BorrowedLock;
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
 pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, UnreachableHolder};
 pub(crate) use claim::{AncestorLock, Claim};
@@ -51,7 +53,7 @@ pub(crate) use lease::Lease;
 pub(crate) use local::fuzz as fuzz_local;
 pub(crate) use local::{
     ControlFile, HolderProcesses, HostBearer, HostBreaker, HostHolder, HostLock, HostView, Mount, Signalled,
-    default_directory,
+    default_directory, memory_file,
 };
 pub(crate) use orphan::ReleaseOrphan;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
@@ -264,6 +266,9 @@ pub(crate) struct OuterLock {
     pub fence: u64,
     /// Zero if it has none.
     pub slot: u32,
+    /// How long it is held at least, if no outer run's guardian stops us in time. `None` for the
+    /// lock of a run, and if it never ends.
+    pub lease: Option<Lease>,
 }
 
 /// The lock is ours, until the lease's deadline or, without a lease, while this process lives.
@@ -354,6 +359,12 @@ impl Blocked {
         matches!(self.by, Blocker::Foreign { .. })
     }
 
+    /// Whether a keeper may hold one of this many requested locks.
+    fn may_be_kept(&self, keys: usize) -> bool {
+        let is_kept = |held: &Holding| held.others > 0 || matches!(held.info.renewal, Renewal::Keeper(_));
+        keys > 1 || matches!(&self.by, Blocker::Holder(holding) if is_kept(holding))
+    }
+
     /// When the lock may become free by itself, if known.
     pub(crate) fn expires_in(&self) -> Option<Duration> {
         match &self.by {
@@ -382,6 +393,11 @@ pub(crate) trait Observer {
     fn tick(&mut self) {}
     /// The thread sleeps now, until something happens.
     fn falls_asleep(&self) {}
+    /// Locks that keepers hold for an ancestor of this process. Called when the request is blocked
+    /// for the first time.
+    fn kept_for_ancestors(&mut self) -> Vec<AncestorLock> {
+        Vec::new()
+    }
     /// The servers fail. We have waited for this long and keep trying.
     fn on_unavailable(&mut self, error: &BackendError, waited: Duration);
 }

@@ -1,12 +1,11 @@
-//! No lock of our own: the command runs under an outer run's lock, or runs although no lock can be
-//! taken (`--on-unavailable run`).
+//! No lock: the command runs although none can be taken (`--on-unavailable run`).
 
 use std::time::Duration;
 
 use super::claim::WaiterId;
 use super::{
-    AncestorLock, BackendError, Claim, Ended, Error, Extended, Grant, Lock, Mode, Observer, OuterLock,
-    Problem, Released, Request, Votes,
+    AncestorLock, BackendError, Claim, Ended, Error, Extended, Grant, Lock, Observer, OuterLock, Problem,
+    Released, Request, Votes,
 };
 use crate::clock::BootTime;
 
@@ -25,18 +24,6 @@ impl Unlocked {
             waited: Duration::ZERO,
             votes: Votes::default(),
             outer: Vec::new(),
-        }
-    }
-
-    /// A grant under the locks of outer runs, one for each key, which they renew and release.
-    pub(crate) fn under(outer: &[OuterLock], mode: &Mode) -> Grant {
-        let slots = outer.iter().map(|lock| lock.slot);
-        Grant {
-            claim: outer.first().map_or_else(|| Self::grant().claim, |lock| lock.claim),
-            fences: outer.iter().map(|lock| lock.fence).collect(),
-            slots: if matches!(mode, Mode::Slot { .. }) { slots.collect() } else { Vec::new() },
-            outer: outer.iter().map(|lock| lock.claim).collect(),
-            ..Self::grant()
         }
     }
 }

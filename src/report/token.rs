@@ -56,6 +56,18 @@ impl Report {
         events::events(|events| events.lost("overdue", None, true));
     }
 
+    /// The caller has not said how long the lock is needed.
+    pub(crate) fn nobody_renews(&mut self, ttl: Duration) {
+        let now = SystemTime::now();
+        let end = now.checked_add(ttl).and_then(|end| format::clock_time(end, now, self.local_time));
+        let at = end.map_or_else(String::new, |end| format!(" at {end},"));
+        self.info(&format!(
+            "nobody renews the lock {}: it ends{at} in {}; choose --ttl, or --for-shell to keep it",
+            self.lock(),
+            format(ttl)
+        ));
+    }
+
     /// `--ttl none`.
     pub(crate) fn stays_locked(&mut self) {
         self.info(&format!("--ttl none: {} stays locked until it is released or broken", self.lock()));

@@ -16,6 +16,8 @@ pub(crate) struct AcquireSettings {
     pub lock: LockSettings,
     /// How long the lock is held, unless it is renewed; `None` = forever.
     pub ttl: Option<Duration>,
+    /// The ttl is the default.
+    pub has_default_ttl: bool,
     pub format: TokenFormat,
     pub watched: Option<Watched>,
     /// What a keeper does if the lock is lost, and the signal that it then sends.
@@ -68,10 +70,11 @@ impl AcquireSettings {
         }
         Ok(Self {
             ttl: lock.backend.lease(&take.lease, sources)?,
+            has_default_ttl: take.lease.ttl.is_none(),
             lock,
             format,
             watched,
-            on_lost: take.failure.on_lost.unwrap_or(OnLost::Warn),
+            on_lost: take.failure.on_lost.unwrap_or(OnLost::Stop),
             stop_signal: stop_signal(&take, sources)?,
         })
     }

@@ -80,6 +80,8 @@ pub(super) struct Guardian<'a> {
     tree: ProcessTree,
     forwarding: Forwarding,
     limits: Limits,
+    /// When to start stopping a command whose lease is not renewed.
+    overdue_at: Option<BootTime>,
     /// Opaque; known from [`GuardianCommand::Start`] on.
     grant: Option<Vec<u8>>,
     state: GuardianState,
@@ -111,6 +113,7 @@ impl<'a> Guardian<'a> {
             fds,
             forwarding: Forwarding::default(),
             limits: Limits::default(),
+            overdue_at: None,
             grant: None,
             state: GuardianState::Idle,
             command: None,
@@ -203,6 +206,7 @@ impl<'a> Guardian<'a> {
         match command {
             GuardianCommand::Start { environment, limits, grant } => {
                 (self.limits, self.grant) = (limits, Some(grant));
+                self.set_deadline(limits.deadline);
                 let margin = self.config.stop.margin;
                 // The machine may have been suspended since the lock was granted.
                 if limits.deadline.is_some_and(|deadline| deadline.minus(margin).has_passed()) {
@@ -212,7 +216,7 @@ impl<'a> Guardian<'a> {
                 }
             }
             GuardianCommand::Forward(signal) => self.forwarding.order(signal, BootTime::now()),
-            GuardianCommand::Deadline(moment) => self.limits.deadline = Some(moment),
+            GuardianCommand::Deadline(moment) => self.set_deadline(Some(moment)),
             GuardianCommand::Stop => self.stop(),
             GuardianCommand::Kill => drop(self.kill()),
             // Handled where it is received.
@@ -347,15 +351,17 @@ impl<'a> Guardian<'a> {
     fn next_moment(&self) -> Option<BootTime> {
         match self.state {
             GuardianState::Idle => None,
-            GuardianState::Running => [self.overdue_at(), self.limits.end].into_iter().flatten().min(),
+            GuardianState::Running => [self.overdue_at, self.limits.end].into_iter().flatten().min(),
             GuardianState::Stopping { kill_at } => kill_at,
         }
     }
 
-    /// When to start stopping a command whose lease is not renewed.
-    fn overdue_at(&self) -> Option<BootTime> {
+    fn set_deadline(&mut self, deadline: Option<BootTime>) {
         let StopPolicy { grace, margin, .. } = self.config.stop;
-        self.limits.deadline.map(|deadline| deadline.minus(grace.max(margin)))
+        self.limits.deadline = deadline;
+        // The lease of another process's lock may be shorter than our own would be.
+        let grace = |deadline: BootTime| grace.min(deadline.remaining() / 2).max(margin);
+        self.overdue_at = deadline.map(|deadline| deadline.minus(grace(deadline)));
     }
 
     /// The timer runs on the boot-time clock: after a suspend it has expired before anything else
@@ -381,7 +387,7 @@ impl<'a> Guardian<'a> {
             GuardianState::Stopping { kill_at: None } => drop(self.kill()),
             GuardianState::Running | GuardianState::Stopping { .. } if !is_time => {}
             GuardianState::Running => {
-                self.time_up = !self.overdue_at().is_some_and(BootTime::has_passed);
+                self.time_up = !self.overdue_at.is_some_and(BootTime::has_passed);
                 self.send(if self.time_up { GuardianEvent::TimeUp } else { GuardianEvent::Overdue });
                 self.stop();
             }

@@ -9,9 +9,10 @@ use anyhow::Context;
 use super::output::token_text;
 use super::{new_report, release_unprinted, take};
 use crate::child::signals::Signals;
-use crate::child::{FrontLink, Printed, WatchedProcess, restore_default_signals};
+use crate::child::{AttachPoint, FrontLink, Printed, WatchedProcess, restore_default_signals};
 use crate::commands::hold::{Background, Hold};
 use crate::commands::identity;
+use crate::commands::nesting::publish;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperPipes};
 use crate::lock::{ControlFile, Ended, HolderInfo, Outcome, Renewal};
@@ -54,6 +55,7 @@ fn keep(
     let mut signals = Signals::block()?;
     signals.hang_up_with(watched.clone());
     let pipes = KeeperPipes::open().context("cannot start the keeper")?;
+    let attach_point = AttachPoint::open().ok();
     let taken = take(settings, holder, &mut signals, report)?;
     let has_ended = watched.as_ref().is_some_and(WatchedProcess::has_ended);
     let (mut lock, grant) = match taken {
@@ -90,7 +92,10 @@ fn keep(
             return Err(error).context("cannot start the keeper");
         }
     };
-    let text = token_text(settings, &grant, Some(std::process::id()));
+    let attach_id = attach_point.as_ref().and_then(AttachPoint::id_of_keeper);
+    // Without the file only what has the variables knows of the lock.
+    let _published = publish(&settings.lock.keys, &grant, attach_id.as_deref());
+    let text = token_text(settings, &grant, true, attach_id.as_deref());
     let printed = link.print(&text, grant.lease.map(|lease| lease.deadline()));
     if printed != Printed::Done {
         return release_unprinted(&mut *lock, &grant, printed, report);
@@ -104,7 +109,7 @@ fn keep(
     let (watch, lease) = (lock.break_watch(&grant), grant.lease);
     let ttl = settings.lock.backend.ttl().unwrap_or_default();
     let keeper = Keeper::new(pipes, lock, grant, ttl, |_| {});
-    let mut background = Background::new(settings, watched, lease, until, control);
+    let mut background = Background::new(settings, watched, attach_point, lease, until, control);
     Hold::new(&settings.lock, keeper, watch, &mut signals, report).run(&mut background);
     report::kept();
     Ok(background.exit())

@@ -13,7 +13,7 @@ use anyhow::Context;
 use self::output::{print_token, run_front, token_text};
 use super::identity;
 use super::nesting::OuterRuns;
-use super::take::{self, NotAcquired, UngrantedLock};
+use super::take::{self, UngrantedLock};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{self, Printed, Side, WatchedProcess, local_time, terminal};
 use crate::exit::{self, Exit, Failure};
@@ -95,7 +95,7 @@ fn acquire(settings: &AcquireSettings, holder: HolderInfo, report: &mut Report) 
         Err(exit) => return Ok(exit),
     };
     let deadline = grant.lease.map(|lease| lease.deadline());
-    let printed = print_token(&token_text(settings, &grant, None), deadline, &mut signals);
+    let printed = print_token(&token_text(settings, &grant, false, None), deadline, &mut signals);
     if printed != Printed::Done {
         return release_unprinted(&mut *lock, &grant, printed, report);
     }
@@ -128,12 +128,11 @@ fn take(
     match take::acquire(pending, &request, OuterRuns::default(), &settings.lock, signals, report) {
         Ok(taken) => {
             fault::panic_if_requested("granted");
+            if let (Some(ttl), true) = (settings.ttl, settings.watched.is_none() && settings.has_default_ttl)
+            {
+                report.nobody_renews(ttl);
+            }
             Ok(Ok(taken))
-        }
-        Err(NotAcquired::Nested) => {
-            let keys = take::key_names(&settings.lock);
-            let message = format!("an outer run already holds {keys}: waiting for it would deadlock");
-            Err(Failure::new(exit::USAGE, message).into())
         }
         Err(not_acquired) => Ok(Err(take::explain(not_acquired, &settings.lock, report)?)),
     }

@@ -29,17 +29,23 @@ enum Ready {
     Signal,
 }
 
-/// `keeper`: the process that keeps the lock.
-pub(super) fn token_text(settings: &AcquireSettings, grant: &Grant, keeper: Option<u32>) -> Vec<u8> {
+/// `attach_id`: where runs attach to the keeper, which is this process, if there is one.
+pub(super) fn token_text(
+    settings: &AcquireSettings,
+    grant: &Grant,
+    has_keeper: bool,
+    attach_id: Option<&str>,
+) -> Vec<u8> {
     let keys = &settings.lock.keys;
     match settings.format {
         TokenFormat::Plain => format!("{}\n", grant.claim).into_bytes(),
         TokenFormat::Json => {
+            let keeper = has_keeper.then(std::process::id);
             let host_lease = || settings.ttl.filter(|_| settings.watched.is_none());
             let ends = grant.lease.or_else(|| host_lease().map(|ttl| Lease::new(grant.taken_at, ttl)));
             report::token_json(keys, grant, ends.map(|lease| lease.end().remaining()), keeper).into_bytes()
         }
-        TokenFormat::Shell => report::shell_exports(&shell_variables(keys, grant)),
+        TokenFormat::Shell => report::shell_exports(&shell_variables(keys, grant, attach_id)),
     }
 }
 

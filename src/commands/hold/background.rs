@@ -7,8 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{End, Hold, Source, Subject, outcome_of_loss};
-use crate::child::WatchedProcess;
 use crate::child::signals::ReceivedSignal;
+use crate::child::{AttachPoint, WatchedProcess};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
 use crate::lock::{ControlFile, Ended, Extended, Grant, Lease, Loss, Outcome};
@@ -19,6 +19,8 @@ use crate::settings::{AcquireSettings, DEFAULT_KILL_AFTER, OnLost};
 pub(in crate::commands) struct Background<'a> {
     settings: &'a AcquireSettings,
     kept_for: KeptFor,
+    /// Where runs attach that use the lock.
+    attach_point: Option<AttachPoint>,
     /// On this host: where processes ask us to extend the lock.
     control: Option<ControlFile>,
     /// The loss of the lock was reported, or the watched process was signalled before it.
@@ -70,6 +72,7 @@ impl<'a> Background<'a> {
     pub(in crate::commands) fn new(
         settings: &'a AcquireSettings,
         watched: Option<WatchedProcess>,
+        attach_point: Option<AttachPoint>,
         lease: Option<Lease>,
         until: Option<BootTime>,
         control: Option<ControlFile>,
@@ -83,7 +86,7 @@ impl<'a> Background<'a> {
             }
             None => KeptFor::Nobody { until },
         };
-        Self { settings, kept_for, control, is_lost: false }
+        Self { settings, kept_for, attach_point, control, is_lost: false }
     }
 
     pub(in crate::commands) fn exit(&self) -> Exit {
@@ -108,7 +111,11 @@ impl Subject for Background<'_> {
     fn register<'fd>(&'fd self, poll: &mut Poll<'fd, Source>) {
         match &self.kept_for {
             KeptFor::Process(watched) => {
-                poll.readable(watched.process.as_fd(), Source::Subject);
+                match self.attach_point.as_ref().and_then(AttachPoint::wake_fd) {
+                    // The process has ended.
+                    Some(attached) => poll.readable(attached, Source::Subject),
+                    None => poll.readable(watched.process.as_fd(), Source::Subject),
+                }
                 poll.until(watched.signal_at);
             }
             KeptFor::Nobody { until } => poll.until(*until),
@@ -189,7 +196,9 @@ impl Subject for Background<'_> {
         self.extend_on_host(hold);
         match &mut self.kept_for {
             KeptFor::Process(watched) => {
-                if watched.process.has_ended() {
+                // Runs in the background may still use the lock.
+                let is_unused = |point: &mut AttachPoint| point.close();
+                if watched.process.has_ended() && self.attach_point.as_mut().is_none_or(is_unused) {
                     let stopped = || End::Stopped(Ended::new(Outcome::Lost));
                     let released = || End::Release(Ended::new(Outcome::Released));
                     return Some(if self.is_lost { stopped() } else { released() });
@@ -204,7 +213,7 @@ impl Subject for Background<'_> {
             }
             KeptFor::Nobody { until } => {
                 let is_over = until.is_some_and(BootTime::has_passed);
-                is_over.then(|| End::Release(Ended::new(Outcome::Expired)))
+                is_over.then(|| End::Release(Ended::new(Outcome::Elapsed)))
             }
         }
     }

@@ -101,6 +101,10 @@ impl<'a> Hold<'a> {
     }
 
     fn wait(&self, subject: &dyn Subject) -> Vec<Source> {
+        // It came before we held the lock for the subject.
+        if self.signals.is_asked() {
+            return vec![Source::Signals];
+        }
         let mut poll = Poll::new();
         subject.register(&mut poll);
         if let Some(keeper) = &self.keeper {

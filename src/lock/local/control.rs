@@ -49,7 +49,7 @@ pub(super) fn link(claim: &Claim) -> String {
 }
 
 /// Hardened hosts refuse a file that could be executed; older kernels do not know the flag.
-fn memory_file(name: &str) -> nix::Result<OwnedFd> {
+pub(crate) fn memory_file(name: &str) -> nix::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC;
     memfd_create(name, flags | MFdFlags::from_bits_retain(MFD_NOEXEC_SEAL))
         .or_else(|error| if error == Errno::EINVAL { memfd_create(name, flags) } else { Err(error) })

@@ -17,7 +17,7 @@ use super::release_watch::ReleaseWatch;
 use crate::clock::BootTime;
 use crate::lock::claim::HostTicket;
 use crate::lock::wait::{Wait, backoff, is_readable, sleep, wait};
-use crate::lock::{AncestorLock, Blocked, Blocker, Error, Holding, Observer, OuterLock, Request};
+use crate::lock::{AncestorLock, Blocked, Blocker, Error, Holding, Lease, Observer, OuterLock, Request};
 
 impl HostLock {
     /// Enters all files. If the request asks for it, waits for files that cannot be used.
@@ -47,9 +47,7 @@ impl HostLock {
     }
 
     fn enter_all(&self, waiter: &mut Waiter<'_>) -> Result<Vec<Admitted>, Error> {
-        if self.would_wait_for_ancestor(waiter)? {
-            return Err(Error::Nested);
-        }
+        self.check_ancestors(waiter)?;
         let mut admitted = vec![None; self.files.len()];
         for &key in &self.order {
             admitted[key] = Some(self.enter(key, waiter)?);
@@ -77,8 +75,16 @@ impl HostLock {
                 Decision::Blocked(blockers) => blockers,
             };
             if queued.is_none() {
-                if ancestor_holds(file, &local, waiter.request) {
+                if ancestor_holds(file, &local, &waiter.ancestors) {
                     return Err(Error::Nested);
+                }
+                if inspect(file, key, &local, None).may_be_kept(self.files.len())
+                    && !std::mem::replace(&mut waiter.knows_keepers, true)
+                {
+                    drop(admission);
+                    waiter.ancestors.extend(waiter.observer.kept_for_ancestors());
+                    self.check_ancestors(waiter)?;
+                    continue;
                 }
                 // A process that does not wait must not block others.
                 if !waiter.request.wait.queues() {
@@ -101,17 +107,17 @@ impl HostLock {
         }
     }
 
-    /// Whether one of the keys would have to wait for an outer run of this process. Checked for all
-    /// keys before the first wait.
-    fn would_wait_for_ancestor(&self, waiter: &mut Waiter<'_>) -> Result<bool, Error> {
-        let (local, request) = (waiter.local, waiter.request);
-        for file in self.files.iter().filter(|file| ancestor_holds(file, &local, request)) {
+    /// An error if one of the keys would have to wait for an outer run of this process. Checked for
+    /// all keys before the first wait.
+    fn check_ancestors(&self, waiter: &mut Waiter<'_>) -> Result<(), Error> {
+        let (local, ancestors) = (waiter.local, &waiter.ancestors);
+        for file in self.files.iter().filter(|file| ancestor_holds(file, &local, ancestors)) {
             let admission = Admission::begin_observed(file, waiter.observer)?;
             if let Decision::Blocked(_) = admission.check(&local, None)? {
-                return Ok(true);
+                return Err(Error::Nested);
             }
         }
-        Ok(false)
+        Ok(())
     }
 }
 
@@ -119,6 +125,10 @@ impl HostLock {
 pub(super) struct Waiter<'a> {
     pub local: LocalRequest,
     pub request: &'a Request,
+    /// The locks of outer runs.
+    pub ancestors: Vec<AncestorLock>,
+    /// The observer was asked for keepers above this process.
+    pub knows_keepers: bool,
     pub started: BootTime,
     pub record: Record,
     /// The tickets drawn so far, one for each key.
@@ -236,14 +246,17 @@ pub(super) fn outer_lock(
             SufficientHold::Exclusive => 0,
             SufficientHold::SameMode => ticket.slot,
         };
-        Some(OuterLock { claim: lock.claim, fence: ticket.fence, slot })
+        // A run has no end of its own here. A keeper without a watched process has.
+        let ends = file.record(ticket.ticket).and_then(|record| record.tenure?.until);
+        let lease = ends.map(|ends| Lease::new(BootTime::now(), ends.remaining()));
+        Some(OuterLock { claim: lock.claim, fence: ticket.fence, slot, lease })
     })
 }
 
 /// Whether an outer run of this process is still a holder. The kernel's locks decide: the record of
 /// its ticket may have been overwritten since.
-fn ancestor_holds(file: &LockFile, local: &LocalRequest, request: &Request) -> bool {
-    let mut tickets = request.ancestors.iter().filter_map(|lock| ticket_on(file, lock));
+fn ancestor_holds(file: &LockFile, local: &LocalRequest, ancestors: &[AncestorLock]) -> bool {
+    let mut tickets = ancestors.iter().filter_map(|lock| ticket_on(file, lock));
     let marks = [local.usage.owners(), local.usage.sharers()];
     tickets.any(|HostTicket { ticket, .. }| marks.iter().any(|marks| is_marked(file, marks, *ticket)))
 }

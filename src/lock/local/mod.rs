@@ -52,7 +52,7 @@ use reservation::Reservation;
 
 pub(crate) use bearer::HostBearer;
 pub(crate) use break_request::{HolderProcesses, HostBreaker, HostHolder, Signalled};
-pub(crate) use control::ControlFile;
+pub(crate) use control::{ControlFile, memory_file};
 pub(crate) use lock_file::{Mount, default_directory};
 pub(crate) use view::HostView;
 
@@ -176,7 +176,7 @@ impl HostLock {
         let (device, inode) = self.files[key].identity();
         let Admitted { ticket, fence, slot } = *admitted;
         let host_ticket = Some(HostTicket { device, inode, ticket, fence, slot });
-        AncestorLock { claim: self.claim, host_ticket, attach_id: None }
+        AncestorLock { claim: self.claim, host_ticket, keys: Vec::new(), attach_id: None }
     }
 }
 
@@ -201,7 +201,18 @@ impl Lock for HostLock {
             admitted: Vec::new(),
         });
         let tickets = vec![None; self.files.len()];
-        let mut waiter = Waiter { local, request, started, record, tickets, contender, changes, observer };
+        let mut waiter = Waiter {
+            local,
+            request,
+            ancestors: request.ancestors.clone(),
+            knows_keepers: false,
+            started,
+            record,
+            tickets,
+            contender,
+            changes,
+            observer,
+        };
         let entered = self.enter_patiently(&mut waiter);
         let tickets = waiter.tickets;
         let now = BootTime::now();

@@ -137,7 +137,8 @@ impl RedisBearer {
     /// A server that was stopped may have executed a request of an earlier attempt since the grant, and
     /// hold the lock for that. A majority has confirmed the token, so it is no mistyped one.
     fn release_older_attempts(&mut self, servers: Vec<usize>) {
-        let call = self.requests.release(self.claim, &Terms::default(), Duration::ZERO, Duration::ZERO, None);
+        let call =
+            self.requests.release(self.claim, &Terms::default(), Duration::ZERO, Duration::ZERO, None, None);
         let _ = self.request_once::<ReleaseReply>(servers, &call);
     }
 

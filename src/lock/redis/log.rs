@@ -99,16 +99,17 @@ pub(super) fn expired_run(claim: &[u8], ended: u64, record: &Fields) -> Option<F
     let between = |from: Option<u64>, to: Option<u64>| {
         from.zip(to).map(|(from, to)| Duration::from_millis(to.saturating_sub(from)))
     };
+    let info = HolderInfo::from_fields(record);
     Some(FinishedRun {
         ended_at: moment(ended)?,
         waited: between(arrived, since),
         held: between(since, Some(ended)),
-        info: HolderInfo::from_fields(record),
         mode: Mode::from_tag(record.get("mode")).unwrap_or_default(),
         slot: record.parsed("slot"),
         token: parse_number::<Claim>(claim.split(|&b| b == b'/' || b == b'!').next()?)?.to_string(),
         fence: record.parsed("fence"),
-        ended: Ended::new(Outcome::Expired),
+        ended: Ended::new(Outcome::expired(info.renewal)),
+        info,
     })
 }
 

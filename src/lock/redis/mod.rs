@@ -210,7 +210,12 @@ impl RedisLock {
         let is_only_slot = request.mode == (Mode::Slot { of: 1 });
         Grant {
             claim,
-            ancestor_locks: vec![AncestorLock { claim, host_ticket: None, attach_id: None }],
+            ancestor_locks: vec![AncestorLock {
+                claim,
+                host_ticket: None,
+                keys: Vec::new(),
+                attach_id: None,
+            }],
             fences,
             slots: if is_only_slot { vec![0; self.requests.key_count()] } else { slots },
             lease: self.ttl.map(|_| lease),
@@ -277,6 +282,7 @@ impl Lock for RedisLock {
             had_reply: false,
             failures_in_a_row: 0,
             has_several: self.servers.len() > 1,
+            knows_keepers: false,
         };
         let result = self.wait_for_grant(request, &mut progress, observer);
         if let Err(error) = &result {

@@ -5,7 +5,7 @@ use super::reply::{OuterHold, OuterReply};
 use super::round::Watch;
 use crate::clock::BootTime;
 use crate::lock::wait::{Wait, backoff, sleep};
-use crate::lock::{BackendError, Claim, Error, Observer, OuterLock, Request, majority_of};
+use crate::lock::{BackendError, Claim, Error, Lease, Observer, OuterLock, Request, majority_of};
 
 /// The result of all replies together.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ impl RedisLock {
         let call = self.requests.outer(self.claim(), &self.terms, claims);
         let (keys, servers, mode_tag) =
             (self.requests.key_count(), self.servers.len(), self.terms.mode_tag.clone());
+        let sent_at = BootTime::now();
         let mut round = self.servers.timed_round(self.servers.to_all(&call));
         let (mut replies, mut errors) = (Vec::new(), Vec::new());
         loop {
@@ -62,7 +63,7 @@ impl RedisLock {
                 return Ok(Err(BackendError::no_majority(errors, servers)));
             };
             match received.reply {
-                Ok(reply) => replies.push(reply),
+                Ok(reply) => replies.push(reply.with_leases_from(sent_at)),
                 Err(error) => errors.push(error),
             }
             match finding(&replies, keys, servers, &mode_tag) {
@@ -71,6 +72,15 @@ impl RedisLock {
                 OuterFinding::Open => {}
             }
         }
+    }
+}
+
+impl OuterReply {
+    fn with_leases_from(mut self, sent_at: BootTime) -> Self {
+        for hold in self.holds.iter_mut().flatten() {
+            hold.lock.lease = hold.expires_in.map(|left| Lease::new(sent_at, left));
+        }
+        self
     }
 }
 
@@ -99,7 +109,11 @@ fn finding(replies: &[OuterReply], keys: usize, servers: usize, mode_tag: &[u8])
         }
         is_open |= votes < majority_of(servers);
         // At least one server of any majority knows the final token, which is the largest.
-        locks.extend(best.and_then(|lock| votes_for(lock.claim).max_by_key(|lock| lock.fence)));
+        // Each of them may be the one without which there is no majority.
+        let lease = best
+            .and_then(|lock| OuterLock::first_to_end(&votes_for(lock.claim).copied().collect::<Vec<_>>()));
+        let newest = best.and_then(|lock| votes_for(lock.claim).max_by_key(|lock| lock.fence));
+        locks.extend(newest.map(|lock| OuterLock { lease, ..*lock }));
     }
     if is_open { OuterFinding::Open } else { OuterFinding::Held(locks) }
 }
@@ -111,7 +125,8 @@ mod tests {
 
     fn reply(run_id: &str, holds: &[Option<(Claim, u64, &str)>]) -> OuterReply {
         let hold = |(claim, fence, tag): &(Claim, u64, &str)| OuterHold {
-            lock: OuterLock { claim: *claim, fence: *fence, slot: 0 },
+            lock: OuterLock { claim: *claim, fence: *fence, slot: 0, lease: None },
+            expires_in: None,
             mode_tag: tag.as_bytes().to_vec(),
         };
         OuterReply { run_id: run_id.into(), holds: holds.iter().map(|h| h.as_ref().map(hold)).collect() }
@@ -126,7 +141,7 @@ mod tests {
         assert_eq!(found(&[]), OuterFinding::Open);
         assert_eq!(found(&[held("a", 7)]), OuterFinding::Open);
         assert_eq!(found(&[held("a", 7), held("a", 7)]), OuterFinding::Open, "listed twice");
-        let lock = OuterLock { claim: ours, fence: 9, slot: 0 };
+        let lock = OuterLock { claim: ours, fence: 9, slot: 0, lease: None };
         assert_eq!(found(&[held("a", 7), held("b", 9)]), OuterFinding::Held(vec![lock]));
         assert_eq!(found(&[held("a", 7), none("b")]), OuterFinding::Open);
         assert_eq!(found(&[none("a"), none("b")]), OuterFinding::NotHeld);

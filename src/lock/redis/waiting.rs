@@ -37,6 +37,8 @@ pub(super) struct Progress {
     pub failures_in_a_row: u32,
     /// There are several servers.
     pub has_several: bool,
+    /// The observer was asked for keepers above this process.
+    pub knows_keepers: bool,
 }
 
 impl Progress {
@@ -78,6 +80,15 @@ impl RedisLock {
         observer: &mut dyn Observer,
     ) -> Result<NextAttempt, Error> {
         (progress.had_reply, progress.failures_in_a_row) = (true, 0);
+        if blocked.may_be_kept(self.requests.key_count())
+            && !std::mem::replace(&mut progress.knows_keepers, true)
+        {
+            let kept = observer.kept_for_ancestors();
+            if !kept.is_empty() {
+                self.terms.add_ancestors(&kept);
+                return Ok(NextAttempt::AtOnce);
+            }
+        }
         if progress.is_over() {
             return Err(Error::Held(blocked));
         }

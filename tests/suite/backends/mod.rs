@@ -16,3 +16,4 @@ mod several_keys;
 mod shared;
 mod slots;
 mod supersede;
+mod under_acquire;

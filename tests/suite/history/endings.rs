@@ -15,6 +15,7 @@ on_backends!(
         a_broken_run_names_who_broke_it,
         a_killed_run_is_recorded_by_its_guardian,
         a_run_killed_with_its_guardian_is_recorded_with_or_without_a_next_one,
+        a_lease_that_ends_as_planned_is_no_failure,
         every_key_has_its_history,
         each_sharer_is_recorded,
         current_runs_and_waiters_are_listed;
@@ -137,6 +138,18 @@ fn a_run_killed_with_its_guardian_is_recorded_with_or_without_a_next_one(backend
     assert_eq!(all(&runs, "outcome"), ["expired", "expired", "ran"]);
     assert_eq!((&runs[1]["run"]["label"], &runs[1]["exit"]), (&"killed".into(), &Value::Null));
     assert!(runs[1]["fences"][0].is_u64() && runs[1]["token"].is_string());
+}
+
+fn a_lease_that_ends_as_planned_is_no_failure(backend: &Backend) {
+    let freeze = ["acquire", "--key", "k", "--ttl", "1s", "--label", "freeze"];
+    backend.command(&freeze).done().expect_code(0);
+    // With and without a next run that records it.
+    wait_until("the end is recorded", || all(&history(backend, "k"), "outcome") == ["expired"]);
+    backend.run().cmd(&["true"]).done().expect_code(0);
+    let runs = history(backend, "k");
+    assert_eq!((all(&runs, "outcome"), all(&runs, "exit")), (texts(["expired", "ran"]), texts(["", "0"])));
+    let text = backend.subcommand("history").arg("k").done().expect_code(0).stdout;
+    assert!(text.contains("expired") && !text.contains("failed"), "{text}");
 }
 
 fn every_key_has_its_history(backend: &Backend) {

@@ -8,6 +8,7 @@ use crate::support::{Backend, hold, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
     only_the_token_is_on_stdout,
+    a_lock_that_nobody_renews_is_reported_unless_a_ttl_was_given,
     the_json_output_is_one_object,
     a_held_lock_exits_75_or_the_chosen_code,
     a_held_lock_never_exits_0,
@@ -27,6 +28,21 @@ fn only_the_token_is_on_stdout(backend: &Backend) {
     let token = token(acquire(backend));
     assert!(token.parse::<u64>().is_err(), "{token}");
     release(backend, &token).done().expect_code(0);
+}
+
+fn a_lock_that_nobody_renews_is_reported_unless_a_ttl_was_given(backend: &Backend) {
+    let acquire = |more: &[&str]| backend.command(&["acquire", "--key", "k"]).args(more).done();
+    let lines = |done: &crate::support::Done| done.stderr.matches("nobody renews the lock \"k\"").count();
+    let silent: [&[&str]; 4] = [&["--ttl", "60s"], &["-q"], &["--watch-pid", "1", "--on-lost", "warn"], &[]];
+    for options in silent {
+        let done = acquire(options).expect_code(0);
+        assert_eq!(lines(&done), usize::from(options.is_empty()), "{options:?}: {done:?}");
+        assert!(!options.is_empty() || done.stderr.contains("in 30s"), "{done:?}");
+        release(backend, done.stdout.trim()).done().expect_code(0);
+        wait_until_free(backend);
+    }
+    let inherited = backend.command(&["acquire", "--key", "k"]).env("REDLOCK_TTL", "60s");
+    release(backend, &token(inherited)).done().expect_code(0);
 }
 
 fn the_json_output_is_one_object(backend: &Backend) {

@@ -58,9 +58,7 @@ fn lose(backend: &Backend) {
 }
 
 fn a_watched_process_gets_the_chosen_signal(backend: &Backend) {
-    for (options, got) in
-        [(&["--on-lost", "stop"][..], "got TERM"), (&["--on-lost", "stop", "--signal", "USR1"], "got USR1")]
-    {
+    for (options, got) in [(&[][..], "got TERM"), (&["--on-lost", "stop", "--signal", "USR1"], "got USR1")] {
         let job = script(backend, options);
         keeper(backend);
         lose(backend);
@@ -81,7 +79,7 @@ fn a_watched_process_is_signalled_before_the_lease_ends(backend: &Backend) {
     };
     let watched = Watched::start();
     let events = backend.notes().join("events");
-    let run = acquire_for(backend, "6s").args(&["--node-timeout", "300ms", "--on-lost", "stop"]);
+    let run = acquire_for(backend, "6s").args(&["--node-timeout", "300ms"]);
     token(run.args(&["--watch-pid", &watched.pid().to_string(), "--events"]).arg(&events));
     keeper(backend);
     servers.iter().for_each(|server| server.stop());
@@ -147,7 +145,7 @@ fn the_system_log_reports_the_loss() {
     log.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let own_dev = ["unshare", "-m", "sh", "-c", script, "sh", directory.path().to_str().unwrap()];
     let pid = watched.pid().to_string();
-    token(acquire_briefly(&backend).args(&["--watch-pid", &pid]).through(&own_dev));
+    token(acquire_briefly(&backend).args(&["--watch-pid", &pid, "--on-lost", "warn"]).through(&own_dev));
     let keeper = keeper(&backend);
     lose(&backend);
     let mut line = [0; 1000];

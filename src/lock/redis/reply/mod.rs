@@ -167,6 +167,8 @@ pub(super) struct OuterReply {
 #[derive(Clone, Debug)]
 pub(super) struct OuterHold {
     pub lock: OuterLock,
+    /// For a lock of `redlock acquire`: how long it is held at least; `None` if it never ends.
+    pub expires_in: Option<Duration>,
     /// Empty if the lock is held exclusively.
     pub mode_tag: Vec<u8>,
 }
@@ -189,10 +191,13 @@ impl Reply for OuterReply {
                 return Ok(None);
             }
             let claim = parse_number(claim).ok_or(Problem::UnexpectedReply)?;
-            let lock = OuterLock { claim, fence: fields.number(at + 1)?, slot: fields.number(at + 2)? };
-            Ok(Some(OuterHold { lock, mode_tag: fields.bytes(at + 3)?.to_vec() }))
+            let (fence, slot) = (fields.number(at + 1)?, fields.number(at + 2)?);
+            let is_of_run = fields.bytes(at + 4)?.is_empty();
+            let expires_in = if is_of_run { None } else { fields.non_negative_millis(at + 4)? };
+            let lock = OuterLock { claim, fence, slot, lease: None };
+            Ok(Some(OuterHold { lock, expires_in, mode_tag: fields.bytes(at + 3)?.to_vec() }))
         };
-        let holds = (2..fields.len()).step_by(4).map(hold).collect::<Result<_, _>>()?;
+        let holds = (2..fields.len()).step_by(5).map(hold).collect::<Result<_, _>>()?;
         Ok(Self { run_id: fields.bytes(1)?.to_vec(), holds })
     }
 }

@@ -15,7 +15,7 @@ use super::script::{
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::done::mark_kept_for;
-use crate::lock::{Ended, Fields, HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
+use crate::lock::{AncestorLock, Ended, Fields, HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
 use crate::world::{Rule, follows};
 
 /// A request that is in flight when its client gives up arrives within this time.
@@ -63,12 +63,10 @@ impl Terms {
         };
         let needs_other_keys = (keys > 1).then_some(MULTI);
         let supersedes = request.supersedes.then_some(SUPERSEDES);
-        let ancestors: Vec<String> =
-            request.ancestors.iter().map(|lock| lock.claim.waiter.to_string()).collect();
         Self {
             mode_tag,
             flags: preference.into_iter().chain(needs_other_keys).chain(supersedes).collect(),
-            ancestors: ancestors.join(" ").into(),
+            ancestors: names_of(&request.ancestors),
             holder: client_fields(&request.holder),
             more: grant_fields(request.min_hold, &request.holder, keys),
             min_hold: request.min_hold,
@@ -81,6 +79,11 @@ impl Terms {
     /// Without empty fields: the server need not store them.
     fn holder_details(&self) -> impl Iterator<Item = Vec<u8>> {
         self.holder.chunks_exact(2).filter(|pair| !pair[1].is_empty()).flatten().cloned()
+    }
+
+    /// Further locks that this process runs under.
+    pub(super) fn add_ancestors(&mut self, found: &[AncestorLock]) {
+        self.ancestors = [&self.ancestors, &b" "[..], &names_of(found)].concat();
     }
 
     /// Whether servers vote for a numbered slot.
@@ -398,6 +401,11 @@ fn grant_fields(min_hold: Duration, holder: &HolderInfo, keys: usize) -> Vec<Vec
         fields.extend([b"locks".to_vec(), keys.to_string().into()]);
     }
     fields
+}
+
+/// The names of the waiters that have these locks.
+fn names_of(ancestors: &[AncestorLock]) -> Vec<u8> {
+    joined(&ancestors.iter().map(|lock| lock.claim.waiter).collect::<Vec<_>>())
 }
 
 /// Field, value, ... of a client.

@@ -8,7 +8,7 @@ use redis::Value;
 use super::{InspectLimits, MAX_DESCRIBED, RedisView, read_pages};
 use crate::lock::redis::log::finished_run;
 use crate::lock::redis::script::Call;
-use crate::lock::{BackendError, Fields, FinishedRun, History, Outcome};
+use crate::lock::{BackendError, Fields, FinishedRun, History};
 
 /// Number of runs in one reply, which must be bounded.
 const RUNS_PER_REPLY: usize = 500;
@@ -87,7 +87,7 @@ fn merge(reported: Vec<Vec<FinishedRun>>, majority: usize, unknown: usize) -> Ve
         let count = reported.len();
         reported.sort_by_key(FinishedRun::credibility);
         let own_reports: Vec<&FinishedRun> =
-            reported.iter().filter(|run| run.ended.how != Outcome::Expired).collect();
+            reported.iter().filter(|run| !run.ended.how.is_expiry()).collect();
         if own_reports.is_empty() {
             return reported.into_iter().next().filter(|_| count + unknown >= majority);
         }
@@ -103,6 +103,7 @@ fn merge(reported: Vec<Vec<FinishedRun>>, majority: usize, unknown: usize) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Outcome;
     use crate::lock::history::tests::run as finished;
 
     fn run(waiter: &str, ended: u64, how: Outcome) -> FinishedRun {

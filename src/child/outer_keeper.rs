@@ -1,0 +1,38 @@
+//! Keepers that watch an ancestor of this process: `redlock acquire --for-shell` in the script that
+//! called us. A script that did not evaluate the keeper's variables holds the lock all the same.
+//!
+//! A keeper has a file in memory that describes its locks, and the watched process's descriptor
+//! (pidfd). The kernel shows both in /proc, to processes of the keeper's user and to root only. The
+//! descriptor pins the process, and /proc shows its ID in our own PID namespace, so no other process
+//! is mistaken for it: not one with a reused ID, and not one of another namespace or host.
+
+use std::fs;
+
+use nix::unistd::Pid;
+
+use super::proc_entry::{Process, all_processes, is_ancestor_of};
+
+/// The contents of the files in memory with this name, of the keepers that watch a process or an
+/// ancestor of it.
+pub(crate) fn published_above(process: Pid, name: &str) -> Vec<String> {
+    let link = format!("/memfd:{name} (deleted)");
+    let keepers = all_processes().into_iter().filter(|process| process.is_keeper);
+    keepers.filter_map(|keeper| published(keeper, &link, process)).collect()
+}
+
+fn published(keeper: Process, link: &str, below: Pid) -> Option<String> {
+    let (mut text, mut watched) = (None, None);
+    for entry in fs::read_dir(format!("/proc/{}/fd", keeper.pid)).ok()?.flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else { continue };
+        if target.as_os_str() == link {
+            text = fs::read_to_string(entry.path()).ok();
+        } else if target.to_string_lossy().contains("pidfd") {
+            let name = entry.file_name();
+            let info = fs::read_to_string(format!("/proc/{}/fdinfo/{}", keeper.pid, name.to_str()?)).ok()?;
+            watched = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+        }
+    }
+    // -1 if it has exited, 0 if it is in a namespace that ours does not see.
+    let watched = watched.filter(|pid| *pid > 0).map(Pid::from_raw)?;
+    text.filter(|_| is_ancestor_of(watched, below))
+}
