@@ -125,8 +125,8 @@ impl Keeper {
         self.events.try_iter().collect()
     }
 
-    /// Stop renewing and take the lock back. Waits for a renewal in progress (at most one node
-    /// timeout), so that none can follow the release.
+    /// Stop renewing and take the lock back. Waits for a renewal in progress (a moment longer, if no
+    /// server replies), so that none can follow the release.
     pub(crate) fn finish(self) -> (Box<dyn Lock>, Grant) {
         let shared = &self.refresher.shared;
         let _ = (&shared.interrupter).write(&[1]);
@@ -164,7 +164,7 @@ impl Refresher {
                 return self.send(KeeperEvent::Overdue);
             }
             let started = BootTime::now();
-            match lock.extend(grant) {
+            match lock.extend_unless(grant, self.shared.interrupt.as_fd()) {
                 Extended::Until(lease, votes) => {
                     (grant.lease, grant.votes) = (Some(lease), votes);
                     (self.renewed)(grant);

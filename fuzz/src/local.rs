@@ -122,7 +122,7 @@ fn whole_file() {
                 let blocked = inspect(&FILE, 0, &request, None);
                 let text = report::blocker(&blocked.by, |_| None);
                 assert!(text.contains("fuzz@host pid 1"), "{text}");
-                file.locks().unlock_all();
+                file.unlock_all();
             }
             Ok(None) => {
                 assert!(!reserved.is_empty());
@@ -145,7 +145,7 @@ fn enter(file: &LockFile, request: &LocalRequest) -> Result<Option<Admitted>, Ba
     let (since, mode) = (BootTime::now(), Mode::Exclusive);
     let record = Record { claim: "c.1".into(), since, since_ms: 0, mode, info, tenure: None };
     match admission.check(request, None)? {
-        Decision::Free(slot) => admission.admit(request, None, slot, &record).map(Some),
+        Decision::Free(slot) => admission.admit(request, None, slot, &record),
         Decision::Blocked(_) => Ok(None),
     }
 }

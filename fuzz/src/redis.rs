@@ -10,6 +10,7 @@ use redis::Value;
 use socket2::SockAddr;
 
 use super::connection::{Connection, Endpoint};
+use super::longest_lease::LongestLease;
 use super::node::Node;
 use super::reply::{
     AcquireReply, BreakReply, CollectReply, ExtendReply, FollowUpReply, Granted, RaiseReply, ReleaseReply,
@@ -226,6 +227,7 @@ fn assert_blocked(blocked: &Blocked, keys: usize) {
 /// As lua/ writes it.
 fn written(granted: &Granted) -> Value {
     let joined = |numbers: Vec<String>| Value::BulkString(numbers.join(" ").into());
+    let bound = &granted.memory.bound;
     let number = |number: u128| Value::BulkString(number.to_string().into());
     Value::Array(vec![
         Value::BulkString(b"granted".to_vec()),
@@ -234,7 +236,7 @@ fn written(granted: &Granted) -> Value {
         joined(granted.slots.iter().map(u32::to_string).collect()),
         number(granted.stamp.into()),
         number(granted.memory.known_for.as_millis()),
-        number(granted.memory.longest_bound.as_millis()),
+        joined([bound.longest, bound.raised_ago].map(|time| time.as_millis().to_string()).to_vec()),
     ])
 }
 
@@ -242,7 +244,7 @@ fn written(granted: &Granted) -> Value {
 fn count(reply: AcquireReply) {
     for servers in [1, 3] {
         let names = (0..servers).map(|at| format!("redis://host{at}:6379")).collect();
-        let mut tally = Tally::new(names, TIMING.quarantine);
+        let mut tally = Tally::new(names, LongestLease::new(TIMING.quarantine));
         tally.add_reply(0, BootTime::now(), Ok(reply.clone()));
         assert!(servers == 1 || !tally.has_majority(), "one of three");
         let late = |at: usize| BackendError::new(format!("redis://host{at}:6379"), Problem::TimedOut);
@@ -271,7 +273,9 @@ pub(crate) fn urls(data: &[u8]) {
             // The displayed URL names the same server, without the password. It is for people: a
             // path is not encoded.
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/:._-[]".contains(&b);
-            let Some(("redis" | "unix", address)) = shown.split_once("://") else { panic!("{shown:?}") };
+            let Some(("redis" | "rediss" | "unix", address)) = shown.split_once("://") else {
+                panic!("{shown:?}")
+            };
             if !address.bytes().all(is_plain) {
                 return;
             }

@@ -35,7 +35,14 @@ pub(super) fn run(settings: &StatusSettings) -> anyhow::Result<Exit> {
             let status = look(&mut *view, settings)?;
             print_if_asked(&status, settings)?;
             decided(&status, settings)?;
-            Ok(Exit::Code(u8::from(!is_true(&status, check))))
+            let is_true = match check {
+                Checked::Held => status.is_taken(),
+                Checked::Free => !status.is_taken(),
+                Checked::Owned(claim) => {
+                    view.is_owner(&status, &claim.to_string()).map_err(|error| failure(&error, settings))?
+                }
+            };
+            Ok(Exit::Code(u8::from(!is_true)))
         }
         Purpose::WaitFree(at_most) => wait_until_free(&mut *view, at_most, settings),
     }
@@ -64,17 +71,6 @@ fn print_if_asked(status: &Status, settings: &StatusSettings) -> anyhow::Result<
 /// Unknown is not "no".
 fn decided(status: &Status, settings: &StatusSettings) -> Result<(), Failure> {
     status.undecided.as_ref().map_or(Ok(()), |error| Err(failure(error, settings)))
-}
-
-fn is_true(status: &Status, check: Checked) -> bool {
-    match check {
-        Checked::Held => status.is_taken(),
-        Checked::Free => !status.is_taken(),
-        Checked::Owned(claim) => {
-            let token = claim.to_string();
-            status.holders.iter().any(|holder| holder.token.as_ref() == Some(&token) && !holder.has_ended())
-        }
-    }
 }
 
 fn wait_until_free(

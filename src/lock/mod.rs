@@ -109,6 +109,11 @@ pub(crate) trait Lock: Send {
     /// Renew a grant. Never re-creates a lock.
     fn extend(&mut self, grant: &Grant) -> Extended;
 
+    /// The same, but soon returns once `interrupt` is readable, although no server has replied.
+    fn extend_unless(&mut self, grant: &Grant, _interrupt: BorrowedFd<'_>) -> Extended {
+        self.extend(grant)
+    }
+
     /// After a renewal: read replies that came too late for it, and repair servers that have lost
     /// the lock. Returns after a bounded time, or as soon as `interrupt` is readable.
     fn follow_up(&mut self, _grant: &Grant, _interrupt: BorrowedFd<'_>) {}

@@ -243,6 +243,8 @@ pub(crate) enum FileProblem {
     HolderOfAnotherUser,
     /// The process that holds the lock is not visible from here.
     HolderNotFound,
+    /// The process that holds the lock has a file that was renamed or deleted.
+    HolderElsewhere,
     /// The process that holds the lock is of a version that cannot be asked.
     HolderTooOld,
     /// The process that holds the lock was asked to release it, but has not; its PID, if known.
@@ -262,6 +264,7 @@ impl FileProblem {
             Self::OwnedByAnother
             | Self::HolderOfAnotherUser
             | Self::HolderNotFound
+            | Self::HolderElsewhere
             | Self::CannotCreate
             | Self::ReadOnly
             | Self::SymbolicLink

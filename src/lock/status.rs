@@ -20,6 +20,12 @@ pub(crate) trait View {
     /// the present ones.
     fn history(&mut self, key: &[u8], since: Option<SystemTime>) -> Result<History, BackendError>;
 
+    /// Whether the holder with this token is among those of the status.
+    fn is_owner(&mut self, status: &Status, token: &str) -> Result<bool, BackendError> {
+        let owns = |holder: &Holder| holder.token.as_deref() == Some(token) && !holder.has_ended();
+        Ok(status.holders.iter().any(owns))
+    }
+
     /// Blocks until the lock is free and has no waiters, or until this moment; `None` is forever.
     /// Takes nothing, and does not poll. Returns the last status, whichever it is. The observer is
     /// called at the start, and whenever something may have changed.

@@ -282,7 +282,12 @@ pub(super) fn and_others(count: usize) -> String {
 pub(super) fn holder(info: &HolderInfo) -> String {
     let pid = match (info.pid.as_str(), info.renewal) {
         (_, Renewal::Nobody) => String::new(),
-        ("", Renewal::Run | Renewal::Keeper(_)) => return "an unknown process".into(),
+        ("", Renewal::Run | Renewal::Keeper(_)) if info.label.is_empty() => {
+            return "an unknown process".into();
+        }
+        ("", Renewal::Run | Renewal::Keeper(_)) => {
+            return format!("an unknown process ({})", sanitize(info.label.as_bytes()));
+        }
         (pid, Renewal::Run | Renewal::Keeper(_)) => format!(" pid {pid}"),
     };
     let mut text = format!("{}@{}{pid}", info.user, info.host);

@@ -104,6 +104,9 @@ pub(crate) struct Report {
     last_failure: Option<String>,
     /// Servers whose misconfiguration was reported.
     mentioned_servers: HashSet<String>,
+    /// Processes that cannot be stopped, by what their life means for the lock: both the guardian and
+    /// this process find them.
+    mentioned_processes: HashSet<(Pid, bool)>,
 }
 
 impl Report {
@@ -134,6 +137,7 @@ impl Report {
             failure_printed_at: None,
             last_failure: None,
             mentioned_servers: HashSet::new(),
+            mentioned_processes: HashSet::new(),
         })
     }
 
@@ -305,6 +309,9 @@ impl Report {
 
     /// `is_held`: the lock is ours.
     pub(crate) fn cannot_signal(&mut self, pid: Pid, user: Option<&str>, is_held: bool) {
+        if !self.mentioned_processes.insert((pid, is_held)) {
+            return;
+        }
         let user = user.map_or_else(|| "another user".into(), |user| format!("user {user}"));
         let consequence = if is_held {
             "the lock is not released before it exits"

@@ -252,6 +252,11 @@ fn file_problem(problem: &FileProblem) -> String {
             "the holder is not visible from here: does it belong to another user, or run in a container?"
                 .into()
         }
+        FileProblem::HolderElsewhere => {
+            "the file was renamed or deleted while a holder uses it, so that holder cannot be asked: \
+             stop it with kill(1)"
+                .into()
+        }
         FileProblem::HolderSilent { pid } => silent_holder(*pid),
         FileProblem::HolderTooOld => {
             "the holder is an older redlock, which cannot be asked to release the lock: stop it with kill(1)"

@@ -4,11 +4,12 @@
 //! While the mutex is held no participant can be added; participants can only disappear.
 
 use std::io;
+use std::iter::once;
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::byte_map::{ALL_PARTICIPANTS, QueueLane, ReaderGroup, TICKETS_END, UsageMode, byte};
+use super::byte_map::{ALL_PARTICIPANTS, QueueLane, ReaderGroup, TICKETS_END, UsageMode, byte, token_byte};
 use super::format::{Header, WAITERS_START};
 use super::history::killed;
 use super::lock_file::LockFile;
@@ -322,19 +323,32 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Become a holder, and no longer a waiter. `record` is the waiter's.
+    /// Become a holder, and no longer a waiter. `record` is the waiter's. `None` if another process
+    /// holds the lock with a file that has lost its name.
     pub(super) fn admit(
         &mut self,
         request: &LocalRequest,
         queued: Option<u64>,
         slot: u32,
         record: &Record,
-    ) -> Result<Admitted, BackendError> {
+    ) -> Result<Option<Admitted>, BackendError> {
         let ticket = match queued {
             Some(ticket) => ticket,
             None => self.next_ticket(request.usage)?,
         };
+        let is_first = self.is_first_holder(request).map_err(|e| self.io_error(&e))?;
         self.lock_marks(request, ticket, slot)?;
+        if let Some(name) = self.file.name_lock() {
+            // First lock, then look: of two processes with different files at least one sees the other.
+            name.lock();
+            if is_first && name.is_locked() {
+                name.unlock();
+                Self::marks(request, ticket, slot).for_each(|(mark, _)| self.locks().unlock(byte(mark)));
+                return Ok(None);
+            }
+        }
+        // Fails only if another program has locked it.
+        let _ = self.locks().try_lock(byte(token_byte(&record.claim)), LockKind::Write);
         let fence = self.next_fence();
         self.write_fence(fence).map_err(|e| self.io_error(&e))?;
         let since = BootTime::now();
@@ -344,22 +358,35 @@ impl<'a> Admission<'a> {
         if let Some(ticket) = queued {
             self.locks().unlock(byte(request.usage.ticket(request.lane, ticket)));
         }
-        Ok(Admitted { ticket, fence, slot })
+        Ok(Some(Admitted { ticket, fence, slot }))
+    }
+
+    /// Whether no other process holds the lock with this file.
+    fn is_first_holder(&self, request: &LocalRequest) -> io::Result<bool> {
+        let may_share = request.mode != LocalMode::Exclusive && !self.is_alone;
+        Ok(!may_share || self.locks().writer_in(request.usage.holders())?.is_none())
     }
 
     fn lock_marks(&self, request: &LocalRequest, ticket: u64, slot: u32) -> Result<(), BackendError> {
+        Self::marks(request, ticket, slot).try_for_each(|(mark, kind)| self.lock_byte(mark, kind))
+    }
+
+    /// The bytes that a holder locks.
+    fn marks(
+        request: &LocalRequest,
+        ticket: u64,
+        slot: u32,
+    ) -> impl Iterator<Item = (u64, LockKind)> + use<> {
         let usage = request.usage;
-        match request.mode {
-            LocalMode::Exclusive => self.lock_byte(usage.owners().start + ticket, LockKind::Write),
+        let owner = (usage.owners().start + ticket, LockKind::Write);
+        let (mark, second) = match request.mode {
+            LocalMode::Exclusive => (owner, None),
             LocalMode::Shared(group) => {
-                self.lock_byte(usage.sharers().start + ticket, LockKind::Write)?;
-                self.lock_byte(group.offset(), LockKind::Read)
+                ((usage.sharers().start + ticket, LockKind::Write), Some((group.offset(), LockKind::Read)))
             }
-            LocalMode::Slot => {
-                self.lock_byte(usage.owners().start + ticket, LockKind::Write)?;
-                self.lock_byte(usage.slot(slot), LockKind::Write)
-            }
-        }
+            LocalMode::Slot => (owner, Some((usage.slot(slot), LockKind::Write))),
+        };
+        once(mark).chain(second)
     }
 
     fn write_fence(&mut self, fence: u64) -> io::Result<()> {

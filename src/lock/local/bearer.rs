@@ -2,8 +2,8 @@
 //! it: it gets a signal, and a keeper also finds the new lease in its control file (control.rs). If
 //! there is no such process, the file shows what became of the grant.
 //!
-//! Any user of the directory can write into the lock file. So a keeper is recognized by its control
-//! file and by the bytes that it has locked, not by its record.
+//! Any user of the directory can write into the lock file. So a holder is recognized by the byte that
+//! it has locked for its token, and a keeper by its control file as well, not by their records.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
-use super::break_request::{HolderProcesses, HostHolder, Verb, ask_run, is_gone};
+use super::break_request::{HolderProcesses, HostHolder, Verb, ask_run, is_gone, pid_of};
+use super::byte_map::token_byte;
 use super::control::{self, KeeperControl};
 use super::file_name;
-use super::lock_file::{LockFile, check_directory};
+use super::lock_file::{LockFile, check_directory, unusable};
+use super::name_lock::is_held_without_file;
+use super::record::Record;
 use super::release_watch::ReleaseWatch;
-use super::view::{Participant, Present};
+use super::view::Present;
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
@@ -41,10 +44,10 @@ pub(crate) struct HostBearer {
     processes: Box<dyn HolderProcesses>,
 }
 
-/// A process that holds the locks.
+/// A process that holds the locks: for its token it has locked a byte of each file.
 struct Found {
-    /// Its lock on each file.
-    held: Vec<Participant>,
+    /// If known; of a run, from its record.
+    pid: Option<i32>,
     /// Of a keeper that we may ask.
     control: Option<KeeperControl>,
 }
@@ -87,40 +90,52 @@ impl HostBearer {
             if named.iter().any(|file| kept.contains(file)) && named.len() != kept.len() {
                 return Err(BackendError { at: None, problem: Problem::OtherLockCount(kept.len()) });
             }
-            let held: Vec<_> = files.iter().filter_map(|file| self.held_by(pid, file)).collect();
-            if held.len() == files.len() {
-                keepers.push(Found { held, control: Some(control) });
+            let holds = |file| self.processes.holds(pid, &HostHolder::new(file, self.byte(), Some(pid)));
+            if files.iter().all(holds) {
+                keepers.push(Found { pid: Some(pid), control: Some(control) });
             }
         }
         Ok(keepers)
     }
 
-    /// The lock that this process has on a file, according to the kernel.
-    fn held_by(&self, pid: i32, file: &LockFile) -> Option<Participant> {
-        let is_its_own = |holder: &Participant| {
-            self.processes.holds(pid, &HostHolder::new(file, holder.offset, Some(pid)))
-        };
-        Present::look(file).ok()?.holders.into_iter().find(is_its_own)
+    /// The byte that the holder of the token has locked.
+    fn byte(&self) -> u64 {
+        token_byte(&self.claim.to_string())
+    }
+
+    /// What its record says about the holder; anybody may have written it.
+    fn record(&self, file: &LockFile) -> Option<Record> {
+        let claim = self.claim.to_string();
+        file.open_records().into_iter().map(|(_, record)| record).find(|record| record.claim == claim)
+    }
+
+    /// Without a file there is no grant, unless the file was renamed or deleted.
+    fn check_names(&self) -> Result<(), BackendError> {
+        let mut paths = self.names.iter().map(|name| self.directory.join(file_name::encode(name)));
+        match paths.find(|path| is_held_without_file(path)) {
+            Some(path) => Err(unusable(&path, FileProblem::HolderElsewhere)),
+            None => Ok(()),
+        }
     }
 
     /// What the files show about the grant.
     fn look(&self, files: &[LockFile]) -> Result<Grantee, BackendError> {
         let claim = self.claim.to_string();
-        let (mut ours, mut is_held, mut ended) = (Vec::new(), false, None);
+        let (mut ours, mut is_held, mut ended) = (0, false, None);
         for file in files {
             let present = Present::look(file)?;
-            let is_ours = |holder: &&Participant| {
-                file.record(holder.ticket).is_some_and(|record| record.claim == claim)
-            };
-            let holder = present.holders.iter().find(is_ours).copied();
+            if present.is_elsewhere {
+                return Err(file.error(FileProblem::HolderElsewhere));
+            }
             is_held |= !present.holders.is_empty() || present.foreign.is_some();
-            ours.extend(holder);
+            ours += usize::from(!is_gone(file, self.byte())?);
             let logged = file.logged_runs().into_iter().rev();
             ended =
                 ended.or(logged.map(|(_, run)| run).find(|run| run.token == claim).map(|run| run.ended.how));
         }
-        if ours.len() == files.len() {
-            return Ok(Grantee::Holds(vec![Found { held: ours, control: None }]));
+        if ours == files.len() {
+            let pid = pid_of(self.record(&files[0]));
+            return Ok(Grantee::Holds(vec![Found { pid, control: None }]));
         }
         Ok(Grantee::Lost(match ended {
             Some(Outcome::Broken { by }) => Loss::Broken { by },
@@ -133,13 +148,13 @@ impl HostBearer {
     /// The process stops its command, if it has one, and releases all its locks.
     fn ask_to_release(&self, found: &Found) -> Result<(), BackendError> {
         // The first file, opened for writing, for the request.
-        let (file, holder) = (&LockFile::open(&self.directory, &self.names[0])?, &found.held[0]);
+        let file = &LockFile::open(&self.directory, &self.names[0])?;
         let mut watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        watch.watch(holder.offset).map_err(|e| file.io_error(&e))?;
-        let pid = ask_run(file, holder, &self.who, Verb::Release, &*self.processes)?;
+        watch.watch(self.byte()).map_err(|e| file.io_error(&e))?;
+        let pid = ask_run(file, (self.byte(), found.pid), &self.who, Verb::Release, &*self.processes)?;
         let until = BootTime::now() + STOP_TIMEOUT;
         while !until.has_passed() {
-            if is_gone(file, holder)? {
+            if is_gone(file, self.byte())? {
                 return Ok(());
             }
             wait(&[(watch.wake_fd(), PollFlags::POLLIN)], until, None);
@@ -149,8 +164,8 @@ impl HostBearer {
 
     /// False if the lock is no longer held.
     fn ask_to_extend(&self, file: &LockFile, found: &Found) -> Result<bool, BackendError> {
-        let holder = &found.held[0];
-        let is_run = file.record(holder.ticket).is_none_or(|record| record.info.renewal == Renewal::Run);
+        let holder = (self.byte(), found.pid);
+        let is_run = self.record(file).is_none_or(|record| record.info.renewal == Renewal::Run);
         let Some(control) = &found.control else {
             // The lock of a run has no lease: it is held while the run lives.
             if is_run {
@@ -163,15 +178,18 @@ impl HostBearer {
         let pending = control.request(self.ttl, until).map_err(|e| file.io_error(&e))?;
         let pid = ask_run(file, holder, &self.who, Verb::Wake, &*self.processes)?;
         match pending {
-            Some(pending) if pending.wait(until) => Ok(!is_gone(file, holder)?),
-            Some(_) | None if is_gone(file, holder)? => Ok(false),
+            Some(pending) if pending.wait(until) => Ok(!is_gone(file, self.byte())?),
+            Some(_) | None if is_gone(file, self.byte())? => Ok(false),
             Some(_) | None => Err(file.error(FileProblem::HolderSilent { pid })),
         }
     }
 
     fn try_extend(&self) -> Result<Extended, BackendError> {
         let lease = Lease::new(BootTime::now(), self.ttl.unwrap_or(Duration::MAX / 4));
-        let Some(files) = &self.files else { return Ok(Extended::Lost(Loss::Expired)) };
+        let Some(files) = &self.files else {
+            self.check_names()?;
+            return Ok(Extended::Lost(Loss::Expired));
+        };
         match self.find(files)? {
             Grantee::Lost(loss) => return Ok(Extended::Lost(loss)),
             Grantee::Holds(found) => {
@@ -186,7 +204,10 @@ impl HostBearer {
     }
 
     fn try_release(&self) -> Result<Released, BackendError> {
-        let Some(files) = &self.files else { return Ok(Released::Lost(Loss::Expired)) };
+        let Some(files) = &self.files else {
+            self.check_names()?;
+            return Ok(Released::Lost(Loss::Expired));
+        };
         match self.find(files)? {
             Grantee::Lost(loss) => Ok(Released::Lost(loss)),
             Grantee::Holds(found) => {

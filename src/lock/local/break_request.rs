@@ -12,13 +12,15 @@ use nix::poll::PollFlags;
 use uuid::Uuid;
 
 use super::admission::Admission;
+use super::byte_map::byte;
 use super::file_name;
 use super::format::BREAK_REQUEST;
 use super::lock_file::LockFile;
+use super::name_lock::is_held_without_file;
 use super::record::Record;
 use super::release_watch::ReleaseWatch;
 use super::reservation::Reservation;
-use super::view::{Participant, Present, holder_id};
+use super::view::{Present, holder_id};
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
@@ -130,15 +132,17 @@ impl HostBreaker {
     ) -> Result<Self, BackendError> {
         let file_name = file_name::encode(name);
         let exists = LockFile::open_to_look(directory, file_name.as_ref())?.is_some();
-        let file = if exists { Some(LockFile::open(directory, name)?) } else { None };
+        let is_needed = exists || is_held_without_file(&directory.join(&file_name));
+        let file = if is_needed { Some(LockFile::open(directory, name)?) } else { None };
         Ok(Self { file, who, processes, released: None })
     }
 }
 
-/// Signal the holder; the file shows it who asks. Returns its PID, unless it has just exited.
+/// Signal the process that has locked this byte, perhaps this one; the file shows it who asks. Returns
+/// its PID, unless it has just exited.
 pub(super) fn ask_run(
     file: &LockFile,
-    holder: &Participant,
+    (offset, pid): (u64, Option<i32>),
     who: &HolderInfo,
     verb: Verb,
     processes: &dyn HolderProcesses,
@@ -156,10 +160,10 @@ pub(super) fn ask_run(
         // The holder stops without it as well.
         let _ = file.write_record(BREAK_REQUEST, number.into(), &request);
     }
-    let asked = HostHolder::new(file, holder.offset, pid_of(file, holder));
+    let asked = HostHolder::new(file, offset, pid);
     let problem = match processes.signal(&asked, number) {
         Signalled::Yes(pid) => return Ok(Some(pid)),
-        Signalled::NotFound if is_gone(file, holder)? => return Ok(None),
+        Signalled::NotFound if is_gone(file, offset)? => return Ok(None),
         Signalled::NotFound => FileProblem::HolderNotFound,
         Signalled::Refused => FileProblem::HolderOfAnotherUser,
         Signalled::TooOld => FileProblem::HolderTooOld,
@@ -167,17 +171,18 @@ pub(super) fn ask_run(
     Err(file.error(problem))
 }
 
-/// The pid of the holder, according to its record: where to look first.
-fn pid_of(file: &LockFile, holder: &Participant) -> Option<i32> {
-    let info = file.record(holder.ticket)?.info;
+/// The pid of a holder, according to its record: where to look first.
+pub(super) fn pid_of(record: Option<Record>) -> Option<i32> {
+    let info = record?.info;
     match info.renewal {
         Renewal::Keeper(keeper) => i32::try_from(keeper).ok(),
         Renewal::Run | Renewal::Nobody => info.pid.parse().ok(),
     }
 }
 
-pub(super) fn is_gone(file: &LockFile, holder: &Participant) -> Result<bool, BackendError> {
-    Ok(!Present::look(file)?.holders.contains(holder))
+/// Whether the holder has unlocked this byte.
+pub(super) fn is_gone(file: &LockFile, offset: u64) -> Result<bool, BackendError> {
+    Ok(file.locks().writer_in(byte(offset)).map_err(|e| file.io_error(&e))?.is_none())
 }
 
 impl Breaker for HostBreaker {
@@ -207,10 +212,15 @@ impl Breaker for HostBreaker {
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
         let verb = if how == BreakMode::Immediate { Verb::Kill } else { Verb::Break };
         for (Holder { id, .. }, participant) in present.described_holders(file) {
+            if present.is_elsewhere {
+                unreachable.push(UnreachableHolder { id, error: file.error(FileProblem::HolderElsewhere) });
+                continue;
+            }
             let Some(holder) = participant.filter(|_| holders.iter().any(|meant| meant.id == id)) else {
                 continue;
             };
-            match ask_run(file, &holder, &self.who, verb, &*self.processes) {
+            let asked = (holder.offset, pid_of(file.record(holder.ticket)));
+            match ask_run(file, asked, &self.who, verb, &*self.processes) {
                 Ok(_) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
                 Err(error) => unreachable.push(UnreachableHolder { id, error }),
             }

@@ -4,9 +4,10 @@
 //!     0 ..           tickets of waiters: for each usage mode two lanes, the preferred one first
 //!     1 << 61 ..     marks of holders: for each usage mode its holders, then its slots
 //!     1 << 62        the mutex
+//!     5 << 60 ..     tokens of holders
 //!     3 << 61 ..     reader groups
 //!
-//! A process locks its ticket, its mark and its slot for writing, to show that it is present. A
+//! A process locks its ticket, its mark, its slot and its token for writing, to show that it is present. A
 //! process that waits for another to leave requests a read lock on that byte. So a process that
 //! looks for write locks sees who is present but not who waits for them, and waiters do not block
 //! each other.
@@ -25,8 +26,10 @@ const SLOTS: u64 = 1 << 42;
 pub(super) const MARKS: u64 = 1 << 61;
 /// After the last byte that has a meaning.
 pub(super) const END: u64 = u64::MAX >> 1;
+const TOKENS: u64 = 5 << 60;
 const GROUPS: u64 = 3 << 61;
-const GROUP_BITS: u32 = 60;
+/// Of a reader group's name, or of a token.
+const DIGEST_BITS: u32 = 60;
 
 /// Tickets are above zero and below this.
 pub(super) const TICKETS_END: u64 = 1 << 40;
@@ -37,6 +40,15 @@ pub(super) const MUTEX_BYTE: Range<u64> = byte(1 << 62);
 
 pub(super) const fn byte(offset: u64) -> Range<u64> {
     offset..offset + 1
+}
+
+/// Locked by the holder with this token, so that it can be found whatever is in the file.
+pub(super) fn token_byte(token: &str) -> u64 {
+    TOKENS + (digest(token.as_bytes()) & ((1 << DIGEST_BITS) - 1))
+}
+
+fn digest(name: &[u8]) -> u64 {
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, name).as_u64_pair().0
 }
 
 /// How a key is used, on which all its users must agree: with this many slots, or, if zero,
@@ -160,9 +172,10 @@ impl UsageMode {
         let found = presences.into_iter().find_map(|(range, of)| Some(of(usage, ticket_in(range)?)));
         let is_slot = usage != Self::PLAIN && usage.all_slots().contains(&offset);
         match found {
+            _ if offset >= TOKENS => Presence::Other,
             _ if usage.0 > MOST_SLOTS => Presence::Foreign,
             Some(presence) => presence,
-            None if is_slot || MUTEX_BYTE.contains(&offset) || offset >= GROUPS => Presence::Other,
+            None if is_slot || MUTEX_BYTE.contains(&offset) => Presence::Other,
             None => Presence::Foreign,
         }
     }
@@ -179,13 +192,12 @@ pub(super) struct ReaderGroup(u64);
 
 impl ReaderGroup {
     pub(super) fn named(name: &[u8]) -> Self {
-        let (high, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, name).as_u64_pair();
-        Self::from_digest(high)
+        Self::from_digest(digest(name))
     }
 
     /// Every number is a valid digest.
     pub(super) fn from_digest(digest: u64) -> Self {
-        Self(digest & ((1 << GROUP_BITS) - 1))
+        Self(digest & ((1 << DIGEST_BITS) - 1))
     }
 
     pub(super) fn digest(self) -> u64 {
@@ -212,6 +224,7 @@ mod tests {
             [0, 2, 3, 1023, 1024].map(UsageMode).into_iter().flat_map(regions).collect();
         assert!(all.iter().all(|range| range.end <= ALL_PARTICIPANTS.end));
         all.push(MUTEX_BYTE);
+        all.push(TOKENS..TOKENS + (1 << DIGEST_BITS));
         all.push(byte(ReaderGroup(0).offset()));
         all.push(byte(ReaderGroup::from_digest(u64::MAX).offset()));
         all.sort_by_key(|range| range.start);
@@ -251,6 +264,8 @@ mod tests {
         assert_eq!(UsageMode::presence(UsageMode::slots_of(3).slot(3)), Presence::Foreign);
         assert_eq!(UsageMode::presence(MUTEX_BYTE.start), Presence::Other);
         assert_eq!(UsageMode::presence(ReaderGroup::named(b"g").offset()), Presence::Other);
+        assert_eq!(UsageMode::presence(token_byte("t")), Presence::Other);
+        assert_eq!(UsageMode::presence(TOKENS - 1), Presence::Foreign);
         assert_eq!(UsageMode::presence(u64::from(MOST_SLOTS + 1) << USAGE_BITS), Presence::Foreign);
     }
 

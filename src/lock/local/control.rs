@@ -59,12 +59,15 @@ pub(crate) fn memory_file(name: &str) -> nix::Result<OwnedFd> {
 pub(crate) struct ControlFile(OfdLocks);
 
 impl ControlFile {
-    /// For the keeper of these lock files.
+    /// For the keeper of these lock files; their directories may be among them.
     pub(crate) fn create(claim: &Claim, files: &[Arc<File>]) -> io::Result<Self> {
         let file = File::from(memory_file(&name(claim))?);
         let mut text = String::new();
-        for file in files {
-            let about = file.metadata()?;
+        for about in files.iter().map(|file| file.metadata()) {
+            let about = about?;
+            if about.is_dir() {
+                continue;
+            }
             text.push_str(&format!("{}:{} ", about.dev(), about.ino()));
         }
         file.write_all_at(text.as_bytes(), FILES)?;

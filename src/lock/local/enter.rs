@@ -10,6 +10,7 @@ use super::admission::{Admission, Admitted, Blockers, Decision, LocalMode, Local
 use super::byte_map::{QueueLane, TICKETS_END, UsageMode, byte};
 use super::changes::Changes;
 use super::lock_file::LockFile;
+use super::name_lock::{next_look, unseen_info};
 use super::newest::Contender;
 use super::ofd_lock::LockKind;
 use super::record::Record;
@@ -68,9 +69,11 @@ impl HostLock {
             let blockers = match admission.check(&local, ticket)? {
                 Decision::Free(slot) => {
                     waiter.become_newest(file)?;
-                    let admitted = admission.admit(&local, ticket, slot, &waiter.record)?;
-                    waiter.tickets[key] = Some(admitted.ticket);
-                    return Ok(admitted);
+                    if let Some(admitted) = admission.admit(&local, ticket, slot, &waiter.record)? {
+                        waiter.tickets[key] = Some(admitted.ticket);
+                        return Ok(admitted);
+                    }
+                    Blockers { offsets: Vec::new(), until: Some(next_look()) }
                 }
                 Decision::Blocked(blockers) => blockers,
             };
@@ -220,6 +223,9 @@ fn blocker(file: &LockFile, request: &LocalRequest) -> Blocker {
     let has_living = !living.is_empty();
     let tickets: Vec<u64> =
         living.into_iter().chain(reserved.iter().map(|reservation| reservation.ticket)).collect();
+    if tickets.is_empty() && file.is_held_elsewhere() {
+        return Blocker::Holder(Holding { info: unseen_info(), ..Holding::default() });
+    }
     if tickets.is_empty() {
         return Blocker::Queue;
     }

@@ -11,6 +11,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, Statfs, fstatfs};
 
 use super::file_name;
+use super::name_lock::NameLock;
 use super::ofd_lock::OfdLocks;
 use crate::lock::{BackendError, FileProblem, Problem};
 
@@ -49,6 +50,8 @@ pub(crate) fn default_directory() -> Option<PathBuf> {
 pub(super) struct LockFile {
     path: PathBuf,
     locks: OfdLocks,
+    /// For a process that takes part in the lock.
+    name_lock: Option<NameLock>,
     identity: (u64, u64),
     /// Its state when the file was opened; `None` if unknown.
     file_system: Option<Statfs>,
@@ -59,9 +62,12 @@ impl LockFile {
     pub(super) fn open(directory: &Path, name: &[u8]) -> Result<Self, BackendError> {
         let path = directory.join(file_name::encode(name));
         let metadata = check_directory(directory)?;
+        // Before the file: the kernel closes the descriptors of a dead process in their order, and a
+        // process that waits for the file must then find the name free.
+        let name_lock = path.file_name().and_then(|file_name| NameLock::open(directory, file_name));
         let file = Self::opened(open_or_create(&path, &metadata), path, directory)?;
         file.keep_name(name);
-        Ok(file)
+        Ok(Self { name_lock, ..file })
     }
 
     /// Open the file read-only. `None` if there is no such file.
@@ -95,7 +101,7 @@ impl LockFile {
         }
         let identity = (metadata.dev(), metadata.ino());
         let file_system = fstatfs(&file).ok();
-        Ok(Self { path, locks: OfdLocks::new(file), identity, file_system })
+        Ok(Self { path, locks: OfdLocks::new(file), name_lock: None, identity, file_system })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -104,6 +110,16 @@ impl LockFile {
 
     pub(super) fn locks(&self) -> &OfdLocks {
         &self.locks
+    }
+
+    pub(super) fn name_lock(&self) -> Option<&NameLock> {
+        self.name_lock.as_ref()
+    }
+
+    /// The name first: a process that is woken by the release of the file must find it free.
+    pub(super) fn unlock_all(&self) {
+        self.name_lock.iter().for_each(NameLock::unlock);
+        self.locks.unlock_all();
     }
 
     /// Device and inode.

@@ -23,6 +23,7 @@ mod format;
 mod history;
 mod lock_file;
 mod mutex;
+mod name_lock;
 mod newest;
 mod ofd_lock;
 mod record;
@@ -169,7 +170,7 @@ impl HostLock {
     }
 
     fn unlock_all(&self) {
-        self.files.iter().for_each(|file| file.locks().unlock_all());
+        self.files.iter().for_each(LockFile::unlock_all);
     }
 
     fn ancestor_lock(&self, key: usize, admitted: &Admitted) -> AncestorLock {
@@ -312,7 +313,9 @@ impl Lock for HostLock {
     }
 
     fn files(&self) -> Vec<Arc<File>> {
-        self.files.iter().map(|file| file.locks().shared_file()).collect()
+        // The names first: a guardian that unlocks the files frees the lock with the last of them.
+        let names = self.files.iter().filter_map(|file| Some(file.name_lock()?.shared_file()));
+        names.chain(self.files.iter().map(|file| file.locks().shared_file())).collect()
     }
 
     fn interrupt_signal(&self) -> Option<Signal> {

@@ -12,10 +12,11 @@ use std::time::{Duration, SystemTime};
 
 use nix::poll::PollFlags;
 
-use super::byte_map::{END, MARKS, Presence, UsageMode};
+use super::byte_map::{ALL_PARTICIPANTS, END, MARKS, Presence, UsageMode, byte, token_byte};
 use super::file_name;
 use super::history::killed;
 use super::lock_file::{LockFile, check_directory, unusable};
+use super::name_lock::{is_held_without_file, next_look, unseen_holder};
 use super::ofd_lock::LockKind;
 use super::release_watch::ReleaseWatch;
 use super::reservation::Reservation;
@@ -59,15 +60,33 @@ impl HostView {
         seen: &mut dyn FnMut(&Status),
     ) -> Result<Status, BackendError> {
         loop {
-            let Some(file) = self.open(key)? else { return Ok(Status::free(key.to_vec())) };
-            let present = Present::look(&file)?;
-            let status = present.status(&file, key.to_vec(), Detail::Full);
+            let file = self.open(key)?;
+            let (present, status) = self.look(file.as_ref(), key)?;
             if status.is_idle() || until.is_some_and(BootTime::has_passed) {
                 return Ok(status);
             }
             seen(&status);
-            sleep_until_change(&file, &present, until).map_err(|e| file.io_error(&e))?;
+            match file {
+                Some(file) => sleep_until_change(&file, &present, until).map_err(|e| file.io_error(&e))?,
+                None => drop(wait(&[], next_look(), None)),
+            }
         }
+    }
+
+    /// Without a file, no process has used the lock, or the file was renamed or deleted.
+    fn look(&self, file: Option<&LockFile>, key: &[u8]) -> Result<(Present, Status), BackendError> {
+        let Some(file) = file else {
+            let name = file_name::encode(&lock_name(&self.prefix, key));
+            if !is_held_without_file(&self.directory.join(name)) {
+                return Ok((Present::default(), Status::free(key.to_vec())));
+            }
+            let (state, holders) = (State::Held, vec![unseen_holder()]);
+            let held = Status { state, holders, holder_count: 1, ..Status::free(key.to_vec()) };
+            return Ok((Present::default(), held));
+        };
+        let present = Present::look(file)?;
+        let status = present.status(file, key.to_vec(), Detail::Full);
+        Ok((present, status))
     }
 
     /// The key, if the file belongs to a lock with our prefix.
@@ -88,9 +107,14 @@ impl View for HostView {
     }
 
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {
-        let Some(file) = self.open(key)? else { return Ok(Status::free(key.to_vec())) };
-        let present = Present::look(&file)?;
-        Ok(present.status(&file, key.to_vec(), Detail::Full))
+        Ok(self.look(self.open(key)?.as_ref(), key)?.1)
+    }
+
+    /// The holder has locked a byte for its token. Any user of the directory can write its record.
+    fn is_owner(&mut self, status: &Status, token: &str) -> Result<bool, BackendError> {
+        let Some(file) = self.open(&status.key)? else { return Ok(false) };
+        let owner = file.locks().writer_in(byte(token_byte(token))).map_err(|e| file.io_error(&e))?;
+        Ok(owner.is_some())
     }
 
     fn history(&mut self, key: &[u8], since: Option<SystemTime>) -> Result<History, BackendError> {
@@ -149,8 +173,9 @@ fn sleep_until_change(file: &LockFile, present: &Present, until: Option<BootTime
     // A waiter unlocks its byte when it enters, which it cannot do during a minimum hold.
     let waiter = present.waiters.first().map(|waiter| waiter.offset).filter(|_| kept_until.is_none());
     // To be woken when a read lock ends we would need a write lock, which others would notice.
-    let pause_until =
-        present.foreign.filter(|foreign| !foreign.is_writer).map(|_| BootTime::now() + FOREIGN_READER_PAUSE);
+    let foreign_reader = present.foreign.filter(|foreign| !foreign.is_writer);
+    let pause_until = foreign_reader.map(|_| BootTime::now() + FOREIGN_READER_PAUSE);
+    let pause_until = pause_until.or(present.is_elsewhere.then(next_look));
     let until = [until, kept_until, pause_until].into_iter().flatten().min();
     let mut release_watch = ReleaseWatch::new(file.locks())?;
     if let Some(offset) = holder.or(writer).or(waiter) {
@@ -173,6 +198,8 @@ pub(super) struct Present {
     pub foreign: Option<Foreign>,
     /// Active reservations whose holder has exited.
     pub kept: Vec<Reservation>,
+    /// No process holds the lock with this file, but one with a file that has lost its name.
+    pub is_elsewhere: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +230,7 @@ impl Present {
         // The waiters first: one that enters in between is seen twice, not missed.
         present.add_writers(file, 0..MARKS)?;
         present.add_writers(file, MARKS..END)?;
-        let Self { waiters, holders, foreign, kept } = &mut present;
+        let Self { waiters, holders, foreign, kept, is_elsewhere } = &mut present;
         let holds = |ticket| holders.iter().any(|holder| holder.ticket == ticket);
         waiters.retain(|waiter| !holds(waiter.ticket));
         *kept = file.reservations(&file.header());
@@ -213,6 +240,13 @@ impl Present {
         } else if foreign.is_none() {
             *foreign = foreign_reader(file)?;
         }
+        // A holder locks its mark first and unlocks it last.
+        let marks = MARKS..ALL_PARTICIPANTS.end;
+        *is_elsewhere = holders.is_empty()
+            && foreign.is_none()
+            && file.is_held_elsewhere()
+            && file.locks().writer_in(marks)?.is_none()
+            && file.is_held_elsewhere();
         Ok(present)
     }
 
@@ -243,6 +277,7 @@ impl Present {
             }
             (Some(holder), _) if holder.is_sharer => State::Shared,
             (Some(_), _) => State::Held,
+            (None, _) if self.is_elsewhere => State::Held,
             (None, _) if !self.kept.is_empty() => State::Kept,
             (None, Some(_)) => State::Foreign,
             (None, None) => State::Free,
@@ -259,7 +294,8 @@ impl Present {
             ..described(file, reservation.ticket, reservation.kind.usage())
         });
         let foreign = self.foreign.iter().filter(|_| self.holders.is_empty()).map(foreign_holder);
-        living.chain(kept.chain(foreign).map(|holder| (holder, None))).collect()
+        let unseen = self.is_elsewhere.then(unseen_holder);
+        living.chain(kept.chain(foreign).chain(unseen).map(|holder| (holder, None))).collect()
     }
 
     pub(super) fn status(&self, file: &LockFile, key: Vec<u8>, detail: Detail) -> Status {

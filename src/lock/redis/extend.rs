@@ -15,6 +15,7 @@ use super::reply::{ExtendReply, FollowUpReply};
 use super::round::{Round, Watch};
 use super::script::Call;
 use crate::clock::BootTime;
+use crate::lock::wait::is_readable;
 use crate::lock::{BackendError, Extended, Grant, Lease, Loss, Problem};
 use crate::world::{Rule, follows};
 
@@ -26,7 +27,7 @@ const RENEWAL_ATTEMPTS: u32 = 6;
 const REPEAT_AFTER: Duration = Duration::from_millis(250);
 
 impl RedisLock {
-    pub(super) fn extend_lease(&mut self, grant: &Grant) -> Extended {
+    pub(super) fn extend_lease(&mut self, grant: &Grant, interrupt: Option<BorrowedFd<'_>>) -> Extended {
         let servers = self.servers.len();
         let requested = self.lease(BootTime::now());
         let mut tally = RenewalTally::default();
@@ -55,7 +56,7 @@ impl RedisLock {
         // A reply after the deadline would not count.
         let deadline = grant.lease.map_or(requested.deadline(), |lease| lease.deadline());
         let until = deadline.min(requested.sent_at() + self.renewal_timeout());
-        self.collect_renewals(&mut round, &first, requested, until, &mut tally);
+        self.collect_renewals(&mut round, (&first, requested), until, interrupt, &mut tally);
         let pending = round.pending();
         // The earlier votes of servers that have not replied still hold.
         for &at in &pending {
@@ -78,20 +79,23 @@ impl RedisLock {
     }
 
     /// Reads replies until a majority has renewed. Servers that stay silent are asked again and
-    /// again, each time over a new connection.
+    /// again, each time over a new connection. After an interrupt they have as long as between two
+    /// requests.
     fn collect_renewals(
         &mut self,
         round: &mut Round,
-        call: &Call,
-        requested: Lease,
+        (call, requested): (&Call, Lease),
         mut until: BootTime,
+        mut interrupt: Option<BorrowedFd<'_>>,
         tally: &mut RenewalTally,
     ) {
         loop {
             self.repeat_renewals(round, call);
             let repeat_at = BootTime::now() + REPEAT_AFTER;
-            while let Some((at, reply)) = round.reply(&mut self.servers, Some(until.min(repeat_at))) {
-                self.count(at, reply, tally);
+            let watch = || interrupt.map_or(Watch::Nothing, Watch::Interrupt);
+            while let Ok(Some(received)) = round.next(&mut self.servers, Some(until.min(repeat_at)), watch())
+            {
+                self.count(received.at, received.reply, tally);
                 if tally.is_decided(self.servers.len(), requested.deadline()) {
                     // Read the replies that have arrived: a server that has lost the claim is then
                     // healed at once.
@@ -100,6 +104,9 @@ impl RedisLock {
             }
             if round.is_over() || until.has_passed() {
                 return;
+            }
+            if interrupt.is_some_and(is_readable) {
+                (until, interrupt) = (until.min(BootTime::now() + REPEAT_AFTER), None);
             }
         }
     }

@@ -318,7 +318,11 @@ impl Lock for RedisLock {
     }
 
     fn extend(&mut self, grant: &Grant) -> Extended {
-        self.extend_lease(grant)
+        self.extend_lease(grant, None)
+    }
+
+    fn extend_unless(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) -> Extended {
+        self.extend_lease(grant, Some(interrupt))
     }
 
     fn follow_up(&mut self, grant: &Grant, interrupt: BorrowedFd<'_>) {

@@ -11,7 +11,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::signal::Signal::SIGTERM;
 
-use crate::support::host::{LAST_TICKET, MUTEX_BYTE};
+use crate::support::host::{LAST_TICKET, MUTEX_BYTE, tickets_waiting};
 use crate::support::reader_writer_log::Role;
 use crate::support::{Host, ReaderWriterLog, hold, wait_until};
 
@@ -144,6 +144,72 @@ fn holders_and_waiters_notice_that_their_file_was_replaced() {
         assert!(done.code == Some(0) || done.code == Some(69) && done.stdout.is_empty(), "{done:?}");
         assert!(host.is_free());
     }
+}
+
+/// The holder has locked the name in the directory as well.
+#[test]
+fn a_replaced_lock_file_hides_no_holder() {
+    for replace in REPLACEMENTS {
+        let host = Host::new();
+        let (go, first) = (host.beside("go"), hold(host.run()));
+        replace(&host.file_of("k"));
+        for mode in [&["-n"][..], &["-n", "--shared"], &["-n", "--slots", "2"]] {
+            let done = host.run().args(mode).sh("echo ran").done().expect_code(75);
+            assert!(done.stderr.contains("its lock file was renamed or deleted"), "{done:?}");
+        }
+        assert!(host.run_on("j").try_acquire(), "another key");
+        let _ = fs::remove_file(host.file_of("k"));
+        host.subcommand("status").args(&["k", "--check", "free"]).done().expect_code(1);
+        let done = host.subcommand("break").args(&["k", "--yes"]).done().expect_code(77);
+        assert!(done.stderr.contains("stop it with kill(1)"), "{done:?}");
+        let waiter = host.run().sh(&format!("test -e {}", go.display())).spawn();
+        wait_until("it waits", || tickets_waiting(&host.file_of("k")) == 1);
+        fs::write(go, "").unwrap();
+        first.wait().expect_code(0);
+        waiter.wait().expect_code(0);
+    }
+}
+
+/// The command of one run never sees that of another, whatever the owner of the file does meanwhile.
+#[test]
+fn endless_replacement_makes_no_two_holders_overlap() {
+    let host = Host::new();
+    assert!(host.is_free());
+    let (file, over) = (host.file(), AtomicBool::new(false));
+    let entered = std::thread::scope(|scope| {
+        let harming = scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                let _ = fs::rename(&file, file.with_file_name("away"));
+                std::thread::sleep(std::time::Duration::from_micros(700));
+                let _ = fs::rename(file.with_file_name("away"), &file);
+                std::thread::sleep(std::time::Duration::from_micros(700));
+            }
+        });
+        let workers: Vec<_> = (0..6_usize)
+            .map(|worker| {
+                let host = &host;
+                scope.spawn(move || {
+                    let enter = |round: usize| {
+                        let role =
+                            if (worker + round).is_multiple_of(3) { Role::Reader("") } else { Role::Writer };
+                        let script = ReaderWriterLog::script(worker * 12 + round, role, 0.005);
+                        let run = host.run().args(&role.args()).dir(host.path()).sh(&script);
+                        // A waiter whose file is replaced gives up.
+                        let done = run.done();
+                        assert!(matches!(done.code, Some(0 | 69)), "{done:?}");
+                        done.code == Some(0)
+                    };
+                    (0..12).filter(|round| enter(*round)).count()
+                })
+            })
+            .collect();
+        let entered: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        over.store(true, Ordering::SeqCst);
+        harming.join().unwrap();
+        entered.into_iter().map(|entered| entered.expect("each run has finished")).sum::<usize>()
+    });
+    assert!(entered > 0);
+    assert_eq!(ReaderWriterLog::new(host.path()).check().1, entered, "as many as exited with 0");
 }
 
 /// Another program locks these bytes.

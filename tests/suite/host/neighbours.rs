@@ -92,6 +92,23 @@ fn a_forged_record_does_not_separate_a_token_from_its_keeper() {
     wait_until("the lock is free", || host.is_free());
 }
 
+#[test]
+fn a_forged_record_does_not_separate_a_token_from_its_run() {
+    let host = Host::new();
+    let job = host.run().sh("echo \"token $REDLOCK_TOKEN\"; exec sleep 60").spawn();
+    let token = job.wait_for_line("token ").replace("token ", "");
+    let other = format!("{}{}", if token.starts_with('0') { '1' } else { '0' }, &token[1..]);
+    forge(&host, &token, &other);
+    let is_owned = |token: &str| host.subcommand("status").args(&["k", "--check", "owned", "--token", token]);
+    is_owned(&token).done().expect_code(0);
+    is_owned(&other).done().expect_code(1);
+    with_token(&host, "extend", &token).args(&["--ttl", "60s"]).done().expect_code(0);
+    with_token(&host, "release", &other).done().expect_code(79);
+    with_token(&host, "release", &token).done().expect_code(0);
+    job.wait().expect_code(79);
+    is_owned(&token).done().expect_code(1);
+}
+
 /// A user who may write to a file may also link it.
 #[test]
 fn a_link_that_another_user_makes_locks_no_run_out() {

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::processes::{pid_in, send};
 use crate::support::{
-    Backend, Host, Job, Locks, OtherUsers, Run, UNPRIVILEGED, alive, descendants, wait_until,
+    Backend, Host, Job, Locks, OtherUsers, Redis, Run, UNPRIVILEGED, alive, descendants, wait_until,
 };
 
 /// Another user without privileges.
@@ -50,6 +50,10 @@ impl Sudo {
     }
 }
 
+fn is_guardian(pid: &i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "lock-guardian")
+}
+
 /// False on a hardened host (hidepid).
 fn shows_other_users() -> bool {
     let id = UNPRIVILEGED.to_string();
@@ -81,6 +85,22 @@ fn a_process_of_another_user_is_named_and_keeps_the_lock_when_it_cannot_be_stopp
     assert!(host.is_free());
 }
 
+/// The guardian exits when the lease would have ended, and redlock finds the process as well.
+#[test]
+fn a_process_that_outlives_the_guardian_is_named_once() {
+    let Some((users, sudo, _)) = stage() else { skip!("only root can act as other users") };
+    let redis = Redis::start();
+    let args = ["--ttl", "1s", "--max-hold", "200ms", "--kill-after", "100ms"];
+    let run = users.run(UNPRIVILEGED, Run::key(&redis, "k").args(&args), "022");
+    let (job, pid) = sudo.sleep(run);
+    job.wait_for_stderr("cannot be stopped");
+    wait_until("the guardian has exited", || !descendants(job.pid()).iter().any(is_guardian));
+    assert!(redis.held("k"));
+    send(pid, SIGKILL);
+    let done = job.wait().expect_code(124);
+    assert_eq!(done.stderr.matches("cannot be stopped").count(), 1, "{done:?}");
+}
+
 #[test]
 fn a_forwarded_signal_that_is_not_permitted_is_reported() {
     let Some((users, sudo, host)) = stage() else { skip!("only root can act as other users") };
@@ -109,9 +129,6 @@ fn a_run_whose_guardian_was_killed_keeps_the_lock_while_a_process_of_another_use
     let backend = Backend::one_server();
     let Locks::OneServer(redis) = &backend.locks else { unreachable!("it is one server") };
     let (job, pid) = sudo.sleep(users.run(UNPRIVILEGED, Run::key(redis, "k"), "022"));
-    let is_guardian = |pid: &i32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "lock-guardian")
-    };
     let guardian = descendants(job.pid()).into_iter().find(is_guardian).expect("the guardian");
     send(guardian, SIGKILL);
     // Only the guardian knows the pid of a process that /proc hides.

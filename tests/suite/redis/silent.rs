@@ -86,6 +86,25 @@ fn a_signal_soon_ends_a_waiter_of_three_silent_servers() {
     assert_a_signal_ends_a_waiter(&Nodes::start(3));
 }
 
+/// A renewal that fails is followed by the next one at once, so one is in progress. The release has
+/// its time limit as well.
+#[test]
+fn a_renewal_without_a_reply_does_not_delay_the_exit() {
+    let nodes = Nodes::start(1);
+    assert_takes_less_than(Duration::from_millis(4200), || {
+        let mut run = hold(nodes.run("k").args(&["--ttl", "12s", "-v"]));
+        nodes[0].stop();
+        run.wait_for_stderr("cannot renew");
+        let ended = Instant::now();
+        drop(run.take_stdin());
+        run.wait().expect_code(0);
+        let spent = ended.elapsed();
+        nodes[0].cont();
+        wait_until("it is free", || nodes.claims("k").iter().all(String::is_empty));
+        spent
+    });
+}
+
 #[test]
 fn status_release_and_extend_take_one_node_timeout_if_all_servers_are_silent() {
     for nodes in [Nodes::start(1), Nodes::start(3)] {

@@ -67,6 +67,11 @@ impl Host {
         files.remove(0)
     }
 
+    /// The lock file of a key, whether it exists or not.
+    pub fn file_of(&self, key: &str) -> PathBuf {
+        self.beside(&format!("redlock-lock%3A{key}"))
+    }
+
     /// Whether one attempt finds the key "k" free.
     #[track_caller]
     pub fn is_free(&self) -> bool {

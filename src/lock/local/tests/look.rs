@@ -69,11 +69,11 @@ fn a_lock_is_held_while_any_process_has_the_file_open() {
     let mut lock = directory.open();
     acquire(&mut lock, &named("killed", Mode::Exclusive, WaitPolicy::No)).unwrap();
     // Like the guardian.
-    let file = lock.files()[0].try_clone().unwrap();
+    let files: Vec<File> = lock.files().iter().map(|file| file.try_clone().unwrap()).collect();
     drop(lock);
     let status = directory.status();
     assert_eq!((status.state, status.holders[0].info.label.as_str()), (State::Held, "killed"));
-    drop(file);
+    drop(files);
     assert_eq!(directory.status().state, State::Free);
 }
 
