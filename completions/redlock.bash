@@ -111,7 +111,7 @@ _redlock() {
             arguments=""
             ;;
         history)
-            options="-k --key --since -n --limit --svg --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            options="-k --key --failed --since -n --limit --svg --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
             valued="-k --key --since -n --limit --svg -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
             arguments="KEY"
             ;;

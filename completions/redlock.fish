@@ -81,7 +81,7 @@ complete -c redlock -n __fish_use_subcommand -a release -d 'Release a lock'
 complete -c redlock -n __fish_use_subcommand -a status -d 'Show who holds a lock, and who waits for it'
 complete -c redlock -n __fish_use_subcommand -a list -d 'List the locks that are taken'
 complete -c redlock -n __fish_use_subcommand -a doctor -d 'Check whether locks work here'
-complete -c redlock -n __fish_use_subcommand -a history -d 'Show who held a lock, how long, and how it ended'
+complete -c redlock -n __fish_use_subcommand -a history -d 'Show who held locks, how long, and how it ended'
 complete -c redlock -n __fish_use_subcommand -a break -d 'Take a lock away from its holder'
 complete -c redlock -n __fish_use_subcommand -a completions -d 'Print the completion script for a shell'
 complete -c redlock -n __fish_use_subcommand -a help -d 'Explain a command and its options'
@@ -309,6 +309,7 @@ complete -c redlock -n '__redlock_in_options doctor' -l ttl -x -d 'Lease that ru
 
 # redlock history
 complete -c redlock -n '__redlock_in_options history' -s k -l key -x -a '(__redlock_keys)' -d 'Name of the lock, as an option'
+complete -c redlock -n '__redlock_in_options history' -l failed -d 'Only runs that failed'
 complete -c redlock -n '__redlock_in_options history' -l since -x -d 'Only runs that ended after this time'
 complete -c redlock -n '__redlock_in_options history' -s n -l limit -x -d 'Only the last N runs'
 complete -c redlock -n '__redlock_in_options history' -l svg -r -F -d 'Write the timeline to FILE as a picture'

@@ -1,9 +1,11 @@
-//! Moments as people write them: a duration before now, or a date with or without a time of day.
+//! Moments as people write them: a duration before now, or a date or time of day, or both.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::duration;
+
+const DAY: Duration = Duration::from_hours(24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
@@ -12,6 +14,13 @@ pub(crate) enum Moment {
     Exact(SystemTime),
     /// Local time, stored as if it were UTC.
     Local(SystemTime),
+    /// Local time on this many days before today.
+    Day {
+        ago: u32,
+        clock: Duration,
+    },
+    /// The last time that the local clock showed this.
+    Clock(Duration),
 }
 
 impl FromStr for Moment {
@@ -21,9 +30,10 @@ impl FromStr for Moment {
         if let Ok(ago) = duration::parse(text) {
             return Ok(Self::Ago(ago));
         }
-        date(text).ok_or_else(|| {
+        day(text).or_else(|| clock(text).map(Self::Clock)).or_else(|| date(text)).ok_or_else(|| {
             format!(
-                "be a duration, such as 90m or 7d, or a moment, such as \"2026-11-16 09:00\", not {text:?}"
+                "be a duration, such as 90m or 7d, or a moment, such as yesterday, 07:00 or \"2026-11-16 09:00\", \
+                 not {text:?}"
             )
         })
     }
@@ -39,14 +49,48 @@ impl Moment {
         match self {
             Self::Ago(ago) => now.checked_sub(ago).unwrap_or(UNIX_EPOCH),
             Self::Exact(moment) => moment,
-            Self::Local(shown) => {
-                // First the offset of a nearby moment, then its own: they differ around a change of
-                // the clock.
-                let near = before(shown, utc_offset(shown, &local_time));
-                before(shown, utc_offset(near, &local_time))
+            Self::Local(shown) => local(shown, local_time),
+            Self::Day { ago, clock } => on_day(ago, clock, now, &local_time),
+            Self::Clock(clock) => {
+                let today = on_day(0, clock, now, &local_time);
+                if today <= now { today } else { on_day(1, clock, now, &local_time) }
             }
         }
     }
+}
+
+/// The moment at which local clocks show this, which is stored as if it were UTC.
+fn local(shown: SystemTime, local_time: impl Fn(SystemTime) -> Option<[i32; 6]>) -> SystemTime {
+    // First the offset of a nearby moment, then its own: they differ around a change of the clock.
+    let near = before(shown, utc_offset(shown, &local_time));
+    before(shown, utc_offset(near, &local_time))
+}
+
+/// This time of day, so many days before today.
+fn on_day(
+    ago: u32,
+    clock: Duration,
+    now: SystemTime,
+    local_time: impl Fn(SystemTime) -> Option<[i32; 6]>,
+) -> SystemTime {
+    let Some([year, month, day, ..]) = local_time(now) else { return now };
+    let midnight = utc(&format!("{year:04}-{month:02}-{day:02}"), "00:00").unwrap_or(now);
+    let shown = midnight.checked_sub(DAY * ago).and_then(|day| day.checked_add(clock));
+    local(shown.unwrap_or(UNIX_EPOCH), local_time)
+}
+
+/// "today", "yesterday", "yesterday 07:00"
+fn day(text: &str) -> Option<Moment> {
+    let (word, time) = text.split_once(' ').map_or((text, None), |(word, time)| (word, Some(time)));
+    let ago = ["today", "yesterday"].iter().position(|day| *day == word.to_ascii_lowercase())?;
+    let clock = time.map_or(Some(Duration::ZERO), clock)?;
+    Some(Moment::Day { ago: ago.try_into().ok()?, clock })
+}
+
+/// "7:00", "07:00", "07:00:30": the time since midnight
+fn clock(text: &str) -> Option<Duration> {
+    let padded = if text.find(':') == Some(1) { format!("0{text}") } else { text.to_owned() };
+    utc("1970-01-01", &padded)?.duration_since(UNIX_EPOCH).ok()
 }
 
 /// Seconds by which local time is ahead of UTC.
@@ -148,6 +192,14 @@ mod tests {
             ("2026-11-16T09:00:00.250Z", 3600, "2026-11-16T09:00:00Z"),
             ("2026-11-16T09:00:00+05:30", 0, "2026-11-16T03:30:00Z"),
             ("2026-11-16 09:00-08:00", 0, "2026-11-16T17:00:00Z"),
+            ("today", 3600, "2026-11-15T23:00:00Z"),
+            ("Yesterday", 0, "2026-11-15T00:00:00Z"),
+            ("yesterday", -13 * 3600, "2026-11-14T13:00:00Z"),
+            ("yesterday 7:30", 3600, "2026-11-15T06:30:00Z"),
+            ("07:00", 3600, "2026-11-16T06:00:00Z"),
+            ("7:00:05", 0, "2026-11-16T07:00:05Z"),
+            ("13:30", 0, "2026-11-15T13:30:00Z"),
+            ("12:00", 0, "2026-11-16T12:00:00Z"),
         ] {
             assert_eq!(at(text, clock), moment, "{text}");
         }
@@ -179,7 +231,9 @@ mod tests {
     fn nonsense_is_rejected() {
         for text in [
             "",
-            "yesterday",
+            "tomorrow",
+            "yesterday 25:00",
+            "7:0",
             "2026-13-01",
             "2026-02-30 10:00",
             "2026-11-16 25:00",

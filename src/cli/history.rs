@@ -1,15 +1,23 @@
 //! `redlock history`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::ONCE;
-use super::shared::{KeyArgs, LookArgs};
+use super::shared::LookArgs;
 use super::text::Block::{Code, Exits, Terms, Text};
 use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 
-/// Show who held a lock, how long, and how it ended
+/// Show who held locks, how long, and how it ended
+///
+/// Without an argument it shows the runs of all locks, and with a PATTERN those of the matching
+/// ones: for each lock how many runs there were, how many failed and how long they took, and below
+/// the last runs one by one. A PATTERN must match the whole key: * matches any text, ? one
+/// character, [a-z] one of these, [^a-z] any other; \ escapes the next character.
+///
+/// With a KEY it shows that lock alone.
 ///
 /// Draws a timeline of the last runs: how holders followed each other, when others waited, when the
 /// lock was free and which runs failed. Below it are the waiting and holding times, and the last
@@ -20,13 +28,27 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 /// sets how many are kept. redlock history is read-only.
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
-    #[command(flatten)]
-    pub key: KeyArgs,
+    /// Name of the lock, or a pattern: *, ?, [a-z]
+    #[arg(value_name = "KEY")]
+    pub pattern: Option<OsString>,
+
+    /// Name of the lock, as an option
+    ///
+    /// Taken literally, whatever characters it has.
+    #[arg(id = "key", short, long, value_name = "KEY", hide_long_help = ONCE)]
+    pub key: Option<OsString>,
+
+    /// Only runs that failed
+    ///
+    /// Their command failed, or was stopped, or the lock was lost. The timeline of one lock shows
+    /// all runs.
+    #[arg(long, hide_long_help = ONCE)]
+    pub failed: bool,
 
     /// Only runs that ended after this time
     ///
-    /// An age, such as 90m or 7d; or a moment: 2026-11-16 or "2026-11-16 09:00" in local time, or
-    /// 2026-11-16T09:00:00Z.
+    /// An age, such as 90m or 7d; or a moment: today, yesterday, 07:00 (the last time it was seven),
+    /// "yesterday 07:00", 2026-11-16 or "2026-11-16 09:00" in local time, or 2026-11-16T09:00:00Z.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, hide_long_help = ONCE)]
     pub since: Option<String>,
 
@@ -48,7 +70,7 @@ pub(crate) struct HistoryArgs {
 }
 
 pub(super) static TEXT: CommandText = CommandText {
-    usage: &["redlock history [OPTIONS] KEY"],
+    usage: &["redlock history [OPTIONS] [KEY | PATTERN]"],
     summary_end: "More options, exit codes and examples: redlock history --help",
     sections: &[ENDINGS, VALUES, JSON, EXIT_STATUS, ENVIRONMENT, FILES, EXAMPLES],
 };
@@ -114,7 +136,7 @@ const EXAMPLES: Section = Section {
     title: "Examples",
     blocks: &[
         Code(
-            "redlock history deploy\nredlock history deploy --since 24h\nredlock history deploy --since 2026-11-16 --svg deploy.svg",
+            "redlock history --since yesterday --failed\nredlock history 'nightly-*' --since 07:00\nredlock history deploy\nredlock history deploy --since 24h\nredlock history deploy --since 2026-11-16 --svg deploy.svg",
         ),
         Text("The CI jobs that failed:"),
         Code("redlock history deploy --json | jq -r 'select(.exit > 0).run.job_url'"),

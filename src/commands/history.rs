@@ -1,5 +1,6 @@
-//! `redlock history`: the runs of one lock.
+//! `redlock history`: the runs of one lock, or of many.
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::SystemTime;
@@ -9,8 +10,9 @@ use super::backend::{cannot_look, open_view};
 use super::print;
 use crate::child::{local_time, terminal};
 use crate::exit::{Exit, Failure, UNFIT};
-use crate::report::{self, Style, quoted, sanitize};
-use crate::settings::{Form, HistorySettings};
+use crate::lock::{BackendError, Detail, History, State, View};
+use crate::report::{self, Rows, Style, quoted, sanitize};
+use crate::settings::{Form, HistoryScope, HistorySettings};
 
 /// If stdout is not a terminal.
 const USUAL_WIDTH: usize = 80;
@@ -19,22 +21,69 @@ const LISTED_RUNS: usize = 10;
 
 pub(super) fn run(settings: &HistorySettings) -> anyhow::Result<Exit> {
     let since = settings.since.map(|since| since.at(SystemTime::now(), local_time));
-    let mut history = open_view(&settings.location)
-        .history(&settings.key, since)
-        .map_err(|error| cannot_look(&quoted(&[sanitize(&settings.key)]), &error))?;
+    let mut view = open_view(&settings.location);
+    let mut histories = match &settings.scope {
+        HistoryScope::One(key) => vec![look(&mut *view, key, since)?],
+        HistoryScope::Matching(pattern) => look_at_all(&mut *view, pattern.as_deref(), since)?,
+    };
     // After the look: the times that waiters have waited count back from then.
     let now = SystemTime::now();
-    if let Some(limit) = settings.limit {
-        history.keep_last(limit);
-    }
     let clock = report::Clock { now, since, local_time };
-    match &settings.form {
-        Form::Text => {
-            let rows = settings.limit.unwrap_or(LISTED_RUNS);
-            print(&report::history_text(&history, clock, style(), rows))
+    let is_picture = matches!(settings.form, Form::Text | Form::Svg(_));
+    if settings.failed && !(is_picture && matches!(settings.scope, HistoryScope::One(_))) {
+        histories.iter_mut().for_each(History::keep_failed);
+    }
+    if let Some(limit) = settings.limit {
+        keep_last(&mut histories, limit);
+    }
+    let rows = Rows { most: settings.limit.unwrap_or(LISTED_RUNS), only_failed: settings.failed };
+    match (&settings.form, &histories[..], &settings.scope) {
+        (Form::Svg(path), [history], _) => write(path, &report::history_svg(history, clock)),
+        (Form::Text, [history], HistoryScope::One(_)) => {
+            print(&report::history_text(history, clock, style(), rows))
         }
-        Form::Json => print(&report::history_json(&history, now)),
-        Form::Svg(path) => write(path, &report::history_svg(&history, clock)),
+        (Form::Text, histories, _) => print(&report::histories_text(histories, clock, rows)),
+        (Form::Json | Form::Svg(_), histories, _) => print(&report::history_json(histories, now)),
+    }
+}
+
+fn look(view: &mut dyn View, key: &[u8], since: Option<SystemTime>) -> Result<History, Failure> {
+    view.history(key, since).map_err(|error| cannot_look(&quoted(&[sanitize(key)]), &error))
+}
+
+/// The histories of all matching locks that have runs in this period, sorted by their keys.
+pub(super) fn look_at_all(
+    view: &mut dyn View,
+    pattern: Option<&[u8]>,
+    since: Option<SystemTime>,
+) -> Result<Vec<History>, Failure> {
+    let fail = |error: BackendError| cannot_look("the locks", &error);
+    let taken = view.list(pattern, Detail::Summary).map_err(fail)?;
+    if let Some(error) = taken.undecided {
+        return Err(fail(error));
+    }
+    let taken = taken.locks.into_iter().filter(|lock| lock.state != State::Foreign).map(|lock| lock.key);
+    let logged = view.logged_keys(pattern).map_err(fail)?;
+    let keys: BTreeSet<Vec<u8>> = logged.into_iter().chain(taken).collect();
+    let mut histories = Vec::new();
+    for key in keys {
+        let history = look(view, &key, since)?;
+        if !history.runs.is_empty() || history.status.is_taken() {
+            histories.push(history);
+        }
+    }
+    Ok(histories)
+}
+
+/// Drop all but the last finished runs of all.
+fn keep_last(histories: &mut [History], most: usize) {
+    let mut ends: Vec<SystemTime> =
+        histories.iter().flat_map(|history| &history.runs).map(|run| run.ended_at).collect();
+    ends.sort_unstable();
+    if let Some(first) = ends.len().checked_sub(most).and_then(|at| ends.get(at)) {
+        for history in histories {
+            history.runs.retain(|run| run.ended_at >= *first);
+        }
     }
 }
 

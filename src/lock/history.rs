@@ -33,9 +33,10 @@ impl History {
         self.status.holders.iter().filter(move |holder| is_ours && !has_ended(holder))
     }
 
-    /// Drop all but the last finished runs.
-    pub(crate) fn keep_last(&mut self, most: usize) {
-        self.runs.drain(..self.runs.len().saturating_sub(most));
+    /// Drop all runs but those that have failed.
+    pub(crate) fn keep_failed(&mut self) {
+        self.runs.retain(|run| run.ended.has_failed());
+        self.status = Status::free(std::mem::take(&mut self.status.key));
     }
 }
 

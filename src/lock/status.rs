@@ -26,6 +26,9 @@ pub(crate) trait View {
         Ok(status.holders.iter().any(owns))
     }
 
+    /// The matching keys whose finished runs are remembered, in any order.
+    fn logged_keys(&mut self, pattern: Option<&[u8]>) -> Result<Vec<Vec<u8>>, BackendError>;
+
     /// Blocks until the lock is free and has no waiters, or until this moment; `None` is forever.
     /// Takes nothing, and does not poll. Returns the last status, whichever it is. The observer is
     /// called at the start, and whenever something may have changed.

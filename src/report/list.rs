@@ -64,7 +64,7 @@ impl Longest {
     }
 }
 
-fn cut(text: String, longest: usize) -> String {
+pub(super) fn cut(text: String, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some(_) => text.chars().take(longest.saturating_sub(3)).chain("...".chars()).collect(),
         None => text,

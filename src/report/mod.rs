@@ -40,7 +40,7 @@ pub(crate) use break_lock::BreakReport;
 #[cfg(fuzzing)]
 pub(crate) use format::blocker;
 pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, config_files, quoted, sanitize};
-pub(crate) use history::{Clock, Style, history_json, history_svg, history_text};
+pub(crate) use history::{Clock, Rows, Style, histories_text, history_json, history_svg, history_text};
 pub(crate) use json::json_text;
 pub(crate) use list::{incomplete_list, list_keys, list_table};
 pub(crate) use problem::{backend_error, io_error, problem};

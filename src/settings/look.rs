@@ -2,6 +2,7 @@
 //! first.
 
 use std::env;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::backend::Backend;
 use super::sources::Sources;
 use super::{one_key, prefix, usage, verbosity};
 use crate::cli::{
-    BackendArgs, BreakArgs, CheckArg, HistoryArgs, ListArgs, LookArgs, StatusArgs, VerbosityArgs, WatchArgs,
+    BackendArgs, BreakArgs, CheckArg, HistoryArgs, KeyArgs, ListArgs, LookArgs, StatusArgs, VerbosityArgs,
+    WatchArgs,
 };
 use crate::exit::Failure;
 use crate::lock::{BreakMode, Claim, MOST_SLOTS};
@@ -168,13 +170,23 @@ impl ListSettings {
 
 #[derive(Debug)]
 pub(crate) struct HistorySettings {
-    pub key: Vec<u8>,
+    pub scope: HistoryScope,
+    /// Only runs that failed.
+    pub failed: bool,
     pub location: Location,
     /// Only runs that ended after this.
     pub since: Option<Moment>,
     /// At most this many finished runs.
     pub limit: Option<usize>,
     pub form: Form,
+}
+
+/// The locks whose runs are shown.
+#[derive(Debug)]
+pub(crate) enum HistoryScope {
+    One(Vec<u8>),
+    /// Those that match; `None` is all.
+    Matching(Option<Vec<u8>>),
 }
 
 /// How the runs are shown.
@@ -188,14 +200,26 @@ pub(crate) enum Form {
 
 impl HistorySettings {
     pub(crate) fn resolve(args: HistoryArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let HistoryArgs { key, since, limit, svg, look } = args;
-        let key = one_key(key)?;
+        let HistoryArgs { pattern, key, failed, since, limit, svg, look } = args;
+        let has_pattern_characters =
+            |text: &OsString| text.as_encoded_bytes().iter().any(|byte| b"*?[\\".contains(byte));
+        let scope = match (pattern, key) {
+            (None, None) => HistoryScope::Matching(None),
+            (Some(pattern), None) if has_pattern_characters(&pattern) => {
+                HistoryScope::Matching(Some(pattern.into_vec()))
+            }
+            (argument, option) => HistoryScope::One(one_key(KeyArgs { argument, option })?),
+        };
+        if svg.is_some() && matches!(scope, HistoryScope::Matching(_)) {
+            return Err(usage("--svg requires one KEY"));
+        }
         let form = sources.one_of(&[("svg", svg.is_some()), ("json", look.json)])?;
         let since =
             since.map(|text| text.parse().map_err(|why: String| sources.must("since", &why))).transpose()?;
         let limit = sources.whole_number("limit", limit.as_deref(), 1, u32::MAX)?;
         Ok(Self {
-            key,
+            scope,
+            failed,
             since,
             limit: limit.and_then(|limit| limit.try_into().ok()),
             form: match (form, svg) {

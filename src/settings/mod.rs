@@ -37,7 +37,8 @@ pub(crate) use doctor::Origins;
 pub(crate) use inherited::{Inherited, inherit};
 pub(crate) use lock::LockSettings;
 pub(crate) use look::{
-    BreakSettings, Checked, Form, HistorySettings, ListSettings, Location, Purpose, StatusSettings,
+    BreakSettings, Checked, Form, HistoryScope, HistorySettings, ListSettings, Location, Purpose,
+    StatusSettings,
 };
 pub(crate) use sources::Sources;
 pub(crate) use token::{ExtendSettings, TokenSettings};

@@ -94,6 +94,28 @@ impl HostView {
         let name = file.name()?;
         name.strip_prefix(lock_name(&self.prefix, b"").as_slice()).map(<[u8]>::to_vec)
     }
+
+    /// The matching keys and their files. Skips files that cannot be read or are not lock files.
+    fn for_each_file(
+        &self,
+        pattern: Option<&[u8]>,
+        mut visit: impl FnMut(Vec<u8>, &LockFile),
+    ) -> Result<(), BackendError> {
+        check_directory(&self.directory)?;
+        let fail = |e: &io::Error| unusable(&self.directory, FileProblem::Directory(e.to_string()));
+        for entry in self.directory.read_dir().map_err(|e| fail(&e))? {
+            let file_name = entry.map_err(|e| fail(&e))?.file_name();
+            if !file_name::may_be_ours(&file_name) {
+                continue;
+            }
+            let Ok(Some(file)) = LockFile::open_to_look(&self.directory, &file_name) else { continue };
+            let key = self.key_of(&file);
+            if let Some(key) = key.filter(|key| pattern.is_none_or(|pattern| glob::matches(pattern, key))) {
+                visit(key, &file);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl View for HostView {
@@ -140,27 +162,18 @@ impl View for HostView {
         Ok(History::new(runs, present.status(&file, key.to_vec(), Detail::Full)))
     }
 
-    /// Skips files that cannot be read or are not lock files.
+    fn logged_keys(&mut self, pattern: Option<&[u8]>) -> Result<Vec<Vec<u8>>, BackendError> {
+        let mut keys = Vec::new();
+        self.for_each_file(pattern, |key, _| keys.push(key))?;
+        Ok(keys)
+    }
+
     fn list(&mut self, pattern: Option<&[u8]>, detail: Detail) -> Result<Listing, BackendError> {
-        check_directory(&self.directory)?;
-        let fail = |e: &io::Error| unusable(&self.directory, FileProblem::Directory(e.to_string()));
         let mut locks = Vec::new();
-        for entry in self.directory.read_dir().map_err(|e| fail(&e))? {
-            let file_name = entry.map_err(|e| fail(&e))?.file_name();
-            if !file_name::may_be_ours(&file_name) {
-                continue;
-            }
-            let Ok(Some(file)) = LockFile::open_to_look(&self.directory, &file_name) else { continue };
-            let key = self.key_of(&file);
-            let Some(key) = key.filter(|key| pattern.is_none_or(|pattern| glob::matches(pattern, key)))
-            else {
-                continue;
-            };
-            let Ok(present) = Present::look(&file) else { continue };
-            if present.state() != State::Free {
-                locks.push(present.status(&file, key, detail));
-            }
-        }
+        self.for_each_file(pattern, |key, file| match Present::look(file) {
+            Ok(present) if present.state() != State::Free => locks.push(present.status(file, key, detail)),
+            Ok(_) | Err(_) => {}
+        })?;
         Ok(Listing { locks, servers: Vec::new(), missing: Vec::new(), undecided: None })
     }
 }

@@ -95,11 +95,23 @@ impl Keys {
     }
 }
 
-/// For a scan: the part of a name before the user's key, and the pattern that the names of taken
-/// locks match. Without a prefix a lock's own name could be anything: there the locks are found by
-/// the records of their holders.
-pub(crate) fn lock_pattern(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
-    let before = if prefix.is_empty() { Keys::plain("", b"").info } else { lock_name(prefix, b"") };
+/// What a scan looks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted {
+    /// Taken locks. Without a prefix a lock's own name could be anything: there they are found by the
+    /// records of their holders.
+    Locks,
+    /// The logs of finished runs.
+    Logs,
+}
+
+/// For a scan: the part of a name before the user's key, and the pattern that the names match.
+pub(crate) fn scan_pattern(wanted: Wanted, prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
+    let before = match wanted {
+        Wanted::Logs => Keys::plain(prefix, b"").log,
+        Wanted::Locks if prefix.is_empty() => Keys::plain("", b"").info,
+        Wanted::Locks => lock_name(prefix, b""),
+    };
     let mut glob = Vec::new();
     for &byte in &before {
         if b"*?[]\\^".contains(&byte) {
@@ -112,14 +124,18 @@ pub(crate) fn lock_pattern(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Ve
 }
 
 /// The same on a cluster, where names have a tag before the key.
-pub(crate) fn cluster_patterns(prefix: &str, pattern: Option<&[u8]>) -> (Vec<u8>, Vec<Vec<u8>>) {
+pub(crate) fn cluster_patterns(
+    wanted: Wanted,
+    prefix: &str,
+    pattern: Option<&[u8]>,
+) -> (Vec<u8>, Vec<Vec<u8>>) {
     let Some(pattern) = pattern else {
-        let (before, glob) = lock_pattern(prefix, Some(b"{*"));
+        let (before, glob) = scan_pattern(wanted, prefix, Some(b"{*"));
         return (before, vec![glob]);
     };
     let globs = [[b"{", pattern, b"}"].concat(), [b"{*}:", pattern].concat()];
-    let globs = globs.map(|glob| lock_pattern(prefix, Some(&glob)).1);
-    (lock_pattern(prefix, None).0, globs.to_vec())
+    let globs = globs.map(|glob| scan_pattern(wanted, prefix, Some(&glob)).1);
+    (scan_pattern(wanted, prefix, None).0, globs.to_vec())
 }
 
 /// The key from a name that [`tagged`] returned.
@@ -214,9 +230,14 @@ mod tests {
 
     #[test]
     fn a_scan_takes_the_prefix_as_it_is() {
-        assert_eq!(lock_pattern("lock", None), (b"lock:".to_vec(), b"lock:*".to_vec()));
-        assert_eq!(lock_pattern("a*[b", Some(b"x?")), (b"a*[b:".to_vec(), br"a\*\[b:x?".to_vec()));
-        assert_eq!(lock_pattern("", None), (b"bare-info:".to_vec(), b"bare-info:*".to_vec()));
+        assert_eq!(scan_pattern(Wanted::Locks, "lock", None), (b"lock:".to_vec(), b"lock:*".to_vec()));
+        assert_eq!(
+            scan_pattern(Wanted::Locks, "a*[b", Some(b"x?")),
+            (b"a*[b:".to_vec(), br"a\*\[b:x?".to_vec())
+        );
+        assert_eq!(scan_pattern(Wanted::Locks, "", None), (b"bare-info:".to_vec(), b"bare-info:*".to_vec()));
+        let logs = |prefix| scan_pattern(Wanted::Logs, prefix, Some(b"k")).1;
+        assert_eq!([logs("lock"), logs("")], [b"lock-log:k".to_vec(), b"bare-log:k".to_vec()]);
     }
 
     #[test]

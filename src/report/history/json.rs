@@ -9,9 +9,14 @@ use crate::report::json::Object;
 use crate::report::status::{key_object, mode_name};
 
 /// Sorted by their start, current waiters last.
-pub(crate) fn history_json(history: &History, now: SystemTime) -> String {
-    let key = key_object(&history.status.key);
-    let lines = runs_of(history, now).into_iter().map(|run| format!("{}\n", object(&key, &run).text()));
+pub(crate) fn history_json(histories: &[History], now: SystemTime) -> String {
+    let mut runs: Vec<(Object, Run<'_>)> = Vec::new();
+    for history in histories {
+        let key = key_object(&history.status.key);
+        runs.extend(runs_of(history, now).into_iter().map(|run| (key.clone(), run)));
+    }
+    runs.sort_by_key(|(_, run)| run.order());
+    let lines = runs.iter().map(|(key, run)| object(key, run).text() + "\n");
     lines.collect()
 }
 

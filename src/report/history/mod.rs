@@ -2,6 +2,7 @@
 
 mod axis;
 mod json;
+mod overview;
 mod run;
 mod summary;
 mod svg;
@@ -20,6 +21,7 @@ use summary::Summary;
 use timeline::Timeline;
 
 pub(crate) use json::history_json;
+pub(crate) use overview::histories_text;
 
 const HEADINGS: [&str; 6] = ["STARTED", "WAITED", "HELD", "EXIT", "FENCE", "WHO"];
 
@@ -40,8 +42,15 @@ pub(crate) struct Style {
     pub is_unicode: bool,
 }
 
-/// The timeline, the figures and the last `rows` runs, newest first.
-pub(crate) fn history_text(history: &History, clock: Clock, style: Style, rows: usize) -> String {
+/// The runs that are listed one by one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub most: usize,
+    pub only_failed: bool,
+}
+
+/// The timeline, the figures and the last runs, newest first.
+pub(crate) fn history_text(history: &History, clock: Clock, style: Style, rows: Rows) -> String {
     let key = sanitize(&history.status.key);
     let runs = runs_of(history, clock.now);
     let text = match Timeline::new(&runs, clock) {
@@ -59,11 +68,12 @@ pub(crate) fn history_text(history: &History, clock: Clock, style: Style, rows: 
 }
 
 /// At most `most` runs that have ended, and all that have not, newest first.
-fn table(runs: &[Run<'_>], most: usize, clock: Clock) -> String {
-    let ended = runs.iter().filter(|run| run.ended().is_some()).count();
+fn table(runs: &[Run<'_>], Rows { most, only_failed }: Rows, clock: Clock) -> String {
+    let runs = || runs.iter().filter(|run| !only_failed || run.has_failed());
+    let ended = runs().filter(|run| run.ended().is_some()).count();
     let mut left_out = ended.saturating_sub(most);
     let mut rows: Vec<[String; 6]> = Vec::new();
-    for run in runs {
+    for run in runs() {
         if run.ended().is_some() && left_out > 0 {
             left_out -= 1;
         } else {

@@ -71,12 +71,17 @@ pub(super) fn runs_of(history: &History, now: SystemTime) -> Vec<Run<'_>> {
         phase: Phase::Ended(run),
     });
     let mut runs: Vec<Run<'_>> = ended.chain(running).chain(waiting).collect();
-    // The moments of a holder and a waiter come from different clocks.
-    runs.sort_by_key(|run| (run.is_waiting(), run.started(), run.asked));
+    runs.sort_by_key(Run::order);
     runs
 }
 
 impl Run<'_> {
+    /// By their start, current waiters last: the moments of a holder and a waiter come from different
+    /// clocks.
+    pub(super) fn order(&self) -> (bool, SystemTime, SystemTime) {
+        (self.is_waiting(), self.started(), self.asked)
+    }
+
     /// When it got the lock, or requested it in vain.
     pub(super) fn started(&self) -> SystemTime {
         self.held.map_or(self.asked, |(from, _)| from)

@@ -100,7 +100,7 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 /// The 50th and the 95th percentile and the maximum of sorted times. `None` if there are none.
-fn quantiles(times: &[Duration]) -> Option<[Duration; 3]> {
+pub(super) fn quantiles(times: &[Duration]) -> Option<[Duration; 3]> {
     let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied();
     Some([rank(50)?, rank(95)?, rank(100)?])
 }

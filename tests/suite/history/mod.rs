@@ -1,6 +1,7 @@
 //! The history of runs: every ending is recorded once, never at the cost of the run; `redlock
 //! history` shows it without changing anything.
 
+mod all_keys;
 mod endings;
 mod hostile;
 mod kept;

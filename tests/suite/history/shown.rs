@@ -139,7 +139,7 @@ fn times_are_read_as_local_time_and_invalid_ones_are_refused() {
     assert_eq!((count(&minutes_ago(10, 0), "UTC"), count(&minutes_ago(10, 5), "XYZ-5")), (1, 1));
     assert_eq!((count(&minutes_ago(10, 5), "UTC"), count("2020-01-01T00:00:00Z", "UTC")), (0, 1));
     for args in [
-        &["--since", "yesterday"][..],
+        &["--since", "tomorrow"][..],
         &["--limit", "0"],
         &["--limit", "x"],
         &["--json", "--svg", "-"],
@@ -148,7 +148,8 @@ fn times_are_read_as_local_time_and_invalid_ones_are_refused() {
         let done = history(&redis, args).done().expect_code(64);
         assert!(done.stderr.contains(args[0]), "{done:?}");
     }
-    Run::bare().args(&["history"]).done().expect_code(64);
+    let typed = history(&redis, &["--key", "other"]).done().expect_code(64);
+    assert!(typed.stderr.contains("give one key"), "{typed:?}");
 }
 
 /// "2026-11-16T09:14:05"

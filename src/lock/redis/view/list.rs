@@ -5,7 +5,7 @@ use redis::Value;
 
 use super::{InspectLimits, RedisView, ServerReport, read_pages};
 use crate::lock::redis::discovery::masters;
-use crate::lock::redis::keys::{Keys, cluster_patterns, lock_pattern, untagged};
+use crate::lock::redis::keys::{Keys, Wanted, cluster_patterns, scan_pattern, untagged};
 use crate::lock::redis::script::Call;
 use crate::lock::redis::servers::Servers;
 use crate::lock::{BackendError, Detail, Listing, ServerState, ServerStatus, Status, View};
@@ -33,7 +33,7 @@ impl RedisView {
         pattern: Option<&[u8]>,
         detail: Detail,
     ) -> Result<Listing, BackendError> {
-        let FoundKeys { keys, mut missing } = self.find_keys(pattern)?;
+        let FoundKeys { keys, mut missing } = self.find_keys(Wanted::Locks, pattern)?;
         let limits = match detail {
             Detail::Summary => InspectLimits { holders: DESCRIBED_IN_LIST, waiters: 0, log: false },
             Detail::Full => {
@@ -96,11 +96,17 @@ impl RedisView {
         Ok((reports, taken))
     }
 
-    fn find_keys(&mut self, pattern: Option<&[u8]>) -> Result<FoundKeys, BackendError> {
+    /// The keys that have finished runs. An error if some of them cannot be known.
+    pub(super) fn logged_keys(&mut self, pattern: Option<&[u8]>) -> Result<Vec<Vec<u8>>, BackendError> {
+        let FoundKeys { keys, mut missing } = self.find_keys(Wanted::Logs, pattern)?;
+        missing.pop().map_or(Ok(keys), Err)
+    }
+
+    fn find_keys(&mut self, wanted: Wanted, pattern: Option<&[u8]>) -> Result<FoundKeys, BackendError> {
         let mut found = if self.is_cluster() {
-            self.find_keys_of_clusters(pattern)?
+            self.find_keys_of_clusters(wanted, pattern)?
         } else {
-            let (before, glob) = lock_pattern(&self.prefix, pattern);
+            let (before, glob) = scan_pattern(wanted, &self.prefix, pattern);
             // Locks that only a minority knows are listed as such.
             let tolerated = self.servers.len() - 1;
             let (names, _) = scan(&mut self.servers, &glob, tolerated)?;
@@ -115,8 +121,12 @@ impl RedisView {
 
     /// Each master of a cluster knows only its own locks; with several clusters, a majority of them
     /// knows every lock that is held.
-    fn find_keys_of_clusters(&self, pattern: Option<&[u8]>) -> Result<FoundKeys, BackendError> {
-        let (before, globs) = cluster_patterns(&self.prefix, pattern);
+    fn find_keys_of_clusters(
+        &self,
+        wanted: Wanted,
+        pattern: Option<&[u8]>,
+    ) -> Result<FoundKeys, BackendError> {
+        let (before, globs) = cluster_patterns(wanted, &self.prefix, pattern);
         let timeout = self.servers.node_timeout;
         let (mut names, mut incomplete, mut missing) = (Vec::new(), 0, Vec::new());
         for server in &self.configured {

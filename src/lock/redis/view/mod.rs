@@ -252,6 +252,10 @@ impl View for RedisView {
         self.read_history(key, since)
     }
 
+    fn logged_keys(&mut self, pattern: Option<&[u8]>) -> Result<Vec<Vec<u8>>, BackendError> {
+        RedisView::logged_keys(self, pattern)
+    }
+
     fn wait_until_free(
         &mut self,
         key: &[u8],
