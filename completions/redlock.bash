@@ -123,7 +123,7 @@ _redlock() {
         completions)
             options="-h --help"
             valued=""
-            arguments="bash zsh fish"
+            arguments="bash zsh fish elvish powershell"
             ;;
         help)
             options="-h --help"

@@ -361,7 +361,7 @@ complete -c redlock -n '__redlock_in_options break' -a '(__redlock_keys)'
 
 # redlock completions
 complete -c redlock -n '__redlock_in_options completions' -s h -l help -d 'Print this summary; --help explains every option'
-complete -c redlock -n '__redlock_in_options completions' -a 'bash zsh fish'
+complete -c redlock -n '__redlock_in_options completions' -a 'bash zsh fish elvish powershell'
 
 # redlock help
 complete -c redlock -n '__redlock_in_options help' -s h -l help -d 'Print this summary; --help explains every option'

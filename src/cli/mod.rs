@@ -141,4 +141,7 @@ pub(crate) enum Shell {
     Bash,
     Zsh,
     Fish,
+    Elvish,
+    #[value(name = "powershell")]
+    PowerShell,
 }

@@ -73,7 +73,7 @@ Options of a command: redlock COMMAND -h; in full: redlock help COMMAND",
 };
 
 static COMPLETIONS: CommandText = CommandText {
-    usage: &["redlock completions bash|zsh|fish"],
+    usage: &["redlock completions bash|zsh|fish|elvish|powershell"],
     summary_end: "",
     sections: &[COMPLETIONS_EXIT_STATUS, COMPLETIONS_EXAMPLES],
 };
@@ -149,6 +149,8 @@ const COMPLETIONS_EXAMPLES: Section = Section {
     blocks: &[Code(
         "source <(redlock completions bash)   # in ~/.bashrc\n\
          redlock completions zsh > ~/.zfunc/_redlock   # in $fpath\n\
-         redlock completions fish > ~/.config/fish/completions/redlock.fish",
+         redlock completions fish > ~/.config/fish/completions/redlock.fish\n\
+         redlock completions elvish > ~/.config/elvish/lib/redlock.elv\n\
+         redlock completions powershell >> $PROFILE",
     )],
 };

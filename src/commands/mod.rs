@@ -62,6 +62,8 @@ fn completion_script(shell: Shell) -> &'static str {
         Shell::Bash => include_str!("../../completions/redlock.bash"),
         Shell::Zsh => include_str!("../../completions/_redlock"),
         Shell::Fish => include_str!("../../completions/redlock.fish"),
+        Shell::Elvish => include_str!("../../completions/redlock.elv"),
+        Shell::PowerShell => include_str!("../../completions/_redlock.ps1"),
     }
 }
 

@@ -55,6 +55,7 @@ fn redlock_runs_when_installed_below_a_prefix() {
         "share/bash-completion/completions/redlock",
         "share/zsh/site-functions/_redlock",
         "share/fish/vendor_completions.d/redlock.fish",
+        "share/elvish/lib/redlock.elv",
         "share/doc/redlock/README.md",
         "share/doc/redlock/CHANGELOG.md",
         "share/doc/redlock/LICENSE",

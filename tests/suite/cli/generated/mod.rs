@@ -43,6 +43,16 @@ fn completions_match_the_command_line() {
     check("completions/redlock.bash", &bash::script(&command));
     check("completions/_redlock", &zsh::script(&command));
     check("completions/redlock.fish", &fish::script(&command));
+    check("completions/redlock.elv", &from_clap(clap_complete::Shell::Elvish));
+    check("completions/_redlock.ps1", &from_clap(clap_complete::Shell::PowerShell));
+}
+
+/// The script of clap's generator: options and subcommands, not the keys of locks. None for nushell:
+/// clap's is a declaration, with which nushell passes "--" on as "-", so the command does not run.
+fn from_clap(shell: clap_complete::Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut declared(), "redlock", &mut script);
+    String::from_utf8(script).expect("UTF-8")
 }
 
 #[test]
