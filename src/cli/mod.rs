@@ -137,6 +137,7 @@ impl Command {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(clippy::enum_variant_names, reason = "PowerShell is a name")]
 pub(crate) enum Shell {
     Bash,
     Zsh,
