@@ -56,7 +56,7 @@ fn a_mistake_gets_the_hint_that_helps() {
         (&["run", "-k", "a", "--prefer", "cry", "true"], &["fair, writers or readers", "\"cry\""]),
         (&["run", "-k", "a", "--local=yes", "true"], &["--local takes no value"]),
         (&["completions"], &["SHELL is required", "bash|zsh|fish"]),
-        (&["completions", "tcsh"], &["bash, zsh or fish"]),
+        (&["completions", "tcsh"], &["bash, zsh, fish, elvish or powershell"]),
         (&["status"], &["--key KEY is required"]),
         (&["status", "a", "--check", "mine"], &["held, free or owned", "\"mine\""]),
         (&["status", "a", "--check", "owned"], &["--token TOKEN is required", "REDLOCK_TOKEN"]),
