@@ -69,7 +69,7 @@ end
 local quarantined_for, known_ms, longest_bound = 0, 0, '0 0'
 if NEEDS_MARKER or QUARANTINE ~= 0 then
   -- @include marker
-  quarantined_for, known_ms, longest_bound = quarantine_left(QUARANTINE, tonumber(TTL))
+  quarantined_for, known_ms, longest_bound = quarantine_left(QUARANTINE, tonumber(TTL), FIRST_FIELD)
 end
 
 -- How a grant is written: see store_grant(). `prepare` is called before each grant, `finish` after

@@ -113,7 +113,10 @@ end
 -- A request for a lease of `ttl` ms raises the bound, for a little longer than this lease can last.
 -- No longer lease was granted before, so a server that is in good standing stays so. On any other
 -- server nothing is raised, and its reply is no acknowledgement.
-local function quarantine_left(quarantine, ttl)
+--
+-- `first_field`: where the arguments that describe the client begin, if there are any. For people, a
+-- second key names the client that asked for the longest bound in force.
+local function quarantine_left(quarantine, ttl, first_field)
   if quarantine == 0 and SERVERS == '1' then
     shard_known_since('check')
     return 0, 0, '0 0'
@@ -137,6 +140,20 @@ local function quarantine_left(quarantine, ttl)
     ends = is_prolonged and NOW_MS + bound * 5 / 4 or ends
     local times = { int_string(since), int_string(bound), int_string(ends), int_string(raised) }
     call('SET', MARKER, our_reign .. ' ' .. table.concat(times, ' '))
+    if raised > 0 then
+      local function name_client()
+        local client, left = {}, ends - NOW_MS
+        for i = first_field or #ARGV, #ARGV - 1, 2 do
+          client[ARGV[i]] = ARGV[i + 1]
+        end
+        if client.user and ours >= bound then
+          call('SET', MARKER .. '-by', client.user .. '@' .. (client.host or ''), 'PX', int_string(left))
+        else
+          call('PEXPIRE', MARKER .. '-by', int_string(left))
+        end
+      end
+      name_client()
+    end
   end
   -- A usual lease of ours does not count against other servers, and needs no acknowledgement.
   local reported = quarantine > 0 and bound > USUAL_LEASE_MS and bound or longest

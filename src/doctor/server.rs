@@ -12,7 +12,7 @@ use crate::lock::checkup::{
 use crate::lock::{
     BackendError, Fault, Problem, ServerError, ServerErrorKind, Timing, TlsProblem, USUAL_LEASE,
 };
-use crate::report::problem;
+use crate::report::{problem, sanitize};
 
 /// With one server its clock is only shown to people.
 const SHOWN_CLOCK_TOLERANCE_MS: u64 = 60_000;
@@ -347,6 +347,22 @@ pub(super) fn first_quarantine(timing: &Timing) -> Duration {
     timing.quarantine.saturating_add(AFTER_QUARANTINE)
 }
 
+/// "leases of up to 2h until 1h 3m from now, requested by alice@bastion", if such leases are in force.
+fn long_leases(marker: &Marker, now_ms: u64) -> Option<String> {
+    let longest = Duration::from_millis(marker.longest_ms);
+    let left = Duration::from_millis(marker.ends_ms.saturating_sub(now_ms));
+    if longest <= USUAL_LEASE || left.is_zero() {
+        return None;
+    }
+    let client = marker.raised_by.as_str();
+    let client = if client.is_empty() {
+        String::new()
+    } else {
+        format!(", requested by {}", sanitize(client.as_bytes()))
+    };
+    Some(format!("leases of up to {} for another {}{client}", format(longest), format_seconds(left)))
+}
+
 /// Computes the quarantine as lua/include/marker.lua does.
 fn quarantine(
     found: &Found,
@@ -394,10 +410,13 @@ fn quarantine(
             (Some(check.unknown(error)), CanVote::Now)
         }
         (Ok(Some(marker)), Some((reign, now_ms))) => match left_ms(marker, &reign, now_ms, timing) {
-            0 => votes(up),
+            0 => {
+                votes(up.into_iter().chain(long_leases(marker, now_ms)).reduce(|up, more| up + "; " + &more))
+            }
             left => {
                 let left = format_seconds(Duration::from_millis(left.saturating_add(999)));
-                let up = up.map(|up| format!(", {up}")).unwrap_or_default();
+                let about: Vec<String> = up.into_iter().chain(long_leases(marker, now_ms)).collect();
+                let up = if about.is_empty() { String::new() } else { format!(", {}", about.join("; ")) };
                 let finding = check.warning(
                     format!("does not vote for another {left}{up}"),
                     "it is new, restarted or promoted, and may have forgotten locks",

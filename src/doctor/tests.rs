@@ -64,7 +64,7 @@ fn found() -> Found {
             since_ms: NOW_MS - 3_600_000,
             longest_ms: 30_000,
             ends_ms: u64::MAX,
-            raised_ms: 0,
+            ..Marker::default()
         })),
         certificate_expires: None,
         trial: Some(Ok(Trial { took: Duration::from_millis(1), is_in_history: true })),
@@ -242,7 +242,7 @@ fn a_quarantine_is_computed_as_in_the_scripts() {
             since_ms: NOW_MS - age_ms,
             longest_ms,
             ends_ms: u64::MAX,
-            raised_ms: 0,
+            ..Marker::default()
         }))
     };
     let own = "id.history";

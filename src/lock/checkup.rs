@@ -125,6 +125,8 @@ pub(crate) struct Marker {
     pub ends_ms: u64,
     /// Since when there may be leases longer than usual.
     pub raised_ms: u64,
+    /// The client that asked for the longest one, if known: "user@host".
+    pub raised_by: String,
 }
 
 /// A lock on a random key was taken, waited for, extended and released, and its keys were deleted.

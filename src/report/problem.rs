@@ -53,10 +53,11 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::Quarantined { servers, quarantined, causes } => {
             let mut text = format!(
                 "{} of {servers} servers are new, restarted or promoted and do not vote for another {} ({}); \
-                 wait, or see --quarantine",
+                 wait, or see {}",
                 quarantined.len(),
                 longest(quarantined),
-                names(quarantined)
+                names(quarantined),
+                about_quarantine(quarantined)
             );
             if !causes.is_empty() {
                 text.push_str(&format!("; {}", all(causes)));
@@ -147,16 +148,30 @@ fn all(causes: &[BackendError]) -> String {
     groups.iter().map(sentence).collect::<Vec<_>>().join("; ")
 }
 
+/// Longer than the usual quarantine, with Sentinel, and a second.
+const LONG_QUARANTINE: Duration = Duration::from_secs(36);
+
+/// Where to read why it takes so long.
+fn about_quarantine(servers: &[(String, Duration)]) -> &'static str {
+    match servers.iter().map(|(_, left)| *left).max() {
+        Some(left) if left > LONG_QUARANTINE => {
+            "--quarantine; redlock doctor shows who requested so long a lease"
+        }
+        _ => "--quarantine",
+    }
+}
+
 /// "redis://a:6379, redis://b:6379 are new, restarted or promoted and do not vote for another 28s
 /// (see --quarantine)"
 pub(super) fn quarantine(servers: &[(String, Duration)]) -> String {
     let verbs = if servers.len() == 1 { ["is", "does"] } else { ["are", "do"] };
     format!(
-        "{} {} new, restarted or promoted and {} not vote for another {} (see --quarantine)",
+        "{} {} new, restarted or promoted and {} not vote for another {} (see {})",
         names(servers),
         verbs[0],
         verbs[1],
-        longest(servers)
+        longest(servers),
+        about_quarantine(servers)
     )
 }
 

@@ -1,5 +1,7 @@
 //! Leases and quarantines of different lengths at the same servers.
 
+use std::process::Command;
+
 use crate::support::nodes::pttl;
 use crate::support::{Links, MS, Nodes, Run, hold, wait_until};
 
@@ -36,6 +38,23 @@ fn a_long_lease_costs_other_clients_nothing() {
     let release = ["release", "long", "--token", &token, "--redis", &nodes.urls().join(",")];
     Run::bare().args(&release).done().expect_code(0);
     nodes.run_quarantined("long").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn a_client_that_requests_long_leases_is_named() {
+    let nodes = Nodes::start(3);
+    nodes.settle();
+    acquire_long(&nodes).env("USER", "ignored").done().expect_code(0);
+    let doctor = Run::bare().args(&["doctor", "--redis", &nodes.urls().join(",")]);
+    let done = doctor.clone().done();
+    let named = done.stdout.lines().filter(|line| line.contains("leases of up to 2h for another 2h"));
+    let user = String::from_utf8(Command::new("id").arg("-un").output().expect("id").stdout).expect("a name");
+    let user = format!("requested by {}@", user.trim());
+    assert_eq!(named.filter(|line| line.contains(&user)).count(), 3, "{done:?}");
+    // Two servers that lose their data wait for such leases to end.
+    nodes.iter().skip(1).for_each(|redis| drop(redis.cmd(&["FLUSHALL"])));
+    let done = nodes.run_quarantined("other").arg("-n").cmd(&["true"]).done().expect_code(69);
+    assert!(done.stderr.contains("redlock doctor shows who requested so long a lease"), "{done:?}");
 }
 
 #[test]

@@ -79,6 +79,7 @@ pub(super) fn parse_marker(text: &[u8]) -> Option<Marker> {
         longest_ms: longest.parse().ok()?,
         ends_ms: ends.parse().ok()?,
         raised_ms: fields.get(4).map_or(Ok(0), |raised| raised.parse()).ok()?,
+        raised_by: String::new(),
     })
 }
 
@@ -110,8 +111,14 @@ mod tests {
 
     #[test]
     fn a_marker_has_four_fields_or_five() {
-        let marker =
-            Marker { reign: "a.b".into(), since_ms: 12, longest_ms: 30_000, ends_ms: 99, raised_ms: 7 };
+        let marker = Marker {
+            reign: "a.b".into(),
+            since_ms: 12,
+            longest_ms: 30_000,
+            ends_ms: 99,
+            raised_ms: 7,
+            ..Marker::default()
+        };
         assert_eq!(parse_marker(b"a.b 12 30000 99 7"), Some(marker));
         for other in [&b""[..], b"a.b 12", b"a.b x 1", b"a.b 12 1", b"a b 1 2 3 4", b"\xff 1 2 3 4"] {
             assert_eq!(parse_marker(other), None, "{other:?}");

@@ -203,7 +203,15 @@ impl Contact {
     fn marker(&mut self, keys: &Keys) -> Result<Result<Option<Marker>, BackendError>, BackendError> {
         let text = |value| redis::from_redis_value::<Option<Vec<u8>>>(value).ok();
         let marker = |value| text(value).map(|text| text.and_then(|text| parse_marker(&text)));
-        self.ask_for(("GET", &[&keys.node]), marker)
+        let mut marker = self.ask_for(("GET", &[&keys.node]), marker)?;
+        if let Ok(Some(marker)) = &mut marker
+            && marker.raised_ms > 0
+        {
+            let client = [keys.node.as_slice(), b"-by"].concat();
+            let client = self.ask_for(("GET", &[&client]), |value| redis::from_redis_value(value).ok())?;
+            marker.raised_by = client.ok().flatten().unwrap_or_default();
+        }
+        Ok(marker)
     }
 
     /// The marker has no reign if the set of the server's slots is uncertain.
