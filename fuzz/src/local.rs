@@ -4,12 +4,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use super::admission::{Admission, Admitted, Decision, LocalMode, LocalRequest};
+use super::admission::{Admission, Admitted, Decision};
 use super::byte_map::{QueueLane, ReaderGroup, TICKETS_END, UsageMode};
 use super::enter::inspect;
 use super::format::{HEADER, LOG, LOGGED_RUNS, NAME, RECORDS, TABLE, WAITERS_START, boot_id, number};
 use super::lock_file::LockFile;
 use super::record::{RECORD, Record};
+use super::request::{LocalMode, LocalRequest};
 use super::reservation::{ENTRY, Reservation, ReservationKind, slot_for};
 use super::view::HostView;
 use crate::clock::BootTime;

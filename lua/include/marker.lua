@@ -142,14 +142,14 @@ local function quarantine_left(quarantine, ttl, first_field)
     call('SET', MARKER, our_reign .. ' ' .. table.concat(times, ' '))
     if raised > 0 then
       local function name_client()
-        local client, left = {}, ends - NOW_MS
+        local client, lasts_ms = {}, int_string(ends - NOW_MS)
         for i = first_field or #ARGV, #ARGV - 1, 2 do
           client[ARGV[i]] = ARGV[i + 1]
         end
         if client.user and ours >= bound then
-          call('SET', MARKER .. '-by', client.user .. '@' .. (client.host or ''), 'PX', int_string(left))
+          call('SET', MARKER .. '-by', client.user .. '@' .. (client.host or ''), 'PX', lasts_ms)
         else
-          call('PEXPIRE', MARKER .. '-by', int_string(left))
+          call('PEXPIRE', MARKER .. '-by', lasts_ms)
         end
       end
       name_client()

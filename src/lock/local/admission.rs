@@ -9,70 +9,23 @@ use std::ops::Range;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::byte_map::{ALL_PARTICIPANTS, QueueLane, ReaderGroup, TICKETS_END, UsageMode, byte, token_byte};
+use super::byte_map::{ALL_PARTICIPANTS, QueueLane, TICKETS_END, UsageMode, byte, token_byte};
 use super::format::{Header, WAITERS_START};
 use super::history::killed;
 use super::lock_file::LockFile;
 use super::mutex;
 use super::ofd_lock::{LockKind, OfdLocks};
 use super::record::{Record, Tenure};
+use super::request::{LocalMode, LocalRequest};
 use super::reservation::{Reservation, ReservationKind, slot_for};
 use crate::clock::{BootTime, wall_clock_millis};
-use crate::lock::{BackendError, Error, FileProblem, Mode, Observer, Prefer, Request};
+use crate::lock::{BackendError, Error, FileProblem, Mode, Observer};
 
 /// A year. Tokens are milliseconds, and grants never come faster than one per millisecond for long.
 const FAR_FUTURE_MS: u64 = 365 * 24 * 3600 * 1000;
 
 /// A byte that stays locked for longer than this is locked by a foreign program.
 const LONGEST_COLLISION: Duration = Duration::from_millis(500);
-
-/// A request in the lock file's terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LocalRequest {
-    pub usage: UsageMode,
-    pub mode: LocalMode,
-    /// The lane in which the request queues.
-    pub lane: QueueLane,
-    /// Joins holders of its reader group, even if others wait.
-    pub joins: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LocalMode {
-    Exclusive,
-    Shared(ReaderGroup),
-    Slot,
-}
-
-impl LocalRequest {
-    pub(super) fn new(request: &Request) -> Self {
-        let plain =
-            Self { usage: UsageMode::PLAIN, mode: LocalMode::Exclusive, lane: QueueLane::Fair, joins: false };
-        match &request.mode {
-            Mode::Shared { group } => {
-                let mode = LocalMode::Shared(ReaderGroup::named(group));
-                Self { mode, joins: request.prefer == Prefer::Readers, ..plain }
-            }
-            Mode::Slot { of: of @ 2.. } => {
-                Self { usage: UsageMode::slots_of(*of), mode: LocalMode::Slot, ..plain }
-            }
-            // A lock with one slot is an exclusive lock.
-            Mode::Exclusive | Mode::Slot { .. } if request.prefer == Prefer::Writers => {
-                Self { lane: QueueLane::Preferred, ..plain }
-            }
-            Mode::Exclusive | Mode::Slot { .. } => plain,
-        }
-    }
-
-    /// What the holder reserves, if it has this slot.
-    pub(super) fn reserves(&self, slot: u32) -> ReservationKind {
-        match self.mode {
-            LocalMode::Exclusive => ReservationKind::Exclusive,
-            LocalMode::Shared(group) => ReservationKind::Shared(group),
-            LocalMode::Slot => ReservationKind::Slot(self.usage, slot),
-        }
-    }
-}
 
 /// What blocks a request: it checks again when one of these bytes is released, or at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

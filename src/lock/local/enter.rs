@@ -6,7 +6,7 @@ use std::ops::Range;
 use nix::poll::PollFlags;
 
 use super::HostLock;
-use super::admission::{Admission, Admitted, Blockers, Decision, LocalMode, LocalRequest};
+use super::admission::{Admission, Admitted, Blockers, Decision};
 use super::byte_map::{QueueLane, TICKETS_END, UsageMode, byte};
 use super::changes::Changes;
 use super::lock_file::LockFile;
@@ -15,6 +15,7 @@ use super::newest::Contender;
 use super::ofd_lock::LockKind;
 use super::record::Record;
 use super::release_watch::ReleaseWatch;
+use super::request::{LocalMode, LocalRequest};
 use crate::clock::BootTime;
 use crate::lock::claim::HostTicket;
 use crate::lock::wait::{Wait, backoff, is_readable, sleep, wait};

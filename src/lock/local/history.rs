@@ -8,11 +8,12 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::HostLock;
-use super::admission::{Admission, Admitted, LocalRequest};
+use super::admission::{Admission, Admitted};
 use super::byte_map::TICKETS_END;
 use super::format::{LOG, LOGGED_RUNS, number};
 use super::lock_file::LockFile;
 use super::record::Record;
+use super::request::LocalRequest;
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::holder::without_login;

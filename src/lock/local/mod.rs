@@ -28,6 +28,7 @@ mod newest;
 mod ofd_lock;
 mod record;
 mod release_watch;
+mod request;
 mod reservation;
 #[cfg(test)]
 mod tests;
@@ -40,7 +41,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use admission::{Admission, Admitted, LocalRequest};
+use admission::{Admission, Admitted};
 use break_request::HostBreakWatch;
 use changes::Changes;
 use enter::{Waiter, outer_lock};
@@ -49,6 +50,7 @@ use lock_file::LockFile;
 use newest::Contender;
 use record::Record;
 use release_watch::INTERRUPT;
+use request::LocalRequest;
 use reservation::Reservation;
 
 pub(crate) use bearer::HostBearer;
