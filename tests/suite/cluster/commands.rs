@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::documents::blocks::acl_rules;
 use crate::support::cluster::Cluster;
+use crate::support::processes::Watched;
 use crate::support::redis::free_port;
 use crate::support::tls::{Authority, Valid};
 use crate::support::{Blackhole, Run, assert_takes_less_than, hold, impostor, refused, wait_until};
@@ -39,7 +40,8 @@ fn acquired_locks_are_kept_where_their_slots_are() {
     let cluster = Cluster::start(3);
     let url = cluster.url();
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
-    let pid = std::process::id().to_string();
+    let watched = Watched::start();
+    let pid = watched.pid().to_string();
     for (key, keeper) in [("one", None), ("two", Some(&pid)), ("three", None)] {
         let watch: Vec<&str> = keeper.iter().flat_map(|pid| ["--watch-pid", pid]).collect();
         let acquire = ["acquire", "--key", key, "--ttl", "20s", "--quarantine", "off"];

@@ -18,9 +18,7 @@ mod shell;
 mod token_of_a_run;
 mod watched;
 
-use std::process::{Child, Command};
-
-use crate::support::processes::status_field;
+use crate::support::processes::{Watched, status_field};
 use crate::support::{Backend, Done, Run, all_pids, wait_until};
 
 /// `redlock acquire --key k` with a lease longer than the test.
@@ -100,33 +98,4 @@ fn keeper(backend: &Backend) -> i32 {
 #[track_caller]
 fn wait_until_no_keeper(backend: &Backend) {
     wait_until("no keeper is left", || keepers(backend).is_empty());
-}
-
-/// A process to be watched; killed and reaped when dropped.
-struct Watched(Child);
-
-impl Watched {
-    fn start() -> Watched {
-        Watched(Command::new("sleep").arg("300").spawn().expect("sleep"))
-    }
-
-    fn pid(&self) -> i32 {
-        self.0.id() as i32
-    }
-
-    /// Kills and reaps the process.
-    fn end(mut self) {
-        self.reap();
-    }
-
-    fn reap(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.reap();
-    }
 }

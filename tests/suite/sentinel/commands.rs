@@ -1,6 +1,7 @@
 //! Every command finds the master, even after a failover, and with TLS.
 
 use crate::support::nodes::renewed;
+use crate::support::processes::Watched;
 use crate::support::sentinel::Sentinels;
 use crate::support::tls::Authority;
 use crate::support::{Run, hold, refused, wait_for_sleeping_waiter, wait_until};
@@ -39,7 +40,8 @@ fn an_acquired_lock_survives_a_failover() {
     let all = Sentinels::start();
     let url = all.url();
     let ask = |args: &[&str]| Run::bare().args(args).args(&["--redis", &url]).done();
-    let pid = std::process::id().to_string();
+    let watched = Watched::start();
+    let pid = watched.pid().to_string();
     let kept = ask(&["acquire", "--key", "kept", "--ttl", "6s", "--watch-pid", &pid]).expect_code(0).stdout;
     let token = ask(&["acquire", "--key", "k", "--ttl", "25s"]).expect_code(0).stdout;
     let (kept, token) = (kept.trim(), token.trim());

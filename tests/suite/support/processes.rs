@@ -1,6 +1,7 @@
 //! Reads redlock's own processes and its command from /proc.
 
 use std::fs;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -132,4 +133,33 @@ pub fn wait_until_asleep(pid: i32) {
 pub fn ignores(pid: i32, signal: Signal) -> bool {
     let set = u64::from_str_radix(&status_field(pid, "SigIgn"), 16).expect("a living process");
     set & (1 << (signal as i32 - 1)) != 0
+}
+
+/// A process to be watched, which is no ancestor of any run; killed and reaped when dropped.
+pub struct Watched(Child);
+
+impl Watched {
+    pub fn start() -> Watched {
+        Watched(Command::new("sleep").arg("300").spawn().expect("sleep"))
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// Kills and reaps the process.
+    pub fn end(mut self) {
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.reap();
+    }
 }
