@@ -53,7 +53,8 @@ fn a_client_that_requests_long_leases_is_named() {
     assert_eq!(named.filter(|line| line.contains(&user)).count(), 3, "{done:?}");
     // Two servers that lose their data wait for such leases to end.
     nodes.iter().skip(1).for_each(|redis| drop(redis.cmd(&["FLUSHALL"])));
-    let done = nodes.run_quarantined("other").arg("-n").cmd(&["true"]).done().expect_code(69);
+    let other = nodes.run_quarantined("other").args(&["--quarantine", "2s", "--ttl", "2s", "-w", "5s"]);
+    let done = other.cmd(&["true"]).done().expect_code(69);
     assert!(done.stderr.contains("redlock doctor shows who requested so long a lease"), "{done:?}");
 }
 
