@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use super::format::sanitize;
 use super::tls;
 use crate::duration::format_seconds;
-use crate::lock::{BackendError, FileProblem, Problem, ServerError, ServerErrorKind, Votes, majority_of};
+use crate::lock::{
+    BackendError, FileProblem, PROTOCOL, Problem, ServerError, ServerErrorKind, VERSION, Votes, majority_of,
+};
 
 /// The permissions of a user that only locks, with the default prefix. Also in docs/install.md.
 const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
@@ -113,6 +116,11 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::OtherLockCount(locks) => {
             format!("this token covers {locks} locks: name all of them")
         }
+        Problem::OtherProtocol { protocol, version } => format!(
+            "held by {} (protocol {protocol}); this is redlock {VERSION} (protocol {PROTOCOL}), and the two \
+             cannot share a lock: upgrade the older one, and try again when the lock is free",
+            redlock(version)
+        ),
         Problem::OtherSlots(0) => {
             "the key is held without --slots: all clients must use it the same way".into()
         }
@@ -127,6 +135,15 @@ pub(crate) fn problem(problem: &Problem) -> String {
             "a lock vanished right after it was granted: the server does not keep its data".into()
         }
         Problem::File(problem) => file_problem(problem),
+    }
+}
+
+/// "redlock 0.1.0"
+fn redlock(version: &str) -> String {
+    if version.is_empty() {
+        "an unknown version of redlock".into()
+    } else {
+        format!("redlock {}", sanitize(version.as_bytes()))
     }
 }
 

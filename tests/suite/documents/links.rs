@@ -4,13 +4,14 @@ use std::path::Path;
 
 use super::blocks::{path, read};
 
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/recipes.md",
     "docs/install.md",
     "docs/operations.md",
+    "docs/wire.md",
     "docs/fencing.md",
     "docs/ci.md",
     "docs/protocol.md",
