@@ -14,6 +14,9 @@ const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +ge
                    +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
                    +zrank +zscore +zcount +zlexcount +zrangebylex +xadd";
 
+/// What `list` and `history` need besides.
+const LOOK_ACL: &str = " +scan +xrevrange +xread";
+
 const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
                                 REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
 
@@ -193,7 +196,12 @@ fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
     let advice = match kind {
         ServerErrorKind::PasswordMissing => return PASSWORD_MISSING.into(),
         ServerErrorKind::PermissionDenied => {
-            return format!("this user lacks a permission that redlock needs ({reply}); it needs: {ACL}");
+            let looks =
+                ["scan", "xrevrange", "xread"].iter().any(|name| reply.contains(&format!("'{name}'")));
+            let more = if looks { LOOK_ACL } else { "" };
+            return format!(
+                "this user lacks a permission that redlock needs ({reply}); it needs: {ACL}{more}"
+            );
         }
         ServerErrorKind::PasswordWrong => "wrong user or password",
         ServerErrorKind::ProtectedMode => {
