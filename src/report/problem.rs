@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn the_permissions_match_the_documents() {
         let documents = include_str!("../../docs/install.md");
-        let start = documents.find("ACL SETUSER").unwrap();
+        let start = documents.find("\nACL SETUSER").unwrap() + 1;
         let rule = documents[start..].lines().next().unwrap();
         let documented: Vec<&str> =
             rule.split_whitespace().filter(|word| word.starts_with(['+', '~'])).collect();

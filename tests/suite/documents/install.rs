@@ -1,6 +1,7 @@
 //! The blocks of docs/install.md that can be pasted.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use super::blocks::{acl_rules, block_of, blocks_in};
@@ -63,7 +64,7 @@ fn the_three_forms_of_the_user_are_the_same() {
     };
     let typed = rules(block("redis", "ACL"));
     assert_eq!(rules(block("sh", "redis-cli -h cache.internal ACL")), typed);
-    assert_eq!(rules(block("acl", "user")), typed);
+    assert_eq!(rules(block("acl", "user locker")), typed);
 }
 
 /// A server that is ended with the test.
@@ -139,6 +140,7 @@ fn the_playbook_installs_settings_that_work() {
     let password = sandbox.path("password");
     fs::write(&password, content("/etc/redlock/password").replace("{{ vault_lock_password }}", "password"))
         .unwrap();
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o640)).unwrap();
     let servers: Vec<&str> =
         play["vars"]["lock_servers"].as_vec().unwrap().iter().filter_map(|url| url.as_str()).collect();
     assert_eq!(servers.len(), 3);
