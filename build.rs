@@ -115,7 +115,10 @@ fn shared_constants(include: &str) -> String {
                     "#[allow(clippy::duration_suboptimal_units)]\n\
                      pub(crate) const {name}: Duration = Duration::from_millis({value});\n"
                 ),
-                (None, None) => format!("pub(crate) const {name}: u8 = b{value};\n"),
+                (None, None) if value.starts_with('\'') => {
+                    format!("pub(crate) const {name}: u8 = b{value};\n")
+                }
+                (None, None) => format!("pub(crate) const {name}: u32 = {value};\n"),
             };
         }
     }

@@ -26,7 +26,8 @@
 --      or {'stale'}: a newer request of this waiter came first, or the waiter has given up
 --      or {'replica'}
 --      or {'different_server_count', n}: held as a lock over n servers
---      or {'slots_mismatch', n}: held with n slots (0 = without slots).
+--      or {'slots_mismatch', n}: held with n slots (0 = without slots)
+--      or {'other_protocol', protocol, version}: see include/protocol.lua.
 --
 -- Atomic, so that "free", "our turn" and "granted" are one moment for all keys, and so that waiters
 -- for several keys join all queues in the same order and cannot wait for each other.

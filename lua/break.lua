@@ -13,7 +13,7 @@
 -- Returns {'holders', run_id, then for each holder its claim, or the name of the foreign value, and
 -- what became of it: '' = not marked, 'new' = marked, and not by this client before, 'old' = marked
 -- before, 'freed' = freed by this call}; or {'replica'}, or {'different_server_count', n}: held as
--- a lock over n servers.
+-- a lock over n servers; or {'other_protocol', protocol, version}: see include/protocol.lua.
 --
 -- Atomic, so that only a claim that was compared is marked or freed. The token stays, so that the
 -- next one is larger. Marking renews nothing. It frees only claims that no process holds: those of
@@ -21,6 +21,7 @@
 --
 -- @include expired
 -- @include mark
+-- @include protocol
 -- @include trace
 -- @include share
 -- @include turn
@@ -206,6 +207,10 @@ end
 local _, held_with = unpack(current(k) and { holder_of(k) } or {})
 if held_with and held_with.nodes and held_with.nodes ~= SERVERS then
   return { 'different_server_count', held_with.nodes }
+end
+local conflict = other_protocol(held_with)
+if conflict then
+  return conflict
 end
 local reply = { 'holders', RUN_ID }
 for _, entry in ipairs(entries()) do

@@ -15,7 +15,8 @@
 --         describe the breaking client
 --      or {'ended', how, field, value, ...}: 'released' by its token, or 'broken'; the fields
 --         describe the client that did it
---      or, only for a bearer, {'different_server_count', n} or {'different_lock_count', n}.
+--      or, only for a bearer, {'different_server_count', n}, {'different_lock_count', n} or
+--         {'other_protocol', protocol, version}.
 --
 -- Atomic, so that only a claim that was compared is renewed. A lock is never created: one that was
 -- freed, flushed or has expired may have been held by another client in between.

@@ -23,7 +23,8 @@
 -- free). A bearer, which does not know the grant, can also get
 --   {'ended', how, field, value, ...}: 'released' by its token before, or 'broken'; the fields
 --      describe the client that did it
---   {'different_server_count', n} or {'different_lock_count', n}
+--   {'different_server_count', n}, {'different_lock_count', n} or
+--      {'other_protocol', protocol, version}
 --   {'run'}: nothing was done, because a run holds the lock and must be notified first (break.lua).
 -- A bearer sends '' for what it does not know. Its minimum hold and its entry in the log come from
 -- the grant's record.

@@ -1,6 +1,7 @@
 -- A client that has only a grant's token. Everything else is in the record that the grant left in
 -- info:K.
 -- @include holders
+-- @include protocol
 -- @include wakeup
 
 -- The ms for which a minimum hold still keeps the lock.
@@ -9,12 +10,16 @@ local function min_hold_left(info)
   return since and min_hold and math.max(since + min_hold - NOW_MS, 0) or 0
 end
 
--- Returns a reply if the grant covers another number of servers than the client uses, or another
--- number of locks than it names: a token covers all of them. A run is exempt from the second rule,
--- because it releases all its locks whichever is named.
+-- Returns a reply if the holder's protocol conflicts with ours, or if the grant covers another number
+-- of servers than the client uses, or another number of locks than it names: a token covers all of
+-- them. A run is exempt from the last rule, because it releases all its locks whichever is named.
 local function refusal()
   for _, k in ipairs(LOCKS) do
     local info = claim_of(k, ME, true) == ATTEMPT and read_info(k, ME)
+    local conflict = other_protocol(info)
+    if conflict then
+      return conflict
+    end
     if info and info.nodes and info.nodes ~= SERVERS then
       return { 'different_server_count', info.nodes }
     end

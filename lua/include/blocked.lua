@@ -1,5 +1,6 @@
 -- Replies that explain why a lock was not granted.
 -- @include holders
+-- @include protocol
 -- @include queue
 
 -- Describes a holder of K: name ('' = the lock is free), ms until the lock expires (-1 = never), ms
@@ -41,6 +42,10 @@ end
 -- Returns a reply if the holder uses K in a way that conflicts with ours.
 local function mismatch(k)
   local _, info = holder_of(k)
+  local refusal = other_protocol(info)
+  if refusal then
+    return refusal
+  end
   if info and info.nodes ~= SERVERS then
     return { 'different_server_count', info.nodes }
   end

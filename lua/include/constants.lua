@@ -1,5 +1,8 @@
 -- Constants that the scripts and src/lock/redis share: build.rs makes a Rust constant of each.
 
+-- The protocol of this client. docs/wire.md says what raises it, and which protocols share a lock.
+local PROTOCOL = 1
+
 -- A waiter renews its place in the queue this often: one BLPOP and one script in this time.
 local WAITER_RENEWAL_MS = 2100
 

@@ -17,7 +17,7 @@ local function log_for_holder(k, entry, info, how, ended, by)
   end
   local since, arrived = tonumber(info.since), info.nodes == '1' and tonumber(info.stamp)
   local fields = {}
-  for _, field in ipairs({ 'host', 'pid', 'user', 'label', 'command', 'job_url' }) do
+  for _, field in ipairs({ 'host', 'pid', 'user', 'label', 'command', 'job_url', 'version', 'protocol' }) do
     fields[#fields + 1] = field
     fields[#fields + 1] = tostring(info[field] or '')
   end

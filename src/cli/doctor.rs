@@ -84,6 +84,7 @@ const JSON: Section = Section {
     blocks: &[
         Text("One object. Unknown values are absent."),
         Terms(&[
+            ("version, protocol", "of this redlock"),
             ("ok", "false if there is a problem"),
             ("problems, warnings, unknown", "number of each"),
             ("summary", "the first line of the output without --json"),

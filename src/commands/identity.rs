@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::unistd::{gethostname, getuid};
 
-use crate::lock::{HolderInfo, Renewal, without_login};
+use crate::lock::{HolderInfo, PROTOCOL, Renewal, VERSION, without_login};
 
 /// Only the name of the command is published: its arguments may be secret.
 pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
@@ -17,6 +17,8 @@ pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
         label: label.to_owned(),
         command: command_name(argv, Path::is_file),
         job_url: without_login(&ci_job_url(variable).unwrap_or_default()),
+        version: VERSION.to_owned(),
+        protocol: Some(PROTOCOL),
         renewal: Renewal::Run,
         once: false,
     }

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{About, Check, Diagnosis, Finding, Level};
-use crate::lock::Fault;
 use crate::lock::checkup::{Found, ServerFacts};
+use crate::lock::{Fault, PROTOCOL, VERSION};
 use crate::report::json_text;
 use crate::settings::Backend;
 
@@ -20,6 +20,8 @@ impl Diagnosis<'_> {
         });
         let servers = self.checkup.servers.iter().enumerate().map(|(at, facts)| self.server(at, facts));
         json_text(&known(json!({
+            "version": VERSION,
+            "protocol": PROTOCOL,
             "ok": !self.has_problem(),
             "problems": self.count(Level::Problem),
             "warnings": self.count(Level::Warning),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{About, Check, Diagnosis, Finding, Level};
 use crate::duration::{format, format_seconds};
+use crate::lock::{PROTOCOL, VERSION};
 use crate::report::{Verbosity, config_files, sanitize};
 use crate::settings::Backend;
 
@@ -117,7 +118,12 @@ impl Diagnosis<'_> {
             Backend::Host { directory, .. } => format!("on this host, in {}", directory.display()),
         };
         let sources = sanitize(sources.join("; ").as_bytes());
-        format!("{:<COLUMN$}{sources}\n{:<COLUMN$}{}\n", "settings", "locks", sanitize(place.as_bytes()))
+        let place = sanitize(place.as_bytes());
+        let version = format!("{VERSION}, protocol {PROTOCOL}");
+        format!(
+            "{:<COLUMN$}{sources}\n{:<COLUMN$}{place}\n{:<COLUMN$}{version}\n",
+            "settings", "locks", "redlock"
+        )
     }
 }
 

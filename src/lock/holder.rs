@@ -2,7 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Fields, Mode};
+use super::{Fields, Mode, PROTOCOL, Problem};
+
+/// The version of this redlock.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A holder of a lock, as others see it. What is not known is `None`.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +65,9 @@ pub(crate) struct HolderInfo {
     pub command: String,
     /// The CI job's page.
     pub job_url: String,
+    /// Of redlock; empty if unknown.
+    pub version: String,
+    pub protocol: Option<u32>,
     pub renewal: Renewal,
     /// Was started with --once.
     pub once: bool,
@@ -106,7 +112,9 @@ impl HolderInfo {
             .with("user", self.user.as_str())
             .with("label", self.label.as_str())
             .with("command", self.command.as_str())
-            .with("job_url", self.job_url.as_str());
+            .with("job_url", self.job_url.as_str())
+            .with("version", self.version.as_str())
+            .with("protocol", self.protocol.map_or_else(String::new, |protocol| protocol.to_string()));
         fields
             .with_number("keeper", Some(self.renewal.text()).filter(|text| !text.is_empty()))
             .with_number("once", self.once.then_some(1))
@@ -120,6 +128,8 @@ impl HolderInfo {
             label: fields.text("label"),
             command: fields.text("command"),
             job_url: without_login(&fields.text("job_url")),
+            version: fields.text("version"),
+            protocol: fields.parsed("protocol"),
             renewal: Renewal::from_text(&fields.text("keeper")),
             once: !fields.get("once").is_empty(),
         }
@@ -128,6 +138,13 @@ impl HolderInfo {
     /// `None` if this is no JSON object.
     pub(crate) fn from_json(text: &[u8]) -> Option<Self> {
         Fields::from_json(text).map(|fields| Self::from_fields(&fields))
+    }
+
+    /// The problem if this client's protocol and ours cannot share a lock. The same rule as in
+    /// lua/include/protocol.lua.
+    pub(crate) fn protocol_problem(&self) -> Option<Problem> {
+        let protocol = self.protocol.filter(|theirs| theirs.abs_diff(PROTOCOL) > 1)?;
+        Some(Problem::OtherProtocol { protocol, version: self.version.clone() })
     }
 }
 
@@ -166,11 +183,24 @@ mod tests {
     }
 
     #[test]
+    fn neighbouring_protocols_share_a_lock() {
+        let conflicts =
+            |protocol| HolderInfo { protocol, ..HolderInfo::default() }.protocol_problem().is_some();
+        for near in [PROTOCOL - 1, PROTOCOL, PROTOCOL + 1] {
+            assert!(!conflicts(Some(near)), "{near}");
+        }
+        assert!(conflicts(Some(PROTOCOL + 2)));
+        assert!(!conflicts(None), "unknown is not a conflict");
+    }
+
+    #[test]
     fn fields_read_back() {
         let info = HolderInfo {
             host: "web1".into(),
             pid: "42".into(),
             job_url: "https://ci/1".into(),
+            version: "0.1.0".into(),
+            protocol: Some(PROTOCOL),
             ..HolderInfo::default()
         };
         for renewal in [Renewal::Run, Renewal::Nobody, Renewal::Keeper(42)] {

@@ -47,7 +47,7 @@ pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
 pub(crate) use fields::Fields;
 pub(crate) use history::{FinishedRun, History};
-pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal, without_login};
+pub(crate) use holder::{Holder, HolderInfo, HolderKind, Renewal, VERSION, without_login};
 pub(crate) use lease::Lease;
 #[cfg(fuzzing)]
 pub(crate) use local::fuzz as fuzz_local;
@@ -60,8 +60,8 @@ pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};
 #[cfg(fuzzing)]
 pub(crate) use redis::fuzz as fuzz_redis;
 pub(crate) use redis::{
-    BARE, Keys, Password, PemFile, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing, Tls,
-    TlsFiles, USUAL_LEASE, between_trials, check_servers,
+    BARE, Keys, PROTOCOL, Password, PemFile, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Timing,
+    Tls, TlsFiles, USUAL_LEASE, between_trials, check_servers,
 };
 pub(crate) use retry::acquire;
 pub(crate) use status::{

@@ -76,6 +76,11 @@ pub(crate) enum Problem {
     NoLease,
     /// A claim that only this client knows disappeared before its lease expired.
     ClaimVanished,
+    /// The holder's protocol and ours cannot share a lock. Its version is empty if it is unknown.
+    OtherProtocol {
+        protocol: u32,
+        version: String,
+    },
     /// A lock file cannot be used.
     File(FileProblem),
 }
@@ -88,6 +93,7 @@ impl Problem {
             Self::ListedTwice { .. }
                 | Self::OtherServerCount(_)
                 | Self::OtherSlots(_)
+                | Self::OtherProtocol { .. }
                 | Self::UnexpectedReply
         )
     }
@@ -149,6 +155,7 @@ impl Problem {
             | Self::OtherServerCount(_)
             | Self::OtherLockCount(_)
             | Self::OtherSlots(_)
+            | Self::OtherProtocol { .. }
             | Self::NoLease
             | Self::ClaimVanished => Fault::Unfit,
             Self::Server(error) => error.kind.fault(),

@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use super::problem::quarantine;
 use crate::duration::{format, format_seconds};
-use crate::lock::{Blocked, Blocker, Holder, HolderInfo, Holding, Loss, Renewal, WaitPolicy};
+use crate::lock::{
+    Blocked, Blocker, Holder, HolderInfo, Holding, Loss, PROTOCOL, Renewal, VERSION, WaitPolicy,
+};
 
 /// The consequence of a /proc that cannot be used.
 pub(crate) fn cannot_see_processes() -> &'static str {
@@ -297,6 +299,17 @@ pub(super) fn holder(info: &HolderInfo) -> String {
         text.push_str(&format!(" ({})", about.join(", ")));
     }
     sanitize(text.as_bytes())
+}
+
+/// "redlock 0.2.0", with its protocol if that is another one too. `None` if it is our version, or
+/// unknown.
+pub(super) fn other_version(HolderInfo { version, protocol, .. }: &HolderInfo) -> Option<String> {
+    if version.is_empty() || version == VERSION {
+        return None;
+    }
+    let protocol = protocol.filter(|protocol| *protocol != PROTOCOL);
+    let protocol = protocol.map_or_else(String::new, |protocol| format!(" (protocol {protocol})"));
+    Some(format!("redlock {}{protocol}", sanitize(version.as_bytes())))
 }
 
 /// "broken by alice@bastion pid 4711"

@@ -1,6 +1,6 @@
 //! The table of `redlock list`.
 
-use super::format::sanitize;
+use super::format::{other_version, sanitize};
 use super::problem::backend_error;
 use super::status::{failing_servers, those_that_answer};
 use crate::duration::format_seconds;
@@ -99,6 +99,8 @@ fn row(status: &Status, longest: Longest) -> [String; 6] {
     };
     let oldest = status.holders.first();
     let expires = status.holders.iter().map(|holder| holder.expires_in);
+    let version = oldest.and_then(|holder| other_version(&holder.info));
+    let suffix = version.map_or_else(String::new, |version| format!(" [{version}]")) + &others;
     // The last holder frees the lock.
     let expires = expires.max_by_key(|expires| expires.unwrap_or(std::time::Duration::MAX)).flatten();
     [
@@ -108,7 +110,7 @@ fn row(status: &Status, longest: Longest) -> [String; 6] {
             "(not a lock)".into()
         } else {
             let name = oldest.map(|holder| short_name(&holder.info)).unwrap_or_default();
-            cut(name, longest.holder.saturating_sub(others.len())) + &others
+            cut(name, longest.holder.saturating_sub(suffix.len())) + &suffix
         },
         oldest.and_then(|holder| holder.held_for).map(format_seconds).unwrap_or_default(),
         match expires {

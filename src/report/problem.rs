@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
+use super::format::sanitize;
 use super::tls;
 use crate::duration::format_seconds;
-use crate::lock::{BackendError, FileProblem, Problem, ServerError, ServerErrorKind, Votes, majority_of};
+use crate::lock::{
+    BackendError, FileProblem, PROTOCOL, Problem, ServerError, ServerErrorKind, VERSION, Votes, majority_of,
+};
 
 /// The permissions of a user that only locks, with the default prefix. Also in docs/install.md.
 const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
                    +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
                    +zrank +zscore +zcount +zlexcount +zrangebylex +xadd";
+
+/// What `list` and `history` need besides.
+const LOOK_ACL: &str = " +scan +xrevrange +xread";
 
 const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
                                 REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
@@ -114,6 +120,11 @@ pub(crate) fn problem(problem: &Problem) -> String {
         Problem::OtherLockCount(locks) => {
             format!("this token covers {locks} locks: name all of them")
         }
+        Problem::OtherProtocol { protocol, version } => format!(
+            "held by {} (protocol {protocol}); this is redlock {VERSION} (protocol {PROTOCOL}), and the two \
+             cannot share a lock: upgrade the older one, and try again when the lock is free",
+            redlock(version)
+        ),
         Problem::OtherSlots(0) => {
             "the key is held without --slots: all clients must use it the same way".into()
         }
@@ -128,6 +139,15 @@ pub(crate) fn problem(problem: &Problem) -> String {
             "a lock vanished right after it was granted: the server does not keep its data".into()
         }
         Problem::File(problem) => file_problem(problem),
+    }
+}
+
+/// "redlock 0.1.0"
+fn redlock(version: &str) -> String {
+    if version.is_empty() {
+        "an unknown version of redlock".into()
+    } else {
+        format!("redlock {}", sanitize(version.as_bytes()))
     }
 }
 
@@ -191,7 +211,12 @@ fn server_error(ServerError { kind, reply, during }: &ServerError) -> String {
     let advice = match kind {
         ServerErrorKind::PasswordMissing => return PASSWORD_MISSING.into(),
         ServerErrorKind::PermissionDenied => {
-            return format!("this user lacks a permission that redlock needs ({reply}); it needs: {ACL}");
+            let looks =
+                ["scan", "xrevrange", "xread"].iter().any(|name| reply.contains(&format!("'{name}'")));
+            let more = if looks { LOOK_ACL } else { "" };
+            return format!(
+                "this user lacks a permission that redlock needs ({reply}); it needs: {ACL}{more}"
+            );
         }
         ServerErrorKind::PasswordWrong => "wrong user or password",
         ServerErrorKind::ProtectedMode => {
@@ -338,7 +363,7 @@ mod tests {
     #[test]
     fn the_permissions_match_the_documents() {
         let documents = include_str!("../../docs/install.md");
-        let start = documents.find("ACL SETUSER").unwrap();
+        let start = documents.find("\nACL SETUSER").unwrap() + 1;
         let rule = documents[start..].lines().next().unwrap();
         let documented: Vec<&str> =
             rule.split_whitespace().filter(|word| word.starts_with(['+', '~'])).collect();

@@ -6,15 +6,15 @@ use std::time::{Duration, SystemTime};
 use super::events::{millis, process, time};
 use super::format::{
     LocalTime, after_comma, another_program, clock_time, config_files, held_by, holder, holder_line,
-    no_server_configured, quoted, sanitize,
+    no_server_configured, other_version, quoted, sanitize,
 };
 use super::json::Object;
 use super::problem::problem;
 use super::stderr::print;
 use crate::duration::{format, format_seconds};
 use crate::lock::{
-    Difference, Done, Fault, Holder, Holding, Mode, Problem, Renewal, ServerState, ServerStatus, State,
-    Status, WaiterStatus,
+    Difference, Done, Fault, Holder, HolderInfo, Holding, Mode, Problem, Renewal, ServerState, ServerStatus,
+    State, Status, WaiterStatus,
 };
 
 /// Column at which the text starts, after the label.
@@ -147,7 +147,7 @@ fn holder_lines(held: &Holder, has_lease: bool, local_time: LocalTime) -> Vec<St
     }
     let fence = held.fence.map(|fence| format!("fence {fence}"));
     let token = held.token.as_ref().map(|token| format!("token {}", sanitize(token.as_bytes())));
-    let about: Vec<String> = [fence, token].into_iter().flatten().collect();
+    let about: Vec<String> = [fence, token, other_version(&held.info)].into_iter().flatten().collect();
     if !about.is_empty() {
         lines.push(about.join(", "));
     }
@@ -165,7 +165,7 @@ fn waiter_line(waiter: &WaiterStatus) -> String {
         Mode::Shared { group } => format!(", shared in group \"{}\"", sanitize(group)),
         Mode::Slot { of } => format!(", for one of {of} slots"),
     };
-    line + &after_comma(&waiter.info.job_url)
+    line + &after_comma(&waiter.info.job_url) + &after_comma(&other_version(&waiter.info).unwrap_or_default())
 }
 
 /// A blank line and the servers, if not all of them serve.
@@ -250,6 +250,7 @@ pub(super) fn key_object(key: &[u8]) -> Object {
 
 fn holder_object(holder: &Holder) -> Object {
     let object = process(&holder.info)
+        .and(redlock(&holder.info))
         .with_known("token", holder.token.as_deref())
         .with_known("fence", holder.fence)
         .with_known("slot", holder.slot)
@@ -269,6 +270,11 @@ fn done_object(done: &Done) -> Object {
     process(&done.by).with_known("at", at.map(time)).with("ago_ms", millis(done.ago))
 }
 
+/// The version of redlock that a holder or waiter runs.
+fn redlock(info: &HolderInfo) -> Object {
+    Object::default().with_text("version", &info.version).with_known("protocol", info.protocol)
+}
+
 pub(super) fn mode_name(mode: &Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
@@ -279,6 +285,7 @@ pub(super) fn mode_name(mode: &Mode) -> &'static str {
 
 fn waiter_object(waiter: &WaiterStatus) -> Object {
     process(&waiter.info)
+        .and(redlock(&waiter.info))
         .with("mode", mode_name(&waiter.mode))
         .with("position", waiter.position)
         .with_known("waited_ms", waiter.waited.map(millis))

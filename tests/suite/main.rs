@@ -13,6 +13,7 @@
 //! - `tls`: servers with TLS
 //! - `process`: the command, its process tree, signals, terminals
 //! - `cli`: options, settings, messages, generated files
+//! - `wire`: versions of redlock that share a lock
 //! - `costs`: what one run costs, in things that can be counted
 //! - `documents`: README.md and docs/; `packages`: installed files
 
@@ -37,3 +38,4 @@ mod quorum;
 mod redis;
 mod sentinel;
 mod tls;
+mod wire;

@@ -19,7 +19,10 @@ use super::request::{LocalMode, LocalRequest};
 use crate::clock::BootTime;
 use crate::lock::claim::HostTicket;
 use crate::lock::wait::{Wait, backoff, is_readable, sleep, wait};
-use crate::lock::{AncestorLock, Blocked, Blocker, Error, Holding, Lease, Observer, OuterLock, Request};
+use crate::lock::{
+    AncestorLock, BackendError, Blocked, Blocker, Error, Holding, Lease, Observer, OuterLock, Problem,
+    Request,
+};
 
 impl HostLock {
     /// Enters all files. If the request asks for it, waits for files that cannot be used.
@@ -93,7 +96,7 @@ impl HostLock {
                 // A process that does not wait must not block others.
                 if !waiter.request.wait.queues() {
                     drop(admission);
-                    return Err(Error::Held(Box::new(inspect(file, key, &local, None))));
+                    return Err(held(inspect(file, key, &local, None)));
                 }
                 waiter.become_newest(file)?;
                 let ticket = admission.queue(&local, &waiter.record)?;
@@ -101,7 +104,7 @@ impl HostLock {
                 let release_watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
                 queued = Some((ticket, release_watch));
                 drop(admission);
-                waiter.report(file, key, ticket);
+                waiter.report(file, key, ticket)?;
             } else {
                 drop(admission);
             }
@@ -161,7 +164,7 @@ impl Waiter<'_> {
         loop {
             let next_update = BootTime::now() + self.observer.next_update_in(self.started.elapsed());
             if gives_up_at.is_some_and(BootTime::has_passed) {
-                return Err(Error::Held(Box::new(inspect(file, key, &self.local, Some(ticket)))));
+                return Err(held(inspect(file, key, &self.local, Some(ticket))));
             }
             let until = [gives_up_at, blockers.until].into_iter().flatten().fold(next_update, BootTime::min);
             let changes = self.changes.as_ref().map(Changes::wake_fd);
@@ -177,7 +180,7 @@ impl Waiter<'_> {
                 }
                 Wait::Cancelled(signal) => return Err(Error::Cancelled(signal)),
                 Wait::Over if blockers.until.is_some_and(BootTime::has_passed) => return Ok(()),
-                Wait::Over if next_update.has_passed() => self.report(file, key, ticket),
+                Wait::Over if next_update.has_passed() => self.report(file, key, ticket)?,
                 Wait::Over => {}
             }
         }
@@ -189,9 +192,29 @@ impl Waiter<'_> {
         written.map_err(|e| file.io_error(&e).into())
     }
 
-    fn report(&mut self, file: &LockFile, key: usize, ticket: u64) {
+    /// An error if waiting would not help.
+    fn report(&mut self, file: &LockFile, key: usize, ticket: u64) -> Result<(), Error> {
         let blocked = inspect(file, key, &self.local, Some(ticket));
+        if let Some(problem) = protocol_problem(&blocked) {
+            return Err(BackendError { at: None, problem }.into());
+        }
         self.observer.waiting(&blocked, self.started.elapsed());
+        Ok(())
+    }
+}
+
+fn protocol_problem(blocked: &Blocked) -> Option<Problem> {
+    match &blocked.by {
+        Blocker::Holder(holding) => holding.info.protocol_problem(),
+        Blocker::Queue | Blocker::Foreign { .. } | Blocker::Reservation(_) | Blocker::Quarantine(_) => None,
+    }
+}
+
+/// The error of a request that does not wait, or no longer.
+fn held(blocked: Blocked) -> Error {
+    match protocol_problem(&blocked) {
+        Some(problem) => BackendError { at: None, problem }.into(),
+        None => Error::Held(Box::new(blocked)),
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) use checkup::{between_trials, check_servers};
 pub(crate) use keys::{BARE, Keys};
 pub(crate) use password::Password;
 pub(crate) use requests::Timing;
-pub(crate) use script::USUAL_LEASE;
+pub(crate) use script::{PROTOCOL, USUAL_LEASE};
 pub(crate) use server::Server;
 pub(crate) use tls::{PemFile, Tls, TlsFiles};
 pub(crate) use view::RedisView;

@@ -4,13 +4,15 @@ use std::path::Path;
 
 use super::blocks::{path, read};
 
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 13] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/recipes.md",
     "docs/install.md",
     "docs/operations.md",
+    "docs/runbook.md",
+    "docs/wire.md",
     "docs/fencing.md",
     "docs/ci.md",
     "docs/protocol.md",
@@ -58,7 +60,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn the_contents_of_the_operators_documents_list_every_section() {
-    for document in ["docs/install.md", "docs/operations.md"] {
+    for document in ["docs/install.md", "docs/operations.md", "docs/runbook.md", "docs/wire.md"] {
         let text = read(document);
         let mut contents = targets(text.split("\n## ").next().expect("the head"));
         contents.retain(|target| target.starts_with('#'));

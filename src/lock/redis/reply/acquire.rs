@@ -150,6 +150,7 @@ impl Reply for AcquireReply {
             b"stale" => return Err(Problem::StaleReply),
             b"replica" => return Err(Problem::Replica),
             b"different_server_count" => return Err(Problem::OtherServerCount(fields.number(1)?)),
+            b"other_protocol" => return Err(fields.other_protocol()?),
             b"slots_mismatch" => return Err(Problem::OtherSlots(fields.number(1)?)),
             _ => return Err(Problem::UnexpectedReply),
         })

@@ -76,6 +76,7 @@ impl Reply for BreakReply {
             b"holders" => {}
             b"replica" => return Err(Problem::Replica),
             b"different_server_count" => return Err(Problem::OtherServerCount(fields.number(1)?)),
+            b"other_protocol" => return Err(fields.other_protocol()?),
             _ => return Err(Problem::UnexpectedReply),
         }
         let holder = |at: usize| {

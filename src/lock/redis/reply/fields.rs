@@ -82,6 +82,12 @@ impl ReplyFields {
         HolderInfo::from_fields(&self.fields_from(at))
     }
 
+    /// The reply that `other_protocol` in lua/include/protocol.lua returns.
+    pub(super) fn other_protocol(&self) -> Result<Problem, Problem> {
+        let version = String::from_utf8_lossy(self.bytes(2)?).into_owned();
+        Ok(Problem::OtherProtocol { protocol: self.number(1)?, version })
+    }
+
     /// The holder's record in a 'blocked' reply.
     pub(super) fn blocking_record(&self) -> Fields {
         self.fields_from(INFO)

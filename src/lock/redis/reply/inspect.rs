@@ -90,6 +90,14 @@ impl Record {
             Self::Free { .. } | Self::Foreign { .. } | Self::WrongType => None,
         }
     }
+
+    /// The problem if a holder's protocol and ours cannot share a lock.
+    pub(in crate::lock::redis) fn protocol_problem(&self) -> Option<Problem> {
+        match self {
+            Self::Held { holders, .. } => holders.iter().find_map(|holder| holder.info.protocol_problem()),
+            Self::Free { .. } | Self::Foreign { .. } | Self::WrongType => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

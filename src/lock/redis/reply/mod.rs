@@ -250,6 +250,7 @@ fn loss(fields: &ReplyFields) -> Result<Loss, Problem> {
         (b"ended", Ok(b"released")) => Ok(Loss::Released { by: by() }),
         (b"ended", Ok(b"broken")) => Ok(Loss::Broken { by: by() }),
         (b"different_server_count", _) => Err(Problem::OtherServerCount(fields.number(1)?)),
+        (b"other_protocol", _) => Err(fields.other_protocol()?),
         (b"different_lock_count", _) => Err(Problem::OtherLockCount(fields.number(1)?)),
         _ => Err(Problem::UnexpectedReply),
     }

@@ -167,7 +167,7 @@ impl RedisView {
                 (ServerState::Serves | ServerState::Quarantined(_), Some(record)) => {
                     let count = record.server_count().filter(|count| *count != self.servers.len());
                     report.state = ServerState::Serves;
-                    count.map(Problem::OtherServerCount)
+                    record.protocol_problem().or(count.map(Problem::OtherServerCount))
                 }
             };
             if let Some(problem) = problem {
