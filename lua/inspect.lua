@@ -9,13 +9,15 @@
 -- ARGV[2] waiters     maximum number of waiters described for each lock
 -- ARGV[3] log         '1' = report the last entry of the first lock's log, and the expired holders
 --                     that are not in it yet; '0' = do not
+-- ARGV[4] durations   number of finished runs whose times are reported for each lock; 0 = none
 --
 -- Returns {server time in microseconds, run_id ('' = unknown), '1' if this server is a replica or
 --   '0', ms of quarantine left, id of the last entry of the first log ('' = not requested), expired
 --   holders of the first lock that no client has logged, then for each key
 --   {'lock', claim or mode tag ('' = free; 'foreign:' and its digest for a foreign value), ms until
 --    it expires (-1 = never), last token ('' = none), number of holders, holders, number of
---    waiters, waiters, mark of success ('' = none, see include/done.lua)}
+--    waiters, waiters, mark of success ('' = none, see include/done.lua), ms for which the
+--    last runs held it that have not failed: '7 8'}
 --   or {'wrong_type'}}.
 -- A holder is {claim or entry, ms until it expires, JSON}, an expired one {claim or entry, ms at
 -- which it ended, JSON}, a waiter {name in the queue, score there, JSON}.
@@ -71,6 +73,22 @@ local function waiters(k)
   return call('ZCOUNT', k.waiters, '(' .. int_string(now), '+inf'), list
 end
 
+-- For how long the last runs held the lock that have not failed. Nothing without permission
+-- to read the log.
+local function durations(k)
+  local list = {}
+  for _, entry in ipairs(redis.pcall('XREVRANGE', k.log, '+', '-', 'COUNT', ARGV[4])) do
+    local fields = {}
+    for i = 1, #entry[2], 2 do
+      fields[entry[2][i]] = entry[2][i + 1]
+    end
+    if fields.how == 'released' and (fields.exit == '0' or fields.exit == '') then
+      list[#list + 1] = fields.held
+    end
+  end
+  return table.concat(list, ' ')
+end
+
 local function inspect_lock(k)
   local value = current(k)
   local holder_count, holder_list = 0, {}
@@ -84,7 +102,8 @@ local function inspect_lock(k)
     value = 'foreign:' .. redis.sha1hex(value)
   end
   return { 'lock', value or '', expires, call('GET', k.fence) or '', holder_count, holder_list,
-    waiter_count, waiter_list, call('GET', k.done) or '' }
+    waiter_count, waiter_list, call('GET', k.done) or '',
+    ARGV[4] ~= '0' and durations(k) or '' }
 end
 
 -- The ms of quarantine left, as quarantine_left() computes it, but without writing a marker.
@@ -146,8 +165,11 @@ local WITH_LOG = ARGV[3] == '1'
 local reply = { NOW_US, identity, IS_REPLICA and '1' or '0', quarantine_of(marker_text, identity),
   WITH_LOG and last_log_id() or '', WITH_LOG and expired_or_nothing() or {} }
 for i = 1, #KEYS - 1, 9 do
-  local lock, queue, waiters_key, info, fence, shared, who, _, done = unpack(KEYS, i, i + 8)
-  local k = { lock = lock, queue = queue, waiters = waiters_key, info = info, fence = fence, shared = shared, who = who, done = done }
+  local lock, queue, waiters_key, info, fence, shared, who, log, done = unpack(KEYS, i, i + 8)
+  local k = {
+    lock = lock, queue = queue, waiters = waiters_key, info = info, fence = fence, shared = shared, who = who,
+    log = log, done = done,
+  }
   local ok, found = pcall(inspect_lock, k)
   if not ok then
     if not is_wrong_type(found) then

@@ -111,6 +111,12 @@ pub(crate) enum Rule {
     Memory,
     /// Only a command that has ended with 0 leaves the mark of success.
     OnlySuccessMarks,
+    /// Only a holder that was started with --cancel-in-progress is stopped by a newer run.
+    CancelAgreed,
+    /// A newer run stops the grant that blocks it, and no later one.
+    CancelNamesGrant,
+    /// The next command starts when the stopped one is gone.
+    CancelWaits,
     /// A vote lives for the ttl, not for the minimum hold.
     VoteTtl,
 }

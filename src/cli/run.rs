@@ -54,6 +54,15 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Waiting")]
     pub reentrant: bool,
 
+    /// Newest run wins: stop the one that runs
+    ///
+    /// As --supersede; and if the holder was started with this option, too, it is asked to stop as
+    /// "redlock break" asks it, whatever its --on-lost says, when this run is the next in the queue. It
+    /// exits with 79, and COMMAND starts when it is gone. A holder without the option is never
+    /// stopped. Not with --shared or --slots.
+    #[arg(long, help_heading = "Waiting")]
+    pub cancel_in_progress: bool,
+
     /// Skip if a run has succeeded within this time
     ///
     /// One run does it, the others wait and skip. If a run of the same key with this option has ended

@@ -7,9 +7,9 @@ use super::{exit_code, identity};
 use crate::child::{self, AskedHolder, LockedByte, ask_lock_holder};
 use crate::exit::Failure;
 use crate::lock::{
-    BackendError, Bearer, Breaker, Claim, HolderProcesses, HostBearer, HostBreaker, HostHolder, HostLock,
-    HostView, Keys, Lock, Mount, RedisBearer, RedisBreaker, RedisLock, RedisView, Server, Signalled, Timing,
-    View, lock_name,
+    BackendError, Bearer, Breaker, Claim, HolderInfo, HolderProcesses, HostBearer, HostBreaker, HostHolder,
+    HostLock, HostView, Keys, Lock, Mount, Reason, RedisBearer, RedisBreaker, RedisLock, RedisView, Server,
+    Signalled, Timing, Usual, View, lock_name,
 };
 use crate::report::{self, Report, Verbosity, backend_error};
 use crate::settings::{Backend, BreakSettings, LocalReason, Location, LockSettings};
@@ -84,6 +84,28 @@ pub(super) fn open_breaker(
     }
 }
 
+/// For `run --cancel-in-progress`: asks the holders of this key, for this run. To be called in a thread
+/// of its own.
+pub(super) fn open_canceller(
+    settings: &LockSettings,
+    key: usize,
+    who: &HolderInfo,
+) -> impl FnOnce() -> Result<Box<dyn Breaker>, BackendError> + Send + use<> {
+    let (who, prefix, key) = (who.clone(), settings.prefix.clone(), settings.keys[key].clone());
+    let backend = settings.backend.clone();
+    move || match backend {
+        Backend::Servers { servers, timing } => {
+            let keys = Keys::new(&servers, &prefix, &key);
+            Ok(Box::new(RedisBreaker::new(servers, keys, timing, who).with_reason(Reason::Superseded)))
+        }
+        Backend::Host { directory, .. } => {
+            let name = lock_name(&prefix, &key);
+            let breaker = HostBreaker::open(&directory, &name, who, Box::new(Processes))?;
+            Ok(Box::new(breaker.with_reason(Reason::Superseded)))
+        }
+    }
+}
+
 /// For `status`, `list` and `history`. Prints what the settings give reason to.
 pub(super) fn open_view(location: &Location) -> Box<dyn View> {
     announce(location);
@@ -91,12 +113,25 @@ pub(super) fn open_view(location: &Location) -> Box<dyn View> {
 }
 
 pub(super) fn view(location: &Location) -> Box<dyn View> {
-    let Location { backend, prefix, .. } = location;
+    view_of(&location.backend, &location.prefix)
+}
+
+/// For wait lines: how long this key is usually held. To be called in a thread of its own.
+pub(super) fn look_for_usual(
+    settings: &LockSettings,
+    key: usize,
+) -> impl FnOnce() -> Option<Usual> + Send + use<> {
+    let (backend, prefix, key) =
+        (settings.backend.clone(), settings.prefix.clone(), settings.keys[key].clone());
+    move || view_of(&backend, &prefix).status(&key).ok()?.usual
+}
+
+fn view_of(backend: &Backend, prefix: &str) -> Box<dyn View> {
     match backend {
         Backend::Servers { servers, timing } => {
             Box::new(RedisView::new(servers.clone(), prefix, timing.node_timeout))
         }
-        Backend::Host { directory, .. } => Box::new(HostView::new(directory.clone(), prefix.clone())),
+        Backend::Host { directory, .. } => Box::new(HostView::new(directory.clone(), prefix.to_owned())),
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn describe(argv: &[OsString], label: &str) -> HolderInfo {
         protocol: Some(PROTOCOL),
         renewal: Renewal::Run,
         once: false,
+        cancellable: false,
     }
 }
 

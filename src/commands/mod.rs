@@ -3,7 +3,9 @@
 mod acquire;
 mod backend;
 mod break_lock;
+mod cancel;
 mod doctor;
+mod estimate;
 pub(crate) mod help;
 mod history;
 mod hold;

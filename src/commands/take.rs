@@ -7,6 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::backend;
+use super::cancel::Canceller;
+use super::estimate::Estimate;
 use super::nesting::{OuterRuns, ancestors, kept_for_ancestors};
 use crate::child;
 use crate::child::signals::{Signals, suspend_self};
@@ -67,7 +69,7 @@ pub(super) fn request(settings: &LockSettings, holder: HolderInfo) -> Request {
         min_hold: settings.min_hold,
         history: settings.history,
         exit_if_held: settings.conflict_exit_code,
-        holder: HolderInfo { once: settings.once.is_some(), ..holder },
+        holder: HolderInfo { once: settings.once.is_some(), cancellable: settings.cancel, ..holder },
         ancestors: join(ancestors(), kept),
     }
 }
@@ -127,6 +129,10 @@ pub(super) fn acquire(
     // On an error the lock cleans up after itself.
     let lock = pending.into_lock();
     let mut observer = WaitObserver::new(signals, report);
+    observer.estimate = Some(Estimate::new(settings));
+    if settings.cancel {
+        observer.canceller = Some(Canceller::new(settings, &request.holder));
+    }
     let (mut lock, inherited) = outer.lock_for(lock, request, &mut observer);
     let result = match inherited {
         Ok(Some(grant)) => Ok(grant),
@@ -230,11 +236,13 @@ pub(super) struct WaitObserver<'a> {
     report: &'a mut Report,
     cancelled_by: Option<Signal>,
     is_long: bool,
+    canceller: Option<Canceller<'a>>,
+    estimate: Option<Estimate<'a>>,
 }
 
 impl<'a> WaitObserver<'a> {
     pub(super) fn new(signals: &'a mut Signals, report: &'a mut Report) -> Self {
-        Self { signals, report, cancelled_by: None, is_long: false }
+        Self { signals, report, cancelled_by: None, is_long: false, canceller: None, estimate: None }
     }
 }
 
@@ -264,7 +272,14 @@ impl Observer for WaitObserver<'_> {
     }
 
     fn waiting(&mut self, blocked: &Blocked, waited: Duration) {
+        if let Some(estimate) = &mut self.estimate {
+            estimate.on_blocked(blocked);
+            estimate.prepare(waited, self.report);
+        }
         self.report.waiting(blocked, waited);
+        if let Some(canceller) = &mut self.canceller {
+            canceller.on_blocked(blocked, self.report);
+        }
         self.is_long |= waited >= LONG_WAIT;
     }
 
@@ -283,6 +298,9 @@ impl Observer for WaitObserver<'_> {
     }
 
     fn tick(&mut self) {
+        if let (Some(estimate), Some(waited)) = (&mut self.estimate, self.report.waited()) {
+            estimate.prepare(waited, self.report);
+        }
         self.report.tick();
     }
 

@@ -39,6 +39,10 @@ pub(crate) enum Notice {
     Released {
         by: HolderInfo,
     },
+    /// A newer run with `--cancel-in-progress` has asked for the lock.
+    Superseded {
+        by: HolderInfo,
+    },
     /// The lease was renewed with the token; `None` = forever.
     Extended {
         ttl: Option<Duration>,

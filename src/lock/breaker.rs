@@ -1,7 +1,8 @@
 //! Taking a lock away from its holders. The seam between servers and this host for `redlock break`.
 
-use super::{BackendError, Done, Holder};
+use super::{BackendError, Done, Holder, HolderInfo, Loss};
 use crate::clock::BootTime;
+use crate::world::{Rule, follows};
 
 pub(crate) trait Breaker {
     /// All current holders. Read-only.
@@ -24,6 +25,55 @@ pub(crate) trait Breaker {
 
     /// Whether the lock can be taken away from a holder that continues to run.
     fn frees_at_once(&self) -> bool;
+}
+
+/// Why a lock is taken away from its holder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reason {
+    #[default]
+    Broken,
+    /// By the bearer of its token.
+    Released,
+    /// By a newer run with `--cancel-in-progress`.
+    Superseded,
+}
+
+impl Reason {
+    /// As it is stored; empty for a break.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Broken => "",
+            Self::Released => "released",
+            Self::Superseded => "superseded",
+        }
+    }
+
+    pub(super) fn from_name(name: &[u8]) -> Self {
+        let all = [Self::Released, Self::Superseded];
+        all.into_iter().find(|reason| reason.name().as_bytes() == name).unwrap_or_default()
+    }
+
+    pub(super) fn loss(self, by: HolderInfo) -> Loss {
+        let by = Box::new(by);
+        match self {
+            Self::Broken => Loss::Broken { by },
+            Self::Released => Loss::Released { by },
+            Self::Superseded => Loss::Superseded { by },
+        }
+    }
+}
+
+/// Asks the holder of this grant to make way for a newer run. `breaker` has that reason. A later grant
+/// is never meant, not even one of the same run: it may be newer than the run that asks.
+pub(crate) fn cancel(breaker: &mut dyn Breaker, id: &str) -> Result<(), BackendError> {
+    let mut holders = breaker.holders()?;
+    holders.retain(|held| held.id == id || !follows(Rule::CancelNamesGrant));
+    if holders.is_empty() {
+        return Ok(());
+    }
+    let how = if follows(Rule::CancelWaits) { BreakMode::Gentle } else { BreakMode::Immediate };
+    let notified = breaker.notify(&holders, how)?;
+    notified.unreachable.into_iter().next().map_or(Ok(()), |unreachable| Err(unreachable.error))
 }
 
 /// The result of notifying holders.

@@ -37,6 +37,10 @@ pub(crate) enum Outcome {
     Superseded {
         by: Box<HolderInfo>,
     },
+    /// A newer run with --cancel-in-progress had the command stopped.
+    Replaced {
+        by: Box<HolderInfo>,
+    },
     /// Another run with --once had succeeded.
     Done {
         by: Box<HolderInfo>,
@@ -77,6 +81,7 @@ impl Outcome {
             Self::MaxHold => ("max_hold", "max_hold", "max-hold", true, true),
             Self::GaveUp => ("gave_up", "held", "gave up", false, false),
             Self::Superseded { .. } => ("superseded", "superseded", "superseded", false, false),
+            Self::Replaced { .. } => ("replaced", "superseded", "superseded", true, true),
             Self::Done { .. } => ("done", "done", "done already", false, true),
             Self::Cancelled => ("cancelled", "cancelled", "cancelled", false, true),
             Self::Acquired => ("acquired", "acquired", "acquired", true, false),
@@ -100,6 +105,7 @@ impl Outcome {
             Self::MaxHold,
             Self::GaveUp,
             Self::Superseded { by: by.clone() },
+            Self::Replaced { by: by.clone() },
             Self::Done { by },
             Self::Cancelled,
         ];
@@ -139,13 +145,15 @@ impl Outcome {
 
     /// A command that never ran may run again at once, and a broken lock must become free.
     pub(crate) fn keeps_min_hold(&self) -> bool {
-        self.had_lock() && !matches!(self, Self::NotStarted | Self::Broken { .. })
+        self.had_lock() && !matches!(self, Self::NotStarted | Self::Broken { .. } | Self::Replaced { .. })
     }
 
     /// The run that took the lock, or the place in the queue, away, or made this run unnecessary.
     pub(crate) fn by(&self) -> Option<&HolderInfo> {
         match self {
-            Self::Broken { by } | Self::Superseded { by } | Self::Done { by } => Some(by),
+            Self::Broken { by } | Self::Superseded { by } | Self::Replaced { by } | Self::Done { by } => {
+                Some(by)
+            }
             Self::Released
             | Self::NotStarted
             | Self::Lost

@@ -71,6 +71,8 @@ pub(crate) struct HolderInfo {
     pub renewal: Renewal,
     /// Was started with --once.
     pub once: bool,
+    /// Was started with --cancel-in-progress: a newer run may stop it.
+    pub cancellable: bool,
 }
 
 /// Who keeps the lease of a holder alive.
@@ -118,6 +120,7 @@ impl HolderInfo {
         fields
             .with_number("keeper", Some(self.renewal.text()).filter(|text| !text.is_empty()))
             .with_number("once", self.once.then_some(1))
+            .with_number("cancel", self.cancellable.then_some(1))
     }
 
     pub(crate) fn from_fields(fields: &Fields) -> Self {
@@ -132,6 +135,7 @@ impl HolderInfo {
             protocol: fields.parsed("protocol"),
             renewal: Renewal::from_text(&fields.text("keeper")),
             once: !fields.get("once").is_empty(),
+            cancellable: !fields.get("cancel").is_empty(),
         }
     }
 
@@ -204,7 +208,7 @@ mod tests {
             ..HolderInfo::default()
         };
         for renewal in [Renewal::Run, Renewal::Nobody, Renewal::Keeper(42)] {
-            let info = HolderInfo { renewal, once: true, ..info.clone() };
+            let info = HolderInfo { renewal, once: true, cancellable: true, ..info.clone() };
             let fields = Fields::default().with("newer", "?").joined_with(info.fields());
             assert_eq!(HolderInfo::from_fields(&fields), info);
         }

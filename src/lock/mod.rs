@@ -5,6 +5,7 @@
 //! runs under the lock, or of the terminal: the caller follows a wait through [`Observer`], and
 //! errors are values without sentences.
 
+mod blocked;
 mod borrowed;
 mod break_watch;
 mod breaker;
@@ -26,6 +27,7 @@ mod retry;
 mod status;
 mod tls_problem;
 mod unlocked;
+mod usual;
 mod wait;
 
 use std::fs::File;
@@ -38,9 +40,10 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 use crate::world::{Rule, follows};
 
+pub(crate) use blocked::{Blocked, Blocker, Holding};
 pub(crate) use borrowed::BorrowedLock;
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
-pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, UnreachableHolder};
+pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, Reason, UnreachableHolder, cancel};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use done::Done;
 pub(crate) use ended::{Ended, Outcome};
@@ -69,6 +72,7 @@ pub(crate) use status::{
 };
 pub(crate) use tls_problem::{TlsProblem, TlsSetupProblem};
 pub(crate) use unlocked::Unlocked;
+pub(crate) use usual::{Usual, quantiles};
 pub(crate) use wait::{Wait, sleep};
 
 /// Most slots that a lock can have.
@@ -320,66 +324,6 @@ impl Grant {
     }
 }
 
-/// Why the lock is not ours yet.
-#[derive(Clone, Debug)]
-pub(crate) struct Blocked {
-    /// Index of the requested key.
-    pub key: usize,
-    /// Number of waiters ahead of us; `None` if we did not queue.
-    pub position: Option<usize>,
-    /// Number of waiters for this key, including us if we have queued.
-    pub queue_length: usize,
-    pub by: Blocker,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Blocker {
-    /// Another run of redlock, or several that share the lock.
-    Holder(Holding),
-    /// A run that has ended and asked for a minimum hold.
-    Reservation(Holding),
-    /// A program other than redlock has put a value at the key.
-    Foreign { expires_in: Option<Duration> },
-    /// The lock is free, but others are ahead in the queue.
-    Queue,
-    /// These servers may have lost their data and do not vote for this long. Without them there is
-    /// no majority.
-    Quarantine(Vec<(String, Duration)>),
-}
-
-/// One of the holders that block a request.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Holding {
-    /// Empty if its record was lost.
-    pub info: HolderInfo,
-    /// Number of other holders.
-    pub others: usize,
-    pub held_for: Option<Duration>,
-    /// `None` if it never expires or this is unknown.
-    pub expires_in: Option<Duration>,
-}
-
-impl Blocked {
-    pub(crate) fn is_foreign(&self) -> bool {
-        matches!(self.by, Blocker::Foreign { .. })
-    }
-
-    /// Whether a keeper may hold one of this many requested locks.
-    fn may_be_kept(&self, keys: usize) -> bool {
-        let is_kept = |held: &Holding| held.others > 0 || matches!(held.info.renewal, Renewal::Keeper(_));
-        keys > 1 || matches!(&self.by, Blocker::Holder(holding) if is_kept(holding))
-    }
-
-    /// When the lock may become free by itself, if known.
-    pub(crate) fn expires_in(&self) -> Option<Duration> {
-        match &self.by {
-            Blocker::Holder(holding) | Blocker::Reservation(holding) => holding.expires_in,
-            Blocker::Foreign { expires_in } => *expires_in,
-            Blocker::Queue | Blocker::Quarantine(_) => None,
-        }
-    }
-}
-
 /// Follows a wait, and decides whether it continues.
 pub(crate) trait Observer {
     /// Descriptors that become readable when [`Observer::cancelled`] must be called.
@@ -449,6 +393,8 @@ pub(crate) enum Loss {
     Foreign,
     /// `redlock release` released it with its token.
     Released { by: Box<HolderInfo> },
+    /// A newer run with `--cancel-in-progress` has asked for it.
+    Superseded { by: Box<HolderInfo> },
     /// `redlock break` took it away. On a server the marked claim may still be there: see
     /// [`BreakWatch`].
     Broken { by: Box<HolderInfo> },

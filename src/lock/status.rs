@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{BackendError, Done, History, Holder, HolderInfo, Mode, majority_of};
+use super::{BackendError, Done, History, Holder, HolderInfo, Mode, Usual, majority_of};
 use crate::clock::BootTime;
 
 /// Read-only access to locks: the seam between the backends (servers, this host) and the commands
@@ -89,6 +89,8 @@ pub(crate) struct Status {
     pub undecided: Option<BackendError>,
     /// The last run with --once that has succeeded, while its mark is kept.
     pub done: Option<Done>,
+    /// How long it is usually held; only with full detail.
+    pub usual: Option<Usual>,
 }
 
 impl Status {
@@ -105,6 +107,7 @@ impl Status {
             servers: Vec::new(),
             undecided: None,
             done: None,
+            usual: None,
         }
     }
 

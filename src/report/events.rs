@@ -171,7 +171,9 @@ impl Events {
     /// command is stopped.
     pub(super) fn lost(&mut self, cause: &str, by: Option<(&str, &HolderInfo)>, is_stopped: bool) {
         if is_stopped {
-            self.outcome = Some(Outcome::Lost);
+            let newer = by.filter(|(field, _)| *field == "superseded_by");
+            let replaced = newer.map(|(_, by)| Outcome::Replaced { by: Box::new(by.clone()) });
+            self.outcome = Some(replaced.unwrap_or(Outcome::Lost));
         }
         let held = self.grant.as_ref().map(|grant| millis(grant.taken_at.elapsed()));
         let mut event = Object::default()
@@ -235,7 +237,7 @@ impl Events {
         {
             event = event.and(self.about_blocked(blocked));
         }
-        if let Outcome::Superseded { by } = &outcome {
+        if let Outcome::Superseded { by } | Outcome::Replaced { by } = &outcome {
             event = event.with("superseded_by", process(by));
         }
         if let Outcome::Done { by } = &outcome {

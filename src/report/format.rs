@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::problem::quarantine;
 use crate::duration::{format, format_seconds};
 use crate::lock::{
-    Blocked, Blocker, Holder, HolderInfo, Holding, Loss, PROTOCOL, Renewal, VERSION, WaitPolicy,
+    Blocked, Blocker, Holder, HolderInfo, Holding, Loss, PROTOCOL, Renewal, Usual, VERSION, WaitPolicy,
 };
 
 /// The consequence of a /proc that cannot be used.
@@ -96,7 +96,7 @@ impl WaitLine {
         keys: &[String],
         blocked: &Blocked,
         waited: Duration,
-        gives_up_in: Option<Duration>,
+        (usual, gives_up_in): (Option<&Usual>, Option<Duration>),
         local_time: LocalTime,
     ) -> Self {
         let place = blocked.position.map_or_else(String::new, |ahead| {
@@ -111,6 +111,9 @@ impl WaitLine {
             | Blocker::Quarantine(_) => blocker(&blocked.by, local_time),
         };
         let mut blocker = blocked_key(keys, blocked) + &by;
+        if let (Blocker::Holder(_), Some(usual)) = (&blocked.by, usual) {
+            blocker.push_str(&format!(", usually {}", usually(usual)));
+        }
         if let Some(left) = gives_up_in {
             blocker.push_str(&format!(", gives up in {}", format_seconds(left)));
         }
@@ -209,6 +212,11 @@ pub(super) fn held_by(holding: &Holding, local_time: LocalTime) -> String {
     let (who, others) = (holder(&holding.info), and_others(holding.others));
     let when = until(holding, local_time).unwrap_or_else(|| since(holding.held_for, local_time));
     format!("held by {who}{others}{when}")
+}
+
+/// "4m (p95 9m)"
+pub(super) fn usually(usual: &Usual) -> String {
+    format!("{} (p95 {})", format(usual.median), format(usual.p95))
 }
 
 /// A run with --once: "root@web1 pid 42 (migrate) is doing it since 09:14:05 (2m 3s)"
@@ -324,6 +332,7 @@ pub(super) fn loss(loss: &Loss) -> String {
         Loss::FileReplaced => "its lock file was deleted, renamed or replaced".into(),
         Loss::Foreign => "another client holds it now".into(),
         Loss::Broken { by } => broken_by(by),
+        Loss::Superseded { by } => format!("superseded by {} (--cancel-in-progress)", holder(by)),
         Loss::Released { by } if by.pid.is_empty() => "it was released".into(),
         Loss::Released { by } => format!("released by {} (redlock release)", holder(by)),
     }
@@ -350,7 +359,7 @@ mod tests {
             job_url: "https://ci/1".into(),
             ..HolderInfo::default()
         };
-        let by = Blocker::Holder(Holding { info, others, held_for: Some(held_for), expires_in: None });
+        let by = Blocker::Holder(Holding { info, others, held_for: Some(held_for), ..Holding::default() });
         Blocked { key: 0, position: Some(1), queue_length: 5, by }
     }
 
@@ -359,7 +368,7 @@ mod tests {
     fn line(keys: &[&str], blocked: &Blocked, waited: u64, left: Option<u64>) -> String {
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
         let left = left.map(Duration::from_secs);
-        WaitLine::new(&keys, blocked, Duration::from_millis(waited), left, clock).text()
+        WaitLine::new(&keys, blocked, Duration::from_millis(waited), (None, left), clock).text()
     }
 
     #[test]

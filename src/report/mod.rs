@@ -269,6 +269,7 @@ impl Report {
             LossCause::Reported(Loss::Expired | Loss::FileReplaced) => ("expired", None),
             LossCause::Reported(Loss::Foreign) => ("foreign", None),
             LossCause::Reported(Loss::Broken { by }) => ("broken", Some(("broken_by", &**by))),
+            LossCause::Reported(Loss::Superseded { by }) => ("superseded", Some(("superseded_by", &**by))),
             LossCause::Reported(Loss::Released { by }) => ("released", Some(("released_by", &**by))),
             LossCause::Overdue => ("overdue", None),
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::events::{millis, process, time};
 use super::format::{
     LocalTime, after_comma, another_program, clock_time, config_files, held_by, holder, holder_line,
-    no_server_configured, other_version, quoted, sanitize,
+    no_server_configured, other_version, quoted, sanitize, usually,
 };
 use super::json::Object;
 use super::problem::problem;
@@ -14,7 +14,7 @@ use super::stderr::print;
 use crate::duration::{format, format_seconds};
 use crate::lock::{
     Difference, Done, Fault, Holder, HolderInfo, Holding, Mode, Problem, Renewal, ServerState, ServerStatus,
-    State, Status, WaiterStatus,
+    State, Status, Usual, WaiterStatus,
 };
 
 /// Column at which the text starts, after the label.
@@ -59,7 +59,7 @@ pub(super) fn obstacle(status: &Status, local_time: LocalTime) -> String {
         (State::Held | State::Shared | State::Slots { .. }, Some(first)) => {
             let Holder { info, held_for, expires_in, .. } = first.clone();
             let others = status.holder_count.saturating_sub(1);
-            held_by(&Holding { info, others, held_for, expires_in }, local_time)
+            held_by(&Holding { info, others, held_for, expires_in, ..Holding::default() }, local_time)
         }
         _ => summary(status),
     };
@@ -89,6 +89,9 @@ pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
     let waiters_left = status.waiter_count.saturating_sub(status.waiters.len());
     if waiters_left > 0 {
         text += &format!("{name:<COLUMN$}and {waiters_left} more\n");
+    }
+    if let Some(usual) = &status.usual {
+        text += &format!("{:<COLUMN$}{}\n", "usually", usually(usual));
     }
     if let Some(Done { by, ago }) = &status.done {
         text += &format!("{:<COLUMN$}{} ago by {} (--once)\n", "done", format_seconds(*ago), holder(by));
@@ -228,6 +231,7 @@ pub(crate) fn status_json(status: &Status) -> String {
         .with_known("of", slots)
         .with("holders", holders)
         .with("waiters", waiters)
+        .with_known("usual", status.usual.as_ref().map(usual_object))
         .with_known("done", status.done.as_ref().map(done_object));
     if !status.servers.is_empty() {
         let servers: Vec<Object> = status.servers.iter().map(server_object).collect();
@@ -262,6 +266,12 @@ fn holder_object(holder: &Holder) -> Object {
         Some(by) => object.with("broken_by", process(by)),
         None => object,
     }
+}
+
+/// For how long runs hold the lock.
+fn usual_object(usual: &Usual) -> Object {
+    let Usual { runs, median, p95 } = *usual;
+    Object::default().with("p50_ms", millis(median)).with("p95_ms", millis(p95)).with("runs", runs)
 }
 
 /// The last run with --once that has succeeded.

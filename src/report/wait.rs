@@ -10,7 +10,9 @@ use super::format::{GivenUp, WaitLine, gave_up, holder, quoted};
 use super::{Report, Verbosity};
 use crate::clock::BootTime;
 use crate::duration::format;
-use crate::lock::{BackendError, Blocked, Blocker, Done, Holding, Outcome, Superseded, WaitPolicy};
+use crate::lock::{
+    BackendError, Blocked, Blocker, Done, HolderInfo, Holding, Outcome, Superseded, Usual, WaitPolicy,
+};
 
 /// A wait shorter than this is not mentioned.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -28,6 +30,8 @@ pub(super) struct WaitReport {
     /// How long the wait had lasted when it was last mentioned in a line that stays.
     mentioned_at: Option<Duration>,
     painted_at: Option<BootTime>,
+    /// How long the lock is usually held.
+    usual: Option<Usual>,
     /// The link to the holder's job that such a line has shown.
     job_mentioned: String,
 }
@@ -103,6 +107,20 @@ impl Report {
         }
     }
 
+    /// The time waited so far, if there is an obstacle.
+    pub(crate) fn waited(&self) -> Option<Duration> {
+        self.wait.last.as_ref().map(LastObstacle::waited)
+    }
+
+    /// Whether a wait of this length is mentioned.
+    pub(crate) fn has_wait_lines(&self, waited: Duration) -> bool {
+        self.verbosity != Verbosity::Quiet && waited >= SILENT_WAIT && !self.is_over(waited)
+    }
+
+    pub(crate) fn usually(&mut self, usual: Option<Usual>) {
+        self.wait.usual = usual;
+    }
+
     /// When [`Report::tick`] has something to do.
     pub(crate) fn next_tick(&self) -> Option<BootTime> {
         let seen = self.wait.last.as_ref().filter(|_| self.verbosity != Verbosity::Quiet)?;
@@ -169,7 +187,8 @@ impl Report {
             }
             Obstacle::Blocked(blocked) => {
                 let blocked = later(blocked, at.elapsed());
-                WaitLine::new(&self.keys, &blocked, waited, self.gives_up_in(waited), self.local_time)
+                let times = (self.wait.usual.as_ref(), self.gives_up_in(waited));
+                WaitLine::new(&self.keys, &blocked, waited, times, self.local_time)
             }
         })
     }
@@ -216,6 +235,16 @@ impl Report {
         events(|events| events.done(&done.by));
         let (key, ago, by) = (self.lock(), format(done.ago), holder(&done.by));
         self.info(&format!("{key} was done {ago} ago by {by}; not run again (--once {})", format(once)));
+    }
+
+    /// The holder was asked to make way for this run.
+    pub(crate) fn cancels(&mut self, info: &HolderInfo) {
+        self.verbose(|report| format!("asking {} to stop, which holds {}", holder(info), report.lock()));
+    }
+
+    pub(crate) fn cannot_cancel(&mut self, error: &BackendError) {
+        let (lock, error) = (self.lock(), super::backend_error(error));
+        self.info(&format!("cannot stop the run that holds {lock}: {error}; waiting for it"));
     }
 
     /// A signal has ended the wait.

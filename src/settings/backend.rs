@@ -40,7 +40,7 @@ const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), D
 /// trips.
 const ONLY_NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Backend {
     Servers { servers: Vec<Server>, timing: Timing },
     Host { directory: PathBuf, reason: LocalReason },

@@ -31,6 +31,8 @@ pub(crate) struct LockSettings {
     pub wait: WaitPolicy,
     /// Give up when a newer waiter with this setting arrives.
     pub supersede: bool,
+    /// Stop a holder with this setting, or be stopped by a newer run with it.
+    pub cancel: bool,
     /// Do not run if a run with this setting has succeeded within this time.
     pub once: Option<Duration>,
     /// Run under the lock of an outer run, if it has the lock.
@@ -89,6 +91,7 @@ impl LockSettings {
             prefer,
             wait: wait_policy(wait, sources)?,
             supersede: wait.supersede,
+            cancel: false,
             once: None,
             reentrant,
             jitter: duration("jitter", &wait.jitter)?.unwrap_or_default(),

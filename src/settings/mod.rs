@@ -79,6 +79,7 @@ impl RunSettings {
             argv,
             reentrant,
             once,
+            cancel_in_progress,
             max_hold: longest,
             wait_tree,
             kill_after: grace,
@@ -86,6 +87,10 @@ impl RunSettings {
         let keys = validate_keys(take.keys.clone(), &argv)?;
         let mut lock = LockSettings::resolve(keys, &take, reentrant, sources)?;
         lock.once = within(once.as_deref(), &lock.mode, sources)?;
+        if cancel_in_progress {
+            require_one_holder("cancel_in_progress", &lock.mode, sources)?;
+            (lock.cancel, lock.supersede) = (true, true);
+        }
         let longest_grace = lock.backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
         let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
         Ok(Self {
@@ -224,16 +229,22 @@ fn parse_signal(text: &str) -> Option<Signal> {
     signal.filter(|signal| *signal != Signal::SIGSTOP)
 }
 
-/// `--once`. Several runs that hold the lock at the same time would all do it.
+/// `--once`.
 fn within(text: Option<&str>, mode: &Mode, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
     let Some(time) = sources.duration("once", text)? else { return Ok(None) };
     if time.is_zero() || time > LONGEST_ONCE {
         return Err(sources.must("once", "be more than 0, and at most 366d"));
     }
+    require_one_holder("once", mode, sources)?;
+    Ok(Some(time))
+}
+
+/// For an option that is about the one holder of the lock.
+fn require_one_holder(option: &str, mode: &Mode, sources: Sources<'_>) -> Result<(), Failure> {
     match mode {
-        Mode::Exclusive | Mode::Slot { of: 1 } => Ok(Some(time)),
-        Mode::Shared { .. } => Err(sources.exclusive("shared", "once")),
-        Mode::Slot { .. } => Err(sources.exclusive("slots", "once")),
+        Mode::Exclusive | Mode::Slot { of: 1 } => Ok(()),
+        Mode::Shared { .. } => Err(sources.exclusive("shared", option)),
+        Mode::Slot { .. } => Err(sources.exclusive("slots", option)),
     }
 }
 

@@ -12,9 +12,9 @@ use crate::clock::BootTime;
 use crate::exit::Exit;
 use crate::lock::{
     self, BackendError, Bearer, Blocked, Blocker, BreakMode, Breaker, Claim, Ended, Error, Extended, Freed,
-    Grant, HolderInfo, HolderKind, Keys, Lock, Loss, Mode, Notice, Observer, Outcome, Prefer, RedisBearer,
-    RedisBreaker, RedisLock, RedisView, ReleaseOrphan, Renewal, Request, Server, Status, Timing, View,
-    WaitPolicy,
+    Grant, HolderInfo, HolderKind, Keys, Lock, Loss, Mode, Notice, Observer, Outcome, Prefer, Reason,
+    RedisBearer, RedisBreaker, RedisLock, RedisView, ReleaseOrphan, Renewal, Request, Server, Status, Timing,
+    View, WaitPolicy,
 };
 use crate::oracle::Held;
 use crate::scheduler::ClientWorld;
@@ -36,6 +36,8 @@ pub struct Run {
     pub prefer: Prefer,
     pub supersedes: bool,
     pub once: Option<Duration>,
+    /// `--cancel-in-progress`, which implies `supersedes`.
+    pub cancels: bool,
     /// The command fails.
     pub fails: bool,
     pub min_hold: Duration,
@@ -107,25 +109,46 @@ const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Follows a wait in the simulation.
-struct Watcher<'a>(&'a ClientWorld);
+struct Watcher<'a> {
+    world: &'a ClientWorld,
+    /// For `--cancel-in-progress`.
+    canceller: Option<Canceller<'a>>,
+}
+
+struct Canceller<'a> {
+    client: &'a Client<'a>,
+    keys: &'a [String],
+    asked: Option<String>,
+}
 
 impl Observer for Watcher<'_> {
     fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.0.signal_fd()]
+        vec![self.world.signal_fd()]
     }
 
     fn cancelled(&mut self) -> Option<Signal> {
-        self.0.is_cancelled().then_some(Signal::SIGTERM)
+        self.world.is_cancelled().then_some(Signal::SIGTERM)
     }
 
-    fn waiting(&mut self, _: &Blocked, _: Duration) {}
+    /// As commands/cancel.rs, but without a thread.
+    fn waiting(&mut self, blocked: &Blocked, _: Duration) {
+        let (Some(canceller), Some(holding)) = (&mut self.canceller, blocked.to_cancel()) else { return };
+        if canceller.asked.as_ref() == Some(&holding.id) {
+            return;
+        }
+        let result = canceller.client.cancel(&canceller.keys[blocked.key], &holding.id);
+        self.world.note(|| format!("asks {} to stop: {}", holding.id, short(&result)));
+        if result.is_ok() {
+            canceller.asked = Some(holding.id.clone());
+        }
+    }
 
     fn next_update_in(&self, _: Duration) -> Duration {
         Duration::from_secs(30)
     }
 
     fn on_unavailable(&mut self, error: &BackendError, _: Duration) {
-        self.0.note(|| format!("unavailable: {}", short(error)));
+        self.world.note(|| format!("unavailable: {}", short(error)));
     }
 }
 
@@ -196,7 +219,7 @@ impl Client<'_> {
             min_hold: run.min_hold,
             history: 10,
             exit_if_held: 75,
-            holder: self.who(renewal),
+            holder: HolderInfo { cancellable: run.cancels, ..self.who(renewal) },
             ancestors: Vec::new(),
         }
     }
@@ -212,6 +235,9 @@ impl Client<'_> {
         self.note(|| format!("asks for {run:?}"));
         let queues = run.wait.queues();
         self.world.shared().borrow_mut().oracle.begins(site, &run.keys, held.clone(), queues, run.supersedes);
+        if run.cancels {
+            self.world.shared().borrow_mut().oracle.may_be_cancelled(site);
+        }
         let now = self.world.shared().borrow().now_us;
         self.record(|record| (record.subject, record.started) = (Some(run.subject), now));
         redis_lock.send_ahead(&request);
@@ -220,7 +246,9 @@ impl Client<'_> {
             self.record(|record| record.orphan = orphan);
         }
         let started = BootTime::now();
-        let result = lock::acquire(&mut redis_lock, &request, &mut Watcher(self.world));
+        let canceller = run.cancels.then(|| Canceller { client: self, keys: &run.keys, asked: None });
+        let mut watcher = Watcher { world: self.world, canceller };
+        let result = lock::acquire(&mut redis_lock, &request, &mut watcher);
         match result {
             Ok(grant) => {
                 let hows = run.keys.iter().enumerate().map(|(at, _)| match &held {
@@ -315,6 +343,9 @@ impl Client<'_> {
                     self.note(|| "the lock is broken".into());
                     break Some(Ended { how: Outcome::Broken { by: Box::new(broken.by) }, exit: None });
                 }
+                Some(Notice::Superseded { by }) => {
+                    break Some(self.ended_by(&Loss::Superseded { by: Box::new(by) }));
+                }
                 // By another client, on the servers.
                 Some(Notice::Released { .. }) => break None,
                 Some(Notice::Extended { ttl }) if is_keeper => {
@@ -403,6 +434,12 @@ impl Client<'_> {
     fn ended_by(&self, loss: &Loss) -> Ended {
         let how = match loss {
             Loss::Broken { by } => Outcome::Broken { by: by.clone() },
+            Loss::Superseded { by } => {
+                self.note(|| "is superseded".into());
+                let site = self.world.site();
+                self.world.shared().borrow_mut().oracle.cancelled(site);
+                Outcome::Replaced { by: by.clone() }
+            }
             Loss::Released { .. } => Outcome::Released,
             Loss::Expired | Loss::FileReplaced | Loss::Foreign => {
                 self.lost(&short(loss));
@@ -475,6 +512,12 @@ impl Client<'_> {
         }
     }
 
+    fn cancel(&self, key: &str, id: &str) -> Result<(), BackendError> {
+        let keys = self.keys(&[key.to_owned()]).remove(0);
+        let breaker = RedisBreaker::new(self.servers(), keys, self.access.timing, self.who(Renewal::Run));
+        lock::cancel(&mut breaker.with_reason(Reason::Superseded), id)
+    }
+
     /// As commands/break_lock.rs.
     fn break_lock(&self, key: &str, how: BreakMode) {
         let keys = self.keys(&[key.to_owned()]).remove(0);
@@ -521,7 +564,8 @@ impl Client<'_> {
         let before = view.status(key.as_bytes());
         let mut redis_lock = RedisLock::new(self.servers(), self.keys(&run.keys), self.access.timing);
         let request = self.request(&run);
-        let result = lock::acquire(&mut redis_lock, &request, &mut Watcher(self.world));
+        let result =
+            lock::acquire(&mut redis_lock, &request, &mut Watcher { world: self.world, canceller: None });
         match &result {
             Err(Error::Held(blocked)) => {
                 let after = view.status(key.as_bytes());
@@ -556,6 +600,7 @@ pub fn plain_run(key: &str) -> Run {
         prefer: Prefer::Fair,
         supersedes: false,
         once: None,
+        cancels: false,
         fails: false,
         min_hold: Duration::ZERO,
         subject: Subject::Command(Duration::from_millis(10)),

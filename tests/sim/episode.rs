@@ -582,7 +582,7 @@ pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool
         let mut shared = simulation.shared.borrow_mut();
         shared.trace.is_kept = is_traced;
         shared.oracle.servers = scenario.servers;
-        shared.oracle.has_preferences = [Feature::Preferences, Feature::Superseding]
+        shared.oracle.has_preferences = [Feature::Preferences, Feature::Superseding, Feature::Cancelling]
             .iter()
             .any(|feature| scenario.features.contains(feature));
         shared.oracle.is_order_strict = scenario.is_order_strict();

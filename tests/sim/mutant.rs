@@ -171,6 +171,8 @@ pub static ALL: &[Mutant] = &[
         &[("if k.has_living_only or not has_queue(k) then", "if true then")],
     ),
     lua("exclusive-excludes", 1, &[F::LongCommands], &[("return current(k) and 0 or 1", "return 1")]),
+    client("cancel-agreed", Rule::CancelAgreed, &[F::Cancelling, F::LongCommands]),
+    client("cancel-waits", Rule::CancelWaits, &[F::Cancelling, F::LongCommands]),
     client("only-success-marks", Rule::OnlySuccessMarks, &[F::Once, F::LongCommands]),
     lua("success-is-marked", 1, &[F::Once], &[("if DONE ~= '' then", "if false then")]),
     lua(
@@ -214,6 +216,7 @@ pub static ALL: &[Mutant] = &[
 /// Rules that the simulator can leave out without having noticed so far: what they prevent needs a
 /// combination that its scenarios reach too seldom. docs/reliability.md names them.
 pub static UNNOTICED: &[Mutant] = &[
+    client("cancel-names-grant", Rule::CancelNamesGrant, &[F::Cancelling, F::Pauses, F::SlowLines]),
     client("yield", Rule::Yield, &[F::OtherNames, F::LongCommands]),
     client("carry-place", Rule::CarryPlace, &[F::OtherNames, F::LongCommands]),
     lua(

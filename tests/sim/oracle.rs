@@ -20,6 +20,9 @@ const MOST_OVERTAKES: u32 = 10;
 /// The number of arguments of release.lua if nothing is written into the history.
 const ARGS_WITHOUT_ENTRY: usize = 10;
 
+/// Two requests within this time may arrive in either order.
+const ABOUT_NOW_US: u64 = 5_000_000;
+
 /// How a key is held, or waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
@@ -122,6 +125,8 @@ pub struct Oracle {
     released: BTreeMap<(ServerId, String), u32>,
     /// The waiters of each host, as servers have seen them.
     waiters: BTreeMap<SiteId, BTreeSet<String>>,
+    /// When the runs with --cancel-in-progress began.
+    cancelling: BTreeMap<SiteId, u64>,
     /// The successful runs with --once.
     done: Vec<Success>,
     /// When every server has lost the locks of these hosts.
@@ -245,6 +250,25 @@ impl Oracle {
         }
         for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
             (holding.until, holding.renewed_at) = (until, now);
+        }
+    }
+
+    /// A run with --cancel-in-progress.
+    pub fn may_be_cancelled(&mut self, site: SiteId) {
+        self.cancelling.insert(site, self.now_us);
+    }
+
+    /// A holder was stopped by a run with --cancel-in-progress: it must have agreed, and another one
+    /// must have come after it.
+    pub fn cancelled(&mut self, site: SiteId) {
+        let Some(began) = self.cancelling.get(&site).copied() else {
+            let text = format!("host {site} is stopped by a newer run, but has not agreed to that");
+            return self.violation("cancelled", text);
+        };
+        // Arrivals are measured by a server's clock: those at the same time count.
+        let is_newer = |(other, theirs): (&SiteId, &u64)| *other != site && theirs + ABOUT_NOW_US >= began;
+        if !self.cancelling.iter().any(is_newer) {
+            self.violation("cancelled", format!("host {site} is stopped, but no newer run has come"));
         }
     }
 

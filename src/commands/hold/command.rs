@@ -227,12 +227,15 @@ impl Subject for RunningCommand<'_> {
     /// The command is stopped before anything is printed, which may block. To free a lock on this
     /// host at once there is no other way than to kill it, whatever --on-lost says.
     fn on_loss(&mut self, cause: LossCause, at_once: bool, hold: &mut Hold<'_>) -> Option<End> {
+        // A run that may be superseded has agreed to be stopped.
+        let is_superseded = matches!(cause, LossCause::Reported(Loss::Superseded { .. }));
+        let is_stopped = is_superseded || self.stops_on_loss();
         if at_once {
             self.supervisor.guardian().kill_tree();
-        } else if self.stops_on_loss() {
+        } else if is_stopped {
             self.supervisor.guardian().stop_tree();
         }
-        self.lose(&cause, at_once || self.stops_on_loss(), hold.report);
+        self.lose(&cause, at_once || is_stopped, hold.report);
         None
     }
 

@@ -186,6 +186,10 @@ impl<'a> Hold<'a> {
                 let cause = LossCause::Reported(Loss::Released { by: Box::new(by) });
                 subject.on_loss(cause, false, self)
             }
+            Notice::Superseded { by } => {
+                let cause = LossCause::Reported(Loss::Superseded { by: Box::new(by) });
+                subject.on_loss(cause, false, self)
+            }
             Notice::Extended { ttl } => subject.on_extension(ttl, self),
         }
     }
@@ -237,6 +241,7 @@ impl<'a> Hold<'a> {
 fn outcome_of_loss(cause: &LossCause) -> Outcome {
     match cause {
         LossCause::Reported(Loss::Broken { by }) => Outcome::Broken { by: by.clone() },
+        LossCause::Reported(Loss::Superseded { by }) => Outcome::Replaced { by: by.clone() },
         LossCause::Reported(Loss::Expired | Loss::FileReplaced | Loss::Foreign | Loss::Released { .. })
         | LossCause::Overdue => Outcome::Lost,
     }

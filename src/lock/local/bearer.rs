@@ -139,6 +139,7 @@ impl HostBearer {
         }
         Ok(Grantee::Lost(match ended {
             Some(Outcome::Broken { by }) => Loss::Broken { by },
+            Some(Outcome::Replaced { by }) => Loss::Superseded { by },
             Some(how) if how.is_clean() => Loss::Released { by: Box::default() },
             _ if is_held => Loss::Foreign,
             Some(_) | None => Loss::Expired,

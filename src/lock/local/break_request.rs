@@ -25,7 +25,7 @@ use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
     BackendError, BreakMode, BreakWatch, Breaker, Broken, Done, FileProblem, Freed, Holder, HolderInfo, Mode,
-    Notice, Notified, Renewal, UnreachableHolder,
+    Notice, Notified, Reason, Renewal, UnreachableHolder,
 };
 
 /// An older request is ignored.
@@ -47,29 +47,34 @@ pub(super) enum Verb {
     Kill,
     /// By the bearer of the token.
     Release,
+    /// By a newer run with `--cancel-in-progress`.
+    Supersede,
 }
 
 impl Verb {
     /// A new number for each request.
     fn number(self) -> u32 {
         let (_, random) = Uuid::new_v4().as_u64_pair();
-        let random = u32::try_from(random & 0x3fff).unwrap_or(0) << 2;
+        let random = u32::try_from(random & 0x1fff).unwrap_or(0) << 3;
         let verb = match self {
             Self::Wake => 0,
             Self::Break => 1,
             Self::Kill => 2,
             Self::Release => 3,
+            Self::Supersede => 4,
         };
         REQUEST | random | verb
     }
 
     fn from_number(number: u64) -> Option<Self> {
         let number = u32::try_from(number).ok().filter(|number| number & 0xffff_0000 == REQUEST)?;
-        Some(match number & 3 {
+        Some(match number & 7 {
             0 => Self::Wake,
             1 => Self::Break,
             2 => Self::Kill,
-            _ => Self::Release,
+            3 => Self::Release,
+            4 => Self::Supersede,
+            _ => return None,
         })
     }
 }
@@ -119,6 +124,7 @@ pub(crate) struct HostBreaker {
     file: Option<LockFile>,
     who: HolderInfo,
     processes: Box<dyn HolderProcesses>,
+    reason: Reason,
     /// Wakes us when a holder leaves.
     released: Option<ReleaseWatch>,
 }
@@ -134,7 +140,12 @@ impl HostBreaker {
         let exists = LockFile::open_to_look(directory, file_name.as_ref())?.is_some();
         let is_needed = exists || is_held_without_file(&directory.join(&file_name));
         let file = if is_needed { Some(LockFile::open(directory, name)?) } else { None };
-        Ok(Self { file, who, processes, released: None })
+        Ok(Self { file, who, processes, reason: Reason::Broken, released: None })
+    }
+
+    /// The holder is asked for this reason instead of a break.
+    pub(crate) fn with_reason(self, reason: Reason) -> Self {
+        Self { reason, ..self }
     }
 }
 
@@ -210,7 +221,12 @@ impl Breaker for HostBreaker {
         let Some(file) = &self.file else { return Ok(Notified { unreachable, freed: Freed::No }) };
         let present = Present::look(file)?;
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        let verb = if how == BreakMode::Immediate { Verb::Kill } else { Verb::Break };
+        let verb = match (how, self.reason) {
+            (BreakMode::Immediate, _) => Verb::Kill,
+            (BreakMode::Gentle, Reason::Broken) => Verb::Break,
+            (BreakMode::Gentle, Reason::Released) => Verb::Release,
+            (BreakMode::Gentle, Reason::Superseded) => Verb::Supersede,
+        };
         for (Holder { id, .. }, participant) in present.described_holders(file) {
             if present.is_elsewhere {
                 unreachable.push(UnreachableHolder { id, error: file.error(FileProblem::HolderElsewhere) });
@@ -270,6 +286,7 @@ impl BreakWatch for HostBreakWatch {
             Verb::Break => Some(Notice::Broken(Broken { by, at_once: false })),
             Verb::Kill => Some(Notice::Broken(Broken { by, at_once: true })),
             Verb::Release => Some(Notice::Released { by }),
+            Verb::Supersede => Some(Notice::Superseded { by }),
         }
     }
 }
@@ -280,10 +297,10 @@ mod tests {
 
     #[test]
     fn a_number_that_is_no_request_has_no_verb() {
-        for verb in [Verb::Wake, Verb::Break, Verb::Kill, Verb::Release] {
+        for verb in [Verb::Wake, Verb::Break, Verb::Kill, Verb::Release, Verb::Supersede] {
             assert_eq!(Verb::from_number(verb.number().into()), Some(verb));
         }
-        for number in [0, 1, 3, u64::from(REQUEST) << 32, u64::MAX] {
+        for number in [0, 1, 3, u64::from(REQUEST) | 7, u64::from(REQUEST) << 32, u64::MAX] {
             assert_eq!(Verb::from_number(number), None, "{number}");
         }
     }

@@ -2,6 +2,7 @@
 //! again.
 
 use std::ops::Range;
+use std::slice;
 
 use nix::poll::PollFlags;
 
@@ -107,6 +108,10 @@ impl HostLock {
                 waiter.report(file, key, ticket)?;
             } else {
                 drop(admission);
+                // We may be the first now, whom the holder must make way for.
+                if let Some((ticket, _)) = queued.as_ref().filter(|_| waiter.contender.is_some()) {
+                    waiter.report(file, key, *ticket)?;
+                }
             }
             if let Some((ticket, release_watch)) = &mut queued {
                 waiter.sleep(file, key, *ticket, release_watch, &blockers)?;
@@ -195,6 +200,10 @@ impl Waiter<'_> {
     /// An error if waiting would not help.
     fn report(&mut self, file: &LockFile, key: usize, ticket: u64) -> Result<(), Error> {
         let blocked = inspect(file, key, &self.local, Some(ticket));
+        // The holder may have come after us, ahead of the queue: then we are about to leave.
+        if self.contender.as_ref().is_some_and(|contender| contender.check(slice::from_ref(file)).is_err()) {
+            return Ok(());
+        }
         if let Some(problem) = protocol_problem(&blocked) {
             return Err(BackendError { at: None, problem }.into());
         }
@@ -256,6 +265,7 @@ fn blocker(file: &LockFile, request: &LocalRequest) -> Blocker {
     let record = tickets.iter().find_map(|ticket| file.record(*ticket));
     let ends = record.as_ref().filter(|_| has_living).and_then(|record| record.tenure?.until);
     let holding = Holding {
+        id: record.as_ref().map(|record| record.claim.clone()).unwrap_or_default(),
         held_for: record.as_ref().map(|record| BootTime::now().since(record.since)),
         info: record.map(|record| record.info).unwrap_or_default(),
         others: tickets.len() - 1,

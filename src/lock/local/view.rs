@@ -24,7 +24,7 @@ use crate::clock::BootTime;
 use crate::lock::wait::{Wait, wait};
 use crate::lock::{
     BackendError, Detail, FileProblem, FinishedRun, History, Holder, HolderInfo, HolderKind, Listing, Mode,
-    State, Status, View, WaitProgress, WaiterStatus, glob, lock_name,
+    Outcome, State, Status, Usual, View, WaitProgress, WaiterStatus, glob, lock_name,
 };
 
 /// How often to look at a file that a foreign program has locked for reading.
@@ -333,8 +333,15 @@ impl Present {
             servers: Vec::new(),
             undecided: None,
             done: file.done(),
+            usual: if detail == Detail::Full { usual(file) } else { None },
         }
     }
+}
+
+fn usual(file: &LockFile) -> Option<Usual> {
+    let runs = file.logged_runs().into_iter().map(|(_, run)| run);
+    let ended_well = runs.filter(|run| run.ended.how == Outcome::Released && !run.ended.has_failed());
+    Usual::of(ended_well.filter_map(|run| run.held).collect())
 }
 
 fn is_longer_than_ours(locked: &Range<u64>) -> bool {

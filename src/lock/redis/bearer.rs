@@ -15,7 +15,7 @@ use super::{FOREVER, Keys, Server, Timing};
 use crate::clock::BootTime;
 use crate::lock::{
     BackendError, Bearer, BreakMode, Breaker, Claim, Extended, Fields, HolderInfo, Lease, Loss, Problem,
-    Released, Renewal,
+    Reason, Released, Renewal,
 };
 use crate::world::{Rule, follows};
 
@@ -110,7 +110,8 @@ impl RedisBearer {
     /// waits until it has done so.
     fn release_run(&self) -> Result<Released, BackendError> {
         let (configured, key) = (self.configured.clone(), self.first_key.clone());
-        let mut breaker = RedisBreaker::of_bearer(configured, key, self.timing, self.who.clone());
+        let mut breaker =
+            RedisBreaker::new(configured, key, self.timing, self.who.clone()).with_reason(Reason::Released);
         let (token, mut give_up_at) = (self.claim.to_string(), None);
         loop {
             let held = breaker.holders()?.into_iter().find(|held| held.token.as_ref() == Some(&token));

@@ -15,7 +15,7 @@ use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakMode, Breaker, Done, Fault, Freed, Holder, HolderInfo, HolderKind, Notified,
+    BackendError, BreakMode, Breaker, Done, Fault, Freed, Holder, HolderInfo, HolderKind, Notified, Reason,
     majority_of,
 };
 
@@ -26,8 +26,7 @@ pub(crate) struct RedisBreaker {
     /// Our identity on the servers: holders see it, and releases wake us by it.
     id: WaiterId,
     who: HolderInfo,
-    /// We have the token, and release the lock rather than break it.
-    has_token: bool,
+    reason: Reason,
     /// The mark of success, as of the last inspection.
     done: Option<Done>,
     /// A majority was marked: from now on marks are only added, never withdrawn.
@@ -51,20 +50,20 @@ impl RedisBreaker {
             view: RedisView::new(servers, "", timing.node_timeout),
             id: WaiterId::random(),
             who,
-            has_token: false,
+            reason: Reason::Broken,
             done: None,
             has_marked_majority: false,
             listening: None,
         }
     }
 
-    /// For a client that has the token: the holder is notified of a release instead of a break.
-    pub(super) fn of_bearer(servers: Vec<Server>, keys: Keys, timing: Timing, who: HolderInfo) -> Self {
-        Self { has_token: true, ..Self::new(servers, keys, timing, who) }
+    /// The holder is notified of this instead of a break.
+    pub(crate) fn with_reason(self, reason: Reason) -> Self {
+        Self { reason, ..self }
     }
 
     fn send_to_all(&mut self, action: BreakAction, claims: &[Vec<u8>]) -> BreakRound {
-        let call = self.requests.break_lock((self.id, &self.who), action, claims, self.has_token);
+        let call = self.requests.break_lock((self.id, &self.who), action, claims, self.reason);
         let servers = &mut self.view.servers;
         let round_trip = servers.timed_round(servers.to_all(&call));
         let mut round = BreakRound { replies: Vec::new(), errors: Vec::new(), servers: servers.len() };

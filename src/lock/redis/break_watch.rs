@@ -9,10 +9,10 @@ use std::time::Duration;
 use nix::poll::PollFlags;
 
 use super::listening::{ListenEvent, Listening};
-use super::reply::{REASON, RELEASED, WatchReply};
+use super::reply::{REASON, WatchReply};
 use super::{RedisLock, Server};
 use crate::clock::BootTime;
-use crate::lock::{BreakWatch, Broken, Fields, Grant, HolderInfo, Notice, majority_of};
+use crate::lock::{BreakWatch, Broken, Fields, Grant, HolderInfo, Notice, Reason, majority_of};
 
 /// A command that ends sooner opens no connections for this.
 const START_DELAY: Duration = Duration::from_millis(500);
@@ -36,15 +36,9 @@ pub(super) struct RedisBreakWatch {
 
 /// A client has ended our grant, and notified us.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum FreedBy {
-    Broken { by: HolderInfo },
-    Released { by: HolderInfo },
-}
-
-impl FreedBy {
-    fn new(by: HolderInfo, is_release: bool) -> Self {
-        if is_release { Self::Released { by } } else { Self::Broken { by } }
-    }
+struct FreedBy {
+    by: HolderInfo,
+    reason: Reason,
 }
 
 /// An element about us. Its text is a JSON object that describes the breaking client; or "released"
@@ -57,15 +51,16 @@ enum Element {
 impl Element {
     fn parse(text: &[u8]) -> Option<Self> {
         if let Some(who) = text.strip_prefix(b"released ") {
-            return HolderInfo::from_json(who).map(|by| Self::Ended(FreedBy::Released { by }));
+            let freed = |by| Self::Ended(FreedBy { by, reason: Reason::Released });
+            return HolderInfo::from_json(who).map(freed);
         }
         if let Some(ttl) = text.strip_prefix(b"extended ") {
             let ttl: u64 = str::from_utf8(ttl).ok()?.parse().ok()?;
             return Some(Self::Extended((ttl > 0).then(|| Duration::from_millis(ttl))));
         }
         let fields = Fields::from_json(text)?;
-        let is_release = fields.get(REASON) == RELEASED.as_bytes();
-        Some(Self::Ended(FreedBy::new(HolderInfo::from_fields(&fields), is_release)))
+        let reason = Reason::from_name(fields.get(REASON));
+        Some(Self::Ended(FreedBy { by: HolderInfo::from_fields(&fields), reason }))
     }
 }
 
@@ -116,11 +111,14 @@ impl BreakWatch for RedisBreakWatch {
         });
         let is_recent = |(_, received_at): &&(WatchReply, BootTime)| received_at.elapsed() < MARK_MAX_AGE;
         let recent = self.servers.iter().flatten().filter(is_recent).map(|(reply, _)| reply);
-        let Some(freed) = verdict(recent, self.servers.len(), self.freed.as_ref()) else { return extended };
+        let Some(FreedBy { by, reason }) = verdict(recent, self.servers.len(), self.freed.as_ref()) else {
+            return extended;
+        };
         self.is_over = true;
-        Some(match freed {
-            FreedBy::Broken { by } => Notice::Broken(Broken { by, at_once: false }),
-            FreedBy::Released { by } => Notice::Released { by },
+        Some(match reason {
+            Reason::Broken => Notice::Broken(Broken { by, at_once: false }),
+            Reason::Released => Notice::Released { by },
+            Reason::Superseded => Notice::Superseded { by },
         })
     }
 }
@@ -136,8 +134,8 @@ fn verdict<'a>(
     let mut how = freed.cloned();
     for reply in replies {
         let run_id = match reply {
-            WatchReply::Broken { run_id, by: breaker, is_release } => {
-                how = how.or_else(|| Some(FreedBy::new(breaker.clone(), *is_release)));
+            WatchReply::Broken { run_id, by, reason } => {
+                how = how.or_else(|| Some(FreedBy { by: by.clone(), reason: *reason }));
                 run_id
             }
             WatchReply::Gone { run_id } if freed.is_some() => run_id,
@@ -159,11 +157,11 @@ mod tests {
     }
 
     fn by(name: &str) -> FreedBy {
-        FreedBy::Broken { by: who(name) }
+        FreedBy { by: who(name), reason: Reason::Broken }
     }
 
     fn broken(run_id: &str) -> WatchReply {
-        WatchReply::Broken { run_id: run_id.into(), by: who("alice"), is_release: false }
+        WatchReply::Broken { run_id: run_id.into(), by: who("alice"), reason: Reason::Broken }
     }
 
     fn gone(run_id: &str) -> WatchReply {

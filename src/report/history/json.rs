@@ -66,7 +66,7 @@ fn with_other_run(object: Object, run: &FinishedRun) -> Object {
     let how = &run.ended.how;
     let field = if matches!(how, Outcome::Done { .. }) {
         "done_by"
-    } else if how.had_lock() {
+    } else if matches!(how, Outcome::Broken { .. }) {
         "broken_by"
     } else {
         "superseded_by"

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::run::{Run, runs_of};
-use super::summary::{Summary, quantiles};
+use super::summary::Summary;
 use super::timeline::Timeline;
 use super::{Clock, Rows, heading, moment, row};
 use crate::duration::format;
-use crate::lock::History;
+use crate::lock::{History, quantiles};
 use crate::report::format::{clock_time, sanitize};
 use crate::report::list::{align, cut};
 use crate::report::status::failing_servers;

@@ -6,6 +6,7 @@ use super::between;
 use super::run::Run;
 use super::timeline::Timeline;
 use crate::duration::format;
+use crate::lock::quantiles;
 
 pub(super) struct Summary {
     /// Runs that had the lock and have ended.
@@ -97,24 +98,4 @@ impl Summary {
 
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// The 50th and the 95th percentile and the maximum of sorted times. `None` if there are none.
-pub(super) fn quantiles(times: &[Duration]) -> Option<[Duration; 3]> {
-    let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied();
-    Some([rank(50)?, rank(95)?, rank(100)?])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_measured_times() {
-        let times = |seconds: &[u64]| seconds.iter().copied().map(Duration::from_secs).collect::<Vec<_>>();
-        assert_eq!(quantiles(&[]), None);
-        assert_eq!(quantiles(&times(&[7])).unwrap().to_vec(), times(&[7, 7, 7]));
-        let all: Vec<u64> = (1..=100).collect();
-        assert_eq!(quantiles(&times(&all)).unwrap().to_vec(), times(&[50, 95, 100]));
-    }
 }

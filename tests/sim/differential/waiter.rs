@@ -315,7 +315,8 @@ impl Waiter {
             keys.extend(families.map(|family| name_of(family, key)));
         }
         keys.push(self.marker.into());
-        let args = [dice.one_of(&["1", "100"]), dice.one_of(&["0", "1", "100"]), dice.one_of(&["0", "1"])];
+        let counts = [dice.one_of(&["1", "100"]), dice.one_of(&["0", "1", "100"])];
+        let args = [counts[0], counts[1], dice.one_of(&["0", "1"]), dice.one_of(&["0", "50"])];
         ScriptCall { script: "inspect", keys, args: args.map(Each::same).into() }
     }
 

@@ -71,6 +71,7 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
         chosen.remove(&F::MixedQuarantines);
         // Which request is the newest is decided by a clock.
         chosen.remove(&F::Superseding);
+        chosen.remove(&F::Cancelling);
     }
     if chosen.contains(&F::OtherNames) {
         chosen.remove(&F::DataLoss);
@@ -309,6 +310,10 @@ impl Draft {
             run.prefer = self.dice.one_of(&[Prefer::Fair, Prefer::Writers, Prefer::Readers]);
         }
         run.supersedes = self.has(F::Superseding) && self.dice.percent(40);
+        let is_command = run.mode == Mode::Exclusive;
+        if self.has(F::Cancelling) && is_command && self.dice.percent(40) {
+            (run.cancels, run.supersedes) = (true, true);
+        }
         // Runs that hold the lock together cannot have the option.
         if self.has(F::Once) && run.mode == Mode::Exclusive && self.dice.percent(40) {
             run.once = Some(Duration::from_secs(self.dice.one_of(&[2, 600])));
@@ -321,6 +326,10 @@ impl Draft {
         let lives = if is_long { self.dice.between(1000, 12_000) } else { self.dice.between(1, 120) };
         let lives = Duration::from_millis(lives);
         run.subject = Subject::Command(lives);
+        // `acquire` does not have these options.
+        if run.cancels || run.once.is_some() {
+            return run;
+        }
         if self.has(F::Keepers) && self.dice.percent(25) {
             run.subject = Subject::Watched(lives);
         } else if self.has(F::Tokens) && self.dice.percent(8) {

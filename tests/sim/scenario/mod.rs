@@ -23,6 +23,7 @@ pub enum Feature {
     SeveralKeys,
     Superseding,
     Once,
+    Cancelling,
     MinHold,
     Preferences,
     Impatience,
@@ -65,12 +66,13 @@ impl Feature {
 
 use Feature as F;
 
-const FEATURES: [(Feature, u64); 33] = [
+const FEATURES: [(Feature, u64); 34] = [
     (F::Sharing, 30),
     (F::Slots, 20),
     (F::SeveralKeys, 25),
     (F::Superseding, 15),
     (F::Once, 15),
+    (F::Cancelling, 15),
     (F::MinHold, 20),
     (F::Preferences, 15),
     (F::Impatience, 40),
@@ -102,7 +104,7 @@ const FEATURES: [(Feature, u64); 33] = [
 ];
 
 /// Features that may change the order of service, or make a client fail.
-const HARMFUL: [Feature; 17] = [
+const HARMFUL: [Feature; 18] = [
     F::ClosedConnections,
     F::PowerLoss,
     F::Kills,
@@ -120,6 +122,7 @@ const HARMFUL: [Feature; 17] = [
     F::LongQuarantine,
     F::MixedQuarantines,
     F::Superseding,
+    F::Cancelling,
 ];
 
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! Promises that hold on every backend: one server, three servers, this host.
 
+mod cancel;
 mod cron;
 mod death;
 mod jitter;

@@ -203,3 +203,18 @@ fn the_systemd_units_are_valid_and_run() {
     );
     assert_eq!(sandbox.ran(), ["nightly"]);
 }
+
+#[test]
+fn the_preview_job_runs() {
+    let sandbox = Sandbox::new();
+    let job = &yaml_with("docs/ci.md", "--cancel-in-progress")["preview"];
+    let url = sandbox.redis.url();
+    let mut variables = ci_environment(&job["variables"], "$LOCK_REDIS_URL", &url);
+    variables.extend([("CI_COMMIT_REF_SLUG", "fix-7"), ("CI_COMMIT_SHORT_SHA", "4437f8c2")]);
+    let script = job["script"][0].as_str().expect("a line");
+    sandbox.scripts_of(script);
+    sandbox.shell(script, &variables);
+    assert_eq!(sandbox.ran(), ["./deploy-preview.sh"]);
+    assert!(sandbox.redis.keys().contains(&"lock-fence:preview-fix-7".to_owned()));
+    assert_eq!(job["allow_failure"]["exit_codes"][1].as_i64(), Some(79), "{job:?}");
+}

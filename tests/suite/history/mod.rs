@@ -8,6 +8,7 @@ mod kept;
 mod refused;
 mod servers;
 mod shown;
+mod usual;
 
 use serde_json::Value;
 

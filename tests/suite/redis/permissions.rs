@@ -171,6 +171,11 @@ fn everything_that_locks(redis: &Redis, url: &str) {
         job.wait_for_stderr("broken by ");
         job.wait().expect_code(79);
     }
+    // The first wait line says how long the lock is usually held.
+    let first = hold(Run::at(url, "k"));
+    let next = Run::at(url, "k").cmd(&["true"]).spawn();
+    next.wait_for_stderr("waiting for \"k\"");
+    expect_success([first, next]);
     // The next run logs that the lease of the one before has expired.
     let acquire = Run::bare().args(&["acquire", "--redis", url, "--key", "k", "--ttl", "100ms"]);
     acquire.done().expect_code(0);

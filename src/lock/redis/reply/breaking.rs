@@ -2,10 +2,10 @@
 
 use redis::Value;
 
+use super::Reply;
 use super::fields::ReplyFields;
-use super::{REASON, RELEASED, Reply};
 use crate::lock::redis::script::{BREAK, Call, WATCH};
-use crate::lock::{HolderInfo, Problem};
+use crate::lock::{HolderInfo, Problem, Reason};
 
 /// The reply to a holder.
 #[derive(Clone, Debug)]
@@ -15,8 +15,7 @@ pub(in crate::lock::redis) enum WatchReply {
     Broken {
         run_id: Vec<u8>,
         by: HolderInfo,
-        /// Marked by a client that has the token.
-        is_release: bool,
+        reason: Reason,
     },
     /// Its claim does not exist.
     Gone {
@@ -34,11 +33,9 @@ impl Reply for WatchReply {
         let run_id = || fields.bytes(1).map(<[u8]>::to_vec);
         match fields.tag()? {
             b"ours" => Ok(Self::Ours),
-            b"broken" => Ok(Self::Broken {
-                run_id: run_id()?,
-                by: fields.info_from(2),
-                is_release: fields.fields_from(2).get(REASON) == RELEASED.as_bytes(),
-            }),
+            b"broken" => {
+                Ok(Self::Broken { run_id: run_id()?, by: fields.info_from(2), reason: fields.reason_from(2) })
+            }
             b"gone" => Ok(Self::Gone { run_id: run_id()? }),
             _ => Err(Problem::UnexpectedReply),
         }

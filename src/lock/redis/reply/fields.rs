@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::REASON;
 use super::acquire::Bound;
 use crate::lock::redis::script::Call;
-use crate::lock::{Blocked, Blocker, Fields, HolderInfo, Holding, Problem};
+use crate::lock::{Blocked, Blocker, Fields, HolderInfo, Holding, Problem, Reason};
 
 /// Index of the first field of the holder's record in a 'blocked' reply.
 const INFO: usize = 11;
@@ -88,6 +89,11 @@ impl ReplyFields {
         Ok(Problem::OtherProtocol { protocol: self.number(1)?, version })
     }
 
+    /// Why a client has taken the lock away.
+    pub(super) fn reason_from(&self, at: usize) -> Reason {
+        Reason::from_name(self.fields_from(at).get(REASON))
+    }
+
     /// The holder's record in a 'blocked' reply.
     pub(super) fn blocking_record(&self) -> Fields {
         self.fields_from(INFO)
@@ -102,7 +108,9 @@ impl ReplyFields {
         let is_free = self.bytes(3)?.is_empty();
         let expires_in = self.non_negative_millis(4)?;
         let holding = || {
+            let name = String::from_utf8_lossy(self.bytes(3)?);
             Ok(Holding {
+                id: name.trim_end_matches('!').to_owned(),
                 info: self.info_from(INFO),
                 others: self.number(6)?,
                 held_for: self.non_negative_millis(5)?,

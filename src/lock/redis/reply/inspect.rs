@@ -29,6 +29,8 @@ pub(in crate::lock::redis) struct InspectReply {
     pub locks: Vec<Record>,
     /// The marks of success, one for each key.
     pub done: Vec<Option<Done>>,
+    /// For how long the last successful runs held each lock, if requested.
+    pub durations: Vec<Vec<Duration>>,
     received_at: BootTime,
 }
 
@@ -152,6 +154,7 @@ impl Reply for InspectReply {
             expired: parse_expired(left)?,
             locks: locks.iter().map(|lock| record(lock, now)).collect::<Result<_, _>>()?,
             done: locks.iter().map(|lock| done(lock, now)).collect::<Result<_, _>>()?,
+            durations: locks.iter().map(durations).collect::<Result<_, _>>()?,
             received_at: BootTime::now(),
         })
     }
@@ -169,7 +172,7 @@ fn parse_expired(value: &Value) -> Result<Vec<FinishedRun>, Problem> {
 
 fn record(value: &Value, now: u64) -> Result<Record, Problem> {
     let [tag, fields @ ..] = list(value)? else { return Err(Problem::UnexpectedReply) };
-    let [value, expires, fence, holder_count, holders, waiter_count, waiters, _] = fields else {
+    let [value, expires, fence, holder_count, holders, waiter_count, waiters, _, _] = fields else {
         return if bytes(tag)? == b"wrong_type" {
             Ok(Record::WrongType)
         } else {
@@ -195,12 +198,18 @@ fn record(value: &Value, now: u64) -> Result<Record, Problem> {
 
 /// The mark of success, as lua/include/done.lua describes it; `None` if there is none.
 fn done(lock: &Value, now: u64) -> Result<Option<Done>, Problem> {
-    let [_, .., mark] = list(lock)? else { return Ok(None) };
+    let [_, .., mark, _] = list(lock)? else { return Ok(None) };
     let mark = bytes(mark)?;
     let mut parts = mark.splitn(2, |&b| b == b' ');
     let Some(at) = parts.next().and_then(parse_number::<u64>) else { return Ok(None) };
     let by = parts.next().and_then(HolderInfo::from_json).unwrap_or_default();
     Ok(Some(Done { by, ago: Duration::from_millis((now / 1000).abs_diff(at)) }))
+}
+
+fn durations(lock: &Value) -> Result<Vec<Duration>, Problem> {
+    let [_, .., times] = list(lock)? else { return Ok(Vec::new()) };
+    let times = bytes(times)?;
+    Ok(times.split(|&b| b == b' ').filter_map(parse_number).map(Duration::from_millis).collect())
 }
 
 /// `None` for a foreign entry.

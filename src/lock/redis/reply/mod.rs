@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::script::{Call, EXTEND, HEAL, OUTER, RAISE, RELEASE};
-use crate::lock::{HolderInfo, Loss, OuterLock, Problem};
+use crate::lock::{Loss, OuterLock, Problem};
 use fields::ReplyFields;
 
 #[cfg(test)]
@@ -54,10 +54,7 @@ impl Reply for ExtendReply {
                 quarantine: fields.non_negative_millis(2)?.ok_or(Problem::UnexpectedReply)?,
                 records: fields.rest(3),
             }),
-            b"broken" => Ok(Self::Lost(loss_by_break(
-                fields.info_from(1),
-                fields.fields_from(1).get(REASON) == RELEASED.as_bytes(),
-            ))),
+            b"broken" => Ok(Self::Lost(fields.reason_from(1).loss(fields.info_from(1)))),
             _ => loss(&fields).map(Self::Lost),
         }
     }
@@ -230,15 +227,8 @@ impl Reply for CommandReply {
     }
 }
 
-/// A field of the client that has marked a claim: it has the token, and releases the lock rather
-/// than breaks it.
+/// A field of the client that has marked a claim: a [`Reason`](crate::lock::Reason).
 pub(super) const REASON: &str = "reason";
-pub(super) const RELEASED: &str = "released";
-
-fn loss_by_break(by: HolderInfo, is_release: bool) -> Loss {
-    let by = Box::new(by);
-    if is_release { Loss::Released { by } } else { Loss::Broken { by } }
-}
 
 /// Why the lock is not ours; an error for a bearer that uses the wrong number of servers, or names
 /// the wrong number of locks.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::keys::Keys;
 use super::log::LogEntry;
-use super::reply::{REASON, RELEASED};
+use super::reply::REASON;
 use super::script::{
     ACQUIRE, BREAK, Call, EXTEND, HEAL, JOINS, KEYS_OF_LOCK, MULTI, OUTER, PREFERRED, RAISE, RELEASE,
     SUPERSEDES, Script, WATCH,
@@ -15,7 +15,7 @@ use super::script::{
 use crate::clock::BootTime;
 use crate::lock::claim::{Claim, WaiterId};
 use crate::lock::done::mark_kept_for;
-use crate::lock::{AncestorLock, Ended, Fields, HolderInfo, Mode, Outcome, Prefer, Renewal, Request};
+use crate::lock::{AncestorLock, Ended, Fields, HolderInfo, Mode, Outcome, Prefer, Reason, Renewal, Request};
 use crate::world::{Rule, follows};
 
 /// A request that is in flight when its client gives up arrives within this time.
@@ -321,14 +321,13 @@ impl Requests {
         self.call(&WATCH, claim, terms, None, Vec::new())
     }
 
-    /// `breaker`: the breaking client. `claims`: the holders' claims to act on. `has_token`: the
-    /// client has the grant's token.
+    /// `breaker`: the breaking client. `claims`: the holders' claims to act on.
     pub(super) fn break_lock(
         &self,
         (breaker, who): (WaiterId, &HolderInfo),
         action: BreakAction,
         claims: &[Vec<u8>],
-        has_token: bool,
+        reason: Reason,
     ) -> Call {
         let action = match action {
             BreakAction::Mark => "mark",
@@ -338,8 +337,8 @@ impl Requests {
         };
         let mut args = vec![action.into(), claims.join(&b' ')];
         args.extend(client_fields(who));
-        if has_token {
-            args.extend([REASON.into(), RELEASED.into()]);
+        if reason != Reason::Broken {
+            args.extend([REASON.into(), reason.name().into()]);
         }
         let claim = Claim { waiter: breaker, attempt: 0 };
         self.call(&BREAK, claim, &Terms::default(), None, args)

@@ -46,7 +46,12 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
         ),
         (
             include_str!("../../../../lua/break.lua"),
-            requests.break_lock((claim.waiter, &HolderInfo::default()), BreakAction::Mark, &[], false),
+            requests.break_lock(
+                (claim.waiter, &HolderInfo::default()),
+                BreakAction::Mark,
+                &[],
+                Reason::Broken,
+            ),
         ),
         (include_str!("../../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms, None)),
         (

@@ -23,7 +23,7 @@ impl RedisView {
         // at all.
         let reports = self.inspect_with_majority(
             key,
-            InspectLimits { holders: MAX_DESCRIBED, waiters: MAX_DESCRIBED, log: true },
+            InspectLimits { holders: MAX_DESCRIBED, waiters: MAX_DESCRIBED, log: true, durations: 0 },
         )?;
         let status = self.merged(key, &reports, 0);
         let mut reported: Vec<Vec<FinishedRun>> = reports.into_iter().map(|report| report.expired).collect();

@@ -35,10 +35,15 @@ impl RedisView {
     ) -> Result<Listing, BackendError> {
         let FoundKeys { keys, mut missing } = self.find_keys(Wanted::Locks, pattern)?;
         let limits = match detail {
-            Detail::Summary => InspectLimits { holders: DESCRIBED_IN_LIST, waiters: 0, log: false },
-            Detail::Full => {
-                InspectLimits { holders: DESCRIBED_IN_LIST, waiters: DESCRIBED_IN_LIST, log: false }
+            Detail::Summary => {
+                InspectLimits { holders: DESCRIBED_IN_LIST, waiters: 0, log: false, durations: 0 }
             }
+            Detail::Full => InspectLimits {
+                holders: DESCRIBED_IN_LIST,
+                waiters: DESCRIBED_IN_LIST,
+                log: false,
+                durations: 0,
+            },
         };
         let mut locks = Vec::new();
         let (mut servers, mut undecided) = (Vec::new(), None);

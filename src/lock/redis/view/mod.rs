@@ -17,13 +17,15 @@ use super::servers::Servers;
 use crate::clock::BootTime;
 use crate::lock::{
     BackendError, Detail, Done, FinishedRun, History, Holder, Listing, Problem, ServerError, ServerState,
-    ServerStatus, Status, View, WaitProgress,
+    ServerStatus, Status, Usual, View, WaitProgress,
 };
 use merge::merge;
 use pages::read_pages;
 
 /// Maximum number of holders and waiters described for one lock: a reply must be bounded.
 const MAX_DESCRIBED: usize = 500;
+/// Number of finished runs that show how long a lock is usually held.
+const TIMED_RUNS: usize = 50;
 /// `break` needs all holders.
 const ALL_HOLDERS: usize = 1_000_000;
 
@@ -42,6 +44,8 @@ struct ServerReport {
     records: Vec<Record>,
     /// The marks of success, one for each key.
     done: Vec<Option<Done>>,
+    /// For how long the last successful runs held each lock, if requested.
+    durations: Vec<Vec<Duration>>,
     /// The end of the first lock's log, if requested.
     last_log_id: Option<Vec<u8>>,
     /// Expired holders of the first lock that no client has logged yet.
@@ -55,6 +59,8 @@ struct InspectLimits {
     waiters: usize,
     /// Whether to report the end of the first lock's log, and the holders that are not in it yet.
     log: bool,
+    /// Number of finished runs whose times are reported.
+    durations: usize,
 }
 
 impl RedisView {
@@ -111,6 +117,7 @@ impl RedisView {
                     rtt: None,
                     records: Vec::new(),
                     done: Vec::new(),
+                    durations: Vec::new(),
                     last_log_id: None,
                     expired: Vec::new(),
                 },
@@ -185,7 +192,8 @@ impl RedisView {
         self.inspect_call(std::slice::from_ref(keys), Self::BREAK_LIMITS)
     }
 
-    const BREAK_LIMITS: InspectLimits = InspectLimits { holders: ALL_HOLDERS, waiters: 0, log: false };
+    const BREAK_LIMITS: InspectLimits =
+        InspectLimits { holders: ALL_HOLDERS, waiters: 0, log: false, durations: 0 };
 
     /// Classifies a reply. A server that is quarantined may have an old copy of its data. A single
     /// server that nothing can replace has no quarantine, unless a client requests one.
@@ -205,6 +213,7 @@ impl RedisView {
             rtt: Some(rtt),
             records: reply.locks,
             done: reply.done,
+            durations: reply.durations,
             last_log_id: reply.last_log_id.filter(|_| counts),
             expired: reply.expired,
         }
@@ -222,8 +231,8 @@ impl RedisView {
         let mut names: Vec<Vec<u8>> = keys.iter().flat_map(of_key).collect();
         // A cluster has a marker for each slot.
         names.push(keys.first().map_or_else(|| self.keys(b"").node, |keys| keys.node.clone()));
-        let args =
-            [limits.holders, limits.waiters, limits.log.into()].map(|number| number.to_string().into_bytes());
+        let args = [limits.holders, limits.waiters, limits.log.into(), limits.durations]
+            .map(|number| number.to_string().into_bytes());
         Call::Script { script: &INSPECT, keys: names, args: args.to_vec(), in_full: false }
     }
 }
@@ -239,7 +248,12 @@ impl ServerReport {
 
 impl View for RedisView {
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {
-        let limits = InspectLimits { holders: MAX_DESCRIBED, waiters: MAX_DESCRIBED, log: false };
+        let limits = InspectLimits {
+            holders: MAX_DESCRIBED,
+            waiters: MAX_DESCRIBED,
+            log: false,
+            durations: TIMED_RUNS,
+        };
         let reports = self.inspect_one(&self.keys(key), limits)?;
         Ok(self.merged(key, &reports, 0))
     }
@@ -290,7 +304,10 @@ impl RedisView {
         let undecided = no_majority.or_else(|| (!is_decided).then(too_few_vote));
         let done = reports.iter().filter_map(|report| report.done.get(at)?.clone());
         let done = done.min_by_key(|done| done.ago);
-        Status { key: key.to_vec(), servers, undecided, done, ..merged.status }
+        // Each server has its own log.
+        let logs = reports.iter().filter_map(|report| report.durations.get(at));
+        let usual = logs.max_by_key(|log| log.len()).and_then(|log| Usual::of(log.clone()));
+        Status { key: key.to_vec(), servers, undecided, done, usual, ..merged.status }
     }
 
     /// The error of each server whose reply does not count.

@@ -55,7 +55,7 @@ impl RedisView {
 
     /// The status, and the end of each log.
     fn inspect_with_log(&mut self, key: &[u8]) -> Result<(Status, LogEnds), BackendError> {
-        let limits = InspectLimits { holders: 1, waiters: 0, log: true };
+        let limits = InspectLimits { holders: 1, waiters: 0, log: true, durations: 0 };
         let reports = self.inspect_with_majority(key, limits)?;
         let log = reports.iter().map(|report| report.last_log_id.clone()).collect();
         Ok((self.merged(key, &reports, 0), log))

@@ -1,0 +1,71 @@
+//! `--cancel-in-progress`: the next in the queue asks the holder to make way, if it was started with
+//! this option, too. Whatever becomes of that, we wait in the queue like any other waiter, and the
+//! holder releases the lock when its command is gone.
+
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+
+use super::backend::open_canceller;
+use crate::lock::{self, BackendError, Blocked, HolderInfo};
+use crate::report::Report;
+use crate::settings::LockSettings;
+
+pub(super) struct Canceller<'a> {
+    settings: &'a LockSettings,
+    /// This run.
+    who: HolderInfo,
+    /// The grant whose holder was asked.
+    asked: Option<String>,
+    /// Asking takes a few round trips; the wait, and its signals, go on meanwhile.
+    result: Option<Receiver<Result<(), BackendError>>>,
+    has_failed: bool,
+}
+
+impl<'a> Canceller<'a> {
+    pub(super) fn new(settings: &'a LockSettings, who: &HolderInfo) -> Self {
+        Self { settings, who: who.clone(), asked: None, result: None, has_failed: false }
+    }
+
+    /// Called after each attempt.
+    pub(super) fn on_blocked(&mut self, blocked: &Blocked, report: &mut Report) {
+        if !self.is_idle(report) {
+            return;
+        }
+        if let Some(holding) = blocked.to_cancel().filter(|holding| self.asked.as_ref() != Some(&holding.id))
+        {
+            self.asked = Some(holding.id.clone());
+            report.cancels(&holding.info);
+            self.ask(blocked.key, holding.id.clone());
+        }
+    }
+
+    /// Whether no request is under way. A failed one is repeated, and reported once.
+    fn is_idle(&mut self, report: &mut Report) -> bool {
+        match self.result.as_ref().map(Receiver::try_recv) {
+            Some(Err(TryRecvError::Empty)) => return false,
+            Some(Ok(Err(error))) => {
+                self.asked = None;
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    report.cannot_cancel(&error);
+                }
+            }
+            Some(Ok(Ok(())) | Err(TryRecvError::Disconnected)) | None => {}
+        }
+        self.result = None;
+        true
+    }
+
+    fn ask(&mut self, key: usize, id: String) {
+        let (sender, receiver) = channel();
+        let open = open_canceller(self.settings, key, &self.who);
+        let ask = move || lock::cancel(&mut *open()?, &id);
+        let started = thread::Builder::new().name("cancel".into()).spawn(move || {
+            let _ = sender.send(ask());
+        });
+        // Without a thread it is asked at the next attempt.
+        match started {
+            Ok(_) => self.result = Some(receiver),
+            Err(_) => self.asked = None,
+        }
+    }
+}
