@@ -31,6 +31,13 @@ fn noting(backend: &Backend, word: &str) -> Run {
     cancelling(backend).sh(&format!("echo {word} >> order"))
 }
 
+/// Unlike [`hold`], the command does not end when the test waits for it.
+fn hold_until_stopped(run: Run) -> Job {
+    let job = run.sh("echo ready; exec sleep 300").spawn();
+    job.wait_for_line("ready");
+    job
+}
+
 #[track_caller]
 fn assert_stopped(job: Job, by: &str) {
     let done = job.wait().expect_code(79);
@@ -87,7 +94,7 @@ fn a_holder_is_stopped_only_by_the_next_in_the_queue(backend: &Backend) {
 }
 
 fn a_holder_is_stopped_when_the_waiter_before_the_newest_gives_up(backend: &Backend) {
-    let holder = hold(cancelling(backend));
+    let holder = hold_until_stopped(cancelling(backend));
     let plain = backend.noting_waiter(backend.run_for_long(), "plain", 1);
     let newest = backend.waiter(noting(backend, "newest"), 2);
     plain.signal(SIGKILL);
@@ -120,14 +127,14 @@ fn of_ten_simultaneous_runs_the_last_one_succeeds(backend: &Backend) {
 }
 
 fn a_holder_that_would_run_on_without_the_lock_is_stopped(backend: &Backend) {
-    let older = hold(cancelling(backend).args(&["--on-lost", "warn"]));
+    let older = hold_until_stopped(cancelling(backend).args(&["--on-lost", "warn"]));
     let newer = noting(backend, "newer").spawn();
     assert_stopped(older, &format!("pid {}", newer.pid()));
     newer.wait().expect_code(0);
 }
 
 fn events_and_history_have_the_run_that_superseded_it(backend: &Backend) {
-    let older = hold(cancelling(backend).args(&["--events", "events"]));
+    let older = hold_until_stopped(cancelling(backend).args(&["--events", "events"]));
     let newer = cancelling(backend).args(&["--label", "second"]).cmd(&["true"]).spawn();
     older.wait().expect_code(79);
     newer.wait().expect_code(0);
@@ -164,7 +171,7 @@ fn a_stopped_run_keeps_no_minimum_hold(backend: &Backend) {
 }
 
 fn one_common_key_of_several_is_enough(backend: &Backend) {
-    let older = hold(backend.run_on(&["a", "k"]).arg("--cancel-in-progress"));
+    let older = hold_until_stopped(backend.run_on(&["a", "k"]).arg("--cancel-in-progress"));
     let newer = backend.run_on(&["b", "k"]).arg("--cancel-in-progress").cmd(&["true"]).spawn();
     let stopped = older.wait().expect_code(79);
     assert!(stopped.stderr.contains(&format!(" pid {} ", newer.pid())), "{stopped:?}");
