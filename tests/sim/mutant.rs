@@ -211,6 +211,26 @@ pub static ALL: &[Mutant] = &[
         Plot::LateRequests,
         &[("not IS_BEARER and attempt <= ATTEMPT)", "not IS_BEARER and attempt == ATTEMPT)")],
     ),
+    lua_in(
+        "extend-compares",
+        Plot::HealedAmongOthers,
+        &[("if attempt ~= ATTEMPT or k.holder_record.ended then", "if not current(k) then")],
+    ),
+    lua_in(
+        "newer-attempt-stays",
+        Plot::LateVotes,
+        &[("if k.is_ours and k.is_ours > ATTEMPT then", "if false then")],
+    ),
+    lua_in(
+        "renewal-never-shortens",
+        Plot::LateRenewal,
+        &[("int_string(math.max(tonumber(TTL), at_least))", "TTL")],
+    ),
+    lua_in(
+        "heal-takes-nothing-away",
+        Plot::HealedAmongOthers,
+        &[("if not k.is_ours and (is_taken or free_capacity(k, MODE) <= 0) then", "if false then")],
+    ),
 ];
 
 /// Rules that the simulator can leave out without having noticed so far: what they prevent needs a
@@ -227,25 +247,4 @@ pub static UNNOTICED: &[Mutant] = &[
     ),
     client("release-strays", Rule::ReleaseStrays, &[F::LongCommands]),
     client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
-    lua(
-        "extend-compares",
-        3,
-        &[F::Cuts, F::Pauses, F::LongCommands, F::PowerLoss],
-        &[("if attempt ~= ATTEMPT or k.holder_record.ended then", "if not current(k) then")],
-    ),
-    lua_in(
-        "newer-attempt-stays",
-        Plot::LateRequests,
-        &[("if k.is_ours and k.is_ours > ATTEMPT then", "if false then")],
-    ),
-    lua_in(
-        "renewal-never-shortens",
-        Plot::LateRenewal,
-        &[("int_string(math.max(tonumber(TTL), at_least))", "TTL")],
-    ),
-    lua_in(
-        "heal-takes-nothing-away",
-        Plot::HealedAmongNewcomers,
-        &[("if not k.is_ours and free_capacity(k, MODE) <= 0 then", "if false then")],
-    ),
 ];

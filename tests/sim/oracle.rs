@@ -388,7 +388,8 @@ impl Oracle {
         self.waiters.get(&site).into_iter().flatten()
     }
 
-    /// A script replaces no claim of another waiter, none by an older one, and revives none.
+    /// A script replaces no claim of another waiter, none by an older one, and revives none. A renewal
+    /// concerns the caller's claim, and a holder's own never shortens its lease.
     fn check_changes(&mut self, server: ServerId, script: &str, args: &[Vec<u8>], changes: &[Change]) {
         let claim = |value: &[u8]| -> Option<(String, u32)> {
             let (waiter, attempt) = std::str::from_utf8(value).ok()?.split_once('.')?;
@@ -396,11 +397,24 @@ impl Oracle {
         };
         let mut found = Vec::new();
         for Change { key, before, after } in changes {
-            let [before, after] = [before, after].map(|value| value.as_deref().and_then(claim));
+            let shortened_by = match (before, after) {
+                (Some(before), Some(after)) if before.value == after.value => {
+                    let never = u64::MAX;
+                    before.expires.unwrap_or(never).saturating_sub(after.expires.unwrap_or(never))
+                }
+                _ => 0,
+            };
+            let [before, after] =
+                [before, after].map(|held| held.as_ref().and_then(|held| claim(&held.value)));
             let Some(now) = &after else { continue };
+            let caller = args.first().and_then(|word| claim(word));
+            let is_anothers = caller.is_some_and(|(waiter, _)| waiter != now.0);
             let kind = match &before {
                 Some(old) if old.0 != now.0 => Some("taken-away"),
                 Some(old) if old.1 > now.1 => Some("went-back"),
+                Some(_) if script == "extend" && is_anothers => Some("renewed-another"),
+                // Who has only a token may shorten the lease, if no process relies on it.
+                Some(_) if script == "extend" && args[3] != b"?" && shortened_by > 1 => Some("shortened"),
                 _ => None,
             };
             let last_released = self.released.get(&(server, now.0.clone()));

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::draw::Draft;
-use super::{Actor, Cut, FIRST_START_US, Fault, Feature as F, Keeps, Scenario, What};
+use super::{Actor, Cut, FIRST_START_US, Fault, Feature as F, Keeps, Scenario, What, address};
 use crate::client::{Job, Run, Subject};
 use crate::lock::{Timing, WaitPolicy};
 use crate::network::ServerId;
@@ -26,8 +26,8 @@ pub enum Plot {
     LateRenewal,
     /// An operator flushes all servers.
     Flushed,
-    /// A server that lacks a vote is healed while others ask it.
-    HealedAmongNewcomers,
+    /// A server that lacks a vote is healed while it is the gate of another client.
+    HealedAmongOthers,
     /// A grant takes long, and its client is suspended when it has it.
     LateReply,
     /// A client that has one vote loses its power.
@@ -38,9 +38,11 @@ pub enum Plot {
     ReleasedWhileExtended,
     /// The gate is stopped while a client asks it for a token, and later executes that request.
     LateToken,
+    /// The requests for votes are delivered when a later attempt has been granted.
+    LateVotes,
 }
 
-pub const ALL: [Plot; 11] = [
+pub const ALL: [Plot; 12] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -48,10 +50,11 @@ pub const ALL: [Plot; 11] = [
     Plot::ExtendedInMinority,
     Plot::LateRenewal,
     Plot::Flushed,
-    Plot::HealedAmongNewcomers,
+    Plot::HealedAmongOthers,
     Plot::LateRequests,
     Plot::ReleasedWhileExtended,
     Plot::LateToken,
+    Plot::LateVotes,
 ];
 
 impl Plot {
@@ -66,12 +69,13 @@ impl Plot {
             Self::ExtendedInMinority => stage.extended_in_minority(),
             Self::LateRenewal => stage.late_renewal(),
             Self::Flushed => stage.flushed(),
-            Self::HealedAmongNewcomers => stage.healed_among_newcomers(),
+            Self::HealedAmongOthers => stage.healed_among_others(),
             Self::LateReply => stage.late_reply(),
             Self::LoneVote => stage.lone_vote(),
             Self::LateRequests => stage.late_requests(),
             Self::ReleasedWhileExtended => stage.released_while_extended(),
             Self::LateToken => stage.late_token(),
+            Self::LateVotes => stage.late_votes(),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
         stage.0.scenario
@@ -211,23 +215,18 @@ impl Stage {
         self.fault(at + 50_000, Fault::PauseServer { server: (restored + 1) % 3, for_us: 4_000_000 });
     }
 
-    fn healed_among_newcomers(&mut self) {
-        let server = self.any_server();
+    fn healed_among_others(&mut self) {
         let mut holder = self.run(QUEUES, Self::command(6), 5, 30);
-        let latency = self.between_ms(10, 30);
-        holder.latencies_us[server] = latency;
+        holder.latencies_us[2] = self.between_ms(10, 30);
         let holder = self.start(0, holder);
-        // Its request never arrives.
-        self.fault(10, Fault::Cut { actor: holder, servers: vec![server], how: Cut::Both, for_us: 400_000 });
-        self.fault(100_000, Fault::CloseConnections { server });
-        for _ in 0..60 {
-            let mut newcomer = self.run(WaitPolicy::No, Self::command(1), 5, 30);
-            for latency in &mut newcomer.latencies_us {
-                *latency = self.0.dice.one_of(&[100, 1000, 5000]);
-            }
-            let at = self.between_ms(1500, 2200);
-            self.start(at, newcomer);
-        }
+        // Its request never arrives: the connection is repeated after one second and after three. The
+        // second renewal finds that, and heals the server.
+        self.fault(10, Fault::Cut { actor: holder, servers: vec![2], how: Cut::Both, for_us: 1_300_000 });
+        // By these names the server is the first one, and the gate.
+        let mut other = self.run(QUEUES, Self::command(1), 5, 30);
+        other.access.urls = (0..3).map(|at| format!("redis://{}", address(at, 1, 3))).collect();
+        let at = self.between_ms(3330, 3420);
+        self.start(at, other);
     }
 
     fn late_reply(&mut self) {
@@ -305,5 +304,20 @@ impl Stage {
         let release = self.client(Job::Release { of: token, keys: vec!["a".into()] }, 5, 30);
         let at = stops + lasts + self.between_ms(10, 1000);
         self.start(at, release);
+    }
+
+    fn late_votes(&mut self) {
+        let lives = self.between_ms(500, 1000);
+        let command = Subject::Command(Duration::from_micros(lives));
+        let holder = self.run(QUEUES, command, 5, 30);
+        self.start(0, holder);
+        let waiter = self.run(QUEUES, Self::command(3), 3, 30);
+        let waiter = self.start(100_000, waiter);
+        let lasts = self.between_ms(20, 150);
+        for server in [1, 2] {
+            let latency_us = self.between_ms(500, 1500);
+            let servers = vec![server];
+            self.fault(lives - 10_000, Fault::Slow { actor: waiter, servers, latency_us, for_us: lasts });
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::commands::CommandKind;
 use super::reply::Reply;
-use super::store::Store;
+use super::store::{Held, Store};
 
 /// The fields of INFO that the scripts read.
 #[derive(Clone, Debug)]
@@ -52,8 +52,8 @@ impl Data {
         store
     }
 
-    /// The values of the locks in the selected database.
-    pub fn locks(&mut self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    /// The locks in the selected database.
+    pub fn locks(&mut self) -> BTreeMap<Vec<u8>, Held> {
         self.store().strings_with(b"lock:")
     }
 

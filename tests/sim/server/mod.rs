@@ -20,6 +20,7 @@ use data::{Data, Identity};
 use engine::Engine;
 pub use engine::Patch;
 use reply::{Command, Reply, parse_command};
+use store::Held;
 use stream::StreamRead;
 
 /// Identifies a connection to this server.
@@ -36,12 +37,12 @@ pub struct Executed {
     pub changes: Vec<Change>,
 }
 
-/// The value of a lock before and after a script.
+/// A lock before and after a script.
 #[derive(Debug)]
 pub struct Change {
     pub key: Vec<u8>,
-    pub before: Option<Vec<u8>>,
-    pub after: Option<Vec<u8>>,
+    pub before: Option<Held>,
+    pub after: Option<Held>,
 }
 
 /// What a server does to a connection.
@@ -203,15 +204,21 @@ impl VirtualServer {
             client.input.drain(..length);
             client.used_at = now;
             self.data.borrow_mut().selected = client.database;
-            let before = self.data.borrow_mut().locks();
+            let before = self.locks_of(&command);
             let reply = self.on_command(id, &command, now);
             if let Some(reply) = &reply {
                 send(outputs, id, reply);
             }
-            let changes = changes(before, self.data.borrow_mut().locks());
+            let changes = changes(before, self.locks_of(&command));
             self.executed.push(Executed { connection: id, command, reply, changes });
             self.serve_blocked(now, outputs);
         }
+    }
+
+    /// The locks, if this is a script, which may change them.
+    fn locks_of(&self, command: &Command) -> BTreeMap<Vec<u8>, Held> {
+        let is_script = command.first().is_some_and(|name| name.starts_with(b"EVAL"));
+        if is_script { self.data.borrow_mut().locks() } else { BTreeMap::new() }
     }
 
     /// `None` if the client blocks.
@@ -428,7 +435,7 @@ impl VirtualServer {
     }
 }
 
-fn changes(before: BTreeMap<Vec<u8>, Vec<u8>>, after: BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<Change> {
+fn changes(before: BTreeMap<Vec<u8>, Held>, after: BTreeMap<Vec<u8>, Held>) -> Vec<Change> {
     if before == after {
         return Vec::new();
     }

@@ -33,6 +33,13 @@ pub struct Entry {
     pub expires: Option<u64>,
 }
 
+/// A string, and when it expires.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    pub value: Bytes,
+    pub expires: Option<u64>,
+}
+
 /// The keys of one database.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -109,10 +116,10 @@ impl Store {
     }
 
     /// The strings whose keys begin like this.
-    pub fn strings_with(&self, start: &[u8]) -> BTreeMap<Bytes, Bytes> {
+    pub fn strings_with(&self, start: &[u8]) -> BTreeMap<Bytes, Held> {
         let from = self.keys.range(start.to_vec()..).take_while(|(key, _)| key.starts_with(start));
         let text = |(key, entry): (&Bytes, &Entry)| match &entry.value {
-            Value::Text(value) => Some((key.clone(), value.clone())),
+            Value::Text(value) => Some((key.clone(), Held { value: value.clone(), expires: entry.expires })),
             _ => None,
         };
         from.filter_map(text).collect()
