@@ -291,7 +291,8 @@ impl RedisLock {
     fn renew_votes(&mut self, all: &mut Collection) {
         let now = BootTime::now();
         all.renew_at = self.ttl.map(|ttl| now + ttl / 3);
-        let call = self.requests.extend(self.claim(), now, &self.terms, self.place().as_ref());
+        let place = self.place().filter(|_| follows(Rule::CarryPlace));
+        let call = self.requests.extend(self.claim(), now, &self.terms, place.as_ref());
         let votes = all.tally.granted().collect();
         self.send(all, votes, &call, Duration::ZERO);
     }

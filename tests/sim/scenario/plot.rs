@@ -40,9 +40,14 @@ pub enum Plot {
     LateToken,
     /// The requests for votes are delivered when a later attempt has been granted.
     LateVotes,
+    /// Two clients with different gates have a vote each, and the third server is away.
+    TwoGates,
+    /// The same with five servers: the younger client meets only votes that were given before the older
+    /// one knew its place.
+    TwoGatesOfFive,
 }
 
-pub const ALL: [Plot; 12] = [
+pub const ALL: [Plot; 14] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -55,12 +60,15 @@ pub const ALL: [Plot; 12] = [
     Plot::ReleasedWhileExtended,
     Plot::LateToken,
     Plot::LateVotes,
+    Plot::TwoGates,
+    Plot::TwoGatesOfFive,
 ];
 
 impl Plot {
     pub fn draw(self, seed: u64) -> Scenario {
         let features = [F::Cuts, F::DataLoss, F::SlowLines, F::Pauses];
-        let mut stage = Stage(Draft::new(seed, 3, &features));
+        let servers = if self == Self::TwoGatesOfFive { 5 } else { 3 };
+        let mut stage = Stage(Draft::new(seed, servers, &features));
         stage.0.scenario.keys = vec!["a".to_owned()];
         stage.warm_up();
         match self {
@@ -76,6 +84,8 @@ impl Plot {
             Self::ReleasedWhileExtended => stage.released_while_extended(),
             Self::LateToken => stage.late_token(),
             Self::LateVotes => stage.late_votes(),
+            Self::TwoGates => stage.two_gates(),
+            Self::TwoGatesOfFive => stage.two_gates_of_five(),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
         stage.0.scenario
@@ -106,7 +116,7 @@ impl Stage {
         let node_timeout = Duration::from_millis((ttl_s * 50).clamp(200, 1000));
         let (ttl, quarantine) = (Duration::from_secs(ttl_s), Duration::from_secs(quarantine_s));
         actor.access.timing = Timing { ttl: Some(ttl), node_timeout, quarantine };
-        actor.latencies_us = vec![100; 3];
+        actor.latencies_us = vec![100; self.0.scenario.servers];
         actor
     }
 
@@ -224,7 +234,7 @@ impl Stage {
         self.fault(10, Fault::Cut { actor: holder, servers: vec![2], how: Cut::Both, for_us: 1_300_000 });
         // By these names the server is the first one, and the gate.
         let mut other = self.run(QUEUES, Self::command(1), 5, 30);
-        other.access.urls = (0..3).map(|at| format!("redis://{}", address(at, 1, 3))).collect();
+        Self::reverse_order(&mut other);
         let at = self.between_ms(3330, 3420);
         self.start(at, other);
     }
@@ -319,5 +329,44 @@ impl Stage {
             let servers = vec![server];
             self.fault(lives - 10_000, Fault::Slow { actor: waiter, servers, latency_us, for_us: lasts });
         }
+    }
+
+    /// Calls the servers by other names: the last one is the first.
+    fn reverse_order(actor: &mut Actor) {
+        let servers = actor.latencies_us.len();
+        actor.access.urls = (0..servers).map(|at| format!("redis://{}", address(at, 1, servers))).collect();
+    }
+
+    /// Without this server, which stays away, two clients have to agree.
+    fn stop_for_good(&mut self, server: ServerId) {
+        self.fault(0, Fault::PauseServer { server, for_us: 600_000_000 });
+    }
+
+    fn two_gates(&mut self) {
+        self.stop_for_good(1);
+        let mut ours = self.run(QUEUES, Self::command(1), 5, 30);
+        let mut theirs = self.run(QUEUES, Self::command(1), 5, 30);
+        (ours.latencies_us[2], theirs.latencies_us[0]) = (self.between_ms(5, 20), self.between_ms(5, 20));
+        Self::reverse_order(&mut theirs);
+        let (at, their_start) = (self.between_ms(0, 3), self.between_ms(0, 3));
+        self.start(at, ours);
+        self.start(their_start, theirs);
+    }
+
+    fn two_gates_of_five(&mut self) {
+        self.stop_for_good(2);
+        let mut older = self.run(QUEUES, Self::command(1), 5, 30);
+        let mut younger = self.run(QUEUES, Self::command(1), 5, 30);
+        for server in [0, 1] {
+            older.latencies_us[server] = self.between_ms(5, 20);
+            younger.latencies_us[4 - server] = self.between_ms(5, 20);
+        }
+        Self::reverse_order(&mut older);
+        self.start(0, older);
+        let at = self.between_ms(1, 3);
+        let younger = self.start(at, younger);
+        // It never learns whose gate the last server is.
+        let servers = vec![4];
+        self.fault(at + 10, Fault::Cut { actor: younger, servers, how: Cut::Both, for_us: 600_000_000 });
     }
 }
