@@ -60,7 +60,7 @@ const fn lua_in(name: &'static str, plot: Plot, patches: &'static [Patch]) -> Mu
 
 /// Rules without which the simulator finds a violation within a minute, mostly within a second.
 pub static ALL: &[Mutant] = &[
-    client("deadline", Rule::Deadline, &[F::Pauses, F::SlowLines]),
+    client_in("deadline", Rule::Deadline, Plot::LateReply),
     client("majority", Rule::Majority, &[F::Cuts, F::LongCommands, F::Impatience]),
     client("stored-token", Rule::StoredToken, &[F::Cuts, F::ServerPauses, F::ClockSkew, F::OtherNames]),
     client(

@@ -418,7 +418,7 @@ impl Oracle {
                 _ => None,
             };
             let last_released = self.released.get(&(server, now.0.clone()));
-            let is_revived = last_released.is_some_and(|released| *released >= now.1);
+            let is_revived = before != after && last_released.is_some_and(|released| *released >= now.1);
             if let Some(kind) = kind.or(is_revived.then_some("revived")) {
                 let key = String::from_utf8_lossy(key).into_owned();
                 found
