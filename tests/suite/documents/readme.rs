@@ -5,7 +5,7 @@ use std::fs;
 
 use super::blocks::{blocks_in, read};
 use super::sandbox::{Sandbox, quiet_success};
-use crate::support::{Run, hold};
+use crate::support::{Redis, Run, hold};
 
 const README: &str = "README.md";
 
@@ -21,6 +21,54 @@ fn the_first_command_runs_without_a_server() {
     let output = sandbox.command(&["bash", "-c", &line], &[("REDLOCK_REDIS", "")]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "nobody else deploys now\n", "{output:?}");
     assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+/// One server and three, on addresses of this host.
+#[test]
+fn the_lists_of_servers_work() {
+    let blocks = blocks_in(README, "sh").into_iter().filter(|block| block.text.starts_with("export "));
+    let mut counts = Vec::new();
+    for block in blocks {
+        let sandbox = Sandbox::new();
+        let servers = [(); 3].map(|()| Redis::start());
+        let names = ["a", "b", "c"].map(|name| format!("redis://{name}.internal"));
+        let line = names
+            .iter()
+            .zip(&servers)
+            .fold(sandbox.localize(&block.text), |line, (name, server)| line.replace(name, &server.url()));
+        counts.push(line.matches("redis://127.0.0.1").count());
+        sandbox.shell(&format!("{line}redlock run --quarantine off --key k -- true"), &[]);
+    }
+    assert_eq!(counts, [1, 3]);
+}
+
+#[test]
+fn the_history_and_its_picture_are_there() {
+    let sandbox = Sandbox::new();
+    let block = blocks_in(README, "sh").into_iter().find(|block| block.text.starts_with("redlock history"));
+    sandbox.shell("redlock run --key deploy -- true", &[]);
+    sandbox.shell(&block.expect("the command").text, &[]);
+    let picture = fs::read_to_string(sandbox.path("deploy.svg")).expect("a picture");
+    assert!(picture.contains("1 run"), "{picture}");
+}
+
+/// Commands that are named in the text and need an answer of the server, or of a person.
+#[test]
+fn the_commands_in_the_text_work() {
+    let readme = read(README);
+    let sandbox = Sandbox::new();
+    for command in ["redlock doctor", "redlock break deploy", "redlock run --help", "scripts/test"] {
+        assert!(readme.contains(command), "{command}");
+    }
+    let doctor = sandbox.command(&["redlock", "doctor"], &[]);
+    assert_eq!(doctor.status.code(), Some(0), "{doctor:?}");
+    let holder = hold(Run::key(&sandbox.redis, "deploy"));
+    let broken = sandbox.command(&["redlock", "break", "deploy", "--yes"], &[]);
+    assert_eq!(broken.status.code(), Some(0), "{broken:?}");
+    holder.wait().expect_code(79);
+    assert!(sandbox.shell("redlock run --help", &[]).contains("--once"));
+    assert!(super::blocks::path("scripts/test").exists());
 }
 
 #[test]
@@ -45,6 +93,7 @@ fn the_package_names_are_those_that_the_scripts_create() {
     for name in [
         format!("redlock-{VERSION}-x86_64-unknown-linux-musl.tar.gz"),
         format!("redlock_{VERSION}_amd64.deb"),
+        format!("redlock-{VERSION}-1.x86_64.rpm"),
         format!("Rust {} or later", env!("CARGO_PKG_RUST_VERSION")),
     ] {
         assert!(readme.contains(&name), "README.md does not mention {name}");
