@@ -13,18 +13,23 @@ const directory = process.argv[3];
 // The keeper sends its signal 5 s before the lease ends, or a third of it.
 const GRACE_MS = 2000;
 
-// The processes by pid, each with its parent: field 4 of /proc/PID/stat, after a name in
-// parentheses.
+// The fields of /proc/PID/stat after the name in parentheses; none if the process has ended.
+function fields(pid) {
+  try {
+    const stat = fs.readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const found = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    return found[0] === 'Z' ? [] : found;
+  } catch {
+    return [];
+  }
+}
+
+// The processes by pid, each with its parent.
 function processes() {
   const found = new Map();
   for (const name of fs.readdirSync('/proc').filter((text) => /^\d+$/.test(text))) {
-    try {
-      const stat = fs.readFileSync(`/proc/${name}/stat`, 'utf8');
-      const [state, parent] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-      if (state !== 'Z') found.set(Number(name), Number(parent));
-    } catch {
-      // It has ended.
-    }
+    const [state, parent] = fields(name);
+    if (state) found.set(Number(name), Number(parent));
   }
   return found;
 }
@@ -54,9 +59,11 @@ function send(pids, signal) {
   }
 }
 
-const isAlive = (pid) => pid === 0 || fs.existsSync(`/proc/${pid}`);
-
-setInterval(() => isAlive(worker) || process.exit(0), 500);
+// When the runner's process started: another one may get its number.
+const started = fields(worker)[19];
+setInterval(() => {
+  if (worker !== 0 && (!started || fields(worker)[19] !== started)) process.exit(0);
+}, 500);
 
 const commandLine = (pid) => {
   try {

@@ -48,6 +48,8 @@ impl Workflow<'_> {
         let mut variables: Vec<(&str, &str)> =
             files.iter().map(|(name, file)| (*name, file.as_str())).collect();
         variables.extend([("INPUT_KEY", bench.key), ("INPUT_REDIS", url.as_str())]);
+        // For the steps, which ask whether the lock is held.
+        variables.push(("REDLOCK_REDIS", url.as_str()));
         variables.extend(inputs);
         Workflow { bench, worker: Worker::start(bench, &variables) }
     }
