@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
     let mut rust = shared_constants(&includes["constants"]);
     for (name, script) in read_all("lua")? {
         let text = assemble(&script, &includes);
-        fs::write(out.join(format!("{name}.lua")), &text)?; // for luacheck: see CONTRIBUTING.md
+        fs::write(out.join(format!("{name}.lua")), &text)?; // for luacheck: see docs/testing.md
         let (constant, hash) = (name.to_uppercase(), sha1_smol::Sha1::from(&text).digest());
         rust += &format!(
             "pub(crate) static {constant}: Script = Script {{ text: {text:?}, hash: \"{hash}\" }};\n"

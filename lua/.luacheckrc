@@ -1,4 +1,4 @@
--- For the assembled scripts: see CONTRIBUTING.md. Only what Redis offers and the scripts may use.
+-- For the assembled scripts: see docs/testing.md. Only what Redis offers and the scripts may use.
 stds.redis = {
   read_globals = {
     'ARGV', 'KEYS', 'cjson', 'error', 'ipairs', 'math', 'pairs', 'pcall', 'redis', 'string', 'table', 'tonumber',

@@ -4,21 +4,19 @@ use std::path::Path;
 
 use super::blocks::{path, read};
 
-const DOCUMENTS: [&str; 13] = [
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "docs/recipes.md",
-    "docs/install.md",
-    "docs/operations.md",
-    "docs/runbook.md",
-    "docs/wire.md",
-    "docs/fencing.md",
-    "docs/ci.md",
-    "docs/protocol.md",
-    "docs/architecture.md",
-    "docs/reliability.md",
-];
+/// The documents of the root directory and of docs/.
+fn documents() -> Vec<String> {
+    let mut found = Vec::new();
+    for directory in ["", "docs/"] {
+        for entry in std::fs::read_dir(path(directory)).expect("a directory") {
+            let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
+            if name.ends_with(".md") {
+                found.push(format!("{directory}{name}"));
+            }
+        }
+    }
+    found
+}
 
 /// The targets of `[text](target)`, except those on other machines.
 fn targets(text: &str) -> Vec<&str> {
@@ -40,12 +38,12 @@ fn anchors(document: &str) -> Vec<String> {
 #[test]
 fn links_lead_somewhere() {
     let mut checked = 0;
-    for document in DOCUMENTS {
-        for target in targets(&read(document)) {
+    for document in documents() {
+        for target in targets(&read(&document)) {
             let (file, wanted) = target.split_once('#').unwrap_or((target, ""));
             let file = match file {
-                "" => document.to_owned(),
-                file => Path::new(document).with_file_name(file).to_str().expect("UTF-8").to_owned(),
+                "" => document.clone(),
+                file => Path::new(&document).with_file_name(file).to_str().expect("UTF-8").to_owned(),
             };
             assert!(path(&file).exists(), "{document}: {target} leads nowhere");
             assert!(

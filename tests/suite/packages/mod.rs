@@ -2,6 +2,7 @@
 //! takes minutes; here they are made from the binary under test.
 
 mod dependencies;
+mod workflows;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

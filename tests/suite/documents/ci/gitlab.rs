@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use nix::sys::signal::Signal::{SIGKILL, SIGSTOP, SIGTERM};
 use nix::sys::signal::killpg;
 use nix::unistd::Pid;
-use yaml_rust2::Yaml;
+use yaml_rust2::{Yaml, YamlLoader};
 
 use super::{Bench, CI, signal_if_alive, without_waiting};
+use crate::documents::blocks::read;
 use crate::documents::jobs::{ci_environment, yaml_with};
 use crate::support::Job;
 use crate::support::processes::{marked, wait_until_none_marked};
@@ -102,4 +103,36 @@ fn a_killed_container_leaves_the_lock_to_its_after_script() {
 fn no_step_runs_without_the_lock() {
     let bench = Bench::new("deploy-staging");
     bench.assert_fails_while_held(|| run(&bench, true, |_| ()));
+}
+
+/// packaging/gitlab/redlock.yml, with the defaults of its inputs.
+#[test]
+fn a_job_that_extends_the_template_runs_under_the_lock() {
+    let bench = Bench::new("deploy");
+    let documents = YamlLoader::load_from_str(&read("packaging/gitlab/redlock.yml")).unwrap();
+    let [header, template] = &documents[..] else { panic!("{documents:?}") };
+    let inputs = header["spec"]["inputs"].as_hash().expect("inputs");
+    let with_inputs = |text: &str| {
+        inputs.iter().fold(text.to_owned(), |text, (name, input)| {
+            let place = format!("$[[ inputs.{} ]]", name.as_str().unwrap());
+            text.replace(&place, input["default"].as_str().expect("a default"))
+        })
+    };
+    let job = &template[".redlock"];
+    let url = bench.sandbox.redis.url();
+    let mut variables =
+        vec![("REDLOCK_REDIS".to_owned(), url), ("CI_COMMIT_SHORT_SHA".into(), "4437f8c2".into())];
+    for (name, value) in job["variables"].as_hash().expect("variables") {
+        variables.push((name.as_str().unwrap().to_owned(), with_inputs(value.as_str().expect("a text"))));
+    }
+    assert!(variables.iter().all(|(_, value)| !value.contains("$[[")), "{variables:?}");
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let line = |section: &str| with_inputs(job[section][0].as_str().expect("a line"));
+    let script =
+        bench.script("script", &format!("set -e\n{}\n./build.sh\n./deploy.sh\n", line("before_script")));
+    bench.job(&["/bin/bash", script.to_str().unwrap()], &variables).done().expect_code(0);
+    let after = bench.script("after", &line("after_script"));
+    bench.job(&["/bin/bash", after.to_str().unwrap()], &variables).done().expect_code(0);
+    bench.assert_ran_and_released();
 }

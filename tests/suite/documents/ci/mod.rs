@@ -4,6 +4,7 @@
 //! processes get a cancelled job's signals. How long a system waits between two signals does not
 //! matter, so the imitations do not wait.
 
+mod action;
 mod buildkite;
 mod github;
 mod gitlab;
@@ -19,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::sandbox::Sandbox;
-use crate::support::processes::{mark, wait_until_none_marked};
+use crate::support::processes::{mark, marked, wait_until_none_marked};
 use crate::support::{Job, Run, descendants, executable, hold, wait_until};
 
 const CI: &str = "docs/ci.md";
@@ -84,6 +85,13 @@ impl Bench {
     fn assert_released(&self) {
         wait_until("the lock is free", || !self.sandbox.redis.held(self.key));
         wait_until_none_marked(&self.mark);
+    }
+
+    /// The same while the job's worker lives: nothing else is left.
+    #[track_caller]
+    fn assert_released_beside(&self, worker: &Worker) {
+        wait_until("the lock is free", || !self.sandbox.redis.held(self.key));
+        wait_until("only the worker is left", || marked(&self.mark) == [worker.job.pid()]);
     }
 
     /// While another run holds the lock a job of this kind fails, and none of its steps runs.
