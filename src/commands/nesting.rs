@@ -28,16 +28,12 @@ const KEPT: &str = "redlock-kept";
 
 /// The locks of outer runs, as far as the environment names them.
 pub(super) fn ancestors() -> Vec<AncestorLock> {
-    parse(&std::env::var(HELD).unwrap_or_default())
-}
-
-fn parse(held: &str) -> Vec<AncestorLock> {
-    held.split_ascii_whitespace().filter_map(|lock| lock.parse().ok()).collect()
+    AncestorLock::parse_all(&std::env::var(HELD).unwrap_or_default())
 }
 
 /// The locks of keepers that watch this process or an ancestor of it.
 pub(super) fn kept_for_ancestors() -> Vec<AncestorLock> {
-    published_above(getpid(), KEPT).iter().flat_map(|held| parse(held)).collect()
+    published_above(getpid(), KEPT).iter().flat_map(|held| AncestorLock::parse_all(held)).collect()
 }
 
 /// For a keeper: names its locks to [`kept_for_ancestors`] while the file is open.

@@ -64,6 +64,16 @@ pub(crate) struct AncestorLock {
 const LONGEST_KEY: usize = 512;
 
 impl AncestorLock {
+    /// From a list separated by spaces. Skips what it cannot parse.
+    pub(crate) fn parse_all(list: &str) -> Vec<Self> {
+        list.split_ascii_whitespace().filter_map(|lock| lock.parse().ok()).collect()
+    }
+
+    /// What other waiters need to know.
+    pub(super) fn for_others(&self) -> Self {
+        Self { host_ticket: None, attach_id: None, ..self.clone() }
+    }
+
     pub(crate) fn with_keys(self, keys: &[Vec<u8>]) -> Self {
         let keys = keys.iter().filter(|key| key.len() <= LONGEST_KEY).cloned().collect();
         Self { keys, ..self }
