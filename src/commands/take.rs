@@ -17,8 +17,8 @@ use crate::clock::{BootTime, jitter};
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, AncestorLock, BackendError, Blocked, Deadlock, Done, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer,
-    Request, Superseded, Unlocked, Wait, sleep,
+    self, AncestorLock, BackendError, Blocked, Deadlock, Done, Ended, Error, Fault, Grant, HolderInfo, Lock,
+    Observer, Request, Superseded, Unlocked, Wait, sleep,
 };
 use crate::report::{self, GivenUp, Report};
 use crate::settings::{LockSettings, OnUnavailable};

@@ -58,7 +58,7 @@ pub(crate) use lease::Lease;
 pub(crate) use local::fuzz as fuzz_local;
 pub(crate) use local::{
     ControlFile, HolderProcesses, HostBearer, HostBreaker, HostHolder, HostLock, HostView, Mount, Signalled,
-    default_directory, memory_file,
+    Surroundings, default_directory, memory_file,
 };
 pub(crate) use orphan::ReleaseOrphan;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};

@@ -11,7 +11,8 @@ use super::{Report, Verbosity};
 use crate::clock::BootTime;
 use crate::duration::format;
 use crate::lock::{
-    BackendError, Blocked, Blocker, Deadlock, DeadlockStep, Done, HolderInfo, Holding, Outcome, Superseded, Usual, WaitPolicy,
+    BackendError, Blocked, Blocker, Deadlock, DeadlockStep, Done, HolderInfo, Holding, Outcome, Superseded,
+    Usual, WaitPolicy,
 };
 
 /// A wait shorter than this is not mentioned.

@@ -2,7 +2,7 @@
 
 use crate::support::{Backend, Done, Job, wait_until};
 
-on_backends!(one_server, three_servers:
+on_backends!(one_server, three_servers, this_host:
     of_two_nested_runs_in_opposite_order_one_gives_up,
     a_circle_of_three_is_found,
     nested_runs_in_the_same_order_wait_as_usual,
