@@ -12,14 +12,14 @@ fn usual_of(backend: &Backend) -> serde_json::Value {
     backend.subcommand("status").args(&["k", "--json"]).done().json()["usual"].clone()
 }
 
-fn runs(backend: &Backend, count: usize, run: impl Fn() -> Run) {
+fn runs(count: usize, run: impl Fn() -> Run) {
     for _ in 0..count {
         run().done();
     }
 }
 
 fn status_shows_it_after_five_runs(backend: &Backend) {
-    runs(backend, 4, || backend.run().cmd(&["true"]));
+    runs(4, || backend.run().cmd(&["true"]));
     assert!(usual_of(backend).is_null());
     backend.run().cmd(&["sleep", "1.2"]).done();
     let usual = usual_of(backend);
@@ -30,7 +30,7 @@ fn status_shows_it_after_five_runs(backend: &Backend) {
 }
 
 fn a_wait_line_shows_it(backend: &Backend) {
-    runs(backend, 5, || backend.run().cmd(&["true"]));
+    runs(5, || backend.run().cmd(&["true"]));
     let holder = hold(backend.run_for_long());
     let waiter = backend.waiter(backend.run().cmd(&["true"]), 1);
     let line = waiter.wait_for_stderr("waiting for");
@@ -40,7 +40,7 @@ fn a_wait_line_shows_it(backend: &Backend) {
 }
 
 fn failed_runs_do_not_count(backend: &Backend) {
-    runs(backend, 4, || backend.run().cmd(&["true"]));
+    runs(4, || backend.run().cmd(&["true"]));
     for _ in 0..3 {
         backend.run().cmd(&["false"]).done().expect_code(1);
     }
