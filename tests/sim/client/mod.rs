@@ -221,7 +221,7 @@ impl Client<'_> {
                 let within = run.once.expect("only such a run").as_micros() as u64;
                 shared.oracle.done_already(site, &run.keys, within);
             }
-            Error::Held(_) | Error::Nested | Error::Cancelled(_) => {}
+            Error::Held(_) | Error::Nested | Error::Deadlock(_) | Error::Cancelled(_) => {}
         }
         if let WaitPolicy::Queue { at_most: Some(at_most) } = run.wait
             && waited > at_most + self.access.timing.node_timeout + LATE_AFTER
