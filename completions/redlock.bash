@@ -76,7 +76,7 @@ _redlock() {
     fi
     case ${words[1]} in
         run)
-            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --on-unavailable --on-lost --signal --label --events --history -q --quiet -v --verbose -h --help -c --command --reentrant --once --max-hold --wait-tree --kill-after"
+            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --on-unavailable --on-lost --signal --label --events --history -q --quiet -v --verbose -h --help -c --command --reentrant --cancel-in-progress --once --max-hold --wait-tree --kill-after"
             valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --history -c --command --once --max-hold --kill-after"
             arguments=""
             ;;
