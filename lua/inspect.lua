@@ -20,7 +20,8 @@
 --    last runs held it that have not failed: '7 8'}
 --   or {'wrong_type'}}.
 -- A holder is {claim or entry, ms until it expires, JSON}, an expired one {claim or entry, ms at
--- which it ended, JSON}, a waiter {name in the queue, score there, JSON}.
+-- which it ended, JSON}, a waiter {name in the queue, score there, JSON, ms until which it
+-- counts as alive}.
 --
 -- Atomic, so that the report on a lock was true at one moment.
 --
@@ -65,9 +66,10 @@ local function waiters(k)
   local list, now = {}, NOW_MS
   local queued = MAX_WAITERS > 0 and call('ZRANGE', k.queue, 0, MAX_WAITERS - 1, 'WITHSCORES') or {}
   for i = 1, #queued, 2 do
-    if tonumber(call('ZSCORE', k.waiters, queued[i]) or 0) > now then
+    local lease = tonumber(call('ZSCORE', k.waiters, queued[i]) or 0)
+    if lease > now then
       local who = redis.pcall('HGET', k.who, string.match(queued[i], '^%S+'))
-      list[#list + 1] = { queued[i], queued[i + 1], type(who) == 'string' and who or '' }
+      list[#list + 1] = { queued[i], queued[i + 1], type(who) == 'string' and who or '', int_string(lease) }
     end
   end
   return call('ZCOUNT', k.waiters, '(' .. int_string(now), '+inf'), list

@@ -56,6 +56,7 @@ pub(crate) use host::{LONG_COMMAND, LONG_WAIT, forget_code, has_pidfd, has_subre
 pub(crate) use lock_holder::{AskedHolder, LockedByte, ask_lock_holder, has_locked, with_open_file};
 pub(crate) use messages::{Environment, GuardianEvent, Limits};
 pub(crate) use outer_keeper::published_above;
+pub(crate) use proc_entry::variable_of;
 pub(crate) use process_tree::ProcView;
 pub(crate) use signal_state::{SignalState, stdout_was_closed};
 pub(crate) use spawn::ProcessGroup;

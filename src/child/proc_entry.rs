@@ -120,6 +120,15 @@ fn pid(text: &str) -> Option<Pid> {
     text.parse().ok().map(Pid::from_raw)
 }
 
+/// A variable with which a process was started; `None` if that is unknown.
+pub(crate) fn variable_of(pid: i32, name: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = |entry: &[u8]| {
+        Some(String::from_utf8_lossy(entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?).into_owned())
+    };
+    environment.split(|&b| b == 0).find_map(value)
+}
+
 /// Whether a process was started with all of these variables. False if that is unknown.
 pub(super) fn carries(pid: Pid, variables: &Environment) -> bool {
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };

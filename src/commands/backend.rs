@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::time::Duration;
 
+use super::nesting::held_by;
 use super::{exit_code, identity};
 use crate::child::{self, AskedHolder, LockedByte, ask_lock_holder};
 use crate::exit::Failure;
 use crate::lock::{
-    BackendError, Bearer, Breaker, Claim, HolderInfo, HolderProcesses, HostBearer, HostBreaker, HostHolder,
-    HostLock, HostView, Keys, Lock, Mount, Reason, RedisBearer, RedisBreaker, RedisLock, RedisView, Server,
-    Signalled, Timing, Usual, View, lock_name,
+    AncestorLock, BackendError, Bearer, Breaker, Claim, HolderInfo, HolderProcesses, HostBearer, HostBreaker,
+    HostHolder, HostLock, HostView, Keys, Lock, Mount, Reason, RedisBearer, RedisBreaker, RedisLock,
+    RedisView, Server, Signalled, Surroundings, Timing, Usual, View, lock_name,
 };
 use crate::report::{self, Report, Verbosity, backend_error};
 use crate::settings::{Backend, BreakSettings, LocalReason, Location, LockSettings};
@@ -29,7 +30,13 @@ pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<
             if *reason == LocalReason::NothingElseConfigured {
                 report.only_on_this_host();
             }
-            let lock = HostLock::open(directory, &lock_names(prefix, keys))?;
+            let surroundings = Surroundings {
+                directory: directory.clone(),
+                prefix: prefix.clone(),
+                keys: keys.clone(),
+                processes: Box::new(Processes),
+            };
+            let lock = HostLock::open(directory, &lock_names(prefix, keys))?.with_surroundings(surroundings);
             report.location(config_files, &format!("this host, {}", lock.paths().join(", ")), meaningless);
             match lock.mount() {
                 Mount::OnThisHost => {}
@@ -185,6 +192,10 @@ impl HolderProcesses for Processes {
 
     fn holds(&self, pid: i32, holder: &HostHolder) -> bool {
         child::has_locked(pid, locked_byte(holder))
+    }
+
+    fn held(&self, pid: i32) -> Vec<AncestorLock> {
+        held_by(pid)
     }
 
     fn signal(&self, holder: &HostHolder, number: u32) -> Signalled {

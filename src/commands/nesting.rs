@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use nix::unistd::getpid;
 
-use crate::child::{Attachment, Environment, published_above};
+use crate::child::{Attachment, Environment, published_above, variable_of};
 use crate::lock::{
     AncestorLock, BorrowedLock, Error, Grant, Lock, Observer, OuterLock, Request, memory_file,
 };
@@ -28,16 +28,17 @@ const KEPT: &str = "redlock-kept";
 
 /// The locks of outer runs, as far as the environment names them.
 pub(super) fn ancestors() -> Vec<AncestorLock> {
-    parse(&std::env::var(HELD).unwrap_or_default())
+    AncestorLock::parse_all(&std::env::var(HELD).unwrap_or_default())
 }
 
-fn parse(held: &str) -> Vec<AncestorLock> {
-    held.split_ascii_whitespace().filter_map(|lock| lock.parse().ok()).collect()
+/// The locks of outer runs that another process names in its environment.
+pub(super) fn held_by(pid: i32) -> Vec<AncestorLock> {
+    variable_of(pid, HELD).map(|held| AncestorLock::parse_all(&held)).unwrap_or_default()
 }
 
 /// The locks of keepers that watch this process or an ancestor of it.
 pub(super) fn kept_for_ancestors() -> Vec<AncestorLock> {
-    published_above(getpid(), KEPT).iter().flat_map(|held| parse(held)).collect()
+    published_above(getpid(), KEPT).iter().flat_map(|held| AncestorLock::parse_all(held)).collect()
 }
 
 /// For a keeper: names its locks to [`kept_for_ancestors`] while the file is open.

@@ -17,8 +17,8 @@ use crate::clock::{BootTime, jitter};
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, AncestorLock, BackendError, Blocked, Done, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer,
-    Request, Superseded, Unlocked, Wait, sleep,
+    self, AncestorLock, BackendError, Blocked, Deadlock, Done, Ended, Error, Fault, Grant, HolderInfo, Lock,
+    Observer, Request, Superseded, Unlocked, Wait, sleep,
 };
 use crate::report::{self, GivenUp, Report};
 use crate::settings::{LockSettings, OnUnavailable};
@@ -32,6 +32,8 @@ pub(super) enum NotAcquired {
     Done(Box<Done>),
     /// A newer run took our place after this long.
     Superseded(Box<Superseded>, Duration),
+    /// Nested runs wait for each other. We waited for this long.
+    Deadlock(Box<Deadlock>, Duration),
     /// An outer run holds the lock. `is_usable`: `redlock run --reentrant` would run under it.
     Nested {
         is_usable: bool,
@@ -167,6 +169,7 @@ pub(super) fn acquire(
             Err(NotAcquired::Superseded(superseded, asked_at.elapsed()))
         }
         (Err(Error::Done(done)), None) => Err(NotAcquired::Done(done)),
+        (Err(Error::Deadlock(deadlock)), None) => Err(NotAcquired::Deadlock(deadlock, asked_at.elapsed())),
         (Err(Error::Nested), None) => {
             let usable = OuterRuns::attach(&join(request.ancestors.clone(), kept_for_ancestors()));
             let (_, grant) = usable.lock_for(lock, request, &mut WaitObserver::new(signals, report));
@@ -198,6 +201,10 @@ pub(super) fn explain(
         NotAcquired::Done(done) => {
             report.done_already(&done, settings.once.unwrap_or_default());
             Ok(Exit::Code(0))
+        }
+        NotAcquired::Deadlock(deadlock, waited) => {
+            report.deadlock(&deadlock, waited, settings.conflict_exit_code);
+            Ok(Exit::Code(settings.conflict_exit_code))
         }
         NotAcquired::Nested { is_usable } => {
             let hint = if is_usable {

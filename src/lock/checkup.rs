@@ -187,9 +187,14 @@ pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, B
         Ok(_) => Ok(HostTrial { mount, took: started.elapsed() }),
         Err(Error::Backend(error)) => Err(error),
         // No other client knows the file.
-        Err(Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Done(_) | Error::Cancelled(_)) => {
-            Err(BackendError::new(directory.display().to_string(), Problem::ClaimVanished))
-        }
+        Err(
+            Error::Held(_)
+            | Error::Nested
+            | Error::Deadlock(_)
+            | Error::Superseded(_)
+            | Error::Done(_)
+            | Error::Cancelled(_),
+        ) => Err(BackendError::new(directory.display().to_string(), Problem::ClaimVanished)),
     }
 }
 

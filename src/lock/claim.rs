@@ -64,6 +64,21 @@ pub(crate) struct AncestorLock {
 const LONGEST_KEY: usize = 512;
 
 impl AncestorLock {
+    /// From a list separated by spaces. Skips what it cannot parse.
+    pub(crate) fn parse_all(list: &str) -> Vec<Self> {
+        list.split_ascii_whitespace().filter_map(|lock| lock.parse().ok()).collect()
+    }
+
+    /// Identifies the grant, where it is.
+    pub(super) fn grant(&self) -> String {
+        self.host_ticket.as_ref().map_or_else(|| self.claim.waiter.to_string(), HostTicket::name)
+    }
+
+    /// What other waiters need to know.
+    pub(super) fn for_others(&self) -> Self {
+        Self { host_ticket: None, attach_id: None, ..self.clone() }
+    }
+
     pub(crate) fn with_keys(self, keys: &[Vec<u8>]) -> Self {
         let keys = keys.iter().filter(|key| key.len() <= LONGEST_KEY).cloned().collect();
         Self { keys, ..self }
@@ -94,6 +109,13 @@ pub(crate) struct HostTicket {
     pub ticket: u64,
     pub fence: u64,
     pub slot: u32,
+}
+
+impl HostTicket {
+    /// Identifies the grant.
+    pub(super) fn name(&self) -> String {
+        format!("{}:{}:{}", self.device, self.inode, self.ticket)
+    }
 }
 
 impl fmt::Display for AncestorLock {

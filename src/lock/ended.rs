@@ -185,7 +185,7 @@ impl Ended {
     pub(crate) fn not_acquired(error: &Error, exit_if_held: u8) -> Option<Self> {
         let refused = |how| Some(Self { how, exit: Some(Exit::Code(exit_if_held)) });
         match error {
-            Error::Held(_) => refused(Outcome::GaveUp),
+            Error::Held(_) | Error::Deadlock(_) => refused(Outcome::GaveUp),
             Error::Superseded(superseded) => {
                 refused(Outcome::Superseded { by: Box::new(superseded.by.clone()) })
             }

@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 
 use super::problem::{FileProblem, Problem};
-use super::{Blocked, Done, HolderInfo};
+use super::{Blocked, Deadlock, Done, HolderInfo};
 
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -16,6 +16,8 @@ pub(crate) enum Error {
     Done(Box<Done>),
     /// A newer request has replaced ours in the queue.
     Superseded(Box<Superseded>),
+    /// Nested runs wait for each other, and ours is the youngest.
+    Deadlock(Box<Deadlock>),
     /// This signal ended the wait.
     Cancelled(Signal),
     /// The servers, or the lock file, cannot be used.

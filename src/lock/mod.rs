@@ -11,6 +11,7 @@ mod break_watch;
 mod breaker;
 pub(crate) mod checkup;
 mod claim;
+mod deadlock;
 mod done;
 mod ended;
 mod error;
@@ -45,6 +46,7 @@ pub(crate) use borrowed::BorrowedLock;
 pub(crate) use break_watch::{BreakWatch, Broken, Notice};
 pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, Reason, UnreachableHolder, cancel};
 pub(crate) use claim::{AncestorLock, Claim};
+pub(crate) use deadlock::{Deadlock, DeadlockStep};
 pub(crate) use done::Done;
 pub(crate) use ended::{Ended, Outcome};
 pub(crate) use error::{BackendError, Error, Fault, Superseded};
@@ -56,7 +58,7 @@ pub(crate) use lease::Lease;
 pub(crate) use local::fuzz as fuzz_local;
 pub(crate) use local::{
     ControlFile, HolderProcesses, HostBearer, HostBreaker, HostHolder, HostLock, HostView, Mount, Signalled,
-    default_directory, memory_file,
+    Surroundings, default_directory, memory_file,
 };
 pub(crate) use orphan::ReleaseOrphan;
 pub(crate) use problem::{FileProblem, Problem, ServerError, ServerErrorKind};

@@ -68,6 +68,7 @@ fn retry(
             }
             Error::Backend(_)
             | Error::Nested
+            | Error::Deadlock(_)
             | Error::Superseded(_)
             | Error::Done(_)
             | Error::Cancelled(_) => {

@@ -12,7 +12,7 @@ use crate::lock::{
 /// The permissions of a user that only locks, with the default prefix. Also in docs/install.md.
 const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
                    +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
-                   +zrank +zscore +zcount +zlexcount +zrangebylex +xadd";
+                   +zrank +zscore +zcount +zlexcount +zrangebylex +xadd +xrevrange";
 
 /// What `list` and `history` need besides.
 const LOOK_ACL: &str = " +scan +xrevrange +xread";

@@ -6,12 +6,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::events::events;
-use super::format::{GivenUp, WaitLine, gave_up, holder, quoted};
+use super::format::{GivenUp, WaitLine, gave_up, holder, quoted, sanitize};
 use super::{Report, Verbosity};
 use crate::clock::BootTime;
 use crate::duration::format;
 use crate::lock::{
-    BackendError, Blocked, Blocker, Done, HolderInfo, Holding, Outcome, Superseded, Usual, WaitPolicy,
+    BackendError, Blocked, Blocker, Deadlock, DeadlockStep, Done, HolderInfo, Holding, Outcome, Superseded,
+    Usual, WaitPolicy,
 };
 
 /// A wait shorter than this is not mentioned.
@@ -245,6 +246,26 @@ impl Report {
     pub(crate) fn cannot_cancel(&mut self, error: &BackendError) {
         let (lock, error) = (self.lock(), super::backend_error(error));
         self.info(&format!("cannot stop the run that holds {lock}: {error}; waiting for it"));
+    }
+
+    /// Nested runs wait for each other, and this is the youngest.
+    pub(crate) fn deadlock(&mut self, deadlock: &Deadlock, waited: Duration, exit_code: u8) {
+        events(|events| events.not_acquired(Outcome::GaveUp, None));
+        let last = deadlock.steps.len().saturating_sub(1);
+        let step = |(at, step): (usize, &DeadlockStep)| {
+            let key = quoted(&[sanitize(&step.key)]);
+            let by = match &step.holder {
+                _ if at == last => "held by this run".into(),
+                Some(info) => format!("held by {}", holder(info)),
+                None => "where another run is ahead in the queue".into(),
+            };
+            format!("waits for {key}, {by}")
+        };
+        let circle: Vec<String> = deadlock.steps.iter().enumerate().map(step).collect();
+        let (lock, waited) = (self.lock(), format(waited));
+        let circle = circle.join(", which ");
+        let sentence = format!("gave up on {lock} after {waited}: deadlock: this run {circle}");
+        self.skipped(&sentence, exit_code);
     }
 
     /// A signal has ended the wait.

@@ -24,8 +24,8 @@ use super::view::{Present, holder_id};
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    BackendError, BreakMode, BreakWatch, Breaker, Broken, Done, FileProblem, Freed, Holder, HolderInfo, Mode,
-    Notice, Notified, Reason, Renewal, UnreachableHolder,
+    AncestorLock, BackendError, BreakMode, BreakWatch, Breaker, Broken, Done, FileProblem, Freed, Holder,
+    HolderInfo, Mode, Notice, Notified, Reason, Renewal, UnreachableHolder,
 };
 
 /// An older request is ignored.
@@ -87,6 +87,9 @@ pub(crate) trait HolderProcesses {
 
     /// Whether this process has the lock.
     fn holds(&self, pid: i32, holder: &HostHolder) -> bool;
+
+    /// The locks of the runs that this process runs under, if we may see its environment.
+    fn held(&self, pid: i32) -> Vec<AncestorLock>;
 
     /// Send a signal with this number to the process that has the lock.
     fn signal(&self, holder: &HostHolder, number: u32) -> Signalled;

@@ -1,6 +1,7 @@
 //! Entering: all files in one order, or none. A waiter sleeps until there is a reason to check
 //! again.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::slice;
 
@@ -19,6 +20,7 @@ use super::release_watch::ReleaseWatch;
 use super::request::{LocalMode, LocalRequest};
 use crate::clock::BootTime;
 use crate::lock::claim::HostTicket;
+use crate::lock::deadlock::DeadlockSearch;
 use crate::lock::wait::{Wait, backoff, is_readable, sleep, wait};
 use crate::lock::{
     AncestorLock, BackendError, Blocked, Blocker, Error, Holding, Lease, Observer, OuterLock, Problem,
@@ -64,6 +66,7 @@ impl HostLock {
     fn enter(&self, key: usize, waiter: &mut Waiter<'_>) -> Result<Admitted, Error> {
         let (file, local) = (&self.files[key], waiter.local);
         let mut queued: Option<(u64, ReleaseWatch)> = None;
+        let mut search = None;
         loop {
             let ticket = queued.as_ref().map(|(ticket, _)| *ticket);
             let mut admission = Admission::begin_observed(file, waiter.observer)?;
@@ -105,6 +108,9 @@ impl HostLock {
                 let release_watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
                 queued = Some((ticket, release_watch));
                 drop(admission);
+                search = self.surroundings.as_ref().and_then(|around| {
+                    around.search((&self.files, &waiter.tickets), key, self.claim, &waiter.ancestors)
+                });
                 waiter.report(file, key, ticket)?;
             } else {
                 drop(admission);
@@ -114,7 +120,14 @@ impl HostLock {
                 }
             }
             if let Some((ticket, release_watch)) = &mut queued {
-                waiter.sleep(file, key, *ticket, release_watch, &blockers)?;
+                let look = search.as_ref().map(DeadlockSearch::next_look);
+                waiter.sleep(file, key, *ticket, release_watch, &blockers, look)?;
+            }
+            if let (Some(search), Some(around)) = (&mut search, &self.surroundings) {
+                let found = search.look(|keys| Ok::<_, Infallible>(around.read(keys)));
+                if let Ok(Some(deadlock)) = found {
+                    return Err(Error::Deadlock(Box::new(deadlock)));
+                }
             }
         }
     }
@@ -161,6 +174,7 @@ impl Waiter<'_> {
         ticket: u64,
         release_watch: &mut ReleaseWatch,
         blockers: &Blockers,
+        look_at: Option<BootTime>,
     ) -> Result<(), Error> {
         for offset in &blockers.offsets {
             release_watch.watch(*offset).map_err(|e| file.io_error(&e))?;
@@ -171,7 +185,8 @@ impl Waiter<'_> {
             if gives_up_at.is_some_and(BootTime::has_passed) {
                 return Err(held(inspect(file, key, &self.local, Some(ticket))));
             }
-            let until = [gives_up_at, blockers.until].into_iter().flatten().fold(next_update, BootTime::min);
+            let until =
+                [gives_up_at, blockers.until, look_at].into_iter().flatten().fold(next_update, BootTime::min);
             let changes = self.changes.as_ref().map(Changes::wake_fd);
             let wake_fds = [release_watch.wake_fd()].into_iter().chain(changes);
             let watched: Vec<_> = wake_fds.map(|fd| (fd, PollFlags::POLLIN)).collect();
@@ -185,6 +200,7 @@ impl Waiter<'_> {
                 }
                 Wait::Cancelled(signal) => return Err(Error::Cancelled(signal)),
                 Wait::Over if blockers.until.is_some_and(BootTime::has_passed) => return Ok(()),
+                Wait::Over if look_at.is_some_and(BootTime::has_passed) => return Ok(()),
                 Wait::Over if next_update.has_passed() => self.report(file, key, ticket)?,
                 Wait::Over => {}
             }

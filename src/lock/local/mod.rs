@@ -16,6 +16,7 @@ mod break_request;
 mod byte_map;
 mod changes;
 mod control;
+mod deadlock;
 mod done;
 mod enter;
 mod file_name;
@@ -56,6 +57,7 @@ use reservation::Reservation;
 pub(crate) use bearer::HostBearer;
 pub(crate) use break_request::{HolderProcesses, HostBreaker, HostHolder, Signalled};
 pub(crate) use control::{ControlFile, memory_file};
+pub(crate) use deadlock::Surroundings;
 pub(crate) use lock_file::{Mount, default_directory};
 pub(crate) use view::HostView;
 
@@ -76,6 +78,8 @@ pub(crate) struct HostLock {
     last_request: Option<LastRequest>,
     /// `None` for a grant that does not expire.
     ttl: Option<Duration>,
+    /// Without them no deadlock is found.
+    surroundings: Option<Surroundings>,
 }
 
 /// The reservations for a minimum hold.
@@ -109,7 +113,20 @@ impl HostLock {
         let mut order: Vec<usize> = (0..names.len()).collect();
         order.sort_by_key(|&key| &names[key]);
         let claim = Claim { waiter: WaiterId::random(), attempt: 0 };
-        Ok(Self { files: Arc::new(files), order, claim, reserved: None, last_request: None, ttl: None })
+        Ok(Self {
+            files: Arc::new(files),
+            order,
+            claim,
+            reserved: None,
+            last_request: None,
+            ttl: None,
+            surroundings: None,
+        })
+    }
+
+    /// A waiter that holds other locks can find out whether it waits for itself.
+    pub(crate) fn with_surroundings(self, surroundings: Surroundings) -> Self {
+        Self { surroundings: Some(surroundings), ..self }
     }
 
     /// The paths of the lock files, in the order of the keys.

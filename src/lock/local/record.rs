@@ -96,8 +96,9 @@ impl LockFile {
     }
 
     fn find_record(&self, ticket: u64) -> Option<(u64, Record)> {
-        let offset = record_offsets(ticket).find(|offset| self.number_at(*offset) == ticket)?;
-        Some((offset, self.record_at(offset, ticket)?))
+        // A damaged one with this ticket must not hide it.
+        let mut offsets = record_offsets(ticket).filter(|offset| self.number_at(*offset) == ticket);
+        offsets.find_map(|offset| Some((offset, self.record_at(offset, ticket)?)))
     }
 
     /// Where to write a holder's record, and the earlier holder's record that is there. Does not

@@ -368,7 +368,7 @@ pub(super) fn holder_id(file: &LockFile, ticket: u64) -> String {
     file.record(ticket).map_or_else(|| format!("ticket {ticket}"), |record| record.claim)
 }
 
-fn described(file: &LockFile, ticket: u64, usage: UsageMode) -> Holder {
+pub(super) fn described(file: &LockFile, ticket: u64, usage: UsageMode) -> Holder {
     let Some(record) = file.record(ticket) else {
         return Holder { id: holder_id(file, ticket), mode: usage.mode(), ..Holder::default() };
     };

@@ -12,6 +12,9 @@ pub(crate) const BARE: &str = "bare";
 /// SET NX PX under the same name excludes us and is excluded.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
+    /// The user's key, and the prefix.
+    pub key: Vec<u8>,
+    pub prefix: String,
     pub lock: Vec<u8>,
     pub queue: Vec<u8>,
     pub waiters: Vec<u8>,
@@ -35,11 +38,9 @@ pub(crate) struct Keys {
 impl Keys {
     /// The names on these servers.
     pub(crate) fn new(servers: &[Server], prefix: &str, key: &[u8]) -> Self {
-        if servers.iter().any(Server::is_cluster) {
-            Self::in_cluster(prefix, key)
-        } else {
-            Self::plain(prefix, key)
-        }
+        let is_cluster = servers.iter().any(Server::is_cluster);
+        let names = if is_cluster { Self::in_cluster(prefix, key) } else { Self::plain(prefix, key) };
+        Self { key: key.to_vec(), prefix: prefix.to_owned(), ..names }
     }
 
     /// An empty prefix makes the lock the bare key, for programs that use no prefix.
@@ -69,6 +70,8 @@ impl Keys {
         let family = if prefix.is_empty() { BARE } else { prefix };
         let named_for = |role: &str| [family.as_bytes(), b"-", role.as_bytes(), b":", key].concat();
         Self {
+            key: Vec::new(),
+            prefix: String::new(),
             lock,
             queue: named_for("queue"),
             waiters: named_for("waiters"),

@@ -21,6 +21,7 @@ mod break_watch;
 mod checkup;
 mod collect;
 mod connection;
+mod deadlock;
 mod discovery;
 mod extend;
 mod fence;
@@ -67,6 +68,7 @@ pub(crate) use tls::{PemFile, Tls, TlsFiles};
 pub(crate) use view::RedisView;
 
 use super::claim::{Claim, WaiterId};
+use super::deadlock::DeadlockSearch;
 use super::wait::Wait;
 use super::{
     AncestorLock, BackendError, BreakWatch, Ended, Error, Extended, Grant, Lease, Lock, Mode, Observer,
@@ -242,6 +244,7 @@ impl RedisLock {
             }
             Error::Held(_)
             | Error::Nested
+            | Error::Deadlock(_)
             | Error::Superseded(_)
             | Error::Done(_)
             | Error::Cancelled(_)
@@ -283,6 +286,11 @@ impl Lock for RedisLock {
             failures_in_a_row: 0,
             has_several: self.servers.len() > 1,
             knows_keepers: false,
+            deadlock: DeadlockSearch::new(
+                self.waiter.to_string(),
+                &request.ancestors,
+                self.requests.keys().iter().map(|keys| keys.key.clone()).collect(),
+            ),
         };
         let result = self.wait_for_grant(request, &mut progress, observer);
         if let Err(error) = &result {

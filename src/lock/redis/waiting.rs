@@ -10,6 +10,7 @@ use super::round::{Round, RoundReply, Watch};
 use super::script::{Call, WAITER_RENEWAL};
 use crate::clock::BootTime;
 use crate::lock::claim::WaiterId;
+use crate::lock::deadlock::DeadlockSearch;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{BackendError, Blocked, Blocker, Error, Observer, Problem};
 
@@ -39,6 +40,8 @@ pub(super) struct Progress {
     pub has_several: bool,
     /// The observer was asked for keepers above this process.
     pub knows_keepers: bool,
+    /// `None` if we hold nothing.
+    pub deadlock: Option<DeadlockSearch>,
 }
 
 impl Progress {
@@ -93,6 +96,11 @@ impl RedisLock {
             return Err(Error::Held(blocked));
         }
         observer.waiting(&blocked, progress.started.elapsed());
+        if let Some(search) = &mut progress.deadlock
+            && let Some(deadlock) = self.look_for_deadlock(search, observer).map_err(Error::Cancelled)?
+        {
+            return Err(Error::Deadlock(Box::new(deadlock)));
+        }
         self.connect_ahead(blocked.position == Some(0));
         let woken = self.wait_for_wakeup(&blocked, progress, observer);
         let RoundReply { reply, is_late, .. } = woken.map_err(Error::Cancelled)?;
@@ -185,6 +193,9 @@ impl RedisLock {
         let mut at_most = WAITER_RENEWAL;
         if let (Some(0), Some(expiry)) = (blocked.position, blocked.expires_in()) {
             at_most = at_most.min(expiry + Duration::from_millis(1));
+        }
+        if let Some(search) = &progress.deadlock {
+            at_most = at_most.min(search.next_look().remaining());
         }
         if let Some(gives_up_at) = progress.gives_up_at {
             at_most = at_most.min(gives_up_at.remaining());

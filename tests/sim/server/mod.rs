@@ -6,6 +6,7 @@
 pub mod commands;
 pub mod data;
 mod engine;
+mod executed;
 pub mod reply;
 mod sorted_set;
 pub mod store;
@@ -19,31 +20,14 @@ use commands::{CommandKind, wrong_number};
 use data::{Data, Identity};
 use engine::Engine;
 pub use engine::Patch;
+use executed::changes;
+pub use executed::{Change, Executed};
 use reply::{Command, Reply, parse_command};
 use store::Held;
 use stream::StreamRead;
 
 /// Identifies a connection to this server.
 pub type ConnectionId = u64;
-
-/// A command that a server has executed, and its reply.
-#[derive(Debug)]
-pub struct Executed {
-    pub connection: ConnectionId,
-    pub command: Command,
-    /// `None` while BLPOP blocks.
-    pub reply: Option<Reply>,
-    /// The locks that a script has changed.
-    pub changes: Vec<Change>,
-}
-
-/// A lock before and after a script.
-#[derive(Debug)]
-pub struct Change {
-    pub key: Vec<u8>,
-    pub before: Option<Held>,
-    pub after: Option<Held>,
-}
 
 /// What a server does to a connection.
 #[derive(Debug, PartialEq)]
@@ -433,18 +417,6 @@ impl VirtualServer {
             BlockedOn::Stream(read) => data.store().newer_entries(read),
         }
     }
-}
-
-fn changes(before: BTreeMap<Vec<u8>, Held>, after: BTreeMap<Vec<u8>, Held>) -> Vec<Change> {
-    if before == after {
-        return Vec::new();
-    }
-    let keys: BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
-    let change = |key: &Vec<u8>| {
-        let (before, after) = (before.get(key).cloned(), after.get(key).cloned());
-        (before != after).then(|| Change { key: key.clone(), before, after })
-    };
-    keys.into_iter().filter_map(change).collect()
 }
 
 fn lower(hash: &[u8]) -> String {

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod cron;
+mod deadlock;
 mod death;
 mod jitter;
 mod max_hold;

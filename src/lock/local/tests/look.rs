@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 
 use super::*;
+use crate::lock::local::format::RECORDS_START;
+use crate::lock::local::record::{self, RECORD};
 use crate::lock::{Detail, State, Status, View};
 
 impl LockDirectory {
@@ -268,4 +270,17 @@ fn a_wait_for_a_free_lock_includes_its_queue_and_a_minimum_hold() {
     holder.release(&grant, &ended(), Duration::from_millis(200));
     assert_eq!(directory.view().wait_until_idle(b"k", None, &mut |_| {}).unwrap().state, State::Free);
     assert!(grant.taken_at.elapsed() >= Duration::from_millis(200));
+}
+
+/// The ticket of a reservation may be drawn again if the file was tampered with: the next holder then
+/// writes its record elsewhere.
+#[test]
+fn a_damaged_record_hides_no_record_with_the_same_ticket() {
+    let directory = LockDirectory::new();
+    let file = directory.observer_handle();
+    file.write_at(&7_u64.to_le_bytes(), RECORDS_START).unwrap();
+    assert!(file.record(7).is_none());
+    let record = record::tests::record("c.1", BootTime::now());
+    file.write_record(RECORDS_START + 7 * RECORD as u64, 7, &record).unwrap();
+    assert_eq!(file.record(7), Some(record));
 }

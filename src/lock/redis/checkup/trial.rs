@@ -124,9 +124,12 @@ fn reason(error: Error) -> BackendError {
     match error {
         Error::Backend(error) => error,
         // No other client knows the key.
-        Error::Held(_) | Error::Nested | Error::Superseded(_) | Error::Done(_) | Error::Cancelled(_) => {
-            lost()
-        }
+        Error::Held(_)
+        | Error::Nested
+        | Error::Deadlock(_)
+        | Error::Superseded(_)
+        | Error::Done(_)
+        | Error::Cancelled(_) => lost(),
     }
 }
 

@@ -9,7 +9,7 @@ use super::fields::{bytes_of, parse_number};
 use crate::clock::BootTime;
 use crate::lock::redis::log::expired_run;
 use crate::lock::redis::script::{Call, INSPECT};
-use crate::lock::{Claim, Done, Fields, FinishedRun, HolderInfo, Mode, Problem};
+use crate::lock::{AncestorLock, Claim, Done, Fields, FinishedRun, HolderInfo, Mode, Problem};
 
 /// Scores of preferred waiters are this much smaller: see lua/include/queue.lua.
 const PREFERRED_LANE: i64 = 4_000_000_000_000_000;
@@ -134,6 +134,17 @@ pub(in crate::lock::redis) struct Waiter {
     pub score: i64,
     pub waited: Duration,
     pub info: HolderInfo,
+    /// The locks of the runs that it runs under.
+    pub held: Vec<AncestorLock>,
+    /// Until when it counts as alive, in ms by the server's clock.
+    pub lease: i64,
+}
+
+impl Waiter {
+    /// When it arrived, in microseconds by its gate's clock.
+    pub(in crate::lock::redis) fn stamp(&self) -> i64 {
+        if self.score < 0 { self.score + PREFERRED_LANE } else { self.score }
+    }
 }
 
 impl Reply for InspectReply {
@@ -246,7 +257,7 @@ fn parse_holder(value: &Value, now: u64, last_fence: Option<u64>) -> Result<Opti
 const MARK: &[u8] = b"!";
 
 fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
-    let [queued, score, who] = list(value)? else { return Err(Problem::UnexpectedReply) };
+    let [queued, score, who, lease] = list(value)? else { return Err(Problem::UnexpectedReply) };
     let (queued, score) = (bytes(queued)?, score_of(&bytes(score)?)?);
     // The same as parse_queued() in lua/include/queue.lua.
     let (name, rest) = match queued.iter().position(|&b| b == b' ') {
@@ -256,12 +267,15 @@ fn parse_waiter(value: &Value, now: u64) -> Result<Waiter, Problem> {
     let flags = rest.iter().take_while(|b| b.is_ascii_punctuation()).count();
     let tag = &rest[flags..];
     let stamp = if score < 0 { score + PREFERRED_LANE } else { score };
+    let fields = info_fields(who)?;
     Ok(Waiter {
         name: name.to_vec(),
         mode: Mode::from_tag(tag).unwrap_or_default(),
         score,
         waited: Duration::from_micros(now.saturating_sub(u64::try_from(stamp).unwrap_or(now))),
-        info: HolderInfo::from_fields(&info_fields(who)?),
+        info: HolderInfo::from_fields(&fields),
+        held: AncestorLock::parse_all(&fields.text("held")),
+        lease: number(lease)?,
     })
 }
 

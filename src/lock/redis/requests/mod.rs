@@ -68,7 +68,10 @@ impl Terms {
             flags: preference.into_iter().chain(needs_other_keys).chain(supersedes).collect(),
             ancestors: names_of(&request.ancestors),
             holder: client_fields(&request.holder),
-            more: grant_fields(request.min_hold, &request.holder, keys),
+            more: held_field(&request.ancestors)
+                .into_iter()
+                .chain(grant_fields(request.min_hold, &request.holder, keys))
+                .collect(),
             min_hold: request.min_hold,
             history: request.history,
             exit_if_held: request.exit_if_held,
@@ -192,6 +195,10 @@ impl Requests {
     /// The list whose elements wake this waiter.
     pub(super) fn notify_list(&self, waiter: WaiterId) -> Vec<u8> {
         self.keys[0].notify_of(waiter)
+    }
+
+    pub(super) fn keys(&self) -> &[Keys] {
+        &self.keys
     }
 
     pub(super) fn quarantine(&self) -> Duration {
@@ -400,6 +407,13 @@ fn grant_fields(min_hold: Duration, holder: &HolderInfo, keys: usize) -> Vec<Vec
         fields.extend([b"locks".to_vec(), keys.to_string().into()]);
     }
     fields
+}
+
+/// Field, value: the locks of the runs that a waiter runs under, for those that look for a deadlock.
+fn held_field(ancestors: &[AncestorLock]) -> Vec<Vec<u8>> {
+    let held: Vec<AncestorLock> =
+        ancestors.iter().filter(|lock| !lock.keys.is_empty()).map(AncestorLock::for_others).collect();
+    if held.is_empty() { Vec::new() } else { vec![b"held".to_vec(), joined(&held)] }
 }
 
 /// The names of the waiters that have these locks.

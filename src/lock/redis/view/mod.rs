@@ -26,6 +26,8 @@ use pages::read_pages;
 const MAX_DESCRIBED: usize = 500;
 /// Number of finished runs that show how long a lock is usually held.
 const TIMED_RUNS: usize = 50;
+pub(super) const DESCRIBED: InspectLimits =
+    InspectLimits { holders: MAX_DESCRIBED, waiters: MAX_DESCRIBED, log: false, durations: 0 };
 /// `break` needs all holders.
 const ALL_HOLDERS: usize = 1_000_000;
 
@@ -54,7 +56,7 @@ struct ServerReport {
 
 /// The extent of a report.
 #[derive(Clone, Copy, Debug)]
-struct InspectLimits {
+pub(super) struct InspectLimits {
     holders: usize,
     waiters: usize,
     /// Whether to report the end of the first lock's log, and the holders that are not in it yet.
@@ -224,17 +226,23 @@ impl RedisView {
     }
 
     fn inspect_call(&self, keys: &[Keys], limits: InspectLimits) -> Call {
-        let of_key = |keys: &Keys| {
-            let Keys { lock, queue, waiters, info, fence, shared, who, log, done, .. } = keys;
-            [lock, queue, waiters, info, fence, shared, who, log, done].map(Clone::clone)
-        };
-        let mut names: Vec<Vec<u8>> = keys.iter().flat_map(of_key).collect();
         // A cluster has a marker for each slot.
-        names.push(keys.first().map_or_else(|| self.keys(b"").node, |keys| keys.node.clone()));
-        let args = [limits.holders, limits.waiters, limits.log.into(), limits.durations]
-            .map(|number| number.to_string().into_bytes());
-        Call::Script { script: &INSPECT, keys: names, args: args.to_vec(), in_full: false }
+        let node = keys.first().map_or_else(|| self.keys(b"").node, |keys| keys.node.clone());
+        inspect_call(keys, &node, limits)
     }
+}
+
+/// `node`: the name of the marker.
+pub(super) fn inspect_call(keys: &[Keys], node: &[u8], limits: InspectLimits) -> Call {
+    let of_key = |keys: &Keys| {
+        let Keys { lock, queue, waiters, info, fence, shared, who, log, done, .. } = keys;
+        [lock, queue, waiters, info, fence, shared, who, log, done].map(Clone::clone)
+    };
+    let mut names: Vec<Vec<u8>> = keys.iter().flat_map(of_key).collect();
+    names.push(node.to_vec());
+    let args = [limits.holders, limits.waiters, limits.log.into(), limits.durations]
+        .map(|number| number.to_string().into_bytes());
+    Call::Script { script: &INSPECT, keys: names, args: args.to_vec(), in_full: false }
 }
 
 impl ServerReport {
@@ -248,12 +256,7 @@ impl ServerReport {
 
 impl View for RedisView {
     fn status(&mut self, key: &[u8]) -> Result<Status, BackendError> {
-        let limits = InspectLimits {
-            holders: MAX_DESCRIBED,
-            waiters: MAX_DESCRIBED,
-            log: false,
-            durations: TIMED_RUNS,
-        };
+        let limits = InspectLimits { durations: TIMED_RUNS, ..DESCRIBED };
         let reports = self.inspect_one(&self.keys(key), limits)?;
         Ok(self.merged(key, &reports, 0))
     }

@@ -5,6 +5,8 @@
 //! not fail: a server counts as calm for a client if no fault has touched either, or the line
 //! between them, since a given moment.
 
+mod invariants;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lock::majority_of;
@@ -386,85 +388,6 @@ impl Oracle {
     /// The waiters with which this host has asked for its locks.
     pub fn waiters_of(&self, site: SiteId) -> impl Iterator<Item = &String> {
         self.waiters.get(&site).into_iter().flatten()
-    }
-
-    /// A script replaces no claim of another waiter, none by an older one, and revives none. A renewal
-    /// concerns the caller's claim, and a holder's own never shortens its lease.
-    fn check_changes(&mut self, server: ServerId, script: &str, args: &[Vec<u8>], changes: &[Change]) {
-        let claim = |value: &[u8]| -> Option<(String, u32)> {
-            let (waiter, attempt) = std::str::from_utf8(value).ok()?.split_once('.')?;
-            Some((waiter.to_owned(), attempt.parse().ok()?))
-        };
-        let mut found = Vec::new();
-        for Change { key, before, after } in changes {
-            let shortened_by = match (before, after) {
-                (Some(before), Some(after)) if before.value == after.value => {
-                    let never = u64::MAX;
-                    before.expires.unwrap_or(never).saturating_sub(after.expires.unwrap_or(never))
-                }
-                _ => 0,
-            };
-            let [before, after] =
-                [before, after].map(|held| held.as_ref().and_then(|held| claim(&held.value)));
-            let Some(now) = &after else { continue };
-            let caller = args.first().and_then(|word| claim(word));
-            let is_anothers = caller.is_some_and(|(waiter, _)| waiter != now.0);
-            let kind = match &before {
-                Some(old) if old.0 != now.0 => Some("taken-away"),
-                Some(old) if old.1 > now.1 => Some("went-back"),
-                Some(_) if script == "extend" && is_anothers => Some("renewed-another"),
-                // Who has only a token may shorten the lease, if no process relies on it.
-                Some(_) if script == "extend" && args[3] != b"?" && shortened_by > 1 => Some("shortened"),
-                _ => None,
-            };
-            let last_released = self.released.get(&(server, now.0.clone()));
-            let is_revived = before != after && last_released.is_some_and(|released| *released >= now.1);
-            if let Some(kind) = kind.or(is_revived.then_some("revived")) {
-                let key = String::from_utf8_lossy(key).into_owned();
-                found
-                    .push((kind, format!("{script} on server {server}: {key} was {before:?}, is {after:?}")));
-            }
-        }
-        for (kind, text) in found {
-            self.violation(kind, text);
-        }
-        // A client that will ask again takes over what arrives late.
-        let is_final = args.len() > ARGS_WITHOUT_ENTRY || args.get(6).is_some_and(|ttl| ttl != b"0");
-        let released = args.first().and_then(|word| claim(word)).filter(|_| is_final);
-        if let ("release", Some((waiter, attempt))) = (script, released) {
-            let released = self.released.entry((server, waiter)).or_default();
-            *released = attempt.max(*released);
-        }
-    }
-
-    pub fn executed(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
-        let Some((script, args)) = script_call(&call.command) else { return };
-        self.check_changes(server, script, args, &call.changes);
-        let Some(site) = site else { return };
-        let waiter = args.first().and_then(|claim| std::str::from_utf8(claim).ok()?.split_once('.'));
-        if let ("acquire", Some((waiter, _))) = (script, waiter) {
-            self.waiters.entry(site).or_default().insert(waiter.to_owned());
-        }
-        // With an entry for the history a client gives up; without one it will ask again.
-        if script == "release" && args.len() > ARGS_WITHOUT_ENTRY {
-            self.stops_waiting(site);
-        }
-        let ("acquire", Some(Reply::Array(fields))) = (script, &call.reply) else { return };
-        let word = |at: usize| match fields.get(at) {
-            Some(Reply::Bulk(bytes)) => std::str::from_utf8(bytes).unwrap_or_default(),
-            _ => "",
-        };
-        let stamp = match word(0) {
-            "granted" => word(4),
-            "blocked" => word(8),
-            _ => "",
-        };
-        // The first gate that queues or grants a request decides its place.
-        if args.get(7).is_some_and(|role| role == b"gate")
-            && let Ok(stamp) = stamp.parse()
-        {
-            self.arrivals.entry(site).or_insert(stamp);
-        }
     }
 
     pub fn trouble_begins(&mut self, touched: Touched) {

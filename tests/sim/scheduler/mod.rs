@@ -4,6 +4,9 @@
 //! lets time pass until the next event. So nothing depends on the machine: one seed decides what
 //! happens, and in which order.
 
+mod client_world;
+mod servers;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -16,6 +19,9 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::EventFd;
 use socket2::SockAddr;
+
+pub use client_world::ClientWorld;
+pub use servers::Host;
 
 use crate::client::Record;
 use crate::clock::BootTime;
@@ -119,59 +125,6 @@ enum Resume {
     Die,
 }
 
-/// A client's view of the world.
-pub struct ClientWorld {
-    id: ProcessId,
-    site: SiteId,
-    shared: SharedRef,
-    yielder: Cell<*const Yielder<Resume, ()>>,
-    /// Readable, in the simulation, when the process has received a signal.
-    signal_fd: OwnedFd,
-}
-
-impl ClientWorld {
-    pub fn signal_fd(&self) -> BorrowedFd<'_> {
-        self.signal_fd.as_fd()
-    }
-
-    pub fn is_cancelled(&self) -> bool {
-        self.shared.borrow().processes[self.id].is_cancelled
-    }
-
-    pub fn shared(&self) -> &SharedRef {
-        &self.shared
-    }
-
-    pub fn site(&self) -> SiteId {
-        self.site
-    }
-
-    /// When this client's clock shows that moment, in us after the beginning.
-    pub fn true_moment(&self, moment: BootTime) -> u64 {
-        let shared = self.shared.borrow();
-        shared.sites[self.site].boot_clock.moment_of(UPTIME_US, moment.as_nanos() / 1000)
-    }
-
-    pub fn note(&self, text: impl FnOnce() -> String) {
-        let mut shared = self.shared.borrow_mut();
-        let now = shared.now_us;
-        shared.trace.note(now, || format!("client {}: {}", self.id, text()));
-    }
-
-    fn connection(&self, wire: BorrowedFd<'_>) -> Option<ConnectionId> {
-        self.shared.borrow().processes[self.id].sockets.get(&wire.as_raw_fd()).copied()
-    }
-
-    fn hand_over(&self) {
-        // SAFETY: the coroutine sets the pointer when it begins, its yielder lives until it ends,
-        // and this is called only on its own stack.
-        let resume = unsafe { &*self.yielder.get() }.suspend(());
-        if resume == Resume::Die {
-            std::panic::resume_unwind(Box::new(Killed));
-        }
-    }
-}
-
 impl Shared {
     fn site_of(&self, id: ProcessId) -> &Site {
         &self.sites[self.processes[id].site]
@@ -217,139 +170,6 @@ impl Shared {
         for socket in std::mem::take(&mut process.sockets).into_values() {
             self.network.close_by_client(socket, now);
         }
-    }
-}
-
-impl World for ClientWorld {
-    fn boot_time(&self) -> Duration {
-        Duration::from_micros(self.shared.borrow_mut().boot_us(self.id))
-    }
-
-    fn wall_clock(&self) -> Duration {
-        let shared = self.shared.borrow_mut();
-        Duration::from_micros(shared.site_of(self.id).wall_clock.reads(EPOCH_US, shared.now_us))
-    }
-
-    fn random(&self) -> [u8; 16] {
-        let mut shared = self.shared.borrow_mut();
-        let dice = &mut shared.processes[self.id].dice;
-        let (a, b) = (dice.next().to_ne_bytes(), dice.next().to_ne_bytes());
-        std::array::from_fn(|at| if at < 8 { a[at] } else { b[at - 8] })
-    }
-
-    fn sleep(&self, watched: &[PollFd<'_>], until: BootTime) -> Vec<bool> {
-        let signal_fd = self.signal_fd.as_raw_fd();
-        {
-            let mut shared = self.shared.borrow_mut();
-            let process = &shared.processes[self.id];
-            let boot_clock = shared.sites[process.site].boot_clock;
-            let until_us = boot_clock.moment_of(UPTIME_US, until.as_nanos().div_ceil(1000));
-            let sockets = watched.iter().filter_map(|watched| {
-                let socket = process.sockets.get(&watched.as_fd().as_raw_fd())?;
-                Some((*socket, watched.events().contains(PollFlags::POLLOUT)))
-            });
-            let sockets = sockets.collect();
-            let watches_signals = watched.iter().any(|fd| fd.as_fd().as_raw_fd() == signal_fd);
-            shared.processes[self.id].asleep = Some(Sleep { sockets, until_us, watches_signals });
-        }
-        self.hand_over();
-        let mut shared = self.shared.borrow_mut();
-        shared.processes[self.id].asleep = None;
-        let process = &shared.processes[self.id];
-        let ready = |fd: RawFd, flags: PollFlags| match process.sockets.get(&fd) {
-            Some(socket) => shared.is_ready(*socket, flags.contains(PollFlags::POLLOUT)),
-            None => fd == signal_fd && process.is_cancelled,
-        };
-        watched.iter().map(|fd| ready(fd.as_fd().as_raw_fd(), fd.events())).collect()
-    }
-
-    fn resolve(&self, host: &str, _port: u16) -> io::Result<OwnedFd> {
-        panic!("{host}: servers have addresses here")
-    }
-
-    fn resolved(&self, _: BorrowedFd<'_>) -> Option<io::Result<Vec<SockAddr>>> {
-        None
-    }
-
-    fn connect(&self, address: &SockAddr) -> io::Result<OwnedFd> {
-        let fd = OwnedFd::from(EventFd::new()?);
-        let address = address.as_socket().expect("an internet address").to_string();
-        let mut shared = self.shared.borrow_mut();
-        let server = shared.addresses[&address];
-        let now = shared.now_us;
-        let socket = shared.network.connect(self.site, server, now);
-        shared.processes[self.id].sockets.insert(fd.as_raw_fd(), socket);
-        Ok(fd)
-    }
-
-    fn is_connected(&self, wire: BorrowedFd<'_>) -> io::Result<bool> {
-        let socket = self.connection(wire).expect("a socket of ours");
-        match self.shared.borrow_mut().network.connections[&socket].state {
-            SocketState::Connecting => Ok(false),
-            SocketState::Open => Ok(true),
-            SocketState::Refused => Err(ErrorKind::ConnectionRefused.into()),
-            SocketState::Reset | SocketState::Closed => Err(ErrorKind::ConnectionReset.into()),
-        }
-    }
-
-    fn read(&self, wire: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
-        let socket = self.connection(wire).expect("a socket of ours");
-        let mut shared = self.shared.borrow_mut();
-        let connection = shared.network.connections.get_mut(&socket).expect("a known connection");
-        if connection.state == SocketState::Reset {
-            return Err(ErrorKind::ConnectionReset.into());
-        }
-        let length = connection.incoming.len().min(bytes.len());
-        for (to, from) in bytes.iter_mut().zip(connection.incoming.drain(..length)) {
-            *to = from;
-        }
-        match (length, connection.has_ended) {
-            (0, false) => Err(ErrorKind::WouldBlock.into()),
-            (length, _) => Ok(length),
-        }
-    }
-
-    fn write(&self, wire: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-        let socket = self.connection(wire).expect("a socket of ours");
-        let mut shared = self.shared.borrow_mut();
-        if shared.network.connections[&socket].state != SocketState::Open {
-            return Err(ErrorKind::BrokenPipe.into());
-        }
-        let now = shared.now_us;
-        shared.network.send(socket, Direction::ToServer, Segment::Data(bytes.to_vec()), now);
-        Ok(bytes.len())
-    }
-
-    fn abort(&self, wire: BorrowedFd<'_>) {
-        if let Some(socket) = self.connection(wire) {
-            self.shared.borrow_mut().network.abort_by_client(socket);
-        }
-    }
-
-    fn close(&self, wire: BorrowedFd<'_>) {
-        let mut shared = self.shared.borrow_mut();
-        let now = shared.now_us;
-        // The kernel has closed the sockets of a process that was killed.
-        let socket = shared.processes[self.id].sockets.remove(&wire.as_raw_fd());
-        if let Some(socket) = socket {
-            shared.network.close_by_client(socket, now);
-        }
-    }
-}
-
-/// A server and its host.
-pub struct Host {
-    pub server: VirtualServer,
-    pub clock: Clock,
-    /// Stopped: connections and data wait.
-    pub is_paused: bool,
-    waiting: Vec<Delivered>,
-}
-
-impl Host {
-    /// The reading of the server's clock this long after the beginning.
-    pub fn now(&self, elapsed: u64) -> u64 {
-        self.clock.reads(EPOCH_US, elapsed)
     }
 }
 
@@ -550,107 +370,6 @@ impl Simulation {
             plan.happen(self);
         }
         self.collect_events();
-    }
-
-    fn next_server_moment(&self) -> Option<u64> {
-        let moment = |host: &Host| {
-            let shown = host.server.next_moment().filter(|_| !host.is_paused)?;
-            Some(host.clock.moment_of(EPOCH_US, shown))
-        };
-        self.hosts.iter().filter_map(moment).min()
-    }
-
-    fn deliver(&mut self, delivered: Delivered) {
-        let server = match &delivered {
-            Delivered::Nothing => return,
-            Delivered::Opened(server, _) | Delivered::Data(server, ..) | Delivered::Closed(server, ..) => {
-                *server
-            }
-        };
-        let now = self.now();
-        if let Delivered::Opened(_, id) | Delivered::Closed(_, id, _) = delivered {
-            let shared = &mut *self.shared.borrow_mut();
-            let site = shared.network.site_of(id).unwrap_or_default();
-            let what = if matches!(delivered, Delivered::Opened(..)) { "opens" } else { "closes" };
-            shared.trace.note(now, || format!("server {server} <- host {site}: {what} connection {id}"));
-        }
-        let host = &mut self.hosts[server];
-        if host.is_paused {
-            host.waiting.push(delivered);
-            return;
-        }
-        let shown = host.now(now);
-        match delivered {
-            Delivered::Opened(_, id) => host.server.open(id, shown),
-            Delivered::Closed(_, id, _) => host.server.close(id),
-            Delivered::Data(_, id, bytes) => {
-                let outputs = host.server.receive(id, &bytes, shown);
-                self.send_outputs(server, outputs);
-            }
-            Delivered::Nothing => {}
-        }
-    }
-
-    fn send_outputs(&mut self, server: ServerId, outputs: Vec<Output>) {
-        let executed = std::mem::take(&mut self.hosts[server].server.executed);
-        let mut shared = self.shared.borrow_mut();
-        let Shared { trace, oracle, network, now_us: now, .. } = &mut *shared;
-        for call in executed {
-            let site = network.site_of(call.connection);
-            trace.executed(*now, server, site, &call);
-            oracle.executed(server, site, &call);
-        }
-        for output in outputs {
-            match output {
-                Output::Send(id, bytes) => network.send(id, Direction::ToClient, Segment::Data(bytes), *now),
-                Output::Close(id) => {
-                    trace.note(*now, || format!("server {server} closes connection {id}"));
-                    network.close_by_server(id, false, *now);
-                }
-            }
-        }
-    }
-
-    /// A paused server reads what has arrived meanwhile. A reset drops what was not read before it.
-    pub fn continue_server(&mut self, server: ServerId) {
-        self.hosts[server].is_paused = false;
-        let waiting = std::mem::take(&mut self.hosts[server].waiting);
-        let reset: Vec<ConnectionId> = waiting
-            .iter()
-            .filter_map(|delivered| match delivered {
-                Delivered::Closed(_, id, true) => Some(*id),
-                _ => None,
-            })
-            .collect();
-        for delivered in waiting {
-            let is_lost = matches!(&delivered, Delivered::Data(_, id, _) if reset.contains(id));
-            if !is_lost {
-                self.deliver(delivered);
-            }
-        }
-        self.collect_events();
-    }
-
-    /// As CLIENT KILL, or a proxy with an idle limit.
-    pub fn close_connections(&mut self, server: ServerId) {
-        let now = self.now();
-        for id in self.hosts[server].server.stop() {
-            self.shared.borrow_mut().network.close_by_server(id, false, now);
-        }
-        self.collect_events();
-    }
-
-    /// The server's process ends.
-    pub fn stop_server(&mut self, server: ServerId) {
-        self.hosts[server].is_paused = false;
-        self.hosts[server].waiting.clear();
-        self.close_connections(server);
-        self.hosts[server].server.forget_scripts();
-        self.shared.borrow_mut().network.is_down.insert(server, true);
-    }
-
-    pub fn start_server(&mut self, server: ServerId) {
-        self.shared.borrow_mut().network.is_down.insert(server, false);
     }
 
     /// Every client whose time has come runs until it sleeps again. The dice decide the order.

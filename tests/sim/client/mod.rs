@@ -1,6 +1,9 @@
 //! The processes: the real code takes locks, keeps them, releases them, breaks them and looks at
 //! them, as the commands do.
 
+mod job;
+mod others;
+
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,87 +23,8 @@ use crate::oracle::Held;
 use crate::scheduler::ClientWorld;
 use crate::world;
 
-/// How a process reaches the servers, and with which settings.
-#[derive(Clone, Debug)]
-pub struct Access {
-    pub urls: Vec<String>,
-    pub timing: Timing,
-}
-
-/// `redlock run`, or `redlock acquire`.
-#[derive(Clone, Debug)]
-pub struct Run {
-    pub keys: Vec<String>,
-    pub wait: WaitPolicy,
-    pub mode: Mode,
-    pub prefer: Prefer,
-    pub supersedes: bool,
-    pub once: Option<Duration>,
-    /// `--cancel-in-progress`, which implies `supersedes`.
-    pub cancels: bool,
-    /// The command fails.
-    pub fails: bool,
-    pub min_hold: Duration,
-    pub subject: Subject,
-}
-
-/// What the lock is held for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
-    /// A command that takes this long.
-    Command(Duration),
-    /// A watched process that lives this long; a keeper renews the lock.
-    Watched(Duration),
-    /// Nobody renews the lock.
-    Token,
-}
-
-/// What one process does.
-#[derive(Clone, Debug)]
-pub enum Job {
-    Run(Run),
-    /// `redlock extend` with the token of another process: its host.
-    Extend {
-        of: u64,
-        keys: Vec<String>,
-    },
-    /// `redlock release`.
-    Release {
-        of: u64,
-        keys: Vec<String>,
-    },
-    Break {
-        key: String,
-        how: BreakMode,
-    },
-    /// `redlock status`, then `redlock run -n`: nothing else happens meanwhile.
-    Audit {
-        key: String,
-    },
-}
-
-/// What is known of a process beside the oracle: by its actor's number.
-#[derive(Default)]
-pub struct Record {
-    pub subject: Option<Subject>,
-    /// When it began to ask for its lock.
-    pub started: u64,
-    pub claim: Option<Claim>,
-    /// What its guardian would do.
-    pub orphan: Option<ReleaseOrphan>,
-    pub grant: Option<Vec<u8>>,
-    /// When it began to release.
-    pub leaves_at: Option<u64>,
-    /// The actor whose token it has released, and when it began to.
-    pub released: Option<(u64, u64)>,
-    /// It ended without a lock.
-    pub is_refused: bool,
-    /// Its kernel goes on delivering what it had sent.
-    pub is_killed: bool,
-    pub keeps_min_hold: bool,
-    /// When the last lease that it asked for is over, in true time.
-    pub lease_ends: u64,
-}
+pub use job::{Access, Job, Record, Run, Subject};
+pub use others::plain_run;
 
 /// Between two attempts to renew while the servers fail: as keeper.rs.
 const RETRY_FRACTION: u32 = 30;
@@ -297,7 +221,7 @@ impl Client<'_> {
                 let within = run.once.expect("only such a run").as_micros() as u64;
                 shared.oracle.done_already(site, &run.keys, within);
             }
-            Error::Held(_) | Error::Nested | Error::Cancelled(_) => {}
+            Error::Held(_) | Error::Nested | Error::Deadlock(_) | Error::Cancelled(_) => {}
         }
         if let WaitPolicy::Queue { at_most: Some(at_most) } = run.wait
             && waited > at_most + self.access.timing.node_timeout + LATE_AFTER
@@ -466,144 +390,10 @@ impl Client<'_> {
         }
     }
 
-    fn bearer(&self, of: u64, keys: &[String]) -> Option<RedisBearer> {
-        let claim = self.record_of(of, |record| record.claim)?;
-        let keys = self.keys(keys);
-        Some(RedisBearer::new(self.servers(), keys, self.access.timing, claim, self.who(Renewal::Run)))
-    }
-
-    fn record_of<T>(&self, of: u64, look: impl FnOnce(&Record) -> Option<T>) -> Option<T> {
-        self.world.shared().borrow().records.get(&of).and_then(look)
-    }
-
-    fn subject_of(&self, of: u64) -> Option<Subject> {
-        self.record_of(of, |record| record.subject)
-    }
-
-    fn site_of(&self, of: u64) -> Option<usize> {
-        self.world.shared().borrow().actors.get(&of).copied()
-    }
-
-    fn extend(&self, of: u64, keys: &[String]) {
-        let (Some(mut bearer), Some(site)) = (self.bearer(of, keys), self.site_of(of)) else { return };
-        let asked = self.world.shared().borrow().now_us;
-        let extended = bearer.extend();
-        self.note(|| format!("extends the lock of actor {of}: {}", short(&extended)));
-        if let Extended::Until(lease, _) = extended
-            && self.subject_of(of) == Some(Subject::Token)
-        {
-            // Only the owner of the token relies on this lease: runs and keepers have their own.
-            let until = self.world.true_moment(lease.deadline());
-            self.world.shared().borrow_mut().oracle.renewed(site, asked, until);
-        }
-    }
-
-    fn release(&self, of: u64, keys: &[String]) {
-        let (Some(mut bearer), Some(site)) = (self.bearer(of, keys), self.site_of(of)) else { return };
-        // The owner of the token does not need the lock any more. A run stops its command itself.
-        if !matches!(self.subject_of(of), Some(Subject::Command(_))) {
-            self.world.shared().borrow_mut().oracle.ended(site);
-        }
-        let started = self.world.shared().borrow().now_us;
-        let released = bearer.release();
-        self.note(|| format!("releases the lock of actor {of}: {}", short(&released)));
-        if released.is_done() == Some(true) && self.subject_of(of) == Some(Subject::Token) {
-            self.record(|record| record.released = Some((of, started)));
-        }
-    }
-
     fn cancel(&self, key: &str, id: &str) -> Result<(), BackendError> {
         let keys = self.keys(&[key.to_owned()]).remove(0);
         let breaker = RedisBreaker::new(self.servers(), keys, self.access.timing, self.who(Renewal::Run));
         lock::cancel(&mut breaker.with_reason(Reason::Superseded), id)
-    }
-
-    /// As commands/break_lock.rs.
-    fn break_lock(&self, key: &str, how: BreakMode) {
-        let keys = self.keys(&[key.to_owned()]).remove(0);
-        let mut breaker = RedisBreaker::new(self.servers(), keys, self.access.timing, self.who(Renewal::Run));
-        let Ok(holders) = breaker.holders() else { return };
-        let meant: Vec<_> = holders.into_iter().filter(|held| held.kind != HolderKind::Foreign).collect();
-        if meant.is_empty() {
-            return;
-        }
-        let started = BootTime::now();
-        if how == BreakMode::Immediate {
-            self.world.shared().borrow_mut().oracle.excuse(Some(key));
-        }
-        {
-            let mut shared = self.world.shared().borrow_mut();
-            let tokens: Vec<usize> = shared
-                .records
-                .iter()
-                .filter(|(_, record)| record.subject == Some(Subject::Token))
-                .filter_map(|(number, _)| shared.actors.get(number).copied())
-                .collect();
-            shared.oracle.excuse_tokens(key, |site| tokens.contains(&site));
-        }
-        let notified = breaker.notify(&meant, how);
-        self.note(|| format!("breaks {key}: {}", short(&notified)));
-        if !matches!(&notified, Ok(notified) if matches!(notified.freed, Freed::No)) {
-            return;
-        }
-        let until = started + Duration::from_secs(30);
-        while !until.has_passed() && !self.world.is_cancelled() {
-            breaker.wait(until.min(BootTime::now() + Duration::from_secs(2)));
-            let Ok(holders) = breaker.holders() else { continue };
-            if !meant.iter().any(|held| holders.iter().any(|other| other.id == held.id)) {
-                return;
-            }
-            let _ = breaker.notify(&meant, how);
-        }
-    }
-
-    /// What status shows must be what a client gets.
-    fn audit(&self, key: &str) {
-        let mut view = RedisView::new(self.servers(), "lock", self.access.timing.node_timeout);
-        let (run, started) = (plain_run(key), BootTime::now());
-        let before = view.status(key.as_bytes());
-        let mut redis_lock = RedisLock::new(self.servers(), self.keys(&run.keys), self.access.timing);
-        let request = self.request(&run);
-        let result =
-            lock::acquire(&mut redis_lock, &request, &mut Watcher { world: self.world, canceller: None });
-        match &result {
-            Err(Error::Held(blocked)) => {
-                let after = view.status(key.as_bytes());
-                // Another client may have come in between, or be collecting votes.
-                let is_old = match &blocked.by {
-                    Blocker::Holder(holding) => {
-                        holding.held_for.is_none_or(|held| held > started.elapsed() + Duration::from_secs(1))
-                    }
-                    _ => false,
-                };
-                let says_free = |status: &Result<Status, _>| status.as_ref().is_ok_and(Status::is_idle);
-                if is_old && says_free(&before) && says_free(&after) {
-                    let text = format!("status shows {key} as free, run -n gets: {}", short(blocked));
-                    self.world.shared().borrow_mut().oracle.violation("unseen", text);
-                }
-            }
-            Ok(grant) => {
-                let ended = Ended { how: Outcome::Released, exit: Some(Exit::Code(0)) };
-                redis_lock.release(grant, &ended, Duration::ZERO);
-            }
-            Err(_) => {}
-        }
-        self.note(|| format!("audit of {key}: {} {}", short(&before), short(&result)));
-    }
-}
-
-pub fn plain_run(key: &str) -> Run {
-    Run {
-        keys: vec![key.to_owned()],
-        wait: WaitPolicy::No,
-        mode: Mode::Exclusive,
-        prefer: Prefer::Fair,
-        supersedes: false,
-        once: None,
-        cancels: false,
-        fails: false,
-        min_hold: Duration::ZERO,
-        subject: Subject::Command(Duration::from_millis(10)),
     }
 }
 
