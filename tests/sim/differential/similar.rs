@@ -52,6 +52,7 @@ fn is_short_time(reply: &[Reply], at: usize) -> bool {
         b"quarantined" => at == 1 || at == 2,
         b"extended" => at == 2,
         b"outer" => at > 2 && at % 5 == 1,
+        b"lock" => at == 9,
         _ => false,
     };
     let before = at.checked_sub(1).map(|before| &reply[before]);
