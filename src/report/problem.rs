@@ -12,10 +12,10 @@ use crate::lock::{
 /// The permissions of a user that only locks, with the default prefix. Also in docs/install.md.
 const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +get +exists +set +del +pexpire \
                    +persist +pttl +hset +hget +hgetall +hdel +hlen +rpush +zadd +zrem +zrange +zrangebyscore \
-                   +zrank +zscore +zcount +zlexcount +zrangebylex +xadd";
+                   +zrank +zscore +zcount +zlexcount +zrangebylex +xadd +xrevrange";
 
 /// What `list` and `history` need besides.
-const LOOK_ACL: &str = " +scan +xrevrange +xread";
+const LOOK_ACL: &str = " +scan +xread";
 
 const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
                                 REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
