@@ -15,7 +15,7 @@ const ACL: &str = "~lock:* ~lock-* +evalsha +eval +blpop +select +info +time +ge
                    +zrank +zscore +zcount +zlexcount +zrangebylex +xadd +xrevrange";
 
 /// What `list` and `history` need besides.
-const LOOK_ACL: &str = " +scan +xrevrange +xread";
+const LOOK_ACL: &str = " +scan +xread";
 
 const PASSWORD_MISSING: &str = "the server requires a password: put it into REDLOCK_PASSWORD, or into the URL in \
                                 REDLOCK_REDIS (redis://:PASSWORD@host), not on the command line";
