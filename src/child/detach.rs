@@ -88,7 +88,7 @@ pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
 }
 
 /// Close the caller's descriptors, from 3 on.
-fn close_all_but(kept: &[RawFd]) {
+pub(super) fn close_all_but(kept: &[RawFd]) {
     let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")
         .into_iter()
         .flatten()
@@ -96,7 +96,7 @@ fn close_all_but(kept: &[RawFd]) {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
-        // SAFETY: this program has not opened it, as `split` requires. The descriptor of the
+        // SAFETY: this process does not use it: the callers require that nothing was opened. The descriptor of the
         // listing above is already closed; closing it again is a harmless error while there is one
         // thread.
         unsafe { nix::libc::close(fd) };

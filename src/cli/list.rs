@@ -43,6 +43,13 @@ pub(crate) struct ListArgs {
     #[arg(long, hide_long_help = ONCE)]
     pub keys: bool,
 
+    /// Print metrics for Prometheus
+    ///
+    /// OpenMetrics text: which locks are held, for how long, who waits, which servers vote, and what
+    /// the history says about finished runs. For node_exporter's textfile collector.
+    #[arg(long, hide_long_help = ONCE)]
+    pub openmetrics: bool,
+
     #[command(flatten)]
     pub watch: WatchArgs,
 
@@ -51,7 +58,7 @@ pub(crate) struct ListArgs {
 }
 
 pub(super) static TEXT: CommandText = CommandText {
-    usage: &["redlock list [OPTIONS] [PATTERN] [--watch]"],
+    usage: &["redlock list [OPTIONS] [PATTERN] [--watch | --openmetrics]"],
     summary_end: "More options and exit codes: redlock list --help",
     sections: &[VALUES, STATES, JSON, EXIT_STATUS, ENVIRONMENT, FILES, EXAMPLES],
 };

@@ -350,6 +350,16 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
 
+    /// Run CMD with each event as JSON on its stdin
+    ///
+    /// The events of --events, passed to /bin/sh -c CMD: one at a time and in order, in the
+    /// background, and killed after 10 s. A hook never delays the command, the release or the exit,
+    /// and its failure changes no exit code. REDLOCK_EVENT, REDLOCK_KEY, REDLOCK_OUTCOME and
+    /// REDLOCK_EXIT have the main fields; the hook gets no other variable of redlock, so no
+    /// password.
+    #[arg(long, value_name = "CMD", hide_short_help = true)]
+    pub hook: Option<String>,
+
     /// Finished runs to keep for "redlock history"
     ///
     /// The number is approximate; 0 records nothing about this run. On this host the last 256 are

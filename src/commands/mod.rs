@@ -9,6 +9,7 @@ mod estimate;
 pub(crate) mod help;
 mod history;
 mod hold;
+mod hook;
 mod identity;
 mod list;
 mod nesting;

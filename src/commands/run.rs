@@ -9,9 +9,9 @@ use anyhow::Context;
 use nix::unistd::getpgrp;
 
 use super::hold::{Hold, RunningCommand};
-use super::identity;
 use super::nesting::{OuterRuns, environment};
 use super::take::{self, UngrantedLock};
+use super::{hook, identity};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{
     AttachPoint, GuardianConfig, Limits, Preparation, ProcView, ProcessGroup, SignalState, StopPolicy,
@@ -27,7 +27,8 @@ use crate::settings::{OnLost, RunSettings};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let holder = identity::describe(&settings.argv, &settings.lock.label);
-    let (events, width) = (settings.lock.events.as_deref(), terminal::width(&std::io::stderr()));
+    let events = (settings.lock.events.as_deref(), hook::start(&settings.lock)?);
+    let width = terminal::width(&std::io::stderr());
     let mut report =
         Report::new(settings.lock.verbosity, &settings.lock.keys, events, &holder, width, local_time)?;
     report.warnings(&settings.lock.warnings);

@@ -18,7 +18,7 @@ use crate::exit::{self, Exit};
 use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Outcome, Renewal, Votes};
 use crate::moment::printable;
 
-/// `None` without `--events`, and after the last event.
+/// `None` without `--events` and `--hook`, and after the last event.
 static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
 
 /// The time between two `waiting` events.
@@ -29,8 +29,17 @@ enum Destination {
     File { path: PathBuf, writer: LineWriter },
 }
 
+/// Receives each event as a line, besides the file. Never blocks.
+pub(crate) trait EventSink: Send {
+    fn send(&self, line: &[u8]);
+
+    /// The first failure, if one has happened since the last call.
+    fn failure(&self) -> Option<String>;
+}
+
 pub(super) struct Events {
-    destination: Destination,
+    destination: Option<Destination>,
+    hook: Option<Box<dyn EventSink>>,
     keys: Vec<String>,
     run: Object,
     asked_at: Option<BootTime>,
@@ -46,15 +55,22 @@ pub(super) struct Events {
     cause: Option<String>,
 }
 
-/// Start to write events. `-` is stderr.
-pub(super) fn open(path: &Path, keys: &[String], run: &HolderInfo) -> std::io::Result<()> {
-    let destination = if path == Path::new("-") {
-        Destination::Stderr
-    } else {
-        Destination::File { path: path.to_owned(), writer: LineWriter::append_to(path)? }
+/// Start to write events, to a file, a hook or both. `-` is stderr.
+pub(super) fn open(
+    path: Option<&Path>,
+    hook: Option<Box<dyn EventSink>>,
+    keys: &[String],
+    run: &HolderInfo,
+) -> std::io::Result<()> {
+    let destination = match path {
+        None if hook.is_none() => return Ok(()),
+        None => None,
+        Some(path) if path == Path::new("-") => Some(Destination::Stderr),
+        Some(path) => Some(Destination::File { path: path.to_owned(), writer: LineWriter::append_to(path)? }),
     };
     let events = Events {
         destination,
+        hook,
         keys: keys.to_vec(),
         run: process(run),
         asked_at: None,
@@ -85,17 +101,28 @@ pub(super) fn events(note: impl FnOnce(&mut Events)) {
     }
 }
 
-/// Write the last event. For a file, returns its path, the number of lost lines and the error.
-pub(super) fn end(exit: Exit, failure: Option<&str>) -> Option<(PathBuf, usize, Option<std::io::Error>)> {
+/// What went wrong with the events.
+#[derive(Default)]
+pub(super) struct EventsResult {
+    /// The file, the number of lost lines and the error.
+    pub file: Option<(PathBuf, usize, Option<std::io::Error>)>,
+    pub hook_failure: Option<String>,
+}
+
+/// Write the last event.
+pub(super) fn end(exit: Exit, failure: Option<&str>) -> EventsResult {
     events(|events| events.ended(exit, failure));
-    let events = EVENTS.try_lock().ok()?.take()?;
-    match events.destination {
-        Destination::Stderr => None,
-        Destination::File { path, writer } => {
+    let Some(events) = EVENTS.try_lock().ok().and_then(|mut events| events.take()) else {
+        return EventsResult::default();
+    };
+    let file = match events.destination {
+        None | Some(Destination::Stderr) => None,
+        Some(Destination::File { path, writer }) => {
             let (lost, error) = writer.finish();
             Some((path, lost, error))
         }
-    }
+    };
+    EventsResult { file, hook_failure: events.hook.and_then(|hook| hook.failure()) }
 }
 
 impl Events {
@@ -300,9 +327,13 @@ impl Events {
             .with("keys", self.keys.as_slice())
             .with("run", self.run.clone());
         let line = format!("{}\n", start.and(more).text());
+        if let Some(hook) = &self.hook {
+            hook.send(line.as_bytes());
+        }
         match &self.destination {
-            Destination::Stderr => stderr().event(line, is_last),
-            Destination::File { writer, .. } => writer.event(line, is_last),
+            None => {}
+            Some(Destination::Stderr) => stderr().event(line, is_last),
+            Some(Destination::File { writer, .. }) => writer.event(line, is_last),
         }
     }
 }

@@ -68,6 +68,11 @@ pub(crate) fn config_files(paths: &[PathBuf]) -> String {
     if files.is_empty() { "no config file".into() } else { format!("config {}", files.join(", ")) }
 }
 
+/// A hook that fails changes nothing else.
+pub(crate) fn hook_failed(why: &str) -> String {
+    format!("warning: --hook failed: {why} (reported once)")
+}
+
 /// `"a", "b"`; if there are many, the first few.
 pub(crate) fn quoted(keys: &[String]) -> String {
     let shown = if keys.len() > MOST_SHOWN { MOST_SHOWN - 1 } else { keys.len() };

@@ -10,6 +10,7 @@ mod history;
 mod json;
 mod list;
 mod live_line;
+mod openmetrics;
 mod problem;
 mod screen;
 mod status;
@@ -31,25 +32,29 @@ use crate::duration::format;
 use crate::exit::{Exit, Failure, INTERNAL, UNFIT, code_of};
 use crate::lock::{BackendError, Grant, HolderInfo, Loss, Outcome};
 use crate::secrets::without_passwords;
-use events::events;
+use events::{EventsResult, events};
 use live_line::LiveLine;
 use problem::votes;
 use wait::WaitReport;
 
 pub(crate) use break_lock::BreakReport;
+pub(crate) use events::EventSink;
 #[cfg(fuzzing)]
 pub(crate) use format::blocker;
-pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, config_files, quoted, sanitize};
+pub(crate) use format::{
+    GivenUp, LocalTime, cannot_see_processes, config_files, hook_failed, quoted, sanitize,
+};
 pub(crate) use history::{Clock, Rows, Style, histories_text, history_json, history_svg, history_text};
 pub(crate) use json::json_text;
 pub(crate) use list::{incomplete_list, list_keys, list_table};
+pub(crate) use openmetrics::openmetrics;
 pub(crate) use problem::{backend_error, io_error, problem};
 pub(crate) use screen::{Content, Size, draw_screen, enter_screen, leave_screen};
 pub(crate) use status::{
     failed_look, gave_up_waiting, looking_at, looking_at_this_host_only, status_json, status_text,
     still_taken, watch_heading,
 };
-pub(crate) use stderr::{finish, print, print_text};
+pub(crate) use stderr::{finish, log, print, print_text};
 pub(crate) use tls::setup_problem as tls_setup_problem;
 pub(crate) use token::{
     cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept, key_names,
@@ -110,23 +115,22 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// `events`: the file for events; `run`: this run, as waiters see it; `width`: the terminal's, for
+    /// `events`: the file and the hook for events; `run`: this run, as waiters see it; `width`: the terminal's, for
     /// the line that is erased.
     pub(crate) fn new(
         verbosity: Verbosity,
         keys: &[Vec<u8>],
-        events: Option<&Path>,
+        events: (Option<&Path>, Option<Box<dyn EventSink>>),
         run: &HolderInfo,
         width: Option<usize>,
         local_time: LocalTime,
     ) -> Result<Self, Failure> {
         let keys: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
-        if let Some(path) = events {
-            events::open(path, &keys, run).map_err(|error| {
-                let (path, error) = (path.display(), problem::io_error(&error));
-                Failure::new(UNFIT, format!("--events: cannot open {path}: {error}"))
-            })?;
-        }
+        let (path, hook) = events;
+        events::open(path, hook, &keys, run).map_err(|error| {
+            let (path, error) = (path.unwrap_or(Path::new("")).display(), problem::io_error(&error));
+            Failure::new(UNFIT, format!("--events: cannot open {path}: {error}"))
+        })?;
         Ok(Self {
             verbosity,
             live_line: LiveLine::new(width),
@@ -406,10 +410,14 @@ impl Report {
         if let Some(message) = &failure {
             print(message);
         }
-        if let Some((path, lost @ 1.., why)) = events::end(exit, failure.as_deref()) {
+        let EventsResult { file, hook_failure } = events::end(exit, failure.as_deref());
+        if let Some((path, lost @ 1.., why)) = file {
             let lines = if lost == 1 { "a line".to_owned() } else { format!("{lost} lines") };
             let why = why.as_ref().map_or_else(|| "it has no reader".into(), problem::io_error);
             self.info(&format!("--events {}: {lines} could not be written: {why}", path.display()));
+        }
+        if let Some(failure) = hook_failure {
+            self.info(&format::hook_failed(&failure));
         }
         exit
     }

@@ -50,7 +50,7 @@ pub(crate) fn finish() {
 }
 
 /// A log that is busy or does not exist gets nothing.
-fn log(message: &str) {
+pub(crate) fn log(message: &str) {
     let Ok(socket) = UnixDatagram::unbound() else { return };
     if socket.set_nonblocking(true).is_ok() {
         let _ = socket.send_to(log_line(message, std::process::id()).as_bytes(), SYSTEM_LOG);

@@ -50,6 +50,8 @@ pub(crate) struct LockSettings {
     pub label: String,
     pub verbosity: Verbosity,
     pub events: Option<PathBuf>,
+    /// The shell command that gets each event.
+    pub hook: Option<String>,
     /// The config files that were read.
     pub config_files: Vec<PathBuf>,
     /// Typed options that have no effect on this backend.
@@ -101,6 +103,7 @@ impl LockSettings {
             history: history.unwrap_or(DEFAULT_HISTORY),
             verbosity: verbosity(&output.verbosity, sources)?,
             label: output.label.clone().unwrap_or_default(),
+            hook: output.hook.clone().filter(|hook| !hook.is_empty()),
             events: output.events.clone().filter(|path| !path.as_os_str().is_empty()),
         })
     }

@@ -144,23 +144,40 @@ pub(crate) struct ListSettings {
     /// In the syntax of Redis.
     pub pattern: Option<Vec<u8>>,
     pub location: Location,
-    pub json: bool,
-    /// Print only the keys.
-    pub keys: bool,
+    pub form: ListForm,
     /// Only locks that have waiters.
     pub waiting: bool,
     /// Refresh at this interval.
     pub watch: Option<Duration>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListForm {
+    Table,
+    Json,
+    /// Only the keys.
+    Keys,
+    OpenMetrics,
+}
+
 impl ListSettings {
     pub(crate) fn resolve(args: ListArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let ListArgs { pattern, waiting, keys, watch, look } = args;
-        let form = sources.one_of(&[("keys", keys), ("json", look.json)])?;
+        let ListArgs { pattern, waiting, keys, openmetrics, watch, look } = args;
+        let forms = [("keys", keys), ("openmetrics", openmetrics), ("json", look.json)];
+        let form = match sources.one_of(&forms)? {
+            Some("keys") => ListForm::Keys,
+            Some("openmetrics") => ListForm::OpenMetrics,
+            Some(_) => ListForm::Json,
+            None => ListForm::Table,
+        };
+        if let Some((other, _)) = [("watch", watch.watch), ("waiting", waiting)].iter().find(|(_, set)| *set)
+            && form == ListForm::OpenMetrics
+        {
+            return Err(sources.exclusive(other, "openmetrics"));
+        }
         Ok(Self {
             pattern: pattern.map(OsStringExt::into_vec),
-            json: form == Some("json"),
-            keys: form == Some("keys"),
+            form,
             waiting,
             watch: Some(interval(&watch, sources)?).filter(|_| watch.watch),
             location: Location::of(look, sources)?,

@@ -37,7 +37,7 @@ pub(crate) use doctor::Origins;
 pub(crate) use inherited::{Inherited, inherit};
 pub(crate) use lock::LockSettings;
 pub(crate) use look::{
-    BreakSettings, Checked, Form, HistoryScope, HistorySettings, ListSettings, Location, Purpose,
+    BreakSettings, Checked, Form, HistoryScope, HistorySettings, ListForm, ListSettings, Location, Purpose,
     StatusSettings,
 };
 pub(crate) use sources::Sources;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::Context;
 
 use self::output::{print_token, run_front, token_text};
-use super::identity;
 use super::nesting::OuterRuns;
 use super::take::{self, UngrantedLock};
+use super::{hook, identity};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{self, Printed, Side, WatchedProcess, local_time, terminal};
 use crate::exit::{self, Exit, Failure};
@@ -80,8 +80,9 @@ fn run_without_keeper(settings: &AcquireSettings) -> anyhow::Result<Exit> {
 
 /// After the fork, if there is one.
 fn new_report(settings: &AcquireSettings, holder: &HolderInfo) -> Result<Report, Failure> {
+    let events = (settings.lock.events.as_deref(), hook::start(&settings.lock)?);
     report::allow_threads();
-    let (events, width) = (settings.lock.events.as_deref(), terminal::width(&std::io::stderr()));
+    let width = terminal::width(&std::io::stderr());
     let mut report =
         Report::new(settings.lock.verbosity, &settings.lock.keys, events, holder, width, local_time)?;
     report.warnings(&settings.lock.warnings);

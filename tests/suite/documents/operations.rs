@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::blocks::{block_of, blocks_in, path};
 use super::sandbox::{Sandbox, quiet_success};
-use crate::support::{Run, hold, processes};
+use crate::support::{Redis, Run, hold, processes};
 
 const OPERATIONS: &str = "docs/operations.md";
 
@@ -97,4 +97,32 @@ fn a_script_breaks_the_lock_that_it_has_read() {
     let job = hold(Run::key(&sandbox.redis, "deploy").args(&["--ttl", "30s"]));
     assert!(sandbox.shell(&script, &[]).contains("its command was stopped"));
     job.wait().expect_code(79);
+}
+
+#[test]
+fn the_script_for_metrics_replaces_the_file_in_one_step() {
+    let sandbox = Sandbox::new();
+    let directory = sandbox.path("metrics");
+    fs::create_dir(&directory).unwrap();
+    let script = block("sh", "#!/bin/sh\n# redlock-metrics");
+    let script = script.replace("/var/lib/prometheus/node-exporter", directory.to_str().unwrap());
+    let write = || sandbox.command(&["sh", "-c", &script, "redlock-metrics", "k*"], &[]);
+    quiet_success("redlock-metrics", &write());
+    let names =
+        || fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names(), ["redlock.prom"]);
+    let metrics = fs::read_to_string(directory.join("redlock.prom")).unwrap();
+    assert!(metrics.contains("\nredlock_up 1\n") && metrics.ends_with("# EOF\n"), "{metrics}");
+}
+
+#[test]
+fn every_metric_is_documented() {
+    let redis = Redis::start();
+    Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
+    let _holder = hold(Run::key(&redis, "k").args(&["--slots", "2"]));
+    let list = Run::bare().args(&["list", "--openmetrics", "-r", &redis.url()]).done().expect_code(0).stdout;
+    let text = fs::read_to_string(path(OPERATIONS)).unwrap();
+    for name in list.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(text.contains(&format!("`{name}`")), "{name}");
+    }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use super::blocks::{Block, blocks_in};
 use super::jobs::{ci_environment, yaml_with};
 use super::sandbox::{Sandbox, quiet_success};
-use crate::support::wait_until;
+use crate::support::{executable, wait_until};
 
 const RECIPES: &str = "docs/recipes.md";
 const DOCUMENTS: [&str; 2] = [RECIPES, "README.md"];
@@ -217,4 +217,51 @@ fn the_preview_job_runs() {
     assert_eq!(sandbox.ran(), ["./deploy-preview.sh"]);
     assert!(sandbox.redis.keys().contains(&"lock-fence:preview-fix-7".to_owned()));
     assert_eq!(job["allow_failure"]["exit_codes"][1].as_i64(), Some(79), "{job:?}");
+}
+
+/// A sandbox with the hooks of the recipes, and with a curl that writes what it would send.
+fn sandbox_with_hooks() -> Sandbox {
+    let sandbox = Sandbox::new();
+    for block in blocks_in(RECIPES, "sh") {
+        let mut lines = block.text.lines();
+        let name = lines.nth(1).and_then(|line| line.strip_prefix("# /usr/local/bin/"));
+        if let Some(name) = name.filter(|_| block.text.contains("REDLOCK_EVENT")) {
+            executable(&sandbox.bin().join(name), &block.text);
+        }
+    }
+    let sent = sandbox.path("sent");
+    executable(&sandbox.bin().join("curl"), &format!("#!/bin/sh\necho \"$*\" >>'{}'\n", sent.display()));
+    sandbox
+}
+
+fn wait_for_sent(sandbox: &Sandbox, parts: &[&str]) {
+    let sent = || fs::read_to_string(sandbox.path("sent")).unwrap_or_default();
+    wait_until("everything is sent", || sent().lines().count() >= parts.len());
+    for (line, part) in sent().lines().zip(parts) {
+        assert!(line.contains(part), "{part} is missing in {line}");
+    }
+}
+
+#[test]
+fn the_monitor_is_pinged_at_the_start_and_with_the_exit_code() {
+    for (code, last) in [(0, "/your-uuid-here/0"), (7, "/your-uuid-here/7")] {
+        let sandbox = sandbox_with_hooks();
+        let line = format!("redlock run --key nightly --hook ping-monitor -- sh -c 'exit {code}'");
+        assert_eq!(sandbox.command(&["sh", "-c", &line], &[]).status.code(), Some(code));
+        wait_for_sent(&sandbox, &["/your-uuid-here/start", last]);
+    }
+    let sandbox = sandbox_with_hooks();
+    let line = "redlock run --key nightly --hook ping-monitor -- /nonexistent";
+    assert_eq!(sandbox.command(&["sh", "-c", line], &[]).status.code(), Some(127));
+    wait_for_sent(&sandbox, &["/your-uuid-here/start", "/your-uuid-here/fail"]);
+}
+
+#[test]
+fn the_chat_is_warned_of_a_loss() {
+    let sandbox = sandbox_with_hooks();
+    // The command breaks its own lock.
+    let line =
+        "redlock run --key nightly --hook warn-chat -- sh -c 'redlock break nightly --yes --now; sleep 60'";
+    assert_eq!(sandbox.command(&["sh", "-c", line], &[]).status.code(), Some(79));
+    wait_for_sent(&sandbox, &["nightly on "]);
 }

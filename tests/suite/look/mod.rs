@@ -1,6 +1,7 @@
 //! `redlock status` and `redlock list`: what they show is true, and they change nothing.
 
 mod list;
+mod metrics;
 mod permissions;
 mod servers;
 mod status;

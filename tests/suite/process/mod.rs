@@ -2,6 +2,7 @@
 
 mod exit_codes;
 mod guardian;
+mod hooks;
 mod inheritance;
 mod leaks;
 mod one_request;
