@@ -76,13 +76,13 @@ _redlock() {
     fi
     case ${words[1]} in
         run)
-            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --on-unavailable --on-lost --signal --label --events --history -q --quiet -v --verbose -h --help -c --command --reentrant --cancel-in-progress --once --max-hold --wait-tree --kill-after"
-            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --history -c --command --once --max-hold --kill-after"
+            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --on-unavailable --on-lost --signal --label --events --hook --history -q --quiet -v --verbose -h --help -c --command --reentrant --cancel-in-progress --once --max-hold --wait-tree --kill-after"
+            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --hook --history -c --command --once --max-hold --kill-after"
             arguments=""
             ;;
         acquire)
-            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --label --events --history -q --quiet -v --verbose -h --help --json --shell --for-shell --watch-pid --on-unavailable --on-lost --signal"
-            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --label --events --history --watch-pid --on-unavailable --on-lost --signal"
+            options="-k --key -s --shared -x --exclusive --slots --prefer --reader-group -n --nonblock -w --wait --retries --retry-interval --supersede --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server --label --events --hook --history -q --quiet -v --verbose -h --help --json --shell --for-shell --watch-pid --on-unavailable --on-lost --signal"
+            valued="-k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --label --events --hook --history --watch-pid --on-unavailable --on-lost --signal"
             arguments=""
             ;;
         extend)
@@ -101,7 +101,7 @@ _redlock() {
             arguments="KEY"
             ;;
         list)
-            options="--waiting --keys --watch --interval --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
+            options="--waiting --keys --openmetrics --watch --interval --json -q --quiet -v --verbose -h --help -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local --local-dir --require-server"
             valued="--interval -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir"
             arguments=""
             ;;

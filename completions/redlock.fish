@@ -3,7 +3,7 @@
 # Where, in the words before the cursor, the command begins that is run; 0 if it does not begin there.
 function __redlock_command_begins
     set -l words $argv
-    set -l valued -k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --history -c --command --once --max-hold --kill-after
+    set -l valued -k --key --slots --prefer --reader-group -w --wait --retries --retry-interval --jitter -E --conflict-exit-code --ttl --quarantine --min-hold -r --redis --username --password-file --sentinel-username --sentinel-password-file --tls-ca --tls-cert --tls-key --tls-server-name --prefix --node-timeout --config --local-dir --on-unavailable --on-lost --signal --label --events --hook --history -c --command --once --max-hold --kill-after
     set -l i 3
     while test $i -le (count $words)
         set -l word $words[$i]
@@ -125,6 +125,7 @@ complete -c redlock -n '__redlock_in_options run' -l on-lost -x -a 'stop warn' -
 complete -c redlock -n '__redlock_in_options run' -l signal -x -a 'TERM INT HUP QUIT KILL USR1 USR2' -d 'Signal that stops the command [default: TERM]'
 complete -c redlock -n '__redlock_in_options run' -l label -x -d 'Label shown to waiters'
 complete -c redlock -n '__redlock_in_options run' -l events -r -F -d 'Append a JSON line for each event to FILE'
+complete -c redlock -n '__redlock_in_options run' -l hook -x -d 'Run CMD with each event as JSON on its stdin'
 complete -c redlock -n '__redlock_in_options run' -l history -x -d 'Finished runs to keep for "redlock history"'
 complete -c redlock -n '__redlock_in_options run' -s q -l quiet -d 'Print errors only'
 complete -c redlock -n '__redlock_in_options run' -s v -l verbose -d 'Print every step'
@@ -171,6 +172,7 @@ complete -c redlock -n '__redlock_in_options acquire' -l local-dir -x -a '(__fis
 complete -c redlock -n '__redlock_in_options acquire' -l require-server -d 'Fail if no server is configured (exit 78)'
 complete -c redlock -n '__redlock_in_options acquire' -l label -x -d 'Label shown to waiters'
 complete -c redlock -n '__redlock_in_options acquire' -l events -r -F -d 'Append a JSON line for each event to FILE'
+complete -c redlock -n '__redlock_in_options acquire' -l hook -x -d 'Run CMD with each event as JSON on its stdin'
 complete -c redlock -n '__redlock_in_options acquire' -l history -x -d 'Finished runs to keep for "redlock history"'
 complete -c redlock -n '__redlock_in_options acquire' -s q -l quiet -d 'Print errors only'
 complete -c redlock -n '__redlock_in_options acquire' -s v -l verbose -d 'Print every step'
@@ -263,6 +265,7 @@ complete -c redlock -n '__redlock_in_options status' -a '(__redlock_keys)'
 # redlock list
 complete -c redlock -n '__redlock_in_options list' -l waiting -d 'Only locks that others wait for'
 complete -c redlock -n '__redlock_in_options list' -l keys -d 'Print only the keys, one per line'
+complete -c redlock -n '__redlock_in_options list' -l openmetrics -d 'Print metrics for Prometheus'
 complete -c redlock -n '__redlock_in_options list' -l watch -d 'Refresh until ^C'
 complete -c redlock -n '__redlock_in_options list' -l interval -x -d 'With --watch: refresh interval'
 complete -c redlock -n '__redlock_in_options list' -l json -d 'Print JSON'

@@ -293,7 +293,7 @@ fn variables(event: &[u8]) -> Vec<(&'static str, String)> {
     let text = |value: &Value| match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
-        other => other.to_string(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     };
     let keys: Vec<String> = event["keys"].as_array().into_iter().flatten().map(text).collect();
     let exit =

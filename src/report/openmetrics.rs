@@ -77,7 +77,7 @@ const OF_RUNS: [OfRuns; 6] = [
 /// `listing`: `None` if the servers cannot be queried. `histories`: of the same pattern.
 pub(crate) fn openmetrics(listing: Option<&Listing>, histories: &[History]) -> String {
     let is_up = listing.is_some_and(|listing| listing.undecided.is_none() && listing.missing.is_empty());
-    let mut families = vec![
+    let mut families = [
         family("redlock_build_info", "The version of redlock, as a label; the value is 1."),
         family("redlock_up", "1 if locks can be taken: this host, or a majority of the servers, replies."),
         family("redlock_server_up", "1 if this server votes, 0 if it is down, quarantined or unfit."),

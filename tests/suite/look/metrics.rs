@@ -22,7 +22,7 @@ import json, sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as new
 from prometheus_client.parser import text_string_to_metric_families as old
 text = sys.stdin.read()
-new, old = ([[s.name, s.labels, s.value] for f in parse(text) for s in f.samples] for parse in (new, old))
+new, old = ([[s.name, s.labels, float(s.value)] for f in parse(text) for s in f.samples] for parse in (new, old))
 assert sorted(map(str, new)) == sorted(map(str, old)), (new, old)
 json.dump(new, sys.stdout)
 "#;
@@ -33,7 +33,8 @@ type Samples = BTreeMap<String, Vec<(BTreeMap<String, String>, f64)>>;
 /// As the Python client for Prometheus reads them; `None` without it.
 fn parsed(text: &str) -> Option<Samples> {
     let python = |code: &str| {
-        let mut command = Command::new("python3");
+        // The distribution's, for which its package is.
+        let mut command = Command::new("/usr/bin/python3");
         command.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
@@ -186,8 +187,9 @@ fn the_documented_queries_name_metrics_and_labels_that_exist() {
     let redis = Redis::start();
     Run::key(&redis, "k").sh("exit 3").done().expect_code(3);
     Run::key(&redis, "k").cmd(&["true"]).done().expect_code(0);
-    let _holder = hold(Run::key(&redis, "k").args(&["--slots", "1"]));
-    let _waiter = Run::key(&redis, "k").args(&["--slots", "1"]).cmd(&["true"]).spawn();
+    let slot = || Run::key(&redis, "k").args(&["--slots", "2"]);
+    let _holders = [hold(slot()), hold(slot())];
+    let _waiter = slot().cmd(&["true"]).spawn();
     wait_until("it queues", || redis.queue_len("k") == 1);
     let text = look("list", &redis.url(), &["--openmetrics"]).done().expect_code(0).stdout;
     let samples = text.lines().filter(|line| !line.starts_with('#'));
