@@ -2,6 +2,7 @@
 //! slot recently.
 
 use crate::support::cluster::Cluster;
+use crate::support::redis::is_before_7;
 use crate::support::{Run, refused, wait_until};
 
 const ARGS: [&str; 5] = ["--ttl", "2s", "--quarantine", "2s", "-n"];
@@ -127,6 +128,9 @@ fn a_slot_taken_from_a_dead_master_is_quarantined() {
 /// Nothing is known of its slots then.
 #[test]
 fn a_master_that_does_not_report_its_slots_is_quarantined_for_each_of_them() {
+    if is_before_7() {
+        skip!("an ACL of Redis 6 cannot forbid a subcommand alone");
+    }
     let cluster = Cluster::start(3);
     let [used, new, other, last] = cluster.keys_of(0);
     use_long_ago(&cluster, 0, &used);

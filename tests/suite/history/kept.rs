@@ -53,7 +53,7 @@ fn a_long_log_is_read_in_pages() {
     let redis = Redis::start();
     let write = "for i = 1, 1234 do
         local claim = string.format('%08x-0000-4000-8000-000000000000.1', i)
-        redis.call('XADD', KEYS[1], math.floor(i / 7) + 1 .. '-*', 'claim', claim, 'how', 'released', 'exit', '0')
+        redis.call('XADD', KEYS[1], math.floor(i / 7) + 1 .. '-' .. i, 'claim', claim, 'how', 'released', 'exit', '0')
       end";
     redis.cmd(&["EVAL", write, "1", "lock-log:k"]);
     assert_eq!(redis.cmd(&["XLEN", "lock-log:k"]), "1234");
