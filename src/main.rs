@@ -37,6 +37,11 @@ use child::signals::exit_by_signal;
 use cli::{Cli, mistakes};
 use exit::Exit;
 
+/// See Cargo.toml.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 #[cfg_attr(fuzzing, allow(dead_code, reason = "fuzz targets have their own entry points"))]
 fn main() {
     std::panic::set_hook(Box::new(exit_on_panic));
