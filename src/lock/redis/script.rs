@@ -93,7 +93,10 @@ impl Call {
 }
 
 fn evaluate(command: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Vec<u8> {
-    redis::cmd(command).arg(script).arg(keys.len()).arg(keys).arg(args).get_packed_command()
+    let bytes: usize = keys.iter().chain(args).map(Vec::len).sum();
+    let mut request = redis::Cmd::with_capacity(3 + keys.len() + args.len(), bytes + script.len() + 20);
+    request.arg(command).arg(script).arg(keys.len()).arg(keys).arg(args);
+    request.get_packed_command()
 }
 
 #[cfg(test)]
