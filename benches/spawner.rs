@@ -17,6 +17,8 @@ use std::ptr::null;
 use std::time::{Duration, Instant};
 
 const SEPARATOR: &str = ":::";
+/// What a command leaves for the servers to do is not its successor's cost.
+const PAUSE: Duration = Duration::from_millis(1);
 /// A command that takes longer hangs: the alarm then ends the spawner, and the benchmark with it.
 const PATIENCE_SECONDS: c_uint = 30;
 
@@ -62,6 +64,7 @@ fn run() -> Result<String, String> {
             // Another command starts each round: to be first, or to follow a certain other one, may
             // matter.
             let turn = (round + place) % commands.len();
+            std::thread::sleep(PAUSE);
             let took = time(&commands[turn])?;
             let _ = writeln!(lines, "{turn} {}", took.as_nanos());
         }

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
 use crate::process::{Guarded, is_asleep, name_of, tickets_waiting, wait_until};
 use crate::report::{Row, warn_of_noise};
-use crate::rig::Rig;
+use crate::rig::{Locker, Rig};
 use crate::stamp::{self, Stamp};
 use crate::statistics::Summary;
 
@@ -17,12 +17,15 @@ use crate::statistics::Summary;
 const GOAL: f64 = 1.3;
 const GOAL_HERE: f64 = 1.2;
 
-#[derive(Clone, Copy)]
+/// How long a peer may take to queue: only redlock's queue, and flock's, can be seen.
+const PEER_ARRIVES: Duration = Duration::from_millis(50);
+
+#[derive(Clone)]
 enum Tool {
     Flock,
-    Redlock,
-    /// Without a server.
-    RedlockHere,
+    /// redlock without a server.
+    Here,
+    OnServer(Locker),
 }
 
 /// The measurements of one tool in all its rounds.
@@ -54,41 +57,41 @@ fn inversions(stamps: &[Stamp]) -> usize {
 }
 
 pub fn measure(rig: &mut Rig, waiters: usize, rounds: usize) -> anyhow::Result<Vec<Row>> {
-    let (mut flock, mut redlock, mut here) = (Measured::default(), Measured::default(), Measured::default());
+    let url = rig.server.tcp_url();
+    let mut tools = vec![Tool::Flock, Tool::Here];
+    tools.extend(rig.lockers(&url)?.into_iter().map(Tool::OnServer));
+    let mut measured: Vec<Measured> = tools.iter().map(|_| Measured::default()).collect();
     for _ in 0..rounds {
-        flock.add(&one_round(rig, Tool::Flock, waiters)?);
-        redlock.add(&one_round(rig, Tool::Redlock, waiters)?);
-        here.add(&one_round(rig, Tool::RedlockHere, waiters)?);
+        for (tool, measured) in tools.iter().zip(&mut measured) {
+            measured.add(&one_round(rig, tool, waiters)?);
+        }
     }
-    let all = [&flock, &redlock, &here];
-    ensure!(all.iter().all(|seen| !seen.gaps.is_empty()), "no hand-over without overlap");
-    Ok(rows(&flock, &redlock, &here))
+    ensure!(measured.iter().all(|seen| !seen.gaps.is_empty()), "no hand-over without overlap");
+    let flock = Summary::of(&measured[0].gaps);
+    warn_of_noise(&flock);
+    Ok(tools.iter().zip(&measured).flat_map(|(tool, seen)| rows(tool, seen, &flock)).collect())
 }
 
-fn rows(flock: &Measured, redlock: &Measured, here: &Measured) -> Vec<Row> {
-    let flock_gap = Summary::of(&flock.gaps);
-    warn_of_noise(&flock_gap);
-    let gaps = |what: &str, seen: &Measured, goal: f64| {
-        let gap = Summary::of(&seen.gaps);
-        Row::timed(format!("{what}, {} gaps", seen.gaps.len()), &gap, &flock_gap)
-            .goal(format!("<= {goal} x flock"), gap.ratio_to(&flock_gap) <= goal)
+fn rows(tool: &Tool, seen: &Measured, flock: &Summary) -> [Row; 2] {
+    let gap = Summary::of(&seen.gaps);
+    let (name, goal) = match tool {
+        Tool::Flock => ("flock", None),
+        Tool::Here => ("redlock, this host", Some(GOAL_HERE)),
+        Tool::OnServer(locker) => (locker.name.as_str(), locker.is_ours.then_some(GOAL)),
     };
-    let none = |what: String, count: usize| Row::new(what, count.to_string()).goal("0", count == 0);
-    let mut rows = vec![
-        Row::timed(format!("flock, {} gaps", flock.gaps.len()), &flock_gap, &flock_gap),
-        gaps("redlock, TCP", redlock, GOAL),
-        gaps("redlock, this host", here, GOAL_HERE),
-        Row::new("flock: overlaps, inversions", format!("{}, {}", flock.overlaps, flock.inversions)),
-    ];
-    for (what, seen) in [("TCP", redlock), ("this host", here)] {
-        rows.push(none(format!("{what}: overlaps"), seen.overlaps));
-        rows.push(none(format!("{what}: FIFO inversions"), seen.inversions));
+    let row = Row::timed(format!("{name}, {} gaps", seen.gaps.len()), &gap, flock);
+    let count = Row::new("  overlaps, inversions", format!("{}, {}", seen.overlaps, seen.inversions));
+    match goal {
+        Some(goal) => [
+            row.goal(format!("<= {goal} x flock"), gap.ratio_to(flock) <= goal),
+            count.goal("0, 0", seen.overlaps + seen.inversions == 0),
+        ],
+        None => [row, count],
     }
-    rows
 }
 
 /// A holder, then the waiters one after another; when all have arrived, the holder releases.
-fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<Stamp>> {
+fn one_round(rig: &mut Rig, tool: &Tool, waiters: usize) -> anyhow::Result<Vec<Stamp>> {
     let key = rig.new_name();
     let notes = rig.file(&format!("{key}.notes"));
     let url = rig.server.tcp_url();
@@ -96,8 +99,8 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
     let command = |rig: &Rig, place: usize| {
         let locked = match tool {
             Tool::Flock => rig.flock(&key),
-            Tool::Redlock => rig.redlock_run(&url, &key),
-            Tool::RedlockHere => rig.redlock_run_here(&key),
+            Tool::Here => rig.redlock_run_here(&key),
+            Tool::OnServer(locker) => locker.run(&url, &key),
         };
         noting(locked, &notes, place)
     };
@@ -105,11 +108,13 @@ fn one_round(rig: &mut Rig, tool: Tool, waiters: usize) -> anyhow::Result<Vec<St
     wait_until("the first holder has started", || Ok(notes.exists()))?;
     let mut queue = Vec::new();
     for place in 1..=waiters {
+        let arrived = Instant::now();
         let waiter = Guarded::spawn(&mut command(rig, place)?)?;
         wait_until("the waiter has arrived", || match tool {
             Tool::Flock => Ok(name_of(waiter.pid())? == "flock" && is_asleep(waiter.pid())?),
-            Tool::Redlock => Ok(rig.server.queue_length(&key)? == place),
-            Tool::RedlockHere => Ok(tickets_waiting(&rig.host_directory(&key))? == place),
+            Tool::Here => Ok(tickets_waiting(&rig.host_directory(&key))? == place),
+            Tool::OnServer(locker) if locker.is_ours => Ok(rig.server.queue_length(&key)? == place),
+            Tool::OnServer(_) => Ok(arrived.elapsed() >= PEER_ARRIVES),
         })?;
         queue.push(waiter);
     }

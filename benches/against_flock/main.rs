@@ -5,13 +5,13 @@
 //! alike and the ratios are meaningful even if the times are not. A missed goal is a figure, not a
 //! failure: the exit code only says whether the measurement worked.
 
+mod crowd_of_clients;
 mod growth;
 mod handover;
 mod holding;
 mod many;
 mod network;
 mod nodes;
-mod nodes_crowd;
 mod process;
 mod report;
 mod rig;
@@ -60,7 +60,7 @@ struct Effort {
 
 const FULL: Effort = Effort {
     uncontended_rounds: 400,
-    handovers: [(8, 16), (50, 5)],
+    handovers: [(8, 16), (40, 5)],
     waiting_for: Duration::from_secs(10),
     node_rounds: 400,
     crowds: 5,
@@ -68,7 +68,7 @@ const FULL: Effort = Effort {
 };
 const QUICK: Effort = Effort {
     uncontended_rounds: 60,
-    handovers: [(8, 5), (50, 2)],
+    handovers: [(8, 5), (40, 2)],
     waiting_for: Duration::from_secs(4),
     node_rounds: 60,
     crowds: 2,
@@ -93,9 +93,9 @@ fn start() -> anyhow::Result<()> {
         return stamp::hold_and_note(file, name);
     }
     if let [word] = arguments.as_slice()
-        && word == nodes_crowd::ARGUMENT
+        && word == crowd_of_clients::ARGUMENT
     {
-        return nodes_crowd::section();
+        return crowd_of_clients::section();
     }
     // If our parent is killed, nothing of ours stays, since the same holds for our children.
     set_pdeathsig(Signal::SIGKILL)?;
@@ -143,6 +143,9 @@ fn measure(effort: &Effort) -> anyhow::Result<()> {
     report::section("while waiting", &waiting);
     let holding = holding::measure(&mut rig).context("holding")?;
     report::section("while holding", &holding);
+    let url = rig.server.tcp_url();
+    let crowd = crowd_of_clients::measure(&mut rig, &url, effort.crowds).context("a crowd")?;
+    report::section("one server, 20 clients at once, 5 sections of 5 ms each", &crowd);
     measure_many(&mut rig)?;
     measure_nodes(&mut rig, effort).context("five servers")
 }
@@ -171,7 +174,7 @@ fn measure_nodes(rig: &mut Rig, effort: &Effort) -> anyhow::Result<()> {
     report::section("five servers, uncontended: the whole process, start to end", &uncontended);
     let counts = nodes::count_requests(rig, &mut nodes).context("requests")?;
     report::section("five servers: what they see of one run", &counts);
-    let crowd = nodes_crowd::measure(rig, &nodes, effort.crowds).context("a crowd")?;
+    let crowd = crowd_of_clients::measure(rig, &nodes.urls().join(","), effort.crowds).context("a crowd")?;
     report::section("five servers, 20 clients at once, 5 sections of 5 ms each", &crowd);
     Ok(())
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 use socket2::{Domain, Socket, Type};
 
 use crate::report::{Row, ms, warn_of_noise};
-use crate::rig::{Rig, with};
+use crate::rig::{Locker, Rig, with};
 use crate::server::Server;
 use crate::spawner::time_in_turn;
 use crate::statistics::Summary;
@@ -65,7 +65,8 @@ pub fn redlock_run(rig: &Rig, urls: &[String], key: &str) -> Command {
 }
 
 pub fn uncontended(rig: &mut Rig, nodes: &Nodes, rounds: usize) -> anyhow::Result<Vec<Row>> {
-    let (stopwatch, key) = (Stopwatch::new(), rig.new_name());
+    let (stopwatch, key, urls) = (Stopwatch::new(), rig.new_name(), nodes.urls().join(","));
+    let others: Vec<Locker> = rig.lockers(&urls)?.into_iter().skip(1).collect();
     let redlock = |urls: Vec<String>| with(redlock_run(rig, &urls, &key), "true");
     let mut commands = vec![
         with(rig.flock(&key), "true"),
@@ -74,16 +75,16 @@ pub fn uncontended(rig: &mut Rig, nodes: &Nodes, rounds: usize) -> anyhow::Resul
         redlock(nodes.urls_with(0, &nodes.refused)),
         redlock(nodes.urls_with(2, &nodes.silent)),
     ];
-    commands.extend(rig.rslock(&nodes.urls().join(","), &key).map(|rslock| with(rslock, "true")));
+    commands.extend(others.iter().map(|other| with(other.run(&urls, &key), "true")));
     let samples = time_in_turn(rig, &commands, rounds)?;
     let mut silent_gate = redlock(nodes.urls_with(0, &nodes.silent));
     let runs = (rounds / SILENT_GATE_SHARE).max(3);
     let silent_gate =
         (0..runs).map(|_| stopwatch.time(&mut silent_gate)).collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(rows(&samples, &silent_gate))
+    Ok(rows(&samples, &silent_gate, &others))
 }
 
-fn rows(samples: &[Vec<Duration>], silent_gate: &[Duration]) -> Vec<Row> {
+fn rows(samples: &[Vec<Duration>], silent_gate: &[Duration], others: &[Locker]) -> Vec<Row> {
     let summary = |at: usize| Summary::of(&samples[at]);
     let [flock, five, refused, refused_gate, silent] = [0, 1, 2, 3, 4].map(summary);
     let gate = Summary::of(silent_gate);
@@ -102,7 +103,9 @@ fn rows(samples: &[Vec<Duration>], silent_gate: &[Duration]) -> Vec<Row> {
             .goal(format!("{within}: {:.2} x", silent.ratio_to(&five)), is_within(&silent)),
         row("the gate silent", &gate).goal(within, is_within(&gate)),
     ];
-    rows.extend(samples.get(5).map(|rslock| Row::timed("rslock", &Summary::of(rslock), &flock)));
+    for (other, samples) in others.iter().zip(&samples[5..]) {
+        rows.push(Row::timed(&other.name, &Summary::of(samples), &flock));
+    }
     rows
 }
 

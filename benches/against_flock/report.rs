@@ -44,6 +44,11 @@ impl Row {
         row
     }
 
+    pub fn spread(mut self, spread: String) -> Self {
+        self.spread = spread;
+        self
+    }
+
     pub fn goal(mut self, goal: impl Into<String>, is_met: bool) -> Self {
         self.goal = goal.into();
         self.verdict = if is_met { "met" } else { "MISSED" };

@@ -1,37 +1,63 @@
 //! What is measured and where: the programs, the server, a temporary directory.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
 use crate::server::Server;
 
 pub struct Rig {
     pub redlock: PathBuf,
-    /// The static build, if its target is installed.
-    pub static_redlock: Option<PathBuf>,
+    /// redlock, its static build, if there is one, and the peers of BENCH_PEERS.
+    lockers: Vec<Locker>,
     /// See benches/spawner.rs.
     pub spawner: PathBuf,
     floor: PathBuf,
-    /// A hand-made program around the rslock crate, if there is one: docs/performance.md.
-    rslock: Option<PathBuf>,
     pub server: Server,
     directory: TempDir,
     names_given: u32,
 }
 
+/// A program that takes a lock on servers, runs a command, and releases the lock.
+#[derive(Clone)]
+pub struct Locker {
+    pub name: String,
+    pub program: PathBuf,
+    pub is_ours: bool,
+}
+
+impl Locker {
+    /// Its command line up to the command.
+    pub fn run(&self, urls: &str, key: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        if self.is_ours {
+            command.args(["run", "--redis", urls, "--key", key]);
+            if urls.contains(',') {
+                // The servers have just started.
+                command.args(["--quarantine", "off"]);
+            }
+            command.arg("--");
+        } else {
+            command.args([urls, key]);
+        }
+        command
+    }
+}
+
 impl Rig {
     pub fn build() -> anyhow::Result<Self> {
+        // They slow every dynamic program, but not the static one.
+        let is_of_cargo = |(name, _): (OsString, _)| name == "LD_LIBRARY_PATH" || name == "CARGO";
+        ensure!(!std::env::vars_os().any(is_of_cargo), "cargo's environment: run scripts/bench");
         let directory = make_directory()?;
         Ok(Self {
             redlock: path_in("BENCH_REDLOCK")?,
-            static_redlock: path_in("BENCH_REDLOCK_STATIC").ok(),
+            lockers: lockers()?,
             spawner: path_in("BENCH_SPAWNER")?,
             floor: path_in("BENCH_FLOOR")?,
-            rslock: path_in("BENCH_RSLOCK").ok(),
             server: Server::start(directory.path())?,
             directory,
             names_given: 0,
@@ -65,23 +91,28 @@ impl Rig {
         self.run_here(&self.redlock, key)
     }
 
-    /// The same two with the static build.
-    pub fn static_runs(&self, url: &str, key: &str) -> Option<[Command; 2]> {
-        let program = self.static_redlock.as_ref()?;
-        Some([with(run_on_server(program, url, key), "--"), self.run_here(program, key)])
+    /// Those that can take a lock on these servers.
+    pub fn lockers(&mut self, urls: &str) -> anyhow::Result<Vec<Locker>> {
+        let key = self.new_name();
+        let mut able = Vec::new();
+        for locker in &self.lockers {
+            let output = with(locker.run(urls, &key), "true").stdin(Stdio::null()).output();
+            let output = output.with_context(|| locker.name.clone())?;
+            if output.status.success() {
+                able.push(locker.clone());
+            } else {
+                let reason = String::from_utf8_lossy(&output.stderr);
+                println!("\nskipped: {}: {}", locker.name, reason.trim_end());
+            }
+        }
+        Ok(able)
     }
 
-    fn run_here(&self, program: &Path, key: &str) -> Command {
+    pub fn run_here(&self, program: &Path, key: &str) -> Command {
         let mut command = Command::new(program);
         command.args(["run", "--local", "--local-dir"]).arg(self.host_directory(key));
         command.args(["--key", key, "--"]);
         command
-    }
-
-    pub fn rslock(&self, urls: &str, key: &str) -> Option<Command> {
-        let mut command = Command::new(self.rslock.as_ref()?);
-        command.args([urls, key]);
-        Some(command)
     }
 
     /// Must be created before the first run.
@@ -120,6 +151,17 @@ fn run_on_server(program: &Path, url: &str, key: &str) -> Command {
 pub fn with(mut command: Command, argument: impl AsRef<OsStr>) -> Command {
     command.arg(argument);
     command
+}
+
+fn lockers() -> anyhow::Result<Vec<Locker>> {
+    let redlock = |name: &str, program| Locker { name: name.to_owned(), program, is_ours: true };
+    let mut lockers = vec![redlock("redlock", path_in("BENCH_REDLOCK")?)];
+    lockers.extend(path_in("BENCH_REDLOCK_STATIC").ok().map(|program| redlock("redlock, static", program)));
+    for peer in std::env::var("BENCH_PEERS").unwrap_or_default().split_whitespace() {
+        let (name, program) = peer.split_once('=').context("BENCH_PEERS: NAME=PROGRAM ...")?;
+        lockers.push(Locker { name: name.to_owned(), program: program.into(), is_ours: false });
+    }
+    Ok(lockers)
 }
 
 fn path_in(variable: &str) -> anyhow::Result<PathBuf> {

@@ -22,7 +22,7 @@ struct Goal {
 }
 
 struct Contender {
-    what: &'static str,
+    what: String,
     command: Command,
     goal: Option<Goal>,
 }
@@ -34,7 +34,7 @@ pub fn measure(rig: &mut Rig, rounds: usize) -> anyhow::Result<Vec<Row>> {
         time_in_turn(rig, &commands, rounds)?.iter().map(|samples| Summary::of(samples)).collect();
     let flock = &summaries[FLOCK];
     warn_of_noise(flock);
-    let row = |((what, goal), summary): ((&str, Option<Goal>), &Summary)| {
+    let row = |((what, goal), summary): ((String, Option<Goal>), &Summary)| {
         let row = Row::timed(what, summary, flock);
         match goal {
             Some(Goal { at_most, words }) => row.goal(words, summary.ratio_to(flock) <= at_most),
@@ -54,7 +54,7 @@ fn contenders(rig: &mut Rig) -> anyhow::Result<Vec<Contender>> {
     let mode = |options: &[&str], key: &str| {
         with(rig.redlock_run_as(options, &tcp, &format!("{name}-{key}")), "true")
     };
-    let contender = |what, command, goal| Contender { what, command, goal };
+    let contender = |what: &str, command, goal| Contender { what: what.to_owned(), command, goal };
     let mut contenders = vec![
         contender("true", Command::new("true"), None),
         contender("flock FILE true", with(rig.flock(&name), "true"), None),
@@ -64,18 +64,19 @@ fn contenders(rig: &mut Rig) -> anyhow::Result<Vec<Contender>> {
         contender("redlock run --shared, TCP", mode(&["--shared"], "shared"), Some(GOAL)),
         contender("redlock run --slots 8, TCP", mode(&["--slots", "8"], "slots"), Some(GOAL)),
         contender("redlock run, three keys, TCP", mode(&["--key", "a", "--key", "b"], "keys"), Some(GOAL)),
-        contender(
-            "redlock run -- true, this host",
-            with(rig.redlock_run_here(&name), "true"),
-            Some(GOAL_HERE),
-        ),
+        contender("redlock run, this host", with(rig.redlock_run_here(&name), "true"), Some(GOAL_HERE)),
     ];
-    if let Some([on_server, here]) = rig.static_runs(&tcp, &name) {
-        contenders.push(contender("static build, TCP", with(on_server, "true"), Some(GOAL_STATIC)));
-        contenders.push(contender("static build, this host", with(here, "true"), Some(GOAL_STATIC_HERE)));
-    }
-    if let Some(rslock) = rig.rslock(&tcp, &name) {
-        contenders.push(contender("rslock, TCP", with(rslock, "true"), None));
+    for locker in rig.lockers(&tcp)?.into_iter().skip(1) {
+        // A key of its own, since the programs may use one name for different things.
+        let key = rig.new_name();
+        let on_server = with(locker.run(&tcp, &key), "true");
+        let goal = locker.is_ours.then_some(GOAL_STATIC);
+        contenders.push(contender(&format!("{}, TCP", locker.name), on_server, goal));
+        if locker.is_ours {
+            let here = with(rig.run_here(&locker.program, &name), "true");
+            let what = format!("{}, this host", locker.name);
+            contenders.push(contender(&what, here, Some(GOAL_STATIC_HERE)));
+        }
     }
     Ok(contenders)
 }

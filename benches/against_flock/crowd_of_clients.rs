@@ -1,4 +1,4 @@
-//! Many clients at once on five servers: is there progress, and how long does each wait?
+//! Many clients at once: is there progress, and how long does each wait?
 //!
 //! Each section is a process. Measured beside flock, which has no server.
 
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::nodes::{Nodes, redlock_run};
 use crate::report::{Row, ms};
 use crate::rig::Rig;
 
@@ -71,32 +70,39 @@ impl Crowd {
         let at = |hundredths: usize| waits.get((waits.len() * hundredths).div_ceil(100).saturating_sub(1));
         [50, 99].map(|hundredths| at(hundredths).copied().unwrap_or_default()).into()
     }
+
+    fn row(&self, name: &str, is_ours: bool, least: f64) -> Row {
+        let (rate, (median, high)) = (self.a_second(), self.waits());
+        let row = Row::new(name, format!("{rate:.0} a second")).spread(format!(
+            "wait {}, p99 {}; {} failures, {} overlaps",
+            ms(median),
+            ms(high),
+            self.failures,
+            self.overlaps
+        ));
+        if !is_ours {
+            return row;
+        }
+        let is_met = rate >= least && high <= median.mul_f64(GOAL_WAIT) && self.failures + self.overlaps == 0;
+        row.goal(format!(">= {GOAL} x flock's, p99 <= {GOAL_WAIT} x median"), is_met)
+    }
 }
 
-pub fn measure(rig: &mut Rig, nodes: &Nodes, rounds: usize) -> anyhow::Result<Vec<Row>> {
-    let (mut flock, mut redlock) = (Crowd::default(), Crowd::default());
+pub fn measure(rig: &mut Rig, urls: &str, rounds: usize) -> anyhow::Result<Vec<Row>> {
+    let lockers = rig.lockers(urls)?;
+    let mut crowds: Vec<Crowd> = (0..=lockers.len()).map(|_| Crowd::default()).collect();
     for _ in 0..rounds {
         let key = rig.new_name();
-        flock.add(crowd(|| rig.flock(&key))?);
-        redlock.add(crowd(|| redlock_run(rig, &nodes.urls(), &key))?);
+        crowds[0].add(crowd(|| rig.flock(&key))?);
+        for (locker, all) in lockers.iter().zip(&mut crowds[1..]) {
+            let key = rig.new_name();
+            all.add(crowd(|| locker.run(urls, &key))?);
+        }
     }
-    let rate = redlock.a_second();
-    let (median, high) = redlock.waits();
-    let (flock_median, flock_high) = flock.waits();
-    let asked = rounds * CLIENTS * SECTIONS;
-    Ok(vec![
-        Row::new("flock: sections a second", format!("{:.0}", flock.a_second())),
-        Row::new("flock: median wait", ms(flock_median)),
-        Row::new("flock: p99 wait", ms(flock_high)),
-        Row::new("redlock: sections a second", format!("{rate:.0}"))
-            .goal(format!(">= {GOAL} x flock's"), rate >= GOAL * flock.a_second()),
-        Row::new("redlock: median wait", ms(median)),
-        Row::new("redlock: p99 wait", ms(high))
-            .goal(format!("p99 <= {GOAL_WAIT} x median"), high <= median.mul_f64(GOAL_WAIT)),
-        Row::new(format!("redlock: failures of {asked}"), redlock.failures.to_string())
-            .goal("0", redlock.failures == 0),
-        Row::new("redlock: overlaps", redlock.overlaps.to_string()).goal("0", redlock.overlaps == 0),
-    ])
+    let least = GOAL * crowds[0].a_second();
+    let ours = [false].into_iter().chain(lockers.iter().map(|locker| locker.is_ours));
+    let names = ["flock"].into_iter().chain(lockers.iter().map(|locker| locker.name.as_str()));
+    Ok(names.zip(ours).zip(&crowds).map(|((name, is_ours), crowd)| crowd.row(name, is_ours, least)).collect())
 }
 
 /// All clients at once, each with its sections one after another.
