@@ -308,6 +308,8 @@ impl Client<'_> {
         let Some(ended) = ended else {
             if grant.taken_at.elapsed() >= run.min_hold {
                 redis_lock.abandon();
+            } else {
+                self.record(|record| record.keeps_min_hold = true);
             }
             return;
         };
