@@ -32,6 +32,7 @@ pub(super) fn run(settings: &HistorySettings) -> anyhow::Result<Exit> {
     let is_picture = matches!(settings.form, Form::Text | Form::Svg(_));
     if settings.failed && !(is_picture && matches!(settings.scope, HistoryScope::One(_))) {
         histories.iter_mut().for_each(History::keep_failed);
+        histories.retain(|history| !history.runs.is_empty());
     }
     if let Some(limit) = settings.limit {
         keep_last(&mut histories, limit);

@@ -50,6 +50,8 @@ fn the_failed_runs_of_all_locks_can_be_selected(backend: &Backend) {
     let failed = histories(backend, &["--failed"]);
     assert_eq!((all(&failed, "key"), all(&failed, "exit")), (vec!["web-b".into()], vec!["3".into()]));
     assert_eq!(histories(backend, &["web-a", "--failed"]).len(), 0);
+    let text = backend.subcommand("history").arg("--failed").done().expect_code(0).stdout;
+    assert!(text.starts_with("1 lock: 1 run ") && !text.contains("db"), "{text}");
     let text = backend.subcommand("history").args(&["web-a", "--failed"]).done().expect_code(0).stdout;
     assert!(text.starts_with("web-a: 2 runs ") && text.trim_end().ends_with("WHO"), "{text}");
     let none = backend.subcommand("history").args(&["web-a*", "--failed"]).done().expect_code(0).stdout;

@@ -117,7 +117,8 @@ fn a_terminal_of_80_columns_shows_the_numbers_and_shortens_the_names() {
             ["\u{1b}[H", "\u{1b}[K", "\u{1b}[J"].iter().fold(pty.screen(), |s, code| s.replace(code, ""));
         let line = |start: &str| plain.lines().find(|line| line.contains(start)).expect(start).trim_end();
         let (headings, row) = (line("KEY "), line("deploy-p"));
-        assert!(row.chars().count() <= 80, "{row:?}");
+        // In the last column a terminal would erase with the rest of the line.
+        assert!(headings.chars().count() < 80 && row.chars().count() < 80, "{headings:?} {row:?}");
         let cell = |heading: &str| row[headings.find(heading).expect(heading)..].chars().next();
         assert_eq!(
             [cell("STATE"), cell("HOLDER"), cell("WAITING")],
