@@ -67,7 +67,7 @@ impl Workflow<'_> {
     }
 
     fn begin_main(&mut self) {
-        self.worker.begin(&format!("{NODE} {}", path("action/main.js").display()));
+        self.worker.begin(&format!("{NODE} '{}'", path("action/main.js").display()));
     }
 
     /// Its status; later steps get what it has left.
@@ -89,7 +89,7 @@ impl Workflow<'_> {
     }
 
     fn post(&mut self) -> i32 {
-        self.worker.step(&format!("{NODE} {}", path("action/post.js").display()))
+        self.worker.step(&format!("{NODE} '{}'", path("action/post.js").display()))
     }
 }
 
