@@ -122,7 +122,7 @@ struct Worker {
 
 const WORKER: &str = r#"n=0; : >env
     while read -r step; do
-        n=$((n + 1)); (set -a; . ./env; exec $step </dev/null); echo "end of step $n: $?."
+        n=$((n + 1)); (set -a; . ./env; eval "exec $step" </dev/null); echo "end of step $n: $?."
     done"#;
 
 impl Worker {
