@@ -97,6 +97,7 @@ pub(crate) enum Rule {
     WaitForOldServers,
     /// A server votes beside a longer bound only if it has kept its data since the bound was raised.
     RaisedBound,
+    AcknowledgedTtl,
     /// A refusal reports the longest bound, too.
     RefusalsReport,
     /// Servers are healed only after a majority has renewed.

@@ -112,7 +112,8 @@ end
 --
 -- A request for a lease of `ttl` ms raises the bound, for a little longer than this lease can last.
 -- No longer lease was granted before, so a server that is in good standing stays so. On any other
--- server nothing is raised, and its reply is no acknowledgement.
+-- server, and on one that the longer bound would put into quarantine for all clients, nothing is raised,
+-- and its reply is no acknowledgement: only this client must wait.
 --
 -- `first_field`: where the arguments that describe the client begin, if there are any. For people, a
 -- second key names the client that asked for the longest bound in force.
@@ -132,10 +133,16 @@ local function quarantine_left(quarantine, ttl, first_field)
   local is_standing = is_in_good_standing(since, is_known and longest or needed, is_known and raised or 0)
   local ours = math.max(quarantine, ttl)
   local left = needed > 0 and not is_standing and needed + 1000 - (NOW_MS - since) or 0
+  -- Since when there may be leases longer than usual. A second bound, longer than the first, does not
+  -- change that; then this server can have good standing only if it has been known for the new bound.
+  raised = longest > USUAL_LEASE_MS and raised or NOW_MS
+  if is_standing and not is_in_good_standing(since, ours, raised) then
+    ours, left = needed, ours + 1000 - (NOW_MS - since)
+  end
   local bound = is_standing and math.max(needed, ours) or needed
   -- A usual lease does not prolong a longer bound.
   local is_prolonged = bound > 0 and ends < NOW_MS + bound and (ours > USUAL_LEASE_MS or bound <= USUAL_LEASE_MS)
-  raised = bound > USUAL_LEASE_MS and (longest > USUAL_LEASE_MS and raised or NOW_MS) or 0
+  raised = bound > USUAL_LEASE_MS and raised or 0
   if marked ~= our_reign or since ~= stored or bound > longest or is_prolonged then
     ends = is_prolonged and NOW_MS + bound * 5 / 4 or ends
     local times = { int_string(since), int_string(bound), int_string(ends), int_string(raised) }

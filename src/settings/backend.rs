@@ -80,6 +80,17 @@ impl Backend {
         let may_forget = count > 1 || may_fail_over;
         let quarantine = quarantine(lease.quarantine.as_deref(), sources, may_forget)?;
         let ttl = parse_ttl(ttl, sources, may_forget || !quarantine.is_zero())?;
+        // Several servers announce a longer lease to each other, and one that cannot is refused then.
+        // A single server forgets it together with the lease.
+        if let Some(ttl) = ttl.filter(|ttl| count == 1 && !quarantine.is_zero() && *ttl > quarantine) {
+            let rule = format!(
+                "be at most --quarantine ({}), not {}: a server that lost its data would grant the lock \
+                 again too early. Give all clients a longer --quarantine",
+                format(quarantine),
+                format(ttl)
+            );
+            return Err(sources.must("ttl", &rule));
+        }
         let lag = if may_fail_over && !quarantine.is_zero() { FAILOVER_LAG } else { Duration::ZERO };
         let node_timeout = node_timeout(args, sources, ttl, count)?;
         Ok(Self::Servers { servers, timing: Timing { ttl, node_timeout, quarantine: quarantine + lag } })

@@ -185,6 +185,12 @@ pub static ALL: &[Mutant] = &[
     client_in("own-ttl", Rule::OwnTtl, Plot::ExtendedInMinority),
     client_in("wait-for-old-servers", Rule::WaitForOldServers, Plot::ForgottenLease),
     client_in("raised-bound", Rule::RaisedBound, Plot::ForgottenLongLease),
+    client_in("acknowledged-ttl", Rule::AcknowledgedTtl, Plot::UnacknowledgedExtension),
+    lua_in(
+        "second-bound",
+        Plot::SecondBound,
+        &[("if is_standing and not is_in_good_standing(since, ours, raised) then", "if false then")],
+    ),
     client_in("refusals-report", Rule::RefusalsReport, Plot::ForgottenLease),
     client_in("heal-after-majority", Rule::HealAfterMajority, Plot::Flushed),
     client_in("tombstone", Rule::Tombstone, Plot::LateRequests),

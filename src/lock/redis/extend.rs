@@ -141,7 +141,7 @@ impl RedisLock {
                     tally.add_error(member.node.error(Problem::InQuarantine(quarantine)));
                 } else if let Some(requested) = requested {
                     if quarantine.is_zero() {
-                        member.acknowledged_at = Some(requested.sent_at());
+                        member.acknowledged = Some(requested);
                     }
                     // A shorter renewal does not shorten what was granted before.
                     let vote = member.vote.filter(|vote| vote.deadline() > requested.deadline());

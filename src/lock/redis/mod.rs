@@ -159,9 +159,16 @@ impl RedisLock {
         if !self.has_long_lease() || lease.ttl() <= USUAL_LEASE {
             return lease;
         }
-        let all = self.servers.all().map(|at| self.servers[at].acknowledged_at);
-        let first = all.min().flatten();
-        let ends = first.map_or(lease.sent_at(), |first| first + lease.ttl());
+        let until = |acknowledged: Lease| {
+            // With another ttl it acknowledged another length.
+            if follows(Rule::AcknowledgedTtl) {
+                acknowledged.end()
+            } else {
+                acknowledged.sent_at() + lease.ttl()
+            }
+        };
+        let all = self.servers.all().map(|at| self.servers[at].acknowledged.map(until));
+        let ends = all.min().flatten().unwrap_or(lease.sent_at());
         Lease::new(lease.sent_at(), lease.ttl().min(ends.since(lease.sent_at()).max(USUAL_LEASE)))
     }
 

@@ -30,8 +30,8 @@ pub(super) struct Member {
     pub lost_claim: bool,
     /// The lease of its last vote for us, counted from its request, with the ttl of that request.
     pub vote: Option<Lease>,
-    /// When the last request was sent with which it acknowledged the length of our lease.
-    pub acknowledged_at: Option<BootTime>,
+    /// The lease that was last requested with the ttl that it acknowledged.
+    pub acknowledged: Option<Lease>,
     /// It has renewed before, so it has that script.
     pub has_renewed: bool,
     /// The lease of the renewal that it has not replied to.
@@ -62,7 +62,7 @@ impl Member {
             avoid_until: None,
             lost_claim: false,
             vote: None,
-            acknowledged_at: None,
+            acknowledged: None,
             has_renewed: false,
             renewal: None,
         }

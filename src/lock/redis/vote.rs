@@ -281,7 +281,7 @@ impl RedisLock {
         for (at, _) in tally.yes() {
             self.servers[at].vote = Some(lease);
         }
-        self.servers.iter_mut().for_each(|member| member.acknowledged_at = Some(lease.sent_at()));
+        self.servers.iter_mut().for_each(|member| member.acknowledged = Some(lease));
         // Votes live for a lease. Now that they are a grant, they must outlive this process.
         if self.servers.len() > 1 && self.requests.outlives_lease(&self.terms) {
             let call = self.requests.extend(self.claim(), lease.sent_at(), &self.terms, None).in_full();

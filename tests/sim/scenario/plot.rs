@@ -18,10 +18,14 @@ const QUEUES: WaitPolicy = WaitPolicy::Queue { at_most: None };
 pub enum Plot {
     /// A majority forgets a lease that is longer than usual, and its holder cannot know.
     ForgottenLongLease,
+    /// A client asks for a much longer lease where leases longer than usual are already in use.
+    SecondBound,
     /// A majority forgets a usual lease, and clients with shorter quarantines ask.
     ForgottenLease,
     /// `extend` reaches only the keeper's side of a partition.
     ExtendedInMinority,
+    /// `extend` asks for a longer lease than usual, which one server never acknowledges.
+    UnacknowledgedExtension,
     /// A renewal is delivered after an extension with a longer ttl.
     LateRenewal,
     /// An operator flushes all servers.
@@ -47,12 +51,14 @@ pub enum Plot {
     TwoGatesOfFive,
 }
 
-pub const ALL: [Plot; 14] = [
+pub const ALL: [Plot; 16] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
+    Plot::SecondBound,
     Plot::ForgottenLease,
     Plot::ExtendedInMinority,
+    Plot::UnacknowledgedExtension,
     Plot::LateRenewal,
     Plot::Flushed,
     Plot::HealedAmongOthers,
@@ -73,8 +79,10 @@ impl Plot {
         stage.warm_up();
         match self {
             Self::ForgottenLongLease => stage.forgotten_long_lease(),
+            Self::SecondBound => stage.second_bound(),
             Self::ForgottenLease => stage.forgotten_lease(),
             Self::ExtendedInMinority => stage.extended_in_minority(),
+            Self::UnacknowledgedExtension => stage.unacknowledged_extension(),
             Self::LateRenewal => stage.late_renewal(),
             Self::Flushed => stage.flushed(),
             Self::HealedAmongOthers => stage.healed_among_others(),
@@ -161,6 +169,23 @@ impl Stage {
         }
     }
 
+    fn second_bound(&mut self) {
+        // From the servers' first use on.
+        self.0.scenario.steps.clear();
+        let first = self.run(WaitPolicy::No, Self::command(0), 30, 60);
+        self.0.push(0, What::Start(Box::new(first)));
+        for at_s in [30, 100] {
+            let client = self.run(QUEUES, Self::command(1), 30, 60);
+            self.start(at_s * 1_000_000, client);
+        }
+        let asks = self.between_ms(70_000, 90_000);
+        let client = self.run(QUEUES, Self::command(1), 7200, 60);
+        let client = self.start(asks, client);
+        // The servers are too young for such a lease.
+        let gives_up = self.between_ms(10, 5000);
+        self.fault(asks + gives_up, Fault::Kill { actor: client, has_guardian: false });
+    }
+
     fn forgotten_lease(&mut self) {
         let holder = self.run(QUEUES, Self::command(20), 30, 30);
         self.start(0, holder);
@@ -193,6 +218,30 @@ impl Stage {
             let mut waiter = self.run(QUEUES, Self::command(1), 5, 30);
             waiter.latencies_us[side] = UNREACHABLE_US;
             let at = self.between_ms(2000, 8000);
+            self.start(at, waiter);
+        }
+    }
+
+    fn unacknowledged_extension(&mut self) {
+        let cut_off = self.any_server();
+        let (flushed, other) = ((cut_off + 1) % 3, (cut_off + 2) % 3);
+        let keeper = self.run(QUEUES, Subject::Watched(Duration::from_secs(150)), 5, 30);
+        let keeper = self.start(0, keeper);
+        let cut = self.between_ms(500, 1500);
+        self.fault(
+            cut,
+            Fault::Cut { actor: keeper, servers: vec![cut_off], how: Cut::Both, for_us: 200_000_000 },
+        );
+        let mut extend = self.client(Job::Extend { of: keeper, keys: vec!["a".into()] }, 600, 30);
+        extend.latencies_us[cut_off] = UNREACHABLE_US;
+        let after = self.between_ms(50, 2000);
+        self.start(cut + after, extend);
+        let later = self.between_ms(2000, 10_000);
+        self.fault(cut + after + later, Fault::Flush { server: flushed });
+        for _ in 0..2 {
+            let mut waiter = self.run(QUEUES, Self::command(1), 5, 30);
+            waiter.latencies_us[other] = UNREACHABLE_US;
+            let at = self.between_ms(20_000, 60_000);
             self.start(at, waiter);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::support::nodes::pttl;
-use crate::support::{Links, MS, Nodes, Run, hold, wait_until};
+use crate::support::nodes::{marker_prefix, pttl};
+use crate::support::{Links, MS, Nodes, Redis, Run, hold, refused, wait_until};
 
 /// A server that answers late still reports the longest quarantine, even when it refuses.
 #[test]
@@ -68,4 +68,25 @@ fn a_long_lease_needs_every_server() {
     assert!(done.stderr.contains(&name) && done.stdout.is_empty(), "{done:?}");
     nodes.all_free();
     nodes.run_quarantined("long").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+/// Leases longer than usual have been possible since the servers were first used, ten minutes ago.
+#[test]
+fn a_second_longer_bound_stops_no_other_client() {
+    let nodes = Nodes::start(3);
+    for redis in nodes.iter() {
+        let seconds: u64 = redis.cmd(&["TIME"]).lines().next().expect("seconds").parse().expect("a number");
+        let (since, ends) = ((seconds - 600) * 1000, (seconds + 3600) * 1000);
+        redis.cmd(&["SET", "lock-node", &format!("{} {since} 60000 {ends} {since}", marker_prefix(redis))]);
+    }
+    acquire_long(&nodes).done().expect_code(69);
+    nodes.run_quarantined("other").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
+fn one_server_cannot_remember_a_lease_longer_than_the_quarantine() {
+    let redis = Redis::start();
+    let run = || Run::at(&redis.url(), "k").args(&["--quarantine", "30s", "-n"]);
+    refused(run().args(&["--ttl", "10m"]), 64, &["--ttl must be at most --quarantine (30s), not 10m"]);
+    refused(run().args(&["--ttl", "30s"]), 69, &["new, restarted or promoted"]);
 }
