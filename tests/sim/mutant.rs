@@ -235,6 +235,11 @@ pub static ALL: &[Mutant] = &[
         &[("int_string(math.max(tonumber(TTL), at_least))", "TTL")],
     ),
     lua_in(
+        "protocols-are-compared",
+        Plot::DistantProtocol,
+        &[("if theirs and math.abs(theirs - PROTOCOL) > 1 then", "if false then")],
+    ),
+    lua_in(
         "heal-takes-nothing-away",
         Plot::HealedAmongOthers,
         &[("if not k.is_ours and (is_taken or free_capacity(k, MODE) <= 0) then", "if false then")],

@@ -92,6 +92,7 @@ impl HostBearer {
             }
             let holds = |file| self.processes.holds(pid, &HostHolder::new(file, self.byte(), Some(pid)));
             if files.iter().all(holds) {
+                self.check_protocol(&files[0], &control)?;
                 keepers.push(Found { pid: Some(pid), control: Some(control) });
             }
         }
@@ -107,6 +108,13 @@ impl HostBearer {
     fn record(&self, file: &LockFile) -> Option<Record> {
         let claim = self.claim.to_string();
         file.open_records().into_iter().map(|(_, record)| record).find(|record| record.claim == claim)
+    }
+
+    /// The number in the record could keep a token from its keeper. The version only explains.
+    fn check_protocol(&self, file: &LockFile, control: &KeeperControl) -> Result<(), BackendError> {
+        let recorded = self.record(file).map(|record| record.info).unwrap_or_default();
+        let info = HolderInfo { protocol: control.protocol(), ..recorded };
+        info.protocol_problem().map_or(Ok(()), |problem| Err(BackendError { at: None, problem }))
     }
 
     /// Without a file there is no grant, unless the file was renamed or deleted.

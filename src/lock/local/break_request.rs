@@ -222,6 +222,9 @@ impl Breaker for HostBreaker {
     fn notify(&mut self, holders: &[Holder], how: BreakMode) -> Result<Notified, BackendError> {
         let mut unreachable = Vec::new();
         let Some(file) = &self.file else { return Ok(Notified { unreachable, freed: Freed::No }) };
+        if let Some(problem) = holders.iter().find_map(|holder| holder.info.protocol_problem()) {
+            return Err(BackendError { at: None, problem });
+        }
         let present = Present::look(file)?;
         let mut released = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
         let verb = match (how, self.reason) {

@@ -5,7 +5,8 @@
 //!     0    number of the last request
 //!     8    its ttl in milliseconds; 0 = forever
 //!     16   number of the last request that was handled
-//!     24   the lock files, by device and inode, as text
+//!     24   the keeper's protocol
+//!     32   the lock files, by device and inode, as text
 //!
 //! The keeper has locked the bytes from the number of the first unhandled request on, so a client
 //! that waits for its byte learns that its request was handled, or that the keeper has exited.
@@ -28,11 +29,12 @@ use super::format::number;
 use super::ofd_lock::{LockKind, OfdLocks};
 use super::release_watch::ReleaseWatch;
 use crate::clock::BootTime;
-use crate::lock::Claim;
 use crate::lock::wait::wait;
+use crate::lock::{Claim, PROTOCOL};
 
 const HANDLED: u64 = 16;
-const FILES: u64 = 24;
+const KEEPER_PROTOCOL: u64 = 24;
+const FILES: u64 = 32;
 /// Enough for the identities of more keys than a command line can name.
 const LONGEST: usize = 1024 * 1024;
 
@@ -70,6 +72,7 @@ impl ControlFile {
             }
             text.push_str(&format!("{}:{} ", about.dev(), about.ino()));
         }
+        file.write_all_at(&u64::from(PROTOCOL).to_le_bytes(), KEEPER_PROTOCOL)?;
         file.write_all_at(text.as_bytes(), FILES)?;
         let control = Self(OfdLocks::new(file));
         control.0.try_lock(1..END, LockKind::Write)?;
@@ -116,6 +119,12 @@ impl KeeperControl {
             Some((device.parse().ok()?, inode.parse().ok()?))
         };
         String::from_utf8_lossy(&bytes[..read]).split_ascii_whitespace().filter_map(file).collect()
+    }
+
+    pub(super) fn protocol(&self) -> Option<u32> {
+        let mut bytes = [0; 8];
+        self.0.file().read_exact_at(&mut bytes, KEEPER_PROTOCOL).ok()?;
+        u32::try_from(number(&bytes)).ok()
     }
 
     /// Leave a request to extend the lock; the keeper must be woken then. `None` if other clients

@@ -7,6 +7,8 @@ use super::*;
 pub struct Access {
     pub urls: Vec<String>,
     pub timing: Timing,
+    /// The protocol that it says it has.
+    pub protocol: u32,
 }
 
 /// `redlock run`, or `redlock acquire`.

@@ -56,6 +56,12 @@ impl Observer for Watcher<'_> {
 
     /// As commands/cancel.rs, but without a thread.
     fn waiting(&mut self, blocked: &Blocked, _: Duration) {
+        if let Blocker::Holder(holding) = &blocked.by
+            && let Some(problem) = holding.info.protocol_problem()
+        {
+            let text = format!("host {} waits for such a holder: {}", self.world.site(), short(&problem));
+            self.world.shared().borrow_mut().oracle.violation("protocol", text);
+        }
         let (Some(canceller), Some(holding)) = (&mut self.canceller, blocked.to_cancel()) else { return };
         if canceller.asked.as_ref() == Some(&holding.id) {
             return;
@@ -124,7 +130,8 @@ impl Client<'_> {
     }
 
     fn who(&self, renewal: Renewal) -> HolderInfo {
-        HolderInfo { host: format!("host-{}", self.world.site()), renewal, ..HolderInfo::default() }
+        let host = format!("host-{}", self.world.site());
+        HolderInfo { host, renewal, protocol: Some(self.access.protocol), ..HolderInfo::default() }
     }
 
     fn request(&self, run: &Run) -> Request {

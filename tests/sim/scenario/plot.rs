@@ -49,9 +49,11 @@ pub enum Plot {
     /// The same with five servers: the younger client meets only votes that were given before the older
     /// one knew its place.
     TwoGatesOfFive,
+    /// The holder, or a waiter that becomes it, is a client with which the others cannot share a lock.
+    DistantProtocol,
 }
 
-pub const ALL: [Plot; 16] = [
+pub const ALL: [Plot; 17] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -68,6 +70,7 @@ pub const ALL: [Plot; 16] = [
     Plot::LateVotes,
     Plot::TwoGates,
     Plot::TwoGatesOfFive,
+    Plot::DistantProtocol,
 ];
 
 impl Plot {
@@ -94,6 +97,7 @@ impl Plot {
             Self::LateVotes => stage.late_votes(),
             Self::TwoGates => stage.two_gates(),
             Self::TwoGatesOfFive => stage.two_gates_of_five(),
+            Self::DistantProtocol => stage.distant_protocol(),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
         stage.0.scenario
@@ -417,5 +421,18 @@ impl Stage {
         // It never learns whose gate the last server is.
         let servers = vec![4];
         self.fault(at + 10, Fault::Cut { actor: younger, servers, how: Cut::Both, for_us: 600_000_000 });
+    }
+
+    fn distant_protocol(&mut self) {
+        let first = self.run(QUEUES, Self::command(1), 5, 30);
+        self.start(0, first);
+        let mut distant = self.run(QUEUES, Self::command(2), 5, 30);
+        distant.access.protocol += 2;
+        let at = self.between_ms(0, 1500);
+        self.start(at, distant);
+        for _ in 0..3 {
+            let (at, client) = (self.between_ms(0, 4000), self.run(QUEUES, Self::command(0), 5, 30));
+            self.start(at, client);
+        }
     }
 }

@@ -32,11 +32,7 @@ fn the_lists_of_servers_work() {
     for block in blocks {
         let sandbox = Sandbox::new();
         let servers = [(); 3].map(|()| Redis::start());
-        let names = ["a", "b", "c"].map(|name| format!("redis://{name}.internal"));
-        let line = names
-            .iter()
-            .zip(&servers)
-            .fold(sandbox.localize(&block.text), |line, (name, server)| line.replace(name, &server.url()));
+        let line = sandbox.localize_several(&block.text, &servers);
         counts.push(line.matches("redis://127.0.0.1").count());
         sandbox.shell(&format!("{line}redlock run --quarantine off --key k -- true"), &[]);
     }

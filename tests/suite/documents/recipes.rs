@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use nix::sys::signal::Signal;
+
 use super::blocks::{Block, blocks_in};
 use super::jobs::{ci_environment, yaml_with};
 use super::sandbox::{Sandbox, quiet_success};
-use crate::support::{executable, wait_until};
+use crate::support::{Redis, Run, executable, wait_until};
 
 const RECIPES: &str = "docs/recipes.md";
 const DOCUMENTS: [&str; 2] = [RECIPES, "README.md"];
@@ -24,7 +26,10 @@ fn shell_recipes_run() {
         let sandbox = Sandbox::new();
         let scripts = sandbox.scripts_of(&recipe.text);
         sandbox.programs(["make"]);
-        assert_eq!(sandbox.shell(&recipe.text, &[("SHELL", "/bin/sh")]), "");
+        let servers = [(); 3].map(|()| Redis::start());
+        let text = sandbox.localize_several(&recipe.text, &servers);
+        let variables = [("SHELL", "/bin/sh"), ("REDLOCK_QUARANTINE", "off")];
+        assert_eq!(sandbox.shell(&text, &variables), "");
         let ran: BTreeSet<String> = sandbox.ran().into_iter().filter(|name| name != "make").collect();
         assert_eq!(ran, scripts, "{}", recipe.text);
         assert!(!recipe.text.contains("--events") || sandbox.path("events.jsonl").exists());
@@ -167,6 +172,10 @@ fn unit_value<'a>(unit: &'a str, key: &str) -> &'a str {
     unit.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_else(|| panic!("no {key} in {unit}"))
 }
 
+fn unit_environment(unit: &str) -> Vec<(&str, &str)> {
+    unit_value(unit, "Environment").split(' ').filter_map(|pair| pair.split_once('=')).collect()
+}
+
 #[test]
 fn the_systemd_units_are_valid_and_run() {
     let sandbox = Sandbox::new();
@@ -181,7 +190,7 @@ fn the_systemd_units_are_valid_and_run() {
         fs::write(&path, text).unwrap();
         files.push(path.to_str().unwrap().to_owned());
     }
-    assert_eq!(files.len(), 2);
+    assert_eq!(files.len(), 3);
     // Only where systemd is installed, which is rare in a container.
     if std::path::Path::new("/usr/bin/systemd-analyze").exists() {
         let mut argv = vec!["systemd-analyze", "verify"];
@@ -191,8 +200,7 @@ fn the_systemd_units_are_valid_and_run() {
     let service = sandbox.localize(&units[0].text);
     let line = unit_value(&service, "ExecStart");
     assert!(line.starts_with("redlock run "), "a package may install it elsewhere: {line}");
-    let variables: Vec<(&str, &str)> =
-        unit_value(&service, "Environment").split(' ').filter_map(|pair| pair.split_once('=')).collect();
+    let variables = unit_environment(&service);
     sandbox.shell(line, &variables);
     assert_eq!(sandbox.ran(), ["nightly"]);
     // On the second host.
@@ -202,6 +210,49 @@ fn the_systemd_units_are_valid_and_run() {
         Some(unit_value(&service, "SuccessExitStatus"))
     );
     assert_eq!(sandbox.ran(), ["nightly"]);
+}
+
+/// Two hosts with the same unit. systemd is played by this test.
+#[test]
+fn the_standby_takes_over() {
+    let sandbox = Sandbox::new();
+    let started = sandbox.path("ran");
+    let daemon = format!("#!/bin/sh\necho $REDLOCK_FENCE >>'{}'\nexec sleep 60\n", started.display());
+    executable(&sandbox.bin().join("feeder"), &daemon);
+    let units = blocks_in(RECIPES, "ini");
+    let unit = units.iter().find(|unit| unit.file_name() == "feeder.service").expect("the unit");
+    let unit = sandbox.localize(&unit.text);
+    assert_eq!(unit_value(&unit, "Restart"), "always");
+    let argv: Vec<&str> = unit_value(&unit, "ExecStart").split(' ').skip(1).collect();
+    let run =
+        unit_environment(&unit).into_iter().fold(Run::bare(), |run, (name, value)| run.env(name, value));
+    let run = run.args(&argv);
+    let start = |hosts: usize| {
+        let job = run.clone().spawn();
+        wait_until("it runs or stands by", || {
+            sandbox.ran().len() + sandbox.redis.queue_len("feeder") == hosts
+        });
+        job
+    };
+    let first = start(1);
+    let standby = start(2);
+    standby.signal(Signal::SIGTERM);
+    assert_eq!(standby.wait().signal, Some(Signal::SIGTERM as i32));
+    assert_eq!((sandbox.ran().len(), sandbox.redis.queue_len("feeder")), (1, 0));
+
+    let second = start(2);
+    sandbox.shell("redlock break feeder --yes", &[]);
+    let lost = first.wait().expect_code(79);
+    assert!(lost.stderr.contains("broken by"), "-q hides no error: {lost:?}");
+    wait_until("the standby runs it", || sandbox.ran().len() == 2);
+
+    let third = start(3);
+    second.signal(Signal::SIGTERM);
+    second.wait();
+    wait_until("the next one runs it", || sandbox.ran().len() == 3);
+    third.signal(Signal::SIGTERM);
+    third.wait();
+    assert!(sandbox.ran().is_sorted(), "each has a higher fence: {:?}", sandbox.ran());
 }
 
 #[test]

@@ -43,6 +43,13 @@ impl Sandbox {
             .replace(DOCUMENTED_BIN, self.bin().to_str().unwrap())
     }
 
+    /// The text with these servers instead of a.internal and the next ones.
+    pub fn localize_several(&self, text: &str, servers: &[Redis]) -> String {
+        let names = ["a", "b", "c"].map(|name| format!("redis://{name}.internal"));
+        let text = self.localize(text);
+        names.iter().zip(servers).fold(text, |text, (name, server)| text.replace(name, &server.url()))
+    }
+
     /// Creates programs with these names, in bin, or as scripts in the working directory if they
     /// begin with "./".
     pub fn programs<'a>(&self, names: impl IntoIterator<Item = &'a str>) {

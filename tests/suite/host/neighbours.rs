@@ -87,6 +87,7 @@ fn a_forged_record_does_not_separate_a_token_from_its_keeper() {
     let token = token.as_str();
     let other = format!("{}{}", if token.starts_with('0') { '1' } else { '0' }, &token[1..]);
     forge(&host, token, &other);
+    forge(&host, "protocol\x001\0", "protocol\x003\0");
     with_token(&host, "extend", token).args(&["--ttl", "60s"]).done().expect_code(0);
     with_token(&host, "release", token).done().expect_code(0);
     wait_until("the lock is free", || host.is_free());
@@ -99,6 +100,7 @@ fn a_forged_record_does_not_separate_a_token_from_its_run() {
     let token = job.wait_for_line("token ").replace("token ", "");
     let other = format!("{}{}", if token.starts_with('0') { '1' } else { '0' }, &token[1..]);
     forge(&host, &token, &other);
+    forge(&host, "protocol\x001\0", "protocol\x003\0");
     let is_owned = |token: &str| host.subcommand("status").args(&["k", "--check", "owned", "--token", token]);
     is_owned(&token).done().expect_code(0);
     is_owned(&other).done().expect_code(1);

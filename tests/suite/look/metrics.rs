@@ -163,16 +163,19 @@ fn words(query: &str) -> Vec<&str> {
 
 #[test]
 fn the_documented_queries_name_metrics_and_labels_that_exist() {
-    const OF_PROMETHEUS: [&str; 19] = [
+    const OF_PROMETHEUS: [&str; 22] = [
         "time",
         "min",
         "max",
         "sum",
+        "without",
         "by",
         "or",
         "and",
         "unless",
         "delta",
+        "max_over_time",
+        "offset",
         "h",
         "node_textfile_mtime_seconds",
         "file",
@@ -204,4 +207,34 @@ fn the_documented_queries_name_metrics_and_labels_that_exist() {
         let checked = Command::new("promtool").args(["check", "rules"]).arg(rules).output().unwrap();
         assert!(checked.status.success(), "{checked:?}");
     }
+}
+
+/// The first loss of a lock, and a later one, for an hour each.
+const LOSSES: &str = r#"
+rule_files: [RULES]
+tests:
+  - interval: 1m
+    input_series:
+      - { series: 'redlock_history_runs{key="first",outcome="lost"}', values: '_x90 1x100' }
+      - { series: 'redlock_history_runs{key="next",outcome="lost"}', values: '1x90 2x100' }
+      - { series: 'redlock_history_runs{key="long ago",outcome="lost"}', values: '3x190' }
+    promql_expr_test:
+      - expr: count(ALERTS{alertname="RedlockLockLost"})
+        eval_time: 100m
+        exp_samples: [{ labels: '{}', value: 2 }]
+      - expr: count(ALERTS{alertname="RedlockLockLost"})
+        eval_time: 170m
+"#;
+
+#[test]
+fn every_loss_is_an_alert() {
+    if !processes::is_installed("promtool") {
+        skip!("promtool is not installed");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (tests, rules) = (directory.path().join("losses.yml"), "/docs/monitoring/alerts.yml");
+    let rules = format!("{}{rules}", env!("CARGO_MANIFEST_DIR"));
+    fs::write(&tests, LOSSES.replace("RULES", &rules)).unwrap();
+    let tested = Command::new("promtool").args(["test", "rules"]).arg(tests).output().unwrap();
+    assert!(tested.status.success(), "{tested:?}");
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -172,7 +173,41 @@ fn a_client_two_protocols_away_is_refused_on_this_host() {
             .expect_code(78)
             .expect_stderr(&["(protocol 3); this is redlock"]);
     }
+    for how in [&["k", "--yes"][..], &["k", "--yes", "--now"]] {
+        let done = host.subcommand("break").args(how).done().expect_code(78);
+        done.expect_stderr(&["(protocol 3); this is redlock"]);
+    }
     holder.wait().expect_code(0);
+    assert!(host.is_free());
+}
+
+/// The memory file of a keeper, which only its own user can open.
+fn control_file(keeper: &Value) -> fs::File {
+    let descriptors = fs::read_dir(format!("/proc/{keeper}/fd")).expect("the keeper's descriptors");
+    let is_control = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with("/memfd:redlock-keeper-"))
+    };
+    let path = descriptors.flatten().map(|entry| entry.path()).find(is_control).expect("a control file");
+    fs::OpenOptions::new().write(true).open(path).expect("the control file")
+}
+
+#[test]
+fn a_keeper_two_protocols_away_is_neither_extended_nor_released_on_this_host() {
+    let host = Host::new();
+    let acquired = host.subcommand("acquire").args(&["--key", "k", "--ttl", "60s", "--json"]);
+    let acquired = acquired.done().expect_code(0).json();
+    let token = acquired["token"].as_str().expect("a token");
+    let with_token = |command| host.subcommand(command).args(&["k", "--token", token]);
+    let control = control_file(&acquired["keeper"]);
+    let pretend = |protocol: u8| control.write_all_at(&u64::from(protocol).to_le_bytes(), 24).unwrap();
+    pretend(OURS + 2);
+    for run in [with_token("extend").args(&["--ttl", "50s"]), with_token("release")] {
+        run.done().expect_code(78).expect_stderr(&["(protocol 3); this is redlock"]);
+    }
+    host.run().arg("-n").cmd(&["true"]).done().expect_code(75);
+    pretend(OURS + 1);
+    with_token("extend").args(&["--ttl", "50s"]).done().expect_code(0);
+    with_token("release").done().expect_code(0);
     assert!(host.is_free());
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::client::{Access, Job, Run, Subject, plain_run};
 use crate::dice::Dice;
-use crate::lock::{BreakMode, Mode, Prefer, Timing, WaitPolicy};
+use crate::lock::{BreakMode, Mode, PROTOCOL, Prefer, Timing, WaitPolicy};
 use crate::network::ServerId;
 use crate::scheduler::{Clock, Site};
 
@@ -229,7 +229,7 @@ impl Draft {
         Actor {
             number,
             site: Site { boot_clock, wall_clock },
-            access: Access { urls, timing },
+            access: Access { urls, timing, protocol: PROTOCOL },
             latencies_us,
             job,
         }

@@ -48,7 +48,8 @@ fn completions_match_the_command_line() {
 }
 
 /// The script of clap's generator: options and subcommands, not the keys of locks. None for nushell:
-/// clap's is a declaration, with which nushell passes "--" on as "-", so the command does not run.
+/// clap's is a declaration, with which nushell (0.108) passes "--" on as "-", and turns options of the
+/// command into ours: "redlock run -k a grep -n x" becomes "... grep --nonblock x".
 fn from_clap(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut declared(), "redlock", &mut script);
