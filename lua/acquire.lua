@@ -10,7 +10,8 @@
 -- ARGV[12] quarantine  how long a server that lost its data must not vote, ms; 0 = off
 -- ARGV[13] ancestors   names of the waiters that the client runs under
 -- ARGV[14] history     number of finished runs that log:K keeps; 0 = none
--- ARGV[15] slots       the gate's slots, for a vote; '' = the server chooses, or there are none
+-- ARGV[15] slots       for a vote, the gate's slots; for the gate, of which each lock's is the lowest to
+--                      try first; '' = the server chooses, or there are none
 -- ARGV[16] once        do not grant the locks if a run with this option has succeeded within this
 --                      time, ms; '' = without the option
 -- ARGV[17...]          field, value, ... for info:K
@@ -84,7 +85,7 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding or ON
   -- Returns the reply if the request is refused.
   local function decide()
     for i, slot in ipairs(SLOT_NUMBERS ~= '' and numbers(SLOT_NUMBERS) or {}) do
-      LOCKS[i].slot = slot
+      LOCKS[i][IS_GATE and 'lowest_slot' or 'slot'] = slot
     end
     -- @include queue
     -- @include turn
@@ -169,7 +170,10 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding or ON
           enqueue(k, FIRST_FIELD)
         end
         -- If the holder expired or the first waiter died, no release wakes the next one.
-        wake_next(k, true)
+        -- A vote for a slot that is taken leaves other slots to the others.
+        if not k.slot then
+          wake_next(k, true)
+        end
       end
       local shown = held or not_our_turn
       return blocked_by(shown, call('ZRANK', LOCKS[shown].queue, QUEUED))

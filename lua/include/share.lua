@@ -39,12 +39,20 @@ local function holder_of_slot(k, slot)
   end
 end
 
--- Takes this slot, or the lowest that is free, for an entry that will be added. Expired entries must
--- have been removed.
+-- The lowest slot that is free, from this one on, or else of all.
+local function free_slot(map, lowest)
+  local slot = (string.find(map, '.', lowest + 1, true) or math.max(#map, lowest) + 1) - 1
+  return slot < slots_of(MODE) and slot or (string.find(map, '.', 1, true) or #map + 1) - 1
+end
+
+-- Takes this slot, or one that is free, for an entry that will be added. Expired entries must have
+-- been removed.
 local function take_slot(k, wanted)
+  local lowest = k.lowest_slot or 0
   if k.is_clean then
-    write_slots(k, 1, with_slot('', wanted or 0, '#'))
-    return int_string(wanted or 0)
+    wanted = wanted or free_slot('', lowest)
+    write_slots(k, 1, with_slot('', wanted, '#'))
+    return int_string(wanted)
   end
   local taken, map = read_slots(k)
   if not map then
@@ -53,7 +61,7 @@ local function take_slot(k, wanted)
       map = with_slot(map, slot_of(entry), '#')
     end
   end
-  local slot = wanted or (string.find(map, '.', 1, true) or #map + 1) - 1
+  local slot = wanted or free_slot(map, lowest)
   write_slots(k, taken + 1, with_slot(map, slot, '#'))
   return int_string(slot)
 end
@@ -125,8 +133,9 @@ end
 -- For store_grant(). Expired entries are removed before our record is written, because one of them
 -- may be ours. `k.slot`: the slot that is wanted, if any.
 local function write_share(k, info, ttl, first_field, is_new)
-  -- A request that is repeated keeps its slot.
-  k.slot = k.slot or k.entry and slot_of(k.entry)
+  -- A request that is repeated keeps its slot, unless other servers have refused that.
+  local has_kept = k.entry and slot_of(k.entry) >= (k.lowest_slot or 0)
+  k.slot = k.slot or has_kept and slot_of(k.entry)
   if k.entry then
     remove_entries(k, { k.entry })
   end

@@ -140,8 +140,9 @@ pub(crate) struct LeaseArgs {
     /// Keep a restarted server from voting for this long
     ///
     /// Applies to every server that may have lost its data: new, restarted, flushed or promoted.
-    /// "off" disables it. With one server, Sentinel or Cluster it must not be shorter than the
-    /// --ttl. [default: 30s with several servers, Sentinel or Cluster; off with one server]
+    /// "off" disables it. With several servers it is at least as long as the --ttl, up to 30s. With
+    /// one server, Sentinel or Cluster it must not be shorter than the --ttl. [default: 30s with
+    /// several servers, Sentinel or Cluster; off with one server]
     #[arg(
         long,
         value_name = "DURATION",

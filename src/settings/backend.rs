@@ -9,7 +9,7 @@ use super::usage;
 use crate::cli::{BackendArgs, LeaseArgs};
 use crate::duration::format;
 use crate::exit::{Failure, UNFIT};
-use crate::lock::{Keys, Server, Timing, default_directory};
+use crate::lock::{Keys, Server, Timing, USUAL_LEASE, default_directory};
 
 /// Options without effect on this host. They are accepted, so that a script runs with and without
 /// servers.
@@ -80,8 +80,11 @@ impl Backend {
         let may_forget = count > 1 || may_fail_over;
         let quarantine = quarantine(lease.quarantine.as_deref(), sources, may_forget)?;
         let ttl = parse_ttl(ttl, sources, may_forget || !quarantine.is_zero())?;
-        // Several servers announce a longer lease to each other, and one that cannot is refused then.
-        // A single server forgets it together with the lease.
+        // A server must not forget a lease that may still be in use. Several servers know of those that
+        // are longer than usual. A single one forgets them with its data.
+        let usual_lease = ttl.map_or(Duration::ZERO, |ttl| ttl.min(USUAL_LEASE));
+        let quarantine =
+            if count > 1 && !quarantine.is_zero() { quarantine.max(usual_lease) } else { quarantine };
         if let Some(ttl) = ttl.filter(|ttl| count == 1 && !quarantine.is_zero() && *ttl > quarantine) {
             let rule = format!(
                 "be at most --quarantine ({}), not {}: a server that lost its data would grant the lock \

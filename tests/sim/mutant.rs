@@ -150,7 +150,7 @@ pub static ALL: &[Mutant] = &[
         "votes-are-for-the-gates-slot",
         3,
         &[F::Slots, F::LongCommands, F::OtherNames],
-        &[("LOCKS[i].slot = slot", "LOCKS[i].slot = nil")],
+        &[("LOCKS[i][IS_GATE and 'lowest_slot' or 'slot'] = slot", "LOCKS[i].slot = nil")],
     ),
     lua(
         "locks-expire",

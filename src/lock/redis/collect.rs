@@ -184,6 +184,14 @@ impl RedisLock {
         observer: &mut dyn Observer,
     ) -> Result<(), Attempt> {
         self.note_refusal(at, &refusal);
+        if !all.slots.is_empty() && !all.tally.needs(at) {
+            all.blocked = Some(refusal.blocked.clone());
+            all.tally.add(at, Vote::No(refusal));
+            return Ok(());
+        }
+        if self.can_have_another_slot(all, at, &refusal) {
+            return Err(Attempt::AnotherSlot(Box::new(refusal.blocked)));
+        }
         let is_registered = refusal.stamp.is_some();
         let mut at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
         if let Some(follow) = self.must_yield(at, &refusal) {
@@ -213,6 +221,22 @@ impl RedisLock {
         }
         all.tally.add(at, Vote::No(refusal));
         Ok(())
+    }
+
+    /// Another client has the slot that the gate named, on a majority: the gate may not know of that
+    /// client, and may have another slot that is free. When it has none, the request waits for the
+    /// release once, and then tries all slots again, unless it must yield.
+    fn can_have_another_slot(&mut self, all: &Collection, at: usize, refusal: &Refusal) -> bool {
+        let key = refusal.blocked.key;
+        let Some(&slot) = all.slots.get(key) else { return false };
+        let is_exhausted = self.lowest_slots.get(key).is_some_and(|lowest| slot < *lowest);
+        let tries_again = all.waited_at.contains(&at) && self.must_yield(at, refusal).is_none();
+        if is_exhausted && !tries_again {
+            return false;
+        }
+        self.lowest_slots.clone_from(&all.slots);
+        self.lowest_slots[key] = slot + 1;
+        true
     }
 
     fn on_renewal(

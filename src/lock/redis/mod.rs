@@ -101,6 +101,8 @@ pub(crate) struct RedisLock {
     gate: usize,
     /// The gate of the clients that outvoted us.
     follow: Option<usize>,
+    /// The lowest slot to ask the gate for, of each key: those below were refused by other servers.
+    lowest_slots: Vec<u32>,
     /// As far as any server has reported: it applies to all votes.
     longest_lease: LongestLease,
     /// The lease of the last renewal that a majority agreed to.
@@ -126,6 +128,7 @@ impl RedisLock {
             stamp: None,
             gate: 0,
             follow: None,
+            lowest_slots: Vec::new(),
             longest_lease: LongestLease::default(),
             renewal: None,
             in_flight: None,
@@ -189,6 +192,13 @@ impl RedisLock {
                 Attempt::Superseded(by) => return Err(Error::Superseded(by)),
                 Attempt::Done(done) => return Err(Error::Done(done)),
                 Attempt::Cancelled(signal) => return Err(Error::Cancelled(signal)),
+                Attempt::AnotherSlot(blocked) if request.wait.queues() && progress.is_over() => {
+                    return Err(Error::Held(blocked));
+                }
+                Attempt::AnotherSlot(_) => {
+                    progress.had_reply = true;
+                    continue;
+                }
                 Attempt::Queued(blocked) => self.after_queueing(blocked, progress, observer)?,
                 Attempt::Outvoted { blocked, follow } => {
                     self.after_defeat(blocked, follow, progress, observer)?

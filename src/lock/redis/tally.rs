@@ -249,6 +249,13 @@ impl Tally {
         voted - self.yes().count() > self.tolerated()
     }
 
+    /// Whether there is no majority without this server.
+    pub(super) fn needs(&self, at: usize) -> bool {
+        let others = self.votes.iter().enumerate().filter(|(other, _)| *other != at);
+        let without = others.filter(|(_, vote)| !matches!(vote, None | Some(Vote::Yes { .. })));
+        without.count() >= self.tolerated()
+    }
+
     /// Whether too many servers cannot vote at all: waiting for the others would not help.
     pub(super) fn cannot_be_completed(&self) -> bool {
         let cannot_vote = self.votes.iter().flatten().filter(|vote| match vote {

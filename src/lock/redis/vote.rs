@@ -46,6 +46,8 @@ pub(super) enum Attempt {
         /// The gate of the clients that outvoted us, where to queue next.
         follow: Option<usize>,
     },
+    /// The gate voted for a slot that another client has: ask the gate for another one.
+    AnotherSlot(Box<Blocked>),
     Quarantined(Vec<(String, Duration)>, Vec<BackendError>),
     Failed(BackendError),
     /// The gate voted for us, but then servers failed, or the time was over.
@@ -88,7 +90,7 @@ enum GateStep {
 
 impl RedisLock {
     fn request_from_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
-        let ask = Ask::Gate { queues, stamp: self.stamp.as_ref(), proposed };
+        let ask = Ask::Gate { queues, stamp: self.stamp.as_ref(), proposed, slots: &self.lowest_slots };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
         let to_gate = self.servers.timed_round([(gate, call)]);
         InFlight { gate, to_gate, others: Round::default() }
@@ -136,6 +138,7 @@ impl RedisLock {
             let sent_at = received.sent_at;
             let step = gate_step(received.reply, self.servers.len() > 1);
             if !matches!(step, GateStep::Enter(_)) {
+                self.lowest_slots.clear();
                 self.release_strays(&others);
             }
             let vote = match step {

@@ -135,6 +135,7 @@ impl RedisLock {
         self.release_votes();
         observer.waiting(&blocked, progress.started.elapsed());
         self.follow = follow;
+        self.lowest_slots.clear();
         Ok(if follow.is_some() { NextAttempt::AtOnce } else { NextAttempt::AfterPause(None) })
     }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{Job, Nodes, Redis, Run, expect_success, wait_until};
+use crate::support::nodes::settle;
+use crate::support::{Job, Nodes, Redis, Run, expect_success, wait_for_sleeping_clients, wait_until};
 
 fn hold_slot(run: Run) -> (Job, String) {
     let job = run.stdin_pipe().sh("echo slot $REDLOCK_SLOT; read x; exit 0").spawn();
@@ -82,5 +83,43 @@ fn a_healed_server_has_the_number_of_the_holder() {
     nodes[2].cmd(&["DEL", "lock:k", "lock-shared:k", "lock-info:k"]);
     wait_for_slots_everywhere(&nodes, &["1"]);
     second.wait().expect_code(0);
+    nodes.all_free();
+}
+
+/// The gate was down when a run took its slot, and does not know it until the run's next renewal.
+fn hold_unknown_to_the_gate(nodes: &mut Nodes, run: impl Fn(&Nodes) -> Run) -> Job {
+    nodes.settle();
+    nodes[0].kill();
+    let (job, slot) = hold_slot(run(nodes));
+    assert_eq!(slot, "0");
+    nodes[0].restart();
+    settle(&nodes[0]);
+    job
+}
+
+#[test]
+fn a_slot_that_the_gate_does_not_know_hides_no_free_one() {
+    let mut nodes = Nodes::start(3);
+    let run = |nodes: &Nodes| nodes.run("k").args(&["--slots", "3"]);
+    let unknown = hold_unknown_to_the_gate(&mut nodes, run);
+    let (second, one) = hold_slot(run(&nodes).arg("-n"));
+    let (third, two) = hold_slot(run(&nodes));
+    assert_eq!((one.as_str(), two.as_str()), ("1", "2"));
+    run(&nodes).arg("-n").sh("echo ran").done().expect_code(75);
+    expect_success([unknown, second, third]);
+    nodes.all_free();
+}
+
+#[test]
+fn a_waiter_gets_the_slot_that_is_released_first() {
+    let mut nodes = Nodes::start(3);
+    let run = |nodes: &Nodes| nodes.run("k").args(&["--slots", "2"]);
+    let unknown = hold_unknown_to_the_gate(&mut nodes, run);
+    let (second, _) = hold_slot(run(&nodes));
+    let waiter = run(&nodes).stdin_pipe().sh("echo slot $REDLOCK_SLOT; read x; exit 0").spawn();
+    wait_for_sleeping_clients(&nodes[1], 1);
+    second.wait().expect_code(0);
+    assert_eq!(waiter.wait_for_line("slot"), "slot 1");
+    expect_success([unknown, waiter]);
     nodes.all_free();
 }

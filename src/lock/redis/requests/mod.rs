@@ -121,8 +121,9 @@ impl Terms {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask<'a> {
     /// As the gate, where the request may queue. `stamp`: when we arrived, if a server has reported
-    /// it. `proposed`: a guess at the token, which the other servers get at the same time.
-    Gate { queues: bool, stamp: Option<&'a Stamp>, proposed: Option<u64> },
+    /// it. `proposed`: a guess at the token, which the other servers get at the same time. `slots`: the
+    /// lowest to try, if lower ones were refused elsewhere.
+    Gate { queues: bool, stamp: Option<&'a Stamp>, proposed: Option<u64>, slots: &'a [u32] },
     /// At the same time as the gate, and only granted if there are no waiters. `proposed`: a guess
     /// at the token.
     Newcomer { proposed: u64 },
@@ -209,9 +210,9 @@ impl Requests {
         let keys = self.key_count();
         let none = (&[][..], &[][..]);
         let (role, queues, stamp, (gate, slots), proposed) = match *ask {
-            Ask::Gate { queues, stamp, proposed } => {
+            Ask::Gate { queues, stamp, proposed, slots } => {
                 let proposed = proposed.map_or_else(Vec::new, |proposed| joined(&vec![proposed; keys]));
-                ("gate", queues, stamp, none, proposed)
+                ("gate", queues, stamp, (&[][..], slots), proposed)
             }
             Ask::Newcomer { proposed } => ("newcomer", false, None, none, joined(&vec![proposed; keys])),
             Ask::Vote { proposed, slots, gate, stamp, queues } => {

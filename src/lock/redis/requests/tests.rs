@@ -42,7 +42,11 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
     vec![
         (
             include_str!("../../../../lua/acquire.lua"),
-            requests.acquire(claim, &terms, &Ask::Gate { queues: true, stamp: None, proposed: None }),
+            requests.acquire(
+                claim,
+                &terms,
+                &Ask::Gate { queues: true, stamp: None, proposed: None, slots: &[] },
+            ),
         ),
         (
             include_str!("../../../../lua/break.lua"),
