@@ -172,7 +172,9 @@ impl Bearer for RedisBearer {
                     tally.add_error(self.servers[at].node.error(Problem::InQuarantine(quarantine)));
                 }
                 Ok(ExtendReply::Extended { run_id, records, .. }) => {
-                    record = record.or_else(|| GrantRecord::parse(&records));
+                    // The servers that agreed on the token have the largest one.
+                    let records = record.into_iter().chain(GrantRecord::parse(&records));
+                    record = records.max_by(|one, other| one.fences.cmp(&other.fences));
                     tally.add_ours(run_id, requested);
                 }
                 Ok(ExtendReply::Lost(loss)) => {

@@ -90,3 +90,11 @@ fn one_server_cannot_remember_a_lease_longer_than_the_quarantine() {
     refused(run().args(&["--ttl", "10m"]), 64, &["--ttl must be at most --quarantine (30s), not 10m"]);
     refused(run().args(&["--ttl", "30s"]), 69, &["new, restarted or promoted"]);
 }
+
+#[test]
+fn a_quarantine_is_as_long_as_the_lease() {
+    let nodes = Nodes::start(3);
+    let run = || nodes.run_quarantined("k").args(&["--quarantine", "2s", "-n"]);
+    let done = refused(run(), 69, &["do not vote for another"]);
+    assert!((28..=31).any(|left| done.stderr.contains(&format!("another {left}s"))), "{done:?}");
+}
