@@ -75,7 +75,7 @@ end
 
 local refused = IS_BEARER and refusal()
 if refused then
-  return refused
+  return ended_reply() or refused
 end
 local quarantined_for = 0
 if NEEDS_MARKER or QUARANTINE ~= 0 then

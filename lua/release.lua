@@ -225,7 +225,7 @@ if not is_plain then
       end
     end
 
-    local refused = IS_BEARER and (refusal() or is_held_by_run() and { 'run' })
+    local refused = IS_BEARER and (refusal(trace_reply()) or is_held_by_run() and { 'run' })
     if refused then
       return refused, nil, true
     end

@@ -12,8 +12,9 @@ end
 
 -- Returns a reply if the holder's protocol conflicts with ours, or if the grant covers another number
 -- of servers than the client uses, or another number of locks than it names: a token covers all of
--- them. A run is exempt from the last rule, because it releases all its locks whichever is named.
-local function refusal()
+-- them. A run is exempt from the last rule, because it releases all its locks whichever is named; and
+-- what is left of a grant of which some locks have ended can be named alone.
+local function refusal(is_incomplete)
   for _, k in ipairs(LOCKS) do
     local info = claim_of(k, ME, true) == ATTEMPT and read_info(k, ME)
     local conflict = other_protocol(info)
@@ -23,7 +24,7 @@ local function refusal()
     if info and info.nodes and info.nodes ~= SERVERS then
       return { 'different_server_count', info.nodes }
     end
-    if info and info.keeper and (tonumber(info.locks) or 1) ~= #LOCKS then
+    if info and info.keeper and (tonumber(info.locks) or 1) ~= #LOCKS and not is_incomplete then
       return { 'different_lock_count', info.locks or '1' }
     end
   end

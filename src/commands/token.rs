@@ -5,7 +5,7 @@ use super::exit_code;
 use crate::child::local_time;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{BackendError, Extended, Loss, Released, State, Status};
-use crate::report::{self, Verbosity};
+use crate::report::{self, Rest, Verbosity};
 use crate::settings::{ExtendSettings, TokenSettings};
 
 pub(super) fn extend(settings: &ExtendSettings) -> anyhow::Result<Exit> {
@@ -19,7 +19,7 @@ pub(super) fn extend(settings: &ExtendSettings) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Code(0))
         }
-        Extended::Lost(loss) => Ok(no_longer_ours(grant, &loss)),
+        Extended::Lost(loss) => Ok(no_longer_ours(grant, &loss, Rest::Held(rest(grant)))),
         Extended::Unknown(error) => Err(failure("extend", grant, &error).into()),
     }
 }
@@ -27,6 +27,8 @@ pub(super) fn extend(settings: &ExtendSettings) -> anyhow::Result<Exit> {
 pub(super) fn release(grant: &TokenSettings) -> anyhow::Result<Exit> {
     let mut bearer = open_bearer(&grant.location, &grant.keys, grant.token, None)
         .map_err(|error| failure("look at", grant, &error))?;
+    // Afterwards nothing shows which of them it held.
+    let rest = Rest::Released(rest(grant));
     match bearer.release() {
         Released::Done(_) => {
             if grant.location.verbosity == Verbosity::Verbose {
@@ -34,26 +36,43 @@ pub(super) fn release(grant: &TokenSettings) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Code(0))
         }
-        Released::Lost(loss) => Ok(no_longer_ours(grant, &loss)),
+        Released::Lost(loss) => Ok(no_longer_ours(grant, &loss, rest)),
         Released::Unknown(error) => Err(failure("release", grant, &error).into()),
     }
 }
 
-/// The token no longer holds the lock.
-fn no_longer_ours(grant: &TokenSettings, loss: &Loss) -> Exit {
+/// The token no longer holds the lock, or not all of its locks.
+fn no_longer_ours(grant: &TokenSettings, loss: &Loss, rest: Rest) -> Exit {
     if grant.location.verbosity != Verbosity::Quiet {
-        let now = if *loss == Loss::Foreign { holder_now(grant) } else { None };
-        report::no_longer_ours(&grant.keys, loss, now.as_ref(), local_time);
+        let lost: Vec<Vec<u8>> =
+            grant.keys.iter().filter(|key| !rest.keys().contains(key)).cloned().collect();
+        let now = if *loss == Loss::Foreign { holder_now(grant, &lost) } else { None };
+        report::no_longer_ours(&lost, loss, now.as_ref(), &rest, local_time);
     }
     Exit::Code(exit::LOST)
 }
 
-/// The client that holds one of the locks instead.
-fn holder_now(grant: &TokenSettings) -> Option<Status> {
+/// The locks that the token holds, if they are not all of its locks: one of several may have been
+/// broken.
+fn rest(grant: &TokenSettings) -> Vec<Vec<u8>> {
+    if grant.keys.len() == 1 {
+        return Vec::new();
+    }
+    let (mut view, token) = (view(&grant.location), grant.token.to_string());
+    let is_ours = |key: &&Vec<u8>| {
+        let status = view.status(key);
+        status.and_then(|status| view.is_owner(&status, &token)).unwrap_or(false)
+    };
+    let held: Vec<Vec<u8>> = grant.keys.iter().filter(is_ours).cloned().collect();
+    if held.len() < grant.keys.len() { held } else { Vec::new() }
+}
+
+/// The client that holds one of these locks instead.
+fn holder_now(grant: &TokenSettings, lost: &[Vec<u8>]) -> Option<Status> {
     let mut view = view(&grant.location);
     let held =
         |status: &Status| !matches!(status.state, State::Free | State::Kept) && status.undecided.is_none();
-    grant.keys.iter().find_map(|key| view.status(key).ok().filter(held))
+    lost.iter().find_map(|key| view.status(key).ok().filter(held))
 }
 
 fn failure(action: &str, grant: &TokenSettings, error: &BackendError) -> Failure {

@@ -118,7 +118,7 @@ pub(crate) fn problem(problem: &Problem) -> String {
         }
         Problem::OtherLockCount(1) => "this token covers one lock: name only that one".into(),
         Problem::OtherLockCount(locks) => {
-            format!("this token covers {locks} locks: name all of them")
+            format!("this token covers {locks} locks: name all of them, also those that it has lost")
         }
         Problem::OtherProtocol { protocol, version } => format!(
             "held by {} (protocol {protocol}); this is redlock {VERSION} (protocol {PROTOCOL}), and the two \

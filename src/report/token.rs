@@ -160,10 +160,36 @@ fn shell_quoted(value: &[u8]) -> Vec<u8> {
     quoted
 }
 
-/// The token no longer holds the lock. `now`: the lock's status, if another client holds it.
-pub(crate) fn no_longer_ours(keys: &[Vec<u8>], loss: &Loss, now: Option<&Status>, local_time: LocalTime) {
+/// The locks of a token that has lost others.
+pub(crate) enum Rest {
+    /// It holds these.
+    Held(Vec<Vec<u8>>),
+    /// It held these until now.
+    Released(Vec<Vec<u8>>),
+}
+
+impl Rest {
+    pub(crate) fn keys(&self) -> &[Vec<u8>] {
+        let (Self::Held(keys) | Self::Released(keys)) = self;
+        keys
+    }
+}
+
+/// The token no longer holds these locks. `now`: the status of one, if another client holds it.
+pub(crate) fn no_longer_ours(
+    lost: &[Vec<u8>],
+    loss: &Loss,
+    now: Option<&Status>,
+    rest: &Rest,
+    local_time: LocalTime,
+) {
     let why = now.map_or_else(|| format::loss(loss), |status| obstacle(status, local_time));
-    print(&no_longer_this_tokens(&key_names(keys), &why));
+    let rest = match rest {
+        _ if rest.keys().is_empty() => String::new(),
+        Rest::Held(keys) => format!("; it still holds {}: release that", key_names(keys)),
+        Rest::Released(keys) => format!("; released {}", key_names(keys)),
+    };
+    print(&(no_longer_this_tokens(&key_names(lost), &why) + &rest));
 }
 
 fn no_longer_this_tokens(lock: &str, why: &str) -> String {

@@ -14,6 +14,7 @@ mod lost;
 mod order;
 mod release;
 mod restart;
+mod several_keys;
 mod shell;
 mod token_of_a_run;
 mod watched;
