@@ -120,6 +120,12 @@ pub(crate) enum Rule {
     CancelWaits,
     /// A vote lives for the ttl, not for the minimum hold.
     VoteTtl,
+    /// Of the waiters of a deadlock, only the youngest gives up.
+    YoungestGivesUp,
+    /// A waiter that may have died is in no deadlock.
+    SignOfLife,
+    /// Of the holders of slots, any that leaves makes room.
+    AnySlot,
 }
 
 /// Whether this rule is in force. In the program every rule is.

@@ -57,8 +57,8 @@ pub(crate) use status::{
 pub(crate) use stderr::{finish, log, print, print_text};
 pub(crate) use tls::setup_problem as tls_setup_problem;
 pub(crate) use token::{
-    Rest, cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept,
-    key_names, no_longer_ours, released, shell_exports, token_json, token_printed_too_late, watched_has_ended,
+    Rest, cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept, key_names,
+    no_longer_ours, released, shell_exports, token_json, token_printed_too_late, watched_has_ended,
 };
 pub(crate) use writer::allow_threads;
 
