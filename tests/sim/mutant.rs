@@ -209,6 +209,9 @@ pub static ALL: &[Mutant] = &[
     client_in("yield", Rule::Yield, Plot::TwoGates),
     client_in("carry-place", Rule::CarryPlace, Plot::TwoGatesOfFive),
     client_in("vote-ttl", Rule::VoteTtl, Plot::LoneVote),
+    client_in("youngest-gives-up", Rule::YoungestGivesUp, Plot::Circle),
+    client_in("sign-of-life", Rule::SignOfLife, Plot::Circle),
+    client_in("any-slot", Rule::AnySlot, Plot::Circle),
     lua_in(
         "tombstone-is-obeyed",
         Plot::LateRequests,

@@ -36,6 +36,8 @@ pub struct Total {
     pub seeds: u64,
     pub grants: u64,
     pub faults: u64,
+    /// Runs inside other runs.
+    pub nested: usize,
     pub simulated_us: u64,
     pub violations: usize,
     pub trace: u64,
@@ -52,10 +54,11 @@ impl Total {
         let kinds =
             if kinds.is_empty() { String::new() } else { format!(r#","kinds":{{{}}}"#, kinds.join(",")) };
         format!(
-            r#"{{"seeds":{},"grants":{},"faults":{},"simulated_s":{},"violations":{},"trace":"{:016x}"{found}{kinds}}}"#,
+            r#"{{"seeds":{},"grants":{},"faults":{},"nested":{},"simulated_s":{},"violations":{},"trace":"{:016x}"{found}{kinds}}}"#,
             self.seeds,
             self.grants,
             self.faults,
+            self.nested,
             self.simulated_us / 1_000_000,
             self.violations,
             self.trace
@@ -66,6 +69,7 @@ impl Total {
         self.seeds += 1;
         self.grants += report.grants;
         self.faults += report.faults;
+        self.nested += report.nested;
         self.simulated_us += report.simulated_us;
         self.violations += report.violations.len();
         for violation in &report.violations {

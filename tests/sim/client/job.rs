@@ -26,6 +26,16 @@ pub struct Run {
     pub fails: bool,
     pub min_hold: Duration,
     pub subject: Subject,
+    pub inside: Option<Inside>,
+}
+
+/// A run inside the command of another one.
+#[derive(Clone, Copy, Debug)]
+pub struct Inside {
+    /// The actor that is the outer run.
+    pub outer: u64,
+    /// How long after the grant of the outer run it begins.
+    pub after: Duration,
 }
 
 /// What the lock is held for.
@@ -35,6 +45,8 @@ pub enum Subject {
     Command(Duration),
     /// A watched process that lives this long; a keeper renews the lock.
     Watched(Duration),
+    /// A command that ends with the run inside it: that actor's.
+    Nested(u64),
     /// Nobody renews the lock.
     Token,
 }
@@ -70,6 +82,8 @@ pub struct Record {
     /// When it began to ask for its lock.
     pub started: u64,
     pub claim: Option<Claim>,
+    /// The locks of this run and of those that it is inside of.
+    pub held: Vec<AncestorLock>,
     /// What its guardian would do.
     pub orphan: Option<ReleaseOrphan>,
     pub grant: Option<Vec<u8>>,
@@ -77,6 +91,8 @@ pub struct Record {
     pub leaves_at: Option<u64>,
     /// The actor whose token it has released, and when it began to.
     pub released: Option<(u64, u64)>,
+    /// The process of a run has ended.
+    pub is_over: bool,
     /// It ended without a lock.
     pub is_refused: bool,
     /// Its kernel goes on delivering what it had sent.

@@ -14,16 +14,16 @@ use nix::sys::signal::Signal;
 use crate::clock::BootTime;
 use crate::exit::Exit;
 use crate::lock::{
-    self, BackendError, Bearer, Blocked, Blocker, BreakMode, Breaker, Claim, Ended, Error, Extended, Freed,
-    Grant, HolderInfo, HolderKind, Keys, Lock, Loss, Mode, Notice, Observer, Outcome, Prefer, Reason,
-    RedisBearer, RedisBreaker, RedisLock, RedisView, ReleaseOrphan, Renewal, Request, Server, Status, Timing,
-    View, WaitPolicy,
+    self, AncestorLock, BackendError, Bearer, Blocked, Blocker, BreakMode, Breaker, Claim, Ended, Error,
+    Extended, Freed, Grant, HolderInfo, HolderKind, Keys, Lock, Loss, Mode, Notice, Observer, Outcome,
+    Prefer, Reason, RedisBearer, RedisBreaker, RedisLock, RedisView, ReleaseOrphan, Renewal, Request, Server,
+    Status, Timing, View, WaitPolicy,
 };
 use crate::oracle::Held;
 use crate::scheduler::ClientWorld;
 use crate::world;
 
-pub use job::{Access, Job, Record, Run, Subject};
+pub use job::{Access, Inside, Job, Record, Run, Subject};
 pub use others::plain_run;
 
 /// Between two attempts to renew while the servers fail: as keeper.rs.
@@ -31,6 +31,8 @@ const RETRY_FRACTION: u32 = 30;
 const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// What a watched process gets between the signal and the end of the lease: as background.rs.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often a run looks whether the one inside its command has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Follows a wait in the simulation.
 struct Watcher<'a> {
@@ -96,7 +98,10 @@ pub struct Client<'a> {
 impl Client<'_> {
     pub fn perform(&self, job: &Job) {
         match job {
-            Job::Run(run) => self.run(run),
+            Job::Run(run) => {
+                self.run(run);
+                self.record(|record| record.is_over = true);
+            }
             Job::Extend { of, keys } => self.extend(*of, keys),
             Job::Release { of, keys } => self.release(*of, keys),
             Job::Break { key, how } => self.break_lock(key, *how),
@@ -113,6 +118,33 @@ impl Client<'_> {
     fn record<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
         let mut shared = self.world.shared().borrow_mut();
         change(shared.records.entry(self.number).or_default())
+    }
+
+    /// The locks of the runs that this one is inside of, when its turn in their command has come; `None`
+    /// if they end before.
+    fn ancestors(&self, run: &Run) -> Option<Vec<AncestorLock>> {
+        let Some(Inside { outer, after }) = run.inside else { return Some(Vec::new()) };
+        let site = self.site_of(outer)?;
+        let held = loop {
+            let held = self.record_of(outer, |record| Some(record.held.clone())).unwrap_or_default();
+            if !held.is_empty() {
+                break held;
+            }
+            if self.record_of(outer, |record| record.is_over.then_some(())).is_some() {
+                return None;
+            }
+            world::sleep(&mut [], BootTime::now() + LOOK_EVERY);
+        };
+        let ends = BootTime::now() + after;
+        while !ends.has_passed() {
+            world::sleep(&mut [], ends);
+        }
+        self.world.shared().borrow_mut().oracle.is_inside(self.world.site(), site);
+        Some(held)
+    }
+
+    fn is_over(&self, actor: u64) -> bool {
+        self.record_of(actor, |record| Some(record.is_over)).unwrap_or(true)
     }
 
     fn leaves(&self) {
@@ -136,7 +168,7 @@ impl Client<'_> {
 
     fn request(&self, run: &Run) -> Request {
         let renewal = match run.subject {
-            Subject::Command(_) => Renewal::Run,
+            Subject::Command(_) | Subject::Nested(_) => Renewal::Run,
             Subject::Watched(_) => Renewal::Keeper(7),
             Subject::Token => Renewal::Nobody,
         };
@@ -156,8 +188,10 @@ impl Client<'_> {
     }
 
     fn run(&self, run: &Run) {
+        self.record(|record| record.subject = Some(run.subject));
+        let Some(ancestors) = self.ancestors(run) else { return };
         let mut redis_lock = RedisLock::new(self.servers(), self.keys(&run.keys), self.access.timing);
-        let (request, site) = (self.request(run), self.world.site());
+        let (request, site) = (Request { ancestors, ..self.request(run) }, self.world.site());
         let held = match &run.mode {
             Mode::Exclusive => Held::Exclusive,
             Mode::Shared { group } => Held::Shared(group.clone()),
@@ -170,7 +204,7 @@ impl Client<'_> {
             self.world.shared().borrow_mut().oracle.may_be_cancelled(site);
         }
         let now = self.world.shared().borrow().now_us;
-        self.record(|record| (record.subject, record.started) = (Some(run.subject), now));
+        self.record(|record| record.started = now);
         redis_lock.send_ahead(&request);
         if !matches!(run.subject, Subject::Watched(_)) {
             let orphan = redis_lock.release_orphan(&request);
@@ -201,6 +235,9 @@ impl Client<'_> {
                 self.record(|record| {
                     record.lease_ends = ends;
                     (record.claim, record.grant) = (Some(grant.claim), Some(grant.to_bytes()));
+                    let keys: Vec<Vec<u8>> = run.keys.iter().map(|key| key.clone().into()).collect();
+                    let ours = grant.ancestor_locks.iter().map(|lock| lock.clone().with_keys(&keys));
+                    record.held = request.ancestors.iter().cloned().chain(ours).collect();
                 });
                 self.hold(run, redis_lock, grant);
             }
@@ -228,7 +265,11 @@ impl Client<'_> {
                 let within = run.once.expect("only such a run").as_micros() as u64;
                 shared.oracle.done_already(site, &run.keys, within);
             }
-            Error::Held(_) | Error::Nested | Error::Deadlock(_) | Error::Cancelled(_) => {}
+            Error::Deadlock(deadlock) => {
+                let keys = deadlock.steps.iter().map(|step| String::from_utf8_lossy(&step.key).into());
+                shared.oracle.gives_up(site, &keys.collect::<Vec<String>>());
+            }
+            Error::Held(_) | Error::Nested | Error::Cancelled(_) => {}
         }
         if let WaitPolicy::Queue { at_most: Some(at_most) } = run.wait
             && waited > at_most + self.access.timing.node_timeout + LATE_AFTER
@@ -247,21 +288,29 @@ impl Client<'_> {
     fn hold(&self, run: &Run, mut redis_lock: RedisLock, mut grant: Grant) {
         let (is_keeper, lives) = match run.subject {
             Subject::Command(lives) => (false, lives),
+            Subject::Nested(_) => (false, Duration::ZERO),
             Subject::Watched(lives) => (true, lives),
             // The command prints the token and exits.
             Subject::Token => return,
         };
-        let ends = BootTime::now() + lives;
+        let mut ends = BootTime::now() + lives;
         let mut watch = redis_lock.break_watch(&grant).expect("servers notify");
         let mut next = grant.lease.expect("a lease").refresh_at();
         let ended = loop {
             let signal_at = is_keeper.then(|| stop_at(&grant));
+            if matches!(run.subject, Subject::Nested(_)) {
+                ends = BootTime::now() + LOOK_EVERY;
+            }
             let until = [Some(next), Some(ends), watch.next_moment(), signal_at];
             self.sleep(&*watch, until.into_iter().flatten().min().expect("a moment"));
             if self.world.is_cancelled() {
                 break Some(Ended { how: Outcome::Released, exit: Some(Exit::Signal(15)) });
             }
-            if ends.has_passed() {
+            let has_ended = match run.subject {
+                Subject::Nested(inner) => self.is_over(inner),
+                Subject::Command(_) | Subject::Watched(_) | Subject::Token => ends.has_passed(),
+            };
+            if has_ended {
                 let exit = Some(Exit::Code(u8::from(run.fails)));
                 break Some(Ended { how: Outcome::Released, exit });
             }

@@ -9,7 +9,7 @@ impl Client<'_> {
         Some(RedisBearer::new(self.servers(), keys, self.access.timing, claim, self.who(Renewal::Run)))
     }
 
-    fn record_of<T>(&self, of: u64, look: impl FnOnce(&Record) -> Option<T>) -> Option<T> {
+    pub(super) fn record_of<T>(&self, of: u64, look: impl FnOnce(&Record) -> Option<T>) -> Option<T> {
         self.world.shared().borrow().records.get(&of).and_then(look)
     }
 
@@ -17,7 +17,7 @@ impl Client<'_> {
         self.record_of(of, |record| record.subject)
     }
 
-    fn site_of(&self, of: u64) -> Option<usize> {
+    pub(super) fn site_of(&self, of: u64) -> Option<usize> {
         self.world.shared().borrow().actors.get(&of).copied()
     }
 
@@ -135,5 +135,6 @@ pub fn plain_run(key: &str) -> Run {
         fails: false,
         min_hold: Duration::ZERO,
         subject: Subject::Command(Duration::from_millis(10)),
+        inside: None,
     }
 }

@@ -159,7 +159,7 @@ impl Driver<'_> {
         let is_kept = {
             let mut shared = simulation.shared.borrow_mut();
             let record = shared.records.get_mut(&actor).map(|record| {
-                (record.leaves_at, record.is_killed) = (None, true);
+                (record.leaves_at, record.is_killed, record.is_over) = (None, true, true);
                 &*record
             });
             let has_orphan = record.is_some_and(|record| record.orphan.is_some());

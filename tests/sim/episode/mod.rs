@@ -35,6 +35,7 @@ const SAVED_EVERY_US: u64 = 1_000_000;
 pub struct Report {
     pub grants: u64,
     pub faults: u64,
+    pub nested: usize,
     pub simulated_us: u64,
     pub violations: Vec<Violation>,
     pub trace_hash: u64,
@@ -307,6 +308,7 @@ pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool
             .iter()
             .any(|feature| scenario.features.contains(feature));
         shared.oracle.is_order_strict = scenario.is_order_strict();
+        shared.oracle.has_faults = scenario.steps.iter().any(|step| matches!(step.what, What::Fault(_)));
         for server in 0..scenario.servers {
             for alias in [0, 1] {
                 shared.addresses.insert(address(server, alias, scenario.servers), server);
@@ -346,6 +348,7 @@ pub fn run(scenario: &Scenario, mutant: Option<&'static Mutant>, is_traced: bool
     Report {
         grants: shared.oracle.grants,
         faults: driver.faults,
+        nested: shared.oracle.nested_runs(),
         simulated_us: shared.now_us,
         violations: std::mem::take(&mut shared.oracle.violations),
         trace_hash: shared.trace.hash(),

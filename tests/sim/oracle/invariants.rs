@@ -53,6 +53,11 @@ impl Oracle {
     }
 
     pub fn executed(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
+        self.note(server, site, call);
+        self.look_for_circles();
+    }
+
+    fn note(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
         let Some((script, args)) = script_call(&call.command) else { return };
         self.check_changes(server, script, args, &call.changes);
         let Some(site) = site else { return };

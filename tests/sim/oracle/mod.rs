@@ -5,9 +5,12 @@
 //! not fail: a server counts as calm for a client if no fault has touched either, or the line
 //! between them, since a given moment.
 
+mod deadlock;
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use deadlock::Nesting;
 
 use crate::lock::majority_of;
 use crate::network::{ServerId, SiteId};
@@ -107,6 +110,8 @@ pub struct Oracle {
     pub servers: usize,
     /// No fault of this episode may change the order.
     pub is_order_strict: bool,
+    /// This episode has faults.
+    pub has_faults: bool,
     /// Requests with a preference pass others on purpose.
     pub has_preferences: bool,
     /// The last fault is over, and its effects should be, too.
@@ -133,6 +138,7 @@ pub struct Oracle {
     done: Vec<Success>,
     /// When every server has lost the locks of these hosts.
     forgotten: BTreeMap<SiteId, u64>,
+    nesting: Nesting,
 }
 
 impl Oracle {

@@ -2,6 +2,8 @@
 //! lines are drawn; the chain is given. The clients follow all rules in a plot, so nothing may go
 //! wrong; if one rule is left out, most seeds of its plot must show it.
 
+mod nested;
+
 use std::time::Duration;
 
 use super::draw::Draft;
@@ -51,9 +53,14 @@ pub enum Plot {
     TwoGatesOfFive,
     /// The holder, or a waiter that becomes it, is a client with which the others cannot share a lock.
     DistantProtocol,
+    /// Each of several runs holds a lock, and inside it asks for that of the next one.
+    Circle,
+    /// Nested runs that ask for any locks. Some of them ask in one order, so that there is no circle, and
+    /// in some seeds a machine is switched off.
+    Nested,
 }
 
-pub const ALL: [Plot; 17] = [
+pub const ALL: [Plot; 19] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -71,12 +78,18 @@ pub const ALL: [Plot; 17] = [
     Plot::TwoGates,
     Plot::TwoGatesOfFive,
     Plot::DistantProtocol,
+    Plot::Circle,
+    Plot::Nested,
 ];
 
 impl Plot {
     pub fn draw(self, seed: u64) -> Scenario {
         let features = [F::Cuts, F::DataLoss, F::SlowLines, F::Pauses];
-        let servers = if self == Self::TwoGatesOfFive { 5 } else { 3 };
+        let servers = match self {
+            Self::TwoGatesOfFive => 5,
+            Self::Circle | Self::Nested if seed % 2 == 1 => 1,
+            _ => 3,
+        };
         let mut stage = Stage(Draft::new(seed, servers, &features));
         stage.0.scenario.keys = vec!["a".to_owned()];
         stage.warm_up();
@@ -98,6 +111,8 @@ impl Plot {
             Self::TwoGates => stage.two_gates(),
             Self::TwoGatesOfFive => stage.two_gates_of_five(),
             Self::DistantProtocol => stage.distant_protocol(),
+            Self::Circle => nested::circle(&mut stage),
+            Self::Nested => nested::nested(&mut stage),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
         stage.0.scenario
