@@ -20,9 +20,10 @@
 -- ARGV[19...]         field, value, ... of the client
 --
 -- Returns 'released', or if one of the locks was not ours, 'expired' (free now) or 'foreign' (not
--- free). A bearer, which does not know the grant, can also get
+-- free). A bearer, which does not know the grant, gets these in a list, or
 --   {'ended', how, field, value, ...}: 'released' by its token before, or 'broken'; the fields
 --      describe the client that did it
+-- and as the last string for each lock whether it was ours and is released: '1 0'; or
 --   {'different_server_count', n}, {'different_lock_count', n} or
 --      {'other_protocol', protocol, version}
 --   {'run'}: nothing was done, because a run holds the lock and must be notified first (break.lua).
@@ -212,8 +213,17 @@ if not is_plain then
       redis.pcall('SET', TOMBSTONE, '1', 'PX', TOMBSTONE_TTL, 'NX')
     end
 
-    -- Notifies the clients that have only the token, now or later. Returns the reply for one that
-    -- was not the first to release the grant.
+    -- The reply to a bearer that was not the first to release the grant, or not all of it.
+    local function lost_reply(reply)
+      local fields, are_released = trace_reply() or { reply }, {}
+      for i, k in ipairs(LOCKS) do
+        are_released[i] = k.is_lost and '0' or '1'
+      end
+      fields[#fields + 1] = table.concat(are_released, ' ')
+      return fields
+    end
+
+    -- Notifies the clients that have only the token, now or later. Returns the reply to one of them.
     local function notify_others(reply)
       if not IS_BEARER then
         leave_trace_of_break()
@@ -221,7 +231,7 @@ if not is_plain then
         notify_of_release()
       else
         refuse_healing()
-        return trace_reply()
+        return lost_reply(reply)
       end
     end
 

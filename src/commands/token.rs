@@ -19,7 +19,7 @@ pub(super) fn extend(settings: &ExtendSettings) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Code(0))
         }
-        Extended::Lost(loss) => Ok(no_longer_ours(grant, &loss, Rest::Held(rest(grant)))),
+        Extended::Lost(loss) => Ok(no_longer_ours(grant, &loss, &Rest::Held(held(grant)))),
         Extended::Unknown(error) => Err(failure("extend", grant, &error).into()),
     }
 }
@@ -27,8 +27,6 @@ pub(super) fn extend(settings: &ExtendSettings) -> anyhow::Result<Exit> {
 pub(super) fn release(grant: &TokenSettings) -> anyhow::Result<Exit> {
     let mut bearer = open_bearer(&grant.location, &grant.keys, grant.token, None)
         .map_err(|error| failure("look at", grant, &error))?;
-    // Afterwards nothing shows which of them it held.
-    let rest = Rest::Released(rest(grant));
     match bearer.release() {
         Released::Done(_) => {
             if grant.location.verbosity == Verbosity::Verbose {
@@ -36,25 +34,27 @@ pub(super) fn release(grant: &TokenSettings) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Code(0))
         }
-        Released::Lost(loss) => Ok(no_longer_ours(grant, &loss, rest)),
+        Released::Lost(loss) => {
+            let released = bearer.released().into_iter().map(|key| grant.keys[key].clone());
+            Ok(no_longer_ours(grant, &loss, &Rest::Released(released.collect())))
+        }
         Released::Unknown(error) => Err(failure("release", grant, &error).into()),
     }
 }
 
 /// The token no longer holds the lock, or not all of its locks.
-fn no_longer_ours(grant: &TokenSettings, loss: &Loss, rest: Rest) -> Exit {
+fn no_longer_ours(grant: &TokenSettings, loss: &Loss, rest: &Rest) -> Exit {
     if grant.location.verbosity != Verbosity::Quiet {
         let lost: Vec<Vec<u8>> =
             grant.keys.iter().filter(|key| !rest.keys().contains(key)).cloned().collect();
         let now = if *loss == Loss::Foreign { holder_now(grant, &lost) } else { None };
-        report::no_longer_ours(&lost, loss, now.as_ref(), &rest, local_time);
+        report::no_longer_ours(&lost, loss, now.as_ref(), rest, local_time);
     }
     Exit::Code(exit::LOST)
 }
 
-/// The locks that the token holds, if they are not all of its locks: one of several may have been
-/// broken.
-fn rest(grant: &TokenSettings) -> Vec<Vec<u8>> {
+/// Those of several locks that the token still holds.
+fn held(grant: &TokenSettings) -> Vec<Vec<u8>> {
     if grant.keys.len() == 1 {
         return Vec::new();
     }
@@ -63,8 +63,7 @@ fn rest(grant: &TokenSettings) -> Vec<Vec<u8>> {
         let status = view.status(key);
         status.and_then(|status| view.is_owner(&status, &token)).unwrap_or(false)
     };
-    let held: Vec<Vec<u8>> = grant.keys.iter().filter(is_ours).cloned().collect();
-    if held.len() < grant.keys.len() { held } else { Vec::new() }
+    grant.keys.iter().filter(is_ours).cloned().collect()
 }
 
 /// The client that holds one of these locks instead.

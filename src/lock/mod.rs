@@ -174,6 +174,11 @@ pub(crate) trait Bearer {
 
     /// Release the lock, after the minimum hold that its grant asked for.
     fn release(&mut self) -> Released;
+
+    /// The locks, by their number, that this released although others of the grant were lost.
+    fn released(&self) -> Vec<usize> {
+        Vec::new()
+    }
 }
 
 /// A request for the lock.

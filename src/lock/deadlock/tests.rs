@@ -204,7 +204,10 @@ proptest! {
         let mut world = World::new(6, 5);
         for (job, key, what) in steps {
             let has_changed = if what > 0 { world.request(job, key) } else { world.release(job) };
-            while has_changed {
+            if !has_changed {
+                continue;
+            }
+            loop {
                 let stuck = world.stuck();
                 let give_up: Vec<usize> =
                     waiting(&world).into_iter().filter(|&job| world.gives_up(job).is_some()).collect();

@@ -35,6 +35,8 @@ pub(crate) struct RedisBearer {
     /// This client, which has the token.
     who: HolderInfo,
     terms: Terms,
+    /// How many servers have released each lock.
+    released: Vec<usize>,
 }
 
 impl RedisBearer {
@@ -54,6 +56,7 @@ impl RedisBearer {
             claim,
             terms: Terms::of_bearer(&who),
             who,
+            released: Vec::new(),
         }
     }
 
@@ -211,12 +214,19 @@ impl Bearer for RedisBearer {
         let is_done = |reply: &ReleaseReply| matches!(reply, ReleaseReply::Released);
         let (mut replies, mut foreign_at) = (Vec::new(), Vec::new());
         for (at, reply) in self.request(&call, is_done) {
-            foreign_at.extend(matches!(reply, Ok(ReleaseReply::NotOurs(Loss::Foreign))).then_some(at));
+            foreign_at.extend(matches!(reply, Ok(ReleaseReply::NotOurs(Loss::Foreign, _))).then_some(at));
             replies.push(match reply {
-                Ok(ReleaseReply::NotOurs(loss)) if self.was_it_us(&loss) => Ok(ReleaseReply::Released),
+                Ok(ReleaseReply::NotOurs(loss, _)) if self.was_it_us(&loss) => Ok(ReleaseReply::Released),
                 reply => reply,
             });
         }
+        let is_released = |reply: &Result<ReleaseReply, BackendError>, key: usize| match reply {
+            Ok(ReleaseReply::Released) => true,
+            Ok(ReleaseReply::NotOurs(_, released)) => released.get(key) == Some(&1),
+            Ok(ReleaseReply::HeldByRun) | Err(_) => false,
+        };
+        let servers = |key| replies.iter().filter(|reply| is_released(reply, key)).count();
+        self.released = (0..self.requests.key_count()).map(servers).collect();
         if replies.iter().any(|reply| matches!(reply, Ok(ReleaseReply::HeldByRun))) {
             return self.release_run().unwrap_or_else(Released::Unknown);
         }
@@ -225,6 +235,11 @@ impl Bearer for RedisBearer {
             self.release_older_attempts(foreign_at);
         }
         released
+    }
+
+    fn released(&self) -> Vec<usize> {
+        let is_released = |key: &usize| self.released[*key] >= self.servers.majority();
+        (0..self.released.len()).filter(is_released).collect()
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) fn verdict(replies: Vec<Result<ReleaseReply, BackendError>>, servers:
     for reply in replies {
         match reply {
             Ok(ReleaseReply::Released) => released += 1,
-            Ok(ReleaseReply::NotOurs(loss)) => lost = lost.max(Some(loss)),
+            Ok(ReleaseReply::NotOurs(loss, _)) => lost = lost.max(Some(loss)),
             // Only a bearer receives this reply, and then notifies the run.
             Ok(ReleaseReply::HeldByRun) => {}
             Err(error) => errors.push(error),

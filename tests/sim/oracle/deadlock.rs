@@ -105,7 +105,9 @@ impl Oracle {
         let holding = circle.iter().filter(|other| self.nesting.outer.contains_key(other));
         let youngest = holding.max_by_key(|other| self.arrivals[other]).copied();
         let last_seen = self.nesting.last_seen.get(&site).copied();
-        if circle.is_empty() && last_seen.is_none_or(|at| at + REPORTED_WITHIN_US < now) {
+        // A circle is confirmed as it was at a first look: a waiter in it may have died since then.
+        let remembered_for = if self.has_faults { FOUND_WITHIN_US } else { REPORTED_WITHIN_US };
+        if circle.is_empty() && last_seen.is_none_or(|at| at + remembered_for < now) {
             self.violation("no-deadlock", format!("host {site} gives up, but can go on"));
         } else if is_settled && youngest != Some(site) {
             let text = format!("host {site} gives up, but of {circle:?} host {youngest:?} is the youngest");

@@ -133,7 +133,8 @@ impl Reply for RaiseReply {
 #[derive(Clone, Debug)]
 pub(super) enum ReleaseReply {
     Released,
-    NotOurs(Loss),
+    /// For a bearer with whether each lock was still ours, and is released.
+    NotOurs(Loss, Vec<u8>),
     /// For a bearer: a run holds the lock, and must be notified.
     HeldByRun,
 }
@@ -143,12 +144,15 @@ impl Reply for ReleaseReply {
         call.is(&RELEASE)
     }
 
-    fn parse(_call: &Call, value: &Value) -> Result<Self, Problem> {
+    fn parse(call: &Call, value: &Value) -> Result<Self, Problem> {
         let fields = ReplyFields::of(value)?;
         match fields.tag()? {
             b"released" => Ok(Self::Released),
             b"run" => Ok(Self::HeldByRun),
-            _ => loss(&fields).map(Self::NotOurs),
+            _ => {
+                let released = fields.one_for_each_lock(fields.len() - 1, call);
+                Ok(Self::NotOurs(loss(&fields)?, released.unwrap_or_default()))
+            }
         }
     }
 }
