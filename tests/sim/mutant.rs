@@ -198,7 +198,7 @@ pub static ALL: &[Mutant] = &[
     lua_in(
         "healing-is-refused",
         Plot::ReleasedWhileExtended,
-        &[("refuse_healing()\nreturn trace_reply()", "return trace_reply()")],
+        &[("refuse_healing()\nreturn lost_reply(reply)", "return lost_reply(reply)")],
     ),
     lua(
         "stamps-of-one-clock",
