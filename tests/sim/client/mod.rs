@@ -2,6 +2,7 @@
 //! them, as the commands do.
 
 mod job;
+mod nested;
 mod others;
 
 use std::os::fd::BorrowedFd;
@@ -31,8 +32,6 @@ const RETRY_FRACTION: u32 = 30;
 const RETRY_BOUNDS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// What a watched process gets between the signal and the end of the lease: as background.rs.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often a run looks whether the one inside its command has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Follows a wait in the simulation.
 struct Watcher<'a> {
@@ -118,33 +117,6 @@ impl Client<'_> {
     fn record<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
         let mut shared = self.world.shared().borrow_mut();
         change(shared.records.entry(self.number).or_default())
-    }
-
-    /// The locks of the runs that this one is inside of, when its turn in their command has come; `None`
-    /// if they end before.
-    fn ancestors(&self, run: &Run) -> Option<Vec<AncestorLock>> {
-        let Some(Inside { outer, after }) = run.inside else { return Some(Vec::new()) };
-        let site = self.site_of(outer)?;
-        let held = loop {
-            let held = self.record_of(outer, |record| Some(record.held.clone())).unwrap_or_default();
-            if !held.is_empty() {
-                break held;
-            }
-            if self.record_of(outer, |record| record.is_over.then_some(())).is_some() {
-                return None;
-            }
-            world::sleep(&mut [], BootTime::now() + LOOK_EVERY);
-        };
-        let ends = BootTime::now() + after;
-        while !ends.has_passed() {
-            world::sleep(&mut [], ends);
-        }
-        self.world.shared().borrow_mut().oracle.is_inside(self.world.site(), site);
-        Some(held)
-    }
-
-    fn is_over(&self, actor: u64) -> bool {
-        self.record_of(actor, |record| Some(record.is_over)).unwrap_or(true)
     }
 
     fn leaves(&self) {
@@ -299,7 +271,7 @@ impl Client<'_> {
         let ended = loop {
             let signal_at = is_keeper.then(|| stop_at(&grant));
             if matches!(run.subject, Subject::Nested(_)) {
-                ends = BootTime::now() + LOOK_EVERY;
+                ends = BootTime::now() + nested::LOOK_EVERY;
             }
             let until = [Some(next), Some(ends), watch.next_moment(), signal_at];
             self.sleep(&*watch, until.into_iter().flatten().min().expect("a moment"));
