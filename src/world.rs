@@ -89,6 +89,8 @@ pub(crate) enum Rule {
     Abort,
     /// A client with the gate's vote waits for the others and keeps its turn.
     KeepTurn,
+    /// A client with the gate's vote asks the others once more before it steps back.
+    SecondChance,
     /// Of two clients with different gates, the younger steps back.
     Yield,
     /// Votes tell the gate and the stamp of a client that waits for others.
