@@ -2,6 +2,8 @@
 //! lines are drawn; the chain is given. The clients follow all rules in a plot, so nothing may go
 //! wrong; if one rule is left out, most seeds of its plot must show it.
 
+mod bounded;
+
 use std::time::Duration;
 
 use super::draw::Draft;
@@ -45,9 +47,21 @@ pub enum Plot {
     /// The same with five servers: the younger client meets only votes that were given before the older
     /// one knew its place.
     TwoGatesOfFive,
+    /// No client waits, and the servers are far away.
+    FarNewcomer,
+    /// Of two newcomers one has the gate's vote, and the other one has both other servers'.
+    StrayVotes,
+    /// A client that reaches only the gate tries again and again.
+    LoneGateVote,
+    /// The gate is quarantined.
+    RestartedGate,
+    /// When it is a waiter's turn, the other servers are slow for a moment.
+    SlowVoters,
+    /// A run with --cancel-in-progress finds a holder that is newer than itself.
+    NewerHolder,
 }
 
-pub const ALL: [Plot; 14] = [
+pub const ALL: [Plot; 20] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -62,6 +76,12 @@ pub const ALL: [Plot; 14] = [
     Plot::LateVotes,
     Plot::TwoGates,
     Plot::TwoGatesOfFive,
+    Plot::FarNewcomer,
+    Plot::StrayVotes,
+    Plot::LoneGateVote,
+    Plot::RestartedGate,
+    Plot::SlowVoters,
+    Plot::NewerHolder,
 ];
 
 impl Plot {
@@ -86,6 +106,12 @@ impl Plot {
             Self::LateVotes => stage.late_votes(),
             Self::TwoGates => stage.two_gates(),
             Self::TwoGatesOfFive => stage.two_gates_of_five(),
+            Self::FarNewcomer => stage.far_newcomer(),
+            Self::StrayVotes => stage.stray_votes(),
+            Self::LoneGateVote => stage.lone_gate_vote(),
+            Self::RestartedGate => stage.restarted_gate(),
+            Self::SlowVoters => stage.slow_voters(),
+            Self::NewerHolder => stage.newer_holder(),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
         stage.0.scenario
