@@ -83,10 +83,14 @@ pub(crate) enum Rule {
     ReleaseReconnects,
     /// A request over a connection that the server has closed is sent once more.
     Resend,
+    /// A client whose connection ends while it sleeps for a wake-up asks again: it may have missed it.
+    WokenByEnd,
     /// A request whose sender gives up is not delivered any more.
     Abort,
     /// A client with the gate's vote waits for the others and keeps its turn.
     KeepTurn,
+    /// A client with the gate's vote asks the others once more before it steps back.
+    SecondChance,
     /// Of two clients with different gates, the younger steps back.
     Yield,
     /// Votes tell the gate and the stamp of a client that waits for others.

@@ -28,7 +28,7 @@ impl Mutant {
     }
 
     pub fn by_name(name: &str) -> Option<&'static Self> {
-        ALL.iter().chain(UNNOTICED).find(|mutant| mutant.name == name)
+        ALL.iter().find(|mutant| mutant.name == name)
     }
 
     /// Whether each of its changes applies: a script may have been reworded.
@@ -70,6 +70,7 @@ pub static ALL: &[Mutant] = &[
     ),
     client("release-reconnects", Rule::ReleaseReconnects, &[F::IdleLimit, F::Login, F::LongCommands]),
     client("resend", Rule::Resend, &[F::IdleLimit, F::Login, F::LongCommands]),
+    client("woken-by-end", Rule::WokenByEnd, &[F::IdleLimit, F::LongCommands]),
     client("abort", Rule::Abort, &[F::Cuts, F::LongCommands, F::Impatience, F::Signals]),
     client("keep-turn", Rule::KeepTurn, &[F::LongCommands]),
     lua("queue-is-in-order", 1, &[F::LongCommands], &[("return our_stamp() - LANE", "return -our_stamp()")]),
@@ -247,19 +248,16 @@ pub static ALL: &[Mutant] = &[
         Plot::HealedAmongOthers,
         &[("if not k.is_ours and (is_taken or free_capacity(k, MODE) <= 0) then", "if false then")],
     ),
-];
-
-/// Rules that the simulator can leave out without noticing: without them a vote, or a place in a queue,
-/// stays for a while and others wait longer, but no promise is broken within a scenario. The model `turn`
-/// proves them, and docs/protocol.md names the tests.
-pub static UNNOTICED: &[Mutant] = &[
-    client("cancel-names-grant", Rule::CancelNamesGrant, &[F::Cancelling, F::Pauses, F::SlowLines]),
-    lua(
-        "quarantined-servers-queue-nobody",
-        3,
-        &[F::Restarts, F::LongCommands],
-        &[("QUEUES and SERVERS == '1' and LOCKS or {}", "QUEUES and LOCKS or {}")],
+    client_in("second-chance", Rule::SecondChance, Plot::SlowVoters),
+    client_in("release-strays", Rule::ReleaseStrays, Plot::StrayVotes),
+    client_in("release-votes", Rule::ReleaseVotes, Plot::LoneGateVote),
+    client_in("cancel-names-grant", Rule::CancelNamesGrant, Plot::NewerHolder),
+    lua_in(
+        "a-quarantined-gate-is-passed-over",
+        Plot::RestartedGate,
+        &[(
+            "return { 'quarantined', int_string(quarantined_for), longest_bound }",
+            "return blocked_by(1, false)",
+        )],
     ),
-    client("release-strays", Rule::ReleaseStrays, &[F::LongCommands]),
-    client("release-votes", Rule::ReleaseVotes, &[F::Cuts, F::ServerPauses, F::Impatience, F::OtherNames]),
 ];

@@ -28,6 +28,8 @@ pub(super) struct Collected {
     pub sent_at: BootTime,
     /// The gate's reply.
     pub granted: Granted,
+    /// What the other servers have replied to a newcomer before that.
+    pub early: Vec<RoundReply<AcquireReply>>,
     /// A newcomer's requests to the other servers, sent together with that to the gate.
     pub others: Round,
     pub tally: Tally,
@@ -83,7 +85,7 @@ impl RedisLock {
         gives_up_at: Option<BootTime>,
         observer: &mut dyn Observer,
     ) -> Result<Tally, Attempt> {
-        let mut all = self.begin_collection(votes, queues, gives_up_at);
+        let mut all = self.begin_collection(votes, queues, gives_up_at, observer)?;
         while !all.tally.has_majority() {
             let ends_at = all.ends_at(self.servers.node_timeout);
             if ends_at.is_some_and(BootTime::has_passed) {
@@ -151,8 +153,9 @@ impl RedisLock {
         votes: Collected,
         queues: bool,
         gives_up_at: Option<BootTime>,
-    ) -> Collection {
-        let Collected { sent_at, granted, others, tally } = votes;
+        observer: &mut dyn Observer,
+    ) -> Result<Collection, Attempt> {
+        let Collected { sent_at, granted, early, others, tally } = votes;
         let started = BootTime::now();
         let mut all = Collection {
             queues,
@@ -161,7 +164,7 @@ impl RedisLock {
             fences: granted.fences.clone(),
             slots: granted.slots.clone(),
             tally,
-            is_newcomer: !others.is_over(),
+            is_newcomer: !others.is_over() || !early.is_empty(),
             round: others,
             renew_at: self.ttl.map(|ttl| sent_at + ttl / 3),
             blocked: None,
@@ -173,7 +176,11 @@ impl RedisLock {
             let missing = all.tally.missing();
             self.request_votes(&mut all, missing, queues);
         }
-        all
+        for RoundReply { at, sent_at, reply, is_late } in early {
+            let reply = reply.map(CollectReply::Acquire);
+            self.on_reply(&mut all, RoundReply { at, sent_at, reply, is_late }, observer)?;
+        }
+        Ok(all)
     }
 
     fn on_refusal(

@@ -122,6 +122,15 @@ impl Round {
         until: Option<BootTime>,
         mut watch: Watch<'_>,
     ) -> Result<Option<RoundReply<R>>, Signal> {
+        self.next_watching(servers, until, &mut watch)
+    }
+
+    fn next_watching<R: Reply>(
+        &mut self,
+        servers: &mut Servers,
+        until: Option<BootTime>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<RoundReply<R>>, Signal> {
         loop {
             if let Some(received) = self.take(servers) {
                 return Ok(Some(received));
@@ -129,7 +138,7 @@ impl Round {
             if self.pending.is_empty() || until.is_some_and(BootTime::has_passed) {
                 return Ok(None);
             }
-            if self.sleep(servers, until, &mut watch)? {
+            if self.sleep(servers, until, watch)? {
                 return Ok(None);
             }
         }
@@ -174,11 +183,31 @@ impl Round {
         until: Option<BootTime>,
         watch: Watch<'_>,
     ) -> Result<RoundReply<R>, Signal> {
-        if let Some(received) = self.next(servers, until, watch)? {
-            return Ok(received);
+        let at = self.pending.first().map_or_else(|| self.failed[0].0, |pending| pending.at);
+        Ok(self.reply_of(at, servers, until, watch)?.0)
+    }
+
+    /// The same for one of several servers, and what the others have replied before it. Their
+    /// connections are opened in the meantime.
+    pub(super) fn reply_of<R: Reply>(
+        &mut self,
+        at: usize,
+        servers: &mut Servers,
+        until: Option<BootTime>,
+        mut watch: Watch<'_>,
+    ) -> Result<(RoundReply<R>, Vec<RoundReply<R>>), Signal> {
+        let mut others = Vec::new();
+        while let Some(received) = self.next_watching(servers, until, &mut watch)? {
+            if received.at == at {
+                return Ok((received, others));
+            }
+            others.push(received);
         }
-        let PendingReply { at, sent_at, .. } = self.pending.pop().expect("a request with a time limit");
-        Ok(RoundReply { at, sent_at, reply: Err(servers[at].node.timed_out()), is_late: true })
+        let is_asked = |pending: &PendingReply| pending.at == at;
+        let asked = self.pending.iter().position(is_asked).expect("a request with a time limit");
+        let sent_at = self.pending.remove(asked).sent_at;
+        let reply = Err(servers[at].node.timed_out());
+        Ok((RoundReply { at, sent_at, reply, is_late: true }, others))
     }
 
     /// The next reply, or that the kernel has got one more request.

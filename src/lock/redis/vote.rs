@@ -74,9 +74,8 @@ pub(super) struct Win {
 #[derive(Debug)]
 pub(super) struct InFlight {
     gate: usize,
-    to_gate: Round,
-    /// A newcomer's requests to the other servers, sent at the same time.
-    others: Round,
+    /// The request to the gate, and a newcomer's requests to the other servers.
+    round: Round,
 }
 
 /// What the gate's reply means for the attempt.
@@ -92,8 +91,7 @@ impl RedisLock {
     fn request_from_gate(&mut self, gate: usize, queues: bool, proposed: Option<u64>) -> InFlight {
         let ask = Ask::Gate { queues, stamp: self.stamp.as_ref(), proposed, slots: &self.lowest_slots };
         let call = self.requests.acquire(self.claim(), &self.terms, &ask);
-        let to_gate = self.servers.timed_round([(gate, call)]);
-        InFlight { gate, to_gate, others: Round::default() }
+        InFlight { gate, round: self.servers.timed_round([(gate, call)]) }
     }
 
     /// Sends the first request to all servers at once: if no client waits, one round trip is
@@ -103,10 +101,13 @@ impl RedisLock {
             return self.request_from_gate(0, queues, None);
         }
         let proposed = wall_clock_millis() + PROPOSAL_LEAD_MS;
-        let to_gate = self.request_from_gate(0, queues, Some(proposed));
+        let mut in_flight = self.request_from_gate(0, queues, Some(proposed));
         let call = self.requests.acquire(self.claim(), &self.terms, &Ask::Newcomer { proposed });
-        let others = self.servers.timed_round(self.servers.all_but(0).map(|at| (at, call.clone())));
-        InFlight { others, ..to_gate }
+        let due = Some(BootTime::now() + self.servers.node_timeout);
+        for at in self.servers.all_but(0) {
+            in_flight.round.send(&mut self.servers, at, call.clone(), due);
+        }
+        in_flight
     }
 
     /// Requests the gate's vote, then those of the other servers.
@@ -127,10 +128,10 @@ impl RedisLock {
             self.gate = gate;
             let in_flight =
                 self.in_flight.take().unwrap_or_else(|| self.request_from_gate(gate, queues, None));
-            let InFlight { mut to_gate, others, .. } = in_flight;
+            let InFlight { round: mut others, .. } = in_flight;
             let replies_by = progress.replies_by(self.servers[gate].node.round_trip());
             let watch = Watch::Observer(&mut *observer);
-            let received = match to_gate.only_reply(&mut self.servers, replies_by, watch) {
+            let (received, early) = match others.reply_of(gate, &mut self.servers, replies_by, watch) {
                 Ok(received) => received,
                 Err(signal) => return Attempt::Cancelled(signal),
             };
@@ -139,12 +140,14 @@ impl RedisLock {
             let step = gate_step(received.reply, self.servers.len() > 1);
             if !matches!(step, GateStep::Enter(_)) {
                 self.lowest_slots.clear();
-                self.release_strays(&others);
+                self.release_strays(
+                    others.pending().into_iter().chain(early.iter().map(|reply| reply.at)).collect(),
+                );
             }
             let vote = match step {
                 GateStep::Enter(granted) => {
                     self.note_member(gate, &granted.run_id, granted.stamp);
-                    let votes = Collected { sent_at, granted, others, tally };
+                    let votes = Collected { sent_at, granted, early, others, tally };
                     return self.enter(votes, queues, progress.gives_up_at, observer);
                 }
                 GateStep::Stop(attempt) => return attempt,
@@ -272,7 +275,7 @@ impl RedisLock {
                     for at in tally.missing() {
                         others.expect(at, sent_at, due);
                     }
-                    votes = Collected { sent_at, granted: granted.clone(), others, tally };
+                    votes = Collected { sent_at, granted: granted.clone(), early: Vec::new(), others, tally };
                 }
             }
         }
@@ -375,13 +378,13 @@ impl RedisLock {
 
     /// The gate did not grant: releases votes that other servers may have given, since they block
     /// the client whose turn it is.
-    fn release_strays(&mut self, others: &Round) {
-        if others.is_over() || !follows(Rule::ReleaseStrays) {
+    fn release_strays(&mut self, others: Vec<usize>) {
+        if others.is_empty() || !follows(Rule::ReleaseStrays) {
             return;
         }
         let call =
             self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None, None);
-        self.servers.send(others.pending(), &call);
+        self.servers.send(others, &call);
         // The release must not apply to later requests.
         self.attempts += 1;
     }

@@ -13,6 +13,7 @@ use crate::lock::claim::WaiterId;
 use crate::lock::deadlock::DeadlockSearch;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{BackendError, Blocked, Blocker, Error, Observer, Problem};
+use crate::world::{Rule, follows};
 
 /// How much longer than requested BLPOP may take: servers check the timeouts of blocked clients ten
 /// times a second.
@@ -166,12 +167,18 @@ impl RedisLock {
         &mut self,
         error: BackendError,
         waits_for_backend: bool,
-        progress: &Progress,
+        progress: &mut Progress,
         observer: &mut dyn Observer,
     ) -> Result<NextAttempt, Error> {
         let may_recover = progress.had_reply || waits_for_backend;
         if !may_recover || !error.may_pass() || progress.is_over() {
             return Err(error.into());
+        }
+        // The servers may have been slow for a moment. Those behind us in the queue would pass while
+        // we release the gate's vote and pause, so the next attempt takes it over.
+        if progress.failures_in_a_row == 0 && !error.problem.is_stale() && follows(Rule::SecondChance) {
+            progress.failures_in_a_row = 1;
+            return Ok(NextAttempt::AtOnce);
         }
         self.release_votes();
         // Our votes were broken before they were a grant, and what that left refuses this waiter.
@@ -228,7 +235,8 @@ impl RedisLock {
             if we_are_next && !member.is_avoided() {
                 member.node.connect();
             } else {
-                member.node.disconnect();
+                // The last request on it, if there was one, was a release.
+                member.node.hang_up();
             }
         }
     }

@@ -59,6 +59,15 @@ impl Driver<'_> {
         }
     }
 
+    /// The actor has had its lock, unless it was never started.
+    pub(super) fn check_served(&self, simulation: &Simulation, actor: u64) {
+        let mut shared = simulation.shared.borrow_mut();
+        if shared.records.get(&actor).is_some_and(|record| record.claim.is_none()) {
+            let text = format!("host {} still waits", shared.actors[&actor]);
+            shared.oracle.violation("not-served", text);
+        }
+    }
+
     /// All processes have ended, and the network is well: what status shows must be what a client
     /// gets.
     pub(super) fn audit(&mut self, simulation: &mut Simulation) {

@@ -283,6 +283,7 @@ impl Plan for Driver<'_> {
                     }
                 }
                 What::Quiet => simulation.shared.borrow_mut().oracle.is_quiet = true,
+                What::Served(actor) => self.check_served(simulation, *actor),
             }
         }
     }

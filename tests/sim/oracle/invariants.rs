@@ -83,7 +83,7 @@ impl Oracle {
         if args.get(7).is_some_and(|role| role == b"gate")
             && let Ok(stamp) = stamp.parse()
         {
-            self.arrivals.entry(site).or_insert(stamp);
+            self.arrivals.entry(site).or_insert(Arrival { stamp, gate: server });
         }
     }
 }

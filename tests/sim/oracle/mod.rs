@@ -78,6 +78,13 @@ struct Waiting {
     is_excused: bool,
 }
 
+/// When a request arrived at its first gate, by its clock.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    stamp: u64,
+    gate: ServerId,
+}
+
 /// A run with --once whose command has ended with 0.
 #[derive(Clone, Debug)]
 struct Success {
@@ -121,8 +128,7 @@ pub struct Oracle {
     holdings: BTreeMap<String, Vec<Holding>>,
     tokens: BTreeMap<String, BTreeSet<u64>>,
     waiting: BTreeMap<SiteId, Waiting>,
-    /// When clients arrived at their first gate, by its clock.
-    arrivals: BTreeMap<SiteId, u64>,
+    arrivals: BTreeMap<SiteId, Arrival>,
     troubles: BTreeMap<Touched, Trouble>,
     /// Servers that have lost data, or whose clock has jumped.
     unreliable: BTreeSet<ServerId>,
@@ -227,7 +233,7 @@ impl Oracle {
         let (is_strict, is_quiet) = (self.is_order_strict, self.is_quiet);
         let mut found = Vec::new();
         for (other, waiting) in &mut self.waiting {
-            let came_first = self.arrivals.get(other).is_some_and(|theirs| *theirs < arrival);
+            let came_first = self.arrivals.get(other).is_some_and(|theirs| theirs.stamp < arrival.stamp);
             let concerns = waiting.queues && waiting.keys.iter().any(|name| name == key);
             if !came_first || !concerns || !how.excludes(&waiting.how) {
                 continue;
@@ -273,8 +279,14 @@ impl Oracle {
             let text = format!("host {site} is stopped by a newer run, but has not agreed to that");
             return self.violation("cancelled", text);
         };
-        // Arrivals are measured by a server's clock: those at the same time count.
-        let is_newer = |(other, theirs): (&SiteId, &u64)| *other != site && theirs + ABOUT_NOW_US >= began;
+        // A reply that was lost, or another gate, gives a client another stamp than we have seen.
+        let is_newer =
+            |(other, theirs): (&SiteId, &u64)| match (self.arrivals.get(other), self.arrivals.get(&site)) {
+                (Some(theirs), Some(ours)) if theirs.gate == ours.gate && self.troubles.is_empty() => {
+                    theirs.stamp > ours.stamp
+                }
+                _ => *other != site && theirs + ABOUT_NOW_US >= began,
+            };
         if !self.cancelling.iter().any(is_newer) {
             self.violation("cancelled", format!("host {site} is stopped, but no newer run has come"));
         }

@@ -55,6 +55,8 @@ pub enum Feature {
     ScriptFlush,
     NewHistory,
     Login,
+    /// Processes and servers get no processor for a while, but for less than any of their limits.
+    Stalls,
 }
 
 impl Feature {
@@ -66,7 +68,7 @@ impl Feature {
 
 use Feature as F;
 
-const FEATURES: [(Feature, u64); 34] = [
+const FEATURES: [(Feature, u64); 35] = [
     (F::Sharing, 30),
     (F::Slots, 20),
     (F::SeveralKeys, 25),
@@ -101,6 +103,7 @@ const FEATURES: [(Feature, u64); 34] = [
     (F::ScriptFlush, 25),
     (F::NewHistory, 20),
     (F::Login, 30),
+    (F::Stalls, 25),
 ];
 
 /// Features that may change the order of service, or make a client fail.
@@ -240,6 +243,8 @@ pub enum What {
     Fault(Fault),
     /// From here on nothing more goes wrong.
     Quiet,
+    /// By now this actor must have its lock.
+    Served(u64),
 }
 
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 //! lines are drawn; the chain is given. The clients follow all rules in a plot, so nothing may go
 //! wrong; if one rule is left out, most seeds of its plot must show it.
 
+mod bounded;
 mod gates;
 mod nested;
 
@@ -59,9 +60,21 @@ pub enum Plot {
     /// Nested runs that ask for any locks. Some of them ask in one order, so that there is no circle, and
     /// in some seeds a machine is switched off.
     Nested,
+    /// No client waits, and the servers are far away.
+    FarNewcomer,
+    /// Of two newcomers one has the gate's vote, and the other one has both other servers'.
+    StrayVotes,
+    /// A client that reaches only the gate tries again and again.
+    LoneGateVote,
+    /// The gate is quarantined.
+    RestartedGate,
+    /// When it is a waiter's turn, the other servers are slow for a moment.
+    SlowVoters,
+    /// A run with --cancel-in-progress finds a holder that is newer than itself.
+    NewerHolder,
 }
 
-pub const ALL: [Plot; 19] = [
+pub const ALL: [Plot; 25] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -81,6 +94,12 @@ pub const ALL: [Plot; 19] = [
     Plot::DistantProtocol,
     Plot::Circle,
     Plot::Nested,
+    Plot::FarNewcomer,
+    Plot::StrayVotes,
+    Plot::LoneGateVote,
+    Plot::RestartedGate,
+    Plot::SlowVoters,
+    Plot::NewerHolder,
 ];
 
 impl Plot {
@@ -114,6 +133,12 @@ impl Plot {
             Self::DistantProtocol => stage.distant_protocol(),
             Self::Circle => nested::circle(&mut stage),
             Self::Nested => nested::nested(&mut stage),
+            Self::FarNewcomer => stage.far_newcomer(),
+            Self::StrayVotes => stage.stray_votes(),
+            Self::LoneGateVote => stage.lone_gate_vote(),
+            Self::RestartedGate => stage.restarted_gate(),
+            Self::SlowVoters => stage.slow_voters(),
+            Self::NewerHolder => stage.newer_holder(),
         }
         stage.0.scenario.steps.sort_by_key(|step| step.at_us);
         stage.0.scenario

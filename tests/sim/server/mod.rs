@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use crate::dice::Dice;
 use commands::{CommandKind, wrong_number};
 use data::{Data, Identity};
 use engine::Engine;
@@ -389,10 +390,22 @@ impl VirtualServer {
         for (database, key) in pushed {
             for id in self.blocked_on(database, &key) {
                 if let Some(reply) = self.reply_to_blocked(id, &key) {
-                    self.unblock(id, reply, now, outputs);
+                    if self.is_closed_with_reply(id, now) {
+                        self.clients.remove(&id);
+                        outputs.push(Output::Close(id));
+                    } else {
+                        self.unblock(id, reply, now, outputs);
+                    }
                 }
             }
         }
+    }
+
+    /// A client that has just been unblocked counts as idle since it blocked. If Redis looks for idle
+    /// clients before it sends the reply, the element is lost with the connection.
+    fn is_closed_with_reply(&self, id: ConnectionId, now: u64) -> bool {
+        let is_idle = self.idle_limit_us.is_some_and(|limit| self.clients[&id].used_at + limit <= now);
+        is_idle && Dice::new(now, id).percent(20)
     }
 
     /// The clients that wait for this key, in order.

@@ -58,6 +58,24 @@ fn a_lock_is_released_after_its_connections_were_killed() {
     }
 }
 
+/// The wake-up may be lost with the connection.
+#[test]
+fn a_waiter_whose_connection_was_closed_asks_before_it_sleeps_again() {
+    let redis = Redis::start();
+    redis.cmd(&["SET", "lock:k", "of another program"]);
+    let waiter = Run::at(&redis.url(), "k").cmd(&["true"]).spawn();
+    // One that is closed at once might not support the command.
+    wait_until("the waiter has slept for a while", || {
+        let clients = redis.cmd(&["CLIENT", "LIST"]);
+        clients.lines().any(|client| client.contains("cmd=blpop") && client.contains(" idle=1 "))
+    });
+    redis.cmd(&["DEL", "lock:k"]);
+    redis.cmd(&["CONFIG", "RESETSTAT"]);
+    redis.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    waiter.wait().expect_code(0);
+    assert_eq!(redis.calls("blpop"), 0);
+}
+
 /// The first waiter connects to all servers ahead, and they close its idle connections.
 #[test]
 fn waiters_whose_connections_were_idle_are_served_in_order() {

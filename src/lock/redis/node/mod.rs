@@ -188,7 +188,9 @@ impl Node {
 
     /// Sends the last request once more, over a new connection: the server has closed the old one,
     /// which was open before the request was made. Every request of ours can be executed twice.
-    fn resend(&mut self) -> Option<Result<(), BackendError>> {
+    /// BLPOP ends without an element instead: the one that it slept for may be lost with the
+    /// connection, so the caller has to ask what has changed.
+    fn resend(&mut self) -> Option<Result<Option<(Call, Value)>, BackendError>> {
         let age = std::mem::replace(&mut self.connection_age, ConnectionAge::New);
         // Where another server may take this one's place, it must be found first.
         let is_fixed = self.discovery.is_fixed();
@@ -197,10 +199,15 @@ impl Node {
         let Some(Expected::Reply { call, .. }) = last else { return None };
         self.in_doubt |= matches!(call, Call::Script { .. });
         self.disconnect();
+        // A server that closes each connection at once must not be asked without a pause.
+        let has_slept = matches!(call, Call::BlockingPop { .. }) && self.asked_at.elapsed() > IDLE;
+        if has_slept && follows(Rule::WokenByEnd) {
+            return Some(Ok(Some((call, Value::Nil))));
+        }
         let asked_at = self.asked_at;
         let resent = self.ask_in_full(call);
         self.asked_at = asked_at;
-        Some(resent)
+        Some(resent.map(|()| None))
     }
 
     /// Whether the kernel has the last request, so that it is delivered even if we exit.
@@ -230,6 +237,12 @@ impl Node {
         {
             connection.abort();
         }
+        self.hang_up();
+    }
+
+    /// The same after a release, which must be delivered: a busy server would execute what is before
+    /// it, and not the release itself, if the connection is reset before it replies.
+    pub(super) fn hang_up(&mut self) {
         // The server has not received requests that still wait for the login.
         let was_open = self.is_connected() && !self.is_logging_in();
         self.reached |= was_open;

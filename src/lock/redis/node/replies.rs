@@ -48,9 +48,9 @@ impl Node {
                 Ok(bytes) => bytes?,
                 Err(e) if self.is_ready() => {
                     let resent = if e.is_end() { self.resend() } else { None };
-                    match resent {
-                        Some(Ok(())) => continue,
-                        Some(Err(error)) => return Some(Err(error)),
+                    match resent.map(Result::transpose) {
+                        Some(None) => continue,
+                        Some(ended) => return ended,
                         None => {}
                     }
                     self.disconnect();

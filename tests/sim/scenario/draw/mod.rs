@@ -322,7 +322,9 @@ impl Draft {
             run.fails = self.dice.percent(40);
         }
         if self.has(F::MinHold) && self.dice.percent(20) {
-            run.min_hold = Duration::from_millis(self.dice.one_of(&[50, 50, 1000, 1000, 8000, 40_000]));
+            let most = if self.has(F::ClockSteps) { USUAL_LEASE_MS } else { u64::MAX };
+            let min_hold = self.dice.one_of(&[50, 50, 1000, 1000, 8000, 40_000]);
+            run.min_hold = Duration::from_millis(min_hold.min(most));
         }
         let is_long = self.has(F::LongCommands) && self.dice.percent(12);
         let lives = if is_long { self.dice.between(1000, 12_000) } else { self.dice.between(1, 120) };
@@ -341,6 +343,9 @@ impl Draft {
     }
 }
 
+/// A server whose clock is set back does not know any more since when leases may be longer than this:
+/// young servers then wait for the longest one.
+const USUAL_LEASE_MS: u64 = 30_000;
 /// Of clients that ask for nothing special.
 const LONGEST_TTL: Duration = Duration::from_secs(30);
 const LONG_QUARANTINE: Duration = Duration::from_secs(120);
