@@ -88,6 +88,11 @@ pub(crate) enum Renewal {
 }
 
 impl Renewal {
+    /// Whether the lock becomes free although its holder waits for another one.
+    pub(crate) fn ends_by_itself(self, expires_in: Option<Duration>) -> bool {
+        self == Self::Nobody && expires_in.is_some()
+    }
+
     /// As it is stored; empty for a run.
     fn text(self) -> String {
         match self {

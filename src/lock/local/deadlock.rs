@@ -54,9 +54,10 @@ impl Surroundings {
         let name = file_name::encode(&lock_name(&self.prefix, key));
         let file = LockFile::open_to_look(&self.directory, OsStr::new(&name)).ok()??;
         let present = Present::look(&file).ok()?;
-        let holders = present.holders.iter().map(|holder| {
+        let holders = present.holders.iter().filter_map(|holder| {
             let shown = described(&file, holder.ticket, holder.usage);
-            ((grant_of(&file, holder.ticket), shown.info), shown.mode)
+            let ends = shown.info.renewal.ends_by_itself(shown.expires_in);
+            (!ends).then(|| ((grant_of(&file, holder.ticket), shown.info), shown.mode))
         });
         let (holders, modes): (Vec<_>, Vec<_>) = holders.unzip();
         let waiters = present.waiters.iter().map(|waiter| self.waiter_now(&file, key, waiter, &present));

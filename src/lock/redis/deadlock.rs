@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 
 use super::keys::Keys;
-use super::reply::{InspectReply, Record, Waiter};
+use super::reply::{HolderRecord, InspectReply, Record, Waiter};
 use super::round::{Round, Watch};
 use super::{RedisLock, view};
 use crate::clock::BootTime;
@@ -44,8 +44,10 @@ fn lock_now(names: &Keys, record: Record) -> Option<LockNow> {
         Record::Free { queue } => (Mode::Exclusive, Vec::new(), queue),
         Record::Foreign { .. } | Record::WrongType => return None,
     };
-    // A lock that only a minimum hold keeps becomes free by itself.
-    let holders = holders.into_iter().filter(|holder| !holder.has_ended);
+    // A lock that only a minimum hold keeps becomes free by itself, too.
+    let ends =
+        |holder: &HolderRecord| holder.has_ended || holder.info.renewal.ends_by_itself(holder.expires_in);
+    let holders = holders.into_iter().filter(|holder| !ends(holder));
     Some(LockNow {
         key: names.key.clone(),
         mode,

@@ -38,10 +38,10 @@ impl Oracle {
 
     /// Those of `stuck` without which this waiter cannot have this key.
     fn blockers(&self, site: SiteId, key: &str, stuck: &BTreeSet<SiteId>) -> BTreeSet<SiteId> {
-        let (arrival, how) = (self.arrivals[&site], &self.waiting[&site].how);
+        let (arrival, how) = (self.arrivals[&site].stamp, &self.waiting[&site].how);
         let is_ahead = |other: &&SiteId| {
             let waits = self.waiting[*other].keys.iter().any(|name| name == key);
-            waits && self.arrivals[*other] < arrival
+            waits && self.arrivals[*other].stamp < arrival
         };
         let ahead = stuck.iter().filter(is_ahead).copied();
         let living = self.holdings.get(key).into_iter().flatten().filter(|held| held.until > self.now_us);
@@ -103,7 +103,7 @@ impl Oracle {
         let since = self.nesting.circles.get(&circle).copied().unwrap_or(now);
         let is_settled = now >= since.saturating_add(REPORTED_WITHIN_US);
         let holding = circle.iter().filter(|other| self.nesting.outer.contains_key(other));
-        let youngest = holding.max_by_key(|other| self.arrivals[other]).copied();
+        let youngest = holding.max_by_key(|other| self.arrivals[other].stamp).copied();
         let last_seen = self.nesting.last_seen.get(&site).copied();
         // A circle is confirmed as it was at a first look: a waiter in it may have died since then.
         let remembered_for = if self.has_faults { FOUND_WITHIN_US } else { REPORTED_WITHIN_US };

@@ -1,11 +1,13 @@
 //! Runs inside runs that wait for each other's locks: one of them gives up, and names the circle.
 
+use crate::support::run::binary;
 use crate::support::{Backend, Done, Job, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
     of_two_nested_runs_in_opposite_order_one_gives_up,
     a_circle_of_three_is_found,
     nested_runs_in_the_same_order_wait_as_usual,
+    a_lock_that_ends_by_itself_is_in_no_circle,
 );
 
 /// Each run holds a key; inside it, one after the other, a run asks for the next one's.
@@ -81,4 +83,24 @@ fn nested_runs_in_the_same_order_wait_as_usual(backend: &Backend) {
         assert!(done.stdout == "ran\n" && !done.stderr.contains("deadlock"), "{done:?}");
     }
     backend.all_free(&["x", "y"]);
+}
+
+/// Nothing renews the token of the first script: the other run has its lock after five seconds.
+fn a_lock_that_ends_by_itself_is_in_no_circle(backend: &Backend) {
+    let inner = |key: &str| backend.run_on(&[key]).sh("echo ran").shell_line();
+    let other = backend.run_on(&["y"]).stdin_pipe().sh(&format!("echo ready; read x; {}", inner("x")));
+    let mut other = other.spawn();
+    other.wait_for_line("ready");
+    let text = format!("eval \"$(\"$redlock\" acquire --key x --ttl 5s --shell)\"; {}", inner("y"));
+    let script = backend.command(&[]).env("redlock", binary()).program("/bin/sh".into());
+    let script = script.args(&["-c", &text]).env("PATH", "/usr/bin:/bin").spawn();
+    wait_until("the script waits for the other run's lock", || {
+        let status = backend.subcommand("status").args(&["y", "--json"]).done().json();
+        status["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
+    });
+    drop(other.take_stdin());
+    for job in [other, script] {
+        let done = job.wait().expect_code(0);
+        assert!(done.stdout.contains("ran") && !done.stderr.contains("deadlock"), "{done:?}");
+    }
 }
