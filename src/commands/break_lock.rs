@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader, IsTerminal};
 use std::time::Duration;
 
 use super::backend::open_breaker;
-use super::{exit_code, print};
+use super::{exit_code, identity, print};
 use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
-use crate::lock::{self, BackendError, BreakMode, Breaker, Done, Freed, Holder, HolderKind};
+use crate::lock::{self, BackendError, BreakMode, Breaker, Done, Freed, Holder, HolderKind, Reason};
 use crate::report::{self, BreakReport};
 use crate::settings::BreakSettings;
 
@@ -39,8 +39,12 @@ pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
     settings.location.warnings.iter().for_each(|warning| report::print(warning));
     let report = BreakReport::new(&settings.key, local_time);
     let failed = |error: BackendError| Failure::new(exit_code(error.fault()), report.cannot_break(&error));
-    let warn = || report::print(&report.only_on_this_host());
-    let mut breaker = open_breaker(settings, warn).map_err(failed)?;
+    if settings.location.backend.is_unconfigured() {
+        report::print(&report.only_on_this_host());
+    }
+    let client = identity::describe(&[], "");
+    let mut breaker =
+        open_breaker(&settings.location, &settings.key, client, Reason::Broken).map_err(failed)?;
     let holders = breaker.holders().map_err(failed)?;
     let meant = choose(&holders, settings, &report)?;
     if let (true, Some(done)) = (holders.is_empty(), breaker.done()) {

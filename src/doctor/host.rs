@@ -9,7 +9,7 @@ use crate::child::{ProcView, has_pidfd, has_subreaper};
 use crate::lock::checkup::{HostTrial, check_directory_for_locks};
 use crate::lock::{BackendError, Mount};
 use crate::report::{backend_error, cannot_see_processes};
-use crate::settings::{Backend, DoctorSettings, LocalReason};
+use crate::settings::DoctorSettings;
 
 #[derive(Clone, Debug)]
 pub(super) struct HostFacts {
@@ -51,18 +51,19 @@ pub(super) fn check_settings(settings: &DoctorSettings) -> Vec<Finding> {
             "unset it, or correct its name: redlock run --help lists the options",
         )
     }));
-    match &settings.location.backend {
-        Backend::Host { reason: LocalReason::NothingElseConfigured, .. } => findings.push(check.warning(
+    let backend = &settings.location.backend;
+    if backend.is_unconfigured() {
+        findings.push(check.warning(
             "no server is configured: locks are on this host only",
             "runs on other hosts are not kept out",
             "set REDLOCK_REDIS, or redis in the config file; if intended, set --local or local = true",
-        )),
-        Backend::Servers { timing, .. } if timing.ttl.is_none() => findings.push(check.warning(
+        ));
+    } else if backend.ttl().is_none() && !backend.is_this_host() {
+        findings.push(check.warning(
             "--ttl is none: locks never expire",
             "a lock whose run was killed stays until redlock break frees it",
             "set a --ttl",
-        )),
-        Backend::Host { .. } | Backend::Servers { .. } => {}
+        ));
     }
     findings
 }

@@ -8,7 +8,7 @@ use crate::lock::checkup::{
 };
 use crate::lock::{Mount, ServerError};
 use crate::report::Verbosity;
-use crate::settings::{LocalReason, Location, Origins};
+use crate::settings::{Location, Origins};
 
 const NOW_MS: u64 = 1_800_000_000_000;
 
@@ -108,7 +108,7 @@ fn on_servers(timing: &Timing) -> DoctorSettings {
 }
 
 fn on_this_host() -> DoctorSettings {
-    with(Backend::Host { directory: PathBuf::new(), reason: LocalReason::Requested })
+    with(Backend::Host { directory: PathBuf::new(), is_requested: true })
 }
 
 /// The levels that this check gives all servers.

@@ -107,7 +107,7 @@ fn keep(
     link.detach(title.as_bytes());
     while signals.next().is_some() {}
     let (watch, lease) = (lock.break_watch(&grant), grant.lease);
-    let ttl = settings.lock.backend.ttl().unwrap_or_default();
+    let ttl = settings.lock.location.backend.ttl().unwrap_or_default();
     let keeper = Keeper::new(pipes, lock, grant, ttl, |_| {});
     let mut background = Background::new(settings, watched, attach_point, lease, until, control);
     Hold::new(&settings.lock, keeper, watch, &mut signals, report).run(&mut background);

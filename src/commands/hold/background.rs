@@ -122,16 +122,6 @@ impl Subject for Background<'_> {
         }
     }
 
-    /// Until the next renewal nothing is needed.
-    fn is_idle(&self) -> bool {
-        true
-    }
-
-    /// A lease that is over comes first: see [`Subject::check`].
-    fn on_ready(&mut self, _hold: &mut Hold<'_>) -> Option<End> {
-        None
-    }
-
     fn on_renewal(&mut self, grant: &Grant) {
         if let KeptFor::Process(watched) = &mut self.kept_for {
             watched.renewed(grant.lease);

@@ -45,19 +45,25 @@ pub(super) trait Subject {
     /// Its descriptors, and the moment of its next check.
     fn register<'fd>(&'fd self, poll: &mut Poll<'fd, Source>);
 
-    /// Nothing is expected to happen soon, so memory can be released.
-    fn is_idle(&self) -> bool;
+    /// Nothing is expected to happen before the next renewal, so memory can be released.
+    fn is_idle(&self) -> bool {
+        true
+    }
 
     /// A descriptor of the subject is ready. Comes first.
-    fn on_ready(&mut self, hold: &mut Hold<'_>) -> Option<End>;
+    fn on_ready(&mut self, _hold: &mut Hold<'_>) -> Option<End> {
+        None
+    }
 
     fn on_renewal(&mut self, grant: &Grant);
 
     /// `at_once`: the lock must become free without notice.
     fn on_loss(&mut self, cause: LossCause, at_once: bool, hold: &mut Hold<'_>) -> Option<End>;
 
-    /// The lease was renewed with the token; `None` = forever.
-    fn on_extension(&mut self, ttl: Option<Duration>, hold: &mut Hold<'_>) -> Option<End>;
+    /// The lease was renewed with the token; `None` = forever. Our own keeper renews it anyway.
+    fn on_extension(&mut self, _ttl: Option<Duration>, _hold: &mut Hold<'_>) -> Option<End> {
+        None
+    }
 
     fn on_signal(&mut self, received: ReceivedSignal) -> Option<End>;
 
@@ -232,7 +238,7 @@ impl<'a> Hold<'a> {
             Released::Done(failures) => report.misconfigured_servers(&failures),
             Released::Lost(_) if is_reported => {}
             Released::Lost(loss) => subject.gone_at_release(&loss, report),
-            Released::Unknown(error) => report.cannot_release(&error, settings.backend.ttl()),
+            Released::Unknown(error) => report.cannot_release(&error, settings.location.backend.ttl()),
         }
     }
 }
