@@ -49,7 +49,7 @@ fn keep(
     settings: &AcquireSettings,
     holder: HolderInfo,
     watched: Option<WatchedProcess>,
-    mut link: FrontLink,
+    link: FrontLink,
     report: &mut Report,
 ) -> anyhow::Result<Exit> {
     let mut signals = Signals::block()?;
@@ -68,35 +68,30 @@ fn keep(
     };
     signals.hang_up_with(None);
     let files = lock.files();
-    let (mut until, mut control) = (None, None);
-    if !files.is_empty() {
-        if watched.is_none() {
-            lock.set_ttl(settings.ttl);
-            lock.extend(&grant);
-            until = settings.ttl.map(|ttl| grant.taken_at + ttl);
-        }
-        match ControlFile::create(&grant.claim, &files) {
-            Ok(file) => control = Some(file),
-            Err(error) => {
-                lock.release(&grant, &Ended::new(Outcome::NotStarted), Duration::ZERO);
-                return Err(error).context("cannot start the keeper");
-            }
-        }
+    let mut until = None;
+    if watched.is_none() && !files.is_empty() {
+        lock.set_ttl(settings.ttl);
+        lock.extend(&grant);
+        until = settings.ttl.map(|ttl| grant.taken_at + ttl);
     }
+    let prepare = || -> anyhow::Result<_> {
+        let control = if files.is_empty() { None } else { Some(ControlFile::create(&grant.claim, &files)?) };
+        restore_default_signals();
+        Ok((control, Signals::block()?))
+    };
     // From here on nothing can fail for lack of resources.
-    restore_default_signals();
-    let mut signals = match Signals::block() {
-        Ok(signals) => signals,
+    let (control, mut signals) = match prepare().context("cannot start the keeper") {
+        Ok(prepared) => prepared,
         Err(error) => {
             lock.release(&grant, &Ended::new(Outcome::NotStarted), Duration::ZERO);
-            return Err(error).context("cannot start the keeper");
+            return Err(error);
         }
     };
     let attach_id = attach_point.as_ref().and_then(AttachPoint::id_of_keeper);
     // Without the file only what has the variables knows of the lock.
     let _published = publish(&settings.lock.keys, &grant, attach_id.as_deref());
     let text = token_text(settings, &grant, true, attach_id.as_deref());
-    let printed = link.print(&text, grant.lease.map(|lease| lease.deadline()));
+    let printed = link.print(text, grant.lease.map(|lease| lease.deadline()));
     if printed != Printed::Done {
         return release_unprinted(&mut *lock, &grant, printed, report);
     }

@@ -51,7 +51,7 @@ fn acquire_and_keep(settings: &AcquireSettings) -> anyhow::Result<Exit> {
         return run_without_keeper(settings);
     }
     match child::split(watched.as_ref()).context("cannot start the keeper")? {
-        Side::Front(front) => run_front(front),
+        Side::Front(front) => run_front(&front),
         Side::Worker(link) => keep::run(settings, watched, link),
     }
 }

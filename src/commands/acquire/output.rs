@@ -80,7 +80,7 @@ pub(super) fn print_token(text: &[u8], deadline: Option<BootTime>, signals: &mut
 }
 
 /// Ends when the worker has detached or ended.
-pub(super) fn run_front(mut front: Front) -> anyhow::Result<Exit> {
+pub(super) fn run_front(front: &Front) -> anyhow::Result<Exit> {
     let mut signals = Signals::block()?;
     let mut is_printed = false;
     loop {
@@ -104,7 +104,7 @@ pub(super) fn run_front(mut front: Front) -> anyhow::Result<Exit> {
             }
         }
         // After the token a signal comes too late: the lock belongs to the bearer of the token.
-        forward_signals(&front, &mut signals, is_printed);
+        forward_signals(front, &mut signals, is_printed);
     }
 }
 
