@@ -105,22 +105,13 @@ pub(super) fn close_all_but(kept: &[RawFd]) {
 }
 
 impl FromWorker {
-    fn to_bytes(&self) -> Vec<u8> {
-        match self {
-            Self::Print { text, deadline } => tagged(b't', &[&moment_to_bytes(*deadline)[..], text].concat()),
-            Self::Detached => tagged(b'd', &[]),
-            Self::Ended => tagged(b'e', &[]),
-        }
-    }
-
     fn from_bytes(message: &[u8]) -> Option<Self> {
-        let (tag, payload) = message.split_first()?;
-        match tag {
-            b't' => {
+        match message.split_first()? {
+            (b't', payload) => {
                 let (deadline, text) = payload.split_first_chunk()?;
                 Some(Self::Print { text: text.to_vec(), deadline: moment_from_bytes(*deadline) })
             }
-            b'd' => Some(Self::Detached),
+            (b'd', _) => Some(Self::Detached),
             _ => None,
         }
     }
@@ -128,22 +119,23 @@ impl FromWorker {
 
 impl Printed {
     fn to_bytes(self) -> Vec<u8> {
-        let with_number = |tag, number: i32| tagged(tag, &number.to_ne_bytes());
-        match self {
-            Self::Done => tagged(b'd', &[]),
-            Self::Cancelled(signal) => with_number(b'c', signal),
-            Self::TooLate => tagged(b'l', &[]),
-            Self::Failed(error) => with_number(b'f', error),
-        }
+        let (tag, number) = match self {
+            Self::Done => (b'd', 0),
+            Self::Cancelled(signal) => (b'c', signal),
+            Self::TooLate => (b'l', 0),
+            Self::Failed(error) => (b'f', error),
+        };
+        tagged(tag, &number.to_ne_bytes())
     }
 
     fn from_bytes(message: &[u8]) -> Option<Self> {
         let (tag, payload) = message.split_first()?;
+        let number = number_from_bytes(payload)?;
         match tag {
             b'd' => Some(Self::Done),
-            b'c' => number_from_bytes(payload).map(Self::Cancelled),
+            b'c' => Some(Self::Cancelled(number)),
             b'l' => Some(Self::TooLate),
-            b'f' => number_from_bytes(payload).map(Self::Failed),
+            b'f' => Some(Self::Failed(number)),
             _ => None,
         }
     }
@@ -185,15 +177,15 @@ impl AsFd for Front {
 
 impl FrontLink {
     /// Have the front print this, and wait for the result. A front that has exited has failed.
-    pub(crate) fn print(&self, text: Vec<u8>, deadline: Option<BootTime>) -> Printed {
-        let message = FromWorker::Print { text, deadline }.to_bytes();
+    pub(crate) fn print(&self, text: &[u8], deadline: Option<BootTime>) -> Printed {
+        let message = tagged(b't', &[&moment_to_bytes(deadline)[..], text].concat());
         let reply = self.channel.send_until(&message, None).and_then(|()| self.channel.receive());
         let printed = reply.ok().flatten().and_then(|reply| Printed::from_bytes(&reply));
         printed.unwrap_or(Printed::Failed(Errno::EPIPE as i32))
     }
 
-    /// Leave the caller's session, directory and descriptors. The front is notified last.
-    pub(crate) fn detach(self, title: &[u8]) {
+    /// Leave the caller's session, directory and descriptors.
+    pub(crate) fn leave_session(&self, title: &[u8]) {
         // None of these can fail here; if one did, the lock would still be kept.
         let _ = set_pdeathsig(None);
         let _ = setsid();
@@ -203,7 +195,11 @@ impl FrontLink {
         set_name(NAME).ok();
         // On failure (a hardened /proc) the process name must do.
         let _ = arguments::set_title(title);
-        let _ = self.channel.send(&FromWorker::Detached.to_bytes());
+    }
+
+    /// The front exits, and its caller continues.
+    pub(crate) fn end_front(self) {
+        let _ = self.channel.send(&tagged(b'd', &[]));
     }
 }
 

@@ -91,7 +91,7 @@ fn keep(
     // Without the file only what has the variables knows of the lock.
     let _published = publish(&settings.lock.keys, &grant, attach_id.as_deref());
     let text = token_text(settings, &grant, true, attach_id.as_deref());
-    let printed = link.print(text, grant.lease.map(|lease| lease.deadline()));
+    let printed = link.print(&text, grant.lease.map(|lease| lease.deadline()));
     if printed != Printed::Done {
         return release_unprinted(&mut *lock, &grant, printed, report);
     }
@@ -99,8 +99,9 @@ fn keep(
     // is over.
     report.detach();
     let title = report::keeper_title(&settings.lock.keys, watched.as_ref().map(WatchedProcess::pid));
-    link.detach(title.as_bytes());
+    link.leave_session(title.as_bytes());
     while signals.next().is_some() {}
+    link.end_front();
     let (watch, lease) = (lock.break_watch(&grant), grant.lease);
     let ttl = settings.lock.location.backend.ttl().unwrap_or_default();
     let keeper = Keeper::new(pipes, lock, grant, ttl, |_| {});
