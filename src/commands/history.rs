@@ -49,7 +49,7 @@ pub(super) fn run(settings: &HistorySettings) -> anyhow::Result<Exit> {
 }
 
 fn look(view: &mut dyn View, key: &[u8], since: Option<SystemTime>) -> Result<History, Failure> {
-    view.history(key, since).map_err(|error| cannot_look(&quoted(&[sanitize(key)]), &error))
+    view.history(key, since).map_err(|error| cannot_look(&quoted(&[key]), &error))
 }
 
 /// The histories of all matching locks that have runs in this period, sorted by their keys.

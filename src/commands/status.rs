@@ -9,7 +9,7 @@ use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{Exit, Failure, HELD};
 use crate::lock::{BackendError, Status, View, WaitProgress};
-use crate::report::{self, Content, Verbosity, quoted, sanitize, status_json, status_text};
+use crate::report::{self, Content, Verbosity, quoted, status_json, status_text};
 use crate::settings::{Checked, Purpose, StatusSettings};
 
 /// A wait is reported after this time, and then in these intervals.
@@ -53,7 +53,7 @@ fn look(view: &mut dyn View, settings: &StatusSettings) -> Result<Status, Failur
 }
 
 fn failure(error: &BackendError, settings: &StatusSettings) -> Failure {
-    cannot_look(&quoted(&[sanitize(&settings.key)]), error)
+    cannot_look(&quoted(&[&settings.key]), error)
 }
 
 fn shown(status: &Status, settings: &StatusSettings) -> String {

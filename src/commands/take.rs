@@ -19,7 +19,7 @@ use crate::lock::{
     self, AncestorLock, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer,
     Request, Unlocked, Wait, sleep,
 };
-use crate::report::{self, GivenUp, Report};
+use crate::report::{self, GivenUp, Report, quoted};
 use crate::settings::{LockSettings, OnUnavailable};
 
 /// Before anything is opened, with one thread: this starts the process for hooks.
@@ -201,17 +201,13 @@ fn nested(is_usable: bool, settings: &LockSettings) -> Failure {
         "it must hold all of the keys, exclusively or in the same mode, for redlock run --reentrant to \
          run under its lock"
     };
-    let keys = key_names(settings);
+    let keys = quoted(&settings.keys);
     let message = format!("an outer run already holds {keys}, and waiting for it would deadlock: {hint}");
     Failure::new(exit::USAGE, message)
 }
 
-pub(super) fn key_names(settings: &LockSettings) -> String {
-    report::key_names(&settings.keys)
-}
-
 fn backend_failure(error: &BackendError, settings: &LockSettings) -> Failure {
-    let message = format!("cannot take {}: {}", key_names(settings), report::backend_error(error));
+    let message = format!("cannot take {}: {}", quoted(&settings.keys), report::backend_error(error));
     Failure::new(exit_code(error.fault()), message)
 }
 

@@ -75,7 +75,7 @@ impl Diagnosis<'_> {
 
     fn host_verdict(&self) -> &'static str {
         let is_bad =
-            |finding: &Finding| finding.level == Level::Problem && finding.check == Check::LockDirectory;
+            |finding: &Finding| finding.level == Level::Problem && finding.check == Check::LOCK_DIRECTORY;
         if self.findings.iter().any(|(_, finding)| is_bad(finding)) {
             "locks on this host do not work"
         } else {
@@ -86,8 +86,8 @@ impl Diagnosis<'_> {
     fn subject(&self, about: About) -> String {
         match about {
             About::Settings => "settings".into(),
-            About::Server(at) => sanitize(self.checkup.servers[at].name.as_bytes()),
-            About::Sentinel(at) => sanitize(self.checkup.sentinels[at].name.as_bytes()),
+            About::Server(at) => sanitize(&self.checkup.servers[at].name),
+            About::Sentinel(at) => sanitize(&self.checkup.sentinels[at].name),
             About::Quorum | About::AllServers => "all servers".into(),
             About::Host => "this host".into(),
         }
@@ -117,8 +117,8 @@ impl Diagnosis<'_> {
             }
             Backend::Host { directory, .. } => format!("on this host, in {}", directory.display()),
         };
-        let sources = sanitize(sources.join("; ").as_bytes());
-        let place = sanitize(place.as_bytes());
+        let sources = sanitize(sources.join("; "));
+        let place = sanitize(place);
         let version = format!("{VERSION}, protocol {PROTOCOL}");
         format!(
             "{:<COLUMN$}{sources}\n{:<COLUMN$}{place}\n{:<COLUMN$}{version}\n",
@@ -142,7 +142,7 @@ fn section(subject: &str, findings: &[&Finding], verbosity: Verbosity) -> String
     // What a server does not report usually has one reason.
     let unknown: Vec<&Finding> = of(Level::Unknown).collect();
     for group in unknown.chunk_by(|one, other| one.why == other.why) {
-        let names: Vec<&str> = group.iter().map(|finding| finding.check.name()).collect();
+        let names: Vec<&str> = group.iter().map(|finding| finding.check.0).collect();
         let (names, why) = (names.join(", "), &group[0].why);
         text += &format!("{:<COLUMN$}{subject}: {names} ({why})\n", "unknown");
         text += &indented("fix", &group[0].fix);

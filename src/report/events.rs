@@ -14,6 +14,7 @@ use super::problem::problem;
 use super::stderr::stderr;
 use super::writer::LineWriter;
 use crate::clock::BootTime;
+use crate::duration::millis;
 use crate::exit::{self, Exit};
 use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Outcome, Renewal, Votes};
 use crate::moment::printable;
@@ -44,15 +45,15 @@ pub(super) struct Events {
     run: Object,
     asked_at: Option<BootTime>,
     last_waiting: Option<BootTime>,
-    attempts: u32,
+    pub attempts: u32,
     blocked: Option<Blocked>,
     grant: Option<Grant>,
     held: Option<Duration>,
     /// `None` if the run never had the lock; null if this is unknown.
     released: Option<Value>,
-    command_was_started: bool,
+    pub command_was_started: bool,
     outcome: Option<Outcome>,
-    cause: Option<String>,
+    pub cause: Option<String>,
 }
 
 /// Start to write events, to a file, a hook or both. `-` is stderr.
@@ -130,10 +131,6 @@ impl Events {
         self.asked_at.get_or_insert_with(BootTime::now);
     }
 
-    pub(super) fn asked(&mut self, attempts: u32) {
-        self.attempts = attempts;
-    }
-
     /// The lock is taken.
     pub(super) fn waiting(&mut self, blocked: &Blocked, waited: Duration, gives_up_in: Option<Duration>) {
         self.blocked = Some(blocked.clone());
@@ -176,22 +173,14 @@ impl Events {
         self.write("refreshed", event, false);
     }
 
-    pub(super) fn lost_by_keeper(&mut self) {
-        self.outcome = Some(Outcome::Lost);
+    /// The outcome, whatever follows.
+    pub(super) fn decide(&mut self, outcome: Outcome) {
+        self.outcome = Some(outcome);
     }
 
-    /// A keeper has released the lock.
-    pub(super) fn kept(&mut self) {
-        self.outcome.get_or_insert(Outcome::Released);
-    }
-
-    /// The lock belongs to the bearer of its token.
-    pub(super) fn handed_out(&mut self) {
-        self.outcome = Some(Outcome::Acquired);
-    }
-
-    pub(super) fn command_starts(&mut self) {
-        self.command_was_started = true;
+    /// The outcome, unless it is decided.
+    pub(super) fn suggest(&mut self, outcome: Outcome) {
+        self.outcome.get_or_insert(outcome);
     }
 
     /// `by`: the field for the client that took the lock away, and that client. `is_stopped`: the
@@ -200,7 +189,7 @@ impl Events {
         if is_stopped {
             let newer = by.filter(|(field, _)| *field == "superseded_by");
             let replaced = newer.map(|(_, by)| Outcome::Replaced { by: Box::new(by.clone()) });
-            self.outcome = Some(replaced.unwrap_or(Outcome::Lost));
+            self.decide(replaced.unwrap_or(Outcome::Lost));
         }
         let held = self.grant.as_ref().map(|grant| millis(grant.taken_at.elapsed()));
         let mut event = Object::default()
@@ -213,24 +202,9 @@ impl Events {
         self.write("lost", event, false);
     }
 
-    pub(super) fn max_hold_over(&mut self) {
-        self.outcome.get_or_insert(Outcome::MaxHold);
-    }
-
     pub(super) fn not_acquired(&mut self, outcome: Outcome, blocked: Option<&Blocked>) {
-        (self.outcome, self.blocked) = (Some(outcome), blocked.cloned());
-    }
-
-    pub(super) fn superseded(&mut self, by: &HolderInfo) {
-        self.not_acquired(Outcome::Superseded { by: Box::new(by.clone()) }, None);
-    }
-
-    pub(super) fn done(&mut self, by: &HolderInfo) {
-        self.not_acquired(Outcome::Done { by: Box::new(by.clone()) }, None);
-    }
-
-    pub(super) fn caused_by(&mut self, cause: &str) {
-        self.cause = Some(cause.to_owned());
+        self.decide(outcome);
+        self.blocked = blocked.cloned();
     }
 
     pub(super) fn released(&mut self, held: Duration, is_released: Option<bool>) {
@@ -384,8 +358,4 @@ fn servers(votes: &Votes) -> Object {
 
 pub(super) fn time(moment: SystemTime) -> String {
     humantime::format_rfc3339_millis(printable(moment)).to_string()
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    duration.as_millis().try_into().unwrap_or(u64::MAX)
 }

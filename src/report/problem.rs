@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::format::sanitize;
+use super::text::sanitize;
 use super::tls;
 use crate::duration::format_seconds;
 use crate::lock::{
@@ -147,7 +147,7 @@ fn redlock(version: &str) -> String {
     if version.is_empty() {
         "an unknown version of redlock".into()
     } else {
-        format!("redlock {}", sanitize(version.as_bytes()))
+        format!("redlock {}", sanitize(version))
     }
 }
 

@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::events::{millis, process, time};
+use super::events::{process, time};
 use super::format::{
     LocalTime, after_comma, another_program, clock_time, config_files, held_by, holder, holder_line,
-    no_server_configured, other_version, quoted, sanitize, usually,
+    no_server_configured, other_version, quoted, usually,
 };
 use super::json::Object;
 use super::problem::problem;
 use super::stderr::print;
-use crate::duration::{format, format_seconds};
+use super::text::sanitize;
+use crate::duration::{format, format_seconds, fractional_millis, millis};
 use crate::lock::{
     Difference, Done, Fault, Holder, HolderInfo, Holding, Mode, Problem, Renewal, ServerState, ServerStatus,
     State, Status, Usual, WaiterStatus,
@@ -38,18 +39,18 @@ pub(crate) fn watch_heading(interval: Duration, now: SystemTime, local_time: Loc
 
 /// The contents of the screen when a look has failed.
 pub(crate) fn failed_look(message: &str) -> String {
-    format!("{}\n", sanitize(message.as_bytes()))
+    format!("{}\n", sanitize(message))
 }
 
 /// A wait line of status --wait-free.
 pub(crate) fn still_taken(status: &Status, waited: Duration, local_time: LocalTime) {
-    let (key, waited) = (quoted(&[sanitize(&status.key)]), format_seconds(waited));
+    let (key, waited) = (quoted(&[&status.key]), format_seconds(waited));
     print(&format!("waiting until {key} is free: waited {waited}, {}", obstacle(status, local_time)));
 }
 
 /// The last line of a wait that was too long.
 pub(crate) fn gave_up_waiting(status: &Status, waited: Duration, local_time: LocalTime) -> String {
-    let key = quoted(&[sanitize(&status.key)]);
+    let key = quoted(&[&status.key]);
     format!("{key} is not free after {}: {}", format(waited), obstacle(status, local_time))
 }
 
@@ -143,13 +144,13 @@ fn holder_lines(held: &Holder, has_lease: bool, local_time: LocalTime) -> Vec<St
     let slot = held.slot.map_or_else(String::new, |slot| format!("slot {slot}: "));
     let mut lines = vec![slot + &holder_line(held, has_lease, local_time)];
     if !held.info.job_url.is_empty() {
-        lines.push(sanitize(held.info.job_url.as_bytes()));
+        lines.push(sanitize(&held.info.job_url));
     }
     if let (Renewal::Keeper(pid), false) = (held.info.renewal, held.has_ended()) {
         lines.push(format!("kept by redlock-keeper pid {pid}"));
     }
     let fence = held.fence.map(|fence| format!("fence {fence}"));
-    let token = held.token.as_ref().map(|token| format!("token {}", sanitize(token.as_bytes())));
+    let token = held.token.as_ref().map(|token| format!("token {}", sanitize(token)));
     let about: Vec<String> = [fence, token, other_version(&held.info)].into_iter().flatten().collect();
     if !about.is_empty() {
         lines.push(about.join(", "));
@@ -200,7 +201,7 @@ fn server_lines(servers: &[ServerStatus]) -> String {
 /// The problem of a server, or its difference from the majority.
 fn server_cause(server: &ServerStatus) -> Option<String> {
     match (&server.state, &server.differs) {
-        (ServerState::Fails(error), _) => Some(sanitize(problem(&error.problem).as_bytes())),
+        (ServerState::Fails(error), _) => Some(sanitize(problem(&error.problem))),
         (ServerState::Replica, _) => Some("is a replica".into()),
         (ServerState::Quarantined(left), _) => Some(problem(&Problem::InQuarantine(*left))),
         (ServerState::Serves, Some(Difference::Free)) => Some("says free".into()),
@@ -317,5 +318,5 @@ fn server_object(server: &ServerStatus) -> Object {
         .with("state", state)
         .with_known("vote", server.vote)
         .with_known("cause", server_cause(server))
-        .with_known("rtt_ms", server.rtt.map(|rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3))
+        .with_known("rtt_ms", server.rtt.map(fractional_millis))
 }

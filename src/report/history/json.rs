@@ -3,8 +3,9 @@
 use std::time::SystemTime;
 
 use super::run::{Phase, Run, runs_of};
+use crate::duration::millis;
 use crate::lock::{FinishedRun, History, Outcome};
-use crate::report::events::{millis, process, time};
+use crate::report::events::{process, time};
 use crate::report::json::Object;
 use crate::report::status::{key_object, mode_name};
 
