@@ -175,7 +175,7 @@ const LONG_QUARANTINE: Duration = Duration::from_secs(36);
 fn about_quarantine(servers: &[(String, Duration)]) -> &'static str {
     match servers.iter().map(|(_, left)| *left).max() {
         Some(left) if left > LONG_QUARANTINE => {
-            "--quarantine; redlock doctor shows who requested so long a lease"
+            "--quarantine; redlock doctor shows who requested such a long lease"
         }
         _ => "--quarantine",
     }
