@@ -238,13 +238,7 @@ impl Events {
         {
             event = event.and(self.about_blocked(blocked));
         }
-        if let Outcome::Superseded { by } | Outcome::Replaced { by } = &outcome {
-            event = event.with("superseded_by", process(by));
-        }
-        if let Outcome::Done { by } = &outcome {
-            event = event.with("done_by", process(by));
-        }
-        let event = event.with_known("cause", failure.or(self.cause.as_deref()));
+        let event = event.and(other_run(&outcome)).with_known("cause", failure.or(self.cause.as_deref()));
         self.write("ended", event, true);
     }
 
@@ -310,6 +304,18 @@ impl Events {
             Some(Destination::File { writer, .. }) => writer.event(line, is_last),
         }
     }
+}
+
+/// The run, or the client, that caused this outcome.
+pub(super) fn other_run(outcome: &Outcome) -> Object {
+    let field = if matches!(outcome, Outcome::Done { .. }) {
+        "done_by"
+    } else if matches!(outcome, Outcome::Broken { .. }) {
+        "broken_by"
+    } else {
+        "superseded_by"
+    };
+    Object::default().with_known(field, outcome.by().map(process))
 }
 
 /// A run: this one, or a holder.

@@ -271,10 +271,4 @@ mod tests {
             BTreeSet::from([&*format!("redlock_locks_left_out {left_out}")])
         );
     }
-
-    #[test]
-    fn without_a_reply_it_is_down() {
-        let text = openmetrics(None, &[]);
-        assert!(text.contains("\nredlock_up 0\n") && text.ends_with("# EOF\n"), "{text}");
-    }
 }

@@ -69,35 +69,30 @@ pub(super) fn obstacle(status: &Status, local_time: LocalTime) -> String {
 
 /// The lines for people.
 pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
-    let mut text = format!("{}: {}\n", sanitize(&status.key), summary(status));
-    let mut name = "holder";
-    for holder in status.holders.iter().filter(|_| status.state != State::Foreign) {
-        for line in holder_lines(holder, !status.servers.is_empty(), local_time) {
-            text += &format!("{name:<COLUMN$}{line}\n");
-            name = "";
-        }
-    }
-    let holders_left = status.holder_count.saturating_sub(status.holders.len());
-    if holders_left > 0 {
-        text += &format!("{:<COLUMN$}and {holders_left} more\n", "");
-    }
-    let mut name = "queue";
+    let has_lease = !status.servers.is_empty();
+    let and_more = |all: usize, shown: usize| (all > shown).then(|| format!("and {} more", all - shown));
+    let holders = status.holders.iter().filter(|_| status.state != State::Foreign);
+    let holders = holders.flat_map(|holder| holder_lines(holder, has_lease, local_time));
     let width = status.waiters.len().to_string().len();
-    for waiter in &status.waiters {
-        text += &format!("{name:<COLUMN$}{:>width$}  {}\n", waiter.position, waiter_line(waiter));
-        name = "";
-    }
-    let waiters_left = status.waiter_count.saturating_sub(status.waiters.len());
-    if waiters_left > 0 {
-        text += &format!("{name:<COLUMN$}and {waiters_left} more\n");
-    }
-    if let Some(usual) = &status.usual {
-        text += &format!("{:<COLUMN$}{}\n", "usually", usually(usual));
-    }
-    if let Some(Done { by, ago }) = &status.done {
-        text += &format!("{:<COLUMN$}{} ago by {} (--once)\n", "done", format_seconds(*ago), holder(by));
-    }
-    text + &server_lines(&status.servers)
+    let waiters = &status.waiters;
+    let queue = waiters.iter().map(|waiter| format!("{:>width$}  {}", waiter.position, waiter_line(waiter)));
+    let done = |Done { by, ago }: &Done| format!("{} ago by {} (--once)", format_seconds(*ago), holder(by));
+    [
+        format!("{}: {}\n", sanitize(&status.key), summary(status)),
+        labelled("holder", holders.chain(and_more(status.holder_count, status.holders.len()))),
+        labelled("queue", queue.chain(and_more(status.waiter_count, waiters.len()))),
+        labelled("usually", status.usual.as_ref().map(usually)),
+        labelled("done", status.done.as_ref().map(done)),
+        server_lines(&status.servers),
+    ]
+    .concat()
+}
+
+/// Lines of which the first has a label.
+fn labelled(label: &str, lines: impl IntoIterator<Item = String>) -> String {
+    let labels = std::iter::once(label).chain(std::iter::repeat(""));
+    let line = |(label, line): (&str, String)| format!("{label:<COLUMN$}{line}\n");
+    labels.zip(lines).map(line).collect()
 }
 
 /// "held", "3 of 4 slots are taken", ...
@@ -182,20 +177,15 @@ pub(super) fn failing_servers(servers: &[ServerStatus]) -> String {
 
 /// A single server is shown only if it does not serve.
 fn server_lines(servers: &[ServerStatus]) -> String {
-    let mut text = String::new();
-    let mut name = "servers";
-    let is_alone = servers.len() == 1;
-    for server in servers.iter().filter(|server| !is_alone || !matches!(server.state, ServerState::Serves)) {
-        let what = match (&server.state, server_cause(server)) {
-            (ServerState::Fails(_), cause) => format!("FAILS: {}", cause.unwrap_or_default()),
-            (_, Some(cause)) => cause,
-            (_, None) if server.vote == Some(true) => "agrees".into(),
-            (_, None) => "ok".into(),
-        };
-        text += &format!("{name:<COLUMN$}{} {what}\n", server.name);
-        name = "";
-    }
-    text
+    let is_shown =
+        |server: &&ServerStatus| servers.len() != 1 || !matches!(server.state, ServerState::Serves);
+    let line = |server: &ServerStatus| match (&server.state, server_cause(server)) {
+        (ServerState::Fails(_), cause) => format!("{} FAILS: {}", server.name, cause.unwrap_or_default()),
+        (_, Some(cause)) => format!("{} {cause}", server.name),
+        (_, None) if server.vote == Some(true) => format!("{} agrees", server.name),
+        (_, None) => format!("{} ok", server.name),
+    };
+    labelled("servers", servers.iter().filter(is_shown).map(line))
 }
 
 /// The problem of a server, or its difference from the majority.
