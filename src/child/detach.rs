@@ -19,6 +19,7 @@ use super::channel::{Channel, tagged};
 use super::host::nowhere;
 use super::messages::{moment_from_bytes, moment_to_bytes, number_from_bytes};
 use super::signal_state::set_default;
+use super::signals::ENDING;
 use super::watched::WatchedProcess;
 use crate::arguments;
 use crate::clock::BootTime;
@@ -206,7 +207,7 @@ impl FrontLink {
 /// Stop ignoring the signals that the caller ignored, as shells do for background jobs. Call before
 /// [`Signals::block`](super::signals::Signals::block).
 pub(crate) fn restore_default_signals() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+    for signal in ENDING {
         set_default(signal);
     }
 }

@@ -9,7 +9,6 @@ mod estimate;
 pub(crate) mod help;
 mod history;
 mod hold;
-mod hook;
 mod identity;
 mod list;
 mod nesting;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use super::backend;
 use super::cancel::Canceller;
 use super::estimate::Estimate;
 use super::nesting::{OuterRuns, ancestors, kept_for_ancestors};
-use super::{backend, hook};
-use crate::child::signals::{Signals, suspend_self};
-use crate::child::{self, LONG_WAIT, forget_code, local_time, terminal};
+use crate::child::signals::{Signals, ends, suspend_self};
+use crate::child::{self, HookRunner, LONG_WAIT, forget_code, local_time, terminal};
 use crate::clock::{BootTime, jitter};
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
@@ -19,16 +19,35 @@ use crate::lock::{
     self, AncestorLock, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer,
     Request, Unlocked, Wait, sleep,
 };
-use crate::report::{self, GivenUp, Report, quoted};
+use crate::report::{self, EventSink, GivenUp, Report, quoted};
 use crate::settings::{LockSettings, OnUnavailable};
 
 /// Before anything is opened, with one thread: this starts the process for hooks.
 pub(super) fn new_report(settings: &LockSettings, holder: &HolderInfo) -> Result<Report, Failure> {
-    let events = (settings.events.as_deref(), hook::start(settings)?);
+    let events = (settings.events.as_deref(), start_hook(settings)?);
     let (verbosity, width) = (settings.location.verbosity, terminal::width(&std::io::stderr()));
     let mut report = Report::new(verbosity, &settings.keys, events, holder, width, local_time)?;
     report.warnings(&settings.location.warnings);
     Ok(report)
+}
+
+/// Each event also goes to a shell command, which a process of its own runs.
+fn start_hook(settings: &LockSettings) -> Result<Option<Box<dyn EventSink>>, Failure> {
+    let Some(command) = &settings.hook else { return Ok(None) };
+    let runner = HookRunner::start(command, |why| report::log(&report::hook_failed(why)));
+    let runner = runner
+        .map_err(|error| Failure::new(exit::INTERNAL, format!("--hook: cannot start a process: {error}")))?;
+    Ok(Some(Box::new(runner)))
+}
+
+impl EventSink for HookRunner {
+    fn send(&self, line: &[u8]) {
+        HookRunner::send(self, line);
+    }
+
+    fn failure(&self) -> Option<String> {
+        HookRunner::failure(self)
+    }
 }
 
 pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
@@ -236,8 +255,8 @@ impl Observer for WaitObserver<'_> {
     fn cancelled(&mut self) -> Option<Signal> {
         while let Some(received) = self.signals.next() {
             match received.signal {
-                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
-                    self.cancelled_by.get_or_insert(received.signal);
+                signal if ends(signal) => {
+                    self.cancelled_by.get_or_insert(signal);
                 }
                 Signal::SIGTSTP => {
                     self.report.erase_live_line();

@@ -59,23 +59,8 @@ impl OuterLock {
 }
 
 impl Lock for BorrowedLock {
-    fn send_ahead(&mut self, _request: &Request) {}
-
     fn acquire(&mut self, _request: &Request, _observer: &mut dyn Observer) -> Result<Grant, Error> {
         Err(Error::Nested)
-    }
-
-    fn find_outer(
-        &mut self,
-        _request: &Request,
-        _outer: &[AncestorLock],
-        _observer: &mut dyn Observer,
-    ) -> Result<Option<Vec<OuterLock>>, Error> {
-        Ok(None)
-    }
-
-    fn attempts(&self) -> u32 {
-        0
     }
 
     /// Another process renews it.
@@ -98,8 +83,6 @@ impl Lock for BorrowedLock {
     fn release(&mut self, _grant: &Grant, _ended: &Ended, _min_hold: Duration) -> Released {
         Released::Done(Vec::new())
     }
-
-    fn abandon(&mut self) {}
 }
 
 /// Notices that a keeper has exited: the end of its pipe that it reads is closed.

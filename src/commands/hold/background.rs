@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{End, Hold, Source, Subject, outcome_of_loss};
-use crate::child::signals::ReceivedSignal;
+use crate::child::signals::{ReceivedSignal, ends};
 use crate::child::{AttachPoint, WatchedProcess};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
@@ -175,10 +175,8 @@ impl Subject for Background<'_> {
     }
 
     fn on_signal(&mut self, received: ReceivedSignal) -> Option<End> {
-        let signal = received.signal;
-        let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT);
-        let exit = Some(Exit::Signal(signal as i32));
-        ends.then_some(End::Release(Ended { how: Outcome::Released, exit }))
+        let exit = Some(Exit::Signal(received.signal as i32));
+        ends(received.signal).then_some(End::Release(Ended { how: Outcome::Released, exit }))
     }
 
     fn check(&mut self, _is_ready: bool, hold: &mut Hold<'_>) -> Option<End> {
