@@ -219,14 +219,12 @@ impl Supervisor {
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
-    /// `forbidden` is called with the processes that cannot be killed, and their users.
+    /// `forbidden` is called, perhaps again, with the processes that cannot be killed, and their users.
     pub(crate) fn kill_what_is_left(&self, mut forbidden: impl FnMut(Pid, Option<u32>)) {
-        let mut reported = Vec::new();
         while let Killed::AllButForbidden(left) = self.tree.kill(|pid, _| note_reaped(pid)) {
-            for process in left.iter().filter(|process| !reported.contains(&process.pid)) {
+            for process in left {
                 forbidden(process.pid, user_of(process.pid));
             }
-            reported = left.iter().map(|process| process.pid).collect();
             wait_for_a_child();
         }
     }

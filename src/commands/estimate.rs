@@ -17,10 +17,10 @@ pub(super) struct Estimate<'a> {
     settings: &'a LockSettings,
     /// The last obstacle was a holder of this key.
     held_key: Option<usize>,
-    progress: Progress,
+    state: EstimateState,
 }
 
-enum Progress {
+enum EstimateState {
     NotAsked,
     Asked(Receiver<Option<Usual>>),
     Done,
@@ -28,7 +28,7 @@ enum Progress {
 
 impl<'a> Estimate<'a> {
     pub(super) fn new(settings: &'a LockSettings) -> Self {
-        Self { settings, held_key: None, progress: Progress::NotAsked }
+        Self { settings, held_key: None, state: EstimateState::NotAsked }
     }
 
     pub(super) fn on_blocked(&mut self, blocked: &Blocked) {
@@ -38,15 +38,15 @@ impl<'a> Estimate<'a> {
     /// Called before a wait line may be printed. `waited`: the time waited so far.
     pub(super) fn prepare(&mut self, waited: Duration, report: &mut Report) {
         let Some(key) = self.held_key.filter(|_| report.has_wait_lines(waited)) else { return };
-        let (reply, at_most) = match std::mem::replace(&mut self.progress, Progress::Done) {
-            Progress::NotAsked => (self.ask(key), AT_MOST),
-            Progress::Asked(reply) => (Some(reply), Duration::ZERO),
-            Progress::Done => return,
+        let (reply, at_most) = match std::mem::replace(&mut self.state, EstimateState::Done) {
+            EstimateState::NotAsked => (self.ask(key), AT_MOST),
+            EstimateState::Asked(reply) => (Some(reply), Duration::ZERO),
+            EstimateState::Done => return,
         };
         let Some(reply) = reply else { return };
         match reply.recv_timeout(at_most) {
             Ok(usual) => report.usually(usual),
-            Err(_) => self.progress = Progress::Asked(reply),
+            Err(_) => self.state = EstimateState::Asked(reply),
         }
     }
 

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::checkup::Unobserved;
 use super::{
     AncestorLock, BackendError, BreakWatch, Ended, Error, Extended, Grant, HolderInfo, Lease, Lock, Loss,
-    Mode, Notice, Observer, OuterLock, Problem, Released, Request, Unlocked, Votes, WaitPolicy,
+    Mode, Notice, Observer, OuterLock, Problem, Reason, Released, Request, Unlocked, Votes, WaitPolicy,
 };
 
 pub(crate) struct BorrowedLock {
@@ -102,6 +102,7 @@ impl BreakWatch for KeeperWatch {
         };
         let is_any_gone = self.keepers.iter().any(is_gone);
         self.keepers.retain(|_| !is_any_gone);
-        is_any_gone.then(|| Notice::Released { by: HolderInfo::default() })
+        is_any_gone
+            .then(|| Notice::Lost { loss: Reason::Released.loss(HolderInfo::default()), at_once: false })
     }
 }

@@ -43,7 +43,7 @@ use crate::world::{Rule, follows};
 
 pub(crate) use blocked::{Blocked, Blocker, Holding};
 pub(crate) use borrowed::BorrowedLock;
-pub(crate) use break_watch::{BreakWatch, Broken, Notice};
+pub(crate) use break_watch::{BreakWatch, Notice};
 pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, Reason, UnreachableHolder, cancel};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use deadlock::{Deadlock, DeadlockStep};

@@ -1,5 +1,5 @@
 //! The lock of `redlock acquire` with a keeper process: held until the watched process has ended,
-//! the lock is released with its token or, for nobody in particular, its time is over.
+//! the lock is released with its token or, without a watched process, its time is over.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! While the lock is held: one loop over the keeper, the break watch, signals and the subject,
-//! which is what the lock is held for: a command (command.rs), a watched process or nobody
+//! which is what the lock is held for: a command (command.rs), a watched process or neither
 //! (background.rs).
 
 mod background;
@@ -74,7 +74,7 @@ pub(super) trait Subject {
     fn gone_at_release(&self, loss: &Loss, report: &mut Report);
 }
 
-/// The lock while it is held, and what tells about it.
+/// The lock while it is held, and the sources of events about it.
 pub(super) struct Hold<'a> {
     settings: &'a LockSettings,
     /// `None` only within [`Hold::change`].
@@ -184,18 +184,7 @@ impl<'a> Hold<'a> {
 
     fn on_notice(&mut self, notice: Notice, subject: &mut dyn Subject) -> Option<End> {
         match notice {
-            Notice::Broken(broken) => {
-                let cause = LossCause::Reported(Loss::Broken { by: Box::new(broken.by) });
-                subject.on_loss(cause, broken.at_once, self)
-            }
-            Notice::Released { by } => {
-                let cause = LossCause::Reported(Loss::Released { by: Box::new(by) });
-                subject.on_loss(cause, false, self)
-            }
-            Notice::Superseded { by } => {
-                let cause = LossCause::Reported(Loss::Superseded { by: Box::new(by) });
-                subject.on_loss(cause, false, self)
-            }
+            Notice::Lost { loss, at_once } => subject.on_loss(LossCause::Reported(loss), at_once, self),
             Notice::Extended { ttl } => subject.on_extension(ttl, self),
         }
     }
