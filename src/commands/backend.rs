@@ -56,7 +56,7 @@ pub(super) fn open_bearer(
     token: Claim,
     ttl: Option<Duration>,
 ) -> Result<Box<dyn Bearer>, BackendError> {
-    announce(location);
+    announce(location, "looking at locks");
     let (prefix, client) = (&location.prefix, identity::describe(&[], ""));
     match &location.backend {
         Backend::Servers { servers, timing } => {
@@ -92,7 +92,7 @@ pub(super) fn open_breaker(
 
 /// For `status`, `list` and `history`. Prints what the settings give reason to.
 pub(super) fn open_view(location: &Location) -> Box<dyn View> {
-    announce(location);
+    announce(location, "looking at locks");
     view(location)
 }
 
@@ -111,13 +111,13 @@ pub(super) fn cannot_look(what: &str, error: &BackendError) -> Failure {
     Failure::new(exit_code(error.fault()), format!("cannot look at {what}: {}", backend_error(error)))
 }
 
-/// Warnings about the settings; with -v also where the locks are.
-fn announce(location: &Location) {
+/// Warnings about the settings; with -v also where the locks are. `what`: what the command does.
+pub(super) fn announce(location: &Location, what: &str) {
     if location.verbosity != Verbosity::Quiet {
         location.warnings.iter().for_each(|warning| report::print(warning));
     }
     if location.backend.is_unconfigured() {
-        report::looking_at_this_host_only();
+        report::only_on_this_host(what);
     }
     if location.verbosity == Verbosity::Verbose {
         let place = match &location.backend {

@@ -15,7 +15,7 @@ use crate::poll::Poll;
 use crate::report::{self, Content, Size};
 
 /// If the terminal does not report its size.
-const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
+const USUAL_SIZE: Size = Size { rows: 24, columns: terminal::USUAL_WIDTH };
 
 /// Show what `look` returns, with a pause of `interval` between two looks. Only a failure of the
 /// first look ends it: servers may come back.

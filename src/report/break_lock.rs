@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::format::{
-    LocalTime, after_comma, another_program, holder, holder_line, no_server_configured, quoted,
-};
+use super::format::{LocalTime, after_comma, another_program, holder, holder_line, quoted};
 use super::problem::backend_error;
 use super::text::sanitize;
 use crate::duration::{format, format_seconds};
@@ -34,10 +32,6 @@ impl BreakReport {
     /// --now has failed; the lock is broken as without it.
     pub(crate) fn not_freed_at_once(&self, error: &BackendError) -> String {
         format!("{} could not be freed at once: {}; its holder was notified", self.key, backend_error(error))
-    }
-
-    pub(crate) fn only_on_this_host(&self) -> String {
-        no_server_configured(&format!("breaking {} on this host only", self.key))
     }
 
     /// `holders`: of other slots.

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::json::Object;
 use super::problem::problem;
 use super::stderr::stderr;
+use super::wait::WAIT_LINE_EVERY;
 use super::writer::LineWriter;
 use crate::clock::BootTime;
 use crate::duration::millis;
@@ -21,9 +22,6 @@ use crate::moment::printable;
 
 /// `None` without `--events` and `--hook`, and after the last event.
 static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
-
-/// The time between two `waiting` events.
-const WAITING_EVERY: Duration = Duration::from_secs(30);
 
 enum Destination {
     Stderr,
@@ -148,9 +146,9 @@ impl Events {
         self.waiting_for(obstacle, waited, gives_up_in);
     }
 
-    /// Written at the start of the wait, then every 30 s.
+    /// Written at the start of the wait, then as often as a line in a log.
     fn waiting_for(&mut self, obstacle: Object, waited: Duration, gives_up_in: Option<Duration>) {
-        if self.last_waiting.is_some_and(|last| last.elapsed() < WAITING_EVERY) {
+        if self.last_waiting.is_some_and(|last| last.elapsed() < WAIT_LINE_EVERY) {
             return;
         }
         self.last_waiting = Some(BootTime::now());

@@ -137,3 +137,17 @@ pub(super) fn short_name(info: &HolderInfo) -> String {
     let about = if info.label.is_empty() { &info.command } else { &info.label };
     sanitize(format!("{}@{} {} {about}", info.user, info.host, info.pid).trim_end())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_beside_characters_of_two_columns() {
+        let cell = |text: &str| text.to_owned();
+        assert_eq!(
+            align(&[[cell("\u{9375}"), cell("x")], [cell("abc"), cell("y")]]),
+            "\u{9375}   x\nabc  y\n"
+        );
+    }
+}

@@ -47,19 +47,20 @@ pub(crate) use history::{Clock, Rows, Style, histories_text, history_json, histo
 pub(crate) use json::Object;
 pub(crate) use list::{incomplete_list, list_keys, list_table};
 pub(crate) use openmetrics::openmetrics;
-pub(crate) use problem::{backend_error, io_error, problem};
+pub(crate) use problem::{backend_error, grouped, io_error, problem};
 pub(crate) use screen::{Content, Size, draw_screen, enter_screen, leave_screen};
 pub(crate) use status::{
-    failed_look, gave_up_waiting, looking_at, looking_at_this_host_only, status_json, status_text,
-    still_taken, watch_heading,
+    failed_look, gave_up_waiting, looking_at, only_on_this_host, status_json, status_text, still_taken,
+    watch_heading,
 };
 pub(crate) use stderr::{finish, log, print, print_text};
-pub(crate) use text::sanitize;
+pub(crate) use text::{labelled, sanitize};
 pub(crate) use tls::setup_problem as tls_setup_problem;
 pub(crate) use token::{
     Rest, cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept,
     no_longer_ours, released, shell_exports, token_json, token_printed_too_late, watched_has_ended,
 };
+pub(crate) use wait::{SILENT_WAIT, WAIT_LINE_EVERY};
 pub(crate) use writer::allow_threads;
 
 /// How much is printed.

@@ -5,8 +5,7 @@
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::status::COLUMN;
-use super::text::sanitize;
+use super::text::{COLUMN, sanitize};
 
 /// The alternate screen, without the cursor; the terminal itself wraps no line.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";

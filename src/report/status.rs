@@ -11,15 +11,12 @@ use super::format::{
 use super::json::Object;
 use super::problem::problem;
 use super::stderr::print;
-use super::text::sanitize;
+use super::text::{labelled, sanitize};
 use crate::duration::{format, format_seconds, fractional_millis, millis};
 use crate::lock::{
     Difference, Done, Fault, Holder, HolderInfo, Holding, Mode, Problem, Renewal, ServerState, ServerStatus,
     State, Status, Usual, WaiterStatus,
 };
-
-/// Column at which the text starts, after the label.
-pub(super) const COLUMN: usize = 9;
 
 /// The config files, and the servers or the directory of the locks.
 pub(crate) fn looking_at(paths: &[PathBuf], location: &str) {
@@ -27,8 +24,8 @@ pub(crate) fn looking_at(paths: &[PathBuf], location: &str) {
 }
 
 /// Locks on a server may be held while those of this host are free.
-pub(crate) fn looking_at_this_host_only() {
-    print(&no_server_configured("looking at locks on this host only"));
+pub(crate) fn only_on_this_host(what: &str) {
+    print(&no_server_configured(&format!("{what} on this host only")));
 }
 
 /// The first line of --watch.
@@ -86,13 +83,6 @@ pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
         server_lines(&status.servers),
     ]
     .concat()
-}
-
-/// Lines of which the first has a label.
-fn labelled(label: &str, lines: impl IntoIterator<Item = String>) -> String {
-    let labels = std::iter::once(label).chain(std::iter::repeat(""));
-    let line = |(label, line): (&str, String)| format!("{label:<COLUMN$}{line}\n");
-    labels.zip(lines).map(line).collect()
 }
 
 /// "held", "3 of 4 slots are taken", ...

@@ -1,5 +1,8 @@
 //! Text for a terminal: what is harmless there, and how wide it is.
 
+/// Column at which the text starts, after the label.
+pub(super) const COLUMN: usize = 9;
+
 pub(super) const ELLIPSIS: &str = "...";
 
 /// Replaces control characters and invalid bytes by visible escapes, so that no terminal obeys
@@ -33,6 +36,13 @@ pub(super) fn is_unsafe(c: char) -> bool {
         | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
         | '\u{e0000}'..='\u{e0fff}');
     c.is_control() || is_invisible || is_noncharacter
+}
+
+/// Lines of which the first has a label.
+pub(crate) fn labelled(label: &str, lines: impl IntoIterator<Item = String>) -> String {
+    let labels = std::iter::once(label).chain(std::iter::repeat(""));
+    let line = |(label, line): (&str, String)| format!("{label:<COLUMN$}{line}\n");
+    labels.zip(lines).map(line).collect()
 }
 
 /// Text of at most this many columns.

@@ -16,9 +16,9 @@ use crate::lock::{
 };
 
 /// A wait shorter than this is not mentioned.
-const SILENT_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const SILENT_WAIT: Duration = Duration::from_secs(2);
 /// Between two wait lines in a log, so that it shows that the job is alive.
-const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
 /// Between two updates of the line on a terminal.
 const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
 

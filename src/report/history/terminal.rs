@@ -11,9 +11,8 @@ use super::axis::ticks;
 use super::timeline::{Bar, Kind, Lane, Row, Span, Timeline, counts};
 use super::{Style, between, float};
 use crate::report::format::LocalTime;
+use crate::report::text::COLUMN;
 
-/// Width of the rows' labels.
-const LABEL: usize = 9;
 /// The fewest and the most columns.
 const COLUMNS: (usize, usize) = (20, 240);
 /// A column in which the lock is held for this part of the time is drawn full.
@@ -76,7 +75,7 @@ struct Cell {
 const EMPTY: Cell = Cell { sign: ' ', colour: NO_COLOUR, is_inverse: false };
 
 pub(super) fn draw(timeline: &Timeline, local_time: LocalTime, style: Style) -> String {
-    let columns = style.width.saturating_sub(LABEL + 1).clamp(COLUMNS.0, COLUMNS.1);
+    let columns = style.width.saturating_sub(COLUMN + 1).clamp(COLUMNS.0, COLUMNS.1);
     let signs = if style.is_unicode { &UNICODE } else { &ASCII };
     let canvas = Canvas { timeline, columns, signs, style };
     let row = |row| match row {
@@ -234,7 +233,7 @@ impl Canvas<'_> {
 
     fn text(&self, label: &str, cells: &[Cell]) -> String {
         let last = cells.iter().rposition(|cell| *cell != EMPTY).map_or(0, |last| last + 1);
-        let mut text = format!("{label:<LABEL$}");
+        let mut text = format!("{label:<COLUMN$}");
         for cells in cells[..last].chunk_by(|a, b| (a.colour, a.is_inverse) == (b.colour, b.is_inverse)) {
             let signs: String = cells.iter().map(|cell| cell.sign).collect();
             let Cell { colour, is_inverse, .. } = cells[0];
