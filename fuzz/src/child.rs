@@ -1,6 +1,7 @@
 //! A module of src/child.
 
-use super::messages::{Channel, GuardianCommand, GuardianEvent};
+use super::channel::Channel;
+use super::messages::{GuardianCommand, GuardianEvent};
 use crate::fuzz::memory;
 
 pub(crate) fn messages(data: &[u8]) {

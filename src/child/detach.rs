@@ -5,9 +5,8 @@
 //! Until then the worker dies with the front.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::unix::net::UnixStream;
 
 use nix::errno::Errno;
 use nix::sys::prctl::{set_name, set_pdeathsig};
@@ -16,8 +15,11 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, getppid, setsid};
 
+use super::channel::{Channel, tagged};
 use super::host::nowhere;
+use super::messages::{moment_from_bytes, moment_to_bytes, number_from_bytes};
 use super::signal_state::set_default;
+use super::signals::ENDING;
 use super::watched::WatchedProcess;
 use crate::arguments;
 use crate::clock::BootTime;
@@ -33,7 +35,7 @@ pub(crate) enum Side {
 /// The front's end of the channel, and its worker.
 pub(crate) struct Front {
     worker: Pid,
-    channel: UnixStream,
+    channel: Channel,
 }
 
 /// A message from the worker.
@@ -58,14 +60,14 @@ pub(crate) enum Printed {
 
 /// The worker's end of the channel, and a file that leads nowhere, which might not open later.
 pub(crate) struct FrontLink {
-    channel: UnixStream,
+    channel: Channel,
     null: File,
 }
 
 /// Fork. The process must have one thread, and must not have opened anything but `watched`: the
 /// worker closes the descriptors that it inherited from the caller.
 pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
-    let (front, worker) = UnixStream::pair()?;
+    let (front, worker) = Channel::pair()?;
     let us = nix::unistd::getpid();
     // SAFETY: there is one thread, so the child may run any code.
     match unsafe { fork() }? {
@@ -79,7 +81,7 @@ pub(crate) fn split(watched: Option<&WatchedProcess>) -> io::Result<Side> {
             let null = nowhere()?;
             dup2_stdin(&null)?;
             dup2_stdout(&null)?;
-            let mut kept = vec![worker.as_raw_fd(), null.as_raw_fd()];
+            let mut kept = vec![worker.as_fd().as_raw_fd(), null.as_raw_fd()];
             kept.extend(watched.map(|watched| watched.as_fd().as_raw_fd()));
             close_all_but(&kept);
             Ok(Side::Worker(FrontLink { channel: worker, null }))
@@ -103,37 +105,52 @@ pub(super) fn close_all_but(kept: &[RawFd]) {
     }
 }
 
-impl Front {
-    /// Call when the channel is readable.
-    pub(crate) fn receive(&mut self) -> FromWorker {
-        let mut head = [0; 13];
-        if self.channel.read_exact(&mut head).is_err() {
-            return FromWorker::Ended;
-        }
-        let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-        let (length, deadline) = (number(&head[1..5]), number(&head[5..]));
-        if head[0] == b'd' {
-            return FromWorker::Detached;
-        }
-        let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
-        match self.channel.read_exact(&mut text) {
-            Ok(()) => {
-                let deadline = (deadline > 0).then(|| BootTime::from_nanos(deadline));
-                FromWorker::Print { text, deadline }
+impl FromWorker {
+    fn from_bytes(message: &[u8]) -> Option<Self> {
+        match message.split_first()? {
+            (b't', payload) => {
+                let (deadline, text) = payload.split_first_chunk()?;
+                Some(Self::Print { text: text.to_vec(), deadline: moment_from_bytes(*deadline) })
             }
-            Err(_) => FromWorker::Ended,
+            (b'd', _) => Some(Self::Detached),
+            _ => None,
         }
     }
+}
 
-    pub(crate) fn reply(&mut self, printed: Printed) {
-        let (tag, number) = match printed {
-            Printed::Done => (b'd', 0),
-            Printed::Cancelled(signal) => (b'c', signal),
-            Printed::TooLate => (b'l', 0),
-            Printed::Failed(error) => (b'f', error),
+impl Printed {
+    fn to_bytes(self) -> Vec<u8> {
+        let (tag, number) = match self {
+            Self::Done => (b'd', 0),
+            Self::Cancelled(signal) => (b'c', signal),
+            Self::TooLate => (b'l', 0),
+            Self::Failed(error) => (b'f', error),
         };
-        let bytes = [&[tag][..], &number.to_le_bytes()].concat();
-        let _ = self.channel.write_all(&bytes);
+        tagged(tag, &number.to_ne_bytes())
+    }
+
+    fn from_bytes(message: &[u8]) -> Option<Self> {
+        let (tag, payload) = message.split_first()?;
+        let number = number_from_bytes(payload)?;
+        match tag {
+            b'd' => Some(Self::Done),
+            b'c' => Some(Self::Cancelled(number)),
+            b'l' => Some(Self::TooLate),
+            b'f' => Some(Self::Failed(number)),
+            _ => None,
+        }
+    }
+}
+
+impl Front {
+    /// Call when the channel is readable.
+    pub(crate) fn receive(&self) -> FromWorker {
+        let message = self.channel.receive().ok().flatten();
+        message.and_then(|message| FromWorker::from_bytes(&message)).unwrap_or(FromWorker::Ended)
+    }
+
+    pub(crate) fn reply(&self, printed: Printed) {
+        let _ = self.channel.send(&printed.to_bytes());
     }
 
     pub(crate) fn forward(&self, signal: Signal) {
@@ -161,29 +178,15 @@ impl AsFd for Front {
 
 impl FrontLink {
     /// Have the front print this, and wait for the result. A front that has exited has failed.
-    pub(crate) fn print(&mut self, text: &[u8], deadline: Option<BootTime>) -> Printed {
-        let mut reply = [0; 5];
-        let deadline = deadline.map_or(0, BootTime::as_nanos);
-        let sent = self.send(b't', text, deadline).and_then(|()| self.channel.read_exact(&mut reply));
-        let number = i32::from_le_bytes([reply[1], reply[2], reply[3], reply[4]]);
-        match (sent, reply[0]) {
-            (Ok(()), b'd') => Printed::Done,
-            (Ok(()), b'c') => Printed::Cancelled(number),
-            (Ok(()), b'l') => Printed::TooLate,
-            (Ok(()), b'f') => Printed::Failed(number),
-            _ => Printed::Failed(Errno::EPIPE as i32),
-        }
+    pub(crate) fn print(&self, text: &[u8], deadline: Option<BootTime>) -> Printed {
+        let message = tagged(b't', &[&moment_to_bytes(deadline)[..], text].concat());
+        let reply = self.channel.send_until(&message, None).and_then(|()| self.channel.receive());
+        let printed = reply.ok().flatten().and_then(|reply| Printed::from_bytes(&reply));
+        printed.unwrap_or(Printed::Failed(Errno::EPIPE as i32))
     }
 
-    fn send(&mut self, tag: u8, text: &[u8], deadline: u64) -> io::Result<()> {
-        let length = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let message = [&[tag][..], &length.to_le_bytes(), &deadline.to_le_bytes(), text].concat();
-        self.channel.write_all(&message)
-    }
-
-    /// Leave the caller's session, directory and descriptors, without allocating anything. The
-    /// front is notified last.
-    pub(crate) fn detach(mut self, title: &[u8]) {
+    /// Leave the caller's session, directory and descriptors.
+    pub(crate) fn leave_session(&self, title: &[u8]) {
         // None of these can fail here; if one did, the lock would still be kept.
         let _ = set_pdeathsig(None);
         let _ = setsid();
@@ -193,14 +196,18 @@ impl FrontLink {
         set_name(NAME).ok();
         // On failure (a hardened /proc) the process name must do.
         let _ = arguments::set_title(title);
-        let _ = self.send(b'd', &[], 0);
+    }
+
+    /// The front exits, and its caller continues.
+    pub(crate) fn end_front(self) {
+        let _ = self.channel.send(&tagged(b'd', &[]));
     }
 }
 
 /// Stop ignoring the signals that the caller ignored, as shells do for background jobs. Call before
 /// [`Signals::block`](super::signals::Signals::block).
 pub(crate) fn restore_default_signals() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+    for signal in ENDING {
         set_default(signal);
     }
 }

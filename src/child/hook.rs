@@ -10,22 +10,21 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio, exit};
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 use serde_json::{Map, Value};
 
+use super::channel::Channel;
 use super::detach::{close_all_but, restore_default_signals};
 use super::host::nowhere;
 use super::process_tree::{ProcView, ProcessTree, Reaped, reap};
@@ -33,20 +32,19 @@ use super::signal_state::set_default;
 use crate::clock::BootTime;
 use crate::exit::Exit;
 use crate::moment::printable;
+use crate::poll::Poll;
 
 /// A hook, with everything that it has started, is killed after this time.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Events that wait for a hook. Of more the oldest are dropped: the last one counts most.
 const QUEUE: usize = 100;
-/// An event that is longer is not sent.
-const LONGEST_EVENT: usize = 128 * 1024;
 /// The process name in `ps`.
 const NAME: &std::ffi::CStr = c"redlock-hook";
 
 /// redlock's end of the channel.
 #[derive(Debug)]
 pub(crate) struct HookRunner {
-    channel: OwnedFd,
+    channel: Channel,
 }
 
 impl HookRunner {
@@ -54,8 +52,7 @@ impl HookRunner {
     /// one thread, and must not have opened anything. `without_redlock` reports a failure when
     /// redlock has exited.
     pub(crate) fn start(command: &str, without_redlock: impl Fn(&str)) -> io::Result<Self> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        let (ours, theirs) = Channel::pair()?;
         // SAFETY: there is one thread, so the child may run any code.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => {
@@ -67,36 +64,36 @@ impl HookRunner {
                 // SAFETY: as above. The parent of the runner exits at once.
                 if let Ok(ForkResult::Child) = unsafe { fork() } {
                     let runner = detach(&theirs).and_then(|()| Runner::new(theirs, command));
-                    let _ = runner.and_then(|runner| runner.serve(&without_redlock));
+                    let _ = runner.map(|runner| runner.serve(&without_redlock));
                 }
                 exit(0)
             }
         }
     }
 
-    /// Never blocks. An event is lost if the runner was stopped or killed.
+    /// Never blocks. An event is lost if the runner was stopped or killed, or if it is longer than the
+    /// socket's buffer.
     pub(crate) fn send(&self, event: &[u8]) {
-        let _ = send(self.channel.as_raw_fd(), event, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+        let _ = self.channel.send(event);
     }
 
     /// The first failure of a hook, if one was reported since the last call.
     pub(crate) fn failure(&self) -> Option<String> {
-        let mut text = [0; 256];
-        let length = recv(self.channel.as_raw_fd(), &mut text, MsgFlags::MSG_DONTWAIT).ok()?;
-        Some(String::from_utf8_lossy(&text[..length]).into_owned()).filter(|text| !text.is_empty())
+        let text = self.channel.try_receive().ok()??;
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 }
 
 /// Leave the caller's session, descriptors and signals. The working directory stays, as the command
 /// may be a relative path.
-fn detach(channel: &OwnedFd) -> io::Result<()> {
+fn detach(channel: &Channel) -> io::Result<()> {
     setsid()?;
     set_name(NAME)?;
     let null = nowhere()?;
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
     dup2_stderr(&null)?;
-    close_all_but(&[channel.as_raw_fd(), null.as_raw_fd()]);
+    close_all_but(&[channel.as_fd().as_raw_fd(), null.as_raw_fd()]);
     restore_default_signals();
     for signal in [Signal::SIGCHLD, Signal::SIGXFSZ] {
         set_default(signal);
@@ -107,7 +104,7 @@ fn detach(channel: &OwnedFd) -> io::Result<()> {
 }
 
 struct Runner<'a> {
-    channel: OwnedFd,
+    channel: Channel,
     command: &'a str,
     children: SignalFd,
     queue: VecDeque<Vec<u8>>,
@@ -124,7 +121,7 @@ struct Running {
 }
 
 impl<'a> Runner<'a> {
-    fn new(channel: OwnedFd, command: &'a str) -> io::Result<Self> {
+    fn new(channel: Channel, command: &'a str) -> io::Result<Self> {
         let mask = SigSet::from(Signal::SIGCHLD);
         mask.thread_block()?;
         let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
@@ -140,7 +137,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    fn serve(mut self, without_redlock: &dyn Fn(&str)) -> io::Result<()> {
+    fn serve(mut self, without_redlock: &dyn Fn(&str)) {
         loop {
             if self.running.is_none() {
                 match self.queue.pop_front() {
@@ -151,11 +148,11 @@ impl<'a> Runner<'a> {
                             without_redlock,
                         );
                     }
-                    None if self.is_closed => return Ok(()),
+                    None if self.is_closed => return,
                     None => {}
                 }
             }
-            self.wait()?;
+            self.wait();
             self.receive();
             let failure = self.check();
             self.report(failure, without_redlock);
@@ -163,35 +160,30 @@ impl<'a> Runner<'a> {
     }
 
     /// Until an event, the end of a child, or the end of a hook's time.
-    fn wait(&self) -> io::Result<()> {
-        let timeout = match &self.running {
-            None if self.is_closed || !self.queue.is_empty() => PollTimeout::ZERO,
-            None => PollTimeout::NONE,
-            Some(running) => PollTimeout::try_from(running.until.remaining() + Duration::from_millis(1))
-                .unwrap_or(PollTimeout::MAX),
-        };
-        let mut fds = vec![PollFd::new(self.children.as_fd(), PollFlags::POLLIN)];
+    fn wait(&self) {
+        let mut poll = Poll::new();
+        poll.readable(self.children.as_fd(), ());
         if !self.is_closed {
-            fds.push(PollFd::new(self.channel.as_fd(), PollFlags::POLLIN));
+            poll.readable(self.channel.as_fd(), ());
         }
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        match &self.running {
+            None if self.is_closed || !self.queue.is_empty() => poll.until(Some(BootTime::now())),
+            None => {}
+            Some(running) => poll.until(Some(running.until)),
         }
+        poll.wait();
     }
 
     fn receive(&mut self) {
         while let Ok(Some(_)) = self.children.read_signal() {}
-        let mut event = vec![0; LONGEST_EVENT];
         while !self.is_closed {
-            match recv(self.channel.as_raw_fd(), &mut event, MsgFlags::MSG_DONTWAIT) {
-                Ok(0) => {
+            match self.channel.try_receive() {
+                Ok(Some(event)) => self.add(event),
+                Ok(None) => {
                     self.is_closed = true;
                     self.add_end_of_killed();
                 }
-                Ok(length) => self.add(event[..length].to_vec()),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => self.is_closed = true,
             }
         }
@@ -280,8 +272,7 @@ impl<'a> Runner<'a> {
     fn report(&mut self, failure: Option<String>, without_redlock: &dyn Fn(&str)) {
         let Some(failure) = failure.filter(|_| !self.failure_reported) else { return };
         self.failure_reported = true;
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        if send(self.channel.as_raw_fd(), failure.as_bytes(), flags).is_err() {
+        if self.channel.send(failure.as_bytes()).is_err() {
             without_redlock(&failure);
         }
     }

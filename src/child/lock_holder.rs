@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::pidfd::PidFd;
-use super::proc_entry::{Process, all_processes};
+use super::proc_entry::{Process, all_processes, open_files};
 
 /// A real-time signal by its absolute number, as SIGRTMIN differs between glibc and musl.
 pub(super) const ASK: libc::c_int = 50;
@@ -70,9 +70,7 @@ pub(crate) fn has_locked(pid: i32, byte: LockedByte) -> bool {
 /// writing. The kernel shows and opens only files of our own processes, and all of them for root.
 pub(crate) fn with_open_file(link: &str) -> Vec<(i32, File)> {
     let open = |pid: Pid| {
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let mut paths = descriptors.map(|entry| entry.path());
-        let path = paths.find(|path| fs::read_link(path).is_ok_and(|target| target.as_os_str() == link))?;
+        let (path, _) = open_files(pid).find(|(_, target)| target.as_os_str() == link)?;
         Some((pid.as_raw(), File::options().read(true).write(true).open(path).ok()?))
     };
     all_processes().into_iter().filter_map(|process| open(process.pid)).collect()

@@ -1,18 +1,13 @@
-//! The messages between redlock and its guardian, over a socket that preserves their boundaries
-//! (SOCK_SEQPACKET).
+//! The messages between redlock and its guardian.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind, Read};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 
-use nix::libc;
-use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use socket2::{Domain, Socket, Type};
 
+use super::channel::{Channel, tagged};
 use crate::clock::BootTime;
 use crate::exit::Exit;
 
@@ -68,76 +63,7 @@ pub(crate) enum GuardianEvent {
     Vanished,
 }
 
-/// The size that fits into the smallest buffer a socket can have.
-const PIECE: usize = 2048;
-
-/// The first byte of each piece of a message.
-const LAST: u8 = 0;
-const CONTINUED: u8 = 1;
-
-/// One end of the socket.
-#[derive(Debug)]
-pub(super) struct Channel(Socket);
-
 impl Channel {
-    pub(super) fn pair() -> io::Result<(Self, Self)> {
-        let (a, b) = Socket::pair(Domain::UNIX, Type::from(libc::SOCK_SEQPACKET), None)?;
-        Ok((Self(a), Self(b)))
-    }
-
-    /// Send a message of one piece. Never waits for the reader, which may be stopped: if there is
-    /// no room, hundreds of messages are unread, and the guardian acts on the last deadline it
-    /// knows anyway.
-    pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
-        let piece = tagged(LAST, message);
-        self.0.send_with_flags(&piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(drop)
-    }
-
-    /// Send a message of any length that must arrive. `WouldBlock` if there was no room for it in
-    /// time.
-    pub(super) fn send_until(&self, message: &[u8], until: BootTime) -> io::Result<()> {
-        let mut pieces = message.chunks(PIECE).peekable();
-        while let Some(piece) = pieces.next() {
-            let piece = tagged(if pieces.peek().is_some() { CONTINUED } else { LAST }, piece);
-            loop {
-                match self.0.send_with_flags(&piece, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-                    Err(e) if e.kind() == ErrorKind::WouldBlock && !until.has_passed() => {
-                        // After an interruption the loop tries again.
-                        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
-                        let _ = poll(&mut fds, until.poll_timeout());
-                    }
-                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                    result => {
-                        result?;
-                        break;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The next message; `None` if the other end is closed.
-    fn receive(&self) -> io::Result<Option<Vec<u8>>> {
-        let mut message = Vec::new();
-        loop {
-            let Some(piece) = self.receive_piece()? else { return Ok(None) };
-            let Some((&kind, content)) = piece.split_first() else { return Ok(None) };
-            message.extend_from_slice(content);
-            if kind == LAST {
-                return Ok(Some(message));
-            }
-        }
-    }
-
-    fn receive_piece(&self) -> io::Result<Option<Vec<u8>>> {
-        // With MSG_TRUNC the kernel returns the whole length, whatever the buffer's size.
-        let length = again(|| self.0.recv_with_flags(&mut [], libc::MSG_PEEK | libc::MSG_TRUNC))?;
-        let mut message = vec![0; length];
-        let read = again(|| (&self.0).read(&mut message))?;
-        Ok((read > 0).then_some(message))
-    }
-
     pub(super) fn receive_command(&self) -> io::Result<Option<GuardianCommand>> {
         let parse = |message: Vec<u8>| {
             GuardianCommand::from_bytes(&message).ok_or_else(|| ErrorKind::InvalidData.into())
@@ -149,48 +75,22 @@ impl Channel {
         let message = self.receive().ok().flatten();
         message.and_then(|message| GuardianEvent::from_bytes(&message)).unwrap_or(GuardianEvent::Vanished)
     }
-
-    pub(super) fn shut_down(&self, how: Shutdown) {
-        // Fails only if the other end is already gone.
-        let _ = self.0.shutdown(how);
-    }
-}
-
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// Repeat an interrupted call. If the other end was closed with unread messages, the kernel reports
-/// that once, before the messages that the other end had sent.
-fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
-    loop {
-        match call() {
-            Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::Interrupted) => {}
-            result => return result,
-        }
-    }
 }
 
 const NEVER: u64 = u64::MAX;
 /// No user has this ID.
 const NO_USER: u32 = u32::MAX;
 
-fn moment_to_bytes(moment: Option<BootTime>) -> [u8; 8] {
+pub(super) fn moment_to_bytes(moment: Option<BootTime>) -> [u8; 8] {
     moment.map_or(NEVER, BootTime::as_nanos).to_ne_bytes()
 }
 
-fn moment_from_bytes(bytes: [u8; 8]) -> Option<BootTime> {
+pub(super) fn moment_from_bytes(bytes: [u8; 8]) -> Option<BootTime> {
     let nanos = u64::from_ne_bytes(bytes);
     (nanos != NEVER).then(|| BootTime::from_nanos(nanos))
 }
 
-fn tagged(tag: u8, payload: &[u8]) -> Vec<u8> {
-    [&[tag], payload].concat()
-}
-
-fn number_from_bytes(payload: &[u8]) -> Option<i32> {
+pub(super) fn number_from_bytes(payload: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(payload.try_into().ok()?))
 }
 
@@ -324,34 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn a_command_longer_than_the_sockets_buffer_arrives_whole() {
-        let (ours, theirs) = Channel::pair().unwrap();
-        ours.0.set_send_buffer_size(1).unwrap(); // as small as it can be
-        let start = |length: usize| GuardianCommand::Start {
-            environment: vec![("LONG".into(), "x".repeat(length).into())],
-            limits: Limits::default(),
-            grant: Vec::new(),
-        };
-        let lengths = [0, PIECE - 25, PIECE - 24, PIECE - 23, PIECE - 22, 100_000, 3_000_000];
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let until = BootTime::now() + std::time::Duration::from_secs(60);
-                lengths.iter().for_each(|&n| ours.send_until(&start(n).to_bytes(), until).unwrap());
-            });
-            for length in lengths {
-                assert!(theirs.receive_command().unwrap() == Some(start(length)), "{length}");
-            }
-        });
-    }
-
-    #[test]
-    fn a_command_that_is_never_read_times_out() {
-        let (ours, _theirs) = Channel::pair().unwrap();
-        let error = ours.send_until(&vec![0; 10_000_000], BootTime::now()).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    }
-
-    #[test]
     fn events_arrive_as_they_were_sent() {
         let (ours, theirs) = Channel::pair().unwrap();
         for event in [
@@ -369,17 +241,6 @@ mod tests {
             assert_eq!(ours.receive_event(), event);
         }
         drop(theirs);
-        assert_eq!(ours.receive_event(), GuardianEvent::Vanished);
-    }
-
-    #[test]
-    fn the_last_event_arrives_from_a_guardian_that_left_commands_unread() {
-        let (ours, theirs) = Channel::pair().unwrap();
-        let ended = GuardianEvent::Ended(Exit::Code(0));
-        theirs.send(&ended.to_bytes()).unwrap();
-        ours.send(&GuardianCommand::Forward(Signal::SIGTERM).to_bytes()).unwrap();
-        drop(theirs);
-        assert_eq!(ours.receive_event(), ended);
         assert_eq!(ours.receive_event(), GuardianEvent::Vanished);
     }
 

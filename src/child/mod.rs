@@ -14,6 +14,7 @@
 pub(crate) mod fuzz;
 
 mod attach;
+mod channel;
 mod detach;
 mod forwarding;
 mod guardian;
@@ -45,8 +46,9 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid, dup2_stdin, dup2_stdout, fork};
 
 use crate::clock::BootTime;
+use channel::Channel;
 use guardian::{Guardian, GuardianFds};
-use messages::{Channel, GuardianCommand};
+use messages::GuardianCommand;
 use proc_entry::user_of;
 use process_tree::{Killed, ProcessTree, Reaped, reap};
 
@@ -201,7 +203,7 @@ impl Supervisor {
         COMMAND_WAS_STARTED.store(true, Ordering::Relaxed);
         let start = GuardianCommand::Start { environment, limits, grant };
         let give_up_at = BootTime::now() + START_TIMEOUT;
-        self.guardian.channel.send_until(&start.to_bytes(), give_up_at)?;
+        self.guardian.channel.send_until(&start.to_bytes(), Some(give_up_at))?;
         detach_stdin_and_stdout();
         Ok(())
     }
@@ -217,14 +219,12 @@ impl Supervisor {
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
-    /// `forbidden` is called with the processes that cannot be killed, and their users.
+    /// `forbidden` is called, perhaps again, with the processes that cannot be killed, and their users.
     pub(crate) fn kill_what_is_left(&self, mut forbidden: impl FnMut(Pid, Option<u32>)) {
-        let mut reported = Vec::new();
         while let Killed::AllButForbidden(left) = self.tree.kill(|pid, _| note_reaped(pid)) {
-            for process in left.iter().filter(|process| !reported.contains(&process.pid)) {
+            for process in left {
                 forbidden(process.pid, user_of(process.pid));
             }
-            reported = left.iter().map(|process| process.pid).collect();
             wait_for_a_child();
         }
     }

@@ -10,7 +10,7 @@ use std::fs;
 
 use nix::unistd::Pid;
 
-use super::proc_entry::{Process, all_processes, is_ancestor_of};
+use super::proc_entry::{Process, all_processes, is_ancestor_of, open_files};
 
 /// The contents of the files in memory with this name, of the keepers that watch a process or an
 /// ancestor of it.
@@ -22,13 +22,12 @@ pub(crate) fn published_above(process: Pid, name: &str) -> Vec<String> {
 
 fn published(keeper: Process, link: &str, below: Pid) -> Option<String> {
     let (mut text, mut watched) = (None, None);
-    for entry in fs::read_dir(format!("/proc/{}/fd", keeper.pid)).ok()?.flatten() {
-        let Ok(target) = fs::read_link(entry.path()) else { continue };
+    for (path, target) in open_files(keeper.pid) {
         if target.as_os_str() == link {
-            text = fs::read_to_string(entry.path()).ok();
+            text = fs::read_to_string(path).ok();
         } else if target.to_string_lossy().contains("pidfd") {
-            let name = entry.file_name();
-            let info = fs::read_to_string(format!("/proc/{}/fdinfo/{}", keeper.pid, name.to_str()?)).ok()?;
+            let fd = path.file_name()?.to_str()?;
+            let info = fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", keeper.pid)).ok()?;
             watched = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
         }
     }

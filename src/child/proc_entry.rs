@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 
 use nix::unistd::{Pid, getpid};
 
@@ -98,6 +99,12 @@ pub(super) fn children(of: Pid) -> Vec<Pid> {
 pub(super) fn all_processes() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Process::read(pid(entry.file_name().to_str()?)?)).collect()
+}
+
+/// The entries in /proc of a process's open files, and what they link to.
+pub(super) fn open_files(pid: Pid) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), fs::read_link(entry.path()).ok()?)))
 }
 
 /// The ID of a process's user; `None` if /proc hides other users' processes (hidepid).

@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -19,6 +18,10 @@ use super::lock_holder::ASK;
 use super::signal_state::is_ignored;
 use super::watched::WatchedProcess;
 use crate::clock::BootTime;
+use crate::poll::Poll;
+
+/// The signals that ask a process to exit.
+pub(super) const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 
 const HANDLED: [Signal; 10] = [
     Signal::SIGINT,
@@ -103,10 +106,7 @@ impl Signals {
 
     /// The next signal that asks redlock to exit, if one has arrived. Others are dropped.
     pub(crate) fn next_that_ends(&mut self) -> Option<Signal> {
-        let ends = |signal: &Signal| {
-            matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT)
-        };
-        std::iter::from_fn(|| self.next()).map(|received| received.signal).find(ends)
+        std::iter::from_fn(|| self.next()).map(|received| received.signal).find(|signal| ends(*signal))
     }
 
     /// The number of the next request to release the lock. Call after [`Signals::next`].
@@ -120,18 +120,24 @@ impl Signals {
     }
 
     /// The next signal, if one arrives before this moment.
-    pub(crate) fn next_until(&mut self, until: BootTime) -> Option<ReceivedSignal> {
+    pub(crate) fn next_until(&mut self, until: Option<BootTime>) -> Option<ReceivedSignal> {
         loop {
             match self.next() {
-                None if !until.has_passed() => {
-                    let mut fds = [PollFd::new(self.descriptor.as_fd(), PollFlags::POLLIN)];
-                    // A failed poll was interrupted: the loop tries again.
-                    let _ = poll(&mut fds, until.poll_timeout());
+                None if until.is_none_or(|until| !until.has_passed()) => {
+                    let mut poll = Poll::new();
+                    poll.readable(self.descriptor.as_fd(), ());
+                    poll.until(until);
+                    poll.wait();
                 }
                 signal => return signal,
             }
         }
     }
+}
+
+/// Whether a signal asks redlock to exit.
+pub(crate) fn ends(signal: Signal) -> bool {
+    ENDING.contains(&signal)
 }
 
 /// By number, as nix has no real-time signals.

@@ -13,6 +13,9 @@ pub(crate) fn has_controlling_terminal() -> bool {
     File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 
+/// If a stream is not a terminal, or its width is unknown.
+pub(crate) const USUAL_WIDTH: usize = 80;
+
 /// The number of columns of this stream's terminal.
 pub(crate) fn width(stream: &impl AsRawFd) -> Option<usize> {
     size(stream).map(|(_, columns)| columns)

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,7 +13,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
 use super::pidfd::PidFd;
-use super::proc_entry::Process;
+use super::proc_entry::{Process, open_files};
 
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedProcess {
@@ -90,7 +89,8 @@ fn reader_of_substitution(shell: Pid) -> Option<Pid> {
     let stdout = |pid: Pid| fs::read_link(format!("/proc/{pid}/fd/1")).ok();
     let written = stdout(shell).filter(|link| link.to_string_lossy().starts_with("pipe:"))?;
     let parent = Process::read(shell)?.parent;
-    let is_read = stdout(parent).as_ref() != Some(&written) && has_open(parent, &written);
+    let is_read =
+        stdout(parent).as_ref() != Some(&written) && open_files(parent).any(|(_, open)| open == written);
     (is_read && is_copy(shell, parent)).then_some(parent)
 }
 
@@ -107,9 +107,4 @@ fn is_copy(child: Pid, parent: Pid) -> bool {
         addresses.iter().all(|address| address != "0").then_some(addresses)
     };
     image(child).is_some_and(|of_child| image(parent) == Some(of_child))
-}
-
-fn has_open(pid: Pid, file: &PathBuf) -> bool {
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|open| open == *file)
 }

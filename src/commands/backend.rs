@@ -10,15 +10,19 @@ use crate::exit::Failure;
 use crate::lock::{
     AncestorLock, BackendError, Bearer, Breaker, Claim, HolderInfo, HolderProcesses, HostBearer, HostBreaker,
     HostHolder, HostLock, HostView, Keys, Lock, Mount, Reason, RedisBearer, RedisBreaker, RedisLock,
-    RedisView, Server, Signalled, Surroundings, Timing, Usual, View, lock_name,
+    RedisView, Server, Signalled, Surroundings, Timing, View, lock_name,
 };
 use crate::report::{self, Report, Verbosity, backend_error};
-use crate::settings::{Backend, BreakSettings, LocalReason, Location, LockSettings};
+use crate::settings::{Backend, Location, LockSettings};
 
 /// For `run` and `acquire`. Reports where the lock is.
 pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, BackendError> {
-    let LockSettings { keys, prefix, config_files, meaningless, .. } = settings;
-    match &settings.backend {
+    let LockSettings { keys, location, meaningless, .. } = settings;
+    let Location { backend, prefix, config_files, .. } = location;
+    if backend.is_unconfigured() {
+        report.only_on_this_host();
+    }
+    match backend {
         Backend::Servers { servers, timing } => {
             if servers.len() % 2 == 0 {
                 report.even_number_of_servers(servers.len());
@@ -26,10 +30,7 @@ pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<
             report.location(config_files, &format_servers(servers), meaningless);
             Ok(Box::new(RedisLock::new(servers.clone(), redis_keys(servers, prefix, keys), *timing)))
         }
-        Backend::Host { directory, reason } => {
-            if *reason == LocalReason::NothingElseConfigured {
-                report.only_on_this_host();
-            }
+        Backend::Host { directory, .. } => {
             let surroundings = Surroundings {
                 directory: directory.clone(),
                 prefix: prefix.clone(),
@@ -55,7 +56,7 @@ pub(super) fn open_bearer(
     token: Claim,
     ttl: Option<Duration>,
 ) -> Result<Box<dyn Bearer>, BackendError> {
-    announce(location);
+    announce(location, "looking at locks");
     let (prefix, client) = (&location.prefix, identity::describe(&[], ""));
     match &location.backend {
         Backend::Servers { servers, timing } => {
@@ -69,71 +70,34 @@ pub(super) fn open_bearer(
     }
 }
 
-/// For `break`. `warn` is called if no server is configured.
+/// For `break`, and for `run --cancel-in-progress`.
 pub(super) fn open_breaker(
-    settings: &BreakSettings,
-    warn: impl FnOnce(),
+    location: &Location,
+    key: &[u8],
+    client: HolderInfo,
+    reason: Reason,
 ) -> Result<Box<dyn Breaker>, BackendError> {
-    let BreakSettings { key, location: Location { backend, prefix, .. }, .. } = settings;
-    let client = identity::describe(&[], "");
-    match backend {
+    let prefix = &location.prefix;
+    match &location.backend {
         Backend::Servers { servers, timing } => {
             let keys = Keys::new(servers, prefix, key);
-            Ok(Box::new(RedisBreaker::new(servers.clone(), keys, *timing, client)))
-        }
-        Backend::Host { directory, reason } => {
-            if *reason == LocalReason::NothingElseConfigured {
-                warn();
-            }
-            let name = lock_name(prefix, key);
-            Ok(Box::new(HostBreaker::open(directory, &name, client, Box::new(Processes))?))
-        }
-    }
-}
-
-/// For `run --cancel-in-progress`: asks the holders of this key, for this run. To be called in a thread
-/// of its own.
-pub(super) fn open_canceller(
-    settings: &LockSettings,
-    key: usize,
-    who: &HolderInfo,
-) -> impl FnOnce() -> Result<Box<dyn Breaker>, BackendError> + Send + use<> {
-    let (who, prefix, key) = (who.clone(), settings.prefix.clone(), settings.keys[key].clone());
-    let backend = settings.backend.clone();
-    move || match backend {
-        Backend::Servers { servers, timing } => {
-            let keys = Keys::new(&servers, &prefix, &key);
-            Ok(Box::new(RedisBreaker::new(servers, keys, timing, who).with_reason(Reason::Superseded)))
+            Ok(Box::new(RedisBreaker::new(servers.clone(), keys, *timing, client).with_reason(reason)))
         }
         Backend::Host { directory, .. } => {
-            let name = lock_name(&prefix, &key);
-            let breaker = HostBreaker::open(&directory, &name, who, Box::new(Processes))?;
-            Ok(Box::new(breaker.with_reason(Reason::Superseded)))
+            let breaker = HostBreaker::open(directory, &lock_name(prefix, key), client, Box::new(Processes))?;
+            Ok(Box::new(breaker.with_reason(reason)))
         }
     }
 }
 
 /// For `status`, `list` and `history`. Prints what the settings give reason to.
 pub(super) fn open_view(location: &Location) -> Box<dyn View> {
-    announce(location);
+    announce(location, "looking at locks");
     view(location)
 }
 
 pub(super) fn view(location: &Location) -> Box<dyn View> {
-    view_of(&location.backend, &location.prefix)
-}
-
-/// For wait lines: how long this key is usually held. To be called in a thread of its own.
-pub(super) fn look_for_usual(
-    settings: &LockSettings,
-    key: usize,
-) -> impl FnOnce() -> Option<Usual> + Send + use<> {
-    let (backend, prefix, key) =
-        (settings.backend.clone(), settings.prefix.clone(), settings.keys[key].clone());
-    move || view_of(&backend, &prefix).status(&key).ok()?.usual
-}
-
-fn view_of(backend: &Backend, prefix: &str) -> Box<dyn View> {
+    let Location { backend, prefix, .. } = location;
     match backend {
         Backend::Servers { servers, timing } => {
             Box::new(RedisView::new(servers.clone(), prefix, timing.node_timeout))
@@ -147,21 +111,19 @@ pub(super) fn cannot_look(what: &str, error: &BackendError) -> Failure {
     Failure::new(exit_code(error.fault()), format!("cannot look at {what}: {}", backend_error(error)))
 }
 
-/// Warnings about the settings; with -v also where the locks are.
-fn announce(location: &Location) {
+/// Warnings about the settings; with -v also where the locks are. `what`: what the command does.
+pub(super) fn announce(location: &Location, what: &str) {
     if location.verbosity != Verbosity::Quiet {
         location.warnings.iter().for_each(|warning| report::print(warning));
     }
-    let place = match &location.backend {
-        Backend::Servers { servers, .. } => format_servers(servers),
-        Backend::Host { directory, reason } => {
-            if *reason == LocalReason::NothingElseConfigured {
-                report::looking_at_this_host_only();
-            }
-            format!("this host, {}", directory.display())
-        }
-    };
+    if location.backend.is_unconfigured() {
+        report::only_on_this_host(what);
+    }
     if location.verbosity == Verbosity::Verbose {
+        let place = match &location.backend {
+            Backend::Servers { servers, .. } => format_servers(servers),
+            Backend::Host { directory, .. } => format!("this host, {}", directory.display()),
+        };
         report::looking_at(&location.config_files, &place);
     }
 }

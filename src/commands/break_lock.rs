@@ -4,20 +4,17 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::time::Duration;
 
-use super::backend::open_breaker;
-use super::{exit_code, print};
+use super::backend::{announce, open_breaker};
+use super::{exit_code, identity, print};
 use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{self, Exit, Failure};
-use crate::lock::{self, BackendError, BreakMode, Breaker, Done, Freed, Holder, HolderKind};
-use crate::report::{self, BreakReport};
+use crate::lock::{self, BackendError, BreakMode, Breaker, Done, Freed, Holder, HolderKind, Reason};
+use crate::report::{self, BreakReport, SILENT_WAIT, quoted};
 use crate::settings::BreakSettings;
 
 /// How long to wait for a holder without a lease, by default.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A wait for the holder is reported after this time.
-const MENTIONED_AFTER: Duration = Duration::from_secs(2);
 
 /// A lease may end a little later than its server said.
 const SLACK: Duration = Duration::from_secs(1);
@@ -36,11 +33,12 @@ struct Followed {
 }
 
 pub(super) fn run(settings: &BreakSettings) -> anyhow::Result<Exit> {
-    settings.location.warnings.iter().for_each(|warning| report::print(warning));
+    announce(&settings.location, &format!("breaking {}", quoted(&[&settings.key])));
     let report = BreakReport::new(&settings.key, local_time);
     let failed = |error: BackendError| Failure::new(exit_code(error.fault()), report.cannot_break(&error));
-    let warn = || report::print(&report.only_on_this_host());
-    let mut breaker = open_breaker(settings, warn).map_err(failed)?;
+    let client = identity::describe(&[], "");
+    let mut breaker =
+        open_breaker(&settings.location, &settings.key, client, Reason::Broken).map_err(failed)?;
     let holders = breaker.holders().map_err(failed)?;
     let meant = choose(&holders, settings, &report)?;
     if let (true, Some(done)) = (holders.is_empty(), breaker.done()) {
@@ -224,7 +222,7 @@ fn follow(
         if left.is_empty() || give_up_at.has_passed() {
             return Followed { gone, left };
         }
-        if (started + MENTIONED_AFTER).has_passed() && !std::mem::replace(&mut is_mentioned, true) {
+        if (started + SILENT_WAIT).has_passed() && !std::mem::replace(&mut is_mentioned, true) {
             for notified in &left {
                 report::print(&report.waiting_for(&notified.held, notified.ends_at.map(BootTime::remaining)));
             }

@@ -2,11 +2,11 @@
 //! this option, too. Whatever becomes of that, we wait in the queue like any other waiter, and the
 //! holder releases the lock when its command is gone.
 
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, TryRecvError};
 
-use super::backend::open_canceller;
-use crate::lock::{self, BackendError, Blocked, HolderInfo};
+use super::backend::open_breaker;
+use super::in_thread;
+use crate::lock::{self, BackendError, Blocked, HolderInfo, Reason};
 use crate::report::Report;
 use crate::settings::LockSettings;
 
@@ -56,16 +56,14 @@ impl<'a> Canceller<'a> {
     }
 
     fn ask(&mut self, key: usize, id: String) {
-        let (sender, receiver) = channel();
-        let open = open_canceller(self.settings, key, &self.who);
-        let ask = move || lock::cancel(&mut *open()?, &id);
-        let started = thread::Builder::new().name("cancel".into()).spawn(move || {
-            let _ = sender.send(ask());
+        let (location, who) = (self.settings.location.clone(), self.who.clone());
+        let key = self.settings.keys[key].clone();
+        self.result = in_thread("cancel", move || {
+            lock::cancel(&mut *open_breaker(&location, &key, who, Reason::Superseded)?, &id)
         });
         // Without a thread it is asked at the next attempt.
-        match started {
-            Ok(_) => self.result = Some(receiver),
-            Err(_) => self.asked = None,
+        if self.result.is_none() {
+            self.asked = None;
         }
     }
 }

@@ -2,20 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::print;
-use crate::child::signals::{Signals, exit_by_signal, suspend_self};
-use crate::clock::BootTime;
+use crate::child::signals::{Signals, ends, exit_by_signal, suspend_self};
 use crate::doctor::Diagnosis;
 use crate::exit::{Exit, PROBLEM_FOUND};
 use crate::lock::between_trials;
 use crate::settings::DoctorSettings;
-
-/// As good as forever.
-const FAR: Duration = Duration::from_hours(24);
 
 pub(super) fn run(settings: &DoctorSettings) -> anyhow::Result<Exit> {
     let ended_by = end_between_trials(Signals::block()?);
@@ -39,9 +34,8 @@ fn end_between_trials(mut signals: Signals) -> Arc<OnceLock<i32>> {
     let received_signal = Arc::clone(&ended_by);
     thread::spawn(move || {
         loop {
-            let received = signals.next_until(BootTime::now() + FAR).map(|received| received.signal);
-            match received {
-                Some(signal @ (Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT)) => {
+            match signals.next_until(None).map(|received| received.signal) {
+                Some(signal) if ends(signal) => {
                     let _ = received_signal.set(signal as i32);
                     let _no_trial_is_running = between_trials();
                     exit_by_signal(signal as i32);

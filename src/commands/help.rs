@@ -7,9 +7,6 @@ use crate::child::terminal;
 use crate::cli::{Cli, help, mistakes};
 use crate::exit::{Exit, Failure, USAGE};
 
-/// If stdout is not a terminal, or its width is unknown.
-const USUAL_WIDTH: usize = 80;
-
 /// `redlock help [COMMAND]`.
 pub(super) fn explain(name: Option<&str>) -> anyhow::Result<Exit> {
     let all = Cli::command();
@@ -33,6 +30,6 @@ pub(crate) fn summary(all: &Command, subcommand: &str) -> String {
 }
 
 fn explanation(all: &Command, subcommand: &str) -> String {
-    let width = terminal::width(&std::io::stdout()).unwrap_or(USUAL_WIDTH);
+    let width = terminal::width(&std::io::stdout()).unwrap_or(terminal::USUAL_WIDTH);
     help::explanation(all.find_subcommand(subcommand).unwrap_or(all), width)
 }

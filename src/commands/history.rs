@@ -14,8 +14,6 @@ use crate::lock::{BackendError, Detail, History, State, View};
 use crate::report::{self, Rows, Style, quoted, sanitize};
 use crate::settings::{Form, HistoryScope, HistorySettings};
 
-/// If stdout is not a terminal.
-const USUAL_WIDTH: usize = 80;
 /// Default number of runs listed: with the timeline above, they fit a terminal.
 const LISTED_RUNS: usize = 10;
 
@@ -49,7 +47,7 @@ pub(super) fn run(settings: &HistorySettings) -> anyhow::Result<Exit> {
 }
 
 fn look(view: &mut dyn View, key: &[u8], since: Option<SystemTime>) -> Result<History, Failure> {
-    view.history(key, since).map_err(|error| cannot_look(&quoted(&[sanitize(key)]), &error))
+    view.history(key, since).map_err(|error| cannot_look(&quoted(&[key]), &error))
 }
 
 /// The histories of all matching locks that have runs in this period, sorted by their keys.
@@ -104,7 +102,7 @@ fn style() -> Style {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
     Style {
-        width: terminal::width(&stdout).unwrap_or(USUAL_WIDTH),
+        width: terminal::width(&stdout).unwrap_or(terminal::USUAL_WIDTH),
         has_colours: stdout.is_terminal() && !is_set("NO_COLOR") && !is_dumb,
         is_unicode: locale_is_unicode(|name| env::var(name).ok()),
     }

@@ -9,7 +9,6 @@ mod estimate;
 pub(crate) mod help;
 mod history;
 mod hold;
-mod hook;
 mod identity;
 mod list;
 mod nesting;
@@ -20,6 +19,8 @@ mod token;
 mod watch;
 
 use std::io::{self, ErrorKind, Write};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
 use clap::ArgMatches;
 
@@ -79,6 +80,17 @@ pub(crate) fn print(text: &str) -> anyhow::Result<Exit> {
 /// A reader such as `head` closes the pipe early: that is no error.
 fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+}
+
+/// A thread does work that takes a few round trips, and sends its result. `None` if no thread can be
+/// started.
+fn in_thread<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<Receiver<T>> {
+    let (sender, receiver) = channel();
+    let started = thread::Builder::new().name(name.into()).spawn(move || drop(sender.send(work())));
+    started.is_ok().then_some(receiver)
 }
 
 fn exit_code(fault: Fault) -> u8 {

@@ -19,7 +19,7 @@ const HELD: &str = "REDLOCK_HELD";
 const SLOT: &str = "REDLOCK_SLOT";
 const ATTEMPTS: &str = "REDLOCK_ATTEMPTS";
 
-/// Instead of a place to attach: a lock that no process keeps. Whoever has the token may use it
+/// Instead of a place to attach: a lock that no process keeps. A bearer of the token may use it
 /// until its time is over.
 const NO_PLACE: &str = "token";
 

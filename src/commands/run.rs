@@ -9,15 +9,14 @@ use anyhow::Context;
 use nix::unistd::getpgrp;
 
 use super::hold::{Hold, RunningCommand};
+use super::identity;
 use super::nesting::{OuterRuns, environment};
 use super::take::{self, UngrantedLock};
-use super::{hook, identity};
 use crate::child::signals::{Signals, install_noop_handler};
 use crate::child::{
     AttachPoint, GuardianConfig, Limits, Preparation, ProcView, ProcessGroup, SignalState, StopPolicy,
-    Supervisor, WaitFor,
+    Supervisor, WaitFor, terminal,
 };
-use crate::child::{local_time, terminal};
 use crate::exit::{self, Exit, Failure};
 use crate::fault;
 use crate::keeper::{Keeper, KeeperPipes};
@@ -27,18 +26,15 @@ use crate::settings::{OnLost, RunSettings};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let holder = identity::describe(&settings.argv, &settings.lock.label);
-    let events = (settings.lock.events.as_deref(), hook::start(&settings.lock)?);
-    let width = terminal::width(&std::io::stderr());
-    let mut report =
-        Report::new(settings.lock.verbosity, &settings.lock.keys, events, &holder, width, local_time)?;
-    report.warnings(&settings.lock.warnings);
+    let mut report = take::new_report(&settings.lock, &holder)?;
     let result = run_under_lock(settings, holder, &mut report);
     Ok(report.ended(result))
 }
 
 fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Report) -> anyhow::Result<Exit> {
     let proc_view = check_proc(settings, report)?;
-    if settings.lock.backend.ttl().is_none() && !settings.lock.backend.is_this_host() {
+    let backend = &settings.lock.location.backend;
+    if backend.ttl().is_none() && !backend.is_this_host() {
         report.never_expires();
     }
     let lock = take::open_lock(&settings.lock, report)?;
@@ -85,9 +81,9 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
 
     let (lock, grant) = match take::acquire(pending, &request, outer, &settings.lock, &mut signals, report) {
         Ok(acquired) => acquired,
-        Err(not_acquired) => {
+        Err(exit) => {
             supervisor.shut_down();
-            return Ok(take::explain(not_acquired, &settings.lock, report)?);
+            return Ok(exit?);
         }
     };
 
@@ -152,5 +148,5 @@ fn new_keeper(
             guardian.set_deadline(deadline);
         }
     };
-    Keeper::new(pipes, lock, grant, settings.lock.backend.ttl().unwrap_or_default(), renewed)
+    Keeper::new(pipes, lock, grant, settings.lock.location.backend.ttl().unwrap_or_default(), renewed)
 }

@@ -9,12 +9,10 @@ use crate::child::local_time;
 use crate::clock::BootTime;
 use crate::exit::{Exit, Failure, HELD};
 use crate::lock::{BackendError, Status, View, WaitProgress};
-use crate::report::{self, Content, Verbosity, quoted, sanitize, status_json, status_text};
+use crate::report::{
+    self, Content, SILENT_WAIT, Verbosity, WAIT_LINE_EVERY, quoted, status_json, status_text,
+};
 use crate::settings::{Checked, Purpose, StatusSettings};
-
-/// A wait is reported after this time, and then in these intervals.
-const FIRST_MENTION: Duration = Duration::from_secs(2);
-const MENTION_EVERY: Duration = Duration::from_secs(30);
 
 pub(super) fn run(settings: &StatusSettings) -> anyhow::Result<Exit> {
     let mut view = open_view(&settings.location);
@@ -53,7 +51,7 @@ fn look(view: &mut dyn View, settings: &StatusSettings) -> Result<Status, Failur
 }
 
 fn failure(error: &BackendError, settings: &StatusSettings) -> Failure {
-    cannot_look(&quoted(&[sanitize(&settings.key)]), error)
+    cannot_look(&quoted(&[&settings.key]), error)
 }
 
 fn shown(status: &Status, settings: &StatusSettings) -> String {
@@ -80,7 +78,7 @@ fn wait_until_free(
 ) -> anyhow::Result<Exit> {
     let started = BootTime::now();
     let is_quiet = settings.location.verbosity == Verbosity::Quiet;
-    let mut next_mention = started + FIRST_MENTION;
+    let mut next_mention = started + SILENT_WAIT;
     let mut is_failing = false;
     let mut observer = |seen: WaitProgress<'_>| match seen {
         _ if is_quiet => {}
@@ -92,7 +90,7 @@ fn wait_until_free(
         WaitProgress::Taken(status) => {
             is_failing = false;
             if next_mention.has_passed() {
-                next_mention = BootTime::now() + MENTION_EVERY;
+                next_mention = BootTime::now() + WAIT_LINE_EVERY;
                 report::still_taken(status, started.elapsed(), local_time);
             }
         }

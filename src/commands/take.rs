@@ -10,35 +10,44 @@ use super::backend;
 use super::cancel::Canceller;
 use super::estimate::Estimate;
 use super::nesting::{OuterRuns, ancestors, kept_for_ancestors};
-use crate::child;
-use crate::child::signals::{Signals, suspend_self};
-use crate::child::{LONG_WAIT, forget_code, terminal};
+use crate::child::signals::{Signals, ends, suspend_self};
+use crate::child::{self, HookRunner, LONG_WAIT, forget_code, local_time, terminal};
 use crate::clock::{BootTime, jitter};
 use crate::commands::exit_code;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
-    self, AncestorLock, BackendError, Blocked, Deadlock, Done, Ended, Error, Fault, Grant, HolderInfo, Lock,
-    Observer, Request, Superseded, Unlocked, Wait, sleep,
+    self, AncestorLock, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer,
+    Request, Unlocked, Wait, sleep,
 };
-use crate::report::{self, GivenUp, Report};
+use crate::report::{self, EventSink, GivenUp, Report, quoted};
 use crate::settings::{LockSettings, OnUnavailable};
 
-/// Why the lock is not ours.
-pub(super) enum NotAcquired {
-    /// A signal arrived first.
-    Cancelled(Signal),
-    Held(Box<Blocked>, GivenUp),
-    /// A run has succeeded already, as --once asks.
-    Done(Box<Done>),
-    /// A newer run took our place after this long.
-    Superseded(Box<Superseded>, Duration),
-    /// Nested runs wait for each other. We waited for this long.
-    Deadlock(Box<Deadlock>, Duration),
-    /// An outer run holds the lock. `is_usable`: `redlock run --reentrant` would run under it.
-    Nested {
-        is_usable: bool,
-    },
-    Failed(BackendError),
+/// Before anything is opened, with one thread: this starts the process for hooks.
+pub(super) fn new_report(settings: &LockSettings, holder: &HolderInfo) -> Result<Report, Failure> {
+    let events = (settings.events.as_deref(), start_hook(settings)?);
+    let (verbosity, width) = (settings.location.verbosity, terminal::width(&std::io::stderr()));
+    let mut report = Report::new(verbosity, &settings.keys, events, holder, width, local_time)?;
+    report.warnings(&settings.location.warnings);
+    Ok(report)
+}
+
+/// Each event also goes to a shell command, which a process of its own runs.
+fn start_hook(settings: &LockSettings) -> Result<Option<Box<dyn EventSink>>, Failure> {
+    let Some(command) = &settings.hook else { return Ok(None) };
+    let runner = HookRunner::start(command, |why| report::log(&report::hook_failed(why)));
+    let runner = runner
+        .map_err(|error| Failure::new(exit::INTERNAL, format!("--hook: cannot start a process: {error}")))?;
+    Ok(Some(Box::new(runner)))
+}
+
+impl EventSink for HookRunner {
+    fn send(&self, line: &[u8]) {
+        HookRunner::send(self, line);
+    }
+
+    fn failure(&self) -> Option<String> {
+        HookRunner::failure(self)
+    }
 }
 
 pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
@@ -117,7 +126,8 @@ impl Drop for UngrantedLock {
 }
 
 /// Returns the lock and its grant; [`Unlocked`] with `--on-unavailable run`,
-/// [`BorrowedLock`](crate::lock::BorrowedLock) under an outer run's lock.
+/// [`BorrowedLock`](crate::lock::BorrowedLock) under an outer run's lock. Otherwise the exit of a run
+/// that did not get the lock, which is reported.
 pub(super) fn acquire(
     pending: UngrantedLock,
     request: &Request,
@@ -125,7 +135,7 @@ pub(super) fn acquire(
     settings: &LockSettings,
     signals: &mut Signals,
     report: &mut Report,
-) -> Result<(Box<dyn Lock>, Grant), NotAcquired> {
+) -> Result<(Box<dyn Lock>, Grant), Result<Exit, Failure>> {
     report.asks(request.wait);
     let asked_at = BootTime::now();
     // On an error the lock cleans up after itself.
@@ -145,95 +155,78 @@ pub(super) fn acquire(
     let signal = observer.cancelled();
     report.erase_live_line();
     report::asked(lock.attempts());
-    match (result, signal) {
+    let error = match (result, signal) {
         (Ok(grant), None) => {
             report.acquired(&grant);
-            Ok((lock, grant))
+            return Ok((lock, grant));
         }
         (Ok(grant), Some(signal)) => {
             lock.release(&grant, &Ended::cancelled(signal), Duration::ZERO);
-            Err(NotAcquired::Cancelled(signal))
+            Error::Cancelled(signal)
         }
-        (Err(Error::Cancelled(signal)), _) | (Err(_), Some(signal)) => Err(NotAcquired::Cancelled(signal)),
-        (Err(Error::Backend(error)), None)
-            if error.fault() == Fault::Unavailable && settings.on_unavailable == OnUnavailable::Run =>
-        {
-            report.runs_without_lock(&error);
-            Ok((Box::new(Unlocked), Unlocked::grant()))
+        (Err(_), Some(signal)) => Error::Cancelled(signal),
+        (Err(error), None) => error,
+    };
+    let (waited, if_held) = (asked_at.elapsed(), settings.conflict_exit_code);
+    let exit = match error {
+        Error::Cancelled(signal) => {
+            report.cancelled(signal);
+            Exit::Signal(signal as i32)
         }
-        (Err(Error::Held(blocked)), None) => {
-            let (policy, attempts, waited) = (request.wait, lock.attempts(), asked_at.elapsed());
-            Err(NotAcquired::Held(blocked, GivenUp { policy, attempts, waited }))
+        Error::Held(blocked) => {
+            let given_up = GivenUp { policy: request.wait, attempts: lock.attempts(), waited };
+            report.gave_up(&blocked, given_up, if_held);
+            Exit::Code(if_held)
         }
-        (Err(Error::Superseded(superseded)), None) => {
-            Err(NotAcquired::Superseded(superseded, asked_at.elapsed()))
+        Error::Superseded(superseded) => {
+            report.superseded(&superseded, waited, if_held);
+            Exit::Code(if_held)
         }
-        (Err(Error::Done(done)), None) => Err(NotAcquired::Done(done)),
-        (Err(Error::Deadlock(deadlock)), None) => Err(NotAcquired::Deadlock(deadlock, asked_at.elapsed())),
-        (Err(Error::Nested), None) => {
+        Error::Deadlock(deadlock) => {
+            report.deadlock(&deadlock, waited, if_held);
+            Exit::Code(if_held)
+        }
+        Error::Done(done) => {
+            report.done_already(&done, settings.once.unwrap_or_default());
+            Exit::Code(0)
+        }
+        Error::Nested => {
             let usable = OuterRuns::attach(&join(request.ancestors.clone(), kept_for_ancestors()));
             let (_, grant) = usable.lock_for(lock, request, &mut WaitObserver::new(signals, report));
-            Err(NotAcquired::Nested { is_usable: matches!(grant, Ok(Some(_))) })
+            return Err(Err(nested(matches!(grant, Ok(Some(_))), settings)));
         }
-        (Err(Error::Backend(error)), None) => Err(NotAcquired::Failed(error)),
-    }
+        Error::Backend(error) => match (error.fault(), settings.on_unavailable) {
+            (Fault::Unavailable, OnUnavailable::Run) => {
+                report.runs_without_lock(&error);
+                return Ok((Box::new(Unlocked), Unlocked::grant()));
+            }
+            (Fault::Unavailable, OnUnavailable::Skip) => {
+                report.skips(&error);
+                Exit::Code(0)
+            }
+            (Fault::Unavailable | Fault::Refused | Fault::Unfit, _) => {
+                return Err(Err(backend_failure(&error, settings)));
+            }
+        },
+    };
+    Err(Ok(exit))
 }
 
-/// The exit of a run that did not get the lock.
-pub(super) fn explain(
-    not_acquired: NotAcquired,
-    settings: &LockSettings,
-    report: &mut Report,
-) -> Result<Exit, Failure> {
-    match not_acquired {
-        NotAcquired::Cancelled(signal) => {
-            report.cancelled(signal);
-            Ok(Exit::Signal(signal as i32))
-        }
-        NotAcquired::Held(blocked, given_up) => {
-            report.gave_up(&blocked, given_up, settings.conflict_exit_code);
-            Ok(Exit::Code(settings.conflict_exit_code))
-        }
-        NotAcquired::Superseded(superseded, waited) => {
-            report.superseded(&superseded, waited, settings.conflict_exit_code);
-            Ok(Exit::Code(settings.conflict_exit_code))
-        }
-        NotAcquired::Done(done) => {
-            report.done_already(&done, settings.once.unwrap_or_default());
-            Ok(Exit::Code(0))
-        }
-        NotAcquired::Deadlock(deadlock, waited) => {
-            report.deadlock(&deadlock, waited, settings.conflict_exit_code);
-            Ok(Exit::Code(settings.conflict_exit_code))
-        }
-        NotAcquired::Nested { is_usable } => {
-            let hint = if is_usable {
-                "redlock run --reentrant runs a command under its lock"
-            } else {
-                "it must hold all of the keys, exclusively or in the same mode, for redlock run --reentrant to \
-                 run under its lock"
-            };
-            let keys = key_names(settings);
-            let message =
-                format!("an outer run already holds {keys}, and waiting for it would deadlock: {hint}");
-            Err(Failure::new(exit::USAGE, message))
-        }
-        NotAcquired::Failed(error)
-            if error.fault() == Fault::Unavailable && settings.on_unavailable == OnUnavailable::Skip =>
-        {
-            report.skips(&error);
-            Ok(Exit::Code(0))
-        }
-        NotAcquired::Failed(error) => Err(backend_failure(&error, settings)),
-    }
-}
-
-pub(super) fn key_names(settings: &LockSettings) -> String {
-    report::key_names(&settings.keys)
+/// An outer run holds the lock. `is_usable`: `redlock run --reentrant` would run under it.
+fn nested(is_usable: bool, settings: &LockSettings) -> Failure {
+    let hint = if is_usable {
+        "redlock run --reentrant runs a command under its lock"
+    } else {
+        "it must hold all of the keys, exclusively or in the same mode, for redlock run --reentrant to \
+         run under its lock"
+    };
+    let keys = quoted(&settings.keys);
+    let message = format!("an outer run already holds {keys}, and waiting for it would deadlock: {hint}");
+    Failure::new(exit::USAGE, message)
 }
 
 fn backend_failure(error: &BackendError, settings: &LockSettings) -> Failure {
-    let message = format!("cannot take {}: {}", key_names(settings), report::backend_error(error));
+    let message = format!("cannot take {}: {}", quoted(&settings.keys), report::backend_error(error));
     Failure::new(exit_code(error.fault()), message)
 }
 
@@ -262,8 +255,8 @@ impl Observer for WaitObserver<'_> {
     fn cancelled(&mut self) -> Option<Signal> {
         while let Some(received) = self.signals.next() {
             match received.signal {
-                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
-                    self.cancelled_by.get_or_insert(received.signal);
+                signal if ends(signal) => {
+                    self.cancelled_by.get_or_insert(signal);
                 }
                 Signal::SIGTSTP => {
                     self.report.erase_live_line();

@@ -75,7 +75,7 @@ fn holder_now(grant: &TokenSettings, lost: &[Vec<u8>]) -> Option<Status> {
 }
 
 fn failure(action: &str, grant: &TokenSettings, error: &BackendError) -> Failure {
-    let keys = report::key_names(&grant.keys);
+    let keys = report::quoted(&grant.keys);
     let (code, why) = match error.other_lock_count() {
         Some(error) => (exit::USAGE, report::backend_error(&error)),
         None => (exit_code(error.fault()), report::backend_error(error)),

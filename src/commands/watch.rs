@@ -4,17 +4,18 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 
-use crate::child::signals::{Signals, exit_by_signal, suspend_self};
+use crate::child::signals::{Signals, ends, exit_by_signal, suspend_self};
 use crate::child::{local_time, terminal};
 use crate::clock::BootTime;
 use crate::exit::{Exit, Failure};
+use crate::poll::Poll;
 use crate::report::{self, Content, Size};
 
 /// If the terminal does not report its size.
-const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
+const USUAL_SIZE: Size = Size { rows: 24, columns: terminal::USUAL_WIDTH };
 
 /// Show what `look` returns, with a pause of `interval` between two looks. Only a failure of the
 /// first look ends it: servers may come back.
@@ -54,9 +55,10 @@ fn off_terminal(
 /// Sleeps for the interval, or until the pipe has no reader.
 fn reader_leaves_within(interval: Duration) -> bool {
     let stdout = io::stdout();
-    let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
-    let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::MAX);
-    poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+    let mut poll = Poll::new();
+    poll.add(stdout.as_fd(), PollFlags::empty(), ());
+    poll.until(Some(BootTime::now() + interval));
+    !poll.wait().is_empty()
 }
 
 fn on_terminal(
@@ -78,12 +80,12 @@ fn on_terminal(
             drop(report::leave_screen());
             return Err(error.into());
         }
-        match signals.next_until(next).map(|received| received.signal) {
+        match signals.next_until(Some(next)).map(|received| received.signal) {
             None => {
                 text = look().unwrap_or_else(|failure| report::failed_look(&failure.message));
                 next = BootTime::now() + interval;
             }
-            Some(signal @ (Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT)) => {
+            Some(signal) if ends(signal) => {
                 drop(report::leave_screen());
                 return Ok(Exit::Signal(signal as i32));
             }

@@ -9,7 +9,7 @@ use crate::child::{ProcView, has_pidfd, has_subreaper};
 use crate::lock::checkup::{HostTrial, check_directory_for_locks};
 use crate::lock::{BackendError, Mount};
 use crate::report::{backend_error, cannot_see_processes};
-use crate::settings::{Backend, DoctorSettings, LocalReason};
+use crate::settings::DoctorSettings;
 
 #[derive(Clone, Debug)]
 pub(super) struct HostFacts {
@@ -41,7 +41,7 @@ impl HostFacts {
 }
 
 pub(super) fn check_settings(settings: &DoctorSettings) -> Vec<Finding> {
-    let check = Check::Settings;
+    let check = Check::SETTINGS;
     let mut findings: Vec<Finding> =
         settings.location.warnings.iter().map(|text| check.warning(text, "", "")).collect();
     findings.extend(settings.origins.unknown_variables.iter().map(|name| {
@@ -51,18 +51,19 @@ pub(super) fn check_settings(settings: &DoctorSettings) -> Vec<Finding> {
             "unset it, or correct its name: redlock run --help lists the options",
         )
     }));
-    match &settings.location.backend {
-        Backend::Host { reason: LocalReason::NothingElseConfigured, .. } => findings.push(check.warning(
+    let backend = &settings.location.backend;
+    if backend.is_unconfigured() {
+        findings.push(check.warning(
             "no server is configured: locks are on this host only",
             "runs on other hosts are not kept out",
             "set REDLOCK_REDIS, or redis in the config file; if intended, set --local or local = true",
-        )),
-        Backend::Servers { timing, .. } if timing.ttl.is_none() => findings.push(check.warning(
+        ));
+    } else if backend.ttl().is_none() && !backend.is_this_host() {
+        findings.push(check.warning(
             "--ttl is none: locks never expire",
             "a lock whose run was killed stays until redlock break frees it",
             "set a --ttl",
-        )),
-        Backend::Host { .. } | Backend::Servers { .. } => {}
+        ));
     }
     findings
 }
@@ -73,15 +74,15 @@ pub(super) fn check_host(host: &HostFacts, is_backend: bool) -> Vec<Finding> {
     vec![
         directory(host, if is_backend { Level::Problem } else { Level::Warning }),
         if host.has_subreaper {
-            Check::Subreaper.ok("subreaper")
+            Check::SUBREAPER.ok("subreaper")
         } else {
             let text = "the kernel refuses PR_SET_CHILD_SUBREAPER";
-            Check::Subreaper.problem(text, tree, "use Linux 3.4 or later, and do not filter this call")
+            Check::SUBREAPER.problem(text, tree, "use Linux 3.4 or later, and do not filter this call")
         },
         if host.has_proc {
-            Check::Proc.ok("/proc")
+            Check::PROC.ok("/proc")
         } else {
-            Check::Proc.problem(
+            Check::PROC.problem(
                 "/proc cannot be used",
                 "redlock run refuses to start (78)",
                 cannot_see_processes(),
@@ -90,16 +91,16 @@ pub(super) fn check_host(host: &HostFacts, is_backend: bool) -> Vec<Finding> {
         if host.has_pidfd {
             let limited =
                 "pidfd, for this user's processes (use sudo redlock run ..., not redlock run ... sudo)";
-            Check::Pidfd.ok(if host.user.is_root() { "pidfd" } else { limited })
+            Check::PIDFD.ok(if host.user.is_root() { "pidfd" } else { limited })
         } else {
             let text = "the kernel refuses pidfd_open";
-            Check::Pidfd.problem(text, tree, "use Linux 5.3 or later, and do not filter this call")
+            Check::PIDFD.problem(text, tree, "use Linux 5.3 or later, and do not filter this call")
         },
     ]
 }
 
 fn directory(host: &HostFacts, failed: Level) -> Finding {
-    let check = Check::LockDirectory;
+    let check = Check::LOCK_DIRECTORY;
     let path = host.directory.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     match &host.trial {
         None => check.found(

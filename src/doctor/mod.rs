@@ -6,8 +6,10 @@
 //! A problem keeps locks from being taken, or from being locks. A warning may become one, or costs
 //! time. A fact that a server does not report is unknown, never ok.
 
+mod data;
 mod host;
 mod json;
+mod quarantine;
 mod quorum;
 mod server;
 #[cfg(test)]
@@ -57,32 +59,6 @@ enum About {
     Host,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Check {
-    Settings,
-    Reachable,
-    Latency,
-    Version,
-    Role,
-    Identity,
-    Quarantine,
-    Eviction,
-    Memory,
-    Persistence,
-    Clock,
-    Replicas,
-    Certificate,
-    Permissions,
-    Masters,
-    History,
-    Sentinel,
-    Quorum,
-    LockDirectory,
-    Subreaper,
-    Proc,
-    Pidfd,
-}
-
 #[derive(Clone, Debug)]
 struct Finding {
     check: Check,
@@ -93,34 +69,33 @@ struct Finding {
     fix: String,
 }
 
+/// What is checked: its name in `--json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Check(&'static str);
+
 impl Check {
-    /// The name in `--json`.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Settings => "settings",
-            Self::Reachable => "reachable",
-            Self::Latency => "latency",
-            Self::Version => "version",
-            Self::Role => "role",
-            Self::Identity => "identity",
-            Self::Quarantine => "quarantine",
-            Self::Eviction => "eviction",
-            Self::Memory => "memory",
-            Self::Persistence => "persistence",
-            Self::Clock => "clock",
-            Self::Replicas => "replicas",
-            Self::Certificate => "certificate",
-            Self::Permissions => "permissions",
-            Self::Masters => "masters",
-            Self::History => "history",
-            Self::Sentinel => "sentinel",
-            Self::Quorum => "quorum",
-            Self::LockDirectory => "lock_directory",
-            Self::Subreaper => "subreaper",
-            Self::Proc => "proc",
-            Self::Pidfd => "pidfd",
-        }
-    }
+    const SETTINGS: Self = Self("settings");
+    const REACHABLE: Self = Self("reachable");
+    const LATENCY: Self = Self("latency");
+    const VERSION: Self = Self("version");
+    const ROLE: Self = Self("role");
+    const IDENTITY: Self = Self("identity");
+    const QUARANTINE: Self = Self("quarantine");
+    const EVICTION: Self = Self("eviction");
+    const MEMORY: Self = Self("memory");
+    const PERSISTENCE: Self = Self("persistence");
+    const CLOCK: Self = Self("clock");
+    const REPLICAS: Self = Self("replicas");
+    const CERTIFICATE: Self = Self("certificate");
+    const PERMISSIONS: Self = Self("permissions");
+    const MASTERS: Self = Self("masters");
+    const HISTORY: Self = Self("history");
+    const SENTINEL: Self = Self("sentinel");
+    const QUORUM: Self = Self("quorum");
+    const LOCK_DIRECTORY: Self = Self("lock_directory");
+    const SUBREAPER: Self = Self("subreaper");
+    const PROC: Self = Self("proc");
+    const PIDFD: Self = Self("pidfd");
 
     fn ok(self, text: impl Into<String>) -> Finding {
         self.found(Level::Ok, text, "", "")
@@ -139,11 +114,11 @@ impl Check {
         let why = error.map_or_else(|| "the server does not report it".into(), refusal);
         let fix = "allow INFO, CONFIG GET and CLUSTER NODES for this check (+info +config|get +cluster|nodes in \
                    the ACL), or ask the server's operator";
-        self.found(Level::Unknown, format!("{} is unknown", self.name()), &why, fix)
+        self.found(Level::Unknown, format!("{} is unknown", self.0), &why, fix)
     }
 
     fn found(self, level: Level, text: impl Into<String>, why: &str, fix: &str) -> Finding {
-        let harmless = |text: &str| sanitize(text.as_bytes());
+        let harmless = |text: &str| sanitize(text);
         Finding { check: self, level, text: harmless(&text.into()), why: harmless(why), fix: harmless(fix) }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::server::{CanVote, first_quarantine};
+use super::quarantine::first_quarantine;
+use super::server::CanVote;
 use super::text::milliseconds;
 use super::{Check, Finding, Level};
 use crate::duration::format_seconds;
@@ -56,7 +57,7 @@ impl Quorum {
         };
         let needs_majority = "a lock needs the votes of a majority of all configured servers";
         let why = if self.servers > 1 { needs_majority } else { "" };
-        Check::Quorum.found(level, self.text(), why, "see the findings about each server")
+        Check::QUORUM.found(level, self.text(), why, "see the findings about each server")
     }
 
     /// "2 of 3 servers can vote, tolerates no further loss"
@@ -89,7 +90,7 @@ impl Quorum {
 pub(super) fn even_number(checkup: &ServersCheckup) -> Option<Finding> {
     let count = checkup.configured;
     count.is_multiple_of(2).then(|| {
-        Check::Quorum.warning(
+        Check::QUORUM.warning(
             format!("{count} is an even number of servers"),
             "one server fewer tolerates as many failures",
             "use 3 or 5 servers",
@@ -109,7 +110,7 @@ pub(super) fn clocks(checkup: &ServersCheckup) -> Option<Finding> {
     let earliest = clocks.iter().map(|(ahead, uncertainty)| ahead + uncertainty).min()?;
     let difference = u64::try_from(latest - earliest).unwrap_or(0);
     (checkup.configured > 1 && difference > CLOCK_TOLERANCE_MS).then(|| {
-        Check::Clock.warning(
+        Check::CLOCK.warning(
             format!("their clocks differ by {}", milliseconds(difference)),
             "after a loss of data, fencing tokens come from the clocks and may go backwards",
             "synchronise their clocks (chrony, systemd-timesyncd)",

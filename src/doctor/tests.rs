@@ -8,7 +8,7 @@ use crate::lock::checkup::{
 };
 use crate::lock::{Mount, ServerError};
 use crate::report::Verbosity;
-use crate::settings::{LocalReason, Location, Origins};
+use crate::settings::{Location, Origins};
 
 const NOW_MS: u64 = 1_800_000_000_000;
 
@@ -108,7 +108,7 @@ fn on_servers(timing: &Timing) -> DoctorSettings {
 }
 
 fn on_this_host() -> DoctorSettings {
-    with(Backend::Host { directory: PathBuf::new(), reason: LocalReason::Requested })
+    with(Backend::Host { directory: PathBuf::new(), is_requested: true })
 }
 
 /// The levels that this check gives all servers.
@@ -145,79 +145,63 @@ fn of_info(check: Check, change: impl FnOnce(&mut Info)) -> Vec<Level> {
 use Level::{Ok as Fine, Problem as Bad, Unknown, Warning};
 
 #[test]
-fn a_healthy_server_has_nothing_but_ok() {
-    let checkup = checkup(vec![server(0, ServerKind::Plain, Ok(found()))]);
-    let settings = on_servers(&ALONE);
-    let diagnosis = Diagnosis::from_facts(&settings, checkup, &host(), now());
-    assert!(diagnosis.findings.iter().all(|(_, finding)| finding.level == Fine), "{diagnosis:?}");
-    assert_eq!(diagnosis.votes, [true]);
-}
-
-#[test]
 fn each_fact_of_info_has_its_level() {
     let text = |text: &str| Some(text.to_owned());
     for (check, change, level) in [
         (
-            Check::Version,
+            Check::VERSION,
             Box::new(|info: &mut Info| info.version = text("5.0.14")) as Box<dyn Fn(&mut Info)>,
             Bad,
         ),
-        (Check::Version, Box::new(|info| info.version = None), Unknown),
-        (Check::Version, Box::new(|info| info.engine = "Garnet".into()), Warning),
+        (Check::VERSION, Box::new(|info| info.version = None), Unknown),
+        (Check::VERSION, Box::new(|info| info.engine = "Garnet".into()), Warning),
         (
-            Check::Version,
+            Check::VERSION,
             Box::new(|info| (info.engine, info.version) = ("Valkey".into(), text("8.1.0"))),
             Fine,
         ),
-        (Check::Role, Box::new(|info| info.is_replica = Some(true)), Bad),
-        (Check::Role, Box::new(|info| info.is_replica = None), Unknown),
-        (Check::Role, Box::new(|info| info.mode = text("sentinel")), Bad),
-        (Check::Role, Box::new(|info| info.is_cluster = true), Bad),
-        (Check::Eviction, Box::new(|info| info.eviction_policy = text("allkeys-lru")), Fine),
+        (Check::ROLE, Box::new(|info| info.is_replica = Some(true)), Bad),
+        (Check::ROLE, Box::new(|info| info.is_replica = None), Unknown),
+        (Check::ROLE, Box::new(|info| info.mode = text("sentinel")), Bad),
+        (Check::ROLE, Box::new(|info| info.is_cluster = true), Bad),
+        (Check::EVICTION, Box::new(|info| info.eviction_policy = text("allkeys-lru")), Fine),
         (
-            Check::Eviction,
+            Check::EVICTION,
             Box::new(|info| (info.eviction_policy, info.max_memory) = (text("volatile-ttl"), Some(1 << 30))),
             Bad,
         ),
         (
-            Check::Eviction,
+            Check::EVICTION,
             Box::new(|info| (info.eviction_policy, info.evicted_keys) = (text("allkeys-lru"), Some(1))),
             Bad,
         ),
-        (Check::Eviction, Box::new(|info| info.eviction_policy = None), Unknown),
+        (Check::EVICTION, Box::new(|info| info.eviction_policy = None), Unknown),
         (
-            Check::Eviction,
+            Check::EVICTION,
             Box::new(|info| (info.eviction_policy, info.evicted_keys) = (None, Some(3))),
             Warning,
         ),
-        (Check::Persistence, Box::new(|info| info.has_append_only_file = Some(false)), Warning),
-        (Check::Persistence, Box::new(|info| info.has_append_only_file = None), Unknown),
+        (Check::PERSISTENCE, Box::new(|info| info.has_append_only_file = Some(false)), Warning),
+        (Check::PERSISTENCE, Box::new(|info| info.has_append_only_file = None), Unknown),
     ] {
         assert_eq!(of_info(check, change), [level], "{check:?}");
     }
     let full = |info: &mut Info| (info.used_memory, info.max_memory) = (Some(95), Some(100));
-    assert_eq!(of_info(Check::Memory, full), [Warning]);
-    assert_eq!(of_info(Check::Persistence, |info| info.cannot_save = true), [Fine, Warning]);
+    assert_eq!(of_info(Check::MEMORY, full), [Warning]);
+    assert_eq!(of_info(Check::PERSISTENCE, |info| info.cannot_save = true), [Fine, Warning]);
 }
 
 #[test]
 fn a_denied_fact_is_unknown_and_never_ok() {
     let without_info = |found: &mut Found| (found.info, found.config) = (Err(denied()), Err(denied()));
-    for check in [Check::Version, Check::Role, Check::Eviction, Check::Persistence] {
+    for check in [Check::VERSION, Check::ROLE, Check::EVICTION, Check::PERSISTENCE] {
         assert_eq!(of_one(check, &ALONE, without_info), [Unknown], "{check:?}");
     }
-    assert_eq!(of_one(Check::Clock, &ALONE, |found| found.clock = Err(denied())), [Unknown]);
+    assert_eq!(of_one(Check::CLOCK, &ALONE, |found| found.clock = Err(denied())), [Unknown]);
     // Only several servers, and a quarantine, need the identity.
-    assert_eq!(of_one(Check::Identity, &ALONE, without_info), []);
-    assert_eq!(of_one(Check::Identity, &SEVERAL, without_info), [Bad]);
-    assert_eq!(of_one(Check::Quorum, &SEVERAL, without_info), [Bad]);
-}
-
-#[test]
-fn a_restart_does_no_harm_if_a_quarantine_follows() {
-    let forgets = |found: &mut Found| found.info.as_mut().unwrap().has_append_only_file = Some(false);
-    assert_eq!(of_one(Check::Persistence, &ALONE, forgets), [Warning]);
-    assert_eq!(of_one(Check::Persistence, &SEVERAL, forgets), [Fine]);
+    assert_eq!(of_one(Check::IDENTITY, &ALONE, without_info), []);
+    assert_eq!(of_one(Check::IDENTITY, &SEVERAL, without_info), [Bad]);
+    assert_eq!(of_one(Check::QUORUM, &SEVERAL, without_info), [Bad]);
 }
 
 #[test]
@@ -227,7 +211,7 @@ fn the_sync_interval_must_be_known() {
         [(fsync("everysec"), Fine), (fsync("always"), Fine), (fsync("no"), Warning), (Err(denied()), Unknown)]
     {
         assert_eq!(
-            of_one(Check::Persistence, &ALONE, |found| found.config = config.clone()),
+            of_one(Check::PERSISTENCE, &ALONE, |found| found.config = config.clone()),
             [level],
             "{config:?}"
         );
@@ -260,15 +244,15 @@ fn a_quarantine_is_computed_as_in_the_scripts() {
         (Ok(None), off, Fine, Fine),
     ] {
         let change = |found: &mut Found| found.marker = marker.clone();
-        assert_eq!(of_one(Check::Quarantine, &timing, change), [level], "{marker:?}");
-        assert_eq!(of_one(Check::Quorum, &timing, change), [quorum], "{marker:?}");
+        assert_eq!(of_one(Check::QUARANTINE, &timing, change), [level], "{marker:?}");
+        assert_eq!(of_one(Check::QUORUM, &timing, change), [quorum], "{marker:?}");
     }
     let both = checkup(vec![
         server(0, ServerKind::Plain, Ok(found())),
         server(1, ServerKind::Plain, Ok(Found { marker: marker(own, 0, 60_000), ..found() })),
     ]);
     assert_eq!(
-        levels(&both, &off, Check::Quarantine),
+        levels(&both, &off, Check::QUARANTINE),
         [Fine, Warning],
         "with several servers the marker counts even if off"
     );
@@ -278,10 +262,10 @@ fn a_quarantine_is_computed_as_in_the_scripts() {
 fn a_round_trip_is_measured_against_timeout_and_ttl() {
     let takes = |ms| move |found: &mut Found| found.rtt = Duration::from_millis(ms);
     let short = Timing { ttl: Some(Duration::from_secs(1)), ..ALONE };
-    assert_eq!(of_one(Check::Latency, &ALONE, takes(300)), [Fine]);
-    assert_eq!(of_one(Check::Latency, &ALONE, takes(1700)), [Warning]);
-    assert_eq!(of_one(Check::Latency, &short, takes(150)), [Warning]);
-    assert_eq!(of_one(Check::Latency, &SEVERAL, takes(400)), [Warning]);
+    assert_eq!(of_one(Check::LATENCY, &ALONE, takes(300)), [Fine]);
+    assert_eq!(of_one(Check::LATENCY, &ALONE, takes(1700)), [Warning]);
+    assert_eq!(of_one(Check::LATENCY, &short, takes(150)), [Warning]);
+    assert_eq!(of_one(Check::LATENCY, &SEVERAL, takes(400)), [Warning]);
 }
 
 #[test]
@@ -292,13 +276,13 @@ fn clocks_matter_more_with_several_servers() {
         Ok(Found { clock, ..found() })
     };
     let one = |found| checkup(vec![server(0, ServerKind::Plain, found)]);
-    assert_eq!(levels(&one(ahead(-5000, 0)), &ALONE, Check::Clock), [Fine]);
-    assert_eq!(levels(&one(ahead(-90_000, 0)), &ALONE, Check::Clock), [Warning]);
+    assert_eq!(levels(&one(ahead(-5000, 0)), &ALONE, Check::CLOCK), [Fine]);
+    assert_eq!(levels(&one(ahead(-90_000, 0)), &ALONE, Check::CLOCK), [Warning]);
     let two = |a, b| checkup(vec![server(0, ServerKind::Plain, a), server(1, ServerKind::Plain, b)]);
-    assert_eq!(levels(&two(ahead(-300, 0), ahead(300, 0)), &SEVERAL, Check::Clock), [Fine, Fine, Warning]);
-    assert_eq!(levels(&two(ahead(-300, 200), ahead(300, 200)), &SEVERAL, Check::Clock), [Fine, Fine]);
+    assert_eq!(levels(&two(ahead(-300, 0), ahead(300, 0)), &SEVERAL, Check::CLOCK), [Fine, Fine, Warning]);
+    assert_eq!(levels(&two(ahead(-300, 200), ahead(300, 200)), &SEVERAL, Check::CLOCK), [Fine, Fine]);
     let both_ahead = two(ahead(2000, 0), ahead(2000, 0));
-    assert_eq!(levels(&both_ahead, &SEVERAL, Check::Clock), [Warning, Warning]);
+    assert_eq!(levels(&both_ahead, &SEVERAL, Check::CLOCK), [Warning, Warning]);
 }
 
 #[test]
@@ -311,12 +295,12 @@ fn replicas_matter_if_one_may_take_over() {
     };
     for kind in [ServerKind::OfSentinels, ServerKind::OfCluster] {
         // The allowed lag is unknown.
-        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(1), true)), [Unknown]);
-        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(1), false)), [Warning]);
-        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(Some(0), false)), [Warning]);
-        assert_eq!(of_kind(kind, Check::Replicas, &SEVERAL, with(None, false)), [Unknown]);
+        assert_eq!(of_kind(kind, Check::REPLICAS, &SEVERAL, with(Some(1), true)), [Unknown]);
+        assert_eq!(of_kind(kind, Check::REPLICAS, &SEVERAL, with(Some(1), false)), [Warning]);
+        assert_eq!(of_kind(kind, Check::REPLICAS, &SEVERAL, with(Some(0), false)), [Warning]);
+        assert_eq!(of_kind(kind, Check::REPLICAS, &SEVERAL, with(None, false)), [Unknown]);
     }
-    assert_eq!(of_one(Check::Replicas, &ALONE, with(Some(1), false)), []);
+    assert_eq!(of_one(Check::REPLICAS, &ALONE, with(Some(1), false)), []);
 }
 
 #[test]
@@ -331,13 +315,13 @@ fn an_isolated_master_must_stop_before_another_takes_over() {
             });
         }
     };
-    assert_eq!(of_kind(ServerKind::OfCluster, Check::Replicas, &SEVERAL, lag(15)), [Fine]);
-    assert_eq!(of_kind(ServerKind::OfCluster, Check::Replicas, &SEVERAL, lag(16)), [Warning]);
+    assert_eq!(of_kind(ServerKind::OfCluster, Check::REPLICAS, &SEVERAL, lag(15)), [Fine]);
+    assert_eq!(of_kind(ServerKind::OfCluster, Check::REPLICAS, &SEVERAL, lag(16)), [Warning]);
     let denies = |found: &mut Found| {
         found.info.as_mut().unwrap().demands_replicas = true;
         found.config = Err(denied());
     };
-    assert_eq!(of_kind(ServerKind::OfCluster, Check::Replicas, &SEVERAL, denies), [Unknown]);
+    assert_eq!(of_kind(ServerKind::OfCluster, Check::REPLICAS, &SEVERAL, denies), [Unknown]);
     for (seconds, level) in [(5, Fine), (6, Warning)] {
         let mut facts = found();
         lag(seconds)(&mut facts);
@@ -351,34 +335,8 @@ fn an_isolated_master_must_stop_before_another_takes_over() {
             sentinels: vec![sentinel],
             ..checkup(vec![server(0, ServerKind::OfSentinels, Ok(facts))])
         };
-        assert_eq!(levels(&all, &SEVERAL, Check::Replicas), [level]);
+        assert_eq!(levels(&all, &SEVERAL, Check::REPLICAS), [level]);
     }
-}
-
-#[test]
-fn a_certificate_that_expires_soon_is_a_warning() {
-    let days = |days: u64| {
-        move |found: &mut Found| {
-            found.certificate_expires = Some(now() + Duration::from_hours(days * 24));
-        }
-    };
-    assert_eq!(of_one(Check::Certificate, &ALONE, days(30)), [Fine]);
-    assert_eq!(of_one(Check::Certificate, &ALONE, days(13)), [Warning]);
-    assert_eq!(of_one(Check::Certificate, &ALONE, |_| {}), []);
-}
-
-#[test]
-fn a_failed_trial_is_a_problem_and_a_missing_history_is_not() {
-    let fails = |found: &mut Found| {
-        found.trial = Some(Err(TrialFailure { step: TrialStep::Wait, why: denied() }));
-    };
-    assert_eq!(of_one(Check::Permissions, &ALONE, fails), [Bad]);
-    assert_eq!(of_one(Check::Quorum, &ALONE, fails), [Bad]);
-    let unwritten = |found: &mut Found| {
-        found.trial = Some(Ok(Trial { took: Duration::ZERO, is_in_history: false }));
-    };
-    assert_eq!(of_one(Check::History, &ALONE, unwritten), [Warning]);
-    assert_eq!(of_one(Check::Quorum, &ALONE, unwritten), [Fine]);
 }
 
 #[test]
@@ -398,14 +356,14 @@ fn a_majority_is_enough_and_every_failure_is_reported() {
     let quorum = |checkup: &ServersCheckup| {
         let settings = on_servers(&SEVERAL);
         let quorum = Diagnosis::from_facts(&settings, checkup.clone(), &host(), now()).quorum.unwrap();
-        (levels(checkup, &SEVERAL, Check::Quorum), quorum.can_vote, quorum.may_fail())
+        (levels(checkup, &SEVERAL, Check::QUORUM), quorum.can_vote, quorum.may_fail())
     };
     assert_eq!(quorum(&of(vec![other("a"), other("b"), other("c")])), (vec![Fine], 3, 1));
     assert_eq!(quorum(&of(vec![other("a"), other("b"), down()])), (vec![Warning], 2, 0));
     assert_eq!(quorum(&of(vec![other("a"), down(), down()])), (vec![Bad], 1, 0));
     assert_eq!(quorum(&of(vec![other("a"), other("b")])), (vec![Fine, Warning], 2, 0));
     let twins = of(vec![other("a"), other("a"), other("b")]);
-    assert_eq!(levels(&twins, &SEVERAL, Check::Identity), [Fine, Bad, Fine]);
+    assert_eq!(levels(&twins, &SEVERAL, Check::IDENTITY), [Fine, Bad, Fine]);
     assert_eq!(quorum(&twins), (vec![Warning], 2, 0));
 }
 
@@ -417,9 +375,9 @@ fn a_cluster_serves_if_all_its_masters_serve() {
         second.marker = Ok(Some(Marker { reign: "other.history".into(), ..Marker::default() }));
         checkup(vec![master(Ok(found())), master(Ok(second))])
     };
-    assert_eq!(levels(&cluster(found()), &SEVERAL, Check::Quorum), [Fine]);
+    assert_eq!(levels(&cluster(found()), &SEVERAL, Check::QUORUM), [Fine]);
     let fails = Some(Err(TrialFailure { step: TrialStep::Take, why: denied() }));
-    assert_eq!(levels(&cluster(Found { trial: fails, ..found() }), &SEVERAL, Check::Quorum), [Bad]);
+    assert_eq!(levels(&cluster(Found { trial: fails, ..found() }), &SEVERAL, Check::QUORUM), [Bad]);
 }
 
 /// Its uptime does not matter: slots that were used before may have older markers.
@@ -439,11 +397,11 @@ fn a_cluster_master_without_a_shard_marker_grants_later() {
     ] {
         let change = |found: &mut Found| found.marker = marker.clone();
         assert_eq!(
-            of_kind(ServerKind::OfCluster, Check::Quarantine, &SEVERAL, change),
+            of_kind(ServerKind::OfCluster, Check::QUARANTINE, &SEVERAL, change),
             [level],
             "{marker:?}"
         );
-        assert_eq!(of_kind(ServerKind::OfCluster, Check::Quorum, &SEVERAL, change), [quorum], "{marker:?}");
+        assert_eq!(of_kind(ServerKind::OfCluster, Check::QUORUM, &SEVERAL, change), [quorum], "{marker:?}");
     }
 }
 
@@ -460,21 +418,21 @@ fn sentinels_are_compared_with_the_current_master() {
     let sentinels =
         vec![sentinel(Ok("10.0.0.1:6379")), sentinel(Ok("10.0.0.2:6379")), sentinel(Err(denied()))];
     let all = ServersCheckup { sentinels, ..checkup(vec![facts]) };
-    assert_eq!(levels(&all, &SEVERAL, Check::Sentinel), [Fine, Warning, Warning]);
+    assert_eq!(levels(&all, &SEVERAL, Check::SENTINEL), [Fine, Warning, Warning]);
 }
 
 #[test]
 fn this_host_must_work_if_locks_are_on_it() {
     let level = |host: &HostFacts, check| levels_in(&on_this_host(), &ServersCheckup::default(), host, check);
     let fails = HostFacts { trial: Some(Err(denied())), ..host() };
-    assert_eq!(level(&host(), Check::LockDirectory), [Fine]);
-    assert_eq!(level(&fails, Check::LockDirectory), [Bad]);
+    assert_eq!(level(&host(), Check::LOCK_DIRECTORY), [Fine]);
+    assert_eq!(level(&fails, Check::LOCK_DIRECTORY), [Bad]);
     let servers = checkup(vec![server(0, ServerKind::Plain, Ok(found()))]);
-    assert_eq!(levels_in(&on_servers(&ALONE), &servers, &fails, Check::LockDirectory), [Warning]);
+    assert_eq!(levels_in(&on_servers(&ALONE), &servers, &fails, Check::LOCK_DIRECTORY), [Warning]);
     let none = HostFacts { directory: None, trial: None, ..host() };
-    assert_eq!(level(&none, Check::LockDirectory), [Bad]);
+    assert_eq!(level(&none, Check::LOCK_DIRECTORY), [Bad]);
     let bare = HostFacts { has_subreaper: false, has_proc: false, has_pidfd: false, ..host() };
-    for check in [Check::Subreaper, Check::Proc, Check::Pidfd] {
+    for check in [Check::SUBREAPER, Check::PROC, Check::PIDFD] {
         assert_eq!(level(&bare, check), [Bad], "{check:?}");
     }
 }

@@ -7,11 +7,8 @@ use std::time::Duration;
 use super::{About, Check, Diagnosis, Finding, Level};
 use crate::duration::{format, format_seconds};
 use crate::lock::{PROTOCOL, VERSION};
-use crate::report::{Verbosity, config_files, sanitize};
+use crate::report::{Verbosity, config_files, grouped, labelled, sanitize};
 use crate::settings::Backend;
-
-/// Column at which the text starts, after the label.
-const COLUMN: usize = 9;
 
 impl Diagnosis<'_> {
     pub(crate) fn text(&self, verbosity: Verbosity) -> String {
@@ -55,27 +52,17 @@ impl Diagnosis<'_> {
     /// The findings of this level, each text once: "redis://b, redis://c: keeps no data over a
     /// restart". The number of voters is not among them, because it follows in any case.
     fn reasons(&self, level: Level) -> Vec<String> {
-        let mut reasons: Vec<(Vec<String>, &str)> = Vec::new();
-        for (about, finding) in &self.findings {
-            if finding.level != level || *about == About::Quorum {
-                continue;
-            }
-            let subject = Some(self.subject(*about)).filter(|_| *about != About::Settings);
-            match reasons.iter_mut().find(|(_, text)| *text == finding.text) {
-                Some((subjects, _)) => subjects.extend(subject),
-                None => reasons.push((subject.into_iter().collect(), &finding.text)),
-            }
-        }
-        let sentence = |(subjects, text): &(Vec<String>, &str)| match &subjects[..] {
-            [] => (*text).to_owned(),
-            subjects => format!("{}: {text}", subjects.join(", ")),
-        };
-        reasons.iter().map(sentence).collect()
+        let findings = self.findings.iter();
+        let meant = findings.filter(|(about, finding)| finding.level == level && *about != About::Quorum);
+        grouped(meant.map(|(about, finding)| {
+            let subject = (*about != About::Settings).then(|| self.subject(*about));
+            (subject, finding.text.clone())
+        }))
     }
 
     fn host_verdict(&self) -> &'static str {
         let is_bad =
-            |finding: &Finding| finding.level == Level::Problem && finding.check == Check::LockDirectory;
+            |finding: &Finding| finding.level == Level::Problem && finding.check == Check::LOCK_DIRECTORY;
         if self.findings.iter().any(|(_, finding)| is_bad(finding)) {
             "locks on this host do not work"
         } else {
@@ -86,8 +73,8 @@ impl Diagnosis<'_> {
     fn subject(&self, about: About) -> String {
         match about {
             About::Settings => "settings".into(),
-            About::Server(at) => sanitize(self.checkup.servers[at].name.as_bytes()),
-            About::Sentinel(at) => sanitize(self.checkup.sentinels[at].name.as_bytes()),
+            About::Server(at) => sanitize(&self.checkup.servers[at].name),
+            About::Sentinel(at) => sanitize(&self.checkup.sentinels[at].name),
             About::Quorum | About::AllServers => "all servers".into(),
             About::Host => "this host".into(),
         }
@@ -117,13 +104,10 @@ impl Diagnosis<'_> {
             }
             Backend::Host { directory, .. } => format!("on this host, in {}", directory.display()),
         };
-        let sources = sanitize(sources.join("; ").as_bytes());
-        let place = sanitize(place.as_bytes());
+        let sources = sanitize(sources.join("; "));
+        let place = sanitize(place);
         let version = format!("{VERSION}, protocol {PROTOCOL}");
-        format!(
-            "{:<COLUMN$}{sources}\n{:<COLUMN$}{place}\n{:<COLUMN$}{version}\n",
-            "settings", "locks", "redlock"
-        )
+        labelled("settings", [sources]) + &labelled("locks", [place]) + &labelled("redlock", [version])
     }
 }
 
@@ -135,33 +119,33 @@ fn section(subject: &str, findings: &[&Finding], verbosity: Verbosity) -> String
         text.extend(of(Level::Ok).map(|finding| lines(subject, finding)));
     } else if of(Level::Ok).next().is_some() {
         let facts: Vec<&str> = of(Level::Ok).map(|finding| finding.text.as_str()).collect();
-        text += &format!("{:<COLUMN$}{subject}: {}\n", "ok", facts.join(", "));
+        text += &labelled("ok", [format!("{subject}: {}", facts.join(", "))]);
     }
     let bad = of(Level::Problem).chain(of(Level::Warning));
     text.extend(bad.map(|finding| lines(subject, finding)));
     // What a server does not report usually has one reason.
     let unknown: Vec<&Finding> = of(Level::Unknown).collect();
     for group in unknown.chunk_by(|one, other| one.why == other.why) {
-        let names: Vec<&str> = group.iter().map(|finding| finding.check.name()).collect();
+        let names: Vec<&str> = group.iter().map(|finding| finding.check.0).collect();
         let (names, why) = (names.join(", "), &group[0].why);
-        text += &format!("{:<COLUMN$}{subject}: {names} ({why})\n", "unknown");
-        text += &indented("fix", &group[0].fix);
+        let lines = [Some(format!("{subject}: {names} ({why})")), advice("fix", &group[0].fix)];
+        text += &labelled("unknown", lines.into_iter().flatten());
     }
     text
 }
 
 fn lines(subject: &str, finding: &Finding) -> String {
     let level = if finding.level == Level::Problem { "PROBLEM" } else { finding.level.name() };
-    let mut text = format!("{level:<COLUMN$}{subject}: {}\n", finding.text);
-    if finding.level > Level::Ok {
-        text += &indented("why", &finding.why);
-        text += &indented("fix", &finding.fix);
+    let text = format!("{subject}: {}", finding.text);
+    if finding.level == Level::Ok {
+        return labelled(level, [text]);
     }
-    text
+    let lines = [Some(text), advice("why", &finding.why), advice("fix", &finding.fix)];
+    labelled(level, lines.into_iter().flatten())
 }
 
-fn indented(name: &str, text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!("{:<COLUMN$}{name}: {text}\n", "") }
+fn advice(name: &str, text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| format!("{name}: {text}"))
 }
 
 /// "0.4ms", "12ms", "1.5s"

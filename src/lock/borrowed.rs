@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::checkup::Unobserved;
 use super::{
     AncestorLock, BackendError, BreakWatch, Ended, Error, Extended, Grant, HolderInfo, Lease, Lock, Loss,
-    Mode, Notice, Observer, OuterLock, Problem, Released, Request, Unlocked, Votes, WaitPolicy,
+    Mode, Notice, Observer, OuterLock, Problem, Reason, Released, Request, Unlocked, Votes, WaitPolicy,
 };
 
 pub(crate) struct BorrowedLock {
@@ -59,23 +59,8 @@ impl OuterLock {
 }
 
 impl Lock for BorrowedLock {
-    fn send_ahead(&mut self, _request: &Request) {}
-
     fn acquire(&mut self, _request: &Request, _observer: &mut dyn Observer) -> Result<Grant, Error> {
         Err(Error::Nested)
-    }
-
-    fn find_outer(
-        &mut self,
-        _request: &Request,
-        _outer: &[AncestorLock],
-        _observer: &mut dyn Observer,
-    ) -> Result<Option<Vec<OuterLock>>, Error> {
-        Ok(None)
-    }
-
-    fn attempts(&self) -> u32 {
-        0
     }
 
     /// Another process renews it.
@@ -98,8 +83,6 @@ impl Lock for BorrowedLock {
     fn release(&mut self, _grant: &Grant, _ended: &Ended, _min_hold: Duration) -> Released {
         Released::Done(Vec::new())
     }
-
-    fn abandon(&mut self) {}
 }
 
 /// Notices that a keeper has exited: the end of its pipe that it reads is closed.
@@ -119,6 +102,7 @@ impl BreakWatch for KeeperWatch {
         };
         let is_any_gone = self.keepers.iter().any(is_gone);
         self.keepers.retain(|_| !is_any_gone);
-        is_any_gone.then(|| Notice::Released { by: HolderInfo::default() })
+        is_any_gone
+            .then(|| Notice::Lost { loss: Reason::Released.loss(HolderInfo::default()), at_once: false })
     }
 }

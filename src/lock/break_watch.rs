@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::poll::PollFlags;
 
-use super::HolderInfo;
+use super::Loss;
 use crate::clock::BootTime;
 
 /// Part of the holder's own poll loop: it starts no thread and never blocks.
@@ -34,24 +34,9 @@ pub(crate) trait BreakWatch {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    Broken(Broken),
-    /// The lock was released with its token. On this host it has yet to be released, by the holder.
-    Released {
-        by: HolderInfo,
-    },
-    /// A newer run with `--cancel-in-progress` has asked for the lock.
-    Superseded {
-        by: HolderInfo,
-    },
+    /// The lock is taken away. On this host the holder has yet to release it. `at_once`: kill the
+    /// command without notice.
+    Lost { loss: Loss, at_once: bool },
     /// The lease was renewed with the token; `None` = forever.
-    Extended {
-        ttl: Option<Duration>,
-    },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Broken {
-    pub by: HolderInfo,
-    /// Kill the command without notice.
-    pub at_once: bool,
+    Extended { ttl: Option<Duration> },
 }

@@ -43,7 +43,7 @@ use crate::world::{Rule, follows};
 
 pub(crate) use blocked::{Blocked, Blocker, Holding};
 pub(crate) use borrowed::BorrowedLock;
-pub(crate) use break_watch::{BreakWatch, Broken, Notice};
+pub(crate) use break_watch::{BreakWatch, Notice};
 pub(crate) use breaker::{BreakMode, Breaker, Freed, Notified, Reason, UnreachableHolder, cancel};
 pub(crate) use claim::{AncestorLock, Claim};
 pub(crate) use deadlock::{Deadlock, DeadlockStep};
@@ -97,7 +97,7 @@ pub(crate) fn majority_of(servers: usize) -> usize {
 /// The seam between the kinds of lock (servers, this host, none) and the commands that use them.
 pub(crate) trait Lock: Send {
     /// Send the first request without waiting for the reply: the caller has work to do meanwhile.
-    fn send_ahead(&mut self, request: &Request);
+    fn send_ahead(&mut self, _request: &Request) {}
 
     /// Take the lock, waiting as long as the request allows. On any error nothing is left behind,
     /// as far as the servers can be reached. Retries are up to [`acquire`].
@@ -107,10 +107,12 @@ pub(crate) trait Lock: Send {
     /// outer runs hold all keys now, in modes that suffice.
     fn find_outer(
         &mut self,
-        request: &Request,
-        outer: &[AncestorLock],
-        observer: &mut dyn Observer,
-    ) -> Result<Option<Vec<OuterLock>>, Error>;
+        _request: &Request,
+        _outer: &[AncestorLock],
+        _observer: &mut dyn Observer,
+    ) -> Result<Option<Vec<OuterLock>>, Error> {
+        Ok(None)
+    }
 
     /// Renew a grant. Never re-creates a lock.
     fn extend(&mut self, grant: &Grant) -> Extended;
@@ -141,11 +143,13 @@ pub(crate) trait Lock: Send {
     fn set_ttl(&mut self, _ttl: Option<Duration>) {}
 
     /// The number of attempts so far.
-    fn attempts(&self) -> u32;
+    fn attempts(&self) -> u32 {
+        0
+    }
 
     /// Release everything: a request in flight, a place in a queue, a grant. For a run whose
     /// command was not started, so without a minimum hold.
-    fn abandon(&mut self);
+    fn abandon(&mut self) {}
 
     /// How the guardian releases what this process has, or waits for, if this process dies. To be
     /// called before the guardian is forked. `None` if the kernel does all of it.

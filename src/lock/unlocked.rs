@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::claim::WaiterId;
 use super::{
-    AncestorLock, BackendError, Claim, Ended, Error, Extended, Grant, Lock, Observer, OuterLock, Problem,
-    Released, Request, Votes,
+    BackendError, Claim, Ended, Error, Extended, Grant, Lock, Observer, Problem, Released, Request, Votes,
 };
 use crate::clock::BootTime;
 
@@ -29,23 +28,8 @@ impl Unlocked {
 }
 
 impl Lock for Unlocked {
-    fn send_ahead(&mut self, _request: &Request) {}
-
     fn acquire(&mut self, _request: &Request, _observer: &mut dyn Observer) -> Result<Grant, Error> {
         Ok(Self::grant())
-    }
-
-    fn find_outer(
-        &mut self,
-        _request: &Request,
-        _outer: &[AncestorLock],
-        _observer: &mut dyn Observer,
-    ) -> Result<Option<Vec<OuterLock>>, Error> {
-        Ok(None)
-    }
-
-    fn attempts(&self) -> u32 {
-        0
     }
 
     fn extend(&mut self, _grant: &Grant) -> Extended {
@@ -55,6 +39,4 @@ impl Lock for Unlocked {
     fn release(&mut self, _grant: &Grant, _ended: &Ended, _min_hold: Duration) -> Released {
         Released::Done(Vec::new())
     }
-
-    fn abandon(&mut self) {}
 }

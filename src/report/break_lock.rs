@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::format::{
-    LocalTime, after_comma, another_program, holder, holder_line, no_server_configured, quoted, sanitize,
-};
+use super::format::{LocalTime, after_comma, another_program, holder, holder_line, quoted};
 use super::problem::backend_error;
+use super::text::sanitize;
 use crate::duration::{format, format_seconds};
 use crate::lock::{BackendError, BreakMode, Done, Holder, HolderKind, Renewal};
 
@@ -17,7 +16,7 @@ pub(crate) struct BreakReport {
 
 impl BreakReport {
     pub(crate) fn new(key: &[u8], local_time: LocalTime) -> Self {
-        Self { key: quoted(&[sanitize(key)]), local_time }
+        Self { key: quoted(&[key]), local_time }
     }
 
     pub(crate) fn cannot_break(&self, error: &BackendError) -> String {
@@ -33,10 +32,6 @@ impl BreakReport {
     /// --now has failed; the lock is broken as without it.
     pub(crate) fn not_freed_at_once(&self, error: &BackendError) -> String {
         format!("{} could not be freed at once: {}; its holder was notified", self.key, backend_error(error))
-    }
-
-    pub(crate) fn only_on_this_host(&self) -> String {
-        no_server_configured(&format!("breaking {} on this host only", self.key))
     }
 
     /// `holders`: of other slots.
@@ -253,7 +248,7 @@ fn overlap(held: &Holder) -> String {
     let what = match held.info.renewal {
         Renewal::Run => "its command".into(),
         Renewal::Keeper(_) if !held.info.pid.is_empty() => {
-            format!("pid {}", sanitize(held.info.pid.as_bytes()))
+            format!("pid {}", sanitize(&held.info.pid))
         }
         Renewal::Keeper(_) | Renewal::Nobody => "the job that acquired it".into(),
     };

@@ -12,17 +12,16 @@ use serde_json::Value;
 use super::json::Object;
 use super::problem::problem;
 use super::stderr::stderr;
+use super::wait::WAIT_LINE_EVERY;
 use super::writer::LineWriter;
 use crate::clock::BootTime;
+use crate::duration::millis;
 use crate::exit::{self, Exit};
 use crate::lock::{BackendError, Blocked, Blocker, Grant, HolderInfo, Holding, Outcome, Renewal, Votes};
 use crate::moment::printable;
 
 /// `None` without `--events` and `--hook`, and after the last event.
 static EVENTS: Mutex<Option<Events>> = Mutex::new(None);
-
-/// The time between two `waiting` events.
-const WAITING_EVERY: Duration = Duration::from_secs(30);
 
 enum Destination {
     Stderr,
@@ -44,15 +43,15 @@ pub(super) struct Events {
     run: Object,
     asked_at: Option<BootTime>,
     last_waiting: Option<BootTime>,
-    attempts: u32,
+    pub attempts: u32,
     blocked: Option<Blocked>,
     grant: Option<Grant>,
     held: Option<Duration>,
     /// `None` if the run never had the lock; null if this is unknown.
     released: Option<Value>,
-    command_was_started: bool,
+    pub command_was_started: bool,
     outcome: Option<Outcome>,
-    cause: Option<String>,
+    pub cause: Option<String>,
 }
 
 /// Start to write events, to a file, a hook or both. `-` is stderr.
@@ -130,10 +129,6 @@ impl Events {
         self.asked_at.get_or_insert_with(BootTime::now);
     }
 
-    pub(super) fn asked(&mut self, attempts: u32) {
-        self.attempts = attempts;
-    }
-
     /// The lock is taken.
     pub(super) fn waiting(&mut self, blocked: &Blocked, waited: Duration, gives_up_in: Option<Duration>) {
         self.blocked = Some(blocked.clone());
@@ -151,9 +146,9 @@ impl Events {
         self.waiting_for(obstacle, waited, gives_up_in);
     }
 
-    /// Written at the start of the wait, then every 30 s.
+    /// Written at the start of the wait, then as often as a line in a log.
     fn waiting_for(&mut self, obstacle: Object, waited: Duration, gives_up_in: Option<Duration>) {
-        if self.last_waiting.is_some_and(|last| last.elapsed() < WAITING_EVERY) {
+        if self.last_waiting.is_some_and(|last| last.elapsed() < WAIT_LINE_EVERY) {
             return;
         }
         self.last_waiting = Some(BootTime::now());
@@ -176,22 +171,14 @@ impl Events {
         self.write("refreshed", event, false);
     }
 
-    pub(super) fn lost_by_keeper(&mut self) {
-        self.outcome = Some(Outcome::Lost);
+    /// The outcome, whatever follows.
+    pub(super) fn decide(&mut self, outcome: Outcome) {
+        self.outcome = Some(outcome);
     }
 
-    /// A keeper has released the lock.
-    pub(super) fn kept(&mut self) {
-        self.outcome.get_or_insert(Outcome::Released);
-    }
-
-    /// The lock belongs to the bearer of its token.
-    pub(super) fn handed_out(&mut self) {
-        self.outcome = Some(Outcome::Acquired);
-    }
-
-    pub(super) fn command_starts(&mut self) {
-        self.command_was_started = true;
+    /// The outcome, unless it is decided.
+    pub(super) fn suggest(&mut self, outcome: Outcome) {
+        self.outcome.get_or_insert(outcome);
     }
 
     /// `by`: the field for the client that took the lock away, and that client. `is_stopped`: the
@@ -200,7 +187,7 @@ impl Events {
         if is_stopped {
             let newer = by.filter(|(field, _)| *field == "superseded_by");
             let replaced = newer.map(|(_, by)| Outcome::Replaced { by: Box::new(by.clone()) });
-            self.outcome = Some(replaced.unwrap_or(Outcome::Lost));
+            self.decide(replaced.unwrap_or(Outcome::Lost));
         }
         let held = self.grant.as_ref().map(|grant| millis(grant.taken_at.elapsed()));
         let mut event = Object::default()
@@ -213,24 +200,9 @@ impl Events {
         self.write("lost", event, false);
     }
 
-    pub(super) fn max_hold_over(&mut self) {
-        self.outcome.get_or_insert(Outcome::MaxHold);
-    }
-
     pub(super) fn not_acquired(&mut self, outcome: Outcome, blocked: Option<&Blocked>) {
-        (self.outcome, self.blocked) = (Some(outcome), blocked.cloned());
-    }
-
-    pub(super) fn superseded(&mut self, by: &HolderInfo) {
-        self.not_acquired(Outcome::Superseded { by: Box::new(by.clone()) }, None);
-    }
-
-    pub(super) fn done(&mut self, by: &HolderInfo) {
-        self.not_acquired(Outcome::Done { by: Box::new(by.clone()) }, None);
-    }
-
-    pub(super) fn caused_by(&mut self, cause: &str) {
-        self.cause = Some(cause.to_owned());
+        self.decide(outcome);
+        self.blocked = blocked.cloned();
     }
 
     pub(super) fn released(&mut self, held: Duration, is_released: Option<bool>) {
@@ -264,13 +236,7 @@ impl Events {
         {
             event = event.and(self.about_blocked(blocked));
         }
-        if let Outcome::Superseded { by } | Outcome::Replaced { by } = &outcome {
-            event = event.with("superseded_by", process(by));
-        }
-        if let Outcome::Done { by } = &outcome {
-            event = event.with("done_by", process(by));
-        }
-        let event = event.with_known("cause", failure.or(self.cause.as_deref()));
+        let event = event.and(other_run(&outcome)).with_known("cause", failure.or(self.cause.as_deref()));
         self.write("ended", event, true);
     }
 
@@ -338,6 +304,18 @@ impl Events {
     }
 }
 
+/// The run, or the client, that caused this outcome.
+pub(super) fn other_run(outcome: &Outcome) -> Object {
+    let field = if matches!(outcome, Outcome::Done { .. }) {
+        "done_by"
+    } else if matches!(outcome, Outcome::Broken { .. }) {
+        "broken_by"
+    } else {
+        "superseded_by"
+    };
+    Object::default().with_known(field, outcome.by().map(process))
+}
+
 /// A run: this one, or a holder.
 pub(super) fn process(info: &HolderInfo) -> Object {
     Object::default()
@@ -384,8 +362,4 @@ fn servers(votes: &Votes) -> Object {
 
 pub(super) fn time(moment: SystemTime) -> String {
     humantime::format_rfc3339_millis(printable(moment)).to_string()
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    duration.as_millis().try_into().unwrap_or(u64::MAX)
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use super::problem::quarantine;
+use super::text::sanitize;
 use crate::duration::{format, format_seconds};
 use crate::lock::{
     Blocked, Blocker, Holder, HolderInfo, Holding, Loss, PROTOCOL, Renewal, Usual, VERSION, WaitPolicy,
@@ -30,38 +31,6 @@ const MOST_SHOWN: usize = 4;
 /// The local wall clock: year, month, day, hour, minute and second of a moment.
 pub(crate) type LocalTime = fn(SystemTime) -> Option<[i32; 6]>;
 
-/// Replaces control characters and invalid bytes by visible escapes, so that no terminal obeys
-/// them. Text that was sanitized before does not change.
-pub(crate) fn sanitize(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if is_unsafe(c) {
-                out.extend(c.escape_default());
-            } else {
-                out.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            out.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    out
-}
-
-/// Characters that a terminal obeys, that reverse or break a line, that are invisible, or that are
-/// none (U+FFFE): the categories Cc, Cf, Zl and Zp of Unicode, and its noncharacters.
-pub(super) fn is_unsafe(c: char) -> bool {
-    let is_noncharacter = matches!(c, '\u{fdd0}'..='\u{fdef}') || u32::from(c) & 0xfffe == 0xfffe;
-    let is_invisible = matches!(c,
-        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
-        | '\u{8e2}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}'
-        | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-        | '\u{e0000}'..='\u{e0fff}');
-    c.is_control() || is_invisible || is_noncharacter
-}
-
 /// "config /etc/redlock/config.toml"
 pub(crate) fn config_files(paths: &[PathBuf]) -> String {
     let files: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
@@ -74,9 +43,9 @@ pub(crate) fn hook_failed(why: &str) -> String {
 }
 
 /// `"a", "b"`; if there are many, the first few.
-pub(crate) fn quoted(keys: &[String]) -> String {
+pub(crate) fn quoted(keys: &[impl AsRef<[u8]>]) -> String {
     let shown = if keys.len() > MOST_SHOWN { MOST_SHOWN - 1 } else { keys.len() };
-    let quoted: Vec<String> = keys[..shown].iter().map(|key| format!("\"{key}\"")).collect();
+    let quoted: Vec<String> = keys[..shown].iter().map(|key| format!("\"{}\"", sanitize(key))).collect();
     quoted.join(", ") + &and_others(keys.len() - shown)
 }
 
@@ -209,7 +178,7 @@ fn job_url(by: &Blocker) -> &str {
 
 /// ", https://ci/1"; empty if the text is.
 pub(super) fn after_comma(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(", {}", sanitize(text.as_bytes())) }
+    if text.is_empty() { String::new() } else { format!(", {}", sanitize(text)) }
 }
 
 /// "held by root@web1 pid 42 (rsync) and 2 others since 09:14:05 (2m 3s)"
@@ -301,7 +270,7 @@ pub(super) fn holder(info: &HolderInfo) -> String {
             return "an unknown process".into();
         }
         ("", Renewal::Run | Renewal::Keeper(_)) => {
-            return format!("an unknown process ({})", sanitize(info.label.as_bytes()));
+            return format!("an unknown process ({})", sanitize(&info.label));
         }
         (pid, Renewal::Run | Renewal::Keeper(_)) => format!(" pid {pid}"),
     };
@@ -311,7 +280,7 @@ pub(super) fn holder(info: &HolderInfo) -> String {
     if !about.is_empty() {
         text.push_str(&format!(" ({})", about.join(", ")));
     }
-    sanitize(text.as_bytes())
+    sanitize(text)
 }
 
 /// "redlock 0.2.0", with its protocol if that is another one too. `None` if it is our version, or
@@ -322,7 +291,7 @@ pub(super) fn other_version(HolderInfo { version, protocol, .. }: &HolderInfo) -
     }
     let protocol = protocol.filter(|protocol| *protocol != PROTOCOL);
     let protocol = protocol.map_or_else(String::new, |protocol| format!(" (protocol {protocol})"));
-    Some(format!("redlock {}{protocol}", sanitize(version.as_bytes())))
+    Some(format!("redlock {}{protocol}", sanitize(version)))
 }
 
 /// "broken by alice@bastion pid 4711"
@@ -346,7 +315,6 @@ pub(super) fn loss(loss: &Loss) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     /// Always the same time of day; an hour ago it was yesterday.
     fn clock(moment: SystemTime) -> Option<[i32; 6]> {
@@ -433,21 +401,5 @@ mod tests {
         let keys: Vec<String> = (1..=9).map(|n| n.to_string()).collect();
         assert_eq!(quoted(&keys[..4]), r#""1", "2", "3", "4""#);
         assert_eq!(quoted(&keys), r#""1", "2", "3" and 6 others"#);
-    }
-
-    #[test]
-    fn control_characters_are_escaped() {
-        assert_eq!(sanitize(b"a\x1b[31m\nb\xff\xc3\xa9"), "a\\u{1b}[31m\\nb\\xff\u{e9}");
-        let hidden = "\u{61c}\u{2028}\u{200b}\u{fffe}";
-        assert_eq!(sanitize(hidden.as_bytes()), r"\u{61c}\u{2028}\u{200b}\u{fffe}");
-    }
-
-    proptest! {
-        #[test]
-        fn sanitized_text_is_harmless_and_stays_as_it_is(bytes: Vec<u8>) {
-            let text = sanitize(&bytes);
-            prop_assert!(!text.chars().any(is_unsafe));
-            prop_assert_eq!(sanitize(text.as_bytes()), text);
-        }
     }
 }

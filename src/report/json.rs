@@ -2,19 +2,19 @@
 
 use serde_json::{Map, Value};
 
-use super::format::is_unsafe;
+use super::text::is_unsafe;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Object(Map<String, Value>);
+pub(crate) struct Object(Map<String, Value>);
 
 impl Object {
-    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.insert(name.to_owned(), value.into());
         self
     }
 
     /// Leaves `None` out.
-    pub(super) fn with_known(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+    pub(crate) fn with_known(self, name: &str, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,
@@ -22,23 +22,23 @@ impl Object {
     }
 
     /// Leaves an empty text out.
-    pub(super) fn with_text(self, name: &str, text: &str) -> Self {
+    pub(crate) fn with_text(self, name: &str, text: &str) -> Self {
         self.with_known(name, (!text.is_empty()).then_some(text))
     }
 
     /// The fields of another object, after those of this one.
-    pub(super) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn and(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
 
-    pub(super) fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         json_text(&self.into())
     }
 }
 
 /// In ASCII where a terminal would obey a character, or not show it. JSON has those only in strings.
-pub(crate) fn json_text(value: &Value) -> String {
+fn json_text(value: &Value) -> String {
     let mut out = String::new();
     for c in value.to_string().chars() {
         if is_unsafe(c) {

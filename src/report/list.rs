@@ -1,8 +1,9 @@
 //! The table of `redlock list`.
 
-use super::format::{other_version, sanitize};
+use super::format::other_version;
 use super::problem::backend_error;
 use super::status::{failing_servers, those_that_answer};
+use super::text::{cut, sanitize, width};
 use crate::duration::format_seconds;
 use crate::lock::{BackendError, HolderInfo, Listing, State, Status};
 
@@ -64,18 +65,11 @@ impl Longest {
     }
 }
 
-pub(super) fn cut(text: String, longest: usize) -> String {
-    match text.char_indices().nth(longest) {
-        Some(_) => text.chars().take(longest.saturating_sub(3)).chain("...".chars()).collect(),
-        None => text,
-    }
-}
-
 fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
     let mut widths = [0; N];
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+        for (widest, cell) in widths.iter_mut().zip(row) {
+            *widest = (*widest).max(width(cell));
         }
     }
     widths
@@ -85,8 +79,8 @@ fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
 pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
     let widths = widths(rows);
     let line = |cells: &[String; N]| {
-        let cells: Vec<String> =
-            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let pad = |(cell, widest): (&String, usize)| format!("{cell}{:1$}", "", widest - width(cell));
+        let cells: Vec<String> = cells.iter().zip(widths).map(pad).collect();
         format!("{}\n", cells.join(GAP).trim_end())
     };
     rows.iter().map(line).collect()
@@ -104,13 +98,13 @@ fn row(status: &Status, longest: Longest) -> [String; 6] {
     // The last holder frees the lock.
     let expires = expires.max_by_key(|expires| expires.unwrap_or(std::time::Duration::MAX)).flatten();
     [
-        cut(sanitize(&status.key), longest.key),
+        cut(&sanitize(&status.key), longest.key),
         state_cell(status),
         if status.is_wrong_type {
             "(not a lock)".into()
         } else {
             let name = oldest.map(|holder| short_name(&holder.info)).unwrap_or_default();
-            cut(name, longest.holder.saturating_sub(suffix.len())) + &suffix
+            cut(&name, longest.holder.saturating_sub(suffix.len())) + &suffix
         },
         oldest.and_then(|holder| holder.held_for).map(format_seconds).unwrap_or_default(),
         match expires {
@@ -141,5 +135,19 @@ pub(super) fn short_name(info: &HolderInfo) -> String {
         return "-".into();
     }
     let about = if info.label.is_empty() { &info.command } else { &info.label };
-    sanitize(format!("{}@{} {} {about}", info.user, info.host, info.pid).trim_end().as_bytes())
+    sanitize(format!("{}@{} {} {about}", info.user, info.host, info.pid).trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_beside_characters_of_two_columns() {
+        let cell = |text: &str| text.to_owned();
+        assert_eq!(
+            align(&[[cell("\u{9375}"), cell("x")], [cell("abc"), cell("y")]]),
+            "\u{9375}   x\nabc  y\n"
+        );
+    }
 }

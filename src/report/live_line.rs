@@ -2,15 +2,15 @@
 
 use std::io::{self, IsTerminal};
 
-use super::format::{WaitLine, after_comma, sanitize};
+use super::format::{WaitLine, after_comma};
 use super::stderr::stderr;
+use super::text::{ELLIPSIS, cut, sanitize, width};
 use crate::duration::format_seconds;
 
 /// Return to the beginning of the line and erase it.
 const ERASE: &str = "\r\x1b[K";
 /// Columns that stay free, so that an echoed ^C does not wrap onto a line that is never erased.
 const FREE: usize = 3;
-const ELLIPSIS: &str = "...";
 const PREFIX: &str = "redlock: ";
 const FOR: &str = " for ";
 /// A shorter piece of a key says nothing.
@@ -66,7 +66,7 @@ fn fit(line: &WaitLine, columns: usize) -> String {
     }
     let needed = needed(line);
     let waited = format!("{PREFIX}waited {}", format_seconds(line.waited));
-    let lock = sanitize(line.lock.as_bytes());
+    let lock = sanitize(&line.lock);
     let room_for_lock = columns
         .saturating_sub(width(&waited) + width(FOR) + width(&line.place) + needed)
         .checked_sub(1)
@@ -86,12 +86,12 @@ fn fit(line: &WaitLine, columns: usize) -> String {
 }
 
 fn full_head(line: &WaitLine) -> String {
-    format!("{PREFIX}{}", sanitize(line.head().as_bytes()))
+    format!("{PREFIX}{}", sanitize(line.head()))
 }
 
 /// ", held by root@web1 pid 42 (rsync) since 09:14:05 (2m 3s)"
 fn obstacle(line: &WaitLine) -> String {
-    format!(", {}", sanitize(line.blocker.as_bytes()))
+    format!(", {}", sanitize(&line.blocker))
 }
 
 fn job(line: &WaitLine) -> String {
@@ -109,34 +109,6 @@ fn needed(line: &WaitLine) -> usize {
 fn room_beside_job(line: &WaitLine, columns: usize) -> Option<usize> {
     let left = columns.checked_sub(width(&full_head(line)) + width(&job(line)))?;
     (left >= needed(line)).then_some(left)
-}
-
-fn cut(text: &str, columns: usize) -> String {
-    if width(text) <= columns {
-        return text.to_owned();
-    }
-    let (mut shortened, mut left) = (String::new(), columns.saturating_sub(ELLIPSIS.len()));
-    for c in text.chars() {
-        match left.checked_sub(columns_of(c)) {
-            Some(rest) => left = rest,
-            None => break,
-        }
-        shortened.push(c);
-    }
-    shortened + &ELLIPSIS[..columns.min(ELLIPSIS.len())]
-}
-
-fn width(text: &str) -> usize {
-    text.chars().map(columns_of).sum()
-}
-
-/// Chinese, Japanese and Korean characters and most emoji take two columns. An overestimate is
-/// harmless.
-fn columns_of(c: char) -> usize {
-    let is_wide = matches!(u32::from(c),
-        0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff | 0xfe30..=0xfe6f
-        | 0xff00..=0xff60 | 0xffe0..=0xffe6 | 0x1f000..=0x1faff | 0x20000..=0x3fffd);
-    if is_wide { 2 } else { 1 }
 }
 
 #[cfg(test)]

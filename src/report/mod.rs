@@ -15,6 +15,7 @@ mod problem;
 mod screen;
 mod status;
 mod stderr;
+mod text;
 mod tls;
 mod token;
 mod wait;
@@ -41,25 +42,25 @@ pub(crate) use break_lock::BreakReport;
 pub(crate) use events::EventSink;
 #[cfg(fuzzing)]
 pub(crate) use format::blocker;
-pub(crate) use format::{
-    GivenUp, LocalTime, cannot_see_processes, config_files, hook_failed, quoted, sanitize,
-};
+pub(crate) use format::{GivenUp, LocalTime, cannot_see_processes, config_files, hook_failed, quoted};
 pub(crate) use history::{Clock, Rows, Style, histories_text, history_json, history_svg, history_text};
-pub(crate) use json::json_text;
+pub(crate) use json::Object;
 pub(crate) use list::{incomplete_list, list_keys, list_table};
 pub(crate) use openmetrics::openmetrics;
-pub(crate) use problem::{backend_error, io_error, problem};
+pub(crate) use problem::{backend_error, grouped, io_error, problem};
 pub(crate) use screen::{Content, Size, draw_screen, enter_screen, leave_screen};
 pub(crate) use status::{
-    failed_look, gave_up_waiting, looking_at, looking_at_this_host_only, status_json, status_text,
-    still_taken, watch_heading,
+    failed_look, gave_up_waiting, looking_at, only_on_this_host, status_json, status_text, still_taken,
+    watch_heading,
 };
 pub(crate) use stderr::{finish, log, print, print_text};
+pub(crate) use text::{labelled, sanitize};
 pub(crate) use tls::setup_problem as tls_setup_problem;
 pub(crate) use token::{
-    Rest, cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept, key_names,
+    Rest, cannot_print_token, cannot_stop, cannot_watch, extended, handed_out, keeper_title, kept,
     no_longer_ours, released, shell_exports, token_json, token_printed_too_late, watched_has_ended,
 };
+pub(crate) use wait::{SILENT_WAIT, WAIT_LINE_EVERY};
 pub(crate) use writer::allow_threads;
 
 /// How much is printed.
@@ -125,7 +126,7 @@ impl Report {
         width: Option<usize>,
         local_time: LocalTime,
     ) -> Result<Self, Failure> {
-        let keys: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
+        let keys: Vec<String> = keys.iter().map(sanitize).collect();
         let (path, hook) = events;
         events::open(path, hook, &keys, run).map_err(|error| {
             let (path, error) = (path.unwrap_or(Path::new("")).display(), problem::io_error(&error));
@@ -336,7 +337,7 @@ impl Report {
             self.lock(),
             format(max_hold)
         ));
-        events(events::Events::max_hold_over);
+        events(|events| events.suggest(Outcome::MaxHold));
     }
 
     /// Printed at every verbosity: a reader of the log must not take this run for a locked one.
@@ -346,7 +347,7 @@ impl Report {
             "WARNING: cannot take {}: {error}; running the command WITHOUT the lock (--on-unavailable run)",
             self.lock()
         ));
-        events(|events| events.caused_by(&error));
+        events(|events| events.cause = Some(error));
     }
 
     pub(crate) fn skips(&mut self, error: &BackendError) {
@@ -357,7 +358,7 @@ impl Report {
         ));
         events(|events| {
             events.not_acquired(Outcome::Unavailable, None);
-            events.caused_by(&error);
+            events.cause = Some(error);
         });
     }
 
@@ -425,12 +426,12 @@ impl Report {
 
 /// The number of attempts to acquire the lock, successful or not.
 pub(crate) fn asked(attempts: u32) {
-    events(|events| events.asked(attempts));
+    events(|events| events.attempts = attempts);
 }
 
 /// From here on the command runs, unless it cannot be executed.
 pub(crate) fn command_starts() {
-    events(events::Events::command_starts);
+    events(|events| events.command_was_started = true);
 }
 
 /// From the panic hook: the last line and the last event.

@@ -7,17 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::format::sanitize;
+use super::text::sanitize;
 use crate::lock::{FinishedRun, History, Listing, ServerState, State, Status};
 
 /// Each lock has more than a dozen samples. Locks beyond this number are only counted.
 const MOST_LOCKS: usize = 1000;
-
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    samples: Vec<String>,
-}
 
 /// The metrics about one lock; `None` without a value.
 type OfLock = (&'static str, &'static str, fn(&Status) -> Option<f64>);
@@ -77,39 +71,46 @@ const OF_RUNS: [OfRuns; 6] = [
 /// `listing`: `None` if the servers cannot be queried. `histories`: of the same pattern.
 pub(crate) fn openmetrics(listing: Option<&Listing>, histories: &[History]) -> String {
     let is_up = listing.is_some_and(|listing| listing.undecided.is_none() && listing.missing.is_empty());
-    let mut families = [
-        family("redlock_build_info", "The version of redlock, as a label; the value is 1."),
-        family("redlock_up", "1 if locks can be taken: this host, or a majority of the servers, replies."),
-        family("redlock_server_up", "1 if this server votes, 0 if it is down, quarantined or unfit."),
-        family("redlock_server_rtt_seconds", "Round trip to this server."),
-        family("redlock_locks", "Number of locks that are taken."),
+    let servers = || listing.into_iter().flat_map(|listing| &listing.servers);
+    let flag = |is_set: bool| f64::from(u8::from(is_set));
+    let alone = |value: f64| [(Vec::new(), value)];
+    let mut text = [
         family(
+            "redlock_build_info",
+            "The version of redlock, as a label; the value is 1.",
+            [(vec![("version", env!("CARGO_PKG_VERSION"))], 1.0)],
+        ),
+        family(
+            "redlock_up",
+            "1 if locks can be taken: this host, or a majority of the servers, replies.",
+            alone(flag(is_up)),
+        ),
+        family(
+            "redlock_server_up",
+            "1 if this server votes, 0 if it is down, quarantined or unfit.",
+            servers().map(|server| {
+                (vec![("server", &*server.name)], flag(matches!(server.state, ServerState::Serves)))
+            }),
+        ),
+        family(
+            "redlock_server_rtt_seconds",
+            "Round trip to this server.",
+            servers().filter_map(|server| Some((vec![("server", &*server.name)], server.rtt?.as_secs_f64()))),
+        ),
+    ]
+    .concat();
+    if let Some(listing) = listing {
+        let (locks, left_out) = by_label(listing, histories);
+        text +=
+            &family("redlock_locks", "Number of locks that are taken.", alone(count(listing.locks.len())));
+        text += &family(
             "redlock_locks_left_out",
             "Number of locks without metrics of their own, because there are too many.",
-        ),
-    ];
-    let mut add = |name: &str, labels: &[(&str, &str)], value: f64| {
-        let family = families.iter_mut().find(|family| family.name == name).expect("declared above");
-        family.samples.push(sample(name, labels, value));
-    };
-    add("redlock_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    add("redlock_up", &[], f64::from(u8::from(is_up)));
-    for server in listing.iter().flat_map(|listing| &listing.servers) {
-        let is_voting = matches!(server.state, ServerState::Serves);
-        let labels = [("server", server.name.as_str())];
-        add("redlock_server_up", &labels, f64::from(u8::from(is_voting)));
-        if let Some(rtt) = server.rtt {
-            add("redlock_server_rtt_seconds", &labels, rtt.as_secs_f64());
-        }
+            alone(count(left_out)),
+        );
+        text += &of_locks(&locks);
     }
-    let mut text = String::new();
-    if let Some(listing) = listing {
-        add("redlock_locks", &[], count(listing.locks.len()));
-        let (locks, left_out) = by_label(listing, histories);
-        add("redlock_locks_left_out", &[], count(left_out));
-        text = of_locks(&locks);
-    }
-    families.iter().map(Family::text).collect::<String>() + &text + "# EOF\n"
+    text + "# EOF\n"
 }
 
 /// What is known about one lock.
@@ -143,61 +144,44 @@ fn of_locks(locks: &BTreeMap<String, Known<'_>>) -> String {
     let free = Status::free(Vec::new());
     let mut text = String::new();
     for (name, help, value) in OF_LOCK {
-        let mut family = family(name, help);
-        for (key, (lock, _)) in locks {
-            if let Some(value) = value(lock.unwrap_or(&free)) {
-                family.samples.push(sample(name, &[("key", key)], value));
-            }
-        }
-        text += &family.text();
+        let samples = locks
+            .iter()
+            .filter_map(|(key, (lock, _))| Some((vec![("key", &**key)], value(lock.unwrap_or(&free))?)));
+        text += &family(name, help, samples);
     }
-    let mut runs_by_outcome = family(RUNS.0, RUNS.1);
-    for (key, (_, runs)) in locks {
+    let by_outcome = locks.iter().flat_map(|(key, (_, runs))| {
         let outcomes: BTreeSet<&str> = runs.iter().map(|run| run.ended.how.event()).collect();
-        for outcome in outcomes {
+        outcomes.into_iter().map(move |outcome| {
             let number = runs.iter().filter(|run| run.ended.how.event() == outcome).count();
-            runs_by_outcome.samples.push(sample(
-                RUNS.0,
-                &[("key", key), ("outcome", outcome)],
-                count(number),
-            ));
-        }
-    }
-    text += &runs_by_outcome.text();
+            (vec![("key", key.as_str()), ("outcome", outcome)], count(number))
+        })
+    });
+    text += &family(RUNS.0, RUNS.1, by_outcome);
     for (name, help, value) in OF_RUNS {
-        let mut family = family(name, help);
-        for (key, (_, runs)) in locks {
-            if let Some(value) = value(runs) {
-                family.samples.push(sample(name, &[("key", key)], value));
-            }
-        }
-        text += &family.text();
+        let samples = locks.iter().filter_map(|(key, (_, runs))| Some((vec![("key", &**key)], value(runs)?)));
+        text += &family(name, help, samples);
     }
     text
 }
 
-fn family(name: &'static str, help: &'static str) -> Family {
-    Family { name, help, samples: Vec::new() }
-}
-
-impl Family {
-    /// Without samples it is left out.
-    fn text(&self) -> String {
-        if self.samples.is_empty() {
-            return String::new();
-        }
-        let Self { name, help, samples } = self;
-        let unit =
-            if name.ends_with("_seconds") { format!("# UNIT {name} seconds\n") } else { String::new() };
-        format!("# TYPE {name} gauge\n{unit}# HELP {name} {help}\n{}", samples.concat())
+/// A metric with its samples: the labels and the value of each. Without samples it is left out.
+fn family<'a>(
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64)>,
+) -> String {
+    let sample = |(labels, value): (Vec<(&str, &str)>, f64)| {
+        let pair = |(label, text): &(&str, &str)| format!("{label}=\"{}\"", escaped(text));
+        let labels: Vec<String> = labels.iter().map(pair).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        format!("{name}{labels} {value}\n")
+    };
+    let samples: String = samples.into_iter().map(sample).collect();
+    if samples.is_empty() {
+        return samples;
     }
-}
-
-fn sample(name: &str, labels: &[(&str, &str)], value: f64) -> String {
-    let pair = |(label, text): &(&str, &str)| format!("{label}=\"{}\"", escaped(text));
-    let labels: Vec<String> = labels.iter().map(pair).collect();
-    let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-    format!("{name}{labels} {value}\n")
+    let unit = if name.ends_with("_seconds") { format!("# UNIT {name} seconds\n") } else { String::new() };
+    format!("# TYPE {name} gauge\n{unit}# HELP {name} {help}\n{samples}")
 }
 
 fn escaped(text: &str) -> String {
@@ -286,11 +270,5 @@ mod tests {
             series("redlock_locks_left_out"),
             BTreeSet::from([&*format!("redlock_locks_left_out {left_out}")])
         );
-    }
-
-    #[test]
-    fn without_a_reply_it_is_down() {
-        let text = openmetrics(None, &[]);
-        assert!(text.contains("\nredlock_up 0\n") && text.ends_with("# EOF\n"), "{text}");
     }
 }

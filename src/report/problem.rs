@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::format::sanitize;
+use super::text::sanitize;
 use super::tls;
 use crate::duration::format_seconds;
 use crate::lock::{
@@ -147,25 +147,30 @@ fn redlock(version: &str) -> String {
     if version.is_empty() {
         "an unknown version of redlock".into()
     } else {
-        format!("redlock {}", sanitize(version.as_bytes()))
+        format!("redlock {}", sanitize(version))
     }
 }
 
-/// A problem that several servers share is named once.
 fn all(causes: &[BackendError]) -> String {
-    let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
-    for cause in causes {
-        let (at, problem) = (cause.at.as_deref(), problem(&cause.problem));
-        match groups.iter_mut().find(|(names, other)| *other == problem && !names.is_empty()) {
-            Some((names, _)) => names.extend(at),
-            None => groups.push((at.into_iter().collect(), problem)),
+    grouped(causes.iter().map(|cause| (cause.at.clone(), problem(&cause.problem)))).join("; ")
+}
+
+/// Each text once, behind everything that it is about: "a, b: connection refused".
+pub(crate) fn grouped(texts: impl Iterator<Item = (Option<String>, String)>) -> Vec<String> {
+    let mut groups: Vec<(Vec<String>, String)> = Vec::new();
+    for (subject, text) in texts {
+        let is_same = |(subjects, known): &&mut (Vec<String>, String)| {
+            *known == text && subjects.is_empty() == subject.is_none()
+        };
+        match groups.iter_mut().find(is_same) {
+            Some((subjects, _)) => subjects.extend(subject),
+            None => groups.push((subject.into_iter().collect(), text)),
         }
     }
-    let sentence = |(names, problem): &(Vec<&str>, String)| match names.as_slice() {
-        [] => problem.clone(),
-        names => format!("{}: {problem}", names.join(", ")),
+    let sentence = |(subjects, text): (Vec<String>, String)| {
+        if subjects.is_empty() { text } else { format!("{}: {text}", subjects.join(", ")) }
     };
-    groups.iter().map(sentence).collect::<Vec<_>>().join("; ")
+    groups.into_iter().map(sentence).collect()
 }
 
 /// Longer than the usual quarantine, with Sentinel, and a second.
@@ -175,7 +180,7 @@ const LONG_QUARANTINE: Duration = Duration::from_secs(36);
 fn about_quarantine(servers: &[(String, Duration)]) -> &'static str {
     match servers.iter().map(|(_, left)| *left).max() {
         Some(left) if left > LONG_QUARANTINE => {
-            "--quarantine; redlock doctor shows who requested so long a lease"
+            "--quarantine; redlock doctor shows who requested such a long lease"
         }
         _ => "--quarantine",
     }

@@ -5,8 +5,7 @@
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::format::sanitize;
-use super::status::COLUMN;
+use super::text::{COLUMN, sanitize};
 
 /// The alternate screen, without the cursor; the terminal itself wraps no line.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
@@ -76,7 +75,7 @@ fn write(text: &str) -> io::Result<()> {
 
 /// Each line overwrites the old one and erases its rest, which avoids flicker.
 fn frame(heading: &str, text: &str, content: Content, size: Size) -> String {
-    let mut lines: Vec<String> = vec![sanitize(heading.as_bytes()), String::new()];
+    let mut lines: Vec<String> = vec![sanitize(heading), String::new()];
     match content {
         Content::Table => lines.extend(text.lines().map(str::to_owned)),
         Content::Text | Content::Json => lines.extend(text.lines().flat_map(|line| fold(line, size.columns))),

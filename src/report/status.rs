@@ -3,22 +3,20 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::events::{millis, process, time};
+use super::events::{process, time};
 use super::format::{
     LocalTime, after_comma, another_program, clock_time, config_files, held_by, holder, holder_line,
-    no_server_configured, other_version, quoted, sanitize, usually,
+    no_server_configured, other_version, quoted, usually,
 };
 use super::json::Object;
 use super::problem::problem;
 use super::stderr::print;
-use crate::duration::{format, format_seconds};
+use super::text::{labelled, sanitize};
+use crate::duration::{format, format_seconds, fractional_millis, millis};
 use crate::lock::{
     Difference, Done, Fault, Holder, HolderInfo, Holding, Mode, Problem, Renewal, ServerState, ServerStatus,
     State, Status, Usual, WaiterStatus,
 };
-
-/// Column at which the text starts, after the label.
-pub(super) const COLUMN: usize = 9;
 
 /// The config files, and the servers or the directory of the locks.
 pub(crate) fn looking_at(paths: &[PathBuf], location: &str) {
@@ -26,8 +24,8 @@ pub(crate) fn looking_at(paths: &[PathBuf], location: &str) {
 }
 
 /// Locks on a server may be held while those of this host are free.
-pub(crate) fn looking_at_this_host_only() {
-    print(&no_server_configured("looking at locks on this host only"));
+pub(crate) fn only_on_this_host(what: &str) {
+    print(&no_server_configured(&format!("{what} on this host only")));
 }
 
 /// The first line of --watch.
@@ -38,18 +36,18 @@ pub(crate) fn watch_heading(interval: Duration, now: SystemTime, local_time: Loc
 
 /// The contents of the screen when a look has failed.
 pub(crate) fn failed_look(message: &str) -> String {
-    format!("{}\n", sanitize(message.as_bytes()))
+    format!("{}\n", sanitize(message))
 }
 
 /// A wait line of status --wait-free.
 pub(crate) fn still_taken(status: &Status, waited: Duration, local_time: LocalTime) {
-    let (key, waited) = (quoted(&[sanitize(&status.key)]), format_seconds(waited));
+    let (key, waited) = (quoted(&[&status.key]), format_seconds(waited));
     print(&format!("waiting until {key} is free: waited {waited}, {}", obstacle(status, local_time)));
 }
 
 /// The last line of a wait that was too long.
 pub(crate) fn gave_up_waiting(status: &Status, waited: Duration, local_time: LocalTime) -> String {
-    let key = quoted(&[sanitize(&status.key)]);
+    let key = quoted(&[&status.key]);
     format!("{key} is not free after {}: {}", format(waited), obstacle(status, local_time))
 }
 
@@ -68,35 +66,23 @@ pub(super) fn obstacle(status: &Status, local_time: LocalTime) -> String {
 
 /// The lines for people.
 pub(crate) fn status_text(status: &Status, local_time: LocalTime) -> String {
-    let mut text = format!("{}: {}\n", sanitize(&status.key), summary(status));
-    let mut name = "holder";
-    for holder in status.holders.iter().filter(|_| status.state != State::Foreign) {
-        for line in holder_lines(holder, !status.servers.is_empty(), local_time) {
-            text += &format!("{name:<COLUMN$}{line}\n");
-            name = "";
-        }
-    }
-    let holders_left = status.holder_count.saturating_sub(status.holders.len());
-    if holders_left > 0 {
-        text += &format!("{:<COLUMN$}and {holders_left} more\n", "");
-    }
-    let mut name = "queue";
+    let has_lease = !status.servers.is_empty();
+    let and_more = |all: usize, shown: usize| (all > shown).then(|| format!("and {} more", all - shown));
+    let holders = status.holders.iter().filter(|_| status.state != State::Foreign);
+    let holders = holders.flat_map(|holder| holder_lines(holder, has_lease, local_time));
     let width = status.waiters.len().to_string().len();
-    for waiter in &status.waiters {
-        text += &format!("{name:<COLUMN$}{:>width$}  {}\n", waiter.position, waiter_line(waiter));
-        name = "";
-    }
-    let waiters_left = status.waiter_count.saturating_sub(status.waiters.len());
-    if waiters_left > 0 {
-        text += &format!("{name:<COLUMN$}and {waiters_left} more\n");
-    }
-    if let Some(usual) = &status.usual {
-        text += &format!("{:<COLUMN$}{}\n", "usually", usually(usual));
-    }
-    if let Some(Done { by, ago }) = &status.done {
-        text += &format!("{:<COLUMN$}{} ago by {} (--once)\n", "done", format_seconds(*ago), holder(by));
-    }
-    text + &server_lines(&status.servers)
+    let waiters = &status.waiters;
+    let queue = waiters.iter().map(|waiter| format!("{:>width$}  {}", waiter.position, waiter_line(waiter)));
+    let done = |Done { by, ago }: &Done| format!("{} ago by {} (--once)", format_seconds(*ago), holder(by));
+    [
+        format!("{}: {}\n", sanitize(&status.key), summary(status)),
+        labelled("holder", holders.chain(and_more(status.holder_count, status.holders.len()))),
+        labelled("queue", queue.chain(and_more(status.waiter_count, waiters.len()))),
+        labelled("usually", status.usual.as_ref().map(usually)),
+        labelled("done", status.done.as_ref().map(done)),
+        server_lines(&status.servers),
+    ]
+    .concat()
 }
 
 /// "held", "3 of 4 slots are taken", ...
@@ -143,13 +129,13 @@ fn holder_lines(held: &Holder, has_lease: bool, local_time: LocalTime) -> Vec<St
     let slot = held.slot.map_or_else(String::new, |slot| format!("slot {slot}: "));
     let mut lines = vec![slot + &holder_line(held, has_lease, local_time)];
     if !held.info.job_url.is_empty() {
-        lines.push(sanitize(held.info.job_url.as_bytes()));
+        lines.push(sanitize(&held.info.job_url));
     }
     if let (Renewal::Keeper(pid), false) = (held.info.renewal, held.has_ended()) {
         lines.push(format!("kept by redlock-keeper pid {pid}"));
     }
     let fence = held.fence.map(|fence| format!("fence {fence}"));
-    let token = held.token.as_ref().map(|token| format!("token {}", sanitize(token.as_bytes())));
+    let token = held.token.as_ref().map(|token| format!("token {}", sanitize(token)));
     let about: Vec<String> = [fence, token, other_version(&held.info)].into_iter().flatten().collect();
     if !about.is_empty() {
         lines.push(about.join(", "));
@@ -181,26 +167,21 @@ pub(super) fn failing_servers(servers: &[ServerStatus]) -> String {
 
 /// A single server is shown only if it does not serve.
 fn server_lines(servers: &[ServerStatus]) -> String {
-    let mut text = String::new();
-    let mut name = "servers";
-    let is_alone = servers.len() == 1;
-    for server in servers.iter().filter(|server| !is_alone || !matches!(server.state, ServerState::Serves)) {
-        let what = match (&server.state, server_cause(server)) {
-            (ServerState::Fails(_), cause) => format!("FAILS: {}", cause.unwrap_or_default()),
-            (_, Some(cause)) => cause,
-            (_, None) if server.vote == Some(true) => "agrees".into(),
-            (_, None) => "ok".into(),
-        };
-        text += &format!("{name:<COLUMN$}{} {what}\n", server.name);
-        name = "";
-    }
-    text
+    let is_shown =
+        |server: &&ServerStatus| servers.len() != 1 || !matches!(server.state, ServerState::Serves);
+    let line = |server: &ServerStatus| match (&server.state, server_cause(server)) {
+        (ServerState::Fails(_), cause) => format!("{} FAILS: {}", server.name, cause.unwrap_or_default()),
+        (_, Some(cause)) => format!("{} {cause}", server.name),
+        (_, None) if server.vote == Some(true) => format!("{} agrees", server.name),
+        (_, None) => format!("{} ok", server.name),
+    };
+    labelled("servers", servers.iter().filter(is_shown).map(line))
 }
 
 /// The problem of a server, or its difference from the majority.
 fn server_cause(server: &ServerStatus) -> Option<String> {
     match (&server.state, &server.differs) {
-        (ServerState::Fails(error), _) => Some(sanitize(problem(&error.problem).as_bytes())),
+        (ServerState::Fails(error), _) => Some(sanitize(problem(&error.problem))),
         (ServerState::Replica, _) => Some("is a replica".into()),
         (ServerState::Quarantined(left), _) => Some(problem(&Problem::InQuarantine(*left))),
         (ServerState::Serves, Some(Difference::Free)) => Some("says free".into()),
@@ -317,5 +298,5 @@ fn server_object(server: &ServerStatus) -> Object {
         .with("state", state)
         .with_known("vote", server.vote)
         .with_known("cause", server_cause(server))
-        .with_known("rtt_ms", server.rtt.map(|rtt| (rtt.as_secs_f64() * 1e6).round() / 1e3))
+        .with_known("rtt_ms", server.rtt.map(fractional_millis))
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::format::sanitize;
+use super::text::sanitize;
 use super::writer::LineWriter;
 
 static STDERR: OnceLock<LineWriter> = OnceLock::new();
@@ -29,7 +29,7 @@ pub(super) fn detach() {
 
 /// One line on stderr, in one piece, so that lines of several processes do not mix.
 pub(crate) fn print(message: &str) {
-    let message = sanitize(message.as_bytes());
+    let message = sanitize(message);
     if IS_DETACHED.load(Ordering::Relaxed) {
         log(&message);
     } else {

@@ -8,24 +8,25 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use super::events::{millis, time};
-use super::format::{self, LocalTime, quoted, sanitize};
+use super::events::{events, time};
+use super::format::{self, LocalTime, quoted};
 use super::json::Object;
 use super::problem::io_error;
 use super::status::obstacle;
 use super::stderr::print;
-use super::{Consequence, LossCause, Report, events};
-use crate::duration::format;
-use crate::lock::{Grant, Loss, Status};
+use super::text::sanitize;
+use super::{Consequence, LossCause, Report};
+use crate::duration::{format, millis};
+use crate::lock::{Grant, Loss, Outcome, Status};
 
 /// The token was printed: the lock now belongs to its bearer.
 pub(crate) fn handed_out() {
-    events::events(events::Events::handed_out);
+    events(|events| events.decide(Outcome::Acquired));
 }
 
 /// A keeper has released the lock.
 pub(crate) fn kept() {
-    events::events(events::Events::kept);
+    events(|events| events.suggest(Outcome::Released));
 }
 
 impl Report {
@@ -38,7 +39,7 @@ impl Report {
     /// The lock was lost while a keeper had it: that decides the outcome, whatever follows from it.
     pub(crate) fn lost_by_keeper(&mut self, cause: &LossCause, consequence: Consequence) {
         self.lost(cause, consequence);
-        events::events(events::Events::lost_by_keeper);
+        events(|events| events.decide(Outcome::Lost));
     }
 
     /// A keeper tried to release the lock, and it was gone.
@@ -53,7 +54,7 @@ impl Report {
             "cannot renew the lock {} in time{why}: process {pid} was sent {signal} before the lease ends",
             self.lock()
         ));
-        events::events(|events| events.lost("overdue", None, true));
+        events(|events| events.lost("overdue", None, true));
     }
 
     /// The caller has not said how long the lock is needed.
@@ -72,12 +73,6 @@ impl Report {
     pub(crate) fn stays_locked(&mut self) {
         self.info(&format!("--ttl none: {} stays locked until it is released or broken", self.lock()));
     }
-}
-
-/// `"a", "b"`
-pub(crate) fn key_names(keys: &[Vec<u8>]) -> String {
-    let keys: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
-    quoted(&keys)
 }
 
 pub(crate) fn token_printed_too_late(lock: &str) -> String {
@@ -109,7 +104,7 @@ pub(crate) fn watched_has_ended(lock: &str, pid: i32) -> String {
 /// A keeper's title in `ps`.
 pub(crate) fn keeper_title(keys: &[Vec<u8>], watched: Option<Pid>) -> String {
     let watched = watched.map_or_else(String::new, |pid| format!(" for pid {pid}"));
-    format!("redlock: keeper of {}{watched}", key_names(keys))
+    format!("redlock: keeper of {}{watched}", quoted(keys))
 }
 
 /// One line. `expires_in`: `None` if the lease is renewed or never ends.
@@ -119,7 +114,7 @@ pub(crate) fn token_json(
     expires_in: Option<Duration>,
     keeper: Option<u32>,
 ) -> String {
-    let names: Vec<String> = keys.iter().map(|key| sanitize(key)).collect();
+    let names: Vec<String> = keys.iter().map(sanitize).collect();
     let expires_at = expires_in.and_then(|left| SystemTime::now().checked_add(left));
     let slots = (!grant.slots.is_empty()).then_some(grant.slots.as_slice());
     let object = Object::default()
@@ -186,10 +181,10 @@ pub(crate) fn no_longer_ours(
     let why = now.map_or_else(|| format::loss(loss), |status| obstacle(status, local_time));
     let rest = match rest {
         _ if rest.keys().is_empty() => String::new(),
-        Rest::Held(keys) => format!("; it still holds {}: release that", key_names(keys)),
-        Rest::Released(keys) => format!("; released {}", key_names(keys)),
+        Rest::Held(keys) => format!("; it still holds {}: release that", quoted(keys)),
+        Rest::Released(keys) => format!("; released {}", quoted(keys)),
     };
-    print(&(no_longer_this_tokens(&key_names(lost), &why) + &rest));
+    print(&(no_longer_this_tokens(&quoted(lost), &why) + &rest));
 }
 
 fn no_longer_this_tokens(lock: &str, why: &str) -> String {
@@ -199,11 +194,11 @@ fn no_longer_this_tokens(lock: &str, why: &str) -> String {
 /// `ttl`: `None` = forever.
 pub(crate) fn extended(keys: &[Vec<u8>], ttl: Option<Duration>) {
     let until = ttl.map_or_else(|| "forever".into(), |ttl| format!("for {}", format(ttl)));
-    print(&format!("{} is held {until} from now on", key_names(keys)));
+    print(&format!("{} is held {until} from now on", quoted(keys)));
 }
 
 pub(crate) fn released(keys: &[Vec<u8>]) {
-    print(&format!("released {}", key_names(keys)));
+    print(&format!("released {}", quoted(keys)));
 }
 
 #[cfg(test)]

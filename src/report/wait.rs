@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::events::events;
-use super::format::{GivenUp, WaitLine, gave_up, holder, quoted, sanitize};
+use super::format::{GivenUp, WaitLine, gave_up, holder, quoted};
 use super::{Report, Verbosity};
 use crate::clock::BootTime;
 use crate::duration::format;
@@ -16,9 +16,9 @@ use crate::lock::{
 };
 
 /// A wait shorter than this is not mentioned.
-const SILENT_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const SILENT_WAIT: Duration = Duration::from_secs(2);
 /// Between two wait lines in a log, so that it shows that the job is alive.
-const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const WAIT_LINE_EVERY: Duration = Duration::from_secs(30);
 /// Between two updates of the line on a terminal.
 const LIVE_LINE_EVERY: Duration = Duration::from_secs(1);
 
@@ -224,7 +224,8 @@ impl Report {
 
     /// A newer waiter has taken the place of this one.
     pub(crate) fn superseded(&mut self, superseded: &Superseded, waited: Duration, exit_code: u8) {
-        events(|events| events.superseded(&superseded.by));
+        let outcome = Outcome::Superseded { by: Box::new(superseded.by.clone()) };
+        events(|events| events.not_acquired(outcome, None));
         let key = self.keys.get(superseded.key).map_or(&self.keys[..], std::slice::from_ref);
         let (key, by, waited) = (quoted(key), holder(&superseded.by), format(waited));
         let sentence = format!("gave up on {key} after {waited}: superseded by {by} (--supersede)");
@@ -233,7 +234,8 @@ impl Report {
 
     /// Another run has succeeded: a success of this one, too.
     pub(crate) fn done_already(&mut self, done: &Done, once: Duration) {
-        events(|events| events.done(&done.by));
+        let outcome = Outcome::Done { by: Box::new(done.by.clone()) };
+        events(|events| events.not_acquired(outcome, None));
         let (key, ago, by) = (self.lock(), format(done.ago), holder(&done.by));
         self.info(&format!("{key} was done {ago} ago by {by}; not run again (--once {})", format(once)));
     }
@@ -253,7 +255,7 @@ impl Report {
         events(|events| events.not_acquired(Outcome::GaveUp, None));
         let last = deadlock.steps.len().saturating_sub(1);
         let step = |(at, step): (usize, &DeadlockStep)| {
-            let key = quoted(&[sanitize(&step.key)]);
+            let key = quoted(&[&step.key]);
             let by = match &step.holder {
                 _ if at == last => "held by this run".into(),
                 Some(info) => format!("held by {}", holder(info)),

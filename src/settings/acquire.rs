@@ -69,7 +69,7 @@ impl AcquireSettings {
             )));
         }
         Ok(Self {
-            ttl: lock.backend.lease(&take.lease, sources)?,
+            ttl: lock.location.backend.lease(&take.lease, sources)?,
             has_default_ttl: take.lease.ttl.is_none(),
             lock,
             format,

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::servers::{servers, warnings};
 use super::sources::Sources;
-use super::usage;
-use crate::cli::{BackendArgs, LeaseArgs};
+use super::{prefix, usage, verbosity};
+use crate::cli::{BackendArgs, LeaseArgs, LookArgs, VerbosityArgs};
 use crate::duration::format;
 use crate::exit::{Failure, UNFIT};
 use crate::lock::{Keys, Server, Timing, USUAL_LEASE, default_directory};
+use crate::report::Verbosity;
 
 /// Options without effect on this host. They are accepted, so that a script runs with and without
 /// servers.
@@ -40,17 +41,85 @@ const NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_millis(200), D
 /// trips.
 const ONLY_NODE_TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
+/// Where locks are, and how much is printed about it.
 #[derive(Clone, Debug)]
-pub(crate) enum Backend {
-    Servers { servers: Vec<Server>, timing: Timing },
-    Host { directory: PathBuf, reason: LocalReason },
+pub(crate) struct Location {
+    pub backend: Backend,
+    /// Prefix of the names of our keys; may be empty.
+    pub prefix: String,
+    pub verbosity: Verbosity,
+    /// The config files that were read.
+    pub config_files: Vec<PathBuf>,
+    /// Flaws of the settings that do not make them unusable.
+    pub warnings: Vec<String>,
 }
 
-/// Why the lock is on this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LocalReason {
-    Requested,
-    NothingElseConfigured,
+impl Location {
+    pub(super) fn new(
+        backend: Backend,
+        args: &BackendArgs,
+        verbosity: Verbosity,
+        sources: Sources<'_>,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            warnings: match backend {
+                Backend::Servers { .. } => warnings(args, sources),
+                Backend::Host { .. } => Vec::new(),
+            },
+            backend,
+            verbosity,
+            config_files: sources.config_files().to_vec(),
+            prefix: prefix(args.prefix.clone(), sources)?,
+        })
+    }
+
+    /// For a command that takes no lock.
+    pub(super) fn resolve(
+        args: &BackendArgs,
+        output: &VerbosityArgs,
+        sources: Sources<'_>,
+    ) -> Result<Self, Failure> {
+        Self::new(Backend::to_look_at(args, sources)?, args, verbosity(output, sources)?, sources)
+    }
+
+    pub(super) fn of(args: &LookArgs, sources: Sources<'_>) -> Result<Self, Failure> {
+        Self::resolve(&args.backend, &args.verbosity, sources)
+    }
+
+    /// On a cluster all names of a lock, and all locks that are taken together, must be in one
+    /// slot.
+    pub(super) fn check_names(&self, keys: &[Vec<u8>], sources: Sources<'_>) -> Result<(), Failure> {
+        let Backend::Servers { servers, .. } = &self.backend else { return Ok(()) };
+        if !servers.iter().any(Server::is_cluster) {
+            return Ok(());
+        }
+        if self.prefix.contains('{') {
+            return Err(
+                sources.must("prefix", "not contain { on a Redis Cluster, where it begins a hash tag")
+            );
+        }
+        let mut slots = keys.iter().map(|key| Keys::new(servers, &self.prefix, key).slot());
+        let first = slots.next();
+        if slots.any(|slot| Some(slot) != first) {
+            return Err(usage(
+                "on a Redis Cluster several keys must have a hash tag in common, as in {app}:a and {app}:b",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    Servers {
+        servers: Vec<Server>,
+        timing: Timing,
+    },
+    /// `is_requested`: not only because no server is configured.
+    Host {
+        directory: PathBuf,
+        is_requested: bool,
+    },
 }
 
 impl Backend {
@@ -61,7 +130,7 @@ impl Backend {
         sources: Sources<'_>,
     ) -> Result<Self, Failure> {
         let ttl = lease.ttl.as_deref();
-        if let Some(reason) = is_local(args, sources)? {
+        if is_local(args, sources)? {
             // A typed value must be valid, even where it has no effect.
             if sources.was_typed("ttl") {
                 parse_ttl(ttl, sources, false)?;
@@ -71,7 +140,7 @@ impl Backend {
                     sources.duration(id, text.as_deref())?;
                 }
             }
-            return Ok(Self::Host { directory: directory(args)?, reason });
+            return Self::this_host(args);
         }
         let servers = servers(args, sources)?;
         let count = servers.len();
@@ -101,39 +170,17 @@ impl Backend {
 
     /// For a command that takes no lock.
     pub(super) fn to_look_at(args: &BackendArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        if let Some(reason) = is_local(args, sources)? {
-            return Ok(Self::Host { directory: directory(args)?, reason });
+        if is_local(args, sources)? {
+            return Self::this_host(args);
         }
         let servers = servers(args, sources)?;
         let node_timeout = node_timeout(args, sources, None, servers.len())?;
         Ok(Self::Servers { servers, timing: Timing { ttl: None, node_timeout, quarantine: Duration::ZERO } })
     }
 
-    /// On a cluster all names of a lock, and all locks that are taken together, must be in one
-    /// slot.
-    pub(crate) fn check_names(
-        &self,
-        prefix: &str,
-        keys: &[Vec<u8>],
-        sources: Sources<'_>,
-    ) -> Result<(), Failure> {
-        let Self::Servers { servers, .. } = self else { return Ok(()) };
-        if !servers.iter().any(Server::is_cluster) {
-            return Ok(());
-        }
-        if prefix.contains('{') {
-            return Err(
-                sources.must("prefix", "not contain { on a Redis Cluster, where it begins a hash tag")
-            );
-        }
-        let mut slots = keys.iter().map(|key| Keys::new(servers, prefix, key).slot());
-        let first = slots.next();
-        if slots.any(|slot| Some(slot) != first) {
-            return Err(usage(
-                "on a Redis Cluster several keys must have a hash tag in common, as in {app}:a and {app}:b",
-            ));
-        }
-        Ok(())
+    fn this_host(args: &BackendArgs) -> Result<Self, Failure> {
+        let is_requested = args.local || args.local_dir.is_some();
+        Ok(Self::Host { directory: directory(args)?, is_requested })
     }
 
     /// Typed options that have no effect here.
@@ -147,14 +194,6 @@ impl Backend {
         }
     }
 
-    /// Flaws of the settings of servers, if they are used.
-    pub(super) fn warnings(&self, args: &BackendArgs, sources: Sources<'_>) -> Vec<String> {
-        match self {
-            Self::Servers { .. } => warnings(args, sources),
-            Self::Host { .. } => Vec::new(),
-        }
-    }
-
     /// How long a grant lasts unless it is renewed; `None` = forever. On this host a process holds
     /// the lock for this long.
     pub(super) fn lease(&self, args: &LeaseArgs, sources: Sources<'_>) -> Result<Option<Duration>, Failure> {
@@ -162,6 +201,11 @@ impl Backend {
             Self::Servers { timing, .. } => Ok(timing.ttl),
             Self::Host { .. } => parse_ttl(args.ttl.as_deref(), sources, false),
         }
+    }
+
+    /// The lock is on this host only because no server is configured.
+    pub(crate) fn is_unconfigured(&self) -> bool {
+        matches!(self, Self::Host { is_requested: false, .. })
     }
 
     pub(crate) fn is_this_host(&self) -> bool {
@@ -177,8 +221,8 @@ impl Backend {
     }
 }
 
-/// Why the lock is on this host, if it is. Without a server it is, unless that is forbidden.
-fn is_local(args: &BackendArgs, sources: Sources<'_>) -> Result<Option<LocalReason>, Failure> {
+/// Whether the lock is on this host. Without a server it is, unless that is forbidden.
+fn is_local(args: &BackendArgs, sources: Sources<'_>) -> Result<bool, Failure> {
     let has_server = args.redis.iter().any(|url| !url.is_empty());
     if sources.was_typed("redis") && !has_server {
         return Err(usage("--redis must not be empty"));
@@ -201,12 +245,7 @@ fn is_local(args: &BackendArgs, sources: Sources<'_>) -> Result<Option<LocalReas
             format!("no server configured, and {name} is set: give --redis URL or set REDLOCK_REDIS");
         return Err(Failure::new(UNFIT, message));
     }
-    let reason = if is_requested || args.local_dir.is_some() {
-        LocalReason::Requested
-    } else {
-        LocalReason::NothingElseConfigured
-    };
-    Ok(is_local.then_some(reason))
+    Ok(is_local)
 }
 
 /// Where locks on this host are.

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, Command, CommandFactory};
 
-use super::backend::{Backend, directory};
-use super::look::Location;
+use super::backend::{Backend, Location, directory};
 use super::sources::Sources;
 use super::verbosity;
 use crate::cli::{Cli, DoctorArgs, is_setting, variable};
@@ -57,8 +56,8 @@ impl DoctorSettings {
         let backend = Backend::resolve(&look.backend, &lease, sources)?;
         let directory = directory(&look.backend).ok();
         let verbosity = verbosity(&look.verbosity, sources)?;
-        let mut location = Location::new(backend, look.backend, verbosity, sources)?;
-        location.backend.check_names(&location.prefix, &[], sources)?;
+        let mut location = Location::new(backend, &look.backend, verbosity, sources)?;
+        location.check_names(&[], sources)?;
         for warning in &mut location.warnings {
             *warning = warning.trim_start_matches("warning: ").to_owned();
         }

@@ -5,13 +5,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::backend::Backend;
+use super::backend::{Backend, Location};
 use super::sources::Sources;
-use super::{prefix, usage, verbosity};
+use super::{usage, verbosity};
 use crate::cli::{ModeArgs, OnUnavailable, PreferArg, TakeArgs, WaitArgs};
 use crate::exit::{Failure, HELD};
 use crate::lock::{MOST_SLOTS, Mode, Prefer, WaitPolicy};
-use crate::report::Verbosity;
 
 const DEFAULT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const SHORTEST_RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -23,9 +22,7 @@ const LONGEST_HISTORY: u32 = 10_000;
 pub(crate) struct LockSettings {
     /// At least one, without duplicates, in the order given.
     pub keys: Vec<Vec<u8>>,
-    pub backend: Backend,
-    /// Prefix of the names of our keys; may be empty.
-    pub prefix: String,
+    pub location: Location,
     pub mode: Mode,
     pub prefer: Prefer,
     pub wait: WaitPolicy,
@@ -48,16 +45,11 @@ pub(crate) struct LockSettings {
     pub history: u32,
     /// Shown to waiters; may be empty.
     pub label: String,
-    pub verbosity: Verbosity,
     pub events: Option<PathBuf>,
     /// The shell command that gets each event.
     pub hook: Option<String>,
-    /// The config files that were read.
-    pub config_files: Vec<PathBuf>,
     /// Typed options that have no effect on this backend.
     pub meaningless: Vec<String>,
-    /// Flaws of the settings that do not make them unusable.
-    pub warnings: Vec<String>,
 }
 
 impl LockSettings {
@@ -76,19 +68,16 @@ impl LockSettings {
         };
         let mode = mode(modes, sources)?;
         let backend = Backend::resolve(place, lease, sources)?;
-        let prefix = prefix(place.prefix.clone(), sources)?;
-        backend.check_names(&prefix, &keys, sources)?;
+        let location = Location::new(backend, place, verbosity(&output.verbosity, sources)?, sources)?;
+        location.check_names(&keys, sources)?;
         let duration = |id, text: &Option<String>| sources.duration(id, text.as_deref());
         let conflict =
             sources.whole_number("conflict_exit_code", wait.conflict_exit_code.as_deref(), 0, 255)?;
         let history = sources.whole_number("history", output.history.as_deref(), 0, LONGEST_HISTORY)?;
         Ok(Self {
             keys,
-            meaningless: backend.meaningless(sources),
-            warnings: backend.warnings(place, sources),
-            config_files: sources.config_files().to_vec(),
-            backend,
-            prefix,
+            meaningless: location.backend.meaningless(sources),
+            location,
             mode,
             prefer,
             wait: wait_policy(wait, sources)?,
@@ -101,7 +90,6 @@ impl LockSettings {
             on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),
             min_hold: duration("min_hold", min_hold)?.unwrap_or_default(),
             history: history.unwrap_or(DEFAULT_HISTORY),
-            verbosity: verbosity(&output.verbosity, sources)?,
             label: output.label.clone().unwrap_or_default(),
             hook: output.hook.clone().filter(|hook| !hook.is_empty()),
             events: output.events.clone().filter(|path| !path.as_os_str().is_empty()),

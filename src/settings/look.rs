@@ -7,13 +7,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::backend::Backend;
+use super::backend::{Backend, Location};
 use super::sources::Sources;
-use super::{one_key, prefix, usage, verbosity};
-use crate::cli::{
-    BackendArgs, BreakArgs, CheckArg, HistoryArgs, KeyArgs, ListArgs, LookArgs, StatusArgs, VerbosityArgs,
-    WatchArgs,
-};
+use super::{one_key, usage};
+use crate::cli::{BreakArgs, CheckArg, HistoryArgs, KeyArgs, ListArgs, StatusArgs, WatchArgs};
 use crate::exit::Failure;
 use crate::lock::{BreakMode, Claim, MOST_SLOTS};
 use crate::moment::Moment;
@@ -22,49 +19,6 @@ use crate::report::Verbosity;
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const TOKEN: &str = "REDLOCK_TOKEN";
-
-/// Where locks are looked at, and how much is printed about it.
-#[derive(Debug)]
-pub(crate) struct Location {
-    pub backend: Backend,
-    pub prefix: String,
-    pub verbosity: Verbosity,
-    /// The config files that were read.
-    pub config_files: Vec<PathBuf>,
-    /// Flaws of the settings that do not make them unusable.
-    pub warnings: Vec<String>,
-}
-
-impl Location {
-    pub(super) fn new(
-        backend: Backend,
-        args: BackendArgs,
-        verbosity: Verbosity,
-        sources: Sources<'_>,
-    ) -> Result<Self, Failure> {
-        Ok(Self {
-            warnings: backend.warnings(&args, sources),
-            backend,
-            verbosity,
-            config_files: sources.config_files().to_vec(),
-            prefix: prefix(args.prefix, sources)?,
-        })
-    }
-
-    /// For a command that takes no lock.
-    pub(super) fn resolve(
-        args: BackendArgs,
-        output: &VerbosityArgs,
-        sources: Sources<'_>,
-    ) -> Result<Self, Failure> {
-        let backend = Backend::to_look_at(&args, sources)?;
-        Self::new(backend, args, verbosity(output, sources)?, sources)
-    }
-
-    fn of(args: LookArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        Self::resolve(args.backend, &args.verbosity, sources)
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct StatusSettings {
@@ -112,7 +66,7 @@ impl StatusSettings {
             (_, Some(CheckArg::Free)) => Purpose::Check(Checked::Free),
             (_, Some(CheckArg::Owned)) => Purpose::Check(Checked::Owned(claim(token)?)),
         };
-        Ok(Self { key, purpose, json: look.json, location: Location::of(look, sources)? })
+        Ok(Self { key, purpose, json: look.json, location: Location::of(&look, sources)? })
     }
 }
 
@@ -180,7 +134,7 @@ impl ListSettings {
             form,
             waiting,
             watch: Some(interval(&watch, sources)?).filter(|_| watch.watch),
-            location: Location::of(look, sources)?,
+            location: Location::of(&look, sources)?,
         })
     }
 }
@@ -244,7 +198,7 @@ impl HistorySettings {
                 (Some(_), _) => Form::Json,
                 (None, _) => Form::Text,
             },
-            location: Location::of(look, sources)?,
+            location: Location::of(&look, sources)?,
         })
     }
 }
@@ -276,7 +230,7 @@ impl BreakSettings {
         }
         Ok(Self {
             key,
-            location: Location::new(backend, place, Verbosity::Normal, sources)?,
+            location: Location::new(backend, &place, Verbosity::Normal, sources)?,
             yes,
             token,
             slot: sources.whole_number("slot", slot.as_deref(), 0, MOST_SLOTS - 1)?,

@@ -30,14 +30,14 @@ use crate::report::Verbosity;
 
 pub(crate) use crate::cli::{OnLost, OnUnavailable};
 pub(crate) use acquire::{AcquireSettings, TokenFormat, Watched};
-pub(crate) use backend::{Backend, LocalReason};
+pub(crate) use backend::{Backend, Location};
 pub(crate) use doctor::DoctorSettings;
 #[cfg(test)]
 pub(crate) use doctor::Origins;
 pub(crate) use inherited::{Inherited, inherit};
 pub(crate) use lock::LockSettings;
 pub(crate) use look::{
-    BreakSettings, Checked, Form, HistoryScope, HistorySettings, ListForm, ListSettings, Location, Purpose,
+    BreakSettings, Checked, Form, HistoryScope, HistorySettings, ListForm, ListSettings, Purpose,
     StatusSettings,
 };
 pub(crate) use sources::Sources;
@@ -91,7 +91,7 @@ impl RunSettings {
             require_one_holder("cancel_in_progress", &lock.mode, sources)?;
             (lock.cancel, lock.supersede) = (true, true);
         }
-        let longest_grace = lock.backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
+        let longest_grace = lock.location.backend.ttl().map_or(Duration::MAX, |ttl| ttl / 3);
         let duration = |id, text: Option<String>| sources.duration(id, text.as_deref());
         Ok(Self {
             lock,
@@ -106,7 +106,7 @@ impl RunSettings {
 
     /// The part of the lease reserved for a killed tree to exit.
     pub(crate) fn margin(&self) -> Duration {
-        (self.lock.backend.ttl().unwrap_or_default() / MARGIN_FRACTION)
+        (self.lock.location.backend.ttl().unwrap_or_default() / MARGIN_FRACTION)
             .clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
     }
 }

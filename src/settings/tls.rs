@@ -1,6 +1,6 @@
 //! Certificates, keys and names for TLS. The files are read only if a server has a `rediss://` URL.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::{fs, path};
 
@@ -50,26 +50,20 @@ fn read(path: &Path, id: &str, sources: Sources<'_>) -> Result<PemFile, Failure>
 }
 
 fn failure(problem: &TlsSetupProblem, args: &BackendArgs, sources: Sources<'_>) -> Failure {
-    let about = match problem {
-        TlsSetupProblem::NoSystemRoots => None,
-        TlsSetupProblem::NoAuthority => Some(("tls_ca", &args.tls_ca)),
-        TlsSetupProblem::NoCertificate => Some(("tls_cert", &args.tls_cert)),
+    let why = tls_setup_problem(problem);
+    let (id, file) = match problem {
+        TlsSetupProblem::NoSystemRoots => return Failure::new(UNFIT, why),
+        TlsSetupProblem::NoAuthority => ("tls_ca", &args.tls_ca),
+        TlsSetupProblem::NoCertificate => ("tls_cert", &args.tls_cert),
         TlsSetupProblem::NoKey
         | TlsSetupProblem::EncryptedKey
         | TlsSetupProblem::OtherKey
-        | TlsSetupProblem::Key(_) => Some(("tls_key", &args.tls_key)),
+        | TlsSetupProblem::Key(_) => ("tls_key", &args.tls_key),
         TlsSetupProblem::ServerName => {
             let name = sources.name("tls_server_name");
-            return sources.bad("tls_server_name", format!("{name}: {}", tls_setup_problem(problem)));
+            return sources.bad("tls_server_name", format!("{name}: {why}"));
         }
     };
-    let why = tls_setup_problem(problem);
-    let path = |path: &Option<PathBuf>| path.as_deref().unwrap_or(Path::new("")).display().to_string();
-    Failure::new(
-        UNFIT,
-        match about {
-            Some((id, file)) => format!("{}: {}: {why}", sources.name(id), path(file)),
-            None => why,
-        },
-    )
+    let path = file.as_deref().unwrap_or(Path::new("")).display();
+    Failure::new(UNFIT, format!("{}: {path}: {why}", sources.name(id)))
 }

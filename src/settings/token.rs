@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-use super::backend::Backend;
-use super::look::{Location, claim};
+use super::backend::{Backend, Location};
+use super::look::claim;
 use super::sources::Sources;
 use super::{usage, validate_keys, verbosity};
 use crate::cli::{ExtendArgs, ReleaseArgs, TokenArgs};
@@ -36,13 +36,13 @@ impl TokenSettings {
     fn resolve(args: TokenArgs, location: Location, sources: Sources<'_>) -> Result<Self, Failure> {
         let token = claim(args.token.clone())?;
         let keys = keys(args)?;
-        location.backend.check_names(&location.prefix, &keys, sources)?;
+        location.check_names(&keys, sources)?;
         Ok(Self { keys, token, location })
     }
 
     pub(crate) fn of_release(args: ReleaseArgs, sources: Sources<'_>) -> Result<Self, Failure> {
         let ReleaseArgs { token, verbosity, backend } = args;
-        Self::resolve(token, Location::resolve(backend, &verbosity, sources)?, sources)
+        Self::resolve(token, Location::resolve(&backend, &verbosity, sources)?, sources)
     }
 }
 
@@ -51,7 +51,7 @@ impl ExtendSettings {
         let ExtendArgs { token, lease, verbosity: output, backend: place } = args;
         let backend = Backend::resolve(&place, &lease, sources)?;
         let ttl = backend.lease(&lease, sources)?;
-        let location = Location::new(backend, place, verbosity(&output, sources)?, sources)?;
+        let location = Location::new(backend, &place, verbosity(&output, sources)?, sources)?;
         Ok(Self { grant: TokenSettings::resolve(token, location, sources)?, ttl })
     }
 }

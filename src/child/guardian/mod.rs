@@ -13,7 +13,6 @@ mod config;
 mod signalling;
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +26,10 @@ use nix::sys::timerfd::{Expiration, TimerSetTimeFlags};
 use nix::unistd::{Pid, alarm, dup2_stderr, getppid, setpgid};
 
 use super::attach::AttachPoint;
+use super::channel::Channel;
 use super::forwarding::{Due, Forwarding, WITNESSED};
 use super::host::{LONG_COMMAND, forget_code, nowhere};
-use super::messages::{Channel, Environment, GuardianCommand, GuardianEvent, Limits};
+use super::messages::{Environment, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{Killed, ProcessTree, Reaped, reap};
 use super::signal_state::set_default;
 use super::spawn::{Prepared, ProcessGroup, spawn};
@@ -47,9 +47,6 @@ pub(super) const NAME: &std::ffi::CStr = c"lock-guardian";
 
 /// How long the guardian tries to release the lock of a dead redlock.
 const RELEASE_SECONDS: u32 = 5;
-
-/// The time limit of one attempt to send redlock, which may be stopped, the command's exit.
-const PATIENCE: Duration = Duration::from_hours(1);
 
 #[derive(Clone, Copy, Debug)]
 enum GuardianState {
@@ -299,11 +296,9 @@ impl<'a> Guardian<'a> {
             // Only redlock can release a lock on a server.
             self.signal_redlock(Signal::SIGCONT);
         }
-        // This message must arrive. With the tree gone nothing is urgent any more.
-        let ended = GuardianEvent::Ended(exit).to_bytes();
-        while let Err(error) = self.redlock.send_until(&ended, BootTime::now() + PATIENCE)
-            && error.kind() == ErrorKind::WouldBlock
-        {}
+        // This message must arrive, even if redlock is stopped. With the tree gone nothing is urgent
+        // any more.
+        let _ = self.redlock.send_until(&GuardianEvent::Ended(exit).to_bytes(), None);
         // redlock releases the lock now.
         loop {
             match self.redlock.receive_command() {

@@ -49,7 +49,7 @@ fn keep(
     settings: &AcquireSettings,
     holder: HolderInfo,
     watched: Option<WatchedProcess>,
-    mut link: FrontLink,
+    link: FrontLink,
     report: &mut Report,
 ) -> anyhow::Result<Exit> {
     let mut signals = Signals::block()?;
@@ -68,28 +68,23 @@ fn keep(
     };
     signals.hang_up_with(None);
     let files = lock.files();
-    let (mut until, mut control) = (None, None);
-    if !files.is_empty() {
-        if watched.is_none() {
-            lock.set_ttl(settings.ttl);
-            lock.extend(&grant);
-            until = settings.ttl.map(|ttl| grant.taken_at + ttl);
-        }
-        match ControlFile::create(&grant.claim, &files) {
-            Ok(file) => control = Some(file),
-            Err(error) => {
-                lock.release(&grant, &Ended::new(Outcome::NotStarted), Duration::ZERO);
-                return Err(error).context("cannot start the keeper");
-            }
-        }
+    let mut until = None;
+    if watched.is_none() && !files.is_empty() {
+        lock.set_ttl(settings.ttl);
+        lock.extend(&grant);
+        until = settings.ttl.map(|ttl| grant.taken_at + ttl);
     }
+    let prepare = || -> anyhow::Result<_> {
+        let control = if files.is_empty() { None } else { Some(ControlFile::create(&grant.claim, &files)?) };
+        restore_default_signals();
+        Ok((control, Signals::block()?))
+    };
     // From here on nothing can fail for lack of resources.
-    restore_default_signals();
-    let mut signals = match Signals::block() {
-        Ok(signals) => signals,
+    let (control, mut signals) = match prepare().context("cannot start the keeper") {
+        Ok(prepared) => prepared,
         Err(error) => {
             lock.release(&grant, &Ended::new(Outcome::NotStarted), Duration::ZERO);
-            return Err(error).context("cannot start the keeper");
+            return Err(error);
         }
     };
     let attach_id = attach_point.as_ref().and_then(AttachPoint::id_of_keeper);
@@ -104,10 +99,11 @@ fn keep(
     // is over.
     report.detach();
     let title = report::keeper_title(&settings.lock.keys, watched.as_ref().map(WatchedProcess::pid));
-    link.detach(title.as_bytes());
+    link.leave_session(title.as_bytes());
     while signals.next().is_some() {}
+    link.end_front();
     let (watch, lease) = (lock.break_watch(&grant), grant.lease);
-    let ttl = settings.lock.backend.ttl().unwrap_or_default();
+    let ttl = settings.lock.location.backend.ttl().unwrap_or_default();
     let keeper = Keeper::new(pipes, lock, grant, ttl, |_| {});
     let mut background = Background::new(settings, watched, attach_point, lease, until, control);
     Hold::new(&settings.lock, keeper, watch, &mut signals, report).run(&mut background);

@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::Context;
 
 use self::output::{print_token, run_front, token_text};
+use super::identity;
 use super::nesting::OuterRuns;
 use super::take::{self, UngrantedLock};
-use super::{hook, identity};
 use crate::child::signals::{Signals, install_noop_handler};
-use crate::child::{self, Printed, Side, WatchedProcess, local_time, terminal};
+use crate::child::{self, Printed, Side, WatchedProcess};
 use crate::exit::{self, Exit, Failure};
 use crate::fault;
 use crate::lock::{Ended, Grant, HolderInfo, Lock, Outcome, Renewal};
@@ -47,11 +47,11 @@ fn tell_eval(result: &anyhow::Result<Exit>) {
 fn acquire_and_keep(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     let watched = watched_process(settings)?;
     // A lock on this host is held by a process.
-    if watched.is_none() && !settings.lock.backend.is_this_host() {
+    if watched.is_none() && !settings.lock.location.backend.is_this_host() {
         return run_without_keeper(settings);
     }
     match child::split(watched.as_ref()).context("cannot start the keeper")? {
-        Side::Front(front) => run_front(front),
+        Side::Front(front) => run_front(&front),
         Side::Worker(link) => keep::run(settings, watched, link),
     }
 }
@@ -80,12 +80,8 @@ fn run_without_keeper(settings: &AcquireSettings) -> anyhow::Result<Exit> {
 
 /// After the fork, if there is one.
 fn new_report(settings: &AcquireSettings, holder: &HolderInfo) -> Result<Report, Failure> {
-    let events = (settings.lock.events.as_deref(), hook::start(&settings.lock)?);
+    let report = take::new_report(&settings.lock, holder)?;
     report::allow_threads();
-    let width = terminal::width(&std::io::stderr());
-    let mut report =
-        Report::new(settings.lock.verbosity, &settings.lock.keys, events, holder, width, local_time)?;
-    report.warnings(&settings.lock.warnings);
     Ok(report)
 }
 
@@ -135,7 +131,7 @@ fn take(
             }
             Ok(Ok(taken))
         }
-        Err(not_acquired) => Ok(Err(take::explain(not_acquired, &settings.lock, report)?)),
+        Err(exit) => Ok(Err(exit?)),
     }
 }
 

@@ -12,7 +12,7 @@ use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 use nix::unistd::write;
 
-use crate::child::signals::{Signals, suspend_self};
+use crate::child::signals::{Signals, ends, suspend_self};
 use crate::child::{FromWorker, Front, Printed, stdout_was_closed};
 use crate::clock::BootTime;
 use crate::commands::nesting::shell_variables;
@@ -80,7 +80,7 @@ pub(super) fn print_token(text: &[u8], deadline: Option<BootTime>, signals: &mut
 }
 
 /// Ends when the worker has detached or ended.
-pub(super) fn run_front(mut front: Front) -> anyhow::Result<Exit> {
+pub(super) fn run_front(front: &Front) -> anyhow::Result<Exit> {
     let mut signals = Signals::block()?;
     let mut is_printed = false;
     loop {
@@ -104,18 +104,16 @@ pub(super) fn run_front(mut front: Front) -> anyhow::Result<Exit> {
             }
         }
         // After the token a signal comes too late: the lock belongs to the bearer of the token.
-        forward_signals(&front, &mut signals, is_printed);
+        forward_signals(front, &mut signals, is_printed);
     }
 }
 
 /// A typed signal has reached the worker as well.
 fn forward_signals(front: &Front, signals: &mut Signals, is_printed: bool) {
     while let Some(received) = signals.next() {
-        let ends =
-            matches!(received.signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT);
         if received.signal == Signal::SIGTSTP {
             suspend_self();
-        } else if ends && !received.typed && !is_printed {
+        } else if ends(received.signal) && !received.typed && !is_printed {
             front.forward(received.signal);
         }
     }

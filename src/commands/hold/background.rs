@@ -1,5 +1,5 @@
 //! The lock of `redlock acquire` with a keeper process: held until the watched process has ended,
-//! the lock is released with its token or, for nobody in particular, its time is over.
+//! the lock is released with its token or, without a watched process, its time is over.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{End, Hold, Source, Subject, outcome_of_loss};
-use crate::child::signals::ReceivedSignal;
+use crate::child::signals::{ReceivedSignal, ends};
 use crate::child::{AttachPoint, WatchedProcess};
 use crate::clock::BootTime;
 use crate::exit::{self, Exit};
@@ -122,16 +122,6 @@ impl Subject for Background<'_> {
         }
     }
 
-    /// Until the next renewal nothing is needed.
-    fn is_idle(&self) -> bool {
-        true
-    }
-
-    /// A lease that is over comes first: see [`Subject::check`].
-    fn on_ready(&mut self, _hold: &mut Hold<'_>) -> Option<End> {
-        None
-    }
-
     fn on_renewal(&mut self, grant: &Grant) {
         if let KeptFor::Process(watched) = &mut self.kept_for {
             watched.renewed(grant.lease);
@@ -185,10 +175,8 @@ impl Subject for Background<'_> {
     }
 
     fn on_signal(&mut self, received: ReceivedSignal) -> Option<End> {
-        let signal = received.signal;
-        let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT);
-        let exit = Some(Exit::Signal(signal as i32));
-        ends.then_some(End::Release(Ended { how: Outcome::Released, exit }))
+        let exit = Some(Exit::Signal(received.signal as i32));
+        ends(received.signal).then_some(End::Release(Ended { how: Outcome::Released, exit }))
     }
 
     fn check(&mut self, _is_ready: bool, hold: &mut Hold<'_>) -> Option<End> {

@@ -1,7 +1,7 @@
 //! The lock of `redlock run`: held until the command has ended.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -239,11 +239,6 @@ impl Subject for RunningCommand<'_> {
         None
     }
 
-    /// Our own keeper renews the lease.
-    fn on_extension(&mut self, _ttl: Option<Duration>, _hold: &mut Hold<'_>) -> Option<End> {
-        None
-    }
-
     fn on_signal(&mut self, ReceivedSignal { signal, typed }: ReceivedSignal) -> Option<End> {
         if signal == Signal::SIGCHLD {
             child::look_after_children();
@@ -328,7 +323,5 @@ fn find(program: &OsStr) -> Option<PathBuf> {
         return Some(PathBuf::from(program)).filter(|path| path.exists());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|directory: PathBuf| directory.join(Path::new(program)))
-        .find(|path| path.exists())
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.exists())
 }

@@ -1,5 +1,5 @@
 //! While the lock is held: one loop over the keeper, the break watch, signals and the subject,
-//! which is what the lock is held for: a command (command.rs), a watched process or nobody
+//! which is what the lock is held for: a command (command.rs), a watched process or neither
 //! (background.rs).
 
 mod background;
@@ -45,19 +45,25 @@ pub(super) trait Subject {
     /// Its descriptors, and the moment of its next check.
     fn register<'fd>(&'fd self, poll: &mut Poll<'fd, Source>);
 
-    /// Nothing is expected to happen soon, so memory can be released.
-    fn is_idle(&self) -> bool;
+    /// Nothing is expected to happen before the next renewal, so memory can be released.
+    fn is_idle(&self) -> bool {
+        true
+    }
 
     /// A descriptor of the subject is ready. Comes first.
-    fn on_ready(&mut self, hold: &mut Hold<'_>) -> Option<End>;
+    fn on_ready(&mut self, _hold: &mut Hold<'_>) -> Option<End> {
+        None
+    }
 
     fn on_renewal(&mut self, grant: &Grant);
 
     /// `at_once`: the lock must become free without notice.
     fn on_loss(&mut self, cause: LossCause, at_once: bool, hold: &mut Hold<'_>) -> Option<End>;
 
-    /// The lease was renewed with the token; `None` = forever.
-    fn on_extension(&mut self, ttl: Option<Duration>, hold: &mut Hold<'_>) -> Option<End>;
+    /// The lease was renewed with the token; `None` = forever. Our own keeper renews it anyway.
+    fn on_extension(&mut self, _ttl: Option<Duration>, _hold: &mut Hold<'_>) -> Option<End> {
+        None
+    }
 
     fn on_signal(&mut self, received: ReceivedSignal) -> Option<End>;
 
@@ -68,7 +74,7 @@ pub(super) trait Subject {
     fn gone_at_release(&self, loss: &Loss, report: &mut Report);
 }
 
-/// The lock while it is held, and what tells about it.
+/// The lock while it is held, and the sources of events about it.
 pub(super) struct Hold<'a> {
     settings: &'a LockSettings,
     /// `None` only within [`Hold::change`].
@@ -178,18 +184,7 @@ impl<'a> Hold<'a> {
 
     fn on_notice(&mut self, notice: Notice, subject: &mut dyn Subject) -> Option<End> {
         match notice {
-            Notice::Broken(broken) => {
-                let cause = LossCause::Reported(Loss::Broken { by: Box::new(broken.by) });
-                subject.on_loss(cause, broken.at_once, self)
-            }
-            Notice::Released { by } => {
-                let cause = LossCause::Reported(Loss::Released { by: Box::new(by) });
-                subject.on_loss(cause, false, self)
-            }
-            Notice::Superseded { by } => {
-                let cause = LossCause::Reported(Loss::Superseded { by: Box::new(by) });
-                subject.on_loss(cause, false, self)
-            }
+            Notice::Lost { loss, at_once } => subject.on_loss(LossCause::Reported(loss), at_once, self),
             Notice::Extended { ttl } => subject.on_extension(ttl, self),
         }
     }
@@ -232,7 +227,7 @@ impl<'a> Hold<'a> {
             Released::Done(failures) => report.misconfigured_servers(&failures),
             Released::Lost(_) if is_reported => {}
             Released::Lost(loss) => subject.gone_at_release(&loss, report),
-            Released::Unknown(error) => report.cannot_release(&error, settings.backend.ttl()),
+            Released::Unknown(error) => report.cannot_release(&error, settings.location.backend.ttl()),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 
 /// A run that holds locks one inside the other, like a command that runs redlock again.
 #[derive(Clone)]
-struct Job {
+struct NestedRun {
     /// The keys that it holds, and the claims.
     held: Vec<(usize, Claim)>,
     /// The key that it waits for, as which waiter, and since when.
@@ -17,7 +17,7 @@ struct Job {
 
 /// Exclusive locks, first in, first out.
 struct World {
-    jobs: Vec<Job>,
+    jobs: Vec<NestedRun>,
     /// The jobs that wait for each key, in order.
     queues: Vec<Vec<usize>>,
     clock: i64,
@@ -25,7 +25,7 @@ struct World {
 
 impl World {
     fn new(jobs: usize, keys: usize) -> Self {
-        let job = Job { held: Vec::new(), waits: None };
+        let job = NestedRun { held: Vec::new(), waits: None };
         Self { jobs: vec![job; jobs], queues: vec![Vec::new(); keys], clock: 0 }
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct HostBearer {
 }
 
 /// A process that holds the locks: for its token it has locked a byte of each file.
-struct Found {
+struct TokenHolder {
     /// If known; of a run, from its record.
     pid: Option<i32>,
     /// Of a keeper that we may ask.
@@ -55,7 +55,7 @@ struct Found {
 /// The grant, according to the kernel's locks and the files.
 enum Grantee {
     /// Usually one.
-    Holds(Vec<Found>),
+    Holds(Vec<TokenHolder>),
     Lost(Loss),
 }
 
@@ -81,7 +81,7 @@ impl HostBearer {
     }
 
     /// The keepers of this token that hold these files and no others: a token covers all of them.
-    fn keepers(&self, files: &[LockFile]) -> Result<Vec<Found>, BackendError> {
+    fn keepers(&self, files: &[LockFile]) -> Result<Vec<TokenHolder>, BackendError> {
         let named: Vec<_> = files.iter().map(LockFile::identity).collect();
         let mut keepers = Vec::new();
         for (pid, file) in self.processes.with_open_file(&control::link(&self.claim)) {
@@ -93,7 +93,7 @@ impl HostBearer {
             let holds = |file| self.processes.holds(pid, &HostHolder::new(file, self.byte(), Some(pid)));
             if files.iter().all(holds) {
                 self.check_protocol(&files[0], &control)?;
-                keepers.push(Found { pid: Some(pid), control: Some(control) });
+                keepers.push(TokenHolder { pid: Some(pid), control: Some(control) });
             }
         }
         Ok(keepers)
@@ -143,7 +143,7 @@ impl HostBearer {
         }
         if ours == files.len() {
             let pid = pid_of(self.record(&files[0]));
-            return Ok(Grantee::Holds(vec![Found { pid, control: None }]));
+            return Ok(Grantee::Holds(vec![TokenHolder { pid, control: None }]));
         }
         Ok(Grantee::Lost(match ended {
             Some(Outcome::Broken { by }) => Loss::Broken { by },
@@ -155,7 +155,7 @@ impl HostBearer {
     }
 
     /// The process stops its command, if it has one, and releases all its locks.
-    fn ask_to_release(&self, found: &Found) -> Result<(), BackendError> {
+    fn ask_to_release(&self, found: &TokenHolder) -> Result<(), BackendError> {
         // The first file, opened for writing, for the request.
         let file = &LockFile::open(&self.directory, &self.names[0])?;
         let mut watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
@@ -172,7 +172,7 @@ impl HostBearer {
     }
 
     /// False if the lock is no longer held.
-    fn ask_to_extend(&self, file: &LockFile, found: &Found) -> Result<bool, BackendError> {
+    fn ask_to_extend(&self, file: &LockFile, found: &TokenHolder) -> Result<bool, BackendError> {
         let holder = (self.byte(), found.pid);
         let is_run = self.record(file).is_none_or(|record| record.info.renewal == Renewal::Run);
         let Some(control) = &found.control else {

@@ -24,8 +24,8 @@ use super::view::{Present, holder_id};
 use crate::clock::BootTime;
 use crate::lock::wait::wait;
 use crate::lock::{
-    AncestorLock, BackendError, BreakMode, BreakWatch, Breaker, Broken, Done, FileProblem, Freed, Holder,
-    HolderInfo, Mode, Notice, Notified, Reason, Renewal, UnreachableHolder,
+    AncestorLock, BackendError, BreakMode, BreakWatch, Breaker, Done, FileProblem, Freed, Holder, HolderInfo,
+    Mode, Notice, Notified, Reason, Renewal, UnreachableHolder,
 };
 
 /// An older request is ignored.
@@ -287,13 +287,14 @@ impl BreakWatch for HostBreakWatch {
             Verb::from_number(number).and_then(|_| file.record_at(BREAK_REQUEST, number))
         });
         let by = request.filter(is_valid).map(|request| request.info).unwrap_or_default();
-        match verb {
-            Verb::Wake => None,
-            Verb::Break => Some(Notice::Broken(Broken { by, at_once: false })),
-            Verb::Kill => Some(Notice::Broken(Broken { by, at_once: true })),
-            Verb::Release => Some(Notice::Released { by }),
-            Verb::Supersede => Some(Notice::Superseded { by }),
-        }
+        let (reason, at_once) = match verb {
+            Verb::Wake => return None,
+            Verb::Break => (Reason::Broken, false),
+            Verb::Kill => (Reason::Broken, true),
+            Verb::Release => (Reason::Released, false),
+            Verb::Supersede => (Reason::Superseded, false),
+        };
+        Some(Notice::Lost { loss: reason.loss(by), at_once })
     }
 }
 

@@ -12,7 +12,7 @@ use super::listening::{ListenEvent, Listening};
 use super::reply::{REASON, WatchReply};
 use super::{RedisLock, Server};
 use crate::clock::BootTime;
-use crate::lock::{BreakWatch, Broken, Fields, Grant, HolderInfo, Notice, Reason, majority_of};
+use crate::lock::{BreakWatch, Fields, Grant, HolderInfo, Notice, Reason, majority_of};
 
 /// A command that ends sooner opens no connections for this.
 const START_DELAY: Duration = Duration::from_millis(500);
@@ -115,11 +115,7 @@ impl BreakWatch for RedisBreakWatch {
             return extended;
         };
         self.is_over = true;
-        Some(match reason {
-            Reason::Broken => Notice::Broken(Broken { by, at_once: false }),
-            Reason::Released => Notice::Released { by },
-            Reason::Superseded => Notice::Superseded { by },
-        })
+        Some(Notice::Lost { loss: reason.loss(by), at_once: false })
     }
 }
 

@@ -3,8 +3,9 @@
 use std::time::SystemTime;
 
 use super::run::{Phase, Run, runs_of};
+use crate::duration::millis;
 use crate::lock::{FinishedRun, History, Outcome};
-use crate::report::events::{millis, process, time};
+use crate::report::events::{other_run, process, time};
 use crate::report::json::Object;
 use crate::report::status::{key_object, mode_name};
 
@@ -46,7 +47,7 @@ fn object(key: &Object, run: &Run<'_>) -> Object {
         .with("mode", mode_name(&run.mode))
         .with_known("slot", run.slot);
     match run.phase {
-        Phase::Ended(ended) => with_other_run(object, ended),
+        Phase::Ended(run) => object.and(other_run(&run.ended.how)),
         Phase::Waiting(waiter) => object.with("position", waiter.position),
         Phase::Running(_) => object,
     }
@@ -60,19 +61,4 @@ fn is_released(run: &Run<'_>) -> Option<bool> {
         return ended.exit.map(|_| true);
     }
     ended.how.had_lock().then_some(ended.how.is_clean())
-}
-
-fn with_other_run(object: Object, run: &FinishedRun) -> Object {
-    let how = &run.ended.how;
-    let field = if matches!(how, Outcome::Done { .. }) {
-        "done_by"
-    } else if matches!(how, Outcome::Broken { .. }) {
-        "broken_by"
-    } else {
-        "superseded_by"
-    };
-    match how.by() {
-        Some(by) => object.with(field, process(by)),
-        None => object,
-    }
 }

@@ -11,9 +11,10 @@ mod timeline;
 
 use std::time::{Duration, SystemTime};
 
-use super::format::{LocalTime, clock_time, sanitize};
+use super::format::{LocalTime, clock_time};
 use super::list::align;
 use super::status::failing_servers;
+use super::text::sanitize;
 use crate::duration::format;
 use crate::lock::History;
 use run::{Run, runs_of};
@@ -54,7 +55,7 @@ pub(crate) fn history_text(history: &History, clock: Clock, style: Style, rows: 
     let key = sanitize(&history.status.key);
     let runs = runs_of(history, clock.now);
     let text = match Timeline::new(&runs, clock) {
-        None => format!("{key}: {}\n", nothing(clock)),
+        None => format!("{key}: {}\n", nothing("its", clock)),
         Some(timeline) => {
             let summary = Summary::new(&runs, &timeline);
             let heading = heading(&key, &summary, &timeline, clock);
@@ -82,11 +83,14 @@ fn table(runs: &[Run<'_>], Rows { most, only_failed }: Rows, clock: Clock) -> St
     }
     rows.push(HEADINGS.map(str::to_owned));
     rows.reverse();
-    let mut table = align(&rows);
-    if ended > most {
-        table += &format!("and {} more; --limit {ended} lists them all\n", ended - most);
+    align(&rows) + &and_more(ended, most)
+}
+
+fn and_more(all: usize, most: usize) -> String {
+    match all.saturating_sub(most) {
+        0 => String::new(),
+        more => format!("and {more} more; --limit {all} lists them all\n"),
     }
-    table
 }
 
 fn row(run: &Run<'_>, clock: Clock) -> [String; 6] {
@@ -106,7 +110,7 @@ pub(crate) fn history_svg(history: &History, clock: Clock) -> String {
     let key = sanitize(&history.status.key);
     let runs = runs_of(history, clock.now);
     match Timeline::new(&runs, clock) {
-        None => svg::sentence(&format!("{key}: {}", nothing(clock))),
+        None => svg::sentence(&format!("{key}: {}", nothing("its", clock))),
         Some(timeline) => {
             let summary = Summary::new(&runs, &timeline);
             let heading = heading(&key, &summary, &timeline, clock);
@@ -115,11 +119,10 @@ pub(crate) fn history_svg(history: &History, clock: Clock) -> String {
     }
 }
 
-fn nothing(clock: Clock) -> String {
-    match clock.since.and_then(|since| moment(since, clock.local_time)) {
-        Some(since) => format!("no runs in its history since {since}"),
-        None => "no runs in its history".into(),
-    }
+fn nothing(whose: &str, clock: Clock) -> String {
+    let since = clock.since.and_then(|since| moment(since, clock.local_time));
+    let since = since.map_or_else(String::new, |since| format!(" since {since}"));
+    format!("no runs in {whose} history{since}")
 }
 
 /// "deploy: 212 runs since 2026-11-16 07:58, 9 failed, 3 did not get the lock"

@@ -5,12 +5,13 @@ use std::time::Duration;
 use super::run::{Run, runs_of};
 use super::summary::Summary;
 use super::timeline::Timeline;
-use super::{Clock, Rows, heading, moment, row};
+use super::{Clock, Rows, and_more, heading, nothing, row};
 use crate::duration::format;
 use crate::lock::{History, quantiles};
-use crate::report::format::{clock_time, sanitize};
-use crate::report::list::{align, cut};
+use crate::report::format::clock_time;
+use crate::report::list::align;
 use crate::report::status::failing_servers;
+use crate::report::text::{cut, sanitize};
 
 const LOCK_HEADINGS: [&str; 7] = ["KEY", "RUNS", "FAILED", "NO LOCK", "WAITED P95", "HELD P95", "LAST"];
 const RUN_HEADINGS: [&str; 6] = ["STARTED", "KEY", "WAITED", "HELD", "EXIT", "WHO"];
@@ -21,7 +22,7 @@ const LONGEST_KEY: usize = 30;
 pub(crate) fn histories_text(histories: &[History], clock: Clock, rows: Rows) -> String {
     let mut locks: Vec<(String, Vec<Run<'_>>)> = histories
         .iter()
-        .map(|history| (cut(sanitize(&history.status.key), LONGEST_KEY), runs_of(history, clock.now)))
+        .map(|history| (cut(&sanitize(&history.status.key), LONGEST_KEY), runs_of(history, clock.now)))
         .collect();
     let last = |runs: &[Run<'_>]| runs.iter().map(Run::started).max();
     let failed = |runs: &[Run<'_>]| runs.iter().filter(|run| run.has_failed()).count();
@@ -56,9 +57,7 @@ pub(crate) fn histories_text(histories: &[History], clock: Clock, rows: Rows) ->
     runs.sort_by_key(|(_, run)| run.order());
     let (keys, runs): (Vec<String>, Vec<Run<'_>>) = runs.into_iter().unzip();
     let Some(timeline) = Timeline::new(&runs, clock) else {
-        let since = clock.since.and_then(|since| moment(since, clock.local_time));
-        let since = since.map_or_else(String::new, |since| format!(" since {since}"));
-        return format!("no runs in the history{since}\n{servers}");
+        return format!("{}\n{servers}", nothing("the", clock));
     };
     let count = match histories.len() {
         1 => "1 lock".to_owned(),
@@ -71,9 +70,6 @@ pub(crate) fn histories_text(histories: &[History], clock: Clock, rows: Rows) ->
         [started, key.clone(), waited, held, exit, who]
     };
     let run_rows: Vec<_> = [RUN_HEADINGS.map(str::to_owned)].into_iter().chain(shown.map(run_row)).collect();
-    let more = match runs.len().saturating_sub(rows.most) {
-        0 => String::new(),
-        more => format!("and {more} more; --limit {} lists them all\n", runs.len()),
-    };
+    let more = and_more(runs.len(), rows.most);
     format!("{heading}\n\n{}\n{}{more}{servers}", align(&lock_rows), align(&run_rows))
 }

@@ -6,8 +6,9 @@ use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
 use crate::lock::{FinishedRun, History, Holder, HolderInfo, Mode, Outcome, State, WaiterStatus};
-use crate::report::format::{broken_by, sanitize};
+use crate::report::format::broken_by;
 use crate::report::list::short_name;
+use crate::report::text::sanitize;
 
 pub(super) struct Run<'a> {
     pub info: &'a HolderInfo,
@@ -135,12 +136,12 @@ impl Run<'_> {
             (ended.how != Outcome::Released || code.is_none()).then(|| ended.how.words().to_owned())
         };
         let words: Vec<String> = [code, how].into_iter().flatten().collect();
-        sanitize(words.join(" ").as_bytes())
+        sanitize(words.join(" "))
     }
 
     /// "ci@runner-3 4711 deploy.sh  https://ci/1"
     pub(super) fn who(&self) -> String {
-        let url = sanitize(self.info.job_url.as_bytes());
+        let url = sanitize(&self.info.job_url);
         format!("{}  {url}", short_name(self.info)).trim_end().to_owned()
     }
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::axis::ticks;
 use super::run::Run;
-use super::timeline::{Bar, Kind, Lane, Span, Timeline, counts};
+use super::timeline::{Bar, Kind, Lane, Row, Span, Timeline, counts};
 use super::{Clock, between, float, moment};
 use crate::duration::format;
 
@@ -51,26 +51,25 @@ pub(super) fn draw(
     clock: Clock,
 ) -> String {
     let mut picture = Picture { timeline, runs, clock, y: TOP, body: String::new() };
-    picture.body += &format!(
-        "<text class=\"title\" x=\"24\" y=\"28\">{}</text>\n<text class=\"faint\" x=\"24\" y=\"48\">{}</text>\n",
+    for row in timeline.rows() {
+        match row {
+            Row::Lane(lane) => picture.lane(lane),
+            Row::Crowd(lane) => picture.crowd(&lane.label, &lane.spans(), "even"),
+            Row::Waiting(spans) => picture.crowd("waiting", spans, "waiting"),
+            Row::Failed(moments) => picture.marks("failed", moments, "cross"),
+            Row::TurnedAway(moments) => picture.marks("no lock", moments, "ring"),
+        }
+    }
+    let body = format!(
+        "<text class=\"title\" x=\"24\" y=\"28\">{}</text>\n<text class=\"faint\" x=\"24\" y=\"48\">{}</text>\n\
+         {}{}{}",
         escape(heading),
-        escape(figures)
+        escape(figures),
+        picture.grid(),
+        picture.body,
+        picture.axis()
     );
-    picture.grid();
-    for lane in &timeline.lanes {
-        picture.lane(lane);
-    }
-    if !timeline.waits.is_empty() {
-        picture.crowd("waiting", &timeline.waits, "waiting");
-    }
-    if !timeline.failed.is_empty() {
-        picture.marks("failed", &timeline.failed, "cross");
-    }
-    if !timeline.turned_away.is_empty() {
-        picture.marks("no lock", &timeline.turned_away, "ring");
-    }
-    picture.axis();
-    document(heading, figures, picture.y + AXIS, &picture.body)
+    document(heading, figures, picture.y + AXIS, &body)
 }
 
 fn document(title: &str, description: &str, height: usize, body: &str) -> String {
@@ -111,10 +110,6 @@ impl Picture<'_> {
     }
 
     fn lane(&mut self, lane: &Lane) {
-        if self.timeline.is_crowd {
-            let spans: Vec<Span> = lane.bars.iter().map(Span::from).collect();
-            return self.crowd(&lane.label, &spans, "even");
-        }
         self.label(&lane.label, LANE);
         for bar in &lane.bars {
             self.bar(bar);
@@ -193,32 +188,20 @@ impl Picture<'_> {
         ticks.into_iter().map(|tick| (self.x(tick.at), tick.label)).collect()
     }
 
-    /// Drawn first, behind all rows.
-    fn grid(&mut self) {
-        let height = self.height_of_rows();
-        for (x, _) in self.ticks() {
-            self.body += &format!("<path class=\"grid\" d=\"M{x:.1} {TOP}v{height}\"/>\n");
-        }
+    /// Behind all rows.
+    fn grid(&self) -> String {
+        let height = self.y - TOP;
+        let line = |(x, _)| format!("<path class=\"grid\" d=\"M{x:.1} {TOP}v{height}\"/>\n");
+        self.ticks().into_iter().map(line).collect()
     }
 
-    fn height_of_rows(&self) -> usize {
-        let Timeline { lanes, is_crowd, waits, failed, turned_away, .. } = self.timeline;
-        let lane = if *is_crowd { CROWD } else { LANE };
-        let row = |is_there: bool, height: usize| if is_there { height + GAP } else { 0 };
-        lanes.len() * (lane + GAP)
-            + row(!waits.is_empty(), CROWD)
-            + row(!failed.is_empty(), MARKS)
-            + row(!turned_away.is_empty(), MARKS)
-    }
-
-    fn axis(&mut self) {
+    fn axis(&self) -> String {
         let (y, end) = (self.y, WIDTH - RIGHT);
-        self.body += &format!("<path class=\"grid\" d=\"M{LEFT} {y}H{end}\"/>\n");
-        for (x, label) in self.ticks() {
-            self.body += &format!(
-                "<text class=\"faint\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>\n",
-                y + 18
-            );
-        }
+        let label = |(x, label)| {
+            let y = y + 18;
+            format!("<text class=\"faint\" x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>\n")
+        };
+        let labels: String = self.ticks().into_iter().map(label).collect();
+        format!("<path class=\"grid\" d=\"M{LEFT} {y}H{end}\"/>\n{labels}")
     }
 }

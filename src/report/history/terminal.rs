@@ -8,12 +8,11 @@
 use std::time::{Duration, SystemTime};
 
 use super::axis::ticks;
-use super::timeline::{Bar, Kind, Lane, Span, Timeline, counts};
+use super::timeline::{Bar, Kind, Lane, Row, Span, Timeline, counts};
 use super::{Style, between, float};
 use crate::report::format::LocalTime;
+use crate::report::text::COLUMN;
 
-/// Width of the rows' labels.
-const LABEL: usize = 9;
 /// The fewest and the most columns.
 const COLUMNS: (usize, usize) = (20, 240);
 /// A column in which the lock is held for this part of the time is drawn full.
@@ -76,26 +75,18 @@ struct Cell {
 const EMPTY: Cell = Cell { sign: ' ', colour: NO_COLOUR, is_inverse: false };
 
 pub(super) fn draw(timeline: &Timeline, local_time: LocalTime, style: Style) -> String {
-    let columns = style.width.saturating_sub(LABEL + 1).clamp(COLUMNS.0, COLUMNS.1);
+    let columns = style.width.saturating_sub(COLUMN + 1).clamp(COLUMNS.0, COLUMNS.1);
     let signs = if style.is_unicode { &UNICODE } else { &ASCII };
     let canvas = Canvas { timeline, columns, signs, style };
-    let mut rows: Vec<(&str, Vec<Cell>)> = Vec::new();
-    for lane in &timeline.lanes {
-        rows.push((&lane.label, canvas.lane(lane)));
-    }
-    if !timeline.waits.is_empty() {
-        rows.push(("waiting", canvas.crowd(&timeline.waits, WAITING)));
-    }
-    for (label, moments, sign, colour) in [
-        ("failed", &timeline.failed, signs.failed, FAILED),
-        ("no lock", &timeline.turned_away, signs.turned_away, TURNED_AWAY),
-    ] {
-        if !moments.is_empty() {
-            rows.push((label, canvas.marks(moments, sign, colour)));
-        }
-    }
-    rows.extend(canvas.axis(local_time));
-    rows.iter().map(|(label, cells)| canvas.text(label, cells)).collect()
+    let row = |row| match row {
+        Row::Lane(lane) => (lane.label.as_str(), canvas.lane(lane)),
+        Row::Crowd(lane) => (lane.label.as_str(), canvas.crowd(&lane.spans(), EVEN)),
+        Row::Waiting(spans) => ("waiting", canvas.crowd(spans, WAITING)),
+        Row::Failed(moments) => ("failed", canvas.marks(moments, signs.failed, FAILED)),
+        Row::TurnedAway(moments) => ("no lock", canvas.marks(moments, signs.turned_away, TURNED_AWAY)),
+    };
+    let rows = timeline.rows().into_iter().map(row).chain(canvas.axis(local_time));
+    rows.map(|(label, cells)| canvas.text(label, &cells)).collect()
 }
 
 struct Canvas<'a> {
@@ -136,10 +127,6 @@ impl Canvas<'_> {
     }
 
     fn lane(&self, lane: &Lane) -> Vec<Cell> {
-        if self.timeline.is_crowd {
-            let spans: Vec<Span> = lane.bars.iter().map(Span::from).collect();
-            return self.crowd(&spans, EVEN);
-        }
         // For each column: the part of it in which the lock is held, and the bar with most of it.
         let mut covered = vec![0.0; self.columns];
         let mut owners: Vec<Option<(f64, &Bar)>> = vec![None; self.columns];
@@ -246,7 +233,7 @@ impl Canvas<'_> {
 
     fn text(&self, label: &str, cells: &[Cell]) -> String {
         let last = cells.iter().rposition(|cell| *cell != EMPTY).map_or(0, |last| last + 1);
-        let mut text = format!("{label:<LABEL$}");
+        let mut text = format!("{label:<COLUMN$}");
         for cells in cells[..last].chunk_by(|a, b| (a.colour, a.is_inverse) == (b.colour, b.is_inverse)) {
             let signs: String = cells.iter().map(|cell| cell.sign).collect();
             let Cell { colour, is_inverse, .. } = cells[0];

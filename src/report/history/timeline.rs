@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::run::{Phase, Run};
 use super::{Clock, between};
 use crate::lock::Mode;
-use crate::report::format::sanitize;
+use crate::report::text::sanitize;
 
 /// Concurrent holders have a lane each, up to this number. Beyond it, only their number is drawn.
 const MOST_LANES: usize = 8;
@@ -34,6 +34,22 @@ pub(super) struct Lane {
     pub label: String,
     /// Sorted by their start. They overlap only in a crowd.
     pub bars: Vec<Bar>,
+}
+
+impl Lane {
+    pub(super) fn spans(&self) -> Vec<Span> {
+        self.bars.iter().map(Span::from).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Row<'a> {
+    Lane(&'a Lane),
+    /// Only the number of concurrent holders is drawn.
+    Crowd(&'a Lane),
+    Waiting(&'a [Span]),
+    Failed(&'a [SystemTime]),
+    TurnedAway(&'a [SystemTime]),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +114,16 @@ impl Timeline {
         })
     }
 
+    /// What is drawn above the axis, from top to bottom.
+    pub(super) fn rows(&self) -> Vec<Row<'_>> {
+        let lane = |lane| if self.is_crowd { Row::Crowd(lane) } else { Row::Lane(lane) };
+        let waiting = (!self.waits.is_empty()).then_some(Row::Waiting(&self.waits));
+        let failed = (!self.failed.is_empty()).then_some(Row::Failed(&self.failed));
+        let turned_away = (!self.turned_away.is_empty()).then_some(Row::TurnedAway(&self.turned_away));
+        let lanes = self.lanes.iter().map(lane);
+        lanes.chain(waiting).chain(failed).chain(turned_away).collect()
+    }
+
     /// The bars of all lanes, sorted by their start.
     pub(super) fn bars(&self) -> Vec<&Bar> {
         let mut bars: Vec<&Bar> = self.lanes.iter().flat_map(|lane| &lane.bars).collect();
@@ -119,7 +145,7 @@ fn bars(runs: &[Run<'_>], clip: impl Fn(SystemTime, SystemTime) -> Span) -> Vec<
             (true, true) => &info.host,
             (true, false) => &info.command,
         };
-        sanitize(name.as_bytes())
+        sanitize(name)
     };
     let bar = |(at, run): (usize, &Run<'_>)| {
         let (from, to) = run.held?;
@@ -248,8 +274,7 @@ mod tests {
     fn only_the_number_of_many_concurrent_holders_is_drawn() {
         let (lanes, is_crowd) = super::lanes((0..20).map(|n| shared(n, 100)).collect());
         assert!(is_crowd && lanes.len() == 1 && lanes[0].bars.len() == 20);
-        let spans: Vec<Span> = lanes[0].bars.iter().map(Span::from).collect();
-        assert_eq!(counts(&spans).iter().map(|(_, count)| *count).max(), Some(20));
+        assert_eq!(counts(&lanes[0].spans()).iter().map(|(_, count)| *count).max(), Some(20));
         let far = bar(0, 1, Mode::Slot { of: 3 }, Some(u32::MAX));
         assert!(super::lanes(vec![far]).1, "any number is accepted");
     }

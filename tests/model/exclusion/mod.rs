@@ -43,7 +43,7 @@ pub struct Exclusion<const CLIENTS: usize> {
     /// The reply to a renewal may be late, but not later than its own deadline.
     pub late_answers: bool,
     /// At least one of the servers that reply to an attempt knows the longest quarantine.
-    pub somebody_knows: bool,
+    pub a_client_knows: bool,
     pub healing: Healing,
     pub old_copies: OldCopies,
     pub leftovers: Leftovers,

@@ -87,7 +87,7 @@ impl<const CLIENTS: usize> Exclusion<CLIENTS> {
     /// The longest quarantine that any server reported applies to all votes of the attempt.
     fn hold_if_enough(&self, state: &mut State<CLIENTS>, client: usize) {
         let heard = state.clients[client].heard;
-        if self.somebody_knows && heard < self.longest() {
+        if self.a_client_knows && heard < self.longest() {
             return;
         }
         let heard = if self.rules.longest_counts { heard } else { 0 };

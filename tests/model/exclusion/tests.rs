@@ -18,7 +18,7 @@ fn exclusion<const CLIENTS: usize>() -> Exclusion<CLIENTS> {
         restarts: 0,
         renewals: true,
         late_answers: false,
-        somebody_knows: false,
+        a_client_knows: false,
         healing: Healing::AtWill,
         old_copies: OldCopies::OfAnyClaim,
         leftovers: Leftovers::OfLiveWaiters,
@@ -125,8 +125,8 @@ mod holds {
     #[test]
     fn when_settings_differ() {
         for short in [ONE, OFF] {
-            let bare = Exclusion { settings: [short, TWO], somebody_knows: true, ..bare::<2>() };
-            let any_late = Exclusion { settings: [short, TWO], somebody_knows: true, ..exclusion::<2>() };
+            let bare = Exclusion { settings: [short, TWO], a_client_knows: true, ..bare::<2>() };
+            let any_late = Exclusion { settings: [short, TWO], a_client_knows: true, ..exclusion::<2>() };
             proves(Exclusion { restarts: 1, ..bare });
             if full() {
                 proves(bare);
@@ -271,7 +271,7 @@ mod is_violated {
     #[test]
     fn if_each_client_uses_its_own_quarantine() {
         let rules = Rules { longest_counts: false, ..Rules::ALL };
-        violates(Exclusion { rules, somebody_knows: true, ..short_and_long() }, EXCLUSION);
+        violates(Exclusion { rules, a_client_knows: true, ..short_and_long() }, EXCLUSION);
     }
 
     /// The documented limit: two servers have lost the longest quarantine or never received it, and

@@ -291,15 +291,13 @@ impl Client<'_> {
                 break Some(Ended { how: Outcome::Lost, exit: Some(Exit::Code(79)) });
             }
             match watch.advance() {
-                Some(Notice::Broken(broken)) => {
+                Some(Notice::Lost { loss: Loss::Broken { by }, .. }) => {
                     self.note(|| "the lock is broken".into());
-                    break Some(Ended { how: Outcome::Broken { by: Box::new(broken.by) }, exit: None });
-                }
-                Some(Notice::Superseded { by }) => {
-                    break Some(self.ended_by(&Loss::Superseded { by: Box::new(by) }));
+                    break Some(Ended { how: Outcome::Broken { by }, exit: None });
                 }
                 // By another client, on the servers.
-                Some(Notice::Released { .. }) => break None,
+                Some(Notice::Lost { loss: Loss::Released { .. }, .. }) => break None,
+                Some(Notice::Lost { loss, .. }) => break Some(self.ended_by(&loss)),
                 Some(Notice::Extended { ttl }) if is_keeper => {
                     if let Some(loss) = self.adopt(ttl, &mut redis_lock, &mut grant) {
                         break Some(self.ended_by(&loss));

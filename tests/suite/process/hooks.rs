@@ -155,10 +155,11 @@ fn a_hook_inherits_no_password_no_descriptor_and_no_blocked_signal() {
     let hooked = Hooked::new();
     let hook = "env > env; ls /proc/self/fd > fds; \
                 streams=$(readlink /proc/$$/fd/1 /proc/$$/fd/2); echo \"$streams\" > streams; \
-                grep -E '^Sig(Blk|Ign)' /proc/self/status > signals; cat > /dev/null; echo > finished";
+                grep -E '^Sig(Blk|Ign)' /proc/self/status > signals; cat > /dev/null; echo >> finished";
     let run = hooked.run(hook).env("REDLOCK_PASSWORD", "").env("REDLOCK_LABEL", "s3cret").env("OTHER", "x");
     run.via("exec 9< /dev/null; exec \"$@\"").cmd(&["true"]).done().expect_code(0);
-    hooked.wait_for_lines("finished", 1);
+    // One hook for each of the two events.
+    hooked.wait_for_lines("finished", 2);
     let text = |name: &str| fs::read_to_string(hooked.path(name)).unwrap();
     let ours: Vec<String> =
         hooked.lines("env").into_iter().filter(|line| line.starts_with("REDLOCK_")).collect();

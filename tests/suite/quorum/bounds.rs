@@ -55,7 +55,7 @@ fn a_client_that_requests_long_leases_is_named() {
     nodes.iter().skip(1).for_each(|redis| drop(redis.cmd(&["FLUSHALL"])));
     let other = nodes.run_quarantined("other").args(&["--quarantine", "2s", "--ttl", "2s", "-w", "5s"]);
     let done = other.cmd(&["true"]).done().expect_code(69);
-    assert!(done.stderr.contains("redlock doctor shows who requested so long a lease"), "{done:?}");
+    assert!(done.stderr.contains("redlock doctor shows who requested such a long lease"), "{done:?}");
 }
 
 #[test]

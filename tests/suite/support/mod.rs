@@ -13,11 +13,13 @@ macro_rules! skip {
 
 #[macro_use]
 pub mod backend;
+pub mod client;
 pub mod cluster;
 pub mod crowd;
 pub mod expect;
 pub mod host;
 pub mod journal;
+mod lines;
 pub mod links;
 pub mod network;
 pub mod nodes;
@@ -39,6 +41,7 @@ pub mod users;
 pub mod wire;
 
 pub use backend::{Backend, Locks};
+pub use client::Client;
 pub use expect::*;
 pub use host::Host;
 pub use journal::Journal;
@@ -50,7 +53,7 @@ pub use plain_redlock::PlainRedlock;
 pub use proxy::Proxy;
 pub use pty::Pty;
 pub use reader_writer_log::ReaderWriterLog;
-pub use redis::{Client, Redis};
+pub use redis::Redis;
 pub use run::{Done, Job, Run};
 pub use server_clock::ServerClock;
 pub use users::{OtherUsers, UNPRIVILEGED};
