@@ -218,9 +218,10 @@ pub static ALL: &[Mutant] = &[
         Plot::LateRequests,
         &[("if may_have_tombstone and call('EXISTS', TOMBSTONE) == 1 then", "if false then")],
     ),
-    lua_in(
+    lua(
         "release-takes-strays",
-        Plot::LateRequests,
+        3,
+        &[F::Kills, F::SlowLines, F::LongCommands],
         &[("not IS_BEARER and attempt <= ATTEMPT)", "not IS_BEARER and attempt == ATTEMPT)")],
     ),
     lua_in(

@@ -1,4 +1,4 @@
-//! What every script must leave in order on its server, and what replies tell about the order.
+//! What every script must leave in order on its server, and the order in which clients are served.
 
 use super::*;
 
@@ -49,6 +49,35 @@ impl Oracle {
         if let ("release", Some((waiter, attempt))) = (script, released) {
             let released = self.released.entry((server, waiter)).or_default();
             *released = attempt.max(*released);
+        }
+    }
+
+    /// No waiter that came earlier, and that this grant keeps out, is passed.
+    pub(super) fn check_order(&mut self, site: SiteId, key: &str, how: &Held) {
+        let Some(arrival) = self.arrivals.get(&site).copied() else { return };
+        let (is_strict, is_quiet) = (self.is_order_strict, self.is_quiet);
+        let mut found = Vec::new();
+        for (other, waiting) in &mut self.waiting {
+            let came_first = self.arrivals.get(other).is_some_and(|theirs| *theirs < arrival);
+            let concerns = waiting.queues && waiting.keys.iter().any(|name| name == key);
+            if !came_first || !concerns || !how.excludes(&waiting.how) {
+                continue;
+            }
+            waiting.overtaken += u32::from(is_quiet && !self.has_preferences);
+            if is_strict {
+                found.push((
+                    "order",
+                    format!("host {site} gets {key} before host {other}, which came earlier"),
+                ));
+            } else if waiting.overtaken == MOST_OVERTAKES + 1 {
+                found.push((
+                    "starvation",
+                    format!("host {other} waits for {key} and is overtaken again and again"),
+                ));
+            }
+        }
+        for (kind, text) in found {
+            self.violation(kind, text);
         }
     }
 

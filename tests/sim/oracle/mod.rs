@@ -79,7 +79,7 @@ struct Waiting {
 }
 
 /// When a request arrived at its first gate, by its clock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Arrival {
     stamp: u64,
     gate: ServerId,
@@ -224,35 +224,6 @@ impl Oracle {
         if token <= at_least || !self.tokens.entry(key.into()).or_default().insert(token) {
             let text = format!("host {site} has token {token} of {key} after {at_least} (largest {last})");
             self.violation("token", text);
-        }
-    }
-
-    /// No waiter that came earlier, and that this grant keeps out, is passed.
-    fn check_order(&mut self, site: SiteId, key: &str, how: &Held) {
-        let Some(arrival) = self.arrivals.get(&site).copied() else { return };
-        let (is_strict, is_quiet) = (self.is_order_strict, self.is_quiet);
-        let mut found = Vec::new();
-        for (other, waiting) in &mut self.waiting {
-            let came_first = self.arrivals.get(other).is_some_and(|theirs| theirs.stamp < arrival.stamp);
-            let concerns = waiting.queues && waiting.keys.iter().any(|name| name == key);
-            if !came_first || !concerns || !how.excludes(&waiting.how) {
-                continue;
-            }
-            waiting.overtaken += u32::from(is_quiet && !self.has_preferences);
-            if is_strict {
-                found.push((
-                    "order",
-                    format!("host {site} gets {key} before host {other}, which came earlier"),
-                ));
-            } else if waiting.overtaken == MOST_OVERTAKES + 1 {
-                found.push((
-                    "starvation",
-                    format!("host {other} waits for {key} and is overtaken again and again"),
-                ));
-            }
-        }
-        for (kind, text) in found {
-            self.violation(kind, text);
         }
     }
 
