@@ -252,7 +252,7 @@ impl<'a> Runner<'a> {
         loop {
             match reap() {
                 Reaped::Ended(pid, exit) => note(running, pid, exit),
-                Reaped::Paused(_) => {}
+                Reaped::Paused(..) | Reaped::Continued(_) => {}
                 Reaped::NothingNew => break,
                 Reaped::NoChildren => {
                     self.running = None;

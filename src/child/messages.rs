@@ -22,6 +22,8 @@ pub(super) enum GuardianCommand {
     Start { environment: Environment, limits: Limits, grant: Vec<u8> },
     /// Forward a signal to the command.
     Forward(Signal),
+    /// The terminal has sent this signal to redlock's process group.
+    Typed(Signal),
     /// The lease was renewed until this moment; the command must be gone by then.
     Deadline(BootTime),
     /// The lock is lost: stop the tree, gently first.
@@ -120,6 +122,7 @@ impl GuardianCommand {
                 tagged(b's', &payload)
             }
             Self::Forward(signal) => tagged(b'f', &(*signal as i32).to_ne_bytes()),
+            Self::Typed(signal) => tagged(b'y', &(*signal as i32).to_ne_bytes()),
             Self::Deadline(moment) => tagged(b'd', &moment_to_bytes(Some(*moment))),
             Self::Stop => tagged(b't', &[]),
             Self::Kill => tagged(b'k', &[]),
@@ -139,6 +142,7 @@ impl GuardianCommand {
                 Self::Start { environment, limits, grant: grant.to_vec() }
             }
             (b'f', _) => Self::Forward(Signal::try_from(number_from_bytes(payload)?).ok()?),
+            (b'y', _) => Self::Typed(Signal::try_from(number_from_bytes(payload)?).ok()?),
             (b'd', _) => Self::Deadline(moment_from_bytes(payload.try_into().ok()?)?),
             (b't', []) => Self::Stop,
             (b'k', []) => Self::Kill,
@@ -208,6 +212,7 @@ mod tests {
             },
             GuardianCommand::Start { environment: Vec::new(), limits: Limits::default(), grant: Vec::new() },
             GuardianCommand::Forward(Signal::SIGUSR1),
+            GuardianCommand::Typed(Signal::SIGINT),
             GuardianCommand::Deadline(BootTime::from_nanos(1 << 60)),
             GuardianCommand::Stop,
             GuardianCommand::Kill,

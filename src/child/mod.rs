@@ -99,6 +99,11 @@ impl GuardianHandle {
         self.send(&GuardianCommand::Forward(signal));
     }
 
+    /// Forward a signal that the terminal has sent to this process group, unless the command is in it.
+    pub(crate) fn forward_typed(&self, signal: Signal) {
+        self.send(&GuardianCommand::Typed(signal));
+    }
+
     /// The lock is lost: stop the tree, gently first.
     pub(crate) fn stop_tree(&self) {
         self.send(&GuardianCommand::Stop);
@@ -252,11 +257,12 @@ pub(crate) fn look_after_children() {
     loop {
         match reap() {
             Reaped::Ended(pid, _) => note_reaped(pid),
-            Reaped::Paused(pid) => {
+            Reaped::Paused(pid, _) => {
                 if let Some(guardian) = GUARDIAN.get().filter(|guardian| guardian.process.pid == pid) {
                     guardian.signal(Signal::SIGCONT);
                 }
             }
+            Reaped::Continued(_) => {}
             Reaped::NothingNew | Reaped::NoChildren => return,
         }
     }

@@ -182,7 +182,7 @@ impl ProcessTree {
             loop {
                 match reap() {
                     Reaped::Ended(pid, exit) => ended(pid, exit),
-                    Reaped::Paused(_) => {}
+                    Reaped::Paused(..) | Reaped::Continued(_) => {}
                     Reaped::NothingNew => break,
                     Reaped::NoChildren => return Killed::All,
                 }
@@ -234,23 +234,28 @@ pub(super) fn is_forbidden(pid: Pid) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reaped {
     Ended(Pid, Exit),
-    Paused(Pid),
+    /// Stopped, by the signal with this number.
+    Paused(Pid, i32),
+    Continued(Pid),
     /// There are children, but none has changed.
     NothingNew,
     NoChildren,
 }
+
+const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
 
 /// Never blocks. nix's waitpid cannot express a death by a real-time signal.
 pub(super) fn reap() -> Reaped {
     loop {
         let mut status = 0;
         // SAFETY: `status` is valid for the call, which writes only to it.
-        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, CHANGES) };
         return match pid {
             0 => Reaped::NothingNew,
             -1 if Errno::last() == Errno::EINTR => continue,
             -1 => Reaped::NoChildren,
-            pid if libc::WIFSTOPPED(status) => Reaped::Paused(Pid::from_raw(pid)),
+            pid if libc::WIFSTOPPED(status) => Reaped::Paused(Pid::from_raw(pid), libc::WSTOPSIG(status)),
+            pid if libc::WIFCONTINUED(status) => Reaped::Continued(Pid::from_raw(pid)),
             pid if libc::WIFSIGNALED(status) => {
                 Reaped::Ended(Pid::from_raw(pid), Exit::Signal(libc::WTERMSIG(status)))
             }

@@ -3,16 +3,17 @@
 //!
 //! They are blocked and read from a descriptor, so no code runs in a handler. The kernel's siginfo
 //! distinguishes ^C, which the command has received as well, from a SIGINT that a process sent to
-//! redlock alone. A loop that SIGINT must end at once, whatever it waits for, gets that signal
-//! through ctrlc.
+//! redlock alone. A terminal that goes away is reported to the session leader alone. A loop that
+//! SIGINT must end at once, whatever it waits for, gets that signal through ctrlc.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, getpgrp, getpid, getsid};
 
 use super::lock_holder::ASK;
 use super::signal_state::is_ignored;
@@ -39,7 +40,7 @@ const HANDLED: [Signal; 10] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedSignal {
     pub signal: Signal,
-    /// From the terminal: the command, in the same process group, has received it too.
+    /// From the terminal to the process group: the command, if it is in it, has received it too.
     pub typed: bool,
 }
 
@@ -99,7 +100,8 @@ impl Signals {
             if number == ASK {
                 self.asked.push_back(info.ssi_ptr);
             } else if let Ok(signal) = Signal::try_from(number) {
-                return Some(ReceivedSignal { signal, typed: info.ssi_code == libc::SI_KERNEL });
+                let typed = info.ssi_code == libc::SI_KERNEL && !is_hangup(signal);
+                return Some(ReceivedSignal { signal, typed });
             }
         }
     }
@@ -140,6 +142,12 @@ pub(crate) fn ends(signal: Signal) -> bool {
     ENDING.contains(&signal)
 }
 
+/// Whether the kernel sends this signal to the session leader alone, and this process is one: its
+/// terminal has gone away.
+fn is_hangup(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGHUP | Signal::SIGCONT) && getsid(None) == Ok(getpid())
+}
+
 /// By number, as nix has no real-time signals.
 fn with_number(signals: SigSet, number: libc::c_int) -> SigSet {
     let mut set = *signals.as_ref();
@@ -160,9 +168,25 @@ pub(crate) fn install_noop_handler(signal: Signal) -> nix::Result<()> {
     unsafe { sigaction(signal, &action) }.map(drop)
 }
 
-/// Stop this process, as ^Z does; returns when it is continued.
+/// Whether a shell can continue this process group. It gives each job a group of its own, so the
+/// session leader's is none, and the kernel discards ^Z there. A group without a number is in
+/// another PID namespace, and may be a job.
+pub(crate) fn is_job(group: Pid) -> bool {
+    group.as_raw() == 0 || getsid(None) != Ok(group)
+}
+
+/// Stop this process, as ^Z does; returns when it is continued. Does nothing if no shell can
+/// continue it.
 pub(crate) fn suspend_self() {
-    let _ = raise(Signal::SIGSTOP);
+    if is_job(getpgrp()) {
+        let _ = raise(Signal::SIGSTOP);
+    }
+}
+
+/// The kernel has stopped the processes of this group although it is no job: the command's parent,
+/// the guardian, is in another group, as a shell is.
+pub(crate) fn undo_stop(group: Pid) {
+    let _ = killpg(group, Signal::SIGCONT);
 }
 
 /// Die by the command's signal, so that the parent sees it (128+n in a shell). By number, as

@@ -5,12 +5,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 
 use nix::libc;
+use nix::unistd::getpgrp;
 
 /// Whether this process has a controlling terminal. Then ^C, ^Z and the shell's job control act on
 /// this process group, and the command belongs in it. Without one (cron, CI, a service) the command
-/// gets its own group.
+/// gets its own group. In a PID namespace that was made inside the terminal's job, this process
+/// group has no number (0), so that the command cannot join it either.
 pub(crate) fn has_controlling_terminal() -> bool {
-    File::options().read(true).write(true).open("/dev/tty").is_ok()
+    getpgrp().as_raw() != 0 && File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 
 /// If a stream is not a terminal, or its width is unknown.

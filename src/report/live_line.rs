@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal};
 
+use nix::unistd::{getpgrp, tcgetpgrp};
+
 use super::format::{WaitLine, after_comma};
 use super::stderr::stderr;
 use super::text::{ELLIPSIS, cut, sanitize, width};
@@ -34,8 +36,10 @@ impl LiveLine {
         self.columns = width.unwrap_or(80).saturating_sub(FREE);
     }
 
+    /// Not in the background (`redlock run ... &`): there it would erase what the user types.
     pub(super) fn is_available(&self) -> bool {
-        self.is_terminal
+        let is_in_background = || tcgetpgrp(io::stderr()).is_ok_and(|foreground| foreground != getpgrp());
+        self.is_terminal && !is_in_background()
     }
 
     pub(super) fn show(&mut self, line: &WaitLine) {

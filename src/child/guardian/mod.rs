@@ -32,7 +32,7 @@ use super::host::{LONG_COMMAND, forget_code, nowhere};
 use super::messages::{Environment, GuardianCommand, GuardianEvent, Limits};
 use super::process_tree::{Killed, ProcessTree, Reaped, reap};
 use super::signal_state::set_default;
-use super::spawn::{Prepared, ProcessGroup, spawn};
+use super::spawn::{Prepared, spawn};
 use crate::arguments;
 use crate::clock::BootTime;
 use crate::exit::Exit;
@@ -212,7 +212,10 @@ impl<'a> Guardian<'a> {
                     self.start(&environment);
                 }
             }
-            GuardianCommand::Forward(signal) => self.forwarding.order(signal, BootTime::now()),
+            GuardianCommand::Typed(_) if self.is_in_redlocks_group() => {}
+            GuardianCommand::Forward(signal) | GuardianCommand::Typed(signal) => {
+                self.forwarding.order(signal, BootTime::now());
+            }
             GuardianCommand::Deadline(moment) => self.set_deadline(Some(moment)),
             GuardianCommand::Stop => self.stop(),
             GuardianCommand::Kill => drop(self.kill()),
@@ -249,11 +252,9 @@ impl<'a> Guardian<'a> {
                 Reaped::Ended(pid, exit) if pid == command.pid => {
                     command.exit = Some(exit);
                 }
-                // Matters only on a terminal.
-                Reaped::Paused(pid) if pid == command.pid && self.config.group != ProcessGroup::Own => {
-                    self.send(GuardianEvent::Paused(pid));
-                }
-                Reaped::Ended(..) | Reaped::Paused(_) => {}
+                Reaped::Paused(pid, signal) if pid == command.pid => self.on_pause(pid, signal),
+                Reaped::Continued(pid) if pid == command.pid => self.on_continue(),
+                Reaped::Ended(..) | Reaped::Paused(..) | Reaped::Continued(_) => {}
                 Reaped::NothingNew => break false,
                 Reaped::NoChildren => break true,
             }

@@ -1,11 +1,13 @@
 //! Signals to the command and its descendants.
 
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getpgid};
 
 use super::{Guardian, GuardianState, StopPolicy};
 use crate::child::messages::GuardianEvent;
 use crate::child::proc_entry::{Process, user_of};
 use crate::child::process_tree::{Killed, Scope, is_forbidden};
+use crate::child::signals::{is_job, undo_stop};
 use crate::child::spawn::ProcessGroup;
 use crate::clock::BootTime;
 
@@ -25,6 +27,33 @@ impl Guardian<'_> {
         self.signal_tree(signal);
         // A stopped process does not handle the signal before it is continued.
         self.signal_tree(Signal::SIGCONT);
+    }
+
+    /// Whether the command receives what the terminal sends to redlock. It may have left the group,
+    /// as timeout(1) does.
+    pub(super) fn is_in_redlocks_group(&self) -> bool {
+        self.living_command().is_none_or(|command| getpgid(Some(command)) == getpgid(Some(self.redlock_pid)))
+    }
+
+    /// The command was stopped, which matters only on a terminal.
+    pub(super) fn on_pause(&self, command: Pid, signal: i32) {
+        match self.config.group {
+            ProcessGroup::Join(group) if is_job(group) => self.send(GuardianEvent::Paused(command)),
+            ProcessGroup::Join(group) if signal == Signal::SIGTSTP as i32 => undo_stop(group),
+            ProcessGroup::Own | ProcessGroup::Join(_) => {}
+        }
+    }
+
+    /// The command was continued. If not by the shell, which continues the whole job, redlock is
+    /// still stopped.
+    pub(super) fn on_continue(&self) {
+        let ProcessGroup::Join(group) = self.config.group else { return };
+        if is_job(group)
+            && matches!(self.state, GuardianState::Running)
+            && self.config.proc_view.is_stopped(self.redlock_pid)
+        {
+            self.signal_redlock(Signal::SIGCONT);
+        }
     }
 
     /// SIGKILL the whole tree; returns when none of it is left that can be killed.

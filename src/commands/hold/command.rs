@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgrp};
 
 use super::{End, Hold, Source, Subject, outcome_of_loss};
-use crate::child::signals::{ReceivedSignal, suspend_self};
+use crate::child::signals::{ReceivedSignal, is_job, suspend_self, undo_stop};
 use crate::child::{self, GuardianEvent, LONG_COMMAND, Limits, ProcView, Supervisor};
 use crate::clock::BootTime;
 use crate::commands::identity;
@@ -250,11 +250,17 @@ impl Subject for RunningCommand<'_> {
         {
             return None;
         }
-        // A typed signal has reached the command as well, which decides what to do with it.
-        if typed {
+        let group = getpgrp();
+        if signal == Signal::SIGTSTP && self.on_terminal && !is_job(group) {
+            undo_stop(group);
             return None;
         }
         let guardian = self.supervisor.guardian();
+        // The command decides what to do with a typed signal, so it does not count as a request.
+        if typed {
+            guardian.forward_typed(signal);
+            return None;
+        }
         let is_stop_request = matches!(signal, Signal::SIGINT | Signal::SIGTERM);
         match self.first_stop_request {
             Some(first) if is_stop_request && !(first + REPEATED_SIGNAL_WINDOW).has_passed() => {}

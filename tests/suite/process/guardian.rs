@@ -242,13 +242,15 @@ fn unread_stop_events_of_the_command_do_not_delay_the_guardian() {
     assert_eq!(job.wait().code, Some(79));
 }
 
-/// On a terminal redlock is notified of each stop, so that it stops, too.
+/// The guardian notifies redlock of each stop of a job, and continues it with the command.
 #[test]
 fn unread_stop_events_do_not_delay_the_guardian_on_a_terminal() {
     let redis = Redis::start();
-    let pty = Pty::run(Run::key(&redis, "k").args(&["--ttl", "6s"]).sh("echo main $$ up; exec sleep 60"));
+    let pty = Pty::shell();
+    let run = Run::key(&redis, "k").args(&["--ttl", "6s"]).sh("echo ma''in $$ up; exec sleep 60");
+    pty.type_in(&format!("{}\n", run.shell_line()));
     let main = pty.number_after("main ");
-    processes::stop(pty.pid());
+    let _redlock = Frozen::new(processes::children(pty.pid())[0]);
     stop_and_continue(main);
     assert_gone_when_the_lease_ends(&redis, &[main]);
 }

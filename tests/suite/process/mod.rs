@@ -11,4 +11,8 @@ mod signals;
 mod streams;
 mod terminal;
 mod terminal_jobs;
+mod terminal_leader;
 mod tree;
+
+const CTRL_C: &str = "\x03";
+const CTRL_Z: &str = "\x1a";

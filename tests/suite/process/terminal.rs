@@ -2,10 +2,10 @@
 
 use nix::sys::signal::Signal::{SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGUSR1};
 
+use super::CTRL_C;
 use crate::support::processes::{send, wait_until_a_signal_counts_again};
 use crate::support::{Job, Pty, Redis, Run, alive, wait_until};
 
-const CTRL_C: &str = "\x03";
 const CTRL_BACKSLASH: &str = "\x1c";
 
 /// Like the prompt of an interpreter: it counts interrupts and survives them, until USR1 ends it.

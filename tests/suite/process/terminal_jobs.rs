@@ -3,11 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use nix::sys::signal::Signal::{SIGCONT, SIGTERM, SIGUSR1};
+
+use super::CTRL_Z;
 use crate::support::nodes::renewed;
-use crate::support::processes::{self, children};
+use crate::support::processes::{self, children, send};
 use crate::support::{Pty, Redis, Run, alive, process_state, wait_until};
 
-const CTRL_Z: &str = "\x1a";
+const ERASE: &str = "\x1b[K";
 
 /// The command as a script file, so that its text is on the screen only when it prints it.
 fn script(redis: &Redis, options: &[&str], dir: &Path, text: &str) -> String {
@@ -84,6 +87,63 @@ fn a_command_that_stops_itself_stops_the_job() {
     pty.type_in("fg; echo sta''tus=$?\n");
     pty.wait_for("on again");
     pty.wait_for("status=3");
+}
+
+#[test]
+fn ctrl_z_stops_a_command_that_has_left_the_process_group() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("job.sh");
+    fs::write(&file, "trap 'exit 7' USR1; echo main $$ up; while :; do sleep 0.05; done").unwrap();
+    let run = Run::key(&redis, "k").args(&["--ttl", "120s"]);
+    let pty = Pty::shell();
+    pty.type_in(&format!("{}\n", run.cmd(&["timeout", "60", "sh", file.to_str().unwrap()]).shell_line()));
+    let (main, redlock) = (pty.number_after("main "), redlock_of(&pty));
+    pty.type_in(CTRL_Z);
+    pty.wait_for("Stopped");
+    assert!(is_stopped(main) && is_stopped(redlock));
+    pty.type_in("fg; echo sta''tus=$?\n");
+    wait_until("both continue", || !is_stopped(main) && !is_stopped(redlock));
+    send(main, SIGUSR1);
+    pty.wait_for("status=7");
+}
+
+#[test]
+fn redlock_continues_with_a_command_that_was_stopped_alone() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let outer = dir.path().join("outer.sh");
+    let text = "trap 'exit 7' USR1; echo main $$ up; while :; do sleep 0.05; done";
+    let line = script(&redis, &["--ttl", "120s"], dir.path(), text);
+    fs::write(&outer, format!("{line}; echo status=$?")).unwrap();
+    let pty = Pty::shell();
+    pty.type_in(&format!("sh '{}'\n", outer.display()));
+    let main = pty.number_after("main ");
+    let redlock = children(redlock_of(&pty))[0];
+    for _ in 0..2 {
+        processes::stop(main);
+        wait_until("redlock stops with the command", || is_stopped(redlock));
+        send(main, SIGCONT);
+        wait_until("both continue", || !is_stopped(main) && !is_stopped(redlock));
+    }
+    send(main, SIGUSR1);
+    pty.wait_for("status=7");
+}
+
+#[test]
+fn a_waiter_in_the_background_erases_nothing_that_is_typed() {
+    let redis = Redis::start();
+    let dir = tempfile::tempdir().unwrap();
+    let holder = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
+    holder.wait_for_line("ready");
+    let pty = Pty::shell();
+    pty.type_in(&format!("{} &\n", script(&redis, &[], dir.path(), "exit 2")));
+    pty.wait_for("waited");
+    assert!(!pty.screen().contains(ERASE), "{:?}", pty.screen());
+    pty.type_in("fg; echo sta''tus=$?\n");
+    pty.wait_for(ERASE);
+    holder.signal(SIGTERM);
+    pty.wait_for("status=2");
 }
 
 #[test]
@@ -173,7 +233,7 @@ fn a_command_that_ignores_ctrl_z_keeps_its_lock() {
     let pty = Pty::shell();
     pty.type_in(&format!("{line}; echo sta''tus=$?\n"));
     pty.wait_for("deaf");
-    pty.type_in("\x1a");
+    pty.type_in(CTRL_Z);
     renewed(&redis, "k", 6); // takes two leases
     assert!(redis.held("k"), "the lock was lost while the command continued");
     fs::write(&end, "").unwrap();

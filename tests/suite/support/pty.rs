@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, pipe2};
 
 use super::run::default_signals;
 use super::{Done, PATIENCE, Run, all_pids, session};
@@ -24,6 +25,8 @@ pub struct Pty {
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
     reader: JoinHandle<()>,
+    /// Open as long as the reader reads.
+    reads: Option<File>,
 }
 
 impl Pty {
@@ -87,13 +90,28 @@ impl Pty {
         let screen = Arc::new(Mutex::new(Vec::new()));
         let theirs = Arc::clone(&screen);
         let mut output = keyboard.try_clone().expect("the terminal");
+        let (goes_away, reads) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            while let Ok(n @ 1..) = output.read(&mut buffer) {
+            loop {
+                let mut fds =
+                    [&output.as_fd(), &goes_away.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
+                let _ = poll(&mut fds, PollTimeout::NONE);
+                if fds[1].any() != Some(false) {
+                    return;
+                }
+                let Ok(n @ 1..) = output.read(&mut buffer) else { return };
                 theirs.lock().expect("the screen").extend(&buffer[..n]);
             }
         });
-        Pty { child, keyboard, screen, reader }
+        Pty { child, keyboard, screen, reader, reads: Some(File::from(reads)) }
+    }
+
+    /// The terminal goes away: a closed window, a lost ssh connection.
+    pub fn hang_up(&mut self) {
+        self.reads = None;
+        self.keyboard = File::open("/dev/null").expect("a file");
+        super::wait_until("the terminal is closed", || self.reader.is_finished());
     }
 
     /// The session leader's pid.
