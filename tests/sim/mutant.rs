@@ -139,7 +139,10 @@ pub static ALL: &[Mutant] = &[
         "slots-have-numbers",
         1,
         &[F::Slots, F::LongCommands],
-        &[("wanted or (string.find(map, '.', 1, true) or #map + 1) - 1", "wanted or 0")],
+        &[(
+            "return slot < slots_of(MODE) and slot or (string.find(map, '.', 1, true) or #map + 1) - 1",
+            "return 0",
+        )],
     ),
     lua(
         "a-slot-has-one-holder",
