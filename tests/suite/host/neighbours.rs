@@ -200,6 +200,29 @@ fn another_user_cannot_pose_as_a_keeper() {
     }
 }
 
+/// Has a file like the one through which a keeper of two locks is reached.
+const FAKE_CONTROL: &str = "\
+import os, sys
+lock_file, token = sys.argv[1:]
+about = os.stat(lock_file)
+memory = os.memfd_create('redlock-keeper-' + token)
+os.pwrite(memory, f'{about.st_dev}:{about.st_ino} 1:1 '.encode(), 24)
+print('ready', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn another_users_file_in_memory_is_no_keepers() {
+    let host = Host::with_mode(0o1777);
+    let (token, _) = acquire(&host, &["--ttl", "60s"]);
+    let Some(stranger) = stranger(UNPRIVILEGED, FAKE_CONTROL, &[&host.file(), Path::new(&token)]) else {
+        skip!("only root can act as another user, and python3 is needed")
+    };
+    stranger.wait_for_line("ready");
+    with_token(&host, "extend", &token).args(&["--ttl", "60s"]).done().expect_code(0);
+    with_token(&host, "release", &token).done().expect_code(0);
+}
+
 /// From a waiter's record everybody knows its token, and from that its byte.
 #[test]
 fn no_run_is_admitted_whose_token_another_program_has_locked() {
